@@ -1,0 +1,313 @@
+//! The record of one buffer, the table of all records, and the free list of a size class.
+//!
+//! Records stand apart from the message bytes: memory that a transport's hardware can write must
+//! not hold the pointers and counts that memory safety rests on, and a record keeps its cache
+//! line while the bytes around it come and go.
+//!
+//! Invariants:
+//! 1. A record of the table is never freed or moved before the arena, so a thread that holds a
+//!    stale number of it still reads a record (type-stable memory).
+//! 2. A record is in at most one free list, and only while `refs` counts nobody.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+
+use crate::arena::Inner;
+
+/// Bytes before the data of every buffer: the header room of packet 0 and lower-layer headers.
+pub(crate) const FRONT: usize = 128;
+
+/// What the arena knows of one buffer. One cache line, so that buffers of different threads do
+/// not share one.
+#[repr(align(64))]
+pub(crate) struct Chunk {
+    /// One for the `MsgBuf` and one for every `TxSeg`.
+    refs: AtomicU32,
+    /// In a free list: number of the record below, plus one; 0 at the bottom.
+    next: AtomicU32,
+    /// In a free list: how many records there are from here to the bottom.
+    depth: AtomicU32,
+    /// Number of this record in the table.
+    id: u32,
+    /// Index of its size class.
+    pub(crate) class: u32,
+    /// Data bytes.
+    pub(crate) capacity: u32,
+    /// Header slots behind the data.
+    pub(crate) slots: u32,
+    /// Bytes of one slot.
+    pub(crate) slot_size: u32,
+    /// Bytes of memory that the buffer takes, all rooms included.
+    pub(crate) footprint: usize,
+    /// First data byte, with provenance over the whole region.
+    pub(crate) data: NonNull<u8>,
+    /// The arena; alive as long as this record (see `Inner`).
+    pub(crate) inner: NonNull<Inner>,
+}
+
+const _: () = assert!(size_of::<Chunk>() == 64);
+
+/// What all buffers of one size class have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) class: u32,
+    pub(crate) capacity: u32,
+    pub(crate) slots: u32,
+    pub(crate) slot_size: u32,
+    pub(crate) footprint: usize,
+}
+
+impl Chunk {
+    /// A record that nobody refers to, for the buffer whose memory starts at `start`.
+    ///
+    /// # Safety
+    /// `start` begins `geometry.footprint` bytes of a region that outlives the record.
+    pub(crate) unsafe fn new(
+        geometry: &Geometry,
+        start: NonNull<u8>,
+        inner: NonNull<Inner>,
+    ) -> Self {
+        Chunk {
+            refs: AtomicU32::new(0),
+            next: AtomicU32::new(0),
+            depth: AtomicU32::new(0),
+            id: 0,
+            class: geometry.class,
+            capacity: geometry.capacity,
+            slots: geometry.slots,
+            slot_size: geometry.slot_size,
+            footprint: geometry.footprint,
+            // SAFETY: a footprint is longer than FRONT. Test: `positions_are_exact` under miri.
+            data: unsafe { start.add(FRONT) },
+            inner,
+        }
+    }
+
+    /// Gives a free record its first reference.
+    #[inline]
+    pub(crate) fn claim(&self) {
+        self.refs.store(1, Ordering::Relaxed);
+    }
+
+    /// Whether anyone but the caller, who holds a reference, holds one too.
+    ///
+    /// `false` happens after everything that the former others did with the bytes.
+    #[inline]
+    pub(crate) fn is_shared(&self) -> bool {
+        self.refs.load(Ordering::Acquire) != 1
+    }
+
+    /// Adds a reference; the caller holds one.
+    #[inline]
+    pub(crate) fn retain(&self) {
+        // Relaxed: the new reference is derived from one that is alive.
+        if self.refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
+            // Two billion leaked references: going on would end in a use after free.
+            std::process::abort();
+        }
+    }
+
+    /// Gives up a reference. `true` when it was the last: the caller must then recycle.
+    #[inline]
+    pub(crate) fn release(&self) -> bool {
+        // The last holder needs no read-modify-write: nobody is left to race with.
+        if self.refs.load(Ordering::Acquire) == 1 {
+            return true;
+        }
+        if self.refs.fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            return true;
+        }
+        false
+    }
+}
+
+/// Records in the first segment; each segment is twice as long as the one before.
+const FIRST_SEGMENT: u32 = 64;
+/// Enough segments for every number below `u32::MAX - 63`.
+const SEGMENTS: usize = 26;
+
+/// All records of small buffers, by number. Grows by one writer, read without locks.
+pub(crate) struct Table {
+    segments: [AtomicPtr<Chunk>; SEGMENTS],
+    len: AtomicU32,
+}
+
+impl Table {
+    pub(crate) fn new() -> Self {
+        Table {
+            segments: [const { AtomicPtr::new(null_mut()) }; SEGMENTS],
+            len: AtomicU32::new(0),
+        }
+    }
+
+    /// Segment of a number, and the position in it.
+    #[inline]
+    fn locate(id: u32) -> (usize, usize) {
+        let biased = id as u64 + FIRST_SEGMENT as u64;
+        let top = biased.ilog2();
+        (
+            (top - FIRST_SEGMENT.ilog2()) as usize,
+            (biased - (1 << top)) as usize,
+        )
+    }
+
+    fn layout(segment: usize) -> Layout {
+        // FIRST_SEGMENT << 25 records of 64 bytes are 128 GiB: no overflow on 64 bits, and on 32
+        // bits the address space is used up long before.
+        match Layout::array::<Chunk>((FIRST_SEGMENT as usize) << segment) {
+            Ok(layout) => layout,
+            Err(_) => handle_alloc_error(Layout::new::<Chunk>()),
+        }
+    }
+
+    /// Adds a record, or gives `None` when there are no more numbers. One caller at a time.
+    pub(crate) fn push(&self, mut chunk: Chunk) -> Option<NonNull<Chunk>> {
+        let id = self.len.load(Ordering::Relaxed);
+        let (segment, at) = Self::locate(id);
+        let slot = self.segments.get(segment)?;
+        let mut base = slot.load(Ordering::Relaxed);
+        if base.is_null() {
+            let layout = Self::layout(segment);
+            // SAFETY: the layout is not empty. Test: `the_table_keeps_its_records`.
+            base = unsafe { alloc(layout) }.cast();
+            if base.is_null() {
+                handle_alloc_error(layout);
+            }
+            slot.store(base, Ordering::Release);
+        }
+        chunk.id = id;
+        // SAFETY: `at` is within the segment, and this slot of it is unused: numbers are given
+        // out once, by one caller at a time. Test: `the_table_keeps_its_records`.
+        let place = unsafe {
+            let place = base.add(at);
+            place.write(chunk);
+            NonNull::new_unchecked(place)
+        };
+        self.len.store(id + 1, Ordering::Release);
+        Some(place)
+    }
+
+    /// The record of a number.
+    ///
+    /// # Safety
+    /// [`push`](Self::push) gave out `id`, and the caller has synchronised with that.
+    #[inline]
+    unsafe fn get(&self, id: u32) -> NonNull<Chunk> {
+        let (segment, at) = Self::locate(id);
+        // SAFETY: the number was given out, so its segment exists and is long enough.
+        // Tests: `the_table_keeps_its_records`, `free_lists_survive_threads`.
+        unsafe {
+            let base = self.segments.get_unchecked(segment).load(Ordering::Acquire);
+            NonNull::new_unchecked(base.add(at))
+        }
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        for (segment, slot) in self.segments.iter_mut().enumerate() {
+            let base = *slot.get_mut();
+            if !base.is_null() {
+                // SAFETY: allocated in `push` with this layout; records need no drop, and none is
+                // in use once the arena goes. Test: miri's leak check on every test.
+                unsafe { dealloc(base.cast(), Self::layout(segment)) };
+            }
+        }
+    }
+}
+
+/// The free buffers of one size class: a lock-free stack of record numbers.
+///
+/// A stack and not a queue, because the buffer that was freed last is the one whose lines are
+/// still in the cache. The head is a number and a tag of 32 bits each. Every change moves the tag,
+/// so a thread that sleeps between reading the head and swapping it can be fooled only if it
+/// sleeps through an exact multiple of 2^32 changes.
+#[repr(align(64))]
+pub(crate) struct Stack {
+    /// Low half: number of the top record plus one, 0 when empty. High half: tag.
+    head: AtomicU64,
+}
+
+#[inline]
+fn next_head(old: u64, top: u32) -> u64 {
+    (((old >> 32) as u32).wrapping_add(1) as u64) << 32 | top as u64
+}
+
+impl Stack {
+    pub(crate) fn new() -> Self {
+        Stack {
+            head: AtomicU64::new(0),
+        }
+    }
+
+    /// Takes the record that was pushed last.
+    #[inline]
+    pub(crate) fn pop(&self, table: &Table) -> Option<NonNull<Chunk>> {
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let id = (head as u32).checked_sub(1)?;
+            // SAFETY: a number in a head was pushed, so it was given out before, and the acquire
+            // load of the head synchronises with that push. Records outlive the stack's users
+            // (invariant 1). Test: `free_lists_survive_threads`.
+            let chunk = unsafe { table.get(id) };
+            // SAFETY: as above; only atomics of a record change after it was published.
+            let below = unsafe { chunk.as_ref() }.next.load(Ordering::Relaxed);
+            match self.head.compare_exchange_weak(
+                head,
+                next_head(head, below),
+                Ordering::Acquire,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return Some(chunk),
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Puts back a record that nobody refers to.
+    ///
+    /// # Safety
+    /// The caller owns the record, which is of `table`, and does not use it afterwards.
+    #[inline]
+    pub(crate) unsafe fn push(&self, table: &Table, chunk: NonNull<Chunk>) {
+        // SAFETY: the caller owns it. Test: `free_lists_survive_threads`.
+        let record = unsafe { chunk.as_ref() };
+        let mut head = self.head.load(Ordering::Acquire);
+        loop {
+            let top = head as u32;
+            record.next.store(top, Ordering::Relaxed);
+            record
+                .depth
+                .store(self.depth_at(table, top) + 1, Ordering::Relaxed);
+            match self.head.compare_exchange_weak(
+                head,
+                next_head(head, record.id + 1),
+                Ordering::Release,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// How many records there are. Exact when nobody pushes or pops meanwhile.
+    pub(crate) fn len(&self, table: &Table) -> usize {
+        self.depth_at(table, self.head.load(Ordering::Acquire) as u32) as usize
+    }
+
+    /// Depth of the record that a head names. When the head has moved on meanwhile the value is
+    /// stale, and the caller's swap fails.
+    #[inline]
+    fn depth_at(&self, table: &Table, top: u32) -> u32 {
+        match top.checked_sub(1) {
+            // SAFETY: as in `pop`. Test: `free_lists_survive_threads`.
+            Some(id) => unsafe { table.get(id).as_ref() }
+                .depth
+                .load(Ordering::Relaxed),
+            None => 0,
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Frames at the transport boundary (steps 8 and 9 of a packet's path).
+//!
+//! A frame is one datagram. The protocol hands the transport [`TxFrame`]s, which own counted
+//! references to the bytes ([`TxSeg`]), so a transport may keep them as long as its hardware does.
+//! The transport lends [`RxFrame`]s, which borrow its receive memory until the next burst.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use arrayvec::ArrayVec;
+
+use crate::TxSeg;
+
+/// Most gather entries that a [`TxFrame`] has.
+pub const TX_GATHER: usize = 3;
+
+/// Most frames that one receive burst lends. Two full trains of 64 segments.
+pub const RX_BURST: usize = 128;
+
+/// The frames of one receive burst, borrowed from the transport.
+pub type RxBurst<'a> = ArrayVec<RxFrame<'a>, RX_BURST>;
+
+/// Frames on their way to the transport, oldest first. A transport takes from the front what it
+/// can send and leaves the rest for the next burst.
+pub type TxBurst = VecDeque<TxFrame>;
+
+/// Where a datagram came from or goes to, comparable in a few instructions.
+///
+/// For IP transports `host` is the address in its IPv6 form (IPv4 is mapped, `::ffff:a.b.c.d`)
+/// and `port` the UDP port. Other transports number their endpoints in `host` as they like.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Addr {
+    /// The node: an IPv6 (or mapped IPv4) address as a number, or a transport's own number.
+    pub host: u128,
+    /// The endpoint on that node: a UDP port, or a transport's own number.
+    pub port: u32,
+}
+
+impl Addr {
+    /// The address of an IP socket; scope and flow label are not part of it.
+    pub fn from_socket(addr: SocketAddr) -> Self {
+        let host = match addr.ip() {
+            IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
+            IpAddr::V6(ip) => u128::from(ip),
+        };
+        Addr {
+            host,
+            port: u32::from(addr.port()),
+        }
+    }
+
+    /// The IP socket that this address names; mapped IPv4 addresses come back as IPv4.
+    /// Only meaningful for addresses of IP transports. A port above 65,535 gives `None`.
+    pub fn to_socket(self) -> Option<SocketAddr> {
+        let port = u16::try_from(self.port).ok()?;
+        Some(SocketAddr::new(
+            Ipv6Addr::from(self.host).to_canonical(),
+            port,
+        ))
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.to_socket() {
+            Some(s) => write!(f, "{s}"),
+            None => write!(f, "{:x}/{}", self.host, self.port),
+        }
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// Explicit congestion notification, as in the two low bits of the IP traffic class (RFC 3168).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
+pub enum Ecn {
+    /// The sender does not take part.
+    #[default]
+    NotEct = 0,
+    /// ECN-capable transport, code point 1.
+    Ect1 = 1,
+    /// ECN-capable transport, code point 0: what Courser sends.
+    Ect0 = 2,
+    /// Congestion experienced: a switch on the way has marked the frame.
+    Ce = 3,
+}
+
+impl Ecn {
+    /// Reads the two low bits of an IP traffic class; the others are ignored.
+    pub fn from_tos(tos: u8) -> Self {
+        match tos & 3 {
+            0 => Ecn::NotEct,
+            1 => Ecn::Ect1,
+            2 => Ecn::Ect0,
+            _ => Ecn::Ce,
+        }
+    }
+}
+
+/// A destination that a transport has prepared: socket address, route, later an address handle.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct PathId(pub u32);
+
+/// One datagram on its way out: up to [`TX_GATHER`] pieces, in order.
+///
+/// Whoever holds the frame holds its memory; dropping it lets the memory go.
+#[derive(Debug)]
+pub struct TxFrame {
+    /// Where it goes.
+    pub path: PathId,
+    /// The pieces, in wire order.
+    pub segs: ArrayVec<TxSeg, TX_GATHER>,
+    /// Length of all pieces together, in bytes.
+    pub len: u32,
+}
+
+impl TxFrame {
+    /// A frame of one piece.
+    pub fn one(path: PathId, seg: TxSeg) -> Self {
+        let len = seg.len() as u32;
+        let mut segs = ArrayVec::new();
+        segs.push(seg);
+        TxFrame { path, segs, len }
+    }
+
+    /// A frame of a header and the data behind it.
+    pub fn two(path: PathId, header: TxSeg, data: TxSeg) -> Self {
+        let len = (header.len() + data.len()) as u32;
+        let mut segs = ArrayVec::new();
+        segs.push(header);
+        segs.push(data);
+        TxFrame { path, segs, len }
+    }
+
+    /// Copies the frame's bytes to the end of `out` (for transports and middleware that copy).
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        for seg in &self.segs {
+            out.extend_from_slice(seg);
+        }
+    }
+}
+
+/// One datagram that arrived, borrowed from the transport until its next receive burst.
+#[derive(Clone, Copy, Debug)]
+pub struct RxFrame<'a> {
+    /// Who sent it, as the transport saw it.
+    pub src: Addr,
+    /// The datagram's bytes.
+    pub data: &'a [u8],
+    /// The congestion mark it arrived with.
+    pub ecn: Ecn,
+}

@@ -1,0 +1,37 @@
+//! Message memory: the arena, message buffers, and the frames that cross the transport boundary.
+//!
+//! Everything above and below meets here and only here: the protocol fills [`TxFrame`]s from
+//! [`MsgBuf`]s, a transport takes them; a transport lends [`RxFrame`]s, the protocol reads them.
+//! Neither knows the other.
+//!
+//! # Layout of a message buffer (`[eRPC §4.2.1]`, Fig. 2)
+//!
+//! ```text
+//! | lower headroom | header 1 | data 1 | data 2 | ... | data N | header 2 | ... | header N |
+//!                             ^ contiguous application data ^
+//! ```
+//!
+//! * The data region is contiguous: an application sees one slice (E19).
+//! * Header 1 stands directly before data 1: a small message is one gather entry (E20).
+//! * Headers 2..N stand at the end: such a packet is two gather entries (E21).
+//!
+//! # Ownership
+//!
+//! 1. A [`MsgBuf`] has one owner; that owner alone can write the data.
+//! 2. A [`TxSeg`] is a counted reference to a part of it that a transmit queue holds. While one
+//!    exists the data cannot be written ([`MsgBuf::is_shared`] tells), and the memory cannot be
+//!    used again, whoever drops what first (E24, E27).
+//! 3. Buffers are `Send`, may be filled and dropped on any thread, and go back to their arena.
+
+mod arena;
+mod chunk;
+mod frame;
+mod mem;
+mod msgbuf;
+
+pub use arena::{
+    AllocError, Arena, ArenaConfig, ArenaStats, ClassStats, ConfigError, MAX_HEADROOM,
+};
+pub use frame::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
+pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
+pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, TxSeg};

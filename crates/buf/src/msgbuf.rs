@@ -1,0 +1,390 @@
+//! Message buffers and the counted references that transmit queues hold to parts of them.
+//!
+//! Step 1 and step 7 of a packet's path. Layout and ownership are described at the top of the
+//! crate (`[eRPC §4.2.1]`, E19-E21, E24, E27).
+//!
+//! Invariants:
+//! 1. One [`MsgBuf`] and any number of [`TxSeg`]s hold references to a buffer; the last one to go
+//!    gives it back.
+//! 2. Data is written only while the `MsgBuf` holds the only reference.
+//! 3. Header room is written only while no `TxSeg` covers it: the buffer is not shared, or that
+//!    header was not exposed since the buffer was last seen unshared.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut, Range};
+use std::ptr::NonNull;
+
+use crate::arena::{Inner, MAX_HEADROOM};
+use crate::chunk::{Chunk, FRONT};
+
+/// Bytes for headers before the data of every packet: a frame header of up to 32 bytes and a
+/// packet header of 16 (F1, E45).
+pub const HEADER_ROOM: usize = 48;
+
+const _: () = assert!(MAX_HEADROOM + HEADER_ROOM <= FRONT);
+
+/// A message: contiguous data with room for packet headers around it.
+///
+/// Dereferences to its data. Made by [`Arena::alloc`](crate::Arena::alloc); may be filled and
+/// dropped on any thread, and goes back to its arena when it and all its [`TxSeg`]s are gone.
+pub struct MsgBuf {
+    data: NonNull<u8>,
+    chunk: NonNull<Chunk>,
+    /// Valid data bytes, at most the chunk's capacity.
+    len: u32,
+    /// Headers below this index may be covered by a `TxSeg` while the buffer is shared.
+    exposed: u32,
+}
+
+// SAFETY: a `MsgBuf` owns its data like a `Box<[u8]>`; reference counts and free lists are atomic.
+// Test: `buffers_come_back_from_other_threads`, also under miri.
+unsafe impl Send for MsgBuf {}
+// SAFETY: `&MsgBuf` allows reading the data and taking counted references, both safe from many
+// threads at once. Test: `buffers_come_back_from_other_threads`.
+unsafe impl Sync for MsgBuf {}
+
+/// A length above the capacity of a buffer was asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{asked} bytes do not fit a message buffer of {capacity}; allocate a larger one")]
+pub struct CapacityError {
+    /// Length that was asked for, in bytes.
+    pub asked: usize,
+    /// Data bytes that the buffer has.
+    pub capacity: usize,
+}
+
+impl MsgBuf {
+    /// Takes over a claimed buffer.
+    ///
+    /// # Safety
+    /// The caller holds the only reference to `chunk` and gives it away; `len` is at most the
+    /// chunk's capacity.
+    #[inline]
+    pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>, len: u32) -> Self {
+        // SAFETY: a claimed record is alive. Test: `positions_are_exact` under miri.
+        let data = unsafe { chunk.as_ref() }.data;
+        MsgBuf {
+            data,
+            chunk,
+            len,
+            exposed: 0,
+        }
+    }
+
+    #[inline]
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: this holds a reference, so the record is alive, and only its atomics change.
+        // Test: `every_drop_order` under miri.
+        unsafe { self.chunk.as_ref() }
+    }
+
+    /// Number of data bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no data bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Data bytes that the buffer has room for: at least what was asked for at allocation.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.chunk().capacity as usize
+    }
+
+    /// Shortens the data to `len` bytes; nothing happens when it is not longer. Copies nothing.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len() {
+            self.len = len as u32;
+        }
+    }
+
+    /// Sets the number of data bytes, up to the capacity. Bytes that come in have arbitrary
+    /// contents: what an earlier user of the memory left there.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) -> Result<(), CapacityError> {
+        let capacity = self.capacity();
+        if len > capacity {
+            return Err(CapacityError {
+                asked: len,
+                capacity,
+            });
+        }
+        self.len = len as u32;
+        Ok(())
+    }
+
+    /// Whether a [`TxSeg`] of this buffer is alive, so that the data must not change (E24).
+    #[inline]
+    pub fn is_shared(&self) -> bool {
+        self.chunk().is_shared()
+    }
+
+    /// The data for writing, or `None` while a transmit queue may still read it. Costs one load.
+    #[inline]
+    pub fn get_mut(&mut self) -> Option<&mut [u8]> {
+        if self.is_shared() {
+            return None;
+        }
+        self.exposed = 0;
+        // SAFETY: invariant 2: no `TxSeg` exists, and none can come while `self` is borrowed.
+        // `len` is within the capacity; the memory is initialised. Test: proptest
+        // `random_use_agrees_with_the_model` under miri.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len()) })
+    }
+
+    /// Distance from the first data byte to the end of the header room of packet `index`: 0 for
+    /// the first, which stands before the data, else behind the data. `None` when there is none.
+    #[inline]
+    fn header_end(&self, index: u32) -> Option<usize> {
+        let chunk = self.chunk();
+        match index {
+            0 => Some(0),
+            k if k <= chunk.slots => {
+                Some(chunk.capacity as usize + k as usize * chunk.slot_size as usize)
+            }
+            _ => None,
+        }
+    }
+
+    /// The header room of packet `index`, for writing. A header of fewer bytes goes at its end.
+    ///
+    /// `None` when the buffer has no such packet at its arena's `data_per_packet`, or when a
+    /// transmit queue may still read that header: while the buffer is shared, only headers above
+    /// the highest one exposed so far can be written.
+    #[inline]
+    pub fn header_mut(&mut self, index: u32) -> Option<&mut [u8; HEADER_ROOM]> {
+        let end = self.header_end(index)?;
+        if index < self.exposed {
+            if self.is_shared() {
+                return None;
+            }
+            self.exposed = 0;
+        }
+        // SAFETY: the room lies within the chunk: FRONT bytes before the data, or one of its slots
+        // behind. No `TxSeg` covers it (invariant 3), data pieces never reach header rooms, and
+        // `self` is borrowed. Tests: `positions_are_exact`, `headers_are_not_written_while_sent`.
+        Some(unsafe { &mut *self.data.as_ptr().add(end).sub(HEADER_ROOM).cast() })
+    }
+
+    /// The first packet as one piece: the last `header_len` bytes of header room 0 and
+    /// `data[..data_len]` directly behind them (E20).
+    ///
+    /// # Panics
+    ///
+    /// When `header_len` is above [`HEADER_ROOM`] or `data_len` above `len()`: both are the
+    /// caller's own numbers.
+    #[inline]
+    pub fn first_seg(&mut self, header_len: usize, data_len: usize) -> TxSeg {
+        assert!(
+            header_len <= HEADER_ROOM && data_len <= self.len(),
+            "first_seg({header_len}, {data_len}) of a buffer of {} bytes",
+            self.len
+        );
+        self.exposed = self.exposed.max(1);
+        // SAFETY: FRONT bytes precede the data and `data_len` is within it. The header is marked
+        // exposed. Test: `positions_are_exact`.
+        unsafe {
+            self.seg(
+                self.data.sub(header_len),
+                header_len + data_len,
+                FRONT - header_len,
+            )
+        }
+    }
+
+    /// The last `header_len` bytes of the header room of packet `index` (E21). `None` when the
+    /// buffer has no such packet or `header_len` is above [`HEADER_ROOM`].
+    #[inline]
+    pub fn header_seg(&mut self, index: u32, header_len: usize) -> Option<TxSeg> {
+        let end = self.header_end(index)?;
+        if header_len > HEADER_ROOM {
+            return None;
+        }
+        let room = if index == 0 {
+            FRONT
+        } else {
+            self.chunk().slot_size as usize
+        };
+        self.exposed = self.exposed.max(index + 1);
+        // SAFETY: the bytes lie within the header room of `index`, marked exposed above.
+        // Test: `positions_are_exact`.
+        Some(unsafe {
+            self.seg(
+                self.data.add(end).sub(header_len),
+                header_len,
+                room - header_len,
+            )
+        })
+    }
+
+    /// A piece of the data. `None` when the range is not within `0..len()`.
+    #[inline]
+    pub fn data_seg(&self, range: Range<usize>) -> Option<TxSeg> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        // SAFETY: the range lies within the data. Test: `positions_are_exact`.
+        Some(unsafe { self.seg(self.data.add(range.start), range.len(), 0) })
+    }
+
+    /// # Safety
+    /// `len` bytes at `ptr` are data or exposed header room of this buffer, and `headroom` bytes
+    /// before them are neither data nor another packet's header room.
+    #[inline]
+    unsafe fn seg(&self, ptr: NonNull<u8>, len: usize, headroom: usize) -> TxSeg {
+        self.chunk().retain();
+        TxSeg {
+            ptr,
+            chunk: self.chunk,
+            len: len as u32,
+            headroom: headroom as u32,
+        }
+    }
+}
+
+impl Deref for MsgBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `len` initialised bytes, which change only through `&mut self` (invariant 2).
+        // Test: `random_use_agrees_with_the_model` under miri.
+        unsafe { std::slice::from_raw_parts(self.data.as_ptr(), self.len()) }
+    }
+}
+
+impl DerefMut for MsgBuf {
+    /// # Panics
+    ///
+    /// While the buffer [is shared](MsgBuf::is_shared): a transmit queue still reads the data.
+    /// [`get_mut`](MsgBuf::get_mut) is the question instead of the claim.
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self.get_mut() {
+            Some(data) => data,
+            None => written_while_sent(),
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn written_while_sent() -> ! {
+    panic!("a message buffer was written while a transmit queue still holds parts of it");
+}
+
+impl Drop for MsgBuf {
+    #[inline]
+    fn drop(&mut self) {
+        if self.chunk().release() {
+            // SAFETY: that was the last reference. Test: `every_drop_order`.
+            unsafe { Inner::recycle(self.chunk) }
+        }
+    }
+}
+
+impl fmt::Debug for MsgBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MsgBuf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .field("shared", &self.is_shared())
+            .finish()
+    }
+}
+
+/// A counted reference to bytes of a [`MsgBuf`], held by a transmit queue.
+///
+/// The bytes do not change and the memory is not used again while it exists (E24, E27).
+pub struct TxSeg {
+    ptr: NonNull<u8>,
+    chunk: NonNull<Chunk>,
+    len: u32,
+    headroom: u32,
+}
+
+const _: () = assert!(size_of::<TxSeg>() == 24 || size_of::<usize>() != 8);
+
+// SAFETY: the bytes are read-only while a `TxSeg` exists, and the count is atomic.
+// Test: `buffers_come_back_from_other_threads`, also under miri.
+unsafe impl Send for TxSeg {}
+// SAFETY: as above. Test: the same.
+unsafe impl Sync for TxSeg {}
+
+impl TxSeg {
+    #[inline]
+    fn chunk(&self) -> &Chunk {
+        // SAFETY: this holds a reference, so the record is alive. Test: `every_drop_order`.
+        unsafe { self.chunk.as_ref() }
+    }
+
+    /// First byte.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Number of bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// How many bytes directly before this piece a transport may use for lower-layer headers, by
+    /// means of [`as_ptr`](Self::as_ptr): at least the arena's headroom before a header, 0 before
+    /// data. Clones, and pieces that were made again from the same header, share them.
+    #[inline]
+    pub fn headroom(&self) -> usize {
+        self.headroom as usize
+    }
+}
+
+impl Deref for TxSeg {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: initialised bytes of a buffer that this keeps alive and unwritten (invariants 2
+        // and 3). Test: `random_use_agrees_with_the_model` under miri.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len()) }
+    }
+}
+
+impl Clone for TxSeg {
+    #[inline]
+    fn clone(&self) -> Self {
+        self.chunk().retain();
+        TxSeg { ..*self }
+    }
+}
+
+impl Drop for TxSeg {
+    #[inline]
+    fn drop(&mut self) {
+        if self.chunk().release() {
+            // SAFETY: that was the last reference. Test: `every_drop_order`.
+            unsafe { Inner::recycle(self.chunk) }
+        }
+    }
+}
+
+impl fmt::Debug for TxSeg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TxSeg")
+            .field("len", &self.len)
+            .field("headroom", &self.headroom)
+            .finish()
+    }
+}
