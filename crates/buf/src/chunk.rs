@@ -311,3 +311,125 @@ impl Stack {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::Barrier;
+
+    use super::*;
+
+    /// A record that is never used as a buffer: only tables and stacks look at it.
+    fn record() -> Chunk {
+        let geometry = Geometry {
+            class: 0,
+            capacity: 256,
+            slots: 0,
+            slot_size: 48,
+            footprint: 384,
+        };
+        // A footprint of live memory, so that `Chunk::new` may step over the front.
+        static MEMORY: [u8; 384] = [0; 384];
+        // SAFETY: the memory is long enough and lives for ever. Test: this module.
+        unsafe {
+            Chunk::new(
+                &geometry,
+                NonNull::from(&MEMORY).cast(),
+                NonNull::dangling(),
+            )
+        }
+    }
+
+    fn id(chunk: NonNull<Chunk>) -> u32 {
+        // SAFETY: the tests ask while the table lives. Test: this module.
+        unsafe { chunk.as_ref() }.id
+    }
+
+    #[test]
+    fn numbers_fill_segment_after_segment() {
+        let (mut segment, mut at) = (0, 0);
+        for n in 0..5000 {
+            assert_eq!(Table::locate(n), (segment, at), "number {n}");
+            at += 1;
+            if at == 64 << segment {
+                (segment, at) = (segment + 1, 0);
+            }
+        }
+        assert_eq!(
+            Table::locate(u32::MAX - 64),
+            (SEGMENTS - 1, (64 << (SEGMENTS - 1)) - 1)
+        );
+        assert_eq!(Table::locate(u32::MAX - 63), (SEGMENTS, 0));
+    }
+
+    #[test]
+    fn the_table_keeps_its_records() {
+        let table = Table::new();
+        let places: Vec<_> = (0..300).map(|_| table.push(record()).unwrap()).collect();
+        for (n, &place) in places.iter().enumerate() {
+            assert_eq!(id(place), n as u32);
+            // SAFETY: the number was given out above. Test: this one.
+            assert_eq!(unsafe { table.get(n as u32) }, place);
+        }
+    }
+
+    #[test]
+    fn last_in_is_first_out() {
+        let (table, stack) = (Table::new(), Stack::new());
+        assert!(stack.pop(&table).is_none());
+        for n in 0..5 {
+            // SAFETY: fresh records of this table. Test: this one.
+            unsafe { stack.push(&table, table.push(record()).unwrap()) };
+            assert_eq!(stack.len(&table), n + 1);
+        }
+        for n in (0..5).rev() {
+            assert_eq!(stack.pop(&table).map(id), Some(n));
+            assert_eq!(stack.len(&table), n as usize);
+        }
+        assert!(stack.pop(&table).is_none());
+    }
+
+    #[test]
+    fn every_change_of_a_head_moves_its_tag() {
+        let head = next_head(u64::from(u32::MAX) << 32 | 7, 9);
+        assert_eq!(head, 9, "the tag wraps without touching the number");
+        assert_eq!(next_head(head, 7), 1 << 32 | 7);
+    }
+
+    /// Threads pop and push the same few records; `refs` of each proves that it has one owner.
+    #[test]
+    fn free_lists_survive_threads() {
+        const RECORDS: usize = 3;
+        let rounds = if cfg!(miri) { 50 } else { 20_000 };
+        let (table, stack) = (Table::new(), Stack::new());
+        for _ in 0..RECORDS {
+            // SAFETY: fresh records of this table. Test: this one.
+            unsafe { stack.push(&table, table.push(record()).unwrap()) };
+        }
+        let start = Barrier::new(4);
+        let work = || {
+            start.wait();
+            for _ in 0..rounds {
+                let Some(chunk) = stack.pop(&table) else {
+                    continue;
+                };
+                // SAFETY: popped, so it is ours until it is pushed. Test: this one.
+                unsafe {
+                    let owners = &chunk.as_ref().refs;
+                    assert_eq!(owners.fetch_add(1, Ordering::Relaxed), 0, "two owners");
+                    std::hint::spin_loop();
+                    owners.fetch_sub(1, Ordering::Relaxed);
+                    stack.push(&table, chunk);
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(work);
+            }
+        });
+        assert_eq!(stack.len(&table), RECORDS);
+        let left: HashSet<_> = std::iter::from_fn(|| stack.pop(&table).map(id)).collect();
+        assert_eq!(left.len(), RECORDS);
+    }
+}

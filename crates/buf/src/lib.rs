@@ -15,6 +15,26 @@
 //! * Header 1 stands directly before data 1: a small message is one gather entry (E20).
 //! * Headers 2..N stand at the end: such a packet is two gather entries (E21).
 //!
+//! # What a buffer costs
+//!
+//! A buffer of `n` data bytes takes 128 bytes before the data (header 1 and lower-layer headers),
+//! its capacity, which is `n` rounded up to a size class (at least 256, at most a quarter more
+//! than `n`), and one slot for each further packet: 48 bytes and the configured headroom, rounded
+//! up to 16. Its record takes 64 bytes of ordinary memory. With the default settings (a packet
+//! per 1024 bytes):
+//!
+//! | data | capacity | memory | |
+//! | ---: | ---: | ---: | --- |
+//! | 32 B | 256 B | 384 B | |
+//! | 1 KiB | 1 KiB | 1,152 B | |
+//! | 4,000 B | 4 KiB | 4,416 B | 3 slots |
+//! | 64 KiB | 64 KiB | 68,736 B | 63 slots |
+//! | 8 MB | 8 MiB | 10 MiB mapped | a region of its own, whole huge pages |
+//!
+//! Buffers below 256 KiB come from blocks of 2 MiB, some 256 KiB of one size at a time. What was
+//! cut to one size stays that size; larger buffers that lie idle are unmapped when others need
+//! their room. Mapped memory never exceeds [`ArenaConfig::limit_bytes`].
+//!
 //! # Ownership
 //!
 //! 1. A [`MsgBuf`] has one owner; that owner alone can write the data.

@@ -190,15 +190,16 @@ impl MemorySource for Heap {
             });
         }
         let want_huge = self.huge == HugePages::Auto && bytes >= HUGE_PAGE;
-        if want_huge && bytes.is_multiple_of(HUGE_PAGE) {
-            if let Some(ptr) = os::map_reserved_huge(bytes) {
-                return Ok(Region {
-                    ptr,
-                    len: bytes,
-                    huge: true,
-                    release: Release::Heap,
-                });
-            }
+        if want_huge
+            && bytes.is_multiple_of(HUGE_PAGE)
+            && let Some(ptr) = os::map_reserved_huge(bytes)
+        {
+            return Ok(Region {
+                ptr,
+                len: bytes,
+                huge: true,
+                release: Release::Heap,
+            });
         }
         let len = bytes.next_multiple_of(os::PAGE);
         let mapped = if want_huge {

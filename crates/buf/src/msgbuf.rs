@@ -388,3 +388,6 @@ impl fmt::Debug for TxSeg {
             .finish()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,218 @@
+use std::sync::Arc;
+
+use crate::{Arena, ArenaConfig, CapacityError, HEADER_ROOM, Heap, HugePages, MsgBuf, TxSeg};
+
+fn arena(data_per_packet: usize, headroom: usize) -> Arena {
+    let cfg = ArenaConfig {
+        limit_bytes: 1 << 20,
+        data_per_packet,
+        headroom,
+    };
+    Arena::new(
+        Arc::new(Heap {
+            huge: HugePages::Never,
+        }),
+        cfg,
+    )
+    .unwrap()
+}
+
+/// Distance of `ptr` from the first data byte.
+fn offset(buf: &MsgBuf, ptr: *const u8) -> isize {
+    ptr as isize - buf.as_ptr() as isize
+}
+
+#[test]
+fn positions_are_exact() {
+    // 48 + 66 bytes of header and headroom round up to slots of 128 (without headroom, to 48).
+    for (headroom, slot) in [(0, 48), (16, 64), (66, 128)] {
+        let arena = arena(100, headroom);
+        let mut buf = arena.alloc(350).unwrap();
+        assert_eq!(buf.capacity(), 384);
+        assert_eq!(buf.as_ptr().align_offset(64), 0);
+
+        // 384 bytes of capacity are four packets: header 0 before the data, 1 to 3 behind it.
+        for index in 0..4 {
+            let end = if index == 0 {
+                0
+            } else {
+                384 + index as isize * slot
+            };
+            let header = buf.header_mut(index).unwrap();
+            header.fill(index as u8 + 1);
+            let at = header.as_ptr();
+            assert_eq!(
+                offset(&buf, at),
+                end - HEADER_ROOM as isize,
+                "header {index}"
+            );
+        }
+        assert!(buf.header_mut(4).is_none() && buf.header_mut(u32::MAX).is_none());
+        buf.fill(0xd0);
+
+        for index in 1..4u32 {
+            let seg = buf.header_seg(index, 20).unwrap();
+            assert_eq!(&*seg, [index as u8 + 1; 20]);
+            assert_eq!(offset(&buf, seg.as_ptr()), 384 + index as isize * slot - 20);
+            assert_eq!(seg.headroom(), slot as usize - 20);
+            assert!(seg.headroom() >= headroom + HEADER_ROOM - 20);
+        }
+        let seg = buf.first_seg(32, 100);
+        assert_eq!(offset(&buf, seg.as_ptr()), -32);
+        assert_eq!((seg.len(), seg.headroom()), (132, 96));
+        assert_eq!(seg[..32], [1; 32]);
+        assert_eq!(seg[32..], [0xd0; 100]);
+        let seg = buf.data_seg(100..200).unwrap();
+        assert_eq!(
+            (offset(&buf, seg.as_ptr()), seg.len(), seg.headroom()),
+            (100, 100, 0)
+        );
+    }
+}
+
+#[test]
+fn a_transport_may_write_the_headroom() {
+    let arena = arena(100, 66);
+    let mut buf = arena.alloc(300).unwrap();
+    buf.fill(0xd0);
+    for index in 0..3 {
+        buf.header_mut(index).unwrap().fill(0xaa);
+    }
+    for index in 0..3 {
+        let seg = buf.header_seg(index, HEADER_ROOM).unwrap();
+        assert!(seg.headroom() >= 66);
+        // SAFETY: the headroom of a segment is its transport's to write. Test: this one (miri).
+        unsafe {
+            let start = seg.as_ptr().cast_mut().sub(seg.headroom());
+            std::slice::from_raw_parts_mut(start, seg.headroom()).fill(0xee);
+        }
+    }
+    for index in 0..3 {
+        assert_eq!(
+            *buf.header_seg(index, HEADER_ROOM).unwrap(),
+            [0xaa; HEADER_ROOM]
+        );
+    }
+    assert_eq!(*buf, [0xd0; 300]);
+}
+
+#[test]
+fn pieces_beyond_the_buffer_are_refused() {
+    let arena = arena(100, 0);
+    let mut buf = arena.alloc(10).unwrap();
+    assert!(buf.data_seg(0..11).is_none());
+    assert!(buf.data_seg(11..11).is_none());
+    #[expect(clippy::reversed_empty_ranges)]
+    let reversed = buf.data_seg(5..4);
+    assert!(reversed.is_none());
+    assert!(buf.data_seg(usize::MAX..usize::MAX).is_none());
+    assert!(buf.header_seg(0, HEADER_ROOM + 1).is_none());
+    assert!(buf.header_seg(3, 1).is_none());
+    assert!(!buf.is_shared(), "what was refused holds nothing");
+    assert!(buf.data_seg(10..10).unwrap().is_empty());
+}
+
+#[test]
+#[should_panic(expected = "first_seg(16, 11) of a buffer of 10 bytes")]
+fn a_first_piece_longer_than_the_data_is_a_bug() {
+    let _ = arena(100, 0).alloc(10).unwrap().first_seg(16, 11);
+}
+
+#[test]
+fn lengths_move_within_the_capacity() {
+    let arena = arena(100, 0);
+    let mut buf = arena.alloc(300).unwrap();
+    assert_eq!((buf.len(), buf.capacity()), (300, 320));
+    buf.truncate(301);
+    assert_eq!(buf.len(), 300);
+    buf.truncate(0);
+    assert!(buf.is_empty());
+    buf.set_len(320).unwrap();
+    assert_eq!(buf.get_mut().unwrap().len(), 320);
+    let refused = buf.set_len(321).unwrap_err();
+    assert_eq!(
+        refused,
+        CapacityError {
+            asked: 321,
+            capacity: 320
+        }
+    );
+    assert!(refused.to_string().contains("321") && refused.to_string().contains("320"));
+    assert_eq!(buf.set_len(usize::MAX).unwrap_err().asked, usize::MAX);
+    assert_eq!(buf.len(), 320);
+}
+
+#[test]
+fn data_is_not_written_while_sent() {
+    let arena = arena(100, 0);
+    let mut buf = arena.alloc(300).unwrap();
+    let seg = buf.data_seg(0..1).unwrap();
+    let second = seg.clone();
+    drop(seg);
+    assert!(buf.is_shared() && buf.get_mut().is_none());
+    drop(second);
+    assert!(!buf.is_shared() && buf.get_mut().is_some());
+    buf[0] = 1;
+}
+
+#[test]
+#[should_panic(expected = "written while a transmit queue still holds")]
+fn writing_what_is_sent_panics() {
+    let mut buf = arena(100, 0).alloc(300).unwrap();
+    let _seg = buf.data_seg(0..1);
+    buf[0] = 1;
+}
+
+#[test]
+fn headers_are_not_written_while_sent() {
+    let arena = arena(100, 0);
+    let mut buf = arena.alloc(512).unwrap();
+    let first = buf.first_seg(16, 100);
+    assert!(buf.header_mut(0).is_none());
+    buf.header_mut(1).unwrap().fill(1);
+    let third = buf.header_seg(2, 16).unwrap();
+    // Everything up to the highest exposed header is closed, what is above it open.
+    assert!(buf.header_mut(1).is_none() && buf.header_mut(2).is_none());
+    buf.header_mut(3).unwrap().fill(3);
+    drop(first);
+    assert!(buf.header_mut(0).is_none(), "another piece is still alive");
+    drop(third);
+    for index in 0..6 {
+        assert!(buf.header_mut(index).is_some(), "header {index}");
+    }
+    // The buffer was seen unshared: a piece of data closes no header.
+    let _data = buf.data_seg(0..512).unwrap();
+    assert!(buf.header_mut(0).is_some());
+}
+
+/// A header that is sent again stays closed although a later use starts over at a lower one.
+#[test]
+fn exposure_is_forgotten_only_when_nothing_is_sent() {
+    let arena = arena(100, 0);
+    let mut buf = arena.alloc(512).unwrap();
+    let high = buf.header_seg(4, 16).unwrap();
+    let low = buf.header_seg(0, 16).unwrap();
+    drop(low);
+    assert!(buf.header_mut(4).is_none());
+    drop(high);
+    assert!(buf.get_mut().is_some());
+    let _low = buf.header_seg(0, 16).unwrap();
+    assert!(buf.header_mut(4).is_some() && buf.header_mut(0).is_none());
+}
+
+#[test]
+fn debug_output_is_short() {
+    let mut buf = arena(100, 0).alloc(3).unwrap();
+    let seg = buf.first_seg(16, 3);
+    assert_eq!(
+        format!("{buf:?}"),
+        "MsgBuf { len: 3, capacity: 256, shared: true }"
+    );
+    assert_eq!(format!("{seg:?}"), "TxSeg { len: 19, headroom: 112 }");
+}
+
+#[test]
+fn handles_have_the_sizes_that_were_planned() {
+    assert_eq!((size_of::<MsgBuf>(), size_of::<TxSeg>()), (24, 24));
+    assert_eq!(size_of::<Option<MsgBuf>>(), 24);
+}
