@@ -1,0 +1,167 @@
+//! Every limit and every knob of an endpoint, in one place, each with its cost.
+
+use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
+
+/// How sessions share the endpoint's receive queue (F7).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// The credits of all sessions together never exceed the receive queue: at most |RQ|/C
+    /// sessions, and no packet is ever lost to a full queue `[eRPC §4.3.1]` (E34).
+    Strict,
+    /// Sessions beyond that get a smaller grant each, and all of them sending at once may
+    /// overrun the queue; such losses are recovered like any other (E36, E60).
+    Oversubscribed,
+}
+
+/// Settings of one endpoint. The defaults work; `Config::default()` is what the README measures.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Concurrent requests per session `[eRPC §4.3]` (E30): a power of two, 1 to 32, default 8.
+    /// Costs about 100 bytes each on both sides.
+    pub slots: u8,
+    /// Packets that a client session may have outstanding, C `[eRPC §4.3.1]` (E33, E37): 1 to
+    /// 65,535. What a session really gets is agreed at connect.
+    pub credits: u32,
+    /// How the receive queue is shared.
+    pub admission: Admission,
+    /// |RQ|: full-sized frames that the transport's receive queue holds.
+    pub rx_queue_frames: u32,
+    /// Frames that leave as one train; large messages are sent in steps of this many packets.
+    pub train_frames: u32,
+    /// Largest message accepted and sent, bytes: up to 2^28 - 1, default 8 MiB (E79). A peer can
+    /// make a server reserve this much per slot.
+    pub max_msg_size: u32,
+    /// Calls that may wait for a free slot, per session; one more is refused. Default 1,024.
+    pub call_queue: usize,
+    /// Sessions per endpoint, both roles together. Default 65,536.
+    pub max_sessions: usize,
+    /// Packets of at most this many data bytes are copied into a shared frame; larger ones leave
+    /// from the message buffer itself. Default 512.
+    pub inline_max: usize,
+    /// Frames that one transmit stage makes. Default 128.
+    pub tx_frames: usize,
+    /// Lower bound of the retransmission timeout, ns. Default 1 ms: below it, a descheduled
+    /// process looks like loss.
+    pub rto_min_ns: u64,
+    /// Upper bound of the retransmission timeout with back-off, ns. Default 1 s.
+    pub rto_max_ns: u64,
+    /// Retransmission timeout before the first round trip was measured, ns. Default 20 ms.
+    pub rto_initial_ns: u64,
+    /// A peer that answers nothing for this long, while requests are being retransmitted, is
+    /// given up (F13), ns. Default 5 s.
+    pub datapath_timeout_ns: u64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            slots: 8,
+            credits: 32,
+            admission: Admission::Oversubscribed,
+            rx_queue_frames: 1024,
+            train_frames: 1,
+            max_msg_size: 8 << 20,
+            call_queue: 1024,
+            max_sessions: 65_536,
+            inline_max: 512,
+            tx_frames: 128,
+            rto_min_ns: 1_000_000,
+            rto_max_ns: 1_000_000_000,
+            rto_initial_ns: 20_000_000,
+            datapath_timeout_ns: 5_000_000_000,
+        }
+    }
+}
+
+/// A setting outside its range: which, and what is allowed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{name} = {value} is out of range: it must be {range}")]
+pub struct ConfigError {
+    /// The field of [`Config`].
+    pub name: &'static str,
+    /// What was asked.
+    pub value: u64,
+    /// What is allowed.
+    pub range: &'static str,
+}
+
+impl Config {
+    /// Checks every range.
+    ///
+    /// # Errors
+    /// The first setting that is out of its range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let check = |ok: bool, name, value: u64, range| {
+            if ok { Ok(()) } else { Err(ConfigError { name, value, range }) }
+        };
+        let slots = u64::from(self.slots);
+        check(
+            self.slots.is_power_of_two() && self.slots <= 32,
+            "slots",
+            slots,
+            "a power of two, 1 to 32",
+        )?;
+        check((1..=65_535).contains(&self.credits), "credits", self.credits.into(), "1 to 65,535")?;
+        check(
+            self.max_msg_size <= MAX_MSG_SIZE,
+            "max_msg_size",
+            self.max_msg_size.into(),
+            "0 to 268,435,455 bytes",
+        )?;
+        check(
+            (1..=1 << 20).contains(&self.max_sessions),
+            "max_sessions",
+            self.max_sessions as u64,
+            "1 to 1,048,576",
+        )?;
+        check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
+        check(
+            self.rto_min_ns >= 1_000 && self.rto_min_ns <= self.rto_initial_ns,
+            "rto_min_ns",
+            self.rto_min_ns,
+            "1,000 ns to rto_initial_ns",
+        )?;
+        check(
+            self.rto_initial_ns <= self.rto_max_ns && self.rto_max_ns <= 60_000_000_000,
+            "rto_max_ns",
+            self.rto_max_ns,
+            "rto_initial_ns to 60 s",
+        )?;
+        let inline_limit = MIN_DATA_PER_PACKET as usize * 8;
+        check(
+            self.inline_max <= inline_limit,
+            "inline_max",
+            self.inline_max as u64,
+            "0 to 2,048 bytes",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_valid() {
+        assert_eq!(Config::default().validate(), Ok(()));
+    }
+
+    #[test]
+    fn each_range_is_checked() {
+        let bad: [(&str, fn(&mut Config)); 8] = [
+            ("slots", |c| c.slots = 3),
+            ("slots", |c| c.slots = 64),
+            ("credits", |c| c.credits = 0),
+            ("max_msg_size", |c| c.max_msg_size = MAX_MSG_SIZE + 1),
+            ("max_sessions", |c| c.max_sessions = 0),
+            ("tx_frames", |c| c.tx_frames = 0),
+            ("rto_min_ns", |c| c.rto_min_ns = 0),
+            ("rto_max_ns", |c| c.rto_max_ns = 1),
+        ];
+        for (name, spoil) in bad {
+            let mut c = Config::default();
+            spoil(&mut c);
+            assert_eq!(c.validate().unwrap_err().name, name);
+        }
+    }
+}

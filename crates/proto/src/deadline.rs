@@ -1,0 +1,212 @@
+//! Deadlines: when loss is suspected, and what follows (`[eRPC §5.3]`, E57, E59).
+//!
+//! Client slots with a request are in one list. A small RPC costs it nothing: the slot enters the
+//! list once and stays while it is used. A scan runs at the earliest time at which any slot can
+//! be due, never more often than that, and sweeps slots that were idle since the last one; for
+//! those it tells the server that their response has arrived (F6).
+
+use crate::endpoint::{Completion, Endpoint};
+use crate::error::{CallError, Executed};
+use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
+use crate::tx::TxItem;
+
+enum Verdict {
+    Keep(u64),
+    Sweep,
+    Acknowledge,
+    TimedOut,
+    Silent,
+}
+
+impl<C> Endpoint<C> {
+    /// When [`Endpoint::on_deadline`] is next due; `None` when no time-out is pending. Frames that
+    /// wait to be transmitted are due at once.
+    #[inline]
+    pub fn next_deadline(&self) -> Option<u64> {
+        if !self.tx.is_empty() || !self.done.is_empty() {
+            return Some(0);
+        }
+        (self.next_scan_ns != u64::MAX).then_some(self.next_scan_ns)
+    }
+
+    /// Suspects loss where it is due. Call it only after everything received was handled: a
+    /// response that waits in the receive queue is no loss.
+    #[inline]
+    pub fn on_deadline(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        if now_ns >= self.next_scan_ns {
+            self.scan(now_ns);
+        }
+    }
+
+    #[cold]
+    fn scan(&mut self, now_ns: u64) {
+        self.next_scan_ns = u64::MAX;
+        let mut i = 0;
+        while i < self.timed.len() {
+            let (session, slot) = self.timed[i];
+            let keep = match self.judge(session, slot, now_ns) {
+                Verdict::Keep(due_ns) => {
+                    self.next_scan_ns = self.next_scan_ns.min(due_ns);
+                    true
+                }
+                Verdict::Sweep => false,
+                Verdict::Acknowledge => {
+                    self.acknowledge(session, slot);
+                    false
+                }
+                Verdict::TimedOut => {
+                    self.on_timeout(session, slot, now_ns);
+                    true
+                }
+                Verdict::Silent => {
+                    self.fail_session(session, CallError::DatapathSilent);
+                    true // swept by the next scan; the list must not change under us
+                }
+            };
+            if keep {
+                i += 1;
+            } else {
+                self.untrack(session, slot);
+                self.timed.swap_remove(i);
+            }
+        }
+    }
+
+    fn judge(&self, session: u32, slot_no: u8, now_ns: u64) -> Verdict {
+        let Some(Session::Client(s)) = self.sessions.get(session as usize) else {
+            return Verdict::Sweep;
+        };
+        let Some(slot) = s.slots.get(usize::from(slot_no)) else { return Verdict::Sweep };
+        if !slot.active {
+            // Idle for at least one scan: say so to the server. A slot that is merely between
+            // two calls of a busy session waits one timeout.
+            let idle_ns = now_ns.saturating_sub(slot.deadline_ns);
+            let wait_ns = self.cfg.rto_min_ns;
+            return match (slot.ack_owed, idle_ns >= wait_ns) {
+                (false, _) => Verdict::Sweep,
+                (true, true) => Verdict::Acknowledge,
+                (true, false) => Verdict::Keep(slot.deadline_ns + wait_ns),
+            };
+        }
+        if now_ns < slot.deadline_ns {
+            return Verdict::Keep(slot.deadline_ns);
+        }
+        let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return Verdict::Silent };
+        let heard_ns = peer.last_heard_ns.max(slot.started_ns);
+        if slot.retries > 0 && now_ns.saturating_sub(heard_ns) >= self.cfg.datapath_timeout_ns {
+            return Verdict::Silent;
+        }
+        Verdict::TimedOut
+    }
+
+    fn untrack(&mut self, session: u32, slot_no: u8) {
+        if let Some(s) = self.client_session_at(session)
+            && let Some(slot) = s.slots.get_mut(usize::from(slot_no))
+        {
+            slot.tracked = false;
+        }
+    }
+
+    fn acknowledge(&mut self, session: u32, slot_no: u8) {
+        let Some(s) = self.client_session_at(session) else { return };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        slot.ack_owed = false;
+        let req_num = slot.req_num;
+        self.tx.push(TxItem::Ack { session, req_num });
+    }
+
+    /// Go-back-N: reclaim the credits, send again from where the server is known to be.
+    fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
+        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        let credits = slot.roll_back();
+        slot.retries = slot.retries.saturating_add(1);
+        s.credits += credits;
+        self.stats.rollbacks += 1;
+        self.extend_deadline(session, slot_no, now_ns);
+        self.wake_slot(session, slot_no);
+        self.wake_stalled(session);
+    }
+
+    /// Puts a slot's deadline one timeout ahead, and sees that a scan happens by then.
+    #[inline]
+    pub(crate) fn extend_deadline(&mut self, session: u32, slot_no: u8, now_ns: u64) {
+        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
+        let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        slot.deadline_ns = now_ns + peer.rtt.rto_ns(slot.retries, &self.cfg);
+        self.next_scan_ns = self.next_scan_ns.min(slot.deadline_ns);
+    }
+
+    /// Queues a slot for transmission if it has something to send and is not queued yet.
+    #[inline]
+    pub(crate) fn wake_slot(&mut self, session: u32, slot_no: u8) {
+        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        if slot.active && !slot.queued && slot.sendable() > 0 {
+            slot.queued = true;
+            s.stalled &= !(1 << slot_no);
+            let req_num = slot.req_num;
+            self.tx.push(TxItem::Client { session, slot: slot_no, req_num });
+        }
+    }
+
+    /// Queues the slots that waited for credits, when there are some again.
+    #[inline]
+    pub(crate) fn wake_stalled(&mut self, session: u32) {
+        let Some(Session::Client(s)) = self.sessions.get(session as usize) else { return };
+        if s.stalled == 0 || s.credits == 0 {
+            return;
+        }
+        let mut stalled = s.stalled;
+        while stalled != 0 {
+            let slot_no = stalled.trailing_zeros() as u8;
+            stalled &= stalled - 1;
+            self.wake_slot(session, slot_no);
+        }
+    }
+
+    /// Ends all calls of a client session with an error that says what is known of each, and the
+    /// session with them.
+    pub(crate) fn fail_session(&mut self, session: u32, error: fn(Executed) -> CallError) {
+        let Some(s) = self.client_session_at(session) else { return };
+        s.state = SessionState::Gone;
+        let id = SessionId { index: session, generation: s.generation };
+        for QueuedCall { req, cont, .. } in std::mem::take(&mut s.queue) {
+            let result = Err(error(Executed::Never));
+            self.stats.errors += 1;
+            self.done.push_back(Completion { cont, session: id, request: req, result });
+        }
+        self.fail_slots(session, error);
+    }
+
+    fn fail_slots(&mut self, session: u32, error: fn(Executed) -> CallError) {
+        let Some(s) = self.client_session_at(session) else { return };
+        for slot_no in 0..s.slots.len() as u8 {
+            let Some(s) = self.client_session_at(session) else { return };
+            let slot = &s.slots[usize::from(slot_no)];
+            if !slot.active {
+                continue;
+            }
+            let executed = match (slot.req_high, slot.resp_rcvd) {
+                (0, _) => Executed::Never,
+                (_, 0) => Executed::Maybe,
+                _ => Executed::Yes,
+            };
+            if let Some(c) = self.complete(session, slot_no, Err(error(executed))) {
+                let Completion { cont, session, request, .. } = c;
+                let result = Err(error(executed));
+                self.done.push_back(Completion { cont, session, request, result });
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn client_session_at(&mut self, session: u32) -> Option<&mut ClientSession<C>> {
+        match self.sessions.get_mut(session as usize)? {
+            Session::Client(s) => Some(s),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,568 @@
+//! One thread's endpoint: packets in, packets out, the next deadline (`[eRPC §3.1]`, E5, E7).
+//!
+//! The endpoint does no I/O and reads no clock: every call that needs the time takes `now_ns`,
+//! any monotonic count of nanoseconds. One pass of an event loop is
+//!
+//! 1. [`Endpoint::on_frame`] for each received frame, then [`Endpoint::next_event`] until `None`;
+//! 2. [`Endpoint::on_deadline`] when [`Endpoint::next_deadline`] has passed;
+//! 3. [`Endpoint::poll_transmit`], whose frames go to the transport;
+//! 4. [`Endpoint::needs_flush`] (then flush the transport), [`Endpoint::poll_completion`].
+//!
+//! `C` is what the caller wants back with a completion; the endpoint stores it untouched.
+
+use std::collections::VecDeque;
+
+use courser_buf::{AllocError, Arena, MsgBuf, RxFrame};
+
+use crate::config::{Config, ConfigError};
+use crate::error::{CallError, CallRefused};
+use crate::session::{
+    ClientSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId, SessionState,
+};
+use crate::stats::{Drop, EndpointStats};
+use crate::tx::{TxItem, TxStage};
+use crate::wire::{FrameHeader, Packet, packets_of, parse_packet};
+
+/// One message as the application gets it.
+#[derive(Debug)]
+pub enum Body<'f> {
+    /// Read in place from the received frame; valid for the length of the handler (E28).
+    Borrowed(&'f [u8]),
+    /// In a buffer of its own, because it came in several packets.
+    Owned(MsgBuf),
+}
+
+impl std::ops::Deref for Body<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        match self {
+            Body::Borrowed(b) => b,
+            Body::Owned(m) => m,
+        }
+    }
+}
+
+/// Names one request at its server until it is answered. Copies are harmless: the second answer
+/// is refused.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct RequestId {
+    pub(crate) session: SessionId,
+    pub(crate) slot: u8,
+    pub(crate) req_num: u32,
+}
+
+impl RequestId {
+    /// The session that the request came on.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+}
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct Completion<'f, C> {
+    /// What the caller gave with the call.
+    pub cont: C,
+    /// The session of the call.
+    pub session: SessionId,
+    /// The request buffer: the application's again (E24, E27).
+    pub request: MsgBuf,
+    /// The response, or why there is none.
+    pub result: Result<Body<'f>, CallError>,
+}
+
+/// What the application has to act on.
+#[derive(Debug)]
+pub enum Event<'f, C> {
+    /// A request for a handler; answer with [`Endpoint::reply_bytes`] and its like.
+    Request {
+        /// To answer with.
+        id: RequestId,
+        /// Selects the handler.
+        req_type: u16,
+        /// The request.
+        body: Body<'f>,
+    },
+    /// A call has ended.
+    Completion(Completion<'f, C>),
+}
+
+/// The packets of an accepted frame that were not looked at yet.
+#[derive(Debug)]
+pub struct FrameCursor<'f> {
+    rest: &'f [u8],
+    peer: u32,
+    data_per_packet: u16,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub struct Endpoint<C> {
+    pub(crate) cfg: Config,
+    pub(crate) arena: Arena,
+    pub(crate) id: u64,
+    pub(crate) now_ns: u64,
+    pub(crate) peers: Vec<Option<Peer>>,
+    pub(crate) sessions: Vec<Session<C>>,
+    /// Free entries of `sessions`.
+    pub(crate) vacant: Vec<u32>,
+    pub(crate) live_sessions: usize,
+    /// Sum of the credit limits of all sessions (F7).
+    pub(crate) credits_granted: u64,
+    pub(crate) tx: TxStage,
+    /// Client slots with a deadline; entries of free slots are swept by the next scan.
+    pub(crate) timed: Vec<(u32, u8)>,
+    pub(crate) next_scan_ns: u64,
+    /// Completions that did not come from a packet, or that wait for the transport.
+    pub(crate) done: VecDeque<Completion<'static, C>>,
+    pub(crate) stats: EndpointStats,
+}
+
+impl<C> Endpoint<C> {
+    /// An endpoint. `id` is random and names this incarnation to its peers; `max_frame` is the
+    /// largest frame the transport carries.
+    ///
+    /// # Errors
+    /// A setting out of its range.
+    pub fn new(cfg: Config, arena: Arena, id: u64, max_frame: usize) -> Result<Self, ConfigError> {
+        cfg.validate()?;
+        let tx = TxStage::new(max_frame);
+        Ok(Endpoint {
+            cfg,
+            arena,
+            id,
+            now_ns: 0,
+            peers: Vec::new(),
+            sessions: Vec::new(),
+            vacant: Vec::new(),
+            live_sessions: 0,
+            credits_granted: 0,
+            tx,
+            timed: Vec::new(),
+            next_scan_ns: u64::MAX,
+            done: VecDeque::new(),
+            stats: EndpointStats::default(),
+        })
+    }
+
+    // ---- receive ------------------------------------------------------------------------------
+
+    /// Checks a frame at the door: form, peer, cookie, source, packet size (F14). Until all hold
+    /// no state is touched. `None`: the frame was discarded and counted.
+    #[inline]
+    pub fn on_frame<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
+        self.now_ns = now_ns;
+        self.stats.rx_frames += 1;
+        match self.admit(frame) {
+            Ok(cursor) => {
+                self.stats.rx_frames_accepted += 1;
+                Some(cursor)
+            }
+            Err(reason) => {
+                self.stats.drop(reason);
+                None
+            }
+        }
+    }
+
+    fn admit<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
+        let (h, rest) = FrameHeader::parse(frame.data)?;
+        let peer = self.peers.get_mut(h.peer as usize).and_then(Option::as_mut);
+        let peer = peer.filter(|p| p.state == PeerState::Live).ok_or(Drop::UnknownPeer)?;
+        if peer.rx_cookie != h.cookie {
+            return Err(Drop::Cookie);
+        }
+        if peer.addr != frame.src {
+            return Err(Drop::WrongSource);
+        }
+        if peer.data_per_packet != h.data_per_packet {
+            return Err(Drop::PacketSize);
+        }
+        peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
+        Ok(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet })
+    }
+
+    /// Works through the packets of a frame up to the next one that the application has to act
+    /// on; `None` at the end of the frame.
+    #[inline]
+    pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
+        loop {
+            let packet = match parse_packet(cursor.rest, cursor.data_per_packet) {
+                Ok(Some((packet, rest))) => {
+                    cursor.rest = rest;
+                    packet
+                }
+                Ok(None) => return None,
+                Err(malformed) => {
+                    // What follows cannot be delimited: the rest of the frame is lost with it.
+                    cursor.rest = &[];
+                    self.stats.drop(malformed.into());
+                    return None;
+                }
+            };
+            match self.on_packet(cursor.peer, packet) {
+                Ok(Some(event)) => return Some(event),
+                Ok(None) => {}
+                Err(reason) => self.stats.drop(reason),
+            }
+        }
+    }
+
+    /// One file per packet kind: see [`crate::rx`].
+    #[inline]
+    fn on_packet<'f>(
+        &mut self,
+        peer: u32,
+        packet: Packet<'f>,
+    ) -> Result<Option<Event<'f, C>>, Drop> {
+        let (kind, event) = match packet {
+            Packet::Request { session, req_num, req_type, msg_size, index, data } => {
+                (0, self.rx_request(peer, session, req_num, req_type, msg_size, index, data)?)
+            }
+            Packet::CreditReturn { session, req_num, count, in_progress } => {
+                self.rx_credit_return(peer, session, req_num, count, in_progress)?;
+                (1, None)
+            }
+            Packet::Rfr { session, req_num, first, count } => {
+                self.rx_rfr(peer, session, req_num, first, count)?;
+                (2, None)
+            }
+            Packet::Response { session, req_num, msg_size, index, data } => {
+                (3, self.rx_response(peer, session, req_num, msg_size, index, data)?)
+            }
+            Packet::ErrorResponse { session, req_num, status } => {
+                (3, self.rx_error_response(peer, session, req_num, status)?)
+            }
+            Packet::Ack { session, req_num } => {
+                self.rx_ack(peer, session, req_num)?;
+                (4, None)
+            }
+            Packet::OneWay { .. } => return Err(Drop::Unsupported),
+        };
+        self.stats.rx_packets += 1;
+        self.stats.rx_kinds[kind] += 1;
+        Ok(event)
+    }
+
+    // ---- calls --------------------------------------------------------------------------------
+
+    /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
+    /// are taken, or the session is still connecting, the call waits in the session's queue.
+    ///
+    /// # Errors
+    /// With the buffer and the continuation, when the call cannot be taken.
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+    ) -> Result<(), (CallRefused, MsgBuf, C)> {
+        let limit = self.cfg.call_queue;
+        let s = match self.sessions.get_mut(session.index as usize) {
+            Some(Session::Client(s)) if s.generation == session.generation => s,
+            Some(Session::Server(s)) if s.generation == session.generation => {
+                return Err((CallRefused::NotClient, req, cont));
+            }
+            _ => return Err((CallRefused::NoSession, req, cont)),
+        };
+        if req.len() > s.max_msg_size as usize {
+            let refused = CallRefused::TooLarge { bytes: req.len(), limit: s.max_msg_size };
+            return Err((refused, req, cont));
+        }
+        if s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty() {
+            if s.queue.len() >= limit {
+                return Err((CallRefused::QueueFull { limit }, req, cont));
+            }
+            s.queue.push_back(QueuedCall { req_type, req, cont });
+        } else {
+            self.start_call(session.index, QueuedCall { req_type, req, cont });
+        }
+        self.stats.calls += 1;
+        Ok(())
+    }
+
+    /// Puts a call on a free slot of a connected session, and the slot in the transmit queue.
+    pub(crate) fn start_call(&mut self, index: u32, call: QueuedCall<C>) {
+        let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
+        let slot_no = s.free.trailing_zeros() as u8;
+        s.free &= !(1 << slot_no);
+        let step = s.slots.len() as u32;
+        let slot = &mut s.slots[usize::from(slot_no)];
+        let packets = packets_of(call.req.len() as u32, s.data_per_packet);
+        slot.start(step, call.req_type, call.req, packets, call.cont);
+        slot.started_ns = self.now_ns;
+        // Due when it is first sent; until then nothing can be lost.
+        slot.deadline_ns = u64::MAX;
+        slot.queued = true;
+        let req_num = slot.req_num;
+        if !slot.tracked {
+            slot.tracked = true;
+            self.timed.push((index, slot_no));
+        }
+        self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
+    }
+
+    /// Starts waiting calls while there are free slots.
+    pub(crate) fn start_queued(&mut self, index: u32) {
+        loop {
+            let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
+            if s.free == 0 || s.state != SessionState::Connected {
+                return;
+            }
+            let Some(call) = s.queue.pop_front() else { return };
+            self.start_call(index, call);
+        }
+    }
+
+    /// Frees a slot whose call has ended, hands its queue the slot, and gives the completion
+    /// when the application may have it now (E24); otherwise it waits in `done`.
+    pub(crate) fn complete<'f>(
+        &mut self,
+        index: u32,
+        slot_no: u8,
+        result: Result<Body<'f>, CallError>,
+    ) -> Option<Completion<'f, C>> {
+        let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return None };
+        let session = SessionId { index, generation: s.generation };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        s.credits += slot.in_flight();
+        let (request, cont) = slot.finish()?;
+        slot.deadline_ns = self.now_ns;
+        s.free |= 1 << slot_no;
+        s.stalled &= !(1 << slot_no);
+        let more = !s.queue.is_empty();
+        match &result {
+            Ok(_) => self.stats.responses += 1,
+            Err(_) => self.stats.errors += 1,
+        }
+        if more {
+            self.start_queued(index);
+        }
+        self.wake_stalled(index);
+        let completion = Completion { cont, session, request, result };
+        if completion.request.is_shared() {
+            self.park(completion);
+            return None;
+        }
+        Some(completion)
+    }
+
+    /// Keeps a completion until the transport has let go of its request.
+    fn park(&mut self, c: Completion<'_, C>) {
+        self.stats.completions_parked += 1;
+        let result = match c.result {
+            Ok(Body::Owned(m)) => Ok(Body::Owned(m)),
+            Ok(Body::Borrowed(b)) => copy_of(&self.arena, b)
+                .map(Body::Owned)
+                .map_err(|_| CallError::NoMemory { response_bytes: b.len() as u32 }),
+            Err(e) => Err(e),
+        };
+        let Completion { cont, session, request, .. } = c;
+        self.done.push_back(Completion { cont, session, request, result });
+    }
+
+    /// Whether a finished call waits for the transport to let go of its request buffer: flush the
+    /// transport, then call [`Endpoint::poll_completion`] (E24, E25).
+    #[inline]
+    pub fn needs_flush(&self) -> bool {
+        self.done.front().is_some_and(|c| c.request.is_shared())
+    }
+
+    /// Calls that ended without a packet (timeouts, failures) or whose buffer had to come back
+    /// first. `None` when there is none, or [`Endpoint::needs_flush`].
+    #[inline]
+    pub fn poll_completion(&mut self) -> Option<Completion<'static, C>> {
+        if self.done.is_empty() || self.needs_flush() {
+            return None;
+        }
+        self.done.pop_front()
+    }
+
+    // ---- look-ups -----------------------------------------------------------------------------
+
+    /// A client session that `peer` may speak to, with the slot and its number of a request.
+    #[inline]
+    pub(crate) fn client_slot(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+    ) -> Result<(&mut ClientSession<C>, u8), Drop> {
+        match self.sessions.get_mut(session as usize) {
+            Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => {
+                let slot_no = (req_num & (s.slots.len() as u32 - 1)) as u8;
+                let slot = &s.slots[usize::from(slot_no)];
+                if slot.active && slot.req_num == req_num {
+                    return Ok((s, slot_no));
+                }
+                let ahead = req_num.wrapping_sub(slot.req_num);
+                let future = ahead != 0 && ahead < 1 << 31;
+                Err(if future { Drop::Future } else { Drop::Stale })
+            }
+            Some(Session::Server(s)) if s.peer == peer => Err(Drop::WrongRole),
+            _ => Err(Drop::UnknownSession),
+        }
+    }
+
+    /// A server session that `peer` may speak to.
+    #[inline]
+    pub(crate) fn server_session(
+        &mut self,
+        peer: u32,
+        session: u32,
+    ) -> Result<&mut ServerSession, Drop> {
+        match self.sessions.get_mut(session as usize) {
+            Some(Session::Server(s)) if s.peer == peer => Ok(s),
+            Some(Session::Client(s)) if s.peer == peer => Err(Drop::WrongRole),
+            _ => Err(Drop::UnknownSession),
+        }
+    }
+
+    // ---- what a caller may ask ----------------------------------------------------------------
+
+    /// Memory for messages. The length is what was asked; contents are arbitrary.
+    ///
+    /// # Errors
+    /// The arena's limit is reached.
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.arena.alloc(len)
+    }
+
+    /// The arena that message buffers come from.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &EndpointStats {
+        &self.stats
+    }
+
+    /// Settings.
+    pub fn config(&self) -> &Config {
+        &self.cfg
+    }
+
+    /// The random number that names this incarnation.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Where a session stands.
+    pub fn session_state(&self, session: SessionId) -> SessionState {
+        match self.sessions.get(session.index as usize) {
+            Some(Session::Client(s)) if s.generation == session.generation => s.state,
+            Some(Session::Server(s)) if s.generation == session.generation => {
+                SessionState::Connected
+            }
+            _ => SessionState::Gone,
+        }
+    }
+
+    /// A session's figures; `None` once it has ended.
+    pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
+        let (peer, mut out) = match self.sessions.get(session.index as usize)? {
+            Session::Client(s) if s.generation == session.generation => (
+                s.peer,
+                SessionStats {
+                    credits: s.credits,
+                    credit_limit: s.credit_limit,
+                    in_flight: s.slots.len() as u32 - s.free.count_ones(),
+                    slots: s.slots.len() as u32,
+                    queued: s.queue.len(),
+                    data_per_packet: s.data_per_packet,
+                    ..SessionStats::default()
+                },
+            ),
+            Session::Server(s) if s.generation == session.generation => (
+                s.peer,
+                SessionStats {
+                    credit_limit: s.credit_limit,
+                    slots: s.slots.len() as u32,
+                    data_per_packet: s.data_per_packet,
+                    ..SessionStats::default()
+                },
+            ),
+            _ => return None,
+        };
+        if let Some(Some(p)) = self.peers.get(peer as usize) {
+            if let Some((latest, smoothed, min, rto)) = p.rtt.report() {
+                out.rtt_ns = Some(latest);
+                out.srtt_ns = Some(smoothed);
+                out.rtt_min_ns = Some(min);
+                out.rto_ns = Some(rto);
+            }
+            out.tx_frames = p.tx_number();
+            out.ecn_marked = p.reported.marked;
+        }
+        Some(out)
+    }
+
+    /// Sessions in any state, both roles.
+    pub fn live_sessions(&self) -> usize {
+        self.live_sessions
+    }
+
+    /// Whether nothing is in flight, queued or waiting to be sent.
+    pub fn is_quiet(&self) -> bool {
+        self.tx.is_empty()
+            && self.done.is_empty()
+            && self.sessions.iter().all(|s| match s {
+                Session::Client(s) => {
+                    s.queue.is_empty() && s.free.count_ones() as usize == s.slots.len()
+                }
+                _ => true,
+            })
+    }
+
+    /// Checks every numbered invariant of sessions and slots; panics on the first that does not
+    /// hold. For debug builds, tests and simulations.
+    pub fn check(&self) {
+        for s in &self.sessions {
+            match s {
+                Session::Client(s) => s.check(),
+                Session::Server(s) => s.slots.iter().for_each(|slot| slot.check()),
+                Session::Vacant { .. } => {}
+            }
+        }
+    }
+}
+
+/// Figures of one session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionStats {
+    /// Credits left (client side).
+    pub credits: u32,
+    /// C: what both sides agreed on.
+    pub credit_limit: u32,
+    /// Calls on slots.
+    pub in_flight: u32,
+    /// Slots.
+    pub slots: u32,
+    /// Calls waiting for a slot.
+    pub queued: usize,
+    /// Data bytes per packet.
+    pub data_per_packet: u16,
+    /// Frames sent to the peer, over all sessions with it.
+    pub tx_frames: u64,
+    /// Newest round trip, ns; without handler time.
+    pub rtt_ns: Option<u64>,
+    /// Smoothed round trip, ns.
+    pub srtt_ns: Option<u64>,
+    /// Smallest round trip, ns.
+    pub rtt_min_ns: Option<u64>,
+    /// Current retransmission timeout, ns.
+    pub rto_ns: Option<u64>,
+    /// Frames the peer received marked by a congested switch, modulo 2^32.
+    pub ecn_marked: u32,
+}
+
+/// A buffer with the same bytes.
+pub(crate) fn copy_of(arena: &Arena, bytes: &[u8]) -> Result<MsgBuf, AllocError> {
+    let mut m = arena.alloc(bytes.len())?;
+    m.copy_from_slice(bytes);
+    Ok(m)
+}

@@ -1,0 +1,208 @@
+//! Why a call did not end with a response, and what that says about the server.
+
+use std::fmt;
+
+/// Whether the request's handler ran: what a database must know before it tries again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Executed {
+    /// The handler has not run and will not: retry freely.
+    Never,
+    /// The handler may have run, may be running, or may run: retry only what is idempotent.
+    Maybe,
+    /// The handler has run; only its answer is missing.
+    Yes,
+}
+
+/// What a server says instead of a response; the numbers are the wire's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u16)]
+pub enum Status {
+    /// No handler is registered for this request type (E3).
+    UnknownType = 1,
+    /// The request is larger than the server accepts.
+    TooLarge = 2,
+    /// The server has no memory for the request.
+    NoMemory = 3,
+    /// The handler dropped its reply handle without answering.
+    NoReply = 4,
+    /// The response is larger than the server sends, or it had no memory for it.
+    ResponseFailed = 5,
+    /// The handler refused.
+    Refused = 6,
+    /// A code this version does not know.
+    Other = u16::MAX,
+}
+
+impl Status {
+    /// Reads a wire code.
+    pub fn from_code(code: u16) -> Self {
+        match code {
+            1 => Status::UnknownType,
+            2 => Status::TooLarge,
+            3 => Status::NoMemory,
+            4 => Status::NoReply,
+            5 => Status::ResponseFailed,
+            6 => Status::Refused,
+            _ => Status::Other,
+        }
+    }
+
+    /// What the code says about the handler.
+    pub fn executed(self) -> Executed {
+        match self {
+            Status::UnknownType | Status::TooLarge | Status::NoMemory => Executed::Never,
+            Status::NoReply | Status::ResponseFailed | Status::Refused => Executed::Yes,
+            Status::Other => Executed::Maybe,
+        }
+    }
+}
+
+/// Why a call that was accepted ended without a response. Its request buffer comes back with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CallError {
+    /// The session could not be set up; the connect error tells why.
+    NotConnected,
+    /// The server answered with a status in place of a response.
+    Server(Status),
+    /// The peer, its process or its control connection is gone.
+    PeerFailed(Executed),
+    /// The control connection lives, but nothing comes back on the datapath (F13).
+    DatapathSilent(Executed),
+    /// This side closed the session.
+    Closed(Executed),
+    /// The response arrived but there was no memory to receive it.
+    NoMemory {
+        /// Bytes the response has.
+        response_bytes: u32,
+    },
+    /// The response is larger than this endpoint accepts.
+    ResponseTooLarge {
+        /// Bytes the response has.
+        response_bytes: u32,
+        /// Bytes allowed here: `Config::max_msg_size`.
+        limit: u32,
+    },
+}
+
+impl CallError {
+    /// Whether the handler ran.
+    pub fn executed(&self) -> Executed {
+        match *self {
+            CallError::NotConnected => Executed::Never,
+            CallError::Server(s) => s.executed(),
+            CallError::PeerFailed(e) | CallError::DatapathSilent(e) | CallError::Closed(e) => e,
+            CallError::NoMemory { .. } | CallError::ResponseTooLarge { .. } => Executed::Yes,
+        }
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::NotConnected => f.write_str("the session could not be connected")?,
+            CallError::Server(s) => f.write_str(match s {
+                Status::UnknownType => "the server has no handler for this request type",
+                Status::TooLarge => "the request is larger than the server accepts",
+                Status::NoMemory => "the server has no memory for the request; try again later",
+                Status::NoReply => "the handler ended without a reply",
+                Status::ResponseFailed => "the server could not send its response",
+                Status::Refused => "the handler refused the request",
+                Status::Other => "the server reports an error this version does not know",
+            })?,
+            CallError::PeerFailed(_) => f.write_str("the peer failed or went away")?,
+            CallError::DatapathSilent(_) => f.write_str(
+                "the peer's control connection lives but its datapath answers nothing: \
+                 check that a firewall passes its UDP port and that the path MTU is right",
+            )?,
+            CallError::Closed(_) => f.write_str("the session was closed")?,
+            CallError::NoMemory { response_bytes } => {
+                write!(f, "no memory for a response of {response_bytes} bytes")?;
+            }
+            CallError::ResponseTooLarge { response_bytes, limit } => write!(
+                f,
+                "a response of {response_bytes} bytes is over the limit of {limit}; \
+                 raise max_msg_size"
+            )?,
+        }
+        f.write_str(match self.executed() {
+            Executed::Never => " (never executed)",
+            Executed::Maybe => " (may have executed)",
+            Executed::Yes => " (executed)",
+        })
+    }
+}
+
+impl std::error::Error for CallError {}
+
+/// Why a call was not accepted; nothing was queued, and the buffer comes back at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum CallRefused {
+    /// There is no such session, or it has ended.
+    #[error("no such session: it was never connected, was closed, or its peer failed")]
+    NoSession,
+    /// The session is one where this endpoint is the server.
+    #[error("this endpoint is the server of that session; only its client can call")]
+    NotClient,
+    /// The session's queue of waiting calls is full.
+    #[error("{limit} calls already wait on this session; wait for completions or raise call_queue")]
+    QueueFull {
+        /// `Config::call_queue`.
+        limit: usize,
+    },
+    /// The request is larger than this endpoint sends or its peer accepts.
+    #[error("a request of {bytes} bytes is over the limit of {limit} agreed with this peer")]
+    TooLarge {
+        /// Bytes of the request.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: u32,
+    },
+}
+
+/// Why a reply could not be given.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum ReplyError {
+    /// The request is gone: its session ended, or it was answered before.
+    #[error("the request is gone: its session ended, or it was already answered")]
+    Gone,
+    /// The response is too large; the client gets an error instead.
+    #[error("a response of {bytes} bytes is over the limit of {limit}; raise max_msg_size")]
+    TooLarge {
+        /// Bytes of the response.
+        bytes: usize,
+        /// Bytes allowed.
+        limit: u32,
+    },
+    /// No memory to hold the response; the client gets an error instead.
+    #[error("no memory for the response: {0}")]
+    NoMemory(#[from] courser_buf::AllocError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_round_trip_and_unknown_ones_have_a_name() {
+        for s in [
+            Status::UnknownType,
+            Status::TooLarge,
+            Status::NoMemory,
+            Status::NoReply,
+            Status::ResponseFailed,
+            Status::Refused,
+            Status::Other,
+        ] {
+            assert_eq!(Status::from_code(s as u16), s);
+        }
+        assert_eq!(Status::from_code(777), Status::Other);
+    }
+
+    #[test]
+    fn an_error_tells_whether_the_handler_ran() {
+        let e = CallError::Server(Status::UnknownType);
+        assert_eq!(e.executed(), Executed::Never);
+        assert!(e.to_string().ends_with("(never executed)"));
+        assert_eq!(CallError::NoMemory { response_bytes: 1 }.executed(), Executed::Yes);
+    }
+}

@@ -1,0 +1,34 @@
+//! The protocol of Courser as state machines: no I/O, no clock, no threads, no randomness.
+//!
+//! Implements the wire protocol, sessions, credits and go-back-N recovery of eRPC
+//! (`[eRPC §4.3, §5]`). Packets, time and random bits are arguments; frames and completions are
+//! results. The same code runs over sockets, over memory, and in virtual time.
+//!
+//! A reader follows one packet: out through [`Endpoint::call`], `slot/client`, `tx/request`,
+//! `tx/stage`; in through [`Endpoint::on_frame`], [`wire`], `rx/*`, and out again through
+//! [`Endpoint::reply_bytes`] and `tx/response`.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod deadline;
+mod endpoint;
+mod error;
+mod loss;
+mod reply;
+mod rx;
+mod session;
+mod slot;
+mod stats;
+mod tx;
+pub mod wire;
+
+pub use config::{Admission, Config, ConfigError};
+pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, SessionStats};
+pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
+pub use session::{
+    CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
+    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, RefuseReason,
+    SessionId, SessionState,
+};
+pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats};

@@ -1,0 +1,4 @@
+//! Loss recovery: when a client gives a packet up (`rto`), and what it does then (go-back-N,
+//! `[eRPC §5.3]`, in [`crate::slot`]). The server keeps no timer and rolls nothing back (F3).
+
+pub(crate) mod rto;

@@ -1,0 +1,32 @@
+//! Credit returns at the client (E33, E42, F4).
+
+use crate::endpoint::Endpoint;
+use crate::stats::Drop;
+
+impl<C> Endpoint<C> {
+    #[inline]
+    pub(crate) fn rx_credit_return(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+        count: u32,
+        in_progress: bool,
+    ) -> Result<(), Drop> {
+        let now_ns = self.now_ns;
+        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let slot = &mut s.slots[usize::from(slot_no)];
+        let credits = slot.on_credit_return(count, in_progress)?;
+        s.credits += credits;
+        if in_progress {
+            // Not lost, only slow: ask again later and later (F5).
+            slot.retries = slot.retries.saturating_add(1);
+        } else {
+            slot.retries = 0;
+        }
+        self.extend_deadline(session, slot_no, now_ns);
+        self.wake_slot(session, slot_no);
+        self.wake_stalled(session);
+        Ok(())
+    }
+}

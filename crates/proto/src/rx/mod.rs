@@ -1,0 +1,8 @@
+//! Receive, one file per packet kind (step 12 of a packet's path). Each takes a packet as past,
+//! in order, or future, and either changes its slot or names the reason for dropping it.
+
+mod ack;
+mod credit_return;
+mod request;
+mod response;
+mod rfr;

@@ -1,0 +1,154 @@
+//! Requests at the server: order, reassembly, duplicates (E1, E42, E58, E61).
+
+use crate::endpoint::{Body, Endpoint, Event, RequestId};
+use crate::error::Status;
+use crate::session::{Session, SessionId};
+use crate::slot::{Position, ServerPhase, ServerSlot};
+use crate::stats::Drop;
+use crate::tx::TxItem;
+use crate::wire::packets_of;
+
+impl<C> Endpoint<C> {
+    #[inline]
+    #[allow(clippy::too_many_arguments)] // the fields of one packet
+    pub(crate) fn rx_request<'f>(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+        req_type: u16,
+        msg_size: u32,
+        index: u32,
+        data: &'f [u8],
+    ) -> Result<Option<Event<'f, C>>, Drop> {
+        let s = self.server_session(peer, session)?;
+        let step = s.slots.len() as u32;
+        let slot_no = (req_num & (step - 1)) as u8;
+        let id = SessionId { index: session, generation: s.generation };
+        let dpp = s.data_per_packet;
+        let slot = &mut s.slots[usize::from(slot_no)];
+        match slot.position(req_num, step) {
+            Position::Current => {}
+            Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
+            Position::Next if index != 0 => return Err(Drop::OutOfOrder),
+            Position::Next => slot.begin(req_num, req_type, msg_size, packets_of(msg_size, dpp)),
+            Position::Past => return Err(Drop::Stale),
+            Position::Future => return Err(Drop::Future),
+        }
+        if slot.req_size != msg_size || slot.req_type != req_type {
+            return Err(Drop::Inconsistent);
+        }
+        if slot.phase != ServerPhase::Receiving || index < slot.req_rcvd {
+            self.on_duplicate(session, slot_no, req_num, index);
+            return Err(Drop::Duplicate);
+        }
+        if index > slot.req_rcvd {
+            return Err(Drop::OutOfOrder);
+        }
+        let id = RequestId { session: id, slot: slot_no, req_num };
+        if slot.req_packets == 1 {
+            slot.req_rcvd = 1;
+            slot.phase = ServerPhase::Executing;
+            self.stats.requests += 1;
+            if msg_size > self.cfg.max_msg_size {
+                self.reply_status(id, Status::TooLarge);
+                return Ok(None);
+            }
+            return Ok(Some(Event::Request { id, req_type, body: Body::Borrowed(data) }));
+        }
+        Ok(self.rx_request_part(id, index, index as usize * usize::from(dpp), data))
+    }
+
+    /// The next packet, in order, of a request of several.
+    fn rx_request_part<'f>(
+        &mut self,
+        id: RequestId,
+        index: u32,
+        offset: usize,
+        data: &[u8],
+    ) -> Option<Event<'f, C>> {
+        let slot = self.server_slot_mut(id)?;
+        let (size, req_type) = (slot.req_size, slot.req_type);
+        if index == 0 {
+            let limit = self.cfg.max_msg_size;
+            let buffer = if size > limit { Err(Status::TooLarge) } else { Ok(()) }
+                .and_then(|()| self.arena.alloc(size as usize).map_err(|_| Status::NoMemory));
+            let slot = self.server_slot_mut(id)?;
+            match buffer {
+                Ok(m) => slot.req = Some(m),
+                Err(status) => {
+                    self.refuse(id, status);
+                    return None;
+                }
+            }
+        }
+        let slot = self.server_slot_mut(id)?;
+        if let Some(req) = slot.req.as_mut() {
+            req[offset..offset + data.len()].copy_from_slice(data);
+        }
+        slot.req_rcvd += 1;
+        if slot.req_rcvd < slot.req_packets {
+            if !slot.cr_queued {
+                slot.cr_queued = true;
+                let (session, slot, req_num) = (id.session.index, id.slot, id.req_num);
+                self.tx.push(TxItem::CreditReturn { session, slot, req_num });
+            }
+            return None;
+        }
+        slot.phase = ServerPhase::Executing;
+        let body = Body::Owned(slot.req.take()?);
+        self.stats.requests += 1;
+        Some(Event::Request { id, req_type, body })
+    }
+
+    /// Answers a request that cannot be received at all: the client need not send the rest.
+    fn refuse(&mut self, id: RequestId, status: Status) {
+        if let Some(slot) = self.server_slot_mut(id) {
+            slot.req_rcvd = slot.req_packets;
+            slot.phase = ServerPhase::Executing;
+        }
+        self.reply_status(id, status);
+    }
+
+    /// A packet that was here before: the handler never runs again (E1, E61). A complete request
+    /// is answered with its stored response or with "in progress" (F5), an incomplete one with
+    /// the credits that are returned so far.
+    fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
+        let Some(slot) = self.server_slot_at(session, slot_no) else { return };
+        let last = index + 1 == slot.req_packets;
+        let item = match slot.phase {
+            ServerPhase::Responded if last => {
+                self.stats.responses_resent += 1;
+                TxItem::Response { session, slot: slot_no, req_num, first: 0, count: 1 }
+            }
+            ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {
+                slot.cr_in_progress |= last && slot.phase == ServerPhase::Executing;
+                if slot.cr_queued || (slot.req_packets == 1 && !slot.cr_in_progress) {
+                    return;
+                }
+                slot.cr_queued = true;
+                TxItem::CreditReturn { session, slot: slot_no, req_num }
+            }
+            ServerPhase::Idle | ServerPhase::Acked => return,
+        };
+        self.tx.push(item);
+    }
+
+    pub(crate) fn server_slot_at(&mut self, session: u32, slot_no: u8) -> Option<&mut ServerSlot> {
+        match self.sessions.get_mut(session as usize)? {
+            Session::Server(s) => s.slots.get_mut(usize::from(slot_no)),
+            _ => None,
+        }
+    }
+
+    /// The slot of a request, as long as it is the slot's current one.
+    pub(crate) fn server_slot_mut(&mut self, id: RequestId) -> Option<&mut ServerSlot> {
+        match self.sessions.get_mut(id.session.index as usize)? {
+            Session::Server(s) if s.generation == id.session.generation => {
+                let slot = s.slots.get_mut(usize::from(id.slot))?;
+                (slot.req_num == id.req_num).then_some(slot)
+            }
+            _ => None,
+        }
+    }
+}

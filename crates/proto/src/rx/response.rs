@@ -1,0 +1,93 @@
+//! Responses at the client: order, reassembly, completion (E2, E28, E42, E43).
+
+use crate::endpoint::{Body, Endpoint, Event};
+use crate::error::{CallError, Status};
+use crate::stats::Drop;
+use crate::wire::packets_of;
+
+impl<C> Endpoint<C> {
+    #[inline]
+    pub(crate) fn rx_response<'f>(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+        msg_size: u32,
+        index: u32,
+        data: &'f [u8],
+    ) -> Result<Option<Event<'f, C>>, Drop> {
+        let limit = self.cfg.max_msg_size;
+        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let dpp = s.data_per_packet;
+        let slot = &mut s.slots[usize::from(slot_no)];
+        let packets = packets_of(msg_size, dpp);
+        let credits = slot.on_response(index, msg_size, packets)?;
+        s.credits += credits;
+        let result = if msg_size > limit {
+            Err(CallError::ResponseTooLarge { response_bytes: msg_size, limit })
+        } else if packets == 1 {
+            slot.ack_owed = true;
+            Ok(Body::Borrowed(data))
+        } else {
+            match self.rx_response_part(session, slot_no, index, msg_size, data) {
+                Ok(None) => return Ok(None),
+                Ok(Some(body)) => Ok(body),
+                Err(e) => Err(e),
+            }
+        };
+        Ok(self.complete(session, slot_no, result).map(Event::Completion))
+    }
+
+    /// The next packet, in order, of a response of several; gives the response when it is whole.
+    fn rx_response_part<'f>(
+        &mut self,
+        session: u32,
+        slot_no: u8,
+        index: u32,
+        msg_size: u32,
+        data: &[u8],
+    ) -> Result<Option<Body<'f>>, CallError> {
+        let now_ns = self.now_ns;
+        let Some(s) = self.client_session_at(session) else { return Ok(None) };
+        let offset = index as usize * usize::from(s.data_per_packet);
+        if index == 0 {
+            let buffer = self.arena.alloc(msg_size as usize);
+            let no_memory = |_| CallError::NoMemory { response_bytes: msg_size };
+            let buffer = buffer.map_err(no_memory)?;
+            let Some(s) = self.client_session_at(session) else { return Ok(None) };
+            s.slots[usize::from(slot_no)].resp = Some(buffer);
+        }
+        let Some(s) = self.client_session_at(session) else { return Ok(None) };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        if let Some(resp) = slot.resp.as_mut() {
+            resp[offset..offset + data.len()].copy_from_slice(data);
+        }
+        if slot.resp_rcvd == slot.resp_packets {
+            slot.ack_owed = true;
+            return Ok(slot.resp.take().map(Body::Owned));
+        }
+        slot.retries = 0;
+        self.extend_deadline(session, slot_no, now_ns);
+        self.wake_slot(session, slot_no);
+        self.wake_stalled(session);
+        Ok(None)
+    }
+
+    pub(crate) fn rx_error_response<'f>(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+        status: u16,
+    ) -> Result<Option<Event<'f, C>>, Drop> {
+        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let slot = &mut s.slots[usize::from(slot_no)];
+        // A server may refuse a request from its first packet on, so it need not be sent whole.
+        if slot.req_high == 0 || slot.resp_rcvd > 0 {
+            return Err(Drop::Inconsistent);
+        }
+        slot.ack_owed = true;
+        let error = CallError::Server(Status::from_code(status));
+        Ok(self.complete(session, slot_no, Err(error)).map(Event::Completion))
+    }
+}

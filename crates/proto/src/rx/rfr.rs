@@ -1,0 +1,40 @@
+//! Requests-for-response at the server (E43, F4). Stateless: whatever part of the stored response
+//! is asked for is sent.
+
+use crate::endpoint::Endpoint;
+use crate::slot::{Position, ServerPhase};
+use crate::stats::Drop;
+use crate::tx::TxItem;
+
+impl<C> Endpoint<C> {
+    pub(crate) fn rx_rfr(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+        first: u32,
+        count: u32,
+    ) -> Result<(), Drop> {
+        let s = self.server_session(peer, session)?;
+        let step = s.slots.len() as u32;
+        let slot_no = (req_num & (step - 1)) as u8;
+        let credits = s.credit_limit;
+        let slot = &s.slots[usize::from(slot_no)];
+        match slot.position(req_num, step) {
+            Position::Current => {}
+            Position::Past => return Err(Drop::Stale),
+            Position::Next | Position::Future => return Err(Drop::Future),
+        }
+        if slot.phase != ServerPhase::Responded {
+            return Err(Drop::Stale);
+        }
+        // An honest client spends one credit for each packet it asks for: more than all credits
+        // is an attempt to make this endpoint a flood.
+        let end = first.checked_add(count).filter(|&end| end <= slot.resp_packets);
+        if end.is_none() || first == 0 || count > credits {
+            return Err(Drop::Inconsistent);
+        }
+        self.tx.push(TxItem::Response { session, slot: slot_no, req_num, first, count });
+        Ok(())
+    }
+}

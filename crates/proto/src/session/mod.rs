@@ -1,0 +1,110 @@
+//! Sessions and peers: who talks to whom, with how many credits (`[eRPC §4.3]`; step 2 and 11 of
+//! a packet's path).
+//!
+//! A *peer* is another endpoint in one incarnation: address, cookies, frame numbers, round trips.
+//! A *session* is one-to-one between two endpoints, with a client and a server side (E6); all
+//! sessions between the same two endpoints share the peer, and so share frames.
+
+mod connect;
+mod control;
+pub(crate) mod peer;
+
+use std::collections::VecDeque;
+
+use courser_buf::MsgBuf;
+
+pub use connect::{
+    ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established, RefuseReason,
+};
+pub use control::{
+    CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
+};
+pub(crate) use peer::{Peer, PeerState};
+
+use crate::slot::{ClientSlot, ServerSlot};
+
+/// A session of this endpoint. Stale after the session ends: never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SessionId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// Where a session stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SessionState {
+    /// The handshake is under way; calls wait.
+    Connecting,
+    /// Calls flow.
+    Connected,
+    /// Ended, failed, or never there.
+    Gone,
+}
+
+/// A call that waits for a slot or for the handshake.
+#[derive(Debug)]
+pub(crate) struct QueuedCall<C> {
+    pub(crate) req_type: u16,
+    pub(crate) req: MsgBuf,
+    pub(crate) cont: C,
+}
+
+/// The client side of a session.
+///
+/// Invariant 1: `credits` + the slots' credits in flight = `credit_limit` (E33).
+#[derive(Debug)]
+pub(crate) struct ClientSession<C> {
+    pub(crate) generation: u32,
+    pub(crate) state: SessionState,
+    pub(crate) peer: u32,
+    /// The server's number for this session.
+    pub(crate) remote: u32,
+    pub(crate) credits: u32,
+    pub(crate) credit_limit: u32,
+    /// Large messages leave in steps of this many packets.
+    pub(crate) quantum: u32,
+    pub(crate) data_per_packet: u16,
+    pub(crate) max_msg_size: u32,
+    /// Bit per free slot.
+    pub(crate) free: u32,
+    /// Bit per slot that waits for credits.
+    pub(crate) stalled: u32,
+    pub(crate) slots: Box<[ClientSlot<C>]>,
+    pub(crate) queue: VecDeque<QueuedCall<C>>,
+}
+
+/// The server side of a session.
+#[derive(Debug)]
+pub(crate) struct ServerSession {
+    pub(crate) generation: u32,
+    pub(crate) peer: u32,
+    /// The client's number for this session.
+    pub(crate) remote: u32,
+    pub(crate) credit_limit: u32,
+    pub(crate) data_per_packet: u16,
+    pub(crate) slots: Box<[ServerSlot]>,
+}
+
+/// An entry of the session table.
+#[derive(Debug)]
+pub(crate) enum Session<C> {
+    /// Free; the next session here gets this generation.
+    Vacant { generation: u32 },
+    /// This endpoint calls.
+    Client(ClientSession<C>),
+    /// This endpoint answers.
+    Server(ServerSession),
+}
+
+impl<C> ClientSession<C> {
+    /// Checks the invariants; for debug builds and simulations.
+    pub(crate) fn check(&self) {
+        let mut in_flight = 0;
+        for (i, s) in self.slots.iter().enumerate() {
+            s.check();
+            assert_eq!(s.active, self.free & 1 << i == 0, "slot {i}: free bit");
+            in_flight += s.in_flight();
+        }
+        assert_eq!(self.credits + in_flight, self.credit_limit, "invariant 1");
+    }
+}

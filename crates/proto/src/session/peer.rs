@@ -1,0 +1,179 @@
+//! A peer: another endpoint in one incarnation. Owns what is per frame: cookies, numbers, the
+//! time echo, ECN counts, round trips.
+
+use courser_buf::{Addr, Ecn, PathId};
+
+use crate::config::Config;
+use crate::loss::rto::Rtt;
+use crate::wire::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PeerState {
+    /// A connect that the other side has not answered; nothing is sent or accepted.
+    Tentative,
+    /// Agreed with the other side.
+    Live,
+}
+
+/// Marks that no frame to this peer is being filled.
+pub(crate) const NO_FRAME: u32 = u32::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    // What the door and the header need.
+    pub(crate) addr: Addr,
+    pub(crate) rx_cookie: u32,
+    pub(crate) tx_cookie: u32,
+    pub(crate) remote: u32,
+    pub(crate) data_per_packet: u16,
+    pub(crate) state: PeerState,
+    pub(crate) path: PathId,
+    /// The frame of the current transmit stage that still has room, or [`NO_FRAME`].
+    pub(crate) open_frame: u32,
+    tx_number: u64,
+    echo: Option<Echo>,
+    received: EcnCounts,
+    pub(crate) last_heard_ns: u64,
+    pub(crate) rtt: Rtt,
+    // Cold.
+    pub(crate) endpoint_id: u64,
+    pub(crate) control: u64,
+    pub(crate) sessions: u32,
+    /// What the peer says it received of our frames (F11).
+    pub(crate) reported: EcnCounts,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Echo {
+    sent_at: u32,
+    arrived_ns: u64,
+    number: u32,
+}
+
+impl Peer {
+    pub(crate) fn tentative(rx_cookie: u32, control: u64, cfg: &Config) -> Self {
+        Peer {
+            addr: Addr { host: 0, port: 0 },
+            rx_cookie,
+            tx_cookie: 0,
+            remote: 0,
+            data_per_packet: 0,
+            state: PeerState::Tentative,
+            path: PathId(u32::MAX),
+            open_frame: NO_FRAME,
+            tx_number: 0,
+            echo: None,
+            received: EcnCounts::default(),
+            last_heard_ns: 0,
+            rtt: Rtt::new(cfg),
+            endpoint_id: 0,
+            control,
+            sessions: 0,
+            reported: EcnCounts::default(),
+        }
+    }
+
+    /// Bytes that a frame header to this peer has now. ECN counts ride along once a mark was
+    /// seen: until then there is nothing to tell.
+    #[inline]
+    pub(crate) fn header_len(&self) -> usize {
+        if self.received.marked == 0 { FRAME_HEADER } else { FRAME_HEADER_MAX }
+    }
+
+    /// Largest frame both sides agreed on.
+    #[inline]
+    pub(crate) fn max_frame(&self) -> usize {
+        FRAME_HEADER_MAX + PACKET_HEADER + usize::from(self.data_per_packet)
+    }
+
+    /// The header of the next frame: takes a fresh number (F2) and ages the echo (F5). `len` is
+    /// what [`Peer::header_len`] said when the frame was begun.
+    pub(crate) fn next_header(&mut self, now_ns: u64, len: usize) -> FrameHeader {
+        let number = self.tx_number as u32;
+        self.tx_number += 1;
+        let echo_at = self.echo.map(|e| {
+            let held = now_ns.saturating_sub(e.arrived_ns) as u32;
+            e.sent_at.wrapping_add(held)
+        });
+        FrameHeader {
+            data_per_packet: self.data_per_packet,
+            peer: self.remote,
+            cookie: self.tx_cookie,
+            number,
+            sent_at: now_ns as u32,
+            echo_at,
+            ecn: (len == FRAME_HEADER_MAX).then_some(self.received),
+        }
+    }
+
+    /// Takes what a frame that passed the door says about the path.
+    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64, cfg: &Config) {
+        self.last_heard_ns = now_ns;
+        self.received.received = self.received.received.wrapping_add(1);
+        if ecn == Ecn::Ce {
+            self.received.marked = self.received.marked.wrapping_add(1).max(1);
+        }
+        let newer = |e: Echo| (h.number.wrapping_sub(e.number) as i32) >= 0;
+        if self.echo.is_none_or(newer) {
+            self.echo = Some(Echo { sent_at: h.sent_at, arrived_ns: now_ns, number: h.number });
+            if let Some(counts) = h.ecn {
+                self.reported = counts;
+            }
+        }
+        if let Some(echo) = h.echo_at {
+            self.rtt.on_echo(now_ns as u32, echo, cfg);
+        }
+    }
+
+    /// Frames sent to this peer.
+    pub(crate) fn tx_number(&self) -> u64 {
+        self.tx_number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(number: u32, sent_at: u32) -> FrameHeader {
+        FrameHeader {
+            data_per_packet: 1024,
+            peer: 0,
+            cookie: 0,
+            number,
+            sent_at,
+            echo_at: None,
+            ecn: None,
+        }
+    }
+
+    #[test]
+    fn every_frame_takes_a_fresh_number() {
+        let mut p = Peer::tentative(1, 0, &Config::default());
+        let numbers: Vec<u32> = (0..4).map(|_| p.next_header(0, FRAME_HEADER).number).collect();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn the_echo_is_the_newest_frames_and_ages_while_it_is_held() {
+        let cfg = Config::default();
+        let mut p = Peer::tentative(1, 0, &cfg);
+        assert_eq!(p.next_header(5, FRAME_HEADER).echo_at, None);
+        p.on_frame(&header(7, 1000), Ecn::NotEct, 50, &cfg);
+        p.on_frame(&header(6, 900), Ecn::NotEct, 60, &cfg); // reordered: older
+        assert_eq!(p.next_header(80, FRAME_HEADER).echo_at, Some(1030));
+    }
+
+    #[test]
+    fn ecn_marks_are_counted_and_reported_from_the_first_on() {
+        let cfg = Config::default();
+        let mut p = Peer::tentative(1, 0, &cfg);
+        p.on_frame(&header(0, 0), Ecn::Ect0, 0, &cfg);
+        assert_eq!(p.header_len(), FRAME_HEADER);
+        p.on_frame(&header(1, 0), Ecn::Ce, 0, &cfg);
+        let len = p.header_len();
+        assert_eq!(len, FRAME_HEADER_MAX);
+        let ecn = p.next_header(0, len).ecn;
+        assert_eq!(ecn, Some(EcnCounts { marked: 1, received: 2 }));
+    }
+}

@@ -1,0 +1,202 @@
+//! The client's half of a slot: what was sent, what came back, what may be sent next.
+//!
+//! # Counters
+//! Request packets: `req_acked <= req_sent <= req_high <= req_packets`. Response packets:
+//! `resp_rcvd <= resp_asked <= resp_high <= resp_packets`. `sent` and `asked` roll back on a
+//! timeout (E59); `high` marks never do: they tell a late answer from a forged one.
+//!
+//! # Invariants
+//! 1. `in_flight = (req_sent - req_acked) + (resp_asked - resp_rcvd)`: the credits this slot holds.
+//! 2. Once a response packet has arrived all request packets are acknowledged.
+//! 3. A credit return never acknowledges the last request packet; the response does (E42).
+
+use courser_buf::MsgBuf;
+
+use crate::stats::Drop;
+
+#[derive(Debug)]
+pub(crate) struct ClientSlot<C> {
+    /// Number of the current request, or of the last one when the slot is free.
+    pub(crate) req_num: u32,
+    pub(crate) active: bool,
+    /// The server still keeps the last response: it has not been told that it arrived (F6).
+    pub(crate) ack_owed: bool,
+    /// The endpoint's timer list has this slot.
+    pub(crate) tracked: bool,
+    /// The transmit stage has this slot in its queue.
+    pub(crate) queued: bool,
+    /// Timeouts since the last progress.
+    pub(crate) retries: u8,
+    pub(crate) req_type: u16,
+    pub(crate) req_packets: u32,
+    pub(crate) req_sent: u32,
+    pub(crate) req_high: u32,
+    pub(crate) req_acked: u32,
+    pub(crate) resp_size: u32,
+    pub(crate) resp_packets: u32,
+    pub(crate) resp_rcvd: u32,
+    pub(crate) resp_asked: u32,
+    pub(crate) resp_high: u32,
+    /// When to suspect loss, ns.
+    pub(crate) deadline_ns: u64,
+    /// When the request was first sent, ns.
+    pub(crate) started_ns: u64,
+    pub(crate) req: Option<MsgBuf>,
+    pub(crate) resp: Option<MsgBuf>,
+    pub(crate) cont: Option<C>,
+}
+
+impl<C> ClientSlot<C> {
+    /// A free slot whose next request will be `req_num + step`.
+    pub(crate) fn new(req_num: u32) -> Self {
+        ClientSlot {
+            req_num,
+            active: false,
+            ack_owed: false,
+            tracked: false,
+            queued: false,
+            retries: 0,
+            req_type: 0,
+            req_packets: 0,
+            req_sent: 0,
+            req_high: 0,
+            req_acked: 0,
+            resp_size: 0,
+            resp_packets: 0,
+            resp_rcvd: 0,
+            resp_asked: 0,
+            resp_high: 0,
+            deadline_ns: u64::MAX,
+            started_ns: 0,
+            req: None,
+            resp: None,
+            cont: None,
+        }
+    }
+
+    /// Takes a call. `step` is the number of slots.
+    pub(crate) fn start(&mut self, step: u32, req_type: u16, req: MsgBuf, packets: u32, cont: C) {
+        debug_assert!(!self.active);
+        self.req_num = self.req_num.wrapping_add(step);
+        self.active = true;
+        self.ack_owed = false; // the new request says it (F6)
+        self.retries = 0;
+        self.req_type = req_type;
+        self.req_packets = packets;
+        (self.req_sent, self.req_high, self.req_acked) = (0, 0, 0);
+        (self.resp_size, self.resp_packets) = (0, 0);
+        (self.resp_rcvd, self.resp_asked, self.resp_high) = (0, 0, 0);
+        self.req = Some(req);
+        self.cont = Some(cont);
+    }
+
+    /// Credits this slot holds (invariant 1).
+    #[inline]
+    pub(crate) fn in_flight(&self) -> u32 {
+        (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd)
+    }
+
+    /// Packets that could be sent now if there were credits.
+    #[inline]
+    pub(crate) fn sendable(&self) -> u32 {
+        (self.req_packets - self.req_sent) + (self.resp_packets - self.resp_asked)
+    }
+
+    /// A credit return for `count` packets; gives the credits that come back.
+    pub(crate) fn on_credit_return(&mut self, count: u32, in_progress: bool) -> Result<u32, Drop> {
+        if count > self.req_high || count >= self.req_packets {
+            return Err(Drop::Inconsistent);
+        }
+        if self.resp_rcvd > 0 {
+            return Err(Drop::Duplicate);
+        }
+        if in_progress && count + 1 == self.req_packets {
+            // Fall through: also without new credits it is news (F5).
+        } else if in_progress {
+            return Err(Drop::Inconsistent);
+        } else if count <= self.req_acked {
+            return Err(Drop::Duplicate);
+        }
+        Ok(self.acknowledge(count))
+    }
+
+    /// Moves `req_acked` up to `count`; gives the credits that come back.
+    fn acknowledge(&mut self, count: u32) -> u32 {
+        let before = self.in_flight();
+        self.req_acked = self.req_acked.max(count);
+        self.req_sent = self.req_sent.max(self.req_acked);
+        before - self.in_flight()
+    }
+
+    /// A packet of the response. `Ok`: it is the next in order, its data is to be stored, and so
+    /// many credits come back.
+    pub(crate) fn on_response(
+        &mut self,
+        index: u32,
+        msg_size: u32,
+        packets: u32,
+    ) -> Result<u32, Drop> {
+        if self.req_high < self.req_packets {
+            return Err(Drop::Inconsistent); // an answer to what was never completely asked
+        }
+        let before = self.in_flight();
+        if index == 0 {
+            if self.resp_rcvd > 0 {
+                return Err(Drop::Duplicate);
+            }
+            self.resp_size = msg_size;
+            self.resp_packets = packets;
+            self.acknowledge(self.req_packets);
+            self.resp_high = 1;
+        } else {
+            if self.resp_rcvd == 0 {
+                return Err(Drop::OutOfOrder);
+            }
+            if msg_size != self.resp_size || index >= self.resp_high {
+                return Err(Drop::Inconsistent);
+            }
+            if index < self.resp_rcvd {
+                return Err(Drop::Duplicate);
+            }
+            if index > self.resp_rcvd {
+                return Err(Drop::OutOfOrder);
+            }
+        }
+        self.resp_rcvd += 1;
+        self.resp_asked = self.resp_asked.max(self.resp_rcvd);
+        Ok(before - self.in_flight())
+    }
+
+    /// Go-back-N: forgets what was sent and not answered; gives the credits that come back
+    /// `[eRPC §5.3]` (E59).
+    pub(crate) fn roll_back(&mut self) -> u32 {
+        let credits = self.in_flight();
+        self.req_sent = self.req_acked;
+        self.resp_asked = self.resp_rcvd;
+        credits
+    }
+
+    /// Ends the call and gives what belongs to the application.
+    pub(crate) fn finish(&mut self) -> Option<(MsgBuf, C)> {
+        self.active = false;
+        self.resp_packets = 0;
+        self.resp_asked = 0;
+        self.resp_rcvd = 0;
+        self.req_packets = 0;
+        (self.req_sent, self.req_acked) = (0, 0);
+        self.resp = None;
+        self.req.take().zip(self.cont.take())
+    }
+
+    /// Checks the invariants; for debug builds and simulations.
+    pub(crate) fn check(&self) {
+        if self.active {
+            assert!(self.req_acked <= self.req_sent && self.req_sent <= self.req_packets);
+            assert!(self.resp_rcvd <= self.resp_asked && self.resp_asked <= self.resp_packets);
+            assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
+        } else {
+            assert_eq!(self.in_flight(), 0);
+            assert!(self.req.is_none() && self.cont.is_none());
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! The server's half of a slot: the request as it arrives, and the response as long as a
+//! duplicate may ask for it again.
+//!
+//! # States
+//! ```text
+//! Idle -> Receiving -> Executing -> Responded -> (next request) Receiving ...
+//!                                        |-> Acked: the client has it, the response is freed (F6)
+//! ```
+//! The server has no timers and never rolls back (E40): every transition is caused by a packet
+//! of the client or by the handler's reply.
+
+use courser_buf::MsgBuf;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum ServerPhase {
+    /// No request yet.
+    Idle,
+    /// Some packets of a request have arrived.
+    Receiving,
+    /// The request is with its handler.
+    Executing,
+    /// The response is stored.
+    Responded,
+    /// The client has the response; nothing is stored.
+    Acked,
+}
+
+/// The stored response.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// Nothing.
+    None,
+    /// In the slot's preallocated buffer (E32).
+    Preallocated,
+    /// In a buffer of its own.
+    Owned(MsgBuf),
+    /// An error status in its place.
+    Error(u16),
+}
+
+/// Where a packet's request number stands against the slot's (past, in order, future).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Position {
+    /// An earlier request.
+    Past,
+    /// The current one.
+    Current,
+    /// The one that comes next.
+    Next,
+    /// Further ahead: no honest client sends that.
+    Future,
+}
+
+#[derive(Debug)]
+pub(crate) struct ServerSlot {
+    pub(crate) req_num: u32,
+    pub(crate) phase: ServerPhase,
+    /// A credit return is queued in the transmit stage.
+    pub(crate) cr_queued: bool,
+    /// The credit return that is queued says "in progress".
+    pub(crate) cr_in_progress: bool,
+    pub(crate) req_type: u16,
+    pub(crate) req_size: u32,
+    pub(crate) req_packets: u32,
+    pub(crate) req_rcvd: u32,
+    pub(crate) resp_size: u32,
+    pub(crate) resp_packets: u32,
+    pub(crate) req: Option<MsgBuf>,
+    pub(crate) resp: Stored,
+    /// MTU-sized buffer for short responses, kept from request to request (E32).
+    pub(crate) prealloc: Option<MsgBuf>,
+}
+
+impl ServerSlot {
+    /// A slot whose first request will be `req_num + step`.
+    pub(crate) fn new(req_num: u32) -> Self {
+        ServerSlot {
+            req_num,
+            phase: ServerPhase::Idle,
+            cr_queued: false,
+            cr_in_progress: false,
+            req_type: 0,
+            req_size: 0,
+            req_packets: 0,
+            req_rcvd: 0,
+            resp_size: 0,
+            resp_packets: 0,
+            req: None,
+            resp: Stored::None,
+            prealloc: None,
+        }
+    }
+
+    /// Where `req_num` stands; `step` is the number of slots.
+    #[inline]
+    pub(crate) fn position(&self, req_num: u32, step: u32) -> Position {
+        let ahead = req_num.wrapping_sub(self.req_num);
+        if ahead == step {
+            Position::Next
+        } else if ahead == 0 {
+            Position::Current
+        } else if ahead < 1 << 31 {
+            Position::Future
+        } else {
+            Position::Past
+        }
+    }
+
+    /// Begins the next request; frees the response before it.
+    pub(crate) fn begin(&mut self, req_num: u32, req_type: u16, size: u32, packets: u32) {
+        self.req_num = req_num;
+        self.phase = ServerPhase::Receiving;
+        self.req_type = req_type;
+        self.req_size = size;
+        self.req_packets = packets;
+        self.req_rcvd = 0;
+        self.req = None;
+        self.resp = Stored::None;
+    }
+
+    /// The packets a credit return may name: never the last one (E42).
+    #[inline]
+    pub(crate) fn returnable(&self) -> u32 {
+        self.req_rcvd.min(self.req_packets.saturating_sub(1))
+    }
+
+    /// Checks the invariants; for debug builds and simulations.
+    pub(crate) fn check(&self) {
+        assert!(self.req_rcvd <= self.req_packets);
+        match self.phase {
+            ServerPhase::Idle | ServerPhase::Acked => {
+                assert!(matches!(self.resp, Stored::None) && self.req.is_none());
+            }
+            ServerPhase::Receiving => assert!(self.req_rcvd < self.req_packets),
+            ServerPhase::Executing => assert_eq!(self.req_rcvd, self.req_packets),
+            ServerPhase::Responded => assert!(!matches!(self.resp, Stored::None)),
+        }
+    }
+}

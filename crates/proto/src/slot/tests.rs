@@ -1,0 +1,104 @@
+//! Slots alone: each packet kind in past, in-order and future position.
+
+use courser_buf::Arena;
+
+use super::*;
+use crate::stats::Drop;
+
+fn client(req_packets: u32) -> ClientSlot<u8> {
+    let arena = Arena::heap();
+    let mut s = ClientSlot::new(u32::MAX - 7);
+    s.start(8, 1, arena.alloc(8).unwrap(), req_packets, 0);
+    s
+}
+
+fn send(s: &mut ClientSlot<u8>, n: u32) {
+    s.req_sent += n;
+    s.req_high = s.req_high.max(s.req_sent);
+    s.check();
+}
+
+fn ask(s: &mut ClientSlot<u8>, n: u32) {
+    s.resp_asked += n;
+    s.resp_high = s.resp_high.max(s.resp_asked);
+    s.check();
+}
+
+#[test]
+fn request_numbers_wrap() {
+    assert_eq!(client(1).req_num, 0);
+    let s = ServerSlot::new(u32::MAX - 7);
+    assert_eq!(s.position(0, 8), Position::Next);
+    assert_eq!(s.position(8, 8), Position::Future);
+    assert_eq!(s.position(u32::MAX - 7, 8), Position::Current);
+    assert_eq!(s.position(u32::MAX - 15, 8), Position::Past);
+}
+
+#[test]
+fn credit_returns_past_in_order_future() {
+    let mut s = client(4);
+    send(&mut s, 3);
+    assert_eq!(s.on_credit_return(1, false), Ok(1));
+    assert_eq!(s.on_credit_return(1, false), Err(Drop::Duplicate), "past");
+    assert_eq!(s.on_credit_return(3, false), Ok(2), "cumulative");
+    assert_eq!(s.in_flight(), 0);
+    send(&mut s, 1);
+    assert_eq!(s.on_credit_return(4, false), Err(Drop::Inconsistent), "invariant 3");
+    let mut t = client(4);
+    send(&mut t, 2);
+    assert_eq!(t.on_credit_return(3, false), Err(Drop::Inconsistent), "never sent");
+}
+
+#[test]
+fn in_progress_keeps_the_last_credit() {
+    let mut s = client(2);
+    send(&mut s, 2);
+    assert_eq!(s.on_credit_return(0, true), Err(Drop::Inconsistent));
+    assert_eq!(s.on_credit_return(1, true), Ok(1));
+    assert_eq!(s.on_credit_return(1, true), Ok(0), "still in progress");
+    assert_eq!(s.in_flight(), 1);
+}
+
+#[test]
+fn responses_past_in_order_future() {
+    let mut s = client(1);
+    assert_eq!(s.on_response(0, 5, 1), Err(Drop::Inconsistent), "nothing was sent");
+    send(&mut s, 1);
+    assert_eq!(s.on_response(1, 5000, 4), Err(Drop::OutOfOrder), "before the first");
+    assert_eq!(s.on_response(0, 5000, 4), Ok(1));
+    assert_eq!(s.on_response(0, 5000, 4), Err(Drop::Duplicate));
+    assert_eq!(s.on_response(1, 5000, 4), Err(Drop::Inconsistent), "not asked for");
+    ask(&mut s, 2);
+    assert_eq!(s.on_response(2, 5000, 4), Err(Drop::OutOfOrder), "future");
+    assert_eq!(s.on_response(1, 5001, 4), Err(Drop::Inconsistent), "another size");
+    assert_eq!(s.on_response(1, 5000, 4), Ok(1));
+    assert_eq!(s.on_response(1, 5000, 4), Err(Drop::Duplicate), "past");
+    assert_eq!(s.on_response(2, 5000, 4), Ok(1));
+    assert_eq!(s.in_flight(), 0);
+}
+
+#[test]
+fn after_a_rollback_late_answers_still_count_once() {
+    let mut s = client(4);
+    send(&mut s, 3);
+    assert_eq!(s.on_credit_return(1, false), Ok(1));
+    assert_eq!(s.roll_back(), 2);
+    assert_eq!(s.on_credit_return(2, false), Ok(0), "its credit came back with the rollback");
+    assert_eq!((s.req_acked, s.req_sent, s.in_flight()), (2, 2, 0));
+    send(&mut s, 2);
+    assert_eq!(s.on_response(0, 9000, 5), Ok(2));
+    ask(&mut s, 3);
+    assert_eq!(s.roll_back(), 3);
+    assert_eq!(s.on_response(1, 9000, 5), Ok(0));
+    assert_eq!(s.in_flight(), 0);
+    s.check();
+}
+
+#[test]
+fn a_finished_slot_holds_nothing() {
+    let mut s = client(3);
+    send(&mut s, 2);
+    assert!(s.finish().is_some());
+    s.check();
+    assert!(s.finish().is_none());
+}

@@ -1,0 +1,205 @@
+//! Frames in the making.
+//!
+//! # Invariants
+//! 1. Between stages no frame is open and every peer's `open_frame` is [`NO_FRAME`].
+//! 2. A staging buffer is written only while no transport references it.
+
+use std::collections::VecDeque;
+
+use courser_buf::{Arena, HEADER_ROOM, MsgBuf, TxBurst, TxFrame};
+
+use super::TxItem;
+use crate::session::Peer;
+use crate::session::peer::NO_FRAME;
+use crate::wire::{PACKET_HEADER, Packet};
+
+/// Staging buffers that may be referenced by the transport at once; beyond, the stage waits for
+/// the transport to let go. 4,096 frames of 1.5 KB are 6 MB.
+const MAX_STAGING: usize = 4096;
+
+#[derive(Debug)]
+struct OpenFrame {
+    peer: u32,
+    header_len: usize,
+    len: usize,
+    buf: MsgBuf,
+}
+
+#[derive(Debug)]
+pub(crate) struct TxStage {
+    queue: VecDeque<TxItem>,
+    open: Vec<OpenFrame>,
+    /// Staging buffers, oldest use first: the front is the first that the transport lets go of.
+    ring: VecDeque<MsgBuf>,
+    staging: usize,
+    max_frame: usize,
+    /// Frames that this stage may still begin.
+    room: usize,
+    /// Peers in this stage, to know whether frames must be sorted.
+    last_peer: u32,
+    mixed: bool,
+}
+
+impl TxStage {
+    pub(crate) fn new(max_frame: usize) -> Self {
+        TxStage {
+            queue: VecDeque::new(),
+            open: Vec::new(),
+            ring: VecDeque::new(),
+            staging: 0,
+            max_frame,
+            room: 0,
+            last_peer: NO_FRAME,
+            mixed: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, item: TxItem) {
+        self.queue.push_back(item);
+    }
+
+    pub(crate) fn push_front(&mut self, item: TxItem) {
+        self.queue.push_front(item);
+    }
+
+    #[inline]
+    pub(crate) fn pop(&mut self) -> Option<TxItem> {
+        self.queue.pop_front()
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    pub(crate) fn begin(&mut self, room: usize) {
+        self.room = room;
+        self.last_peer = NO_FRAME;
+        self.mixed = false;
+    }
+
+    fn take_room(&mut self, peer: u32) {
+        self.room -= 1;
+        self.mixed |= self.last_peer != NO_FRAME && self.last_peer != peer;
+        self.last_peer = peer;
+    }
+
+    /// A staging buffer that nobody references, if there may be one more.
+    fn staging_buf(&mut self, arena: &Arena) -> Option<MsgBuf> {
+        if self.ring.front().is_some_and(|b| !b.is_shared()) {
+            return self.ring.pop_front();
+        }
+        if self.staging >= MAX_STAGING {
+            return None;
+        }
+        let fresh = arena.alloc(self.max_frame).ok()?;
+        self.staging += 1;
+        Some(fresh)
+    }
+
+    /// Adds a packet to the peer's open frame, or to a new one. `false`: no room in this stage.
+    #[inline]
+    pub(crate) fn append(
+        &mut self,
+        peer_no: u32,
+        peer: &mut Peer,
+        arena: &Arena,
+        packet: &Packet<'_>,
+        data: &[u8],
+    ) -> bool {
+        let need = PACKET_HEADER + data.len();
+        let limit = peer.max_frame().min(self.max_frame);
+        let fits = match self.open.get(peer.open_frame as usize) {
+            Some(f) => f.len + need <= limit,
+            None => false,
+        };
+        if !fits && !self.open_frame(peer_no, peer, arena) {
+            return false;
+        }
+        let frame = &mut self.open[peer.open_frame as usize];
+        let Some(out) = frame.buf.get_mut() else { return false };
+        let Some(out) = out.get_mut(frame.len..frame.len + need) else { return false };
+        let (head, body) = out.split_at_mut(PACKET_HEADER);
+        if let Ok(head) = head.try_into() {
+            packet.write_header(head);
+        }
+        body.copy_from_slice(data);
+        frame.len += need;
+        true
+    }
+
+    fn open_frame(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena) -> bool {
+        if self.room == 0 {
+            return false;
+        }
+        let Some(buf) = self.staging_buf(arena) else { return false };
+        self.take_room(peer_no);
+        let header_len = peer.header_len();
+        peer.open_frame = self.open.len() as u32;
+        self.open.push(OpenFrame { peer: peer_no, header_len, len: header_len, buf });
+        true
+    }
+
+    /// Makes a frame of packet `index` of `msg`, `range` of its data, without a copy. The headers
+    /// go where the buffer keeps them (E20, E21). When that place is still referenced by the
+    /// transport (a retransmission, E25) or is missing, the packet leaves from a copy instead.
+    /// Gives (sent, copied).
+    #[allow(clippy::too_many_arguments)] // one packet and where it goes
+    pub(crate) fn direct(
+        &mut self,
+        peer_no: u32,
+        peer: &mut Peer,
+        arena: &Arena,
+        packet: &Packet<'_>,
+        msg: &mut MsgBuf,
+        index: u32,
+        range: std::ops::Range<usize>,
+        now_ns: u64,
+        out: &mut TxBurst,
+    ) -> (bool, bool) {
+        if self.room == 0 {
+            return (false, false);
+        }
+        let frame_len = peer.header_len();
+        let header_len = frame_len + PACKET_HEADER;
+        let Some(room) = msg.header_mut(index) else {
+            let data = msg.get(range).unwrap_or(&[]);
+            return (self.append(peer_no, peer, arena, packet, data), true);
+        };
+        let (frame_header, packet_header) =
+            room[HEADER_ROOM - header_len..].split_at_mut(frame_len);
+        peer.next_header(now_ns, frame_len).write(frame_header);
+        if let Ok(head) = packet_header.try_into() {
+            packet.write_header(head);
+        }
+        let frame = if index == 0 {
+            TxFrame::one(peer.path, msg.first_seg(header_len, range.len()))
+        } else {
+            let segs = msg.header_seg(index, header_len).zip(msg.data_seg(range));
+            let Some((header, data)) = segs else { return (false, false) };
+            TxFrame::two(peer.path, header, data)
+        };
+        self.take_room(peer_no);
+        out.push_back(frame);
+        (true, false)
+    }
+
+    /// Completes the open frames and moves them to `out`; frames of one path stand together then.
+    pub(crate) fn finish(&mut self, peers: &mut [Option<Peer>], now_ns: u64, out: &mut TxBurst) {
+        for mut f in self.open.drain(..) {
+            if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
+                peer.open_frame = NO_FRAME;
+                let header = peer.next_header(now_ns, f.header_len);
+                if let Some(bytes) = f.buf.get_mut() {
+                    header.write(bytes);
+                    out.push_back(TxFrame::one(peer.path, f.buf.first_seg(0, f.len)));
+                }
+            }
+            self.ring.push_back(f.buf);
+        }
+        if self.mixed {
+            out.make_contiguous().sort_by_key(|f| f.path);
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! Packet headers: 16 bytes each, whatever the kind (E22, E45).
+//!
+//! ```text
+//! byte 0      kind (low 4 bits) | flags (high 4 bits)
+//! byte 1..4   session, the receiver's number (24 bits)
+//! byte 4..8   request number (32 bits, wraps)
+//! byte 8..12  size (28 bits) | index bits 16..20
+//! byte 12..14 index bits 0..16
+//! byte 14..16 request type, or status of an error response
+//! ```
+//!
+//! `size` and `index` mean, by kind:
+//!
+//! | kind | size | index | data |
+//! | --- | --- | --- | --- |
+//! | request, one-way | message bytes | packet of the message | that packet's bytes |
+//! | response | message bytes | packet of the message | that packet's bytes |
+//! | error response | 0 | 0 | none |
+//! | credit return | 0 | packets received in order | none |
+//! | request-for-response | packets asked for | first packet asked for | none |
+//! | acknowledgement | 0 | 0 | none |
+
+use zerocopy::byteorder::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::Malformed;
+
+/// Bytes of a packet header.
+pub const PACKET_HEADER: usize = size_of::<RawPacket>();
+const _: () = assert!(PACKET_HEADER == 16, "E45: credit returns are 16 bytes");
+
+/// Largest message the format can describe: 2^28 - 1 bytes.
+pub const MAX_MSG_SIZE: u32 = (1 << 28) - 1;
+/// Largest session number: 24 bits.
+pub const MAX_SESSION: u32 = (1 << 24) - 1;
+/// Packet indices are 20 bits.
+pub const MAX_PACKETS: u32 = 1 << 20;
+/// Fewest data bytes per packet that two endpoints may agree on; keeps every message of
+/// [`MAX_MSG_SIZE`] within [`MAX_PACKETS`].
+pub const MIN_DATA_PER_PACKET: u16 = 256;
+const _: () = assert!(MAX_MSG_SIZE.div_ceil(MIN_DATA_PER_PACKET as u32) <= MAX_PACKETS);
+
+const FLAG_IN_PROGRESS: u8 = 1;
+const FLAG_ERROR: u8 = 1;
+
+/// What a packet is. The numbers are the wire's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum PacketKind {
+    /// The rest of the frame is padding.
+    Padding = 0,
+    /// A packet of a request.
+    Request = 1,
+    /// Credit return (CR).
+    CreditReturn = 2,
+    /// Request-for-response (RFR).
+    Rfr = 3,
+    /// A packet of a response, or an error in its place.
+    Response = 4,
+    /// Reserved: a request that wants no answer (F15).
+    OneWay = 5,
+    /// The client has the response; the server may free it (F6).
+    Ack = 6,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawPacket {
+    kind_flags: u8,
+    session: [u8; 3],
+    req_num: U32,
+    size_index: U32,
+    index_low: U16,
+    req_type: U16,
+}
+
+/// One packet of a frame, every field within its range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Packet<'f> {
+    /// A packet of a request.
+    Request {
+        /// The server's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+        /// Request type: selects the handler.
+        req_type: u16,
+        /// Size of the whole message, bytes.
+        msg_size: u32,
+        /// Which packet of the message.
+        index: u32,
+        /// This packet's bytes.
+        data: &'f [u8],
+    },
+    /// Credit return: `count` request packets have arrived in order.
+    CreditReturn {
+        /// The client's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+        /// Cumulative count (F4).
+        count: u32,
+        /// The request is complete and its handler has not answered yet (F5).
+        in_progress: bool,
+    },
+    /// Request-for-response: send `count` packets of the response from `first` on.
+    Rfr {
+        /// The server's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+        /// First packet asked for.
+        first: u32,
+        /// How many (at least 1).
+        count: u32,
+    },
+    /// A packet of a response.
+    Response {
+        /// The client's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+        /// Size of the whole message, bytes.
+        msg_size: u32,
+        /// Which packet of the message.
+        index: u32,
+        /// This packet's bytes.
+        data: &'f [u8],
+    },
+    /// An error in place of a response.
+    ErrorResponse {
+        /// The client's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+        /// Status code; `crate::Status` gives them names.
+        status: u16,
+    },
+    /// A request that wants no answer (reserved, F15).
+    OneWay {
+        /// The server's session number.
+        session: u32,
+        /// Request type.
+        req_type: u16,
+        /// Size of the whole message, bytes.
+        msg_size: u32,
+        /// Which packet of the message.
+        index: u32,
+        /// This packet's bytes.
+        data: &'f [u8],
+    },
+    /// The client has the whole response.
+    Ack {
+        /// The server's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+    },
+}
+
+/// How many packets a message of `msg_size` bytes is; an empty message is one.
+#[inline]
+pub fn packets_of(msg_size: u32, data_per_packet: u16) -> u32 {
+    let dpp = u32::from(data_per_packet);
+    if msg_size <= dpp { 1 } else { msg_size.div_ceil(dpp) }
+}
+
+/// Data bytes of packet `index` of a message; the index must be below [`packets_of`].
+#[inline]
+pub fn data_len(msg_size: u32, index: u32, data_per_packet: u16) -> usize {
+    let dpp = u32::from(data_per_packet);
+    (msg_size - index * dpp).min(dpp) as usize
+}
+
+/// Parses the next packet of a frame body. `Ok(None)` at its end (no bytes left, or padding).
+pub fn parse_packet(
+    bytes: &[u8],
+    data_per_packet: u16,
+) -> Result<Option<(Packet<'_>, &[u8])>, Malformed> {
+    if bytes.is_empty() || bytes[0] == PacketKind::Padding as u8 {
+        return Ok(None);
+    }
+    let (raw, rest) = RawPacket::ref_from_prefix(bytes).map_err(|_| Malformed::Truncated)?;
+    let (kind, flags) = (raw.kind_flags & 0x0f, raw.kind_flags >> 4);
+    let [s0, s1, s2] = raw.session;
+    let session = u32::from_le_bytes([s0, s1, s2, 0]);
+    let req_num = raw.req_num.get();
+    let size = raw.size_index.get() & MAX_MSG_SIZE;
+    let index = (raw.size_index.get() >> 28) << 16 | u32::from(raw.index_low.get());
+    let req_type = raw.req_type.get();
+    let allowed_flags = if kind == PacketKind::CreditReturn as u8 {
+        FLAG_IN_PROGRESS
+    } else if kind == PacketKind::Response as u8 {
+        FLAG_ERROR
+    } else {
+        0
+    };
+    if flags & !allowed_flags != 0 {
+        return Err(Malformed::Flags);
+    }
+    let body = |rest| take_data(rest, size, index, data_per_packet);
+    let parsed = match kind {
+        1 => {
+            let (data, rest) = body(rest)?;
+            (Packet::Request { session, req_num, req_type, msg_size: size, index, data }, rest)
+        }
+        2 => {
+            let in_progress = flags & FLAG_IN_PROGRESS != 0;
+            (Packet::CreditReturn { session, req_num, count: index, in_progress }, rest)
+        }
+        3 if size == 0 => return Err(Malformed::Range),
+        3 => (Packet::Rfr { session, req_num, first: index, count: size }, rest),
+        4 if flags & FLAG_ERROR != 0 => {
+            (Packet::ErrorResponse { session, req_num, status: req_type }, rest)
+        }
+        4 => {
+            let (data, rest) = body(rest)?;
+            (Packet::Response { session, req_num, msg_size: size, index, data }, rest)
+        }
+        5 => {
+            let (data, rest) = body(rest)?;
+            (Packet::OneWay { session, req_type, msg_size: size, index, data }, rest)
+        }
+        6 => (Packet::Ack { session, req_num }, rest),
+        _ => return Err(Malformed::Kind),
+    };
+    Ok(Some(parsed))
+}
+
+fn take_data(
+    rest: &[u8],
+    size: u32,
+    index: u32,
+    data_per_packet: u16,
+) -> Result<(&[u8], &[u8]), Malformed> {
+    if data_per_packet < MIN_DATA_PER_PACKET || index >= packets_of(size, data_per_packet) {
+        return Err(Malformed::Range);
+    }
+    let len = data_len(size, index, data_per_packet);
+    rest.split_at_checked(len).ok_or(Malformed::Length)
+}
+
+impl Packet<'_> {
+    /// Writes the packet's header; the data follows it on the wire.
+    #[inline]
+    pub fn write_header(&self, out: &mut [u8; PACKET_HEADER]) {
+        let (kind, flags, session, req_num, size, index, req_type) = match *self {
+            Packet::Request { session, req_num, req_type, msg_size, index, .. } => {
+                (PacketKind::Request, 0, session, req_num, msg_size, index, req_type)
+            }
+            Packet::CreditReturn { session, req_num, count, in_progress } => {
+                let flags = if in_progress { FLAG_IN_PROGRESS } else { 0 };
+                (PacketKind::CreditReturn, flags, session, req_num, 0, count, 0)
+            }
+            Packet::Rfr { session, req_num, first, count } => {
+                (PacketKind::Rfr, 0, session, req_num, count, first, 0)
+            }
+            Packet::Response { session, req_num, msg_size, index, .. } => {
+                (PacketKind::Response, 0, session, req_num, msg_size, index, 0)
+            }
+            Packet::ErrorResponse { session, req_num, status } => {
+                (PacketKind::Response, FLAG_ERROR, session, req_num, 0, 0, status)
+            }
+            Packet::OneWay { session, req_type, msg_size, index, .. } => {
+                (PacketKind::OneWay, 0, session, 0, msg_size, index, req_type)
+            }
+            Packet::Ack { session, req_num } => (PacketKind::Ack, 0, session, req_num, 0, 0, 0),
+        };
+        debug_assert!(session <= MAX_SESSION && size <= MAX_MSG_SIZE && index < MAX_PACKETS);
+        let [s0, s1, s2, _] = session.to_le_bytes();
+        let raw = RawPacket {
+            kind_flags: kind as u8 | flags << 4,
+            session: [s0, s1, s2],
+            req_num: req_num.into(),
+            size_index: (size | (index >> 16) << 28).into(),
+            index_low: (index as u16).into(),
+            req_type: req_type.into(),
+        };
+        out.copy_from_slice(raw.as_bytes());
+    }
+
+    /// The packet's data; empty for kinds that carry none.
+    pub fn data(&self) -> &[u8] {
+        match self {
+            Packet::Request { data, .. }
+            | Packet::Response { data, .. }
+            | Packet::OneWay { data, .. } => data,
+            _ => &[],
+        }
+    }
+}

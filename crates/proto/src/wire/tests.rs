@@ -1,0 +1,144 @@
+//! The wire format: exact bytes, round trips, and totality.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn encode(packets: &[Packet<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for p in packets {
+        let mut h = [0; PACKET_HEADER];
+        p.write_header(&mut h);
+        out.extend_from_slice(&h);
+        out.extend_from_slice(p.data());
+    }
+    out
+}
+
+#[test]
+fn request_header_bytes_are_as_documented() {
+    let p = Packet::Request {
+        session: 0x0a0b0c,
+        req_num: 0x01020304,
+        req_type: 0x1122,
+        msg_size: 0x0345_6789,
+        index: 0xf_0001,
+        data: &[],
+    };
+    let mut h = [0; PACKET_HEADER];
+    p.write_header(&mut h);
+    assert_eq!(h, [1, 0x0c, 0x0b, 0x0a, 4, 3, 2, 1, 0x89, 0x67, 0x45, 0xf3, 1, 0, 0x22, 0x11]);
+}
+
+#[test]
+fn frame_header_bytes_are_as_documented() {
+    let h = FrameHeader {
+        data_per_packet: 1424,
+        peer: 7,
+        cookie: 0xdead_beef,
+        number: 9,
+        sent_at: 10,
+        echo_at: Some(11),
+        ecn: Some(EcnCounts { marked: 1, received: 2 }),
+    };
+    let mut out = [0xff; FRAME_HEADER_MAX];
+    h.write(&mut out);
+    let mut want = vec![0xC1, 3, 0x90, 0x05];
+    for v in [7u32, 0xdead_beef, 9, 10, 11, 1, 2] {
+        want.extend_from_slice(&v.to_le_bytes());
+    }
+    assert_eq!(out.as_slice(), want);
+    assert_eq!(FrameHeader::parse(&out), Ok((h, &[][..])));
+}
+
+#[test]
+fn unknown_versions_flags_and_kinds_are_refused() {
+    let mut f = [0u8; FRAME_HEADER];
+    assert_eq!(FrameHeader::parse(&f), Err(Malformed::Version));
+    f[0] = WIRE_VERSION;
+    f[1] = 0x80;
+    assert_eq!(FrameHeader::parse(&f), Err(Malformed::Flags));
+    assert_eq!(FrameHeader::parse(&f[..23]), Err(Malformed::Truncated));
+    let mut p = [0u8; PACKET_HEADER];
+    p[0] = 15;
+    assert_eq!(parse_packet(&p, 1024), Err(Malformed::Kind));
+    p[0] = 0x11;
+    assert_eq!(parse_packet(&p, 1024), Err(Malformed::Flags));
+    p[0] = 3; // a request-for-response of nothing
+    assert_eq!(parse_packet(&p, 1024), Err(Malformed::Range));
+    p[0] = 1;
+    p[12] = 1; // packet 1 of a message of one packet
+    assert_eq!(parse_packet(&p, 1024), Err(Malformed::Range));
+    p[12] = 0;
+    p[8] = 1; // one byte announced, none there
+    assert_eq!(parse_packet(&p, 1024), Err(Malformed::Length));
+    assert_eq!(parse_packet(&p[..5], 1024), Err(Malformed::Truncated));
+}
+
+#[test]
+fn padding_ends_a_frame() {
+    let mut bytes = encode(&[Packet::Ack { session: 1, req_num: 2 }]);
+    bytes.extend_from_slice(&[0; 7]);
+    let (first, rest) = parse_packet(&bytes, 1024).unwrap().unwrap();
+    assert_eq!(first, Packet::Ack { session: 1, req_num: 2 });
+    assert_eq!(parse_packet(rest, 1024), Ok(None));
+}
+
+#[test]
+fn the_largest_message_of_the_smallest_packets_fits_the_index() {
+    let last = packets_of(MAX_MSG_SIZE, MIN_DATA_PER_PACKET) - 1;
+    assert!(last < MAX_PACKETS);
+    let len = data_len(MAX_MSG_SIZE, last, MIN_DATA_PER_PACKET);
+    let data = vec![5; len];
+    let p = Packet::Response {
+        session: MAX_SESSION,
+        req_num: u32::MAX,
+        msg_size: MAX_MSG_SIZE,
+        index: last,
+        data: &data,
+    };
+    let bytes = encode(&[p]);
+    assert_eq!(parse_packet(&bytes, MIN_DATA_PER_PACKET).unwrap().unwrap().0, p);
+}
+
+/// (data per packet, message size, index of one of its packets)
+fn message() -> impl Strategy<Value = (u16, u32, u32)> {
+    (MIN_DATA_PER_PACKET..9000u16, 0..=70_000u32, any::<u32>())
+        .prop_map(|(dpp, size, any)| (dpp, size, any % packets_of(size, dpp)))
+}
+
+proptest! {
+    #[test]
+    fn any_packet_comes_back((dpp, msg_size, index) in message(), session in 0..=MAX_SESSION,
+            req_num: u32, req_type: u16, count in 1..=MAX_MSG_SIZE, flag: bool) {
+        let data = vec![index as u8; data_len(msg_size, index, dpp)];
+        let all = [
+            Packet::Request { session, req_num, req_type, msg_size, index, data: &data },
+            Packet::Response { session, req_num, msg_size, index, data: &data },
+            Packet::OneWay { session, req_type, msg_size, index, data: &data },
+            Packet::ErrorResponse { session, req_num, status: req_type },
+            Packet::CreditReturn { session, req_num, count: index, in_progress: flag },
+            Packet::Rfr { session, req_num, first: index, count },
+            Packet::Ack { session, req_num },
+        ];
+        let bytes = encode(&all);
+        let mut rest = &bytes[..];
+        for want in all {
+            let (got, r) = parse_packet(rest, dpp).unwrap().unwrap();
+            prop_assert_eq!(got, want);
+            rest = r;
+        }
+        prop_assert_eq!(parse_packet(rest, dpp), Ok(None));
+    }
+
+    #[test]
+    fn any_bytes_end_in_a_verdict(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok((h, mut rest)) = FrameHeader::parse(&bytes) {
+            while let Ok(Some((p, r))) = parse_packet(rest, h.data_per_packet) {
+                prop_assert!(p.data().len() + PACKET_HEADER <= rest.len());
+                prop_assert!(r.len() < rest.len());
+                rest = r;
+            }
+        }
+    }
+}
