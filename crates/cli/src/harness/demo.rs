@@ -1,0 +1,112 @@
+//! Shows the harness at work on two trivial workloads. Takes seconds, so it is run by
+//! hand: `cargo test -p courser-cli --release -- --ignored --nocapture demo`.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::time::Duration;
+
+use super::clock::Clock;
+use super::environment::Environment;
+use super::latency::Latency;
+use super::line::Line;
+use super::probe::{Prober, Responder};
+use super::report::{self, Metric, Report};
+use super::window::{Plan, Runner, Sample, Workload, WorkloadError};
+use super::{affinity, table};
+
+const ECHO: u32 = 1;
+const STOP: u32 = 2;
+
+/// Sends a number over one cache line and waits for its echo, `hops` times a call.
+struct PingPong<'a> {
+    name: &'static str,
+    hops: u64,
+    ball: &'a AtomicU64,
+    clock: Clock,
+    latency: Latency,
+}
+
+impl Workload for PingPong<'_> {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError> {
+        let start = self.clock.now_ns();
+        let end = start + u64::try_from(duration.as_nanos())?;
+        let mut sample = Sample::default();
+        let mut now = start;
+        while now < end {
+            for _ in 0..self.hops {
+                let next = self.ball.load(Acquire) + 1;
+                self.ball.store(next, Release);
+                while self.ball.load(Acquire) != next + 1 {}
+            }
+            let done = self.clock.now_ns();
+            self.latency.record(done - now);
+            now = done;
+            sample.operations += 1;
+            sample.bytes += 8;
+        }
+        sample.elapsed_ns = now - start;
+        sample.latency = self.latency.take();
+        Ok(sample)
+    }
+}
+
+fn echo(line: &Line, clock: Clock, ball: &AtomicU64, cpu: usize) {
+    affinity::pin_current_thread(cpu).expect("pin");
+    let mut responder = Responder::new(line.clone(), clock);
+    line.take_role(ECHO);
+    while line.role() != STOP {
+        responder.serve_if_asked();
+        let value = ball.load(Acquire);
+        if value % 2 == 1 {
+            ball.store(value + 1, Release);
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes 2.5 s and two cores; run by hand to see the table"]
+fn demo() {
+    let cores = affinity::choose().expect("cores");
+    if !cores.distinct() {
+        println!("skipped: two threads that spin need two cores, one is usable");
+        return;
+    }
+    let (line, clock) = (Line::create().expect("page"), Clock::new());
+    let ball = AtomicU64::new(0);
+    let ping = |name, hops| PingPong {
+        name,
+        hops,
+        ball: &ball,
+        clock: clock.clone(),
+        latency: Latency::new(),
+    };
+    let outcome = std::thread::scope(|scope| {
+        scope.spawn(|| echo(&line, clock.clone(), &ball, cores.server));
+        affinity::pin_current_thread(cores.client).expect("pin");
+        line.ask_role(ECHO, Duration::from_secs(5)).expect("starts");
+        let prober = Prober::new(line.clone(), clock.clone());
+        let outcome = Runner::new(Plan::quick(), Some(prober)).expect("valid plan").run(
+            &mut ping("two hops", 2),
+            Some(&mut ping("one hop", 1)),
+            &mut |_| ControlFlow::Continue(()),
+        );
+        line.give_role(STOP);
+        outcome
+    })
+    .expect("no failure");
+    let report = Report {
+        bench: "two hops against one".to_owned(),
+        transport: "one cache line".to_owned(),
+        config: serde_json::Map::new(),
+        results: report::results(&outcome, Metric::Latency),
+        environment: Environment::collect(&clock),
+    };
+    print!("{}", table::render(&report));
+    report::write_json("-".as_ref(), &report).expect("written");
+    assert!(!report.results.is_empty());
+}

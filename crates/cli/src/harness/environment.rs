@@ -1,0 +1,110 @@
+//! What machine a number was measured on. Best effort: what cannot be read is `null`.
+
+use std::fs::File;
+use std::io::Read;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::affinity;
+use super::clock::Clock;
+
+/// The machine and the build behind a report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Environment {
+    /// Processor as it names itself.
+    pub(crate) cpu_model: Option<String>,
+    /// Cores that are switched on.
+    pub(crate) cpus_online: Option<usize>,
+    /// Cores that this process may use.
+    pub(crate) cpus_usable: Option<usize>,
+    /// Cores' worth of time that control groups allow; `null` if unlimited.
+    pub(crate) cpu_quota: Option<f64>,
+    /// Frequency governor of the first core.
+    pub(crate) governor: Option<String>,
+    /// True on a virtual machine; `null` where the processor does not tell.
+    pub(crate) hypervisor: Option<bool>,
+    /// Kernel release.
+    pub(crate) kernel: String,
+    /// Memory, bytes.
+    pub(crate) memory_bytes: u64,
+    /// Largest socket receive buffer that can be asked for, bytes.
+    pub(crate) rmem_max: Option<u64>,
+    /// How fast the benchmark's clock ran against the system's, parts per million.
+    pub(crate) clock_error_ppm: Option<i64>,
+    /// Version of this program.
+    pub(crate) courser_version: String,
+    /// When this was collected, seconds since 1970, UTC.
+    pub(crate) time_utc_s: u64,
+}
+
+impl Environment {
+    /// Reads it now: at the end of a run, so that the clock has something to compare.
+    pub(crate) fn collect(clock: &Clock) -> Self {
+        let cpu = read_start("/proc/cpuinfo").unwrap_or_default();
+        let memory = rustix::system::sysinfo();
+        Self {
+            cpu_model: cpu_field(&cpu, "model name").map(str::to_owned),
+            cpus_online: read_start("/sys/devices/system/cpu/online")
+                .map(|list| affinity::parse_cpu_list(&list).len()),
+            cpus_usable: affinity::usable_cpus().ok().map(|cpus| cpus.len()),
+            cpu_quota: affinity::cpu_quota(),
+            governor: read_start("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+                .map(|text| text.trim().to_owned()),
+            hypervisor: cpu_field(&cpu, "flags")
+                .map(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            memory_bytes: memory.totalram.saturating_mul(u64::from(memory.mem_unit)),
+            rmem_max: read_start("/proc/sys/net/core/rmem_max")
+                .and_then(|text| text.trim().parse().ok()),
+            clock_error_ppm: clock.error_ppm(),
+            courser_version: env!("CARGO_PKG_VERSION").to_owned(),
+            time_utc_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+        }
+    }
+}
+
+/// The first 64 KiB of a file: more than the first core's entry on any machine.
+fn read_start(path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(64 * 1024).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The first `name : value` line of the kernel's processor description.
+fn cpu_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_the_processor_description() {
+        let text = "processor\t: 0\nmodel name\t: Fast: 9000\nflags\t\t: fpu hypervisor\n\
+                    processor\t: 1\nmodel name\t: Other\n";
+        assert_eq!(cpu_field(text, "model name"), Some("Fast: 9000"));
+        assert_eq!(cpu_field(text, "flags"), Some("fpu hypervisor"));
+        assert_eq!(cpu_field(text, "model"), None);
+    }
+
+    #[test]
+    fn this_machine_has_one() {
+        let here = Environment::collect(&Clock::new());
+        assert!(!here.kernel.is_empty());
+        assert!(here.memory_bytes > 0 && here.time_utc_s > 1_700_000_000);
+        assert!(here.cpus_usable >= Some(1) && here.cpus_online >= here.cpus_usable);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_none() {
+        assert_eq!(read_start("/nonexistent"), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! A report as a table for people. Programs read the JSON.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use super::report::{PlacementResult, Report};
+
+/// The results of a report, a row per quantity and placement, with a line above that
+/// says what ran.
+pub(crate) fn render(report: &Report) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["placement", "quantity", "median", "95 % interval", "range", "windows"]);
+    for result in &report.results {
+        for row in rows(result) {
+            table.add_row(row);
+        }
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let dropped = report.results.first().map_or(0, |r| r.windows_dropped);
+    format!(
+        "{} over {}; {dropped} windows dropped (placement changed)\n{table}\n",
+        report.bench, report.transport
+    )
+}
+
+/// A row from the five fields of a quantity.
+macro_rules! row {
+    ($rows:ident, $result:ident, $label:expr, $unit:ident, $count:expr,
+     $field:ident: $median:ident, $min:ident, $max:ident, $low:ident, $high:ident) => {
+        if let Some(q) = &$result.$field {
+            $rows.push([
+                $result.placement.clone(),
+                $label.to_owned(),
+                $unit(q.$median),
+                match (q.$low, q.$high) {
+                    (Some(low), Some(high)) => format!("{} - {}", $unit(low), $unit(high)),
+                    _ => "too few".to_owned(),
+                },
+                format!("{} - {}", $unit(q.$min), $unit(q.$max)),
+                $count.to_string(),
+            ]);
+        }
+    };
+}
+
+fn rows(result: &PlacementResult) -> Vec<[String; 6]> {
+    let mut rows = Vec::new();
+    let n = result.windows;
+    row!(rows, result, "latency p50", time, n, latency_p50: latency_p50_ns,
+        latency_p50_ns_min, latency_p50_ns_max, latency_p50_ns_ci_low, latency_p50_ns_ci_high);
+    row!(rows, result, "latency p99", time, n, latency_p99: latency_p99_ns,
+        latency_p99_ns_min, latency_p99_ns_max, latency_p99_ns_ci_low, latency_p99_ns_ci_high);
+    row!(rows, result, "raw p50", time, n, raw_p50: raw_p50_ns,
+        raw_p50_ns_min, raw_p50_ns_max, raw_p50_ns_ci_low, raw_p50_ns_ci_high);
+    row!(rows, result, "raw p99", time, n, raw_p99: raw_p99_ns,
+        raw_p99_ns_min, raw_p99_ns_max, raw_p99_ns_ci_low, raw_p99_ns_ci_high);
+    row!(rows, result, "rate", per_second, n, rate: rate_rps,
+        rate_rps_min, rate_rps_max, rate_rps_ci_low, rate_rps_ci_high);
+    row!(rows, result, "raw rate", per_second, n, raw_rate: raw_rate_pps,
+        raw_rate_pps_min, raw_rate_pps_max, raw_rate_pps_ci_low, raw_rate_pps_ci_high);
+    row!(rows, result, "goodput", bits, n, goodput: goodput_bps,
+        goodput_bps_min, goodput_bps_max, goodput_bps_ci_low, goodput_bps_ci_high);
+    row!(rows, result, "raw goodput", bits, n, raw_goodput: raw_goodput_bps,
+        raw_goodput_bps_min, raw_goodput_bps_max, raw_goodput_bps_ci_low,
+        raw_goodput_bps_ci_high);
+    let label = format!("ratio of {}", result.ratio_of.as_deref().unwrap_or("?"));
+    row!(rows, result, label, plain, result.pairs.unwrap_or(0), ratio: ratio,
+        ratio_min, ratio_max, ratio_ci_low, ratio_ci_high);
+    rows
+}
+
+fn time(ns: f64) -> String {
+    if ns >= 1e6 {
+        format!("{:.2} ms", ns / 1e6)
+    } else if ns >= 1e3 {
+        format!("{:.2} µs", ns / 1e3)
+    } else {
+        format!("{ns:.0} ns")
+    }
+}
+
+fn per_second(value: f64) -> String {
+    scaled(value, "/s")
+}
+
+fn bits(value: f64) -> String {
+    scaled(value, "bit/s")
+}
+
+fn scaled(value: f64, unit: &str) -> String {
+    let (value, prefix) = match value {
+        v if v >= 1e9 => (v / 1e9, "G"),
+        v if v >= 1e6 => (v / 1e6, "M"),
+        v if v >= 1e3 => (v / 1e3, "K"),
+        v => (v, ""),
+    };
+    format!("{value:.2} {prefix}{unit}")
+}
+
+fn plain(value: f64) -> String {
+    format!("{value:.3}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::full_report;
+    use super::*;
+
+    #[test]
+    fn units() {
+        assert_eq!(time(181.4), "181 ns");
+        assert_eq!(time(5_350.0), "5.35 µs");
+        assert_eq!(time(2e6), "2.00 ms");
+        assert_eq!(per_second(14.4e6), "14.40 M/s");
+        assert_eq!(per_second(12.0), "12.00 /s");
+        assert_eq!(bits(56e9), "56.00 Gbit/s");
+        assert_eq!(plain(0.8126), "0.813");
+    }
+
+    #[test]
+    fn every_quantity_of_every_placement_has_a_row() {
+        let text = render(&full_report());
+        assert!(text.starts_with("test over shm; 0 windows dropped"));
+        let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        // Goodput is in the near result only; 4 far windows have no interval.
+        assert_eq!((count("near"), count("far")), (9, 7));
+        assert_eq!(count("ratio of rate_rps"), 2);
+        assert_eq!(count("too few"), 2 + 7);
+    }
+}

@@ -1,0 +1,296 @@
+//! Runs windows: probes around them, raw and RPC in turn, until there are enough.
+//!
+//! A benchmark is one or two [`Workload`]s: the one measured and, where there is one, its
+//! raw baseline. [`Runner::run`] lets them take turns and keeps, per pair of windows,
+//! what both did and the placement that all four probes agreed on. What the pairs amount
+//! to is [`report`](super::report)'s business.
+
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+use super::latency::Percentiles;
+use super::placement::{Placement, Tag};
+use super::probe::Probe;
+
+/// Error of a workload, whatever its kind.
+pub(crate) type WorkloadError = Box<dyn std::error::Error + Send + Sync>;
+
+/// One thing that can be measured for a while.
+pub(crate) trait Workload {
+    /// Name for progress and errors, as `rpc` or `raw`.
+    fn name(&self) -> &str;
+
+    /// Called before each window's first probe: switch the other side's role, refill,
+    /// drain. Not timed. The other side must answer probes when this returns.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn prepare(&mut self) -> Result<(), WorkloadError> {
+        Ok(())
+    }
+
+    /// Works for about `duration` and says what was done in the time it really took. At
+    /// the end nothing may be in flight that would disturb the next window.
+    ///
+    /// # Errors
+    /// Ends the run.
+    fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError>;
+}
+
+/// What a workload did in one window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sample {
+    /// Operations completed: calls, or packets of a raw baseline.
+    pub(crate) operations: u64,
+    /// Payload bytes moved by them, one direction.
+    pub(crate) bytes: u64,
+    /// Time they took, ns.
+    pub(crate) elapsed_ns: u64,
+    /// From [`Latency::take`](super::latency::Latency::take), if latency was measured.
+    pub(crate) latency: Option<Percentiles>,
+}
+
+impl Sample {
+    /// Operations per second; not finite if no time passed.
+    pub(crate) fn rate(&self) -> f64 {
+        self.operations as f64 * 1e9 / self.elapsed_ns as f64
+    }
+
+    /// Payload bits per second; not finite if no time passed.
+    pub(crate) fn goodput_bps(&self) -> f64 {
+        self.bytes as f64 * 8e9 / self.elapsed_ns as f64
+    }
+}
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// Length of one window. 10-40 ms: placement lasts for 0.5-10 s, so that most
+    /// windows see one only, and the probes around them stay below 5 %.
+    pub(crate) window: Duration,
+    /// Pairs wanted at each placement that occurs.
+    pub(crate) pairs: u32,
+    /// The run ends after this even with fewer pairs (the pair under way is finished).
+    pub(crate) max_time: Duration,
+    /// Windows of each workload run first and thrown away: first touch of memory, cold
+    /// caches, connection set-up.
+    pub(crate) warmup: u32,
+}
+
+/// Most pairs of one placement; with the dropped ones, bounds the memory of a run to about 80 MB.
+const MAX_PAIRS: u32 = 100_000;
+/// Most windows thrown away at the start.
+const MAX_WARMUP: u32 = 1_000;
+/// Windows much longer than this would nearly always span a change of placement.
+const MAX_WINDOW: Duration = Duration::from_secs(1);
+/// Below this, the probes would take longer than what they bracket.
+const MIN_WINDOW: Duration = Duration::from_millis(1);
+
+impl Plan {
+    /// Enough for a claim: 200 pairs at each placement seen, or two minutes.
+    pub(crate) fn full() -> Self {
+        Self {
+            window: Duration::from_millis(20),
+            pairs: 200,
+            max_time: Duration::from_secs(120),
+            warmup: 5,
+        }
+    }
+
+    /// For a person who waits: 2-3 s. A look, not a claim.
+    pub(crate) fn quick() -> Self {
+        Self {
+            window: Duration::from_millis(10),
+            pairs: 100,
+            max_time: Duration::from_millis(2_500),
+            warmup: 2,
+        }
+    }
+
+    fn check(&self) -> Result<(), RunError> {
+        let invalid = |what, limits| Err(RunError::Plan { what, limits });
+        if !(MIN_WINDOW..=MAX_WINDOW).contains(&self.window) {
+            return invalid("window length", "1 ms to 1 s");
+        }
+        if !(1..=MAX_PAIRS).contains(&self.pairs) {
+            return invalid("number of pairs", "1 to 100000");
+        }
+        if self.warmup > MAX_WARMUP {
+            return invalid("number of warm-up windows", "0 to 1000");
+        }
+        Ok(())
+    }
+}
+
+/// Two neighbouring windows of one placement, or one window where there is no baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// What the probes around both windows agreed on.
+    pub(crate) tag: Tag,
+    /// The window of what is measured.
+    pub(crate) measured: Sample,
+    /// The window of its baseline, right before.
+    pub(crate) raw: Option<Sample>,
+}
+
+/// All windows of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// In the order they ran, dropped ones too.
+    pub(crate) pairs: Vec<Pair>,
+}
+
+impl Outcome {
+    /// The pairs of one placement.
+    pub(crate) fn at(&self, placement: Placement) -> impl Iterator<Item = &Pair> + Clone {
+        let tag = Tag::At(placement);
+        self.pairs.iter().filter(move |pair| pair.tag == tag)
+    }
+}
+
+/// How far a run is; handed to the progress callback after each pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Progress {
+    /// Time since the run began.
+    pub(crate) elapsed: Duration,
+    /// Pairs so far at near.
+    pub(crate) near: u32,
+    /// Pairs so far at far.
+    pub(crate) far: u32,
+    /// Pairs so far without any probe.
+    pub(crate) unprobed: u32,
+    /// Pairs so far whose probes disagreed.
+    pub(crate) mixed: u32,
+    /// Pairs wanted at each placement.
+    pub(crate) wanted: u32,
+}
+
+impl Progress {
+    fn count(&mut self, tag: Tag) {
+        let counter = match tag {
+            Tag::At(Placement::Near) => &mut self.near,
+            Tag::At(Placement::Far) => &mut self.far,
+            Tag::Unprobed => &mut self.unprobed,
+            Tag::Mixed => &mut self.mixed,
+        };
+        *counter += 1;
+    }
+
+    /// True when every placement that has occurred has its pairs. A placement that was
+    /// seen once is waited for; the plan's time limit ends that wait. Pairs without a
+    /// probe count only while there are no others.
+    fn enough(&self) -> bool {
+        let done = |count| count == 0 || count >= self.wanted;
+        if self.near == 0 && self.far == 0 {
+            return self.unprobed >= self.wanted;
+        }
+        done(self.near) && done(self.far)
+    }
+
+    fn total(&self) -> u32 {
+        self.near + self.far + self.unprobed + self.mixed
+    }
+}
+
+/// Why a run ended without a result.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RunError {
+    /// The plan is outside its limits.
+    #[error("{what} must be {limits}")]
+    Plan {
+        /// The field.
+        what: &'static str,
+        /// What it may be.
+        limits: &'static str,
+    },
+    /// A workload failed.
+    #[error("{name}: {source}")]
+    Workload {
+        /// Its name.
+        name: String,
+        /// Its error.
+        source: WorkloadError,
+    },
+}
+
+/// Runs workloads by a plan. `P` is a [`Prober`](super::probe::Prober), on the thread
+/// that calls [`Runner::run`].
+#[derive(Debug)]
+pub(crate) struct Runner<P> {
+    plan: Plan,
+    prober: Option<P>,
+}
+
+impl<P: Probe> Runner<P> {
+    /// A runner; without a prober all windows are untagged.
+    ///
+    /// # Errors
+    /// [`RunError::Plan`] if a field is outside its limits.
+    pub(crate) fn new(plan: Plan, prober: Option<P>) -> Result<Self, RunError> {
+        plan.check()?;
+        Ok(Self { plan, prober })
+    }
+
+    /// Runs `raw` and `measured` in turn until the plan is fulfilled or `progress` says
+    /// `Break`; a run that was broken off returns what it has, at least one pair.
+    ///
+    /// # Errors
+    /// [`RunError::Workload`] with the first failure of a workload.
+    pub(crate) fn run(
+        &mut self,
+        measured: &mut dyn Workload,
+        mut raw: Option<&mut dyn Workload>,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Outcome, RunError> {
+        let start = Instant::now();
+        for _ in 0..self.plan.warmup {
+            if let Some(raw) = &mut raw {
+                self.window(*raw)?;
+            }
+            self.window(measured)?;
+        }
+        let mut outcome = Outcome::default();
+        let mut so_far = Progress { wanted: self.plan.pairs, ..Progress::default() };
+        loop {
+            let before = match &mut raw {
+                Some(raw) => Some(self.window(*raw)?),
+                None => None,
+            };
+            let (tag, sample) = self.window(measured)?;
+            let tag = before.map_or(tag, |(raw_tag, _)| raw_tag.and(tag));
+            outcome.pairs.push(Pair {
+                tag,
+                measured: sample,
+                raw: before.map(|(_, sample)| sample),
+            });
+            so_far.count(tag);
+            so_far.elapsed = start.elapsed();
+            let stop = progress(&so_far).is_break()
+                || so_far.enough()
+                || so_far.elapsed >= self.plan.max_time
+                || so_far.total() >= 4 * MAX_PAIRS;
+            if stop {
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// One window between two probes.
+    fn window(&mut self, workload: &mut dyn Workload) -> Result<(Tag, Sample), RunError> {
+        let name = workload.name().to_owned();
+        let failed = |source| RunError::Workload { name, source };
+        if let Err(source) = workload.prepare() {
+            return Err(failed(source));
+        }
+        let before = self.probe();
+        let sample = workload.run(self.plan.window).map_err(failed)?;
+        Ok((before.and(self.probe()), sample))
+    }
+
+    fn probe(&mut self) -> Tag {
+        self.prober.as_mut().map_or(Tag::Unprobed, |prober| Tag::of(&prober.measure()))
+    }
+}
+
+#[cfg(test)]
+mod tests;
