@@ -1,0 +1,146 @@
+//! The kernel's UDP: one unconnected socket per endpoint (F14), trains both ways.
+//!
+//! * `config`: settings and errors.
+//! * `socket`: making the socket; what the receive queue truly holds (F7).
+//! * `path`: destinations, their MTUs and source addresses.
+//! * `tx`, `rx`: the bursts; `cmsg`: control messages for both.
+//!
+//! Sending copies in the kernel, so no frame is held after [`Transport::tx_burst`].
+
+mod cmsg;
+mod config;
+mod path;
+mod rx;
+mod socket;
+#[cfg(test)]
+mod tests;
+mod tx;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+
+use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst};
+use socket2::Socket;
+
+pub use config::{MAX_DATAGRAM, Offload, UdpConfig, UdpError};
+
+use crate::{Caps, Path, PathError, Transport, TransportStats};
+
+/// The scheme of UDP addresses.
+pub(crate) const SCHEME: &str = "udp";
+
+/// Most frames of a train: what every kernel with `UDP_SEGMENT` takes (`UDP_MAX_SEGMENTS`).
+const TRAIN_FRAMES: usize = 64;
+
+/// A UDP socket as a transport.
+///
+/// A train that did not fit a receive burst is continued by the next one; a caller that sleeps
+/// on [`Transport::event_fd`] itself has to call `rx_burst` until it brings nothing
+/// ([`Transport::wait`] knows).
+pub struct UdpTransport {
+    socket: Socket,
+    caps: Caps,
+    local: Addr,
+    paths: path::Table,
+    tx: tx::Tx,
+    rx: rx::Rx,
+    stats: TransportStats,
+    warnings: Vec<String>,
+    trains_wanted: bool,
+}
+
+impl UdpTransport {
+    /// Makes and binds the socket and finds out what the system grants.
+    ///
+    /// # Errors
+    /// [`UdpError`], with what to do about it.
+    pub fn bind(cfg: UdpConfig) -> Result<Self, UdpError> {
+        cfg.check()?;
+        let bound = socket::bind(&cfg)?;
+        let net = path::Net { local: bound.local, limit: cfg.max_frame };
+        let max_frame = net.max_frame();
+        for warning in &bound.warnings {
+            tracing::warn!(local = %bound.local, "{warning}");
+        }
+        Ok(UdpTransport {
+            caps: Caps {
+                scheme: SCHEME,
+                max_frame,
+                headroom: 0,
+                tailroom: 0,
+                gather: TX_GATHER,
+                train_frames: if bound.gso { TRAIN_FRAMES } else { 1 },
+                train_bytes: if bound.gso { MAX_DATAGRAM } else { max_frame },
+                rx_queue_frames: socket::queue_frames(bound.rcvbuf, max_frame),
+                holds_frames: false,
+            },
+            local: Addr::from_socket(bound.local),
+            paths: path::Table::new(net, cfg.max_paths),
+            tx: tx::Tx::new(bound.gso),
+            rx: rx::Rx::new(bound.gro, max_frame),
+            socket: bound.socket,
+            stats: TransportStats::default(),
+            warnings: bound.warnings,
+            trains_wanted: bound.gso,
+        })
+    }
+}
+
+impl Transport for UdpTransport {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.local
+    }
+
+    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
+        self.paths.open(remote, local)
+    }
+
+    fn path_close(&mut self, path: PathId) {
+        self.paths.close(path);
+    }
+
+    fn tx_burst(&mut self, burst: &mut TxBurst) {
+        self.tx.burst(self.socket.as_fd(), &self.paths, burst, &mut self.stats);
+    }
+
+    fn tx_reclaim(&mut self) -> usize {
+        0
+    }
+
+    fn tx_flush(&mut self) {}
+
+    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        self.rx.burst(self.socket.as_fd(), out, &mut self.stats);
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        if self.rx.pending() {
+            return Ok(());
+        }
+        crate::poll::wait(self.socket.as_fd(), wake, timeout_ns)
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        let mut warnings = self.warnings.clone();
+        if self.trains_wanted && !self.tx.gso {
+            warnings.push(
+                "the network device refused trains, frames leave singly; \
+                 `ethtool -K <device> tx on` (checksum offload) mends it"
+                    .into(),
+            );
+        }
+        warnings
+    }
+
+    fn stats(&self) -> TransportStats {
+        self.stats
+    }
+}

@@ -1,0 +1,131 @@
+//! What a UDP endpoint can be told, and what can go wrong when it is made.
+
+use std::io;
+use std::net::{Ipv6Addr, SocketAddr};
+
+/// Bytes of an IPv4 and a UDP header.
+pub(super) const HEADERS_V4: usize = 28;
+/// Bytes of an IPv6 and a UDP header.
+pub(super) const HEADERS_V6: usize = 48;
+/// Most bytes of one UDP datagram over IPv4, and of one train.
+pub const MAX_DATAGRAM: usize = 65_507;
+/// Frames of a link with 1500-byte packets: every path of a datacenter carries them.
+pub(super) const ETHERNET_MTU: usize = 1500;
+/// Smallest limit that can be set: what every IPv4 path must carry (RFC 791), less headers. A
+/// smaller one would leave no room for protocol headers.
+pub(super) const MIN_FRAME: usize = 576 - HEADERS_V4;
+/// Path numbers have this many index bits; the rest tells uses of one slot apart.
+pub(super) const PATH_INDEX_BITS: u32 = 20;
+
+/// Whether an offload is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Offload {
+    /// When the system has it, and until it fails.
+    #[default]
+    Auto,
+    /// Never.
+    Off,
+}
+
+/// Settings of a [`super::UdpTransport`].
+#[derive(Clone, Debug)]
+pub struct UdpConfig {
+    /// Address to bind. Port 0: the system chooses. `[::]` is dual-stack: it reaches and is
+    /// reached by IPv4 too; on a system without IPv6 it becomes `0.0.0.0`. Default: `[::]:0`.
+    pub bind: SocketAddr,
+    /// Largest frame in bytes, 548 to 65,507. `None` (default): what a link with 1500-byte
+    /// packets carries, 1472 over IPv4 and 1452 over IPv6, even where the path would carry more,
+    /// such as the loopback. Larger values are capped by each path's MTU. Receive buffers hold
+    /// fewer frames the larger they are.
+    pub max_frame: Option<usize>,
+    /// Receive buffer to ask for (`SO_RCVBUF`; the kernel doubles it and charges whole buffers
+    /// to it, not bytes). Default: 8 MiB.
+    pub rcvbuf_bytes: usize,
+    /// Send buffer to ask for (`SO_SNDBUF`). Default: 8 MiB.
+    pub sndbuf_bytes: usize,
+    /// Sending trains (`UDP_SEGMENT`, Linux 4.18): a train of 64 frames costs little more than
+    /// one frame.
+    pub gso: Offload,
+    /// Receiving trains (`UDP_GRO`, Linux 5.0).
+    pub gro: Offload,
+    /// Most destinations at a time, at most 1,048,576. 64 bytes each, when used.
+    /// Default: 65,536.
+    pub max_paths: usize,
+}
+
+impl Default for UdpConfig {
+    fn default() -> Self {
+        UdpConfig {
+            bind: SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+            max_frame: None,
+            rcvbuf_bytes: 8 << 20,
+            sndbuf_bytes: 8 << 20,
+            gso: Offload::Auto,
+            gro: Offload::Auto,
+            max_paths: 65_536,
+        }
+    }
+}
+
+impl UdpConfig {
+    /// The defaults, bound to `bind`.
+    pub fn new(bind: SocketAddr) -> Self {
+        UdpConfig { bind, ..UdpConfig::default() }
+    }
+
+    pub(super) fn check(&self) -> Result<(), UdpError> {
+        if let Some(n) = self.max_frame {
+            if !(MIN_FRAME..=MAX_DATAGRAM).contains(&n) {
+                return Err(UdpError::MaxFrame(n));
+            }
+        }
+        if self.max_paths == 0 || self.max_paths > 1 << PATH_INDEX_BITS {
+            return Err(UdpError::MaxPaths(self.max_paths));
+        }
+        Ok(())
+    }
+}
+
+/// Why a UDP endpoint could not be made, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UdpError {
+    /// Another socket has the port.
+    #[error("UDP port {} of {} is in use; stop its owner (`ss -ulpn`) or bind another port, or port 0 for any", .0.port(), .0.ip())]
+    InUse(SocketAddr),
+    /// The address is none of this host's.
+    #[error("this host has no address {}; `ip addr` lists what it has, 0.0.0.0 or [::] binds to all", .0.ip())]
+    NoSuchAddress(SocketAddr),
+    /// The system forbids it.
+    #[error(
+        "binding {0} is not permitted; ports below {min} need CAP_NET_BIND_SERVICE, use a higher one",
+        min = 1024
+    )]
+    NotPermitted(SocketAddr),
+    /// The address family is absent.
+    #[error(
+        "this system has no support for the family of {0}; bind 0.0.0.0 (or an IPv4 address) instead"
+    )]
+    NoFamily(SocketAddr),
+    /// `max_frame` is out of range.
+    #[error("max_frame is {0}; it must be from {MIN_FRAME} to {MAX_DATAGRAM} bytes")]
+    MaxFrame(usize),
+    /// `max_paths` is out of range.
+    #[error("max_paths is {0}; it must be from 1 to {max}", max = 1usize << PATH_INDEX_BITS)]
+    MaxPaths(usize),
+    /// Another error of the system.
+    #[error("UDP socket at {0}: {1}")]
+    Io(SocketAddr, #[source] io::Error),
+}
+
+impl UdpError {
+    pub(super) fn from_io(addr: SocketAddr, e: io::Error) -> Self {
+        match e.raw_os_error() {
+            Some(libc::EADDRINUSE) => UdpError::InUse(addr),
+            Some(libc::EADDRNOTAVAIL) => UdpError::NoSuchAddress(addr),
+            Some(libc::EACCES | libc::EPERM) => UdpError::NotPermitted(addr),
+            Some(libc::EAFNOSUPPORT) => UdpError::NoFamily(addr),
+            _ => UdpError::Io(addr, e),
+        }
+    }
+}

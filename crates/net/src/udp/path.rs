@@ -1,0 +1,280 @@
+//! Destinations: socket addresses, route MTUs and source addresses, found once and kept.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+use courser_buf::{Addr, PathId, TxFrame};
+use libc::{c_int, socklen_t};
+use socket2::{Domain, SockAddr, Socket, Type};
+
+use super::config::{ETHERNET_MTU, HEADERS_V4, HEADERS_V6, MAX_DATAGRAM, PATH_INDEX_BITS};
+use super::{cmsg, socket};
+use crate::{Path, PathError};
+
+const INDEX_MASK: u32 = (1 << PATH_INDEX_BITS) - 1;
+
+/// Bytes of control data that a source address takes at most.
+pub(super) const SOURCE_SPACE: usize = cmsg::space(size_of::<libc::in6_pktinfo>());
+
+/// What the paths of one socket have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Net {
+    /// Where the socket is bound.
+    pub(super) local: SocketAddr,
+    /// Frame limit that was configured.
+    pub(super) limit: Option<usize>,
+}
+
+impl Net {
+    /// Largest frame of any path.
+    pub(super) fn max_frame(&self) -> usize {
+        match self.limit {
+            Some(n) => n.min(MAX_DATAGRAM),
+            None if self.local.is_ipv4() || self.local.ip().is_unspecified() => {
+                ETHERNET_MTU - HEADERS_V4
+            }
+            None => ETHERNET_MTU - HEADERS_V6,
+        }
+    }
+
+    fn reaches(&self, remote: SocketAddr) -> bool {
+        // A wildcard IPv6 socket is dual-stack.
+        self.local.is_ipv6() == remote.is_ipv6()
+            || (self.local.is_ipv6() && self.local.ip().is_unspecified())
+    }
+}
+
+/// A destination.
+pub(super) struct Entry {
+    /// In the form that the socket's family wants; only `name_len` bytes count.
+    name: libc::sockaddr_in6,
+    pub(super) name_len: socklen_t,
+    pub(super) max_frame: u32,
+    /// The address to send from, where the system would choose another.
+    pub(super) source: Option<IpAddr>,
+}
+
+impl Entry {
+    pub(super) fn name_ptr(&self) -> *const libc::sockaddr_in6 {
+        &raw const self.name
+    }
+
+    /// Writes the source address to `ctrl` at `at`, when there is one; returns the new end.
+    pub(super) fn write_source(&self, ctrl: &mut [u8], at: usize) -> usize {
+        match self.source {
+            None => at,
+            Some(IpAddr::V4(ip)) => {
+                // struct in_pktinfo: interface (0: the route's), source, unused.
+                let mut info = [0u8; size_of::<libc::in_pktinfo>()];
+                info[4..8].copy_from_slice(&ip.octets());
+                cmsg::write(ctrl, at, libc::IPPROTO_IP, libc::IP_PKTINFO, &info)
+            }
+            Some(IpAddr::V6(ip)) => {
+                // struct in6_pktinfo: source, interface.
+                let mut info = [0u8; size_of::<libc::in6_pktinfo>()];
+                info[..16].copy_from_slice(&ip.octets());
+                cmsg::write(ctrl, at, libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info)
+            }
+        }
+    }
+}
+
+/// One slot of the table; `uses` tells the paths apart that had it one after the other.
+struct Slot {
+    uses: u32,
+    entry: Option<Entry>,
+}
+
+/// All destinations of a socket.
+pub(super) struct Table {
+    net: Net,
+    slots: Vec<Slot>,
+    free: Vec<u32>,
+    limit: usize,
+}
+
+impl Table {
+    pub(super) fn new(net: Net, limit: usize) -> Self {
+        Table { net, slots: Vec::new(), free: Vec::new(), limit }
+    }
+
+    pub(super) fn open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
+        let unsupported =
+            || PathError::Unsupported(remote, super::SCHEME, Addr::from_socket(self.net.local));
+        let to = remote.to_socket().ok_or_else(unsupported)?;
+        if !self.net.reaches(to) || to.port() == 0 {
+            return Err(unsupported());
+        }
+        if self.free.is_empty() && self.slots.len() >= self.limit {
+            return Err(PathError::TooMany(self.limit));
+        }
+        let route = Route::find(self.net.local, to).map_err(|e| PathError::Io(remote, e))?;
+        let headers = if to.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
+        let limit = self.net.limit.unwrap_or(ETHERNET_MTU - headers).min(MAX_DATAGRAM);
+        let max_frame = limit.min(route.mtu.saturating_sub(headers));
+        let (name, name_len) = self.name(to);
+        let source = self.source(&route, to, local);
+        let entry = Entry { name, name_len, max_frame: max_frame as u32, source };
+        Ok(Path { id: self.insert(entry), max_frame })
+    }
+
+    fn insert(&mut self, entry: Entry) -> PathId {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { uses: 0, entry: None });
+            self.slots.len() as u32 - 1
+        });
+        let slot = &mut self.slots[index as usize];
+        slot.entry = Some(entry);
+        PathId(slot.uses << PATH_INDEX_BITS | index)
+    }
+
+    pub(super) fn close(&mut self, id: PathId) {
+        if self.get(id).is_none() {
+            return;
+        }
+        let slot = &mut self.slots[(id.0 & INDEX_MASK) as usize];
+        slot.entry = None;
+        slot.uses = slot.uses.wrapping_add(1) & (u32::MAX >> PATH_INDEX_BITS);
+        self.free.push(id.0 & INDEX_MASK);
+    }
+
+    #[inline]
+    pub(super) fn get(&self, id: PathId) -> Option<&Entry> {
+        let slot = self.slots.get((id.0 & INDEX_MASK) as usize)?;
+        if slot.uses != id.0 >> PATH_INDEX_BITS {
+            return None;
+        }
+        slot.entry.as_ref()
+    }
+
+    /// The destination of a frame that may be sent: the path is open and the frame fits it.
+    #[inline]
+    pub(super) fn accept(&self, frame: &TxFrame) -> Option<&Entry> {
+        self.get(frame.path).filter(|e| frame.len <= e.max_frame)
+    }
+
+    fn name(&self, to: SocketAddr) -> (libc::sockaddr_in6, socklen_t) {
+        let to = match (self.net.local.is_ipv6(), to.ip()) {
+            (true, IpAddr::V4(ip)) => SocketAddr::new(ip.to_ipv6_mapped().into(), to.port()),
+            _ => to,
+        };
+        let addr = SockAddr::from(to);
+        // SAFETY: all-zero bytes are a valid `sockaddr_in6`, which is plain integers.
+        // Test: `conformance` over both families.
+        let mut name: libc::sockaddr_in6 = unsafe { std::mem::zeroed() };
+        let len = (addr.len() as usize).min(size_of_val(&name));
+        // SAFETY: source and target have at least `len` bytes and do not overlap.
+        // Test: `conformance` over both families.
+        unsafe {
+            let (from, to) = (addr.as_ptr().cast::<u8>(), (&raw mut name).cast::<u8>());
+            std::ptr::copy_nonoverlapping(from, to, len);
+        }
+        (name, len as socklen_t)
+    }
+
+    /// The source address that has to be named: a wildcard socket whose peer reached it at
+    /// another address than the one the system would answer from.
+    fn source(&self, route: &Route, to: SocketAddr, local: Option<Addr>) -> Option<IpAddr> {
+        let local = local?.to_socket()?.ip();
+        let named = self.net.local.ip().is_unspecified()
+            && !local.is_unspecified()
+            && local != route.source
+            && local.is_ipv4() == to.is_ipv4();
+        named.then_some(local)
+    }
+}
+
+/// What the system would do with a datagram to some destination.
+struct Route {
+    mtu: usize,
+    source: IpAddr,
+}
+
+impl Route {
+    /// Asks by connecting a socket of its own: nothing is sent, and the endpoint's socket stays
+    /// unconnected (F14).
+    fn find(local: SocketAddr, to: SocketAddr) -> io::Result<Route> {
+        let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
+        if !local.ip().is_unspecified() {
+            socket.bind(&SocketAddr::new(local.ip(), 0).into())?;
+        }
+        socket.connect(&to.into())?;
+        let (level, name): (c_int, c_int) = match to {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
+        };
+        let mtu = socket::get(socket.as_fd(), level, name)?;
+        let source = socket.local_addr()?.as_socket().map_or(local.ip(), |a| a.ip());
+        Ok(Route { mtu: usize::try_from(mtu).unwrap_or(0), source })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(bind: &str, limit: Option<usize>, paths: usize) -> Table {
+        Table::new(Net { local: bind.parse().unwrap(), limit }, paths)
+    }
+
+    fn addr(s: &str) -> Addr {
+        Addr::from_socket(s.parse().unwrap())
+    }
+
+    #[test]
+    fn a_path_knows_its_mtu() {
+        let path = table("127.0.0.1:1", None, 8).open(addr("127.0.0.1:9"), None).unwrap();
+        assert_eq!(path.max_frame, 1472);
+        let path = table("0.0.0.0:1", Some(MAX_DATAGRAM), 8).open(addr("127.0.0.1:9"), None);
+        // The loopback's MTU is 65,536 unless somebody changed it.
+        assert!(path.unwrap().max_frame > 1472);
+    }
+
+    #[test]
+    fn families_do_not_mix() {
+        let err = table("127.0.0.1:1", None, 8).open(addr("[::1]:9"), None).unwrap_err();
+        assert!(matches!(err, PathError::Unsupported(..)), "{err}");
+        let err = table("[::1]:1", None, 8).open(addr("127.0.0.1:9"), None).unwrap_err();
+        assert!(matches!(err, PathError::Unsupported(..)), "{err}");
+        let mut dual = table("[::]:1", None, 8);
+        assert!(dual.open(addr("127.0.0.1:9"), None).is_ok());
+    }
+
+    #[test]
+    fn port_zero_and_endless_ports_are_refused() {
+        let mut t = table("127.0.0.1:1", None, 8);
+        for port in [0, 65_536] {
+            let to = Addr { port, ..addr("127.0.0.1:9") };
+            assert!(matches!(t.open(to, None), Err(PathError::Unsupported(..))));
+        }
+    }
+
+    #[test]
+    fn slots_are_bounded_reused_and_told_apart() {
+        let mut t = table("127.0.0.1:1", None, 2);
+        let a = t.open(addr("127.0.0.1:9"), None).unwrap().id;
+        let b = t.open(addr("127.0.0.1:9"), None).unwrap().id;
+        assert!(matches!(t.open(addr("127.0.0.1:9"), None), Err(PathError::TooMany(2))));
+        t.close(a);
+        t.close(a);
+        let c = t.open(addr("127.0.0.1:9"), None).unwrap().id;
+        assert!(c != a && c != b);
+        assert!(t.get(a).is_none() && t.get(b).is_some() && t.get(c).is_some());
+        assert!(matches!(t.open(addr("127.0.0.1:9"), None), Err(PathError::TooMany(2))));
+        assert!(t.get(PathId(u32::MAX)).is_none());
+    }
+
+    #[test]
+    fn only_an_unexpected_source_is_named() {
+        let mut t = table("0.0.0.0:1", None, 8);
+        let to = addr("127.0.0.1:9");
+        for (local, want) in [("127.0.0.1:5", false), ("127.0.0.7:5", true), ("0.0.0.0:5", false)] {
+            let id = t.open(to, Some(addr(local))).unwrap().id;
+            assert_eq!(t.get(id).unwrap().source.is_some(), want, "{local}");
+        }
+        let mut bound = table("127.0.0.1:1", None, 8);
+        let id = bound.open(to, Some(addr("127.0.0.7:5"))).unwrap().id;
+        assert!(bound.get(id).unwrap().source.is_none());
+    }
+}

@@ -1,0 +1,256 @@
+//! Making the one socket of an endpoint (F14): family, buffers, offloads, path MTU discovery.
+
+use std::io;
+use std::mem::size_of;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use libc::c_int;
+use socket2::{Domain, Socket, Type};
+
+use super::config::{Offload, UdpConfig, UdpError};
+
+/// What Courser puts into the traffic class: ECN-capable, code point 0.
+const ECT0: c_int = 2;
+
+/// A bound socket and what the system granted it.
+pub(super) struct Bound {
+    pub(super) socket: Socket,
+    pub(super) local: SocketAddr,
+    /// Receive buffer as the kernel accounts for it.
+    pub(super) rcvbuf: usize,
+    pub(super) gso: bool,
+    pub(super) gro: bool,
+    pub(super) warnings: Vec<String>,
+}
+
+pub(super) fn bind(cfg: &UdpConfig) -> Result<Bound, UdpError> {
+    let (socket, asked) = open(cfg.bind)?;
+    let fail = |e| UdpError::from_io(asked, e);
+    let local = socket.local_addr().map_err(fail)?.as_socket();
+    let local = local.ok_or_else(|| UdpError::NoFamily(asked))?;
+    let mut warnings = Vec::new();
+    let rcvbuf = receive_buffer(&socket, cfg.rcvbuf_bytes, &mut warnings).map_err(fail)?;
+    send_buffer(&socket, cfg.sndbuf_bytes, &mut warnings).map_err(fail)?;
+    ip_options(&socket, local.is_ipv6());
+    let gso = cfg.gso == Offload::Auto && probe(&socket, libc::UDP_SEGMENT, 0);
+    let gro = cfg.gro == Offload::Auto && probe(&socket, libc::UDP_GRO, 1);
+    if cfg.gso == Offload::Auto && !gso {
+        warnings
+            .push("no UDP_SEGMENT: each frame is sent alone; Linux 4.18 or later has it".into());
+    }
+    if cfg.gro == Offload::Auto && !gro {
+        warnings.push("no UDP_GRO: each frame is received alone; Linux 5.0 or later has it".into());
+    }
+    Ok(Bound { socket, local, rcvbuf, gso, gro, warnings })
+}
+
+/// A bound, nonblocking socket, and the address that was really asked for: IPv4 where the IPv6
+/// wildcard was wanted and the system has no IPv6.
+fn open(bind: SocketAddr) -> Result<(Socket, SocketAddr), UdpError> {
+    let bind = SocketAddr::new(bind.ip().to_canonical(), bind.port());
+    match open_one(bind) {
+        Ok(socket) => Ok((socket, bind)),
+        Err(e) if bind.is_ipv6() && bind.ip().is_unspecified() && no_ipv6(&e) => {
+            let v4 = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), bind.port());
+            let socket = open_one(v4).map_err(|e| UdpError::from_io(v4, e))?;
+            Ok((socket, v4))
+        }
+        Err(e) => Err(UdpError::from_io(bind, e)),
+    }
+}
+
+fn no_ipv6(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL))
+}
+
+fn open_one(bind: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(bind), Type::DGRAM, None)?;
+    socket.set_nonblocking(true)?;
+    if bind.is_ipv6() {
+        socket.set_only_v6(!bind.ip().is_unspecified())?;
+    }
+    socket.bind(&bind.into())?;
+    Ok(socket)
+}
+
+/// Asks for a receive buffer and returns what the kernel accounts (twice what was asked).
+fn receive_buffer(socket: &Socket, want: usize, warnings: &mut Vec<String>) -> io::Result<usize> {
+    let want = want.clamp(1, (c_int::MAX / 2) as usize);
+    socket.set_recv_buffer_size(want)?;
+    let mut granted = socket.recv_buffer_size()?;
+    if granted < 2 * want {
+        // Needs CAP_NET_ADMIN; without it the limit stands.
+        let _ = set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, want as c_int);
+        granted = socket.recv_buffer_size()?;
+    }
+    if granted < 2 * want {
+        warnings.push(format!(
+            "receive buffer capped at {} of {want} bytes, bursts may be lost; \
+             `sysctl -w net.core.rmem_max={want}` raises the limit",
+            granted / 2
+        ));
+    }
+    Ok(granted)
+}
+
+fn send_buffer(socket: &Socket, want: usize, warnings: &mut Vec<String>) -> io::Result<()> {
+    let want = want.clamp(1, (c_int::MAX / 2) as usize);
+    socket.set_send_buffer_size(want)?;
+    if socket.send_buffer_size()? < 2 * want {
+        let _ = set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, want as c_int);
+    }
+    let granted = socket.send_buffer_size()?;
+    // A short send buffer costs waiting, not loss: half of what was wished needs no word.
+    if granted < want {
+        warnings.push(format!(
+            "send buffer capped at {} of {want} bytes; \
+             `sysctl -w net.core.wmem_max={want}` raises the limit",
+            granted / 2
+        ));
+    }
+    Ok(())
+}
+
+/// ECN both ways, no fragmentation, drop counts. None of it is needed for correctness, so a
+/// system that lacks one goes without. A dual-stack socket has both families' options.
+fn ip_options(socket: &Socket, v6: bool) {
+    let mut options = vec![
+        (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1),
+        (libc::IPPROTO_IP, libc::IP_TOS, ECT0),
+        (libc::IPPROTO_IP, libc::IP_RECVTOS, 1),
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+    ];
+    if v6 {
+        options.extend([
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, ECT0),
+            (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1),
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        ]);
+    }
+    for (level, name, value) in options {
+        if let Err(e) = set(socket, level, name, value) {
+            tracing::debug!(level, name, error = %e, "socket option not available");
+        }
+    }
+}
+
+fn probe(socket: &Socket, name: c_int, value: c_int) -> bool {
+    set(socket, libc::SOL_UDP, name, value).is_ok()
+}
+
+fn set(socket: &Socket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    // SAFETY: pointer and length are those of `value`, which lives through the call.
+    // Test: `conformance` over UDP fails without the options set here.
+    let rc = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<c_int>() as libc::socklen_t,
+        )
+    };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Reads an `int` option.
+pub(super) fn get(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c_int> {
+    let mut value: c_int = 0;
+    let mut len = size_of::<c_int>() as libc::socklen_t;
+    // SAFETY: pointer and length are those of `value`; the kernel writes at most `len` bytes.
+    // Test: `a_path_knows_its_mtu`.
+    let rc = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
+    };
+    if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+/// What the kernel charges a receive buffer for one datagram of `frame` bytes (an skb's
+/// `truesize`), at most.
+///
+/// An skb is a `struct sk_buff` (256 bytes with alignment) and a data area that holds all
+/// headers, the datagram and a `skb_shared_info` (320), rounded up to what the allocator has:
+/// powers of two. A 1500-byte packet takes 2048 + 256 = 2304, on the loopback as from
+/// drivers. Above 16 KiB the data are in pages, and at least one page more than needed.
+pub(super) fn truesize(frame: usize) -> usize {
+    /// IP, UDP and link headers with the kernel's reserve for more of them.
+    const HEADERS: usize = 128;
+    const SHARED_INFO: usize = 320;
+    const SK_BUFF: usize = 256;
+    const PAGE: usize = 4096;
+    /// Data area of a small packet: it comes from a cache of its own (about 700 bytes).
+    const SMALL: usize = 1024;
+    let linear = frame + HEADERS + SHARED_INFO;
+    if linear <= 4 * PAGE {
+        SK_BUFF + linear.next_power_of_two().max(SMALL)
+    } else {
+        SK_BUFF + linear.next_multiple_of(PAGE) + PAGE
+    }
+}
+
+/// Datagrams of `frame` bytes that a receive buffer of `rcvbuf` accounted bytes holds for certain.
+///
+/// Linux gives the memory of datagrams that were read back in steps of a quarter of the buffer
+/// (`udp_rmem_release`) while more of them wait, so a quarter may be charged without being used.
+pub(super) fn queue_frames(rcvbuf: usize, frame: usize) -> usize {
+    (rcvbuf / 4 * 3 / truesize(frame)).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn the_common_limit_gives_known_numbers() {
+        assert_eq!(truesize(1472), 2304);
+        assert_eq!(queue_frames(212_992, 1472), 69);
+        assert_eq!(queue_frames(1, 65_507), 1);
+    }
+
+    /// SK_MEMINFO_RMEM_ALLOC: what the socket is charged now.
+    fn charged(socket: &UdpSocket) -> usize {
+        let mut info = [0u32; 16];
+        let mut len = size_of_val(&info) as libc::socklen_t;
+        // SAFETY: pointer and length are those of `info`.
+        let rc = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                info.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        assert_eq!(rc, 0);
+        info[0] as usize
+    }
+
+    #[test]
+    fn the_kernel_charges_no_more_than_we_think() {
+        for size in [1, 48, 300, 700, 1472, 1973, 4000, 8192, 8972, 15_000, 16_400, 40_000, 65_507]
+        {
+            let rx = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let tx = UdpSocket::bind("127.0.0.1:0").unwrap();
+            tx.send_to(&vec![0; size], rx.local_addr().unwrap()).unwrap();
+            // Loopback delivery happens within the send call.
+            let cost = charged(&rx);
+            println!("{size}: charged {cost}, assumed {}", truesize(size));
+            assert!(cost > 0, "{size} bytes were not delivered");
+            assert!(cost <= truesize(size), "{size} bytes are charged {cost}");
+        }
+    }
+
+    #[test]
+    fn options_are_set() {
+        let cfg = UdpConfig::new("127.0.0.1:0".parse().unwrap());
+        let bound = bind(&cfg).unwrap();
+        let fd = bound.socket.as_fd();
+        assert_eq!(get(fd, libc::IPPROTO_IP, libc::IP_TOS).unwrap(), ECT0);
+        let discover = get(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER).unwrap();
+        assert_eq!(discover, libc::IP_PMTUDISC_DO);
+    }
+}

@@ -1,0 +1,234 @@
+//! What only this transport does; the rest is in the conformance suite.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use courser_buf::{Arena, PathId, RxBurst, TxBurst, TxFrame};
+
+use super::*;
+
+fn bind(addr: &str) -> UdpTransport {
+    UdpTransport::bind(UdpConfig::new(addr.parse().unwrap())).unwrap()
+}
+
+fn frame(arena: &Arena, path: PathId, len: usize) -> TxFrame {
+    let mut m = arena.alloc(len).unwrap();
+    m.fill(len as u8);
+    TxFrame::one(path, m.data_seg(0..len).unwrap())
+}
+
+/// Receives until `n` frames have come; panics when they do not.
+fn receive(rx: &mut UdpTransport, n: usize) -> Vec<(Addr, Vec<u8>)> {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let mut got = Vec::new();
+    while got.len() < n {
+        assert!(Instant::now() < deadline, "{} of {n} frames came", got.len());
+        let mut out = RxBurst::new();
+        rx.rx_burst(&mut out);
+        got.extend(out.iter().map(|f| (f.src, f.data.to_vec())));
+    }
+    got
+}
+
+#[test]
+fn binding_errors_say_what_to_do() {
+    let first = bind("127.0.0.1:0");
+    let taken = first.local_addr().to_socket().unwrap();
+    let err = UdpTransport::bind(UdpConfig::new(taken)).err().unwrap();
+    assert!(matches!(err, UdpError::InUse(a) if a == taken), "{err}");
+    assert!(err.to_string().contains(&taken.port().to_string()), "{err}");
+    // TEST-NET-1 (RFC 5737) is nobody's address.
+    let foreign: SocketAddr = "192.0.2.1:0".parse().unwrap();
+    let err = UdpTransport::bind(UdpConfig::new(foreign)).err().unwrap();
+    assert!(matches!(err, UdpError::NoSuchAddress(_)), "{err}");
+    for n in [0, 547, 65_508] {
+        let cfg = UdpConfig { max_frame: Some(n), ..UdpConfig::default() };
+        assert!(matches!(UdpTransport::bind(cfg), Err(UdpError::MaxFrame(m)) if m == n));
+    }
+    let cfg = UdpConfig { max_paths: (1 << 20) + 1, ..UdpConfig::default() };
+    assert!(matches!(UdpTransport::bind(cfg), Err(UdpError::MaxPaths(_))));
+}
+
+#[test]
+fn the_wildcard_is_reached_by_ipv4() {
+    let mut server = UdpTransport::bind(UdpConfig::default()).unwrap();
+    let mut client = bind("127.0.0.1:0");
+    let to = Addr { port: server.local_addr().port, ..client.local_addr() };
+    let arena = Arena::heap();
+    let path = client.path_open(to, None).unwrap();
+    let mut burst = TxBurst::from([frame(&arena, path.id, 40)]);
+    client.tx_burst(&mut burst);
+    let got = receive(&mut server, 1);
+    assert_eq!(got[0].0, client.local_addr());
+    // And answers from the address that was asked, even if the system would choose another.
+    let asked = Addr::from_socket("127.0.0.9:0".parse().unwrap());
+    let back = server.path_open(got[0].0, Some(asked)).unwrap();
+    server.tx_burst(&mut TxBurst::from([frame(&arena, back.id, 41), frame(&arena, back.id, 41)]));
+    for (src, data) in receive(&mut client, 2) {
+        assert_eq!(src, Addr { port: server.local_addr().port, ..asked });
+        assert_eq!(data.len(), 41);
+    }
+}
+
+#[test]
+fn jumbo_frames_when_asked_for() {
+    let cfg =
+        |max| UdpConfig { max_frame: Some(max), ..UdpConfig::new("127.0.0.1:0".parse().unwrap()) };
+    let mut a = UdpTransport::bind(cfg(MAX_DATAGRAM)).unwrap();
+    let mut b = UdpTransport::bind(cfg(MAX_DATAGRAM)).unwrap();
+    let path = a.path_open(b.local_addr(), None).unwrap();
+    assert!(path.max_frame > 1472 && path.max_frame <= MAX_DATAGRAM);
+    a.tx_burst(&mut TxBurst::from([frame(&Arena::heap(), path.id, path.max_frame)]));
+    assert_eq!(receive(&mut b, 1)[0].1.len(), path.max_frame);
+}
+
+#[test]
+fn without_gro_larger_datagrams_are_dropped_and_counted() {
+    let cfg = UdpConfig { gro: Offload::Off, ..UdpConfig::new("127.0.0.1:0".parse().unwrap()) };
+    let mut small = UdpTransport::bind(cfg).unwrap();
+    let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    let to = small.local_addr().to_socket().unwrap();
+    sender.send_to(&[1; 4000], to).unwrap();
+    sender.send_to(&[2; 10], to).unwrap();
+    assert_eq!(receive(&mut small, 1)[0].1, [2; 10]);
+    assert_eq!(small.stats().rx_dropped, 1);
+}
+
+#[test]
+fn empty_datagrams_are_frames_and_keep_no_train_waiting() {
+    let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    let arena = Arena::heap();
+    let lens = [5, 0, 0, 5, 5, 0, 3];
+    let mut burst: TxBurst = lens
+        .iter()
+        .map(|&n| TxFrame::one(path, arena.alloc(8).unwrap().data_seg(0..n).unwrap()))
+        .collect();
+    a.tx_burst(&mut burst);
+    assert!(burst.is_empty());
+    let got: Vec<_> = receive(&mut b, lens.len()).iter().map(|(_, d)| d.len()).collect();
+    assert_eq!(got, lens);
+}
+
+#[test]
+fn a_train_is_one_call() {
+    let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    if a.caps().train_frames == 1 {
+        println!("skipped: no UDP_SEGMENT here");
+        return;
+    }
+    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    let arena = Arena::heap();
+    let mut burst: TxBurst = (0..150).map(|_| frame(&arena, path, 300)).collect();
+    a.tx_burst(&mut burst);
+    assert!(burst.is_empty());
+    assert_eq!(a.stats().tx_calls, 1);
+    assert_eq!(a.stats().tx_frames, 150);
+    assert_eq!(receive(&mut b, 150).len(), 150);
+}
+
+/// F7: what the capability says is what the queue holds, also while it is being read.
+#[test]
+fn the_receive_queue_holds_what_it_says() {
+    for (gso, rcvbuf) in [(Offload::Off, 106_496), (Offload::Auto, 106_496), (Offload::Off, 8_192)]
+    {
+        let cfg = UdpConfig {
+            rcvbuf_bytes: rcvbuf,
+            gso,
+            ..UdpConfig::new("127.0.0.1:0".parse().unwrap())
+        };
+        let (mut a, mut b) =
+            (UdpTransport::bind(cfg.clone()).unwrap(), UdpTransport::bind(cfg).unwrap());
+        let depth = b.caps().rx_queue_frames;
+        let path = a.path_open(b.local_addr(), None).unwrap();
+        let arena = Arena::heap();
+        let mut sent = depth;
+        let mut burst: TxBurst = (0..depth).map(|_| frame(&arena, path.id, 1472)).collect();
+        a.tx_burst(&mut burst);
+        // Loopback delivery happens within the send call, so what is not in the queue is lost.
+        // Refill by what was read, for some rounds.
+        let mut received = 0;
+        for _ in 0..300 {
+            let mut out = RxBurst::new();
+            b.rx_burst(&mut out);
+            let n = out.len();
+            assert!(n > 0, "lost {} of {sent}", sent - received);
+            received += n;
+            let mut burst: TxBurst = (0..n).map(|_| frame(&arena, path.id, 1472)).collect();
+            a.tx_burst(&mut burst);
+            sent += n;
+        }
+        received += receive(&mut b, depth).len();
+        assert_eq!((received, b.stats().rx_overflow), (sent, 0));
+    }
+}
+
+#[test]
+fn the_kernel_counts_what_did_not_fit() {
+    let cfg = UdpConfig {
+        rcvbuf_bytes: 4096,
+        gso: Offload::Off,
+        ..UdpConfig::new("127.0.0.1:0".parse().unwrap())
+    };
+    let (mut a, mut b) =
+        (UdpTransport::bind(cfg.clone()).unwrap(), UdpTransport::bind(cfg).unwrap());
+    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    let arena = Arena::heap();
+    let mut delivered = 0;
+    // The count comes with a datagram that arrives after the drop.
+    for _ in 0..2 {
+        a.tx_burst(&mut (0..100).map(|_| frame(&arena, path, 1000)).collect());
+        let before = delivered;
+        loop {
+            let mut out = RxBurst::new();
+            b.rx_burst(&mut out);
+            if out.is_empty() && delivered > before {
+                break;
+            }
+            delivered += out.len() as u64;
+        }
+    }
+    let overflow = b.stats().rx_overflow;
+    assert!(overflow > 0 && overflow + delivered <= 200, "{overflow} of {delivered}");
+}
+
+#[test]
+fn frames_for_closed_paths_are_dropped_and_counted() {
+    let (mut a, b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    a.path_close(path);
+    let again = a.path_open(b.local_addr(), None).unwrap().id;
+    assert_ne!(path, again);
+    let arena = Arena::heap();
+    a.tx_burst(&mut TxBurst::from([frame(&arena, path, 9), frame(&arena, again, 9)]));
+    assert_eq!((a.stats().tx_frames, a.stats().tx_dropped), (1, 1));
+}
+
+#[test]
+fn a_dead_destination_does_no_harm() {
+    let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let gone = bind("127.0.0.1:0").local_addr();
+    let (dead, live) = (a.path_open(gone, None).unwrap().id, a.path_open(b.local_addr(), None));
+    let live = live.unwrap().id;
+    let arena = Arena::heap();
+    for _ in 0..10 {
+        a.tx_burst(&mut TxBurst::from([frame(&arena, dead, 9), frame(&arena, live, 9)]));
+        a.rx_burst(&mut RxBurst::new());
+    }
+    assert_eq!(receive(&mut b, 10).len(), 10);
+}
+
+#[test]
+fn a_transport_moves_between_threads() {
+    let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    for _ in 0..3 {
+        let sent = std::thread::spawn(move || {
+            a.tx_burst(&mut TxBurst::from([frame(&Arena::heap(), path, 30)]));
+            a
+        });
+        a = sent.join().unwrap();
+        let got = std::thread::spawn(move || (receive(&mut b, 1), b)).join().unwrap();
+        b = got.1;
+    }
+}

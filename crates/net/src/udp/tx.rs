@@ -1,0 +1,265 @@
+//! Sending: frames into trains, trains into one system call (step 8 of a packet's path).
+//!
+//! The kernel's cost is per message, not per frame: about 2 us for a frame or for a train of 64.
+//! So frames for one path that stand together and have equal lengths become one message with
+//! `UDP_SEGMENT`, gathered from where they lie, and several messages leave with one `sendmmsg`.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+use courser_buf::{TX_GATHER, TxBurst};
+
+use super::config::MAX_DATAGRAM;
+use super::path::{Entry, SOURCE_SPACE, Table};
+use super::{TRAIN_FRAMES, cmsg};
+use crate::TransportStats;
+
+/// Most gather entries of one system call. The kernel's limit for one message is 1024.
+const IOVECS: usize = 1024;
+
+/// Most messages of one system call.
+const MESSAGES: usize = 64;
+
+/// Room for the source address and the segment size.
+const CTRL: usize = SOURCE_SPACE + cmsg::space(size_of::<u16>());
+
+const _: () = assert!(TRAIN_FRAMES * TX_GATHER <= IOVECS && IOVECS <= libc::UIO_MAXIOV as usize);
+
+/// The send side: arrays that are filled for each call, and nothing else to remember.
+pub(super) struct Tx {
+    iovecs: Box<[libc::iovec]>,
+    messages: Box<[libc::mmsghdr]>,
+    ctrl: Box<[cmsg::Buf<CTRL>]>,
+    /// Frames in each message.
+    frames: Box<[u32]>,
+    /// Trains are sent; cleared for good when the system proves unable to.
+    pub(super) gso: bool,
+}
+
+// SAFETY: the pointers in `iovecs` and `messages` are written by `fill` before each use and never
+// read after the burst that they were written for. Test: `a_transport_moves_between_threads`.
+unsafe impl Send for Tx {}
+
+/// What became of the messages of one call.
+enum Outcome {
+    /// The first `n` were taken.
+    Sent(usize),
+    /// The send queue is full.
+    Full,
+    /// The first message was refused.
+    Refused(io::Error),
+}
+
+impl Tx {
+    pub(super) fn new(gso: bool) -> Self {
+        let iovec = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
+        // SAFETY: an all-zero `mmsghdr` is valid: null pointers with zero lengths.
+        // Test: `conformance` over UDP.
+        let message: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        Tx {
+            iovecs: vec![iovec; IOVECS].into(),
+            messages: vec![message; MESSAGES].into(),
+            ctrl: vec![cmsg::Buf([0; CTRL]); MESSAGES].into(),
+            frames: vec![0; MESSAGES].into(),
+            gso,
+        }
+    }
+
+    pub(super) fn burst(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        paths: &Table,
+        burst: &mut TxBurst,
+        stats: &mut TransportStats,
+    ) {
+        let mut retried = false;
+        while let Some(front) = burst.front() {
+            if paths.accept(front).is_none() {
+                burst.pop_front();
+                stats.tx_dropped += 1;
+                continue;
+            }
+            let train = if self.gso { TRAIN_FRAMES } else { 1 };
+            let count = self.fill(paths, burst, train, MESSAGES);
+            match self.send(fd, count, stats) {
+                Outcome::Sent(n) => {
+                    retried = false;
+                    self.take(burst, n, stats);
+                }
+                Outcome::Full => {
+                    stats.tx_full += 1;
+                    return;
+                }
+                Outcome::Refused(e) => {
+                    let unable = matches!(
+                        e.raw_os_error(),
+                        Some(libc::EIO | libc::EINVAL | libc::EOPNOTSUPP)
+                    );
+                    if unable && self.frames[0] > 1 {
+                        if !self.suspect(fd, paths, burst, stats, &e) {
+                            return;
+                        }
+                    } else if retried || e.raw_os_error() == Some(libc::EMSGSIZE) {
+                        // A frame above a path MTU that has shrunk fails every time.
+                        tracing::debug!(error = %e, "datagram refused");
+                        self.refuse(burst, stats);
+                        retried = false;
+                    } else {
+                        // It may have been an ICMP error of an earlier datagram: reporting it
+                        // cleared it.
+                        retried = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A train was refused in a way that an unable device does. Sends its first frame alone: if
+    /// that works trains are to blame and are given up, else the destination is. False: full.
+    fn suspect(
+        &mut self,
+        fd: BorrowedFd<'_>,
+        paths: &Table,
+        burst: &mut TxBurst,
+        stats: &mut TransportStats,
+        cause: &io::Error,
+    ) -> bool {
+        let train = self.frames[0];
+        self.fill(paths, burst, 1, 1);
+        match self.send(fd, 1, stats) {
+            Outcome::Sent(n) => {
+                self.take(burst, n, stats);
+                self.gso = false;
+                tracing::warn!(%cause, "sending trains (UDP_SEGMENT) failed; frames leave singly");
+            }
+            Outcome::Full => {
+                stats.tx_full += 1;
+                return false;
+            }
+            Outcome::Refused(_) => {
+                self.frames[0] = train;
+                self.refuse(burst, stats);
+            }
+        }
+        true
+    }
+
+    /// Lays frames from the front of the burst out as at most `limit` messages of at most `train`
+    /// frames; ends before the first frame that cannot be sent. Returns the number of messages.
+    fn fill(&mut self, paths: &Table, burst: &TxBurst, train: usize, limit: usize) -> usize {
+        let mut frames = burst.iter().peekable();
+        let (mut iovecs, mut count) = (0, 0);
+        while count < limit && iovecs + train * TX_GATHER <= IOVECS {
+            let Some(first) = frames.next() else { break };
+            let Some(path) = paths.accept(first) else { break };
+            let start = iovecs;
+            iovecs = self.gather(iovecs, &first.segs);
+            let (mut members, mut total) = (1, first.len as usize);
+            // An empty datagram has no place in a train: the kernel would not see it.
+            while members < train && first.len > 0 {
+                let Some(&next) = frames.peek() else { break };
+                let len = next.len as usize;
+                let joins = next.path == first.path
+                    && (1..=first.len as usize).contains(&len)
+                    && total + len <= MAX_DATAGRAM;
+                if !joins {
+                    break;
+                }
+                iovecs = self.gather(iovecs, &next.segs);
+                (members, total) = (members + 1, total + len);
+                frames.next();
+                if len < first.len as usize {
+                    break;
+                }
+            }
+            let segment = (members > 1).then_some(first.len as u16);
+            self.message(count, path, start..iovecs, segment);
+            self.frames[count] = members as u32;
+            count += 1;
+        }
+        count
+    }
+
+    #[inline]
+    fn gather(&mut self, at: usize, segs: &[courser_buf::TxSeg]) -> usize {
+        for (iovec, seg) in self.iovecs[at..].iter_mut().zip(segs) {
+            *iovec = libc::iovec { iov_base: seg.as_ptr().cast_mut().cast(), iov_len: seg.len() };
+        }
+        at + segs.len()
+    }
+
+    #[inline]
+    fn message(
+        &mut self,
+        index: usize,
+        path: &Entry,
+        iovecs: std::ops::Range<usize>,
+        segment: Option<u16>,
+    ) {
+        let hdr = &mut self.messages[index].msg_hdr;
+        hdr.msg_name = path.name_ptr().cast_mut().cast();
+        hdr.msg_namelen = path.name_len;
+        hdr.msg_iovlen = iovecs.len() as _;
+        hdr.msg_iov = self.iovecs[iovecs].as_mut_ptr();
+        hdr.msg_control = ptr::null_mut();
+        hdr.msg_controllen = 0;
+        if segment.is_none() && path.source.is_none() {
+            return;
+        }
+        let ctrl = &mut self.ctrl[index].0;
+        let mut end = path.write_source(ctrl, 0);
+        if let Some(size) = segment {
+            let size = size.to_ne_bytes();
+            end = cmsg::write(ctrl, end, libc::SOL_UDP, libc::UDP_SEGMENT, &size);
+        }
+        hdr.msg_control = ctrl.as_mut_ptr().cast();
+        hdr.msg_controllen = end as _;
+    }
+
+    /// Hands the first `count` messages to the kernel.
+    fn send(&mut self, fd: BorrowedFd<'_>, count: usize, stats: &mut TransportStats) -> Outcome {
+        let fd = fd.as_raw_fd();
+        loop {
+            stats.tx_calls += 1;
+            let rc = if count == 1 {
+                // SAFETY: `fill` has just written message 0: its pointers are to the path table,
+                // to `ctrl` and to frames of the burst, all borrowed by the caller until after
+                // this call; the kernel only reads them. Test: `conformance` over UDP.
+                let rc = unsafe {
+                    libc::sendmsg(fd, &raw const self.messages[0].msg_hdr, libc::MSG_DONTWAIT)
+                };
+                if rc < 0 { -1 } else { 1 }
+            } else {
+                let vector = self.messages[..count].as_mut_ptr();
+                // SAFETY: as above, for `count` messages; the kernel writes `msg_len` only.
+                // Test: `conformance` over UDP.
+                unsafe { libc::sendmmsg(fd, vector, count as _, libc::MSG_DONTWAIT as _) }
+            };
+            if rc > 0 {
+                return Outcome::Sent(rc as usize);
+            }
+            let e = io::Error::last_os_error();
+            match e.raw_os_error() {
+                Some(libc::EINTR) => {}
+                Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM) => return Outcome::Full,
+                _ => return Outcome::Refused(e),
+            }
+        }
+    }
+
+    /// Removes the frames of the first `n` messages: the kernel has them.
+    fn take(&self, burst: &mut TxBurst, n: usize, stats: &mut TransportStats) {
+        let count: u32 = self.frames[..n].iter().sum();
+        for frame in burst.drain(..count as usize) {
+            stats.tx_bytes += u64::from(frame.len);
+        }
+        stats.tx_frames += u64::from(count);
+    }
+
+    /// Drops the frames of the first message.
+    fn refuse(&self, burst: &mut TxBurst, stats: &mut TransportStats) {
+        burst.drain(..self.frames[0] as usize);
+        stats.tx_dropped += u64::from(self.frames[0]);
+    }
+}
