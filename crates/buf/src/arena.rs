@@ -55,11 +55,7 @@ pub struct ArenaConfig {
 
 impl Default for ArenaConfig {
     fn default() -> Self {
-        ArenaConfig {
-            limit_bytes: 1 << 30,
-            data_per_packet: 1024,
-            headroom: 0,
-        }
+        ArenaConfig { limit_bytes: 1 << 30, data_per_packet: 1024, headroom: 0 }
     }
 }
 
@@ -285,34 +281,16 @@ impl Arena {
         let classes: Box<[Class]> = (0..=class_of(MAX_CAPACITY))
             .map(|class| geometry(class, &cfg))
             .take_while(|g| grow::region_bytes(g) <= cfg.limit_bytes)
-            .map(|geometry| Class {
-                geometry,
-                free: Stack::new(),
-                buffers: AtomicUsize::new(0),
-            })
+            .map(|geometry| Class { geometry, free: Stack::new(), buffers: AtomicUsize::new(0) })
             .collect();
         let growth = Mutex::new(Growth::new(classes.len()));
         // MIN_LIMIT has room for the smallest class, so there is a last one.
         let max_len = capacity_of(classes.len() - 1);
-        let usage = Usage {
-            state: AtomicUsize::new(HANDLES),
-            peak: AtomicUsize::new(0),
-        };
+        let usage = Usage { state: AtomicUsize::new(HANDLES), peak: AtomicUsize::new(0) };
         let table = Table::new();
-        let inner = Box::new(Inner {
-            usage,
-            classes,
-            max_len,
-            cfg,
-            table,
-            growth,
-            source,
-        });
+        let inner = Box::new(Inner { usage, classes, max_len, cfg, table, growth, source });
         let inner = NonNull::from(Box::leak(inner));
-        Arena {
-            inner,
-            _handle: Arc::new(Handle(inner)),
-        }
+        Arena { inner, _handle: Arc::new(Handle(inner)) }
     }
 
     #[inline]
@@ -330,10 +308,7 @@ impl Arena {
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
         let inner = self.inner();
         if len > inner.max_len {
-            return Err(AllocError::TooLarge {
-                asked: len,
-                limit: inner.max_len,
-            });
+            return Err(AllocError::TooLarge { asked: len, limit: inner.max_len });
         }
         let class = &inner.classes[class_of(len)];
         let chunk = match class.free.pop(&inner.table) {
@@ -382,11 +357,7 @@ impl Arena {
             };
             stats.in_use_buffers += buffers.saturating_sub(free);
             let data_capacity = class.geometry.capacity as usize;
-            stats.classes.push(ClassStats {
-                data_capacity,
-                buffers,
-                free,
-            });
+            stats.classes.push(ClassStats { data_capacity, buffers, free });
         }
         stats
     }
@@ -429,10 +400,7 @@ impl Inner {
     #[inline]
     unsafe fn leave(inner: NonNull<Inner>, weight: usize) {
         // SAFETY: the claim keeps it alive until the subtraction. Test: `every_drop_order`.
-        let before = unsafe { inner.as_ref() }
-            .usage
-            .state
-            .fetch_sub(weight, Ordering::Release);
+        let before = unsafe { inner.as_ref() }.usage.state.fetch_sub(weight, Ordering::Release);
         if before == weight {
             fence(Ordering::Acquire);
             Inner::free(inner);

@@ -136,10 +136,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new() -> Self {
-        Table {
-            segments: [const { AtomicPtr::new(null_mut()) }; SEGMENTS],
-            len: AtomicU32::new(0),
-        }
+        Table { segments: [const { AtomicPtr::new(null_mut()) }; SEGMENTS], len: AtomicU32::new(0) }
     }
 
     /// Segment of a number, and the position in it.
@@ -147,10 +144,7 @@ impl Table {
     fn locate(id: u32) -> (usize, usize) {
         let biased = id as u64 + FIRST_SEGMENT as u64;
         let top = biased.ilog2();
-        (
-            (top - FIRST_SEGMENT.ilog2()) as usize,
-            (biased - (1 << top)) as usize,
-        )
+        ((top - FIRST_SEGMENT.ilog2()) as usize, (biased - (1 << top)) as usize)
     }
 
     fn layout(segment: usize) -> Layout {
@@ -237,9 +231,7 @@ fn next_head(old: u64, top: u32) -> u64 {
 
 impl Stack {
     pub(crate) fn new() -> Self {
-        Stack {
-            head: AtomicU64::new(0),
-        }
+        Stack { head: AtomicU64::new(0) }
     }
 
     /// Takes the record that was pushed last.
@@ -278,9 +270,7 @@ impl Stack {
         loop {
             let top = head as u32;
             record.next.store(top, Ordering::Relaxed);
-            record
-                .depth
-                .store(self.depth_at(table, top) + 1, Ordering::Relaxed);
+            record.depth.store(self.depth_at(table, top) + 1, Ordering::Relaxed);
             match self.head.compare_exchange_weak(
                 head,
                 next_head(head, record.id + 1),
@@ -304,9 +294,7 @@ impl Stack {
     fn depth_at(&self, table: &Table, top: u32) -> u32 {
         match top.checked_sub(1) {
             // SAFETY: as in `pop`. Test: `free_lists_survive_threads`.
-            Some(id) => unsafe { table.get(id).as_ref() }
-                .depth
-                .load(Ordering::Relaxed),
+            Some(id) => unsafe { table.get(id).as_ref() }.depth.load(Ordering::Relaxed),
             None => 0,
         }
     }
@@ -321,23 +309,12 @@ mod tests {
 
     /// A record that is never used as a buffer: only tables and stacks look at it.
     fn record() -> Chunk {
-        let geometry = Geometry {
-            class: 0,
-            capacity: 256,
-            slots: 0,
-            slot_size: 48,
-            footprint: 384,
-        };
+        let geometry =
+            Geometry { class: 0, capacity: 256, slots: 0, slot_size: 48, footprint: 384 };
         // A footprint of live memory, so that `Chunk::new` may step over the front.
         static MEMORY: [u8; 384] = [0; 384];
         // SAFETY: the memory is long enough and lives for ever. Test: this module.
-        unsafe {
-            Chunk::new(
-                &geometry,
-                NonNull::from(&MEMORY).cast(),
-                NonNull::dangling(),
-            )
-        }
+        unsafe { Chunk::new(&geometry, NonNull::from(&MEMORY).cast(), NonNull::dangling()) }
     }
 
     fn id(chunk: NonNull<Chunk>) -> u32 {
@@ -355,10 +332,7 @@ mod tests {
                 (segment, at) = (segment + 1, 0);
             }
         }
-        assert_eq!(
-            Table::locate(u32::MAX - 64),
-            (SEGMENTS - 1, (64 << (SEGMENTS - 1)) - 1)
-        );
+        assert_eq!(Table::locate(u32::MAX - 64), (SEGMENTS - 1, (64 << (SEGMENTS - 1)) - 1));
         assert_eq!(Table::locate(u32::MAX - 63), (SEGMENTS, 0));
     }
 

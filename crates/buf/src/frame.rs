@@ -44,20 +44,14 @@ impl Addr {
             IpAddr::V4(ip) => u128::from(ip.to_ipv6_mapped()),
             IpAddr::V6(ip) => u128::from(ip),
         };
-        Addr {
-            host,
-            port: u32::from(addr.port()),
-        }
+        Addr { host, port: u32::from(addr.port()) }
     }
 
     /// The IP socket that this address names; mapped IPv4 addresses come back as IPv4.
     /// Only meaningful for addresses of IP transports. A port above 65,535 gives `None`.
     pub fn to_socket(self) -> Option<SocketAddr> {
         let port = u16::try_from(self.port).ok()?;
-        Some(SocketAddr::new(
-            Ipv6Addr::from(self.host).to_canonical(),
-            port,
-        ))
+        Some(SocketAddr::new(Ipv6Addr::from(self.host).to_canonical(), port))
     }
 }
 

@@ -99,12 +99,7 @@ impl Region {
         len: usize,
         release: Box<dyn FnOnce() + Send>,
     ) -> Self {
-        Region {
-            ptr,
-            len,
-            huge: false,
-            release: Release::Custom(Some(release)),
-        }
+        Region { ptr, len, huge: false, release: Release::Custom(Some(release)) }
     }
 
     /// Says whether the region stands on huge pages; only for statistics.
@@ -138,10 +133,7 @@ impl Region {
 
 impl fmt::Debug for Region {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Region")
-            .field("len", &self.len)
-            .field("huge", &self.huge)
-            .finish()
+        f.debug_struct("Region").field("len", &self.len).field("huge", &self.huge).finish()
     }
 }
 
@@ -184,40 +176,20 @@ impl MemorySource for Heap {
     /// Ordinary pages are committed when they are first touched, reserved huge pages at once.
     fn map(&self, bytes: usize) -> Result<Region, MapError> {
         if bytes == 0 || bytes > isize::MAX as usize - 2 * HUGE_PAGE {
-            return Err(MapError {
-                bytes,
-                cause: MapCause::BadSize,
-            });
+            return Err(MapError { bytes, cause: MapCause::BadSize });
         }
         let want_huge = self.huge == HugePages::Auto && bytes >= HUGE_PAGE;
         if want_huge
             && bytes.is_multiple_of(HUGE_PAGE)
             && let Some(ptr) = os::map_reserved_huge(bytes)
         {
-            return Ok(Region {
-                ptr,
-                len: bytes,
-                huge: true,
-                release: Release::Heap,
-            });
+            return Ok(Region { ptr, len: bytes, huge: true, release: Release::Heap });
         }
         let len = bytes.next_multiple_of(os::PAGE);
-        let mapped = if want_huge {
-            os::map_advised(len)
-        } else {
-            os::map(len)
-        };
+        let mapped = if want_huge { os::map_advised(len) } else { os::map(len) };
         match mapped {
-            Ok(ptr) => Ok(Region {
-                ptr,
-                len,
-                huge: false,
-                release: Release::Heap,
-            }),
-            Err(errno) => Err(MapError {
-                bytes,
-                cause: MapCause::Os(errno),
-            }),
+            Ok(ptr) => Ok(Region { ptr, len, huge: false, release: Release::Heap }),
+            Err(errno) => Err(MapError { bytes, cause: MapCause::Os(errno) }),
         }
     }
 
@@ -369,45 +341,24 @@ mod tests {
     fn heap_refuses_absurd_sizes() {
         for bytes in [0, isize::MAX as usize, usize::MAX, usize::MAX - HUGE_PAGE] {
             let err = Heap::default().map(bytes).unwrap_err();
-            assert_eq!(
-                err,
-                MapError {
-                    bytes,
-                    cause: MapCause::BadSize
-                }
-            );
+            assert_eq!(err, MapError { bytes, cause: MapCause::BadSize });
         }
     }
 
     #[test]
     #[cfg(not(miri))]
     fn the_systems_refusal_is_an_error() {
-        let err = Heap {
-            huge: HugePages::Never,
-        }
-        .map(1 << 50)
-        .unwrap_err();
+        let err = Heap { huge: HugePages::Never }.map(1 << 50).unwrap_err();
         assert!(matches!(err.cause, MapCause::Os(_)), "{err}");
         assert!(err.to_string().contains("1125899906842624"), "{err}");
     }
 
     #[test]
     fn huge_pages_fall_back() {
-        let mut region = Heap {
-            huge: HugePages::Auto,
-        }
-        .map(2 * HUGE_PAGE)
-        .unwrap();
+        let mut region = Heap { huge: HugePages::Auto }.map(2 * HUGE_PAGE).unwrap();
         assert_eq!(region.len(), 2 * HUGE_PAGE);
         bytes(&mut region).fill(1);
-        assert!(
-            !Heap {
-                huge: HugePages::Never
-            }
-            .map(2 * HUGE_PAGE)
-            .unwrap()
-            .is_huge()
-        );
+        assert!(!Heap { huge: HugePages::Never }.map(2 * HUGE_PAGE).unwrap().is_huge());
     }
 
     #[test]

@@ -63,12 +63,7 @@ impl MsgBuf {
     pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>, len: u32) -> Self {
         // SAFETY: a claimed record is alive. Test: `positions_are_exact` under miri.
         let data = unsafe { chunk.as_ref() }.data;
-        MsgBuf {
-            data,
-            chunk,
-            len,
-            exposed: 0,
-        }
+        MsgBuf { data, chunk, len, exposed: 0 }
     }
 
     #[inline]
@@ -110,10 +105,7 @@ impl MsgBuf {
     pub fn set_len(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
         if len > capacity {
-            return Err(CapacityError {
-                asked: len,
-                capacity,
-            });
+            return Err(CapacityError { asked: len, capacity });
         }
         self.len = len as u32;
         Ok(())
@@ -189,13 +181,7 @@ impl MsgBuf {
         self.exposed = self.exposed.max(1);
         // SAFETY: FRONT bytes precede the data and `data_len` is within it. The header is marked
         // exposed. Test: `positions_are_exact`.
-        unsafe {
-            self.seg(
-                self.data.sub(header_len),
-                header_len + data_len,
-                FRONT - header_len,
-            )
-        }
+        unsafe { self.seg(self.data.sub(header_len), header_len + data_len, FRONT - header_len) }
     }
 
     /// The last `header_len` bytes of the header room of packet `index` (E21). `None` when the
@@ -206,21 +192,11 @@ impl MsgBuf {
         if header_len > HEADER_ROOM {
             return None;
         }
-        let room = if index == 0 {
-            FRONT
-        } else {
-            self.chunk().slot_size as usize
-        };
+        let room = if index == 0 { FRONT } else { self.chunk().slot_size as usize };
         self.exposed = self.exposed.max(index + 1);
         // SAFETY: the bytes lie within the header room of `index`, marked exposed above.
         // Test: `positions_are_exact`.
-        Some(unsafe {
-            self.seg(
-                self.data.add(end).sub(header_len),
-                header_len,
-                room - header_len,
-            )
-        })
+        Some(unsafe { self.seg(self.data.add(end).sub(header_len), header_len, room - header_len) })
     }
 
     /// A piece of the data. `None` when the range is not within `0..len()`.
@@ -239,12 +215,7 @@ impl MsgBuf {
     #[inline]
     unsafe fn seg(&self, ptr: NonNull<u8>, len: usize, headroom: usize) -> TxSeg {
         self.chunk().retain();
-        TxSeg {
-            ptr,
-            chunk: self.chunk,
-            len: len as u32,
-            headroom: headroom as u32,
-        }
+        TxSeg { ptr, chunk: self.chunk, len: len as u32, headroom: headroom as u32 }
     }
 }
 
@@ -382,10 +353,7 @@ impl Drop for TxSeg {
 
 impl fmt::Debug for TxSeg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TxSeg")
-            .field("len", &self.len)
-            .field("headroom", &self.headroom)
-            .finish()
+        f.debug_struct("TxSeg").field("len", &self.len).field("headroom", &self.headroom).finish()
     }
 }
 

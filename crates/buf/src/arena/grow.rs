@@ -23,11 +23,7 @@ const SMALLEST: usize = 384;
 /// Region that the first buffer of a class needs.
 pub(super) fn region_bytes(geometry: &Geometry) -> usize {
     // From 8 MiB on the rounding is small against the buffer, and huge pages pay.
-    let page = if geometry.footprint < 4 * HUGE_PAGE {
-        PAGE
-    } else {
-        HUGE_PAGE
-    };
+    let page = if geometry.footprint < 4 * HUGE_PAGE { PAGE } else { HUGE_PAGE };
     geometry.footprint.next_multiple_of(page)
 }
 
@@ -61,13 +57,7 @@ unsafe impl Send for Growth {}
 impl Growth {
     pub(super) fn new(classes: usize) -> Self {
         let large = (0..classes).map(|_| Vec::new()).collect();
-        Growth {
-            blocks: Vec::new(),
-            rests: Vec::new(),
-            large,
-            mapped: 0,
-            huge: 0,
-        }
+        Growth { blocks: Vec::new(), rests: Vec::new(), large, mapped: 0, huge: 0 }
     }
 
     pub(super) fn mapped_bytes(&self) -> usize {
@@ -106,12 +96,7 @@ impl Growth {
     /// Takes `bytes` off a block that has that much left, or as many multiples of `unit` as the
     /// longest rest holds.
     fn take_rest(&mut self, unit: usize, bytes: usize) -> Option<(NonNull<u8>, usize)> {
-        let longest = self
-            .rests
-            .iter()
-            .enumerate()
-            .max_by_key(|(_, rest)| rest.left)?
-            .0;
+        let longest = self.rests.iter().enumerate().max_by_key(|(_, rest)| rest.left)?.0;
         let rest = &mut self.rests[longest];
         let count = rest.left.min(bytes) / unit;
         if count == 0 {
@@ -163,11 +148,7 @@ impl Inner {
     }
 
     fn exhausted(&self, asked: usize) -> AllocError {
-        AllocError::Exhausted {
-            asked,
-            in_use: self.in_use(),
-            limit: self.cfg.limit_bytes,
-        }
+        AllocError::Exhausted { asked, in_use: self.in_use(), limit: self.cfg.limit_bytes }
     }
 
     /// Cuts a slab of a small class, keeps the first buffer and puts the others on the free list.
@@ -184,9 +165,7 @@ impl Inner {
             Some(taken) => taken,
             None => {
                 self.map_block(growth, region_bytes(geometry), asked)?;
-                growth
-                    .take_rest(geometry.footprint, slab)
-                    .ok_or_else(|| self.exhausted(asked))?
+                growth.take_rest(geometry.footprint, slab).ok_or_else(|| self.exhausted(asked))?
             }
         };
         let mut first = None;
@@ -210,20 +189,13 @@ impl Inner {
     /// Maps a block, shorter than [`BLOCK`] if the limit says so, but at least `least` bytes.
     fn map_block(&self, growth: &mut Growth, least: usize, asked: usize) -> Result<(), AllocError> {
         let room = self.make_room(growth, least, asked)?;
-        let bytes = if room >= BLOCK {
-            BLOCK
-        } else {
-            room / PAGE * PAGE
-        };
+        let bytes = if room >= BLOCK { BLOCK } else { room / PAGE * PAGE };
         let region = match self.map(growth, bytes, asked) {
             // A source that is nearly empty may have a smaller piece.
             Err(AllocError::Source(_)) if bytes > least => self.map(growth, least, asked)?,
             other => other?,
         };
-        growth.rests.push(Rest {
-            start: region.as_ptr(),
-            left: region.len(),
-        });
+        growth.rests.push(Rest { start: region.as_ptr(), left: region.len() });
         growth.blocks.push(region);
         Ok(())
     }
@@ -271,9 +243,7 @@ impl Inner {
         // SAFETY: made from a box in `map_large`, and idle: just taken off the free list.
         // Test: `idle_large_buffers_make_room`.
         let large = unsafe { Box::from_raw(large.as_ptr()) };
-        self.classes[large.chunk.class as usize]
-            .buffers
-            .fetch_sub(1, Ordering::Relaxed);
+        self.classes[large.chunk.class as usize].buffers.fetch_sub(1, Ordering::Relaxed);
         growth.discharge(&large.region);
         true
     }
@@ -288,11 +258,7 @@ impl Inner {
             }
         };
         if region.len() < bytes || region.as_ptr().align_offset(REGION_ALIGN) != 0 {
-            return Err(MapError {
-                bytes,
-                cause: MapCause::Unsuitable,
-            }
-            .into());
+            return Err(MapError { bytes, cause: MapCause::Unsuitable }.into());
         }
         if region.len() > self.cfg.limit_bytes - growth.mapped {
             return Err(self.exhausted(asked));
@@ -302,7 +268,4 @@ impl Inner {
     }
 }
 
-const _: () = assert!(
-    LARGE <= BLOCK / 4,
-    "a block holds several buffers of every small class"
-);
+const _: () = assert!(LARGE <= BLOCK / 4, "a block holds several buffers of every small class");

@@ -7,15 +7,10 @@ use crate::{HugePages, MapCause, Region, TxSeg};
 
 mod model;
 
-const PLAIN: Heap = Heap {
-    huge: HugePages::Never,
-};
+const PLAIN: Heap = Heap { huge: HugePages::Never };
 
 fn small_arena(limit_bytes: usize) -> Arena {
-    let cfg = ArenaConfig {
-        limit_bytes,
-        ..ArenaConfig::default()
-    };
+    let cfg = ArenaConfig { limit_bytes, ..ArenaConfig::default() };
     Arena::new(Arc::new(PLAIN), cfg).unwrap()
 }
 
@@ -30,14 +25,9 @@ impl MemorySource for Pool {
     fn map(&self, bytes: usize) -> Result<Region, MapError> {
         let taken = self
             .left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(bytes)
-            });
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         if taken.is_err() {
-            return Err(MapError {
-                bytes,
-                cause: MapCause::Refused("the pool is empty"),
-            });
+            return Err(MapError { bytes, cause: MapCause::Refused("the pool is empty") });
         }
         let layout = Layout::from_size_align(bytes, 4096).unwrap();
         let out = Arc::clone(&self.out);
@@ -69,10 +59,7 @@ fn classes_are_dense_and_tight() {
         if class > 0 {
             let below = capacity_of(class - 1);
             assert_eq!(class_of(below + 1), class);
-            assert!(
-                capacity * 4 <= below * 5,
-                "{below} to {capacity} is more than a quarter"
-            );
+            assert!(capacity * 4 <= below * 5, "{below} to {capacity} is more than a quarter");
         }
     }
     assert_eq!(capacity_of(class_of(MAX_CAPACITY)), MAX_CAPACITY);
@@ -82,11 +69,7 @@ fn classes_are_dense_and_tight() {
 #[test]
 fn a_buffer_has_room_for_all_its_headers() {
     for data_per_packet in [64, 100, 1024, 4096, MAX_CAPACITY] {
-        let cfg = ArenaConfig {
-            data_per_packet,
-            headroom: 66,
-            ..ArenaConfig::default()
-        };
+        let cfg = ArenaConfig { data_per_packet, headroom: 66, ..ArenaConfig::default() };
         for class in 0..=class_of(MAX_CAPACITY) {
             let g = geometry(class, &cfg);
             let packets = g.slots as usize + 1;
@@ -112,10 +95,7 @@ fn buffers_cost_what_the_documentation_says() {
     assert_eq!(cost(4000), (4096, 4416, 3));
     assert_eq!(cost(64 << 10), (64 << 10, 68_736, 63));
     let large = geometry(class_of(8_000_000), &cfg);
-    assert_eq!(
-        (large.capacity, grow::region_bytes(&large)),
-        (8 << 20, 10 << 20)
-    );
+    assert_eq!((large.capacity, grow::region_bytes(&large)), (8 << 20, 10 << 20));
 }
 
 #[test]
@@ -127,26 +107,14 @@ fn settings_are_checked() {
         assert_eq!(err, ConfigError::Limit(limit_bytes));
     }
     for data_per_packet in [0, 63, MAX_CAPACITY + 1, usize::MAX] {
-        let err = ArenaConfig {
-            data_per_packet,
-            ..ok
-        }
-        .validate()
-        .unwrap_err();
+        let err = ArenaConfig { data_per_packet, ..ok }.validate().unwrap_err();
         assert_eq!(err, ConfigError::DataPerPacket(data_per_packet));
     }
     for headroom in [67, usize::MAX] {
         let bad = ArenaConfig { headroom, ..ok };
-        assert_eq!(
-            Arena::new(Arc::new(PLAIN), bad).unwrap_err(),
-            ConfigError::Headroom(headroom)
-        );
+        assert_eq!(Arena::new(Arc::new(PLAIN), bad).unwrap_err(), ConfigError::Headroom(headroom));
     }
-    let edge = ArenaConfig {
-        limit_bytes: MIN_LIMIT,
-        data_per_packet: 64,
-        headroom: 66,
-    };
+    let edge = ArenaConfig { limit_bytes: MIN_LIMIT, data_per_packet: 64, headroom: 66 };
     assert!(Arena::new(Arc::new(PLAIN), edge).unwrap().alloc(1).is_ok());
 }
 
@@ -156,17 +124,11 @@ fn absurd_lengths_are_too_large() {
         let arena = small_arena(limit_bytes);
         let limit = arena.max_len();
         for asked in [limit + 1, isize::MAX as usize, usize::MAX - 127, usize::MAX] {
-            assert_eq!(
-                arena.alloc(asked).unwrap_err(),
-                AllocError::TooLarge { asked, limit }
-            );
+            assert_eq!(arena.alloc(asked).unwrap_err(), AllocError::TooLarge { asked, limit });
         }
         assert_eq!(arena.stats().mapped_bytes, 0);
     }
-    let text = small_arena(MIN_LIMIT)
-        .alloc(usize::MAX)
-        .unwrap_err()
-        .to_string();
+    let text = small_arena(MIN_LIMIT).alloc(usize::MAX).unwrap_err().to_string();
     assert!(text.contains("raise ArenaConfig::limit_bytes"), "{text}");
 }
 
@@ -175,11 +137,7 @@ fn the_largest_buffer_can_be_had() {
     for limit_bytes in [MIN_LIMIT, MIN_LIMIT + 1, 300_000, 1 << 20, 9 << 20] {
         let arena = small_arena(limit_bytes);
         let mut buf = arena.alloc(arena.max_len()).unwrap();
-        assert!(
-            buf.len() * 2 > limit_bytes,
-            "{} of {limit_bytes}",
-            buf.len()
-        );
+        assert!(buf.len() * 2 > limit_bytes, "{} of {limit_bytes}", buf.len());
         buf[0] = 1;
         *buf.last_mut().unwrap() = 1;
         assert!(arena.stats().mapped_bytes <= limit_bytes);
@@ -197,19 +155,9 @@ fn exhaustion_is_an_error_and_passes() {
         }
     };
     let in_use = arena.stats().in_use_bytes;
-    assert_eq!(
-        err,
-        AllocError::Exhausted {
-            asked: 4000,
-            in_use,
-            limit: 1 << 20
-        }
-    );
+    assert_eq!(err, AllocError::Exhausted { asked: 4000, in_use, limit: 1 << 20 });
     assert!(err.to_string().contains("drop buffers"), "{err}");
-    assert!(
-        in_use > (1 << 20) * 9 / 10,
-        "only {in_use} bytes were usable"
-    );
+    assert!(in_use > (1 << 20) * 9 / 10, "only {in_use} bytes were usable");
     assert!(arena.alloc(1).is_err() || arena.stats().mapped_bytes <= 1 << 20);
     held.pop();
     let again = arena.alloc(4096).unwrap();
@@ -226,10 +174,7 @@ fn a_freed_buffer_is_the_next_one() {
     let address = |buf: &MsgBuf| buf.as_ptr() as usize;
     let (a, b) = (arena.alloc(1000).unwrap(), arena.alloc(1000).unwrap());
     let (at_a, at_b) = (address(&a), address(&b));
-    assert!(
-        at_b > at_a,
-        "fresh buffers come in the order of their addresses"
-    );
+    assert!(at_b > at_a, "fresh buffers come in the order of their addresses");
     drop(a);
     assert_eq!(address(&arena.alloc(900).unwrap()), at_a);
     drop(b);
@@ -245,35 +190,18 @@ fn large_buffers_are_reused() {
     let seg = buf.data_seg(10..20).unwrap();
     drop(buf);
     assert_eq!(*seg, [7; 10]);
-    assert_ne!(
-        arena.alloc(1_000_000).unwrap().as_ptr() as usize,
-        at,
-        "still referenced"
-    );
+    assert_ne!(arena.alloc(1_000_000).unwrap().as_ptr() as usize, at, "still referenced");
     drop(seg);
     assert_eq!(arena.alloc(1_000_000).unwrap().as_ptr() as usize, at);
     let class = arena.stats().classes[0];
-    assert_eq!(
-        class,
-        ClassStats {
-            data_capacity: 1 << 20,
-            buffers: 2,
-            free: 2
-        }
-    );
+    assert_eq!(class, ClassStats { data_capacity: 1 << 20, buffers: 2, free: 2 });
 }
 
 #[test]
 fn idle_large_buffers_make_room() {
     let out = Arc::new(AtomicUsize::new(0));
-    let pool = Pool {
-        left: AtomicUsize::new(usize::MAX),
-        out: Arc::clone(&out),
-    };
-    let cfg = ArenaConfig {
-        limit_bytes: 4_100_000,
-        ..ArenaConfig::default()
-    };
+    let pool = Pool { left: AtomicUsize::new(usize::MAX), out: Arc::clone(&out) };
+    let cfg = ArenaConfig { limit_bytes: 4_100_000, ..ArenaConfig::default() };
     let arena = Arena::new(Arc::new(pool), cfg).unwrap();
     let held = arena.alloc(1 << 20).unwrap();
     drop((arena.alloc(1 << 20).unwrap(), arena.alloc(300_000).unwrap()));
@@ -287,27 +215,19 @@ fn idle_large_buffers_make_room() {
     assert!(stats.mapped_bytes <= 4_100_000);
     assert_eq!(stats.in_use_buffers, 2);
     let err = arena.alloc(3 << 20).unwrap_err();
-    assert!(
-        matches!(err, AllocError::Exhausted { asked, .. } if asked == 3 << 20),
-        "{err}"
-    );
+    assert!(matches!(err, AllocError::Exhausted { asked, .. } if asked == 3 << 20), "{err}");
     drop((held, arena, _small));
     assert_eq!(out.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn a_source_that_runs_dry_is_an_error() {
-    let pool = Pool {
-        left: AtomicUsize::new(100_000),
-        out: Arc::default(),
-    };
+    let pool = Pool { left: AtomicUsize::new(100_000), out: Arc::default() };
     let arena = Arena::new(Arc::new(pool), ArenaConfig::default()).unwrap();
     // A block cannot be had, but a piece for one buffer can.
     let first = arena.alloc(50_000).unwrap();
     let err = arena.alloc(50_000).unwrap_err();
-    let AllocError::Source(MapError { cause, .. }) = err else {
-        panic!("{err}")
-    };
+    let AllocError::Source(MapError { cause, .. }) = err else { panic!("{err}") };
     assert_eq!(cause, MapCause::Refused("the pool is empty"));
     drop(first);
     assert!(arena.alloc(50_000).is_ok());
@@ -327,13 +247,7 @@ fn unsuitable_regions_are_refused() {
             let skip = self.skip;
             let len = if self.len == 0 { bytes } else { self.len };
             // SAFETY: within `whole`, which lives until the release. Test: this one.
-            unsafe {
-                Ok(Region::from_raw(
-                    whole.as_ptr().add(skip),
-                    len,
-                    Box::new(|| drop(whole)),
-                ))
-            }
+            unsafe { Ok(Region::from_raw(whole.as_ptr().add(skip), len, Box::new(|| drop(whole)))) }
         }
 
         fn name(&self) -> &'static str {
@@ -349,10 +263,7 @@ fn unsuitable_regions_are_refused() {
         for asked in [1000, 1 << 20] {
             match arena.alloc(asked) {
                 Ok(_) => assert!(good),
-                Err(AllocError::Source(MapError {
-                    cause: MapCause::Unsuitable,
-                    ..
-                })) => {
+                Err(AllocError::Source(MapError { cause: MapCause::Unsuitable, .. })) => {
                     assert!(!good);
                     assert_eq!(arena.stats().mapped_bytes, 0);
                 }
@@ -370,34 +281,16 @@ fn every_drop_order() {
         Seg(TxSeg),
     }
     for len in [100, 300_000] {
-        for order in [
-            [0, 1, 2],
-            [0, 2, 1],
-            [1, 0, 2],
-            [1, 2, 0],
-            [2, 0, 1],
-            [2, 1, 0],
-        ] {
+        for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let out = Arc::new(AtomicUsize::new(0));
-            let pool = Pool {
-                left: AtomicUsize::new(8 << 20),
-                out: Arc::clone(&out),
-            };
+            let pool = Pool { left: AtomicUsize::new(8 << 20), out: Arc::clone(&out) };
             let arena = Arena::new(Arc::new(pool), ArenaConfig::default()).unwrap();
             let mut buf = arena.alloc(len).unwrap();
             buf.fill(5);
             let seg = buf.first_seg(0, 10);
-            let mut parts = [
-                Some(Part::Arena(arena)),
-                Some(Part::Buf(buf)),
-                Some(Part::Seg(seg)),
-            ];
+            let mut parts = [Some(Part::Arena(arena)), Some(Part::Buf(buf)), Some(Part::Seg(seg))];
             for (dropped, part) in order.into_iter().enumerate() {
-                assert_eq!(
-                    out.load(Ordering::Relaxed),
-                    1,
-                    "gone after {dropped} of {order:?}"
-                );
+                assert_eq!(out.load(Ordering::Relaxed), 1, "gone after {dropped} of {order:?}");
                 drop(parts[part].take());
                 if let Some(Part::Seg(seg)) = &parts[2] {
                     assert_eq!(**seg, [5; 10]);
@@ -442,22 +335,14 @@ fn buffers_come_back_from_other_threads() {
     });
     let stats = arena.stats();
     assert_eq!((stats.in_use_bytes, stats.in_use_buffers), (0, 0));
-    assert!(
-        stats
-            .classes
-            .iter()
-            .all(|class| class.free == class.buffers)
-    );
+    assert!(stats.classes.iter().all(|class| class.free == class.buffers));
     assert!(stats.peak_in_use_bytes > 0 && stats.mapped_bytes <= 4 << 20);
 }
 
 #[test]
 fn statistics_add_up() {
     let arena = small_arena(16 << 20);
-    let empty = ArenaStats {
-        limit_bytes: 16 << 20,
-        ..ArenaStats::default()
-    };
+    let empty = ArenaStats { limit_bytes: 16 << 20, ..ArenaStats::default() };
     assert_eq!(arena.stats(), empty);
     let bufs = [arena.alloc(0), arena.alloc(2000), arena.alloc(1 << 20)].map(Result::unwrap);
     let stats = arena.stats();
@@ -467,18 +352,9 @@ fn statistics_add_up() {
     assert_eq!(stats.in_use_buffers, 3);
     assert_eq!(stats.mapped_bytes, (2 << 20) + (1 << 20) + 49152 + 4096);
     assert_eq!(stats.huge_bytes, 0);
-    let capacities: Vec<_> = stats
-        .classes
-        .iter()
-        .map(|class| class.data_capacity)
-        .collect();
+    let capacities: Vec<_> = stats.classes.iter().map(|class| class.data_capacity).collect();
     assert_eq!(capacities, [256, 2048, 1 << 20]);
-    assert!(
-        stats
-            .classes
-            .iter()
-            .all(|class| class.buffers - class.free == 1)
-    );
+    assert!(stats.classes.iter().all(|class| class.buffers - class.free == 1));
     drop(bufs);
     assert_eq!(arena.stats().peak_in_use_bytes, expected);
     assert_eq!(arena.stats().in_use_bytes, 0);

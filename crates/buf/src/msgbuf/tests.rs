@@ -3,18 +3,8 @@ use std::sync::Arc;
 use crate::{Arena, ArenaConfig, CapacityError, HEADER_ROOM, Heap, HugePages, MsgBuf, TxSeg};
 
 fn arena(data_per_packet: usize, headroom: usize) -> Arena {
-    let cfg = ArenaConfig {
-        limit_bytes: 1 << 20,
-        data_per_packet,
-        headroom,
-    };
-    Arena::new(
-        Arc::new(Heap {
-            huge: HugePages::Never,
-        }),
-        cfg,
-    )
-    .unwrap()
+    let cfg = ArenaConfig { limit_bytes: 1 << 20, data_per_packet, headroom };
+    Arena::new(Arc::new(Heap { huge: HugePages::Never }), cfg).unwrap()
 }
 
 /// Distance of `ptr` from the first data byte.
@@ -33,19 +23,11 @@ fn positions_are_exact() {
 
         // 384 bytes of capacity are four packets: header 0 before the data, 1 to 3 behind it.
         for index in 0..4 {
-            let end = if index == 0 {
-                0
-            } else {
-                384 + index as isize * slot
-            };
+            let end = if index == 0 { 0 } else { 384 + index as isize * slot };
             let header = buf.header_mut(index).unwrap();
             header.fill(index as u8 + 1);
             let at = header.as_ptr();
-            assert_eq!(
-                offset(&buf, at),
-                end - HEADER_ROOM as isize,
-                "header {index}"
-            );
+            assert_eq!(offset(&buf, at), end - HEADER_ROOM as isize, "header {index}");
         }
         assert!(buf.header_mut(4).is_none() && buf.header_mut(u32::MAX).is_none());
         buf.fill(0xd0);
@@ -63,10 +45,7 @@ fn positions_are_exact() {
         assert_eq!(seg[..32], [1; 32]);
         assert_eq!(seg[32..], [0xd0; 100]);
         let seg = buf.data_seg(100..200).unwrap();
-        assert_eq!(
-            (offset(&buf, seg.as_ptr()), seg.len(), seg.headroom()),
-            (100, 100, 0)
-        );
+        assert_eq!((offset(&buf, seg.as_ptr()), seg.len(), seg.headroom()), (100, 100, 0));
     }
 }
 
@@ -88,10 +67,7 @@ fn a_transport_may_write_the_headroom() {
         }
     }
     for index in 0..3 {
-        assert_eq!(
-            *buf.header_seg(index, HEADER_ROOM).unwrap(),
-            [0xaa; HEADER_ROOM]
-        );
+        assert_eq!(*buf.header_seg(index, HEADER_ROOM).unwrap(), [0xaa; HEADER_ROOM]);
     }
     assert_eq!(*buf, [0xd0; 300]);
 }
@@ -130,13 +106,7 @@ fn lengths_move_within_the_capacity() {
     buf.set_len(320).unwrap();
     assert_eq!(buf.get_mut().unwrap().len(), 320);
     let refused = buf.set_len(321).unwrap_err();
-    assert_eq!(
-        refused,
-        CapacityError {
-            asked: 321,
-            capacity: 320
-        }
-    );
+    assert_eq!(refused, CapacityError { asked: 321, capacity: 320 });
     assert!(refused.to_string().contains("321") && refused.to_string().contains("320"));
     assert_eq!(buf.set_len(usize::MAX).unwrap_err().asked, usize::MAX);
     assert_eq!(buf.len(), 320);
@@ -204,10 +174,7 @@ fn exposure_is_forgotten_only_when_nothing_is_sent() {
 fn debug_output_is_short() {
     let mut buf = arena(100, 0).alloc(3).unwrap();
     let seg = buf.first_seg(16, 3);
-    assert_eq!(
-        format!("{buf:?}"),
-        "MsgBuf { len: 3, capacity: 256, shared: true }"
-    );
+    assert_eq!(format!("{buf:?}"), "MsgBuf { len: 3, capacity: 256, shared: true }");
     assert_eq!(format!("{seg:?}"), "TxSeg { len: 19, headroom: 112 }");
 }
 

@@ -8,48 +8,17 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Alloc {
-        len: usize,
-    },
-    Drop {
-        pick: usize,
-    },
-    Truncate {
-        pick: usize,
-        len: usize,
-    },
-    SetLen {
-        pick: usize,
-        len: usize,
-    },
-    Write {
-        pick: usize,
-    },
-    WriteHeader {
-        pick: usize,
-        index: u32,
-    },
-    First {
-        pick: usize,
-        header: usize,
-        data: usize,
-    },
-    Header {
-        pick: usize,
-        index: u32,
-        len: usize,
-    },
-    Data {
-        pick: usize,
-        start: usize,
-        len: usize,
-    },
-    CloneSeg {
-        pick: usize,
-    },
-    DropSeg {
-        pick: usize,
-    },
+    Alloc { len: usize },
+    Drop { pick: usize },
+    Truncate { pick: usize, len: usize },
+    SetLen { pick: usize, len: usize },
+    Write { pick: usize },
+    WriteHeader { pick: usize, index: u32 },
+    First { pick: usize, header: usize, data: usize },
+    Header { pick: usize, index: u32, len: usize },
+    Data { pick: usize, start: usize, len: usize },
+    CloneSeg { pick: usize },
+    DropSeg { pick: usize },
 }
 
 fn len() -> impl Strategy<Value = usize> {
@@ -116,18 +85,8 @@ impl Model {
             Op::Alloc { len } => self.alloc(len),
             Op::CloneSeg { pick } => {
                 if let Some(i) = Self::pick(&self.segs, pick) {
-                    let Sent {
-                        of,
-                        ref seg,
-                        ref bytes,
-                        header,
-                    } = self.segs[i];
-                    let copy = Sent {
-                        of,
-                        seg: seg.clone(),
-                        bytes: bytes.clone(),
-                        header,
-                    };
+                    let Sent { of, ref seg, ref bytes, header } = self.segs[i];
+                    let copy = Sent { of, seg: seg.clone(), bytes: bytes.clone(), header };
                     self.segs.push(copy);
                 }
             }
@@ -168,20 +127,12 @@ impl Model {
                     assert!(end <= s || e <= start, "buffers overlap");
                 }
                 buf.fill(stamp);
-                let live = Live {
-                    id: self.next,
-                    buf,
-                    data: vec![stamp; len],
-                    headers: BTreeMap::new(),
-                };
+                let live =
+                    Live { id: self.next, buf, data: vec![stamp; len], headers: BTreeMap::new() };
                 self.held.insert(self.next, (start, end));
                 self.bufs.push(live);
             }
-            Err(AllocError::Exhausted {
-                asked,
-                in_use,
-                limit,
-            }) => {
+            Err(AllocError::Exhausted { asked, in_use, limit }) => {
                 assert_eq!((asked, limit), (len, self.arena.config().limit_bytes));
                 assert_eq!(in_use, self.held_bytes());
             }
@@ -198,11 +149,7 @@ impl Model {
         let live = &mut self.bufs[i];
         let of = live.id;
         let shared = self.segs.iter().any(|seg| seg.of == of);
-        let sent_header = |index| {
-            self.segs
-                .iter()
-                .any(|s| s.of == of && s.header == Some(index))
-        };
+        let sent_header = |index| self.segs.iter().any(|s| s.of == of && s.header == Some(index));
         let mut made = None;
         match op {
             Op::Drop { .. } => drop(self.bufs.swap_remove(i)),
@@ -232,22 +179,13 @@ impl Model {
             }
             Op::WriteHeader { index, .. } => match live.buf.header_mut(index) {
                 Some(header) => {
-                    assert!(
-                        !sent_header(index),
-                        "a header was given out while it is sent"
-                    );
+                    assert!(!sent_header(index), "a header was given out while it is sent");
                     header.fill(stamp);
                     live.headers.insert(index, [stamp; HEADER_ROOM]);
                 }
                 None => {
-                    let packets = live
-                        .buf
-                        .capacity()
-                        .div_ceil(self.arena.config().data_per_packet);
-                    assert!(
-                        shared || index as usize >= packets,
-                        "header {index} was refused"
-                    );
+                    let packets = live.buf.capacity().div_ceil(self.arena.config().data_per_packet);
+                    assert!(shared || index as usize >= packets, "header {index} was refused");
                 }
             },
             Op::First { header, data, .. } => {
@@ -281,12 +219,7 @@ impl Model {
         }
         if let Some((seg, header)) = made {
             let bytes = seg.to_vec();
-            self.segs.push(Sent {
-                of,
-                seg,
-                bytes,
-                header,
-            });
+            self.segs.push(Sent { of, seg, bytes, header });
         }
     }
 
@@ -295,11 +228,7 @@ impl Model {
             assert_eq!(*live.buf, live.data[..], "data of a live buffer changed");
         }
         for sent in &self.segs {
-            assert_eq!(
-                *sent.seg,
-                sent.bytes[..],
-                "bytes changed while they are sent"
-            );
+            assert_eq!(*sent.seg, sent.bytes[..], "bytes changed while they are sent");
         }
         let stats = self.arena.stats();
         assert_eq!(stats.in_use_bytes, self.held_bytes());
