@@ -477,9 +477,32 @@ impl<C> Endpoint<C> {
         self.release_peer(peer)
     }
 
+    /// Says which control connection a session that is still connecting uses.
+    pub fn bind_control(&mut self, session: SessionId, control: u64) {
+        if self.session_state(session) == SessionState::Connecting
+            && let Some(s) = self.client_session_at(session.index)
+        {
+            let peer = s.peer;
+            if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+                p.control = control;
+            }
+        }
+    }
+
     /// A control connection is gone: every session over it has failed. Paths that are no longer
     /// needed go to `paths`.
     pub fn peer_lost(&mut self, control: u64, paths: &mut Vec<PathId>) {
+        self.fail_peers(|p| p.control == control, paths);
+    }
+
+    /// Another endpoint is gone: every session with it has failed. Paths that are no longer
+    /// needed go to `paths`.
+    pub fn endpoint_lost(&mut self, endpoint_id: u64, paths: &mut Vec<PathId>) {
+        let is_it = |p: &Peer| p.state == PeerState::Live && p.endpoint_id == endpoint_id;
+        self.fail_peers(is_it, paths);
+    }
+
+    fn fail_peers(&mut self, is_it: impl Fn(&Peer) -> bool, paths: &mut Vec<PathId>) {
         for index in 0..self.sessions.len() as u32 {
             let peer = match &self.sessions[index as usize] {
                 Session::Client(s) => s.peer,
@@ -487,7 +510,7 @@ impl<C> Endpoint<C> {
                 Session::Vacant { .. } => continue,
             };
             let over = self.peers.get(peer as usize).and_then(Option::as_ref);
-            if over.is_none_or(|p| p.control != control) {
+            if !over.is_some_and(&is_it) {
                 continue;
             }
             if let Some(s) = self.client_session_at(index) {
