@@ -462,6 +462,11 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// Whether there is a session of this number, in any state.
+    pub fn is_session(&self, index: u32) -> bool {
+        !matches!(self.sessions.get(index as usize), None | Some(Session::Vacant { .. }))
+    }
+
     /// A session's figures; `None` once it has ended.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         let (peer, mut out) = match self.sessions.get(session.index as usize)? {

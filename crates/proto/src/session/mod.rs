@@ -30,6 +30,13 @@ pub struct SessionId {
     pub(crate) generation: u32,
 }
 
+impl SessionId {
+    /// The session's number at this endpoint; another session may have it later.
+    pub fn index(self) -> u32 {
+        self.index
+    }
+}
+
 /// Where a session stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SessionState {
