@@ -40,6 +40,7 @@ fn echo(mut t: UdpTransport, client: courser_buf::Addr, stop: &AtomicBool) {
         let mut out = RxBurst::new();
         t.rx_burst(&mut out);
         burst.extend(out.iter().map(|_| frame(&buf, path)));
+        drop(out);
         t.tx_burst(&mut burst);
     }
 }

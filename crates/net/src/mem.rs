@@ -1,0 +1,399 @@
+//! Transport in memory: endpoints of one process, in one thread or in several.
+//!
+//! For tests, for counting instructions and for programs that talk to themselves. Frames are
+//! copied once into the receiver's queue, as a network would. A full queue drops and counts.
+//! Within one thread the same calls give the same result, always. No lock is taken between
+//! `path_open` and `path_close`, unless a destination appears or goes.
+//!
+//! # Invariants
+//! 1. An inbox owns `depth + RX_BURST` buffers: in its free list, in its queue, in the hands of a
+//!    sender, or lent by its receiver. None is ever made later.
+//! 2. Who pushes to the queue looks at `armed` afterwards; who sleeps sets `armed` and looks at
+//!    the queue afterwards; with a fence between, one of them sees the other.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use courser_buf::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst};
+use crossbeam_queue::ArrayQueue;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{Caps, Path, PathError, Transport, TransportStats};
+
+/// The scheme of addresses in memory.
+pub(crate) const SCHEME: &str = "mem";
+/// Largest depth and frame that can be set; together they bound an endpoint's memory to 4 GiB.
+const MAX_DEPTH: usize = 65_536;
+const MAX_FRAME: usize = 65_536;
+
+/// Settings of an endpoint.
+#[derive(Clone, Copy, Debug)]
+pub struct MemConfig {
+    /// Number of the node it stands for, [`Addr::host`]. Default: 1.
+    pub host: u128,
+    /// Number of the endpoint on the node, [`Addr::port`]; 0 (default): the next free one.
+    pub port: u32,
+    /// Largest frame in bytes, 1 to 65,536. Default: 1472, as over Ethernet.
+    pub max_frame: usize,
+    /// Frames that its queue holds before it drops, 1 to 65,536. Memory: up to `max_frame` bytes
+    /// each, taken when first used. Default: 1024.
+    pub depth: usize,
+}
+
+impl Default for MemConfig {
+    fn default() -> Self {
+        MemConfig { host: 1, port: 0, max_frame: 1472, depth: 1024 }
+    }
+}
+
+/// Why an endpoint in memory could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemError {
+    /// Another endpoint has the address.
+    #[error("port {0} of node {1} is in use; choose another, or 0 for any")]
+    InUse(u32, u128),
+    /// A setting is out of range.
+    #[error("{0} is {1}; it must be from 1 to {2}")]
+    Range(&'static str, usize, usize),
+    /// The system gave no descriptor for waiting.
+    #[error("no event descriptor: {0}; `ulimit -n` raises the limit of open files")]
+    EventFd(#[source] io::Error),
+}
+
+/// A frame in a queue.
+struct Packet {
+    src: Addr,
+    data: Vec<u8>,
+}
+
+/// The receiving side of an endpoint, shared by all who send to it.
+struct Inbox {
+    queue: ArrayQueue<Packet>,
+    free: ArrayQueue<Vec<u8>>,
+    max_frame: usize,
+    /// The receiver wants `event` to be written for the next frame.
+    armed: AtomicBool,
+    /// Its endpoint is gone.
+    closed: AtomicBool,
+    overflow: AtomicU64,
+    event: OwnedFd,
+}
+
+impl Inbox {
+    fn new(cfg: &MemConfig) -> Result<Self, MemError> {
+        let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|e| MemError::EventFd(e.into()))?;
+        let buffers = cfg.depth + RX_BURST;
+        let free = ArrayQueue::new(buffers);
+        for _ in 0..buffers {
+            // Cannot be full: it has just this capacity.
+            let _ = free.push(Vec::new());
+        }
+        Ok(Inbox {
+            queue: ArrayQueue::new(cfg.depth),
+            free,
+            max_frame: cfg.max_frame,
+            armed: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            overflow: AtomicU64::new(0),
+            event,
+        })
+    }
+
+    fn give_back(&self, buffer: Vec<u8>) {
+        // Cannot be full (invariant 1); a buffer too many would only be freed.
+        let _ = self.free.push(buffer);
+    }
+
+    fn signal(&self) {
+        // Fails only when the count is at its limit, and then the descriptor is readable.
+        let _ = rustix::io::write(&self.event, &1u64.to_ne_bytes());
+    }
+
+    /// Wakes the receiver if it sleeps; after pushing.
+    fn wake(&self) {
+        fence(Ordering::SeqCst);
+        if self.armed.load(Ordering::Relaxed) && self.armed.swap(false, Ordering::AcqRel) {
+            self.signal();
+        }
+    }
+
+    /// Asks for a signal; true when frames came meanwhile.
+    fn arm(&self) -> bool {
+        let mut count = [0u8; 8];
+        // Empty is the usual case: EAGAIN.
+        let _ = rustix::io::read(&self.event, &mut count);
+        self.armed.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        !self.queue.is_empty()
+    }
+}
+
+#[derive(Default)]
+struct Nodes {
+    inboxes: BTreeMap<Addr, Arc<Inbox>>,
+}
+
+struct Hub {
+    nodes: Mutex<Nodes>,
+    /// Rises whenever an endpoint appears, so that paths look again.
+    generation: AtomicU64,
+}
+
+impl Hub {
+    fn nodes(&self) -> MutexGuard<'_, Nodes> {
+        // The map is whole at every point where a holder could panic.
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A network in memory: the endpoints made by it reach each other and nobody else.
+#[derive(Clone)]
+pub struct MemNetwork(Arc<Hub>);
+
+impl Default for MemNetwork {
+    fn default() -> Self {
+        MemNetwork::new()
+    }
+}
+
+impl MemNetwork {
+    /// A network without endpoints.
+    pub fn new() -> Self {
+        MemNetwork(Arc::new(Hub { nodes: Mutex::default(), generation: AtomicU64::new(0) }))
+    }
+
+    /// Makes an endpoint. It goes when it is dropped; its address may then be taken again, and
+    /// those who had opened a path to it reach whoever takes it, as with UDP.
+    ///
+    /// # Errors
+    /// [`MemError`]: the address is taken, or a setting out of range.
+    pub fn endpoint(&self, cfg: MemConfig) -> Result<MemTransport, MemError> {
+        for (what, value, max) in
+            [("depth", cfg.depth, MAX_DEPTH), ("max_frame", cfg.max_frame, MAX_FRAME)]
+        {
+            if value == 0 || value > max {
+                return Err(MemError::Range(what, value, max));
+            }
+        }
+        let inbox = Arc::new(Inbox::new(&cfg)?);
+        let mut nodes = self.0.nodes();
+        let in_use = |port| nodes.inboxes.contains_key(&Addr { host: cfg.host, port });
+        let port = match cfg.port {
+            0 => (1..=u32::MAX).find(|&p| !in_use(p)).unwrap_or(0),
+            port => port,
+        };
+        let local = Addr { host: cfg.host, port };
+        if port == 0 || in_use(port) {
+            return Err(MemError::InUse(port, cfg.host));
+        }
+        nodes.inboxes.insert(local, inbox.clone());
+        drop(nodes);
+        self.0.generation.fetch_add(1, Ordering::Release);
+        Ok(MemTransport::new(self.0.clone(), inbox, local, &cfg))
+    }
+}
+
+/// A destination; its inbox while there is one.
+struct Destination {
+    addr: Addr,
+    inbox: Option<Arc<Inbox>>,
+    /// The network's generation when it was last looked for.
+    generation: u64,
+}
+
+/// An endpoint of a [`MemNetwork`].
+pub struct MemTransport {
+    hub: Arc<Hub>,
+    inbox: Arc<Inbox>,
+    local: Addr,
+    caps: Caps,
+    paths: Vec<Option<Destination>>,
+    free: Vec<u32>,
+    lent: Vec<Packet>,
+    /// Somebody polls the descriptor without our knowing.
+    polled: AtomicBool,
+    stats: TransportStats,
+}
+
+/// Most destinations of an endpoint.
+const MAX_PATHS: usize = 65_536;
+
+impl MemTransport {
+    fn new(hub: Arc<Hub>, inbox: Arc<Inbox>, local: Addr, cfg: &MemConfig) -> Self {
+        MemTransport {
+            hub,
+            inbox,
+            local,
+            caps: Caps {
+                scheme: SCHEME,
+                max_frame: cfg.max_frame,
+                headroom: 0,
+                tailroom: 0,
+                gather: TX_GATHER,
+                train_frames: 1,
+                train_bytes: cfg.max_frame,
+                rx_queue_frames: cfg.depth,
+                holds_frames: false,
+            },
+            paths: Vec::new(),
+            free: Vec::new(),
+            lent: Vec::with_capacity(RX_BURST),
+            polled: AtomicBool::new(false),
+            stats: TransportStats::default(),
+        }
+    }
+}
+
+impl Destination {
+    /// The inbox, looked for again when it has gone or others have come.
+    fn find(&mut self, hub: &Hub) -> Option<&Arc<Inbox>> {
+        let live = self.inbox.as_ref().is_some_and(|i| !i.closed.load(Ordering::Relaxed));
+        if !live {
+            self.inbox = None;
+            let generation = hub.generation.load(Ordering::Acquire);
+            if generation != self.generation {
+                self.generation = generation;
+                self.inbox = hub.nodes().inboxes.get(&self.addr).cloned();
+            }
+        }
+        self.inbox.as_ref()
+    }
+}
+
+impl Transport for MemTransport {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.local
+    }
+
+    fn path_open(&mut self, remote: Addr, _local: Option<Addr>) -> Result<Path, PathError> {
+        if remote.port == 0 {
+            return Err(PathError::Unsupported(remote, SCHEME, self.local));
+        }
+        if self.free.is_empty() && self.paths.len() >= MAX_PATHS {
+            return Err(PathError::TooMany(MAX_PATHS));
+        }
+        let mut destination = Destination { addr: remote, inbox: None, generation: u64::MAX };
+        let max_frame = destination.find(&self.hub).map_or(self.caps.max_frame, |i| i.max_frame);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.paths.push(None);
+            self.paths.len() as u32 - 1
+        });
+        self.paths[index as usize] = Some(destination);
+        Ok(Path { id: PathId(index), max_frame: max_frame.min(self.caps.max_frame) })
+    }
+
+    fn path_close(&mut self, path: PathId) {
+        if self.paths.get_mut(path.0 as usize).and_then(Option::take).is_some() {
+            self.free.push(path.0);
+        }
+    }
+
+    fn tx_burst(&mut self, burst: &mut TxBurst) {
+        if burst.is_empty() {
+            return;
+        }
+        self.stats.tx_calls += 1;
+        while let Some(front) = burst.front() {
+            let path = front.path;
+            let destination = self.paths.get_mut(path.0 as usize).and_then(Option::as_mut);
+            let Some(inbox) = destination.and_then(|d| d.find(&self.hub)) else {
+                burst.pop_front();
+                self.stats.tx_dropped += 1;
+                continue;
+            };
+            while burst.front().is_some_and(|f| f.path == path) {
+                let Some(frame) = burst.pop_front() else { break };
+                if frame.len as usize > self.caps.max_frame.min(inbox.max_frame) {
+                    self.stats.tx_dropped += 1;
+                    continue;
+                }
+                self.stats.tx_frames += 1;
+                self.stats.tx_bytes += u64::from(frame.len);
+                let Some(mut data) = inbox.free.pop() else {
+                    inbox.overflow.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                data.clear();
+                frame.copy_to(&mut data);
+                if let Err(packet) = inbox.queue.push(Packet { src: self.local, data }) {
+                    inbox.overflow.fetch_add(1, Ordering::Relaxed);
+                    inbox.give_back(packet.data);
+                }
+            }
+            inbox.wake();
+        }
+    }
+
+    fn tx_reclaim(&mut self) -> usize {
+        0
+    }
+
+    fn tx_flush(&mut self) {}
+
+    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        for packet in self.lent.drain(..) {
+            self.inbox.give_back(packet.data);
+        }
+        let room = out.remaining_capacity();
+        // `polled` makes the descriptor readable for those who poll it behind our back.
+        if room > 0 && self.polled.load(Ordering::Relaxed) && self.inbox.queue.is_empty() {
+            self.inbox.arm();
+        }
+        while self.lent.len() < room {
+            let Some(packet) = self.inbox.queue.pop() else { break };
+            self.lent.push(packet);
+        }
+        self.stats.rx_calls += u64::from(!self.lent.is_empty());
+        for packet in &self.lent {
+            self.stats.rx_frames += 1;
+            self.stats.rx_bytes += packet.data.len() as u64;
+            // Nothing marks frames on the way: they come as they were sent.
+            out.push(RxFrame { src: packet.src, data: &packet.data, ecn: Ecn::Ect0 });
+        }
+    }
+
+    /// Asking for it makes every first frame after an empty burst cost a system call.
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.polled.store(true, Ordering::Relaxed);
+        self.inbox.armed.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if !self.inbox.queue.is_empty() {
+            self.inbox.signal();
+        }
+        Some(self.inbox.event.as_fd())
+    }
+
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        if !self.inbox.queue.is_empty() || self.inbox.arm() {
+            return Ok(());
+        }
+        let result = crate::poll::wait(self.inbox.event.as_fd(), wake, timeout_ns);
+        if !self.polled.load(Ordering::Relaxed) {
+            self.inbox.armed.store(false, Ordering::Relaxed);
+        }
+        result
+    }
+
+    fn stats(&self) -> TransportStats {
+        TransportStats { rx_overflow: self.inbox.overflow.load(Ordering::Relaxed), ..self.stats }
+    }
+}
+
+impl Drop for MemTransport {
+    fn drop(&mut self) {
+        self.hub.nodes().inboxes.remove(&self.local);
+        self.inbox.closed.store(true, Ordering::Relaxed);
+    }
+}
