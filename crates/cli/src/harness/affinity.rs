@@ -32,6 +32,9 @@ pub(crate) struct Cores {
     pub(crate) client: usize,
     /// Core of the server; the client's when there is only one.
     pub(crate) server: usize,
+    /// Number of cores the choice was made from. Kept, because a pinned thread and its
+    /// children no longer see more than one.
+    pub(crate) usable: usize,
     /// What a reader of the results must know about this choice, if anything.
     pub(crate) warning: Option<String>,
 }
@@ -67,7 +70,7 @@ pub(crate) fn pin_current_thread(cpu: usize) -> Result<(), AffinityError> {
     sched_setaffinity(None, &set).map_err(pin)
 }
 
-/// Chooses a core for each side: the client on the last usable core, the server on the
+/// Chooses a core for each side; to be called before any thread is pinned: the client on the last usable core, the server on the
 /// first, which also takes the machine's interrupts; on different physical cores where
 /// the topology is known and allows it.
 ///
@@ -96,13 +99,14 @@ fn choose_from(
     if first == client {
         let warning = "only one core is usable: client and server take turns on it, \
                        results show scheduling more than the transport";
-        return Ok(Cores { client, server: client, warning: Some(warning.to_owned()) });
+        return Ok(Cores { client, server: client, usable: 1, warning: Some(warning.to_owned()) });
     }
     let shared = siblings(client);
     let apart = usable.iter().copied().find(|&cpu| cpu != client && !shared.contains(&cpu));
     Ok(Cores {
         client,
         server: apart.unwrap_or(first),
+        usable: usable.len(),
         warning: apart.is_none().then(|| {
             "client and server run on two threads of one physical core: \
              they share its execution units"

@@ -1,16 +1,19 @@
-//! Shows the harness at work on two trivial workloads. Takes seconds, so it is run by
-//! hand: `cargo test -p courser-cli --release -- --ignored --nocapture demo`.
+//! Shows the harness at work. Takes seconds, so it is run by hand:
+//! `cargo test -p courser-cli -- --ignored --nocapture demo` for the table of two trivial
+//! workloads, `... survey` for what probes say on this machine, from which the limits in
+//! [`placement`](super::placement) are to be checked.
 
+use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::clock::Clock;
 use super::environment::Environment;
 use super::latency::Latency;
 use super::line::Line;
-use super::probe::{Prober, Responder};
+use super::probe::{Probe, Prober, Responder};
 use super::report::{self, Metric, Report};
 use super::window::{Plan, Runner, Sample, Workload, WorkloadError};
 use super::{affinity, table};
@@ -104,9 +107,43 @@ fn demo() {
         transport: "one cache line".to_owned(),
         config: serde_json::Map::new(),
         results: report::results(&outcome, Metric::Latency),
-        environment: Environment::collect(&clock),
+        environment: Environment::collect(&clock, &cores),
     };
     print!("{}", table::render(&report));
     report::write_json("-".as_ref(), &report).expect("written");
     assert!(!report.results.is_empty());
+}
+
+/// Width of a bar of the survey, ns.
+const BAR_NS: u64 = 20;
+
+#[test]
+#[ignore = "takes 5 s and two cores; run by hand to check the limits of near and far"]
+fn survey() {
+    let cores = affinity::choose().expect("cores");
+    if !cores.distinct() {
+        println!("skipped: a probe needs two cores, one is usable");
+        return;
+    }
+    let (line, clock) = (Line::create().expect("page"), Clock::new());
+    let ball = AtomicU64::new(0);
+    let (mut bars, mut failures) = (BTreeMap::new(), BTreeMap::new());
+    std::thread::scope(|scope| {
+        scope.spawn(|| echo(&line, clock.clone(), &ball, cores.server));
+        affinity::pin_current_thread(cores.client).expect("pin");
+        line.ask_role(ECHO, Duration::from_secs(5)).expect("starts");
+        let mut prober = Prober::new(line.clone(), clock.clone());
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5) {
+            match prober.measure() {
+                Ok(ns) => *bars.entry(ns / BAR_NS * BAR_NS).or_insert(0) += 1,
+                Err(error) => *failures.entry(error.to_string()).or_insert(0) += 1,
+            }
+        }
+        line.give_role(STOP);
+    });
+    let show = |label: &dyn std::fmt::Display, count: &i32| println!("{label:>24} {count:6}");
+    bars.iter().for_each(|(ns, count)| show(&format!("{ns} ns"), count));
+    failures.iter().for_each(|(error, count)| show(error, count));
+    assert!(!bars.is_empty(), "not one probe succeeded");
 }

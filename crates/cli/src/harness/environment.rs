@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::affinity;
+use super::affinity::{self, Cores};
 use super::clock::Clock;
 
 /// The machine and the build behind a report.
@@ -16,8 +16,12 @@ pub(crate) struct Environment {
     pub(crate) cpu_model: Option<String>,
     /// Cores that are switched on.
     pub(crate) cpus_online: Option<usize>,
-    /// Cores that this process may use.
-    pub(crate) cpus_usable: Option<usize>,
+    /// Cores that the benchmark could choose from.
+    pub(crate) cpus_usable: usize,
+    /// Core of the measuring side.
+    pub(crate) client_cpu: usize,
+    /// Core of the other side.
+    pub(crate) server_cpu: usize,
     /// Cores' worth of time that control groups allow; `null` if unlimited.
     pub(crate) cpu_quota: Option<f64>,
     /// Frequency governor of the first core.
@@ -40,14 +44,16 @@ pub(crate) struct Environment {
 
 impl Environment {
     /// Reads it now: at the end of a run, so that the clock has something to compare.
-    pub(crate) fn collect(clock: &Clock) -> Self {
+    pub(crate) fn collect(clock: &Clock, cores: &Cores) -> Self {
         let cpu = read_start("/proc/cpuinfo").unwrap_or_default();
         let memory = rustix::system::sysinfo();
         Self {
             cpu_model: cpu_field(&cpu, "model name").map(str::to_owned),
             cpus_online: read_start("/sys/devices/system/cpu/online")
                 .map(|list| affinity::parse_cpu_list(&list).len()),
-            cpus_usable: affinity::usable_cpus().ok().map(|cpus| cpus.len()),
+            cpus_usable: cores.usable,
+            client_cpu: cores.client,
+            server_cpu: cores.server,
             cpu_quota: affinity::cpu_quota(),
             governor: read_start("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
                 .map(|text| text.trim().to_owned()),
@@ -97,10 +103,18 @@ mod tests {
 
     #[test]
     fn this_machine_has_one() {
-        let here = Environment::collect(&Clock::new());
+        let cores = affinity::choose().expect("cores");
+        let here = std::thread::spawn(move || {
+            affinity::pin_current_thread(cores.client).expect("pin");
+            Environment::collect(&Clock::new(), &cores)
+        })
+        .join()
+        .expect("no panic");
         assert!(!here.kernel.is_empty());
         assert!(here.memory_bytes > 0 && here.time_utc_s > 1_700_000_000);
-        assert!(here.cpus_usable >= Some(1) && here.cpus_online >= here.cpus_usable);
+        let usable = affinity::usable_cpus().expect("mask").len();
+        assert_eq!(here.cpus_usable, usable, "not changed by the pin");
+        assert!(here.cpus_online >= Some(usable));
     }
 
     #[test]

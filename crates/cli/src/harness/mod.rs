@@ -22,6 +22,10 @@
 //! 5. `ratio` is the median over pairs of RPC over raw **within the pair**; that is the
 //!    number which carries over to other machines. Absolute numbers do not.
 //!
+//! A class is a range. `probe_ns` with its minimum and maximum tells which part of it a
+//! result comes from: compare two runs only where these agree, and look twice at a
+//! result whose own range is wide.
+//!
 //! What an interval covers: the spread between windows of this run on this machine.
 //! Neighbouring windows are not fully independent, so read it as a lower bound of the
 //! uncertainty. Percentiles beyond p99 are not reported: on a shared host, gaps of

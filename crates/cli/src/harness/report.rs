@@ -61,6 +61,11 @@ macro_rules! quantity {
 }
 
 quantity!(
+    /// Round trip of the probes around the windows, ns. If its range is wide, the
+    /// placement covers states of the machine that differ, and medians blend them.
+    ProbeNs: probe_ns, probe_ns_min, probe_ns_max, probe_ns_ci_low, probe_ns_ci_high
+);
+quantity!(
     /// Median latency of the measured workload, ns.
     LatencyP50: latency_p50_ns, latency_p50_ns_min, latency_p50_ns_max,
     latency_p50_ns_ci_low, latency_p50_ns_ci_high
@@ -111,6 +116,9 @@ pub(crate) struct PlacementResult {
     pub(crate) windows: usize,
     /// Windows of the whole run that no result counts.
     pub(crate) windows_dropped: usize,
+    /// What the probes saw, if there were any.
+    #[serde(flatten)]
+    pub(crate) probe: Option<ProbeNs>,
     /// Median latency, if measured.
     #[serde(flatten)]
     pub(crate) latency_p50: Option<LatencyP50>,
@@ -220,6 +228,10 @@ fn placement_result(
     let only = |wanted: Metric| {
         move |sample: &Sample| (metric == wanted).then(|| wanted.value(sample)).flatten()
     };
+    let probes = pairs
+        .iter()
+        .filter_map(|pair| pair.probes)
+        .flat_map(|range| [range.min_ns as f64, range.max_ns as f64]);
     let ratio = Ratio::of(pairs.iter().filter_map(|pair| {
         let raw = metric.value(pair.raw.as_ref()?)?;
         Some((metric.value(&pair.measured)?, raw))
@@ -228,6 +240,7 @@ fn placement_result(
         placement: placement.to_owned(),
         windows: pairs.len(),
         windows_dropped,
+        probe: Summary::of(probes).map(Into::into),
         latency_p50: measured(&p50).map(Into::into),
         latency_p99: measured(&p99).map(Into::into),
         raw_p50: raw(&p50).map(Into::into),

@@ -20,7 +20,7 @@ pub(crate) fn render(report: &Report) -> String {
     }
     let dropped = report.results.first().map_or(0, |r| r.windows_dropped);
     format!(
-        "{} over {}; {dropped} windows dropped (placement changed)\n{table}\n",
+        "{} over {}; {dropped} windows dropped (probes disagreed or fell between near and far)\n{table}\n",
         report.bench, report.transport
     )
 }
@@ -48,6 +48,8 @@ macro_rules! row {
 fn rows(result: &PlacementResult) -> Vec<[String; 6]> {
     let mut rows = Vec::new();
     let n = result.windows;
+    row!(rows, result, "probe", time, n, probe: probe_ns,
+        probe_ns_min, probe_ns_max, probe_ns_ci_low, probe_ns_ci_high);
     row!(rows, result, "latency p50", time, n, latency_p50: latency_p50_ns,
         latency_p50_ns_min, latency_p50_ns_max, latency_p50_ns_ci_low, latency_p50_ns_ci_high);
     row!(rows, result, "latency p99", time, n, latency_p99: latency_p99_ns,
@@ -123,9 +125,9 @@ mod tests {
     fn every_quantity_of_every_placement_has_a_row() {
         let text = render(&full_report());
         assert!(text.starts_with("test over shm; 0 windows dropped"));
-        let count = |what: &str| text.lines().filter(|line| line.contains(what)).count();
+        let count = |what: &str| text.lines().skip(1).filter(|line| line.contains(what)).count();
         // Goodput is in the near result only; 4 far windows have no interval.
-        assert_eq!((count("near"), count("far")), (9, 7));
+        assert_eq!((count("near"), count("far")), (10, 8));
         assert_eq!(count("ratio of rate_rps"), 2);
         assert_eq!(count("too few"), 2 + 7);
     }

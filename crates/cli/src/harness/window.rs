@@ -122,11 +122,44 @@ impl Plan {
     }
 }
 
+/// Smallest and largest round trip that the probes around something saw.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ProbeRange {
+    /// Smallest, ns.
+    pub(crate) min_ns: u64,
+    /// Largest, ns.
+    pub(crate) max_ns: u64,
+}
+
+impl ProbeRange {
+    fn and(self, other: Self) -> Self {
+        Self { min_ns: self.min_ns.min(other.min_ns), max_ns: self.max_ns.max(other.max_ns) }
+    }
+}
+
+/// Two probe ranges together; what failed adds nothing.
+fn join(a: Option<ProbeRange>, b: Option<ProbeRange>) -> Option<ProbeRange> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.and(b)),
+        (one, other) => one.or(other),
+    }
+}
+
+/// One window as it was seen.
+struct Seen {
+    tag: Tag,
+    probes: Option<ProbeRange>,
+    sample: Sample,
+}
+
 /// Two neighbouring windows of one placement, or one window where there is no baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Pair {
     /// What the probes around both windows agreed on.
     pub(crate) tag: Tag,
+    /// What they measured. A class is a range: inside it, a machine may have several
+    /// states, and only this tells them apart.
+    pub(crate) probes: Option<ProbeRange>,
     /// The window of what is measured.
     pub(crate) measured: Sample,
     /// The window of its baseline, right before.
@@ -256,12 +289,13 @@ impl<P: Probe> Runner<P> {
                 Some(raw) => Some(self.window(*raw)?),
                 None => None,
             };
-            let (tag, sample) = self.window(measured)?;
-            let tag = before.map_or(tag, |(raw_tag, _)| raw_tag.and(tag));
+            let after = self.window(measured)?;
+            let tag = before.as_ref().map_or(after.tag, |raw| raw.tag.and(after.tag));
             outcome.pairs.push(Pair {
                 tag,
-                measured: sample,
-                raw: before.map(|(_, sample)| sample),
+                probes: join(before.as_ref().and_then(|raw| raw.probes), after.probes),
+                measured: after.sample,
+                raw: before.map(|raw| raw.sample),
             });
             so_far.count(tag);
             so_far.elapsed = start.elapsed();
@@ -276,19 +310,25 @@ impl<P: Probe> Runner<P> {
     }
 
     /// One window between two probes.
-    fn window(&mut self, workload: &mut dyn Workload) -> Result<(Tag, Sample), RunError> {
+    fn window(&mut self, workload: &mut dyn Workload) -> Result<Seen, RunError> {
         let name = workload.name().to_owned();
         let failed = |source| RunError::Workload { name, source };
         if let Err(source) = workload.prepare() {
             return Err(failed(source));
         }
-        let before = self.probe();
+        let (tag_before, probe_before) = self.probe();
         let sample = workload.run(self.plan.window).map_err(failed)?;
-        Ok((before.and(self.probe()), sample))
+        let (tag_after, probe_after) = self.probe();
+        Ok(Seen { tag: tag_before.and(tag_after), probes: join(probe_before, probe_after), sample })
     }
 
-    fn probe(&mut self) -> Tag {
-        self.prober.as_mut().map_or(Tag::Unprobed, |prober| Tag::of(&prober.measure()))
+    fn probe(&mut self) -> (Tag, Option<ProbeRange>) {
+        let Some(prober) = &mut self.prober else {
+            return (Tag::Unprobed, None);
+        };
+        let result = prober.measure();
+        let range = result.ok().map(|ns| ProbeRange { min_ns: ns, max_ns: ns });
+        (Tag::of(&result), range)
     }
 }
 

@@ -1,8 +1,10 @@
 use std::collections::BTreeSet;
 
+use super::super::affinity;
 use super::super::clock::Clock;
 use super::super::latency::Percentiles;
 use super::super::placement::Tag;
+use super::super::window::ProbeRange;
 use super::*;
 
 const NEAR: Tag = Tag::At(Placement::Near);
@@ -19,7 +21,8 @@ fn sample(operations: u64, p50_ns: u64) -> Sample {
 }
 
 fn pair(tag: Tag, measured: u64, raw: u64) -> Pair {
-    Pair { tag, measured: sample(measured, 200), raw: Some(sample(raw, 160)) }
+    let probes = Some(ProbeRange { min_ns: 100, max_ns: 120 });
+    Pair { tag, probes, measured: sample(measured, 200), raw: Some(sample(raw, 160)) }
 }
 
 fn outcome(pairs: impl IntoIterator<Item = Pair>) -> Outcome {
@@ -38,7 +41,7 @@ pub(crate) fn full_report() -> Report {
         transport: "shm".to_owned(),
         config: serde_json::Map::from_iter([("size".to_owned(), 32.into())]),
         results,
-        environment: Environment::collect(&Clock::new()),
+        environment: Environment::collect(&Clock::new(), &affinity::choose().expect("cores")),
     }
 }
 
@@ -53,6 +56,7 @@ fn keys_are_stable() {
     assert_eq!(
         keys(&json["environment"]),
         set(&[
+            "client_cpu",
             "clock_error_ppm",
             "courser_version",
             "cpu_model",
@@ -64,12 +68,14 @@ fn keys_are_stable() {
             "kernel",
             "memory_bytes",
             "rmem_max",
+            "server_cpu",
             "time_utc_s",
         ])
     );
     let mut expected =
         set(&["placement", "windows", "windows_dropped", "ratio_of", "pairs", "ratio_of_medians"]);
     for quantity in [
+        "probe_ns",
         "latency_p50_ns",
         "latency_p99_ns",
         "raw_p50_ns",
@@ -115,6 +121,8 @@ fn placements_are_never_averaged() {
     assert_eq!(rate.rate_rps_ci_low, None, "two windows have no interval");
     assert!((near.ratio.expect("baseline").ratio - 0.81).abs() < 1e-9);
     assert_eq!(far.ratio.expect("baseline").ratio, 0.5);
+    let probe = near.probe.expect("probed");
+    assert_eq!((probe.probe_ns_min, probe.probe_ns_max), (100.0, 120.0));
     assert_eq!(near.raw_p99.expect("measured").raw_p99_ns, 320.0);
 }
 

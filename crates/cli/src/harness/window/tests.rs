@@ -128,6 +128,15 @@ fn a_pair_counts_only_if_all_four_probes_agree() {
 }
 
 #[test]
+fn a_pair_remembers_the_range_of_its_probes() {
+    let outcome = run_script(plan(1), &[Ok(110), Ok(200), Ok(90), Ok(120)]);
+    let range = ProbeRange { min_ns: 90, max_ns: 200 };
+    assert_eq!(outcome.pairs[0].probes, Some(range));
+    let outcome = run_script(plan(1), &[GONE]);
+    assert_eq!(outcome.pairs[0].probes, None);
+}
+
+#[test]
 fn without_probes_the_pairs_are_untagged_and_still_end() {
     assert_eq!(tags(&run_script(plan(3), &[GONE])), [Tag::Unprobed; 3]);
     let log = Log::default();
