@@ -1,15 +1,25 @@
 //! Transports: unreliable datagram I/O behind one trait, and the tests each of them must pass.
+//!
+//! * [`udp`]: the kernel's UDP. * [`mem`]: endpoints of one process, for tests and counting.
+//! * [`any`]: choosing a transport by address (F0).
+//! * [`hold`], [`fault`]: middleware around any transport, for tests.
+//! * [`conformance`]: what every transport must do.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("courser-net needs Linux");
 
-mod any;
+pub mod any;
+pub mod conformance;
+pub mod fault;
+pub mod hold;
 pub mod mem;
 mod poll;
 mod transport;
 pub mod udp;
 
-pub use any::{AnyTransport, BindSpec, Factory, OpenError, open, register};
+pub use any::{AnyTransport, BindSpec, OpenError};
+pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultTransport};
+pub use hold::{HoldConfig, HoldTransport};
 pub use mem::{MemConfig, MemError, MemNetwork, MemTransport};
 pub use transport::{Caps, Path, PathError, Transport, TransportStats};
-pub use udp::{UdpConfig, UdpError, UdpTransport};
+pub use udp::{Offload, UdpConfig, UdpError, UdpTransport};

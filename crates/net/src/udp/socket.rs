@@ -139,7 +139,7 @@ fn probe(socket: &Socket, name: c_int, value: c_int) -> bool {
     set(socket, libc::SOL_UDP, name, value).is_ok()
 }
 
-fn set(socket: &Socket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+pub(super) fn set(socket: &Socket, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: pointer and length are those of `value`, which lives through the call.
     // Test: `conformance` over UDP fails without the options set here.
     let rc = unsafe {

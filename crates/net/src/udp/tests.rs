@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use courser_buf::{Arena, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{Arena, Ecn, PathId, RxBurst, TxBurst, TxFrame};
 
 use super::*;
 
@@ -230,5 +230,34 @@ fn a_transport_moves_between_threads() {
         a = sent.join().unwrap();
         let got = std::thread::spawn(move || (receive(&mut b, 1), b)).join().unwrap();
         b = got.1;
+    }
+}
+
+#[test]
+fn congestion_marks_are_seen_on_every_frame() {
+    for (ip, level, name) in [
+        ("127.0.0.1:0", libc::IPPROTO_IP, libc::IP_TOS),
+        ("[::1]:0", libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+    ] {
+        let Ok(_) = std::net::UdpSocket::bind(ip) else {
+            println!("skipped {ip}: no such loopback");
+            continue;
+        };
+        let (mut a, mut b) = (bind(ip), bind(ip));
+        let path = a.path_open(b.local_addr(), None).unwrap().id;
+        let arena = Arena::heap();
+        for (tos, want) in [(2, Ecn::Ect0), (3, Ecn::Ce), (0, Ecn::NotEct), (1, Ecn::Ect1)] {
+            socket::set(&a.socket, level, name, tos).unwrap();
+            a.tx_burst(&mut (0..40).map(|_| frame(&arena, path, 48)).collect());
+            let mut got = 0;
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while got < 40 {
+                assert!(Instant::now() < deadline);
+                let mut out = RxBurst::new();
+                b.rx_burst(&mut out);
+                assert!(out.iter().all(|f| f.ecn == want), "{ip} {tos}");
+                got += out.len();
+            }
+        }
     }
 }

@@ -1,0 +1,295 @@
+//! Faults on purpose: a transport that loses, doubles, delays and corrupts frames.
+//!
+//! What happens is decided by a seed and by each frame's position in its direction, nothing else:
+//! the same seed and the same traffic give the same faults. Probabilities are integers, per
+//! million.
+
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use courser_buf::{
+    Addr, Arena, ArenaConfig, Ecn, Heap, MemorySource, PathId, RxBurst, RxFrame, TxBurst, TxFrame,
+};
+
+use plan::{Dice, Verdict};
+pub use plan::{Fault, FaultConfig, FaultCounts, FaultPlan};
+
+use crate::hold::share;
+use crate::{Caps, Path, PathError, Transport, TransportStats};
+
+/// Most frames kept in one direction, delayed or waiting for room; more are lost and counted.
+const STORE: usize = 4096;
+
+/// A received frame in memory of our own.
+struct Stored {
+    src: Addr,
+    ecn: Ecn,
+    data: Vec<u8>,
+}
+
+/// Frames on their way through one direction.
+struct Lane<F> {
+    dice: Dice,
+    /// Delayed frames with the number of later frames that shall pass them.
+    delayed: Vec<(u32, F)>,
+    /// Frames that go next.
+    ready: VecDeque<F>,
+}
+
+impl<F> Lane<F> {
+    fn new(seed: u64, plan: FaultPlan) -> Self {
+        Lane { dice: Dice::new(seed, plan), delayed: Vec::new(), ready: VecDeque::new() }
+    }
+
+    /// A frame goes through; whatever it has overtaken often enough follows it.
+    fn pass(&mut self, frame: F) {
+        self.ready.push_back(frame);
+        self.tick();
+    }
+
+    /// A later frame has passed, or could have: a call that brings none counts as one, so that
+    /// the last frame of a conversation is delayed, not lost.
+    fn tick(&mut self) {
+        for (left, _) in &mut self.delayed {
+            *left -= 1;
+        }
+        let due = self.delayed.extract_if(.., |(left, _)| *left == 0);
+        self.ready.extend(due.map(|(_, frame)| frame));
+    }
+
+    fn len(&self) -> usize {
+        self.delayed.len() + self.ready.len()
+    }
+}
+
+/// Any transport, made unreliable.
+///
+/// Frames that it delays or could not hand on at once are held ([`Caps::holds_frames`]):
+/// `tx_reclaim` moves them on, `tx_flush` sends them all.
+pub struct FaultTransport<T> {
+    inner: T,
+    caps: Caps,
+    tx: Lane<TxFrame>,
+    rx: Lane<Stored>,
+    lent: Vec<Stored>,
+    spare: Vec<Vec<u8>>,
+    /// Memory for corrupted copies of sent frames.
+    arena: Option<Arena>,
+}
+
+impl<T: Transport> FaultTransport<T> {
+    /// Wraps `inner`.
+    pub fn new(inner: T, cfg: FaultConfig) -> Self {
+        let caps = Caps { holds_frames: true, ..inner.caps().clone() };
+        let source = inner.memory().unwrap_or_else(|| Arc::new(Heap::default()));
+        // Without it corrupted frames are lost instead: the seed's faults still happen.
+        let arena = (cfg.tx.corrupts())
+            .then(|| ArenaConfig {
+                limit_bytes: 64 << 20,
+                data_per_packet: caps.max_frame.max(64),
+                headroom: caps.headroom,
+            })
+            .and_then(|arena_cfg| Arena::new(source, arena_cfg).ok());
+        FaultTransport {
+            inner,
+            caps,
+            // Directions draw from different streams of the same seed.
+            tx: Lane::new(cfg.seed, cfg.tx),
+            rx: Lane::new(!cfg.seed, cfg.rx),
+            lent: Vec::new(),
+            spare: Vec::new(),
+            arena,
+        }
+    }
+
+    /// What was done to sent frames.
+    pub fn tx_faults(&self) -> FaultCounts {
+        self.tx.dice.counts
+    }
+
+    /// What was done to received frames.
+    pub fn rx_faults(&self) -> FaultCounts {
+        self.rx.dice.counts
+    }
+
+    /// The transport within.
+    pub fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    fn send(&mut self, frame: TxFrame) {
+        match self.tx.dice.roll() {
+            Verdict::Pass => self.tx.pass(frame),
+            Verdict::Drop => {}
+            Verdict::Duplicate => {
+                self.tx.ready.push_back(share(&frame));
+                self.tx.pass(frame);
+            }
+            Verdict::Delay(_) if self.tx.delayed.len() >= STORE => {
+                self.tx.dice.counts.overflow += 1;
+            }
+            Verdict::Delay(k) => self.tx.delayed.push((k, frame)),
+            Verdict::Corrupt(bits) => {
+                if let Some(frame) = self.bent(&frame, bits) {
+                    self.tx.pass(frame);
+                }
+            }
+        }
+    }
+
+    /// A copy with one bit flipped: the original's memory belongs to the application.
+    fn bent(&self, frame: &TxFrame, bits: u64) -> Option<TxFrame> {
+        let mut copy = self.arena.as_ref()?.alloc(frame.len as usize).ok()?;
+        let mut at = 0;
+        for seg in &frame.segs {
+            copy.get(at..at + seg.len())?;
+            copy[at..at + seg.len()].copy_from_slice(seg);
+            at += seg.len();
+        }
+        flip(&mut copy, bits);
+        Some(TxFrame::one(frame.path, copy.data_seg(0..at)?))
+    }
+
+    fn store(&mut self, frame: Stored) {
+        match self.rx.dice.roll() {
+            Verdict::Pass => self.rx.pass(frame),
+            Verdict::Drop => self.spare.push(frame.data),
+            Verdict::Duplicate => {
+                let mut data = self.spare.pop().unwrap_or_default();
+                data.clear();
+                data.extend_from_slice(&frame.data);
+                self.rx.ready.push_back(Stored { data, ..frame });
+                self.rx.pass(frame);
+            }
+            Verdict::Delay(k) => self.rx.delayed.push((k, frame)),
+            Verdict::Corrupt(bits) => {
+                let mut frame = frame;
+                flip(&mut frame.data, bits);
+                self.rx.pass(frame);
+            }
+        }
+    }
+
+    /// Takes what the transport within has received through the faults.
+    fn fetch(&mut self) {
+        let mut arrived = Vec::new();
+        let mut burst = RxBurst::new();
+        self.inner.rx_burst(&mut burst);
+        for frame in &burst {
+            let mut data = self.spare.pop().unwrap_or_default();
+            data.clear();
+            data.extend_from_slice(frame.data);
+            arrived.push(Stored { src: frame.src, ecn: frame.ecn, data });
+        }
+        drop(burst);
+        if arrived.is_empty() {
+            self.rx.tick();
+        }
+        for frame in arrived {
+            self.store(frame);
+        }
+    }
+}
+
+/// Flips the bit that `bits` names; an empty frame has none.
+fn flip(data: &mut [u8], bits: u64) {
+    if !data.is_empty() {
+        let bit = (bits % (data.len() as u64 * 8)) as usize;
+        data[bit / 8] ^= 1 << (bit % 8);
+    }
+}
+
+impl<T: Transport> Transport for FaultTransport<T> {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.inner.local_addr()
+    }
+
+    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
+        self.inner.path_open(remote, local)
+    }
+
+    fn path_close(&mut self, path: PathId) {
+        self.tx.delayed.retain(|(_, f)| f.path != path);
+        self.tx.ready.retain(|f| f.path != path);
+        self.inner.path_close(path);
+    }
+
+    fn tx_burst(&mut self, burst: &mut TxBurst) {
+        self.inner.tx_burst(&mut self.tx.ready);
+        // What is held stays below a burst: while anything waits nothing new is taken.
+        if self.tx.ready.is_empty() {
+            while let Some(frame) = burst.pop_front() {
+                self.send(frame);
+            }
+            self.inner.tx_burst(&mut self.tx.ready);
+        }
+    }
+
+    fn tx_reclaim(&mut self) -> usize {
+        self.tx.tick();
+        self.inner.tx_burst(&mut self.tx.ready);
+        self.tx.len() + self.inner.tx_reclaim()
+    }
+
+    fn tx_flush(&mut self) {
+        let delayed = self.tx.delayed.drain(..);
+        self.tx.ready.extend(delayed.map(|(_, frame)| frame));
+        self.inner.tx_burst(&mut self.tx.ready);
+        // What the queue does not take now is lost rather than waited for without end.
+        self.tx.dice.counts.overflow += self.tx.ready.len() as u64;
+        self.tx.ready.clear();
+        self.inner.tx_flush();
+    }
+
+    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        self.spare.extend(self.lent.drain(..).map(|f| f.data));
+        self.spare.truncate(2 * courser_buf::RX_BURST);
+        if self.rx.ready.len() < out.remaining_capacity() {
+            self.fetch();
+        }
+        if self.rx.len() > STORE {
+            self.rx.dice.counts.overflow += (self.rx.len() - STORE) as u64;
+            let excess = self.rx.len() - STORE;
+            let newest = self.rx.delayed.len().saturating_sub(excess);
+            self.rx.delayed.truncate(newest);
+        }
+        let count = out.remaining_capacity().min(self.rx.ready.len());
+        self.lent.extend(self.rx.ready.drain(..count));
+        let frames = self.lent.iter();
+        out.extend(frames.map(|f| RxFrame { src: f.src, data: &f.data, ecn: f.ecn }));
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.event_fd()
+    }
+
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        if self.rx.len() > 0 {
+            // Delayed frames move with each call, so there is something to come.
+            return Ok(());
+        }
+        self.inner.wait(wake, timeout_ns)
+    }
+
+    fn memory(&self) -> Option<Arc<dyn MemorySource>> {
+        self.inner.memory()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.inner.warnings()
+    }
+
+    fn stats(&self) -> TransportStats {
+        self.inner.stats()
+    }
+}

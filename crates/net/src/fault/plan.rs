@@ -1,0 +1,168 @@
+//! Which frame suffers what.
+
+/// What happens to one frame of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It is lost.
+    Drop,
+    /// It comes twice.
+    Duplicate,
+    /// This many later frames pass it (at least 1).
+    Delay(u32),
+    /// One bit flips; the number, modulo the frame's bits, says which.
+    Corrupt(u64),
+}
+
+/// Faults of one direction. The default is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    /// Frames lost, per million.
+    pub loss_ppm: u32,
+    /// Frames that come twice, per million.
+    pub duplicate_ppm: u32,
+    /// Frames that later ones overtake, per million.
+    pub reorder_ppm: u32,
+    /// Most later frames that overtake such a frame; drawn from 1 to this. 0 counts as 1.
+    pub reorder_span: u32,
+    /// Frames of which one bit flips, per million.
+    pub corrupt_ppm: u32,
+    /// Faults of single frames by their number in this direction, from 0, ascending. They come
+    /// before chance, and do not change what chance does to the others.
+    pub script: Vec<(u64, Fault)>,
+}
+
+impl FaultPlan {
+    /// Losing `ppm` frames per million, and nothing else.
+    pub fn loss(ppm: u32) -> Self {
+        FaultPlan { loss_ppm: ppm, ..FaultPlan::default() }
+    }
+
+    pub(super) fn corrupts(&self) -> bool {
+        self.corrupt_ppm > 0 || self.script.iter().any(|(_, f)| matches!(f, Fault::Corrupt(_)))
+    }
+}
+
+/// Settings of a [`super::FaultTransport`]. The default does nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultConfig {
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// Faults of sent frames.
+    pub tx: FaultPlan,
+    /// Faults of received frames.
+    pub rx: FaultPlan,
+}
+
+/// What was done to the frames of one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultCounts {
+    /// Frames seen.
+    pub frames: u64,
+    /// Frames lost.
+    pub lost: u64,
+    /// Frames that came twice.
+    pub duplicated: u64,
+    /// Frames that were delayed.
+    pub delayed: u64,
+    /// Frames with a flipped bit (lost instead when there was no memory for the copy).
+    pub corrupted: u64,
+    /// Frames lost because too many were held. Not a wanted fault.
+    pub overflow: u64,
+}
+
+/// What the next frame suffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Pass,
+    Drop,
+    Duplicate,
+    Delay(u32),
+    Corrupt(u64),
+}
+
+/// Draws verdicts.
+pub(super) struct Dice {
+    state: u64,
+    plan: FaultPlan,
+    /// Entries of the script that are behind us.
+    scripted: usize,
+    pub(super) counts: FaultCounts,
+}
+
+/// Probabilities are out of this.
+const MILLION: u32 = 1_000_000;
+
+impl Dice {
+    pub(super) fn new(seed: u64, mut plan: FaultPlan) -> Self {
+        plan.script.sort_by_key(|&(n, _)| n);
+        Dice { state: seed, plan, scripted: 0, counts: FaultCounts::default() }
+    }
+
+    /// SplitMix64 (Steele, Lea, Flood 2014): every seed is a good one.
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// One verdict. Draws the same amount of randomness whatever it is, so that one frame's fate
+    /// does not change the next one's.
+    pub(super) fn roll(&mut self) -> Verdict {
+        let number = self.counts.frames;
+        self.counts.frames += 1;
+        let (chance, detail) = (self.next(), self.next());
+        let verdict = self.scripted(number).unwrap_or_else(|| self.by_chance(chance, detail));
+        match verdict {
+            Verdict::Pass => {}
+            Verdict::Drop => self.counts.lost += 1,
+            Verdict::Duplicate => self.counts.duplicated += 1,
+            Verdict::Delay(_) => self.counts.delayed += 1,
+            Verdict::Corrupt(_) => self.counts.corrupted += 1,
+        }
+        verdict
+    }
+
+    fn scripted(&mut self, number: u64) -> Option<Verdict> {
+        let &(at, fault) = self.plan.script.get(self.scripted)?;
+        if at > number {
+            return None;
+        }
+        while self.plan.script.get(self.scripted).is_some_and(|&(n, _)| n <= number) {
+            self.scripted += 1;
+        }
+        Some(match fault {
+            Fault::Drop => Verdict::Drop,
+            Fault::Duplicate => Verdict::Duplicate,
+            Fault::Delay(k) => Verdict::Delay(k.max(1)),
+            Fault::Corrupt(bits) => Verdict::Corrupt(bits),
+        })
+    }
+
+    /// At most one fault a frame; the probabilities stand one behind the other.
+    fn by_chance(&self, chance: u64, detail: u64) -> Verdict {
+        let mut at = (chance % u64::from(MILLION)) as u32;
+        let mut falls = |ppm: u32| match at.checked_sub(ppm) {
+            Some(rest) => {
+                at = rest;
+                false
+            }
+            None => {
+                at = u32::MAX;
+                true
+            }
+        };
+        if falls(self.plan.loss_ppm) {
+            Verdict::Drop
+        } else if falls(self.plan.duplicate_ppm) {
+            Verdict::Duplicate
+        } else if falls(self.plan.reorder_ppm) {
+            Verdict::Delay(1 + (detail % u64::from(self.plan.reorder_span.max(1))) as u32)
+        } else if falls(self.plan.corrupt_ppm) {
+            Verdict::Corrupt(detail)
+        } else {
+            Verdict::Pass
+        }
+    }
+}

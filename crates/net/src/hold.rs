@@ -1,0 +1,218 @@
+//! A transport that keeps every frame it sent referenced, as a NIC's transmit ring does (F8).
+//!
+//! Frames are transmitted at once, but their memory stays referenced until `tx_flush`, or until
+//! enough calls of `tx_reclaim`. Ownership of message buffers (E24-E27) is proven against it:
+//! a NIC may read a held frame at any time, so its bytes must not change while it is held.
+//! Whether they did is checked when a frame is let go.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use courser_buf::{Addr, MemorySource, PathId, RxBurst, TxBurst, TxFrame};
+
+use crate::{Caps, Path, PathError, Transport, TransportStats};
+
+/// Settings of a [`HoldTransport`].
+#[derive(Clone, Copy, Debug)]
+pub struct HoldConfig {
+    /// Calls of `tx_reclaim` after which a frame is let go; `None` (default): only `tx_flush`
+    /// does that.
+    pub reclaims: Option<u32>,
+    /// Most frames held; when so many are, `tx_burst` leaves frames in the burst, as a NIC does
+    /// whose ring is full. At least 1. Default: 4096.
+    pub limit: usize,
+}
+
+impl Default for HoldConfig {
+    fn default() -> Self {
+        HoldConfig { reclaims: None, limit: 4096 }
+    }
+}
+
+/// A frame whose transmission has "not ended".
+struct Held {
+    frame: TxFrame,
+    sum: u64,
+    /// Value of `HoldTransport::reclaims` at which it goes.
+    due: u64,
+}
+
+/// Any transport, made to hold its frames.
+pub struct HoldTransport<T> {
+    inner: T,
+    cfg: HoldConfig,
+    caps: Caps,
+    held: VecDeque<Held>,
+    scratch: TxBurst,
+    reclaims: u64,
+    full: u64,
+    violations: u64,
+}
+
+impl<T: Transport> HoldTransport<T> {
+    /// Wraps `inner`.
+    pub fn new(inner: T, cfg: HoldConfig) -> Self {
+        let caps = Caps { holds_frames: true, ..inner.caps().clone() };
+        HoldTransport {
+            inner,
+            cfg: HoldConfig { limit: cfg.limit.max(1), ..cfg },
+            caps,
+            held: VecDeque::new(),
+            scratch: TxBurst::new(),
+            reclaims: 0,
+            full: 0,
+            violations: 0,
+        }
+    }
+
+    /// Frames that are held.
+    pub fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Frames whose bytes had changed when they were let go. Each is a bug of who wrote them.
+    pub fn violations(&self) -> u64 {
+        self.violations
+    }
+
+    /// The transport within.
+    pub fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    fn release(&mut self, count: usize) {
+        for held in self.held.drain(..count) {
+            if sum(&held.frame) != held.sum {
+                self.violations += 1;
+            }
+        }
+    }
+}
+
+/// FNV-1a over the frame's bytes.
+fn sum(frame: &TxFrame) -> u64 {
+    let bytes = frame.segs.iter().flat_map(|s| s.iter());
+    bytes.fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Another reference to the same bytes.
+pub(crate) fn share(frame: &TxFrame) -> TxFrame {
+    TxFrame { path: frame.path, segs: frame.segs.clone(), len: frame.len }
+}
+
+impl<T: Transport> Transport for HoldTransport<T> {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.inner.local_addr()
+    }
+
+    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
+        self.inner.path_open(remote, local)
+    }
+
+    fn path_close(&mut self, path: PathId) {
+        self.inner.path_close(path);
+    }
+
+    fn tx_burst(&mut self, burst: &mut TxBurst) {
+        let room = self.cfg.limit - self.held.len();
+        let offered = burst.len().min(room);
+        self.scratch.extend(burst.iter().take(room).map(share));
+        self.inner.tx_burst(&mut self.scratch);
+        let sent = offered - self.scratch.len();
+        self.scratch.clear();
+        let due = self.cfg.reclaims.map_or(u64::MAX, |n| self.reclaims + u64::from(n));
+        for frame in burst.drain(..sent) {
+            self.held.push_back(Held { sum: sum(&frame), frame, due });
+        }
+        // The transport within has counted when it was its own queue that was full.
+        self.full += u64::from(sent == room && !burst.is_empty());
+    }
+
+    fn tx_reclaim(&mut self) -> usize {
+        self.reclaims += 1;
+        let ended = self.held.iter().take_while(|h| h.due <= self.reclaims).count();
+        self.release(ended);
+        self.held.len() + self.inner.tx_reclaim()
+    }
+
+    fn tx_flush(&mut self) {
+        self.release(self.held.len());
+        self.inner.tx_flush();
+    }
+
+    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        self.inner.rx_burst(out);
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.event_fd()
+    }
+
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        self.inner.wait(wake, timeout_ns)
+    }
+
+    fn memory(&self) -> Option<Arc<dyn MemorySource>> {
+        self.inner.memory()
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.inner.warnings()
+    }
+
+    fn stats(&self) -> TransportStats {
+        let stats = self.inner.stats();
+        TransportStats { tx_full: stats.tx_full + self.full, ..stats }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_buf::{Arena, MsgBuf};
+
+    use super::*;
+    use crate::{MemConfig, MemNetwork, MemTransport};
+
+    fn pair(cfg: HoldConfig) -> (HoldTransport<MemTransport>, PathId, MsgBuf) {
+        let net = MemNetwork::new();
+        let mut t = HoldTransport::new(net.endpoint(MemConfig::default()).unwrap(), cfg);
+        let path = t.path_open(t.local_addr(), None).unwrap().id;
+        (t, path, Arena::heap().alloc(8).unwrap())
+    }
+
+    fn frames(buf: &MsgBuf, path: PathId, n: usize) -> TxBurst {
+        (0..n).map(|_| TxFrame::one(path, buf.data_seg(0..8).unwrap())).collect()
+    }
+
+    #[test]
+    fn frames_go_after_the_stated_reclaims() {
+        let (mut t, path, buf) = pair(HoldConfig { reclaims: Some(2), ..HoldConfig::default() });
+        t.tx_burst(&mut frames(&buf, path, 1));
+        assert_eq!(t.tx_reclaim(), 1);
+        t.tx_burst(&mut frames(&buf, path, 1));
+        assert!(buf.is_shared());
+        assert_eq!(t.tx_reclaim(), 1);
+        assert_eq!(t.tx_reclaim(), 0);
+        assert!(!buf.is_shared());
+        assert_eq!(t.violations(), 0);
+    }
+
+    #[test]
+    fn a_full_ring_leaves_the_rest() {
+        let (mut t, path, buf) = pair(HoldConfig { limit: 3, ..HoldConfig::default() });
+        let mut burst = frames(&buf, path, 5);
+        t.tx_burst(&mut burst);
+        assert_eq!((burst.len(), t.held(), t.stats().tx_full), (2, 3, 1));
+        t.tx_burst(&mut burst);
+        assert_eq!(burst.len(), 2);
+        t.tx_flush();
+        t.tx_burst(&mut burst);
+        assert_eq!((burst.len(), t.held()), (0, 2));
+    }
+}

@@ -1,0 +1,109 @@
+//! The conformance suite against every transport of this crate.
+
+use courser_net::{
+    FaultConfig, FaultTransport, HoldConfig, HoldTransport, MemConfig, MemNetwork, MemTransport,
+    Offload, UdpConfig, UdpTransport, conformance,
+};
+
+fn udp(bind: &str, change: impl Fn(&mut UdpConfig)) -> UdpTransport {
+    let mut cfg = UdpConfig::new(bind.parse().expect("an address"));
+    change(&mut cfg);
+    UdpTransport::bind(cfg).expect("a loopback socket")
+}
+
+fn mem_pair() -> (MemTransport, MemTransport) {
+    let net = MemNetwork::new();
+    let endpoint = || net.endpoint(MemConfig::default()).expect("an endpoint");
+    (endpoint(), endpoint())
+}
+
+fn run_udp(bind: &str, change: impl Fn(&mut UdpConfig)) {
+    conformance::run(|| (udp(bind, &change), udp(bind, &change)));
+}
+
+#[test]
+fn udp_over_ipv4() {
+    run_udp("127.0.0.1:0", |_| {});
+}
+
+#[test]
+fn udp_over_ipv6() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        println!("skipped: this system has no IPv6 loopback");
+        return;
+    }
+    run_udp("[::1]:0", |_| {});
+}
+
+#[test]
+fn udp_without_offloads() {
+    run_udp("127.0.0.1:0", |c| (c.gso, c.gro) = (Offload::Off, Offload::Off));
+}
+
+#[test]
+fn udp_with_one_offload() {
+    run_udp("127.0.0.1:0", |c| c.gso = Offload::Off);
+    run_udp("127.0.0.1:0", |c| c.gro = Offload::Off);
+}
+
+#[test]
+fn udp_with_jumbo_frames() {
+    run_udp("127.0.0.1:0", |c| c.max_frame = Some(8972));
+}
+
+#[test]
+fn udp_with_a_small_receive_buffer() {
+    run_udp("127.0.0.1:0", |c| c.rcvbuf_bytes = 106_496);
+}
+
+#[test]
+fn memory() {
+    conformance::run(mem_pair);
+}
+
+#[test]
+fn memory_with_a_shallow_queue() {
+    conformance::run(|| {
+        let net = MemNetwork::new();
+        let cfg = MemConfig { depth: 16, max_frame: 1024, ..MemConfig::default() };
+        let endpoint = || net.endpoint(cfg).expect("an endpoint");
+        (endpoint(), endpoint())
+    });
+}
+
+#[test]
+fn held_memory() {
+    for reclaims in [None, Some(2)] {
+        let cfg = HoldConfig { reclaims, ..HoldConfig::default() };
+        conformance::run(|| {
+            let (a, b) = mem_pair();
+            (HoldTransport::new(a, cfg), HoldTransport::new(b, cfg))
+        });
+    }
+}
+
+#[test]
+fn held_udp() {
+    conformance::run(|| {
+        let udp = || udp("127.0.0.1:0", |_| {});
+        let hold = |t| HoldTransport::new(t, HoldConfig { limit: 100, ..HoldConfig::default() });
+        (hold(udp()), hold(udp()))
+    });
+}
+
+#[test]
+fn faultless_faults() {
+    conformance::run(|| {
+        let (a, b) = mem_pair();
+        let wrap = |t| FaultTransport::new(t, FaultConfig::default());
+        (wrap(a), wrap(b))
+    });
+}
+
+#[test]
+fn any_transport() {
+    conformance::run(|| {
+        let open = || courser_net::any::open(&"udp://127.0.0.1:0".parse().expect("a spec"));
+        (open().expect("a transport"), open().expect("a transport"))
+    });
+}
