@@ -148,7 +148,8 @@ mod tests {
 
     #[test]
     fn each_range_is_checked() {
-        let bad: [(&str, fn(&mut Config)); 8] = [
+        type Spoil = fn(&mut Config);
+        let bad: [(&str, Spoil); 8] = [
             ("slots", |c| c.slots = 3),
             ("slots", |c| c.slots = 64),
             ("credits", |c| c.credits = 0),

@@ -10,6 +10,14 @@ use crate::error::{CallError, Executed};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::tx::TxItem;
 
+/// An entry of the timer list. The generation tells a session from its successor.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed {
+    pub(crate) session: u32,
+    pub(crate) generation: u32,
+    pub(crate) slot: u8,
+}
+
 enum Verdict {
     Keep(u64),
     Sweep,
@@ -20,13 +28,18 @@ enum Verdict {
 
 impl<C> Endpoint<C> {
     /// When [`Endpoint::on_deadline`] is next due; `None` when no time-out is pending. Frames that
-    /// wait to be transmitted are due at once.
+    /// wait to be transmitted are due at once: 0. When there was no memory to make them, the next
+    /// attempt is due after `Config::rto_min_ns`, so that an exhausted arena is no busy loop.
     #[inline]
     pub fn next_deadline(&self) -> Option<u64> {
-        if !self.tx.is_empty() || !self.done.is_empty() {
+        if !self.done.is_empty() || (!self.tx.is_empty() && self.retry_tx_ns == 0) {
             return Some(0);
         }
-        (self.next_scan_ns != u64::MAX).then_some(self.next_scan_ns)
+        let mut due_ns = self.next_scan_ns;
+        if !self.tx.is_empty() {
+            due_ns = due_ns.min(self.retry_tx_ns);
+        }
+        (due_ns != u64::MAX).then_some(due_ns)
     }
 
     /// Suspects loss where it is due. Call it only after everything received was handled: a
@@ -34,6 +47,9 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn on_deadline(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
+        if now_ns >= self.retry_tx_ns {
+            self.retry_tx_ns = 0;
+        }
         if now_ns >= self.next_scan_ns {
             self.scan(now_ns);
         }
@@ -44,8 +60,9 @@ impl<C> Endpoint<C> {
         self.next_scan_ns = u64::MAX;
         let mut i = 0;
         while i < self.timed.len() {
-            let (session, slot) = self.timed[i];
-            let keep = match self.judge(session, slot, now_ns) {
+            let entry = self.timed[i];
+            let Timed { session, slot, .. } = entry;
+            let keep = match self.judge(entry, now_ns) {
                 Verdict::Keep(due_ns) => {
                     self.next_scan_ns = self.next_scan_ns.min(due_ns);
                     true
@@ -60,24 +77,27 @@ impl<C> Endpoint<C> {
                     true
                 }
                 Verdict::Silent => {
-                    self.fail_session(session, CallError::DatapathSilent);
-                    true // swept by the next scan; the list must not change under us
+                    self.give_up_peer(session);
+                    false
                 }
             };
             if keep {
                 i += 1;
             } else {
-                self.untrack(session, slot);
+                self.untrack(entry);
                 self.timed.swap_remove(i);
             }
         }
     }
 
-    fn judge(&self, session: u32, slot_no: u8, now_ns: u64) -> Verdict {
-        let Some(Session::Client(s)) = self.sessions.get(session as usize) else {
+    fn judge(&self, entry: Timed, now_ns: u64) -> Verdict {
+        let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
             return Verdict::Sweep;
         };
-        let Some(slot) = s.slots.get(usize::from(slot_no)) else { return Verdict::Sweep };
+        if s.generation != entry.generation || s.state != SessionState::Connected {
+            return Verdict::Sweep;
+        }
+        let Some(slot) = s.slots.get(usize::from(entry.slot)) else { return Verdict::Sweep };
         if !slot.active {
             // Idle for at least one scan: say so to the server. A slot that is merely between
             // two calls of a busy session waits one timeout.
@@ -100,9 +120,42 @@ impl<C> Endpoint<C> {
         Verdict::TimedOut
     }
 
-    fn untrack(&mut self, session: u32, slot_no: u8) {
-        if let Some(s) = self.client_session_at(session)
-            && let Some(slot) = s.slots.get_mut(usize::from(slot_no))
+    /// The datapath to a session's peer is dead (F13): ends every client session with that peer,
+    /// because they all share it.
+    fn give_up_peer(&mut self, session: u32) {
+        let Some(peer) = self.client_session_at(session).map(|s| s.peer) else { return };
+        for index in 0..self.sessions.len() as u32 {
+            let Some(s) = self.client_session_at(index) else { continue };
+            if s.peer == peer && s.state == SessionState::Connected {
+                let id = SessionId { index, generation: s.generation };
+                self.fail_session(index, CallError::DatapathSilent);
+                self.failed.push_back(id);
+            }
+        }
+    }
+
+    /// The next client session that failed because its peer's datapath is silent. Its calls have
+    /// ended; what is left of it is freed by [`Endpoint::close`], which also says what to tell the
+    /// server.
+    #[inline]
+    pub fn poll_failed(&mut self) -> Option<SessionId> {
+        while let Some(id) = self.failed.pop_front() {
+            if self.is_live_entry(id) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn is_live_entry(&self, id: SessionId) -> bool {
+        let entry = self.sessions.get(id.index as usize);
+        matches!(entry, Some(Session::Client(s)) if s.generation == id.generation)
+    }
+
+    fn untrack(&mut self, entry: Timed) {
+        if let Some(s) = self.client_session_at(entry.session)
+            && s.generation == entry.generation
+            && let Some(slot) = s.slots.get_mut(usize::from(entry.slot))
         {
             slot.tracked = false;
         }
@@ -120,6 +173,10 @@ impl<C> Endpoint<C> {
     fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
+        if slot.in_flight() == 0 {
+            // Nothing can be lost: the slot waits for credits that other slots hold.
+            return self.extend_deadline(session, slot_no, now_ns);
+        }
         let credits = slot.roll_back();
         slot.retries = slot.retries.saturating_add(1);
         s.credits += credits;
@@ -189,10 +246,13 @@ impl<C> Endpoint<C> {
             if !slot.active {
                 continue;
             }
-            let executed = match (slot.req_high, slot.resp_rcvd) {
-                (0, _) => Executed::Never,
-                (_, 0) => Executed::Maybe,
-                _ => Executed::Yes,
+            // A handler runs when the whole request has arrived, and what was not sent will not be.
+            let executed = if slot.resp_rcvd > 0 {
+                Executed::Yes
+            } else if slot.req_high < slot.req_packets {
+                Executed::Never
+            } else {
+                Executed::Maybe
             };
             if let Some(c) = self.complete(session, slot_no, Err(error(executed))) {
                 let Completion { cont, session, request, .. } = c;

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use courser_buf::{AllocError, Arena, MsgBuf, RxFrame};
 
 use crate::config::{Config, ConfigError};
+use crate::deadline::Timed;
 use crate::error::{CallError, CallRefused};
 use crate::session::{
     ClientSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId, SessionState,
@@ -103,6 +104,8 @@ pub struct Endpoint<C> {
     pub(crate) id: u64,
     pub(crate) now_ns: u64,
     pub(crate) peers: Vec<Option<Peer>>,
+    /// Free entries of `peers`.
+    pub(crate) vacant_peers: Vec<u32>,
     pub(crate) sessions: Vec<Session<C>>,
     /// Free entries of `sessions`.
     pub(crate) vacant: Vec<u32>,
@@ -111,10 +114,14 @@ pub struct Endpoint<C> {
     pub(crate) credits_granted: u64,
     pub(crate) tx: TxStage,
     /// Client slots with a deadline; entries of free slots are swept by the next scan.
-    pub(crate) timed: Vec<(u32, u8)>,
+    pub(crate) timed: Vec<Timed>,
     pub(crate) next_scan_ns: u64,
+    /// When to try again to make frames, after there was no memory for them; else 0.
+    pub(crate) retry_tx_ns: u64,
     /// Completions that did not come from a packet, or that wait for the transport.
     pub(crate) done: VecDeque<Completion<'static, C>>,
+    /// Client sessions that failed and were not taken by [`Endpoint::poll_failed`] yet.
+    pub(crate) failed: VecDeque<SessionId>,
     pub(crate) stats: EndpointStats,
 }
 
@@ -126,13 +133,15 @@ impl<C> Endpoint<C> {
     /// A setting out of its range.
     pub fn new(cfg: Config, arena: Arena, id: u64, max_frame: usize) -> Result<Self, ConfigError> {
         cfg.validate()?;
-        let tx = TxStage::new(max_frame);
+        let mut tx = TxStage::new(max_frame);
+        tx.reserve(&arena);
         Ok(Endpoint {
             cfg,
             arena,
             id,
             now_ns: 0,
             peers: Vec::new(),
+            vacant_peers: Vec::new(),
             sessions: Vec::new(),
             vacant: Vec::new(),
             live_sessions: 0,
@@ -140,7 +149,9 @@ impl<C> Endpoint<C> {
             tx,
             timed: Vec::new(),
             next_scan_ns: u64::MAX,
+            retry_tx_ns: 0,
             done: VecDeque::new(),
+            failed: VecDeque::new(),
             stats: EndpointStats::default(),
         })
     }
@@ -261,7 +272,7 @@ impl<C> Endpoint<C> {
     ) -> Result<(), (CallRefused, MsgBuf, C)> {
         let limit = self.cfg.call_queue;
         let s = match self.sessions.get_mut(session.index as usize) {
-            Some(Session::Client(s)) if s.generation == session.generation => s,
+            Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
             Some(Session::Server(s)) if s.generation == session.generation => {
                 return Err((CallRefused::NotClient, req, cont));
             }
@@ -292,14 +303,13 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(call.req.len() as u32, s.data_per_packet);
         slot.start(step, call.req_type, call.req, packets, call.cont);
-        slot.started_ns = self.now_ns;
         // Due when it is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
         slot.queued = true;
         let req_num = slot.req_num;
         if !slot.tracked {
             slot.tracked = true;
-            self.timed.push((index, slot_no));
+            self.timed.push(Timed { session: index, generation: s.generation, slot: slot_no });
         }
         self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
     }

@@ -1,6 +1,6 @@
 //! Replies: from the handler's answer to a stored response (E9, E32, E61).
 
-use courser_buf::MsgBuf;
+use courser_buf::{AllocError, MsgBuf};
 
 use crate::endpoint::{Endpoint, RequestId, copy_of};
 use crate::error::{ReplyError, Status};
@@ -31,25 +31,31 @@ impl<C> Endpoint<C> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        self.check_size(id, len)?;
-        let (slot, dpp) = self.answerable(id)?;
+        let waiting = waiting(&mut self.sessions, id)?;
+        if len > waiting.limit as usize {
+            return Err(self.too_large(id, len));
+        }
+        let (slot, dpp) = (waiting.slot, waiting.data_per_packet);
         if len > usize::from(dpp) {
-            let mut m = self.alloc_reply(id, len)?;
+            let mut m = match self.arena.alloc(len) {
+                Ok(m) => m,
+                Err(e) => return Err(self.no_memory(id, e)),
+            };
             fill(&mut m);
-            return self.reply_msg(id, m);
+            return self.respond(id, Stored::Owned(m), len);
         }
-        let usable = slot.prealloc.as_mut().and_then(MsgBuf::get_mut).is_some();
-        if !usable {
-            let fresh = self.alloc_reply(id, usize::from(dpp))?;
-            let (slot, _) = self.answerable(id)?;
-            slot.prealloc = Some(fresh);
-        }
-        let (slot, _) = self.answerable(id)?;
-        if let Some(room) = slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
-            fill(&mut room[..len]);
-        }
-        slot.resp = Stored::Preallocated;
-        self.respond(id, len);
+        let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
+            Some(room) => room,
+            // None yet, or the transport still has the response before.
+            None => match self.arena.alloc(usize::from(dpp)) {
+                Ok(fresh) => slot.prealloc.insert(fresh),
+                Err(e) => return Err(self.no_memory(id, e)),
+            },
+        };
+        fill(&mut room[..len]);
+        slot.respond(Stored::Preallocated, len as u32, 1);
+        self.stats.replies += 1;
+        self.tx.push(response(id));
         Ok(())
     }
 
@@ -59,83 +65,78 @@ impl<C> Endpoint<C> {
     /// As [`Endpoint::reply_bytes`].
     pub fn reply_msg(&mut self, id: RequestId, mut msg: MsgBuf) -> Result<(), ReplyError> {
         let len = msg.len();
-        self.check_size(id, len)?;
+        if len > waiting(&mut self.sessions, id)?.limit as usize {
+            return Err(self.too_large(id, len));
+        }
         if msg.is_shared() {
             // The same buffer still leaves for another destination.
-            msg = copy_of(&self.arena, &msg)?;
+            msg = match copy_of(&self.arena, &msg) {
+                Ok(copy) => copy,
+                Err(e) => return Err(self.no_memory(id, e)),
+            };
         }
-        let (slot, _) = self.answerable(id)?;
-        slot.resp = Stored::Owned(msg);
-        self.respond(id, len);
-        Ok(())
+        self.respond(id, Stored::Owned(msg), len)
     }
 
     /// Answers with an error in place of a response. A request that is gone is ignored.
     pub fn reply_status(&mut self, id: RequestId, status: Status) {
-        if let Ok((slot, _)) = self.answerable(id) {
-            slot.resp = Stored::Error(status as u16);
-            self.respond(id, 0);
-        }
-    }
-
-    /// The slot of a request that waits for its answer, and the session's packet size.
-    #[inline]
-    fn answerable(&mut self, id: RequestId) -> Result<(&mut ServerSlot, u16), ReplyError> {
-        match self.sessions.get_mut(id.session.index as usize) {
-            Some(Session::Server(s)) if s.generation == id.session.generation => {
-                let dpp = s.data_per_packet;
-                match s.slots.get_mut(usize::from(id.slot)) {
-                    Some(slot)
-                        if slot.req_num == id.req_num && slot.phase == ServerPhase::Executing =>
-                    {
-                        Ok((slot, dpp))
-                    }
-                    _ => Err(ReplyError::Gone),
-                }
-            }
-            _ => Err(ReplyError::Gone),
-        }
+        // `Gone` is all that can go wrong, and there is nobody left to tell.
+        let _ = self.respond(id, Stored::Error(status as u16), 0);
     }
 
     /// Whether a request still waits for its answer.
     pub fn is_answerable(&mut self, id: RequestId) -> bool {
-        self.answerable(id).is_ok()
+        waiting(&mut self.sessions, id).is_ok()
     }
 
-    #[inline]
-    fn check_size(&mut self, id: RequestId, bytes: usize) -> Result<(), ReplyError> {
-        let limit = self.cfg.max_msg_size;
-        if bytes > limit as usize {
-            self.reply_status(id, Status::ResponseFailed);
-            return Err(ReplyError::TooLarge { bytes, limit });
-        }
+    fn respond(&mut self, id: RequestId, stored: Stored, len: usize) -> Result<(), ReplyError> {
+        let w = waiting(&mut self.sessions, id)?;
+        let packets = packets_of(len as u32, w.data_per_packet);
+        w.slot.respond(stored, len as u32, packets);
+        self.stats.replies += 1;
+        self.tx.push(response(id));
         Ok(())
     }
 
-    fn alloc_reply(&mut self, id: RequestId, len: usize) -> Result<MsgBuf, ReplyError> {
-        match self.arena.alloc(len) {
-            Ok(m) => Ok(m),
-            Err(e) => {
-                self.reply_status(id, Status::ResponseFailed);
-                Err(e.into())
-            }
-        }
+    #[cold]
+    fn too_large(&mut self, id: RequestId, bytes: usize) -> ReplyError {
+        let limit = waiting(&mut self.sessions, id).map_or(0, |w| w.limit);
+        self.reply_status(id, Status::ResponseFailed);
+        ReplyError::TooLarge { bytes, limit }
     }
 
-    #[inline]
-    fn respond(&mut self, id: RequestId, len: usize) {
-        let Ok((slot, dpp)) = self.answerable(id) else { return };
-        slot.phase = ServerPhase::Responded;
-        slot.resp_size = len as u32;
-        slot.resp_packets = packets_of(len as u32, dpp);
-        self.stats.replies += 1;
-        let RequestId { session, slot, req_num } = id;
-        self.tx.push(TxItem::Response {
-            session: session.index,
-            slot,
-            req_num,
-            first: 0,
-            count: 1,
-        });
+    #[cold]
+    fn no_memory(&mut self, id: RequestId, e: AllocError) -> ReplyError {
+        self.reply_status(id, Status::ResponseFailed);
+        e.into()
     }
+}
+
+/// A request that waits for its answer, and what its session allows.
+struct Waiting<'s> {
+    slot: &'s mut ServerSlot,
+    data_per_packet: u16,
+    limit: u32,
+}
+
+#[inline]
+fn waiting<C>(sessions: &mut [Session<C>], id: RequestId) -> Result<Waiting<'_>, ReplyError> {
+    let Some(Session::Server(s)) = sessions.get_mut(id.session.index as usize) else {
+        return Err(ReplyError::Gone);
+    };
+    if s.generation != id.session.generation {
+        return Err(ReplyError::Gone);
+    }
+    let (data_per_packet, limit) = (s.data_per_packet, s.max_msg_size);
+    match s.slots.get_mut(usize::from(id.slot)) {
+        Some(slot) if slot.req_num == id.req_num && slot.phase == ServerPhase::Executing => {
+            Ok(Waiting { slot, data_per_packet, limit })
+        }
+        _ => Err(ReplyError::Gone),
+    }
+}
+
+#[inline]
+fn response(id: RequestId) -> TxItem {
+    TxItem::Response { session: id.session.index, slot: id.slot, req_num: id.req_num }
 }

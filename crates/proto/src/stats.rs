@@ -140,6 +140,13 @@ impl EndpointStats {
         self.drops.iter().sum()
     }
 
+    /// Counts a packet that was made, of the kind with that index.
+    #[inline]
+    pub(crate) fn sent(&mut self, kind: usize) {
+        self.tx_packets += 1;
+        self.tx_kinds[kind] += 1;
+    }
+
     pub(crate) fn drop(&mut self, reason: Drop) {
         self.drops[reason as usize] += 1;
     }

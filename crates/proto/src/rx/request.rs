@@ -49,11 +49,11 @@ impl<C> Endpoint<C> {
         if slot.req_packets == 1 {
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
-            self.stats.requests += 1;
             if msg_size > self.cfg.max_msg_size {
                 self.reply_status(id, Status::TooLarge);
                 return Ok(None);
             }
+            self.stats.requests += 1;
             return Ok(Some(Event::Request { id, req_type, body: Body::Borrowed(data) }));
         }
         Ok(self.rx_request_part(id, index, index as usize * usize::from(dpp), data))
@@ -114,12 +114,16 @@ impl<C> Endpoint<C> {
     /// is answered with its stored response or with "in progress" (F5), an incomplete one with
     /// the credits that are returned so far.
     fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
-        let Some(slot) = self.server_slot_at(session, slot_no) else { return };
+        let Some(Session::Server(s)) = self.sessions.get_mut(session as usize) else { return };
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         let last = index + 1 == slot.req_packets;
         let item = match slot.phase {
             ServerPhase::Responded if last => {
+                if !slot.resend_first() {
+                    return;
+                }
                 self.stats.responses_resent += 1;
-                TxItem::Response { session, slot: slot_no, req_num, first: 0, count: 1 }
+                TxItem::Response { session, slot: slot_no, req_num }
             }
             ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {
                 slot.cr_in_progress |= last && slot.phase == ServerPhase::Executing;
@@ -132,13 +136,6 @@ impl<C> Endpoint<C> {
             ServerPhase::Idle | ServerPhase::Acked => return,
         };
         self.tx.push(item);
-    }
-
-    pub(crate) fn server_slot_at(&mut self, session: u32, slot_no: u8) -> Option<&mut ServerSlot> {
-        match self.sessions.get_mut(session as usize)? {
-            Session::Server(s) => s.slots.get_mut(usize::from(slot_no)),
-            _ => None,
-        }
     }
 
     /// The slot of a request, as long as it is the slot's current one.

@@ -24,6 +24,7 @@ impl<C> Endpoint<C> {
         let credits = slot.on_response(index, msg_size, packets)?;
         s.credits += credits;
         let result = if msg_size > limit {
+            slot.ack_owed = true; // it is of no use here: the server need not keep it
             Err(CallError::ResponseTooLarge { response_bytes: msg_size, limit })
         } else if packets == 1 {
             slot.ack_owed = true;
@@ -53,9 +54,10 @@ impl<C> Endpoint<C> {
         if index == 0 {
             let buffer = self.arena.alloc(msg_size as usize);
             let no_memory = |_| CallError::NoMemory { response_bytes: msg_size };
-            let buffer = buffer.map_err(no_memory)?;
             let Some(s) = self.client_session_at(session) else { return Ok(None) };
-            s.slots[usize::from(slot_no)].resp = Some(buffer);
+            let slot = &mut s.slots[usize::from(slot_no)];
+            slot.ack_owed = buffer.is_err();
+            slot.resp = Some(buffer.map_err(no_memory)?);
         }
         let Some(s) = self.client_session_at(session) else { return Ok(None) };
         let slot = &mut s.slots[usize::from(slot_no)];

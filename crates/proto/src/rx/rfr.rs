@@ -1,5 +1,5 @@
 //! Requests-for-response at the server (E43, F4). Stateless: whatever part of the stored response
-//! is asked for is sent.
+//! is asked for is sent, from one queue entry per slot.
 
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase};
@@ -19,7 +19,7 @@ impl<C> Endpoint<C> {
         let step = s.slots.len() as u32;
         let slot_no = (req_num & (step - 1)) as u8;
         let credits = s.credit_limit;
-        let slot = &s.slots[usize::from(slot_no)];
+        let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
             Position::Past => return Err(Drop::Stale),
@@ -31,10 +31,12 @@ impl<C> Endpoint<C> {
         // An honest client spends one credit for each packet it asks for: more than all credits
         // is an attempt to make this endpoint a flood.
         let end = first.checked_add(count).filter(|&end| end <= slot.resp_packets);
-        if end.is_none() || first == 0 || count > credits {
+        let Some(end) = end.filter(|_| first > 0 && count <= credits) else {
             return Err(Drop::Inconsistent);
+        };
+        if slot.ask(first, end, credits) {
+            self.tx.push(TxItem::Response { session, slot: slot_no, req_num });
         }
-        self.tx.push(TxItem::Response { session, slot: slot_no, req_num, first, count });
         Ok(())
     }
 }

@@ -58,6 +58,9 @@ pub struct ConnectAccept {
     pub port: u32,
     /// Echo of the client's session number.
     pub client_session: u32,
+    /// Echo of the cookie in the request: tells its answer from that of an earlier connect that
+    /// had the same session number.
+    pub client_cookie: u32,
     /// The client's peer that the session belongs to: the one proposed, or an earlier one.
     pub client_peer: u32,
     /// The server's number for the session.
@@ -179,7 +182,7 @@ pub struct Dialed {
 pub struct ConnectOffer {
     /// The client's datapath address: its host as the control connection shows it.
     pub addr: Addr,
-    /// The path to it, unless [`Endpoint::knows_endpoint`] said that there is one.
+    /// The path to it, unless [`Endpoint::knows_peer`] said that there is one.
     pub path: Option<(PathId, usize)>,
     /// Port of this endpoint's datapath.
     pub local_port: u32,
@@ -247,7 +250,7 @@ impl<C> Endpoint<C> {
             session: session.index,
             peer,
             cookie: random as u32,
-            max_frame: max_frame as u32,
+            max_frame: max_frame.min(self.tx.max_frame()) as u32,
             credits,
             slots,
             max_msg_size: self.cfg.max_msg_size,
@@ -256,14 +259,24 @@ impl<C> Endpoint<C> {
         Ok(Dialed { session, request })
     }
 
-    /// Whether an endpoint is a live peer already, so that no path to it is needed.
+    /// Whether an endpoint is a live peer already, at whatever address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
-        self.find_peer(endpoint_id).is_some()
+        let live = |p: &Peer| p.state == PeerState::Live && p.endpoint_id == endpoint_id;
+        self.peers.iter().flatten().any(live)
     }
 
-    fn find_peer(&self, endpoint_id: u64) -> Option<u32> {
-        let live = |p: &Peer| p.state == PeerState::Live && p.endpoint_id == endpoint_id;
-        let found = self.peers.iter().position(|p| p.as_ref().is_some_and(live))?;
+    /// Whether an endpoint is a live peer at this address already, so that no path to it is
+    /// needed in [`ConnectOffer::path`].
+    pub fn knows_peer(&self, endpoint_id: u64, addr: Addr) -> bool {
+        self.find_peer(endpoint_id, addr).is_some()
+    }
+
+    /// The address has to agree: an endpoint's number is no secret among its peers, and whoever
+    /// shares a peer learns its cookie.
+    fn find_peer(&self, endpoint_id: u64, addr: Addr) -> Option<u32> {
+        let is_it =
+            |p: &Peer| p.state == PeerState::Live && p.endpoint_id == endpoint_id && p.addr == addr;
+        let found = self.peers.iter().position(|p| p.as_ref().is_some_and(is_it))?;
         Some(found as u32)
     }
 
@@ -276,7 +289,7 @@ impl<C> Endpoint<C> {
         r: &ConnectRequest,
         offer: ConnectOffer,
     ) -> Result<ConnectAccept, RefuseReason> {
-        let known = self.find_peer(r.endpoint_id);
+        let known = self.find_peer(r.endpoint_id, offer.addr);
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
         let credits =
@@ -299,6 +312,7 @@ impl<C> Endpoint<C> {
         peer.sessions += 1;
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
         let start = r.first_req_num.wrapping_sub(u32::from(r.slots));
+        let max_msg_size = self.cfg.max_msg_size;
         let session = self.add_session(|generation| {
             let slots = (0..u32::from(r.slots)).map(|i| ServerSlot::new(start.wrapping_add(i)));
             Session::Server(ServerSession {
@@ -307,6 +321,7 @@ impl<C> Endpoint<C> {
                 remote: r.session,
                 credit_limit: credits,
                 data_per_packet: dpp,
+                max_msg_size: max_msg_size.min(r.max_msg_size),
                 slots: slots.collect(),
             })
         });
@@ -315,13 +330,14 @@ impl<C> Endpoint<C> {
             endpoint_id: self.id,
             port: offer.local_port,
             client_session: r.session,
+            client_cookie: r.cookie,
             client_peer,
             session: session.index,
             peer: peer_no,
             cookie,
             data_per_packet: dpp,
             credits,
-            max_msg_size: self.cfg.max_msg_size,
+            max_msg_size,
         })
     }
 
@@ -351,7 +367,8 @@ impl<C> Endpoint<C> {
             return Ok(p.data_per_packet);
         }
         let (_, path_frame) = offer.path.ok_or(RefuseReason::NoPath)?;
-        let max_frame = r.max_frame.min(path_frame as u32).min(u32::from(u16::MAX));
+        let own_frame = path_frame.min(self.tx.max_frame()).min(usize::from(u16::MAX));
+        let max_frame = r.max_frame.min(own_frame as u32);
         let headers = (FRAME_HEADER_MAX + PACKET_HEADER) as u32;
         let dpp = max_frame.saturating_sub(headers) as u16;
         if dpp < MIN_DATA_PER_PACKET {
@@ -361,10 +378,13 @@ impl<C> Endpoint<C> {
         Ok(dpp)
     }
 
-    /// Takes the server's answer. `addr` and `path` reach the server's datapath.
+    /// Takes the server's answer. `addr` and `path` reach the server's datapath. The caller makes
+    /// sure that the answer comes over the control connection that the request went over.
     ///
     /// # Errors
-    /// The answer makes no sense or comes too late; the session has failed then.
+    /// In each case the path is not needed, and the server is to be told to drop its side.
+    /// [`ConnectError::Closed`]: the answer comes too late; nothing changes, whatever session has
+    /// the number now. [`ConnectError::BadAnswer`]: it makes no sense; the session has failed.
     pub fn established(
         &mut self,
         a: &ConnectAccept,
@@ -380,9 +400,15 @@ impl<C> Endpoint<C> {
         }
         let wanted = s.credit_limit;
         let tentative = s.peer;
+        let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
+        if asked.is_none_or(|p| p.rx_cookie != a.client_cookie) {
+            return Err(ConnectError::Closed);
+        }
+        let frame = FRAME_HEADER_MAX + PACKET_HEADER + usize::from(a.data_per_packet);
         let sane = (1..=wanted).contains(&a.credits)
             && a.session <= MAX_SESSION
-            && a.data_per_packet >= MIN_DATA_PER_PACKET;
+            && a.data_per_packet >= MIN_DATA_PER_PACKET
+            && frame <= self.tx.max_frame();
         if !sane || !self.attach_peer(tentative, a, addr, path) {
             self.refused(a.client_session);
             return Err(ConnectError::BadAnswer);
@@ -427,7 +453,7 @@ impl<C> Endpoint<C> {
         }
         p.sessions += 1;
         if a.client_peer != tentative {
-            self.peers[tentative as usize] = None;
+            self.drop_peer(tentative);
         }
         true
     }
@@ -440,20 +466,19 @@ impl<C> Endpoint<C> {
             let tentative = s.peer;
             self.fail_session(session, |_| CallError::NotConnected);
             self.free_session(session);
-            if let Some(p) = self.peers.get_mut(tentative as usize) {
-                *p = None;
-            }
+            self.drop_peer(tentative);
         }
     }
 
-    /// Closes a client session: its calls end with [`CallError::Closed`]. Gives the server's
-    /// number of it, to be disconnected over the control connection, and the path that is no
-    /// longer needed.
+    /// Closes a client session, also one that has failed: its calls end with
+    /// [`CallError::Closed`]. Gives the server's number of it, to be disconnected over the control
+    /// connection, and the path that is no longer needed. `None`: there is no such session, or the
+    /// server has not answered yet; an answer that comes later is [`ConnectError::Closed`].
     pub fn close(&mut self, session: SessionId) -> Option<(u32, Option<PathId>)> {
-        if self.session_state(session) == SessionState::Gone {
+        let s = self.client_session_at(session.index)?;
+        if s.generation != session.generation {
             return None;
         }
-        let s = self.client_session_at(session.index)?;
         if s.state == SessionState::Connecting {
             self.refused(session.index);
             return None;
@@ -540,26 +565,28 @@ impl<C> Endpoint<C> {
     }
 
     fn add_peer(&mut self, peer: Peer) -> u32 {
-        let free = self.peers.iter().position(Option::is_none);
-        let at = free.unwrap_or_else(|| {
+        let at = self.vacant_peers.pop().unwrap_or_else(|| {
             self.peers.push(None);
-            self.peers.len() - 1
+            self.peers.len() as u32 - 1
         });
-        self.peers[at] = Some(peer);
-        at as u32
+        self.peers[at as usize] = Some(peer);
+        at
+    }
+
+    fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
+        let dropped = self.peers.get_mut(peer as usize)?.take()?;
+        self.vacant_peers.push(peer);
+        Some(dropped)
     }
 
     /// One session less; the peer goes with its last one.
     fn release_peer(&mut self, peer: u32) -> Option<PathId> {
-        let entry = self.peers.get_mut(peer as usize)?;
-        let p = entry.as_mut()?;
+        let p = self.peers.get_mut(peer as usize)?.as_mut()?;
         p.sessions = p.sessions.saturating_sub(1);
         if p.sessions > 0 {
             return None;
         }
-        let path = p.path;
-        *entry = None;
-        Some(path)
+        self.drop_peer(peer).map(|p| p.path)
     }
 
     fn add_session(&mut self, make: impl FnOnce(u32) -> Session<C>) -> SessionId {

@@ -80,6 +80,13 @@ pub(crate) struct ClientSession<C> {
     pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
 
+impl<C> ClientSession<C> {
+    /// Failed, and not closed by the application yet: it only keeps its number.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.state == SessionState::Gone
+    }
+}
+
 /// The server side of a session.
 #[derive(Debug)]
 pub(crate) struct ServerSession {
@@ -89,6 +96,8 @@ pub(crate) struct ServerSession {
     pub(crate) remote: u32,
     pub(crate) credit_limit: u32,
     pub(crate) data_per_packet: u16,
+    /// Largest message that both sides take.
+    pub(crate) max_msg_size: u32,
     pub(crate) slots: Box<[ServerSlot]>,
 }
 

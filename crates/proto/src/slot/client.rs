@@ -179,6 +179,7 @@ impl<C> ClientSlot<C> {
     /// Ends the call and gives what belongs to the application.
     pub(crate) fn finish(&mut self) -> Option<(MsgBuf, C)> {
         self.active = false;
+        self.queued = false; // what is in the queue still is ignored by its number
         self.resp_packets = 0;
         self.resp_asked = 0;
         self.resp_rcvd = 0;

@@ -59,6 +59,10 @@ pub(crate) struct ServerSlot {
     pub(crate) cr_queued: bool,
     /// The credit return that is queued says "in progress".
     pub(crate) cr_in_progress: bool,
+    /// Packets `send_next..send_end` of the response are queued in the transmit stage.
+    pub(crate) resp_queued: bool,
+    pub(crate) send_next: u32,
+    pub(crate) send_end: u32,
     pub(crate) req_type: u16,
     pub(crate) req_size: u32,
     pub(crate) req_packets: u32,
@@ -79,6 +83,9 @@ impl ServerSlot {
             phase: ServerPhase::Idle,
             cr_queued: false,
             cr_in_progress: false,
+            resp_queued: false,
+            send_next: 0,
+            send_end: 0,
             req_type: 0,
             req_size: 0,
             req_packets: 0,
@@ -110,6 +117,10 @@ impl ServerSlot {
     pub(crate) fn begin(&mut self, req_num: u32, req_type: u16, size: u32, packets: u32) {
         self.req_num = req_num;
         self.phase = ServerPhase::Receiving;
+        // Items of the request before are ignored by their number.
+        self.cr_queued = false;
+        self.cr_in_progress = false;
+        self.resp_queued = false;
         self.req_type = req_type;
         self.req_size = size;
         self.req_packets = packets;
@@ -122,6 +133,45 @@ impl ServerSlot {
     #[inline]
     pub(crate) fn returnable(&self) -> u32 {
         self.req_rcvd.min(self.req_packets.saturating_sub(1))
+    }
+
+    /// Stores the response; its first packet is due, and is to be queued.
+    #[inline]
+    pub(crate) fn respond(&mut self, resp: Stored, size: u32, packets: u32) {
+        self.phase = ServerPhase::Responded;
+        self.resp = resp;
+        self.resp_size = size;
+        self.resp_packets = packets;
+        self.resp_queued = true;
+        (self.send_next, self.send_end) = (0, 1);
+    }
+
+    /// The first packet of the response once more. `true`: the slot is to be queued. Not needed
+    /// when anything of the response is due already: either that is the first packet, or the
+    /// client has it.
+    pub(crate) fn resend_first(&mut self) -> bool {
+        if self.resp_queued {
+            return false;
+        }
+        (self.send_next, self.send_end) = (0, 1);
+        self.resp_queued = true;
+        true
+    }
+
+    /// Packets `first..end` of the response are asked for. `true`: the slot is to be queued.
+    /// What still waits and touches them is kept, up to `limit` packets together; else the newest
+    /// wish counts: an honest client then has or has given up the other. So a slot is in the queue
+    /// once, and never owes more than `limit` packets, however often it is asked.
+    pub(crate) fn ask(&mut self, first: u32, end: u32, limit: u32) -> bool {
+        let queued = self.resp_queued;
+        if queued && first <= self.send_end && end >= self.send_next {
+            self.send_next = self.send_next.min(first);
+            self.send_end = self.send_end.max(end).min(self.send_next.saturating_add(limit));
+        } else {
+            (self.send_next, self.send_end) = (first, end);
+        }
+        self.resp_queued = true;
+        !queued
     }
 
     /// Checks the invariants; for debug builds and simulations.

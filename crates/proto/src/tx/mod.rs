@@ -9,24 +9,32 @@ mod request;
 mod response;
 mod stage;
 
-use courser_buf::TxBurst;
+use courser_buf::{Arena, MsgBuf, TxBurst};
 
 use crate::endpoint::Endpoint;
 use crate::session::{Peer, Session};
 use crate::slot::ServerPhase;
+use crate::stats::EndpointStats;
 use crate::wire::Packet;
 
+use stage::Direct;
 pub(crate) use stage::TxStage;
 
 /// Something to send. Names a request by number: an item that its slot has outlived is ignored.
+/// A slot has at most one live item of each kind in the queue, whatever its peer repeats: that
+/// bounds the queue by the number of slots.
+///
+/// An item may also outlive its session, and name a slot of the session that has the number now.
+/// Should even the request number be the same, that slot is asked what it has to send, which is
+/// harmless: items carry no content.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TxItem {
     /// Whatever the client slot can send: request packets, then requests-for-response.
     Client { session: u32, slot: u8, req_num: u32 },
     /// A credit return with what has arrived by then.
     CreditReturn { session: u32, slot: u8, req_num: u32 },
-    /// A part of a stored response.
-    Response { session: u32, slot: u8, req_num: u32, first: u32, count: u32 },
+    /// The packets of a stored response that are due.
+    Response { session: u32, slot: u8, req_num: u32 },
     /// The response has arrived.
     Ack { session: u32, req_num: u32 },
 }
@@ -59,8 +67,8 @@ impl<C> Endpoint<C> {
                 TxItem::CreditReturn { session, slot, req_num } => {
                     self.tx_credit_return(session, slot, req_num)
                 }
-                TxItem::Response { session, slot, req_num, first, count } => {
-                    self.tx_response(session, slot, req_num, first, count, out)
+                TxItem::Response { session, slot, req_num } => {
+                    self.tx_response(session, slot, req_num, out)
                 }
                 TxItem::Ack { session, req_num } => self.tx_ack(session, req_num),
             };
@@ -70,6 +78,7 @@ impl<C> Endpoint<C> {
             }
         }
         self.tx.finish(&mut self.peers, now_ns, out);
+        self.retry_tx_ns = if self.tx.starved() { now_ns + self.cfg.rto_min_ns } else { 0 };
         self.stats.tx_frames += (out.len() - before) as u64;
     }
 
@@ -80,19 +89,17 @@ impl<C> Endpoint<C> {
         };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if slot.req_num != req_num {
-            return Sent::All; // its successor resets the flags when it queues its own
+            return Sent::All; // outlived: `begin` has cleared the flags
         }
-        let (count, in_progress) = (slot.returnable(), slot.cr_in_progress);
-        let in_progress = in_progress && slot.phase == ServerPhase::Executing;
-        let useful = count > 0 || in_progress;
-        if useful && slot.phase != ServerPhase::Acked {
+        let count = slot.returnable();
+        let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing;
+        if (count > 0 || in_progress) && slot.phase != ServerPhase::Acked {
             let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };
             let cr = Packet::CreditReturn { session: s.remote, req_num, count, in_progress };
             if !self.tx.append(s.peer, peer, &self.arena, &cr, &[]) {
                 return Sent::Rest(item);
             }
-            self.stats.tx_packets += 1;
-            self.stats.tx_kinds[1] += 1;
+            self.stats.sent(1);
             self.stats.in_progress_sent += u64::from(in_progress);
         }
         slot.cr_queued = false;
@@ -114,13 +121,55 @@ impl<C> Endpoint<C> {
         if !self.tx.append(s.peer, peer, &self.arena, &ack, &[]) {
             return Sent::Rest(TxItem::Ack { session, req_num });
         }
-        self.stats.tx_packets += 1;
-        self.stats.tx_kinds[4] += 1;
+        self.stats.sent(4);
         Sent::All
     }
 }
 
-/// The peer of a session that may be spoken to.
-pub(crate) fn live_peer(peers: &mut [Option<Peer>], index: u32) -> Option<&mut Peer> {
-    peers.get_mut(index as usize).and_then(Option::as_mut)
+/// Where the packets of one slot go: the stage, and the peer.
+struct Lane<'a> {
+    tx: &'a mut TxStage,
+    arena: &'a Arena,
+    stats: &'a mut EndpointStats,
+    inline_max: usize,
+    now_ns: u64,
+    peer_no: u32,
+    peer: &'a mut Peer,
+    out: &'a mut TxBurst,
+}
+
+impl Lane<'_> {
+    /// A packet without data; `kind` as in [`EndpointStats::tx_kinds`]. `false`: no room.
+    #[inline]
+    fn header_only(&mut self, kind: usize, packet: &Packet<'_>) -> bool {
+        let sent = self.tx.append(self.peer_no, self.peer, self.arena, packet, &[]);
+        if sent {
+            self.stats.sent(kind);
+        }
+        sent
+    }
+
+    /// Packet `index` of `msg`, with `range` of its data. `false`: no room.
+    #[inline]
+    fn part(
+        &mut self,
+        kind: usize,
+        packet: &Packet<'_>,
+        msg: &mut MsgBuf,
+        index: u32,
+        range: std::ops::Range<usize>,
+    ) -> bool {
+        let Some(data) = msg.get(range.clone()) else { return false };
+        let sent = if data.len() <= self.inline_max {
+            self.tx.append(self.peer_no, self.peer, self.arena, packet, data)
+        } else {
+            let how = stage::direct(self, packet, msg, index, range);
+            self.stats.tx_copied += u64::from(how == Direct::Copied);
+            how != Direct::NoRoom
+        };
+        if sent {
+            self.stats.sent(kind);
+        }
+        sent
+    }
 }

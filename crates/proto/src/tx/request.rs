@@ -3,21 +3,15 @@
 
 use courser_buf::TxBurst;
 
-use super::{Sent, TxItem, live_peer};
+use super::{Lane, Sent, TxItem};
 use crate::endpoint::Endpoint;
 use crate::session::{Session, SessionState};
+use crate::slot::ClientSlot;
 use crate::wire::{Packet, data_len};
 
-/// What one step of a client slot came to.
-enum Step {
-    Sent,
-    /// Nothing more to send until something arrives.
-    Done,
-    NoCredit,
-    NoRoom,
-}
-
 impl<C> Endpoint<C> {
+    /// Sends what a slot can send for the credits there are. One look-up for all its packets.
+    #[inline]
     pub(crate) fn tx_client(
         &mut self,
         session: u32,
@@ -26,107 +20,90 @@ impl<C> Endpoint<C> {
         out: &mut TxBurst,
     ) -> Sent {
         let now_ns = self.now_ns;
-        let mut any = false;
+        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
+            return Sent::All;
+        };
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
+            return Sent::All; // outlived: a later request has an item of its own
+        }
+        let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };
+        let mut lane = Lane {
+            tx: &mut self.tx,
+            arena: &self.arena,
+            stats: &mut self.stats,
+            inline_max: self.cfg.inline_max,
+            now_ns,
+            peer_no: s.peer,
+            peer,
+            out,
+        };
+        let before = s.credits;
         let sent = loop {
-            match self.tx_client_step(session, slot_no, req_num, out) {
-                Step::Sent => any = true,
-                Step::Done => break Sent::All,
-                Step::NoCredit => {
-                    if let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) {
-                        s.stalled |= 1 << slot_no;
-                    }
-                    break Sent::All;
-                }
-                Step::NoRoom => {
-                    break Sent::Rest(TxItem::Client { session, slot: slot_no, req_num });
-                }
+            let sendable = slot.sendable();
+            if sendable == 0 {
+                break Sent::All;
+            }
+            // A large message leaves in steps of a train: fewer packets wait until more credits
+            // are back, as long as something is on its way that brings them.
+            let short = s.credits < s.quantum.min(sendable);
+            if s.credits == 0 || (short && slot.in_flight() >= s.quantum) {
+                s.stalled |= 1 << slot_no;
+                break Sent::All;
+            }
+            match step(&mut lane, slot, s.remote, s.credits, s.data_per_packet) {
+                Some(spent) => s.credits -= spent,
+                None => break Sent::Rest(TxItem::Client { session, slot: slot_no, req_num }),
             }
         };
-        if any {
-            self.extend_deadline(session, slot_no, now_ns);
+        if s.credits != before {
+            let in_flight = s.credit_limit - s.credits;
+            lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
+            slot.deadline_ns = now_ns + lane.peer.rtt.rto_ns(slot.retries, &self.cfg);
+            self.next_scan_ns = self.next_scan_ns.min(slot.deadline_ns);
         }
-        if matches!(sent, Sent::All)
-            && let Some(s) = self.client_session_at(session)
-            && let Some(slot) = s.slots.get_mut(usize::from(slot_no))
-            && slot.req_num == req_num
-        {
-            slot.queued = false;
-        }
+        slot.queued = matches!(sent, Sent::Rest(_));
         sent
     }
+}
 
-    #[inline]
-    fn tx_client_step(
-        &mut self,
-        session: u32,
-        slot_no: u8,
-        req_num: u32,
-        out: &mut TxBurst,
-    ) -> Step {
-        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
-            return Step::Done;
-        };
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Step::Done };
-        if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
-            return Step::Done;
+/// One packet of a slot that has something to send: gives the credits it cost, or `None` when
+/// the stage has no room.
+#[inline]
+fn step<C>(
+    lane: &mut Lane<'_>,
+    slot: &mut ClientSlot<C>,
+    remote: u32,
+    credits: u32,
+    dpp: u16,
+) -> Option<u32> {
+    let (session, req_num) = (remote, slot.req_num);
+    let index = slot.req_sent;
+    if index == slot.req_packets {
+        let first = slot.resp_asked;
+        let count = credits.min(slot.resp_packets - first);
+        if !lane.header_only(2, &Packet::Rfr { session, req_num, first, count }) {
+            return None;
         }
-        let sendable = slot.sendable();
-        if sendable == 0 {
-            return Step::Done;
-        }
-        // A large message leaves in steps of a train: fewer packets wait until more credits are
-        // back, as long as something is on its way that brings them.
-        let short = s.credits < s.quantum.min(sendable);
-        if s.credits == 0 || (short && slot.in_flight() >= s.quantum) {
-            return Step::NoCredit;
-        }
-        let Some(peer) = live_peer(&mut self.peers, s.peer) else { return Step::Done };
-        let index = slot.req_sent;
-        if index == slot.req_packets {
-            let count = s.credits.min(slot.resp_packets - slot.resp_asked);
-            let first = slot.resp_asked;
-            let rfr = Packet::Rfr { session: s.remote, req_num, first, count };
-            if !self.tx.append(s.peer, peer, &self.arena, &rfr, &[]) {
-                return Step::NoRoom;
-            }
-            self.stats.retransmitted += u64::from(first < slot.resp_high);
-            slot.resp_asked += count;
-            slot.resp_high = slot.resp_high.max(slot.resp_asked);
-            s.credits -= count;
-            self.stats.tx_packets += 1;
-            self.stats.tx_kinds[2] += 1;
-            return Step::Sent;
-        }
-        let Some(req) = slot.req.as_mut() else { return Step::Done };
-        let (size, dpp) = (req.len() as u32, s.data_per_packet);
-        let len = data_len(size, index, dpp);
-        let at = index as usize * usize::from(dpp);
-        let packet = Packet::Request {
-            session: s.remote,
-            req_num,
-            req_type: slot.req_type,
-            msg_size: size,
-            index,
-            data: &[],
-        };
-        let (sent, copied) = if len <= self.cfg.inline_max {
-            (self.tx.append(s.peer, peer, &self.arena, &packet, &req[at..at + len]), false)
-        } else {
-            let (tx, now_ns) = (&mut self.tx, self.now_ns);
-            tx.direct(s.peer, peer, &self.arena, &packet, req, index, at..at + len, now_ns, out)
-        };
-        if !sent {
-            return Step::NoRoom;
-        }
-        self.stats.tx_copied += u64::from(copied);
-        self.stats.retransmitted += u64::from(index < slot.req_high);
-        slot.req_sent += 1;
-        slot.req_high = slot.req_high.max(slot.req_sent);
-        s.credits -= 1;
-        let in_flight = s.credit_limit - s.credits;
-        self.stats.max_in_flight = self.stats.max_in_flight.max(in_flight);
-        self.stats.tx_packets += 1;
-        self.stats.tx_kinds[0] += 1;
-        Step::Sent
+        lane.stats.retransmitted += u64::from(first < slot.resp_high);
+        slot.resp_asked += count;
+        slot.resp_high = slot.resp_high.max(slot.resp_asked);
+        return Some(count);
     }
+    let req = slot.req.as_mut()?;
+    let msg_size = req.len() as u32;
+    let at = index as usize * usize::from(dpp);
+    let range = at..at + data_len(msg_size, index, dpp);
+    let req_type = slot.req_type;
+    let packet = Packet::Request { session, req_num, req_type, msg_size, index, data: &[] };
+    if !lane.part(0, &packet, req, index, range) {
+        return None;
+    }
+    if slot.req_high == 0 {
+        slot.started_ns = lane.now_ns;
+    }
+    lane.stats.retransmitted += u64::from(index < slot.req_high);
+    slot.req_sent += 1;
+    slot.req_high = slot.req_high.max(slot.req_sent);
+    Some(1)
 }

@@ -3,6 +3,8 @@
 //! # Invariants
 //! 1. Between stages no frame is open and every peer's `open_frame` is [`NO_FRAME`].
 //! 2. A staging buffer is written only while no transport references it.
+//! 3. Packets of one message leave in the order in which they were added: go-back-N drops what
+//!    comes before its turn (E58). Packets of other messages may pass them.
 
 use std::collections::VecDeque;
 
@@ -13,9 +15,25 @@ use crate::session::Peer;
 use crate::session::peer::NO_FRAME;
 use crate::wire::{PACKET_HEADER, Packet};
 
-/// Staging buffers that may be referenced by the transport at once; beyond, the stage waits for
-/// the transport to let go. 4,096 frames of 1.5 KB are 6 MB.
-const MAX_STAGING: usize = 4096;
+/// Bytes of staging buffers that the transport may reference at once; beyond, the stage waits for
+/// the transport to let go. Enough for any number of frames that a kernel or a NIC queues.
+const STAGING_BYTES: usize = 8 << 20;
+/// However large frames are, some fit.
+const MIN_STAGING: usize = 128;
+/// Buffers that are looked at to find one that the transport has let go. More than one, because
+/// a transport may keep a single frame for long while later ones come back.
+const STAGING_PROBES: usize = 4;
+
+/// What became of a packet that could leave without a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Direct {
+    /// A frame of references to the message.
+    Sent,
+    /// A frame of copied bytes.
+    Copied,
+    /// The stage is full.
+    NoRoom,
+}
 
 #[derive(Debug)]
 struct OpenFrame {
@@ -35,6 +53,8 @@ pub(crate) struct TxStage {
     max_frame: usize,
     /// Frames that this stage may still begin.
     room: usize,
+    /// There was no staging buffer to be had.
+    starved: bool,
     /// Peers in this stage, to know whether frames must be sorted.
     last_peer: u32,
     mixed: bool,
@@ -49,6 +69,7 @@ impl TxStage {
             staging: 0,
             max_frame,
             room: 0,
+            starved: false,
             last_peer: NO_FRAME,
             mixed: false,
         }
@@ -73,8 +94,20 @@ impl TxStage {
         self.queue.is_empty()
     }
 
+    /// Whether the last stage stopped because the arena is exhausted and the transport holds every
+    /// staging buffer.
+    #[inline]
+    pub(crate) fn starved(&self) -> bool {
+        self.starved
+    }
+
+    pub(crate) fn max_frame(&self) -> usize {
+        self.max_frame
+    }
+
     pub(crate) fn begin(&mut self, room: usize) {
         self.room = room;
+        self.starved = false;
         self.last_peer = NO_FRAME;
         self.mixed = false;
     }
@@ -85,17 +118,42 @@ impl TxStage {
         self.last_peer = peer;
     }
 
+    /// Takes a staging buffer in advance, so that an arena that is exhausted later makes sending
+    /// slow but never stops it.
+    pub(crate) fn reserve(&mut self, arena: &Arena) {
+        if let Some(buf) = self.staging_buf(arena) {
+            self.ring.push_back(buf);
+        }
+    }
+
     /// A staging buffer that nobody references, if there may be one more.
+    #[inline]
     fn staging_buf(&mut self, arena: &Arena) -> Option<MsgBuf> {
-        if self.ring.front().is_some_and(|b| !b.is_shared()) {
-            return self.ring.pop_front();
+        for _ in 0..self.ring.len().min(STAGING_PROBES) {
+            let buf = self.ring.pop_front()?;
+            if !buf.is_shared() {
+                return Some(buf);
+            }
+            self.ring.push_back(buf);
         }
-        if self.staging >= MAX_STAGING {
-            return None;
+        self.fresh_staging_buf(arena)
+    }
+
+    #[cold]
+    fn fresh_staging_buf(&mut self, arena: &Arena) -> Option<MsgBuf> {
+        let limit = (STAGING_BYTES / self.max_frame.max(1)).max(MIN_STAGING);
+        if self.staging < limit
+            && let Ok(fresh) = arena.alloc(self.max_frame)
+        {
+            self.staging += 1;
+            return Some(fresh);
         }
-        let fresh = arena.alloc(self.max_frame).ok()?;
-        self.staging += 1;
-        Some(fresh)
+        // Rare enough to look at them all.
+        if let Some(free) = self.ring.iter().position(|b| !b.is_shared()) {
+            return self.ring.swap_remove_back(free);
+        }
+        self.starved = true;
+        None
     }
 
     /// Adds a packet to the peer's open frame, or to a new one. `false`: no room in this stage.
@@ -141,50 +199,6 @@ impl TxStage {
         true
     }
 
-    /// Makes a frame of packet `index` of `msg`, `range` of its data, without a copy. The headers
-    /// go where the buffer keeps them (E20, E21). When that place is still referenced by the
-    /// transport (a retransmission, E25) or is missing, the packet leaves from a copy instead.
-    /// Gives (sent, copied).
-    #[allow(clippy::too_many_arguments)] // one packet and where it goes
-    pub(crate) fn direct(
-        &mut self,
-        peer_no: u32,
-        peer: &mut Peer,
-        arena: &Arena,
-        packet: &Packet<'_>,
-        msg: &mut MsgBuf,
-        index: u32,
-        range: std::ops::Range<usize>,
-        now_ns: u64,
-        out: &mut TxBurst,
-    ) -> (bool, bool) {
-        if self.room == 0 {
-            return (false, false);
-        }
-        let frame_len = peer.header_len();
-        let header_len = frame_len + PACKET_HEADER;
-        let Some(room) = msg.header_mut(index) else {
-            let data = msg.get(range).unwrap_or(&[]);
-            return (self.append(peer_no, peer, arena, packet, data), true);
-        };
-        let (frame_header, packet_header) =
-            room[HEADER_ROOM - header_len..].split_at_mut(frame_len);
-        peer.next_header(now_ns, frame_len).write(frame_header);
-        if let Ok(head) = packet_header.try_into() {
-            packet.write_header(head);
-        }
-        let frame = if index == 0 {
-            TxFrame::one(peer.path, msg.first_seg(header_len, range.len()))
-        } else {
-            let segs = msg.header_seg(index, header_len).zip(msg.data_seg(range));
-            let Some((header, data)) = segs else { return (false, false) };
-            TxFrame::two(peer.path, header, data)
-        };
-        self.take_room(peer_no);
-        out.push_back(frame);
-        (true, false)
-    }
-
     /// Completes the open frames and moves them to `out`; frames of one path stand together then.
     pub(crate) fn finish(&mut self, peers: &mut [Option<Peer>], now_ns: u64, out: &mut TxBurst) {
         for mut f in self.open.drain(..) {
@@ -201,5 +215,64 @@ impl TxStage {
         if self.mixed {
             out.make_contiguous().sort_by_key(|f| f.path);
         }
+    }
+}
+
+/// Makes a frame of packet `index` of `msg`, `range` of its data, without a copy. The headers go
+/// where the buffer keeps them (E20, E21). When that place is still referenced by the transport (a
+/// retransmission, E25) or is missing, the packet leaves from a copy instead, in a frame of its
+/// own and at once (invariant 3).
+pub(super) fn direct(
+    lane: &mut super::Lane<'_>,
+    packet: &Packet<'_>,
+    msg: &mut MsgBuf,
+    index: u32,
+    range: std::ops::Range<usize>,
+) -> Direct {
+    let super::Lane { tx, peer, arena, out, now_ns, peer_no, .. } = lane;
+    if tx.room == 0 {
+        return Direct::NoRoom;
+    }
+    let frame_len = peer.header_len();
+    let header_len = frame_len + PACKET_HEADER;
+    let Some(room) = msg.header_mut(index) else {
+        let Some(mut buf) = tx.staging_buf(arena) else { return Direct::NoRoom };
+        let len = header_len + range.len();
+        if let Some(bytes) = buf.get_mut().and_then(|b| b.get_mut(..len)) {
+            let (headers, data) = bytes.split_at_mut(header_len);
+            write_headers(headers, frame_len, peer, *now_ns, packet);
+            data.copy_from_slice(&msg[range]);
+        }
+        tx.take_room(*peer_no);
+        out.push_back(TxFrame::one(peer.path, buf.first_seg(0, len)));
+        tx.ring.push_back(buf);
+        return Direct::Copied;
+    };
+    write_headers(&mut room[HEADER_ROOM - header_len..], frame_len, peer, *now_ns, packet);
+    let frame = if index == 0 {
+        TxFrame::one(peer.path, msg.first_seg(header_len, range.len()))
+    } else {
+        let segs = msg.header_seg(index, header_len).zip(msg.data_seg(range));
+        let Some((header, data)) = segs else { return Direct::NoRoom };
+        TxFrame::two(peer.path, header, data)
+    };
+    tx.take_room(*peer_no);
+    out.push_back(frame);
+    Direct::Sent
+}
+
+/// A frame header of `frame_len` bytes and a packet header, which together fill `out`.
+#[inline]
+fn write_headers(
+    out: &mut [u8],
+    frame_len: usize,
+    peer: &mut Peer,
+    now_ns: u64,
+    packet: &Packet<'_>,
+) {
+    let (frame_header, packet_header) = out.split_at_mut(frame_len);
+    peer.next_header(now_ns, frame_len).write(frame_header);
+    if let Ok(head) = packet_header.try_into() {
+        packet.write_header(head);
     }
 }
