@@ -1,7 +1,7 @@
 //! Shows the harness at work. Takes seconds, so it is run by hand:
-//! `cargo test -p courser-cli -- --ignored --nocapture demo::demo` for the table of two trivial
-//! workloads, `... demo::survey` for what probes say on this machine, from which the limits in
-//! [`placement`](super::placement) are to be checked.
+//! `cargo test -p courser-cli -- --ignored --nocapture demo::demo` for the table of two
+//! trivial workloads, `... demo::survey` for what probes say on this machine, from which the
+//! limits in [`placement`](super::placement) are to be checked.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

@@ -5,7 +5,7 @@
 //! an argument or the environment. It carries two things, each word on a cache line of
 //! its own:
 //!
-//! - the **probe** words `ask`, `ready`, `ball`, used by [`probe`](super::probe);
+//! - the **probe** words `ask`, `ready`, `balls`, used by [`probe`](super::probe);
 //! - the **role** words, by which the measuring side tells the other which fixed program
 //!   to run next (raw baseline, RPC, stop). What a role means is the benchmark's own
 //!   business; 0 is the role at start.
@@ -20,7 +20,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::time::{Duration, Instant};
 
@@ -30,12 +30,23 @@ use rustix::mm::{MapFlags, ProtFlags};
 /// Marks the page and the version of its layout.
 const MAGIC: u64 = 0x4352_534c_494e_0001;
 
-/// Bytes mapped. One page of the smallest kind; the file has exactly this length.
-const PAGE: usize = 4096;
+/// Bytes mapped, and the exact length of the file.
+const LENGTH: usize = size_of::<Words>();
 
 /// The file can neither shrink (which would turn a later access into a fatal signal)
 /// nor grow.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
+
+/// Lines that a probe takes in turn, each on a page of its own. Where a machine has more
+/// than one home for memory, the page decides about the round trip as much as the cores
+/// do: eight pages probed in turn on one machine at rest gave 121 to 263 ns, each its own
+/// value again and again. A probe of one page would measure that page.
+pub(super) const BALLS: usize = 16;
+
+/// A page of the smallest kind. Larger ones hold several balls, to no harm but the above.
+#[repr(align(4096))]
+#[derive(Default)]
+struct OwnPage<T>(T);
 
 /// 128 bytes apart: processors fetch lines of 64 bytes in pairs.
 #[repr(align(128))]
@@ -48,12 +59,10 @@ struct Words {
     magic: Alone<AtomicU64>,
     ask: Alone<AtomicU64>,
     ready: Alone<AtomicU64>,
-    ball: Alone<AtomicU64>,
     role: Alone<AtomicU32>,
     role_taken: Alone<AtomicU32>,
+    balls: [OwnPage<AtomicU64>; BALLS],
 }
-
-const _: () = assert!(size_of::<Words>() <= PAGE);
 
 /// Why the shared page could not be had.
 #[derive(Debug, thiserror::Error)]
@@ -103,12 +112,12 @@ unsafe impl Sync for Mapping {}
 impl Mapping {
     fn new(file: File) -> Result<Self, LineError> {
         // SAFETY: a fresh mapping at an address of the kernel's choice aliases nothing.
-        // The callers made sure that the file is PAGE bytes long and sealed against
+        // The callers made sure that the file is LENGTH bytes long and sealed against
         // shrinking (`foreign_files_are_refused`), so every byte stays accessible.
         let address = unsafe {
             rustix::mm::mmap(
                 ptr::null_mut(),
-                PAGE,
+                LENGTH,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED,
                 &file,
@@ -123,8 +132,8 @@ impl Mapping {
 
     #[inline]
     fn words(&self) -> &Words {
-        // SAFETY: the mapping is page-aligned, at least `size_of::<Words>()` long (const
-        // assertion), lives as long as self, and every bit pattern is a valid `Words`;
+        // SAFETY: the mapping is page-aligned (4096 or a multiple), `LENGTH` bytes
+        // long, lives as long as self, and every bit pattern is a valid `Words`;
         // the other process may write at any time, which atomics allow
         // (`garbage_in_the_page_neither_hangs_nor_panics` in
         // probe/tests.rs).
@@ -136,7 +145,7 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: address and length are those of the mapping made in `new`, and the
         // last reference is going away. Failure would leave the page mapped: harmless.
-        let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), PAGE) };
+        let _ = unsafe { rustix::mm::munmap(self.words.as_ptr().cast(), LENGTH) };
     }
 }
 
@@ -149,7 +158,7 @@ impl Line {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file =
             File::from(rustix::fs::memfd_create("courser-line", flags).map_err(system("create"))?);
-        file.set_len(PAGE as u64).map_err(system("size"))?;
+        file.set_len(LENGTH as u64).map_err(system("size"))?;
         rustix::fs::fcntl_add_seals(&file, SEALS).map_err(system("seal"))?;
         let mapping = Mapping::new(file)?;
         mapping.words().magic.0.store(MAGIC, Release);
@@ -172,7 +181,7 @@ impl Line {
             .map_err(system("open"))?;
         let length = file.metadata().map_err(system("inspect"))?.len();
         let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| foreign())?;
-        if length != PAGE as u64 || !seals.contains(SEALS) {
+        if length != LENGTH as u64 || !seals.contains(SEALS) {
             return Err(foreign());
         }
         let mapping = Mapping::new(file)?;
@@ -234,16 +243,17 @@ impl Line {
         &self.0.words().ready.0
     }
 
-    /// Probe word: the line that goes back and forth.
+    /// Probe word: the line that goes back and forth in the given group of round trips.
     #[inline]
-    pub(super) fn ball(&self) -> &AtomicU64 {
-        &self.0.words().ball.0
+    pub(super) fn ball(&self, group: usize) -> &AtomicU64 {
+        &self.0.words().balls[group % BALLS].0
     }
 
     /// Number of the probe asked for; the only thing an idle responder looks at.
     #[inline]
     pub(super) fn asked(&self) -> u64 {
-        self.ask().load(Relaxed)
+        // Acquire: the balls were laid out before the number was written.
+        self.ask().load(Acquire)
     }
 }
 
@@ -255,8 +265,8 @@ mod tests {
     fn an_opened_page_is_the_same_page() {
         let here = Line::create().expect("create");
         let there = Line::open(&here.path()).expect("open");
-        here.ball().store(7, Release);
-        assert_eq!(there.ball().load(Acquire), 7);
+        here.ball(3).store(7, Release);
+        assert_eq!(there.ball(3).load(Acquire), 7);
     }
 
     #[test]
@@ -277,7 +287,7 @@ mod tests {
         let path = PathBuf::from(format!("/proc/self/fd/{}", unsealed.as_raw_fd()));
         let refused = |path: &Path| matches!(Line::open(path), Err(LineError::Foreign(_)));
         assert!(refused(&path), "empty");
-        unsealed.set_len(PAGE as u64).expect("size");
+        unsealed.set_len(LENGTH as u64).expect("size");
         assert!(refused(&path), "not sealed");
         rustix::fs::fcntl_add_seals(&unsealed, SEALS).expect("seal");
         assert!(refused(&path), "no magic");

@@ -26,6 +26,12 @@
 //! result comes from: compare two runs only where these agree, and look twice at a
 //! result whose own range is wide.
 //!
+//! Memory has a place as well. On some machines the page that two cores share decides
+//! about its round trip as much as they do, and a run keeps its pages from start to end:
+//! runs then differ by more than their intervals say. The probe evens this out over
+//! several pages; a workload should run raw and RPC over the same memory, and a claim
+//! should hold over several starts of the program.
+//!
 //! What an interval covers: the spread between windows of this run on this machine.
 //! Neighbouring windows are not fully independent, so read it as a lower bound of the
 //! uncertainty. Percentiles beyond p99 are not reported: on a shared host, gaps of

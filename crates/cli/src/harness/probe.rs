@@ -6,9 +6,10 @@
 //! 1. The prober writes a fresh number to `ask`.
 //! 2. The responder, between two polls of its loop, sees a number that it has not
 //!    served, copies it to `ready` and from then on only answers the ball.
-//! 3. The prober writes odd values to `ball`, the responder answers each with its
-//!    successor. Round trips are timed in groups of [`GROUP`]; the result is the median
-//!    of the groups, so that an interrupt in the middle does not count.
+//! 3. The prober writes odd values to a ball, the responder answers each with its
+//!    successor. Both go on to the next line after [`GROUP`] round trips, and round the
+//!    [`BALLS`] lines, each on its own page, again. The groups are timed; the result is their median, so that
+//!    neither an interrupt in the middle nor one ill-placed line counts.
 //! 4. The prober writes 0 to `ask`; the responder returns to its loop.
 //!
 //! Every wait is limited on both sides: by [`ANSWER_LIMIT_NS`] for a peer that does not
@@ -21,7 +22,7 @@ use std::time::Duration;
 
 use super::affinity::{self, AffinityError};
 use super::clock::Clock;
-use super::line::{Line, LineError};
+use super::line::{BALLS, Line, LineError};
 use super::stats;
 
 /// Round trips timed together: long enough that two clock reads are about 1 % of a
@@ -31,8 +32,8 @@ const GROUP: u64 = 16;
 /// Groups a probe stops at, and the memory it keeps for them.
 const MAX_GROUPS: usize = 256;
 
-/// Fewer groups than this say nothing: the probe fails.
-const MIN_GROUPS: usize = 8;
+/// Fewer groups than lines would leave lines out: the probe fails.
+const MIN_GROUPS: usize = BALLS;
 
 /// Length of a probe: 1-3 % of a window of 10-40 ms.
 const PROBE_NS: u64 = 300_000;
@@ -133,7 +134,9 @@ impl Prober {
 
     fn play(&mut self, ask: u64) -> Result<u64, ProbeError> {
         self.groups.clear();
-        self.line.ball().store(0, Release);
+        for group in 0..BALLS {
+            self.line.ball(group).store(0, Release);
+        }
         self.line.ask().store(ask, Release);
         if !self.wait(ANSWER_LIMIT_NS, |line| line.ready().load(Acquire) == ask) {
             return Err(ProbeError::NotAnswered);
@@ -142,10 +145,11 @@ impl Prober {
         let mut group_start = begin;
         let mut serve = 1_u64;
         while self.groups.len() < MAX_GROUPS && group_start.saturating_sub(begin) < PROBE_NS {
+            let group = self.groups.len();
             for _ in 0..GROUP {
-                self.line.ball().store(serve, Release);
+                self.line.ball(group).store(serve, Release);
                 let answer = serve + 1;
-                if !self.wait(RETURN_LIMIT_NS, |line| line.ball().load(Acquire) == answer) {
+                if !self.wait(RETURN_LIMIT_NS, |line| line.ball(group).load(Acquire) == answer) {
                     return Err(ProbeError::Stopped);
                 }
                 serve += 2;
@@ -205,14 +209,19 @@ impl Responder {
     fn serve(&mut self, ask: u64) {
         // Remembered also when the probe breaks off: a dead prober is served once.
         self.served = ask;
-        let ball = self.line.ball();
+        let (mut group, mut answered) = (0, 0);
         self.line.ready().store(ask, Release);
         let start = self.clock.now_ns();
         loop {
             for _ in 0..SPINS {
+                let ball = self.line.ball(group);
                 let value = ball.load(Acquire);
                 if value % 2 == 1 {
                     ball.store(value.wrapping_add(1), Release);
+                    answered += 1;
+                    if answered == GROUP {
+                        (group, answered) = (group.wrapping_add(1), 0);
+                    }
                 }
             }
             let over = self.clock.now_ns().saturating_sub(start) >= SERVE_LIMIT_NS;

@@ -34,6 +34,7 @@ fn one_core_has_no_round_trip() {
     assert!(error.to_string().starts_with("none"));
 }
 
+/// Needs every line of the page: sides that change lines differently would not meet.
 #[test]
 fn a_probe_between_two_threads() {
     let Some((client, server)) = two_cores() else {
@@ -110,7 +111,7 @@ fn garbage_in_the_page_neither_hangs_nor_panics() {
         let vandal = scope.spawn(|| {
             let mut x = u64::MAX;
             while !stop.load(Relaxed) {
-                for word in [line.ask(), line.ready(), line.ball()] {
+                for word in [line.ask(), line.ready(), line.ball(0), line.ball(1)] {
                     word.store(x, Release);
                     x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 }

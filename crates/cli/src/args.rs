@@ -1,0 +1,226 @@
+//! The command line: what can be typed, and the help that teaches it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::units;
+
+/// Version and commit.
+pub(crate) const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("COURSER_COMMIT"), ")");
+
+const EXAMPLES: &str = "\
+Examples:
+  courser quickstart                    measure this machine, in about 20 seconds
+  courser serve                         answer calls; prints what to type elsewhere
+  courser ping udp://10.0.0.5:31850     round trips to that server
+  courser bench rate --connect udp://10.0.0.5:31850
+
+Traffic is neither encrypted nor authenticated: use it on trusted networks only.
+Exit status: 0 done, 1 tried and failed, 2 cannot be done as asked.";
+
+/// Fast RPC for datacenters: measure it, serve it, ping it.
+#[derive(Debug, Parser)]
+#[command(name = "courser", version = VERSION, after_help = EXAMPLES, max_term_width = 100)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Measure RPCs between two processes of this machine, beside raw UDP
+    Quickstart(QuickstartArgs),
+    /// Answer calls from ping and bench until Ctrl-C
+    Serve(ServeArgs),
+    /// Call a server again and again and show the round trips
+    Ping(PingArgs),
+    /// Measure one thing well: latency, rate or bandwidth
+    Bench(BenchArgs),
+    /// Print the completions of a shell
+    Completions(CompletionsArgs),
+    /// The server side of a benchmark, started by the client side
+    #[command(hide = true)]
+    BenchPeer(crate::bench::peer::Args),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Starts a server process and a client process, each on a core of its own, and measures
+32-byte round trips, small calls per second, and the bandwidth of 8 MiB requests. The
+same work over bare UDP sockets takes turns with it: the ratio is what Courser costs.
+
+Examples:
+  courser quickstart
+  courser quickstart --quick --json quickstart.json")]
+pub(crate) struct QuickstartArgs {
+    /// Take 6 seconds instead of 20; the numbers are less certain
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Write the results as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Endpoint N listens on UDP port PORT + N; sessions are set up over TCP port PORT.
+
+Examples:
+  courser serve
+  courser serve --bind udp://127.0.0.1:4000       for this machine only
+  courser serve --threads 4                       four endpoints, a thread each")]
+pub(crate) struct ServeArgs {
+    /// Where to listen: 0.0.0.0 is every address of this machine, port 0 any free port
+    #[arg(long, value_name = "URI", default_value = "udp://0.0.0.0:31850")]
+    pub(crate) bind: String,
+    /// Endpoints, each with a thread of its own
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) threads: u16,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Calls one at a time, so both sides sleep in between and the time to wake them is part
+of the round trip. `courser bench latency --connect URI` shows it under load.
+
+Examples:
+  courser ping udp://10.0.0.5:31850
+  courser ping udp://10.0.0.5:31850 --count 0 --interval 1s        until Ctrl-C
+  courser ping udp://[::1]:31850 --size 64KiB --quiet")]
+pub(crate) struct PingArgs {
+    /// The server, as `courser serve` printed it: udp://HOST:PORT
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Calls to make; 0: until Ctrl-C
+    #[arg(short, long, value_name = "N", default_value_t = 10)]
+    pub(crate) count: u64,
+    /// Time from one call to the next
+    #[arg(short, long, value_name = "TIME", default_value = "100ms", value_parser = units::time)]
+    pub(crate) interval: Duration,
+    /// Bytes in each request and response, up to 8MiB
+    #[arg(short, long, value_name = "SIZE", default_value = "32", value_parser = units::message_size)]
+    pub(crate) size: usize,
+    /// Count a call as lost after this time
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
+    pub(crate) timeout: Duration,
+    /// Only the summary, no line for each call
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// What a benchmark is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchName {
+    /// Round trip of one call at a time
+    Latency,
+    /// Small calls per second
+    Rate,
+    /// Bytes per second of large requests
+    Bandwidth,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Without --connect, both sides run on this machine, a core each, and windows of raw UDP
+and of RPCs take turns: a pair is one of each. Claims need 200 pairs or more of one
+placement; --quick is for a first look.
+
+Examples:
+  courser bench latency
+  courser bench rate --sessions 8 --in-flight 60 --json rate.json
+  courser bench bandwidth --size 1MiB --quick
+  courser bench latency --connect udp://10.0.0.5:31850")]
+pub(crate) struct BenchArgs {
+    /// What to measure
+    pub(crate) bench: BenchName,
+    /// The transport between two processes of this machine
+    #[arg(long, value_name = "NAME", default_value = "udp", value_parser = ["udp"])]
+    pub(crate) transport: String,
+    /// Measure against this `courser serve` instead of a process of this machine
+    #[arg(long, value_name = "URI")]
+    pub(crate) connect: Option<String>,
+    /// A few seconds instead of half a minute or more
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Pairs of windows, raw and RPC
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) pairs: Option<u32>,
+    /// Bytes in a request, up to 8MiB; default 32, for bandwidth 8MiB
+    #[arg(long, value_name = "SIZE", value_parser = units::message_size)]
+    pub(crate) size: Option<usize>,
+    /// Sessions to the server
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) sessions: Option<u32>,
+    /// Small calls in flight at a time, over all sessions (rate)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub(crate) in_flight: Option<u32>,
+    /// Large requests outstanding at a time (bandwidth)
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub(crate) outstanding: Option<u32>,
+    /// Packets a session may have in flight; default: three trains, as the receive buffer allows
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) credits: Option<u32>,
+    /// Largest datagram payload, bytes; default: what a 1500-byte link carries
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    pub(crate) frame_size: Option<u64>,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  courser completions bash > /etc/bash_completion.d/courser
+  courser completions zsh > \"${fpath[1]}/_courser\"
+  courser completions fish > ~/.config/fish/completions/courser.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands().filter(|c| !c.is_hide_set()) {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:"), "{}", command.get_name());
+        }
+    }
+
+    #[test]
+    fn absurd_values_are_refused() {
+        for line in [
+            "courser ping udp://a:1 --size 9MiB",
+            "courser ping udp://a:1 --timeout 0s",
+            "courser ping udp://a:1 --interval 100",
+            "courser ping",
+            "courser serve --threads 0",
+            "courser bench rate --pairs 0",
+            "courser bench latency --size 4GiB",
+            "courser bench speed",
+            "courser bench latency --transport carrier-pigeon",
+            "courser completions word",
+        ] {
+            let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! `courser bench`: what a call costs, beside what the bare packets cost.
+//!
+//! Two processes, each a thread on a core of its own: this one is the client and measures;
+//! the other, started from the same program ([`peer`]), is the server. Windows of RPCs and of
+//! raw packets take turns under the [harness](crate::harness); for a raw window the server
+//! runs a fixed program on a bare transport instead of its endpoint ([`role`]). Raw and RPC
+//! use the same transport with the same settings, through the same `tx_burst` and `rx_burst`.
+//!
+//! | bench | RPC | raw |
+//! | --- | --- | --- |
+//! | latency | 32-byte echo, one in flight | 32-byte datagram there and back |
+//! | rate | 32-byte echoes, 64 in flight on 8 sessions | trains of 32 frames of 48 bytes, echoed |
+//! | bandwidth | 8 MiB requests, 32-byte answers | trains of full frames, counted on arrival |
+//!
+//! The raw programs do what a program without a protocol would do at its best: they answer
+//! from a buffer that lies ready and look at no byte. How many trains they keep in flight is
+//! tried out first ([`raw::best_window`]).
+//!
+//! [`spec`] says what to run; [`calls`] are the RPC windows, [`raw`] the raw ones; [`service`]
+//! has the request types, [`child`] the other process, [`figures`] the counters that explain
+//! a result, [`run`](self::run()) puts them together.
+
+mod calls;
+mod child;
+mod figures;
+pub(crate) mod peer;
+mod raw;
+mod role;
+mod run;
+pub(crate) mod service;
+mod spec;
+
+pub(crate) use run::run;
+pub(crate) use spec::{BenchError, BenchSpec, Kind};

@@ -1,0 +1,251 @@
+//! Raw windows: the same transport without a protocol, as fast as it goes.
+//!
+//! * [`PingPong`]: one datagram there and back, spinning.
+//! * [`EchoTrains`]: trains of equal small frames, a few of them in flight, echoed.
+//! * [`SinkTrains`]: trains of full frames, a few of them in flight, counted on arrival.
+//!
+//! What is lost is counted, never waited for long, and never counts as done.
+
+use std::time::Duration;
+
+use courser::parts::buf::{Addr, Arena, PathId, RxBurst, TxBurst, TxFrame};
+use courser::parts::net::UdpTransport;
+use courser::{MsgBuf, Transport};
+
+use super::spec::BenchError;
+use crate::harness::clock::Clock;
+use crate::harness::line::Line;
+use crate::harness::stats;
+use crate::harness::window::{Sample, Workload, WorkloadError};
+
+mod echo;
+mod sink;
+
+pub(super) use echo::{EchoTrains, PingPong};
+pub(super) use sink::{Receipt, SinkTrains};
+
+/// How long the other side may take to change its role: it looks at the line after every poll.
+const ROLE_LIMIT: Duration = Duration::from_secs(5);
+
+/// After this long without an answer on an idle path, what is missing counts as lost: thousands
+/// of round trips, and longer than the gaps in which the host takes a core away.
+const LOST_NS: u64 = 5_000_000;
+
+/// A window in which this much is lost in a row has failed: the other side is gone.
+const MAX_LOST_IN_A_ROW: u32 = 200;
+
+/// The server process, as workloads see it.
+#[derive(Clone, Debug)]
+pub(super) struct Other {
+    /// `None`: a server elsewhere, which has one role only.
+    pub(super) line: Option<Line>,
+    /// Both sides share one core: who waits must give it up.
+    pub(super) yields: bool,
+}
+
+impl Other {
+    /// Has it take up a role.
+    pub(super) fn ask(&self, role: u32) -> Result<(), WorkloadError> {
+        match &self.line {
+            Some(line) => Ok(line.ask_role(role, ROLE_LIMIT)?),
+            None => Ok(()),
+        }
+    }
+
+    /// What a poll does that found nothing.
+    #[inline]
+    pub(super) fn idle(&self) {
+        if self.yields {
+            std::thread::yield_now();
+        } else {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+/// Why a raw window failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the other side does not answer")]
+pub(super) struct Silent;
+
+/// A raw socket with a peer.
+pub(super) struct Link {
+    pub(super) transport: UdpTransport,
+    path: PathId,
+    /// Largest frame on the path, bytes.
+    pub(super) max_frame: usize,
+    /// What all frames are cut from; its contents matter to nobody.
+    payload: MsgBuf,
+    burst: TxBurst,
+    pub(super) clock: Clock,
+    pub(super) other: Other,
+    /// Frames that never came back or never arrived.
+    pub(super) lost: u64,
+}
+
+impl Link {
+    /// Opens the way to the peer's raw socket.
+    ///
+    /// # Errors
+    /// [`BenchError::Raw`].
+    pub(super) fn new(
+        mut transport: UdpTransport,
+        peer: Addr,
+        clock: Clock,
+        other: Other,
+    ) -> Result<Self, BenchError> {
+        let raw = |text: String| BenchError::Raw(text);
+        let path = transport.path_open(peer, None).map_err(|e| raw(e.to_string()))?;
+        let payload = payload(path.max_frame).map_err(|e| raw(e.to_string()))?;
+        let (path, max_frame) = (path.id, path.max_frame);
+        let burst = TxBurst::new();
+        Ok(Self { transport, path, max_frame, payload, burst, clock, other, lost: 0 })
+    }
+
+    /// Full frames that fit a train.
+    pub(super) fn train_of(&self, frame: usize) -> usize {
+        let caps = self.transport.caps();
+        caps.train_frames.min(caps.train_bytes / frame.max(1)).max(1)
+    }
+
+    /// Sends `count` frames of `len` bytes, as one train where the system can. What the send
+    /// queue does not take is lost.
+    fn send(&mut self, count: usize, len: usize) {
+        queue(&mut self.burst, self.path, &self.payload, count, len);
+        self.transport.tx_burst(&mut self.burst);
+        self.burst.clear();
+    }
+
+    /// Sends a few bytes.
+    fn send_bytes(&mut self, bytes: &[u8]) {
+        if let Some(buf) = self.payload.get_mut() {
+            buf[..bytes.len()].copy_from_slice(bytes);
+        }
+        self.send(1, bytes.len());
+    }
+
+    /// Throws away what still arrives from an earlier window.
+    fn drain(&mut self) {
+        // Bounded: a peer that never stops must not hang this side.
+        for _ in 0..1_000 {
+            let mut arrived = RxBurst::new();
+            self.transport.rx_burst(&mut arrived);
+            if arrived.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+/// A buffer for raw frames of up to `len` bytes.
+pub(super) fn payload(len: usize) -> Result<MsgBuf, courser::AllocError> {
+    let mut payload = Arena::heap().alloc(len)?;
+    payload.fill(0xa5);
+    Ok(payload)
+}
+
+/// Appends `count` frames of `len` bytes from the front of `payload`; one longer than that is
+/// cut.
+#[inline]
+pub(super) fn queue(
+    burst: &mut TxBurst,
+    path: PathId,
+    payload: &MsgBuf,
+    count: usize,
+    len: usize,
+) {
+    let len = len.min(payload.len());
+    for _ in 0..count {
+        if let Some(seg) = payload.data_seg(0..len) {
+            burst.push_back(TxFrame::one(path, seg));
+        }
+    }
+}
+
+/// A workload whose speed depends on how much it keeps in flight.
+pub(super) trait Windowed: Workload {
+    /// Trains in flight at most.
+    fn set_window(&mut self, trains: usize);
+
+    /// What is to be large.
+    fn speed(sample: &Sample) -> f64;
+}
+
+/// Length and number of the tries of [`best_window`], for each candidate: long enough for
+/// hundreds of trains, and spread over time as the machine's speed is.
+const TRY: Duration = Duration::from_millis(4);
+const TRIES: usize = 7;
+
+/// Sets the fastest of `candidates`, and returns it: by the median over short windows in turn.
+///
+/// # Errors
+/// Those of the workload.
+pub(super) fn best_window<W: Windowed>(
+    workload: &mut W,
+    candidates: &[usize],
+) -> Result<usize, WorkloadError> {
+    let mut speeds = vec![Vec::with_capacity(TRIES); candidates.len()];
+    for _ in 0..TRIES {
+        for (&trains, speeds) in candidates.iter().zip(&mut speeds) {
+            workload.set_window(trains);
+            workload.prepare()?;
+            speeds.push(W::speed(&workload.run(TRY)?));
+        }
+    }
+    let medians = speeds.iter_mut().map(|speeds| stats::median(speeds).unwrap_or(0.0));
+    let best = candidates.iter().zip(medians).max_by(|a, b| a.1.total_cmp(&b.1));
+    let best = best.map_or(1, |(&trains, _)| trains);
+    workload.set_window(best);
+    Ok(best)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fastest at a given window, slower the farther away.
+    struct Scripted {
+        best: usize,
+        now: usize,
+    }
+
+    impl Workload for Scripted {
+        fn name(&self) -> &str {
+            "scripted"
+        }
+
+        fn run(&mut self, _: Duration) -> Result<Sample, WorkloadError> {
+            let operations = 1_000 - 100 * self.now.abs_diff(self.best) as u64;
+            Ok(Sample { operations, elapsed_ns: 1_000, ..Sample::default() })
+        }
+    }
+
+    impl Windowed for Scripted {
+        fn set_window(&mut self, trains: usize) {
+            self.now = trains;
+        }
+
+        fn speed(sample: &Sample) -> f64 {
+            sample.rate()
+        }
+    }
+
+    #[test]
+    fn the_fastest_window_is_found_and_kept() {
+        for best in 1..=4 {
+            let mut scripted = Scripted { best, now: 0 };
+            assert_eq!(best_window(&mut scripted, &[1, 2, 3, 4]).expect("no failure"), best);
+            assert_eq!(scripted.now, best);
+        }
+    }
+
+    #[test]
+    fn frames_are_cut_from_the_payload() {
+        let payload = payload(100).expect("memory");
+        let mut burst = TxBurst::new();
+        queue(&mut burst, PathId(0), &payload, 3, 48);
+        queue(&mut burst, PathId(0), &payload, 1, 1_000);
+        let lens: Vec<u32> = burst.iter().map(|frame| frame.len).collect();
+        assert_eq!(lens, [48, 48, 48, 100]);
+    }
+}

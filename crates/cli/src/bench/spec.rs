@@ -1,0 +1,273 @@
+//! What to measure, checked before anything is started; and what can go wrong.
+
+use std::io;
+use std::time::Duration;
+
+use courser::Config;
+
+use super::service;
+use crate::harness::affinity::AffinityError;
+use crate::harness::line::LineError;
+use crate::harness::report::Metric;
+use crate::harness::window::{Plan, RunError};
+
+/// What a benchmark is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The time of one small call, one at a time.
+    Latency,
+    /// Small calls per second.
+    Rate,
+    /// Payload of large requests.
+    Bandwidth,
+}
+
+impl Kind {
+    /// The name in reports and on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Latency => "latency",
+            Self::Rate => "rate",
+            Self::Bandwidth => "bandwidth",
+        }
+    }
+
+    /// The quantity it compares.
+    pub(super) fn metric(self) -> Metric {
+        match self {
+            Self::Latency => Metric::Latency,
+            Self::Rate => Metric::Rate,
+            Self::Bandwidth => Metric::Goodput,
+        }
+    }
+
+    /// The request type it calls.
+    pub(super) fn req_type(self) -> u16 {
+        match self {
+            Self::Latency | Self::Rate => service::ECHO,
+            Self::Bandwidth => service::SINK,
+        }
+    }
+}
+
+/// A benchmark, described. [`BenchSpec::new`] has the defaults.
+#[derive(Clone, Debug)]
+pub(crate) struct BenchSpec {
+    /// What to measure.
+    pub(crate) kind: Kind,
+    /// Scheme of the transport.
+    pub(crate) transport: String,
+    /// A server that runs already; `None` starts one here. Without one of its own, a
+    /// benchmark has no raw baseline and no probes: its result is untagged.
+    pub(crate) connect: Option<String>,
+    /// Request size, bytes.
+    pub(crate) size: usize,
+    /// Sessions, all between the same two endpoints.
+    pub(crate) sessions: u32,
+    /// Calls in flight over all sessions. For [`Kind::Bandwidth`] also called outstanding.
+    pub(crate) in_flight: u32,
+    /// Calls issued together: a call that ended waits for this many before it is repeated.
+    pub(crate) batch: u32,
+    /// How long to measure.
+    pub(crate) plan: Plan,
+    /// Packets that a session may have outstanding; `None`: the transport's default.
+    pub(crate) credits: Option<u32>,
+    /// Largest frame, bytes; `None`: the transport's default.
+    pub(crate) frame: Option<usize>,
+    /// Whether the report holds both sides' counters (`config.diagnostics`).
+    pub(crate) stats: bool,
+}
+
+/// Most sessions and calls in flight: beyond, a run would measure its own tables.
+const MAX_SESSIONS: u32 = 4096;
+const MAX_IN_FLIGHT: u32 = 65_536;
+/// Largest message of the wire format.
+const MAX_SIZE: usize = (1 << 28) - 1;
+/// Memory that all requests of a run may take together.
+const MAX_MEMORY: usize = 512 << 20;
+
+impl BenchSpec {
+    /// The benchmark that the README shows.
+    pub(crate) fn new(kind: Kind, plan: Plan) -> Self {
+        let (size, sessions, in_flight) = match kind {
+            Kind::Latency => (32, 1, 1),
+            Kind::Rate => (32, 8, 64),
+            Kind::Bandwidth => (8 << 20, 1, 1),
+        };
+        Self {
+            kind,
+            transport: "udp".to_owned(),
+            connect: None,
+            size,
+            sessions,
+            in_flight,
+            batch: 1,
+            plan,
+            credits: None,
+            frame: None,
+            stats: true,
+        }
+    }
+
+    /// Checks every limit.
+    ///
+    /// # Errors
+    /// [`BenchError::Spec`] with the first value outside its range.
+    pub(super) fn check(&self) -> Result<(), BenchError> {
+        let check = |ok: bool, what, limits: String| {
+            if ok { Ok(()) } else { Err(BenchError::Spec { what, limits }) }
+        };
+        check(
+            (1..=MAX_SIZE).contains(&self.size),
+            "the size",
+            format!("1 to {MAX_SIZE} bytes"),
+        )?;
+        let range = format!("1 to {MAX_SESSIONS}");
+        check((1..=MAX_SESSIONS).contains(&self.sessions), "the number of sessions", range)?;
+        let range = format!("1 to {MAX_IN_FLIGHT}");
+        check((1..=MAX_IN_FLIGHT).contains(&self.in_flight), "the calls in flight", range)?;
+        let range = format!("1 to {}, the calls in flight", self.in_flight);
+        check((1..=self.in_flight).contains(&self.batch), "the batch", range)?;
+        check(
+            self.size.saturating_mul(self.in_flight as usize) <= MAX_MEMORY,
+            "the requests in flight together",
+            format!("at most {MAX_MEMORY} bytes"),
+        )
+    }
+
+    /// Settings of both endpoints.
+    pub(super) fn config(&self) -> Config {
+        endpoint_config(self.size, self.credits, self.frame)
+    }
+}
+
+/// Settings of an endpoint of a benchmark: the defaults, but for what was asked.
+pub(super) fn endpoint_config(size: usize, credits: Option<u32>, frame: Option<usize>) -> Config {
+    let defaults = Config::default();
+    let size = u32::try_from(size).unwrap_or(u32::MAX);
+    Config {
+        credits,
+        max_frame: frame,
+        max_msg_size: defaults.max_msg_size.max(size),
+        ..defaults
+    }
+}
+
+/// Why a benchmark ended without a result. Each is one line.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BenchError {
+    /// A value outside its range.
+    #[error("{what} must be {limits}")]
+    Spec {
+        /// Which.
+        what: &'static str,
+        /// What it may be.
+        limits: String,
+    },
+    /// Only schemes with a raw program can be compared.
+    #[error("no benchmark for transport `{0}`; there is: udp")]
+    Transport(String),
+    /// Cores could not be chosen or taken.
+    #[error(transparent)]
+    Affinity(#[from] AffinityError),
+    /// The page shared with the server process.
+    #[error(transparent)]
+    Line(#[from] LineError),
+    /// The windows.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// Our endpoint.
+    #[error(transparent)]
+    Bind(#[from] courser::BindError),
+    /// The session.
+    #[error("cannot connect to {uri}: {source}")]
+    Connect {
+        /// The server.
+        uri: String,
+        /// Why.
+        source: courser::SessionError,
+    },
+    /// Memory for requests.
+    #[error("no memory for the requests: {0}")]
+    Memory(#[from] courser::AllocError),
+    /// The raw socket.
+    #[error("raw socket: {0}")]
+    Raw(String),
+    /// The server process could not be started.
+    #[error("cannot start the server process: {0}")]
+    Spawn(#[source] io::Error),
+    /// It did not say its addresses in time.
+    #[error("the server process did not come up within {0:?}{1}")]
+    NotReady(Duration, Said),
+    /// It ended by itself.
+    #[error("the server process ended ({status}){said}")]
+    Ended {
+        /// Exit status or signal.
+        status: String,
+        /// Its last words.
+        said: Said,
+    },
+}
+
+/// The last line that the server process wrote to its standard error, if any.
+#[derive(Debug, Default)]
+pub(crate) struct Said(pub(super) Option<String>);
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.0 {
+            Some(line) => write!(f, ": {line}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KINDS: [Kind; 3] = [Kind::Latency, Kind::Rate, Kind::Bandwidth];
+
+    #[test]
+    fn defaults_are_within_limits() {
+        for kind in KINDS {
+            BenchSpec::new(kind, Plan::quick()).check().expect(kind.name());
+        }
+    }
+
+    #[test]
+    fn each_limit_is_checked() {
+        let bad: [(&str, fn(&mut BenchSpec)); 9] = [
+            ("size", |s| s.size = 0),
+            ("size", |s| s.size = MAX_SIZE + 1),
+            ("sessions", |s| s.sessions = 0),
+            ("sessions", |s| s.sessions = MAX_SESSIONS + 1),
+            ("calls in flight", |s| s.in_flight = 0),
+            ("calls in flight", |s| s.in_flight = MAX_IN_FLIGHT + 1),
+            ("batch", |s| s.batch = 0),
+            ("batch", |s| s.batch = s.in_flight + 1),
+            ("together", |s| s.size = MAX_MEMORY / 64 + 1),
+        ];
+        for (name, spoil) in bad {
+            let mut spec = BenchSpec::new(Kind::Rate, Plan::quick());
+            spoil(&mut spec);
+            let error = spec.check().expect_err(name).to_string();
+            assert!(error.contains(name), "{name}: {error}");
+        }
+    }
+
+    #[test]
+    fn large_messages_raise_the_endpoints_limit_and_small_ones_do_not() {
+        let default = Config::default().max_msg_size;
+        assert_eq!(endpoint_config(32, None, None).max_msg_size, default);
+        assert_eq!(endpoint_config(64 << 20, None, None).max_msg_size, 64 << 20);
+    }
+
+    #[test]
+    fn last_words_are_added_when_there_are_any() {
+        let ended = |said| BenchError::Ended { status: "signal 9".into(), said: Said(said) };
+        assert_eq!(ended(None).to_string(), "the server process ended (signal 9)");
+        let text = ended(Some("no memory".into())).to_string();
+        assert_eq!(text, "the server process ended (signal 9): no memory");
+    }
+}

@@ -1,0 +1,116 @@
+//! Results for programs: one JSON object, to a file that appears whole or not at all, or to
+//! standard output.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::fail::Failure;
+use crate::interrupt;
+
+/// True for `-`.
+pub(crate) fn is_stdout(target: &Path) -> bool {
+    target == Path::new("-")
+}
+
+/// Fails early, before minutes are spent on a result that has no place to go.
+///
+/// # Errors
+/// The target's directory does not exist or cannot be written.
+pub(crate) fn check_target(target: Option<&Path>) -> Result<(), Failure> {
+    let Some(target) = target.filter(|target| !is_stdout(target)) else { return Ok(()) };
+    if target.exists() && !target.is_file() {
+        // A pipe or a device is opened when there is something to write.
+        let directory = io::Error::from(io::ErrorKind::IsADirectory);
+        return if target.is_dir() { Err(Failure::writing(target, &directory)) } else { Ok(()) };
+    }
+    let part = beside(target).map_err(|e| Failure::writing(target, &e))?;
+    let _writing = interrupt::writing();
+    let tried = OpenOptions::new().write(true).create_new(true).open(&part);
+    tried.map_err(|e| Failure::writing(target, &e))?;
+    let _ = fs::remove_file(&part);
+    Ok(())
+}
+
+/// Writes `value` and a newline.
+///
+/// # Errors
+/// What the system said; no partial file is left.
+pub(crate) fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure> {
+    let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
+    let text = text + "\n";
+    if is_stdout(target) {
+        let mut out = io::stdout().lock();
+        out.write_all(text.as_bytes())?;
+        return Ok(out.flush()?);
+    }
+    let written = match fs::canonicalize(target) {
+        // A link is followed: its target is replaced, not the link.
+        Ok(real) if real.is_file() => replace(&real, &text),
+        // A pipe or a device cannot be renamed over.
+        Ok(real) if !real.is_dir() => fs::write(real, &text),
+        Ok(_) => Err(io::ErrorKind::IsADirectory.into()),
+        Err(_) => replace(target, &text),
+    };
+    written.map_err(|e| Failure::writing(target, &e))
+}
+
+fn replace(target: &Path, text: &str) -> io::Result<()> {
+    let part = beside(target)?;
+    let _writing = interrupt::writing();
+    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, target));
+    if written.is_err() {
+        let _ = fs::remove_file(&part);
+    }
+    written
+}
+
+/// A name in the same directory, as a rename does not cross file systems.
+fn beside(target: &Path) -> io::Result<PathBuf> {
+    let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut part = std::ffi::OsString::from(".");
+    part.push(name);
+    part.push(format!(".{}.part", std::process::id()));
+    Ok(target.with_file_name(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn directory(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("courser-json-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("temporary directory");
+        path
+    }
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_else_is_left() {
+        let dir = directory("whole");
+        let target = dir.join("out.json");
+        fs::write(&target, "old and much longer than the new text").expect("write");
+        check_target(Some(&target)).expect("writable");
+        write(&target, &[1, 2]).expect("written");
+        let read: Vec<u32> =
+            serde_json::from_str(&fs::read_to_string(&target).expect("read")).expect("JSON");
+        let left = fs::read_dir(&dir).expect("list").count();
+        fs::remove_dir_all(&dir).expect("clean up");
+        assert_eq!((read, left), (vec![1, 2], 1));
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_said_early_and_late() {
+        let dir = directory("refused");
+        let nowhere = dir.join("absent/out.json");
+        for target in [nowhere.as_path(), dir.as_path()] {
+            assert!(matches!(check_target(Some(target)), Err(Failure::Usage(_))));
+            assert!(matches!(write(target, &1), Err(Failure::Usage(_))));
+        }
+        fs::remove_dir_all(&dir).expect("clean up");
+        assert!(check_target(None).is_ok());
+        assert!(check_target(Some("-".as_ref())).is_ok());
+        assert!(write("/dev/null".as_ref(), &1).is_ok());
+    }
+}

@@ -1,0 +1,31 @@
+//! What people read: plain text, with a little colour where a terminal shows it.
+
+use std::io::Write;
+
+use anstyle::{AnsiColor, Style};
+
+/// Headings.
+pub(crate) const BOLD: Style = Style::new().bold();
+/// What is less important.
+pub(crate) const DIM: Style = Style::new().dimmed();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+
+/// Standard output; colour is taken out for files, pipes, `TERM=dumb` and `NO_COLOR`.
+pub(crate) type Out = anstream::AutoStream<std::io::Stdout>;
+
+/// Standard output.
+pub(crate) fn stdout() -> Out {
+    anstream::stdout()
+}
+
+/// A line about this machine's set-up, on standard error.
+pub(crate) fn warn(text: &str) {
+    // Nobody is left to be told that nobody reads.
+    let _ = writeln!(anstream::stderr(), "{WARNING}warning:{WARNING:#} {text}");
+}
+
+/// The line that a failed command ends with, on standard error.
+pub(crate) fn error(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{ERROR}error:{ERROR:#} {text}");
+}

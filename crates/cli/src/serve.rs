@@ -1,0 +1,204 @@
+//! `courser serve`: answers the calls of `ping` and `bench`.
+
+use std::io::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+
+use courser::{Config, Nexus, Uri, Waker};
+
+use crate::args::{ServeArgs, VERSION};
+use crate::bench::service;
+use crate::fail::Failure;
+use crate::interrupt::Interrupt;
+use crate::out::{self, BOLD, Out};
+
+/// What an endpoint's thread tells once it can answer.
+struct Started {
+    waker: Waker,
+    port: u32,
+    warnings: Vec<String>,
+}
+
+/// What it tells at its end.
+#[derive(Default)]
+struct Served {
+    requests: u64,
+    drops: u64,
+}
+
+/// Serves until a signal.
+///
+/// # Errors
+/// The address cannot be bound, or an endpoint's event loop failed.
+pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let nexus = Nexus::bind_with(&args.bind, Config::default())?;
+    let nexus = std::sync::Arc::new(nexus);
+    let mut out = out::stdout();
+    let (mut started, mut threads) = (Vec::new(), Vec::new());
+    for _ in 0..args.threads {
+        // One after the other, so that endpoint N is on the N-th port.
+        let (tell, told) = mpsc::channel();
+        threads.push(start(nexus.clone(), tell)?);
+        match told.recv() {
+            Ok(one) => started.push(one?),
+            Err(_) => return Err(Failure::Runtime("an endpoint's thread ended early".to_owned())),
+        }
+    }
+    let wakers = started.iter().map(|one| one.waker.clone()).collect();
+    let interrupt = Interrupt::tell(wakers)?;
+    tell_warnings(&started);
+    // A reader that is gone does not end a server; it has others to serve.
+    let told = announce(&mut out, args, &nexus, &started);
+    if let Err(error) = told
+        && error.kind() != std::io::ErrorKind::BrokenPipe
+    {
+        return Err(error.into());
+    }
+    let mut served = Served::default();
+    for thread in threads {
+        let ended = thread.join();
+        let one = ended.map_err(|_| Failure::Runtime("an endpoint's thread panicked".to_owned()))??;
+        served.requests += one.requests;
+        served.drops += one.drops;
+    }
+    drop(interrupt);
+    let Served { requests, drops } = served;
+    writeln!(out, "\nserved {requests} requests; discarded {drops} packets")?;
+    Ok(())
+}
+
+fn start(
+    nexus: std::sync::Arc<Nexus>,
+    tell: Sender<Result<Started, Failure>>,
+) -> Result<JoinHandle<Result<Served, Failure>>, Failure> {
+    let thread = thread::Builder::new().name("courser-endpoint".to_owned());
+    Ok(thread.spawn(move || {
+        let mut rpc = match nexus.endpoint() {
+            Ok(rpc) => rpc,
+            Err(error) => {
+                let _ = tell.send(Err(error.into()));
+                return Ok(Served::default());
+            }
+        };
+        service::register(&mut rpc);
+        let started =
+            Started { waker: rpc.waker(), port: rpc.port(), warnings: rpc.warnings() };
+        let _ = tell.send(Ok(started));
+        rpc.run().map_err(|error| Failure::Runtime(error.to_string()))?;
+        Ok(Served { requests: rpc.stats().requests, drops: rpc.stats().drops_total() })
+    })?)
+}
+
+/// Each warning once, however many endpoints have it.
+fn tell_warnings(started: &[Started]) {
+    let mut seen: Vec<&String> = Vec::new();
+    for warning in started.iter().flat_map(|one| &one.warnings) {
+        if !seen.contains(&warning) {
+            out::warn(warning);
+            seen.push(warning);
+        }
+    }
+}
+
+fn announce(
+    out: &mut Out,
+    args: &ServeArgs,
+    nexus: &Nexus,
+    started: &[Started],
+) -> std::io::Result<()> {
+    let port = nexus.port();
+    let local = nexus.local_uri();
+    let bound = args.bind.parse().map_or_else(|_| local.clone(), |u: Uri| Uri { port, ..u }.to_string());
+    let endpoints = match started.len() {
+        1 => "1 endpoint".to_owned(),
+        n => format!("{n} endpoints"),
+    };
+    writeln!(out, "{BOLD}courser {VERSION}{BOLD:#} serves on {bound} ({endpoints}); Ctrl-C ends it\n")?;
+    writeln!(out, "  on this machine   courser ping {local}")?;
+    match host_for_others(&args.bind) {
+        Some(host) => {
+            let there = SocketAddr::new(host, port);
+            writeln!(out, "  elsewhere         courser ping udp://{there}")?;
+            writeln!(out, "  measure           courser bench rate --connect udp://{there}")?;
+        }
+        None => {
+            writeln!(out, "  elsewhere         cannot reach it: bind udp://0.0.0.0:{port} for that")?;
+        }
+    }
+    let udp = ports(started.iter().map(|one| one.port));
+    writeln!(out, "  ports to open     TCP {port} (sessions), UDP {udp} (packets)")?;
+    writeln!(out, "  trust             no encryption, no authentication: trusted networks only")?;
+    out.flush()
+}
+
+/// The address by which other machines probably reach this one; `None` if they cannot.
+fn host_for_others(bind: &str) -> Option<IpAddr> {
+    let uri: Uri = bind.parse().ok()?;
+    let host: IpAddr = match uri.host.as_str() {
+        "localhost" => return None,
+        host => host.parse().ok()?,
+    };
+    match host.to_canonical() {
+        host if host.is_loopback() => None,
+        host if host.is_unspecified() => {
+            primary(host.is_ipv6()).or(Some(IpAddr::V4(Ipv4Addr::LOCALHOST)))
+        }
+        host => Some(host),
+    }
+}
+
+/// The source address that the routing table gives packets to a far host. A connected UDP socket
+/// tells without sending anything; the addresses are reserved for documentation.
+fn primary(ipv6_too: bool) -> Option<IpAddr> {
+    let v4 = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+    let v6 = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+    let source = |far: IpAddr| {
+        let any = match far {
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        let socket = UdpSocket::bind((any, 0)).ok()?;
+        socket.connect((far, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    source(v4).or_else(|| source(v6).filter(|_| ipv6_too))
+}
+
+/// `31850`, `31850-31853`, `31850, 40112`: what is typed into a firewall.
+fn ports(ports: impl IntoIterator<Item = u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for port in ports {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == port => *last = port,
+            _ => ranges.push((port, port)),
+        }
+    }
+    let shown = ranges.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    shown.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_are_shown_as_ranges() {
+        assert_eq!(ports([31850]), "31850");
+        assert_eq!(ports([31850, 31851, 31852]), "31850-31852");
+        assert_eq!(ports([31850, 40112, 40113]), "31850, 40112-40113");
+    }
+
+    #[test]
+    fn a_loopback_bind_cannot_be_reached_from_elsewhere() {
+        for local in ["udp://127.0.0.1:1", "udp://localhost:1", "udp://[::1]:1"] {
+            assert_eq!(host_for_others(local), None, "{local}");
+        }
+        let given = host_for_others("udp://10.1.2.3:1");
+        assert_eq!(given, Some(IpAddr::V4(Ipv4Addr::new(10, 1, 2, 3))));
+        assert!(host_for_others("udp://0.0.0.0:1").is_some_and(|host| !host.is_unspecified()));
+    }
+}

@@ -1,0 +1,151 @@
+//! Sizes and times on the command line.
+
+use std::time::Duration;
+
+/// The largest message that the commands send: the default limit of a server.
+pub(crate) const MAX_MESSAGE: u64 = 8 << 20;
+
+/// Longest interval or timeout: beyond it, a typing error is likelier than a wish.
+const MAX_TIME: Duration = Duration::from_secs(3600);
+
+/// Reads `4096`, `32B`, `64KiB`, `64k`, `8MiB`. Units are powers of 1024 throughout, as message
+/// limits are.
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (digits, unit) = text.split_at(end);
+    let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        _ => return Err("write a size as 32, 64KiB or 8MiB".to_owned()),
+    };
+    if digits.is_empty() {
+        return Err("write a size as 32, 64KiB or 8MiB".to_owned());
+    }
+    let count: Option<u64> = digits.parse().ok();
+    count
+        .and_then(|count| count.checked_mul(1 << scale))
+        .ok_or_else(|| "that is more bytes than there are".to_owned())
+}
+
+/// [`bytes`] that fit into a message.
+pub(crate) fn message_size(text: &str) -> Result<usize, String> {
+    let size = bytes(text)?;
+    if size > MAX_MESSAGE {
+        return Err(format!("a message has at most {}; choose a smaller size", show_bytes(MAX_MESSAGE)));
+    }
+    Ok(size as usize)
+}
+
+/// Reads `100ms`, `2s`, `1m 30s`; at most an hour.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text)
+        .map_err(|_| "write a time with its unit: 500us, 100ms, 2s".to_owned())?;
+    if time > MAX_TIME {
+        return Err("at most 1h".to_owned());
+    }
+    Ok(time)
+}
+
+/// A [`time`] that is not zero.
+pub(crate) fn nonzero_time(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        Duration::ZERO => Err("it must be more than zero".to_owned()),
+        time => Ok(time),
+    }
+}
+
+/// `32 B`, `64 KiB`, `8 MiB`: exact, in the largest unit that divides it.
+pub(crate) fn show_bytes(bytes: u64) -> String {
+    for (scale, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
+        if bytes != 0 && bytes.trailing_zeros() >= scale {
+            return format!("{} {unit}", bytes >> scale);
+        }
+    }
+    format!("{bytes} B")
+}
+
+/// Nanoseconds with three digits that mean something.
+pub(crate) fn show_ns(ns: f64) -> String {
+    let (value, unit) = match ns {
+        ns if ns >= 1e9 => (ns / 1e9, "s"),
+        ns if ns >= 1e6 => (ns / 1e6, "ms"),
+        ns if ns >= 1e3 => (ns / 1e3, "µs"),
+        ns => return format!("{ns:.0} ns"),
+    };
+    format!("{} {unit}", three_digits(value))
+}
+
+/// A count per second, or bits per second: `1.53 M/s`, `27.4 Gbit/s`.
+pub(crate) fn show_per_second(value: f64, unit: &str) -> String {
+    let (value, prefix) = match value {
+        v if v >= 1e9 => (v / 1e9, "G"),
+        v if v >= 1e6 => (v / 1e6, "M"),
+        v if v >= 1e3 => (v / 1e3, "k"),
+        v => (v, ""),
+    };
+    format!("{} {prefix}{unit}", three_digits(value))
+}
+
+fn three_digits(value: f64) -> String {
+    match value {
+        v if v >= 99.95 => format!("{v:.0}"),
+        v if v >= 9.995 => format!("{v:.1}"),
+        v => format!("{v:.2}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_read_with_and_without_units() {
+        for (text, size) in [
+            ("0", 0),
+            ("32", 32),
+            ("32B", 32),
+            ("64KiB", 65_536),
+            ("64 kib", 65_536),
+            ("64k", 65_536),
+            ("8MiB", 8 << 20),
+            ("2GiB", 2 << 30),
+        ] {
+            assert_eq!(bytes(text), Ok(size), "{text}");
+        }
+        for text in ["", "MiB", "-1", "1.5k", "8 MiBs", "0x10", "18446744073709551615k"] {
+            assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn message_sizes_have_a_limit_that_the_error_names() {
+        assert_eq!(message_size("8MiB"), Ok(8 << 20));
+        assert!(message_size("8388609").is_err_and(|e| e.contains("at most 8 MiB")));
+    }
+
+    #[test]
+    fn times_need_a_unit_and_have_a_limit() {
+        assert_eq!(time("100ms"), Ok(Duration::from_millis(100)));
+        assert_eq!(time("1m 30s"), Ok(Duration::from_secs(90)));
+        assert!(time("100").is_err_and(|e| e.contains("unit")));
+        assert!(time("2h").is_err_and(|e| e.contains("1h")));
+        assert!(nonzero_time("0s").is_err());
+    }
+
+    #[test]
+    fn values_are_shown_with_three_digits() {
+        assert_eq!(show_bytes(8 << 20), "8 MiB");
+        assert_eq!(show_bytes(1500), "1500 B");
+        assert_eq!(show_bytes(0), "0 B");
+        assert_eq!(show_ns(181.4), "181 ns");
+        assert_eq!(show_ns(5_350.0), "5.35 µs");
+        assert_eq!(show_ns(35_000.0), "35.0 µs");
+        assert_eq!(show_ns(2.5e8), "250 ms");
+        assert_eq!(show_per_second(1.534e6, "/s"), "1.53 M/s");
+        assert_eq!(show_per_second(38e9, "bit/s"), "38.0 Gbit/s");
+        assert_eq!(show_per_second(12.0, "/s"), "12.0 /s");
+    }
+}
