@@ -1,0 +1,109 @@
+//! Settings: every knob with its default, its range and its cost, in one place.
+
+use std::time::Duration;
+
+use courser_net::Caps;
+use courser_proto as proto;
+use courser_proto::Admission;
+
+/// Settings of a nexus and its endpoints. `Config::default()` is what the README measures.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Concurrent requests per session: a power of two, 1 to 32, default 8 `[eRPC §4.3]`.
+    pub slots: u8,
+    /// Packets a client session may have outstanding, C `[eRPC §4.3.1]`: 1 to 65,535. `None`:
+    /// three full trains of the transport, at most what the receive buffer holds. Small values
+    /// for latency or many sessions, large ones for bandwidth.
+    pub credits: Option<u32>,
+    /// Whether the credits of all sessions together may exceed the receive queue (default) or not.
+    pub admission: Admission,
+    /// Largest message, bytes: up to 2^28 - 1, default 8 MiB. A peer can make a server reserve
+    /// this much per slot.
+    pub max_msg_size: u32,
+    /// Message memory of an endpoint, bytes; taken from the system as it is used. Default 1 GiB.
+    pub memory_limit: usize,
+    /// Calls that may wait for a slot, per session; the next is refused. Default 1,024.
+    pub call_queue: usize,
+    /// Sessions per endpoint, both roles. Default 65,536.
+    pub max_sessions: usize,
+    /// Largest frame (datagram payload), bytes. `None`: what a 1500-byte link carries. Never more
+    /// than the path MTU allows.
+    pub max_frame: Option<usize>,
+    /// Socket buffers to ask the system for, bytes. Default 8 MiB; the system may grant less.
+    pub socket_buffer: usize,
+    /// Trains of frames (UDP_SEGMENT, UDP_GRO) where the kernel has them. Default true.
+    pub offloads: bool,
+    /// How long an endpoint spins after its last packet before it sleeps. `None`: 100 us, or not
+    /// at all when the process may use only one CPU. Spinning costs a core, sleeping costs about
+    /// 30 us for the next packet.
+    pub spin: Option<Duration>,
+    /// How long a connect may take. Default 5 s.
+    pub connect_timeout: Duration,
+    /// Bounds of the retransmission timeout. Default 1 ms to 1 s, 20 ms before the first round
+    /// trip was measured.
+    pub rto: (Duration, Duration),
+    /// A peer whose datapath answers nothing for this long is given up. Default 5 s.
+    pub datapath_timeout: Duration,
+    /// Packets of at most this many data bytes share frames; larger ones leave without a copy.
+    /// Default 512, at most 2,048.
+    pub inline_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let p = proto::Config::default();
+        Config {
+            slots: p.slots,
+            credits: None,
+            admission: p.admission,
+            max_msg_size: p.max_msg_size,
+            memory_limit: 1 << 30,
+            call_queue: p.call_queue,
+            max_sessions: p.max_sessions,
+            max_frame: None,
+            socket_buffer: 8 << 20,
+            offloads: true,
+            spin: None,
+            connect_timeout: Duration::from_secs(5),
+            rto: (Duration::from_nanos(p.rto_min_ns), Duration::from_nanos(p.rto_max_ns)),
+            datapath_timeout: Duration::from_nanos(p.datapath_timeout_ns),
+            inline_max: p.inline_max,
+        }
+    }
+}
+
+/// Spin time where there is more than one CPU to spin on.
+const SPIN: Duration = Duration::from_micros(100);
+
+impl Config {
+    /// What the protocol is told, given what the transport can do.
+    pub(crate) fn for_transport(&self, caps: &Caps) -> proto::Config {
+        let train = caps.train_frames.min(caps.train_bytes / caps.max_frame.max(1)).max(1) as u32;
+        let queue = caps.rx_queue_frames.clamp(1, 65_535) as u32;
+        let defaults = proto::Config::default();
+        let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+        proto::Config {
+            slots: self.slots,
+            credits: self.credits.unwrap_or_else(|| (3 * train).max(32).min(queue)),
+            admission: self.admission,
+            rx_queue_frames: queue,
+            train_frames: train,
+            max_msg_size: self.max_msg_size,
+            call_queue: self.call_queue,
+            max_sessions: self.max_sessions,
+            inline_max: self.inline_max,
+            rto_min_ns: ns(self.rto.0),
+            rto_max_ns: ns(self.rto.1),
+            rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),
+            datapath_timeout_ns: ns(self.datapath_timeout),
+            ..defaults
+        }
+    }
+
+    /// The spin time that holds on this machine.
+    pub(crate) fn spin_ns(&self) -> u64 {
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let default = if cpus > 1 { SPIN } else { Duration::ZERO };
+        self.spin.unwrap_or(default).as_nanos() as u64
+    }
+}

@@ -1,0 +1,183 @@
+//! What handlers, continuations and timers can do.
+
+use std::time::Duration;
+
+use courser_buf::{AllocError, MsgBuf};
+use courser_proto::{ReplyError, RequestId, SessionId, SessionState, SessionStats, Status};
+use smallbox::smallbox;
+
+use crate::core::{Cont, Core};
+use crate::error::Refused;
+use crate::message::{Done, Payload, Reply, ReplyHandle};
+
+/// The endpoint, as handlers and continuations see it. Nothing here blocks or does I/O: calls and
+/// replies are queued and leave when the event loop goes on.
+pub struct Context<'a> {
+    pub(crate) core: &'a mut Core,
+    /// The request that is being handled and has no answer yet.
+    pub(crate) request: Option<RequestId>,
+}
+
+impl std::fmt::Debug for Context<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl Context<'_> {
+    /// Answers the request that is being handled. A second answer, or one outside a handler, is
+    /// ignored; a response that is too large or finds no memory reaches the client as an error.
+    /// [`Context::try_reply`] tells.
+    #[inline]
+    pub fn reply(&mut self, reply: impl Reply) {
+        // The client was told; the handler did not ask.
+        let _ = self.try_reply(reply);
+    }
+
+    /// [`Context::reply`] that says what became of it.
+    ///
+    /// # Errors
+    /// There is nothing to answer, or the response cannot be held.
+    #[inline]
+    pub fn try_reply(&mut self, reply: impl Reply) -> Result<(), ReplyError> {
+        let id = self.request.take().ok_or(ReplyError::Gone)?;
+        self.answer(id, reply)
+    }
+
+    /// Answers with `len` bytes written in place; for responses of one packet nothing is copied
+    /// or allocated. The bytes that `fill` is given are arbitrary.
+    ///
+    /// # Errors
+    /// As [`Context::try_reply`].
+    #[inline]
+    pub fn reply_with(
+        &mut self,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), ReplyError> {
+        let id = self.request.take().ok_or(ReplyError::Gone)?;
+        self.core.proto.reply_with(id, len, fill)
+    }
+
+    /// Refuses the request: the client gets [`Status::Refused`].
+    pub fn refuse(&mut self) {
+        if let Some(id) = self.request.take() {
+            self.core.proto.reply_status(id, Status::Refused);
+        }
+    }
+
+    /// Takes over the duty to answer, to be done later with [`Context::reply_to`]: from the
+    /// continuation of a nested call, say. `None` outside a handler, or after an answer.
+    pub fn defer(&mut self) -> Option<ReplyHandle> {
+        let id = self.request.take()?;
+        Some(ReplyHandle { id, dropped: Some(self.core.dropped.clone()) })
+    }
+
+    /// Answers a deferred request.
+    ///
+    /// # Errors
+    /// The session is gone, or the response cannot be held.
+    pub fn reply_to(&mut self, handle: ReplyHandle, reply: impl Reply) -> Result<(), ReplyError> {
+        self.answer(handle.settle(), reply)
+    }
+
+    #[inline]
+    fn answer(&mut self, id: RequestId, reply: impl Reply) -> Result<(), ReplyError> {
+        reply.with(|payload| match payload {
+            Payload::Bytes(b) => self.core.proto.reply_bytes(id, b),
+            Payload::Msg(m) => self.core.proto.reply_msg(id, m),
+        })
+    }
+
+    /// Calls: queues `request` on `session`; `done` runs exactly once, on this thread, when the
+    /// call has ended. The buffer comes back with it. A closure that captures up to 56 bytes is
+    /// stored without allocation.
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+    ) -> Result<(), Refused> {
+        let mut done = Some(done);
+        let cont = Cont::Call(smallbox!(move |cx: &mut Context<'_>, d: Done<'_>| {
+            if let Some(f) = done.take() {
+                f(cx, d);
+            }
+        }));
+        self.queue(session, req_type, request, cont)
+    }
+
+    /// Calls without a closure: the function given to [`crate::Rpc::on_completion`] gets `tag`.
+    /// Nothing is allocated.
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call_tagged(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        tag: u64,
+    ) -> Result<(), Refused> {
+        self.queue(session, req_type, request, Cont::Tag(tag))
+    }
+
+    #[inline]
+    fn queue(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        cont: Cont,
+    ) -> Result<(), Refused> {
+        let call = self.core.proto.call(session, req_type, request, cont);
+        call.map_err(|(reason, request, _)| Refused { reason, request })
+    }
+
+    /// Message memory: `len` bytes of arbitrary content.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.core.proto.alloc(len)
+    }
+
+    /// Runs `f` once, `after` from now, in the event loop.
+    pub fn after(&mut self, after: Duration, f: impl FnOnce(&mut Context<'_>) + 'static) {
+        let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
+        let due_ns = self.core.now_ns().saturating_add(after_ns);
+        self.core.add_timer(due_ns, Box::new(f));
+    }
+
+    /// The endpoint's clock: nanoseconds since it was made.
+    pub fn now_ns(&self) -> u64 {
+        self.core.now_ns()
+    }
+
+    /// A number of the endpoint's seeded generator; not for secrets.
+    pub fn random(&mut self) -> u64 {
+        self.core.random()
+    }
+
+    /// Ends the event loop that runs now ([`crate::Rpc::run`] and its like) after this pass.
+    pub fn stop(&mut self) {
+        self.core.stop = true;
+    }
+
+    /// Where a session stands.
+    pub fn session_state(&self, session: SessionId) -> SessionState {
+        self.core.proto.session_state(session)
+    }
+
+    /// A session's figures.
+    pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
+        self.core.proto.session_stats(session)
+    }
+}

@@ -1,0 +1,240 @@
+//! One control connection: greeting, framing, buffers. Knows nothing of endpoints.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg};
+use mio::net::{TcpListener, TcpStream};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+
+use super::LostReason;
+
+/// Connections that the kernel completes ahead of this thread.
+const BACKLOG: i32 = 1024;
+/// A silent peer is probed after this time.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
+/// Time between probes.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
+/// A peer is lost after this many probes without an answer.
+const KEEPALIVE_PROBES: u32 = 3;
+/// A peer is lost when what it was sent stays unacknowledged this long: probes are not sent then.
+const USER_TIMEOUT: Duration = Duration::from_secs(11);
+
+/// Listens; IPv6 wildcards take IPv4 as well, or become IPv4 where there is no IPv6.
+pub(super) fn listen(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    use rustix::io::Errno;
+    match listen_on(bind) {
+        Err(e) if bind.is_ipv6() && bind.ip().is_unspecified() => {
+            let missing = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
+            if !missing.iter().any(|x| e.raw_os_error() == Some(x.raw_os_error())) {
+                return Err(e);
+            }
+            listen_on(SocketAddr::from((Ipv4Addr::UNSPECIFIED, bind.port())))
+        }
+        other => other,
+    }
+}
+
+fn listen_on(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
+    let socket = Socket::new(Domain::for_address(bind), Type::STREAM, Some(Protocol::TCP))?;
+    if bind.is_ipv6() && bind.ip().is_unspecified() {
+        socket.set_only_v6(false)?;
+    }
+    // A nexus that restarts takes its port again at once.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&bind.into())?;
+    socket.listen(BACKLOG)?;
+    let listener = TcpListener::from_std(socket.into());
+    let bound = listener.local_addr()?;
+    Ok((listener, bound))
+}
+
+/// How far a connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    /// TCP's handshake is under way (outbound only).
+    Connecting,
+    /// The other side's greeting has not arrived.
+    Greeting,
+    /// Messages flow.
+    Open,
+}
+
+/// What the other side's bytes led to.
+#[derive(Debug)]
+pub(super) enum Step {
+    /// The greeting was received: the phase is [`Phase::Open`] now.
+    Greeted,
+    /// A message.
+    Msg(ControlMsg),
+}
+
+/// One connection.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) stream: TcpStream,
+    pub(super) phase: Phase,
+    /// The other side, IPv4 never in IPv6's clothes.
+    pub(super) remote: SocketAddr,
+    /// This side.
+    pub(super) local: SocketAddr,
+    /// The dial that made it; `None`: inbound.
+    pub(super) dial: Option<u64>,
+    /// When it ends unless it is open by then.
+    pub(super) deadline: Instant,
+    /// Endpoints of this nexus that had to do with it: each has had mail from here.
+    pub(super) used: BTreeSet<u16>,
+    /// Queued to be flushed at the end of the pass.
+    pub(super) dirty: bool,
+    decoder: ControlDecoder,
+    /// A message that came together with the greeting.
+    held: Option<ControlMsg>,
+    out: Vec<u8>,
+    /// Bytes of `out` that are written.
+    written: usize,
+}
+
+impl Conn {
+    /// Takes over a stream; the greeting is queued.
+    pub(super) fn new(
+        stream: TcpStream,
+        phase: Phase,
+        remote: SocketAddr,
+        dial: Option<u64>,
+        deadline: Instant,
+    ) -> Self {
+        Conn {
+            phase,
+            remote: canonical(remote),
+            local: remote,
+            dial,
+            deadline,
+            used: BTreeSet::new(),
+            dirty: false,
+            decoder: ControlDecoder::default(),
+            held: None,
+            out: CONTROL_PREAMBLE.to_vec(),
+            written: 0,
+            stream,
+        }
+    }
+
+    /// TCP's handshake is over: sets the socket's options and reads its address.
+    pub(super) fn connected(&mut self) -> io::Result<()> {
+        self.local = canonical(self.stream.local_addr()?);
+        if self.local == self.remote {
+            // TCP may connect a socket to itself, when the port dialed is a free one that the
+            // kernel has just given to the socket: nobody listens there.
+            return Err(rustix::io::Errno::CONNREFUSED.into());
+        }
+        self.stream.set_nodelay(true)?;
+        let socket = SockRef::from(&self.stream);
+        let probes = TcpKeepalive::new()
+            .with_time(KEEPALIVE_IDLE)
+            .with_interval(KEEPALIVE_INTERVAL)
+            .with_retries(KEEPALIVE_PROBES);
+        socket.set_tcp_keepalive(&probes)?;
+        socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+        self.phase = Phase::Greeting;
+        Ok(())
+    }
+
+    /// Whether TCP's handshake has succeeded; `None`: not over yet.
+    pub(super) fn check_connect(&self) -> io::Result<Option<()>> {
+        if let Some(e) = self.stream.take_error()? {
+            return Err(e);
+        }
+        match self.stream.peer_addr() {
+            Ok(_) => Ok(Some(())),
+            Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The next thing that the bytes received so far amount to.
+    pub(super) fn step(&mut self) -> Result<Option<Step>, LostReason> {
+        if let Some(msg) = self.held.take() {
+            return Ok(Some(Step::Msg(msg)));
+        }
+        let msg = self.decoder.next_msg();
+        if self.phase == Phase::Greeting && self.decoder.greeted() {
+            self.phase = Phase::Open;
+            // An error after the greeting is found again by the next call: the decoder keeps the
+            // bytes that it could not understand.
+            self.held = msg.unwrap_or_default();
+            return Ok(Some(Step::Greeted));
+        }
+        Ok(msg?.map(Step::Msg))
+    }
+
+    /// Reads once. False: there is nothing more for now.
+    pub(super) fn fill(&mut self) -> Result<bool, LostReason> {
+        let mut buf = [0; 4 + CONTROL_MAX];
+        // Only a complete message leaves no room, and steps have taken those out.
+        let room = self.decoder.room().min(buf.len());
+        loop {
+            match self.stream.read(&mut buf[..room]) {
+                Ok(0) => return Err(LostReason::Closed),
+                Ok(n) => {
+                    self.decoder.push(&buf[..n]);
+                    return Ok(true);
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+    }
+
+    /// Queues a message; `limit` bytes at most may wait.
+    pub(super) fn queue(&mut self, msg: &ControlMsg, limit: usize) -> Result<(), LostReason> {
+        let bytes = msg.encode();
+        let pending = self.pending() + bytes.len();
+        if pending > limit {
+            return Err(LostReason::NotReading { pending });
+        }
+        // What is written goes when it is the larger part: each byte moves once on average.
+        if self.written > self.out.len() / 2 {
+            self.out.drain(..self.written);
+            self.written = 0;
+        }
+        self.out.extend_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn pending(&self) -> usize {
+        self.out.len() - self.written
+    }
+
+    /// Writes what the socket takes.
+    pub(super) fn flush(&mut self) -> Result<(), LostReason> {
+        while self.pending() > 0 {
+            match self.stream.write(&self.out[self.written..]) {
+                Ok(0) => return Err(LostReason::Closed),
+                Ok(n) => self.written += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        // A burst's buffer is not kept for the life of the connection.
+        self.out = Vec::new();
+        self.written = 0;
+        Ok(())
+    }
+}
+
+/// IPv4 as IPv4, whatever socket it came by.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::from((v4, v6.port())),
+            None => addr,
+        },
+        SocketAddr::V4(_) => addr,
+    }
+}

@@ -1,0 +1,272 @@
+//! Dialing: from a name and a port to one open connection per remote nexus.
+//!
+//! ```text
+//! Dial -> (name) resolver thread -> addresses, in turn: connect, greeting -> Dialed
+//!         (literal) ----------------^
+//! ```
+//! All dials of one target share the connection, also while it is being made.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Instant;
+
+use mio::net::TcpStream;
+
+use super::conn::{Conn, Phase};
+use super::driver::{Driver, Timer};
+use super::{DialError, Dialed, Event, LostReason, Mail, Mailbox};
+
+/// Addresses of one name that are tried.
+const ADDRESSES: usize = 16;
+
+/// What there is for a host name and port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Target {
+    /// A dial under way.
+    Dialing(u64),
+    /// An open connection.
+    Open(u64),
+}
+
+/// An endpoint that waits for a dial.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) index: u16,
+    mailbox: Mailbox,
+    ticket: u64,
+}
+
+/// A dial under way.
+#[derive(Debug)]
+pub(super) struct Dialing {
+    target: (String, u16),
+    pub(super) waiters: Vec<Waiter>,
+    /// Not yet tried.
+    addrs: VecDeque<SocketAddr>,
+    /// The connection that is being tried.
+    attempt: Option<u64>,
+    deadline: Instant,
+    /// The most telling failure so far.
+    failure: Option<DialError>,
+}
+
+impl Dialing {
+    /// Keeps the failure that tells most: an answer that makes no sense rather than a refusal,
+    /// a refusal rather than silence.
+    fn note(&mut self, e: DialError) {
+        let rank = |e: &DialError| match e {
+            DialError::Handshake { .. } => 2,
+            DialError::Timeout { .. } => 0,
+            _ => 1,
+        };
+        if self.failure.as_ref().is_none_or(|f| rank(&e) > rank(f)) {
+            self.failure = Some(e);
+        }
+    }
+}
+
+impl Driver {
+    /// An endpoint wants a connection.
+    pub(super) fn on_dial(&mut self, index: u16, ticket: u64, host: String, port: u16) {
+        let Some(endpoint) = self.endpoints.get(&index) else { return };
+        let mailbox = endpoint.mailbox.clone();
+        let refuse = |e| mailbox.post(Mail::Dialed { ticket, result: Err(e) });
+        if self.stopping {
+            refuse(DialError::Stopped);
+            return;
+        }
+        // Names of hosts do not depend on the case of letters.
+        let target = (host.to_ascii_lowercase(), port);
+        match self.targets.get(&target).copied() {
+            Some(Target::Open(n)) => {
+                return self.answer(n, Waiter { index, mailbox, ticket });
+            }
+            Some(Target::Dialing(dial)) => {
+                if let Some(d) = self.dials.get_mut(&dial) {
+                    d.waiters.push(Waiter { index, mailbox, ticket });
+                }
+                return;
+            }
+            None => {}
+        }
+        let limit = self.parts.limits.outbound;
+        if self.targets.len() >= limit {
+            refuse(DialError::TooManyConnections { limit });
+            return;
+        }
+        self.begin(target, Waiter { index, mailbox, ticket });
+    }
+
+    fn begin(&mut self, target: (String, u16), waiter: Waiter) {
+        let dial = self.number();
+        let deadline = Instant::now() + self.parts.limits.dial;
+        let literal = literal(&target.0).map(|ip| SocketAddr::from((ip, target.1)));
+        self.timers.insert((deadline, Timer::Dial(dial)));
+        self.targets.insert(target.clone(), Target::Dialing(dial));
+        let d = Dialing {
+            target,
+            waiters: vec![waiter],
+            addrs: literal.into_iter().collect(),
+            attempt: None,
+            deadline,
+            failure: None,
+        };
+        self.dials.insert(dial, d);
+        if literal.is_some() {
+            self.next_attempt(dial);
+        } else {
+            self.unresolved.push_back(dial);
+            self.start_resolvers();
+        }
+    }
+
+    /// Starts threads for the names that wait, within the limit.
+    fn start_resolvers(&mut self) {
+        while self.resolving < self.parts.limits.resolvers {
+            let Some(dial) = self.unresolved.pop_front() else { return };
+            // It may have timed out while it waited.
+            let Some(d) = self.dials.get(&dial) else { continue };
+            let (host, port) = d.target.clone();
+            let inlet = self.parts.inlet.clone();
+            // The thread may outlive this one: no resolver can be told to give up.
+            let thread = std::thread::Builder::new().name("courser-resolve".into());
+            let spawned = thread.spawn(move || {
+                let addrs = (host.as_str(), port).to_socket_addrs();
+                let result = addrs.map(|a| a.take(ADDRESSES).collect());
+                inlet.send(Event::Resolved { dial, result });
+            });
+            match spawned {
+                Ok(_) => self.resolving += 1,
+                Err(e) => self.resolved(dial, Err(e)),
+            }
+        }
+    }
+
+    /// A resolver thread has ended.
+    pub(super) fn on_resolved(&mut self, dial: u64, result: io::Result<Vec<SocketAddr>>) {
+        self.resolving -= 1;
+        self.start_resolvers();
+        self.resolved(dial, result);
+    }
+
+    fn resolved(&mut self, dial: u64, result: io::Result<Vec<SocketAddr>>) {
+        let Some(d) = self.dials.get_mut(&dial) else { return };
+        let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+        match result.and_then(|a| if a.is_empty() { Err(none()) } else { Ok(a) }) {
+            Ok(addrs) => d.addrs.extend(addrs),
+            Err(e) => d.note(DialError::Resolve { host: d.target.0.clone(), cause: Arc::new(e) }),
+        }
+        self.next_attempt(dial);
+    }
+
+    /// Tries the next address; without one the dial has failed.
+    fn next_attempt(&mut self, dial: u64) {
+        loop {
+            let Some(d) = self.dials.get_mut(&dial) else { return };
+            d.attempt = None;
+            let Some(addr) = d.addrs.pop_front() else { break };
+            let now = Instant::now();
+            // A silent address leaves the later ones their share of the time.
+            let left = d.addrs.len() as u32 + 1;
+            let deadline = now + d.deadline.saturating_duration_since(now) / left;
+            let attempt = TcpStream::connect(addr).and_then(|stream| {
+                self.adopt(Conn::new(stream, Phase::Connecting, addr, Some(dial), deadline))
+            });
+            let Some(d) = self.dials.get_mut(&dial) else { return };
+            match attempt {
+                Ok(n) => {
+                    d.attempt = Some(n);
+                    return;
+                }
+                Err(e) => d.note(DialError::Connect { addr, cause: Arc::new(e) }),
+            }
+        }
+        self.dial_failed(dial);
+    }
+
+    /// The connection of an attempt has ended before it was open.
+    pub(super) fn attempt_failed(&mut self, dial: u64, addr: SocketAddr, reason: LostReason) {
+        let after = self.parts.limits.dial;
+        let Some(d) = self.dials.get_mut(&dial) else { return };
+        let connect = |cause| DialError::Connect { addr, cause };
+        d.note(match reason {
+            LostReason::Protocol(cause) => DialError::Handshake { addr, cause },
+            LostReason::NoGreeting(_) => DialError::Timeout { addr: addr.to_string(), after },
+            LostReason::Io(e) => connect(e),
+            LostReason::Closed => connect(Arc::new(io::ErrorKind::UnexpectedEof.into())),
+            LostReason::Stopped => DialError::Stopped,
+            other => connect(Arc::new(io::Error::other(other))),
+        });
+        self.next_attempt(dial);
+    }
+
+    /// The time of a dial is over.
+    pub(super) fn dial_timed_out(&mut self, dial: u64) {
+        let limit = self.parts.limits.dial;
+        let Some(d) = self.dials.get_mut(&dial) else { return };
+        d.addrs.clear();
+        match d.attempt {
+            Some(n) => self.close(n, LostReason::NoGreeting(limit)),
+            None => self.dial_failed(dial),
+        }
+    }
+
+    fn dial_failed(&mut self, dial: u64) {
+        let Some(d) = self.end_dial(dial) else { return };
+        let after = self.parts.limits.dial;
+        let silent =
+            || DialError::Timeout { addr: format!("{}:{}", d.target.0, d.target.1), after };
+        let e = d.failure.clone().unwrap_or_else(silent);
+        self.targets.remove(&d.target);
+        for w in d.waiters {
+            w.mailbox.post(Mail::Dialed { ticket: w.ticket, result: Err(e.clone()) });
+        }
+    }
+
+    /// The connection of a dial is open.
+    pub(super) fn dial_done(&mut self, dial: u64, n: u64) {
+        let Some(d) = self.end_dial(dial) else { return };
+        self.targets.insert(d.target, Target::Open(n));
+        for w in d.waiters {
+            self.answer(n, w);
+        }
+    }
+
+    fn end_dial(&mut self, dial: u64) -> Option<Dialing> {
+        let d = self.dials.remove(&dial)?;
+        self.timers.remove(&(d.deadline, Timer::Dial(dial)));
+        Some(d)
+    }
+
+    /// Gives an open connection to an endpoint.
+    fn answer(&mut self, n: u64, w: Waiter) {
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        conn.used.insert(w.index);
+        let result = Ok(Dialed { control: n, remote: conn.remote, local: conn.local });
+        w.mailbox.post(Mail::Dialed { ticket: w.ticket, result });
+    }
+
+    /// An outbound connection that was open is gone: the next dial makes a new one.
+    pub(super) fn forget_target(&mut self, n: u64) {
+        self.targets.retain(|_, t| *t != Target::Open(n));
+    }
+
+    /// Ends all dials.
+    pub(super) fn stop_dials(&mut self) {
+        let dials: Vec<u64> = self.dials.keys().copied().collect();
+        for dial in dials {
+            if let Some(d) = self.dials.get_mut(&dial) {
+                d.failure = Some(DialError::Stopped);
+            }
+            self.dial_failed(dial);
+        }
+    }
+}
+
+/// An address written out; IPv6 may stand in brackets, as in a URI.
+fn literal(host: &str) -> Option<IpAddr> {
+    let inner = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
+    inner.unwrap_or(host).parse().ok()
+}

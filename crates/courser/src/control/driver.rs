@@ -1,0 +1,359 @@
+//! The control thread's loop: events, connections, deadlines.
+//!
+//! One pass: readiness, commands, work left over from the last pass, deadlines, writes.
+//! Readiness is edge-triggered, so whoever stops before `WouldBlock` puts itself on the list of
+//! left-over work. No connection gets more than [`READS_PER_PASS`] reads before the others.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+use courser_proto::ControlMsg;
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+
+use super::conn::{Conn, Phase, Step};
+use super::dial::{Dialing, Target};
+use super::route::Endpoint;
+use super::{Command, Counters, Event, Inlet, Limits, LostReason, Mail, count, is_exhausted};
+
+/// The listener's token.
+const LISTENER: Token = Token(0);
+/// The wake-up's token.
+pub(super) const WAKER: Token = Token(1);
+/// The first number of a connection; numbers double as tokens.
+const FIRST_NUMBER: u64 = 2;
+/// Readiness events per pass.
+const EVENTS: usize = 1024;
+/// Connections accepted per pass.
+const ACCEPTS_PER_PASS: usize = 64;
+/// Reads of one connection per pass, each of one message's length at most.
+const READS_PER_PASS: usize = 64;
+/// How long nothing is accepted after descriptors have run out.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the thread starts with.
+pub(super) struct Parts {
+    pub(super) poll: Poll,
+    pub(super) listener: TcpListener,
+    pub(super) queue: Receiver<Event>,
+    pub(super) inlet: Inlet,
+    pub(super) limits: Limits,
+    pub(super) counters: Arc<Counters>,
+}
+
+/// What is due at some time.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Timer {
+    /// A connection that has to be open.
+    Conn(u64),
+    /// A dial that has to be over.
+    Dial(u64),
+    /// Accepting again, after descriptors had run out.
+    Accept,
+}
+
+/// The control thread.
+///
+/// Invariants: a connection that is not open has its timer; a dial that is not over has its
+/// timer; `inbound` counts the connections without a dial.
+pub(super) struct Driver {
+    pub(super) parts: Parts,
+    pub(super) conns: HashMap<u64, Conn>,
+    pub(super) inbound: usize,
+    pub(super) endpoints: BTreeMap<u16, Endpoint>,
+    /// Where the search for an endpoint for the next client starts.
+    pub(super) next_endpoint: u16,
+    pub(super) dials: HashMap<u64, Dialing>,
+    pub(super) targets: HashMap<(String, u16), Target>,
+    /// Dials that wait for a resolver thread.
+    pub(super) unresolved: VecDeque<u64>,
+    /// Resolver threads.
+    pub(super) resolving: usize,
+    pub(super) timers: BTreeSet<(Instant, Timer)>,
+    /// Connections that may have more to read.
+    ready: Vec<u64>,
+    /// Whether more connections may wait to be accepted.
+    accept_ready: bool,
+    /// Connections with something to write.
+    dirty: Vec<u64>,
+    next_number: u64,
+    pub(super) stopping: bool,
+}
+
+impl Driver {
+    pub(super) fn new(mut parts: Parts) -> io::Result<Self> {
+        parts.poll.registry().register(&mut parts.listener, LISTENER, Interest::READABLE)?;
+        Ok(Driver {
+            parts,
+            conns: HashMap::new(),
+            inbound: 0,
+            endpoints: BTreeMap::new(),
+            next_endpoint: 0,
+            dials: HashMap::new(),
+            targets: HashMap::new(),
+            unresolved: VecDeque::new(),
+            resolving: 0,
+            timers: BTreeSet::new(),
+            ready: Vec::new(),
+            accept_ready: false,
+            dirty: Vec::new(),
+            next_number: FIRST_NUMBER,
+            stopping: false,
+        })
+    }
+
+    /// The thread.
+    pub(super) fn run(mut self) {
+        let mut events = Events::with_capacity(EVENTS);
+        while !self.stopping {
+            match self.parts.poll.poll(&mut events, self.sleep()) {
+                Ok(()) => {}
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => events.clear(),
+                Err(e) => {
+                    tracing::error!("the control thread cannot wait for events: {e}");
+                    break;
+                }
+            }
+            for e in &events {
+                match e.token() {
+                    LISTENER => self.accept_ready = true,
+                    WAKER => {}
+                    Token(n) => self.on_ready(n as u64, e.is_writable() || e.is_error()),
+                }
+            }
+            self.take_commands();
+            self.left_over();
+            self.on_time();
+            self.flush_dirty();
+        }
+        self.stop();
+    }
+
+    /// How long the thread may sleep; `None`: until something happens.
+    fn sleep(&self) -> Option<Duration> {
+        if !self.ready.is_empty() || self.accept_ready {
+            return Some(Duration::ZERO);
+        }
+        let (at, _) = self.timers.first()?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
+    /// A number for a connection or a dial.
+    pub(super) fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    /// Takes no more than has arrived by now, so that a busy endpoint cannot hold the thread.
+    fn take_commands(&mut self) {
+        for _ in 0..EVENTS {
+            match self.parts.queue.try_recv() {
+                Ok(Event::Command(Command::Stop)) => self.stopping = true,
+                Ok(Event::Command(c)) => self.on_command(c),
+                Ok(Event::Resolved { dial, result }) => self.on_resolved(dial, result),
+                Err(_) => return,
+            }
+        }
+        // The wake-up that announced the rest may be taken already.
+        let _ = self.parts.inlet.waker.wake();
+    }
+
+    fn left_over(&mut self) {
+        if std::mem::take(&mut self.accept_ready) {
+            self.accept();
+        }
+        for n in std::mem::take(&mut self.ready) {
+            self.read(n);
+        }
+    }
+
+    fn on_time(&mut self) {
+        let now = Instant::now();
+        while let Some(&(at, timer)) = self.timers.first() {
+            if at > now {
+                return;
+            }
+            self.timers.pop_first();
+            match timer {
+                Timer::Accept => self.accept_ready = true,
+                Timer::Dial(dial) => self.dial_timed_out(dial),
+                Timer::Conn(n) => {
+                    self.close(n, LostReason::NoGreeting(self.parts.limits.greeting));
+                }
+            }
+        }
+    }
+
+    /// Accepts what has arrived, within a limit per pass.
+    fn accept(&mut self) {
+        for _ in 0..ACCEPTS_PER_PASS {
+            match self.parts.listener.accept() {
+                Ok((stream, remote)) => self.on_accepted(stream, remote),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
+                Err(e) if is_exhausted(&e) => {
+                    // Trying again at once would fail again, for ever.
+                    count(&self.parts.counters.exhausted);
+                    tracing::warn!("cannot accept control connections: {e}");
+                    self.timers.insert((Instant::now() + ACCEPT_PAUSE, Timer::Accept));
+                    return;
+                }
+                // The client has gone meanwhile, or its network has.
+                Err(_) => {}
+            }
+        }
+        self.accept_ready = true;
+    }
+
+    fn on_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
+        if self.inbound >= self.parts.limits.inbound {
+            count(&self.parts.counters.excess_connections);
+            return;
+        }
+        let deadline = Instant::now() + self.parts.limits.greeting;
+        let mut conn = Conn::new(stream, Phase::Greeting, remote, None, deadline);
+        // What fails here concerns this client only: it has closed already, or there is no room.
+        if conn.connected().is_ok() && self.adopt(conn).is_ok() {
+            self.inbound += 1;
+        }
+    }
+
+    /// Takes a connection into the loop; gives its number, if it lives.
+    pub(super) fn adopt(&mut self, mut conn: Conn) -> io::Result<u64> {
+        let n = self.number();
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.parts.poll.registry().register(&mut conn.stream, Token(n as usize), both)?;
+        self.timers.insert((conn.deadline, Timer::Conn(n)));
+        self.conns.insert(n, conn);
+        Ok(n)
+    }
+
+    /// A socket can be read or written, or has failed.
+    fn on_ready(&mut self, n: u64, writable: bool) {
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        if conn.phase == Phase::Connecting {
+            match conn.check_connect().and_then(|c| c.map(|()| conn.connected()).transpose()) {
+                Ok(Some(())) => {}
+                Ok(None) => return,
+                Err(e) => return self.close(n, e.into()),
+            }
+        }
+        // Reading comes first: a peer that refuses says why before it closes, and a failed write
+        // would hide that.
+        self.read(n);
+        if writable {
+            self.flush(n);
+        }
+    }
+
+    /// Reads and handles messages, within a limit per pass.
+    fn read(&mut self, n: u64) {
+        for _ in 0..READS_PER_PASS {
+            loop {
+                let Some(conn) = self.conns.get_mut(&n) else { return };
+                match conn.step() {
+                    Ok(Some(Step::Greeted)) => self.on_open(n),
+                    Ok(Some(Step::Msg(msg))) => self.route(n, msg),
+                    Ok(None) => break,
+                    Err(reason) => return self.close(n, reason),
+                }
+            }
+            let Some(conn) = self.conns.get_mut(&n) else { return };
+            match conn.fill() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(reason) => return self.close(n, reason),
+            }
+        }
+        self.ready.push(n);
+    }
+
+    /// The greeting has arrived.
+    fn on_open(&mut self, n: u64) {
+        let Some(conn) = self.conns.get(&n) else { return };
+        self.timers.remove(&(conn.deadline, Timer::Conn(n)));
+        if let Some(dial) = conn.dial {
+            self.dial_done(dial, n);
+        }
+    }
+
+    /// Queues a message; it leaves at the end of the pass.
+    pub(super) fn send(&mut self, n: u64, msg: &ControlMsg) {
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        match conn.queue(msg, self.parts.limits.pending_write) {
+            Ok(()) if conn.dirty => {}
+            Ok(()) => {
+                conn.dirty = true;
+                self.dirty.push(n);
+            }
+            Err(reason) => self.close(n, reason),
+        }
+    }
+
+    fn flush_dirty(&mut self) {
+        let mut dirty = std::mem::take(&mut self.dirty);
+        for n in dirty.drain(..) {
+            self.flush(n);
+        }
+        self.dirty = dirty;
+    }
+
+    fn flush(&mut self, n: u64) {
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        conn.dirty = false;
+        if conn.phase == Phase::Connecting {
+            return;
+        }
+        if let Err(reason) = conn.flush() {
+            self.close(n, reason);
+        }
+    }
+
+    /// Ends a connection and tells everybody whom it concerns.
+    pub(super) fn close(&mut self, n: u64, reason: LostReason) {
+        let Some(mut conn) = self.conns.remove(&n) else { return };
+        // Dropping the stream closes it; that it leaves the poll is the kernel's work too, and a
+        // failure here would be no reason to keep it.
+        let _ = self.parts.poll.registry().deregister(&mut conn.stream);
+        self.timers.remove(&(conn.deadline, Timer::Conn(n)));
+        if matches!(reason, LostReason::Protocol(_)) {
+            count(&self.parts.counters.protocol_errors);
+        }
+        tracing::debug!(control = n, remote = %conn.remote, %reason, "control connection ended");
+        match conn.dial {
+            None => {
+                self.inbound -= 1;
+                if conn.phase != Phase::Open {
+                    count(&self.parts.counters.failed_greetings);
+                }
+            }
+            Some(_) if conn.phase == Phase::Open => self.forget_target(n),
+            Some(dial) => return self.attempt_failed(dial, conn.remote, reason),
+        }
+        for index in conn.used {
+            if let Some(e) = self.endpoints.get(&index) {
+                e.mailbox.post(Mail::Lost { control: n, reason: reason.clone() });
+            }
+        }
+    }
+
+    /// Ends everything; nobody waits for an answer after this.
+    fn stop(&mut self) {
+        self.stopping = true;
+        self.flush_dirty();
+        self.stop_dials();
+        let numbers: Vec<u64> = self.conns.keys().copied().collect();
+        for n in numbers {
+            self.close(n, LostReason::Stopped);
+        }
+        // Dials that were handed over too late are answered.
+        while let Ok(e) = self.parts.queue.try_recv() {
+            if let Event::Command(c @ Command::Dial { .. }) = e {
+                self.on_command(c);
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Endpoints of this nexus: what they ask, and whose mail is whose.
+//!
+//! A message for an endpoint that is not there is a counted drop, answered where silence would
+//! leave half a session behind. An endpoint that does not take its mail is sent no new clients;
+//! any other message it cannot take ends the connection, since [`Mail::Lost`] always arrives.
+
+use courser_proto::{ControlMsg, EndpointRef, RefuseReason};
+
+use super::conn::Phase;
+use super::driver::Driver;
+use super::mailbox::MAIL_MAX;
+use super::{Command, LostReason, Mail, Mailbox, count};
+
+/// An endpoint of this nexus.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) id: u64,
+    pub(super) mailbox: Mailbox,
+    pub(super) accepts: bool,
+}
+
+impl Driver {
+    /// An endpoint asks for something.
+    pub(super) fn on_command(&mut self, c: Command) {
+        match c {
+            Command::Register { index, id, mailbox, accepts } => {
+                self.unregister(index);
+                self.endpoints.insert(index, Endpoint { id, mailbox, accepts });
+            }
+            Command::SetAccepts { index, accepts } => {
+                if let Some(e) = self.endpoints.get_mut(&index) {
+                    e.accepts = accepts;
+                }
+            }
+            Command::Unregister { index } => self.unregister(index),
+            Command::Dial { index, ticket, host, port } => self.on_dial(index, ticket, host, port),
+            Command::Send { control, msg } => self.on_send(control, msg),
+            Command::Stop => self.stopping = true,
+        }
+    }
+
+    /// Forgets an endpoint; every nexus that it had to do with is told.
+    fn unregister(&mut self, index: u16) {
+        let Some(gone) = self.endpoints.remove(&index) else { return };
+        for d in self.dials.values_mut() {
+            d.waiters.retain(|w| w.index != index);
+        }
+        let mut told = Vec::new();
+        for (&n, conn) in &mut self.conns {
+            if conn.used.remove(&index) {
+                told.push(n);
+            }
+        }
+        let msg = ControlMsg::EndpointGone { from: EndpointRef { index, id: gone.id } };
+        for n in told {
+            self.send(n, &msg);
+        }
+    }
+
+    /// An endpoint sends a message.
+    fn on_send(&mut self, n: u64, msg: ControlMsg) {
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        if conn.phase != Phase::Open {
+            return;
+        }
+        if let ControlMsg::Connect { from, .. } | ControlMsg::Accept { from, .. } = &msg
+            && self.endpoints.contains_key(&from.index)
+        {
+            conn.used.insert(from.index);
+        }
+        self.send(n, &msg);
+    }
+
+    /// A message has arrived over connection `n`.
+    pub(super) fn route(&mut self, n: u64, msg: ControlMsg) {
+        match &msg {
+            ControlMsg::Connect { .. } => self.route_connect(n, msg),
+            ControlMsg::EndpointGone { .. } => self.route_to_all(n, msg),
+            ControlMsg::Accept { to, from, accept } => {
+                // The server must not keep a session whose client has gone.
+                let (from, to, session) = (*to, *from, accept.session);
+                let undo = ControlMsg::Disconnect { from, to, session };
+                if !self.route_to(n, from, msg) {
+                    self.send(n, &undo);
+                }
+            }
+            ControlMsg::Refuse { to, .. } | ControlMsg::Disconnect { to, .. } => {
+                let to = *to;
+                self.route_to(n, to, msg);
+            }
+        }
+    }
+
+    /// A client of another nexus wants a session: with the endpoint it names, or with the next
+    /// one in turn.
+    fn route_connect(&mut self, n: u64, msg: ControlMsg) {
+        let ControlMsg::Connect { from, to, request } = &msg else { return };
+        let (from, session) = (*from, request.session);
+        let candidates: Vec<u16> = match to {
+            Some(index) => vec![*index],
+            None => {
+                let next = self.next_endpoint;
+                let turn = self.endpoints.range(next..).chain(self.endpoints.range(..next));
+                turn.map(|(&index, _)| index).collect()
+            }
+        };
+        for index in candidates {
+            let accepts = self.endpoints.get(&index).is_some_and(|e| e.accepts);
+            if accepts && self.post(n, index, msg.clone()) {
+                if to.is_none() {
+                    self.next_endpoint = index.wrapping_add(1);
+                }
+                return;
+            }
+        }
+        count(&self.parts.counters.refused);
+        let reason = RefuseReason::NoEndpoint;
+        self.send(n, &ControlMsg::Refuse { to: from, session, reason });
+    }
+
+    /// Delivers to one endpoint; false when it is not there.
+    fn route_to(&mut self, n: u64, to: EndpointRef, msg: ControlMsg) -> bool {
+        if self.endpoints.get(&to.index).is_none_or(|e| e.id != to.id) {
+            count(&self.parts.counters.misdirected);
+            return false;
+        }
+        if !self.post(n, to.index, msg) {
+            self.close(n, LostReason::NotRunning { pending: MAIL_MAX });
+        }
+        true
+    }
+
+    /// Delivers to all endpoints that had to do with the connection.
+    fn route_to_all(&mut self, n: u64, msg: ControlMsg) {
+        let Some(conn) = self.conns.get(&n) else { return };
+        let used: Vec<u16> = conn.used.iter().copied().collect();
+        for index in used {
+            if !self.post(n, index, msg.clone()) {
+                return self.close(n, LostReason::NotRunning { pending: MAIL_MAX });
+            }
+        }
+    }
+
+    /// Puts a message into a mailbox; false when that is full, or one of the two is gone.
+    fn post(&mut self, control: u64, index: u16, msg: ControlMsg) -> bool {
+        let Some(conn) = self.conns.get_mut(&control) else { return false };
+        let Some(e) = self.endpoints.get(&index) else { return false };
+        let (remote, local) = (conn.remote.ip(), conn.local.ip());
+        let posted = e.mailbox.post(Mail::Msg { control, remote, local, msg });
+        if posted {
+            conn.used.insert(index);
+        }
+        posted
+    }
+}

@@ -1,0 +1,101 @@
+//! What a [`Context`] can reach: the protocol endpoint and the application's timers, without the
+//! transport, whose receive memory is lent out while handlers run.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::time::Instant;
+
+use courser_proto::{Endpoint, SessionId};
+use smallbox::SmallBox;
+use smallbox::space::S8;
+
+use crate::context::Context;
+use crate::error::SessionError;
+use crate::message::{Done, DroppedReplies};
+
+/// Who hears of a completion. A closure of up to 64 bytes is stored without a heap box.
+pub(crate) enum Cont {
+    /// The endpoint's completion function, with this tag.
+    Tag(u64),
+    /// A closure.
+    Call(SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>),
+}
+
+/// A timer's callback.
+pub(crate) type TimerFn = Box<dyn FnOnce(&mut Context<'_>)>;
+
+/// How many session failures are remembered for [`crate::Rpc::session_error`].
+const FAILURES_KEPT: usize = 1024;
+
+pub(crate) struct Core {
+    pub(crate) proto: Endpoint<Cont>,
+    pub(crate) dropped: DroppedReplies,
+    pub(crate) stop: bool,
+    pub(crate) failures: VecDeque<(SessionId, SessionError)>,
+    start: Instant,
+    random: u64,
+    timers: BinaryHeap<Reverse<(u64, u64)>>,
+    timer_fns: BTreeMap<u64, TimerFn>,
+    next_timer: u64,
+}
+
+impl Core {
+    pub(crate) fn new(proto: Endpoint<Cont>, seed: u64) -> Self {
+        Core {
+            proto,
+            dropped: DroppedReplies::default(),
+            stop: false,
+            failures: VecDeque::new(),
+            start: Instant::now(),
+            random: seed,
+            timers: BinaryHeap::new(),
+            timer_fns: BTreeMap::new(),
+            next_timer: 0,
+        }
+    }
+
+    /// Nanoseconds since the endpoint was made.
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// The next number of the endpoint's generator (splitmix64: Steele et al., OOPSLA '14).
+    pub(crate) fn random(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    pub(crate) fn add_timer(&mut self, due_ns: u64, f: TimerFn) {
+        let id = self.next_timer;
+        self.next_timer += 1;
+        self.timers.push(Reverse((due_ns, id)));
+        self.timer_fns.insert(id, f);
+    }
+
+    /// The earliest timer.
+    #[inline]
+    pub(crate) fn next_timer_ns(&self) -> Option<u64> {
+        self.timers.peek().map(|Reverse((due, _))| *due)
+    }
+
+    /// A timer that is due.
+    pub(crate) fn due_timer(&mut self, now_ns: u64) -> Option<TimerFn> {
+        let Reverse((due, id)) = *self.timers.peek()?;
+        if due > now_ns {
+            return None;
+        }
+        self.timers.pop();
+        self.timer_fns.remove(&id)
+    }
+
+    pub(crate) fn remember_failure(&mut self, session: SessionId, error: SessionError) {
+        if self.failures.len() == FAILURES_KEPT {
+            self.failures.pop_front();
+        }
+        self.failures.push_back((session, error));
+    }
+}

@@ -1,0 +1,118 @@
+//! Errors of the public API. Each says what to do next.
+
+use std::io;
+
+use courser_buf::MsgBuf;
+use courser_proto::{CallRefused, ConfigError, ConnectError, RefuseReason};
+
+use crate::control::{DialError, LostReason};
+use crate::uri::UriError;
+
+/// Why a nexus or an endpoint could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The address cannot be read.
+    #[error(transparent)]
+    Uri(#[from] UriError),
+    /// The host of a bind address must be an IP address of this machine.
+    #[error("cannot bind to {0}: use an IP address of this machine, 0.0.0.0 or [::]")]
+    Host(String),
+    /// The control port cannot be listened on.
+    #[error("cannot listen for control connections on {addr}: {source}{}", hint(source))]
+    Control {
+        /// Where.
+        addr: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The transport cannot be opened.
+    #[error(transparent)]
+    Transport(#[from] courser_net::OpenError),
+    /// A setting is out of its range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Message memory cannot be set up.
+    #[error("cannot set up message memory: {0}")]
+    Memory(String),
+    /// The system refused a descriptor or a thread.
+    #[error("the system refused: {0}")]
+    System(#[from] io::Error),
+    /// Every endpoint number is taken.
+    #[error("a nexus has at most 65,535 endpoints")]
+    TooManyEndpoints,
+}
+
+fn hint(e: &io::Error) -> &'static str {
+    match e.kind() {
+        io::ErrorKind::AddrInUse => "; another process has the port: choose another, or port 0",
+        io::ErrorKind::AddrNotAvailable => "; the address is not one of this machine's",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",
+        _ => "",
+    }
+}
+
+/// Why a session is not, or no longer, connected.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// The address cannot be read.
+    #[error(transparent)]
+    Uri(#[from] UriError),
+    /// The address is of another transport than the endpoint.
+    #[error("an endpoint on {ours} cannot connect to a {theirs} address")]
+    Scheme {
+        /// The endpoint's transport.
+        ours: &'static str,
+        /// The address's.
+        theirs: String,
+    },
+    /// A limit of this endpoint.
+    #[error(transparent)]
+    Local(#[from] ConnectError),
+    /// The server's control port could not be reached.
+    #[error(transparent)]
+    Dial(#[from] DialError),
+    /// The server refused.
+    #[error("the server refused the session: {0}")]
+    Refused(#[from] RefuseReason),
+    /// The datapath address cannot be reached.
+    #[error("no datapath to the server: {0}")]
+    Path(String),
+    /// The server's control port answers, but the endpoint does not.
+    #[error(
+        "{server} accepted the control connection but none of its endpoints answered within \
+         {after_ms} ms: is the thread that owns the endpoint running its event loop?"
+    )]
+    Timeout {
+        /// The server.
+        server: String,
+        /// How long it was given, ms.
+        after_ms: u64,
+    },
+    /// The peer failed, or its control connection broke.
+    #[error("the peer failed: {0}")]
+    PeerFailed(#[from] LostReason),
+    /// There is no such session.
+    #[error("no such session: it was closed, or its peer failed")]
+    Gone,
+}
+
+/// A call that was not accepted: nothing was sent, the buffer is back.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct Refused {
+    /// Why.
+    pub reason: CallRefused,
+    /// The request.
+    pub request: MsgBuf,
+}
+
+/// Why an event loop ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The system's poll failed.
+    #[error("waiting for packets failed: {0}")]
+    Wait(#[from] io::Error),
+}

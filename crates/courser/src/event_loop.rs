@@ -1,0 +1,259 @@
+//! The event loop: one pass is [`Rpc::poll`], and reads as the table of contents of all that an
+//! endpoint does (`[eRPC §3.1]`, E7).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use courser_buf::RxBurst;
+use courser_net::Transport;
+use courser_proto::{Completion, Event, Status};
+
+use crate::context::Context;
+use crate::control::Mailbox;
+use crate::core::{Cont, Core};
+use crate::error::RunError;
+use crate::message::{Done, Request, Response};
+use crate::rpc::{Handlers, Rpc};
+
+/// A receive burst with fewer frames has emptied the receive queue: what has not arrived by then
+/// may be suspected lost.
+const DRAINED: usize = 64;
+
+/// Timeouts are looked at this often even under a load that never drains the receive queue, ns.
+const SCAN_ANYWAY_NS: u64 = 10_000_000;
+
+impl<T: Transport> Rpc<T> {
+    /// One pass: receives a burst and runs what it calls for, looks after deadlines, sends what
+    /// has become ready. Never blocks. Returns whether there was anything to do.
+    pub fn poll(&mut self) -> bool {
+        let now_ns = self.core.now_ns();
+        let received = self.receive(now_ns);
+        if self.mailbox.has_mail() {
+            self.on_mail();
+        }
+        let worked = self.deadlines(now_ns, received);
+        let sent = self.transmit(now_ns, received > 0 || worked);
+        self.completions();
+        let busy = received > 0 || sent || worked;
+        if busy {
+            self.last_busy_ns = now_ns;
+        }
+        busy
+    }
+
+    /// Steps 9 to 13 of a packet's path.
+    #[inline]
+    fn receive(&mut self, now_ns: u64) -> usize {
+        if self.transport.caps().holds_frames {
+            self.transport.tx_reclaim();
+        }
+        let mut frames = RxBurst::new();
+        self.transport.rx_burst(&mut frames);
+        for frame in &frames {
+            let Some(mut cursor) = self.core.proto.on_frame(frame, now_ns) else { continue };
+            while let Some(event) = self.core.proto.next_event(&mut cursor) {
+                dispatch(&mut self.core, &mut self.handlers, event);
+            }
+        }
+        frames.len()
+    }
+
+    /// Loss timeouts, application timers, dropped reply handles, slow connects.
+    #[inline]
+    fn deadlines(&mut self, now_ns: u64, received: usize) -> bool {
+        let mut worked = false;
+        if received < DRAINED || now_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
+            self.core.proto.on_deadline(now_ns);
+            self.last_scan_ns = now_ns;
+        }
+        while let Some(timer) = self.core.due_timer(now_ns) {
+            timer(&mut Context { core: &mut self.core, request: None });
+            worked = true;
+        }
+        while let Some(id) = { self.core.dropped.borrow_mut().pop() } {
+            self.core.proto.reply_status(id, Status::NoReply);
+            worked = true;
+        }
+        if self.links.is_dialing() {
+            self.check_dialing();
+        }
+        worked
+    }
+
+    /// Steps 4 to 8 of a packet's path. The clock is read again after handlers ran, so that
+    /// round trips do not contain them (F5).
+    #[inline]
+    fn transmit(&mut self, now_ns: u64, ran: bool) -> bool {
+        if self.core.proto.next_deadline() != Some(0) && self.burst.is_empty() {
+            return false;
+        }
+        let now_ns = if ran { self.core.now_ns() } else { now_ns };
+        self.core.proto.poll_transmit(now_ns, &mut self.burst);
+        if self.burst.is_empty() {
+            return false;
+        }
+        let before = self.burst.len();
+        self.transport.tx_burst(&mut self.burst);
+        self.burst.len() < before
+    }
+
+    /// Completions that waited: for a timeout, a failure, or their buffer (E24).
+    #[inline]
+    fn completions(&mut self) {
+        loop {
+            while let Some(done) = self.core.proto.poll_completion() {
+                complete(&mut self.core, &mut self.handlers, done);
+            }
+            if !self.core.proto.needs_flush() {
+                return;
+            }
+            self.burst_flush();
+        }
+    }
+
+    /// Makes the transport let go of every frame; frames that it had not even taken are lost,
+    /// and recovered like any loss.
+    #[cold]
+    fn burst_flush(&mut self) {
+        self.burst.clear();
+        self.transport.tx_flush();
+    }
+
+    // ---- driving ------------------------------------------------------------------------------
+
+    /// Runs the event loop until [`Context::stop`] or [`crate::Waker::stop`]. Spins for
+    /// `Config::spin` after the last packet, then sleeps until a packet, a wake-up, or the next
+    /// deadline.
+    ///
+    /// # Errors
+    /// The system's poll failed.
+    pub fn run(&mut self) -> Result<(), RunError> {
+        while !self.take_stop() {
+            self.pass()?;
+        }
+        Ok(())
+    }
+
+    /// [`Rpc::run`] that also ends when `until` says so; it is asked after every pass.
+    ///
+    /// # Errors
+    /// The system's poll failed.
+    pub fn run_until(&mut self, mut until: impl FnMut() -> bool) -> Result<(), RunError> {
+        while !until() && !self.take_stop() {
+            self.pass()?;
+        }
+        Ok(())
+    }
+
+    /// [`Rpc::run`] that ends after `time`.
+    ///
+    /// # Errors
+    /// The system's poll failed.
+    pub fn run_for(&mut self, time: Duration) -> Result<(), RunError> {
+        let end_ns = self.core.now_ns().saturating_add(time.as_nanos() as u64);
+        while self.core.now_ns() < end_ns && !self.take_stop() {
+            if !self.poll() {
+                self.idle(Some(end_ns))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take_stop(&mut self) -> bool {
+        std::mem::take(&mut self.core.stop) || self.stop.swap(false, Ordering::AcqRel)
+    }
+
+    /// One pass, and a sleep when there was nothing to do for long enough.
+    #[inline]
+    pub(crate) fn pass(&mut self) -> Result<(), RunError> {
+        if self.poll() { Ok(()) } else { self.idle(None) }
+    }
+
+    #[inline]
+    fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+        let now_ns = self.core.now_ns();
+        if now_ns - self.last_busy_ns < self.spin_ns {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.sleep(now_ns, end_ns)
+    }
+
+    /// Sleeps until a frame, a wake-up, or the next deadline.
+    #[cold]
+    fn sleep(&mut self, now_ns: u64, end_ns: Option<u64>) -> Result<(), RunError> {
+        let due = [self.next_deadline_ns(), end_ns].into_iter().flatten().min();
+        let timeout_ns = due.map(|due| due.saturating_sub(now_ns));
+        if timeout_ns == Some(0) || self.mailbox.has_mail() {
+            return Ok(());
+        }
+        self.transport.wait(self.mailbox.wake_fd(), timeout_ns)?;
+        self.mailbox.clear_wake();
+        Ok(())
+    }
+
+    /// When the event loop has something to do by itself, in [`Context::now_ns`]'s time; `None`:
+    /// not before a packet or a wake-up. For foreign event loops.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        // Connects are timed coarsely.
+        let dialing = self.links.is_dialing().then(|| self.core.now_ns() + 50_000_000);
+        let waiting = (!self.burst.is_empty()).then_some(0);
+        let all = [self.core.proto.next_deadline(), self.core.next_timer_ns(), dialing, waiting];
+        all.into_iter().flatten().min()
+    }
+
+    /// A descriptor for foreign event loops (epoll, mio, tokio's `AsyncFd`): it polls readable
+    /// when [`Rpc::poll`] has a packet or a wake-up to look at. Besides, `poll` must run at
+    /// [`Rpc::next_deadline_ns`].
+    pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.poller.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// One descriptor over the transport's and the mailbox's.
+pub(crate) fn poller<T: Transport>(
+    transport: &T,
+    mailbox: &Mailbox,
+) -> std::io::Result<Option<OwnedFd>> {
+    use rustix::event::epoll;
+    let Some(fd) = transport.event_fd() else { return Ok(None) };
+    let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
+    epoll::add(&poller, mailbox.as_fd(), epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+    Ok(Some(poller))
+}
+
+/// Runs the handler of a request, or the continuation of a call.
+#[inline]
+fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
+    match event {
+        Event::Request { id, req_type, body } => {
+            let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
+                core.proto.reply_status(id, Status::UnknownType);
+                return;
+            };
+            let mut cx = Context { core, request: Some(id) };
+            handler(&mut cx, Request { body, req_type, session: id.session() });
+            if let Some(id) = cx.request {
+                core.proto.reply_status(id, Status::NoReply);
+            }
+        }
+        Event::Completion(done) => complete(core, handlers, done),
+    }
+}
+
+#[inline]
+fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>) {
+    let Completion { cont, session, request, result } = done;
+    let done = Done { request, result: result.map(Response), session };
+    let mut cx = Context { core, request: None };
+    match cont {
+        Cont::Call(mut f) => f(&mut cx, done),
+        Cont::Tag(tag) => {
+            if let Some(f) = handlers.on_completion.as_mut() {
+                f(&mut cx, tag, done);
+            }
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! Connect and disconnect: what an endpoint makes of the control thread's mail (F13). The state
+//! machines are `courser-proto`'s; here they meet the transport's paths and the control channel.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use courser_buf::{Addr, PathId};
+use courser_net::Transport;
+use courser_proto::{
+    ConnectAccept, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef, RefuseReason, SessionId,
+    SessionState,
+};
+
+use crate::control::{Command, DialError, Dialed, LostReason, Mail, random_u64};
+use crate::error::{RunError, SessionError};
+use crate::rpc::Rpc;
+use crate::uri::Uri;
+
+/// A session that is being connected.
+struct Dialing {
+    ticket: u64,
+    session: SessionId,
+    to: Option<u16>,
+    server: String,
+    request: ConnectRequest,
+    deadline: Instant,
+    /// Set when the control connection stands: its number, and the two hosts.
+    control: Option<(u64, IpAddr, IpAddr)>,
+}
+
+/// Sessions of this endpoint as a client, and who serves them.
+pub(crate) struct Links {
+    dialing: Vec<Dialing>,
+    connected: BTreeMap<u32, (u64, EndpointRef)>,
+    next_ticket: u64,
+    timeout: Duration,
+}
+
+impl Links {
+    pub(crate) fn new(timeout: Duration) -> Self {
+        Links { dialing: Vec::new(), connected: BTreeMap::new(), next_ticket: 0, timeout }
+    }
+
+    /// Whether a connect is under way, so that the event loop must look at the clock.
+    #[inline]
+    pub(crate) fn is_dialing(&self) -> bool {
+        !self.dialing.is_empty()
+    }
+}
+
+impl<T: Transport> Rpc<T> {
+    /// Begins a session with a server and returns at once: calls on it wait until it stands, or
+    /// fail with it. [`Rpc::wait_connected`] waits; [`Rpc::session_error`] tells why not.
+    ///
+    /// # Errors
+    /// The address cannot be read, or a limit of this endpoint is reached.
+    pub fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
+        let uri: Uri = uri.parse()?;
+        let ours = self.transport.caps().scheme;
+        if uri.scheme != ours {
+            return Err(SessionError::Scheme { ours, theirs: uri.scheme });
+        }
+        let port = self.transport.local_addr().port;
+        let max_frame = self.transport.caps().max_frame;
+        // No control connection yet: bind_control names it. Numbers start at 1.
+        let dialed = self.core.proto.dial(0, random_u64(), port, max_frame)?;
+        let ticket = self.links.next_ticket;
+        self.links.next_ticket += 1;
+        self.links.dialing.push(Dialing {
+            ticket,
+            session: dialed.session,
+            to: uri.endpoint,
+            server: uri.to_string(),
+            request: dialed.request,
+            deadline: Instant::now() + self.links.timeout,
+            control: None,
+        });
+        let Uri { host, port, .. } = uri;
+        self.control.send(Command::Dial { index: self.index, ticket, host, port });
+        Ok(dialed.session)
+    }
+
+    /// Runs the event loop until the session stands.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub fn wait_connected(&mut self, session: SessionId) -> Result<(), SessionError> {
+        while self.session_state(session) == SessionState::Connecting {
+            self.pass().map_err(|RunError::Wait(e)| SessionError::Path(e.to_string()))?;
+        }
+        match self.session_error(session) {
+            None => Ok(()),
+            Some(e) => Err(e),
+        }
+    }
+
+    /// Closes a session of this endpoint as a client: calls on it end with an error, the server
+    /// frees its side. A session that is gone is ignored.
+    pub fn close(&mut self, session: SessionId) {
+        self.links.dialing.retain(|d| d.session != session);
+        let Some((remote, path)) = self.core.proto.close(session) else { return };
+        if let Some((control, to)) = self.links.connected.remove(&session.index()) {
+            let msg = ControlMsg::Disconnect { from: self.me(), to, session: remote };
+            self.control.send(Command::Send { control, msg });
+        }
+        if let Some(path) = path {
+            self.transport.path_close(path);
+        }
+    }
+
+    fn me(&self) -> EndpointRef {
+        EndpointRef { index: self.index, id: self.core.proto.id() }
+    }
+
+    /// Works through the control thread's mail. Cold: a few letters a session.
+    #[cold]
+    pub(crate) fn on_mail(&mut self) {
+        let mut mail = std::mem::take(&mut self.mail);
+        self.mailbox.clear_wake();
+        self.mailbox.take(&mut mail);
+        for letter in mail.drain(..) {
+            match letter {
+                Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
+                Mail::Msg { control, remote, local, msg } => {
+                    self.on_message(control, remote, local, msg);
+                }
+                Mail::Lost { control, reason } => self.on_lost(control, &reason),
+            }
+        }
+        self.mail = mail;
+    }
+
+    /// The control connection of a connect stands, or does not.
+    fn on_dialed(&mut self, ticket: u64, result: Result<Dialed, DialError>) {
+        let Some(at) = self.links.dialing.iter().position(|d| d.ticket == ticket) else { return };
+        let d = match result {
+            Ok(d) => d,
+            Err(e) => return self.dial_failed(at, e.into()),
+        };
+        // What the path to that host carries decides the packet size.
+        let (remote, local) = (d.remote.ip(), d.local.ip());
+        let path = self.transport.path_open(addr(remote, d.remote.port()), Some(addr(local, 0)));
+        let path = match path {
+            Ok(path) => path,
+            Err(e) => return self.dial_failed(at, SessionError::Path(e.to_string())),
+        };
+        self.transport.path_close(path.id);
+        let from = self.me();
+        let dialing = &mut self.links.dialing[at];
+        dialing.control = Some((d.control, remote, local));
+        dialing.request.max_frame = path.max_frame as u32;
+        self.core.proto.bind_control(dialing.session, d.control);
+        let msg = ControlMsg::Connect { from, to: dialing.to, request: dialing.request.clone() };
+        self.control.send(Command::Send { control: d.control, msg });
+    }
+
+    fn dial_failed(&mut self, at: usize, error: SessionError) {
+        let d = self.links.dialing.swap_remove(at);
+        self.core.proto.refused(d.session.index());
+        self.core.remember_failure(d.session, error);
+    }
+
+    fn on_message(&mut self, control: u64, remote: IpAddr, local: IpAddr, msg: ControlMsg) {
+        match msg {
+            ControlMsg::Connect { from, request, .. } => {
+                let session = request.session;
+                let answer = self.accept(control, remote, local, &request);
+                let msg = match answer {
+                    Ok(accept) => ControlMsg::Accept { to: from, from: self.me(), accept },
+                    Err(reason) => ControlMsg::Refuse { to: from, session, reason },
+                };
+                self.control.send(Command::Send { control, msg });
+            }
+            ControlMsg::Accept { from, accept, .. } => self.on_accept(control, from, &accept),
+            ControlMsg::Refuse { session, reason, .. } => {
+                if let Some(at) = self.dialing(control, session) {
+                    self.dial_failed(at, reason.into());
+                }
+            }
+            ControlMsg::Disconnect { from, session, .. } => {
+                if let Some(path) = self.core.proto.disconnected(session, from.id) {
+                    self.transport.path_close(path);
+                }
+            }
+            ControlMsg::EndpointGone { from } => {
+                self.lose(|rpc, paths| rpc.core.proto.endpoint_lost(from.id, paths));
+            }
+        }
+    }
+
+    fn accept(
+        &mut self,
+        control: u64,
+        remote: IpAddr,
+        local: IpAddr,
+        request: &ConnectRequest,
+    ) -> Result<ConnectAccept, RefuseReason> {
+        let client = Addr { port: request.port, ..addr(remote, 0) };
+        let path = if self.core.proto.knows_endpoint(request.endpoint_id) {
+            None
+        } else {
+            let opened = self.transport.path_open(client, Some(addr(local, 0)));
+            Some(opened.map_err(|_| RefuseReason::NoPath)?)
+        };
+        let offer = ConnectOffer {
+            addr: client,
+            path: path.map(|p| (p.id, p.max_frame)),
+            local_port: self.transport.local_addr().port,
+            control,
+            random: random_u64() as u32,
+        };
+        let accepted = self.core.proto.accept(request, offer);
+        if let (Err(_), Some(path)) = (&accepted, path) {
+            self.transport.path_close(path.id);
+        }
+        accepted
+    }
+
+    /// The connect that an answer belongs to.
+    fn dialing(&self, control: u64, session: u32) -> Option<usize> {
+        self.links.dialing.iter().position(|d| {
+            d.session.index() == session && d.control.is_some_and(|(c, ..)| c == control)
+        })
+    }
+
+    fn on_accept(&mut self, control: u64, from: EndpointRef, accept: &ConnectAccept) {
+        let Some(at) = self.dialing(control, accept.client_session) else {
+            // Closed or timed out meanwhile: the server must not keep its side.
+            let msg = ControlMsg::Disconnect { from: self.me(), to: from, session: accept.session };
+            self.control.send(Command::Send { control, msg });
+            return;
+        };
+        let Some((_, remote, local)) = self.links.dialing[at].control else { return };
+        let server = Addr { port: accept.port, ..addr(remote, 0) };
+        let path = match self.transport.path_open(server, Some(addr(local, 0))) {
+            Ok(path) => path,
+            Err(e) => return self.dial_failed(at, SessionError::Path(e.to_string())),
+        };
+        match self.core.proto.established(accept, server, path.id) {
+            Ok(e) => {
+                let d = self.links.dialing.swap_remove(at);
+                self.links.connected.insert(d.session.index(), (control, from));
+                if e.path_unused {
+                    self.transport.path_close(path.id);
+                }
+            }
+            Err(e) => {
+                self.transport.path_close(path.id);
+                self.dial_failed(at, e.into());
+            }
+        }
+    }
+
+    fn on_lost(&mut self, control: u64, reason: &LostReason) {
+        while let Some(at) =
+            self.links.dialing.iter().position(|d| d.control.is_some_and(|(c, ..)| c == control))
+        {
+            self.dial_failed(at, reason.clone().into());
+        }
+        self.lose(|rpc, paths| rpc.core.proto.peer_lost(control, paths));
+    }
+
+    /// Fails sessions, and forgets what belonged to those that are gone.
+    fn lose(&mut self, fail: impl FnOnce(&mut Self, &mut Vec<PathId>)) {
+        let mut paths = Vec::new();
+        fail(self, &mut paths);
+        for path in paths {
+            self.transport.path_close(path);
+        }
+        let proto = &self.core.proto;
+        self.links.connected.retain(|&index, _| proto.is_session(index));
+    }
+
+    /// Gives up connects that take too long.
+    #[cold]
+    pub(crate) fn check_dialing(&mut self) {
+        let now = Instant::now();
+        while let Some(at) = self.links.dialing.iter().position(|d| d.deadline <= now) {
+            let d = &self.links.dialing[at];
+            let after_ms = self.links.timeout.as_millis() as u64;
+            let error = SessionError::Timeout { server: d.server.clone(), after_ms };
+            self.dial_failed(at, error);
+        }
+    }
+}
+
+fn addr(ip: IpAddr, port: u16) -> Addr {
+    Addr::from_socket(SocketAddr::new(ip, port))
+}

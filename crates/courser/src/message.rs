@@ -1,0 +1,203 @@
+//! What handlers and continuations get and give: requests, responses, replies.
+
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::rc::Rc;
+
+use courser_buf::{AllocError, MsgBuf};
+use courser_proto::{Body, CallError, RequestId, SessionId};
+
+use crate::context::Context;
+
+/// A request, lent to its handler. Reads as a byte slice.
+///
+/// A request of one packet is read in place from the received frame; one of several packets is
+/// in a buffer of its own `[eRPC §4.2.3]`. [`Request::take`] gives a buffer in either case.
+#[derive(Debug)]
+pub struct Request<'f> {
+    pub(crate) body: Body<'f>,
+    pub(crate) req_type: u16,
+    pub(crate) session: SessionId,
+}
+
+impl Request<'_> {
+    /// The type it was sent as.
+    pub fn req_type(&self) -> u16 {
+        self.req_type
+    }
+
+    /// The session it came on.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+
+    /// The request in a buffer that outlives the handler. Copies a request of one packet, so that
+    /// a few bytes never hold a whole receive buffer; does not copy a larger one.
+    ///
+    /// # Errors
+    /// No memory for the copy.
+    pub fn take(self, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
+        take(self.body, cx)
+    }
+}
+
+impl Deref for Request<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+/// A response, lent to the continuation. Reads as a byte slice.
+#[derive(Debug)]
+pub struct Response<'f>(pub(crate) Body<'f>);
+
+impl Response<'_> {
+    /// The response in a buffer that outlives the continuation; copies a response of one packet.
+    ///
+    /// # Errors
+    /// No memory for the copy.
+    pub fn take(self, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
+        take(self.0, cx)
+    }
+}
+
+impl Deref for Response<'_> {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+fn take(body: Body<'_>, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
+    match body {
+        Body::Owned(m) => Ok(m),
+        Body::Borrowed(bytes) => {
+            let mut m = cx.alloc(bytes.len())?;
+            m.copy_from_slice(bytes);
+            Ok(m)
+        }
+    }
+}
+
+/// A call that has ended: the request buffer is the caller's again, with the response or the
+/// reason why there is none.
+#[derive(Debug)]
+pub struct Done<'f> {
+    /// The request buffer, to be used again.
+    pub request: MsgBuf,
+    /// The response, or why there is none and whether the handler ran.
+    pub result: Result<Response<'f>, CallError>,
+    /// The session of the call.
+    pub session: SessionId,
+}
+
+/// What can be a reply: bytes, which are copied, or a [`MsgBuf`], which is not.
+pub trait Reply {
+    #[doc(hidden)]
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R;
+}
+
+#[doc(hidden)]
+#[derive(Debug)]
+pub enum Payload<'a> {
+    Bytes(&'a [u8]),
+    Msg(MsgBuf),
+}
+
+impl Reply for &[u8] {
+    #[inline]
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        send(Payload::Bytes(self))
+    }
+}
+
+impl<const N: usize> Reply for &[u8; N] {
+    #[inline]
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        send(Payload::Bytes(self))
+    }
+}
+
+impl<const N: usize> Reply for [u8; N] {
+    #[inline]
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        send(Payload::Bytes(&self))
+    }
+}
+
+impl Reply for &str {
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        send(Payload::Bytes(self.as_bytes()))
+    }
+}
+
+impl Reply for String {
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        send(Payload::Bytes(self.as_bytes()))
+    }
+}
+
+impl Reply for Vec<u8> {
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        send(Payload::Bytes(&self))
+    }
+}
+
+impl Reply for MsgBuf {
+    #[inline]
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        send(Payload::Msg(self))
+    }
+}
+
+impl Reply for Request<'_> {
+    #[inline]
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        match self.body {
+            Body::Borrowed(b) => send(Payload::Bytes(b)),
+            Body::Owned(m) => send(Payload::Msg(m)),
+        }
+    }
+}
+
+impl Reply for Response<'_> {
+    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+        match self.0 {
+            Body::Borrowed(b) => send(Payload::Bytes(b)),
+            Body::Owned(m) => send(Payload::Msg(m)),
+        }
+    }
+}
+
+/// Requests whose handles were dropped; the event loop answers them with an error.
+pub(crate) type DroppedReplies = Rc<RefCell<Vec<RequestId>>>;
+
+/// The duty to answer one request, later than its handler (`[eRPC §3.1]`, nested RPCs). Dropping
+/// it answers with an error, so that no client waits for ever.
+#[derive(Debug)]
+#[must_use = "dropping a reply handle answers the request with an error"]
+pub struct ReplyHandle {
+    pub(crate) id: RequestId,
+    pub(crate) dropped: Option<DroppedReplies>,
+}
+
+impl ReplyHandle {
+    /// The session that the request came on.
+    pub fn session(&self) -> SessionId {
+        self.id.session()
+    }
+
+    pub(crate) fn settle(mut self) -> RequestId {
+        self.dropped = None;
+        self.id
+    }
+}
+
+impl Drop for ReplyHandle {
+    fn drop(&mut self) {
+        if let Some(dropped) = &self.dropped {
+            dropped.borrow_mut().push(self.id);
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The nexus: a process's address, and the maker of its endpoints (`[eRPC App. B]`, E66).
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+
+use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
+use courser_net::{BindSpec, OpenError, Transport, UdpError, any};
+use courser_proto::Endpoint;
+
+use crate::config::Config;
+use crate::control::{Command, Control, ControlStats, Mailbox, random_u64};
+use crate::core::Core;
+use crate::error::BindError;
+use crate::event_loop::poller;
+use crate::mail::Links;
+use crate::rpc::{Handlers, Rpc};
+use crate::uri::Uri;
+
+/// A process's presence: it listens for control connections on its address and makes endpoints,
+/// one for each thread that wants one. Shared by reference between threads; dropping it does not
+/// end its endpoints.
+#[derive(Debug)]
+pub struct Nexus {
+    uri: Uri,
+    bound: SocketAddr,
+    config: Config,
+    control: Control,
+    next_index: AtomicU16,
+}
+
+impl Nexus {
+    /// Listens on an address, `udp://0.0.0.0:31850` say. Port 0: any free port, for clients.
+    ///
+    /// # Errors
+    /// The address cannot be read or listened on.
+    pub fn bind(uri: &str) -> Result<Nexus, BindError> {
+        Nexus::bind_with(uri, Config::default())
+    }
+
+    /// [`Nexus::bind`] with settings of your own.
+    ///
+    /// # Errors
+    /// The address cannot be read or listened on.
+    pub fn bind_with(uri: &str, config: Config) -> Result<Nexus, BindError> {
+        let uri: Uri = uri.parse()?;
+        let host = match uri.host.as_str() {
+            "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            host => host.parse().map_err(|_| BindError::Host(host.to_owned()))?,
+        };
+        let addr = SocketAddr::new(host, uri.port);
+        let started = Control::start(addr);
+        let (control, bound) =
+            started.map_err(|source| BindError::Control { addr: addr.to_string(), source })?;
+        Ok(Nexus { uri, bound, config, control, next_index: AtomicU16::new(0) })
+    }
+
+    /// Makes this thread an endpoint on the transport that the address names. Endpoint `N` of a
+    /// nexus on port `P` has datapath port `P + N`, or any free port when that one is taken.
+    ///
+    /// # Errors
+    /// The transport cannot be opened, or a setting is out of range.
+    pub fn endpoint(&self) -> Result<Rpc, BindError> {
+        let index = self.next_index()?;
+        let wanted = self.bound.port().checked_add(index).unwrap_or(0);
+        let wanted = self.bind_spec(wanted);
+        let transport = match any::open(&wanted) {
+            Err(e) if is_in_use(&e) => any::open(&self.bind_spec(0))?,
+            opened => opened?,
+        };
+        self.make(transport, index)
+    }
+
+    /// Makes this thread an endpoint on a transport of your own (F0).
+    ///
+    /// # Errors
+    /// A setting is out of range, or the system refuses a descriptor.
+    pub fn endpoint_on<T: Transport>(&self, transport: T) -> Result<Rpc<T>, BindError> {
+        let index = self.next_index()?;
+        self.make(transport, index)
+    }
+
+    /// What the transport's factory is asked for.
+    fn bind_spec(&self, port: u16) -> BindSpec {
+        let c = &self.config;
+        let mut options = vec![
+            ("rcvbuf".to_owned(), c.socket_buffer.to_string()),
+            ("sndbuf".to_owned(), c.socket_buffer.to_string()),
+        ];
+        if let Some(max_frame) = c.max_frame {
+            options.push(("max_frame".to_owned(), max_frame.to_string()));
+        }
+        if !c.offloads {
+            options.extend(["gso", "gro"].map(|o| (o.to_owned(), "off".to_owned())));
+        }
+        let host = self.bound.ip().to_string();
+        BindSpec { scheme: self.uri.scheme.clone(), host, port: port.into(), options }
+    }
+
+    fn next_index(&self) -> Result<u16, BindError> {
+        let next = |i: u16| i.checked_add(1);
+        let took = self.next_index.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        took.map_err(|_| BindError::TooManyEndpoints)
+    }
+
+    fn make<T: Transport>(&self, transport: T, index: u16) -> Result<Rpc<T>, BindError> {
+        let caps = transport.caps();
+        let proto_config = self.config.for_transport(caps);
+        let arena_config = ArenaConfig {
+            limit_bytes: self.config.memory_limit,
+            data_per_packet: caps.max_frame.saturating_sub(48).max(256),
+            headroom: caps.headroom,
+        };
+        let source = transport.memory().unwrap_or_else(|| Arc::new(Heap { huge: HugePages::Auto }));
+        let arena = Arena::new(source, arena_config);
+        let arena = arena.map_err(|e| BindError::Memory(e.to_string()))?;
+        let id = random_u64();
+        let proto = Endpoint::new(proto_config, arena, id, caps.max_frame)?;
+        let mailbox = Mailbox::new()?;
+        let poller = poller(&transport, &mailbox)?;
+        self.control.send(Command::Register {
+            index,
+            id,
+            mailbox: mailbox.clone(),
+            accepts: false,
+        });
+        Ok(Rpc {
+            transport,
+            core: Core::new(proto, random_u64()),
+            handlers: Handlers::default(),
+            burst: VecDeque::new(),
+            mailbox,
+            mail: Vec::new(),
+            control: self.control.clone(),
+            links: Links::new(self.config.connect_timeout),
+            index,
+            accepts: false,
+            spin_ns: self.config.spin_ns(),
+            last_busy_ns: 0,
+            last_scan_ns: 0,
+            poller,
+            stop: Arc::new(AtomicBool::new(false)),
+            _not_send: PhantomData,
+        })
+    }
+
+    /// The control port that clients connect to.
+    pub fn port(&self) -> u16 {
+        self.bound.port()
+    }
+
+    /// An address for clients on this machine: the bind address, or the loopback for a wildcard.
+    pub fn local_uri(&self) -> String {
+        let mut host = self.bound.ip().to_canonical();
+        if host.is_unspecified() {
+            host = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        }
+        Uri { host: host.to_string(), port: self.bound.port(), ..self.uri.clone() }.to_string()
+    }
+
+    /// What the control plane had to turn away.
+    pub fn control_stats(&self) -> ControlStats {
+        self.control.stats()
+    }
+
+    /// Settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+}
+
+/// Whether another port would do.
+fn is_in_use(e: &OpenError) -> bool {
+    let OpenError::Transport(cause) = e else { return false };
+    matches!(cause.downcast_ref(), Some(UdpError::InUse(_)))
+}

@@ -1,0 +1,250 @@
+//! The endpoint: one thread's handlers, sessions, calls and packets (`[eRPC §3.1]`).
+
+use std::marker::PhantomData;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use courser_buf::{AllocError, ArenaStats, MsgBuf, TxBurst};
+use courser_net::{AnyTransport, Transport, TransportStats};
+use courser_proto::{EndpointStats, ReplyError, SessionId, SessionState, SessionStats};
+
+use crate::context::Context;
+use crate::control::{Command, Control, Mail, Mailbox};
+use crate::core::Core;
+use crate::error::{Refused, SessionError};
+use crate::mail::Links;
+use crate::message::{Done, Reply, ReplyHandle, Request};
+
+type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
+type CompletionFn = Box<dyn FnMut(&mut Context<'_>, u64, Done<'_>)>;
+
+/// What the application registered.
+#[derive(Default)]
+pub(crate) struct Handlers {
+    pub(crate) by_type: Vec<Option<Handler>>,
+    pub(crate) on_completion: Option<CompletionFn>,
+}
+
+/// One thread's endpoint. Made by [`crate::Nexus::endpoint`]; not `Send`: it lives and dies on
+/// the thread that made it, and so do its handlers and continuations.
+///
+/// # Order of calls
+/// Register handlers ([`Rpc::on`]), connect sessions ([`Rpc::connect`]), then drive the event
+/// loop: [`Rpc::run`], [`Rpc::run_until`], or [`Rpc::poll`] from a loop of your own, which may
+/// sleep on [`Rpc::event_fd`].
+pub struct Rpc<T: Transport = AnyTransport> {
+    pub(crate) transport: T,
+    pub(crate) core: Core,
+    pub(crate) handlers: Handlers,
+    pub(crate) burst: TxBurst,
+    pub(crate) mailbox: Mailbox,
+    pub(crate) mail: Vec<Mail>,
+    pub(crate) control: Control,
+    pub(crate) links: Links,
+    pub(crate) index: u16,
+    pub(crate) accepts: bool,
+    pub(crate) spin_ns: u64,
+    pub(crate) last_busy_ns: u64,
+    pub(crate) last_scan_ns: u64,
+    pub(crate) poller: Option<OwnedFd>,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) _not_send: PhantomData<*const ()>,
+}
+
+impl<T: Transport> std::fmt::Debug for Rpc<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Rpc")
+            .field("index", &self.index)
+            .field("local_addr", &self.transport.local_addr())
+            .field("sessions", &self.core.proto.live_sessions())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Transport> Rpc<T> {
+    // ---- setting up ---------------------------------------------------------------------------
+
+    /// Registers the handler of a request type; it runs on this thread, inside the event loop,
+    /// and should take no more than a few hundred nanoseconds `[eRPC §3.2]`. It answers with
+    /// [`Context::reply`], now, or later through [`Context::defer`]. Replaces an earlier handler
+    /// of the type. An endpoint with a handler takes sessions from clients.
+    pub fn on(
+        &mut self,
+        req_type: u16,
+        handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
+    ) {
+        let at = usize::from(req_type);
+        if self.handlers.by_type.len() <= at {
+            self.handlers.by_type.resize_with(at + 1, || None);
+        }
+        self.handlers.by_type[at] = Some(Box::new(handler));
+        if !self.accepts {
+            self.accepts = true;
+            self.control.send(Command::SetAccepts { index: self.index, accepts: true });
+        }
+    }
+
+    /// Registers the function that hears of calls made with [`Rpc::call_tagged`].
+    pub fn on_completion(&mut self, f: impl FnMut(&mut Context<'_>, u64, Done<'_>) + 'static) {
+        self.handlers.on_completion = Some(Box::new(f));
+    }
+
+    /// A handle by which other threads wake or stop this endpoint's event loop.
+    pub fn waker(&self) -> Waker {
+        Waker { mailbox: self.mailbox.clone(), stop: self.stop.clone() }
+    }
+
+    // ---- calls --------------------------------------------------------------------------------
+
+    /// See [`Context::call`].
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+    ) -> Result<(), Refused> {
+        self.context().call(session, req_type, request, done)
+    }
+
+    /// See [`Context::call_tagged`].
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call_tagged(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        tag: u64,
+    ) -> Result<(), Refused> {
+        self.context().call_tagged(session, req_type, request, tag)
+    }
+
+    /// See [`Context::reply_to`].
+    ///
+    /// # Errors
+    /// The session is gone, or the response cannot be held.
+    pub fn reply_to(&mut self, handle: ReplyHandle, reply: impl Reply) -> Result<(), ReplyError> {
+        self.context().reply_to(handle, reply)
+    }
+
+    /// Message memory: `len` bytes of arbitrary content.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.core.proto.alloc(len)
+    }
+
+    /// The endpoint as handlers see it, for use outside of them.
+    #[inline]
+    pub fn context(&mut self) -> Context<'_> {
+        Context { core: &mut self.core, request: None }
+    }
+
+    // ---- looking ------------------------------------------------------------------------------
+
+    /// Where a session stands.
+    pub fn session_state(&self, session: SessionId) -> SessionState {
+        self.core.proto.session_state(session)
+    }
+
+    /// Why a session is not connected; `None` while it is connecting or connected.
+    pub fn session_error(&self, session: SessionId) -> Option<SessionError> {
+        if self.session_state(session) != SessionState::Gone {
+            return None;
+        }
+        let known = self.core.failures.iter().rev().find(|(s, _)| *s == session);
+        Some(known.map_or(SessionError::Gone, |(_, e)| e.clone()))
+    }
+
+    /// A session's figures: credits, queue, round trips.
+    pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
+        self.core.proto.session_stats(session)
+    }
+
+    /// Counters of the protocol.
+    pub fn stats(&self) -> &EndpointStats {
+        self.core.proto.stats()
+    }
+
+    /// Counters of the transport.
+    pub fn transport_stats(&self) -> TransportStats {
+        self.transport.stats()
+    }
+
+    /// Message memory by size class.
+    pub fn memory(&self) -> ArenaStats {
+        self.core.proto.arena().stats()
+    }
+
+    /// The transport itself.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// Things worth knowing about this machine's set-up, each with the command that mends it.
+    pub fn warnings(&self) -> Vec<String> {
+        self.transport.warnings()
+    }
+
+    /// The endpoint's number in its nexus: what stands behind the slash in `udp://host:port/N`.
+    pub fn index(&self) -> u16 {
+        self.index
+    }
+
+    /// The datapath's port, which a firewall has to let through.
+    pub fn port(&self) -> u32 {
+        self.transport.local_addr().port
+    }
+
+    /// Sessions in any state, both roles.
+    pub fn sessions(&self) -> usize {
+        self.core.proto.live_sessions()
+    }
+
+    /// Checks the protocol's invariants; panics when one does not hold. For tests.
+    pub fn check(&self) {
+        self.core.proto.check();
+    }
+}
+
+impl<T: Transport> Drop for Rpc<T> {
+    fn drop(&mut self) {
+        self.control.send(Command::Unregister { index: self.index });
+    }
+}
+
+/// Wakes or stops an endpoint from another thread.
+#[derive(Clone)]
+pub struct Waker {
+    mailbox: Mailbox,
+    stop: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Waker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Waker").finish_non_exhaustive()
+    }
+}
+
+impl Waker {
+    /// Ends the endpoint's sleep: its event loop makes a pass at once.
+    pub fn wake(&self) {
+        self.mailbox.nudge();
+    }
+
+    /// Ends [`Rpc::run`] and its like, now or the next time it is called.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.mailbox.nudge();
+    }
+}
