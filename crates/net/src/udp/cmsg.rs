@@ -58,6 +58,7 @@ impl<'a> Iterator for Walk<'a> {
         // SAFETY: `bytes` has the size of a `cmsghdr`, which is plain integers; the read may be
         // unaligned. Test: `any_bytes_are_walked` under miri.
         let hdr = unsafe { bytes.as_ptr().cast::<cmsghdr>().read_unaligned() };
+        #[allow(clippy::unnecessary_cast, reason = "32 bits wide with musl")]
         let len = hdr.cmsg_len as usize;
         if len < HDR {
             self.0 = &[];

@@ -74,10 +74,10 @@ impl UdpConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), UdpError> {
-        if let Some(n) = self.max_frame {
-            if !(MIN_FRAME..=MAX_DATAGRAM).contains(&n) {
-                return Err(UdpError::MaxFrame(n));
-            }
+        if let Some(n) = self.max_frame
+            && !(MIN_FRAME..=MAX_DATAGRAM).contains(&n)
+        {
+            return Err(UdpError::MaxFrame(n));
         }
         if self.max_paths == 0 || self.max_paths > 1 << PATH_INDEX_BITS {
             return Err(UdpError::MaxPaths(self.max_paths));

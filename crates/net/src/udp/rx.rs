@@ -187,6 +187,7 @@ impl Rx {
     fn parse(&mut self, index: usize, stats: &mut TransportStats) -> Option<Arrived> {
         let message = &self.messages[index];
         let (hdr, len) = (&message.msg_hdr, message.msg_len);
+        #[allow(clippy::unnecessary_cast, reason = "32 bits wide with musl")]
         let ctrl_len = (hdr.msg_controllen as usize).min(CTRL);
         let mut ecn = Ecn::NotEct;
         let mut segment = 0;

@@ -28,7 +28,7 @@ pub(super) fn bind(cfg: &UdpConfig) -> Result<Bound, UdpError> {
     let (socket, asked) = open(cfg.bind)?;
     let fail = |e| UdpError::from_io(asked, e);
     let local = socket.local_addr().map_err(fail)?.as_socket();
-    let local = local.ok_or_else(|| UdpError::NoFamily(asked))?;
+    let local = local.ok_or(UdpError::NoFamily(asked))?;
     let mut warnings = Vec::new();
     let rcvbuf = receive_buffer(&socket, cfg.rcvbuf_bytes, &mut warnings).map_err(fail)?;
     send_buffer(&socket, cfg.sndbuf_bytes, &mut warnings).map_err(fail)?;

@@ -261,3 +261,41 @@ fn congestion_marks_are_seen_on_every_frame() {
         }
     }
 }
+
+/// The kernel refuses trains without checksums, as it does for devices that cannot make them.
+#[test]
+fn trains_that_the_system_refuses_are_given_up_for_good() {
+    let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
+    if a.caps().train_frames == 1 {
+        println!("skipped: no UDP_SEGMENT here");
+        return;
+    }
+    socket::set(&a.socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    let arena = Arena::heap();
+    for _ in 0..2 {
+        a.tx_burst(&mut (0..40).map(|_| frame(&arena, path, 48)).collect());
+        assert_eq!(receive(&mut b, 40).len(), 40);
+    }
+    assert_eq!((a.stats().tx_frames, a.stats().tx_dropped), (80, 0));
+    assert!(!a.tx.gso && a.warnings().iter().any(|w| w.contains("refused trains")));
+}
+
+/// A destination that refuses everything must not cost the others their trains.
+#[test]
+fn a_refusing_destination_does_not_give_up_trains() {
+    let (mut a, mut b) = (bind("0.0.0.0:0"), bind("127.0.0.1:0"));
+    // Nobody's address (RFC 5737) as the source: the kernel says EINVAL.
+    let foreign = Addr::from_socket("192.0.2.7:1".parse().unwrap());
+    let bad = a.path_open(b.local_addr(), Some(foreign)).unwrap().id;
+    let good = a.path_open(b.local_addr(), None).unwrap().id;
+    let arena = Arena::heap();
+    let trains = [bad, good, bad, good];
+    let frames = trains.iter().flat_map(|&p| (0..10).map(move |_| p));
+    let mut burst = frames.map(|p| frame(&arena, p, 48)).collect();
+    a.tx_burst(&mut burst);
+    assert!(burst.is_empty());
+    assert_eq!(receive(&mut b, 20).len(), 20);
+    assert_eq!((a.stats().tx_frames, a.stats().tx_dropped), (20, 20));
+    assert_eq!(a.tx.gso, a.caps().train_frames > 1);
+}
