@@ -10,7 +10,10 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use crate::{MemConfig, MemNetwork, Offload, Transport, UdpConfig, UdpTransport, mem, udp};
+use crate::{
+    MemConfig, MemError, MemNetwork, Offload, Transport, UdpConfig, UdpError, UdpTransport, mem,
+    udp,
+};
 
 /// A transport whose kind is known at run time only.
 pub type AnyTransport = Box<dyn Transport + Send>;
@@ -61,6 +64,15 @@ pub enum OpenError {
     /// The transport refused.
     #[error(transparent)]
     Transport(Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl OpenError {
+    /// Whether another port would do.
+    pub fn is_in_use(&self) -> bool {
+        let OpenError::Transport(cause) = self else { return false };
+        matches!(cause.downcast_ref(), Some(UdpError::InUse(_)))
+            || matches!(cause.downcast_ref(), Some(MemError::InUse(..)))
+    }
 }
 
 /// A scheme that is taken, or is none.
@@ -298,6 +310,17 @@ mod tests {
             assert_eq!(register(taken, factory.clone()), Err(RegisterError(taken.into())));
         }
         assert!(schemes().contains(&"pigeon".to_owned()));
+    }
+
+    #[test]
+    fn a_taken_port_is_told_apart() {
+        let taken = open(&spec("udp://127.0.0.1:0")).unwrap();
+        let again = format!("udp://127.0.0.1:{}", taken.local_addr().port);
+        assert!(fails(&again).is_in_use());
+        let _taken = open(&spec("mem://taken:5")).unwrap();
+        assert!(fails("mem://taken:5").is_in_use());
+        // Nobody's address (RFC 5737): no port of it would do.
+        assert!(!fails("udp://192.0.2.1:0").is_in_use());
     }
 
     #[test]
