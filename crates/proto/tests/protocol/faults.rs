@@ -1,0 +1,209 @@
+//! Seeded faults: loss, duplication, reordering, corruption, a transport that holds frames, slow
+//! handlers. A seed that fails prints itself; `COURSER_SEEDS` runs more of them.
+//!
+//! Checked besides what [`crate::support`] checks at every step: a request runs at most once, and
+//! exactly once when its call succeeds; every call ends once, and well, as the faults are none
+//! that end a session; its response is its own; credits in flight never exceed C; afterwards
+//! nothing is in use.
+
+use courser_proto::{Config, Drop};
+
+use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
+
+/// The size of a response, which both sides can tell.
+fn response_len(id: u16, scale: usize) -> usize {
+    let mut rng = Rng(0xbeef ^ u64::from(id));
+    match rng.below(4) {
+        0 => rng.below(40) as usize,
+        1 => rng.below(2 * DPP as u64) as usize,
+        _ => rng.below(scale as u64) as usize,
+    }
+}
+
+fn answer(id: u16, scale: usize) -> Vec<u8> {
+    pattern(0xa000_0000 | u64::from(id), response_len(id, scale))
+}
+
+fn some_config(rng: &mut Rng) -> Config {
+    Config {
+        slots: rng.pick(&[1, 8, 32]),
+        credits: rng.pick(&[1, 2, 8, 32]),
+        train_frames: rng.pick(&[1, 4, 64]),
+        inline_max: rng.pick(&[0, 512, 2048]),
+        tx_frames: rng.pick(&[1, 7, 128]),
+        ..config()
+    }
+}
+
+fn some_link(rng: &mut Rng) -> Link {
+    Link {
+        loss: rng.pick(&[0, 1_000, 50_000, 200_000]),
+        duplicate: rng.pick(&[0, 20_000, 200_000]),
+        reorder: rng.pick(&[0, 20_000, 200_000]),
+        corrupt: rng.pick(&[0, 20_000]),
+        latency_ns: rng.pick(&[0, 1_000, 30_000]),
+        late_ns: rng.pick(&[2_000, 200_000]),
+        hold: rng.below(2) == 0,
+    }
+}
+
+/// Answers at once, with a buffer of its own, or later.
+fn handler(seed: u64, scale: usize) -> Box<dyn FnMut(u16, &[u8]) -> Action> {
+    let mut rng = Rng(seed);
+    Box::new(move |id, req| {
+        assert!(req == pattern(id.into(), req.len()), "request {id} arrived changed");
+        let bytes = answer(id, scale);
+        match rng.below(4) {
+            0 => Action::Defer(rng.below(1_000_000), bytes),
+            1 => Action::ReplyMsg(bytes),
+            _ => Action::Reply(bytes),
+        }
+    })
+}
+
+fn run(seed: u64, calls: u16, scale: usize) {
+    let mut rng = Rng(seed);
+    let (a, b) = (some_config(&mut rng), some_config(&mut rng));
+    let mut w = World::new(&[a, b], seed);
+    w.link = some_link(&mut rng);
+    for i in 0..2 {
+        w.nodes[i].handler = handler(seed + i as u64, scale);
+    }
+    // Both directions at once, and a second session of the same peer.
+    let first = rng.next();
+    let sessions = [
+        (0, w.try_connect(0, 1, first).unwrap().0),
+        (0, w.try_connect(0, 1, first ^ 0x1111).unwrap().0),
+        (1, w.try_connect(1, 0, rng.next()).unwrap().0),
+    ];
+    for id in 0..calls {
+        let (node, s) = rng.pick(&sessions);
+        let len = response_len(id ^ 0x5555, scale);
+        w.call(node, s, id, len);
+        for _ in 0..rng.below(30) {
+            w.step();
+        }
+    }
+    let mut done = Vec::new();
+    while done.len() < usize::from(calls) {
+        let calm = w.now_ns > 200_000_000;
+        if calm {
+            w.link = Link { hold: w.link.hold, ..Link::perfect() };
+        }
+        assert!(w.now_ns < 20_000_000_000, "calls hang: {} of {calls} ended", done.len());
+        assert!(w.step(), "nothing is left to happen: {} of {calls} ended", done.len());
+        done.extend(w.take_done(0));
+        done.extend(w.take_done(1));
+    }
+    for d in &done {
+        let got = d.result.as_ref().unwrap_or_else(|e| panic!("call {}: {e}", d.id));
+        assert!(*got == answer(d.id as u16, scale), "call {}: a wrong response", d.id);
+    }
+    done.clear();
+    for id in 0..calls {
+        let times: u32 = w.nodes.iter().filter_map(|n| n.executed.get(&id)).sum();
+        assert_eq!(times, 1, "executions of request {id}");
+    }
+    quiet(&mut w, &sessions);
+}
+
+/// Nothing is in flight, waits, or is in use; each server's timers are off.
+fn quiet(w: &mut World, sessions: &[(usize, courser_proto::SessionId)]) {
+    w.link = Link::perfect();
+    w.settle();
+    for n in &mut w.nodes {
+        assert!(n.ep.is_quiet() && n.ep.next_deadline().is_none());
+        assert!(n.given.is_empty() && n.done.is_empty());
+        let limit = n.ep.config().credits;
+        assert!(n.ep.stats().max_in_flight <= limit, "credits in flight beyond C (E33)");
+    }
+    for &(node, s) in sessions {
+        let figures = w.nodes[node].ep.session_stats(s).unwrap();
+        assert_eq!((figures.credits, figures.in_flight), (figures.credit_limit, 0));
+    }
+    let arenas: Vec<_> = w.nodes.iter().map(|n| n.arena.clone()).collect();
+    w.nodes.iter_mut().for_each(Node::flush);
+    w.nodes.clear();
+    for a in arenas {
+        assert_eq!(a.stats().in_use_bytes, 0, "leaked buffers");
+    }
+}
+
+/// Runs seeds, and names the one that fails.
+fn seeds(default: u64, first: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    let n = std::env::var("COURSER_SEEDS").ok().and_then(|v| v.parse().ok()).unwrap_or(default);
+    for seed in first..first + n {
+        if let Err(cause) = std::panic::catch_unwind(|| run(seed)) {
+            eprintln!("failed with seed {seed}");
+            std::panic::resume_unwind(cause);
+        }
+    }
+}
+
+#[test]
+fn small_and_medium_messages() {
+    seeds(150, 1, |seed| run(seed, 60, 20_000));
+}
+
+#[test]
+fn large_messages() {
+    seeds(25, 10_000, |seed| run(seed, 15, 100_000));
+}
+
+#[test]
+fn very_large_messages() {
+    seeds(3, 20_000, |seed| run(seed, 4, 1 << 20));
+}
+
+#[test]
+fn corrupt_frames_stop_at_the_door() {
+    let mut w = World::pair(config());
+    w.link.corrupt = 300_000;
+    let s = w.connect(0, 1);
+    for id in 0..200 {
+        w.call(0, s, id, 100);
+        assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(id.into(), 100)));
+    }
+    let stats = w.ep(1).stats();
+    let door = [Drop::Version, Drop::UnknownPeer, Drop::Cookie, Drop::PacketSize];
+    let stopped: u64 = door.iter().map(|&d| stats.dropped(d)).sum();
+    assert!(stopped > 20);
+    assert_eq!(stats.rx_frames - stats.rx_frames_accepted, stopped);
+}
+
+#[test]
+fn nested_calls_through_a_lossy_link() {
+    // 0 calls 1, whose handler calls 2 before it answers (E9).
+    let mut w = World::new(&[config(), config(), config()], 3);
+    w.link = Link { loss: 100_000, duplicate: 100_000, hold: true, ..Link::perfect() };
+    let outer = w.connect(0, 1);
+    let inner = w.connect(1, 2);
+    w.nodes[1].handler = Box::new(move |id, _| Action::Nest(inner, id + 1_000, 3_000));
+    for id in 0..100 {
+        w.call(0, outer, id, 2_000);
+    }
+    let done = w.finish(0, 100);
+    for d in &done {
+        assert_eq!(d.result.as_ref().unwrap(), &pattern(d.id + 1_000, 3_000));
+        assert_eq!(w.nodes[1].executed[&(d.id as u16)], 1);
+        assert_eq!(w.nodes[2].executed[&(d.id as u16 + 1_000)], 1);
+    }
+}
+
+#[test]
+fn copies_of_a_retransmission_keep_their_order() {
+    // A transport that holds the first copies forces the next ones through staging buffers, and
+    // packets that were never sent follow without a copy: they must not overtake (E58).
+    let mut w = World::pair(Config { credits: 8, ..config() });
+    w.link.hold = true;
+    let s = w.connect(0, 1);
+    let mut first = true;
+    w.filter = Some(Box::new(move |from, _| from != 0 || !std::mem::take(&mut first)));
+    w.call(0, s, 1, 40 * DPP);
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result.as_ref().unwrap().len(), 40 * DPP);
+    let stats = w.ep(0).stats().clone();
+    assert_eq!(stats.rollbacks, 1);
+    // Only the seven packets behind the lost one came out of order.
+    assert_eq!(w.ep(1).stats().dropped(Drop::OutOfOrder), 7);
+}

@@ -1,0 +1,16 @@
+//! The protocol as a whole, through its public API only: endpoints joined by a link in memory, in
+//! virtual time, with seeded faults.
+
+#![allow(unreachable_pub)] // `support` is a module here, and of other programs too
+
+mod admission;
+mod connect;
+mod control;
+mod door;
+mod failure;
+mod faults;
+mod fuzz;
+mod position;
+mod slow;
+mod support;
+mod traces;

@@ -1,0 +1,104 @@
+//! What a frame may suffer, and what is written down about it.
+
+use courser_proto::wire::{FrameHeader, Packet, parse_packet};
+
+use super::rng::Rng;
+
+/// Faults per million frames, and times.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Link {
+    pub loss: u32,
+    pub duplicate: u32,
+    /// Frames that are late by up to `late_ns`.
+    pub reorder: u32,
+    /// Frames with a bit flipped where the door sees it. (A checksum below, UDP's, covers the
+    /// rest; the fuzz tests flip anything.)
+    pub corrupt: u32,
+    pub latency_ns: u64,
+    pub late_ns: u64,
+    /// Transmitted frames stay referenced until an explicit flush (F8).
+    pub hold: bool,
+}
+
+impl Link {
+    pub fn perfect() -> Link {
+        Link { latency_ns: 1_000, ..Link::default() }
+    }
+
+    /// When copies of a frame arrive, after how long; none when it is lost.
+    pub fn fate(&self, rng: &mut Rng) -> Vec<u64> {
+        if rng.per_million(self.loss) {
+            return Vec::new();
+        }
+        let copies = 1 + usize::from(rng.per_million(self.duplicate));
+        let mut delay = || {
+            let late = if rng.per_million(self.reorder) { rng.below(self.late_ns + 1) } else { 0 };
+            self.latency_ns + late
+        };
+        (0..copies).map(|_| delay()).collect()
+    }
+
+    /// Flips one bit of what the door checks: version, packet size, peer, cookie.
+    pub fn spoil(&self, bytes: &mut [u8], rng: &mut Rng) {
+        if rng.per_million(self.corrupt) {
+            let at = rng.pick(&[0usize, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+            bytes[at] ^= 1 << rng.below(8);
+        }
+    }
+}
+
+/// One packet as it left an endpoint.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Seen {
+    pub from: usize,
+    pub text: String,
+    /// Bytes of header and data.
+    pub bytes: usize,
+    pub server_kind: bool,
+}
+
+/// The packets of a frame, readable: `REQ 8#0/3` is packet 0 of the 3 bytes long request 8.
+pub fn describe(from: usize, frame: &[u8]) -> Vec<Seen> {
+    let mut out = Vec::new();
+    let Ok((h, mut rest)) = FrameHeader::parse(frame) else { return out };
+    while let Ok(Some((packet, r))) = parse_packet(rest, h.data_per_packet) {
+        let bytes = rest.len() - r.len();
+        rest = r;
+        let (server_kind, text) = match packet {
+            Packet::Request { req_num, index, msg_size, .. } => {
+                (false, format!("REQ {req_num}#{index}/{msg_size}"))
+            }
+            Packet::CreditReturn { req_num, count, in_progress, .. } => {
+                (true, format!("CR {req_num}+{count}{}", if in_progress { "!" } else { "" }))
+            }
+            Packet::Rfr { req_num, first, count, .. } => {
+                (false, format!("RFR {req_num}#{first}x{count}"))
+            }
+            Packet::Response { req_num, index, msg_size, .. } => {
+                (true, format!("RESP {req_num}#{index}/{msg_size}"))
+            }
+            Packet::ErrorResponse { req_num, status, .. } => {
+                (true, format!("ERR {req_num}={status}"))
+            }
+            Packet::OneWay { .. } => (false, "ONEWAY".into()),
+            Packet::Ack { req_num, .. } => (false, format!("ACK {req_num}")),
+        };
+        out.push(Seen { from, text, bytes, server_kind });
+    }
+    out
+}
+
+/// How many packets a server may send because of a frame (E39).
+pub fn allowance(frame: &[u8]) -> u64 {
+    let mut sum = 0;
+    let Ok((h, mut rest)) = FrameHeader::parse(frame) else { return 0 };
+    while let Ok(Some((packet, r))) = parse_packet(rest, h.data_per_packet) {
+        rest = r;
+        sum += match packet {
+            Packet::Request { .. } => 1,
+            Packet::Rfr { count, .. } => u64::from(count),
+            _ => 0,
+        };
+    }
+    sum
+}

@@ -1,0 +1,287 @@
+//! A small world: endpoints, a link with faults, virtual time, and checkers.
+//!
+//! Checked after every step: each invariant that [`Endpoint::check`] knows; that a server sends
+//! no more packets than it was asked for (E39); that a request buffer that comes back is the one
+//! that was given, unchanged and unshared (E24, E27).
+
+#![allow(dead_code)] // each test uses a part
+
+pub mod link;
+pub mod node;
+pub mod rng;
+
+use std::collections::BTreeMap;
+
+use courser_buf::{Addr, PathId};
+use courser_proto::{
+    CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed, Endpoint,
+    RefuseReason, SessionId,
+};
+pub use link::{Link, Seen};
+pub use node::{Action, Done, Node};
+pub use rng::{Rng, pattern};
+
+use link::{allowance, describe};
+
+/// Frames of the world's transports.
+pub const MAX_FRAME: usize = 1472;
+/// Data bytes per packet that follow from it.
+pub const DPP: usize = MAX_FRAME - 48;
+
+pub struct World {
+    pub now_ns: u64,
+    pub nodes: Vec<Node>,
+    pub link: Link,
+    pub rng: Rng,
+    pub trace: Vec<Seen>,
+    pub tracing: bool,
+    /// Frames that are looked at before they are sent; `false` loses the frame.
+    pub filter: Option<Box<dyn FnMut(usize, &[u8]) -> bool>>,
+    wire: BTreeMap<(u64, u64), (usize, usize, Vec<u8>)>,
+    sent: u64,
+    steps: u64,
+}
+
+impl World {
+    /// Endpoints that echo until told otherwise. Small arenas, so that leaks show.
+    pub fn new(configs: &[Config], seed: u64) -> World {
+        let nodes = configs.iter().enumerate().map(|(i, c)| Node::new(i, c.clone())).collect();
+        World {
+            now_ns: 1_000,
+            nodes,
+            link: Link::perfect(),
+            rng: Rng(seed),
+            trace: Vec::new(),
+            tracing: false,
+            filter: None,
+            wire: BTreeMap::new(),
+            sent: 0,
+            steps: 0,
+        }
+    }
+
+    pub fn pair(config: Config) -> World {
+        World::new(&[config.clone(), config], 1)
+    }
+
+    pub fn ep(&mut self, node: usize) -> &mut Endpoint<u64> {
+        &mut self.nodes[node].ep
+    }
+
+    // ---- handshake ----------------------------------------------------------------------------
+
+    pub fn dial(&mut self, client: usize, random: u64) -> Dialed {
+        self.nodes[client].ep.dial(7, random, port(client), MAX_FRAME).expect("dial")
+    }
+
+    pub fn accept(
+        &mut self,
+        server: usize,
+        client: usize,
+        r: &ConnectRequest,
+    ) -> Result<ConnectAccept, RefuseReason> {
+        let offer = ConnectOffer {
+            addr: addr(client),
+            path: Some((PathId(client as u32), MAX_FRAME)),
+            local_port: port(server),
+            control: 7,
+            random: self.rng.next() as u32,
+        };
+        self.nodes[server].ep.accept(r, offer)
+    }
+
+    pub fn try_connect(
+        &mut self,
+        client: usize,
+        server: usize,
+        random: u64,
+    ) -> Result<(SessionId, ConnectAccept), RefuseReason> {
+        let d = self.dial(client, random);
+        match self.accept(server, client, &d.request) {
+            Ok(a) => {
+                let path = PathId(server as u32);
+                self.nodes[client].ep.established(&a, addr(server), path).expect("established");
+                Ok((d.session, a))
+            }
+            Err(reason) => {
+                self.nodes[client].ep.refused(d.session.index());
+                Err(reason)
+            }
+        }
+    }
+
+    /// A session whose request numbers start at 0.
+    pub fn connect(&mut self, client: usize, server: usize) -> SessionId {
+        let cookie = self.rng.next() >> 32;
+        self.try_connect(client, server, cookie).expect("connect").0
+    }
+
+    // ---- calls --------------------------------------------------------------------------------
+
+    /// A call of `len` bytes; its number is its request type and decides its bytes.
+    pub fn call(&mut self, node: usize, s: SessionId, id: u16, len: usize) {
+        self.try_call(node, s, id, len).expect("call");
+    }
+
+    pub fn try_call(
+        &mut self,
+        node: usize,
+        s: SessionId,
+        id: u16,
+        len: usize,
+    ) -> Result<(), CallRefused> {
+        let n = &mut self.nodes[node];
+        let mut req = n.ep.alloc(len).expect("client memory");
+        req.copy_from_slice(&pattern(id.into(), len));
+        let at = req.as_ptr() as usize;
+        match n.ep.call(s, id, req, id.into()) {
+            Ok(()) => {
+                assert!(n.given.insert(u64::from(id), (at, len)).is_none());
+                Ok(())
+            }
+            Err((refused, req, cont)) => {
+                assert_eq!((req.as_ptr() as usize, req.len(), cont), (at, len, id.into()));
+                Err(refused)
+            }
+        }
+    }
+
+    /// Completions of a node so far, which are forgotten here.
+    pub fn take_done(&mut self, node: usize) -> Vec<Done> {
+        std::mem::take(&mut self.nodes[node].done)
+    }
+
+    // ---- time ---------------------------------------------------------------------------------
+
+    /// Lets every endpoint send what it can.
+    pub fn pump(&mut self) {
+        for i in 0..self.nodes.len() {
+            self.pump_node(i);
+        }
+    }
+
+    fn pump_node(&mut self, i: usize) {
+        for _ in 0..10_000 {
+            let flush = self.link.hold && self.rng.below(16) == 0;
+            let frames = self.nodes[i].transmit(self.now_ns, self.link.hold, flush);
+            if frames.is_empty() {
+                break;
+            }
+            for (to, bytes) in frames {
+                self.send(i, to, bytes);
+            }
+        }
+        let n = &mut self.nodes[i];
+        n.collect();
+        n.ep.check();
+        assert!(n.server_sent <= n.allowed, "a server sent more than it was asked for (E39)");
+    }
+
+    fn send(&mut self, from: usize, to: usize, mut bytes: Vec<u8>) {
+        assert!(bytes.len() <= MAX_FRAME);
+        let seen = describe(from, &bytes);
+        assert!(!seen.is_empty(), "an empty or malformed frame was sent");
+        self.nodes[from].server_sent += seen.iter().filter(|s| s.server_kind).count() as u64;
+        if self.tracing {
+            self.trace.extend(seen);
+        }
+        if self.filter.as_mut().is_some_and(|f| !f(from, &bytes)) {
+            return;
+        }
+        let fate = self.link.fate(&mut self.rng);
+        self.link.spoil(&mut bytes, &mut self.rng);
+        for delay in fate {
+            self.sent += 1;
+            self.wire.insert((self.now_ns + delay, self.sent), (from, to, bytes.clone()));
+        }
+    }
+
+    /// Gives a frame to a node as if it came from `from`, and lets it answer.
+    pub fn inject(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        self.deliver(from, to, bytes);
+        self.pump_node(to);
+    }
+
+    fn deliver(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        self.nodes[to].allowed += allowance(bytes);
+        self.nodes[to].receive(addr(from), bytes, self.now_ns);
+    }
+
+    /// Goes to the next thing that happens, and lets it happen. `false`: nothing ever will.
+    pub fn step(&mut self) -> bool {
+        self.pump();
+        let frame = self.wire.first_key_value().map(|(&(at, _), _)| at);
+        let own = self.nodes.iter().filter_map(Node::due_ns).min();
+        let Some(at) = frame.into_iter().chain(own).min() else { return false };
+        self.steps += 1;
+        assert!(self.steps < 20_000_000, "no end in sight: {self:?}");
+        self.now_ns = self.now_ns.max(at);
+        if frame == Some(at)
+            && let Some((_, (from, to, bytes))) = self.wire.pop_first()
+        {
+            self.deliver(from, to, &bytes);
+            self.pump_node(to);
+            return true;
+        }
+        for i in 0..self.nodes.len() {
+            self.nodes[i].wake(self.now_ns);
+            self.pump_node(i);
+        }
+        true
+    }
+
+    /// Until nothing is left to happen.
+    pub fn settle(&mut self) {
+        while self.step() {}
+    }
+
+    pub fn run_until(&mut self, t_ns: u64) {
+        while self.now_ns < t_ns && self.step() {}
+    }
+
+    /// Until `n` calls of a node have ended.
+    pub fn finish(&mut self, node: usize, n: usize) -> Vec<Done> {
+        while self.nodes[node].done.len() < n {
+            assert!(self.step(), "{} of {n} calls ended, and nothing is left", {
+                self.nodes[node].done.len()
+            });
+        }
+        self.take_done(node)
+    }
+
+    // ---- what happened ------------------------------------------------------------------------
+
+    /// The packets since tracing began: sender and text.
+    pub fn story(&self) -> Vec<String> {
+        self.trace.iter().map(|s| format!("{}: {}", s.from, s.text)).collect()
+    }
+}
+
+impl std::fmt::Debug for World {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("World")
+            .field("now_ns", &self.now_ns)
+            .field("link", &self.link)
+            .field("on the wire", &self.wire.len())
+            .finish_non_exhaustive()
+    }
+}
+
+pub fn port(node: usize) -> u32 {
+    1000 + node as u32
+}
+
+pub fn addr(node: usize) -> Addr {
+    Addr { host: 0xfd00 + node as u128, port: port(node) }
+}
+
+/// Small credits and short timeouts: what goes wrong, goes wrong soon.
+pub fn config() -> Config {
+    Config {
+        rto_min_ns: 50_000,
+        rto_initial_ns: 100_000,
+        rto_max_ns: 2_000_000,
+        datapath_timeout_ns: 50_000_000,
+        ..Config::default()
+    }
+}

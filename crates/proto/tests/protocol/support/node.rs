@@ -1,0 +1,210 @@
+//! One endpoint with its transport, its handler and its application.
+
+use std::collections::BTreeMap;
+
+use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, RxFrame, TxBurst, TxFrame};
+use courser_proto::{
+    Body, CallError, Completion, Config, Endpoint, Event, RequestId, SessionId, Status,
+};
+
+use super::{MAX_FRAME, pattern};
+
+/// What a handler does with a request.
+pub enum Action {
+    Reply(Vec<u8>),
+    ReplyMsg(Vec<u8>),
+    /// Replies so many nanoseconds later.
+    Defer(u64, Vec<u8>),
+    Status(Status),
+    /// Calls a node's session with the request's number, and answers with what comes back.
+    Nest(SessionId, u16, usize),
+    /// Never answers.
+    Forget,
+}
+
+pub type Handler = Box<dyn FnMut(u16, &[u8]) -> Action>;
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct Done {
+    pub id: u64,
+    pub session: SessionId,
+    pub result: Result<Vec<u8>, CallError>,
+    pub request: MsgBuf,
+}
+
+pub struct Node {
+    pub ep: Endpoint<u64>,
+    pub arena: Arena,
+    pub handler: Handler,
+    /// Executions of each request type.
+    pub executed: BTreeMap<u16, u32>,
+    pub deferred: Vec<(u64, RequestId, Vec<u8>)>,
+    nested: BTreeMap<u64, RequestId>,
+    pub requests: Vec<RequestId>,
+    pub done: Vec<Done>,
+    /// Address and length of the buffers of calls under way.
+    pub given: BTreeMap<u64, (usize, usize)>,
+    pub tx: TxBurst,
+    /// Frames that the transport keeps, and their bytes, which must not change.
+    held: Vec<(TxFrame, Vec<u8>)>,
+    pub allowed: u64,
+    pub server_sent: u64,
+    now_ns: u64,
+}
+
+impl Node {
+    pub fn new(index: usize, config: Config) -> Node {
+        let data_per_packet = super::DPP;
+        let limits = ArenaConfig { data_per_packet, limit_bytes: 1 << 30, headroom: 0 };
+        let arena = Arena::new(std::sync::Arc::new(Heap::default()), limits).expect("arena");
+        Node::with_arena(index, config, arena)
+    }
+
+    pub fn with_arena(index: usize, config: Config, arena: Arena) -> Node {
+        let ep = Endpoint::new(config, arena.clone(), 0xe0 + index as u64, MAX_FRAME);
+        Node {
+            ep: ep.expect("endpoint"),
+            arena,
+            handler: Box::new(|_, req| Action::Reply(req.to_vec())),
+            executed: BTreeMap::new(),
+            deferred: Vec::new(),
+            nested: BTreeMap::new(),
+            requests: Vec::new(),
+            done: Vec::new(),
+            given: BTreeMap::new(),
+            tx: TxBurst::new(),
+            held: Vec::new(),
+            allowed: 0,
+            server_sent: 0,
+            now_ns: 0,
+        }
+    }
+
+    /// Frames that leave now: where to, and their bytes.
+    pub fn transmit(&mut self, now_ns: u64, hold: bool, flush: bool) -> Vec<(usize, Vec<u8>)> {
+        self.now_ns = now_ns;
+        if self.ep.next_deadline() != Some(0) {
+            return Vec::new();
+        }
+        self.ep.poll_transmit(now_ns, &mut self.tx);
+        let mut out = Vec::new();
+        for frame in self.tx.drain(..) {
+            let bytes = bytes_of(&frame);
+            out.push((frame.path.0 as usize, bytes.clone()));
+            if hold {
+                self.held.push((frame, bytes));
+            }
+        }
+        if flush {
+            self.flush();
+        }
+        out
+    }
+
+    /// The transport lets go of everything.
+    pub fn flush(&mut self) {
+        for (frame, bytes) in self.held.drain(..) {
+            assert!(bytes_of(&frame) == bytes, "a frame changed while the transport held it");
+        }
+    }
+
+    /// Completions that waited; flushes the transport when one needs it.
+    pub fn collect(&mut self) {
+        loop {
+            while let Some(c) = self.ep.poll_completion() {
+                self.complete(c);
+            }
+            if !self.ep.needs_flush() {
+                return;
+            }
+            self.flush();
+        }
+    }
+
+    pub fn receive(&mut self, src: Addr, bytes: &[u8], now_ns: u64) {
+        self.now_ns = now_ns;
+        // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
+        let frame = RxFrame { data: bytes, src, ecn: Ecn::Ect0 };
+        let Some(mut cursor) = self.ep.on_frame(&frame, now_ns) else { return };
+        while let Some(event) = self.ep.next_event(&mut cursor) {
+            match event {
+                Event::Request { id, req_type, body } => self.handle(id, req_type, &body),
+                Event::Completion(c) => self.complete(c),
+            }
+        }
+    }
+
+    fn handle(&mut self, id: RequestId, req_type: u16, body: &[u8]) {
+        *self.executed.entry(req_type).or_default() += 1;
+        self.requests.push(id);
+        match (self.handler)(req_type, body) {
+            Action::Reply(bytes) => self.reply(id, &bytes),
+            Action::ReplyMsg(bytes) => {
+                let mut m = self.ep.alloc(bytes.len()).expect("reply memory");
+                m.copy_from_slice(&bytes);
+                self.ep.reply_msg(id, m).expect("reply");
+            }
+            Action::Defer(after_ns, bytes) => {
+                self.deferred.push((self.now_ns + after_ns, id, bytes));
+            }
+            Action::Status(status) => self.ep.reply_status(id, status),
+            Action::Nest(session, call, len) => {
+                let mut req = self.ep.alloc(len).expect("nested memory");
+                req.copy_from_slice(&pattern(call.into(), len));
+                let key = 1 << 32 | u64::from(call);
+                self.nested.insert(key, id);
+                self.given.insert(key, (req.as_ptr() as usize, len));
+                self.ep.call(session, call, req, key).map_err(|e| e.0).expect("nested call");
+            }
+            Action::Forget => {}
+        }
+    }
+
+    fn reply(&mut self, id: RequestId, bytes: &[u8]) {
+        // A session may have ended while its request was deferred.
+        let _ = self.ep.reply_bytes(id, bytes);
+    }
+
+    fn complete(&mut self, c: Completion<'_, u64>) {
+        let Completion { cont, session, request, result } = c;
+        assert!(!request.is_shared(), "call {cont}: request buffer still referenced (E24)");
+        let given = self.given.remove(&cont).expect("a call ended twice, or was never made");
+        assert_eq!((request.as_ptr() as usize, request.len()), given, "another buffer came back");
+        let want = pattern(cont & 0xffff_ffff, request.len());
+        assert!(*request == want[..], "call {cont}: request buffer was changed");
+        if let Some(id) = self.nested.remove(&cont) {
+            match result {
+                Ok(body) => self.reply(id, &body.to_vec()),
+                Err(_) => self.ep.reply_status(id, Status::Refused),
+            }
+            return;
+        }
+        let result = result.map(|b| match b {
+            Body::Borrowed(b) => b.to_vec(),
+            Body::Owned(m) => m.to_vec(),
+        });
+        self.done.push(Done { id: cont, session, result, request });
+    }
+
+    /// When this node next has something to do by itself.
+    pub fn due_ns(&self) -> Option<u64> {
+        let reply = self.deferred.iter().map(|d| d.0).min();
+        reply.into_iter().chain(self.ep.next_deadline()).min()
+    }
+
+    pub fn wake(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        while let Some(at) = self.deferred.iter().position(|d| d.0 <= now_ns) {
+            let (_, id, bytes) = self.deferred.swap_remove(at);
+            self.reply(id, &bytes);
+        }
+        if self.ep.next_deadline().is_some_and(|t| t <= now_ns) {
+            self.ep.on_deadline(now_ns);
+        }
+    }
+}
+
+fn bytes_of(frame: &TxFrame) -> Vec<u8> {
+    frame.segs.iter().flat_map(|s| s.iter().copied()).collect()
+}
