@@ -22,7 +22,7 @@ mod echo;
 mod sink;
 
 pub(super) use echo::{EchoTrains, PingPong};
-pub(super) use sink::{Receipt, SinkTrains};
+pub(super) use sink::{QUERY, RECEIPT_TRAINS, Receipt, SinkTrains};
 
 /// How long the other side may take to change its role: it looks at the line after every poll.
 const ROLE_LIMIT: Duration = Duration::from_secs(5);

@@ -29,6 +29,11 @@ impl PingPong {
         &self.link
     }
 
+    /// Size of a datagram.
+    pub(in crate::bench) fn size(&self) -> usize {
+        self.size
+    }
+
     /// Spins for the answer; false if there is none.
     fn answered(&mut self, sent_ns: u64) -> bool {
         loop {
