@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{CallError, Context, Done, MsgBuf, Refused, Rpc, SessionId, Transport};
+use courser::{CallError, Context, Done, MsgBuf, Refused, Rpc, SessionId, SessionState, Transport};
 
 use super::raw::Other;
 use super::role;
@@ -150,7 +150,14 @@ impl<T: Transport> Calls<T> {
         let mut sessions = Vec::new();
         for _ in 0..spec.sessions {
             let session = rpc.connect(uri).map_err(refused)?;
-            rpc.wait_connected(session).map_err(refused)?;
+            while rpc.session_state(session) == SessionState::Connecting {
+                if !rpc.poll() {
+                    other.idle();
+                }
+            }
+            if let Some(error) = rpc.session_error(session) {
+                return Err(refused(error));
+            }
             sessions.push(session);
         }
         let mut waiting = Vec::with_capacity(spec.in_flight as usize);

@@ -39,16 +39,13 @@ impl Child {
     ///
     /// # Errors
     /// It cannot be started, ends, or is not ready in time.
-    pub(super) fn start(
-        spec: &BenchSpec,
-        line: &Line,
-        cores: &Cores,
-    ) -> Result<Self, BenchError> {
+    pub(super) fn start(spec: &BenchSpec, line: &Line, cores: &Cores) -> Result<Self, BenchError> {
         let mut process = command(spec, line, cores).spawn().map_err(BenchError::Spawn)?;
         let said = Arc::default();
         let lines = match (process.stdout.take(), process.stderr.take()) {
-            (Some(out), Some(err)) => read_lines(out)
-                .and_then(|lines| keep_last(err, Arc::clone(&said)).map(|()| lines)),
+            (Some(out), Some(err)) => {
+                read_lines(out).and_then(|lines| keep_last(err, Arc::clone(&said)).map(|()| lines))
+            }
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
         };
         // From here on the process is ended by drop, whatever happens.

@@ -147,13 +147,7 @@ pub(super) fn payload(len: usize) -> Result<MsgBuf, courser::AllocError> {
 /// Appends `count` frames of `len` bytes from the front of `payload`; one longer than that is
 /// cut.
 #[inline]
-pub(super) fn queue(
-    burst: &mut TxBurst,
-    path: PathId,
-    payload: &MsgBuf,
-    count: usize,
-    len: usize,
-) {
+pub(super) fn queue(burst: &mut TxBurst, path: PathId, payload: &MsgBuf, count: usize, len: usize) {
     let len = len.min(payload.len());
     for _ in 0..count {
         if let Some(seg) = payload.data_seg(0..len) {

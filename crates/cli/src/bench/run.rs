@@ -83,11 +83,9 @@ fn between(
         let mut raw = Raw::new(spec, socket, child.raw, clock, other)?;
         agreed(&calls, config);
         raw.describe(config);
-        let outcome = Runner::new(spec.plan, prober)?.run(
-            &mut calls,
-            Some(raw.workload()),
-            &mut |now| keep_on(progress, now),
-        )?;
+        let outcome =
+            Runner::new(spec.plan, prober)?
+                .run(&mut calls, Some(raw.workload()), &mut |now| keep_on(progress, now))?;
         if spec.stats {
             let figures = json!({
                 "rpc": figures::of_endpoint(calls.rpc()),

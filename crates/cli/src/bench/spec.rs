@@ -117,11 +117,7 @@ impl BenchSpec {
         let check = |ok: bool, what, limits: String| {
             if ok { Ok(()) } else { Err(BenchError::Spec { what, limits }) }
         };
-        check(
-            (1..=MAX_SIZE).contains(&self.size),
-            "the size",
-            format!("1 to {MAX_SIZE} bytes"),
-        )?;
+        check((1..=MAX_SIZE).contains(&self.size), "the size", format!("1 to {MAX_SIZE} bytes"))?;
         let range = format!("1 to {MAX_SESSIONS}");
         check((1..=MAX_SESSIONS).contains(&self.sessions), "the number of sessions", range)?;
         let range = format!("1 to {MAX_IN_FLIGHT}");
@@ -145,12 +141,7 @@ impl BenchSpec {
 pub(super) fn endpoint_config(size: usize, credits: Option<u32>, frame: Option<usize>) -> Config {
     let defaults = Config::default();
     let size = u32::try_from(size).unwrap_or(u32::MAX);
-    Config {
-        credits,
-        max_frame: frame,
-        max_msg_size: defaults.max_msg_size.max(size),
-        ..defaults
-    }
+    Config { credits, max_frame: frame, max_msg_size: defaults.max_msg_size.max(size), ..defaults }
 }
 
 /// Why a benchmark ended without a result. Each is one line.
