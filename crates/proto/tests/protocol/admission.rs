@@ -1,1 +1,183 @@
-//! (to come)
+//! Limits: sessions, credits, queues, message sizes, memory.
+
+use std::sync::Arc;
+
+use courser_buf::{Arena, ArenaConfig, Heap};
+use courser_proto::{
+    Admission, CallError, CallRefused, Config, ConnectError, RefuseReason, ReplyError, Status,
+};
+
+use crate::support::{Action, DPP, Node, World, config, pattern, port};
+
+fn small_arena(limit_bytes: usize) -> Arena {
+    let cfg = ArenaConfig { data_per_packet: DPP, limit_bytes, headroom: 0 };
+    Arena::new(Arc::new(Heap::default()), cfg).unwrap()
+}
+
+#[test]
+fn strict_admission_takes_queue_over_credits_sessions() {
+    // E34: |RQ| / C = 100 / 32 = 3, of both roles together.
+    let server = Config { admission: Admission::Strict, rx_queue_frames: 100, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let kept: Vec<_> = (0..3).map(|_| w.connect(0, 1)).collect();
+    let refused = w.try_connect(0, 1, 9).unwrap_err();
+    assert_eq!(refused, RefuseReason::NoCredits { queue: 100, credits: 32 });
+    let own = w.ep(1).dial(7, 9, port(1), 1472).unwrap_err();
+    assert_eq!(own, ConnectError::NoCredits { queue: 100, credits: 32 });
+    // A session that ends makes room for one.
+    let (remote, _) = w.ep(0).close(kept[1]).unwrap();
+    w.ep(1).disconnected(remote, 0xe0);
+    w.connect(0, 1);
+    assert!(w.try_connect(0, 1, 9).is_err());
+    assert_eq!(w.ep(0).live_sessions(), 3, "a refused connect leaves nothing");
+}
+
+#[test]
+fn oversubscribed_grants_shrink_and_still_work() {
+    // F7, E36
+    let server = Config { rx_queue_frames: 64, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let sessions: Vec<_> = (0..20).map(|_| w.connect(0, 1)).collect();
+    let grants: Vec<u32> =
+        sessions.iter().map(|&s| w.ep(0).session_stats(s).unwrap().credit_limit).collect();
+    assert_eq!((grants[0], grants[1]), (32, 32));
+    assert_eq!((grants[2], grants[19]), (21, 4));
+    for (id, &s) in sessions.iter().enumerate() {
+        w.call(0, s, id as u16, 50 * DPP);
+    }
+    assert!(w.finish(0, 20).iter().all(|d| d.result == Ok(pattern(d.id, 50 * DPP))));
+}
+
+#[test]
+fn the_session_table_has_a_limit() {
+    let mut w = World::new(&[config(), Config { max_sessions: 2, ..config() }], 1);
+    w.connect(0, 1);
+    w.connect(0, 1);
+    let refused = w.try_connect(0, 1, 9).unwrap_err();
+    assert_eq!(refused, RefuseReason::TooManySessions { limit: 2 });
+    let own = w.ep(1).dial(7, 9, port(1), 1472).unwrap_err();
+    assert_eq!(own, ConnectError::TooManySessions { limit: 2 });
+}
+
+#[test]
+fn a_full_queue_refuses_with_the_buffer() {
+    let mut w = World::pair(Config { slots: 2, call_queue: 3, ..config() });
+    let s = w.connect(0, 1);
+    for id in 0..5 {
+        w.call(0, s, id, 10);
+    }
+    // `support` checks that the buffer and the continuation come back.
+    assert_eq!(w.try_call(0, s, 5, 10), Err(CallRefused::QueueFull { limit: 3 }));
+    assert_eq!(w.finish(0, 5).len(), 5);
+    w.call(0, s, 6, 10);
+    assert_eq!(w.finish(0, 1).len(), 1);
+}
+
+#[test]
+fn sizes_are_limited_both_ways() {
+    let server = Config { max_msg_size: 5_000, ..config() };
+    let mut w = World::new(&[Config { max_msg_size: 9_000, ..config() }, server], 1);
+    let s = w.connect(0, 1);
+    let refused = w.try_call(0, s, 0, 5_001).unwrap_err();
+    assert_eq!(refused, CallRefused::TooLarge { bytes: 5_001, limit: 5_000 });
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![0; 5_001]));
+    w.call(0, s, 1, 5_000);
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::Server(Status::ResponseFailed)));
+    // The client's own limit holds as well, and the handler learns of it.
+    let client = w.connect(1, 0);
+    w.nodes[0].handler = Box::new(|_, _| Action::Forget);
+    w.call(1, client, 2, 10);
+    w.step();
+    let id = w.nodes[0].requests[0];
+    let refused = w.ep(0).reply_bytes(id, &[0; 6_000]);
+    assert_eq!(refused, Err(ReplyError::TooLarge { bytes: 6_000, limit: 5_000 }));
+    w.finish(1, 1);
+}
+
+#[test]
+fn calls_that_waited_for_the_handshake_meet_the_servers_limit() {
+    let mut w = World::new(&[config(), Config { max_msg_size: 1_000, ..config() }], 1);
+    let d = w.dial(0, 5);
+    for (id, len) in [(0, 1_000), (1, 1_001), (2, 10_000)] {
+        w.call(0, d.session, id, len);
+    }
+    let a = w.accept(1, 0, &d.request).unwrap();
+    let path = courser_buf::PathId(1);
+    w.ep(0).established(&a, crate::support::addr(1), path).unwrap();
+    let mut done = w.finish(0, 3);
+    done.sort_by_key(|d| d.id);
+    assert!(done[0].result.is_ok());
+    for d in &done[1..] {
+        assert_eq!(d.result, Err(CallError::Server(Status::TooLarge)), "{}", d.id);
+    }
+    assert!(w.nodes[1].executed.keys().eq(&[0]));
+}
+
+#[test]
+fn a_server_without_memory_says_so() {
+    let mut w = World::pair(config());
+    w.nodes[1] = Node::with_arena(1, config(), small_arena(4 << 20));
+    let s = w.connect(0, 1);
+    w.call(0, s, 0, 6 << 20);
+    w.call(0, s, 1, 100);
+    let mut done = w.finish(0, 2);
+    done.sort_by_key(|d| d.id);
+    assert_eq!(done[0].result, Err(CallError::Server(Status::NoMemory)));
+    assert!(done[1].result.is_ok());
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![0; 6 << 20]));
+    w.call(0, s, 2, 100);
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::Server(Status::ResponseFailed)));
+}
+
+#[test]
+fn a_client_without_memory_says_so_and_the_server_need_not_keep_it() {
+    let mut w = World::pair(config());
+    w.nodes[0] = Node::with_arena(0, config(), small_arena(4 << 20));
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![0; 6 << 20]));
+    let s = w.connect(0, 1);
+    w.call(0, s, 0, 100);
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::NoMemory { response_bytes: 6 << 20 }));
+    w.settle();
+    assert!(w.nodes[1].arena.stats().in_use_bytes < 1 << 20);
+}
+
+#[test]
+fn an_exhausted_arena_is_no_busy_loop_and_passes() {
+    let arena = small_arena(2 << 20);
+    let mut w = World::pair(config());
+    w.nodes[0] = Node::with_arena(0, config(), arena.clone());
+    let s = w.connect(0, 1);
+    w.call(0, s, 0, 100);
+    w.call(0, s, 1, 100);
+    let hog: Vec<_> = std::iter::from_fn(|| arena.alloc(1_400).ok()).collect();
+    assert!(!hog.is_empty());
+    // The transport holds the only staging buffer there is.
+    w.ep(0).poll_transmit(1_000, &mut Default::default());
+    let mut held = courser_buf::TxBurst::new();
+    w.call(0, s, 2, 0);
+    w.ep(0).poll_transmit(2_000, &mut held);
+    w.call(0, s, 3, 0);
+    let mut none = courser_buf::TxBurst::new();
+    w.ep(0).poll_transmit(3_000, &mut none);
+    assert_eq!((held.len(), none.len()), (1, 0));
+    let due = w.ep(0).next_deadline().unwrap();
+    assert!(due > 3_000, "due at once would be a busy loop");
+    drop(held);
+    w.ep(0).on_deadline(due.max(60_000));
+    assert_eq!(w.ep(0).next_deadline(), Some(0));
+    w.now_ns = 60_000;
+    assert_eq!(w.finish(0, 4).len(), 4, "one staging buffer is enough, though slow");
+}
+
+#[test]
+fn a_message_of_64_mib() {
+    let big = Config { max_msg_size: 64 << 20, train_frames: 16, ..config() };
+    let mut w = World::pair(big);
+    let s = w.connect(0, 1);
+    w.call(0, s, 0, 64 << 20);
+    let done = w.finish(0, 1);
+    assert!(done[0].result.as_ref().is_ok_and(|r| *r == pattern(0, 64 << 20)));
+}

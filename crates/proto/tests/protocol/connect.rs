@@ -1,1 +1,150 @@
-//! (to come)
+//! The handshake: requests and answers that are wrong, late, or someone else's.
+
+use courser_buf::{Addr, PathId};
+use courser_proto::{
+    CallError, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, RefuseReason,
+    SessionState,
+};
+
+use crate::support::{DPP, World, addr, config, port};
+
+fn offer(client: usize) -> ConnectOffer {
+    let path = Some((PathId(client as u32), 1472));
+    ConnectOffer { addr: addr(client), path, local_port: port(1), control: 7, random: 99 }
+}
+
+#[test]
+fn a_bad_request_is_refused_and_changes_nothing() {
+    let mut w = World::pair(config());
+    let good = w.dial(0, 5).request;
+    let cases: [fn(&mut ConnectRequest); 9] = [
+        |r| r.slots = 0,
+        |r| r.slots = 3,
+        |r| r.slots = 64,
+        |r| r.credits = 0,
+        |r| r.credits = 1 << 20,
+        |r| r.session = 1 << 24,
+        |r| r.first_req_num = 1,
+        |r| r.port = 0,
+        |r| r.max_frame = 300,
+    ];
+    for (n, spoil) in cases.into_iter().enumerate() {
+        let mut r = good.clone();
+        spoil(&mut r);
+        assert!(w.ep(1).accept(&r, offer(0)).is_err(), "case {n}");
+        assert_eq!(w.ep(1).live_sessions(), 0);
+        assert!(!w.ep(1).knows_endpoint(good.endpoint_id));
+    }
+    assert!(w.ep(1).accept(&good, offer(0)).is_ok());
+}
+
+#[test]
+fn a_bad_answer_ends_the_session() {
+    let cases: [fn(&mut ConnectAccept); 6] = [
+        |a| a.credits = 0,
+        |a| a.credits += 1,
+        |a| a.session = 1 << 24,
+        |a| a.data_per_packet = 255,
+        |a| a.data_per_packet = DPP as u16 + 1, // larger than any frame here
+        |a| a.client_peer = 1234,
+    ];
+    for (n, spoil) in cases.into_iter().enumerate() {
+        let mut w = World::pair(config());
+        let d = w.dial(0, 5);
+        w.call(0, d.session, 1, 10);
+        let mut a = w.accept(1, 0, &d.request).unwrap();
+        spoil(&mut a);
+        let e = w.ep(0).established(&a, addr(1), PathId(1)).unwrap_err();
+        assert_eq!(e, ConnectError::BadAnswer, "case {n}");
+        assert_eq!(w.ep(0).session_state(d.session), SessionState::Gone);
+        assert_eq!(w.finish(0, 1)[0].result, Err(CallError::NotConnected));
+        assert_eq!(w.ep(0).live_sessions(), 0);
+    }
+}
+
+#[test]
+fn an_answer_to_an_earlier_connect_is_not_taken_for_the_present_one() {
+    let mut w = World::pair(config());
+    let first = w.dial(0, 5);
+    let late = w.accept(1, 0, &first.request).unwrap();
+    assert_eq!(w.ep(0).close(first.session), None);
+    let second = w.dial(0, 6);
+    assert_eq!(first.session.index(), second.session.index());
+    let e = w.ep(0).established(&late, addr(1), PathId(1)).unwrap_err();
+    assert_eq!(e, ConnectError::Closed);
+    assert_eq!(w.ep(0).session_state(second.session), SessionState::Connecting, "untouched");
+    w.ep(1).disconnected(late.session, first.request.endpoint_id);
+    let a = w.accept(1, 0, &second.request).unwrap();
+    w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
+    w.call(0, second.session, 1, 10);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+    let again = w.ep(0).established(&a, addr(1), PathId(1)).unwrap_err();
+    assert_eq!(again, ConnectError::Closed);
+    assert_eq!(w.ep(0).session_state(second.session), SessionState::Connected);
+}
+
+#[test]
+fn sessions_that_connect_at_once_share_one_peer() {
+    let mut w = World::pair(config());
+    let (a, b) = (w.dial(0, 5), w.dial(0, 6));
+    let first = w.accept(1, 0, &a.request).unwrap();
+    let second = w.accept(1, 0, &b.request).unwrap();
+    assert_eq!((first.peer, first.cookie), (second.peer, second.cookie));
+    assert!(!w.ep(0).established(&first, addr(1), PathId(1)).unwrap().path_unused);
+    assert!(w.ep(0).established(&second, addr(1), PathId(1)).unwrap().path_unused);
+    w.call(0, a.session, 1, 10);
+    w.call(0, b.session, 2, 10);
+    assert_eq!(w.finish(0, 2).len(), 2);
+    // The path goes with the last session.
+    assert!(matches!(w.ep(0).close(a.session), Some((_, None))));
+    assert!(matches!(w.ep(0).close(b.session), Some((_, Some(PathId(1))))));
+}
+
+#[test]
+fn an_endpoint_number_from_another_address_is_another_peer() {
+    // Whoever shares a peer learns its cookie.
+    let mut w = World::pair(config());
+    let (_, f) = w.connect_forge(0, 1);
+    let mut r = w.dial(0, 6).request;
+    let thief = Addr { host: 0xbad, port: port(0) };
+    assert!(w.ep(1).knows_peer(r.endpoint_id, addr(0)));
+    assert!(!w.ep(1).knows_peer(r.endpoint_id, thief));
+    let stolen = ConnectOffer { addr: thief, path: None, ..offer(0) };
+    assert_eq!(w.ep(1).accept(&r, stolen), Err(RefuseReason::NoPath));
+    r.peer = 17;
+    let own = w.ep(1).accept(&r, ConnectOffer { addr: thief, ..offer(0) }).unwrap();
+    assert_ne!((own.peer, own.cookie), (f.accept.peer, f.accept.cookie));
+}
+
+#[test]
+fn numbers_are_used_again_and_nothing_grows() {
+    let mut w = World::pair(config());
+    for _ in 0..100 {
+        let a = w.connect(0, 1);
+        let b = w.connect(0, 1);
+        for s in [a, b] {
+            let (remote, _) = w.ep(0).close(s).unwrap();
+            w.ep(1).disconnected(remote, 0xe0);
+        }
+        let gone = w.dial(0, 1);
+        w.ep(0).refused(gone.session.index());
+    }
+    let (s, f) = w.connect_forge(0, 1);
+    assert!(s.index() < 2 && f.accept.session < 2 && f.accept.peer < 2);
+    assert_eq!((w.ep(0).live_sessions(), w.ep(1).live_sessions()), (1, 1));
+}
+
+#[test]
+fn the_smaller_frame_decides_the_packet_size() {
+    let mut w = World::pair(config());
+    let mut d = w.dial(0, 5);
+    d.request.max_frame = 9_000; // more than the server's transport has
+    let path = Some((PathId(0), 9_000));
+    let a = w.ep(1).accept(&d.request, ConnectOffer { path, ..offer(0) }).unwrap();
+    assert_eq!(usize::from(a.data_per_packet), DPP);
+    let mut d = w.dial(0, 5);
+    d.request.max_frame = 700;
+    d.request.endpoint_id += 1;
+    let a = w.ep(1).accept(&d.request, offer(0)).unwrap();
+    assert_eq!(a.data_per_packet, 700 - 48);
+}

@@ -1,1 +1,118 @@
-//! (to come)
+//! The control stream: any bytes, in any pieces.
+
+use courser_proto::{
+    CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
+    RefuseReason,
+};
+use proptest::prelude::*;
+
+use crate::support::{World, config};
+
+fn messages() -> Vec<ControlMsg> {
+    let mut w = World::pair(config());
+    let request = w.dial(0, u64::MAX).request;
+    let accept = w.accept(1, 0, &request).unwrap();
+    let (from, to) = (EndpointRef { index: 1, id: 2 }, EndpointRef { index: u16::MAX, id: 4 });
+    let reason = RefuseReason::NoCredits { queue: 1, credits: 2 };
+    vec![
+        ControlMsg::Connect { from, to: Some(3), request },
+        ControlMsg::Accept { to, from, accept },
+        ControlMsg::Refuse { to, session: 7, reason },
+        ControlMsg::Disconnect { from, to, session: 9 },
+        ControlMsg::EndpointGone { from },
+    ]
+}
+
+fn stream(messages: &[ControlMsg]) -> Vec<u8> {
+    let mut out = CONTROL_PREAMBLE.to_vec();
+    messages.iter().for_each(|m| out.extend_from_slice(&m.encode()));
+    out
+}
+
+/// Feeds bytes in pieces; what came out, and how it ended.
+fn decode(bytes: &[u8], piece: usize) -> (Vec<ControlMsg>, Result<(), ControlError>) {
+    let mut d = ControlDecoder::default();
+    let (mut out, mut rest) = (Vec::new(), bytes);
+    while !rest.is_empty() {
+        let taken = d.push(&rest[..piece.min(rest.len())]);
+        assert!(taken > 0, "the decoder is stuck");
+        rest = &rest[taken..];
+        loop {
+            match d.next_msg() {
+                Ok(Some(m)) => out.push(m),
+                Ok(None) => break,
+                Err(e) => return (out, Err(e)),
+            }
+        }
+    }
+    (out, Ok(()))
+}
+
+#[test]
+fn messages_come_back_whatever_the_pieces() {
+    let all = messages();
+    let bytes = stream(&all);
+    for piece in [1, 2, 7, 100, 100_000] {
+        assert_eq!(decode(&bytes, piece), (all.clone(), Ok(())));
+    }
+    let mut d = ControlDecoder::default();
+    d.push(&bytes[..7]);
+    assert_eq!((d.next_msg(), d.greeted()), (Ok(None), false));
+    d.push(&bytes[7..8]);
+    assert_eq!((d.next_msg(), d.greeted()), (Ok(None), true));
+}
+
+#[test]
+fn a_long_stream_in_one_push_loses_nothing() {
+    let all: Vec<_> = std::iter::repeat_with(messages).take(50).flatten().collect();
+    assert_eq!(decode(&stream(&all), usize::MAX), (all, Ok(())));
+}
+
+#[test]
+fn other_protocols_and_versions_are_told_apart() {
+    let ended = |bytes: &[u8]| decode(bytes, 100).1;
+    assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
+    let (theirs_oldest, theirs_newest, ours) = (7, 9, 1);
+    let version = ControlError::Version { theirs_oldest, theirs_newest, ours };
+    assert_eq!(ended(b"CRSR\x07\0\x09\0"), Err(version));
+    assert_eq!(ended(b"CRSR\0\0\x09\0"), Ok(()), "a newer one that still speaks ours");
+}
+
+#[test]
+fn lengths_are_limited() {
+    let with = |len: u32| [&CONTROL_PREAMBLE[..], &len.to_le_bytes(), &[0xff; 2000]].concat();
+    let max = CONTROL_MAX as u32;
+    assert_eq!(decode(&with(max + 1), 9).1, Err(ControlError::TooLong(max + 1)));
+    assert_eq!(decode(&with(u32::MAX), 9).1, Err(ControlError::TooLong(u32::MAX)));
+    assert_eq!(decode(&with(max), 9).1, Err(ControlError::Undecodable));
+    assert_eq!(decode(&with(0), 9).1, Err(ControlError::Undecodable));
+    // A message with something behind it in the same length.
+    let mut m = messages()[4].encode();
+    m.push(0);
+    m[0] += 1;
+    assert_eq!(decode(&[&CONTROL_PREAMBLE[..], &m].concat(), 9).1, Err(ControlError::Undecodable));
+}
+
+#[test]
+fn the_decoder_holds_at_most_one_message() {
+    let mut d = ControlDecoder::default();
+    assert_eq!(d.push(&[0; 1 << 20]), CONTROL_MAX + 4);
+    assert_eq!((d.room(), d.push(&[0; 10])), (0, 0));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_end_in_a_verdict(bytes in proptest::collection::vec(any::<u8>(), 0..3000),
+            piece in 1..1500usize, greeted: bool) {
+        let bytes = if greeted { [&CONTROL_PREAMBLE[..], &bytes].concat() } else { bytes };
+        let _ = decode(&bytes, piece);
+    }
+
+    #[test]
+    fn damaged_streams_end_in_a_verdict(at in 8..400usize, with: u8, piece in 1..64usize) {
+        let mut bytes = stream(&messages());
+        let at = at % bytes.len();
+        bytes[at] = with;
+        let _ = decode(&bytes, piece);
+    }
+}

@@ -8,6 +8,7 @@
 
 use courser_proto::{Config, Drop};
 
+use crate::support::node::Handler;
 use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
 
 /// The size of a response, which both sides can tell.
@@ -48,7 +49,7 @@ fn some_link(rng: &mut Rng) -> Link {
 }
 
 /// Answers at once, with a buffer of its own, or later.
-fn handler(seed: u64, scale: usize) -> Box<dyn FnMut(u16, &[u8]) -> Action> {
+fn handler(seed: u64, scale: usize) -> Handler {
     let mut rng = Rng(seed);
     Box::new(move |id, req| {
         assert!(req == pattern(id.into(), req.len()), "request {id} arrived changed");

@@ -1,1 +1,176 @@
-//! (to come)
+//! Bytes of any kind into a live pair: no panic, each frame and each packet in exactly one
+//! counter, and calls still work. `COURSER_FUZZ_FRAMES` sets how many frames.
+
+use courser_buf::{Ecn, RxFrame};
+use courser_proto::wire::{FrameHeader, parse_packet};
+use courser_proto::{Event, SessionId};
+
+use crate::support::{Action, DPP, Rng, World, addr, config, pattern};
+
+fn frames(default: u64) -> u64 {
+    let set = std::env::var("COURSER_FUZZ_FRAMES").ok();
+    set.and_then(|v| v.parse().ok()).unwrap_or(default)
+}
+
+/// Packets that a frame has, a broken one included.
+fn packets(bytes: &[u8]) -> u64 {
+    let Ok((h, mut rest)) = FrameHeader::parse(bytes) else { return 0 };
+    let mut n = 0;
+    loop {
+        match parse_packet(rest, h.data_per_packet) {
+            Ok(Some((_, r))) => (n, rest) = (n + 1, r),
+            Ok(None) => return n,
+            Err(_) => return n + 1,
+        }
+    }
+}
+
+/// Gives the frame to a node and does with what comes out what an application would.
+fn feed(w: &mut World, to: usize, bytes: &[u8], now_ns: u64) {
+    let ep = &mut w.nodes[to].ep;
+    let before = ep.stats().clone();
+    let rx = RxFrame { data: bytes, src: addr(1 - to), ecn: Ecn::NotEct };
+    let mut expected = 1;
+    if let Some(mut cursor) = ep.on_frame(&rx, now_ns) {
+        expected = packets(bytes);
+        while let Some(event) = ep.next_event(&mut cursor) {
+            match event {
+                Event::Request { id, body, .. } => {
+                    // A forged size can be more than may be answered; that is an error, no panic.
+                    let n = body.len().min(4 * DPP);
+                    let _ = ep.reply_bytes(id, &body[..n]);
+                }
+                Event::Completion(c) => drop(c),
+            }
+        }
+    }
+    let after = ep.stats();
+    let counted = after.rx_packets - before.rx_packets + after.drops_total() - before.drops_total();
+    assert_eq!(counted, expected, "a packet was counted twice or not at all");
+    assert_eq!(after.rx_frames, before.rx_frames + 1);
+}
+
+/// Lets a node send into the void.
+fn drain(w: &mut World, node: usize, now_ns: u64) {
+    w.nodes[node].ep.on_deadline(now_ns);
+    for _ in 0..1_000 {
+        if w.nodes[node].transmit(now_ns, false, false).is_empty() {
+            break;
+        }
+    }
+    while w.ep(node).poll_completion().is_some() {}
+    w.ep(node).check();
+}
+
+fn calls_work(w: &mut World, s: SessionId) {
+    for id in 30_000..30_010 {
+        w.call(0, s, id, 3 * DPP);
+    }
+    let under_way = w.nodes[0].given.len();
+    for d in w.finish(0, under_way).iter().filter(|d| d.id >= 30_000) {
+        assert!(d.result == Ok(pattern(d.id, 3 * DPP)));
+    }
+}
+
+#[test]
+fn random_bytes() {
+    let mut w = World::pair(config());
+    let (s, mut f) = w.connect_forge(0, 1);
+    w.call(0, s, 1, 10 * DPP); // something is under way
+    let mut rng = Rng(11);
+    for n in 0..frames(200_000) {
+        let to = (n & 1) as usize;
+        let len = rng.below(120) as usize;
+        let mut bytes = pattern(rng.next(), len);
+        // Half of them get past the door, with nonsense behind it.
+        if rng.below(2) == 0 && len >= 24 {
+            f.header(to).write(&mut bytes);
+            for b in bytes.iter_mut().skip(24).step_by(16) {
+                *b &= 7; // mostly kinds that exist
+            }
+        }
+        feed(&mut w, to, &bytes, 2_000);
+    }
+    calls_work(&mut w, s);
+}
+
+/// Frames of real traffic: both directions, all kinds.
+fn corpus() -> (World, Vec<(usize, Vec<u8>)>) {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let copy = seen.clone();
+    w.link.loss = 50_000;
+    w.nodes[1].handler = Box::new(|id, _| match id % 3 {
+        0 => Action::Reply(vec![1; 10]),
+        1 => Action::Reply(vec![2; 4 * DPP]),
+        _ => Action::Defer(300_000, vec![]),
+    });
+    w.filter = Some(Box::new(move |from, bytes| {
+        copy.borrow_mut().push((1 - from, bytes.to_vec()));
+        true
+    }));
+    for id in 0..100 {
+        w.call(0, s, id, if id % 2 == 0 { 20 } else { 3 * DPP });
+    }
+    w.finish(0, 100);
+    w.settle();
+    w.filter = None;
+    w.link.loss = 0;
+    let frames = seen.take();
+    assert!(frames.len() > 100);
+    (w, frames)
+}
+
+fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
+    for _ in 0..=rng.below(3) {
+        // Mostly where headers are.
+        let span = if rng.below(3) == 0 { bytes.len() } else { bytes.len().min(40) };
+        let at = rng.below(span as u64) as usize;
+        match rng.below(5) {
+            0 => bytes[at] = rng.next() as u8,
+            1 => bytes[at] ^= 1 << rng.below(8),
+            2 => bytes[at] = bytes[at].wrapping_add(8),
+            3 => bytes.truncate(at.max(1)),
+            _ => {
+                let tail = bytes[at..].to_vec();
+                bytes.extend_from_slice(&tail[..tail.len().min(200)]);
+            }
+        }
+    }
+}
+
+#[test]
+fn mutated_frames() {
+    let (mut w, corpus) = corpus();
+    let old = w.sessions[0].1;
+    let mut rng = Rng(12);
+    let mut now_ns = w.now_ns;
+    for n in 0..frames(100_000) {
+        let (to, mut bytes) = corpus[rng.below(corpus.len() as u64) as usize].clone();
+        mutate(&mut bytes, &mut rng);
+        feed(&mut w, to, &bytes, now_ns);
+        if n % 64 == 0 {
+            // Something is always under way, and the clock runs.
+            now_ns += rng.below(200_000);
+            let mut req = w.ep(0).alloc(2 * DPP).expect("memory");
+            req.fill(1);
+            let _ = w.ep(0).call(old, 1, req, n);
+            drain(&mut w, 0, now_ns);
+            drain(&mut w, 1, now_ns);
+        }
+    }
+    // Forged frames with the right cookie may ruin the session they name, but no other.
+    w.now_ns = now_ns;
+    drain(&mut w, 0, now_ns);
+    drain(&mut w, 1, now_ns);
+    if let Some((remote, _)) = w.ep(0).close(old) {
+        w.ep(1).disconnected(remote, 0xe0);
+    }
+    while w.ep(0).poll_completion().is_some() {}
+    let used = w.nodes[1].arena.stats().in_use_bytes;
+    assert!(used < 16 << 20, "what garbage can make a server keep is bounded: {used}");
+    w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
+    let s = w.connect(0, 1);
+    calls_work(&mut w, s);
+}

@@ -1,1 +1,183 @@
-//! (to come)
+//! Each packet kind as past, in order, and future: the right counter, and nothing else changes.
+//! Eight slots, so request numbers of slot 0 are 0, 8, 16, ...
+
+use courser_proto::wire::Packet;
+use courser_proto::{Drop, SessionId};
+
+use crate::support::forge::Forge;
+use crate::support::{Action, DPP, World, config, expect_drop};
+
+const SIZE: u32 = 3 * DPP as u32;
+
+fn world() -> (World, SessionId, Forge) {
+    let mut w = World::pair(config());
+    let (s, f) = w.connect_forge(0, 1);
+    (w, s, f)
+}
+
+/// A world whose server never answers.
+fn mute() -> (World, SessionId, Forge) {
+    let (mut w, s, f) = world();
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    (w, s, f)
+}
+
+fn part(n: usize) -> Vec<u8> {
+    vec![n as u8; DPP]
+}
+
+#[test]
+fn requests_at_the_server() {
+    let (mut w, _, f) = mute();
+    w.link.loss = 1_000_000; // what the server sends has no client
+    expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), Drop::Future);
+    expect_drop(&mut w, 1, &f.request(0, SIZE, 1, &part(1)), Drop::OutOfOrder);
+    w.inject(0, 1, &f.request(0, SIZE, 0, &part(0)));
+    expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), Drop::OutOfOrder);
+    let again = expect_drop(&mut w, 1, &f.request(0, SIZE, 0, &part(0)), Drop::Duplicate);
+    assert_eq!(again, ["1: CR 0+1"]);
+    expect_drop(&mut w, 1, &f.request(0, SIZE + 1, 1, &part(1)), Drop::Inconsistent);
+    w.inject(0, 1, &f.request(0, SIZE, 1, &part(1)));
+    w.inject(0, 1, &f.request(0, SIZE, 2, &part(2)));
+    assert_eq!(w.nodes[1].executed[&5], 1);
+    // Executing: the last packet asks how it stands, an earlier one only for credits.
+    let last = expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), Drop::Duplicate);
+    assert_eq!(last, ["1: CR 0+2!"]);
+    let first = expect_drop(&mut w, 1, &f.request(0, SIZE, 0, &part(0)), Drop::Duplicate);
+    assert_eq!(first, ["1: CR 0+2"]);
+    // The client cannot have gone on, as it has no answer.
+    expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), Drop::Future);
+    let id = w.nodes[1].requests[0];
+    w.ep(1).reply_bytes(id, b"done").unwrap();
+    w.pump();
+    let resent = expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), Drop::Duplicate);
+    assert_eq!(resent, ["1: RESP 0#0/4"]);
+    w.inject(0, 1, &f.request(8, 4, 0, b"abcd"));
+    assert_eq!(w.nodes[1].executed[&5], 2);
+    expect_drop(&mut w, 1, &f.request(0, 4, 0, b"abcd"), Drop::Stale);
+}
+
+#[test]
+fn credit_returns_at_the_client() {
+    let (mut w, s, f) = mute();
+    expect_drop(&mut w, 0, &f.credit_return(0, 0, false), Drop::Future);
+    w.call(0, s, 5, 4 * DPP);
+    w.filter = Some(Box::new(|_, _| false));
+    w.pump();
+    expect_drop(&mut w, 0, &f.credit_return(8, 1, false), Drop::Future);
+    expect_drop(&mut w, 0, &f.credit_return(0u32.wrapping_sub(8), 1, false), Drop::Stale);
+    expect_drop(&mut w, 0, &f.credit_return(0, 4, false), Drop::Inconsistent);
+    expect_drop(&mut w, 0, &f.credit_return(0, 1, true), Drop::Inconsistent);
+    w.inject(1, 0, &f.credit_return(0, 2, false));
+    assert_eq!(w.ep(0).session_stats(s).unwrap().credits, 30);
+    expect_drop(&mut w, 0, &f.credit_return(0, 1, false), Drop::Duplicate);
+    expect_drop(&mut w, 0, &f.credit_return(0, 2, false), Drop::Duplicate);
+    w.inject(1, 0, &f.response(0, SIZE, 0, &part(0)));
+    assert_eq!(w.ep(0).session_stats(s).unwrap().credits, 30, "two asked for");
+    expect_drop(&mut w, 0, &f.credit_return(0, 3, false), Drop::Duplicate);
+}
+
+#[test]
+fn responses_at_the_client() {
+    let (mut w, s, f) = mute();
+    expect_drop(&mut w, 0, &f.response(0, 4, 0, b"abcd"), Drop::Future);
+    w.filter = Some(Box::new(|_, _| false));
+    w.call(0, s, 5, 40);
+    w.pump();
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 1, &part(1)), Drop::OutOfOrder);
+    w.inject(1, 0, &f.response(0, SIZE, 0, &part(0)));
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 0, &part(0)), Drop::Duplicate);
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 2, &part(2)), Drop::OutOfOrder);
+    expect_drop(&mut w, 0, &f.response(0, SIZE - 1, 1, &part(1)), Drop::Inconsistent);
+    w.inject(1, 0, &f.response(0, SIZE, 1, &part(1)));
+    w.inject(1, 0, &f.response(0, SIZE, 2, &part(2)));
+    let done = w.take_done(0);
+    assert_eq!(done[0].result.as_ref().unwrap(), &[part(0), part(1), part(2)].concat());
+    expect_drop(&mut w, 0, &f.response(0, SIZE, 2, &part(2)), Drop::Stale);
+}
+
+#[test]
+fn a_response_to_half_a_request_is_refused() {
+    let (mut w, s, f) = mute();
+    w.filter = Some(Box::new(|_, _| false));
+    w.call(0, s, 5, 100 * DPP);
+    w.pump();
+    expect_drop(&mut w, 0, &f.response(0, 4, 0, b"abcd"), Drop::Inconsistent);
+}
+
+#[test]
+fn requests_for_response_at_the_server() {
+    let (mut w, _, f) = world();
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
+    w.link.loss = 1_000_000;
+    expect_drop(&mut w, 1, &f.rfr(0, 1, 1), Drop::Future);
+    w.inject(0, 1, &f.request(0, 2 * DPP as u32, 0, &part(0)));
+    expect_drop(&mut w, 1, &f.rfr(0, 1, 1), Drop::Stale);
+    w.inject(0, 1, &f.request(0, 2 * DPP as u32, 1, &part(1)));
+    expect_drop(&mut w, 1, &f.rfr(0, 0, 1), Drop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(0, 99, 2), Drop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(0, 1, 33), Drop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(0, u32::from(u16::MAX), 1 << 27), Drop::Inconsistent);
+    expect_drop(&mut w, 1, &f.rfr(8, 1, 1), Drop::Future);
+    expect_drop(&mut w, 1, &f.rfr(0u32.wrapping_sub(8), 1, 1), Drop::Stale);
+    w.tracing = true;
+    w.inject(0, 1, &f.rfr(0, 98, 2));
+    w.inject(0, 1, &f.rfr(0, 1, 1)); // again, and backwards: stateless
+    let n = 100 * DPP;
+    let want = [98, 99, 1].map(|i| format!("1: RESP 0#{i}/{n}"));
+    assert_eq!(w.story(), want);
+}
+
+#[test]
+fn a_flood_of_requests_for_response_is_answered_once() {
+    // A frame full of the same wish: without a limit, 16 bytes would cause 32 packets each.
+    let (mut w, _, mut f) = world();
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
+    w.link.loss = 1_000_000;
+    w.inject(0, 1, &f.request(0, 4, 0, b"abcd"));
+    let session = f.accept.session;
+    let rfr = Packet::Rfr { session, req_num: 0, first: 1, count: 32 };
+    let far = Packet::Rfr { session, req_num: 0, first: 60, count: 32 };
+    let before = w.ep(1).stats().tx_packets;
+    let flood = f.frame(1, &[[rfr; 40], [far; 40]].concat());
+    w.inject(0, 1, &flood);
+    assert_eq!(w.ep(1).stats().tx_packets - before, 32);
+}
+
+#[test]
+fn acknowledgements_at_the_server() {
+    // F6: what is acknowledged is freed.
+    let (mut w, _, f) = world();
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
+    w.link.loss = 1_000_000;
+    expect_drop(&mut w, 1, &f.ack(0), Drop::Future);
+    let idle = w.nodes[1].arena.stats().in_use_bytes;
+    w.inject(0, 1, &f.request(0, 2 * DPP as u32, 0, &part(0)));
+    expect_drop(&mut w, 1, &f.ack(0), Drop::Inconsistent);
+    w.inject(0, 1, &f.request(0, 2 * DPP as u32, 1, &part(1)));
+    assert!(w.nodes[1].arena.stats().in_use_bytes > idle + 100 * DPP);
+    expect_drop(&mut w, 1, &f.ack(0u32.wrapping_sub(8)), Drop::Stale);
+    w.inject(0, 1, &f.ack(0));
+    assert!(w.nodes[1].arena.stats().in_use_bytes < idle + 2 * DPP);
+    expect_drop(&mut w, 1, &f.ack(0), Drop::Duplicate);
+    let silence =
+        expect_drop(&mut w, 1, &f.request(0, 2 * DPP as u32, 1, &part(1)), Drop::Duplicate);
+    assert!(silence.is_empty(), "the client said that it has the response");
+}
+
+#[test]
+fn roles_sessions_and_reserved_kinds() {
+    let (mut w, _, mut f) = world();
+    let session = f.accept.session;
+    let cr = Packet::CreditReturn { session, req_num: 0, count: 1, in_progress: false };
+    let bytes = f.frame(1, &[cr]);
+    expect_drop(&mut w, 1, &bytes, Drop::WrongRole);
+    let session = f.accept.client_session;
+    let bytes = f.frame(0, &[Packet::Ack { session, req_num: 0 }]);
+    expect_drop(&mut w, 0, &bytes, Drop::WrongRole);
+    let bytes = f.frame(1, &[Packet::Ack { session: 77, req_num: 0 }]);
+    expect_drop(&mut w, 1, &bytes, Drop::UnknownSession);
+    let one_way = Packet::OneWay { session, req_type: 1, msg_size: 0, index: 0, data: &[] };
+    let bytes = f.frame(1, &[one_way]);
+    expect_drop(&mut w, 1, &bytes, Drop::Unsupported);
+}

@@ -1,1 +1,107 @@
-//! (to come)
+//! Slow handlers, request numbers that wrap, responses that do not stay.
+
+use courser_proto::SessionId;
+
+use crate::support::{Action, DPP, World, config, pattern};
+
+fn slow(after_ns: u64, len: usize) -> (World, SessionId) {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    w.nodes[1].handler =
+        Box::new(move |id, _| Action::Defer(after_ns, pattern(u64::from(id) + 9, len)));
+    w.tracing = true;
+    (w, s)
+}
+
+#[test]
+fn a_slow_handler_is_in_progress_and_runs_once() {
+    // F5: 10 ms are a hundred timeouts; each retry is answered, and they become rare.
+    for len in [10, 5 * DPP] {
+        let (mut w, s) = slow(10_000_000, 10);
+        w.call(0, s, 1, len);
+        let done = w.finish(0, 1);
+        assert_eq!(done[0].result, Ok(pattern(10, 10)));
+        assert_eq!(w.nodes[1].executed[&1], 1);
+        let in_progress = w.ep(1).stats().in_progress_sent;
+        assert!((3..20).contains(&in_progress), "{in_progress}");
+        assert_eq!(w.trace.iter().filter(|p| p.text.ends_with('!')).count() as u64, in_progress);
+    }
+}
+
+#[test]
+fn round_trips_do_not_contain_the_handler() {
+    // F5
+    let (mut w, s) = slow(3_000_000, 10);
+    for id in 0..10 {
+        w.call(0, s, id, 10);
+        w.finish(0, 1);
+    }
+    let stats = w.ep(0).session_stats(s).unwrap();
+    assert_eq!(stats.rtt_min_ns, Some(2_000));
+    assert!(stats.srtt_ns.unwrap() < 2_100, "{stats:?}");
+    assert_eq!(stats.rto_ns, Some(config().rto_min_ns));
+}
+
+#[test]
+fn a_fast_neighbour_does_not_wait_for_a_slow_handler() {
+    // E31
+    let (mut w, s) = slow(10_000_000, 10);
+    w.nodes[1].handler = Box::new(|id, _| match id {
+        0 => Action::Defer(10_000_000, vec![]),
+        _ => Action::Reply(vec![]),
+    });
+    for id in 0..5 {
+        w.call(0, s, id, 10);
+    }
+    let order: Vec<u64> = w.finish(0, 5).iter().map(|d| d.id).collect();
+    assert_eq!(order, [1, 2, 3, 4, 0]);
+}
+
+#[test]
+fn request_numbers_wrap_in_use() {
+    let mut w = World::pair(config());
+    let first = u32::MAX - 31;
+    let (s, _) = w.try_connect(0, 1, u64::from(first) << 32 | 77).unwrap();
+    w.link.loss = 100_000;
+    w.link.duplicate = 100_000;
+    w.tracing = true;
+    for id in 0..200 {
+        w.call(0, s, id, 10);
+    }
+    let done = w.finish(0, 200);
+    assert!(done.iter().all(|d| d.result == Ok(pattern(d.id, 10))));
+    assert!((0..200).all(|id| w.nodes[1].executed[&id] == 1));
+    assert_eq!(w.trace[0].text, format!("REQ {first}#0/10"));
+    assert!(w.trace.iter().any(|p| p.text == "REQ 0#0/10"));
+}
+
+#[test]
+fn a_large_response_is_freed_once_its_client_has_it() {
+    // F6, also for a client that has no use for it.
+    let (mut w, s) = slow(0, 60 * DPP);
+    let idle = w.nodes[1].arena.stats().in_use_bytes;
+    w.call(0, s, 1, 10);
+    w.finish(0, 1);
+    assert!(w.nodes[1].arena.stats().in_use_bytes > idle + 60 * DPP);
+    w.settle();
+    assert_eq!(w.nodes[1].arena.stats().in_use_bytes, idle);
+    assert_eq!(w.story().last().unwrap(), "0: ACK 0");
+}
+
+#[test]
+fn a_call_after_a_long_pause_gets_its_full_patience() {
+    // The time of a call is when it was sent, not when the endpoint last looked at the clock.
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    w.call(0, s, 0, 10);
+    w.finish(0, 1);
+    w.settle();
+    w.call(0, s, 1, 10);
+    w.now_ns += 10 * config().datapath_timeout_ns;
+    let mut losses = 4;
+    w.filter = Some(Box::new(move |_, _| {
+        losses -= 1;
+        losses < 0
+    }));
+    assert!(w.finish(0, 1)[0].result.is_ok());
+}

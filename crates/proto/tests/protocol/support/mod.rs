@@ -6,6 +6,7 @@
 
 #![allow(dead_code)] // each test uses a part
 
+pub mod forge;
 pub mod link;
 pub mod node;
 pub mod rng;
@@ -17,6 +18,7 @@ use courser_proto::{
     CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed, Endpoint,
     RefuseReason, SessionId,
 };
+pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen};
 pub use node::{Action, Done, Node};
 pub use rng::{Rng, pattern};
@@ -28,6 +30,9 @@ pub const MAX_FRAME: usize = 1472;
 /// Data bytes per packet that follow from it.
 pub const DPP: usize = MAX_FRAME - 48;
 
+/// Sees the sender and the bytes of a frame.
+pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
+
 pub struct World {
     pub now_ns: u64,
     pub nodes: Vec<Node>,
@@ -35,8 +40,10 @@ pub struct World {
     pub rng: Rng,
     pub trace: Vec<Seen>,
     pub tracing: bool,
+    /// Client sessions, with their nodes.
+    pub sessions: Vec<(usize, SessionId)>,
     /// Frames that are looked at before they are sent; `false` loses the frame.
-    pub filter: Option<Box<dyn FnMut(usize, &[u8]) -> bool>>,
+    pub filter: Option<Filter>,
     wire: BTreeMap<(u64, u64), (usize, usize, Vec<u8>)>,
     sent: u64,
     steps: u64,
@@ -53,6 +60,7 @@ impl World {
             rng: Rng(seed),
             trace: Vec::new(),
             tracing: false,
+            sessions: Vec::new(),
             filter: None,
             wire: BTreeMap::new(),
             sent: 0,
@@ -101,6 +109,7 @@ impl World {
             Ok(a) => {
                 let path = PathId(server as u32);
                 self.nodes[client].ep.established(&a, addr(server), path).expect("established");
+                self.sessions.push((client, d.session));
                 Ok((d.session, a))
             }
             Err(reason) => {
@@ -108,6 +117,13 @@ impl World {
                 Err(reason)
             }
         }
+    }
+
+    /// A session whose request numbers start at 0, and the means to forge its frames.
+    pub fn connect_forge(&mut self, client: usize, server: usize) -> (SessionId, Forge) {
+        let cookie = self.rng.next() >> 32;
+        let (s, accept) = self.try_connect(client, server, cookie).expect("connect");
+        (s, Forge::new(accept))
     }
 
     /// A session whose request numbers start at 0.
@@ -235,6 +251,14 @@ impl World {
         while self.step() {}
     }
 
+    /// Until nothing is on its way any more.
+    pub fn settle_until_idle_link(&mut self) {
+        self.pump();
+        while !self.wire.is_empty() {
+            self.step();
+        }
+    }
+
     pub fn run_until(&mut self, t_ns: u64) {
         while self.now_ns < t_ns && self.step() {}
     }
@@ -242,9 +266,9 @@ impl World {
     /// Until `n` calls of a node have ended.
     pub fn finish(&mut self, node: usize, n: usize) -> Vec<Done> {
         while self.nodes[node].done.len() < n {
-            assert!(self.step(), "{} of {n} calls ended, and nothing is left", {
-                self.nodes[node].done.len()
-            });
+            let more = self.step();
+            let ended = self.nodes[node].done.len();
+            assert!(more || ended >= n, "{ended} of {n} calls ended, and nothing is left");
         }
         self.take_done(node)
     }

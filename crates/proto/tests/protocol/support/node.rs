@@ -175,7 +175,7 @@ impl Node {
         assert!(*request == want[..], "call {cont}: request buffer was changed");
         if let Some(id) = self.nested.remove(&cont) {
             match result {
-                Ok(body) => self.reply(id, &body.to_vec()),
+                Ok(body) => self.reply(id, &body),
                 Err(_) => self.ep.reply_status(id, Status::Refused),
             }
             return;

@@ -1,0 +1,104 @@
+//! Frames as the other side of a session could make them, and what must come of a bad one.
+
+use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet};
+use courser_proto::{ConnectAccept, Drop};
+
+use super::World;
+
+/// Makes frames of a session between client 0 and server 1.
+#[derive(Clone)]
+pub struct Forge {
+    pub accept: ConnectAccept,
+    number: u32,
+}
+
+impl Forge {
+    pub fn new(accept: ConnectAccept) -> Forge {
+        Forge { accept, number: 1 << 20 }
+    }
+
+    /// A header that passes the door of node `to`.
+    pub fn header(&mut self, to: usize) -> FrameHeader {
+        self.number += 1;
+        let a = &self.accept;
+        let (peer, cookie) =
+            if to == 1 { (a.peer, a.cookie) } else { (a.client_peer, a.client_cookie) };
+        let data_per_packet = a.data_per_packet;
+        let number = self.number;
+        FrameHeader { data_per_packet, peer, cookie, number, sent_at: 0, echo_at: None, ecn: None }
+    }
+
+    pub fn frame(&mut self, to: usize, packets: &[Packet<'_>]) -> Vec<u8> {
+        frame(&self.header(to), packets)
+    }
+
+    pub fn request(&self, req_num: u32, msg_size: u32, index: u32, data: &[u8]) -> Vec<u8> {
+        let session = self.accept.session;
+        let req_type = 5;
+        let packet = Packet::Request { session, req_num, req_type, msg_size, index, data };
+        self.clone().frame(1, &[packet])
+    }
+
+    pub fn response(&self, req_num: u32, msg_size: u32, index: u32, data: &[u8]) -> Vec<u8> {
+        let session = self.accept.client_session;
+        let packet = Packet::Response { session, req_num, msg_size, index, data };
+        self.clone().frame(0, &[packet])
+    }
+
+    pub fn credit_return(&self, req_num: u32, count: u32, in_progress: bool) -> Vec<u8> {
+        let session = self.accept.client_session;
+        let packet = Packet::CreditReturn { session, req_num, count, in_progress };
+        self.clone().frame(0, &[packet])
+    }
+
+    pub fn rfr(&self, req_num: u32, first: u32, count: u32) -> Vec<u8> {
+        let session = self.accept.session;
+        self.clone().frame(1, &[Packet::Rfr { session, req_num, first, count }])
+    }
+
+    pub fn ack(&self, req_num: u32) -> Vec<u8> {
+        let session = self.accept.session;
+        self.clone().frame(1, &[Packet::Ack { session, req_num }])
+    }
+}
+
+pub fn frame(header: &FrameHeader, packets: &[Packet<'_>]) -> Vec<u8> {
+    let mut out = vec![0; FRAME_HEADER];
+    header.write(&mut out);
+    for p in packets {
+        let mut h = [0; PACKET_HEADER];
+        p.write_header(&mut h);
+        out.extend_from_slice(&h);
+        out.extend_from_slice(p.data());
+    }
+    out
+}
+
+/// Gives node `to` a frame whose one packet must be dropped for `reason`: one count, and nothing
+/// else changes. Gives the packets that it caused, which only duplicates may.
+pub fn expect_drop(w: &mut World, to: usize, bytes: &[u8], reason: Drop) -> Vec<String> {
+    let before = w.nodes[to].ep.stats().clone();
+    let executed = w.nodes[to].executed.clone();
+    let figures = sessions(w, to);
+    let (tracing, at) = (w.tracing, w.trace.len());
+    w.tracing = true;
+    w.inject(1 - to, to, bytes);
+    w.tracing = tracing;
+    let after = w.nodes[to].ep.stats().clone();
+    assert_eq!(after.dropped(reason), before.dropped(reason) + 1, "{reason:?}: {after:?}");
+    assert_eq!(after.drops_total(), before.drops_total() + 1);
+    assert_eq!(after.rx_packets, before.rx_packets);
+    assert_eq!(w.nodes[to].executed, executed);
+    assert_eq!(sessions(w, to), figures);
+    let caused = w.story().split_off(at);
+    w.trace.truncate(at);
+    assert!(caused.is_empty() || reason == Drop::Duplicate, "{reason:?} caused {caused:?}");
+    caused
+}
+
+/// Credits, calls in flight and calls queued of node 0's sessions.
+fn sessions(w: &World, node: usize) -> Vec<(u32, u32, usize)> {
+    let all = w.sessions.iter().filter(|s| s.0 == node);
+    let figures = all.filter_map(|s| w.nodes[node].ep.session_stats(s.1));
+    figures.map(|f| (f.credits, f.in_flight, f.queued)).collect()
+}
