@@ -29,13 +29,15 @@ impl<T: Transport> Rpc<T> {
     pub fn poll(&mut self) -> bool {
         let now_ns = self.core.now_ns();
         let received = self.receive(now_ns);
-        if self.mailbox.has_mail() {
+        let mail = self.mailbox.has_mail();
+        if mail {
             self.on_mail();
         }
         let worked = self.deadlines(now_ns, received);
         let sent = self.transmit(now_ns, received > 0 || worked);
-        self.completions();
-        let busy = received > 0 || sent || worked;
+        let completed = self.completions();
+        // Whatever may have changed what a caller waits for counts: it looks before we sleep.
+        let busy = received > 0 || mail || worked || sent || completed;
         if busy {
             self.last_busy_ns = now_ns;
         }
@@ -100,13 +102,15 @@ impl<T: Transport> Rpc<T> {
 
     /// Completions that waited: for a timeout, a failure, or their buffer (E24).
     #[inline]
-    fn completions(&mut self) {
+    fn completions(&mut self) -> bool {
+        let mut any = false;
         loop {
             while let Some(done) = self.core.proto.poll_completion() {
                 complete(&mut self.core, &mut self.handlers, done);
+                any = true;
             }
             if !self.core.proto.needs_flush() {
-                return;
+                return any;
             }
             self.burst_flush();
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
-use courser_net::{BindSpec, OpenError, Transport, UdpError, any};
+use courser_net::{BindSpec, Transport, any};
 use courser_proto::Endpoint;
 
 use crate::config::Config;
@@ -67,7 +67,7 @@ impl Nexus {
         let wanted = self.bound.port().checked_add(index).unwrap_or(0);
         let wanted = self.bind_spec(wanted);
         let transport = match any::open(&wanted) {
-            Err(e) if is_in_use(&e) => any::open(&self.bind_spec(0))?,
+            Err(e) if e.is_in_use() => any::open(&self.bind_spec(0))?,
             opened => opened?,
         };
         self.make(transport, index)
@@ -169,10 +169,4 @@ impl Nexus {
     pub fn config(&self) -> &Config {
         &self.config
     }
-}
-
-/// Whether another port would do.
-fn is_in_use(e: &OpenError) -> bool {
-    let OpenError::Transport(cause) = e else { return false };
-    matches!(cause.downcast_ref(), Some(UdpError::InUse(_)))
 }
