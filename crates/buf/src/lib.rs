@@ -43,6 +43,9 @@
 //!    used again, whoever drops what first (E24, E27).
 //! 3. Buffers are `Send`, may be filled and dropped on any thread, and go back to their arena.
 
+#[cfg(not(target_os = "linux"))]
+compile_error!("Courser needs Linux");
+
 mod arena;
 mod chunk;
 mod frame;

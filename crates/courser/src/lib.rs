@@ -58,3 +58,8 @@ pub use uri::{Uri, UriError};
 pub mod parts {
     pub use {courser_buf as buf, courser_net as net, courser_proto as proto};
 }
+
+/// The README's program compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
