@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench::Kind;
 use crate::units;
 
 /// Version and commit.
@@ -44,7 +46,7 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// The server side of a benchmark, started by the client side
     #[command(hide = true)]
-    BenchPeer(crate::bench::peer::Args),
+    BenchPeer(crate::bench::peer::PeerArgs),
 }
 
 #[derive(Debug, Args)]
@@ -115,17 +117,6 @@ pub(crate) struct PingArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-/// What a benchmark is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum BenchName {
-    /// Round trip of one call at a time
-    Latency,
-    /// Small calls per second
-    Rate,
-    /// Bytes per second of large requests
-    Bandwidth,
-}
-
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Without --connect, both sides run on this machine, a core each, and windows of raw UDP
@@ -134,12 +125,13 @@ placement; --quick is for a first look.
 
 Examples:
   courser bench latency
-  courser bench rate --sessions 8 --in-flight 60 --json rate.json
+  courser bench rate --sessions 8 --in-flight 64 --json rate.json
   courser bench bandwidth --size 1MiB --quick
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {
     /// What to measure
-    pub(crate) bench: BenchName,
+    #[arg(value_name = "WHAT", value_enum)]
+    pub(crate) kind: Kind,
     /// The transport between two processes of this machine
     #[arg(long, value_name = "NAME", default_value = "udp", value_parser = ["udp"])]
     pub(crate) transport: String,
@@ -152,18 +144,15 @@ pub(crate) struct BenchArgs {
     /// Pairs of windows, raw and RPC
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) pairs: Option<u32>,
-    /// Bytes in a request, up to 8MiB; default 32, for bandwidth 8MiB
-    #[arg(long, value_name = "SIZE", value_parser = units::message_size)]
-    pub(crate) size: Option<usize>,
+    /// Bytes in a request; default 32, for bandwidth 8MiB, which is also a server's limit
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    pub(crate) size: Option<u64>,
     /// Sessions to the server
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N")]
     pub(crate) sessions: Option<u32>,
-    /// Small calls in flight at a time, over all sessions (rate)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    /// Calls in flight at a time, over all sessions; for bandwidth: requests outstanding
+    #[arg(long, value_name = "N", visible_alias = "outstanding")]
     pub(crate) in_flight: Option<u32>,
-    /// Large requests outstanding at a time (bandwidth)
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=8))]
-    pub(crate) outstanding: Option<u32>,
     /// Packets a session may have in flight; default: three trains, as the receive buffer allows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) credits: Option<u32>,
@@ -173,6 +162,21 @@ pub(crate) struct BenchArgs {
     /// Write the result as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
+}
+
+impl ValueEnum for Kind {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Kind::Latency, Kind::Rate, Kind::Bandwidth]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let help = match self {
+            Kind::Latency => "round trip of one call at a time",
+            Kind::Rate => "small calls per second",
+            Kind::Bandwidth => "bytes per second of large requests",
+        };
+        Some(PossibleValue::new(self.name()).help(help))
+    }
 }
 
 #[derive(Debug, Args)]
@@ -214,7 +218,7 @@ mod tests {
             "courser ping",
             "courser serve --threads 0",
             "courser bench rate --pairs 0",
-            "courser bench latency --size 4GiB",
+            "courser bench latency --size lots",
             "courser bench speed",
             "courser bench latency --transport carrier-pigeon",
             "courser completions word",

@@ -6,6 +6,9 @@ use std::process::ExitCode;
 
 use courser::{BindError, SessionError};
 
+use crate::bench::BenchError;
+use crate::harness::window::RunError;
+
 /// A command that did not do what was asked.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -64,8 +67,25 @@ impl From<BindError> for Failure {
 impl From<SessionError> for Failure {
     fn from(error: SessionError) -> Self {
         match error {
-            SessionError::PeerFailed | SessionError::Gone => Failure::Runtime(error.to_string()),
+            SessionError::PeerFailed(_) | SessionError::Gone => Failure::Runtime(error.to_string()),
             _ => Failure::Usage(error.to_string()),
+        }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        let text = error.to_string();
+        match error {
+            BenchError::Bind(error) => error.into(),
+            BenchError::Connect { source, .. } => match source.into() {
+                Failure::Usage(_) => Failure::Usage(text),
+                _ => Failure::Runtime(text),
+            },
+            BenchError::Spec { .. }
+            | BenchError::Transport(_)
+            | BenchError::Run(RunError::Plan { .. }) => Failure::Usage(text),
+            _ => Failure::Runtime(text),
         }
     }
 }
@@ -87,6 +107,6 @@ mod tests {
     fn wrong_addresses_are_the_users_and_lost_peers_are_not() {
         let wrong = courser::Nexus::bind("udp://127.0.0.1").expect_err("no port");
         assert!(matches!(Failure::from(wrong), Failure::Usage(_)));
-        assert!(matches!(Failure::from(SessionError::PeerFailed), Failure::Runtime(_)));
+        assert!(matches!(Failure::from(SessionError::Gone), Failure::Runtime(_)));
     }
 }

@@ -6,8 +6,6 @@ use anstyle::{AnsiColor, Style};
 
 /// Headings.
 pub(crate) const BOLD: Style = Style::new().bold();
-/// What is less important.
-pub(crate) const DIM: Style = Style::new().dimmed();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 

@@ -58,7 +58,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut served = Served::default();
     for thread in threads {
         let ended = thread.join();
-        let one = ended.map_err(|_| Failure::Runtime("an endpoint's thread panicked".to_owned()))??;
+        let one =
+            ended.map_err(|_| Failure::Runtime("an endpoint's thread panicked".to_owned()))??;
         served.requests += one.requests;
         served.drops += one.drops;
     }
@@ -82,8 +83,7 @@ fn start(
             }
         };
         service::register(&mut rpc);
-        let started =
-            Started { waker: rpc.waker(), port: rpc.port(), warnings: rpc.warnings() };
+        let started = Started { waker: rpc.waker(), port: rpc.port(), warnings: rpc.warnings() };
         let _ = tell.send(Ok(started));
         rpc.run().map_err(|error| Failure::Runtime(error.to_string()))?;
         Ok(Served { requests: rpc.stats().requests, drops: rpc.stats().drops_total() })
@@ -109,12 +109,16 @@ fn announce(
 ) -> std::io::Result<()> {
     let port = nexus.port();
     let local = nexus.local_uri();
-    let bound = args.bind.parse().map_or_else(|_| local.clone(), |u: Uri| Uri { port, ..u }.to_string());
+    let bound =
+        args.bind.parse().map_or_else(|_| local.clone(), |u: Uri| Uri { port, ..u }.to_string());
     let endpoints = match started.len() {
         1 => "1 endpoint".to_owned(),
         n => format!("{n} endpoints"),
     };
-    writeln!(out, "{BOLD}courser {VERSION}{BOLD:#} serves on {bound} ({endpoints}); Ctrl-C ends it\n")?;
+    writeln!(
+        out,
+        "{BOLD}courser {VERSION}{BOLD:#} serves on {bound} ({endpoints}); Ctrl-C ends it\n"
+    )?;
     writeln!(out, "  on this machine   courser ping {local}")?;
     match host_for_others(&args.bind) {
         Some(host) => {
@@ -123,7 +127,10 @@ fn announce(
             writeln!(out, "  measure           courser bench rate --connect udp://{there}")?;
         }
         None => {
-            writeln!(out, "  elsewhere         cannot reach it: bind udp://0.0.0.0:{port} for that")?;
+            writeln!(
+                out,
+                "  elsewhere         cannot reach it: bind udp://0.0.0.0:{port} for that"
+            )?;
         }
     }
     let udp = ports(started.iter().map(|one| one.port));

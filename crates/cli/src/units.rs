@@ -34,7 +34,10 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 pub(crate) fn message_size(text: &str) -> Result<usize, String> {
     let size = bytes(text)?;
     if size > MAX_MESSAGE {
-        return Err(format!("a message has at most {}; choose a smaller size", show_bytes(MAX_MESSAGE)));
+        return Err(format!(
+            "a message has at most {}; choose a smaller size",
+            show_bytes(MAX_MESSAGE)
+        ));
     }
     Ok(size as usize)
 }

@@ -1,0 +1,318 @@
+//! `courser ping`: calls a server again and again, one call at a time.
+
+use std::cell::RefCell;
+use std::io::Write;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use courser::{CallError, Context, Done, MsgBuf, Nexus, Rpc, SessionId, SessionState, Uri};
+use hdrhistogram::Histogram;
+use serde_json::{Value, json};
+
+use crate::args::PingArgs;
+use crate::bench::service::ECHO;
+use crate::fail::Failure;
+use crate::harness::affinity;
+use crate::harness::clock::Clock;
+use crate::harness::environment::Environment;
+use crate::interrupt::Interrupt;
+use crate::json;
+use crate::out::{self, BOLD, Out};
+use crate::units::{show_bytes, show_ns};
+
+/// Round trips above an hour are shown as an hour.
+const MAX_NS: u64 = 3_600_000_000_000;
+
+/// Why a call counts as lost although an answer came.
+const WRONG: &str = "the answer differs from the request: the server is of another kind";
+
+/// What came of the call that is waited for.
+type Answer = Result<Duration, String>;
+
+/// Shared with the continuations.
+struct Shared {
+    /// Every request carries it, every answer must.
+    pattern: Vec<u8>,
+    /// The call that is waited for, and what came of it.
+    waiting_for: u64,
+    answer: Option<Answer>,
+    /// Answers that came after their timeout.
+    late: u64,
+    /// The buffer of the last request.
+    spare: Option<MsgBuf>,
+}
+
+/// What the summary needs; of fixed size however many calls there are.
+struct Tally {
+    sent: u64,
+    answered: u64,
+    round_trips: Histogram<u64>,
+}
+
+struct Pinger {
+    rpc: Rpc,
+    session: SessionId,
+    shared: Rc<RefCell<Shared>>,
+    tally: Tally,
+}
+
+/// Calls until the count is reached or a signal comes.
+///
+/// # Errors
+/// The server cannot be reached, or no call at all was answered.
+pub(crate) fn run(args: &PingArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let clock = Clock::new();
+    let mut pinger = Pinger::connect(args)?;
+    let interrupt = Interrupt::tell(vec![pinger.rpc.waker()])?;
+    let mut out = out::stdout();
+    let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);
+    let lines = !args.quiet && !to_stdout;
+    let lost_peer = pinger.calls(args, &interrupt, lines.then_some(&mut out))?;
+    if !to_stdout {
+        pinger.summary(args, &mut out)?;
+    }
+    if let Some(target) = &args.json {
+        json::write(target, &pinger.report(args, &clock))?;
+    }
+    match (lost_peer, pinger.tally.answered, pinger.tally.sent) {
+        (Some(why), ..) => Err(Failure::Runtime(why)),
+        (None, 0, 1..) => Err(Failure::Runtime(format!(
+            "no call was answered; do firewalls let UDP to and from {} through?",
+            args.uri
+        ))),
+        _ => Ok(()),
+    }
+}
+
+impl Pinger {
+    fn connect(args: &PingArgs) -> Result<Self, Failure> {
+        let uri: Uri = args.uri.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
+        let mut rpc = Nexus::bind(&bind_for(&uri))?.endpoint()?;
+        rpc.warnings().iter().for_each(|warning| out::warn(warning));
+        let session = rpc.connect(&args.uri)?;
+        rpc.wait_connected(session)?;
+        let shared = Shared {
+            pattern: (0..args.size).map(|at| (at % 251) as u8).collect(),
+            waiting_for: 0,
+            answer: None,
+            late: 0,
+            spare: None,
+        };
+        let round_trips = Histogram::new_with_bounds(1, MAX_NS, 3)
+            .map_err(|error| Failure::Runtime(error.to_string()))?;
+        let tally = Tally { sent: 0, answered: 0, round_trips };
+        Ok(Self { rpc, session, shared: Rc::new(RefCell::new(shared)), tally })
+    }
+
+    /// Makes the calls; returns why the server is gone, if it is.
+    fn calls(
+        &mut self,
+        args: &PingArgs,
+        interrupt: &Interrupt,
+        mut out: Option<&mut Out>,
+    ) -> Result<Option<String>, Failure> {
+        let mut due = Instant::now();
+        while args.count == 0 || self.tally.sent < args.count {
+            self.run_until(due, interrupt)?;
+            if interrupt.is_set() {
+                break;
+            }
+            let number = self.tally.sent;
+            due = Instant::now() + args.interval;
+            self.send(number)?;
+            let answer = self.wait(Instant::now() + args.timeout, interrupt)?;
+            let text = match answer {
+                Some(Ok(time)) => {
+                    let ns = u64::try_from(time.as_nanos()).unwrap_or(MAX_NS).clamp(1, MAX_NS);
+                    self.tally.answered += 1;
+                    self.tally.round_trips.saturating_record(ns);
+                    format!("time={}", show_ns(ns as f64))
+                }
+                Some(Err(why)) => format!("lost: {why}"),
+                // Interrupted while it waited: not a call that anybody gave its time.
+                None if interrupt.is_set() => break,
+                None => format!("no answer within {}", show_ns(args.timeout.as_nanos() as f64)),
+            };
+            self.tally.sent += 1;
+            if let Some(out) = &mut out {
+                writeln!(out, "{} from {}: seq={number} {text}", size(args), args.uri)?;
+            }
+            if self.rpc.session_state(self.session) == SessionState::Gone {
+                let why = self.rpc.session_error(self.session);
+                let why = why.map_or_else(String::new, |e| e.to_string());
+                return Ok(Some(format!("{} is gone: {why}", args.uri)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn send(&mut self, number: u64) -> Result<(), Failure> {
+        let refused = |why: String| Failure::Runtime(format!("the call was not accepted: {why}"));
+        let request = {
+            let mut shared = self.shared.borrow_mut();
+            shared.waiting_for = number;
+            shared.answer = None;
+            let mut request = match shared.spare.take() {
+                Some(spare) => spare,
+                None => self.rpc.alloc(shared.pattern.len()).map_err(|e| refused(e.to_string()))?,
+            };
+            request.copy_from_slice(&shared.pattern);
+            request
+        };
+        let (shared, started) = (self.shared.clone(), Instant::now());
+        let done = move |cx: &mut Context<'_>, done: Done<'_>| {
+            ended(&mut shared.borrow_mut(), number, started, done);
+            cx.stop();
+        };
+        let call = self.rpc.call(self.session, ECHO, request, done);
+        call.map_err(|error| refused(error.reason.to_string()))
+    }
+
+    /// What came of the call until `end`.
+    fn wait(&mut self, end: Instant, interrupt: &Interrupt) -> Result<Option<Answer>, Failure> {
+        loop {
+            let answer = self.shared.borrow_mut().answer.take();
+            let left = end.saturating_duration_since(Instant::now());
+            if answer.is_some() || left.is_zero() || interrupt.is_set() {
+                return Ok(answer);
+            }
+            self.rpc.run_for(left).map_err(|error| Failure::Runtime(error.to_string()))?;
+        }
+    }
+
+    /// Looks after the session until `end`. Late answers and signals end a run of the event loop.
+    fn run_until(&mut self, end: Instant, interrupt: &Interrupt) -> Result<(), Failure> {
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() || interrupt.is_set() {
+                return Ok(());
+            }
+            self.rpc.run_for(left).map_err(|error| Failure::Runtime(error.to_string()))?;
+        }
+    }
+
+    fn summary(&self, args: &PingArgs, out: &mut Out) -> Result<(), Failure> {
+        let Tally { sent, answered, .. } = self.tally;
+        if !args.quiet {
+            writeln!(out)?;
+        }
+        let late = match self.shared.borrow().late {
+            0 => String::new(),
+            late => format!(", {late} answered too late"),
+        };
+        let calls = if sent == 1 { "call" } else { "calls" };
+        writeln!(
+            out,
+            "{BOLD}{}{BOLD:#}: {sent} {calls} of {}, {answered} answered, {:.3$} % lost{late}",
+            args.uri,
+            size(args),
+            self.loss() * 100.0,
+            usize::from(answered != sent),
+        )?;
+        if answered > 0 {
+            let times = &self.tally.round_trips;
+            let shown = |ns: u64| show_ns(ns as f64);
+            writeln!(
+                out,
+                "round trip: min {}, p50 {}, p99 {}, max {}",
+                shown(times.min()),
+                shown(times.value_at_quantile(0.5)),
+                shown(times.value_at_quantile(0.99)),
+                shown(times.max()),
+            )?;
+        }
+        Ok(out.flush()?)
+    }
+
+    fn loss(&self) -> f64 {
+        let Tally { sent, answered, .. } = self.tally;
+        if sent == 0 { 0.0 } else { (sent - answered) as f64 / sent as f64 }
+    }
+
+    /// The result in the shape of the benchmarks' reports. Nothing is pinned and nothing probed:
+    /// there is one result, untagged.
+    fn report(&self, args: &PingArgs, clock: &Clock) -> Value {
+        let environment = affinity::choose().ok().map(|cores| {
+            let mut here = json!(Environment::collect(clock, &cores));
+            if let Some(here) = here.as_object_mut() {
+                here.retain(|key, _| key != "client_cpu" && key != "server_cpu");
+            }
+            here
+        });
+        let Tally { sent, answered, round_trips: times } = &self.tally;
+        let at = |ns: u64| (*answered > 0).then_some(ns);
+        json!({
+            "bench": "ping",
+            "transport": args.uri.split_once("://").map_or("udp", |(scheme, _)| scheme),
+            "config": {
+                "uri": args.uri,
+                "count": args.count,
+                "interval_ns": args.interval.as_nanos() as u64,
+                "size": args.size,
+                "timeout_ns": args.timeout.as_nanos() as u64,
+            },
+            "results": [{
+                "placement": "untagged",
+                "windows": 1,
+                "sent": sent,
+                "answered": answered,
+                "late": self.shared.borrow().late,
+                "loss": self.loss(),
+                "latency_min_ns": at(times.min()),
+                "latency_p50_ns": at(times.value_at_quantile(0.5)),
+                "latency_p99_ns": at(times.value_at_quantile(0.99)),
+                "latency_max_ns": at(times.max()),
+            }],
+            "environment": environment,
+        })
+    }
+}
+
+/// A call has ended.
+fn ended(shared: &mut Shared, number: u64, started: Instant, done: Done<'_>) {
+    let time = started.elapsed();
+    let answer = match done.result {
+        Ok(response) if *response == *shared.pattern => Ok(time),
+        Ok(_) => Err(WRONG.to_owned()),
+        Err(error) => Err(CallError::to_string(&error)),
+    };
+    shared.spare = Some(done.request);
+    if number == shared.waiting_for {
+        shared.answer = Some(answer);
+    } else {
+        shared.late += u64::from(answer.is_ok());
+    }
+}
+
+fn size(args: &PingArgs) -> String {
+    show_bytes(args.size as u64)
+}
+
+/// An address of this side in the family that the server's has.
+fn bind_for(server: &Uri) -> String {
+    let any = match server.host.parse::<IpAddr>() {
+        Ok(IpAddr::V4(_)) => "0.0.0.0",
+        // A name may have addresses of both families; the IPv6 wildcard takes both.
+        _ => "[::]",
+    };
+    format!("{}://{any}:0", server.scheme)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_side_is_of_the_servers_family() {
+        for (server, bind) in [
+            ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
+            ("udp://[::1]:5", "udp://[::]:0"),
+            ("udp://db1:5/2", "udp://[::]:0"),
+        ] {
+            let server: Uri = server.parse().expect("an address");
+            assert_eq!(bind_for(&server), bind);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! `courser quickstart`: the first look. Three benchmarks, one table, what to try next.
+
+use std::io::Write;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Map, Value, json};
+
+use crate::args::{QuickstartArgs, VERSION};
+use crate::bench::{BenchSpec, Kind};
+use crate::fail::Failure;
+use crate::harness::environment::Environment;
+use crate::harness::report::{PlacementResult, Report};
+use crate::harness::window::Plan;
+use crate::json;
+use crate::measure;
+use crate::out::{self, BOLD, Out};
+use crate::units::{show_ns, show_per_second};
+
+/// In the order of the table.
+const KINDS: [Kind; 3] = [Kind::Latency, Kind::Rate, Kind::Bandwidth];
+
+/// More pairs than a run of a few seconds can have: the time decides.
+const ALL_PAIRS: u32 = 100_000;
+
+/// Measures and tells.
+///
+/// # Errors
+/// A benchmark failed, or the JSON could not be written.
+pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let only_json = measure::only_json(args.json.as_deref());
+    let mut out = out::stdout();
+    if !only_json {
+        let seconds = if args.quick { 6 } else { 20 };
+        writeln!(out, "{BOLD}courser {VERSION}{BOLD:#}")?;
+        writeln!(
+            out,
+            "Measuring calls between two processes over loopback UDP, about {seconds} s.\n"
+        )?;
+        out.flush()?;
+    }
+    let warnings = measure::machine_warnings();
+    let reports = measure_all(args.quick)?;
+    if !only_json {
+        tell(&mut out, args, &reports, &warnings)?;
+    }
+    match &args.json {
+        Some(target) => json::write(target, &combined(&reports)),
+        None => Ok(()),
+    }
+}
+
+fn measure_all(quick: bool) -> Result<Vec<Report>, Failure> {
+    let bar = measure::bar()?;
+    let share = 1.0 / KINDS.len() as f64;
+    let mut reports = Vec::new();
+    for (number, kind) in KINDS.into_iter().enumerate() {
+        let spec = BenchSpec::new(kind, plan(quick));
+        reports.push(measure::with_progress(&spec, &bar, (number as f64 * share, share))?);
+    }
+    bar.finish_and_clear();
+    Ok(reports)
+}
+
+fn plan(quick: bool) -> Plan {
+    let (window_ms, max_time_ms) = if quick { (10, 1_000) } else { (20, 5_500) };
+    Plan {
+        window: Duration::from_millis(window_ms),
+        pairs: ALL_PAIRS,
+        max_time: Duration::from_millis(max_time_ms),
+        warmup: 2,
+    }
+}
+
+fn tell(
+    out: &mut Out,
+    args: &QuickstartArgs,
+    reports: &[Report],
+    warnings: &[String],
+) -> Result<(), Failure> {
+    writeln!(out, "{}\n", table(reports))?;
+    for line in placements(reports) {
+        writeln!(out, "{line}")?;
+    }
+    if let Some(report) = reports.first() {
+        writeln!(out, "{}", machine(&report.environment))?;
+    }
+    let cores = reports.first().and_then(|r| r.config.get("cores_warning")).and_then(Value::as_str);
+    let warnings: Vec<&str> = warnings.iter().map(String::as_str).chain(cores).collect();
+    if !warnings.is_empty() {
+        writeln!(out, "\n{BOLD}Warnings{BOLD:#}")?;
+        warnings.iter().try_for_each(|warning| writeln!(out, "  {warning}"))?;
+    }
+    writeln!(out, "\n{BOLD}Try next{BOLD:#}")?;
+    writeln!(
+        out,
+        "  courser serve             between machines: start it there, it prints the rest"
+    )?;
+    writeln!(
+        out,
+        "  courser bench rate        one number, with intervals, from 200 pairs of windows"
+    )?;
+    if args.json.is_none() {
+        writeln!(out, "  courser quickstart --json quickstart.json    everything, for programs")?;
+    }
+    Ok(out.flush()?)
+}
+
+/// One row for each benchmark and placement.
+fn table(reports: &[Report]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.set_header(["what", "placement", "Courser", "raw UDP", "ratio"]);
+    for report in reports {
+        for result in &report.results {
+            table.add_row(row(&report.bench, result));
+        }
+    }
+    for column in table.column_iter_mut().skip(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+fn row(bench: &str, result: &PlacementResult) -> [String; 5] {
+    let none = || "-".to_owned();
+    let ratio = result.ratio.map(|r| r.ratio);
+    let share = |ratio: f64| format!("{:.0} %", ratio * 100.0);
+    let (what, courser, raw, ratio) = match bench {
+        "latency" => (
+            "32 B round trip, median",
+            result.latency_p50.map(|q| show_ns(q.latency_p50_ns)),
+            result.raw_p50.map(|q| show_ns(q.raw_p50_ns)),
+            ratio.map(|ratio| format!("{ratio:.2} x")),
+        ),
+        "rate" => (
+            "32 B calls, 64 in flight",
+            result.rate.map(|q| show_per_second(q.rate_rps, "/s")),
+            result.raw_rate.map(|q| show_per_second(q.raw_rate_pps, "/s")),
+            ratio.map(share),
+        ),
+        _ => (
+            "8 MiB requests",
+            result.goodput.map(|q| show_per_second(q.goodput_bps, "bit/s")),
+            result.raw_goodput.map(|q| show_per_second(q.raw_goodput_bps, "bit/s")),
+            ratio.map(share),
+        ),
+    };
+    [
+        what.to_owned(),
+        result.placement.clone(),
+        courser.unwrap_or_else(none),
+        raw.unwrap_or_else(none),
+        ratio.unwrap_or_else(none),
+    ]
+}
+
+/// What the words in the second column mean.
+fn placements(reports: &[Report]) -> Vec<&'static str> {
+    let has = |name| reports.iter().flat_map(|r| &r.results).any(|r| r.placement == name);
+    let mut lines = Vec::new();
+    if has("near") || has("far") {
+        lines.push(
+            "near: the two cores shared a cache while it was measured; far: they did not. A virtual \
+             machine\nmoves between the two by itself, so compare near with near and far with far.",
+        );
+    }
+    if has("untagged") {
+        lines.push("untagged: where the two cores were could not be told; a hint, not a claim.");
+    }
+    lines
+}
+
+fn machine(here: &Environment) -> String {
+    let cpu = here.cpu_model.as_deref().unwrap_or("unknown processor");
+    let kind = if here.hypervisor == Some(true) { ", virtual" } else { "" };
+    format!("Measured on {cpu}{kind}, {} cores, Linux {}.", here.cpus_usable, here.kernel)
+}
+
+/// The three reports as one, in the shape of one: each result says its benchmark.
+fn combined(reports: &[Report]) -> Value {
+    let mut config = Map::new();
+    let mut results = Vec::new();
+    for report in reports {
+        config.insert(report.bench.clone(), Value::Object(report.config.clone()));
+        for result in &report.results {
+            let mut entry = json!({ "bench": report.bench });
+            if let (Some(entry), Value::Object(keys)) = (entry.as_object_mut(), json!(result)) {
+                entry.extend(keys);
+            }
+            results.push(entry);
+        }
+    }
+    json!({
+        "bench": "quickstart",
+        "transport": reports.first().map_or("udp", |report| &report.transport),
+        "config": config,
+        "results": results,
+        "environment": reports.last().map(|report| &report.environment),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::report::tests::full_report;
+
+    fn reports() -> Vec<Report> {
+        let named = |kind: Kind| Report { bench: kind.name().to_owned(), ..full_report() };
+        KINDS.map(named).into()
+    }
+
+    #[test]
+    fn every_benchmark_and_placement_has_a_row() {
+        let text = table(&reports()).to_string();
+        for what in ["32 B round trip", "32 B calls", "8 MiB requests"] {
+            let rows: Vec<_> = text.lines().filter(|line| line.contains(what)).collect();
+            assert_eq!(rows.len(), 2, "{text}");
+            assert!(rows[0].contains("near") && rows[1].contains("far"), "{text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn words_are_explained_when_they_occur() {
+        let mut reports = reports();
+        assert_eq!(placements(&reports).len(), 1);
+        for result in reports.iter_mut().flat_map(|r| &mut r.results) {
+            result.placement = "untagged".to_owned();
+        }
+        let lines = placements(&reports);
+        assert!(lines.len() == 1 && lines[0].starts_with("untagged"));
+        assert!(placements(&[]).is_empty());
+    }
+
+    #[test]
+    fn the_json_is_one_report_whose_results_say_their_benchmark() {
+        let json = combined(&reports());
+        let keys: Vec<_> = json.as_object().expect("an object").keys().cloned().collect();
+        let mut expected = ["bench", "config", "environment", "results", "transport"];
+        expected.sort_unstable();
+        let mut keys: Vec<_> = keys.iter().map(String::as_str).collect();
+        keys.sort_unstable();
+        assert_eq!(keys, expected);
+        let results = json["results"].as_array().expect("a list");
+        let per_bench = full_report().results.len();
+        assert_eq!(results.len(), 3 * per_bench);
+        for (at, result) in results.iter().enumerate() {
+            assert_eq!(result["bench"], KINDS[at / per_bench].name());
+            assert!(result["placement"].is_string() && result["windows"].is_u64());
+        }
+    }
+}
