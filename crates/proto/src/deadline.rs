@@ -182,8 +182,7 @@ impl<C> Endpoint<C> {
         s.credits += credits;
         self.stats.rollbacks += 1;
         self.extend_deadline(session, slot_no, now_ns);
-        self.wake_slot(session, slot_no);
-        self.wake_stalled(session);
+        self.wake_in_turn(session, slot_no);
     }
 
     /// Puts a slot's deadline one timeout ahead, and sees that a scan happens by then.
@@ -209,19 +208,29 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Queues the slots that waited for credits, when there are some again.
+    /// Queues the slots that waited for credits, when there are some again; the one behind
+    /// `after` first, and so in turn.
     #[inline]
-    pub(crate) fn wake_stalled(&mut self, session: u32) {
+    pub(crate) fn wake_stalled(&mut self, session: u32, after: u8) {
         let Some(Session::Client(s)) = self.sessions.get(session as usize) else { return };
         if s.stalled == 0 || s.credits == 0 {
             return;
         }
-        let mut stalled = s.stalled;
+        let first = (u32::from(after) + 1) % 32;
+        let mut stalled = s.stalled.rotate_right(first);
         while stalled != 0 {
-            let slot_no = stalled.trailing_zeros() as u8;
+            let slot_no = (stalled.trailing_zeros() + first) % 32;
             stalled &= stalled - 1;
-            self.wake_slot(session, slot_no);
+            self.wake_slot(session, slot_no as u8);
         }
+    }
+
+    /// A slot got credits back: the slots that waited for some come first, then the slot itself.
+    /// Else a large message would keep all credits of its session to itself until its end (E31).
+    #[inline]
+    pub(crate) fn wake_in_turn(&mut self, session: u32, slot_no: u8) {
+        self.wake_stalled(session, slot_no);
+        self.wake_slot(session, slot_no);
     }
 
     /// Ends all calls of a client session with an error that says what is known of each, and the

@@ -350,7 +350,7 @@ impl<C> Endpoint<C> {
         if more {
             self.start_queued(index);
         }
-        self.wake_stalled(index);
+        self.wake_stalled(index, slot_no);
         let completion = Completion { cont, session, request, result };
         if completion.request.is_shared() {
             self.park(completion);

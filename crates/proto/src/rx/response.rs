@@ -70,8 +70,7 @@ impl<C> Endpoint<C> {
         }
         slot.retries = 0;
         self.extend_deadline(session, slot_no, now_ns);
-        self.wake_slot(session, slot_no);
-        self.wake_stalled(session);
+        self.wake_in_turn(session, slot_no);
         Ok(None)
     }
 

@@ -145,6 +145,22 @@ fn a_client_without_memory_says_so_and_the_server_need_not_keep_it() {
 }
 
 #[test]
+fn a_server_need_not_keep_a_response_that_is_too_large_for_its_client() {
+    // An honest server does not send one; it is told all the same that it can forget it.
+    let mut w = World::pair(Config { max_msg_size: 5_000, ..config() });
+    let (s, f) = w.connect_forge(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    w.call(0, s, 0, 100);
+    w.step();
+    w.inject(1, 0, &f.response(0, 6_000, 0, &[0; DPP]));
+    let error = CallError::ResponseTooLarge { response_bytes: 6_000, limit: 5_000 };
+    assert_eq!(w.finish(0, 1)[0].result, Err(error));
+    w.tracing = true;
+    w.settle();
+    assert_eq!(w.story(), ["0: ACK 0"]);
+}
+
+#[test]
 fn an_exhausted_arena_is_no_busy_loop_and_passes() {
     let arena = small_arena(2 << 20);
     let mut w = World::pair(config());

@@ -151,6 +151,10 @@ fn timers_of_an_ended_session_do_not_touch_its_successor() {
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Defer(120_000, vec![]));
     w.call(0, s, 99, 10);
+    let t = w.now_ns + 60_000;
+    w.run_until(t);
+    let entries = format!("{:?}", w.ep(0)).matches("Timed {").count();
+    assert_eq!(entries, 1, "timer entries of sessions that are gone");
     w.finish(0, 1);
     assert!(w.ep(0).stats().rollbacks <= 2);
     w.settle();

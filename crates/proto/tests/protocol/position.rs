@@ -142,6 +142,38 @@ fn a_flood_of_requests_for_response_is_answered_once() {
     let flood = f.frame(1, &[[rfr; 40], [far; 40]].concat());
     w.inject(0, 1, &flood);
     assert_eq!(w.ep(1).stats().tx_packets - before, 32);
+    // Neither does it help to ask for the next and the next.
+    let runs = [1, 33, 65].map(|first| Packet::Rfr { session, req_num: 0, first, count: 32 });
+    let before = w.ep(1).stats().tx_packets;
+    let flood = f.frame(1, &runs);
+    w.inject(0, 1, &flood);
+    assert_eq!(w.ep(1).stats().tx_packets - before, 32);
+    // Nor to send the request again and again.
+    let again =
+        Packet::Request { session, req_num: 0, req_type: 5, msg_size: 4, index: 0, data: b"abcd" };
+    let before = w.ep(1).stats().tx_packets;
+    let flood = f.frame(1, &[again; 40]);
+    w.inject(0, 1, &flood);
+    assert_eq!(w.ep(1).stats().tx_packets - before, 1);
+}
+
+#[test]
+fn a_credit_return_that_is_due_does_not_swallow_that_of_the_next_request() {
+    // A late copy of request 0 and the first packet of request 8 come in one burst.
+    let (mut w, _, mut f) = world();
+    w.link.loss = 1_000_000;
+    let two = 2 * DPP as u32;
+    w.inject(0, 1, &f.request(0, two, 0, &part(0)));
+    w.inject(0, 1, &f.request(0, two, 1, &part(1)));
+    let (session, data) = (f.accept.session, part(0));
+    let first = |req_num, msg_size| {
+        let req_type = 5;
+        Packet::Request { session, req_num, req_type, msg_size, index: 0, data: &data }
+    };
+    let burst = f.frame(1, &[first(0, two), first(8, SIZE)]);
+    w.tracing = true;
+    w.inject(0, 1, &burst);
+    assert_eq!(w.story(), ["1: CR 8+1"]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Slow handlers, request numbers that wrap, responses that do not stay.
 
-use courser_proto::SessionId;
+use courser_proto::{Config, SessionId};
 
 use crate::support::{Action, DPP, World, config, pattern};
 
@@ -55,6 +55,45 @@ fn a_fast_neighbour_does_not_wait_for_a_slow_handler() {
     }
     let order: Vec<u64> = w.finish(0, 5).iter().map(|d| d.id).collect();
     assert_eq!(order, [1, 2, 3, 4, 0]);
+}
+
+#[test]
+fn credits_go_round_among_the_slots() {
+    // E31: large messages share the credits of their session, and small ones do not wait for
+    // the end of them.
+    let mut w = World::pair(Config { credits: 2, ..config() });
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![]));
+    let start = w.now_ns;
+    for (id, packets) in [(0, 200), (1, 200), (2, 200)] {
+        w.call(0, s, id, packets * DPP);
+    }
+    w.call(0, s, 3, 10);
+    w.call(0, s, 4, 10);
+    let first: Vec<u64> = w.finish(0, 2).iter().map(|d| d.id).collect();
+    assert_eq!(first, [3, 4]);
+    w.finish(0, 1);
+    let one = w.now_ns - start;
+    w.finish(0, 2);
+    assert!(w.now_ns - start < one + one / 10, "three equal messages end together");
+    assert_eq!(w.ep(0).stats().rollbacks, 0);
+}
+
+#[test]
+fn waiting_for_credits_is_not_loss() {
+    // The only credit is with a slow request, time and again; the large one has nothing in
+    // flight then, and nothing to give up.
+    let mut w = World::pair(Config { credits: 1, ..config() });
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|id, _| match id {
+        0 => Action::Defer(5_000_000, vec![]),
+        _ => Action::Reply(vec![]),
+    });
+    w.call(0, s, 0, 10);
+    w.call(0, s, 1, 30 * DPP);
+    w.finish(0, 2);
+    let stats = w.ep(0).stats();
+    assert!(stats.rollbacks <= stats.retransmitted, "{stats:?}");
 }
 
 #[test]
