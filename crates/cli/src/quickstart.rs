@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
 use crate::args::{QuickstartArgs, VERSION};
@@ -79,10 +79,14 @@ fn tell(
     reports: &[Report],
     warnings: &[String],
 ) -> Result<(), Failure> {
-    writeln!(out, "{}\n", table(reports))?;
+    writeln!(out, "{}\n", table(reports).trim_fmt())?;
     for line in placements(reports) {
         writeln!(out, "{line}")?;
     }
+    writeln!(
+        out,
+        "ratio: Courser to raw within a pair of neighbouring windows, median over pairs."
+    )?;
     if let Some(report) = reports.first() {
         writeln!(out, "{}", machine(&report.environment))?;
     }
@@ -110,7 +114,15 @@ fn tell(
 /// One row for each benchmark and placement.
 fn table(reports: &[Report]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::NOTHING);
+    for line in [
+        TableComponent::HeaderLines,
+        TableComponent::LeftHeaderIntersection,
+        TableComponent::MiddleHeaderIntersections,
+        TableComponent::RightHeaderIntersection,
+    ] {
+        table.set_style(line, '─');
+    }
     table.set_header(["what", "placement", "Courser", "raw UDP", "ratio"]);
     for report in reports {
         for result in &report.results {
@@ -162,8 +174,7 @@ fn placements(reports: &[Report]) -> Vec<&'static str> {
     let mut lines = Vec::new();
     if has("near") || has("far") {
         lines.push(
-            "near: the two cores shared a cache while it was measured; far: they did not. A virtual \
-             machine\nmoves between the two by itself, so compare near with near and far with far.",
+            "near, far: the two cores shared a cache or did not; a virtual machine moves by itself.",
         );
     }
     if has("untagged") {

@@ -7,31 +7,31 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Above what a loaded machine of two cores needs.
-pub const LIMIT: Duration = Duration::from_secs(30);
+pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// The program with arguments, separated by blanks.
-pub fn courser(line: &str) -> Command {
+pub(crate) fn courser(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_courser"));
     command.args(line.split_whitespace()).stdin(Stdio::null()).env_remove("NO_COLOR");
     command
 }
 
 /// Runs to the end.
-pub fn run(line: &str) -> Output {
+pub(crate) fn run(line: &str) -> Output {
     let child = courser(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     child.and_then(Child::wait_with_output).expect("runs")
 }
 
-pub fn stdout(output: &Output) -> String {
+pub(crate) fn stdout(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("UTF-8")
 }
 
-pub fn stderr(output: &Output) -> String {
+pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("UTF-8")
 }
 
 /// The line of standard error that says why the program ended; the only one of its kind.
-pub fn error_line(output: &Output) -> String {
+pub(crate) fn error_line(output: &Output) -> String {
     let text = stderr(output);
     let errors: Vec<_> = text.lines().filter(|line| line.starts_with("error: ")).collect();
     assert_eq!(errors.len(), 1, "{text}");
@@ -39,7 +39,7 @@ pub fn error_line(output: &Output) -> String {
 }
 
 /// Asserts status 2 and the one line that explains it.
-pub fn refused(line: &str, hint: &str) {
+pub(crate) fn refused(line: &str, hint: &str) {
     let output = run(line);
     assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
     assert_eq!(stdout(&output), "", "{line}");
@@ -48,13 +48,13 @@ pub fn refused(line: &str, hint: &str) {
 }
 
 /// Sends a signal by its name.
-pub fn signal(process: u32, name: &str) {
+pub(crate) fn signal(process: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();
     assert!(status.expect("kill runs").success());
 }
 
 /// Polls until `done`, at most [`LIMIT`].
-pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;
     while !done() {
         assert!(Instant::now() < end, "{what}: not within {LIMIT:?}");
@@ -63,29 +63,29 @@ pub fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 }
 
 /// The children of a process.
-pub fn children(process: u32) -> Vec<u32> {
+pub(crate) fn children(process: u32) -> Vec<u32> {
     let list = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children"));
     list.unwrap_or_default().split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
 }
 
 /// True while there is such a process and it has not ended.
-pub fn lives(process: u32) -> bool {
+pub(crate) fn lives(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let state = stat.rsplit_once(')').and_then(|(_, rest)| rest.trim_start().chars().next());
     !matches!(state, None | Some('Z' | 'X'))
 }
 
 /// A `courser serve` on a free port of the loopback, ended when dropped.
-pub struct Server {
-    pub child: Child,
-    pub out: BufReader<ChildStdout>,
+pub(crate) struct Server {
+    pub(crate) child: Child,
+    pub(crate) out: BufReader<ChildStdout>,
     /// What it printed up to the ports.
-    pub said: String,
-    pub uri: String,
+    pub(crate) said: String,
+    pub(crate) uri: String,
 }
 
 impl Server {
-    pub fn start(line: &str) -> Self {
+    pub(crate) fn start(line: &str) -> Self {
         let mut command = courser(line);
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("starts");
@@ -99,7 +99,7 @@ impl Server {
         Self { child, out, said, uri }
     }
 
-    pub fn local() -> Self {
+    pub(crate) fn local() -> Self {
         Self::start("serve --bind udp://127.0.0.1:0")
     }
 }
