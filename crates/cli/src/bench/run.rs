@@ -28,7 +28,7 @@ pub(super) const RATE_TRAIN: usize = 32;
 const RPC_HEADER: usize = 16;
 
 /// Trains in flight that are tried for the raw rate and the raw bandwidth.
-const RATE_WINDOWS: [usize; 4] = [1, 2, 3, 4];
+const RATE_WINDOWS: [usize; 6] = [1, 2, 3, 4, 6, 8];
 const BANDWIDTH_WINDOWS: [usize; 4] = [2, 4, 8, 16];
 
 type Config = Map<String, Value>;
@@ -260,8 +260,8 @@ mod tests {
         let cores = affinity::choose().expect("cores");
         let mut spec = BenchSpec::new(Kind::Rate, Plan::quick());
         let map = described(&spec, &cores);
-        assert_eq!((&map["size"], &map["sessions"]), (&json!(32), &json!(8)));
-        assert_eq!((&map["in_flight"], &map["batch"]), (&json!(64), &json!(1)));
+        assert_eq!((&map["size"], &map["sessions"]), (&json!(32), &json!(16)));
+        assert_eq!((&map["in_flight"], &map["batch"]), (&json!(128), &json!(1)));
         assert_eq!(map["window_ms"], json!(10.0));
         spec.connect = Some("udp://db1:1".to_owned());
         assert_eq!(described(&spec, &cores)["server"], json!("udp://db1:1"));

@@ -91,7 +91,8 @@ impl BenchSpec {
     pub(crate) fn new(kind: Kind, plan: Plan) -> Self {
         let (size, sessions, in_flight) = match kind {
             Kind::Latency => (32, 1, 1),
-            Kind::Rate => (32, 8, 64),
+            // As many packets in flight as the raw echo takes to be at its best: four trains.
+            Kind::Rate => (32, 16, 128),
             Kind::Bandwidth => (8 << 20, 1, 1),
         };
         Self {
