@@ -10,7 +10,7 @@ use crate::slot::{ServerPhase, Stored};
 use crate::wire::{Packet, data_len};
 
 impl<C> Endpoint<C> {
-    /// Sends the packets of a response that are due: [`crate::slot::ServerSlot::send`].
+    /// Sends the packets of a response that are due.
     #[inline]
     pub(crate) fn tx_response(
         &mut self,
