@@ -93,6 +93,21 @@ pub enum SessionError {
     /// The peer failed, or its control connection broke.
     #[error("the peer failed: {0}")]
     PeerFailed(#[from] LostReason),
+    /// The server's endpoint was closed.
+    #[error("the server has closed its endpoint")]
+    EndpointGone,
+    /// The control connection lives, but the datapath answers nothing.
+    #[error(
+        "nothing comes back from {datapath} although its control connection lives: check that \
+         firewalls pass UDP to this port, and that the path carries packets of {packet} data bytes \
+         (Config::max_frame lowers them)"
+    )]
+    DatapathSilent {
+        /// The server's datapath address.
+        datapath: String,
+        /// Data bytes per packet.
+        packet: u16,
+    },
     /// There is no such session.
     #[error("no such session: it was closed, or its peer failed")]
     Gone,

@@ -68,6 +68,10 @@ impl<T: Transport> Rpc<T> {
         if received < DRAINED || now_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
             self.core.proto.on_deadline(now_ns);
             self.last_scan_ns = now_ns;
+            while let Some(silent) = self.core.proto.poll_failed() {
+                self.on_silent(silent);
+                worked = true;
+            }
         }
         while let Some(timer) = self.core.due_timer(now_ns) {
             timer(&mut Context { core: &mut self.core, request: None });

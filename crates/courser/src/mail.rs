@@ -29,10 +29,18 @@ struct Dialing {
     control: Option<(u64, IpAddr, IpAddr)>,
 }
 
-/// Sessions of this endpoint as a client, and who serves them.
+/// A session that stands: who serves it, and where.
+struct Link {
+    session: SessionId,
+    control: u64,
+    to: EndpointRef,
+    datapath: Addr,
+}
+
+/// Sessions of this endpoint as a client, by their number.
 pub(crate) struct Links {
     dialing: Vec<Dialing>,
-    connected: BTreeMap<u32, (u64, EndpointRef)>,
+    connected: BTreeMap<u32, Link>,
     next_ticket: u64,
     timeout: Duration,
 }
@@ -100,13 +108,28 @@ impl<T: Transport> Rpc<T> {
     pub fn close(&mut self, session: SessionId) {
         self.links.dialing.retain(|d| d.session != session);
         let Some((remote, path)) = self.core.proto.close(session) else { return };
-        if let Some((control, to)) = self.links.connected.remove(&session.index()) {
-            let msg = ControlMsg::Disconnect { from: self.me(), to, session: remote };
-            self.control.send(Command::Send { control, msg });
+        if let Some(link) = self.links.connected.remove(&session.index()) {
+            self.disconnect(link.control, link.to, remote);
         }
         if let Some(path) = path {
             self.transport.path_close(path);
         }
+    }
+
+    /// Tells a server that its side of a session is not needed any more.
+    fn disconnect(&self, control: u64, to: EndpointRef, session: u32) {
+        let msg = ControlMsg::Disconnect { from: self.me(), to, session };
+        self.control.send(Command::Send { control, msg });
+    }
+
+    /// A session's datapath answers nothing although its control connection lives (F13).
+    #[cold]
+    pub(crate) fn on_silent(&mut self, session: SessionId) {
+        let link = self.links.connected.get(&session.index());
+        let datapath = link.map_or_else(String::new, |l| l.datapath.to_string());
+        let packet = self.session_stats(session).map_or(0, |s| s.data_per_packet);
+        self.close(session);
+        self.core.remember_failure(session, SessionError::DatapathSilent { datapath, packet });
     }
 
     fn me(&self) -> EndpointRef {
@@ -184,7 +207,8 @@ impl<T: Transport> Rpc<T> {
                 }
             }
             ControlMsg::EndpointGone { from } => {
-                self.lose(|rpc, paths| rpc.core.proto.endpoint_lost(from.id, paths));
+                let why = SessionError::EndpointGone;
+                self.lose(&why, |rpc, paths| rpc.core.proto.endpoint_lost(from.id, paths));
             }
         }
     }
@@ -227,26 +251,30 @@ impl<T: Transport> Rpc<T> {
     fn on_accept(&mut self, control: u64, from: EndpointRef, accept: &ConnectAccept) {
         let Some(at) = self.dialing(control, accept.client_session) else {
             // Closed or timed out meanwhile: the server must not keep its side.
-            let msg = ControlMsg::Disconnect { from: self.me(), to: from, session: accept.session };
-            self.control.send(Command::Send { control, msg });
+            self.disconnect(control, from, accept.session);
             return;
         };
         let Some((_, remote, local)) = self.links.dialing[at].control else { return };
         let server = Addr { port: accept.port, ..addr(remote, 0) };
         let path = match self.transport.path_open(server, Some(addr(local, 0))) {
             Ok(path) => path,
-            Err(e) => return self.dial_failed(at, SessionError::Path(e.to_string())),
+            Err(e) => {
+                self.disconnect(control, from, accept.session);
+                return self.dial_failed(at, SessionError::Path(e.to_string()));
+            }
         };
         match self.core.proto.established(accept, server, path.id) {
             Ok(e) => {
                 let d = self.links.dialing.swap_remove(at);
-                self.links.connected.insert(d.session.index(), (control, from));
+                let link = Link { session: d.session, control, to: from, datapath: server };
+                self.links.connected.insert(d.session.index(), link);
                 if e.path_unused {
                     self.transport.path_close(path.id);
                 }
             }
             Err(e) => {
                 self.transport.path_close(path.id);
+                self.disconnect(control, from, accept.session);
                 self.dial_failed(at, e.into());
             }
         }
@@ -258,18 +286,25 @@ impl<T: Transport> Rpc<T> {
         {
             self.dial_failed(at, reason.clone().into());
         }
-        self.lose(|rpc, paths| rpc.core.proto.peer_lost(control, paths));
+        let why = reason.clone().into();
+        self.lose(&why, |rpc, paths| rpc.core.proto.peer_lost(control, paths));
     }
 
-    /// Fails sessions, and forgets what belonged to those that are gone.
-    fn lose(&mut self, fail: impl FnOnce(&mut Self, &mut Vec<PathId>)) {
+    /// Fails sessions, forgets what belonged to those that are gone, and remembers why.
+    fn lose(&mut self, why: &SessionError, fail: impl FnOnce(&mut Self, &mut Vec<PathId>)) {
         let mut paths = Vec::new();
         fail(self, &mut paths);
         for path in paths {
             self.transport.path_close(path);
         }
-        let proto = &self.core.proto;
-        self.links.connected.retain(|&index, _| proto.is_session(index));
+        let links = std::mem::take(&mut self.links.connected);
+        for (index, link) in links {
+            if self.session_state(link.session) == SessionState::Gone {
+                self.core.remember_failure(link.session, why.clone());
+            } else {
+                self.links.connected.insert(index, link);
+            }
+        }
     }
 
     /// Gives up connects that take too long.
