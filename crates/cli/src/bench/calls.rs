@@ -99,7 +99,7 @@ impl Loop {
                 }
             }
             Ok(_) => self.fail(CallsError::Answer { sent: done.request.len() }),
-            Err(error) => self.fail(error.clone().into()),
+            Err(error) => self.fail((*error).into()),
         }
         let request = done.request;
         if self.running.get() && self.batch == 1 {

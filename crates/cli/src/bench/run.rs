@@ -70,11 +70,12 @@ fn between(
     config: &mut Config,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Outcome, BenchError> {
-    let line = Line::create()?;
-    let mut child = Child::start(spec, &line, cores)?;
+    // Our side first: what is wrong with the settings is said once and plainly.
     let nexus = Nexus::bind_with("udp://127.0.0.1:0", spec.config())?;
     let rpc = nexus.endpoint()?;
     let socket = peer::bind_raw(spec.frame)?;
+    let line = Line::create()?;
+    let mut child = Child::start(spec, &line, cores)?;
     let _pinned = Pinned::to(cores.client)?;
     let other = Other { line: Some(line.clone()), yields: !cores.distinct() };
     let prober = cores.distinct().then(|| Prober::new(line, clock.clone()));

@@ -223,13 +223,15 @@ mod tests {
     #[test]
     fn defaults_are_within_limits() {
         for kind in KINDS {
-            BenchSpec::new(kind, Plan::quick()).check().expect(kind.name());
+            let checked = BenchSpec::new(kind, Plan::quick()).check();
+            assert!(checked.is_ok(), "{}: {checked:?}", kind.name());
         }
     }
 
     #[test]
     fn each_limit_is_checked() {
-        let bad: [(&str, fn(&mut BenchSpec)); 9] = [
+        type Spoil = fn(&mut BenchSpec);
+        let bad: [(&str, Spoil); 9] = [
             ("size", |s| s.size = 0),
             ("size", |s| s.size = MAX_SIZE + 1),
             ("sessions", |s| s.sessions = 0),
