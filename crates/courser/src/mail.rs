@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use courser_buf::{Addr, PathId};
 use courser_net::Transport;
 use courser_proto::{
-    ConnectAccept, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef, RefuseReason, SessionId,
-    SessionState,
+    ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef,
+    RefuseReason, SessionId, SessionState,
 };
 
 use crate::control::{Command, DialError, Dialed, LostReason, Mail, random_u64};
@@ -221,7 +221,7 @@ impl<T: Transport> Rpc<T> {
         request: &ConnectRequest,
     ) -> Result<ConnectAccept, RefuseReason> {
         let client = Addr { port: request.port, ..addr(remote, 0) };
-        let path = if self.core.proto.knows_endpoint(request.endpoint_id) {
+        let path = if self.core.proto.knows_peer(request.endpoint_id, client) {
             None
         } else {
             let opened = self.transport.path_open(client, Some(addr(local, 0)));
@@ -275,7 +275,10 @@ impl<T: Transport> Rpc<T> {
             Err(e) => {
                 self.transport.path_close(path.id);
                 self.disconnect(control, from, accept.session);
-                self.dial_failed(at, e.into());
+                // An answer to an earlier connect of that number says nothing of this one.
+                if e != ConnectError::Closed {
+                    self.dial_failed(at, e.into());
+                }
             }
         }
     }
