@@ -119,6 +119,9 @@ impl Pinger {
             if interrupt.is_set() {
                 break;
             }
+            if let Some(why) = self.gone(args) {
+                return Ok(Some(why));
+            }
             let number = self.tally.sent;
             due = Instant::now() + args.interval;
             self.send(number)?;
@@ -139,13 +142,20 @@ impl Pinger {
             if let Some(out) = &mut out {
                 writeln!(out, "{} from {}: seq={number} {text}", size(args), args.uri)?;
             }
-            if self.rpc.session_state(self.session) == SessionState::Gone {
-                let why = self.rpc.session_error(self.session);
-                let why = why.map_or_else(String::new, |e| e.to_string());
-                return Ok(Some(format!("{} is gone: {why}", args.uri)));
+            if let Some(why) = self.gone(args) {
+                return Ok(Some(why));
             }
         }
         Ok(None)
+    }
+
+    /// Why there is no session any more; it may go during a call and between calls.
+    fn gone(&self, args: &PingArgs) -> Option<String> {
+        if self.rpc.session_state(self.session) != SessionState::Gone {
+            return None;
+        }
+        let why = self.rpc.session_error(self.session).map_or_else(String::new, |e| e.to_string());
+        Some(format!("{} is gone: {why}", args.uri))
     }
 
     fn send(&mut self, number: u64) -> Result<(), Failure> {

@@ -79,7 +79,11 @@ fn tell(
     reports: &[Report],
     warnings: &[String],
 ) -> Result<(), Failure> {
-    writeln!(out, "{}\n", table(reports).trim_fmt())?;
+    for line in table(reports).lines() {
+        // The table pads its last column.
+        writeln!(out, "{}", line.trim_end())?;
+    }
+    writeln!(out)?;
     for line in placements(reports) {
         writeln!(out, "{line}")?;
     }
