@@ -336,9 +336,10 @@ struct Inlet {
 impl Inlet {
     /// Whether the control thread is there to take it.
     fn send(&self, e: Event) -> bool {
-        // A wake-up can only fail for want of memory; the thread then sees the event at its next
-        // one.
-        self.events.send(e).is_ok() && self.waker.wake().is_ok()
+        let sent = self.events.send(e).is_ok();
+        // A wake-up can fail only when one is pending already.
+        let _ = self.waker.wake();
+        sent
     }
 }
 

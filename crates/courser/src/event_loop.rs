@@ -82,7 +82,7 @@ impl<T: Transport> Rpc<T> {
             worked = true;
         }
         if self.links.is_dialing() {
-            self.check_dialing();
+            worked |= self.check_dialing();
         }
         worked
     }
@@ -181,8 +181,12 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         let now_ns = self.core.now_ns();
-        if now_ns - self.last_busy_ns < self.spin_ns {
-            std::hint::spin_loop();
+        if now_ns - self.last_busy_ns < self.spin.ns {
+            if self.spin.yields {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
             return Ok(());
         }
         self.sleep(now_ns, end_ns)
@@ -197,7 +201,6 @@ impl<T: Transport> Rpc<T> {
             return Ok(());
         }
         self.transport.wait(self.mailbox.wake_fd(), timeout_ns)?;
-        self.mailbox.clear_wake();
         Ok(())
     }
 
@@ -212,7 +215,8 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// A descriptor for foreign event loops (epoll, mio, tokio's `AsyncFd`): it polls readable
-    /// when [`Rpc::poll`] has a packet or a wake-up to look at. Besides, `poll` must run at
+    /// when [`Rpc::poll`] has a packet or a wake-up to look at. Before each sleep `poll` must have
+    /// returned false: a burst may hold more than one pass takes. Besides, `poll` must run at
     /// [`Rpc::next_deadline_ns`].
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.poller.as_ref().map(AsFd::as_fd)

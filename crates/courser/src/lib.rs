@@ -36,6 +36,7 @@ mod mail;
 mod message;
 mod nexus;
 mod rpc;
+mod spin;
 mod uri;
 
 pub use config::Config;

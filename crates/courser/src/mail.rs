@@ -140,7 +140,6 @@ impl<T: Transport> Rpc<T> {
     #[cold]
     pub(crate) fn on_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
-        self.mailbox.clear_wake();
         self.mailbox.take(&mut mail);
         for letter in mail.drain(..) {
             match letter {
@@ -310,16 +309,19 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Gives up connects that take too long.
+    /// Gives up connects that take too long; whether there were any.
     #[cold]
-    pub(crate) fn check_dialing(&mut self) {
+    pub(crate) fn check_dialing(&mut self) -> bool {
+        let mut any = false;
         let now = Instant::now();
         while let Some(at) = self.links.dialing.iter().position(|d| d.deadline <= now) {
             let d = &self.links.dialing[at];
             let after_ms = self.links.timeout.as_millis() as u64;
             let error = SessionError::Timeout { server: d.server.clone(), after_ms };
             self.dial_failed(at, error);
+            any = true;
         }
+        any
     }
 }
 

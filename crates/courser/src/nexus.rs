@@ -17,6 +17,7 @@ use crate::error::BindError;
 use crate::event_loop::poller;
 use crate::mail::Links;
 use crate::rpc::{Handlers, Rpc};
+use crate::spin::Spin;
 use crate::uri::Uri;
 
 /// A process's presence: it listens for control connections on its address and makes endpoints,
@@ -137,7 +138,7 @@ impl Nexus {
             links: Links::new(self.config.connect_timeout),
             index,
             accepts: false,
-            spin_ns: self.config.spin_ns(),
+            spin: Spin::on_this_machine(self.config.spin),
             last_busy_ns: 0,
             last_scan_ns: 0,
             poller,

@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::error::{Refused, SessionError};
 use crate::mail::Links;
 use crate::message::{Done, Reply, ReplyHandle, Request};
+use crate::spin::Spin;
 
 type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
 type CompletionFn = Box<dyn FnMut(&mut Context<'_>, u64, Done<'_>)>;
@@ -44,7 +45,7 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) links: Links,
     pub(crate) index: u16,
     pub(crate) accepts: bool,
-    pub(crate) spin_ns: u64,
+    pub(crate) spin: Spin,
     pub(crate) last_busy_ns: u64,
     pub(crate) last_scan_ns: u64,
     pub(crate) poller: Option<OwnedFd>,

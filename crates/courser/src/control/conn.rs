@@ -89,6 +89,8 @@ pub(super) struct Conn {
     pub(super) used: BTreeSet<u16>,
     /// Queued to be flushed at the end of the pass.
     pub(super) dirty: bool,
+    /// Queued to be read in the next pass.
+    pub(super) ready: bool,
     decoder: ControlDecoder,
     /// A message that came together with the greeting.
     held: Option<ControlMsg>,
@@ -114,6 +116,7 @@ impl Conn {
             deadline,
             used: BTreeSet::new(),
             dirty: false,
+            ready: false,
             decoder: ControlDecoder::default(),
             held: None,
             out: CONTROL_PREAMBLE.to_vec(),

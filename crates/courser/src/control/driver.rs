@@ -59,7 +59,8 @@ pub(super) enum Timer {
 /// The control thread.
 ///
 /// Invariants: a connection that is not open has its timer; a dial that is not over has its
-/// timer; `inbound` counts the connections without a dial.
+/// timer; `inbound` counts the connections without a dial; `ready` and `dirty` name a living
+/// connection once at most, as its flags say.
 pub(super) struct Driver {
     pub(super) parts: Parts,
     pub(super) conns: HashMap<u64, Conn>,
@@ -78,6 +79,8 @@ pub(super) struct Driver {
     ready: Vec<u64>,
     /// Whether more connections may wait to be accepted.
     accept_ready: bool,
+    /// Descriptors have run out: nothing is accepted until [`Timer::Accept`].
+    accept_paused: bool,
     /// Connections with something to write.
     dirty: Vec<u64>,
     next_number: u64,
@@ -100,6 +103,7 @@ impl Driver {
             timers: BTreeSet::new(),
             ready: Vec::new(),
             accept_ready: false,
+            accept_paused: false,
             dirty: Vec::new(),
             next_number: FIRST_NUMBER,
             stopping: false,
@@ -120,7 +124,7 @@ impl Driver {
             }
             for e in &events {
                 match e.token() {
-                    LISTENER => self.accept_ready = true,
+                    LISTENER => self.accept_ready = !self.accept_paused,
                     WAKER => {}
                     Token(n) => self.on_ready(n as u64, e.is_writable() || e.is_error()),
                 }
@@ -148,7 +152,7 @@ impl Driver {
         self.next_number - 1
     }
 
-    /// Takes no more than has arrived by now, so that a busy endpoint cannot hold the thread.
+    /// Does what endpoints ask, within a limit, so that a busy one cannot hold the thread.
     fn take_commands(&mut self) {
         for _ in 0..EVENTS {
             match self.parts.queue.try_recv() {
@@ -167,7 +171,10 @@ impl Driver {
             self.accept();
         }
         for n in std::mem::take(&mut self.ready) {
-            self.read(n);
+            if let Some(conn) = self.conns.get_mut(&n) {
+                conn.ready = false;
+                self.read(n);
+            }
         }
     }
 
@@ -179,7 +186,10 @@ impl Driver {
             }
             self.timers.pop_first();
             match timer {
-                Timer::Accept => self.accept_ready = true,
+                Timer::Accept => {
+                    self.accept_paused = false;
+                    self.accept_ready = true;
+                }
                 Timer::Dial(dial) => self.dial_timed_out(dial),
                 Timer::Conn(n) => {
                     self.close(n, LostReason::NoGreeting(self.parts.limits.greeting));
@@ -198,6 +208,7 @@ impl Driver {
                     // Trying again at once would fail again, for ever.
                     count(&self.parts.counters.exhausted);
                     tracing::warn!("cannot accept control connections: {e}");
+                    self.accept_paused = true;
                     self.timers.insert((Instant::now() + ACCEPT_PAUSE, Timer::Accept));
                     return;
                 }
@@ -263,12 +274,19 @@ impl Driver {
             }
             let Some(conn) = self.conns.get_mut(&n) else { return };
             match conn.fill() {
-                Ok(true) => {}
+                // What an endpoint asked before the peer wrote this comes before it: who has been
+                // registered and then told of is found.
+                Ok(true) => self.take_commands(),
                 Ok(false) => return,
                 Err(reason) => return self.close(n, reason),
             }
         }
-        self.ready.push(n);
+        if let Some(conn) = self.conns.get_mut(&n)
+            && !conn.ready
+        {
+            conn.ready = true;
+            self.ready.push(n);
+        }
     }
 
     /// The greeting has arrived.
@@ -315,6 +333,11 @@ impl Driver {
     /// Ends a connection and tells everybody whom it concerns.
     pub(super) fn close(&mut self, n: u64, reason: LostReason) {
         let Some(mut conn) = self.conns.remove(&n) else { return };
+        if conn.phase != Phase::Connecting {
+            // A last message says why: a greeting to a peer of another version, an
+            // endpoint's leave. Nobody waits for one that does not read it.
+            let _ = conn.flush();
+        }
         // Dropping the stream closes it; that it leaves the poll is the kernel's work too, and a
         // failure here would be no reason to keep it.
         let _ = self.parts.poll.registry().deregister(&mut conn.stream);

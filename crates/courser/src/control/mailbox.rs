@@ -15,8 +15,9 @@ pub(super) const MAIL_MAX: usize = 65_536;
 
 /// One endpoint's mailbox: filled by the control thread, emptied by the endpoint's thread.
 ///
-/// To sleep, an endpoint polls [`Mailbox::wake_fd`]; when it is readable, first
-/// [`Mailbox::clear_wake`], then [`Mailbox::take`]: mail posted in between wakes again.
+/// Invariant, whenever the lock is free: the descriptor is readable just when `flag` is set. A
+/// foreign event loop sleeps on the descriptor and looks at the flag, so that one without the
+/// other would be a lost wake-up or a busy loop.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     shared: Arc<Shared>,
@@ -51,11 +52,13 @@ impl Mailbox {
         self.shared.flag.load(Ordering::Acquire)
     }
 
-    /// Moves all mail to the end of `out`, oldest first.
+    /// Moves all mail to the end of `out`, oldest first, and takes the wake-up back.
     pub(crate) fn take(&self, out: &mut Vec<Mail>) {
         let mut mail = self.lock();
         out.append(&mut mail);
         self.shared.flag.store(false, Ordering::Release);
+        // Fails only when there was no wake-up.
+        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
     }
 
     /// Adds mail and wakes the endpoint. False when the mailbox is full: then nothing is added.
@@ -64,39 +67,31 @@ impl Mailbox {
     /// dials of this endpoint, and a lost connection by the connections whose mail it has had.
     /// Without those two an endpoint would wait for ever.
     pub(crate) fn post(&self, mail: Mail) -> bool {
-        {
-            let mut list = self.lock();
-            if list.len() >= MAIL_MAX && matches!(mail, Mail::Msg { .. }) {
-                return false;
-            }
-            list.push(mail);
-            self.shared.flag.store(true, Ordering::Release);
+        let mut list = self.lock();
+        if list.len() >= MAIL_MAX && matches!(mail, Mail::Msg { .. }) {
+            return false;
         }
-        self.wake();
+        list.push(mail);
+        self.raise(&list);
         true
     }
 
-    /// Wakes the endpoint's thread, from any thread.
-    pub(crate) fn wake(&self) {
-        // Fails only when the counter is at its end, and then the thread is being woken already.
-        let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
-    }
-
-    /// Wakes the endpoint's thread as if there were mail: its event loop takes the wake-up back.
+    /// Wakes the endpoint's thread, from any thread, as if there were mail.
     pub(crate) fn nudge(&self) {
-        self.shared.flag.store(true, Ordering::Release);
-        self.wake();
+        self.raise(&self.lock());
     }
 
-    /// Readable after [`Mailbox::wake`], until [`Mailbox::clear_wake`].
+    /// Sets the flag and makes the descriptor readable; under the lock, as the guard shows.
+    fn raise(&self, _locked: &[Mail]) {
+        if !self.shared.flag.swap(true, Ordering::AcqRel) {
+            // Cannot fail: the counter was 0.
+            let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Readable while [`Mailbox::has_mail`].
     pub(crate) fn wake_fd(&self) -> RawFd {
         self.shared.wake.as_fd().as_raw_fd()
-    }
-
-    /// Takes the wake-up back, after a sleep.
-    pub(crate) fn clear_wake(&self) {
-        // Fails only when there was none.
-        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
     }
 }
 

@@ -1,1 +1,286 @@
+//! Control planes on loopback, among themselves and with hand-made peers.
+//!
+//! Deadlines are seconds: they end a test that hangs, and measure nothing.
 
+mod hostile;
+mod support;
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use courser_proto::{ControlError, ControlMsg, RefuseReason};
+
+use super::mailbox::MAIL_MAX;
+use super::*;
+use support::*;
+
+#[test]
+fn a_session_s_life_travels_both_ways() {
+    let server = Node::start("[::]:0", Limits::default());
+    let client = Node::start("127.0.0.1:0", Limits::default());
+    let s = server.register(3, true);
+    let c = client.register(7, false);
+
+    let dialed = client.dial(&c, "127.0.0.1", server.port).unwrap();
+    assert_eq!(dialed.remote, server.at_loopback());
+    let ask = connect(c.me(), Some(3), 11);
+    client.send(dialed.control, ask.clone());
+    let (back, remote, local, msg) = s.msg();
+    assert_eq!(msg, ask);
+    // IPv4 in IPv6's clothes would not reach the client's datapath.
+    assert_eq!((remote, local), (dialed.local.ip(), dialed.remote.ip()));
+
+    let yes = accept(c.me(), s.me(), 5);
+    server.send(back, yes.clone());
+    let (over, remote, _, msg) = c.msg();
+    assert_eq!((over, remote, msg), (dialed.control, dialed.remote.ip(), yes));
+
+    let end = ControlMsg::Disconnect { from: c.me(), to: s.me(), session: 5 };
+    client.send(dialed.control, end.clone());
+    assert_eq!(s.msg().3, end);
+
+    client.control.send(Command::Unregister { index: 7 });
+    assert_eq!(s.msg().3, ControlMsg::EndpointGone { from: c.me() });
+    assert_eq!(server.control.stats(), ControlStats::default());
+}
+
+#[test]
+fn a_nexus_dials_itself() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let a = node.register(0, true);
+    let b = node.register(1, false);
+    let dialed = node.dial(&b, "127.0.0.1", node.port).unwrap();
+    node.send(dialed.control, connect(b.me(), None, 1));
+    let (back, _, _, msg) = a.msg();
+    assert_eq!(msg, connect(b.me(), None, 1));
+    assert_ne!(back, dialed.control, "the two ends are two connections");
+    node.send(back, accept(b.me(), a.me(), 9));
+    assert_eq!(b.msg().3, accept(b.me(), a.me(), 9));
+}
+
+#[test]
+fn endpoints_share_one_connection_per_nexus() {
+    let server = Node::start("127.0.0.1:0", Limits::default());
+    let client = Node::start("127.0.0.1:0", Limits::default());
+    let a = client.register(0, false);
+    let b = client.register(1, false);
+    // Both while it is being made and when it is there.
+    client.ask(&a, 1, "127.0.0.1", server.port);
+    client.ask(&b, 2, "127.0.0.1", server.port);
+    let first = a.dialed(1).unwrap();
+    assert_eq!(b.dialed(2).unwrap(), first);
+    assert_eq!(client.dial(&a, "127.0.0.1", server.port).unwrap(), first);
+
+    // Whoever shared it hears of its end; the next dial makes another, with another number.
+    let addr = server.at_loopback();
+    drop(server);
+    for e in [&a, &b] {
+        let (control, reason) = e.lost();
+        assert_eq!(control, first.control);
+        assert!(matches!(reason, LostReason::Closed | LostReason::Io(_)), "{reason}");
+    }
+    let _server = Node::start(&addr.to_string(), Limits::default());
+    let second = client.dial(&a, "127.0.0.1", addr.port()).unwrap();
+    assert_ne!(second.control, first.control);
+}
+
+#[test]
+fn two_hundred_dials_to_as_many_addresses() {
+    let server = Node::start("0.0.0.0:0", Limits::default());
+    let s = server.register(0, true);
+    let client = Node::start("127.0.0.1:0", Limits::default());
+    let c = client.register(0, false);
+    for i in 0..200 {
+        client.ask(&c, i, &format!("127.0.1.{i}"), server.port);
+    }
+    let mut numbers = std::collections::BTreeSet::new();
+    for _ in 0..200 {
+        let Mail::Dialed { ticket, result } = c.next() else { panic!("not an answer") };
+        let dialed = result.unwrap();
+        assert_eq!(dialed.remote.ip().to_string(), format!("127.0.1.{ticket}"));
+        numbers.insert(dialed.control);
+        client.send(dialed.control, connect(c.me(), None, ticket as u32));
+    }
+    assert_eq!(numbers.len(), 200);
+    let mut sessions: Vec<u32> = (0..200).map(|_| asked_session(&s.msg().3)).collect();
+    sessions.sort_unstable();
+    assert!(sessions.into_iter().eq(0..200));
+}
+
+#[test]
+fn clients_are_spread_over_the_endpoints_that_accept() {
+    let server = Node::start("127.0.0.1:0", Limits::default());
+    let ends = [server.register(2, true), server.register(4, false), server.register(6, true)];
+    let mut peer = Peer::connect(server.port);
+    peer.greet();
+    for i in 0..4 {
+        peer.send(&connect(STRANGER, None, i));
+    }
+    let sessions = |e: &End| [asked_session(&e.msg().3), asked_session(&e.msg().3)];
+    assert_eq!((sessions(&ends[0]), sessions(&ends[2])), ([0, 2], [1, 3]));
+
+    for index in [2, 6] {
+        server.control.send(Command::SetAccepts { index, accepts: false });
+    }
+    for (i, to) in [None, Some(2), Some(4), Some(999)].into_iter().enumerate() {
+        peer.send(&connect(STRANGER, to, i as u32));
+        let (session, reason) = (i as u32, RefuseReason::NoEndpoint);
+        assert_eq!(peer.recv(), Some(ControlMsg::Refuse { to: STRANGER, session, reason }));
+    }
+    assert_eq!(server.control.stats().refused, 4);
+    assert!(!ends[1].mailbox.has_mail());
+}
+
+#[test]
+fn an_answer_to_a_vanished_client_undoes_the_session() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let old = node.register(0, false);
+    let new = node.register(0, false);
+    assert_ne!(old.id, new.id);
+    let mut peer = Peer::connect(node.port);
+    peer.greet();
+    peer.send(&accept(old.me(), STRANGER, 77));
+    let undo = ControlMsg::Disconnect { from: old.me(), to: STRANGER, session: 77 };
+    assert_eq!(peer.recv(), Some(undo));
+    peer.send(&ControlMsg::Disconnect { from: STRANGER, to: old.me(), session: 1 });
+    // The successor gets its own mail only; order shows that nothing came before.
+    let own = ControlMsg::Disconnect { from: STRANGER, to: new.me(), session: 2 };
+    peer.send(&own);
+    assert_eq!(new.msg().3, own);
+    assert_eq!(node.control.stats().misdirected, 2);
+    assert!(!old.mailbox.has_mail());
+}
+
+#[test]
+fn failed_dials_say_what_to_do() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, false);
+
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let error = node.dial(&e, "127.0.0.1", closed).unwrap_err();
+    assert!(matches!(error, DialError::Connect { .. }), "{error:?}");
+    let text = format!("nothing listens on 127.0.0.1:{closed}; is `courser serve` running there?");
+    assert_eq!(error.to_string(), text);
+
+    // An empty label: no resolver needs the network to know that there is no such name.
+    let error = node.dial(&e, "no..such..host", 1).unwrap_err();
+    assert!(matches!(error, DialError::Resolve { .. }), "{error:?}");
+    assert!(error.to_string().contains("no..such..host"), "{error}");
+
+    // A failure leaves nothing behind: the same target can be dialed again.
+    let again = node.dial(&e, "127.0.0.1", closed).unwrap_err();
+    assert_eq!(again.to_string(), text);
+}
+
+#[test]
+fn a_name_and_a_bracketed_address_are_resolved() {
+    let server = Node::start("[::]:0", Limits::default());
+    let client = Node::start("127.0.0.1:0", Limits::default());
+    let e = client.register(0, false);
+    let named = client.dial(&e, "localhost", server.port).unwrap();
+    assert_eq!(client.dial(&e, "LOCALHOST", server.port).unwrap(), named);
+    match client.dial(&e, "[::1]", server.port) {
+        Ok(dialed) => assert!(dialed.remote.is_ipv6()),
+        // A host without IPv6 understands the address all the same.
+        Err(error) => assert!(matches!(error, DialError::Connect { .. }), "{error:?}"),
+    }
+}
+
+#[test]
+fn a_dial_beyond_the_limit_is_refused_here() {
+    let server = Node::start("0.0.0.0:0", Limits::default());
+    let client = Node::start("127.0.0.1:0", Limits { outbound: 1, ..Limits::default() });
+    let e = client.register(0, false);
+    client.dial(&e, "127.0.0.1", server.port).unwrap();
+    let error = client.dial(&e, "127.0.0.2", server.port).unwrap_err();
+    assert!(matches!(error, DialError::TooManyConnections { limit: 1 }), "{error:?}");
+    client.dial(&e, "127.0.0.1", server.port).unwrap();
+}
+
+#[test]
+fn stopping_answers_dials_and_ends_connections() {
+    let server = Node::start("127.0.0.1:0", Limits::default());
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = Node::start("127.0.0.1:0", Limits::default());
+    let e = client.register(0, false);
+    let dialed = client.dial(&e, "127.0.0.1", server.port).unwrap();
+    client.ask(&e, 50, "127.0.0.1", silent.local_addr().unwrap().port());
+    assert!(client.control.send(Command::Stop));
+    assert!(matches!(e.dialed(50), Err(DialError::Stopped)));
+    let (control, reason) = e.lost();
+    assert_eq!(control, dialed.control);
+    assert!(matches!(reason, LostReason::Stopped));
+    eventually("the queue is closed", || !client.control.send(Command::Unregister { index: 0 }));
+}
+
+#[test]
+fn a_full_mailbox_refuses_clients_and_ends_what_it_cannot_take() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, true);
+    let mut peer = Peer::connect(node.port);
+    peer.greet();
+    peer.send(&connect(STRANGER, Some(0), 1));
+    let (control, remote, local, msg) = e.msg();
+    for _ in 0..MAIL_MAX {
+        assert!(e.mailbox.post(Mail::Msg { control, remote, local, msg: msg.clone() }));
+    }
+    assert!(!e.mailbox.post(Mail::Msg { control, remote, local, msg }), "one too many");
+
+    peer.send(&connect(STRANGER, Some(0), 2));
+    let reason = RefuseReason::NoEndpoint;
+    assert_eq!(peer.recv(), Some(ControlMsg::Refuse { to: STRANGER, session: 2, reason }));
+    peer.send(&ControlMsg::Disconnect { from: STRANGER, to: e.me(), session: 1 });
+    assert_eq!(peer.recv(), None, "closed");
+    let mut mail = Vec::new();
+    eventually("the loss arrives in a full mailbox", || {
+        e.mailbox.take(&mut mail);
+        mail.len() > MAIL_MAX
+    });
+    assert_eq!(mail.len(), MAIL_MAX + 1);
+    let lost = mail.pop();
+    assert!(matches!(lost, Some(Mail::Lost { reason: LostReason::NotRunning { .. }, .. })));
+}
+
+#[test]
+fn a_mailbox_keeps_order_and_wakes() {
+    let mailbox = Mailbox::new().unwrap();
+    let readable = |timeout| poll_readable(mailbox.wake_fd(), timeout);
+    assert!(!mailbox.has_mail() && !readable(Duration::ZERO));
+    for control in 0..3 {
+        assert!(mailbox.post(Mail::Lost { control, reason: LostReason::Closed }));
+    }
+    assert!(mailbox.has_mail() && readable(Duration::ZERO));
+    let mut out = Vec::new();
+    mailbox.take(&mut out);
+    let number = |m: &Mail| match m {
+        Mail::Lost { control, .. } => *control,
+        other => panic!("{other:?}"),
+    };
+    assert!(out.iter().map(number).eq(0..3));
+    assert!(!mailbox.has_mail() && !readable(Duration::ZERO), "one never stays without the other");
+
+    let other = mailbox.clone();
+    let thread = std::thread::spawn(move || other.nudge());
+    assert!(readable(PATIENCE), "a user's wake-up from another thread");
+    thread.join().unwrap();
+    assert!(mailbox.has_mail());
+    mailbox.take(&mut out);
+    assert!(out.len() == 3 && !mailbox.has_mail() && !readable(Duration::ZERO));
+}
+
+#[test]
+fn random_numbers_differ() {
+    let drawn: std::collections::BTreeSet<u64> = (0..64).map(|_| random_u64()).collect();
+    assert_eq!(drawn.len(), 64);
+}
+
+#[test]
+fn errors_are_cheap_to_clone_and_keep_their_cause() {
+    let error =
+        DialError::Handshake { addr: ([127, 0, 0, 1], 1).into(), cause: ControlError::NotCourser };
+    assert_eq!(error.clone().to_string(), error.to_string());
+    let cause = Arc::new(io::Error::from(io::ErrorKind::UnexpectedEof));
+    let closed = DialError::Connect { addr: ([127, 0, 0, 1], 1).into(), cause };
+    assert!(closed.to_string().contains("before it greeted"), "{closed}");
+}

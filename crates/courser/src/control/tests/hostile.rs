@@ -1,0 +1,223 @@
+//! Peers that are old, foreign, silent, slow, too many or too loud.
+
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlError, ControlMsg};
+
+use super::support::*;
+use crate::control::{DialError, Limits, LostReason};
+
+/// A listener that hands one connection to `f`.
+fn listener(f: impl FnOnce(Peer) + Send + 'static) -> (u16, std::thread::JoinHandle<()>) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let thread = std::thread::spawn(move || f(Peer::new(listener.accept().unwrap().0)));
+    (port, thread)
+}
+
+/// A greeting of other versions.
+fn greeting(oldest: u16, newest: u16) -> [u8; 8] {
+    let ([a, b], [c, d]) = (oldest.to_le_bytes(), newest.to_le_bytes());
+    [b'C', b'R', b'S', b'R', a, b, c, d]
+}
+
+#[test]
+fn another_version_is_named_on_both_sides() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, false);
+    let (port, thread) = listener(|mut peer| {
+        peer.stream.write_all(&greeting(2, 3)).unwrap();
+        let mut hello = [0; 8];
+        assert_eq!(peer.read(&mut hello), 8);
+        assert_eq!(hello, CONTROL_PREAMBLE);
+        assert_eq!(peer.read(&mut hello), 0, "closed");
+    });
+    let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
+    let cause = ControlError::Version { theirs_oldest: 2, theirs_newest: 3, ours: 1 };
+    assert!(matches!(error, DialError::Handshake { cause: c, .. } if c == cause), "{error:?}");
+    assert!(error.to_string().contains("upgrade the older one"), "{error}");
+    thread.join().unwrap();
+
+    // The other way round the client gets what it needs to say the same.
+    let mut peer = Peer::connect(node.port);
+    peer.stream.write_all(&greeting(2, 3)).unwrap();
+    let mut hello = [0; 8];
+    assert_eq!(peer.read(&mut hello), 8);
+    assert_eq!(hello, CONTROL_PREAMBLE);
+    assert_eq!(peer.read(&mut hello), 0, "closed");
+    assert_eq!(node.control.stats().failed_greetings, 1);
+}
+
+#[test]
+fn another_protocol_is_told_apart_from_a_dead_host() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, false);
+    let (port, thread) = listener(|mut peer| {
+        peer.stream.write_all(b"SSH-2.0-whatever\r\n").unwrap();
+        while peer.read(&mut [0; 64]) > 0 {}
+    });
+    let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
+    let foreign = |c: &ControlError| *c == ControlError::NotCourser;
+    assert!(matches!(&error, DialError::Handshake { cause, .. } if foreign(cause)), "{error:?}");
+    thread.join().unwrap();
+
+    let (port, thread) = listener(drop);
+    let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
+    assert!(error.to_string().contains("closed the connection before it greeted"), "{error}");
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_silent_server_ends_a_dial_in_time() {
+    let limits = Limits { dial: Duration::from_millis(200), ..Limits::default() };
+    let node = Node::start("127.0.0.1:0", limits);
+    let e = node.register(0, false);
+    // The kernel completes the connection; nobody accepts it.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
+    assert!(matches!(error, DialError::Timeout { .. }), "{error:?}");
+    assert!(error.to_string().contains(&format!("127.0.0.1:{port}")), "{error}");
+    assert!(error.to_string().contains("200ms"), "{error}");
+}
+
+#[test]
+fn garbage_ends_its_own_connection_only() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, true);
+    let mut good = Peer::connect(node.port);
+    good.greet();
+    let mut trailing = connect(STRANGER, None, 1).encode();
+    trailing[0] += 1;
+    trailing.push(0);
+    let garbage: [&[u8]; 5] = [
+        &(CONTROL_MAX as u32 + 1).to_le_bytes(),
+        &[0xff; 64],
+        &[0, 0, 0, 0],
+        &[1, 0, 0, 0, 0xee],
+        &trailing,
+    ];
+    for (i, bytes) in garbage.into_iter().enumerate() {
+        // In one piece with the greeting, and after it.
+        for split in [false, true] {
+            let mut bad = Peer::connect(node.port);
+            if split {
+                bad.greet();
+                bad.stream.write_all(bytes).unwrap();
+            } else {
+                bad.stream.write_all(&[&CONTROL_PREAMBLE, bytes].concat()).unwrap();
+            }
+            assert_eq!(bad.recv(), None, "garbage {i}");
+        }
+    }
+    assert_eq!(node.control.stats().protocol_errors, 10);
+    assert_eq!(node.control.stats().failed_greetings, 0);
+    good.send(&connect(STRANGER, None, 42));
+    assert_eq!(asked_session(&e.msg().3), 42);
+}
+
+#[test]
+fn a_session_over_a_connection_that_turns_to_garbage_is_lost() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let used = node.register(0, true);
+    let unused = node.register(1, true);
+    let mut peer = Peer::connect(node.port);
+    peer.greet();
+    peer.send(&connect(STRANGER, Some(0), 1));
+    let (control, ..) = used.msg();
+    peer.stream.write_all(&[0xff; 8]).unwrap();
+    let (lost, reason) = used.lost();
+    assert_eq!(lost, control);
+    assert!(matches!(reason, LostReason::Protocol(ControlError::TooLong(_))), "{reason}");
+    // Who never had to do with it hears nothing: strangers cannot fill its mailbox.
+    assert!(!unused.mailbox.has_mail());
+}
+
+#[test]
+fn half_a_greeting_is_dropped() {
+    let limits = Limits { greeting: Duration::from_millis(100), ..Limits::default() };
+    let node = Node::start("127.0.0.1:0", limits);
+    for sent in [0, 4, 7] {
+        let mut peer = Peer::connect(node.port);
+        peer.stream.write_all(&CONTROL_PREAMBLE[..sent]).unwrap();
+        let mut hello = [0; 8];
+        assert_eq!(peer.read(&mut hello), 8);
+        assert_eq!(peer.read(&mut hello), 0, "closed");
+    }
+    assert_eq!(node.control.stats().failed_greetings, 3);
+    // The same limit does not end a connection that is open.
+    let mut peer = Peer::connect(node.port);
+    peer.greet();
+    std::thread::sleep(Duration::from_millis(300));
+    peer.send(&connect(STRANGER, None, 1));
+    assert!(matches!(peer.recv(), Some(ControlMsg::Refuse { .. })));
+}
+
+#[test]
+fn connections_beyond_the_limit_are_closed_and_counted() {
+    let node = Node::start("127.0.0.1:0", Limits { inbound: 3, ..Limits::default() });
+    let mut inside: Vec<Peer> = Vec::new();
+    for _ in 0..3 {
+        let mut peer = Peer::connect(node.port);
+        peer.greet();
+        inside.push(peer);
+    }
+    for _ in 0..2 {
+        assert_eq!(Peer::connect(node.port).read(&mut [0; 8]), 0, "closed without a greeting");
+    }
+    assert_eq!(node.control.stats().excess_connections, 2);
+    // A place that becomes free is given again.
+    inside.pop();
+    eventually("a place is free", || Peer::connect(node.port).read(&mut [0; 8]) == 8);
+    for peer in &mut inside {
+        peer.send(&connect(STRANGER, None, 1));
+        assert!(matches!(peer.recv(), Some(ControlMsg::Refuse { .. })));
+    }
+}
+
+#[test]
+fn messages_arrive_however_the_stream_is_cut() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, true);
+    let mut peer = Peer::connect(node.port);
+    for byte in [&CONTROL_PREAMBLE[..], &connect(STRANGER, None, 7).encode()].concat() {
+        peer.stream.write_all(&[byte]).unwrap();
+    }
+    assert_eq!(asked_session(&e.msg().3), 7);
+    // More than one pass reads of one connection.
+    let burst: Vec<u8> = (0..20_000).flat_map(|i| connect(STRANGER, None, i).encode()).collect();
+    peer.stream.write_all(&burst).unwrap();
+    for i in 0..20_000 {
+        assert_eq!(asked_session(&e.msg().3), i);
+    }
+}
+
+#[test]
+fn a_peer_that_does_not_read_is_lost() {
+    let limits = Limits { pending_write: 16 << 10, ..Limits::default() };
+    let node = Node::start("127.0.0.1:0", limits);
+    let e = node.register(0, false);
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    // A small window fills soon.
+    socket.set_recv_buffer_size(4096).unwrap();
+    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
+    socket.listen(1).unwrap();
+    let listener = TcpListener::from(socket);
+    let port = listener.local_addr().unwrap().port();
+    node.ask(&e, 1, "127.0.0.1", port);
+    let mut peer: TcpStream = listener.accept().unwrap().0;
+    peer.write_all(&CONTROL_PREAMBLE).unwrap();
+    let control = e.dialed(1).unwrap().control;
+    let end = Instant::now() + PATIENCE;
+    while !e.mailbox.has_mail() {
+        assert!(Instant::now() < end, "the buffer has no limit");
+        for session in 0..1000 {
+            node.send(control, connect(e.me(), None, session));
+        }
+    }
+    let (lost, reason) = e.lost();
+    assert_eq!(lost, control);
+    assert!(matches!(reason, LostReason::NotReading { pending } if pending > 16 << 10), "{reason}");
+}

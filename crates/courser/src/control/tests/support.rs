@@ -1,0 +1,220 @@
+//! What the tests share: a nexus's control plane, its endpoints, and peers made by hand.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
+
+use courser_proto::{
+    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
+};
+
+use crate::control::{
+    Command, Control, DialError, Dialed, Limits, LostReason, Mail, Mailbox, random_u64,
+};
+
+/// When a test gives up.
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
+/// An endpoint of a hand-made peer.
+pub(super) const STRANGER: EndpointRef = EndpointRef { index: 1, id: 0x5712 };
+
+/// Waits until something holds.
+pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// One nexus's control plane.
+pub(super) struct Node {
+    pub(super) control: Control,
+    pub(super) port: u16,
+}
+
+impl Node {
+    pub(super) fn start(bind: &str, limits: Limits) -> Node {
+        let (control, bound) = Control::start_with(bind.parse().unwrap(), limits).unwrap();
+        Node { control, port: bound.port() }
+    }
+
+    pub(super) fn at_loopback(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    pub(super) fn register(&self, index: u16, accepts: bool) -> End {
+        let mailbox = Mailbox::new().unwrap();
+        let id = random_u64();
+        let register = Command::Register { index, id, mailbox: mailbox.clone(), accepts };
+        assert!(self.control.send(register));
+        End { index, id, mailbox, early: RefCell::default() }
+    }
+
+    pub(super) fn ask(&self, e: &End, ticket: u64, host: &str, port: u16) {
+        let dial = Command::Dial { index: e.index, ticket, host: host.into(), port };
+        assert!(self.control.send(dial));
+    }
+
+    pub(super) fn dial(&self, e: &End, host: &str, port: u16) -> Result<Dialed, DialError> {
+        let ticket = random_u64();
+        self.ask(e, ticket, host, port);
+        e.dialed(ticket)
+    }
+
+    pub(super) fn send(&self, control: u64, msg: ControlMsg) {
+        assert!(self.control.send(Command::Send { control, msg }));
+    }
+}
+
+/// A registered endpoint: its mailbox, read mail by mail.
+pub(super) struct End {
+    pub(super) index: u16,
+    pub(super) id: u64,
+    pub(super) mailbox: Mailbox,
+    early: RefCell<VecDeque<Mail>>,
+}
+
+impl End {
+    pub(super) fn me(&self) -> EndpointRef {
+        EndpointRef { index: self.index, id: self.id }
+    }
+
+    pub(super) fn next(&self) -> Mail {
+        let mut early = self.early.borrow_mut();
+        if early.is_empty() {
+            eventually("mail", || self.mailbox.has_mail());
+            let mut out = Vec::new();
+            self.mailbox.take(&mut out);
+            early.extend(out);
+        }
+        early.pop_front().unwrap()
+    }
+
+    pub(super) fn dialed(&self, expected: u64) -> Result<Dialed, DialError> {
+        match self.next() {
+            Mail::Dialed { ticket, result } if ticket == expected => result,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn msg(&self) -> (u64, IpAddr, IpAddr, ControlMsg) {
+        match self.next() {
+            Mail::Msg { control, remote, local, msg } => (control, remote, local, msg),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn lost(&self) -> (u64, LostReason) {
+        match self.next() {
+            Mail::Lost { control, reason } => (control, reason),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The other end of a control connection, byte by byte.
+pub(super) struct Peer {
+    pub(super) stream: TcpStream,
+    decoder: ControlDecoder,
+}
+
+impl Peer {
+    pub(super) fn connect(port: u16) -> Peer {
+        Peer::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap())
+    }
+
+    pub(super) fn new(stream: TcpStream) -> Peer {
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        Peer { stream, decoder: ControlDecoder::default() }
+    }
+
+    /// Exchanges greetings.
+    pub(super) fn greet(&mut self) {
+        self.stream.write_all(&CONTROL_PREAMBLE).unwrap();
+        let mut hello = [0; 8];
+        self.stream.read_exact(&mut hello).unwrap();
+        assert_eq!(hello, CONTROL_PREAMBLE);
+        self.decoder.push(&hello);
+    }
+
+    pub(super) fn send(&mut self, msg: &ControlMsg) {
+        self.stream.write_all(&msg.encode()).unwrap();
+    }
+
+    /// The next message; `None`: the connection is closed.
+    pub(super) fn recv(&mut self) -> Option<ControlMsg> {
+        loop {
+            if let Some(msg) = self.decoder.next_msg().unwrap() {
+                return Some(msg);
+            }
+            let mut buf = vec![0; self.decoder.room()];
+            match self.read(&mut buf) {
+                0 => return None,
+                n => assert_eq!(self.decoder.push(&buf[..n]), n),
+            }
+        }
+    }
+
+    /// Reads; 0 when the connection is closed, however that is told.
+    pub(super) fn read(&mut self, buf: &mut [u8]) -> usize {
+        match self.stream.read(buf) {
+            Ok(n) => n,
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => 0,
+            Err(e) => panic!("neither data nor an end: {e}"),
+        }
+    }
+}
+
+/// Whether a descriptor becomes readable.
+pub(super) fn poll_readable(fd: RawFd, timeout: Duration) -> bool {
+    let mut poll = mio::Poll::new().unwrap();
+    let mut source = mio::unix::SourceFd(&fd);
+    poll.registry().register(&mut source, mio::Token(0), mio::Interest::READABLE).unwrap();
+    let mut events = mio::Events::with_capacity(1);
+    poll.poll(&mut events, Some(timeout)).unwrap();
+    !events.is_empty()
+}
+
+pub(super) fn connect(from: EndpointRef, to: Option<u16>, session: u32) -> ControlMsg {
+    let request = ConnectRequest {
+        endpoint_id: from.id,
+        port: 4000,
+        session,
+        peer: 0,
+        cookie: 1,
+        max_frame: 1500,
+        credits: 32,
+        slots: 8,
+        max_msg_size: 1 << 20,
+        first_req_num: 0,
+    };
+    ControlMsg::Connect { from, to, request }
+}
+
+pub(super) fn asked_session(msg: &ControlMsg) -> u32 {
+    match msg {
+        ControlMsg::Connect { request, .. } => request.session,
+        other => panic!("{other:?}"),
+    }
+}
+
+pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> ControlMsg {
+    let accept = ConnectAccept {
+        endpoint_id: from.id,
+        port: 4001,
+        client_session: 11,
+        client_peer: 0,
+        session,
+        peer: 0,
+        client_cookie: 1,
+        cookie: 2,
+        data_per_packet: 1024,
+        credits: 32,
+        max_msg_size: 1 << 20,
+    };
+    ControlMsg::Accept { to, from, accept }
+}
