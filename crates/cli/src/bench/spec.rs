@@ -91,8 +91,8 @@ impl BenchSpec {
     pub(crate) fn new(kind: Kind, plan: Plan) -> Self {
         let (size, sessions, in_flight) = match kind {
             Kind::Latency => (32, 1, 1),
-            // As many packets in flight as the raw echo takes to be at its best: four trains.
-            Kind::Rate => (32, 16, 128),
+            // The slots of eight sessions. Fewer packets than the raw echo may have in flight.
+            Kind::Rate => (32, 8, 64),
             Kind::Bandwidth => (8 << 20, 1, 1),
         };
         Self {
