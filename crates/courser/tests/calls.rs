@@ -1,0 +1,315 @@
+//! Calls: sizes, outcomes, buffers, order, back-pressure.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::*;
+use courser::{
+    CallError, CallRefused, Config, Executed, Nexus, ReplyHandle, Rpc, SessionId, Status,
+};
+
+const ECHO: u16 = 1;
+const OTHER: u16 = 2;
+
+/// A client and a server of this thread, connected.
+fn pair(config: Config, set_up: impl FnOnce(&mut Rpc)) -> (Rpc, Rpc, SessionId) {
+    let nexus = Nexus::bind_with(LOOPBACK, config.clone()).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    set_up(&mut server);
+    let mut client = client(config);
+    let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    (client, server, session)
+}
+
+fn echo(rpc: &mut Rpc) {
+    rpc.on(ECHO, |cx, req| cx.reply(req));
+}
+
+#[test]
+fn every_size_around_packet_boundaries_comes_back_whole() {
+    let (mut client, mut server, session) = pair(Config::default(), echo);
+    let dpp = usize::from(client.session_stats(session).unwrap().data_per_packet);
+    assert!((1000..=1472).contains(&dpp), "{dpp}");
+    let mut sizes = vec![0, 1, 7, 31, 32, 33, 511, 512, 513];
+    for packets in 1..=3 {
+        sizes.extend([packets * dpp - 1, packets * dpp, packets * dpp + 1]);
+    }
+    for (i, &len) in sizes.iter().enumerate() {
+        let request = message(&client, i as u64, len);
+        let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
+        assert_eq!(ended.result.as_ref().map(Vec::len), Ok(len));
+        assert!(ended.result == Ok(expected(i as u64, len)), "content of {len} bytes");
+        assert!(*ended.request == *expected(i as u64, len), "the request is as it was");
+    }
+    assert_eq!(server.stats().requests, sizes.len() as u64);
+    client.check();
+    server.check();
+}
+
+#[test]
+fn large_messages_cross_both_ways() {
+    let server = Server::start(Config::default(), echo);
+    let mut client = client(Config::default());
+    let session = client.connect(&server.uri).unwrap();
+    client.wait_connected(session).unwrap();
+    for (seed, len) in [(1, 1 << 20), (2, (1 << 20) + 1), (3, 8 << 20)] {
+        let request = message(&client, seed, len);
+        let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+        assert!(ended.result == Ok(expected(seed, len)), "content of {len} bytes");
+    }
+    // One more byte than agreed is refused at the call, with the buffer.
+    let request = message(&client, 4, (8 << 20) + 1);
+    let refused = client.call(session, ECHO, request, |_, _| {}).unwrap_err();
+    assert_eq!(refused.reason, CallRefused::TooLarge { bytes: (8 << 20) + 1, limit: 8 << 20 });
+    assert_eq!(refused.request.len(), (8 << 20) + 1);
+}
+
+#[test]
+fn sixty_four_mebibytes_with_raised_limits() {
+    let len = 64 << 20;
+    let config = Config { max_msg_size: len as u32, memory_limit: 512 << 20, ..Config::default() };
+    let server = Server::start(config.clone(), |rpc| {
+        // One way at a time: the sum of the bytes is the answer.
+        rpc.on(ECHO, |cx, req| {
+            assert!(*req == *expected(64, req.len()));
+            cx.reply((req.len() as u64).to_le_bytes());
+        });
+        rpc.on(OTHER, |cx, _| {
+            let mut m = cx.alloc(64 << 20).unwrap();
+            pattern(65, &mut m);
+            cx.reply(m);
+        });
+    });
+    let mut client = client(config);
+    let session = client.connect(&server.uri).unwrap();
+    client.wait_connected(session).unwrap();
+    let request = message(&client, 64, len);
+    let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+    assert_eq!(ended.result, Ok((len as u64).to_le_bytes().to_vec()));
+    drop(ended.request);
+    let request = message(&client, 0, 8);
+    let ended = call_and_wait(&mut client, &mut [], session, OTHER, request);
+    assert!(ended.result.unwrap() == expected(65, len));
+}
+
+#[test]
+fn calls_that_get_no_answer_say_whether_the_handler_ran() {
+    let (mut client, mut server, session) = pair(Config::default(), |rpc| {
+        rpc.on(1, |_, _| {});
+        rpc.on(2, |cx, _| drop(cx.defer()));
+        rpc.on(3, |cx, _| cx.refuse());
+        rpc.on(4, |cx, _| {
+            let handle = cx.defer().unwrap();
+            assert!(cx.defer().is_none(), "there is one duty to answer");
+            cx.reply("ignored");
+            // Dropped later, outside of any handler.
+            cx.after(Duration::from_millis(1), move |_| drop(handle));
+        });
+        rpc.on(5, |cx, _| {
+            cx.reply("first");
+            cx.reply("second");
+        });
+    });
+    for (req_type, status) in [
+        (1, Status::NoReply),
+        (2, Status::NoReply),
+        (3, Status::Refused),
+        (4, Status::NoReply),
+        (999, Status::UnknownType),
+        (u16::MAX, Status::UnknownType),
+    ] {
+        let request = message(&client, 9, 5000);
+        let ended = call_and_wait(&mut client, &mut [&mut server], session, req_type, request);
+        let error = ended.result.unwrap_err();
+        assert_eq!(error, CallError::Server(status), "type {req_type}");
+        let ran = if status == Status::UnknownType { Executed::Never } else { Executed::Yes };
+        assert_eq!(error.executed(), ran);
+        assert!(*ended.request == *expected(9, 5000), "the buffer is back");
+    }
+    let request = message(&client, 9, 1);
+    let ended = call_and_wait(&mut client, &mut [&mut server], session, 5, request);
+    assert_eq!(ended.result.unwrap(), b"first");
+}
+
+#[test]
+fn the_buffer_comes_back_itself_and_serves_again() {
+    let (mut client, mut server, session) = pair(Config::default(), echo);
+    let mut request = message(&client, 0, 4000);
+    let at = request.as_ptr();
+    let in_use = client.memory().in_use_buffers;
+    for seed in 1..50 {
+        pattern(seed, &mut request);
+        let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
+        assert!(ended.result == Ok(expected(seed, 4000)));
+        request = ended.request;
+        assert_eq!(request.as_ptr(), at);
+    }
+    assert_eq!(client.memory().in_use_buffers, in_use, "nothing was kept");
+    request.truncate(10);
+    let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
+    assert_eq!(ended.result.map(|r| r.len()), Ok(10));
+}
+
+#[test]
+fn answers_overtake_each_other() {
+    let held: Rc<RefCell<Vec<ReplyHandle>>> = Rc::default();
+    let keep = held.clone();
+    let (mut client, mut server, session) = pair(Config::default(), move |rpc| {
+        rpc.on(ECHO, move |cx, req| match req[0] {
+            0 => keep.borrow_mut().push(cx.defer().unwrap()),
+            _ => cx.reply(req),
+        });
+    });
+    let log = Log::default();
+    for id in 0..6_u64 {
+        let mut request = client.alloc(3000).unwrap();
+        request.fill((id % 2) as u8);
+        call(&mut client, session, ECHO, request, &log, id);
+    }
+    drive(&mut [&mut client, &mut server], || log.borrow().len() == 3);
+    drive(&mut [&mut client, &mut server], || held.borrow().len() == 3);
+    assert!(log.borrow().iter().all(|(id, e)| id % 2 == 1 && e.result.is_ok()));
+    // The held ones are answered in the opposite order, later than any retransmission timeout.
+    while let Some(handle) = held.borrow_mut().pop() {
+        server.reply_to(handle, "late").unwrap();
+    }
+    drive(&mut [&mut client, &mut server], || log.borrow().len() == 6);
+    let log = log.borrow();
+    assert!(log[3..].iter().all(|(id, e)| id % 2 == 0 && e.result == Ok(b"late".to_vec())));
+    assert_eq!(server.stats().requests, 6, "each handler ran once");
+}
+
+#[test]
+fn a_full_queue_is_an_error_at_the_call() {
+    let config = Config { call_queue: 3, slots: 2, ..Config::default() };
+    let (mut client, mut server, session) = pair(config, echo);
+    let log = Log::default();
+    for id in 0..5 {
+        let request = message(&client, id, 100);
+        call(&mut client, session, ECHO, request, &log, id);
+    }
+    let stats = client.session_stats(session).unwrap();
+    assert_eq!((stats.in_flight, stats.slots, stats.queued), (2, 2, 3));
+    let refused = client.call(session, ECHO, message(&client, 5, 100), |_, _| panic!("refused"));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.reason, CallRefused::QueueFull { limit: 3 });
+    assert!(*refused.request == *expected(5, 100));
+    drive(&mut [&mut client, &mut server], || log.borrow().len() == 5);
+    assert!(log.borrow().iter().all(|(id, e)| e.result == Ok(expected(*id, 100))));
+    // There is room again.
+    call(&mut client, session, ECHO, refused.request, &log, 5);
+    drive(&mut [&mut client, &mut server], || log.borrow().len() == 6);
+}
+
+#[test]
+fn tags_and_closures_mix() {
+    let (mut client, mut server, session) = pair(Config::default(), echo);
+    let tags: Rc<RefCell<Vec<u64>>> = Rc::default();
+    let seen = tags.clone();
+    client.on_completion(move |cx, tag, done| {
+        assert_eq!(done.result.unwrap().first_chunk(), Some(&tag.to_le_bytes()));
+        seen.borrow_mut().push(tag);
+        // A continuation calls again: with a tag, and with a closure of more than 64 bytes.
+        if tag < 20 {
+            let mut request = done.request;
+            request.copy_from_slice(&(tag + 100).to_le_bytes());
+            cx.call_tagged(done.session, ECHO, request, tag + 100).unwrap();
+            let (big, seen) = ([tag; 32], seen.clone());
+            let again = cx.alloc(8).unwrap();
+            cx.call(done.session, ECHO, again, move |_, done| {
+                assert!(done.result.is_ok());
+                seen.borrow_mut().push(1000 + big[31]);
+            })
+            .unwrap();
+        }
+    });
+    for tag in 0..20_u64 {
+        let mut request = client.alloc(8).unwrap();
+        request.copy_from_slice(&tag.to_le_bytes());
+        client.call_tagged(session, ECHO, request, tag).unwrap();
+    }
+    drive(&mut [&mut client, &mut server], || tags.borrow().len() == 60);
+    let mut tags = tags.borrow().clone();
+    tags.sort_unstable();
+    assert!(tags.into_iter().eq((0..20).chain(100..120).chain(1000..1020)));
+}
+
+#[test]
+fn an_endpoint_is_client_and_server_at_once_and_calls_nest() {
+    let back_nexus = Nexus::bind(LOOPBACK).unwrap();
+    let front_nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut back = back_nexus.endpoint().unwrap();
+    let mut front = front_nexus.endpoint().unwrap();
+    let mut client = client(Config::default());
+    echo(&mut back);
+    let to_back = front.connect(&back_nexus.local_uri()).unwrap();
+    front.on(OTHER, move |cx, req| {
+        let handle = cx.defer().unwrap();
+        let nested = req.take(cx).unwrap();
+        cx.call(to_back, ECHO, nested, move |cx, done| {
+            let _ = cx.reply_to(handle, done.result.unwrap());
+        })
+        .unwrap();
+    });
+    let session = connect(&mut client, &mut [&mut front, &mut back], &front_nexus.local_uri());
+    let log = Log::default();
+    for id in 0..64 {
+        let request = message(&client, id, 1 + id as usize * 300);
+        call(&mut client, session, OTHER, request, &log, id);
+    }
+    drive(&mut [&mut client, &mut front, &mut back], || log.borrow().len() == 64);
+    for (id, ended) in log.borrow().iter() {
+        assert!(ended.result == Ok(expected(*id, 1 + *id as usize * 300)), "call {id}");
+    }
+}
+
+#[test]
+fn responses_are_written_in_place_taken_or_too_large() {
+    let taken: Rc<RefCell<Option<courser::MsgBuf>>> = Rc::default();
+    let config = Config { max_msg_size: 100_000, ..Config::default() };
+    let (mut client, mut server, session) = pair(config, |rpc| {
+        rpc.on(1, |cx, req| {
+            let len = u32::from_le_bytes(*req.first_chunk().unwrap()) as usize;
+            let done = cx.reply_with(len, |bytes| pattern(7, bytes));
+            assert_eq!(done.is_ok(), len <= 100_000, "{done:?}");
+        });
+    });
+    for len in [0, 32, 1400, 5000, 100_000] {
+        let mut request = client.alloc(4).unwrap();
+        request.copy_from_slice(&(len as u32).to_le_bytes());
+        let keep = taken.clone();
+        client
+            .call(session, 1, request, move |cx, done| {
+                *keep.borrow_mut() = Some(done.result.unwrap().take(cx).unwrap());
+            })
+            .unwrap();
+        drive(&mut [&mut client, &mut server], || taken.borrow().is_some());
+        let response = taken.take().unwrap();
+        assert!(*response == *expected(7, len), "{len} bytes outlive the continuation");
+    }
+    let mut request = client.alloc(4).unwrap();
+    request.copy_from_slice(&100_001_u32.to_le_bytes());
+    let ended = call_and_wait(&mut client, &mut [&mut server], session, 1, request);
+    assert_eq!(ended.result, Err(CallError::Server(Status::ResponseFailed)));
+}
+
+#[test]
+fn a_call_made_before_the_session_stands_waits_for_it() {
+    let server = Server::start(Config::default(), echo);
+    let mut client = client(Config::default());
+    let session = client.connect(&server.uri).unwrap();
+    let got = Rc::new(Cell::new(0));
+    for _ in 0..20 {
+        let (got, request) = (got.clone(), message(&client, 3, 2000));
+        client
+            .call(session, ECHO, request, move |_, done| {
+                assert_eq!(done.result.map(|r| r.len()), Ok(2000));
+                got.set(got.get() + 1);
+            })
+            .unwrap();
+    }
+    client.run_until(|| got.get() == 20).unwrap();
+}

@@ -1,0 +1,202 @@
+//! What the integration tests share: servers, clients, and waiting with an end.
+//!
+//! Deadlines are long: they end a test that hangs, and measure nothing.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use courser::parts::net::{MemConfig, MemNetwork, MemTransport};
+use courser::{CallError, Config, MsgBuf, Nexus, Rpc, SessionId, SessionState, Transport, Waker};
+
+pub const LOOPBACK: &str = "udp://127.0.0.1:0";
+/// When a test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What a call ended with, kept for the test to look at.
+pub struct Ended {
+    pub request: MsgBuf,
+    pub result: Result<Vec<u8>, CallError>,
+}
+
+/// Where ended calls are collected, in the order of their ends.
+pub type Log = Rc<RefCell<Vec<(u64, Ended)>>>;
+
+/// Polls `all` until `until` holds.
+pub fn drive<T: Transport>(all: &mut [&mut Rpc<T>], mut until: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !until() {
+        for rpc in all.iter_mut() {
+            rpc.poll();
+        }
+        assert!(Instant::now() < end, "what was waited for did not come: {all:?}");
+    }
+}
+
+/// Polls `all` until `until` holds for one of them.
+pub fn drive_until<T: Transport>(
+    all: &mut [&mut Rpc<T>],
+    mut until: impl FnMut(&mut [&mut Rpc<T>]) -> bool,
+) {
+    let end = Instant::now() + PATIENCE;
+    while !until(all) {
+        for rpc in all.iter_mut() {
+            rpc.poll();
+        }
+        assert!(Instant::now() < end, "what was waited for did not come: {all:?}");
+    }
+}
+
+/// Connects `client`; the endpoints are polled meanwhile.
+pub fn connect<T: Transport>(
+    client: &mut Rpc<T>,
+    others: &mut [&mut Rpc<T>],
+    uri: &str,
+) -> SessionId {
+    let session = client.connect(uri).unwrap();
+    let end = Instant::now() + PATIENCE;
+    while client.session_state(session) == SessionState::Connecting {
+        client.poll();
+        for rpc in others.iter_mut() {
+            rpc.poll();
+        }
+        assert!(Instant::now() < end, "no session");
+    }
+    if let Some(e) = client.session_error(session) {
+        panic!("{e}");
+    }
+    session
+}
+
+/// A message with content that depends on its seed, byte by byte.
+pub fn pattern(seed: u64, bytes: &mut [u8]) {
+    let mut x = seed ^ 0x9e37_79b9_7f4a_7c15;
+    for chunk in bytes.chunks_mut(8) {
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        chunk.copy_from_slice(&x.to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// A request buffer filled with its pattern.
+pub fn message<T: Transport>(rpc: &Rpc<T>, seed: u64, len: usize) -> MsgBuf {
+    let mut m = rpc.alloc(len).unwrap();
+    pattern(seed, &mut m);
+    m
+}
+
+/// The pattern as bytes.
+pub fn expected(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    pattern(seed, &mut bytes);
+    bytes
+}
+
+/// Calls, and logs the end of the call under `id`.
+pub fn call<T: Transport>(
+    rpc: &mut Rpc<T>,
+    session: SessionId,
+    req_type: u16,
+    request: MsgBuf,
+    log: &Log,
+    id: u64,
+) {
+    let log = log.clone();
+    rpc.call(session, req_type, request, move |_cx, done| {
+        let result = done.result.map(|r| r.to_vec());
+        log.borrow_mut().push((id, Ended { request: done.request, result }));
+    })
+    .unwrap();
+}
+
+/// One call and its end; `others` are polled meanwhile.
+pub fn call_and_wait<T: Transport>(
+    rpc: &mut Rpc<T>,
+    others: &mut [&mut Rpc<T>],
+    session: SessionId,
+    req_type: u16,
+    request: MsgBuf,
+) -> Ended {
+    let log = Log::default();
+    call(rpc, session, req_type, request, &log, 0);
+    let end = Instant::now() + PATIENCE;
+    while log.borrow().is_empty() {
+        rpc.poll();
+        for other in others.iter_mut() {
+            other.poll();
+        }
+        assert!(Instant::now() < end, "the call did not end: {rpc:?}");
+    }
+    log.borrow_mut().pop().unwrap().1
+}
+
+/// A server on a thread of its own.
+pub struct Server {
+    pub uri: String,
+    pub waker: Waker,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Serves what `set_up` registers until it is dropped.
+    pub fn start(config: Config, set_up: impl FnOnce(&mut Rpc) + Send + 'static) -> Server {
+        Server::start_at(LOOPBACK, config, set_up)
+    }
+
+    pub fn start_at(
+        bind: &str,
+        config: Config,
+        set_up: impl FnOnce(&mut Rpc) + Send + 'static,
+    ) -> Server {
+        let nexus = Nexus::bind_with(bind, config).unwrap();
+        let uri = nexus.local_uri();
+        let (ready, is_ready) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut rpc = nexus.endpoint().unwrap();
+            set_up(&mut rpc);
+            ready.send(rpc.waker()).unwrap();
+            rpc.run().unwrap();
+            rpc.check();
+        });
+        Server { uri, waker: is_ready.recv().unwrap(), thread: Some(thread) }
+    }
+
+    /// Ends it: its endpoint and its nexus are dropped when this returns.
+    pub fn stop(&mut self) {
+        self.waker.stop();
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            if !std::thread::panicking() {
+                ended.unwrap();
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A client's nexus and endpoint.
+pub fn client(config: Config) -> Rpc {
+    Nexus::bind_with(LOOPBACK, config).unwrap().endpoint().unwrap()
+}
+
+/// A nexus and an endpoint of a network in memory, dressed by `wrap`.
+pub fn mem_endpoint<T: Transport>(
+    network: &MemNetwork,
+    config: Config,
+    wrap: impl FnOnce(MemTransport) -> T,
+) -> (Nexus, Rpc<T>) {
+    let nexus = Nexus::bind_with("mem://127.0.0.1:0", config).unwrap();
+    let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
+    let transport = network.endpoint(MemConfig { host, ..MemConfig::default() }).unwrap();
+    let rpc = nexus.endpoint_on(wrap(transport)).unwrap();
+    (nexus, rpc)
+}
