@@ -40,6 +40,10 @@ pub struct Config {
     pub inline_max: usize,
     /// Frames that one transmit stage makes. Default 128.
     pub tx_frames: usize,
+    /// Requests and replies that one transmit stage works on. Default 64: with more of them ready,
+    /// a first part leaves while the rest is still being made, and both sides work at the same
+    /// time. Small values make trains short.
+    pub tx_items: usize,
     /// Lower bound of the retransmission timeout, ns. Default 1 ms: below it, a descheduled
     /// process looks like loss.
     pub rto_min_ns: u64,
@@ -65,6 +69,7 @@ impl Default for Config {
             max_sessions: 65_536,
             inline_max: 512,
             tx_frames: 128,
+            tx_items: 64,
             rto_min_ns: 1_000_000,
             rto_max_ns: 1_000_000_000,
             rto_initial_ns: 20_000_000,
@@ -115,6 +120,7 @@ impl Config {
             "1 to 1,048,576",
         )?;
         check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
+        check(self.tx_items >= 1, "tx_items", self.tx_items as u64, "at least 1")?;
         check(
             self.rto_min_ns >= 1_000 && self.rto_min_ns <= self.rto_initial_ns,
             "rto_min_ns",
@@ -149,13 +155,14 @@ mod tests {
     #[test]
     fn each_range_is_checked() {
         type Spoil = fn(&mut Config);
-        let bad: [(&str, Spoil); 8] = [
+        let bad: [(&str, Spoil); 9] = [
             ("slots", |c| c.slots = 3),
             ("slots", |c| c.slots = 64),
             ("credits", |c| c.credits = 0),
             ("max_msg_size", |c| c.max_msg_size = MAX_MSG_SIZE + 1),
             ("max_sessions", |c| c.max_sessions = 0),
             ("tx_frames", |c| c.tx_frames = 0),
+            ("tx_items", |c| c.tx_items = 0),
             ("rto_min_ns", |c| c.rto_min_ns = 0),
             ("rto_max_ns", |c| c.rto_max_ns = 1),
         ];

@@ -91,8 +91,9 @@ impl BenchSpec {
     pub(crate) fn new(kind: Kind, plan: Plan) -> Self {
         let (size, sessions, in_flight) = match kind {
             Kind::Latency => (32, 1, 1),
-            // The slots of eight sessions. Fewer packets than the raw echo may have in flight.
-            Kind::Rate => (32, 8, 64),
+            // The slots of sixteen sessions: enough that both sides work at the same time. The raw
+            // echo finds its own best window, up to 256 packets in flight.
+            Kind::Rate => (32, 16, 128),
             Kind::Bandwidth => (8 << 20, 1, 1),
         };
         Self {

@@ -48,7 +48,8 @@ pub(crate) enum Sent {
 }
 
 impl<C> Endpoint<C> {
-    /// Makes frames of what waits to be sent, up to `Config::tx_frames` in `out`. Frames are
+    /// Makes frames of what waits to be sent, up to `Config::tx_frames` in `out`, of at most
+    /// `Config::tx_items` requests and replies; what is left waits for the next stage. Frames are
     /// complete: number, time and all. Call it after the received frames were handled, so that
     /// what they caused leaves together.
     #[inline]
@@ -59,7 +60,8 @@ impl<C> Endpoint<C> {
         }
         let before = out.len();
         self.tx.begin(self.cfg.tx_frames.saturating_sub(before));
-        while let Some(item) = self.tx.pop() {
+        for _ in 0..self.cfg.tx_items {
+            let Some(item) = self.tx.pop() else { break };
             let sent = match item {
                 TxItem::Client { session, slot, req_num } => {
                     self.tx_client(session, slot, req_num, out)
