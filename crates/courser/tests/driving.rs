@@ -1,0 +1,221 @@
+//! The event loop: run, stop, timers, wake-ups, foreign loops.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::net::UdpSocket;
+use std::os::fd::BorrowedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use courser::{Config, Nexus};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+
+const ECHO: u16 = 1;
+
+/// Sleeps at once, so that a lost wake-up is a hang.
+fn sleepy() -> Config {
+    Config { spin: Some(Duration::ZERO), ..Config::default() }
+}
+
+/// Runs `f` on a thread; panics when it does not end.
+fn must_end(f: impl FnOnce() + Send + 'static) {
+    let (ended, wait) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        f();
+        let _ = ended.send(());
+    });
+    match wait.recv_timeout(PATIENCE) {
+        Ok(()) => thread.join().unwrap(),
+        Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => thread.join().unwrap(),
+        Err(_) => panic!("the event loop sleeps for ever"),
+    }
+}
+
+#[test]
+fn timers_run_in_order_and_end_the_loop() {
+    must_end(|| {
+        let mut rpc = client(sleepy());
+        let order: Rc<RefCell<Vec<u32>>> = Rc::default();
+        for (ms, name) in [(30, 3), (10, 1), (20, 2), (0, 0)] {
+            let order = order.clone();
+            rpc.context().after(Duration::from_millis(ms), move |cx| {
+                order.borrow_mut().push(name);
+                if name == 3 {
+                    cx.stop();
+                }
+            });
+        }
+        let before = rpc.context().now_ns();
+        rpc.run().unwrap();
+        assert!(rpc.context().now_ns() - before >= 30_000_000);
+        assert_eq!(*order.borrow(), [0, 1, 2, 3]);
+        assert_eq!(rpc.next_deadline_ns(), None);
+        // A timer may set a timer; the longest time does not overflow.
+        rpc.context().after(Duration::MAX, |_| panic!("not in this century"));
+        rpc.context().after(Duration::from_millis(1), |cx| {
+            cx.after(Duration::from_millis(1), |cx| cx.stop());
+        });
+        rpc.run().unwrap();
+    });
+}
+
+#[test]
+fn run_for_ends_in_time_however_quiet_it_is() {
+    must_end(|| {
+        let mut rpc = client(sleepy());
+        let start = Instant::now();
+        rpc.run_for(Duration::from_millis(20)).unwrap();
+        assert!(start.elapsed() >= Duration::from_millis(20));
+        rpc.context().after(Duration::from_millis(1), |cx| cx.stop());
+        rpc.run_for(Duration::MAX).unwrap();
+    });
+}
+
+#[test]
+fn a_stop_from_another_thread_is_never_lost() {
+    must_end(|| {
+        let mut rpc = client(sleepy());
+        let waker = rpc.waker();
+        // Before the loop begins, and while it goes to sleep, again and again.
+        waker.stop();
+        rpc.run().unwrap();
+        for _ in 0..500 {
+            let waker = waker.clone();
+            let stopper = std::thread::spawn(move || waker.stop());
+            rpc.run().unwrap();
+            stopper.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_wake_up_makes_run_until_look_again() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    must_end(|| {
+        let mut rpc = client(sleepy());
+        let rounds = Arc::new(AtomicU32::new(0));
+        for round in 1..=200 {
+            let (waker, other) = (rpc.waker(), rounds.clone());
+            let thread = std::thread::spawn(move || {
+                other.store(round, Ordering::Release);
+                waker.wake();
+            });
+            rpc.run_until(|| rounds.load(Ordering::Acquire) == round).unwrap();
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn two_sleeping_endpoints_wake_each_other() {
+    must_end(|| {
+        let server = Server::start(sleepy(), |rpc| rpc.on(ECHO, |cx, req| cx.reply(req)));
+        let mut client = client(sleepy());
+        let session = client.connect(&server.uri).unwrap();
+        client.wait_connected(session).unwrap();
+        for seed in 0..300 {
+            let done = Rc::new(Cell::new(false));
+            let flag = done.clone();
+            let request = message(&client, seed, (seed as usize % 5) * 4000);
+            client.call(session, ECHO, request, move |_, d| flag.set(d.result.is_ok())).unwrap();
+            client.run_until(|| done.get()).unwrap();
+        }
+    });
+}
+
+fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: timeout.subsec_nanos() as _ };
+    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+    poll(&mut fds, Some(&timeout)).unwrap() > 0
+}
+
+#[test]
+fn a_foreign_loop_wakes_for_frames_and_mail_and_sleeps_when_quiet() {
+    let server = Server::start(Config::default(), |rpc| rpc.on(ECHO, |cx, req| cx.reply(req)));
+    let mut client = client(Config::default());
+    let ours = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let fd = client.event_fd().unwrap();
+    epoll::add(&ours, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN).unwrap();
+
+    let session = client.connect(&server.uri).unwrap();
+    let log = Log::default();
+    let request = message(&client, 1, 100_000);
+    call(&mut client, session, ECHO, request, &log, 0);
+    let end = Instant::now() + PATIENCE;
+    while log.borrow().is_empty() {
+        assert!(Instant::now() < end, "no wake-up");
+        if client.poll() {
+            continue;
+        }
+        let now_ns = client.context().now_ns();
+        let left = client.next_deadline_ns().map(|due| due.saturating_sub(now_ns));
+        let timeout = left.map(|ns| Timespec {
+            tv_sec: (ns / 1_000_000_000) as _,
+            tv_nsec: (ns % 1_000_000_000) as _,
+        });
+        let mut events = Vec::with_capacity(4);
+        epoll::wait(&ours, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()).unwrap();
+    }
+    assert!(log.borrow()[0].1.result == Ok(expected(1, 100_000)));
+    // Quiet: once all deadlines are served nothing is due, and the descriptor says so.
+    drive_until(&mut [&mut client], |all| all[0].next_deadline_ns().is_none() && !all[0].poll());
+    assert!(!readable(client.event_fd().unwrap(), Duration::from_millis(50)));
+
+    // A frame, even a stranger's.
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.send_to(b"hello", ("127.0.0.1", client.port() as u16)).unwrap();
+    assert!(readable(client.event_fd().unwrap(), PATIENCE));
+    drive_until(&mut [&mut client], |all| !all[0].poll());
+    assert!(!readable(client.event_fd().unwrap(), Duration::ZERO));
+
+    // A wake-up of another thread, also one that comes while others are taken.
+    let waker = client.waker();
+    let thread = std::thread::spawn(move || (0..10_000).for_each(|_| waker.wake()));
+    while !thread.is_finished() {
+        client.poll();
+    }
+    thread.join().unwrap();
+    client.waker().wake();
+    assert!(readable(client.event_fd().unwrap(), PATIENCE));
+    drive_until(&mut [&mut client], |all| !all[0].poll());
+    assert!(!readable(client.event_fd().unwrap(), Duration::ZERO), "a wake-up that stays");
+}
+
+#[test]
+fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let uri = nexus.local_uri();
+    std::thread::scope(|scope| {
+        let mut wakers = Vec::new();
+        for _ in 0..3 {
+            let (ready, is_ready) = std::sync::mpsc::channel();
+            let nexus = &nexus;
+            scope.spawn(move || {
+                let mut rpc = nexus.endpoint().unwrap();
+                let index = rpc.index();
+                rpc.on(ECHO, move |cx, _| cx.reply(index.to_le_bytes()));
+                ready.send(rpc.waker()).unwrap();
+                rpc.run().unwrap();
+            });
+            wakers.push(is_ready.recv().unwrap());
+        }
+        let mut client = client(Config::default());
+        let ask = |client: &mut courser::Rpc, uri: &str| {
+            let session = client.connect(uri).unwrap();
+            client.wait_connected(session).unwrap();
+            let request = client.alloc(1).unwrap();
+            let answer = call_and_wait(client, &mut [], session, ECHO, request).result.unwrap();
+            u16::from_le_bytes(*answer.first_chunk().unwrap())
+        };
+        let mut seen: Vec<u16> = (0..3).map(|_| ask(&mut client, &uri)).collect();
+        seen.sort_unstable();
+        assert_eq!(seen, [0, 1, 2]);
+        for index in [2, 0, 1] {
+            assert_eq!(ask(&mut client, &format!("{uri}/{index}")), index);
+        }
+        wakers.iter().for_each(|w| w.stop());
+    });
+}
