@@ -1,0 +1,295 @@
+//! Connecting: addresses, refusals, limits, many sessions, closing.
+
+mod common;
+
+use std::net::{TcpListener, UdpSocket};
+use std::time::Duration;
+
+use common::*;
+use courser::parts::net::MemNetwork;
+use courser::{
+    Admission, BindError, CallError, CallRefused, Config, DialError, Executed, Nexus, RefuseReason,
+    Rpc, SessionError, SessionState,
+};
+
+const ECHO: u16 = 1;
+
+fn echo(rpc: &mut Rpc) {
+    rpc.on(ECHO, |cx, req| cx.reply(req));
+}
+
+/// What connecting to `uri` fails with; a call that waits for the session fails too.
+fn failure(client: &mut Rpc, uri: &str) -> SessionError {
+    let session = client.connect(uri).unwrap();
+    let log = Log::default();
+    let request = message(client, 1, 10);
+    call(client, session, ECHO, request, &log, 0);
+    let error = client.wait_connected(session).unwrap_err();
+    drive_until(&mut [client], |_| !log.borrow().is_empty());
+    let (_, ended) = log.borrow_mut().pop().unwrap();
+    assert_eq!(ended.result, Err(CallError::NotConnected));
+    assert_eq!(CallError::NotConnected.executed(), Executed::Never);
+    assert!(*ended.request == *expected(1, 10), "the buffer is back");
+    assert_eq!(client.session_state(session), SessionState::Gone);
+    assert_eq!(client.session_error(session).unwrap().to_string(), error.to_string());
+    error
+}
+
+#[test]
+fn a_port_where_nothing_listens_is_named() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut client = client(Config::default());
+    let error = failure(&mut client, &format!("udp://127.0.0.1:{port}"));
+    assert!(matches!(error, SessionError::Dial(DialError::Connect { .. })), "{error:?}");
+    let text = format!("nothing listens on 127.0.0.1:{port}");
+    assert!(error.to_string().contains(&text), "{error}");
+    assert_eq!(client.sessions(), 0);
+}
+
+#[test]
+fn unusable_addresses_are_refused_at_once() {
+    let mut client = client(Config::default());
+    let error = client.connect("udp://127.0.0.1").unwrap_err();
+    assert!(matches!(error, SessionError::Uri(_)), "{error:?}");
+    let error = client.connect("mem://127.0.0.1:1").unwrap_err();
+    assert!(matches!(&error, SessionError::Scheme { ours: "udp", theirs } if theirs == "mem"));
+    assert!(error.to_string().contains("udp") && error.to_string().contains("mem"), "{error}");
+    let error = failure(&mut client, "udp://no..such..host:1");
+    assert!(matches!(error, SessionError::Dial(DialError::Resolve { .. })), "{error:?}");
+
+    let error = Nexus::bind("udp://example.invalid:0").unwrap_err();
+    assert!(matches!(error, BindError::Host(_)), "{error:?}");
+    let taken = Nexus::bind(LOOPBACK).unwrap();
+    let error = Nexus::bind(&taken.local_uri()).unwrap_err();
+    assert!(error.to_string().contains("another process has the port"), "{error}");
+    let error = Nexus::bind("smoke://127.0.0.1:0").unwrap().endpoint().unwrap_err();
+    assert!(error.to_string().contains("smoke"), "{error}");
+    let bad = Config { slots: 3, ..Config::default() };
+    let error = Nexus::bind_with(LOOPBACK, bad).unwrap().endpoint().unwrap_err();
+    assert!(error.to_string().contains("slots = 3"), "{error}");
+}
+
+#[test]
+fn a_server_that_is_not_polled_times_out() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    echo(&mut server);
+    let config = Config { connect_timeout: Duration::from_millis(100), ..Config::default() };
+    let mut client = client(config);
+    let error = failure(&mut client, &nexus.local_uri());
+    assert!(matches!(error, SessionError::Timeout { after_ms: 100, .. }), "{error:?}");
+    assert!(error.to_string().contains("event loop"), "{error}");
+    // It wakes up at last: what it takes is given back, on both sides.
+    drive_until(&mut [&mut server, &mut client], |all| all[0].sessions() == 1);
+    drive_until(&mut [&mut server, &mut client], |all| all[0].sessions() == 0);
+    let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    assert_eq!(client.session_state(session), SessionState::Connected);
+}
+
+#[test]
+fn endpoints_that_take_no_sessions_refuse() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut client = client(Config::default());
+    let refused = |e: &SessionError| matches!(e, SessionError::Refused(RefuseReason::NoEndpoint));
+    let error = failure(&mut client, &nexus.local_uri());
+    assert!(refused(&error), "no endpoint at all: {error:?}");
+    let _mute = nexus.endpoint().unwrap();
+    let error = failure(&mut client, &nexus.local_uri());
+    assert!(refused(&error), "one without handlers: {error:?}");
+    let mut server = nexus.endpoint().unwrap();
+    echo(&mut server);
+    let error = failure(&mut client, &format!("{}/0", nexus.local_uri()));
+    assert!(refused(&error), "the wrong one: {error:?}");
+    connect(&mut client, &mut [&mut server], &format!("{}/1", nexus.local_uri()));
+    assert_eq!(nexus.control_stats().refused, 3);
+}
+
+#[test]
+fn strict_admission_refuses_what_the_queue_cannot_hold() {
+    let strict = Config { admission: Admission::Strict, ..Config::default() };
+    let network = MemNetwork::new();
+    // A queue of 1024 frames.
+    let (nexus, mut server) = mem_endpoint(&network, strict, |t| t);
+    server.on(ECHO, |cx, req| cx.reply(req));
+    let greedy = Config { credits: Some(400), ..Config::default() };
+    let (_other, mut client) = mem_endpoint(&network, greedy, |t| t);
+    connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let second = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let third = client.connect(&nexus.local_uri()).unwrap();
+    drive_until(&mut [&mut client, &mut server], |all| {
+        all[0].session_state(third) == SessionState::Gone
+    });
+    let error = client.session_error(third).unwrap();
+    let full = |r: &RefuseReason| matches!(r, RefuseReason::NoCredits { queue: 1024, .. });
+    assert!(matches!(&error, SessionError::Refused(r) if full(r)), "{error:?}");
+    // Room that is given back is given again.
+    client.close(second);
+    drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 1);
+    connect(&mut client, &mut [&mut server], &nexus.local_uri());
+}
+
+#[test]
+fn both_sides_limit_their_sessions() {
+    let few = Config { max_sessions: 2, ..Config::default() };
+    let nexus = Nexus::bind_with(LOOPBACK, few.clone()).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    echo(&mut server);
+    let mut first = client(few);
+    for _ in 0..2 {
+        connect(&mut first, &mut [&mut server], &nexus.local_uri());
+    }
+    let error = first.connect(&nexus.local_uri()).unwrap_err();
+    assert!(error.to_string().contains("2 sessions"), "{error}");
+    let mut second = client(Config::default());
+    let session = second.connect(&nexus.local_uri()).unwrap();
+    drive_until(&mut [&mut second, &mut server], |all| {
+        all[0].session_state(session) == SessionState::Gone
+    });
+    let error = second.session_error(session).unwrap();
+    let reason = RefuseReason::TooManySessions { limit: 2 };
+    assert!(matches!(error, SessionError::Refused(r) if r == reason), "{error:?}");
+}
+
+#[test]
+fn two_hundred_sessions_carry_calls() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    echo(&mut server);
+    let mut client = client(Config::default());
+    let sessions: Vec<_> = (0..200).map(|_| client.connect(&nexus.local_uri()).unwrap()).collect();
+    drive_until(&mut [&mut client, &mut server], |all| {
+        sessions.iter().all(|&s| all[0].session_state(s) == SessionState::Connected)
+    });
+    assert_eq!((client.sessions(), server.sessions()), (200, 200));
+    let log = Log::default();
+    for round in 0..3 {
+        for (i, &session) in sessions.iter().enumerate() {
+            let id = (round * 200 + i) as u64;
+            let request = message(&client, id, 32 + round * 4000);
+            call(&mut client, session, ECHO, request, &log, id);
+        }
+    }
+    drive(&mut [&mut client, &mut server], || log.borrow().len() == 600);
+    for (id, ended) in log.borrow().iter() {
+        assert!(ended.result == Ok(expected(*id, 32 + (*id as usize / 200) * 4000)));
+    }
+    sessions.into_iter().for_each(|s| client.close(s));
+    drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 0);
+    assert_eq!(client.sessions(), 0);
+}
+
+#[test]
+fn closing_ends_calls_frees_the_server_and_stales_the_number() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    server.on(ECHO, |cx, _| std::mem::forget(cx.defer()));
+    let mut client = client(Config { slots: 2, ..Config::default() });
+    let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let log = Log::default();
+    for id in 0..4 {
+        let request = message(&client, id, 40);
+        call(&mut client, session, ECHO, request, &log, id);
+    }
+    drive_until(&mut [&mut client, &mut server], |all| all[1].stats().requests == 2);
+    client.close(session);
+    client.close(session);
+    drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 0);
+    assert_eq!(log.borrow().len(), 4);
+    for (id, ended) in log.borrow().iter() {
+        let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
+        assert_eq!(ended.result, Err(CallError::Closed(executed)), "call {id}");
+        assert!(*ended.request == *expected(*id, 40));
+    }
+    assert!(matches!(client.session_error(session), Some(SessionError::Gone)));
+    // The number is used again; its old holder stays a stranger.
+    let next = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    assert_eq!(next.index(), session.index());
+    assert_eq!(client.session_state(session), SessionState::Gone);
+    assert!(client.session_stats(session).is_none());
+    let refused = client.call(session, ECHO, message(&client, 0, 1), |_, _| {}).unwrap_err();
+    assert_eq!(refused.reason, CallRefused::NoSession);
+    client.close(session);
+    assert_eq!(client.session_state(next), SessionState::Connected);
+}
+
+#[test]
+fn closing_before_the_answer_leaves_nothing_behind() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    echo(&mut server);
+    let mut client = client(Config::default());
+    for _ in 0..50 {
+        let early = client.connect(&nexus.local_uri()).unwrap();
+        client.poll();
+        client.close(early);
+        // Takes the number of the one before, whose answer may be on its way.
+        let kept = client.connect(&nexus.local_uri()).unwrap();
+        drive_until(&mut [&mut client, &mut server], |all| {
+            all[0].session_state(kept) != SessionState::Connecting
+        });
+        assert!(client.session_error(kept).is_none(), "{:?}", client.session_error(kept));
+        client.close(kept);
+        drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 0);
+    }
+    client.check();
+    server.check();
+}
+
+#[test]
+fn a_wildcard_is_reached_by_every_address() {
+    for bind in ["udp://0.0.0.0:0", "udp://[::]:0"] {
+        let server = Server::start_at(bind, Config::default(), echo);
+        let port = server.uri.rsplit(':').next().unwrap().to_owned();
+        for host in ["127.0.0.1", "127.0.0.2", "localhost"] {
+            let nexus = Nexus::bind("udp://0.0.0.0:0").unwrap();
+            let mut client = nexus.endpoint().unwrap();
+            let session = client.connect(&format!("udp://{host}:{port}")).unwrap();
+            if let Err(e) = client.wait_connected(session) {
+                panic!("{bind} by {host}: {e}");
+            }
+            let request = message(&client, 5, 20_000);
+            let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+            assert!(ended.result == Ok(expected(5, 20_000)), "{bind} by {host}");
+        }
+    }
+}
+
+#[test]
+fn ipv6_carries_calls() {
+    if let Err(e) = UdpSocket::bind("[::1]:0") {
+        println!("skipped: this system has no IPv6 loopback: {e}");
+        return;
+    }
+    let server = Server::start_at("udp://[::1]:0", Config::default(), echo);
+    let nexus = Nexus::bind("udp://[::1]:0").unwrap();
+    let mut client = nexus.endpoint().unwrap();
+    let session = client.connect(&server.uri).unwrap();
+    client.wait_connected(session).unwrap();
+    for len in [0, 32, 1_000_000] {
+        let request = message(&client, 6, len);
+        let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+        assert!(ended.result == Ok(expected(6, len)));
+    }
+}
+
+#[test]
+fn descriptors_do_not_leak() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let round = || {
+        let nexus = Nexus::bind(LOOPBACK).unwrap();
+        let mut server = nexus.endpoint().unwrap();
+        echo(&mut server);
+        let mut client = client(Config::default());
+        connect(&mut client, &mut [&mut server], &nexus.local_uri());
+        failure(&mut client, "udp://127.0.0.1:1");
+    };
+    // Other tests of this process open descriptors too, so that a leak shows in the total only:
+    // 200 rounds hold at least 10 each.
+    round();
+    let before = open();
+    for _ in 0..200 {
+        round();
+    }
+    let after = open();
+    assert!(after < before + 400, "{before} descriptors became {after}");
+}

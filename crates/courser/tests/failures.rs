@@ -1,0 +1,208 @@
+//! Peers that go away, with calls in flight.
+
+mod common;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::*;
+use courser::{CallError, CallRefused, Config, Executed, Nexus, Rpc, SessionError, SessionState};
+
+const ECHO: u16 = 1;
+const NEVER: u16 = 2;
+
+fn serve(rpc: &mut Rpc) {
+    rpc.on(ECHO, |cx, req| cx.reply(req));
+    rpc.on(NEVER, |cx, _| std::mem::forget(cx.defer()));
+}
+
+/// Calls that are never answered: two on slots, three in the queue.
+fn stuck(client: &mut Rpc, server: &mut Rpc, uri: &str) -> (courser::SessionId, Log) {
+    let session = connect(client, &mut [&mut *server], uri);
+    let log = Log::default();
+    let before = server.stats().requests;
+    for id in 0..5 {
+        let request = message(client, id, 3000);
+        call(client, session, NEVER, request, &log, id);
+    }
+    drive_until(&mut [client, server], |all| all[1].stats().requests == before + 2);
+    (session, log)
+}
+
+fn assert_peer_failed(log: &Log) {
+    let mut ids = Vec::new();
+    for (id, ended) in log.borrow().iter() {
+        let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
+        assert_eq!(ended.result, Err(CallError::PeerFailed(executed)), "call {id}");
+        assert!(*ended.request == *expected(*id, 3000), "the buffer is back");
+        ids.push(*id);
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, [0, 1, 2, 3, 4], "each call ends once");
+}
+
+fn two_slots() -> Config {
+    Config { slots: 2, ..Config::default() }
+}
+
+#[test]
+fn a_dropped_endpoint_fails_its_sessions_only() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let (mut first, mut second) = (nexus.endpoint().unwrap(), nexus.endpoint().unwrap());
+    serve(&mut first);
+    serve(&mut second);
+    let mut client = client(two_slots());
+    let uri = nexus.local_uri();
+    let (session, log) = stuck(&mut client, &mut first, &format!("{uri}/0"));
+    let other = connect(&mut client, &mut [&mut second], &format!("{uri}/1"));
+    drop(first);
+    drive(&mut [&mut client, &mut second], || log.borrow().len() == 5);
+    assert_peer_failed(&log);
+    assert_eq!(client.session_state(session), SessionState::Gone);
+    assert!(matches!(client.session_error(session), Some(SessionError::EndpointGone)));
+    let refused = client.call(session, ECHO, message(&client, 1, 1), |_, _| {}).unwrap_err();
+    assert_eq!(refused.reason, CallRefused::NoSession);
+    let request = message(&client, 8, 9000);
+    let ended = call_and_wait(&mut client, &mut [&mut second], other, ECHO, request);
+    assert!(ended.result == Ok(expected(8, 9000)), "its neighbour lives");
+    client.check();
+}
+
+#[test]
+fn a_dropped_nexus_fails_its_sessions_and_its_successor_serves() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let uri = nexus.local_uri();
+    let mut server = nexus.endpoint().unwrap();
+    serve(&mut server);
+    let mut client = client(two_slots());
+    let (old, log) = stuck(&mut client, &mut server, &uri);
+    drop((server, nexus));
+    drive(&mut [&mut client], || log.borrow().len() == 5);
+    assert_peer_failed(&log);
+    assert_eq!(client.sessions(), 0);
+    assert!(client.session_error(old).is_some());
+
+    let nexus = Nexus::bind(&uri).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    serve(&mut server);
+    let session = connect(&mut client, &mut [&mut server], &uri);
+    let request = message(&client, 2, 100_000);
+    let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
+    assert!(ended.result == Ok(expected(2, 100_000)));
+    assert_eq!(client.session_state(old), SessionState::Gone);
+}
+
+#[test]
+fn a_sleeping_client_hears_of_a_server_s_end() {
+    let mut server = Server::start(Config::default(), serve);
+    let mut client = client(Config { spin: Some(Duration::ZERO), ..two_slots() });
+    let session = client.connect(&server.uri).unwrap();
+    client.wait_connected(session).unwrap();
+    let log = Log::default();
+    for id in 0..5 {
+        let request = message(&client, id, 3000);
+        call(&mut client, session, NEVER, request, &log, id);
+    }
+    client.run_for(Duration::from_millis(50)).unwrap();
+    assert!(log.borrow().is_empty());
+    server.stop();
+    client.run_until(|| log.borrow().len() == 5).unwrap();
+    assert_peer_failed(&log);
+}
+
+#[test]
+fn a_client_that_goes_away_frees_the_server() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    let held: Rc<RefCell<Vec<courser::ReplyHandle>>> = Rc::default();
+    let keep = held.clone();
+    server.on(ECHO, move |cx, _| keep.borrow_mut().push(cx.defer().unwrap()));
+    let before = server.memory().in_use_buffers;
+    for round in 0..20 {
+        let mut gone = client(Config::default());
+        let session = connect(&mut gone, &mut [&mut server], &nexus.local_uri());
+        let log = Log::default();
+        for id in 0..8 {
+            let request = message(&gone, id, 20_000);
+            call(&mut gone, session, ECHO, request, &log, id);
+        }
+        drive_until(&mut [&mut gone, &mut server], |all| {
+            all[1].stats().requests == 8 * (round + 1)
+        });
+        drop(gone);
+        drive_until(&mut [&mut server], |all| all[0].sessions() == 0);
+        // An answer to nobody is an error to the handler and otherwise nothing.
+        for handle in held.take() {
+            assert!(server.reply_to(handle, [1; 5000]).is_err());
+        }
+    }
+    assert_eq!(server.memory().in_use_buffers, before, "requests of the dead are freed");
+    server.check();
+}
+
+#[test]
+fn handlers_of_a_server_that_loses_its_back_end_still_answer() {
+    let back_nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut back = back_nexus.endpoint().unwrap();
+    serve(&mut back);
+    let front_nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut front = front_nexus.endpoint().unwrap();
+    let to_back = connect(&mut front, &mut [&mut back], &back_nexus.local_uri());
+    front.on(ECHO, move |cx, req| {
+        let handle = cx.defer().unwrap();
+        let nested = req.take(cx).unwrap();
+        // Dropping the handle with the failed continuation, or with the refused call, answers.
+        let _ = cx.call(to_back, NEVER, nested, move |cx, done| {
+            if done.result.is_ok() {
+                let _ = cx.reply_to(handle, "done");
+            }
+        });
+    });
+    let mut client = client(Config::default());
+    let session = connect(&mut client, &mut [&mut front, &mut back], &front_nexus.local_uri());
+    let log = Log::default();
+    for id in 0..3 {
+        let request = message(&client, id, 10);
+        call(&mut client, session, ECHO, request, &log, id);
+    }
+    drive_until(&mut [&mut client, &mut front, &mut back], |all| all[2].stats().requests == 3);
+    drop(back);
+    drive(&mut [&mut client, &mut front], || log.borrow().len() == 3);
+    let no_reply = CallError::Server(courser::Status::NoReply);
+    assert!(log.borrow().iter().all(|(_, e)| e.result == Err(no_reply)));
+    let request = message(&client, 4, 10);
+    let ended = call_and_wait(&mut client, &mut [&mut front], session, ECHO, request);
+    assert_eq!(ended.result, Err(no_reply));
+}
+
+#[test]
+fn a_silent_datapath_is_told_from_a_dead_peer() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    serve(&mut server);
+    let config = Config {
+        datapath_timeout: Duration::from_millis(200),
+        rto: (Duration::from_millis(1), Duration::from_millis(50)),
+        ..two_slots()
+    };
+    let mut client = client(config);
+    let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let log = Log::default();
+    for id in 0..5 {
+        let request = message(&client, id, 3000);
+        call(&mut client, session, ECHO, request, &log, id);
+    }
+    // The server's control thread lives; its endpoint is not polled.
+    client.run_until(|| log.borrow().len() == 5).unwrap();
+    for (id, ended) in log.borrow().iter() {
+        let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
+        assert_eq!(ended.result, Err(CallError::DatapathSilent(executed)), "call {id}");
+    }
+    let error = client.session_error(session).unwrap();
+    assert!(matches!(error, SessionError::DatapathSilent { .. }), "{error:?}");
+    assert!(error.to_string().contains(&server.port().to_string()), "{error}");
+    assert_eq!(client.sessions(), 0);
+    // When the server wakes up it is told to forget the session.
+    drive_until(&mut [&mut server, &mut client], |all| all[0].sessions() == 0);
+}

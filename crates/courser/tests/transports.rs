@@ -1,0 +1,296 @@
+//! The same program over other transports and settings: in memory, holding buffers, losing,
+//! doubling, reordering and corrupting frames; small socket buffers; no offloads.
+
+mod common;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use courser::parts::net::{
+    FaultConfig, FaultPlan, FaultTransport, HoldConfig, HoldTransport, MemNetwork,
+};
+use courser::{Config, Rpc, SessionId, Transport};
+
+const WORK: u16 = 1;
+
+/// How often each request was handled, by its number.
+type Ran = Rc<RefCell<BTreeMap<u64, u32>>>;
+
+/// A request is its number and the pattern of it; the response is the pattern of the next number
+/// at another length. Some are answered at once, some later.
+fn serve<T: Transport>(rpc: &mut Rpc<T>) -> Ran {
+    let ran = Ran::default();
+    let counts = ran.clone();
+    rpc.on(WORK, move |cx, req| {
+        let id = u64::from_le_bytes(*req.first_chunk().unwrap());
+        *counts.borrow_mut().entry(id).or_default() += 1;
+        assert!(req[8..] == *expected(id, req.len() - 8), "request {id} was changed on its way");
+        let response = expected(id + 1, answer_len(id));
+        if id % 3 == 0 {
+            let handle = cx.defer().unwrap();
+            cx.after(Duration::from_micros(id % 4 * 1500), move |cx| {
+                cx.reply_to(handle, response).unwrap();
+            });
+        } else {
+            cx.reply(response);
+        }
+    });
+    ran
+}
+
+fn request_len(id: u64) -> usize {
+    [0, 24, 1400, 5000, 24, 70_000][id as usize % 6]
+}
+
+fn answer_len(id: u64) -> usize {
+    [32, 6000, 8, 40_000, 1300][id as usize % 5]
+}
+
+/// `calls` calls over the sessions, each with a number of its own; checks answers and buffers.
+fn work<T: Transport>(
+    client: &mut Rpc<T>,
+    server: &mut Rpc<T>,
+    sessions: &[SessionId],
+    calls: u64,
+) {
+    let log = Log::default();
+    let mut next = 0;
+    let end = Instant::now() + PATIENCE;
+    let mut done = 0;
+    while done < calls {
+        while next < calls && next < done + 40 {
+            let mut request = client.alloc(8 + request_len(next)).unwrap();
+            request[..8].copy_from_slice(&next.to_le_bytes());
+            pattern(next, &mut request[8..]);
+            let session = sessions[next as usize % sessions.len()];
+            call(client, session, WORK, request, &log, next);
+            next += 1;
+        }
+        client.poll();
+        server.poll();
+        for (id, ended) in log.borrow_mut().drain(..) {
+            let answer = ended.result.unwrap_or_else(|e| panic!("call {id}: {e}"));
+            assert!(answer == expected(id + 1, answer_len(id)), "answer {id}");
+            assert!(ended.request[8..] == *expected(id, request_len(id)), "request {id} is back");
+            done += 1;
+        }
+        assert!(Instant::now() < end, "{done} of {calls} calls ended: {:?}", client.stats());
+    }
+    client.check();
+    server.check();
+}
+
+fn at_most_once(ran: &Ran, calls: u64) {
+    let ran = ran.borrow();
+    assert_eq!(ran.len() as u64, calls, "each request was handled");
+    let twice: Vec<_> = ran.iter().filter(|(_, n)| **n != 1).collect();
+    assert!(twice.is_empty(), "handled more than once: {twice:?}");
+}
+
+/// The program over a network in memory whose transports are dressed by `wrap`.
+fn program<T: Transport>(
+    calls: u64,
+    config: Config,
+    mut wrap: impl FnMut(courser::parts::net::MemTransport) -> T,
+) -> (Rpc<T>, Rpc<T>) {
+    let network = MemNetwork::new();
+    let (nexus, mut server) = mem_endpoint(&network, config.clone(), &mut wrap);
+    let (_nexus, mut client) = mem_endpoint(&network, config, &mut wrap);
+    let ran = serve(&mut server);
+    let sessions: Vec<_> =
+        (0..3).map(|_| connect(&mut client, &mut [&mut server], &nexus.local_uri())).collect();
+    work(&mut client, &mut server, &sessions, calls);
+    at_most_once(&ran, calls);
+    (client, server)
+}
+
+#[test]
+fn in_memory() {
+    let (client, server) = program(2000, Config::default(), |t| t);
+    assert_eq!(client.stats().responses, 2000);
+    assert_eq!(server.stats().requests, 2000);
+}
+
+#[test]
+fn a_transport_that_holds_buffers_until_flushed() {
+    let hold = HoldConfig { limit: 100_000, ..HoldConfig::default() };
+    let (client, server) = program(300, Config::default(), |t| HoldTransport::new(t, hold));
+    assert_eq!(client.transport().violations() + server.transport().violations(), 0);
+    assert!(client.stats().completions_parked > 0, "ownership was put to the test");
+}
+
+#[test]
+fn a_transport_that_lets_go_late_and_has_a_small_ring() {
+    let hold = HoldConfig { reclaims: Some(3), limit: 16 };
+    let (client, server) = program(500, Config::default(), |t| HoldTransport::new(t, hold));
+    assert_eq!(client.transport().violations() + server.transport().violations(), 0);
+    assert!(client.transport_stats().tx_full > 0, "the ring was full at times");
+}
+
+/// Timeouts fit for a network of microseconds, so that thousands of losses take seconds.
+fn quick() -> Config {
+    let rto = (Duration::from_micros(200), Duration::from_millis(20));
+    Config { rto, datapath_timeout: Duration::from_secs(60), ..Config::default() }
+}
+
+fn faulty(plan: &FaultPlan, calls: u64) -> (u64, u64) {
+    let mut seed = 7;
+    let (client, server) = program(calls, quick(), |t| {
+        seed += 1;
+        FaultTransport::new(t, FaultConfig { seed, tx: plan.clone(), rx: FaultPlan::default() })
+    });
+    let drops = client.stats().drops_total() + server.stats().drops_total();
+    (client.stats().rollbacks, drops)
+}
+
+#[test]
+fn lost_frames_are_sent_again() {
+    for percent in [1, 5] {
+        let (rollbacks, _) = faulty(&FaultPlan::loss(percent * 10_000), 400);
+        assert!(rollbacks > 0);
+    }
+}
+
+#[test]
+fn doubled_frames_change_nothing() {
+    let plan = FaultPlan { duplicate_ppm: 50_000, ..FaultPlan::default() };
+    let (_, drops) = faulty(&plan, 1000);
+    assert!(drops > 0, "duplicates are counted");
+}
+
+#[test]
+fn reordered_frames_arrive() {
+    let plan = FaultPlan { reorder_ppm: 30_000, reorder_span: 20, ..FaultPlan::default() };
+    faulty(&plan, 400);
+}
+
+#[test]
+fn everything_at_once() {
+    let plan = FaultPlan {
+        loss_ppm: 20_000,
+        duplicate_ppm: 20_000,
+        reorder_ppm: 20_000,
+        reorder_span: 30,
+        ..FaultPlan::default()
+    };
+    let (rollbacks, drops) = faulty(&plan, 400);
+    assert!(rollbacks > 0 && drops > 0);
+}
+
+/// Flipped bits have no checksum of ours to catch them (UDP has one); what they must not do is
+/// bring an endpoint down, or leave a call without an end.
+#[test]
+fn flipped_bits_end_no_endpoint() {
+    let network = MemNetwork::new();
+    let config = Config { datapath_timeout: Duration::from_millis(300), ..quick() };
+    let plan = FaultPlan { corrupt_ppm: 50_000, ..FaultPlan::default() };
+    let mut seed = 0;
+    let mut wrap = |t| {
+        seed += 1;
+        FaultTransport::new(t, FaultConfig { seed, tx: plan.clone(), rx: FaultPlan::default() })
+    };
+    let (nexus, mut server) = mem_endpoint(&network, config.clone(), &mut wrap);
+    let (_nexus, mut client) = mem_endpoint(&network, config, &mut wrap);
+    server.on(WORK, |cx, req| cx.reply(req));
+    let log = Log::default();
+    let mut session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let mut accepted = 0;
+    for id in 0..2000_u64 {
+        if client.session_error(session).is_some() {
+            session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+        }
+        let request = message(&client, id, request_len(id));
+        call(&mut client, session, WORK, request, &log, id);
+        accepted += 1;
+        drive_until(&mut [&mut client, &mut server], |_| log.borrow().len() + 30 > accepted);
+    }
+    drive_until(&mut [&mut client, &mut server], |_| log.borrow().len() == accepted);
+    let log = log.borrow();
+    let good = log.iter().filter(|(id, e)| e.result == Ok(expected(*id, request_len(*id)))).count();
+    assert!(good > accepted / 2, "{good} of {accepted}");
+    assert!(server.stats().drops_total() > 0);
+    client.check();
+    server.check();
+}
+
+/// Eight sessions over UDP with large messages, client and server on threads of their own.
+fn under_load(config: Config, calls: u64) {
+    let server = Server::start(config.clone(), |rpc| {
+        let _ran = serve(rpc);
+        rpc.on(2, |cx, req| cx.reply(req));
+    });
+    let mut client = client(config);
+    let sessions: Vec<_> = (0..8).map(|_| client.connect(&server.uri).unwrap()).collect();
+    for &session in &sessions {
+        client.wait_connected(session).unwrap();
+    }
+    let log = Log::default();
+    for id in 0..calls {
+        let request = message(&client, id, 400_000 + id as usize);
+        call(&mut client, sessions[id as usize % 8], 2, request, &log, id);
+    }
+    client.run_until(|| log.borrow().len() as u64 == calls).unwrap();
+    for (id, ended) in log.borrow().iter() {
+        assert!(ended.result == Ok(expected(*id, 400_000 + *id as usize)), "call {id}");
+    }
+    client.check();
+}
+
+#[test]
+fn small_socket_buffers_are_enough_to_be_right() {
+    under_load(Config { socket_buffer: 212_992 / 2, ..Config::default() }, 64);
+}
+
+#[test]
+fn tiny_socket_buffers_lose_but_deliver() {
+    under_load(Config { socket_buffer: 16_384, ..Config::default() }, 16);
+}
+
+#[test]
+fn without_offloads() {
+    under_load(Config { offloads: false, ..Config::default() }, 64);
+}
+
+#[test]
+fn large_frames() {
+    under_load(Config { max_frame: Some(8000), ..Config::default() }, 64);
+}
+
+#[test]
+fn one_credit_and_one_slot() {
+    under_load(Config { credits: Some(1), slots: 1, ..Config::default() }, 8);
+}
+
+#[test]
+fn no_memory_is_an_error_and_passes() {
+    // Room for a few requests of 1 MiB only.
+    let small = Config { memory_limit: 8 << 20, ..Config::default() };
+    let server = Server::start(small, |rpc| rpc.on(WORK, |cx, req| cx.reply(req)));
+    let mut client = client(Config::default());
+    let session = client.connect(&server.uri).unwrap();
+    client.wait_connected(session).unwrap();
+    let log = Log::default();
+    for id in 0..40 {
+        let request = message(&client, id, 3 << 20);
+        call(&mut client, session, WORK, request, &log, id);
+    }
+    client.run_until(|| log.borrow().len() == 40).unwrap();
+    let failed = log.borrow().iter().filter(|(_, e)| e.result.is_err()).count();
+    assert!(failed > 0, "eight requests of 3 MiB do not fit 8 MiB");
+    for (id, ended) in log.borrow_mut().drain(..) {
+        use courser::{CallError, Status};
+        match ended.result {
+            Ok(r) => assert!(r == expected(id, 3 << 20)),
+            Err(e) => assert!(
+                matches!(e, CallError::Server(Status::NoMemory | Status::ResponseFailed)),
+                "{e}"
+            ),
+        }
+    }
+    let request = message(&client, 1, 1 << 20);
+    let ended = call_and_wait(&mut client, &mut [], session, WORK, request);
+    assert!(ended.result == Ok(expected(1, 1 << 20)), "later there is room again");
+}
