@@ -1,0 +1,53 @@
+//! Each example runs to its end, and stays short enough to be read at once.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Builds an example, which `cargo test` may not have done, and gives its program.
+fn program(name: &str) -> PathBuf {
+    let own = std::env::current_exe().unwrap();
+    // .../debug/deps/examples-0123: the profile's directory is two up.
+    let dir = own.ancestors().nth(2).unwrap();
+    let profile = if dir.ends_with("release") { "release" } else { "test" };
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--quiet", "--package", "courser", "--example", name])
+        .args(["--profile", profile, "--target-dir"])
+        .arg(dir.parent().unwrap())
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status()
+        .unwrap();
+    assert!(built.success());
+    dir.join("examples").join(name)
+}
+
+fn prints(name: &str, text: &str) {
+    let output = Command::new(program(name)).output().unwrap();
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert!(stdout.contains(text) && stderr.is_empty(), "{stdout}{stderr}");
+}
+
+#[test]
+fn hello_runs() {
+    prints("hello", "hello, world");
+}
+
+#[test]
+fn large_runs() {
+    prints("large", "round 3: 8388608 bytes there and back");
+}
+
+#[test]
+fn nested_runs() {
+    prints("nested", "the square after 11 is 144");
+}
+
+#[test]
+fn the_first_examples_are_under_sixty_lines() {
+    for name in ["hello", "nested", "large"] {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
+        let lines = std::fs::read_to_string(path).unwrap().lines().count();
+        assert!(lines < 60, "{name}: {lines} lines");
+    }
+}

@@ -1,0 +1,102 @@
+//! Strangers at the datapath's port: whatever they send is counted and changes nothing.
+
+mod common;
+
+use std::net::UdpSocket;
+
+use common::*;
+use courser::parts::proto::Drop;
+use courser::parts::proto::wire::{FRAME_HEADER, WIRE_VERSION};
+use courser::{Config, Nexus, Rpc};
+
+const ECHO: u16 = 1;
+
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        let x = self.0 ^ (self.0 >> 33);
+        x.wrapping_mul(0xff51_afd7_ed55_8ccd) ^ (x >> 29)
+    }
+
+    fn fill(&mut self, bytes: &mut [u8]) {
+        bytes.iter_mut().for_each(|b| *b = self.next() as u8);
+    }
+}
+
+/// Random bytes, or a frame with a few bits flipped, its end cut off at times.
+fn garbage(dice: &mut Dice, real: &[u8], out: &mut Vec<u8>) {
+    out.clear();
+    if dice.next() % 3 == 0 {
+        out.resize((dice.next() % 1500) as usize, 0);
+        dice.fill(out);
+    } else {
+        out.extend_from_slice(real);
+        for _ in 0..1 + dice.next() % 4 {
+            let at = dice.next() as usize % out.len();
+            out[at] ^= 1 << (dice.next() % 8);
+        }
+        if dice.next() % 4 == 0 {
+            out.truncate(dice.next() as usize % (out.len() + 1));
+        }
+    }
+}
+
+/// A frame as the client sends it to the server, but for the cookie, which no stranger knows.
+fn guessed_frame(data_per_packet: u16) -> Vec<u8> {
+    let mut frame = vec![WIRE_VERSION, 0];
+    frame.extend(data_per_packet.to_le_bytes());
+    // Peer 0: the first of each endpoint.
+    frame.extend(0_u32.to_le_bytes());
+    frame.resize(FRAME_HEADER + 16 + 100, 0);
+    frame
+}
+
+#[test]
+fn datagrams_of_strangers_are_counted_while_calls_go_on() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    server.on(ECHO, |cx, req| cx.reply(req));
+    let mut client = client(Config::default());
+    let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let real = guessed_frame(client.session_stats(session).unwrap().data_per_packet);
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let ports = [server.port() as u16, client.port() as u16];
+    let (mut dice, mut bytes) = (Dice(1), Vec::new());
+    let memory = |rpc: &Rpc| (rpc.memory().mapped_bytes, rpc.memory().in_use_buffers);
+    let mut settled = None;
+    for round in 0..1000_u64 {
+        for _ in 0..100 {
+            garbage(&mut dice, &real, &mut bytes);
+            let port = ports[dice.next() as usize % 2];
+            // A full receive buffer is nothing to wait for.
+            let _ = stranger.send_to(&bytes, ("127.0.0.1", port));
+        }
+        let len = [10, 3000, 100_000][round as usize % 3];
+        let request = message(&client, round, len);
+        let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
+        assert!(ended.result == Ok(expected(round, len)), "round {round}");
+        if round == 100 {
+            settled = Some((memory(&client), memory(&server)));
+        }
+    }
+    drive_until(&mut [&mut client, &mut server], |all| !all.iter_mut().any(|rpc| rpc.poll()));
+    let drops = client.stats().drops_total() + server.stats().drops_total();
+    assert!(drops > 50_000, "{drops} of 100,000 were counted");
+    for rpc in [&client, &server] {
+        let s = rpc.stats();
+        let at_the_door = s.rx_frames - s.rx_frames_accepted;
+        assert!(at_the_door <= s.drops_total() && at_the_door > 0, "each is in a counter");
+        rpc.check();
+    }
+    for reason in [Drop::Truncated, Drop::Version, Drop::UnknownPeer, Drop::Cookie] {
+        assert!(server.stats().dropped(reason) > 0, "{reason:?} was put to the test");
+    }
+    // What a session may hold is the last response of each slot; strangers make nobody hold more.
+    let (client_memory, server_memory) = settled.unwrap();
+    assert_eq!(memory(&client).0, client_memory.0);
+    assert_eq!(memory(&server).0, server_memory.0);
+    assert!(memory(&client).1 <= client_memory.1 && memory(&server).1 <= server_memory.1 + 8);
+    assert_eq!(server.stats().requests, 1000);
+}
