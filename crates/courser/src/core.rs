@@ -13,12 +13,15 @@ use crate::context::Context;
 use crate::error::SessionError;
 use crate::message::{Done, DroppedReplies};
 
-/// Who hears of a completion. A closure of up to 64 bytes is stored without a heap box.
+/// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
+type DoneFn = SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>;
+
+/// Who hears of a completion.
 pub(crate) enum Cont {
     /// The endpoint's completion function, with this tag.
     Tag(u64),
     /// A closure.
-    Call(SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>),
+    Call(DoneFn),
 }
 
 /// A timer's callback.
