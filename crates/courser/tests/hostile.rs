@@ -28,7 +28,7 @@ impl Dice {
 /// Random bytes, or a frame with a few bits flipped, its end cut off at times.
 fn garbage(dice: &mut Dice, real: &[u8], out: &mut Vec<u8>) {
     out.clear();
-    if dice.next() % 3 == 0 {
+    if dice.next().is_multiple_of(3) {
         out.resize((dice.next() % 1500) as usize, 0);
         dice.fill(out);
     } else {
@@ -37,7 +37,7 @@ fn garbage(dice: &mut Dice, real: &[u8], out: &mut Vec<u8>) {
             let at = dice.next() as usize % out.len();
             out[at] ^= 1 << (dice.next() % 8);
         }
-        if dice.next() % 4 == 0 {
+        if dice.next().is_multiple_of(4) {
             out.truncate(dice.next() as usize % (out.len() + 1));
         }
     }
