@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server_nexus = Nexus::bind("mem://127.0.0.1:0")?;
     let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
     let config = MemConfig { host: loopback, ..MemConfig::default() };
-    let mut server = server_nexus.endpoint_on(network.endpoint(config.clone())?)?;
+    let mut server = server_nexus.endpoint_on(network.endpoint(config)?)?;
     server.on(ECHO, |cx, req| cx.reply(req));
     let nexus = Nexus::bind("mem://127.0.0.1:0")?;
     let mut client = nexus.endpoint_on(network.endpoint(config)?)?;
