@@ -313,3 +313,49 @@ fn a_call_made_before_the_session_stands_waits_for_it() {
     }
     client.run_until(|| got.get() == 20).unwrap();
 }
+
+/// E28, F16: one packet is lent in place and copied only by `take`; several are owned and moved.
+#[test]
+fn a_single_packet_is_read_in_place_and_a_larger_request_is_moved() {
+    let seen: Rc<RefCell<Vec<(bool, bool)>>> = Rc::default();
+    let log = seen.clone();
+    let (mut client, mut server, session) = pair(Config::default(), |rpc| {
+        rpc.on(1, move |cx, req| {
+            let in_place = format!("{req:?}").contains("body: Borrowed");
+            let before = req.as_ptr();
+            let taken = req.take(cx).unwrap();
+            log.borrow_mut().push((in_place, taken.as_ptr() == before));
+            cx.reply(taken);
+        });
+    });
+    for len in [32, 1400, 20_000] {
+        let request = message(&client, 1, len);
+        call_and_wait(&mut client, &mut [&mut server], session, 1, request);
+    }
+    let (lent, moved) = ((true, false), (false, true));
+    assert_eq!(*seen.borrow(), [lent, lent, moved], "(in place, moved by take)");
+}
+
+/// E32: short responses use the slot's own buffer again and again; long ones take one each.
+#[test]
+fn short_responses_use_the_preallocated_buffer() {
+    let (mut client, mut server, session) = pair(Config { slots: 1, ..Config::default() }, |rpc| {
+        rpc.on(1, |cx, req| {
+            let len = u32::from_le_bytes(*req.first_chunk().unwrap()) as usize;
+            cx.reply(vec![1; len]);
+        });
+    });
+    let mut held = |len: u32| {
+        let mut request = client.alloc(4).unwrap();
+        request.copy_from_slice(&len.to_le_bytes());
+        let ended = call_and_wait(&mut client, &mut [&mut server], session, 1, request);
+        assert_eq!(ended.result.map(|r| r.len()), Ok(len as usize));
+        server.memory().in_use_buffers
+    };
+    let first = held(32);
+    for len in [0, 700, 1400, 32] {
+        assert_eq!(held(len), first, "a response of {len} bytes took a buffer");
+    }
+    assert_eq!(held(20_000), first + 1, "a long response is stored in a buffer of its own");
+    assert_eq!(held(32), first, "the next request frees it");
+}
