@@ -261,8 +261,8 @@ mod tests {
         let cores = affinity::choose().expect("cores");
         let mut spec = BenchSpec::new(Kind::Rate, Plan::quick());
         let map = described(&spec, &cores);
-        assert_eq!((&map["size"], &map["sessions"]), (&json!(32), &json!(8)));
-        assert_eq!((&map["in_flight"], &map["batch"]), (&json!(64), &json!(1)));
+        assert_eq!((&map["size"], &map["sessions"]), (&json!(32), &json!(16)));
+        assert_eq!((&map["in_flight"], &map["batch"]), (&json!(128), &json!(1)));
         assert_eq!(map["window_ms"], json!(10.0));
         spec.connect = Some("udp://db1:1".to_owned());
         assert_eq!(described(&spec, &cores)["server"], json!("udp://db1:1"));
