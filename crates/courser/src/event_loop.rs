@@ -38,9 +38,7 @@ impl<T: Transport> Rpc<T> {
         let completed = self.completions();
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         let busy = received > 0 || mail || worked || sent || completed;
-        if busy {
-            self.last_busy_ns = now_ns;
-        }
+        self.was_busy |= busy;
         busy
     }
 
@@ -181,7 +179,12 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         let now_ns = self.core.now_ns();
-        if now_ns - self.last_busy_ns < self.spin.ns {
+        // Time to spin begins after the pass that did something: sending to a halted CPU alone
+        // may take as long as the whole of it, and the answer would find us asleep.
+        if std::mem::take(&mut self.was_busy) {
+            self.quiet_since_ns = now_ns;
+        }
+        if now_ns - self.quiet_since_ns < self.spin.ns {
             if self.spin.yields {
                 std::thread::yield_now();
             } else {

@@ -46,7 +46,9 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) index: u16,
     pub(crate) accepts: bool,
     pub(crate) spin: Spin,
-    pub(crate) last_busy_ns: u64,
+    /// Something was done since the loop was last idle.
+    pub(crate) was_busy: bool,
+    pub(crate) quiet_since_ns: u64,
     pub(crate) last_scan_ns: u64,
     pub(crate) poller: Option<OwnedFd>,
     pub(crate) stop: Arc<AtomicBool>,
