@@ -147,10 +147,11 @@ pub(crate) struct BenchArgs {
     /// Bytes in a request; default 32, for bandwidth 8MiB, which is also a server's limit
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     pub(crate) size: Option<u64>,
-    /// Sessions to the server
+    /// Sessions to the server; default 1, for rate 16
     #[arg(long, value_name = "N")]
     pub(crate) sessions: Option<u32>,
-    /// Calls in flight at a time, over all sessions; for bandwidth: requests outstanding
+    /// Calls in flight at a time, over all sessions; for bandwidth: requests outstanding; default 1,
+    /// for rate 128
     #[arg(long, value_name = "N", visible_alias = "outstanding")]
     pub(crate) in_flight: Option<u32>,
     /// Packets a session may have in flight; default: three trains, as the receive buffer allows

@@ -207,7 +207,7 @@ impl<T: Transport> Rpc<T> {
             }
             ControlMsg::EndpointGone { from } => {
                 let why = SessionError::EndpointGone;
-                self.lose(&why, |rpc, paths| rpc.core.proto.endpoint_lost(from.id, paths));
+                self.lose(&why, |rpc, paths| rpc.core.proto.endpoint_lost(from.id, control, paths));
             }
         }
     }
@@ -294,8 +294,12 @@ impl<T: Transport> Rpc<T> {
 
     /// Fails sessions, forgets what belonged to those that are gone, and remembers why.
     fn lose(&mut self, why: &SessionError, fail: impl FnOnce(&mut Self, &mut Vec<PathId>)) {
+        let before = self.sessions();
         let mut paths = Vec::new();
         fail(self, &mut paths);
+        if self.sessions() == before {
+            return;
+        }
         for path in paths {
             self.transport.path_close(path);
         }

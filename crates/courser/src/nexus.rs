@@ -59,7 +59,8 @@ impl Nexus {
     }
 
     /// Makes this thread an endpoint on the transport that the address names. Endpoint `N` of a
-    /// nexus on port `P` has datapath port `P + N`, or any free port when that one is taken.
+    /// nexus that was bound to port `P` has datapath port `P + N`; of one that was bound to port 0,
+    /// any free port.
     ///
     /// # Errors
     /// The transport cannot be opened, or a setting is out of range.
@@ -68,7 +69,7 @@ impl Nexus {
         let wanted = self.bound.port().checked_add(index).unwrap_or(0);
         let wanted = self.bind_spec(wanted);
         let transport = match any::open(&wanted) {
-            Err(e) if e.is_in_use() => any::open(&self.bind_spec(0))?,
+            Err(e) if e.is_in_use() && self.uri.port == 0 => any::open(&self.bind_spec(0))?,
             opened => opened?,
         };
         self.make(transport, index)

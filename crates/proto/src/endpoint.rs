@@ -10,9 +10,9 @@
 //!
 //! `C` is what the caller wants back with a completion; the endpoint stores it untouched.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{AllocError, Arena, MsgBuf, RxFrame};
+use courser_buf::{Addr, AllocError, Arena, MsgBuf, RxFrame};
 
 use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
@@ -110,6 +110,8 @@ pub struct Endpoint<C> {
     /// Free entries of `sessions`.
     pub(crate) vacant: Vec<u32>,
     pub(crate) live_sessions: usize,
+    /// Live peers by the number and the address of their endpoint.
+    pub(crate) known_peers: BTreeMap<(u64, Addr), u32>,
     /// Sum of the credit limits of all sessions (F7).
     pub(crate) credits_granted: u64,
     pub(crate) tx: TxStage,
@@ -145,6 +147,7 @@ impl<C> Endpoint<C> {
             sessions: Vec::new(),
             vacant: Vec::new(),
             live_sessions: 0,
+            known_peers: BTreeMap::new(),
             credits_granted: 0,
             tx,
             timed: Vec::new(),
@@ -519,6 +522,12 @@ impl<C> Endpoint<C> {
     /// Sessions in any state, both roles.
     pub fn live_sessions(&self) -> usize {
         self.live_sessions
+    }
+
+    /// Calls that were accepted and have not ended.
+    #[inline]
+    pub fn outstanding_calls(&self) -> u64 {
+        self.stats.calls - self.stats.responses - self.stats.errors
     }
 
     /// Whether nothing is in flight, queued or waiting to be sent.

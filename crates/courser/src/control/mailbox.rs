@@ -1,5 +1,6 @@
 //! One endpoint's mailbox, and the way to wake its thread.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -12,6 +13,9 @@ use super::Mail;
 
 /// Messages of peers that may wait for an endpoint.
 pub(super) const MAIL_MAX: usize = 65_536;
+
+/// Letters that an endpoint looks at in one pass of its event loop.
+pub(super) const MAIL_PER_PASS: usize = 32;
 
 /// One endpoint's mailbox: filled by the control thread, emptied by the endpoint's thread.
 ///
@@ -26,7 +30,7 @@ pub(crate) struct Mailbox {
 struct Shared {
     /// Whether `mail` has any; written under its lock.
     flag: AtomicBool,
-    mail: Mutex<Vec<Mail>>,
+    mail: Mutex<VecDeque<Mail>>,
     wake: OwnedFd,
 }
 
@@ -41,7 +45,7 @@ impl Mailbox {
         Ok(Mailbox { shared: Arc::new(shared) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Mail>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Mail>> {
         // Nothing panics under this lock but a failed allocation, which leaves the list whole.
         self.shared.mail.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -52,13 +56,17 @@ impl Mailbox {
         self.shared.flag.load(Ordering::Acquire)
     }
 
-    /// Moves all mail to the end of `out`, oldest first, and takes the wake-up back.
+    /// Moves mail to the end of `out`, oldest first, at most [`MAIL_PER_PASS`] letters, so that a
+    /// flood of them cannot hold up packets. What is left keeps the flag and the wake-up.
     pub(crate) fn take(&self, out: &mut Vec<Mail>) {
         let mut mail = self.lock();
-        out.append(&mut mail);
-        self.shared.flag.store(false, Ordering::Release);
-        // Fails only when there was no wake-up.
-        let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        let n = mail.len().min(MAIL_PER_PASS);
+        out.extend(mail.drain(..n));
+        if mail.is_empty() {
+            self.shared.flag.store(false, Ordering::Release);
+            // Fails only when there was no wake-up.
+            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+        }
     }
 
     /// Adds mail and wakes the endpoint. False when the mailbox is full: then nothing is added.
@@ -71,7 +79,7 @@ impl Mailbox {
         if list.len() >= MAIL_MAX && matches!(mail, Mail::Msg { .. }) {
             return false;
         }
-        list.push(mail);
+        list.push_back(mail);
         self.raise(&list);
         true
     }
@@ -82,7 +90,7 @@ impl Mailbox {
     }
 
     /// Sets the flag and makes the descriptor readable; under the lock, as the guard shows.
-    fn raise(&self, _locked: &[Mail]) {
+    fn raise(&self, _locked: &VecDeque<Mail>) {
         if !self.shared.flag.swap(true, Ordering::AcqRel) {
             // Cannot fail: the counter was 0.
             let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());

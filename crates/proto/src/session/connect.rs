@@ -261,8 +261,9 @@ impl<C> Endpoint<C> {
 
     /// Whether an endpoint is a live peer already, at whatever address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
-        let live = |p: &Peer| p.state == PeerState::Live && p.endpoint_id == endpoint_id;
-        self.peers.iter().flatten().any(live)
+        let least = (endpoint_id, Addr { host: 0, port: 0 });
+        let first = self.known_peers.range(least..).next();
+        first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
     /// Whether an endpoint is a live peer at this address already, so that no path to it is
@@ -274,10 +275,7 @@ impl<C> Endpoint<C> {
     /// The address has to agree: an endpoint's number is no secret among its peers, and whoever
     /// shares a peer learns its cookie.
     fn find_peer(&self, endpoint_id: u64, addr: Addr) -> Option<u32> {
-        let is_it =
-            |p: &Peer| p.state == PeerState::Live && p.endpoint_id == endpoint_id && p.addr == addr;
-        let found = self.peers.iter().position(|p| p.as_ref().is_some_and(is_it))?;
-        Some(found as u32)
+        self.known_peers.get(&(endpoint_id, addr)).copied()
     }
 
     /// Takes a client's request: makes the server side of the session.
@@ -304,7 +302,9 @@ impl<C> Endpoint<C> {
             p.data_per_packet = dpp;
             p.path = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
             p.last_heard_ns = self.now_ns;
-            self.add_peer(p)
+            let at = self.add_peer(p);
+            self.known_peers.insert((r.endpoint_id, offer.addr), at);
+            at
         });
         let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
             return Err(RefuseReason::NoPath);
@@ -442,6 +442,7 @@ impl<C> Endpoint<C> {
             p.tx_cookie = a.cookie;
             p.data_per_packet = a.data_per_packet;
             p.last_heard_ns = now_ns;
+            self.known_peers.insert((a.endpoint_id, addr), tentative);
         } else {
             let same = p.state == PeerState::Live
                 && p.endpoint_id == a.endpoint_id
@@ -520,11 +521,20 @@ impl<C> Endpoint<C> {
         self.fail_peers(|p| p.control == control, paths);
     }
 
-    /// Another endpoint is gone: every session with it has failed. Paths that are no longer
-    /// needed go to `paths`.
-    pub fn endpoint_lost(&mut self, endpoint_id: u64, paths: &mut Vec<PathId>) {
-        let is_it = |p: &Peer| p.state == PeerState::Live && p.endpoint_id == endpoint_id;
-        self.fail_peers(is_it, paths);
+    /// Another endpoint is gone, as its control connection says: every session with it has failed.
+    /// Paths that are no longer needed go to `paths`. What a connection says of endpoints that are
+    /// not its own is ignored.
+    pub fn endpoint_lost(&mut self, endpoint_id: u64, control: u64, paths: &mut Vec<PathId>) {
+        let least = Addr { host: 0, port: 0 };
+        let most = Addr { host: u128::MAX, port: u32::MAX };
+        let named = self.known_peers.range((endpoint_id, least)..=(endpoint_id, most));
+        let controls = |peer: u32| match self.peers.get(peer as usize) {
+            Some(Some(p)) => p.control == control,
+            _ => false,
+        };
+        if named.map(|(_, &peer)| peer).any(controls) {
+            self.fail_peers(|p| p.endpoint_id == endpoint_id && p.control == control, paths);
+        }
     }
 
     fn fail_peers(&mut self, is_it: impl Fn(&Peer) -> bool, paths: &mut Vec<PathId>) {
@@ -576,6 +586,10 @@ impl<C> Endpoint<C> {
     fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.peers.get_mut(peer as usize)?.take()?;
         self.vacant_peers.push(peer);
+        let name = (dropped.endpoint_id, dropped.addr);
+        if self.known_peers.get(&name) == Some(&peer) {
+            self.known_peers.remove(&name);
+        }
         Some(dropped)
     }
 
