@@ -35,9 +35,9 @@ pub struct Config {
     pub offloads: bool,
     /// How long an endpoint spins after its last packet before it sleeps. `None`: 100 us, or not
     /// at all where the machine or the container has one CPU only. Spinning costs a core, sleeping
-    /// costs about 30 us for the next packet. After a sleep of more than twice this time there is
-    /// no spinning until waits are short again. A process whose threads are all pinned to one CPU
-    /// yields it between two looks, about 0.3 us each; others do every 10 us.
+    /// costs about 30 us for the next packet. While calls are unanswered it is five times as long.
+    /// After 20 us without a packet, or at once in a process whose threads are all pinned to one
+    /// CPU, the CPU is offered to others between two looks, about 0.3 us each.
     pub spin: Option<Duration>,
     /// How long a connect may take. Default 5 s.
     pub connect_timeout: Duration,
