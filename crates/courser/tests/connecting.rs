@@ -293,3 +293,18 @@ fn descriptors_do_not_leak() {
     let after = open();
     assert!(after < before + 400, "{before} descriptors became {after}");
 }
+
+/// A port that the user named is not silently another one: firewalls know it.
+#[test]
+fn a_named_datapath_port_that_is_taken_is_an_error() {
+    for _ in 0..50 {
+        let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        // TCP's port of the same number may be taken by a stranger: then try another.
+        let Ok(nexus) = Nexus::bind(&format!("udp://127.0.0.1:{port}")) else { continue };
+        let e = nexus.endpoint().unwrap_err().to_string();
+        assert!(e.contains("in use") && e.contains(&port.to_string()), "{e}");
+        return;
+    }
+    panic!("no TCP port was free 50 times");
+}

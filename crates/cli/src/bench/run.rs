@@ -50,7 +50,7 @@ pub(crate) fn run(
     let cores = affinity::choose()?;
     let mut config = described(spec, &cores);
     let outcome = match &spec.connect {
-        Some(uri) => against(uri, spec, &clock, &cores, &mut config, progress),
+        Some(uri) => against(uri, spec, &clock, &mut config, progress),
         None => between(spec, &clock, &cores, &mut config, progress),
     }?;
     Ok(Report {
@@ -110,14 +110,14 @@ fn against(
     uri: &str,
     spec: &BenchSpec,
     clock: &Clock,
-    cores: &Cores,
     config: &mut Config,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Outcome, BenchError> {
     let nexus = Nexus::bind_with("udp://[::]:0", spec.config())?;
     let rpc = nexus.endpoint()?;
-    let _pinned = Pinned::to(cores.client)?;
-    let other = Other { line: None, yields: !cores.distinct() };
+    // The server may be on this machine and on any core of it: wherever the scheduler wakes it, it
+    // must not wait for our spinning to end. So we are not pinned, and yield.
+    let other = Other { line: None, yields: true };
     let mut calls = Calls::new(rpc, uri, spec, clock.clone(), other)?;
     agreed(&calls, config);
     let mut runner = Runner::<Prober>::new(spec.plan, None)?;
