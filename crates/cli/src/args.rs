@@ -125,7 +125,7 @@ placement; --quick is for a first look.
 
 Examples:
   courser bench latency
-  courser bench rate --sessions 8 --in-flight 64 --json rate.json
+  courser bench rate --sessions 8 --in-flight 64 --json -
   courser bench bandwidth --size 1MiB --quick
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {

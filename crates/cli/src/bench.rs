@@ -9,7 +9,7 @@
 //! | bench | RPC | raw |
 //! | --- | --- | --- |
 //! | latency | 32-byte echo, one in flight | 32-byte datagram there and back |
-//! | rate | 32-byte echoes, 64 in flight on 8 sessions | trains of 32 frames of 48 bytes, echoed |
+//! | rate | 32-byte echoes, 128 in flight on 16 sessions | trains of 32 frames of 48 bytes, echoed |
 //! | bandwidth | 8 MiB requests, 32-byte answers | trains of full frames, counted on arrival |
 //!
 //! The raw programs do what a program without a protocol would do at its best: they answer

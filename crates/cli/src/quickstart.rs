@@ -151,7 +151,7 @@ fn row(bench: &str, result: &PlacementResult) -> [String; 5] {
             ratio.map(|ratio| format!("{ratio:.2} x")),
         ),
         "rate" => (
-            "32 B calls, 64 in flight",
+            "32 B calls, 128 in flight",
             result.rate.map(|q| show_per_second(q.rate_rps, "/s")),
             result.raw_rate.map(|q| show_per_second(q.raw_rate_pps, "/s")),
             ratio.map(share),
