@@ -31,4 +31,4 @@ pub(crate) mod service;
 mod spec;
 
 pub(crate) use run::run;
-pub(crate) use spec::{BenchError, BenchSpec, Kind};
+pub(crate) use spec::{BenchError, BenchSpec, Kind, RATE_IN_FLIGHT};

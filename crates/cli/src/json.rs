@@ -3,11 +3,12 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Serialize;
 
 use crate::fail::Failure;
+use crate::harness::report;
 use crate::interrupt;
 
 /// True for `-`.
@@ -26,7 +27,7 @@ pub(crate) fn check_target(target: Option<&Path>) -> Result<(), Failure> {
         let directory = io::Error::from(io::ErrorKind::IsADirectory);
         return if target.is_dir() { Err(Failure::writing(target, &directory)) } else { Ok(()) };
     }
-    let part = beside(target).map_err(|e| Failure::writing(target, &e))?;
+    let part = report::beside(target).map_err(|e| Failure::writing(target, &e))?;
     let _writing = interrupt::writing();
     let tried = OpenOptions::new().write(true).create_new(true).open(&part);
     tried.map_err(|e| Failure::writing(target, &e))?;
@@ -39,45 +40,23 @@ pub(crate) fn check_target(target: Option<&Path>) -> Result<(), Failure> {
 /// # Errors
 /// What the system said; no partial file is left.
 pub(crate) fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure> {
-    let text = serde_json::to_string_pretty(value).map_err(io::Error::from)?;
-    let text = text + "\n";
     if is_stdout(target) {
+        // Here a reader that went away ends the program, quietly; that is `Failure`'s business.
+        let text = serde_json::to_string_pretty(value).map_err(io::Error::from)? + "\n";
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         return Ok(out.flush()?);
     }
-    let written = match fs::canonicalize(target) {
-        // A link is followed: its target is replaced, not the link.
-        Ok(real) if real.is_file() => replace(&real, &text),
-        // A pipe or a device cannot be renamed over.
-        Ok(real) if !real.is_dir() => fs::write(real, &text),
-        Ok(_) => Err(io::ErrorKind::IsADirectory.into()),
-        Err(_) => replace(target, &text),
-    };
-    written.map_err(|e| Failure::writing(target, &e))
-}
-
-fn replace(target: &Path, text: &str) -> io::Result<()> {
-    let part = beside(target)?;
-    let _writing = interrupt::writing();
-    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, target));
-    if written.is_err() {
-        let _ = fs::remove_file(&part);
-    }
-    written
-}
-
-/// A name in the same directory, as a rename does not cross file systems.
-fn beside(target: &Path) -> io::Result<PathBuf> {
-    let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let mut part = std::ffi::OsString::from(".");
-    part.push(name);
-    part.push(format!(".{}.part", std::process::id()));
-    Ok(target.with_file_name(part))
+    // A pipe may keep us waiting: nothing is half written there, and Ctrl-C must end the wait.
+    let replaced = !target.exists() || target.is_file();
+    let _writing = replaced.then(interrupt::writing);
+    report::write_json(target, value).map_err(|e| Failure::writing(target, &e))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     fn directory(name: &str) -> PathBuf {

@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
 use crate::args::{QuickstartArgs, VERSION};
-use crate::bench::{BenchSpec, Kind};
+use crate::bench::{BenchSpec, Kind, RATE_IN_FLIGHT};
 use crate::fail::Failure;
 use crate::harness::environment::Environment;
 use crate::harness::report::{PlacementResult, Report};
@@ -145,26 +145,26 @@ fn row(bench: &str, result: &PlacementResult) -> [String; 5] {
     let share = |ratio: f64| format!("{:.0} %", ratio * 100.0);
     let (what, courser, raw, ratio) = match bench {
         "latency" => (
-            "32 B round trip, median",
+            "32 B round trip, median".to_owned(),
             result.latency_p50.map(|q| show_ns(q.latency_p50_ns)),
             result.raw_p50.map(|q| show_ns(q.raw_p50_ns)),
             ratio.map(|ratio| format!("{ratio:.2} x")),
         ),
         "rate" => (
-            "32 B calls, 128 in flight",
+            format!("32 B calls, {RATE_IN_FLIGHT} in flight"),
             result.rate.map(|q| show_per_second(q.rate_rps, "/s")),
             result.raw_rate.map(|q| show_per_second(q.raw_rate_pps, "/s")),
             ratio.map(share),
         ),
         _ => (
-            "8 MiB requests",
+            "8 MiB requests".to_owned(),
             result.goodput.map(|q| show_per_second(q.goodput_bps, "bit/s")),
             result.raw_goodput.map(|q| show_per_second(q.raw_goodput_bps, "bit/s")),
             ratio.map(share),
         ),
     };
     [
-        what.to_owned(),
+        what,
         result.placement.clone(),
         courser.unwrap_or_else(none),
         raw.unwrap_or_else(none),

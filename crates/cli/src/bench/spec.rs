@@ -83,6 +83,9 @@ const MAX_SESSIONS: u32 = 4096;
 const MAX_IN_FLIGHT: u32 = 65_536;
 /// Largest message of the wire format.
 const MAX_SIZE: usize = (1 << 28) - 1;
+/// Calls in flight in the rate benchmark, unless told otherwise.
+pub(crate) const RATE_IN_FLIGHT: u32 = 128;
+
 /// Memory that all requests of a run may take together.
 const MAX_MEMORY: usize = 512 << 20;
 
@@ -93,7 +96,7 @@ impl BenchSpec {
             Kind::Latency => (32, 1, 1),
             // The slots of sixteen sessions: enough that both sides work at the same time. The raw
             // echo finds its own best window, up to 256 packets in flight.
-            Kind::Rate => (32, 16, 128),
+            Kind::Rate => (32, 16, RATE_IN_FLIGHT),
             Kind::Bandwidth => (8 << 20, 1, 1),
         };
         Self {

@@ -256,15 +256,15 @@ fn placement_result(
     }
 }
 
-/// Writes the report as one JSON object and a newline; `-` is standard output.
+/// Writes a report, or another result, as one JSON value and a newline; `-` is standard output.
 ///
 /// A file appears whole or not at all: it is written beside its place and renamed. A
 /// reader of standard output that goes away early is not an error.
 ///
 /// # Errors
 /// What the system said; the temporary file is gone then.
-pub(crate) fn write_json(target: &Path, report: &Report) -> io::Result<()> {
-    let mut text = serde_json::to_string_pretty(report)?;
+pub(crate) fn write_json(target: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     if target == Path::new("-") {
         return quiet_on_broken_pipe(write_all(io::stdout().lock(), &text));
@@ -312,7 +312,7 @@ fn replace(target: &Path, text: &str) -> io::Result<()> {
 }
 
 /// A name in the same directory, as a rename does not cross file systems.
-fn beside(target: &Path) -> io::Result<PathBuf> {
+pub(crate) fn beside(target: &Path) -> io::Result<PathBuf> {
     let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut temporary = std::ffi::OsString::from(".");
     temporary.push(name);
