@@ -255,7 +255,7 @@ pub(crate) fn poller<T: Transport>(
 #[inline]
 fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
     match event {
-        Event::Request { id, req_type, body } => {
+        Event::Request { id, req_type, body, deadline_ns: _ } => {
             let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
                 core.proto.reply_status(id, Status::UnknownType);
                 return;

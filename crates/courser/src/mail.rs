@@ -186,17 +186,17 @@ impl<T: Transport> Rpc<T> {
     fn on_message(&mut self, control: u64, remote: IpAddr, local: IpAddr, msg: ControlMsg) {
         match msg {
             ControlMsg::Connect { from, request, .. } => {
-                let session = request.session;
+                let (session, client_cookie) = (request.session, request.cookie);
                 let answer = self.accept(control, remote, local, &request);
                 let msg = match answer {
                     Ok(accept) => ControlMsg::Accept { to: from, from: self.me(), accept },
-                    Err(reason) => ControlMsg::Refuse { to: from, session, reason },
+                    Err(reason) => ControlMsg::Refuse { to: from, session, client_cookie, reason },
                 };
                 self.control.send(Command::Send { control, msg });
             }
             ControlMsg::Accept { from, accept, .. } => self.on_accept(control, from, &accept),
-            ControlMsg::Refuse { session, reason, .. } => {
-                if let Some(at) = self.dialing(control, session) {
+            ControlMsg::Refuse { session, client_cookie, reason, .. } => {
+                if let Some(at) = self.dialing(control, session, client_cookie) {
                     self.dial_failed(at, reason.into());
                 }
             }
@@ -205,6 +205,9 @@ impl<T: Transport> Rpc<T> {
                     self.transport.path_close(path);
                 }
             }
+            // The connection's own business: the control thread answers these.
+            ControlMsg::Ping | ControlMsg::Pong => {}
+            ControlMsg::Idle { .. } => {}
             ControlMsg::EndpointGone { from } => {
                 let why = SessionError::EndpointGone;
                 self.lose(&why, |rpc, paths| rpc.core.proto.endpoint_lost(from.id, control, paths));
@@ -240,15 +243,18 @@ impl<T: Transport> Rpc<T> {
         accepted
     }
 
-    /// The connect that an answer belongs to.
-    fn dialing(&self, control: u64, session: u32) -> Option<usize> {
+    /// The connect that an answer belongs to; the cookie tells it from an earlier connect that had
+    /// the same session number.
+    fn dialing(&self, control: u64, session: u32, cookie: u32) -> Option<usize> {
         self.links.dialing.iter().position(|d| {
-            d.session.index() == session && d.control.is_some_and(|(c, ..)| c == control)
+            d.session.index() == session
+                && d.request.cookie == cookie
+                && d.control.is_some_and(|(c, ..)| c == control)
         })
     }
 
     fn on_accept(&mut self, control: u64, from: EndpointRef, accept: &ConnectAccept) {
-        let Some(at) = self.dialing(control, accept.client_session) else {
+        let Some(at) = self.dialing(control, accept.client_session, accept.client_cookie) else {
             // Closed or timed out meanwhile: the server must not keep its side.
             self.disconnect(control, from, accept.session);
             return;

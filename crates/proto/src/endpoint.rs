@@ -83,6 +83,8 @@ pub enum Event<'f, C> {
         req_type: u16,
         /// The request.
         body: Body<'f>,
+        /// When the client gives the call up, in this endpoint's time, if it said so (F15).
+        deadline_ns: Option<u64>,
     },
     /// A call has ended.
     Completion(Completion<'f, C>),

@@ -29,6 +29,16 @@ pub enum Status {
     ResponseFailed = 5,
     /// The handler refused.
     Refused = 6,
+    /// The queue of the server's workers is full; nothing was started (E10).
+    WorkersBusy = 7,
+    /// The handler panicked before it had answered.
+    Panicked = 8,
+    /// The call's deadline had passed before its handler was started (F15).
+    DeadlineExceeded = 9,
+    /// The client gave the call up before its handler was started (F15).
+    Cancelled = 10,
+    /// The server is shutting down and starts nothing new.
+    ShuttingDown = 11,
     /// A code this version does not know.
     Other = u16::MAX,
 }
@@ -43,6 +53,11 @@ impl Status {
             4 => Status::NoReply,
             5 => Status::ResponseFailed,
             6 => Status::Refused,
+            7 => Status::WorkersBusy,
+            8 => Status::Panicked,
+            9 => Status::DeadlineExceeded,
+            10 => Status::Cancelled,
+            11 => Status::ShuttingDown,
             _ => Status::Other,
         }
     }
@@ -50,9 +65,16 @@ impl Status {
     /// What the code says about the handler.
     pub fn executed(self) -> Executed {
         match self {
-            Status::UnknownType | Status::TooLarge | Status::NoMemory => Executed::Never,
+            Status::UnknownType
+            | Status::TooLarge
+            | Status::NoMemory
+            | Status::WorkersBusy
+            | Status::DeadlineExceeded
+            | Status::Cancelled
+            | Status::ShuttingDown => Executed::Never,
             Status::NoReply | Status::ResponseFailed | Status::Refused => Executed::Yes,
-            Status::Other => Executed::Maybe,
+            // A handler that panicked has done a part of its work.
+            Status::Panicked | Status::Other => Executed::Maybe,
         }
     }
 }
@@ -70,6 +92,10 @@ pub enum CallError {
     DatapathSilent(Executed),
     /// This side closed the session.
     Closed(Executed),
+    /// The call's deadline passed before its response arrived (F15).
+    DeadlineExceeded(Executed),
+    /// The application cancelled the call (F15).
+    Cancelled(Executed),
     /// The response arrived but there was no memory to receive it.
     NoMemory {
         /// Bytes the response has.
@@ -90,7 +116,11 @@ impl CallError {
         match *self {
             CallError::NotConnected => Executed::Never,
             CallError::Server(s) => s.executed(),
-            CallError::PeerFailed(e) | CallError::DatapathSilent(e) | CallError::Closed(e) => e,
+            CallError::PeerFailed(e)
+            | CallError::DatapathSilent(e)
+            | CallError::Closed(e)
+            | CallError::DeadlineExceeded(e)
+            | CallError::Cancelled(e) => e,
             CallError::NoMemory { .. } | CallError::ResponseTooLarge { .. } => Executed::Yes,
         }
     }
@@ -107,6 +137,11 @@ impl fmt::Display for CallError {
                 Status::NoReply => "the handler ended without a reply",
                 Status::ResponseFailed => "the server could not send its response",
                 Status::Refused => "the handler refused the request",
+                Status::WorkersBusy => "the server's workers are busy; try again later",
+                Status::Panicked => "the handler panicked; see the server's log",
+                Status::DeadlineExceeded => "the deadline passed before the handler was started",
+                Status::Cancelled => "the call was cancelled before its handler was started",
+                Status::ShuttingDown => "the server is shutting down; call another one",
                 Status::Other => "the server reports an error this version does not know",
             })?,
             CallError::PeerFailed(_) => f.write_str("the peer failed or went away")?,
@@ -115,6 +150,8 @@ impl fmt::Display for CallError {
                  check that a firewall passes its UDP port and that the path MTU is right",
             )?,
             CallError::Closed(_) => f.write_str("the session was closed")?,
+            CallError::DeadlineExceeded(_) => f.write_str("the deadline of the call has passed")?,
+            CallError::Cancelled(_) => f.write_str("the call was cancelled")?,
             CallError::NoMemory { response_bytes } => {
                 write!(f, "no memory for a response of {response_bytes} bytes")?;
             }
@@ -191,6 +228,11 @@ mod tests {
             Status::NoReply,
             Status::ResponseFailed,
             Status::Refused,
+            Status::WorkersBusy,
+            Status::Panicked,
+            Status::DeadlineExceeded,
+            Status::Cancelled,
+            Status::ShuttingDown,
             Status::Other,
         ] {
             assert_eq!(Status::from_code(s as u16), s);

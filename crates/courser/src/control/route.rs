@@ -84,7 +84,11 @@ impl Driver {
                     self.send(n, &undo);
                 }
             }
-            ControlMsg::Refuse { to, .. } | ControlMsg::Disconnect { to, .. } => {
+            ControlMsg::Ping => self.send(n, &ControlMsg::Pong),
+            ControlMsg::Pong => {}
+            ControlMsg::Refuse { to, .. }
+            | ControlMsg::Disconnect { to, .. }
+            | ControlMsg::Idle { to, .. } => {
                 let to = *to;
                 self.route_to(n, to, msg);
             }
@@ -95,7 +99,7 @@ impl Driver {
     /// one in turn.
     fn route_connect(&mut self, n: u64, msg: ControlMsg) {
         let ControlMsg::Connect { from, to, request } = &msg else { return };
-        let (from, session) = (*from, request.session);
+        let (from, session, client_cookie) = (*from, request.session, request.cookie);
         let candidates: Vec<u16> = match to {
             Some(index) => vec![*index],
             None => {
@@ -115,7 +119,7 @@ impl Driver {
         }
         count(&self.parts.counters.refused);
         let reason = RefuseReason::NoEndpoint;
-        self.send(n, &ControlMsg::Refuse { to: from, session, reason });
+        self.send(n, &ControlMsg::Refuse { to: from, session, client_cookie, reason });
     }
 
     /// Delivers to one endpoint; false when it is not there.

@@ -126,7 +126,10 @@ fn clients_are_spread_over_the_endpoints_that_accept() {
     for (i, to) in [None, Some(2), Some(4), Some(999)].into_iter().enumerate() {
         peer.send(&connect(STRANGER, to, i as u32));
         let (session, reason) = (i as u32, RefuseReason::NoEndpoint);
-        assert_eq!(peer.recv(), Some(ControlMsg::Refuse { to: STRANGER, session, reason }));
+        assert_eq!(
+            peer.recv(),
+            Some(ControlMsg::Refuse { to: STRANGER, session, client_cookie: 1, reason })
+        );
     }
     assert_eq!(server.control.stats().refused, 4);
     assert!(!ends[1].mailbox.has_mail());
@@ -229,7 +232,10 @@ fn a_full_mailbox_refuses_clients_and_ends_what_it_cannot_take() {
 
     peer.send(&connect(STRANGER, Some(0), 2));
     let reason = RefuseReason::NoEndpoint;
-    assert_eq!(peer.recv(), Some(ControlMsg::Refuse { to: STRANGER, session: 2, reason }));
+    assert_eq!(
+        peer.recv(),
+        Some(ControlMsg::Refuse { to: STRANGER, session: 2, client_cookie: 1, reason })
+    );
     peer.send(&ControlMsg::Disconnect { from: STRANGER, to: e.me(), session: 1 });
     assert_eq!(peer.recv(), None, "closed");
     let mut mail = Vec::new();

@@ -54,7 +54,12 @@ impl<C> Endpoint<C> {
                 return Ok(None);
             }
             self.stats.requests += 1;
-            return Ok(Some(Event::Request { id, req_type, body: Body::Borrowed(data) }));
+            return Ok(Some(Event::Request {
+                id,
+                req_type,
+                body: Body::Borrowed(data),
+                deadline_ns: None,
+            }));
         }
         Ok(self.rx_request_part(id, index, index as usize * usize::from(dpp), data))
     }
@@ -98,7 +103,7 @@ impl<C> Endpoint<C> {
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
         self.stats.requests += 1;
-        Some(Event::Request { id, req_type, body })
+        Some(Event::Request { id, req_type, body, deadline_ns: None })
     }
 
     /// Answers a request that cannot be received at all: the client need not send the rest.

@@ -111,6 +111,15 @@ pub enum RefuseReason {
     /// No endpoint of the server takes sessions, or not the one that was named.
     #[error("the server has no such endpoint that takes sessions")]
     NoEndpoint,
+    /// This client has as many sessions as one peer may have.
+    #[error("the server takes no more than {limit} sessions of one peer")]
+    TooManyOfPeer {
+        /// `Config::max_sessions_per_peer`.
+        limit: u32,
+    },
+    /// The server is shutting down.
+    #[error("the server is shutting down; connect to another one")]
+    ShuttingDown,
     /// The server cannot send to the client's address.
     #[error("the server has no path to the client's datapath address")]
     NoPath,

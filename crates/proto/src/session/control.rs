@@ -13,7 +13,7 @@ use super::connect::{ConnectAccept, ConnectRequest, RefuseReason};
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
 /// The control version this build speaks.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 /// What this build sends first.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
     let [a, b] = VERSION.to_le_bytes();
@@ -56,6 +56,9 @@ pub enum ControlMsg {
         to: EndpointRef,
         /// The client's session number.
         session: u32,
+        /// Echo of the cookie in the request: tells this answer from that to an earlier connect
+        /// that had the same session number.
+        client_cookie: u32,
         /// Why.
         reason: RefuseReason,
     },
@@ -68,6 +71,21 @@ pub enum ControlMsg {
         /// The server's session number.
         session: u32,
     },
+    /// A client session is idle: the server may free what it keeps for it (F6).
+    Idle {
+        /// Whose session it is.
+        from: EndpointRef,
+        /// The server endpoint.
+        to: EndpointRef,
+        /// The server's session number.
+        session: u32,
+        /// For each slot the number of its last request, whose response has arrived.
+        done: Vec<u32>,
+    },
+    /// Answer with [`ControlMsg::Pong`]: nothing was heard from the receiver for a while (E66).
+    Ping,
+    /// The answer to [`ControlMsg::Ping`].
+    Pong,
     /// An endpoint is going away: all its sessions over this connection end.
     EndpointGone {
         /// Which.

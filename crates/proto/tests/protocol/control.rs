@@ -17,9 +17,12 @@ fn messages() -> Vec<ControlMsg> {
     vec![
         ControlMsg::Connect { from, to: Some(3), request },
         ControlMsg::Accept { to, from, accept },
-        ControlMsg::Refuse { to, session: 7, reason },
+        ControlMsg::Refuse { to, session: 7, client_cookie: 9, reason },
         ControlMsg::Disconnect { from, to, session: 9 },
         ControlMsg::EndpointGone { from },
+        ControlMsg::Idle { from, to, session: 3, done: vec![1, u32::MAX] },
+        ControlMsg::Ping,
+        ControlMsg::Pong,
     ]
 }
 
@@ -72,7 +75,7 @@ fn a_long_stream_in_one_push_loses_nothing() {
 fn other_protocols_and_versions_are_told_apart() {
     let ended = |bytes: &[u8]| decode(bytes, 100).1;
     assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
-    let (theirs_oldest, theirs_newest, ours) = (7, 9, 1);
+    let (theirs_oldest, theirs_newest, ours) = (7, 9, 2);
     let version = ControlError::Version { theirs_oldest, theirs_newest, ours };
     assert_eq!(ended(b"CRSR\x07\0\x09\0"), Err(version));
     assert_eq!(ended(b"CRSR\0\0\x09\0"), Ok(()), "a newer one that still speaks ours");

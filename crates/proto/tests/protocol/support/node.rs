@@ -129,7 +129,7 @@ impl Node {
         let Some(mut cursor) = self.ep.on_frame(&frame, now_ns) else { return };
         while let Some(event) = self.ep.next_event(&mut cursor) {
             match event {
-                Event::Request { id, req_type, body } => self.handle(id, req_type, &body),
+                Event::Request { id, req_type, body, .. } => self.handle(id, req_type, &body),
                 Event::Completion(c) => self.complete(c),
             }
         }
