@@ -11,7 +11,7 @@ use courser_net::{BindSpec, Transport, any};
 use courser_proto::Endpoint;
 
 use crate::config::Config;
-use crate::control::{Command, Control, ControlStats, Mailbox, random_u64};
+use crate::control::{Command, Control, ControlStats, Limits, Mailbox, random_u64};
 use crate::core::Core;
 use crate::error::BindError;
 use crate::event_loop::poller;
@@ -44,7 +44,7 @@ impl Nexus {
     /// [`Nexus::bind`] with settings of your own.
     ///
     /// # Errors
-    /// The address cannot be read or listened on.
+    /// The address cannot be read or listened on, or [`Config::failure_timeout`] is out of range.
     pub fn bind_with(uri: &str, config: Config) -> Result<Nexus, BindError> {
         let uri: Uri = uri.parse()?;
         let host = match uri.host.as_str() {
@@ -52,7 +52,8 @@ impl Nexus {
             host => host.parse().map_err(|_| BindError::Host(host.to_owned()))?,
         };
         let addr = SocketAddr::new(host, uri.port);
-        let started = Control::start(addr);
+        let failure_timeout = config.checked_failure_timeout()?;
+        let started = Control::start(addr, Limits { failure_timeout, ..Limits::default() });
         let (control, bound) =
             started.map_err(|source| BindError::Control { addr: addr.to_string(), source })?;
         Ok(Nexus { uri, bound, config, control, next_index: AtomicU16::new(0) })

@@ -27,8 +27,8 @@ pub use config::{Admission, Config, ConfigError};
 pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, SessionStats};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use session::{
-    CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
-    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, RefuseReason,
-    SessionId, SessionState,
+    Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
+    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, Heartbeat,
+    RefuseReason, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats};

@@ -7,6 +7,7 @@
 
 mod connect;
 mod control;
+mod heartbeat;
 pub(crate) mod peer;
 
 use std::collections::VecDeque;
@@ -19,6 +20,7 @@ pub use connect::{
 pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
 };
+pub use heartbeat::{Beat, Heartbeat};
 pub(crate) use peer::{Peer, PeerState};
 
 use crate::slot::{ClientSlot, ServerSlot};

@@ -37,7 +37,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn start(bind: &str, limits: Limits) -> Node {
-        let (control, bound) = Control::start_with(bind.parse().unwrap(), limits).unwrap();
+        let (control, bound) = Control::start(bind.parse().unwrap(), limits).unwrap();
         Node { control, port: bound.port() }
     }
 
@@ -145,8 +145,20 @@ impl Peer {
         self.stream.write_all(&msg.encode()).unwrap();
     }
 
-    /// The next message; `None`: the connection is closed.
+    /// The next message that is no heartbeat (pings are answered); `None`: the connection is
+    /// closed.
     pub(super) fn recv(&mut self) -> Option<ControlMsg> {
+        loop {
+            match self.recv_any() {
+                Some(ControlMsg::Ping) => self.send(&ControlMsg::Pong),
+                Some(ControlMsg::Pong) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// The next message.
+    pub(super) fn recv_any(&mut self) -> Option<ControlMsg> {
         loop {
             if let Some(msg) = self.decoder.next_msg().unwrap() {
                 return Some(msg);
