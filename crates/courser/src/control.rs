@@ -259,6 +259,26 @@ pub(crate) enum Command {
     },
     /// Ends the thread and all connections.
     Stop,
+    /// Tells how full the tables are.
+    #[cfg(test)]
+    Inspect(Sender<Tables>),
+}
+
+/// Entries of the control thread's tables.
+#[cfg(test)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Tables {
+    conns: usize,
+    inbound: usize,
+    hosts: usize,
+    dials: usize,
+    targets: usize,
+    timers: usize,
+    queued: usize,
+    /// Bytes of the largest buffer that waits to be written.
+    pending: usize,
+    /// Places that the table of connections has memory for.
+    capacity: usize,
 }
 
 /// `Config::failure_timeout` by default: detection in less than a second.

@@ -444,6 +444,22 @@ impl Driver {
         }
     }
 
+    /// For tests.
+    #[cfg(test)]
+    pub(super) fn tables(&self) -> super::Tables {
+        super::Tables {
+            conns: self.conns.len(),
+            inbound: self.inbound,
+            hosts: self.hosts.len(),
+            dials: self.dials.len(),
+            targets: self.targets.len(),
+            timers: self.timers.len(),
+            queued: self.ready.len() + self.dirty.len() + self.unresolved.len(),
+            pending: self.conns.values().map(Conn::pending).max().unwrap_or(0),
+            capacity: self.conns.capacity(),
+        }
+    }
+
     /// Ends everything; nobody waits for an answer after this.
     fn stop(&mut self) {
         self.stopping = true;

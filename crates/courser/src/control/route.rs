@@ -36,6 +36,10 @@ impl Driver {
             Command::Dial { index, ticket, host, port } => self.on_dial(index, ticket, host, port),
             Command::Send { control, msg } => self.on_send(control, msg),
             Command::Stop => self.stopping = true,
+            #[cfg(test)]
+            Command::Inspect(to) => {
+                let _ = to.send(self.tables());
+            }
         }
     }
 

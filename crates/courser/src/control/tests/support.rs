@@ -11,8 +11,11 @@ use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
 };
 
+use socket2::{Domain, Socket, Type};
+
 use crate::control::{
-    Command, Control, DialError, Dialed, Limits, LostReason, Mail, Mailbox, random_u64,
+    Command, Control, DEFAULT_FAILURE_TIMEOUT, DialError, Dialed, Limits, LostReason, Mail,
+    Mailbox, Tables, random_u64,
 };
 
 /// When a test gives up.
@@ -36,9 +39,21 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn start(bind: &str, limits: Limits) -> Node {
+    /// Starts one. The default failure timeout is made long: hand-made peers answer pings only
+    /// while they are read.
+    pub(super) fn start(bind: &str, mut limits: Limits) -> Node {
+        if limits.failure_timeout == DEFAULT_FAILURE_TIMEOUT {
+            limits.failure_timeout = 10 * PATIENCE;
+        }
         let (control, bound) = Control::start(bind.parse().unwrap(), limits).unwrap();
         Node { control, port: bound.port() }
+    }
+
+    /// How full its tables are.
+    pub(super) fn tables(&self) -> Tables {
+        let (to, tables) = std::sync::mpsc::channel();
+        assert!(self.control.send(Command::Inspect(to)));
+        tables.recv().unwrap()
     }
 
     pub(super) fn at_loopback(&self) -> SocketAddr {
@@ -130,6 +145,14 @@ impl Peer {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         Peer { stream, decoder: ControlDecoder::default() }
+    }
+
+    /// From another address of this host, as if from another host.
+    pub(super) fn connect_from(host: [u8; 4], port: u16) -> Peer {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
+        socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).unwrap();
+        Peer::new(socket.into())
     }
 
     /// Exchanges greetings.
