@@ -247,12 +247,8 @@ fn a_greeting_that_comes_byte_by_byte_has_no_more_time() {
 fn the_longest_message_arrives_and_no_longer_one() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, true);
-    let idle = |done: usize| ControlMsg::Idle {
-        from: STRANGER,
-        to: EndpointRef { id: e.id | 1 << 63, ..e.me() },
-        session: 1,
-        done: vec![1; done],
-    };
+    let idle =
+        |done| ControlMsg::Idle { from: STRANGER, to: e.me(), session: 1, done: vec![1; done] };
     let fixed = idle(200).encode().len() - 200;
     let longest = idle(4 + CONTROL_MAX - fixed);
     assert_eq!(longest.encode().len(), 4 + CONTROL_MAX);
@@ -261,13 +257,9 @@ fn the_longest_message_arrives_and_no_longer_one() {
     for _ in 0..100 {
         peer.send(&longest);
     }
-    // They are for an endpoint that is not there, all but by chance.
-    peer.send(&connect(STRANGER, Some(0), 1));
-    let mut next = e.msg().3;
-    while matches!(next, ControlMsg::Idle { .. }) {
-        next = e.msg().3;
+    for _ in 0..100 {
+        assert_eq!(e.msg().3, longest);
     }
-    assert_eq!(asked_session(&next), 1);
     let mut bytes = longest.encode();
     bytes[..4].copy_from_slice(&(CONTROL_MAX as u32 + 1).to_le_bytes());
     bytes.push(1);
