@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use courser::{
-    BindError, CallError, Config, Executed, LostReason, Nexus, SessionError, SessionState,
+    BindError, CallError, Config, Executed, LostReason, Nexus, Rpc, SessionError, SessionId,
+    SessionState,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -63,6 +64,20 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it; no thread of it runs any more when this returns.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
+        let end = Instant::now() + PATIENCE;
+        let tasks = format!("/proc/{}/task", self.child.id());
+        while !std::fs::read_dir(&tasks).unwrap().all(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(is_stopped)
+        }) {
+            assert!(Instant::now() < end, "it does not stop");
+        }
     }
 }
 
@@ -129,16 +144,21 @@ fn slow_datapath(failure_timeout: Duration) -> Config {
     Config { slots: 2, failure_timeout, datapath_timeout: HOUR, ..Config::default() }
 }
 
+/// How many sessions the server has.
+fn sessions(client: &mut Rpc, session: SessionId) -> Vec<u8> {
+    let request = message(client, 0, 1);
+    call_and_wait(client, &mut [], session, SESSIONS, request).result.unwrap()
+}
+
 #[test]
 fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
     let timeout = Duration::from_millis(300);
-    let (mut server, uri) = Process::server();
+    let (server, uri) = Process::server();
     let mut client = client(slow_datapath(timeout));
     let old = connect(&mut client, &mut [], &uri);
-    let ended = call_and_wait(&mut client, &mut [], old, SESSIONS, message(&client, 0, 1));
-    assert_eq!(ended.result, Ok(vec![1]));
+    assert_eq!(sessions(&mut client, old), [1]);
 
-    server.signal(Signal::STOP);
+    server.stop();
     let stopped = Instant::now();
     let log = Log::default();
     for id in 0..5 {
@@ -168,16 +188,11 @@ fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
     }
     assert_eq!(client.session_state(old), SessionState::Gone);
     let end = Instant::now() + PATIENCE;
-    loop {
-        let ended = call_and_wait(&mut client, &mut [], new, SESSIONS, message(&client, 0, 1));
-        if ended.result == Ok(vec![1]) {
-            break;
-        }
+    while sessions(&mut client, new) != [1] {
         assert!(Instant::now() < end, "the server keeps the old session");
     }
     assert_eq!(log.borrow().len(), 5, "each call has ended once");
     client.check();
-    drop(server);
 }
 
 #[test]
@@ -215,15 +230,19 @@ fn a_server_frees_what_stopped_and_killed_clients_had() {
     let mut server = nexus.endpoint().unwrap();
     server.on(NEVER, |cx, _| std::mem::forget(cx.defer()));
     let before = server.memory().in_use_buffers;
-    for (round, signal) in [Signal::STOP, Signal::KILL].into_iter().enumerate() {
+    for (round, stop) in [true, false].into_iter().enumerate() {
         let mut gone = Process::start("client_process", &nexus.local_uri());
         let requests = 2 * (round as u64 + 1);
         drive_until(&mut [&mut server], |all| all[0].stats().requests == requests);
         gone.says("called");
-        gone.signal(signal);
+        if stop {
+            gone.stop();
+        } else {
+            gone.signal(Signal::KILL);
+        }
         drive_until(&mut [&mut server], |all| all[0].sessions() == 0);
         assert_eq!(server.memory().in_use_buffers, before, "requests of the dead are freed");
-        if signal == Signal::STOP {
+        if stop {
             // It hears of it when it goes on, by the reset or because it asks itself.
             gone.signal(Signal::CONT);
             gone.says("failed: the peer failed");
