@@ -330,6 +330,8 @@ pub(crate) struct Counters {
     pub(crate) failed_greetings: AtomicU64,
     /// Connections ended because of what the other side sent.
     pub(crate) protocol_errors: AtomicU64,
+    /// Connections ended because nothing was heard for [`Limits::failure_timeout`].
+    pub(crate) silent_peers: AtomicU64,
     /// Messages for endpoints that are not there.
     pub(crate) misdirected: AtomicU64,
     /// Sessions refused here, without asking an endpoint.
@@ -347,6 +349,8 @@ pub struct ControlStats {
     pub failed_greetings: u64,
     /// Connections ended because of what the other side sent.
     pub protocol_errors: u64,
+    /// Connections ended because nothing was heard for `Config::failure_timeout`.
+    pub silent_peers: u64,
     /// Messages for endpoints that are not there.
     pub misdirected: u64,
     /// Sessions refused without asking an endpoint.
@@ -443,6 +447,7 @@ impl Control {
             excess_connections: read(&c.excess_connections),
             failed_greetings: read(&c.failed_greetings),
             protocol_errors: read(&c.protocol_errors),
+            silent_peers: read(&c.silent_peers),
             misdirected: read(&c.misdirected),
             refused: read(&c.refused),
             exhausted: read(&c.exhausted),

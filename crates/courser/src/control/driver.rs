@@ -423,8 +423,10 @@ impl Driver {
         // failure here would be no reason to keep it.
         let _ = self.parts.poll.registry().deregister(&mut conn.stream);
         self.timers.remove(&(conn.deadline, Timer::Conn(n)));
-        if matches!(reason, LostReason::Protocol(_)) {
-            count(&self.parts.counters.protocol_errors);
+        match reason {
+            LostReason::Protocol(_) => count(&self.parts.counters.protocol_errors),
+            LostReason::Silent { .. } => count(&self.parts.counters.silent_peers),
+            _ => {}
         }
         tracing::debug!(control = n, remote = %conn.remote, %reason, "control connection ended");
         match conn.dial {

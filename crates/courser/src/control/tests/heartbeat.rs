@@ -59,7 +59,7 @@ fn a_client_that_falls_silent_is_lost() {
     assert_silent(&reason, timeout);
     assert!(!unused.mailbox.has_mail());
     eventually("its place is free", || node.tables().conns == 0);
-    assert_eq!(node.tables().timers, 0);
+    assert_eq!((node.tables().timers, node.control.stats().silent_peers), (0, 1));
     // What it finds when it goes on: at most three questions, and a reset.
     let mut bytes = Vec::new();
     let end = peer.stream.read_to_end(&mut bytes).unwrap_err();
