@@ -216,7 +216,7 @@ impl Driver {
             self.read(n);
             if self.beat(n) == Some(Beat::Dead) {
                 let after = self.parts.limits.failure_timeout;
-                return self.close(n, LostReason::Silent { after });
+                self.close(n, LostReason::Silent { after });
             }
         }
     }
