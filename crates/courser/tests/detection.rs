@@ -123,7 +123,7 @@ fn server_process() {
 fn client_process() {
     let Ok(uri) = std::env::var(ROLE) else { return };
     end_with_parent();
-    let mut rpc = client(slow_datapath(Duration::from_millis(300)));
+    let mut rpc = client(slow_datapath(Duration::from_secs(1)));
     let session = rpc.connect(&uri).unwrap();
     rpc.wait_connected(session).unwrap();
     let log = Log::default();
@@ -152,7 +152,7 @@ fn sessions(client: &mut Rpc, session: SessionId) -> Vec<u8> {
 
 #[test]
 fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
-    let timeout = Duration::from_millis(300);
+    let timeout = Duration::from_secs(1);
     let (server, uri) = Process::server();
     let mut client = client(slow_datapath(timeout));
     let old = connect(&mut client, &mut [], &uri);
@@ -226,7 +226,7 @@ fn a_killed_server_is_noticed_at_once() {
 
 #[test]
 fn a_server_frees_what_stopped_and_killed_clients_had() {
-    let nexus = Nexus::bind_with(LOOPBACK, slow_datapath(Duration::from_millis(300))).unwrap();
+    let nexus = Nexus::bind_with(LOOPBACK, slow_datapath(Duration::from_secs(1))).unwrap();
     let mut server = nexus.endpoint().unwrap();
     server.on(NEVER, |cx, _| std::mem::forget(cx.defer()));
     let before = server.memory().in_use_buffers;
