@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SessionId;
 
-/// What a client asks for. Everything in it is checked by [`Endpoint::accept`].
+/// What a client asks for. Everything in it is checked by [`crate::Endpoint::accept`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectRequest {
     /// The client endpoint's random number: tells incarnations apart.
@@ -186,11 +186,11 @@ pub struct Dialed {
 pub struct ConnectOffer {
     /// The client's datapath address: its host as the control connection shows it.
     pub addr: Addr,
-    /// The path to it, unless [`Endpoint::knows_peer`] said that there is one.
+    /// The path to it, unless [`crate::Endpoint::knows_peer`] said that there is one.
     pub path: Option<(PathId, usize)>,
     /// Port of this endpoint's datapath.
     pub local_port: u32,
-    /// The control connection, to be named in [`Endpoint::peer_lost`].
+    /// The control connection, to be named in [`crate::Endpoint::peer_lost`].
     pub control: u64,
     /// Random bits for the cookie.
     pub random: u32,
@@ -199,6 +199,6 @@ pub struct ConnectOffer {
 /// What an answer led to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Established {
-    /// The path given to [`Endpoint::established`] is not needed: the peer had one.
+    /// The path given to [`crate::Endpoint::established`] is not needed: the peer had one.
     pub path_unused: bool,
 }
