@@ -22,7 +22,7 @@ impl<C> Endpoint<C> {
     /// Closes a client session, also one that has failed: its calls end with
     /// [`CallError::Closed`]. Gives the server's number of it, to be disconnected over the control
     /// connection, and the path that is no longer needed. `None`: there is no such session, or the
-    /// server has not answered yet; an answer that comes later is [`ConnectError::Closed`].
+    /// server has not answered yet; an answer that comes later is [`crate::ConnectError::Closed`].
     pub fn close(&mut self, session: SessionId) -> Option<(u32, Option<PathId>)> {
         let s = self.client_session_at(session.index)?;
         if s.generation != session.generation {
