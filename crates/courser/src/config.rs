@@ -63,8 +63,8 @@ pub struct Config {
     /// They run on the CPUs that the thread may use which makes the nexus.
     pub workers: usize,
     /// Requests that may wait for a worker, of all endpoints of the nexus together: 1 to
-    /// 1,048,576; the next is refused with `Status::WorkersBusy`. Default 1,024. Each costs about
-    /// 120 bytes and its request's buffer, at least 512 bytes and at most `max_msg_size`.
+    /// 1,048,576; the next is refused with `Status::WorkersBusy`. Default 1,024. Each costs up
+    /// to 288 bytes, and its request's buffer of the endpoint's `memory_limit`.
     pub worker_queue: usize,
 }
 

@@ -78,8 +78,8 @@ impl<T: Transport> Rpc<T> {
     /// belongs to [`Rpc::on_worker`].
     ///
     /// A panic of the handler is caught and logged: the request is answered with
-    /// [`courser_proto::Status::Panicked`] unless it had been answered, and the handler serves the
-    /// next one. Panics of continuations and timers are not caught.
+    /// [`crate::Status::Panicked`] unless it had been answered, and the handler serves the next
+    /// one. Panics of continuations and timers are not caught.
     pub fn on(
         &mut self,
         req_type: u16,

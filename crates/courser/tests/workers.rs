@@ -264,17 +264,13 @@ fn an_answer_to_a_session_that_is_gone_is_counted_and_harmless() {
     drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 0);
     drop(open);
     drive_until(&mut [&mut client, &mut server], |all| all[1].handler_stats().gone == 2);
-    assert_eq!(server.memory().in_use_bytes, 0_usize.max(idle_bytes(&nexus)));
+    let idle = nexus.endpoint().unwrap().memory().in_use_bytes;
+    assert_eq!(server.memory().in_use_bytes, idle, "as much as an endpoint that served nobody");
     // The endpoint serves on.
     let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
     let request = message(&client, 3, 100);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, SLOW, request);
     assert!(ended.result == Ok(expected(3, 100)));
-}
-
-/// What an endpoint of this nexus takes that has served nobody.
-fn idle_bytes(nexus: &Nexus) -> usize {
-    nexus.endpoint().unwrap().memory().in_use_bytes
 }
 
 #[test]
@@ -381,6 +377,33 @@ fn endpoints_on_threads_share_the_pool() {
     });
     assert!(threads.lock().unwrap().len() <= 3);
     assert_eq!(nexus.worker_stats().threads, 3);
+}
+
+#[test]
+fn workers_are_not_pinned_where_the_endpoint_is() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let allowed = sched_getaffinity(None).unwrap();
+    let nexus = Nexus::bind_with(LOOPBACK, config()).unwrap();
+    let first = (0..CpuSet::MAX_CPU).find(|&cpu| allowed.is_set(cpu)).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut pinned = CpuSet::new();
+            pinned.set(first);
+            sched_setaffinity(None, &pinned).unwrap();
+            let mut server = nexus.endpoint().unwrap();
+            server
+                .on_worker(WORK, |work| {
+                    work.reply(sched_getaffinity(None).unwrap().count().to_le_bytes());
+                })
+                .unwrap();
+            let mut client = nexus.endpoint().unwrap();
+            let uri = format!("{}/0", nexus.local_uri());
+            let session = connect(&mut client, &mut [&mut server], &uri);
+            let request = client.alloc(0).unwrap();
+            let ended = call_and_wait(&mut client, &mut [&mut server], session, WORK, request);
+            assert_eq!(ended.result.unwrap(), allowed.count().to_le_bytes());
+        });
+    });
 }
 
 #[test]

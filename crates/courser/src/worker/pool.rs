@@ -24,7 +24,7 @@ use crate::error::WorkerError;
 use crate::panics::caught;
 use crate::spin::cpus;
 use crate::worker::home::Home;
-use crate::worker::queue::Queue;
+use crate::worker::queue::{Queue, Term};
 use crate::worker::work::Work;
 
 /// How long a worker looks for its next job before it sleeps. To wake it costs the endpoint about
@@ -45,6 +45,9 @@ pub(super) struct Job {
     pub(super) handler: Arc<Registered>,
     pub(super) work: Work,
 }
+
+// `Config::worker_queue` states twice this, for a list that has just grown.
+const _: () = assert!(size_of::<(u64, Term, Job)>() <= 144);
 
 /// What the workers of a nexus have done and have to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

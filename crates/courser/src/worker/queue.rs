@@ -45,12 +45,7 @@ pub(super) struct Queue<J> {
 
 impl<J> Queue<J> {
     pub(super) fn new() -> Self {
-        Queue {
-            timed: VecDeque::new(),
-            patient: VecDeque::new(),
-            arrived: 0,
-            patient_next: false,
-        }
+        Queue { timed: VecDeque::new(), patient: VecDeque::new(), arrived: 0, patient_next: false }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -182,6 +177,34 @@ mod tests {
         (5..8).for_each(|n| q.push(c.term(0, 100), n));
         let order: Vec<_> = std::iter::from_fn(|| q.pop(|| c.at(80))).collect();
         assert_eq!(order, [7, 1, 6, 2, 5, 3, 0, 4]);
+    }
+
+    /// One worker, jobs of 4 ms, twice as many as it can do, each worth something for 50 ms.
+    #[test]
+    fn twice_the_load_still_yields_nine_tenths_of_the_capacity() {
+        const SERVICE: u64 = 4;
+        const END: u64 = 20_000;
+        let c = Clock(Instant::now());
+        let mut q = Queue::new();
+        let (mut now, mut arrival, mut in_time, mut late) = (0, 0, 0, 0);
+        while now < END {
+            while arrival <= now {
+                q.push(c.term(arrival, arrival + 50), arrival + 50);
+                arrival += SERVICE / 2;
+            }
+            // The worker's part: `until` is the job.
+            match q.pop(|| c.at(now)) {
+                None => now += 1,
+                Some(until) if until <= now => {}
+                Some(until) => {
+                    now += SERVICE;
+                    if now <= until { in_time += 1 } else { late += 1 }
+                }
+            }
+        }
+        let capacity = END / SERVICE;
+        assert!(in_time * 10 >= capacity * 9, "{in_time} in time, {late} late, of {capacity}");
+        assert!(q.len() < 40, "what expires does not stay: {}", q.len());
     }
 
     #[test]
