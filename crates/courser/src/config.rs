@@ -6,6 +6,13 @@ use courser_net::Caps;
 use courser_proto as proto;
 use courser_proto::Admission;
 
+use crate::error::BindError;
+use crate::spin::cpus;
+
+/// More threads than this are a mistake.
+const MAX_WORKERS: usize = 1024;
+const MAX_WORKER_QUEUE: usize = 1 << 20;
+
 /// Settings of a nexus and its endpoints. `Config::default()` is what the README measures.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -60,6 +67,16 @@ pub struct Config {
     /// Packets of at most this many data bytes share frames; larger ones leave without a copy.
     /// Default 512, at most 2,048.
     pub inline_max: usize,
+    /// Worker threads of the nexus, started by the first [`crate::Rpc::on_worker`]: 0 (none, which
+    /// makes that an error) to 1,024. Default: one per CPU of the machine or the container. A
+    /// thread costs about 20 KiB of memory in the kernel and its stack as far as it is used; an
+    /// idle one sleeps, after 10 us of looking for a next request where there are several CPUs.
+    /// They run on the CPUs that the thread may use which makes the nexus.
+    pub workers: usize,
+    /// Requests that may wait for a worker, of all endpoints of the nexus together: 1 to
+    /// 1,048,576; the next is refused with `Status::WorkersBusy`. Default 1,024. Each costs up
+    /// to 288 bytes, and its request's buffer of the endpoint's `memory_limit`.
+    pub worker_queue: usize,
 }
 
 impl Default for Config {
@@ -84,11 +101,24 @@ impl Default for Config {
             rto: (Duration::from_nanos(p.rto_min_ns), Duration::from_nanos(p.rto_max_ns)),
             datapath_timeout: Duration::from_nanos(p.datapath_timeout_ns),
             inline_max: p.inline_max,
+            workers: cpus().min(MAX_WORKERS),
+            worker_queue: 1024,
         }
     }
 }
 
 impl Config {
+    /// Checks what belongs to the nexus; the protocol checks its own part for each endpoint.
+    pub(crate) fn validate(&self) -> Result<(), BindError> {
+        if self.workers > MAX_WORKERS {
+            return Err(BindError::Workers(self.workers));
+        }
+        if !(1..=MAX_WORKER_QUEUE).contains(&self.worker_queue) {
+            return Err(BindError::WorkerQueue(self.worker_queue));
+        }
+        Ok(())
+    }
+
     /// What the protocol is told, given what the transport can do.
     pub(crate) fn for_transport(&self, caps: &Caps) -> proto::Config {
         let train = caps.train_frames.min(caps.train_bytes / caps.max_frame.max(1)).max(1) as u32;
