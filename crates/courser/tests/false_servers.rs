@@ -84,6 +84,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         cookie: 1,
         data_per_packet: 1024,
         credits: 1,
+        slots: request.slots,
         max_msg_size: 4096,
     }
 }
