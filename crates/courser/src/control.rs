@@ -291,8 +291,8 @@ pub(crate) const DEFAULT_FAILURE_TIMEOUT: Duration = Duration::from_millis(800);
 /// Limits of a nexus's control plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Connections from other nexuses; one descriptor each, and less than 2 KiB of this process's
-    /// memory while they say nothing.
+    /// Connections from other nexuses; one descriptor each, and about 1 KiB of this process's
+    /// memory while they say nothing, 2 KiB with an unfinished message.
     pub(crate) inbound: usize,
     /// How many of them one remote address may hold, so that no host can take them all.
     pub(crate) inbound_per_host: usize,
