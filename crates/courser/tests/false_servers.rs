@@ -83,6 +83,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         peer: 0,
         cookie: 1,
         data_per_packet: 1024,
+        slots: 8,
         credits: 1,
         slots: request.slots,
         max_msg_size: 4096,
