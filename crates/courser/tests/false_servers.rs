@@ -83,9 +83,8 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         peer: 0,
         cookie: 1,
         data_per_packet: 1024,
-        slots: 8,
-        credits: 1,
         slots: request.slots,
+        credits: 1,
         max_msg_size: 4096,
     }
 }
