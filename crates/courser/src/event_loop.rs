@@ -255,13 +255,18 @@ pub(crate) fn poller<T: Transport>(
 #[inline]
 fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
     match event {
-        Event::Request { id, req_type, body, deadline_ns: _ } => {
+        Event::Request { id, req_type, body, deadline_ns } => {
             let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
                 core.proto.reply_status(id, Status::UnknownType);
                 return;
             };
+            // It was in time when the burst arrived; since then other handlers may have run.
+            if deadline_ns.is_some_and(|deadline_ns| core.now_ns() >= deadline_ns) {
+                core.proto.reply_status(id, Status::DeadlineExceeded);
+                return;
+            }
             let mut cx = Context { core, request: Some(id) };
-            handler(&mut cx, Request { body, req_type, session: id.session() });
+            handler(&mut cx, Request { body, req_type, session: id.session(), deadline_ns });
             if let Some(id) = cx.request {
                 core.proto.reply_status(id, Status::NoReply);
             }

@@ -35,6 +35,7 @@ mod event_loop;
 mod mail;
 mod message;
 mod nexus;
+mod options;
 mod rpc;
 mod spin;
 mod uri;
@@ -45,12 +46,13 @@ pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{AllocError, Arena, ArenaStats, MsgBuf};
 pub use courser_net::{AnyTransport, Transport, TransportStats};
 pub use courser_proto::{
-    Admission, CallError, CallRefused, DROP_NAMES, EndpointStats, Executed, RefuseReason,
+    Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, RefuseReason,
     ReplyError, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
+pub use options::CallOptions;
 pub use rpc::{Rpc, Waker};
 pub use uri::{Uri, UriError};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use courser_buf::{AllocError, ArenaStats, MsgBuf, TxBurst};
 use courser_net::{AnyTransport, Transport, TransportStats};
-use courser_proto::{EndpointStats, ReplyError, SessionId, SessionState, SessionStats};
+use courser_proto::{CallId, EndpointStats, ReplyError, SessionId, SessionState, SessionStats};
 
 use crate::context::Context;
 use crate::control::{Command, Control, Mail, Mailbox};
@@ -15,6 +15,7 @@ use crate::core::Core;
 use crate::error::{Refused, SessionError};
 use crate::mail::Links;
 use crate::message::{Done, Reply, ReplyHandle, Request};
+use crate::options::CallOptions;
 use crate::spin::Spin;
 
 type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
@@ -111,8 +112,45 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         request: MsgBuf,
         done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
-    ) -> Result<(), Refused> {
+    ) -> Result<CallId, Refused> {
         self.context().call(session, req_type, request, done)
+    }
+
+    /// See [`Context::call_with`].
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        options: CallOptions,
+        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+    ) -> Result<CallId, Refused> {
+        self.context().call_with(session, req_type, request, options, done)
+    }
+
+    /// See [`Context::call_tagged_with`].
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call_tagged_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        options: CallOptions,
+        tag: u64,
+    ) -> Result<CallId, Refused> {
+        self.context().call_tagged_with(session, req_type, request, options, tag)
+    }
+
+    /// See [`Context::cancel`].
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        self.context().cancel(call)
     }
 
     /// See [`Context::call_tagged`].
@@ -126,7 +164,7 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         request: MsgBuf,
         tag: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<CallId, Refused> {
         self.context().call_tagged(session, req_type, request, tag)
     }
 

@@ -17,6 +17,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf, RxFrame};
 use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
 use crate::error::{CallError, CallRefused};
+use crate::options::{CallId, CallOptions};
 use crate::session::{
     ClientSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId, SessionState,
 };
@@ -120,6 +121,8 @@ pub struct Endpoint<C> {
     /// Client slots with a deadline; entries of free slots are swept by the next scan.
     pub(crate) timed: Vec<Timed>,
     pub(crate) next_scan_ns: u64,
+    /// No scan before: scans of many timers keep a distance from each other.
+    pub(crate) scan_floor_ns: u64,
     /// When to try again to make frames, after there was no memory for them; else 0.
     pub(crate) retry_tx_ns: u64,
     /// Completions that did not come from a packet, or that wait for the transport.
@@ -154,6 +157,7 @@ impl<C> Endpoint<C> {
             tx,
             timed: Vec::new(),
             next_scan_ns: u64::MAX,
+            scan_floor_ns: 0,
             retry_tx_ns: 0,
             done: VecDeque::new(),
             failed: VecDeque::new(),
@@ -232,8 +236,11 @@ impl<C> Endpoint<C> {
         packet: Packet<'f>,
     ) -> Result<Option<Event<'f, C>>, Drop> {
         let (kind, event) = match packet {
-            Packet::Request { session, req_num, req_type, msg_size, index, data } => {
-                (0, self.rx_request(peer, session, req_num, req_type, msg_size, index, data)?)
+            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data } => {
+                let (left, size) = (remaining_us, msg_size);
+                let event =
+                    self.rx_request(peer, session, req_num, req_type, size, index, left, data)?;
+                (0, event)
             }
             Packet::CreditReturn { session, req_num, count, in_progress } => {
                 self.rx_credit_return(peer, session, req_num, count, in_progress)?;
@@ -253,6 +260,10 @@ impl<C> Endpoint<C> {
                 self.rx_ack(peer, session, req_num)?;
                 (4, None)
             }
+            Packet::Cancel { session, req_num } => {
+                self.rx_cancel(peer, session, req_num)?;
+                (5, None)
+            }
             Packet::OneWay { .. } => return Err(Drop::Unsupported),
         };
         self.stats.rx_packets += 1;
@@ -262,8 +273,7 @@ impl<C> Endpoint<C> {
 
     // ---- calls --------------------------------------------------------------------------------
 
-    /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
-    /// are taken, or the session is still connecting, the call waits in the session's queue.
+    /// [`Endpoint::call_with`] without options.
     ///
     /// # Errors
     /// With the buffer and the continuation, when the call cannot be taken.
@@ -274,7 +284,25 @@ impl<C> Endpoint<C> {
         req_type: u16,
         req: MsgBuf,
         cont: C,
-    ) -> Result<(), (CallRefused, MsgBuf, C)> {
+    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+        self.call_with(session, req_type, req, cont, CallOptions::new())
+    }
+
+    /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
+    /// are taken, or the session is still connecting, the call waits in the session's queue. The
+    /// number that it gives is for [`Endpoint::cancel`].
+    ///
+    /// # Errors
+    /// With the buffer and the continuation, when the call cannot be taken.
+    #[inline]
+    pub fn call_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+        options: CallOptions,
+    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
         let limit = self.cfg.call_queue;
         let s = match self.sessions.get_mut(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
@@ -287,16 +315,27 @@ impl<C> Endpoint<C> {
             let refused = CallRefused::TooLarge { bytes: req.len(), limit: s.max_msg_size };
             return Err((refused, req, cont));
         }
-        if s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty() {
+        let (seq, queued_ns) = (self.stats.calls, self.now_ns);
+        let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
+        if expires_ns <= queued_ns {
+            self.stats.calls += 1;
+            let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+            self.end_at_once(session, call);
+        } else if s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty() {
             if s.queue.len() >= limit {
                 return Err((CallRefused::QueueFull { limit }, req, cont));
             }
-            s.queue.push_back(QueuedCall { req_type, req, cont });
+            s.queue.push_back(QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns });
+            self.stats.calls += 1;
+            if expires_ns != u64::MAX {
+                self.time_queue(session.index, expires_ns);
+            }
         } else {
-            self.start_call(session.index, QueuedCall { req_type, req, cont });
+            self.stats.calls += 1;
+            let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+            self.start_call(session.index, call);
         }
-        self.stats.calls += 1;
-        Ok(())
+        Ok(CallId { session, seq })
     }
 
     /// Puts a call on a free slot of a connected session, and the slot in the transmit queue.
@@ -310,13 +349,19 @@ impl<C> Endpoint<C> {
         slot.start(step, call.req_type, call.req, packets, call.cont);
         // Due when it is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
+        slot.seq = call.seq;
+        slot.expires_ns = call.expires_ns;
+        self.next_scan_ns = self.next_scan_ns.min(call.expires_ns);
         slot.queued = true;
+        let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         let req_num = slot.req_num;
         if !slot.tracked {
             slot.tracked = true;
             self.timed.push(Timed { session: index, generation: s.generation, slot: slot_no });
         }
-        self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
+        if !queued_ahead {
+            self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
+        }
     }
 
     /// Starts waiting calls while there are free slots.
@@ -326,7 +371,7 @@ impl<C> Endpoint<C> {
             if s.free == 0 || s.state != SessionState::Connected {
                 return;
             }
-            let Some(call) = s.queue.pop_front() else { return };
+            let Some(call) = self.next_waiting(index) else { return };
             self.start_call(index, call);
         }
     }
@@ -490,7 +535,8 @@ impl<C> Endpoint<C> {
                 SessionStats {
                     credits: s.credits,
                     credit_limit: s.credit_limit,
-                    in_flight: s.slots.len() as u32 - s.free.count_ones(),
+                    in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
+                    quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
                     slots: s.slots.len() as u32,
                     queued: s.queue.len(),
                     data_per_packet: s.data_per_packet,
@@ -568,6 +614,9 @@ pub struct SessionStats {
     pub in_flight: u32,
     /// Slots.
     pub slots: u32,
+    /// Slots whose call has ended and whose request the server has not answered yet (F15): they
+    /// take no call until then.
+    pub quarantined: u32,
     /// Calls waiting for a slot.
     pub queued: usize,
     /// Data bytes per packet.

@@ -12,9 +12,12 @@
 
 mod config;
 mod deadline;
+mod ending;
 mod endpoint;
 mod error;
 mod loss;
+mod options;
+mod overload;
 mod reply;
 mod rx;
 mod session;
@@ -26,6 +29,8 @@ pub mod wire;
 pub use config::{Admission, Config, ConfigError};
 pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, SessionStats};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
+pub use options::{CallId, CallOptions};
+pub use overload::serve_newest;
 pub use session::{
     CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
     ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, RefuseReason,

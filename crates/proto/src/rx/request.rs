@@ -19,8 +19,11 @@ impl<C> Endpoint<C> {
         req_type: u16,
         msg_size: u32,
         index: u32,
+        remaining_us: Option<u32>,
         data: &'f [u8],
     ) -> Result<Option<Event<'f, C>>, Drop> {
+        let expires_ns = remaining_us.map_or(u64::MAX, |us| self.deadline_of(peer, us));
+        let now_ns = self.now_ns;
         let s = self.server_session(peer, session)?;
         let step = s.slots.len() as u32;
         let slot_no = (req_num & (step - 1)) as u8;
@@ -31,12 +34,16 @@ impl<C> Endpoint<C> {
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next if index != 0 => return Err(Drop::OutOfOrder),
-            Position::Next => slot.begin(req_num, req_type, msg_size, packets_of(msg_size, dpp)),
+            Position::Next => {
+                let packets = packets_of(msg_size, dpp);
+                slot.begin(req_num, req_type, msg_size, packets, expires_ns);
+            }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
         }
         if slot.req_size != msg_size || slot.req_type != req_type {
-            return Err(Drop::Inconsistent);
+            // Of a request that was cancelled before it came nothing is known but its number.
+            return Err(if slot.cancelled { Drop::Stale } else { Drop::Inconsistent });
         }
         if slot.phase != ServerPhase::Receiving || index < slot.req_rcvd {
             self.on_duplicate(session, slot_no, req_num, index);
@@ -49,17 +56,18 @@ impl<C> Endpoint<C> {
         if slot.req_packets == 1 {
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
+            let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
             if msg_size > self.cfg.max_msg_size {
                 self.reply_status(id, Status::TooLarge);
                 return Ok(None);
             }
+            if expired {
+                self.reply_status(id, Status::DeadlineExceeded);
+                return Ok(None);
+            }
             self.stats.requests += 1;
-            return Ok(Some(Event::Request {
-                id,
-                req_type,
-                body: Body::Borrowed(data),
-                deadline_ns: None,
-            }));
+            let body = Body::Borrowed(data);
+            return Ok(Some(Event::Request { id, req_type, body, deadline_ns }));
         }
         Ok(self.rx_request_part(id, index, index as usize * usize::from(dpp), data))
     }
@@ -72,12 +80,17 @@ impl<C> Endpoint<C> {
         offset: usize,
         data: &[u8],
     ) -> Option<Event<'f, C>> {
+        let now_ns = self.now_ns;
         let slot = self.server_slot_mut(id)?;
         let (size, req_type) = (slot.req_size, slot.req_type);
+        let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
         if index == 0 {
             let limit = self.cfg.max_msg_size;
-            let buffer = if size > limit { Err(Status::TooLarge) } else { Ok(()) }
-                .and_then(|()| self.arena.alloc(size as usize).map_err(|_| Status::NoMemory));
+            let buffer = match (size > limit, expired) {
+                (true, _) => Err(Status::TooLarge),
+                (_, true) => Err(Status::DeadlineExceeded), // the rest need not come
+                _ => self.arena.alloc(size as usize).map_err(|_| Status::NoMemory),
+            };
             let slot = self.server_slot_mut(id)?;
             match buffer {
                 Ok(m) => slot.req = Some(m),
@@ -102,8 +115,20 @@ impl<C> Endpoint<C> {
         }
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
+        if expired {
+            self.reply_status(id, Status::DeadlineExceeded);
+            return None;
+        }
         self.stats.requests += 1;
-        Some(Event::Request { id, req_type, body, deadline_ns: None })
+        Some(Event::Request { id, req_type, body, deadline_ns })
+    }
+
+    /// The deadline of a request of the frame at hand, of which `remaining_us` were left when it
+    /// was sent (F15).
+    #[cold]
+    fn deadline_of(&mut self, peer: u32, remaining_us: u32) -> u64 {
+        let peer = self.peers.get_mut(peer as usize).and_then(Option::as_mut);
+        peer.map_or(u64::MAX, |p| p.deadline_ns(remaining_us))
     }
 
     /// Answers a request that cannot be received at all: the client need not send the rest.

@@ -250,6 +250,8 @@ impl<C> Endpoint<C> {
                     .map(|i| ClientSlot::new(start.wrapping_add(i)))
                     .collect(),
                 queue: Default::default(),
+                queue_expires_ns: u64::MAX,
+                queue_timed: false,
             })
         });
         self.credits_granted += u64::from(credits);

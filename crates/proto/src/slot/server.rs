@@ -69,6 +69,10 @@ pub(crate) struct ServerSlot {
     pub(crate) req_rcvd: u32,
     pub(crate) resp_size: u32,
     pub(crate) resp_packets: u32,
+    /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
+    pub(crate) expires_ns: u64,
+    /// The client has given the request up.
+    pub(crate) cancelled: bool,
     pub(crate) req: Option<MsgBuf>,
     pub(crate) resp: Stored,
     /// MTU-sized buffer for short responses, kept from request to request (E32).
@@ -92,6 +96,8 @@ impl ServerSlot {
             req_rcvd: 0,
             resp_size: 0,
             resp_packets: 0,
+            expires_ns: u64::MAX,
+            cancelled: false,
             req: None,
             resp: Stored::None,
             prealloc: None,
@@ -114,7 +120,14 @@ impl ServerSlot {
     }
 
     /// Begins the next request; frees the response before it.
-    pub(crate) fn begin(&mut self, req_num: u32, req_type: u16, size: u32, packets: u32) {
+    pub(crate) fn begin(
+        &mut self,
+        req_num: u32,
+        req_type: u16,
+        size: u32,
+        packets: u32,
+        expires_ns: u64,
+    ) {
         self.req_num = req_num;
         self.phase = ServerPhase::Receiving;
         // Items of the request before are ignored by their number.
@@ -125,8 +138,16 @@ impl ServerSlot {
         self.req_size = size;
         self.req_packets = packets;
         self.req_rcvd = 0;
+        self.expires_ns = expires_ns;
+        self.cancelled = false;
         self.req = None;
         self.resp = Stored::None;
+    }
+
+    /// The deadline, if there is one.
+    #[inline]
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        (self.expires_ns != u64::MAX).then_some(self.expires_ns)
     }
 
     /// The packets a credit return may name: never the last one (E42).
