@@ -12,7 +12,8 @@ pub struct CallOptions {
     /// its session lives. A call whose deadline passes ends with
     /// [`crate::CallError::DeadlineExceeded`], and a server does not start its handler any more:
     /// it estimates the deadline from the time left, never too late, by up to a round trip too
-    /// early. Deadlines more than 134 s ahead are not told to the server.
+    /// early. (Only before it has measured a round trip the time on the way is not taken off.)
+    /// Deadlines more than 134 s ahead are not told to the server.
     pub deadline_ns: Option<u64>,
 }
 

@@ -7,6 +7,9 @@
 //! server that was stopped. The smallest value is taken over the last 10 to 20 s, so that clocks
 //! may drift: 50 ppm are 1 ms then, which makes a deadline early, never late.
 //!
+//! Before the first round trip was measured nothing is known of the way; the deadline is late by
+//! what the frame took.
+//!
 //! The clocks count nanoseconds modulo 2^32. A frame that waited for longer than 3.7 s looks as if
 //! it had waited 4.3 s less.
 
