@@ -37,6 +37,7 @@ mod message;
 mod nexus;
 mod options;
 mod rpc;
+mod shutdown;
 mod spin;
 mod uri;
 
@@ -46,14 +47,15 @@ pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{AllocError, Arena, ArenaStats, MsgBuf};
 pub use courser_net::{AnyTransport, Transport, TransportStats};
 pub use courser_proto::{
-    Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, RefuseReason,
-    ReplyError, SessionId, SessionState, SessionStats, Status,
+    Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
+    RefuseReason, ReplyError, SessionBytes, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use options::CallOptions;
 pub use rpc::{Rpc, Waker};
+pub use shutdown::ShutdownReport;
 pub use uri::{Uri, UriError};
 
 /// The parts that Courser is made of, for programs that need more than the public API: own

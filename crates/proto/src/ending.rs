@@ -62,7 +62,7 @@ impl<C> Endpoint<C> {
         error: fn(Executed) -> CallError,
     ) {
         let Some(s) = self.client_session_at(session) else { return };
-        let step = s.slots.len() as u32;
+        let step = s.slots.count();
         let slot = &mut s.slots[usize::from(slot_no)];
         let (ending, executed) = slot.ending();
         let completion = match ending {
@@ -108,6 +108,7 @@ impl<C> Endpoint<C> {
         slot_no: u8,
         error: CallError,
     ) -> Option<Completion<'static, C>> {
+        let now_ns = self.now_ns;
         let s = self.client_session_at(session)?;
         let id = SessionId { index: session, generation: s.generation };
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -115,6 +116,7 @@ impl<C> Endpoint<C> {
         let (request, cont) = slot.finish()?;
         slot.quarantined = true;
         slot.retries = 0;
+        slot.heard_ns = now_ns; // a new question: the server has its time to answer it
         slot.deadline_ns = u64::MAX; // until the cancellation is sent
         slot.queued = true;
         s.stalled &= !(1 << slot_no);
@@ -151,11 +153,12 @@ impl<C> Endpoint<C> {
         let now_ns = self.now_ns;
         // Stale: the session is the peer's, and connected.
         let s = self.client_session_at(session).filter(|_| reason == Drop::Stale).ok_or(reason)?;
-        let slot_no = (req_num & (s.slots.len() as u32 - 1)) as u8;
-        let slot = &mut s.slots[usize::from(slot_no)];
+        let slot_no = (req_num & (s.slots.count() - 1)) as u8;
+        let slot = s.slots.get_mut(usize::from(slot_no)).ok_or(reason)?;
         if !slot.quarantined || slot.req_num != req_num {
             return Err(reason);
         }
+        slot.heard_ns = now_ns;
         if !answered {
             slot.retries = slot.retries.saturating_add(1);
             self.extend_deadline(session, slot_no, now_ns);

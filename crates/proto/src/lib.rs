@@ -16,11 +16,13 @@ mod ending;
 mod endpoint;
 mod error;
 mod loss;
+mod memory;
 mod options;
 mod overload;
 mod reply;
 mod rx;
 mod session;
+mod shutdown;
 mod slot;
 mod stats;
 mod tx;
@@ -29,11 +31,12 @@ pub mod wire;
 pub use config::{Admission, Config, ConfigError};
 pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, SessionStats};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
+pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;
 pub use session::{
     CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
-    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, RefuseReason,
-    SessionId, SessionState,
+    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, IdleSession,
+    RefuseReason, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats};

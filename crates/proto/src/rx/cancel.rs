@@ -6,17 +6,20 @@
 //! handler it is "in progress", and the handler may look ([`Endpoint::is_cancelled`]); the client
 //! asks again, and has its answer when the handler has given one.
 
-use crate::endpoint::{Endpoint, RequestId};
+use crate::endpoint::{Endpoint, RequestId, server_at};
 use crate::error::Status;
-use crate::session::{Session, SessionId};
+use crate::session::{Session, SessionId, unhold};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::Drop;
 use crate::tx::TxItem;
 
 impl<C> Endpoint<C> {
     pub(crate) fn rx_cancel(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
-        let s = self.server_session(peer, session)?;
-        let step = s.slots.len() as u32;
+        let s = server_at(&mut self.sessions, peer, session)?;
+        if s.slots.are_asleep() {
+            s.slots.wake_for(req_num, ServerSlot::new)?;
+        }
+        let (step, tenant) = (s.slots.count(), s.tenant);
         let slot_no = (req_num & (step - 1)) as u8;
         let session_id = SessionId { index: session, generation: s.generation };
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -24,13 +27,17 @@ impl<C> Endpoint<C> {
             Position::Current => {}
             // None of it was seen. The client has heard of the one before, so that has an answer.
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
-            Position::Next => slot.begin(req_num, 0, 0, 1, u64::MAX),
+            Position::Next => {
+                let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
+                unhold(&mut self.tenants, tenant, freed);
+            }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
         }
         let item = match slot.phase {
             ServerPhase::Receiving => {
                 slot.req = None;
+                unhold(&mut self.tenants, tenant, std::mem::take(&mut slot.held));
                 slot.cancelled = true;
                 // As `reply_status` wants it; nobody sees the request in this phase.
                 slot.phase = ServerPhase::Executing;

@@ -1,8 +1,10 @@
 //! Requests at the server: order, reassembly, duplicates (E1, E42, E58, E61).
 
-use crate::endpoint::{Body, Endpoint, Event, RequestId};
+use courser_buf::MsgBuf;
+
+use crate::endpoint::{Body, Endpoint, Event, RequestId, server_at};
 use crate::error::Status;
-use crate::session::{Session, SessionId};
+use crate::session::{Session, SessionId, unhold};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::Drop;
 use crate::tx::TxItem;
@@ -24,8 +26,12 @@ impl<C> Endpoint<C> {
     ) -> Result<Option<Event<'f, C>>, Drop> {
         let expires_ns = remaining_us.map_or(u64::MAX, |us| self.deadline_of(peer, us));
         let now_ns = self.now_ns;
-        let s = self.server_session(peer, session)?;
-        let step = s.slots.len() as u32;
+        let s = server_at(&mut self.sessions, peer, session)?;
+        if s.slots.are_asleep() {
+            // Only a new request wakes them: what is late is dropped without a trace.
+            s.slots.wake_for(req_num, ServerSlot::new)?;
+        }
+        let (step, tenant) = (s.slots.count(), s.tenant);
         let slot_no = (req_num & (step - 1)) as u8;
         let id = SessionId { index: session, generation: s.generation };
         let dpp = s.data_per_packet;
@@ -36,7 +42,8 @@ impl<C> Endpoint<C> {
             Position::Next if index != 0 => return Err(Drop::OutOfOrder),
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
-                slot.begin(req_num, req_type, msg_size, packets, expires_ns);
+                let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
+                unhold(&mut self.tenants, tenant, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -57,8 +64,9 @@ impl<C> Endpoint<C> {
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
             let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
-            if msg_size > self.cfg.max_msg_size {
-                self.reply_status(id, Status::TooLarge);
+            if self.closing || msg_size > self.cfg.max_msg_size {
+                let status = if self.closing { Status::ShuttingDown } else { Status::TooLarge };
+                self.reply_status(id, status);
                 return Ok(None);
             }
             if expired {
@@ -80,20 +88,26 @@ impl<C> Endpoint<C> {
         offset: usize,
         data: &[u8],
     ) -> Option<Event<'f, C>> {
+        let Session::Server(s) = self.sessions.get_mut(id.session.index as usize)? else {
+            return None;
+        };
+        let tenant = s.tenant;
         let now_ns = self.now_ns;
         let slot = self.server_slot_mut(id)?;
         let (size, req_type) = (slot.req_size, slot.req_type);
         let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
         if index == 0 {
-            let limit = self.cfg.max_msg_size;
-            let buffer = match (size > limit, expired) {
-                (true, _) => Err(Status::TooLarge),
-                (_, true) => Err(Status::DeadlineExceeded), // the rest need not come
-                _ => self.arena.alloc(size as usize).map_err(|_| Status::NoMemory),
+            let buffer = match expired {
+                true => Err(Status::DeadlineExceeded), // the rest need not come
+                false => self.request_buffer(tenant, size),
             };
-            let slot = self.server_slot_mut(id)?;
             match buffer {
-                Ok(m) => slot.req = Some(m),
+                Ok(m) => {
+                    let slot = self.server_slot_mut(id)?;
+                    slot.req = Some(m);
+                    slot.held = size;
+                    self.hold(tenant, size);
+                }
                 Err(status) => {
                     self.refuse(id, status);
                     return None;
@@ -115,6 +129,8 @@ impl<C> Endpoint<C> {
         }
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
+        let held = std::mem::take(&mut slot.held);
+        self.unhold(tenant, held);
         if expired {
             self.reply_status(id, Status::DeadlineExceeded);
             return None;
@@ -129,6 +145,20 @@ impl<C> Endpoint<C> {
     fn deadline_of(&mut self, peer: u32, remaining_us: u32) -> u64 {
         let peer = self.peers.get_mut(peer as usize).and_then(Option::as_mut);
         peer.map_or(u64::MAX, |p| p.deadline_ns(remaining_us))
+    }
+
+    /// Memory for a request of several packets, if its client may have that much.
+    fn request_buffer(&self, tenant: u32, size: u32) -> Result<MsgBuf, Status> {
+        if self.closing {
+            return Err(Status::ShuttingDown);
+        }
+        if size > self.cfg.max_msg_size {
+            return Err(Status::TooLarge);
+        }
+        if u64::from(size) > self.room_of(tenant) {
+            return Err(Status::NoMemory);
+        }
+        self.arena.alloc(size as usize).map_err(|_| Status::NoMemory)
     }
 
     /// Answers a request that cannot be received at all: the client need not send the rest.

@@ -59,6 +59,8 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) deadline_ns: u64,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
+    /// When anything of the server about this request was last taken, ns.
+    pub(crate) heard_ns: u64,
     /// The call's deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
     /// The call's running number.
@@ -92,6 +94,7 @@ impl<C> ClientSlot<C> {
             resp_high: 0,
             deadline_ns: u64::MAX,
             started_ns: 0,
+            heard_ns: 0,
             expires_ns: u64::MAX,
             seq: 0,
             req: None,

@@ -75,6 +75,8 @@ pub(crate) struct ServerSlot {
     pub(crate) cancelled: bool,
     pub(crate) req: Option<MsgBuf>,
     pub(crate) resp: Stored,
+    /// Bytes of `req` and `resp` that count against what the client's process may hold.
+    pub(crate) held: u32,
     /// MTU-sized buffer for short responses, kept from request to request (E32).
     pub(crate) prealloc: Option<MsgBuf>,
 }
@@ -100,6 +102,7 @@ impl ServerSlot {
             cancelled: false,
             req: None,
             resp: Stored::None,
+            held: 0,
             prealloc: None,
         }
     }
@@ -119,7 +122,9 @@ impl ServerSlot {
         }
     }
 
-    /// Begins the next request; frees the response before it.
+    /// Begins the next request; frees what was kept of the one before, and says how many bytes of
+    /// that were held.
+    #[inline]
     pub(crate) fn begin(
         &mut self,
         req_num: u32,
@@ -127,7 +132,7 @@ impl ServerSlot {
         size: u32,
         packets: u32,
         expires_ns: u64,
-    ) {
+    ) -> u32 {
         self.req_num = req_num;
         self.phase = ServerPhase::Receiving;
         // Items of the request before are ignored by their number.
@@ -142,6 +147,15 @@ impl ServerSlot {
         self.cancelled = false;
         self.req = None;
         self.resp = Stored::None;
+        std::mem::take(&mut self.held)
+    }
+
+    /// The client has the response: nothing is kept. Gives the bytes that were held.
+    pub(crate) fn acknowledged(&mut self) -> u32 {
+        self.phase = ServerPhase::Acked;
+        self.resp = Stored::None;
+        self.prealloc = None;
+        std::mem::take(&mut self.held)
     }
 
     /// The deadline, if there is one.

@@ -23,7 +23,7 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
             return Sent::All;
         };
-        let slots = s.slots.len() as u32;
+        let slots = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
             // Outlived: a later request has an item of its own, unless it was to have this one.

@@ -339,7 +339,7 @@ fn a_name_of_another_session_cancels_nothing() {
     let (mut w, s, _) = mute(config());
     let old = w.call(0, s, 1, 10);
     let (remote, _) = w.ep(0).close(s).unwrap();
-    w.ep(1).disconnected(remote, 0xe0);
+    w.ep(1).disconnected(remote, 0xe0, 7);
     ends(&mut w);
     let t = w.connect(0, 1);
     assert_eq!(s.index(), t.index());

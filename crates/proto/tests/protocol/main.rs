@@ -12,6 +12,7 @@ mod door;
 mod failure;
 mod faults;
 mod fuzz;
+mod lifecycle;
 mod position;
 mod slow;
 mod support;
