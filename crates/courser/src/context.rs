@@ -168,7 +168,7 @@ impl Context<'_> {
         self.queue(session, req_type, request, options, Cont::Tag(tag))
     }
 
-    #[inline]
+    #[inline(always)] // copies of the continuation and its options cost more than the call
     fn queue(
         &mut self,
         session: SessionId,

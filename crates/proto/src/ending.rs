@@ -110,21 +110,17 @@ impl<C> Endpoint<C> {
     ) -> Option<Completion<'static, C>> {
         let now_ns = self.now_ns;
         let s = self.client_session_at(session)?;
-        let id = SessionId { index: session, generation: s.generation };
+        s.slots[usize::from(slot_no)].quarantined = true;
+        let completion = self.complete(session, slot_no, Err(error));
+        let s = self.client_session_at(session)?;
         let slot = &mut s.slots[usize::from(slot_no)];
-        s.credits += slot.in_flight();
-        let (request, cont) = slot.finish()?;
-        slot.quarantined = true;
         slot.retries = 0;
         slot.heard_ns = now_ns; // a new question: the server has its time to answer it
         slot.deadline_ns = u64::MAX; // until the cancellation is sent
         slot.queued = true;
-        s.stalled &= !(1 << slot_no);
         let req_num = slot.req_num;
-        self.stats.errors += 1;
         self.tx.push(TxItem::Cancel { session, slot: slot_no, req_num });
-        self.wake_stalled(session, slot_no);
-        Some(Completion { cont, session: id, request, result: Err(error) })
+        completion
     }
 
     /// Nothing was heard of a cancellation: it is sent again.
@@ -205,10 +201,18 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Ends a call that had expired when it was made.
-    #[cold]
-    pub(crate) fn end_at_once(&mut self, session: SessionId, call: QueuedCall<C>) {
-        self.end_waiting(session, call, CallError::DeadlineExceeded(Executed::Never));
+    /// Queues a call that has to wait, or ends it if it had expired when it was made.
+    #[inline(never)] // off the path of a call that finds a slot
+    pub(crate) fn call_later(&mut self, session: SessionId, call: QueuedCall<C>) {
+        let expires_ns = call.expires_ns;
+        if expires_ns <= self.now_ns {
+            self.end_waiting(session, call, CallError::DeadlineExceeded(Executed::Never));
+        } else if let Some(s) = self.client_session_at(session.index) {
+            s.queue.push_back(call);
+            if expires_ns != u64::MAX {
+                self.time_queue(session.index, expires_ns);
+            }
+        }
     }
 
     /// The waiting call to be served next: the oldest, or under overload the newest that has a

@@ -332,22 +332,15 @@ impl<C> Endpoint<C> {
         }
         let (seq, queued_ns) = (self.stats.calls, self.now_ns);
         let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
-        if expires_ns <= queued_ns {
-            self.stats.calls += 1;
-            let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
-            self.end_at_once(session, call);
-        } else if s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty() {
-            if s.queue.len() >= limit {
-                return Err((CallRefused::QueueFull { limit }, req, cont));
-            }
-            s.queue.push_back(QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns });
-            self.stats.calls += 1;
-            if expires_ns != u64::MAX {
-                self.time_queue(session.index, expires_ns);
-            }
+        let waits = s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty();
+        if waits && s.queue.len() >= limit {
+            return Err((CallRefused::QueueFull { limit }, req, cont));
+        }
+        self.stats.calls += 1;
+        let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+        if waits || expires_ns <= queued_ns {
+            self.call_later(session, call);
         } else {
-            self.stats.calls += 1;
-            let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
             self.start_call(session.index, call);
         }
         Ok(CallId { session, seq })
@@ -394,7 +387,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Frees a slot whose call has ended, hands its queue the slot, and gives the completion
+    /// Frees a slot whose call has ended, unless it is quarantined now (F15), hands its queue the
+    /// slot, and gives the completion
     /// when the application may have it now (E24); otherwise it waits in `done`.
     pub(crate) fn complete<'f>(
         &mut self,
@@ -408,7 +402,7 @@ impl<C> Endpoint<C> {
         s.credits += slot.in_flight();
         let (request, cont) = slot.finish()?;
         slot.deadline_ns = self.now_ns;
-        s.free |= 1 << slot_no;
+        s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
         match &result {

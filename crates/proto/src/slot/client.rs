@@ -215,7 +215,10 @@ impl<C> ClientSlot<C> {
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
         self.resp = None;
-        self.req.take().zip(self.cont.take())
+        match (self.req.take(), self.cont.take()) {
+            (Some(req), Some(cont)) => Some((req, cont)),
+            _ => None,
+        }
     }
 
     /// What is left of the call's time, for its server; `None` when there is no deadline, or one

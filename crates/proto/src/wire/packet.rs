@@ -48,6 +48,12 @@ const FLAG_DEADLINE: u8 = 1;
 const FLAG_IN_PROGRESS: u8 = 1;
 const FLAG_ERROR: u8 = 1;
 
+/// Bit per kind that has a flag: each has one, the lowest.
+const FLAGGED_KINDS: u16 = 1 << PacketKind::Request as u8
+    | 1 << PacketKind::CreditReturn as u8
+    | 1 << PacketKind::Response as u8;
+const _: () = assert!(FLAG_DEADLINE == 1 && FLAG_IN_PROGRESS == 1 && FLAG_ERROR == 1);
+
 /// What a packet is. The numbers are the wire's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
@@ -206,15 +212,7 @@ pub fn parse_packet(
     let size = raw.size_index.get() & MAX_MSG_SIZE;
     let index = (raw.size_index.get() >> 28) << 16 | u32::from(raw.index_low.get());
     let req_type = raw.req_type.get();
-    let allowed_flags = if kind == PacketKind::Request as u8 {
-        FLAG_DEADLINE
-    } else if kind == PacketKind::CreditReturn as u8 {
-        FLAG_IN_PROGRESS
-    } else if kind == PacketKind::Response as u8 {
-        FLAG_ERROR
-    } else {
-        0
-    };
+    let allowed_flags = (FLAGGED_KINDS >> kind) as u8 & 1;
     if flags & !allowed_flags != 0 {
         return Err(Malformed::Flags);
     }
