@@ -36,10 +36,12 @@ mod mail;
 mod message;
 mod nexus;
 mod options;
+mod panics;
 mod rpc;
 mod shutdown;
 mod spin;
 mod uri;
+mod worker;
 
 pub use config::Config;
 pub use context::Context;
@@ -50,13 +52,14 @@ pub use courser_proto::{
     Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
     RefuseReason, ReplyError, SessionBytes, SessionId, SessionState, SessionStats, Status,
 };
-pub use error::{BindError, Refused, RunError, SessionError};
+pub use error::{BindError, Refused, RunError, SessionError, WorkerError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use options::CallOptions;
 pub use rpc::{Rpc, Waker};
 pub use shutdown::ShutdownReport;
 pub use uri::{Uri, UriError};
+pub use worker::{HandlerStats, Work, WorkerStats};
 
 /// The parts that Courser is made of, for programs that need more than the public API: own
 /// transports, own event loops, tests, simulations.

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
-use courser_proto::{Body, CallError, RequestId, SessionId};
+use courser_proto::{Body, CallError, RequestId, SessionId, Status};
 
 use crate::context::Context;
 
@@ -19,6 +19,7 @@ pub struct Request<'f> {
     pub(crate) body: Body<'f>,
     pub(crate) req_type: u16,
     pub(crate) session: SessionId,
+    /// In the endpoint's time.
     pub(crate) deadline_ns: Option<u64>,
 }
 
@@ -186,7 +187,7 @@ impl Reply for Response<'_> {
 }
 
 /// Requests whose handles were dropped; the event loop answers them with an error.
-pub(crate) type DroppedReplies = Rc<RefCell<Vec<RequestId>>>;
+pub(crate) type DroppedReplies = Rc<RefCell<Vec<(RequestId, Status)>>>;
 
 /// The duty to answer one request, later than its handler (`[eRPC §3.1]`, nested RPCs). Dropping
 /// it answers with an error, so that no client waits for ever.
@@ -203,16 +204,19 @@ impl ReplyHandle {
         self.id.session()
     }
 
-    pub(crate) fn settle(mut self) -> RequestId {
+    /// Ends the duty: the request has been answered.
+    pub(crate) fn settle(mut self) {
         self.dropped = None;
-        self.id
     }
 }
 
 impl Drop for ReplyHandle {
     fn drop(&mut self) {
         if let Some(dropped) = &self.dropped {
-            dropped.borrow_mut().push(self.id);
+            // A handler that panics drops what it deferred.
+            let panics = std::thread::panicking();
+            let status = if panics { Status::Panicked } else { Status::NoReply };
+            dropped.borrow_mut().push((self.id, status));
         }
     }
 }

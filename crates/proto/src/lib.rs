@@ -35,8 +35,8 @@ pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;
 pub use session::{
-    CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
-    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, IdleSession,
-    RefuseReason, SessionId, SessionState,
+    Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
+    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, Heartbeat,
+    IdleSession, RefuseReason, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats};
