@@ -4,8 +4,10 @@
 #![allow(unreachable_pub)] // `support` is a module here, and of other programs too
 
 mod admission;
+mod cancel;
 mod connect;
 mod control;
+mod deadlines;
 mod door;
 mod failure;
 mod faults;
