@@ -25,7 +25,7 @@ host=$(rustc +nightly -vV | sed -n 's/^host: //p')
 flags="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4"
 flags+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters"
 flags+=" -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares"
-flags+=" -Zsanitizer=address --cfg fuzzing -Ccodegen-units=1"
+flags+=" -Zsanitizer=address --cfg fuzzing"
 bins=()
 for t in "${targets[@]}"; do bins+=(--bin "$t"); done
 # `--target` keeps build scripts and macros free of these flags.

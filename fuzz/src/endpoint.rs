@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use courser_buf::{Arena, ArenaConfig, Heap};
+use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
 use courser_proto::wire::{EcnCounts, Packet};
 use courser_proto::{Config, RequestId, SessionId};
 
@@ -20,6 +20,8 @@ use crate::support::{Action, DPP, Forge, Node, World, config, pattern};
 const MAX_MSG: u32 = 64 << 10;
 /// Sessions that a program may have at a time.
 const SESSIONS: usize = 4;
+/// Longest time that one operation lets pass: 160 of the shortest timeouts.
+const MOST_US: u64 = 8192;
 /// Frames that can be replayed.
 const KEPT: usize = 64;
 
@@ -71,7 +73,8 @@ impl Machine {
         for (i, little) in [(0, false), (1, bit(0))] {
             let limit_bytes = if little { 2 << 20 } else { 16 << 20 };
             let limits = ArenaConfig { data_per_packet: DPP, limit_bytes, headroom: 0 };
-            let arena = Arena::new(std::sync::Arc::new(Heap::default()), limits).expect("arena");
+            let arena = Arena::new(std::sync::Arc::new(Heap { huge: HugePages::Never }), limits)
+                .expect("arena");
             w.nodes[i] = Node::with_arena(i, cfg.clone(), arena);
         }
         w.link.hold = bit(3);
@@ -120,7 +123,10 @@ impl Machine {
 
     fn execute(&mut self, op: &Op) {
         match *op {
-            Op::Run(us) => self.w.run_until(self.w.now_ns + 1 + u64::from(us) * 1_000),
+            Op::Run(us) => {
+                let us = u64::from(us) % MOST_US;
+                self.w.run_until(self.w.now_ns + 1 + us * 1_000);
+            }
             Op::Call { session, what, len } => self.call(session.into(), what, len.into()),
             Op::Frame { to, ref packets } => {
                 let (slots, first, data) = (self.slots, self.first, self.data.clone());
