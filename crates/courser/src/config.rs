@@ -6,14 +6,23 @@ use courser_net::Caps;
 use courser_proto as proto;
 use courser_proto::Admission;
 
+use crate::error::BindError;
+use crate::spin::cpus;
+
+/// More threads than this are a mistake.
+const MAX_WORKERS: usize = 1024;
+const MAX_WORKER_QUEUE: usize = 1 << 20;
+
 /// Settings of a nexus and its endpoints. `Config::default()` is what the README measures.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Concurrent requests per session: a power of two, 1 to 32, default 8 `[eRPC §4.3]`.
+    /// Concurrent requests per session: a power of two, 1 to 32, default 8 `[eRPC §4.3]`. The
+    /// smaller of both sides' settings holds.
     pub slots: u8,
     /// Packets a client session may have outstanding, C `[eRPC §4.3.1]`: 1 to 65,535. `None`:
     /// three full trains of the transport, at most what the receive buffer holds. Small values
-    /// for latency or many sessions, large ones for bandwidth.
+    /// for latency or many sessions, large ones for bandwidth. The smaller of both sides' settings
+    /// holds.
     pub credits: Option<u32>,
     /// Whether the credits of all sessions together may exceed the receive queue (default) or not.
     pub admission: Admission,
@@ -26,6 +35,15 @@ pub struct Config {
     pub call_queue: usize,
     /// Sessions per endpoint, both roles. Default 65,536.
     pub max_sessions: usize,
+    /// Sessions that one process may have with an endpoint as its client. Default 32,768.
+    pub max_sessions_per_peer: usize,
+    /// Bytes of unfinished requests and of unacknowledged responses that an endpoint keeps for one
+    /// client process; beyond, its large requests are refused (`Status::NoMemory`). Messages of
+    /// one packet do not count. Default 256 MiB.
+    pub max_held_per_peer: usize,
+    /// A session that was not used for this long gives its slots' memory back, on both sides, and
+    /// the server is told that its last responses have arrived. Default 1 s.
+    pub idle_after: Duration,
     /// Largest frame (datagram payload), bytes. `None`: what a 1500-byte link carries. Never more
     /// than the path MTU allows.
     pub max_frame: Option<usize>,
@@ -49,6 +67,16 @@ pub struct Config {
     /// Packets of at most this many data bytes share frames; larger ones leave without a copy.
     /// Default 512, at most 2,048.
     pub inline_max: usize,
+    /// Worker threads of the nexus, started by the first [`crate::Rpc::on_worker`]: 0 (none, which
+    /// makes that an error) to 1,024. Default: one per CPU of the machine or the container. A
+    /// thread costs about 20 KiB of memory in the kernel and its stack as far as it is used; an
+    /// idle one sleeps, after 10 us of looking for a next request where there are several CPUs.
+    /// They run on the CPUs that the thread may use which makes the nexus.
+    pub workers: usize,
+    /// Requests that may wait for a worker, of all endpoints of the nexus together: 1 to
+    /// 1,048,576; the next is refused with `Status::WorkersBusy`. Default 1,024. Each costs up
+    /// to 288 bytes, and its request's buffer of the endpoint's `memory_limit`.
+    pub worker_queue: usize,
 }
 
 impl Default for Config {
@@ -62,6 +90,9 @@ impl Default for Config {
             memory_limit: 1 << 30,
             call_queue: p.call_queue,
             max_sessions: p.max_sessions,
+            max_sessions_per_peer: p.max_sessions_per_peer,
+            max_held_per_peer: p.max_held_per_peer,
+            idle_after: Duration::from_nanos(p.idle_after_ns),
             max_frame: None,
             socket_buffer: 8 << 20,
             offloads: true,
@@ -70,11 +101,24 @@ impl Default for Config {
             rto: (Duration::from_nanos(p.rto_min_ns), Duration::from_nanos(p.rto_max_ns)),
             datapath_timeout: Duration::from_nanos(p.datapath_timeout_ns),
             inline_max: p.inline_max,
+            workers: cpus().min(MAX_WORKERS),
+            worker_queue: 1024,
         }
     }
 }
 
 impl Config {
+    /// Checks what belongs to the nexus; the protocol checks its own part for each endpoint.
+    pub(crate) fn validate(&self) -> Result<(), BindError> {
+        if self.workers > MAX_WORKERS {
+            return Err(BindError::Workers(self.workers));
+        }
+        if !(1..=MAX_WORKER_QUEUE).contains(&self.worker_queue) {
+            return Err(BindError::WorkerQueue(self.worker_queue));
+        }
+        Ok(())
+    }
+
     /// What the protocol is told, given what the transport can do.
     pub(crate) fn for_transport(&self, caps: &Caps) -> proto::Config {
         let train = caps.train_frames.min(caps.train_bytes / caps.max_frame.max(1)).max(1) as u32;
@@ -90,6 +134,9 @@ impl Config {
             max_msg_size: self.max_msg_size,
             call_queue: self.call_queue,
             max_sessions: self.max_sessions,
+            max_sessions_per_peer: self.max_sessions_per_peer,
+            max_held_per_peer: self.max_held_per_peer,
+            idle_after_ns: ns(self.idle_after),
             inline_max: self.inline_max,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),

@@ -6,7 +6,7 @@
 //! ```text
 //! endpoint threads                 control thread "courser-control"            other nexuses
 //! Control::send(Command) --------> driver  --- conn: greeting, framing ------> TCP
-//! Mailbox::take(Vec<Mail>) <------ route   <-- conn -------------------------- TCP
+//! Mailbox::take_all(..)    <------ route   <-- conn -------------------------- TCP
 //!                                  dial    --- resolver threads, attempts
 //! ```
 //! An endpoint's event loop pays one load per pass for this ([`Mailbox::has_mail`]).

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use courser_buf::{AllocError, ArenaStats, MsgBuf, TxBurst};
 use courser_net::{AnyTransport, Transport, TransportStats};
-use courser_proto::{EndpointStats, ReplyError, SessionId, SessionState, SessionStats};
+use courser_proto::{
+    EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId, SessionState, SessionStats,
+};
 
 use crate::context::Context;
 use crate::control::{Command, Control, Mail, Mailbox};
@@ -16,6 +18,7 @@ use crate::error::{Refused, SessionError};
 use crate::mail::Links;
 use crate::message::{Done, Reply, ReplyHandle, Request};
 use crate::spin::Spin;
+use crate::worker::{Answer, Workers};
 
 type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
 type CompletionFn = Box<dyn FnMut(&mut Context<'_>, u64, Done<'_>)>;
@@ -41,6 +44,8 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) burst: TxBurst,
     pub(crate) mailbox: Mailbox,
     pub(crate) mail: Vec<Mail>,
+    pub(crate) workers: Workers,
+    pub(crate) answers: Vec<Answer>,
     pub(crate) control: Control,
     pub(crate) links: Links,
     pub(crate) index: u16,
@@ -71,7 +76,12 @@ impl<T: Transport> Rpc<T> {
     /// Registers the handler of a request type; it runs on this thread, inside the event loop,
     /// and should take no more than a few hundred nanoseconds `[eRPC §3.2]`. It answers with
     /// [`Context::reply`], now, or later through [`Context::defer`]. Replaces an earlier handler
-    /// of the type. An endpoint with a handler takes sessions from clients.
+    /// of the type. An endpoint with a handler takes sessions from clients. What takes longer
+    /// belongs to [`Rpc::on_worker`].
+    ///
+    /// A panic of the handler is caught and logged: the request is answered with
+    /// [`crate::Status::Panicked`] unless it had been answered, and the handler serves the next
+    /// one. Panics of continuations and timers are not caught.
     pub fn on(
         &mut self,
         req_type: u16,
@@ -179,6 +189,18 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.stats()
     }
 
+    /// Memory in use for sessions, by component. Looks at every session.
+    pub fn session_memory(&self) -> MemoryUse {
+        self.core.proto.memory()
+    }
+
+    /// What one session with so many slots costs, bytes, without message buffers: idle, in use as
+    /// client, in use as server; and what the peer costs that all sessions between the same two
+    /// endpoints share.
+    pub const fn session_bytes(slots: usize) -> SessionBytes {
+        courser_proto::Endpoint::<crate::core::Cont>::session_bytes(slots)
+    }
+
     /// Counters of the transport.
     pub fn transport_stats(&self) -> TransportStats {
         self.transport.stats()
@@ -223,6 +245,7 @@ impl<T: Transport> Rpc<T> {
 impl<T: Transport> Drop for Rpc<T> {
     fn drop(&mut self) {
         self.control.send(Command::Unregister { index: self.index });
+        self.leave_workers();
     }
 }
 

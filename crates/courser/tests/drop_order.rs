@@ -7,14 +7,16 @@ mod common;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::sync::mpsc;
 
 use common::*;
 use courser::parts::net::{HoldConfig, HoldTransport, MemNetwork};
-use courser::{Config, MsgBuf, Nexus, ReplyHandle, Rpc, SessionId, Transport, Waker};
+use courser::{Config, MsgBuf, Nexus, ReplyHandle, Rpc, SessionId, Transport, Waker, Work};
 
 const ECHO: u16 = 1;
 const DEFER: u16 = 2;
 const KEEP: u16 = 3;
+const PASS_ON: u16 = 4;
 
 /// What can be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,11 +31,13 @@ enum Part {
     Deferred,
     /// Message buffers: a response that was taken, a request that a handler kept, one never used.
     Buffers,
+    /// A request that a worker handler has passed on, with the duty to answer it.
+    Work,
     /// Wakers of both endpoints, which are used once more before they go.
     Wakers,
 }
 
-const ALL: [Part; 8] = [
+const ALL: [Part; 9] = [
     Part::Server,
     Part::Client,
     Part::Session,
@@ -41,6 +45,7 @@ const ALL: [Part; 8] = [
     Part::ClientNexus,
     Part::Deferred,
     Part::Buffers,
+    Part::Work,
     Part::Wakers,
 ];
 
@@ -55,6 +60,7 @@ struct Scene<T: Transport> {
     deferred: Rc<RefCell<Vec<ReplyHandle>>>,
     /// With the seeds of their contents.
     buffers: Vec<(u64, MsgBuf)>,
+    work: Vec<Work>,
     wakers: Vec<Waker>,
     /// Held by each continuation until it has run or was dropped.
     token: Rc<()>,
@@ -63,8 +69,8 @@ struct Scene<T: Transport> {
 const LARGE: usize = 20_000;
 
 impl<T: Transport> Scene<T> {
-    /// On slots: a call whose handler has deferred its answer, one whose response has arrived and
-    /// was not looked at, one whose request is half sent. Behind them, calls in the queue.
+    /// On slots: a call whose handler has deferred its answer, one that a worker has passed on, one whose
+    /// response has arrived and was not looked at, one whose request is half sent. Behind them, calls in the queue.
     fn new(server: (Nexus, Rpc<T>), client: (Nexus, Rpc<T>)) -> Scene<T> {
         let ((server_nexus, mut server), (client_nexus, mut client)) = (server, client);
         let deferred: Rc<RefCell<Vec<ReplyHandle>>> = Rc::default();
@@ -76,12 +82,15 @@ impl<T: Transport> Scene<T> {
             keep.borrow_mut().push(req.take(cx).unwrap());
             cx.reply(b"kept");
         });
+        let (pass_on, passed_on) = mpsc::channel();
+        server.on_worker(PASS_ON, move |work| pass_on.send(work).unwrap()).unwrap();
         let uri = server_nexus.local_uri();
         let session = connect(&mut client, &mut [&mut server], &uri);
         let mut scene = Scene {
             session,
             deferred,
             buffers: vec![(9, message(&client, 9, 100))],
+            work: Vec::new(),
             wakers: vec![server.waker(), client.waker()],
             token: Rc::new(()),
             server: Some(server),
@@ -96,6 +105,13 @@ impl<T: Transport> Scene<T> {
         scene.call(DEFER, 1, 10);
         let held = scene.deferred.clone();
         scene.drive(|_| !held.borrow().is_empty());
+        scene.call(PASS_ON, 4, LARGE);
+        let mut work = None;
+        scene.drive(|_| {
+            work = passed_on.try_recv().ok();
+            work.is_some()
+        });
+        scene.work.extend(work);
         // A response that nobody reads.
         let replies = scene.server.as_ref().map_or(0, |s| s.stats().replies);
         scene.call(ECHO, 2, 10);
@@ -168,6 +184,7 @@ impl<T: Transport> Scene<T> {
             Part::ClientNexus => self.client_nexus = None,
             Part::Deferred => self.drop_deferred(dice),
             Part::Buffers => self.drop_buffers(dice),
+            Part::Work => self.drop_work(dice),
             Part::Wakers => {
                 let wakers = std::mem::take(&mut self.wakers);
                 let elsewhere = std::thread::spawn(move || wakers.iter().for_each(Waker::wake));
@@ -188,6 +205,19 @@ impl<T: Transport> Scene<T> {
             }
             _ => drop(handles),
         }
+    }
+
+    /// Dropped here, or answered on another thread, whether or not there is somebody to answer.
+    fn drop_work(&mut self, dice: u64) {
+        let work = std::mem::take(&mut self.work);
+        if dice.is_multiple_of(2) {
+            return drop(work);
+        }
+        let answer = |w: Work| {
+            assert!(*w == *expected(4, LARGE), "the request was written to");
+            w.reply(b"done");
+        };
+        std::thread::spawn(move || work.into_iter().for_each(answer)).join().unwrap();
     }
 
     /// Here, or on another thread; whole until then.
@@ -219,8 +249,14 @@ impl<T: Transport> Scene<T> {
 }
 
 fn config() -> Config {
-    // Small: hundreds of scenes. Three slots would be no power of two.
-    Config { slots: 4, memory_limit: 16 << 20, socket_buffer: 1 << 20, ..Config::default() }
+    // Small: hundreds of scenes.
+    Config {
+        slots: 4,
+        workers: 1,
+        memory_limit: 16 << 20,
+        socket_buffer: 1 << 20,
+        ..Config::default()
+    }
 }
 
 fn in_memory() -> Scene<impl Transport> {
@@ -274,7 +310,7 @@ fn shuffled(state: &mut u64) -> [Part; ALL.len()] {
 
 #[test]
 fn every_order_of_five() {
-    let mut parts = [Part::Server, Part::Client, Part::Session, Part::Deferred, Part::Buffers];
+    let mut parts = [Part::Server, Part::Client, Part::Session, Part::Deferred, Part::Work];
     let (mut dice, mut count) = (1, 0);
     orders(&mut parts.clone(), parts.len(), &mut |order| {
         in_memory().take_down(order, next(&mut dice));

@@ -7,7 +7,12 @@
 
 mod connect;
 mod control;
+mod handshake;
+mod idle;
+mod lost;
 pub(crate) mod peer;
+mod slots;
+mod table;
 
 use std::collections::VecDeque;
 
@@ -19,7 +24,10 @@ pub use connect::{
 pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
 };
+pub use idle::IdleSession;
 pub(crate) use peer::{Peer, PeerState};
+pub(crate) use slots::Slots;
+pub(crate) use table::{Tenant, unhold};
 
 use crate::slot::{ClientSlot, ServerSlot};
 
@@ -64,6 +72,8 @@ pub(crate) struct ClientSession<C> {
     pub(crate) generation: u32,
     pub(crate) state: SessionState,
     pub(crate) peer: u32,
+    /// The control connection it was made over.
+    pub(crate) control: u64,
     /// The server's number for this session.
     pub(crate) remote: u32,
     pub(crate) credits: u32,
@@ -72,11 +82,15 @@ pub(crate) struct ClientSession<C> {
     pub(crate) quantum: u32,
     pub(crate) data_per_packet: u16,
     pub(crate) max_msg_size: u32,
+    /// Number of the first request of slot 0.
+    pub(crate) first_req_num: u32,
     /// Bit per free slot.
     pub(crate) free: u32,
+    /// The timer list has an entry for the session as a whole.
+    pub(crate) idle_timed: bool,
     /// Bit per slot that waits for credits.
     pub(crate) stalled: u32,
-    pub(crate) slots: Box<[ClientSlot<C>]>,
+    pub(crate) slots: Slots<ClientSlot<C>>,
     pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
 
@@ -98,7 +112,20 @@ pub(crate) struct ServerSession {
     pub(crate) data_per_packet: u16,
     /// Largest message that both sides take.
     pub(crate) max_msg_size: u32,
-    pub(crate) slots: Box<[ServerSlot]>,
+    /// What the client's process has taken of this endpoint.
+    pub(crate) tenant: u32,
+    pub(crate) slots: Slots<ServerSlot>,
+}
+
+/// A server session whose client is gone while handlers still work for it (E68). It holds no
+/// buffers; it counts as a session until the last handler has answered, so that clients which come
+/// and go cannot pile up work without limit.
+#[derive(Debug)]
+pub(crate) struct Draining {
+    pub(crate) generation: u32,
+    pub(crate) tenant: u32,
+    /// Slot and number of each request that is still with its handler.
+    pub(crate) executing: Vec<(u8, u32)>,
 }
 
 /// An entry of the session table.
@@ -110,12 +137,17 @@ pub(crate) enum Session<C> {
     Client(ClientSession<C>),
     /// This endpoint answers.
     Server(ServerSession),
+    /// This endpoint's answers are not wanted any more.
+    Draining(Draining),
 }
 
 impl<C> ClientSession<C> {
     /// Checks the invariants; for debug builds and simulations.
     pub(crate) fn check(&self) {
         let mut in_flight = 0;
+        if self.slots.are_asleep() {
+            assert_eq!(self.free.count_ones(), self.slots.count(), "asleep with a call");
+        }
         for (i, s) in self.slots.iter().enumerate() {
             s.check();
             assert_eq!(s.active, self.free & 1 << i == 0, "slot {i}: free bit");
