@@ -66,6 +66,8 @@ impl Machine {
             slots,
             credits: if bit(2) { 2 } else { 32 },
             max_msg_size: MAX_MSG,
+            max_held_per_peer: if bit(5) { 256 << 10 } else { 64 << 20 },
+            idle_after_ns: 1_000_000,
             call_queue: QUEUE,
             ..config()
         };
@@ -116,7 +118,7 @@ impl Machine {
     fn close(&mut self, at: usize) {
         let (session, _) = self.sessions.remove(at);
         if let Some((remote, _)) = self.w.ep(0).close(session) {
-            self.w.ep(1).disconnected(remote, 0xe0);
+            self.w.ep(1).disconnected(remote, 0xe0, 7);
         }
         self.w.pump();
     }

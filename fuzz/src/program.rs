@@ -9,7 +9,8 @@ use courser_proto::wire::{MAX_MSG_SIZE, MAX_SESSION, Packet, data_len, packets_o
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Setup {
     /// Bit 0: little server memory; bit 1: one slot; bit 2: few credits; bit 3: the transport
-    /// holds frames; bit 4: request numbers start just before they wrap.
+    /// holds frames; bit 4: request numbers start just before they wrap; bit 5: a peer may hold
+    /// little.
     pub bits: u8,
 }
 
