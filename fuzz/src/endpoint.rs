@@ -159,6 +159,11 @@ impl Machine {
             }
             Op::Close { .. } => {}
             Op::Answer { len } => self.answer(usize::from(len) % (MAX_MSG as usize + 2)),
+            Op::Idle { session, ref done } => {
+                let number = |&n: &i8| self.first.wrapping_add(i32::from(n) as u32);
+                let done: Vec<u32> = done.iter().map(number).collect();
+                self.w.ep(1).on_idle(session.into(), 0xe0, 7, &done);
+            }
             Op::Clocks { to, sent_at, echo_at, marked } => self.forge(to.into(), |f, to| {
                 let mut h = f.header(to);
                 h.sent_at = sent_at;
@@ -220,6 +225,10 @@ impl Machine {
                     self.close(at);
                 }
             }
+        }
+        while let Some(idle) = self.w.ep(0).poll_idle() {
+            // What the control channel would carry.
+            self.w.ep(1).on_idle(idle.remote, 0xe0, 7, &idle.done);
         }
         for done in self.w.take_done(0) {
             let n = self.ended.get_mut(&done.id).expect("a call that nobody made has ended");

@@ -53,6 +53,8 @@ pub enum Op {
     Answer { len: u16 },
     /// A frame whose sender's clocks and ECN counts say anything.
     Clocks { to: u8, sent_at: u32, echo_at: u32, marked: u32 },
+    /// The control channel says that a server session is idle, whose requests so far are these.
+    Idle { session: u8, done: Vec<i8> },
 }
 
 /// Operations that one input may have: its time is bounded.
@@ -69,7 +71,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Setup, Vec<Op>)> {
 }
 
 fn op(u: &mut Unstructured<'_>) -> Result<Op> {
-    Ok(match u.arbitrary::<u8>()? % 11 {
+    Ok(match u.arbitrary::<u8>()? % 12 {
         0 => Op::Run(u.arbitrary()?),
         1 => Op::Call { session: u.arbitrary()?, what: u.arbitrary()?, len: u.arbitrary()? },
         2 => {
@@ -89,12 +91,16 @@ fn op(u: &mut Unstructured<'_>) -> Result<Op> {
         7 => Op::Connect,
         8 => Op::Close { session: u.arbitrary()? },
         9 => Op::Answer { len: u.arbitrary()? },
-        _ => Op::Clocks {
+        10 => Op::Clocks {
             to: u.arbitrary()?,
             sent_at: u.arbitrary()?,
             echo_at: u.arbitrary()?,
             marked: u.arbitrary()?,
         },
+        _ => {
+            let (session, n) = (u.arbitrary()?, u.arbitrary::<u8>()? % 40);
+            Op::Idle { session, done: (0..n).map(|_| u.arbitrary()).collect::<Result<_>>()? }
+        }
     })
 }
 
@@ -139,6 +145,10 @@ pub fn encode(setup: Setup, ops: &[Op]) -> Vec<u8> {
             Op::Clocks { to, sent_at, echo_at, marked } => {
                 let words = [sent_at.to_le_bytes(), echo_at.to_le_bytes(), marked.to_le_bytes()];
                 put(&mut out, 10, &[&[to], &words.concat()]);
+            }
+            Op::Idle { session, ref done } => {
+                let numbers: Vec<u8> = done.iter().map(|&n| n as u8).collect();
+                put(&mut out, 11, &[&[session, done.len() as u8], &numbers]);
             }
         }
     }

@@ -116,6 +116,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         peer: 2,
         cookie: 7,
         data_per_packet: 1424,
+        slots: 8,
         credits: 32,
         max_msg_size: 8 << 20,
     };
@@ -201,6 +202,12 @@ fn programs() -> Vec<Seed> {
     out.push(("clocks", 0, vec![call(0, 10), clocks, Op::Run(200), call(0, 10), Op::Run(200)]));
     let more = [Op::Connect, Op::Connect, Op::Call { session: 2, what: 1, len: 2_000 }];
     out.push(("sessions", 0, more.into_iter().chain([Op::Run(100)]).collect()));
+    let idle = |done: &[i8]| Op::Idle { session: 0, done: done.to_vec() };
+    let ahead = vec![call(2, 10), Op::Run(30), idle(&[0, -7, -6, -5, -4, -3, -2, -1]), call(0, 9)];
+    out.push(("idle", 0, [ahead, vec![Op::Run(9), idle(&[127]), idle(&[])]].concat()));
+    out.push(("asleep", 0, vec![call(0, 10), Op::Run(4_000), call(1, 9_000), Op::Run(500)]));
+    let many = (0..8).map(|slot| Forged { slot, ..large }).map(|p| to_server(&[p]));
+    out.push(("peer_limit", 32, many.chain([call(1, 60_000), Op::Run(900)]).collect()));
     let seed = |(name, bits, ops): (&str, u8, Vec<Op>)| {
         ("endpoint", name.to_owned(), encode(Setup { bits }, &ops))
     };
