@@ -250,6 +250,8 @@ impl Machine {
             self.close(0);
             self.look();
         }
+        // Sessions wait for their handlers.
+        self.answer(1);
         self.w.run_until(self.w.now_ns + 5_000_000);
         self.look();
         for n in &mut self.w.nodes {
