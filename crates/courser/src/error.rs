@@ -32,6 +32,9 @@ pub enum BindError {
     /// A setting is out of its range.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// [`Config::failure_timeout`](crate::Config::failure_timeout) is out of its range.
+    #[error("a failure_timeout of {0:?} is out of range: 10 ms to 1 h")]
+    FailureTimeout(std::time::Duration),
     /// Message memory cannot be set up.
     #[error("cannot set up message memory: {0}")]
     Memory(String),

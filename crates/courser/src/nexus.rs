@@ -11,7 +11,7 @@ use courser_net::{BindSpec, Transport, any};
 use courser_proto::Endpoint;
 
 use crate::config::Config;
-use crate::control::{Command, Control, ControlStats, Mailbox, random_u64};
+use crate::control::{Command, Control, ControlStats, Limits, Mailbox, random_u64};
 use crate::core::Core;
 use crate::error::BindError;
 use crate::event_loop::poller;
@@ -58,7 +58,8 @@ impl Nexus {
             host => host.parse().map_err(|_| BindError::Host(host.to_owned()))?,
         };
         let addr = SocketAddr::new(host, uri.port);
-        let started = Control::start(addr);
+        let failure_timeout = config.checked_failure_timeout()?;
+        let started = Control::start(addr, Limits { failure_timeout, ..Limits::default() });
         let (control, bound) =
             started.map_err(|source| BindError::Control { addr: addr.to_string(), source })?;
         let workers = Pool::new(config.workers, config.worker_queue);

@@ -49,6 +49,11 @@ fn worker_runs() {
 }
 
 #[test]
+fn failover_runs() {
+    prints("failover", "written: 1 2 3 4\n");
+}
+
+#[test]
 fn the_first_examples_are_under_sixty_lines() {
     for name in ["hello", "nested", "large", "worker"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
