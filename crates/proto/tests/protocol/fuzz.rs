@@ -13,7 +13,7 @@ fn frames(default: u64) -> u64 {
 }
 
 /// Packets that a frame has, a broken one included.
-fn packets(bytes: &[u8]) -> u64 {
+pub fn packets(bytes: &[u8]) -> u64 {
     let Ok((h, mut rest)) = FrameHeader::parse(bytes) else { return 0 };
     let mut n = 0;
     loop {

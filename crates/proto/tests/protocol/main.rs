@@ -3,6 +3,7 @@
 
 #![allow(unreachable_pub)] // `support` is a module here, and of other programs too
 
+mod abuse;
 mod admission;
 mod cancel;
 mod connect;

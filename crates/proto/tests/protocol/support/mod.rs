@@ -245,6 +245,11 @@ impl World {
         self.pump_node(to);
     }
 
+    /// [`World::inject`], without what the node would send: for floods.
+    pub fn deliver_only(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        self.deliver(from, to, bytes);
+    }
+
     fn deliver(&mut self, from: usize, to: usize, bytes: &[u8]) {
         self.nodes[to].allowed += allowance(bytes);
         self.nodes[to].receive(addr(from), bytes, self.now_ns);
