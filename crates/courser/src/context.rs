@@ -85,6 +85,10 @@ impl Context<'_> {
     /// # Errors
     /// The session is gone, or the response cannot be held.
     pub fn reply_to(&mut self, handle: ReplyHandle, reply: impl Reply) -> Result<(), ReplyError> {
+        if !handle.is_of(&self.core.dropped) {
+            // Dropped here, it answers its request at its own endpoint.
+            return Err(ReplyError::OtherEndpoint);
+        }
         let answered = self.answer(handle.id, reply);
         handle.settle();
         answered

@@ -204,6 +204,12 @@ impl ReplyHandle {
         self.id.session()
     }
 
+    /// Whether it is a handle of the endpoint with this list: numbers of requests mean something
+    /// at their own endpoint only.
+    pub(crate) fn is_of(&self, endpoint: &DroppedReplies) -> bool {
+        self.dropped.as_ref().is_some_and(|own| Rc::ptr_eq(own, endpoint))
+    }
+
     /// Ends the duty: the request has been answered.
     pub(crate) fn settle(mut self) {
         self.dropped = None;

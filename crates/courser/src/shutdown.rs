@@ -12,6 +12,10 @@ use crate::rpc::Rpc;
 /// all sessions.
 const LOOK_EVERY_NS: u64 = 200_000;
 
+/// A client whose event loop runs acknowledges a response within milliseconds. When all that is
+/// missing is acknowledgements, clients that do not run are waited for this long, ns.
+const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
+
 /// What a graceful shutdown had to leave behind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ShutdownReport {
@@ -21,6 +25,8 @@ pub struct ShutdownReport {
     /// Requests whose handlers had not answered. Their clients see
     /// [`courser_proto::CallError::PeerFailed`].
     pub executing: usize,
+    /// Responses that were sent and that their clients have not acknowledged: they may be lost.
+    pub unacknowledged: usize,
 }
 
 impl ShutdownReport {
@@ -37,7 +43,8 @@ impl<T: Transport> Rpc<T> {
     ///    [`courser_proto::Status::ShuttingDown`] and never executed, so that clients can turn to
     ///    another server;
     /// 2. what has begun goes on until its handlers have answered, the clients have the answers,
-    ///    and the calls of this endpoint have ended;
+    ///    and the calls of this endpoint have ended (clients that do not run their event loop are
+    ///    waited for only a second once their answers are sent);
     /// 3. the sessions are closed, and the peers told.
     ///
     /// Dropping the endpoint instead is step 3 alone: its peers' calls end with `PeerFailed`. Drop
@@ -51,13 +58,17 @@ impl<T: Transport> Rpc<T> {
     pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport, RunError> {
         self.control.send(Command::SetAccepts { index: self.index, accepts: false });
         self.core.proto.shut_down();
-        let end_ns = self.core.now_ns().saturating_add(grace.as_nanos() as u64);
-        let mut look_ns = 0;
+        let mut end_ns = self.core.now_ns().saturating_add(grace.as_nanos() as u64);
+        let (mut look_ns, mut answered) = (0, false);
         loop {
             let now_ns = self.core.now_ns();
             if now_ns >= look_ns {
                 if self.core.proto.is_drained() && self.burst.is_empty() {
                     break;
+                }
+                if !answered && self.core.proto.is_answered() {
+                    answered = true;
+                    end_ns = end_ns.min(now_ns.saturating_add(ACKNOWLEDGE_NS));
                 }
                 look_ns = now_ns + LOOK_EVERY_NS;
             }
@@ -71,6 +82,7 @@ impl<T: Transport> Rpc<T> {
         Ok(ShutdownReport {
             calls: self.core.proto.outstanding_calls(),
             executing: self.core.proto.executing(),
+            unacknowledged: self.core.proto.unacknowledged(),
         })
     }
 }

@@ -209,3 +209,33 @@ fn a_silent_datapath_is_told_from_a_dead_peer() {
     // When the server wakes up it is told to forget the session.
     drive_until(&mut [&mut server, &mut client], |all| all[0].sessions() == 0);
 }
+
+#[test]
+fn a_reply_handle_answers_at_its_own_endpoint_only() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let (mut first, mut second) = (nexus.endpoint().unwrap(), nexus.endpoint().unwrap());
+    let held: Rc<RefCell<Vec<courser::ReplyHandle>>> = Rc::default();
+    for rpc in [&mut first, &mut second] {
+        let keep = held.clone();
+        rpc.on(ECHO, move |cx, _| keep.borrow_mut().extend(cx.defer()));
+    }
+    let mut client = client(Config::default());
+    let log = Log::default();
+    for (id, rpc) in [(0, &mut first), (1, &mut second)] {
+        let uri = format!("{}/{id}", nexus.local_uri());
+        let session = connect(&mut client, &mut [&mut *rpc], &uri);
+        let request = message(&client, id, 40);
+        call(&mut client, session, ECHO, request, &log, id);
+        drive(&mut [&mut client, rpc], || held.borrow().len() == id as usize + 1);
+    }
+    // Both requests have the same session and slot numbers, each at its endpoint.
+    let handle = held.borrow_mut().remove(0);
+    assert_eq!(second.reply_to(handle, "wrong"), Err(courser::ReplyError::OtherEndpoint));
+    let handle = held.borrow_mut().remove(0);
+    second.reply_to(handle, "right").unwrap();
+    drive(&mut [&mut client, &mut first, &mut second], || log.borrow().len() == 2);
+    let mut log = log.borrow_mut();
+    log.sort_by_key(|(id, _)| *id);
+    assert_eq!(log[0].1.result, Err(CallError::Server(courser::Status::NoReply)));
+    assert_eq!(log[1].1.result.as_deref(), Ok(&b"right"[..]));
+}

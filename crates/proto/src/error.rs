@@ -202,6 +202,9 @@ pub enum ReplyError {
     /// The request is gone: its session ended, or it was answered before.
     #[error("the request is gone: its session ended, or it was already answered")]
     Gone,
+    /// The request came to another endpoint of this program; its client gets an error instead.
+    #[error("the reply handle is of another endpoint: answer with the endpoint it came from")]
+    OtherEndpoint,
     /// The response is too large; the client gets an error instead.
     #[error("a response of {bytes} bytes is over the limit of {limit}; raise max_msg_size")]
     TooLarge {

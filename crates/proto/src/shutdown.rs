@@ -31,6 +31,30 @@ impl<C> Endpoint<C> {
         self.outstanding_calls() == 0 && self.tx.is_empty() && self.sessions.iter().all(is_over)
     }
 
+    /// Whether all that may be missing is acknowledgements of responses that were sent.
+    pub fn is_answered(&self) -> bool {
+        let is_over = |s: &Session<C>| match s {
+            Session::Server(s) => s
+                .slots
+                .iter()
+                .all(|slot| !matches!(slot.phase, ServerPhase::Receiving | ServerPhase::Executing)),
+            Session::Draining(_) => false,
+            Session::Client(_) | Session::Vacant { .. } => true,
+        };
+        self.outstanding_calls() == 0 && self.tx.is_empty() && self.sessions.iter().all(is_over)
+    }
+
+    /// Responses that are stored because their clients have not acknowledged them.
+    pub fn unacknowledged(&self) -> usize {
+        let of = |s: &Session<C>| match s {
+            Session::Server(s) => {
+                s.slots.iter().filter(|slot| slot.phase == ServerPhase::Responded).count()
+            }
+            _ => 0,
+        };
+        self.sessions.iter().map(of).sum()
+    }
+
     /// Requests that are with their handlers.
     pub fn executing(&self) -> usize {
         let of = |s: &Session<C>| match s {
