@@ -18,6 +18,7 @@ Examples:
   courser quickstart                    measure this machine, in about 20 seconds
   courser serve                         answer calls; prints what to type elsewhere
   courser ping udp://10.0.0.5:31850     round trips to that server
+  courser stat udp://10.0.0.5:31850     what that server counts, every second
   courser bench rate --connect udp://10.0.0.5:31850
 
 Traffic is neither encrypted nor authenticated: use it on trusted networks only.
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Call a server again and again and show the round trips
     Ping(PingArgs),
+    /// Show the counters of a running server: calls, sessions, drops, memory
+    Stat(StatArgs),
     /// Measure one thing well: latency, rate or bandwidth
     Bench(BenchArgs),
     /// Print the completions of a shell
@@ -113,6 +116,42 @@ pub(crate) struct PingArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reads the counters of a `courser serve` through an ordinary session of its own, marked
+with * among the sessions. URI/N shows endpoint N only.
+
+  requests, replies   calls that others made here      resent     packets sent once more
+  calls, open, errors calls that this endpoint made    rollbacks  timeouts behind them
+  credits             packets that all sessions together may have under way
+  RTT, RTO            round trips without handlers, and the timeout derived from them
+  in flight           requests on the session's slots; queued ones wait for a slot
+
+Examples:
+  courser stat udp://10.0.0.5:31850
+  courser stat udp://10.0.0.5:31850/2 --interval 5s --sessions all
+  courser stat udp://10.0.0.5:31850 --once --json -")]
+pub(crate) struct StatArgs {
+    /// The server, as `courser serve` printed it: udp://HOST:PORT, or one endpoint of it with /N
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Time from one refresh to the next
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
+    pub(crate) interval: Duration,
+    /// Refreshes; 0: until Ctrl-C, which is the default without --json
+    #[arg(short, long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// One refresh: totals, no rates
+    #[arg(long, conflicts_with = "count")]
+    pub(crate) once: bool,
+    /// Sessions to show of each endpoint, the busiest first: a number, or all
+    #[arg(short, long, value_name = "N", default_value = "10", value_parser = units::count_or_all)]
+    pub(crate) sessions: usize,
+    /// Write the last refresh as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -223,6 +262,10 @@ mod tests {
             "courser bench speed",
             "courser bench latency --transport carrier-pigeon",
             "courser completions word",
+            "courser stat",
+            "courser stat udp://a:1 --interval 0s",
+            "courser stat udp://a:1 --sessions many",
+            "courser stat udp://a:1 --once --count 3",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");

@@ -13,6 +13,7 @@ mod out;
 mod ping;
 mod quickstart;
 mod serve;
+mod stat;
 mod units;
 
 use std::io::Write;
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
         Command::Quickstart(args) => quickstart::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
+        Command::Stat(args) => stat::run(&args),
         Command::Bench(args) => measure::run(&args),
         Command::Completions(args) => completions(&args),
         Command::BenchPeer(args) => bench::peer::main(&args).map_err(Failure::from),

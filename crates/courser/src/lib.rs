@@ -42,11 +42,11 @@ mod uri;
 pub use config::Config;
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
-pub use courser_buf::{AllocError, Arena, ArenaStats, MsgBuf};
+pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};
 pub use courser_net::{AnyTransport, Transport, TransportStats};
 pub use courser_proto::{
     Admission, CallError, CallRefused, DROP_NAMES, EndpointStats, Executed, RefuseReason,
-    ReplyError, SessionId, SessionState, SessionStats, Status,
+    ReplyError, Role, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};

@@ -250,6 +250,9 @@ impl<C> Endpoint<C> {
                     .map(|i| ClientSlot::new(start.wrapping_add(i)))
                     .collect(),
                 queue: Default::default(),
+                start_req_num: start,
+                rollbacks: 0,
+                retransmitted: 0,
             })
         });
         self.credits_granted += u64::from(credits);
@@ -332,6 +335,8 @@ impl<C> Endpoint<C> {
                 data_per_packet: dpp,
                 max_msg_size: max_msg_size.min(r.max_msg_size),
                 slots: slots.collect(),
+                start_req_num: start,
+                resent: 0,
             })
         });
         self.credits_granted += u64::from(credits);

@@ -78,9 +78,20 @@ pub(crate) struct ClientSession<C> {
     pub(crate) stalled: u32,
     pub(crate) slots: Box<[ClientSlot<C>]>,
     pub(crate) queue: VecDeque<QueuedCall<C>>,
+    // Cold.
+    /// Slot `i` began at this number plus `i`.
+    pub(crate) start_req_num: u32,
+    pub(crate) rollbacks: u64,
+    pub(crate) retransmitted: u64,
 }
 
 impl<C> ClientSession<C> {
+    /// Calls put on slots, modulo 2^27.
+    pub(crate) fn requests(&self) -> u32 {
+        let req_nums = self.slots.iter().map(|slot| slot.req_num);
+        requests(self.start_req_num, self.slots.len(), req_nums)
+    }
+
     /// Failed, and not closed by the application yet: it only keeps its number.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == SessionState::Gone
@@ -99,6 +110,32 @@ pub(crate) struct ServerSession {
     /// Largest message that both sides take.
     pub(crate) max_msg_size: u32,
     pub(crate) slots: Box<[ServerSlot]>,
+    // Cold.
+    /// Slot `i` began at this number plus `i`.
+    pub(crate) start_req_num: u32,
+    /// Stored responses sent again.
+    pub(crate) resent: u64,
+}
+
+/// [`crate::SessionStats::requests`] counts modulo this: 2^32 request numbers over at most 32
+/// slots.
+const REQUESTS_MODULO: u32 = 1 << 27;
+
+/// Requests on slots that began at `start`, `start + 1`, ... and stand at `req_nums`.
+fn requests(start: u32, slots: usize, req_nums: impl Iterator<Item = u32>) -> u32 {
+    let step = slots.max(1) as u32;
+    let sum = (0..).zip(req_nums).fold(0u32, |sum, (slot, now)| {
+        sum.wrapping_add(now.wrapping_sub(start.wrapping_add(slot)) / step)
+    });
+    sum % REQUESTS_MODULO
+}
+
+impl ServerSession {
+    /// Requests that began to arrive, modulo 2^27.
+    pub(crate) fn requests(&self) -> u32 {
+        let req_nums = self.slots.iter().map(|slot| slot.req_num);
+        requests(self.start_req_num, self.slots.len(), req_nums)
+    }
 }
 
 /// An entry of the session table.
@@ -122,5 +159,28 @@ impl<C> ClientSession<C> {
             in_flight += s.in_flight();
         }
         assert_eq!(self.credits + in_flight, self.credit_limit, "invariant 1");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_their_numbers_across_the_wrap() {
+        // Four slots from u32::MAX - 1 on: slots 2 and 3 begin at 0 and 1.
+        let start = u32::MAX - 1;
+        let at = |done: [u32; 4]| {
+            let number =
+                |(i, n): (u32, &u32)| start.wrapping_add(i).wrapping_add(n.wrapping_mul(4));
+            requests(start, 4, (0..).zip(&done).map(number))
+        };
+        assert_eq!(at([0, 0, 0, 0]), 0);
+        assert_eq!(at([1, 0, 0, 2]), 3);
+        assert_eq!(at([REQUESTS_MODULO, 5, 0, 0]), 5);
+        // Each slot's own count wraps at 2^30 here; the sum's difference stays right.
+        let (before, after) = ((1 << 30) - 1, 1 << 30);
+        let difference = at([after, 0, 0, 0]).wrapping_sub(at([before, 0, 0, 0]));
+        assert_eq!(difference % REQUESTS_MODULO, 1);
     }
 }
