@@ -9,11 +9,13 @@ use courser_proto::Admission;
 /// Settings of a nexus and its endpoints. `Config::default()` is what the README measures.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Concurrent requests per session: a power of two, 1 to 32, default 8 `[eRPC §4.3]`.
+    /// Concurrent requests per session: a power of two, 1 to 32, default 8 `[eRPC §4.3]`. The
+    /// smaller of both sides' settings holds.
     pub slots: u8,
     /// Packets a client session may have outstanding, C `[eRPC §4.3.1]`: 1 to 65,535. `None`:
     /// three full trains of the transport, at most what the receive buffer holds. Small values
-    /// for latency or many sessions, large ones for bandwidth.
+    /// for latency or many sessions, large ones for bandwidth. The smaller of both sides' settings
+    /// holds.
     pub credits: Option<u32>,
     /// Whether the credits of all sessions together may exceed the receive queue (default) or not.
     pub admission: Admission,
@@ -26,6 +28,15 @@ pub struct Config {
     pub call_queue: usize,
     /// Sessions per endpoint, both roles. Default 65,536.
     pub max_sessions: usize,
+    /// Sessions that one process may have with an endpoint as its client. Default 32,768.
+    pub max_sessions_per_peer: usize,
+    /// Bytes of unfinished requests and of unacknowledged responses that an endpoint keeps for one
+    /// client process; beyond, its large requests are refused (`Status::NoMemory`). Messages of
+    /// one packet do not count. Default 256 MiB.
+    pub max_held_per_peer: usize,
+    /// A session that was not used for this long gives its slots' memory back, on both sides, and
+    /// the server is told that its last responses have arrived. Default 1 s.
+    pub idle_after: Duration,
     /// Largest frame (datagram payload), bytes. `None`: what a 1500-byte link carries. Never more
     /// than the path MTU allows.
     pub max_frame: Option<usize>,
@@ -62,6 +73,9 @@ impl Default for Config {
             memory_limit: 1 << 30,
             call_queue: p.call_queue,
             max_sessions: p.max_sessions,
+            max_sessions_per_peer: p.max_sessions_per_peer,
+            max_held_per_peer: p.max_held_per_peer,
+            idle_after: Duration::from_nanos(p.idle_after_ns),
             max_frame: None,
             socket_buffer: 8 << 20,
             offloads: true,
@@ -90,6 +104,9 @@ impl Config {
             max_msg_size: self.max_msg_size,
             call_queue: self.call_queue,
             max_sessions: self.max_sessions,
+            max_sessions_per_peer: self.max_sessions_per_peer,
+            max_held_per_peer: self.max_held_per_peer,
+            idle_after_ns: ns(self.idle_after),
             inline_max: self.inline_max,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),

@@ -78,6 +78,9 @@ impl<T: Transport> Rpc<T> {
                 self.on_silent(silent);
                 worked = true;
             }
+            while let Some(idle) = self.core.proto.poll_idle() {
+                self.on_idle(idle);
+            }
         }
         while let Some(timer) = self.core.due_timer(now_ns) {
             timer(&mut Context { core: &mut self.core, request: None });
@@ -185,7 +188,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     #[inline]
-    fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+    pub(crate) fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         let now_ns = self.core.now_ns();
         // Time to spin begins after the pass that did something: sending to a halted CPU alone
         // may take as long as the whole of it, and the answer would find us asleep.

@@ -36,6 +36,7 @@ mod mail;
 mod message;
 mod nexus;
 mod rpc;
+mod shutdown;
 mod spin;
 mod uri;
 
@@ -45,13 +46,14 @@ pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};
 pub use courser_net::{AnyTransport, Transport, TransportStats};
 pub use courser_proto::{
-    Admission, CallError, CallRefused, DROP_NAMES, EndpointStats, Executed, RefuseReason,
-    ReplyError, Role, SessionId, SessionState, SessionStats, Status,
+    Admission, CallError, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
+    RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use rpc::{Rpc, Waker};
+pub use shutdown::ShutdownReport;
 pub use uri::{Uri, UriError};
 
 /// The parts that Courser is made of, for programs that need more than the public API: own

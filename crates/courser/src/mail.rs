@@ -9,7 +9,7 @@ use courser_buf::{Addr, PathId};
 use courser_net::Transport;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef,
-    RefuseReason, SessionId, SessionState,
+    IdleSession, RefuseReason, SessionId, SessionState,
 };
 
 use crate::control::{Command, DialError, Dialed, LostReason, Mail, random_u64};
@@ -116,6 +116,15 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
+    /// Sessions that have gone idle: their servers may free what they keep for them (F6).
+    #[cold]
+    pub(crate) fn on_idle(&mut self, idle: IdleSession) {
+        let Some(link) = self.links.connected.get(&idle.session.index()) else { return };
+        let (from, to, session) = (self.me(), link.to, idle.remote);
+        let msg = ControlMsg::Idle { from, to, session, done: idle.done };
+        self.control.send(Command::Send { control: link.control, msg });
+    }
+
     /// Tells a server that its side of a session is not needed any more.
     fn disconnect(&self, control: u64, to: EndpointRef, session: u32) {
         let msg = ControlMsg::Disconnect { from: self.me(), to, session };
@@ -201,13 +210,15 @@ impl<T: Transport> Rpc<T> {
                 }
             }
             ControlMsg::Disconnect { from, session, .. } => {
-                if let Some(path) = self.core.proto.disconnected(session, from.id) {
+                if let Some(path) = self.core.proto.disconnected(session, from.id, control) {
                     self.transport.path_close(path);
                 }
             }
             // The connection's own business: the control thread answers these.
             ControlMsg::Ping | ControlMsg::Pong => {}
-            ControlMsg::Idle { .. } => {}
+            ControlMsg::Idle { from, session, done, .. } => {
+                self.core.proto.on_idle(session, from.id, control, &done);
+            }
             ControlMsg::EndpointGone { from } => {
                 let why = SessionError::EndpointGone;
                 self.lose(&why, |rpc, paths| rpc.core.proto.endpoint_lost(from.id, control, paths));

@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use courser_buf::{AllocError, ArenaStats, MsgBuf, TxBurst};
 use courser_net::{AnyTransport, Transport, TransportStats};
-use courser_proto::{EndpointStats, ReplyError, SessionId, SessionState, SessionStats};
+use courser_proto::{
+    EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId, SessionState, SessionStats,
+};
 
 use crate::context::Context;
 use crate::control::{Command, Control, Mail, Mailbox};
@@ -177,6 +179,18 @@ impl<T: Transport> Rpc<T> {
     /// Counters of the protocol.
     pub fn stats(&self) -> &EndpointStats {
         self.core.proto.stats()
+    }
+
+    /// Memory in use for sessions, by component. Looks at every session.
+    pub fn session_memory(&self) -> MemoryUse {
+        self.core.proto.memory()
+    }
+
+    /// What one session with so many slots costs, bytes, without message buffers: idle, in use as
+    /// client, in use as server; and what the peer costs that all sessions between the same two
+    /// endpoints share.
+    pub const fn session_bytes(slots: usize) -> SessionBytes {
+        courser_proto::Endpoint::<crate::core::Cont>::session_bytes(slots)
     }
 
     /// Counters of the transport. A handler cannot see them: the transport's receive memory is

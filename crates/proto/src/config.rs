@@ -35,6 +35,15 @@ pub struct Config {
     pub call_queue: usize,
     /// Sessions per endpoint, both roles together. Default 65,536.
     pub max_sessions: usize,
+    /// Sessions that one process may have here as a client. Default 32,768: half of all.
+    pub max_sessions_per_peer: usize,
+    /// Bytes of requests that are arriving, and of responses that are stored, in buffers of their
+    /// own, for one process as a client. Beyond, its requests of several packets are refused with
+    /// [`crate::Status::NoMemory`] until it takes or acknowledges what is there. Default 256 MiB.
+    pub max_held_per_peer: usize,
+    /// A client session with nothing to do for this long gives the memory of its slots back, on
+    /// both sides (F6), ns. Default 1 s.
+    pub idle_after_ns: u64,
     /// Packets of at most this many data bytes are copied into a shared frame; larger ones leave
     /// from the message buffer itself. Default 512.
     pub inline_max: usize,
@@ -67,6 +76,9 @@ impl Default for Config {
             max_msg_size: 8 << 20,
             call_queue: 1024,
             max_sessions: 65_536,
+            max_sessions_per_peer: 32_768,
+            max_held_per_peer: 256 << 20,
+            idle_after_ns: 1_000_000_000,
             inline_max: 512,
             tx_frames: 128,
             tx_items: 64,
@@ -118,6 +130,18 @@ impl Config {
             "max_sessions",
             self.max_sessions as u64,
             "1 to 1,048,576",
+        )?;
+        check(
+            (1..=1 << 20).contains(&self.max_sessions_per_peer),
+            "max_sessions_per_peer",
+            self.max_sessions_per_peer as u64,
+            "1 to 1,048,576",
+        )?;
+        check(
+            self.idle_after_ns >= self.rto_min_ns,
+            "idle_after_ns",
+            self.idle_after_ns,
+            "at least rto_min_ns",
         )?;
         check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
         check(self.tx_items >= 1, "tx_items", self.tx_items as u64, "at least 1")?;

@@ -10,6 +10,9 @@ use crate::error::{CallError, Executed};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::tx::TxItem;
 
+/// In place of a slot's number: the session as a whole may be idle.
+const IDLE: u8 = u8::MAX - 1;
+
 /// An entry of the timer list. The generation tells a session from its successor.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timed {
@@ -21,6 +24,7 @@ pub(crate) struct Timed {
 enum Verdict {
     Keep(u64),
     Sweep,
+    Shrink,
     Acknowledge,
     TimedOut,
     Silent,
@@ -68,6 +72,10 @@ impl<C> Endpoint<C> {
                     true
                 }
                 Verdict::Sweep => false,
+                Verdict::Shrink => {
+                    self.shrink(session);
+                    false
+                }
                 Verdict::Acknowledge => {
                     self.acknowledge(session, slot);
                     false
@@ -97,6 +105,13 @@ impl<C> Endpoint<C> {
         if s.generation != entry.generation || s.state != SessionState::Connected {
             return Verdict::Sweep;
         }
+        if entry.slot == IDLE {
+            return match self.idle_due_ns(entry.session, entry.generation) {
+                Some(due_ns) if due_ns <= now_ns => Verdict::Shrink,
+                Some(due_ns) => Verdict::Keep(due_ns),
+                None => Verdict::Sweep,
+            };
+        }
         let Some(slot) = s.slots.get(usize::from(entry.slot)) else { return Verdict::Sweep };
         if !slot.active {
             // Idle for at least one scan: say so to the server. A slot that is merely between
@@ -113,9 +128,15 @@ impl<C> Endpoint<C> {
             return Verdict::Keep(slot.deadline_ns);
         }
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return Verdict::Silent };
-        let heard_ns = peer.last_heard_ns.max(slot.started_ns);
-        if slot.retries > 0 && now_ns.saturating_sub(heard_ns) >= self.cfg.datapath_timeout_ns {
-            return Verdict::Silent;
+        if slot.retries > 0 && slot.in_flight() > 0 {
+            let timeout_ns = self.cfg.datapath_timeout_ns;
+            let silent_ns = now_ns.saturating_sub(peer.last_heard_ns.max(slot.started_ns));
+            // Other packets of the peer arrive and none for this slot: it may be that large
+            // packets do not pass any more.
+            let stuck_ns = now_ns.saturating_sub(slot.heard_ns.max(slot.started_ns));
+            if silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns {
+                return Verdict::Silent;
+            }
         }
         Verdict::TimedOut
     }
@@ -153,17 +174,33 @@ impl<C> Endpoint<C> {
     }
 
     fn untrack(&mut self, entry: Timed) {
-        if let Some(s) = self.client_session_at(entry.session)
-            && s.generation == entry.generation
-            && let Some(slot) = s.slots.get_mut(usize::from(entry.slot))
-        {
+        let Timed { session, generation, slot } = entry;
+        let Some(s) = self.client_session_at(session) else { return };
+        if s.generation != generation {
+            return;
+        }
+        if slot == IDLE {
+            s.idle_timed = false;
+        } else if let Some(slot) = s.slots.get_mut(usize::from(slot)) {
             slot.tracked = false;
+        }
+        self.watch_idle(session, generation);
+    }
+
+    /// Sees that a session whose last slot has gone quiet is looked at when it may shrink (F6).
+    fn watch_idle(&mut self, session: u32, generation: u32) {
+        let Some(due_ns) = self.idle_due_ns(session, generation) else { return };
+        let Some(s) = self.client_session_at(session) else { return };
+        if !s.idle_timed {
+            s.idle_timed = true;
+            self.timed.push(Timed { session, generation, slot: IDLE });
+            self.next_scan_ns = self.next_scan_ns.min(due_ns);
         }
     }
 
     fn acknowledge(&mut self, session: u32, slot_no: u8) {
         let Some(s) = self.client_session_at(session) else { return };
-        let slot = &mut s.slots[usize::from(slot_no)];
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         slot.ack_owed = false;
         let req_num = slot.req_num;
         self.tx.push(TxItem::Ack { session, req_num });

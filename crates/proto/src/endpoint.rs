@@ -18,8 +18,10 @@ use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
 use crate::error::{CallError, CallRefused};
 use crate::session::{
-    ClientSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId, SessionState,
+    ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
+    SessionState, Tenant,
 };
+use crate::slot::ClientSlot;
 use crate::stats::{Drop, EndpointStats};
 use crate::tx::{TxItem, TxStage};
 use crate::wire::{FrameHeader, Packet, packets_of, parse_packet};
@@ -114,6 +116,14 @@ pub struct Endpoint<C> {
     pub(crate) live_sessions: usize,
     /// Live peers by the number and the address of their endpoint.
     pub(crate) known_peers: BTreeMap<(u64, Addr), u32>,
+    /// Processes that are clients here, by the number of their control connection.
+    pub(crate) tenants: Vec<Tenant>,
+    pub(crate) tenant_of: BTreeMap<u64, u32>,
+    pub(crate) vacant_tenants: Vec<u32>,
+    /// Client sessions that have shrunk, for [`Endpoint::poll_idle`].
+    pub(crate) idle: VecDeque<IdleSession>,
+    /// Nothing new is taken: the endpoint is being shut down.
+    pub(crate) closing: bool,
     /// Sum of the credit limits of all sessions (F7).
     pub(crate) credits_granted: u64,
     pub(crate) tx: TxStage,
@@ -150,6 +160,11 @@ impl<C> Endpoint<C> {
             vacant: Vec::new(),
             live_sessions: 0,
             known_peers: BTreeMap::new(),
+            tenants: Vec::new(),
+            tenant_of: BTreeMap::new(),
+            vacant_tenants: Vec::new(),
+            idle: VecDeque::new(),
+            closing: false,
             credits_granted: 0,
             tx,
             timed: Vec::new(),
@@ -302,9 +317,12 @@ impl<C> Endpoint<C> {
     /// Puts a call on a free slot of a connected session, and the slot in the transmit queue.
     pub(crate) fn start_call(&mut self, index: u32, call: QueuedCall<C>) {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
+        if s.slots.are_asleep() {
+            s.slots.wake(ClientSlot::new);
+        }
         let slot_no = s.free.trailing_zeros() as u8;
         s.free &= !(1 << slot_no);
-        let step = s.slots.len() as u32;
+        let step = s.slots.count();
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(call.req.len() as u32, s.data_per_packet);
         slot.start(step, call.req_type, call.req, packets, call.cont);
@@ -407,8 +425,10 @@ impl<C> Endpoint<C> {
     ) -> Result<(&mut ClientSession<C>, u8), Drop> {
         match self.sessions.get_mut(session as usize) {
             Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => {
-                let slot_no = (req_num & (s.slots.len() as u32 - 1)) as u8;
-                let slot = &s.slots[usize::from(slot_no)];
+                let slot_no = (req_num & (s.slots.count() - 1)) as u8;
+                let Some(slot) = s.slots.get(usize::from(slot_no)) else {
+                    return Err(s.slots.late(req_num));
+                };
                 if slot.active && slot.req_num == req_num {
                     return Ok((s, slot_no));
                 }
@@ -428,11 +448,7 @@ impl<C> Endpoint<C> {
         peer: u32,
         session: u32,
     ) -> Result<&mut ServerSession, Drop> {
-        match self.sessions.get_mut(session as usize) {
-            Some(Session::Server(s)) if s.peer == peer => Ok(s),
-            Some(Session::Client(s)) if s.peer == peer => Err(Drop::WrongRole),
-            _ => Err(Drop::UnknownSession),
-        }
+        server_at(&mut self.sessions, peer, session)
     }
 
     // ---- what a caller may ask ----------------------------------------------------------------
@@ -479,7 +495,7 @@ impl<C> Endpoint<C> {
 
     /// Whether there is a session of this number, in any state.
     pub fn is_session(&self, index: u32) -> bool {
-        !matches!(self.sessions.get(index as usize), None | Some(Session::Vacant { .. }))
+        matches!(self.sessions.get(index as usize), Some(Session::Client(_) | Session::Server(_)))
     }
 
     /// A session's figures; `None` once it has ended.
@@ -492,8 +508,8 @@ impl<C> Endpoint<C> {
                     requests: s.requests(),
                     credits: s.credits,
                     credit_limit: s.credit_limit,
-                    in_flight: s.slots.len() as u32 - s.free.count_ones(),
-                    slots: s.slots.len() as u32,
+                    in_flight: s.slots.count() - s.free.count_ones(),
+                    slots: s.slots.count(),
                     queued: s.queue.len(),
                     data_per_packet: s.data_per_packet,
                     rollbacks: s.rollbacks,
@@ -508,7 +524,7 @@ impl<C> Endpoint<C> {
                     requests: s.requests(),
                     credit_limit: s.credit_limit,
                     in_flight: s.slots.iter().filter(|slot| slot.is_open()).count() as u32,
-                    slots: s.slots.len() as u32,
+                    slots: s.slots.count(),
                     data_per_packet: s.data_per_packet,
                     retransmitted: s.resent,
                     ..SessionStats::default()
@@ -538,11 +554,12 @@ impl<C> Endpoint<C> {
 
     /// The sessions there are, in any state and both roles, by their number from `first` on; with
     /// a bounded `take`, they can be looked at in portions. Walks the table, free entries included.
+    /// Those whose client is gone while handlers still work for it are left out.
     pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
         let rest = self.sessions.get(first as usize..).unwrap_or_default();
         (first..).zip(rest).filter_map(|(index, entry)| {
             let generation = match entry {
-                Session::Vacant { .. } => return None,
+                Session::Vacant { .. } | Session::Draining(_) => return None,
                 Session::Client(s) => s.generation,
                 Session::Server(s) => s.generation,
             };
@@ -566,9 +583,7 @@ impl<C> Endpoint<C> {
         self.tx.is_empty()
             && self.done.is_empty()
             && self.sessions.iter().all(|s| match s {
-                Session::Client(s) => {
-                    s.queue.is_empty() && s.free.count_ones() as usize == s.slots.len()
-                }
+                Session::Client(s) => s.queue.is_empty() && s.free.count_ones() == s.slots.count(),
                 _ => true,
             })
     }
@@ -580,6 +595,7 @@ impl<C> Endpoint<C> {
             match s {
                 Session::Client(s) => s.check(),
                 Session::Server(s) => s.slots.iter().for_each(|slot| slot.check()),
+                Session::Draining(d) => assert!(!d.executing.is_empty(), "nothing to wait for"),
                 Session::Vacant { .. } => {}
             }
         }
@@ -638,6 +654,20 @@ pub struct SessionStats {
     pub rto_ns: Option<u64>,
     /// Frames the peer received marked by a congested switch, modulo 2^32.
     pub ecn_marked: u32,
+}
+
+/// A server session that `peer` may speak to; borrows the table only.
+#[inline]
+pub(crate) fn server_at<C>(
+    sessions: &mut [Session<C>],
+    peer: u32,
+    session: u32,
+) -> Result<&mut ServerSession, Drop> {
+    match sessions.get_mut(session as usize) {
+        Some(Session::Server(s)) if s.peer == peer => Ok(s),
+        Some(Session::Client(s)) if s.peer == peer => Err(Drop::WrongRole),
+        _ => Err(Drop::UnknownSession),
+    }
 }
 
 /// A buffer with the same bytes.

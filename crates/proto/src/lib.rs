@@ -15,9 +15,11 @@ mod deadline;
 mod endpoint;
 mod error;
 mod loss;
+mod memory;
 mod reply;
 mod rx;
 mod session;
+mod shutdown;
 mod slot;
 mod stats;
 mod tx;
@@ -26,9 +28,10 @@ pub mod wire;
 pub use config::{Admission, Config, ConfigError};
 pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, Role, SessionStats};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
+pub use memory::{MemoryUse, SessionBytes};
 pub use session::{
     CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
-    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, RefuseReason,
-    SessionId, SessionState,
+    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, IdleSession,
+    RefuseReason, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats};

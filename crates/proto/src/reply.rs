@@ -31,7 +31,10 @@ impl<C> Endpoint<C> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        let waiting = waiting(&mut self.sessions, id)?;
+        let waiting = match waiting(&mut self.sessions, id) {
+            Ok(w) => w,
+            Err(e) => return Err(self.gone(id, e)),
+        };
         if len > waiting.limit as usize {
             return Err(self.too_large(id, len));
         }
@@ -65,8 +68,10 @@ impl<C> Endpoint<C> {
     /// As [`Endpoint::reply_bytes`].
     pub fn reply_msg(&mut self, id: RequestId, mut msg: MsgBuf) -> Result<(), ReplyError> {
         let len = msg.len();
-        if len > waiting(&mut self.sessions, id)?.limit as usize {
-            return Err(self.too_large(id, len));
+        match waiting(&mut self.sessions, id) {
+            Ok(w) if len > w.limit as usize => return Err(self.too_large(id, len)),
+            Ok(_) => {}
+            Err(e) => return Err(self.gone(id, e)),
         }
         if msg.is_shared() {
             // The same buffer still leaves for another destination.
@@ -90,12 +95,29 @@ impl<C> Endpoint<C> {
     }
 
     fn respond(&mut self, id: RequestId, stored: Stored, len: usize) -> Result<(), ReplyError> {
-        let w = waiting(&mut self.sessions, id)?;
+        let w = match waiting(&mut self.sessions, id) {
+            Ok(w) => w,
+            Err(e) => return Err(self.gone(id, e)),
+        };
         let packets = packets_of(len as u32, w.data_per_packet);
-        w.slot.respond(stored, len as u32, packets);
+        if let Stored::Owned(m) = &stored {
+            let (tenant, held) = (w.tenant, m.len() as u32);
+            w.slot.held = held;
+            w.slot.respond(stored, len as u32, packets);
+            self.hold(tenant, held);
+        } else {
+            w.slot.respond(stored, len as u32, packets);
+        }
         self.stats.replies += 1;
         self.tx.push(response(id));
         Ok(())
+    }
+
+    /// There is nobody to answer; a session that only waited for this answer ends (E68).
+    #[cold]
+    fn gone(&mut self, id: RequestId, e: ReplyError) -> ReplyError {
+        self.drained(id.session, id.slot, id.req_num);
+        e
     }
 
     #[cold]
@@ -115,6 +137,7 @@ impl<C> Endpoint<C> {
 /// A request that waits for its answer, and what its session allows.
 struct Waiting<'s> {
     slot: &'s mut ServerSlot,
+    tenant: u32,
     data_per_packet: u16,
     limit: u32,
 }
@@ -127,10 +150,10 @@ fn waiting<C>(sessions: &mut [Session<C>], id: RequestId) -> Result<Waiting<'_>,
     if s.generation != id.session.generation {
         return Err(ReplyError::Gone);
     }
-    let (data_per_packet, limit) = (s.data_per_packet, s.max_msg_size);
+    let (tenant, data_per_packet, limit) = (s.tenant, s.data_per_packet, s.max_msg_size);
     match s.slots.get_mut(usize::from(id.slot)) {
         Some(slot) if slot.req_num == id.req_num && slot.phase == ServerPhase::Executing => {
-            Ok(Waiting { slot, data_per_packet, limit })
+            Ok(Waiting { slot, tenant, data_per_packet, limit })
         }
         _ => Err(ReplyError::Gone),
     }

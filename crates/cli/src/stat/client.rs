@@ -174,7 +174,9 @@ impl Client {
                 "{} has no statistics: it is not `courser serve`, or one too old to tell them",
                 self.uri
             )),
-            CallError::Server(Status::Refused) => self.foreign("that it does not know what is asked"),
+            CallError::Server(Status::Refused) => {
+                self.foreign("that it does not know what is asked")
+            }
             error => self
                 .gone(session)
                 .unwrap_or_else(|| Failure::Runtime(format!("{}: {error}", self.uri))),

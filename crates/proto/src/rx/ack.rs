@@ -1,19 +1,21 @@
 //! Acknowledgements at the server: the client has the response, so it need not be kept (F6).
 
 use crate::endpoint::Endpoint;
-use crate::slot::{Position, ServerPhase, Stored};
+use crate::slot::{Position, ServerPhase};
 use crate::stats::Drop;
 
 impl<C> Endpoint<C> {
     pub(crate) fn rx_ack(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
         let s = self.server_session(peer, session)?;
-        let step = s.slots.len() as u32;
+        let (step, tenant) = (s.slots.count(), s.tenant);
+        if s.slots.are_asleep() {
+            return Err(s.slots.late(req_num));
+        }
         let slot = &mut s.slots[(req_num & (step - 1)) as usize];
         match slot.position(req_num, step) {
             Position::Current if slot.phase == ServerPhase::Responded => {
-                slot.phase = ServerPhase::Acked;
-                slot.resp = Stored::None;
-                slot.prealloc = None;
+                let freed = slot.acknowledged();
+                self.unhold(tenant, freed);
                 Ok(())
             }
             Position::Current if slot.phase == ServerPhase::Acked => Err(Drop::Duplicate),

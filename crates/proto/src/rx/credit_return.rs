@@ -17,6 +17,7 @@ impl<C> Endpoint<C> {
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         let credits = slot.on_credit_return(count, in_progress)?;
+        slot.heard_ns = now_ns;
         s.credits += credits;
         if in_progress {
             // Not lost, only slow: ask again later and later (F5).

@@ -1,8 +1,10 @@
 //! Requests at the server: order, reassembly, duplicates (E1, E42, E58, E61).
 
-use crate::endpoint::{Body, Endpoint, Event, RequestId};
+use courser_buf::MsgBuf;
+
+use crate::endpoint::{Body, Endpoint, Event, RequestId, server_at};
 use crate::error::Status;
-use crate::session::{Session, SessionId};
+use crate::session::{Session, SessionId, unhold};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::Drop;
 use crate::tx::TxItem;
@@ -21,8 +23,12 @@ impl<C> Endpoint<C> {
         index: u32,
         data: &'f [u8],
     ) -> Result<Option<Event<'f, C>>, Drop> {
-        let s = self.server_session(peer, session)?;
-        let step = s.slots.len() as u32;
+        let s = server_at(&mut self.sessions, peer, session)?;
+        if s.slots.are_asleep() {
+            // Only a new request wakes them: what is late is dropped without a trace.
+            s.slots.wake_for(req_num, ServerSlot::new)?;
+        }
+        let (step, tenant) = (s.slots.count(), s.tenant);
         let slot_no = (req_num & (step - 1)) as u8;
         let id = SessionId { index: session, generation: s.generation };
         let dpp = s.data_per_packet;
@@ -31,7 +37,10 @@ impl<C> Endpoint<C> {
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next if index != 0 => return Err(Drop::OutOfOrder),
-            Position::Next => slot.begin(req_num, req_type, msg_size, packets_of(msg_size, dpp)),
+            Position::Next => {
+                let freed = slot.begin(req_num, req_type, msg_size, packets_of(msg_size, dpp));
+                unhold(&mut self.tenants, tenant, freed);
+            }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
         }
@@ -49,8 +58,9 @@ impl<C> Endpoint<C> {
         if slot.req_packets == 1 {
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
-            if msg_size > self.cfg.max_msg_size {
-                self.reply_status(id, Status::TooLarge);
+            if self.closing || msg_size > self.cfg.max_msg_size {
+                let status = if self.closing { Status::ShuttingDown } else { Status::TooLarge };
+                self.reply_status(id, status);
                 return Ok(None);
             }
             self.stats.requests += 1;
@@ -72,15 +82,20 @@ impl<C> Endpoint<C> {
         offset: usize,
         data: &[u8],
     ) -> Option<Event<'f, C>> {
+        let Session::Server(s) = self.sessions.get_mut(id.session.index as usize)? else {
+            return None;
+        };
+        let tenant = s.tenant;
         let slot = self.server_slot_mut(id)?;
         let (size, req_type) = (slot.req_size, slot.req_type);
         if index == 0 {
-            let limit = self.cfg.max_msg_size;
-            let buffer = if size > limit { Err(Status::TooLarge) } else { Ok(()) }
-                .and_then(|()| self.arena.alloc(size as usize).map_err(|_| Status::NoMemory));
-            let slot = self.server_slot_mut(id)?;
-            match buffer {
-                Ok(m) => slot.req = Some(m),
+            match self.request_buffer(tenant, size) {
+                Ok(m) => {
+                    let slot = self.server_slot_mut(id)?;
+                    slot.req = Some(m);
+                    slot.held = size;
+                    self.hold(tenant, size);
+                }
                 Err(status) => {
                     self.refuse(id, status);
                     return None;
@@ -102,8 +117,24 @@ impl<C> Endpoint<C> {
         }
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
+        let held = std::mem::take(&mut slot.held);
+        self.unhold(tenant, held);
         self.stats.requests += 1;
         Some(Event::Request { id, req_type, body, deadline_ns: None })
+    }
+
+    /// Memory for a request of several packets, if its client may have that much.
+    fn request_buffer(&self, tenant: u32, size: u32) -> Result<MsgBuf, Status> {
+        if self.closing {
+            return Err(Status::ShuttingDown);
+        }
+        if size > self.cfg.max_msg_size {
+            return Err(Status::TooLarge);
+        }
+        if u64::from(size) > self.room_of(tenant) {
+            return Err(Status::NoMemory);
+        }
+        self.arena.alloc(size as usize).map_err(|_| Status::NoMemory)
     }
 
     /// Answers a request that cannot be received at all: the client need not send the rest.

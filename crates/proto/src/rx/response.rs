@@ -69,6 +69,7 @@ impl<C> Endpoint<C> {
             return Ok(slot.resp.take().map(Body::Owned));
         }
         slot.retries = 0;
+        slot.heard_ns = now_ns;
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
         Ok(None)

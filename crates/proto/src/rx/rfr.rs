@@ -16,9 +16,12 @@ impl<C> Endpoint<C> {
         count: u32,
     ) -> Result<(), Drop> {
         let s = self.server_session(peer, session)?;
-        let step = s.slots.len() as u32;
+        let step = s.slots.count();
         let slot_no = (req_num & (step - 1)) as u8;
         let credits = s.credit_limit;
+        if s.slots.are_asleep() {
+            return Err(s.slots.late(req_num));
+        }
         let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}

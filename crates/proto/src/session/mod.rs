@@ -7,7 +7,12 @@
 
 mod connect;
 mod control;
+mod handshake;
+mod idle;
+mod lost;
 pub(crate) mod peer;
+mod slots;
+mod table;
 
 use std::collections::VecDeque;
 
@@ -19,7 +24,10 @@ pub use connect::{
 pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
 };
+pub use idle::IdleSession;
 pub(crate) use peer::{Peer, PeerState};
+pub(crate) use slots::Slots;
+pub(crate) use table::{Tenant, unhold};
 
 use crate::slot::{ClientSlot, ServerSlot};
 
@@ -64,6 +72,8 @@ pub(crate) struct ClientSession<C> {
     pub(crate) generation: u32,
     pub(crate) state: SessionState,
     pub(crate) peer: u32,
+    /// The control connection it was made over.
+    pub(crate) control: u64,
     /// The server's number for this session.
     pub(crate) remote: u32,
     pub(crate) credits: u32,
@@ -72,24 +82,25 @@ pub(crate) struct ClientSession<C> {
     pub(crate) quantum: u32,
     pub(crate) data_per_packet: u16,
     pub(crate) max_msg_size: u32,
+    /// Number of the first request of slot 0.
+    pub(crate) first_req_num: u32,
     /// Bit per free slot.
     pub(crate) free: u32,
+    /// The timer list has an entry for the session as a whole.
+    pub(crate) idle_timed: bool,
     /// Bit per slot that waits for credits.
     pub(crate) stalled: u32,
-    pub(crate) slots: Box<[ClientSlot<C>]>,
+    pub(crate) slots: Slots<ClientSlot<C>>,
     pub(crate) queue: VecDeque<QueuedCall<C>>,
-    // Cold.
-    /// Slot `i` began at this number plus `i`.
-    pub(crate) start_req_num: u32,
+    /// Timeouts that rolled a request back, and packets sent again because of them.
     pub(crate) rollbacks: u64,
     pub(crate) retransmitted: u64,
 }
 
 impl<C> ClientSession<C> {
-    /// Calls put on slots, modulo 2^27.
+    /// Calls put on slots, modulo [`REQUESTS_MODULO`].
     pub(crate) fn requests(&self) -> u32 {
-        let req_nums = self.slots.iter().map(|slot| slot.req_num);
-        requests(self.start_req_num, self.slots.len(), req_nums)
+        requests(self.first_req_num, &self.slots, |slot| slot.req_num)
     }
 
     /// Failed, and not closed by the application yet: it only keeps its number.
@@ -109,33 +120,45 @@ pub(crate) struct ServerSession {
     pub(crate) data_per_packet: u16,
     /// Largest message that both sides take.
     pub(crate) max_msg_size: u32,
-    pub(crate) slots: Box<[ServerSlot]>,
-    // Cold.
-    /// Slot `i` began at this number plus `i`.
-    pub(crate) start_req_num: u32,
+    /// What the client's process has taken of this endpoint.
+    pub(crate) tenant: u32,
+    pub(crate) slots: Slots<ServerSlot>,
+    /// Number of the first request of slot 0.
+    pub(crate) first_req_num: u32,
     /// Stored responses sent again.
     pub(crate) resent: u64,
 }
 
-/// [`crate::SessionStats::requests`] counts modulo this: 2^32 request numbers over at most 32
-/// slots.
+impl ServerSession {
+    /// Requests that began to arrive, modulo [`REQUESTS_MODULO`].
+    pub(crate) fn requests(&self) -> u32 {
+        requests(self.first_req_num, &self.slots, |slot| slot.req_num)
+    }
+}
+
+/// [`crate::SessionStats::requests`] counts modulo this: 2^32 numbers over at most 32 slots.
 const REQUESTS_MODULO: u32 = 1 << 27;
 
-/// Requests on slots that began at `start`, `start + 1`, ... and stand at `req_nums`.
-fn requests(start: u32, slots: usize, req_nums: impl Iterator<Item = u32>) -> u32 {
-    let step = slots.max(1) as u32;
-    let sum = (0..).zip(req_nums).fold(0u32, |sum, (slot, now)| {
-        sum.wrapping_add(now.wrapping_sub(start.wrapping_add(slot)) / step)
-    });
+/// Requests begun on slots, of which slot 0 began with the number `first`.
+fn requests<S>(first: u32, slots: &Slots<S>, number: impl Fn(&S) -> u32) -> u32 {
+    let step = slots.count();
+    let begun = |(slot, now): (u32, u32)| {
+        let before_first = first.wrapping_add(slot).wrapping_sub(step);
+        now.wrapping_sub(before_first) / step
+    };
+    let sum = (0..).zip(slots.numbers(number)).map(begun).fold(0, u32::wrapping_add);
     sum % REQUESTS_MODULO
 }
 
-impl ServerSession {
-    /// Requests that began to arrive, modulo 2^27.
-    pub(crate) fn requests(&self) -> u32 {
-        let req_nums = self.slots.iter().map(|slot| slot.req_num);
-        requests(self.start_req_num, self.slots.len(), req_nums)
-    }
+/// A server session whose client is gone while handlers still work for it (E68). It holds no
+/// buffers; it counts as a session until the last handler has answered, so that clients which come
+/// and go cannot pile up work without limit.
+#[derive(Debug)]
+pub(crate) struct Draining {
+    pub(crate) generation: u32,
+    pub(crate) tenant: u32,
+    /// Slot and number of each request that is still with its handler.
+    pub(crate) executing: Vec<(u8, u32)>,
 }
 
 /// An entry of the session table.
@@ -147,12 +170,17 @@ pub(crate) enum Session<C> {
     Client(ClientSession<C>),
     /// This endpoint answers.
     Server(ServerSession),
+    /// This endpoint's answers are not wanted any more.
+    Draining(Draining),
 }
 
 impl<C> ClientSession<C> {
     /// Checks the invariants; for debug builds and simulations.
     pub(crate) fn check(&self) {
         let mut in_flight = 0;
+        if self.slots.are_asleep() {
+            assert_eq!(self.free.count_ones(), self.slots.count(), "asleep with a call");
+        }
         for (i, s) in self.slots.iter().enumerate() {
             s.check();
             assert_eq!(s.active, self.free & 1 << i == 0, "slot {i}: free bit");
@@ -167,20 +195,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_counted_by_their_numbers_across_the_wrap() {
-        // Four slots from u32::MAX - 1 on: slots 2 and 3 begin at 0 and 1.
-        let start = u32::MAX - 1;
-        let at = |done: [u32; 4]| {
-            let number =
-                |(i, n): (u32, &u32)| start.wrapping_add(i).wrapping_add(n.wrapping_mul(4));
-            requests(start, 4, (0..).zip(&done).map(number))
+    fn requests_are_counted_by_their_numbers_awake_or_asleep_and_across_the_wrap() {
+        // Four slots that begin with u32::MAX - 1, u32::MAX, 0 and 1.
+        let first = u32::MAX - 1;
+        let at = |done: [u32; 4], asleep: bool| {
+            let mut slots: Slots<u32> = Slots::new(4, first.wrapping_sub(4));
+            slots.wake(|n| n);
+            slots.iter_mut().zip(done).for_each(|(s, n)| *s = s.wrapping_add(n.wrapping_mul(4)));
+            if asleep {
+                slots.sleep(|n| *n);
+            }
+            requests(first, &slots, |n| *n)
         };
-        assert_eq!(at([0, 0, 0, 0]), 0);
-        assert_eq!(at([1, 0, 0, 2]), 3);
-        assert_eq!(at([REQUESTS_MODULO, 5, 0, 0]), 5);
-        // Each slot's own count wraps at 2^30 here; the sum's difference stays right.
-        let (before, after) = ((1 << 30) - 1, 1 << 30);
-        let difference = at([after, 0, 0, 0]).wrapping_sub(at([before, 0, 0, 0]));
-        assert_eq!(difference % REQUESTS_MODULO, 1);
+        for asleep in [false, true] {
+            assert_eq!(at([0, 0, 0, 0], asleep), 0);
+            assert_eq!(at([1, 0, 0, 2], asleep), 3);
+            assert_eq!(at([REQUESTS_MODULO, 5, 0, 0], asleep), 5);
+            // Each slot's own count wraps at 2^30 here; the sum's difference stays right.
+            let (before, after) = ((1 << 30) - 1, 1 << 30);
+            let difference =
+                at([after, 0, 0, 0], asleep).wrapping_sub(at([before, 0, 0, 0], asleep));
+            assert_eq!(difference % REQUESTS_MODULO, 1);
+        }
     }
 }

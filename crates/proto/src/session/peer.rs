@@ -37,7 +37,6 @@ pub(crate) struct Peer {
     pub(crate) rtt: Rtt,
     // Cold.
     pub(crate) endpoint_id: u64,
-    pub(crate) control: u64,
     pub(crate) sessions: u32,
     /// What the peer says it received of our frames (F11).
     pub(crate) reported: EcnCounts,
@@ -51,7 +50,7 @@ struct Echo {
 }
 
 impl Peer {
-    pub(crate) fn tentative(rx_cookie: u32, control: u64, cfg: &Config) -> Self {
+    pub(crate) fn tentative(rx_cookie: u32, cfg: &Config) -> Self {
         Peer {
             addr: Addr { host: 0, port: 0 },
             rx_cookie,
@@ -67,7 +66,6 @@ impl Peer {
             last_heard_ns: 0,
             rtt: Rtt::new(cfg),
             endpoint_id: 0,
-            control,
             sessions: 0,
             reported: EcnCounts::default(),
         }
@@ -154,7 +152,7 @@ mod tests {
 
     #[test]
     fn every_frame_takes_a_fresh_number() {
-        let mut p = Peer::tentative(1, 0, &Config::default());
+        let mut p = Peer::tentative(1, &Config::default());
         let numbers: Vec<u32> = (0..4).map(|_| p.next_header(0, FRAME_HEADER).number).collect();
         assert_eq!(numbers, [0, 1, 2, 3]);
     }
@@ -162,7 +160,7 @@ mod tests {
     #[test]
     fn the_echo_is_the_newest_frames_and_ages_while_it_is_held() {
         let cfg = Config::default();
-        let mut p = Peer::tentative(1, 0, &cfg);
+        let mut p = Peer::tentative(1, &cfg);
         assert_eq!(p.next_header(5, FRAME_HEADER).echo_at, None);
         p.on_frame(&header(7, 1000), Ecn::NotEct, 50, &cfg);
         p.on_frame(&header(6, 900), Ecn::NotEct, 60, &cfg); // reordered: older
@@ -172,7 +170,7 @@ mod tests {
     #[test]
     fn ecn_marks_are_counted_and_reported_from_the_first_on() {
         let cfg = Config::default();
-        let mut p = Peer::tentative(1, 0, &cfg);
+        let mut p = Peer::tentative(1, &cfg);
         p.on_frame(&header(0, 0), Ecn::Ect0, 0, &cfg);
         assert_eq!(p.header_len(), FRAME_HEADER);
         p.on_frame(&header(1, 0), Ecn::Ce, 0, &cfg);

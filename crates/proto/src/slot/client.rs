@@ -41,6 +41,8 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) deadline_ns: u64,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
+    /// When anything of the server about this request was last taken, ns.
+    pub(crate) heard_ns: u64,
     pub(crate) req: Option<MsgBuf>,
     pub(crate) resp: Option<MsgBuf>,
     pub(crate) cont: Option<C>,
@@ -68,6 +70,7 @@ impl<C> ClientSlot<C> {
             resp_high: 0,
             deadline_ns: u64::MAX,
             started_ns: 0,
+            heard_ns: 0,
             req: None,
             resp: None,
             cont: None,

@@ -71,6 +71,8 @@ pub(crate) struct ServerSlot {
     pub(crate) resp_packets: u32,
     pub(crate) req: Option<MsgBuf>,
     pub(crate) resp: Stored,
+    /// Bytes of `req` and `resp` that count against what the client's process may hold.
+    pub(crate) held: u32,
     /// MTU-sized buffer for short responses, kept from request to request (E32).
     pub(crate) prealloc: Option<MsgBuf>,
 }
@@ -99,6 +101,7 @@ impl ServerSlot {
             resp_packets: 0,
             req: None,
             resp: Stored::None,
+            held: 0,
             prealloc: None,
         }
     }
@@ -118,8 +121,10 @@ impl ServerSlot {
         }
     }
 
-    /// Begins the next request; frees the response before it.
-    pub(crate) fn begin(&mut self, req_num: u32, req_type: u16, size: u32, packets: u32) {
+    /// Begins the next request; frees what was kept of the one before, and says how many bytes of
+    /// that were held.
+    #[inline]
+    pub(crate) fn begin(&mut self, req_num: u32, req_type: u16, size: u32, packets: u32) -> u32 {
         self.req_num = req_num;
         self.phase = ServerPhase::Receiving;
         // Items of the request before are ignored by their number.
@@ -132,6 +137,15 @@ impl ServerSlot {
         self.req_rcvd = 0;
         self.req = None;
         self.resp = Stored::None;
+        std::mem::take(&mut self.held)
+    }
+
+    /// The client has the response: nothing is kept. Gives the bytes that were held.
+    pub(crate) fn acknowledged(&mut self) -> u32 {
+        self.phase = ServerPhase::Acked;
+        self.resp = Stored::None;
+        self.prealloc = None;
+        std::mem::take(&mut self.held)
     }
 
     /// The packets a credit return may name: never the last one (E42).

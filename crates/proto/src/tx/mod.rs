@@ -113,8 +113,8 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
             return Sent::All;
         };
-        let slot_no = req_num & (s.slots.len() as u32 - 1);
-        let slot = &mut s.slots[slot_no as usize];
+        let slot_no = req_num & (s.slots.count() - 1);
+        let Some(slot) = s.slots.get_mut(slot_no as usize) else { return Sent::All };
         if slot.active || slot.req_num != req_num {
             return Sent::All; // the next request says it
         }

@@ -26,7 +26,7 @@ fn strict_admission_takes_queue_over_credits_sessions() {
     assert_eq!(own, ConnectError::NoCredits { queue: 100, credits: 32 });
     // A session that ends makes room for one.
     let (remote, _) = w.ep(0).close(kept[1]).unwrap();
-    w.ep(1).disconnected(remote, 0xe0);
+    w.ep(1).disconnected(remote, 0xe0, 7);
     w.connect(0, 1);
     assert!(w.try_connect(0, 1, 9).is_err());
     assert_eq!(w.ep(0).live_sessions(), 3, "a refused connect leaves nothing");

@@ -73,7 +73,7 @@ fn an_answer_to_an_earlier_connect_is_not_taken_for_the_present_one() {
     let e = w.ep(0).established(&late, addr(1), PathId(1)).unwrap_err();
     assert_eq!(e, ConnectError::Closed);
     assert_eq!(w.ep(0).session_state(second.session), SessionState::Connecting, "untouched");
-    w.ep(1).disconnected(late.session, first.request.endpoint_id);
+    w.ep(1).disconnected(late.session, first.request.endpoint_id, 7);
     let a = w.accept(1, 0, &second.request).unwrap();
     w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
     w.call(0, second.session, 1, 10);
@@ -124,7 +124,7 @@ fn numbers_are_used_again_and_nothing_grows() {
         let b = w.connect(0, 1);
         for s in [a, b] {
             let (remote, _) = w.ep(0).close(s).unwrap();
-            w.ep(1).disconnected(remote, 0xe0);
+            w.ep(1).disconnected(remote, 0xe0, 7);
         }
         let gone = w.dial(0, 1);
         w.ep(0).refused(gone.session.index());

@@ -76,8 +76,8 @@ fn a_peer_that_is_gone_is_unknown() {
     let request = f.request(0, 4, 0, b"abcd");
     let (remote, path) = w.ep(0).close(s).unwrap();
     assert!(path.is_some());
-    assert!(w.ep(1).disconnected(remote, 0xbad).is_none(), "not its owner");
-    assert!(w.ep(1).disconnected(remote, 0xe0).is_some());
+    assert!(w.ep(1).disconnected(remote, 0xbad, 7).is_none(), "not its owner");
+    assert!(w.ep(1).disconnected(remote, 0xe0, 7).is_some());
     w.inject(0, 1, &request);
     assert_eq!(w.ep(1).stats().dropped(Drop::UnknownPeer), 1);
     // The next connect takes the same numbers; the old cookie opens nothing.

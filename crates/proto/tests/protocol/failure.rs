@@ -128,7 +128,7 @@ fn a_closed_session_ends_its_calls_and_a_stale_name_is_refused() {
     let s = w.connect(0, 1);
     w.call(0, s, 0, 10);
     let (remote, _) = w.ep(0).close(s).unwrap();
-    w.ep(1).disconnected(remote, 0xe0);
+    w.ep(1).disconnected(remote, 0xe0, 7);
     assert_eq!(errors(&mut w, 0), [(0, CallError::Closed(Executed::Never))]);
     let t = w.connect(0, 1);
     assert_eq!(s.index(), t.index());
@@ -146,7 +146,7 @@ fn timers_of_an_ended_session_do_not_touch_its_successor() {
         w.call(0, s, id, 10);
         w.finish(0, 1);
         let (remote, _) = w.ep(0).close(s).unwrap();
-        w.ep(1).disconnected(remote, 0xe0);
+        w.ep(1).disconnected(remote, 0xe0, 7);
     }
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Defer(120_000, vec![]));
@@ -172,7 +172,7 @@ fn a_reply_after_the_session_is_gone_is_refused() {
     let id = w.nodes[1].requests[0];
     assert!(w.ep(1).is_answerable(id));
     let (remote, _) = w.ep(0).close(s).unwrap();
-    w.ep(1).disconnected(remote, 0xe0);
+    w.ep(1).disconnected(remote, 0xe0, 7);
     assert!(!w.ep(1).is_answerable(id));
     assert_eq!(w.ep(1).reply_bytes(id, b"late"), Err(courser_proto::ReplyError::Gone));
     w.connect(0, 1); // takes the number

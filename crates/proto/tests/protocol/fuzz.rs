@@ -165,7 +165,7 @@ fn mutated_frames() {
     drain(&mut w, 0, now_ns);
     drain(&mut w, 1, now_ns);
     if let Some((remote, _)) = w.ep(0).close(old) {
-        w.ep(1).disconnected(remote, 0xe0);
+        w.ep(1).disconnected(remote, 0xe0, 7);
     }
     while w.ep(0).poll_completion().is_some() {}
     let used = w.nodes[1].arena.stats().in_use_bytes;

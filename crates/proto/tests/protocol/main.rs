@@ -10,6 +10,7 @@ mod door;
 mod failure;
 mod faults;
 mod fuzz;
+mod lifecycle;
 mod position;
 mod slow;
 mod support;

@@ -213,6 +213,7 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         client_cookie: 1,
         cookie: 2,
         data_per_packet: 1024,
+        slots: 8,
         credits: 32,
         max_msg_size: 1 << 20,
     };

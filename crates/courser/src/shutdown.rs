@@ -1,0 +1,76 @@
+//! Ending an endpoint: gracefully with [`Rpc::shutdown`], at once by dropping it.
+
+use std::time::Duration;
+
+use courser_net::Transport;
+
+use crate::control::Command;
+use crate::error::RunError;
+use crate::rpc::Rpc;
+
+/// The least time between two looks at whether everything is over, ns: looking costs a walk over
+/// all sessions.
+const LOOK_EVERY_NS: u64 = 200_000;
+
+/// What a graceful shutdown had to leave behind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ShutdownReport {
+    /// Calls of this endpoint that had not ended. Their continuations are dropped without being
+    /// called, as with a plain drop.
+    pub calls: u64,
+    /// Requests whose handlers had not answered. Their clients see
+    /// [`courser_proto::CallError::PeerFailed`].
+    pub executing: usize,
+}
+
+impl ShutdownReport {
+    /// Whether nothing was left behind.
+    pub fn is_clean(&self) -> bool {
+        *self == ShutdownReport::default()
+    }
+}
+
+impl<T: Transport> Rpc<T> {
+    /// Ends the endpoint in order, within `grace`:
+    ///
+    /// 1. new sessions are refused, new requests are answered with
+    ///    [`courser_proto::Status::ShuttingDown`] and never executed, so that clients can turn to
+    ///    another server;
+    /// 2. what has begun goes on until its handlers have answered, the clients have the answers,
+    ///    and the calls of this endpoint have ended;
+    /// 3. the sessions are closed, and the peers told.
+    ///
+    /// Dropping the endpoint instead is step 3 alone: its peers' calls end with `PeerFailed`. Drop
+    /// is safe at any time; call this where answers matter.
+    ///
+    /// Usually called when [`Rpc::run`] has returned, because of a [`crate::Waker::stop`] from a
+    /// signal handler, say.
+    ///
+    /// # Errors
+    /// The system's poll failed; the endpoint is closed all the same.
+    pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport, RunError> {
+        self.control.send(Command::SetAccepts { index: self.index, accepts: false });
+        self.core.proto.shut_down();
+        let end_ns = self.core.now_ns().saturating_add(grace.as_nanos() as u64);
+        let mut look_ns = 0;
+        loop {
+            let now_ns = self.core.now_ns();
+            if now_ns >= look_ns {
+                if self.core.proto.is_drained() && self.burst.is_empty() {
+                    break;
+                }
+                look_ns = now_ns + LOOK_EVERY_NS;
+            }
+            if now_ns >= end_ns {
+                break;
+            }
+            if !self.poll() {
+                self.idle(Some(look_ns.min(end_ns)))?;
+            }
+        }
+        Ok(ShutdownReport {
+            calls: self.core.proto.outstanding_calls(),
+            executing: self.core.proto.executing(),
+        })
+    }
+}

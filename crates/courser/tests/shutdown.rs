@@ -1,0 +1,128 @@
+//! Graceful shutdown: what has begun is finished, what comes later is refused, nothing is lost.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use common::*;
+use courser::{CallError, Config, Executed, Nexus, Rpc, RunError, SessionError, ShutdownReport};
+
+const SLOW: u16 = 1;
+const GRACE: Duration = Duration::from_secs(30);
+
+/// A server thread that answers after a while, and shuts down when its waker says so.
+fn slow_server(grace: Duration) -> (String, courser::Waker, std::thread::JoinHandle<Outcome>) {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let uri = nexus.local_uri();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        let mut rpc = nexus.endpoint().unwrap();
+        let executed = Rc::new(Cell::new(0));
+        let count = executed.clone();
+        rpc.on(SLOW, move |cx, req| {
+            count.set(count.get() + 1);
+            let mut answer = Some((cx.defer().unwrap(), req.take(cx).unwrap()));
+            cx.after(Duration::from_millis(200), move |cx| {
+                let (handle, m) = answer.take().unwrap();
+                cx.reply_to(handle, m).unwrap();
+            });
+        });
+        ready.send(rpc.waker()).unwrap();
+        rpc.run().unwrap();
+        (rpc.shutdown(grace), executed.get())
+    });
+    (uri, is_ready.recv().unwrap(), thread)
+}
+
+type Outcome = (Result<ShutdownReport, RunError>, u32);
+
+fn connected(uri: &str) -> (Rpc, courser::SessionId) {
+    let mut client = client(Config { slots: 4, ..Config::default() });
+    let session = client.connect(uri).unwrap();
+    client.wait_connected(session).unwrap();
+    (client, session)
+}
+
+#[test]
+fn what_has_begun_is_answered_and_what_comes_later_is_refused() {
+    let (uri, waker, server) = slow_server(GRACE);
+    let (mut client, session) = connected(&uri);
+    let log = Log::default();
+    for id in 0..2 {
+        let request = message(&client, id, 20_000);
+        call(&mut client, session, SLOW, request, &log, id);
+    }
+    // A round trip later both are with the handler: a third, short one would be answered first.
+    client.run_for(Duration::from_millis(50)).unwrap();
+    waker.stop();
+    client.run_for(Duration::from_millis(50)).unwrap();
+    let request = message(&client, 9, 10);
+    call(&mut client, session, SLOW, request, &log, 9);
+    let ended = log.clone();
+    client.run_until(move || ended.borrow().len() == 3).unwrap();
+    let late = client.connect(&uri).unwrap();
+    assert!(matches!(
+        client.wait_connected(late),
+        Err(SessionError::Refused(_) | SessionError::Dial(_))
+    ));
+
+    for (id, ended) in log.borrow().iter() {
+        match (*id, &ended.result) {
+            (9, Err(e)) => {
+                assert_eq!(e.executed(), Executed::Never);
+                assert!(e.to_string().contains("shutting down"), "{e}");
+            }
+            (id, Ok(r)) => assert!(*r == expected(id, 20_000), "call {id}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let (report, executed) = server.join().unwrap();
+    assert!(report.unwrap().is_clean());
+    assert_eq!(executed, 2);
+}
+
+#[test]
+fn the_grace_ends_and_what_is_left_is_reported() {
+    let (uri, waker, server) = slow_server(Duration::from_millis(20));
+    let (mut client, session) = connected(&uri);
+    let log = Log::default();
+    let request = message(&client, 1, 10);
+    call(&mut client, session, SLOW, request, &log, 1);
+    client.run_for(Duration::from_millis(50)).unwrap();
+    waker.stop();
+    let ended = log.clone();
+    client.run_until(move || ended.borrow().len() == 1).unwrap();
+    let result = log.borrow()[0].1.result.clone();
+    let (report, executed) = server.join().unwrap();
+    let report = report.unwrap();
+    // On a slow machine the request may have come after the stop.
+    match executed {
+        1 => {
+            assert_eq!(result, Err(CallError::PeerFailed(Executed::Maybe)));
+            assert_eq!(report, ShutdownReport { calls: 0, executing: 1 });
+        }
+        _ => assert!(result.is_err() && report.is_clean(), "{result:?} {report:?}"),
+    }
+}
+
+#[test]
+fn an_idle_endpoint_shuts_down_at_once_and_a_waiting_client_waits_for_its_calls() {
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let idle = nexus.endpoint().unwrap();
+    assert!(idle.shutdown(GRACE).unwrap().is_clean());
+
+    let (uri, waker, server) = slow_server(GRACE);
+    let (mut client, session) = connected(&uri);
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let log = answers.clone();
+    let request = message(&client, 1, 10);
+    client
+        .call(session, SLOW, request, move |_, done| log.borrow_mut().push(done.result.is_ok()))
+        .unwrap();
+    assert!(client.shutdown(GRACE).unwrap().is_clean());
+    assert_eq!(*answers.borrow(), [true]);
+    waker.stop();
+    assert!(server.join().unwrap().0.unwrap().is_clean());
+}

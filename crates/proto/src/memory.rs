@@ -1,0 +1,113 @@
+//! What an endpoint's sessions cost, by component (E18, F6).
+//!
+//! A session costs an entry of the session table, a share of its peer's entry, and 4 bytes for each
+//! slot. While it is used it has its slots besides, and at the server a packet-sized buffer for
+//! each slot that has answered (E32); all of that goes when it has been idle for
+//! `Config::idle_after_ns`.
+
+use crate::deadline::Timed;
+use crate::endpoint::Endpoint;
+use crate::session::{Peer, QueuedCall, Session};
+use crate::slot::{ClientSlot, ServerSlot, Stored};
+
+const _: () = {
+    // What docs/performance.md states. `C` is 8 bytes here; a larger one is paid per client slot.
+    assert!(size_of::<Session<u64>>() <= 192);
+    assert!(size_of::<ClientSlot<u64>>() <= 192);
+    assert!(size_of::<ServerSlot>() <= 144);
+    assert!(size_of::<Peer>() <= 192);
+};
+
+/// Bytes in use for sessions, by component. Message buffers are the arena's: the two last fields
+/// are parts of what it reports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct MemoryUse {
+    /// Entries of the session table.
+    pub sessions_bytes: usize,
+    /// Entries of the peer and tenant tables.
+    pub peers_bytes: usize,
+    /// Slots of sessions in use, and the numbers of those of idle ones.
+    pub slots_bytes: usize,
+    /// Calls that wait for a slot, without their messages.
+    pub queues_bytes: usize,
+    /// The timer list.
+    pub timers_bytes: usize,
+    /// Preallocated responses (E32), in the arena.
+    pub prealloc_bytes: usize,
+    /// Requests that are arriving and responses that are stored, in the arena.
+    pub held_bytes: usize,
+}
+
+impl MemoryUse {
+    /// Everything, message buffers included.
+    pub fn total_bytes(&self) -> usize {
+        self.sessions_bytes
+            + self.peers_bytes
+            + self.slots_bytes
+            + self.queues_bytes
+            + self.timers_bytes
+            + self.prealloc_bytes
+            + self.held_bytes
+    }
+}
+
+impl<C> Endpoint<C> {
+    /// Bytes in use for sessions, by component. Looks at every session: not for the hot path.
+    pub fn memory(&self) -> MemoryUse {
+        let mut m = MemoryUse {
+            sessions_bytes: self.sessions.capacity() * size_of::<Session<C>>(),
+            peers_bytes: self.peers.capacity() * size_of::<Option<Peer>>()
+                + self.tenants.capacity() * size_of::<crate::session::Tenant>(),
+            timers_bytes: self.timed.capacity() * size_of::<Timed>(),
+            ..MemoryUse::default()
+        };
+        for s in &self.sessions {
+            match s {
+                Session::Client(s) => {
+                    m.slots_bytes += s.slots.heap_bytes();
+                    m.queues_bytes += s.queue.capacity() * size_of::<QueuedCall<C>>();
+                }
+                Session::Server(s) => {
+                    m.slots_bytes += s.slots.heap_bytes();
+                    for slot in s.slots.iter() {
+                        m.prealloc_bytes += slot.prealloc.as_ref().map_or(0, |b| b.capacity());
+                        m.held_bytes += slot.req.as_ref().map_or(0, |b| b.capacity());
+                        if let Stored::Owned(b) = &slot.resp {
+                            m.held_bytes += b.capacity();
+                        }
+                    }
+                }
+                Session::Draining(d) => {
+                    m.slots_bytes += d.executing.capacity() * size_of::<(u8, u32)>();
+                }
+                Session::Vacant { .. } => {}
+            }
+        }
+        m
+    }
+
+    /// Bytes of one session in use and of one that is idle, on the client's and on the server's
+    /// side, without message buffers and without its peer.
+    pub const fn session_bytes(slots: usize) -> SessionBytes {
+        let entry = size_of::<Session<C>>();
+        SessionBytes {
+            idle: entry + slots * size_of::<u32>(),
+            client: entry + slots * size_of::<ClientSlot<C>>(),
+            server: entry + slots * size_of::<ServerSlot>(),
+            peer: size_of::<Option<Peer>>(),
+        }
+    }
+}
+
+/// See [`Endpoint::session_bytes`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SessionBytes {
+    /// An idle session, on either side.
+    pub idle: usize,
+    /// A client session in use.
+    pub client: usize,
+    /// A server session in use.
+    pub server: usize,
+    /// The peer, shared by all sessions between the same two endpoints.
+    pub peer: usize,
+}

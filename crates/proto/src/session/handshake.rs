@@ -1,0 +1,297 @@
+//! The handshake's decisions on either side (F13), without a socket in sight.
+
+use courser_buf::{Addr, PathId};
+
+use super::connect::InvalidField;
+use super::{
+    ClientSession, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established,
+    Peer, PeerState, RefuseReason, ServerSession, Session, SessionState, Slots,
+};
+use crate::endpoint::Endpoint;
+use crate::wire::{FRAME_HEADER_MAX, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
+
+impl<C> Endpoint<C> {
+    /// Begins a session as its client. `control` names the control connection, `random` are 64
+    /// random bits, `max_frame` is what the path to the server carries.
+    ///
+    /// # Errors
+    /// A limit of this endpoint is reached; nothing changes then.
+    pub fn dial(
+        &mut self,
+        control: u64,
+        random: u64,
+        local_port: u32,
+        max_frame: usize,
+    ) -> Result<Dialed, ConnectError> {
+        let credits = self.cfg.credits;
+        let queue = self.cfg.rx_queue_frames;
+        if self.live_sessions >= self.cfg.max_sessions {
+            return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
+        }
+        let credits = self.grant(credits).ok_or(ConnectError::NoCredits { queue, credits })?;
+        let peer = self.add_peer(Peer::tentative(random as u32, &self.cfg));
+        let slots = self.cfg.slots;
+        let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
+        // Slots start one step before their first number.
+        let start = first_req_num.wrapping_sub(u32::from(slots));
+        let max_msg_size = self.cfg.max_msg_size;
+        let session = self.add_session(|generation| {
+            Session::Client(ClientSession {
+                generation,
+                state: SessionState::Connecting,
+                peer,
+                control,
+                remote: 0,
+                credits,
+                credit_limit: credits,
+                quantum: 1,
+                data_per_packet: MIN_DATA_PER_PACKET,
+                max_msg_size,
+                first_req_num,
+                free: (1u64 << slots).wrapping_sub(1) as u32,
+                idle_timed: false,
+                stalled: 0,
+                slots: Slots::new(slots, start),
+                queue: Default::default(),
+                rollbacks: 0,
+                retransmitted: 0,
+            })
+        });
+        self.credits_granted += u64::from(credits);
+        let request = ConnectRequest {
+            endpoint_id: self.id,
+            port: local_port,
+            session: session.index,
+            peer,
+            cookie: random as u32,
+            max_frame: max_frame.min(self.tx.max_frame()) as u32,
+            credits,
+            slots,
+            max_msg_size: self.cfg.max_msg_size,
+            first_req_num,
+        };
+        Ok(Dialed { session, request })
+    }
+
+    /// Whether an endpoint is a live peer already, at whatever address.
+    pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
+        let least = (endpoint_id, Addr { host: 0, port: 0 });
+        let first = self.known_peers.range(least..).next();
+        first.is_some_and(|((id, _), _)| *id == endpoint_id)
+    }
+
+    /// Whether an endpoint is a live peer at this address already, so that no path to it is
+    /// needed in [`ConnectOffer::path`].
+    pub fn knows_peer(&self, endpoint_id: u64, addr: Addr) -> bool {
+        self.find_peer(endpoint_id, addr).is_some()
+    }
+
+    /// The address has to agree: an endpoint's number is no secret among its peers, and whoever
+    /// shares a peer learns its cookie.
+    fn find_peer(&self, endpoint_id: u64, addr: Addr) -> Option<u32> {
+        self.known_peers.get(&(endpoint_id, addr)).copied()
+    }
+
+    /// Takes a client's request: makes the server side of the session.
+    ///
+    /// # Errors
+    /// Why not; nothing changes then, and the reason is for the client.
+    pub fn accept(
+        &mut self,
+        r: &ConnectRequest,
+        offer: ConnectOffer,
+    ) -> Result<ConnectAccept, RefuseReason> {
+        let known = self.find_peer(r.endpoint_id, offer.addr);
+        let dpp = self.check_request(r, known, &offer)?;
+        let queue = self.cfg.rx_queue_frames;
+        let credits = self
+            .grant(r.credits.min(self.cfg.credits))
+            .ok_or(RefuseReason::NoCredits { queue, credits: r.credits })?;
+        let slots_granted = r.slots.min(self.cfg.slots);
+        let peer_no = known.unwrap_or_else(|| {
+            let mut p = Peer::tentative(offer.random, &self.cfg);
+            p.state = PeerState::Live;
+            p.endpoint_id = r.endpoint_id;
+            p.addr = offer.addr;
+            p.remote = r.peer;
+            p.tx_cookie = r.cookie;
+            p.data_per_packet = dpp;
+            p.path = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
+            p.last_heard_ns = self.now_ns;
+            let at = self.add_peer(p);
+            self.known_peers.insert((r.endpoint_id, offer.addr), at);
+            at
+        });
+        let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
+            return Err(RefuseReason::NoPath);
+        };
+        peer.sessions += 1;
+        let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
+        let tenant = self.enter(offer.control);
+        let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
+        let max_msg_size = self.cfg.max_msg_size;
+        let session = self.add_session(|generation| {
+            Session::Server(ServerSession {
+                generation,
+                peer: peer_no,
+                remote: r.session,
+                credit_limit: credits,
+                data_per_packet: dpp,
+                max_msg_size: max_msg_size.min(r.max_msg_size),
+                tenant,
+                slots: Slots::new(slots_granted, start),
+                first_req_num: r.first_req_num,
+                resent: 0,
+            })
+        });
+        self.credits_granted += u64::from(credits);
+        Ok(ConnectAccept {
+            endpoint_id: self.id,
+            port: offer.local_port,
+            client_session: r.session,
+            client_cookie: r.cookie,
+            client_peer,
+            session: session.index,
+            peer: peer_no,
+            cookie,
+            data_per_packet: dpp,
+            credits,
+            slots: slots_granted,
+            max_msg_size,
+        })
+    }
+
+    /// Checks every field of a request; gives the packet size.
+    fn check_request(
+        &self,
+        r: &ConnectRequest,
+        known: Option<u32>,
+        offer: &ConnectOffer,
+    ) -> Result<u16, RefuseReason> {
+        if self.closing {
+            return Err(RefuseReason::ShuttingDown);
+        }
+        if self.live_sessions >= self.cfg.max_sessions {
+            return Err(RefuseReason::TooManySessions { limit: self.cfg.max_sessions as u32 });
+        }
+        let limit = self.cfg.max_sessions_per_peer as u32;
+        if self.sessions_over(offer.control) >= limit {
+            return Err(RefuseReason::TooManyOfPeer { limit });
+        }
+        if !r.slots.is_power_of_two() || r.slots > 32 {
+            return Err(RefuseReason::Invalid(InvalidField::Slots));
+        }
+        if r.first_req_num & (u32::from(r.slots) - 1) != 0 || r.session > MAX_SESSION {
+            return Err(RefuseReason::Invalid(InvalidField::Session));
+        }
+        if r.credits == 0 || r.credits > 65_535 {
+            return Err(RefuseReason::Invalid(InvalidField::Credits));
+        }
+        if r.port == 0 || r.port != offer.addr.port {
+            return Err(RefuseReason::Invalid(InvalidField::Port));
+        }
+        if let Some(Some(p)) = known.map(|k| &self.peers[k as usize]) {
+            return Ok(p.data_per_packet);
+        }
+        let (_, path_frame) = offer.path.ok_or(RefuseReason::NoPath)?;
+        let own_frame = path_frame.min(self.tx.max_frame()).min(usize::from(u16::MAX));
+        let max_frame = r.max_frame.min(own_frame as u32);
+        let headers = (FRAME_HEADER_MAX + PACKET_HEADER) as u32;
+        let dpp = max_frame.saturating_sub(headers) as u16;
+        if dpp < MIN_DATA_PER_PACKET {
+            let needed = headers + u32::from(MIN_DATA_PER_PACKET);
+            return Err(RefuseReason::PathTooSmall { max_frame, needed });
+        }
+        Ok(dpp)
+    }
+
+    /// Takes the server's answer. `addr` and `path` reach the server's datapath. The caller makes
+    /// sure that the answer comes over the control connection that the request went over.
+    ///
+    /// # Errors
+    /// In each case the path is not needed, and the server is to be told to drop its side.
+    /// [`ConnectError::Closed`]: the answer comes too late; nothing changes, whatever session has
+    /// the number now. [`ConnectError::BadAnswer`]: it makes no sense; the session has failed.
+    pub fn established(
+        &mut self,
+        a: &ConnectAccept,
+        addr: Addr,
+        path: PathId,
+    ) -> Result<Established, ConnectError> {
+        let quantum_frames = self.cfg.train_frames;
+        let Some(s) = self.client_session_at(a.client_session) else {
+            return Err(ConnectError::Closed);
+        };
+        if s.state != SessionState::Connecting {
+            return Err(ConnectError::Closed);
+        }
+        let wanted = s.credit_limit;
+        let wanted_slots = s.slots.count();
+        let tentative = s.peer;
+        let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
+        if asked.is_none_or(|p| p.rx_cookie != a.client_cookie) {
+            return Err(ConnectError::Closed);
+        }
+        let frame = FRAME_HEADER_MAX + PACKET_HEADER + usize::from(a.data_per_packet);
+        let sane = (1..=wanted).contains(&a.credits)
+            && a.slots.is_power_of_two()
+            && u32::from(a.slots) <= wanted_slots
+            && a.session <= MAX_SESSION
+            && a.data_per_packet >= MIN_DATA_PER_PACKET
+            && frame <= self.tx.max_frame();
+        if !sane || !self.attach_peer(tentative, a, addr, path) {
+            self.refused(a.client_session);
+            return Err(ConnectError::BadAnswer);
+        }
+        let max_msg_size = self.cfg.max_msg_size.min(a.max_msg_size);
+        self.credits_granted -= u64::from(wanted - a.credits);
+        if let Some(s) = self.client_session_at(a.client_session) {
+            s.state = SessionState::Connected;
+            s.peer = a.client_peer;
+            s.remote = a.session;
+            s.credits = a.credits;
+            s.credit_limit = a.credits;
+            s.quantum = (a.credits / 3).min(quantum_frames).max(1);
+            s.data_per_packet = a.data_per_packet;
+            s.max_msg_size = max_msg_size;
+            if u32::from(a.slots) < wanted_slots {
+                // Numbers start one step before their first: no call has used any yet.
+                let first = s.first_req_num;
+                s.slots.renumber(a.slots, first.wrapping_sub(u32::from(a.slots)));
+                s.free = (1u64 << a.slots).wrapping_sub(1) as u32;
+            }
+        }
+        self.start_queued(a.client_session);
+        Ok(Established { path_unused: a.client_peer != tentative })
+    }
+
+    /// Makes the tentative peer live, or drops it for the earlier one that the server named.
+    fn attach_peer(&mut self, tentative: u32, a: &ConnectAccept, addr: Addr, path: PathId) -> bool {
+        let now_ns = self.now_ns;
+        let Some(Some(p)) = self.peers.get_mut(a.client_peer as usize) else { return false };
+        if a.client_peer == tentative {
+            p.state = PeerState::Live;
+            p.endpoint_id = a.endpoint_id;
+            p.addr = addr;
+            p.path = path;
+            p.remote = a.peer;
+            p.tx_cookie = a.cookie;
+            p.data_per_packet = a.data_per_packet;
+            p.last_heard_ns = now_ns;
+            self.known_peers.insert((a.endpoint_id, addr), tentative);
+        } else {
+            let same = p.state == PeerState::Live
+                && p.endpoint_id == a.endpoint_id
+                && p.data_per_packet == a.data_per_packet
+                && p.tx_cookie == a.cookie;
+            if !same {
+                return false;
+            }
+        }
+        p.sessions += 1;
+        if a.client_peer != tentative {
+            self.drop_peer(tentative);
+        }
+        true
+    }
+}

@@ -1,0 +1,80 @@
+//! Idle sessions shrink to their numbers (F6).
+//!
+//! A client acknowledges the responses of slots that have gone quiet on the datapath, once. That
+//! packet may be lost; so when the whole session has been idle for `Config::idle_after_ns`, the
+//! client says so over the reliable control connection, with the number of each slot's last
+//! request, and both sides drop their slots' state. A request that overtakes the message is not
+//! harmed: the message frees only what it names.
+
+use super::{Session, SessionId, SessionState};
+use crate::endpoint::Endpoint;
+use crate::slot::{Position, ServerPhase, Stored};
+
+/// A client session that has shrunk; for its server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdleSession {
+    /// The session here.
+    pub session: SessionId,
+    /// The server's number for it.
+    pub remote: u32,
+    /// For each slot the number of its last request, whose response has arrived.
+    pub done: Vec<u32>,
+}
+
+impl<C> Endpoint<C> {
+    /// When a client session that has nothing to do may shrink; `None`: it is busy, asleep or gone.
+    pub(crate) fn idle_due_ns(&self, index: u32, generation: u32) -> Option<u64> {
+        let Some(Session::Client(s)) = self.sessions.get(index as usize) else { return None };
+        let all_free = s.free.count_ones() == s.slots.count();
+        let idle = s.generation == generation
+            && s.state == SessionState::Connected
+            && !s.slots.are_asleep()
+            && all_free
+            && s.queue.is_empty()
+            && s.slots.iter().all(|slot| !slot.tracked && !slot.ack_owed);
+        // A free slot's deadline is the time at which its call ended.
+        let last_ns = s.slots.iter().map(|slot| slot.deadline_ns).filter(|&t| t != u64::MAX).max();
+        idle.then(|| last_ns.unwrap_or(0).saturating_add(self.cfg.idle_after_ns))
+    }
+
+    /// Drops the slots of a client session that is idle, and keeps word of it for its server.
+    pub(crate) fn shrink(&mut self, index: u32) {
+        let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
+        let done: Vec<u32> = s.slots.iter().map(|slot| slot.req_num).collect();
+        s.slots.sleep(|slot| slot.req_num);
+        let session = SessionId { index, generation: s.generation };
+        self.idle.push_back(IdleSession { session, remote: s.remote, done });
+    }
+
+    /// The next session that has shrunk, to be told to its server over the control connection.
+    #[inline]
+    pub fn poll_idle(&mut self) -> Option<IdleSession> {
+        self.idle.pop_front()
+    }
+
+    /// A client says that a session is idle: frees what it names, and the slots when nothing else
+    /// is going on. What the connection says of sessions that are not its own is ignored, and so
+    /// is a message of another number of slots.
+    pub fn on_idle(&mut self, session: u32, endpoint_id: u64, control: u64, done: &[u32]) {
+        if !self.is_owner(session, endpoint_id, control) {
+            return;
+        }
+        let Some(Session::Server(s)) = self.sessions.get_mut(session as usize) else { return };
+        let (tenant, step) = (s.tenant, s.slots.count());
+        if done.len() != s.slots.len() {
+            return;
+        }
+        let mut freed = 0;
+        for (slot, &req_num) in s.slots.iter_mut().zip(done) {
+            let named = slot.position(req_num, step) == Position::Current;
+            if named && slot.phase == ServerPhase::Responded {
+                freed += slot.acknowledged();
+            }
+        }
+        let quiet = |phase| matches!(phase, ServerPhase::Idle | ServerPhase::Acked);
+        if s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None)) {
+            s.slots.sleep(|slot| slot.req_num);
+        }
+        self.unhold(tenant, freed);
+    }
+}

@@ -1,0 +1,207 @@
+//! The tables of sessions, peers and tenants, and what each may take.
+
+use super::{Draining, Peer, Session, SessionId};
+use crate::config::Admission;
+use crate::endpoint::Endpoint;
+use crate::slot::{ServerPhase, ServerSlot};
+
+/// Credits that an oversubscribed session gets at least.
+const MIN_GRANT: u32 = 4;
+
+/// What the process behind one control connection has taken of this endpoint as its client. Limits
+/// hold for it and not for sessions or endpoint numbers, of which a process can make up any number.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    pub(super) control: u64,
+    /// Server sessions, also those that wait for their handlers only.
+    pub(crate) sessions: u32,
+    /// Bytes of requests that are arriving and of responses that are stored.
+    pub(crate) held: u64,
+}
+
+impl<C> Endpoint<C> {
+    /// C for one more session, by the rule of admission (F7); `None`: none is left.
+    pub(super) fn grant(&self, wanted: u32) -> Option<u32> {
+        let queue = u64::from(self.cfg.rx_queue_frames);
+        let fits = self.credits_granted + u64::from(wanted) <= queue;
+        match self.cfg.admission {
+            _ if fits => Some(wanted),
+            Admission::Strict => None,
+            Admission::Oversubscribed => {
+                let share = queue / (self.live_sessions as u64 + 1);
+                Some((share as u32).clamp(MIN_GRANT.min(wanted), wanted))
+            }
+        }
+    }
+
+    // ---- tenants ------------------------------------------------------------------------------
+
+    /// Sessions that the process behind a control connection has here as a client.
+    pub(super) fn sessions_over(&self, control: u64) -> u32 {
+        let tenant = self.tenant_of.get(&control).and_then(|&t| self.tenants.get(t as usize));
+        tenant.map_or(0, |t| t.sessions)
+    }
+
+    /// Counts a session of a tenant in.
+    pub(super) fn enter(&mut self, control: u64) -> u32 {
+        let at = *self.tenant_of.entry(control).or_insert_with(|| {
+            let fresh = Tenant { control, sessions: 0, held: 0 };
+            match self.vacant_tenants.pop() {
+                Some(at) => {
+                    self.tenants[at as usize] = fresh;
+                    at
+                }
+                None => {
+                    self.tenants.push(fresh);
+                    self.tenants.len() as u32 - 1
+                }
+            }
+        });
+        self.tenants[at as usize].sessions += 1;
+        at
+    }
+
+    fn leave(&mut self, at: u32) {
+        let Some(t) = self.tenants.get_mut(at as usize) else { return };
+        t.sessions = t.sessions.saturating_sub(1);
+        if t.sessions == 0 {
+            self.tenant_of.remove(&t.control);
+            self.vacant_tenants.push(at);
+        }
+    }
+
+    /// Bytes that a tenant may hold still.
+    pub(crate) fn room_of(&self, tenant: u32) -> u64 {
+        let held = self.tenants.get(tenant as usize).map_or(u64::MAX, |t| t.held);
+        (self.cfg.max_held_per_peer as u64).saturating_sub(held)
+    }
+
+    /// A tenant holds so many bytes more.
+    pub(crate) fn hold(&mut self, tenant: u32, bytes: u32) {
+        if let Some(t) = self.tenants.get_mut(tenant as usize) {
+            t.held += u64::from(bytes);
+        }
+    }
+
+    /// A tenant holds so many bytes less.
+    #[inline]
+    pub(crate) fn unhold(&mut self, tenant: u32, bytes: u32) {
+        unhold(&mut self.tenants, tenant, bytes);
+    }
+
+    // ---- peers --------------------------------------------------------------------------------
+
+    pub(super) fn add_peer(&mut self, peer: Peer) -> u32 {
+        let at = self.vacant_peers.pop().unwrap_or_else(|| {
+            self.peers.push(None);
+            self.peers.len() as u32 - 1
+        });
+        self.peers[at as usize] = Some(peer);
+        at
+    }
+
+    pub(super) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
+        let dropped = self.peers.get_mut(peer as usize)?.take()?;
+        self.vacant_peers.push(peer);
+        let name = (dropped.endpoint_id, dropped.addr);
+        if self.known_peers.get(&name) == Some(&peer) {
+            self.known_peers.remove(&name);
+        }
+        Some(dropped)
+    }
+
+    /// One session less; the peer goes with its last one.
+    pub(super) fn release_peer(&mut self, peer: u32) -> Option<courser_buf::PathId> {
+        let p = self.peers.get_mut(peer as usize)?.as_mut()?;
+        p.sessions = p.sessions.saturating_sub(1);
+        if p.sessions > 0 {
+            return None;
+        }
+        self.drop_peer(peer).map(|p| p.path)
+    }
+
+    // ---- sessions -----------------------------------------------------------------------------
+
+    pub(super) fn add_session(&mut self, make: impl FnOnce(u32) -> Session<C>) -> SessionId {
+        let index = match self.vacant.pop() {
+            Some(index) => index,
+            None => {
+                self.sessions.push(Session::Vacant { generation: 0 });
+                self.sessions.len() as u32 - 1
+            }
+        };
+        let entry = &mut self.sessions[index as usize];
+        let generation = match entry {
+            Session::Vacant { generation } => *generation,
+            _ => 0,
+        };
+        debug_assert!(matches!(entry, Session::Vacant { .. }));
+        *entry = make(generation);
+        self.live_sessions += 1;
+        SessionId { index, generation }
+    }
+
+    /// Frees a session's memory and, unless handlers still work for it, its number (E68).
+    pub(super) fn free_session(&mut self, index: u32) {
+        let Some(entry) = self.sessions.get_mut(index as usize) else { return };
+        match entry {
+            Session::Client(s) => {
+                let (generation, credits) = (s.generation, s.credit_limit);
+                self.credits_granted -= u64::from(credits);
+                self.vacate(index, generation);
+            }
+            Session::Server(s) => {
+                let executing = |(i, slot): (usize, &ServerSlot)| {
+                    (slot.phase == ServerPhase::Executing).then_some((i as u8, slot.req_num))
+                };
+                let (generation, tenant) = (s.generation, s.tenant);
+                let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
+                let held: u64 = s.slots.iter().map(|slot| u64::from(slot.held)).sum();
+                self.credits_granted -= u64::from(s.credit_limit);
+                let wait = !executing.is_empty();
+                *entry = Session::Draining(Draining { generation, tenant, executing });
+                if let Some(t) = self.tenants.get_mut(tenant as usize) {
+                    t.held = t.held.saturating_sub(held);
+                }
+                if !wait {
+                    self.leave(tenant);
+                    self.vacate(index, generation);
+                }
+            }
+            Session::Draining(_) | Session::Vacant { .. } => {}
+        }
+    }
+
+    fn vacate(&mut self, index: u32, generation: u32) {
+        self.sessions[index as usize] = Session::Vacant { generation: generation.wrapping_add(1) };
+        self.vacant.push(index);
+        self.live_sessions -= 1;
+    }
+
+    /// A handler has answered a request whose client is gone. The session goes with the last one.
+    #[cold]
+    pub(crate) fn drained(&mut self, session: SessionId, slot: u8, req_num: u32) {
+        let Some(Session::Draining(d)) = self.sessions.get_mut(session.index as usize) else {
+            return;
+        };
+        if d.generation != session.generation {
+            return;
+        }
+        d.executing.retain(|&e| e != (slot, req_num));
+        if d.executing.is_empty() {
+            let (generation, tenant) = (d.generation, d.tenant);
+            self.leave(tenant);
+            self.vacate(session.index, generation);
+        }
+    }
+}
+
+/// A tenant holds so many bytes less; borrows the table only.
+#[inline]
+pub(crate) fn unhold(tenants: &mut [Tenant], tenant: u32, bytes: u32) {
+    if bytes != 0
+        && let Some(t) = tenants.get_mut(tenant as usize)
+    {
+        t.held = t.held.saturating_sub(u64::from(bytes));
+    }
+}

@@ -1,0 +1,273 @@
+//! What sessions keep, and when they give it back: idle sessions, sessions that are waited for,
+//! what one process may take, shutting down.
+
+use courser_proto::{CallError, Config, Executed, RefuseReason, SessionState, Status};
+
+use crate::support::{Action, DPP, World, config, pattern};
+
+/// An idle session's time, after which its last acknowledgement was due long ago.
+const IDLE_NS: u64 = 5_000_000;
+
+fn pair() -> World {
+    World::pair(Config { idle_after_ns: IDLE_NS, ..config() })
+}
+
+/// Carries what the control connection would.
+fn tell_idle(w: &mut World) -> usize {
+    let mut n = 0;
+    while let Some(idle) = w.ep(0).poll_idle() {
+        w.ep(1).on_idle(idle.remote, 0xe0, 7, &idle.done);
+        n += 1;
+    }
+    n
+}
+
+#[test]
+fn a_session_is_small_until_it_is_used_and_once_it_is_idle() {
+    // F6, E18
+    let mut w = pair();
+    let sizes = courser_proto::Endpoint::<u64>::session_bytes(8);
+    let s = w.connect(0, 1);
+    assert_eq!((w.ep(0).memory().slots_bytes, w.ep(1).memory().slots_bytes), (32, 32));
+    for round in 0..3u16 {
+        for id in 0..8 {
+            w.call(0, s, round * 8 + id, 2 * DPP);
+        }
+        w.finish(0, 8);
+        let m = w.ep(1).memory();
+        assert!(m.slots_bytes > 8 * 64 && sizes.server > m.slots_bytes, "{m:?}");
+        assert!(m.held_bytes >= 8 * 2 * DPP, "unacknowledged responses: {m:?}");
+        w.settle();
+        assert_eq!(tell_idle(&mut w), 1);
+        let (client, server) = (w.ep(0).memory(), w.ep(1).memory());
+        assert_eq!((client.slots_bytes, server.slots_bytes), (32, 32));
+        assert_eq!((server.prealloc_bytes, server.held_bytes), (0, 0));
+        assert_eq!(w.nodes[1].arena.stats().in_use_buffers, 1, "the transmit stage's own");
+    }
+    assert_eq!(w.nodes[1].executed.len(), 24);
+    let session = w.nodes[1].requests[0].session();
+    assert_eq!(w.ep(1).session_state(session), SessionState::Connected);
+}
+
+#[test]
+fn a_lost_acknowledgement_is_made_good_when_the_session_is_idle() {
+    // F6
+    let mut w = pair();
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 100_000)));
+    w.call(0, s, 1, 10);
+    w.finish(0, 1);
+    // Acknowledgements stand alone in their frames here: 24 + 16 bytes.
+    w.filter = Some(Box::new(|from, bytes| from != 0 || bytes.len() != 24 + 16));
+    w.settle();
+    assert!(w.ep(1).memory().held_bytes >= 100_000, "the acknowledgement was lost");
+    assert_eq!(tell_idle(&mut w), 1);
+    assert_eq!(w.ep(1).memory().held_bytes, 0);
+}
+
+#[test]
+fn word_of_idleness_that_comes_late_harms_no_later_request() {
+    let mut w = pair();
+    let s = w.connect(0, 1);
+    w.call(0, s, 1, 10);
+    w.finish(0, 1);
+    w.settle();
+    let late = w.ep(0).poll_idle().expect("idle");
+    // The next request overtakes the message; its response is still to be fetched.
+    w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 50 * DPP)));
+    w.call(0, s, 2, 10);
+    for _ in 0..6 {
+        w.step();
+    }
+    w.ep(1).on_idle(late.remote, 0xe0, 7, &late.done);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(3, 50 * DPP)));
+    assert_eq!(w.nodes[1].executed[&2], 1);
+}
+
+#[test]
+fn word_of_idleness_is_taken_only_from_the_sessions_own_connection() {
+    let mut w = pair();
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 50 * DPP)));
+    w.call(0, s, 1, 10);
+    w.finish(0, 1);
+    let held = w.ep(1).memory().held_bytes;
+    assert!(held > 0);
+    let done: Vec<u32> = (0..8).collect();
+    w.ep(1).on_idle(0, 0xe0, 8, &done);
+    w.ep(1).on_idle(0, 0xbad, 7, &done);
+    w.ep(1).on_idle(0, 0xe0, 7, &done[..7]);
+    w.ep(1).on_idle(99, 0xe0, 7, &done);
+    assert_eq!(w.ep(1).memory().held_bytes, held);
+    w.ep(1).on_idle(0, 0xe0, 7, &done);
+    assert_eq!(w.ep(1).memory().held_bytes, 0);
+}
+
+#[test]
+fn only_the_connection_of_a_session_can_end_it() {
+    let mut w = pair();
+    w.connect(0, 1);
+    assert!(w.ep(1).disconnected(0, 0xe0, 8).is_none(), "another connection");
+    let mut paths = Vec::new();
+    w.ep(1).peer_lost(8, &mut paths);
+    w.ep(1).endpoint_lost(0xe0, 8, &mut paths);
+    assert_eq!(w.ep(1).live_sessions(), 1);
+    w.ep(1).endpoint_lost(0xe0, 7, &mut paths);
+    assert_eq!((w.ep(1).live_sessions(), paths.len()), (0, 1));
+}
+
+#[test]
+fn a_lost_clients_session_counts_until_its_handlers_have_answered() {
+    // E68: without blocking; and coming back does not get around the limit.
+    let server = Config { max_sessions: 2, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    for id in 0..3 {
+        w.call(0, s, id, 3 * DPP);
+    }
+    w.run_until(1_000_000);
+    assert_eq!(w.nodes[1].requests.len(), 3);
+    w.ep(1).peer_lost(7, &mut Vec::new());
+    assert_eq!((w.ep(1).live_sessions(), w.ep(1).executing()), (1, 3));
+    assert_eq!(w.ep(1).memory().held_bytes, 0, "buffers go at once");
+    assert!(!w.ep(1).is_session(0), "nobody can speak to it");
+
+    w.connect(0, 1);
+    let refused = w.try_connect(0, 1, 9).unwrap_err();
+    assert_eq!(refused, RefuseReason::TooManySessions { limit: 2 });
+    let requests = w.nodes[1].requests.clone();
+    for (i, &id) in requests.iter().enumerate() {
+        assert_eq!(w.ep(1).live_sessions(), 2, "after {i} answers");
+        // Twice: the second answer of one request must not stand for another's.
+        assert!(w.ep(1).reply_bytes(id, b"late").is_err());
+        assert!(w.ep(1).reply_bytes(id, b"later").is_err());
+        w.ep(1).check();
+    }
+    assert_eq!((w.ep(1).live_sessions(), w.ep(1).executing()), (1, 0));
+    w.connect(0, 1);
+}
+
+#[test]
+fn one_process_gets_no_more_than_its_share_of_sessions() {
+    let server = Config { max_sessions_per_peer: 3, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let sessions: Vec<_> = (0..3).map(|_| w.connect(0, 1)).collect();
+    let refused = w.try_connect(0, 1, 9).unwrap_err();
+    assert_eq!(refused, RefuseReason::TooManyOfPeer { limit: 3 });
+    let (remote, _) = w.ep(0).close(sessions[0]).unwrap();
+    w.ep(1).disconnected(remote, 0xe0, 7);
+    w.connect(0, 1);
+}
+
+#[test]
+fn the_servers_slots_and_credits_bound_the_clients() {
+    let (many, few) = (Config { slots: 32, credits: 64, ..config() }, 4);
+    let server = Config { slots: few, credits: 16, ..config() };
+    let mut w = World::new(&[many, server], 1);
+    let (s, accept) = w.try_connect(0, 1, 0xffff_ffff_0000_0001).unwrap();
+    assert_eq!((accept.slots, accept.credits), (4, 16));
+    let stats = w.ep(0).session_stats(s).unwrap();
+    assert_eq!((stats.slots, stats.credit_limit), (4, 16));
+    for id in 0..50 {
+        w.call(0, s, id, 100);
+    }
+    assert!(w.finish(0, 50).iter().all(|d| d.result == Ok(pattern(d.id, 100))));
+}
+
+#[test]
+fn messages_that_are_never_finished_take_a_bounded_share_of_memory() {
+    let big = 64 * DPP;
+    let server = Config { max_held_per_peer: 3 * big, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let s = w.connect(0, 1);
+    // Every packet but the first of each message is lost.
+    w.filter = Some(Box::new(|from, bytes| from == 1 || bytes[24 + 12..24 + 14] == [0, 0]));
+    for id in 0..8 {
+        w.call(0, s, id, big);
+    }
+    w.run_until(2_000_000);
+    let held = w.ep(1).memory().held_bytes;
+    assert!((3 * big..4 * big).contains(&held), "{held}");
+    let refused = w.take_done(0);
+    assert_eq!(refused.len(), 5);
+    for d in &refused {
+        let Err(e @ CallError::Server(Status::NoMemory)) = &d.result else { panic!("{d:?}") };
+        assert_eq!(e.executed(), Executed::Never);
+    }
+    // Once they arrive there is room again.
+    w.filter = None;
+    w.finish(0, 3);
+    w.call(0, s, 100, big);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(100, big)));
+}
+
+#[test]
+fn responses_that_are_never_acknowledged_take_a_bounded_share_of_memory() {
+    let big = 64 * DPP;
+    let server = Config { max_held_per_peer: 2 * big, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(move |_, _| Action::ReplyMsg(pattern(3, big)));
+    // The response never gets anywhere, so it is never acknowledged.
+    w.filter = Some(Box::new(|from, _| from == 0));
+    for id in 0..4 {
+        w.call(0, s, id, 10);
+    }
+    w.run_until(500_000);
+    assert_eq!(w.nodes[1].executed.len(), 4, "small requests cost nothing that is held");
+    w.call(0, s, 5, 3 * DPP);
+    w.run_until(1_000_000);
+    w.filter = None;
+    let late = w.finish(0, 5).into_iter().find(|d| d.id == 5).unwrap();
+    assert_eq!(late.result, Err(CallError::Server(Status::NoMemory)));
+}
+
+#[test]
+fn shutting_down_finishes_what_has_begun_and_takes_nothing_new() {
+    let mut w = pair();
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::Defer(1_000_000, pattern(9, 5 * DPP)));
+    w.call(0, s, 1, 10);
+    w.run_until(500_000);
+    assert!(!w.ep(1).is_drained());
+    w.ep(1).shut_down();
+    assert_eq!(w.try_connect(0, 1, 9).unwrap_err(), RefuseReason::ShuttingDown);
+    for (id, len) in [(2, 10), (3, 5 * DPP)] {
+        w.call(0, s, id, len);
+    }
+    let mut done = w.finish(0, 3);
+    done.sort_by_key(|d| d.id);
+    assert_eq!(done[0].result, Ok(pattern(9, 5 * DPP)));
+    for d in &done[1..] {
+        let Err(e) = d.result else { panic!("{d:?}") };
+        assert_eq!((e, e.executed()), (CallError::Server(Status::ShuttingDown), Executed::Never));
+    }
+    assert_eq!(w.nodes[1].executed.len(), 1);
+    w.settle();
+    assert!(w.ep(1).is_drained(), "acknowledged");
+}
+
+#[test]
+fn a_slot_whose_packets_never_pass_ends_its_session() {
+    // F13: the path's MTU has shrunk: small packets pass, large ones do not.
+    let mut w = pair();
+    let s = w.connect(0, 1);
+    w.filter = Some(Box::new(|_, bytes| bytes.len() < 1_000));
+    w.call(0, s, 1, 5 * DPP);
+    let mut small = 2;
+    while w.nodes[0].done.iter().all(|d| d.id != 1) {
+        if w.ep(0).outstanding_calls() < 2 && w.ep(0).session_state(s) == SessionState::Connected {
+            w.call(0, s, small, 10);
+            small += 1;
+        }
+        w.step();
+    }
+    let done = w.take_done(0);
+    let large = done.iter().find(|d| d.id == 1).unwrap();
+    assert_eq!(large.result, Err(CallError::DatapathSilent(Executed::Maybe)));
+    assert!(done.iter().filter(|d| d.result.is_ok()).count() > 10);
+    let stuck_ns = 2 * config().datapath_timeout_ns;
+    assert!((stuck_ns..2 * stuck_ns).contains(&w.now_ns), "{}", w.now_ns);
+    assert_eq!(w.ep(0).poll_failed(), Some(s));
+}
