@@ -13,6 +13,7 @@ mod out;
 mod ping;
 mod quickstart;
 mod serve;
+mod soak;
 mod stat;
 mod units;
 
@@ -30,8 +31,11 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Stat(args) => stat::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Bench(args) => measure::run(&args),
         Command::Completions(args) => completions(&args),
+        Command::SoakServer(args) => soak::server::main(&args),
+        Command::SoakClient(args) => soak::client::main(&args),
         Command::BenchPeer(args) => bench::peer::main(&args).map_err(Failure::from),
     };
     match done {

@@ -60,6 +60,13 @@ pub(crate) fn nonzero_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads calls per second.
+pub(crate) fn load(text: &str) -> Result<f64, String> {
+    let load: Option<f64> = text.parse().ok();
+    load.filter(|load| (1.0..=1e6).contains(load))
+        .ok_or_else(|| "write calls per second, 1 to 1000000".to_owned())
+}
+
 /// Reads a count, or `all`.
 pub(crate) fn count_or_all(text: &str) -> Result<usize, String> {
     match text {

@@ -111,7 +111,9 @@ const LANES: usize = 16;
 /// How a session stands with its server.
 #[derive(Clone, Copy)]
 enum Stage {
-    Down { retry: Instant },
+    Down {
+        retry: Instant,
+    },
     Connecting(SessionId),
     /// The server is asked who it is.
     Greeting(SessionId),
@@ -297,9 +299,7 @@ impl Client {
                 Stage::Connecting(s) if self.rpc.session_state(s) == SessionState::Connected => {
                     self.greet(at, s)
                 }
-                Stage::Greeting(s) if self.lanes[at].incarnation.borrow().is_some() => {
-                    Stage::Up(s)
-                }
+                Stage::Greeting(s) if self.lanes[at].incarnation.borrow().is_some() => Stage::Up(s),
                 other => other,
             };
         }

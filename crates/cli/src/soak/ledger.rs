@@ -39,7 +39,15 @@ impl Event {
     fn read(byte: u8) -> Option<Self> {
         use Event::*;
         let all = [
-            Executed, CorruptRequest, Succeeded, Never, Maybe, Ran, CorruptResponse, Hung, EndedTwice,
+            Executed,
+            CorruptRequest,
+            Succeeded,
+            Never,
+            Maybe,
+            Ran,
+            CorruptResponse,
+            Hung,
+            EndedTwice,
         ];
         all.into_iter().find(|&event| event as u8 == byte)
     }
@@ -109,18 +117,20 @@ impl Ledger {
     }
 }
 
-/// The reading end: goes on where it stopped.
+/// The reading end: goes on where it stopped, and gives back the disk space of what it has read,
+/// where the file system can.
 #[derive(Debug)]
 pub(super) struct Tail {
     file: File,
     rest: Vec<u8>,
+    read: u64,
 }
 
 impl Tail {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         // The writer may not have come to it yet.
         let file = File::options().read(true).append(true).create(true).open(path)?;
-        Ok(Self { file, rest: Vec::new() })
+        Ok(Self { file, rest: Vec::new(), read: 0 })
     }
 
     /// Gives what was added.
@@ -132,14 +142,25 @@ impl Tail {
         loop {
             let n = self.file.read(&mut buffer)?;
             if n == 0 {
+                self.free();
                 return Ok(());
             }
+            self.read += n as u64;
             self.rest.extend_from_slice(&buffer[..n]);
             let (records, rest) = self.rest.as_chunks::<LEN>();
             for bytes in records {
                 each(Record::read(bytes).ok_or(io::ErrorKind::InvalidData)?);
             }
             self.rest = rest.to_vec();
+        }
+    }
+
+    fn free(&mut self) {
+        use rustix::fs::{FallocateFlags as F, fallocate};
+        let whole = self.read & !0xf_ffff;
+        if whole > 0 {
+            // Where it cannot be done the file stays as long as it is.
+            let _ = fallocate(&self.file, F::PUNCH_HOLE | F::KEEP_SIZE, 0, whole);
         }
     }
 }

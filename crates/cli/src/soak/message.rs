@@ -164,7 +164,7 @@ impl Rng {
             980..998 => (128 << 10, 1 << 20),
             _ => (1 << 20, 8 << 20),
         };
-        let doublings = u64::from((high / low as u64).ilog2());
+        let doublings = u64::from(u64::ilog2(high / low));
         let base = low << self.below(doublings);
         // Up to the next power of two, both ends included.
         (base + self.below(base + 1)).min(max) as usize

@@ -220,7 +220,8 @@ fn slope(samples: &[(u64, u64)]) -> f64 {
     let Some(&(t0, _)) = samples.first() else { return 0.0 };
     let n = samples.len() as f64;
     let points = || samples.iter().map(|&(t, v)| ((t - t0) as f64, v as f64));
-    let (mean_t, mean_v) = (points().map(|p| p.0).sum::<f64>() / n, points().map(|p| p.1).sum::<f64>() / n);
+    let (mean_t, mean_v) =
+        (points().map(|p| p.0).sum::<f64>() / n, points().map(|p| p.1).sum::<f64>() / n);
     let over: f64 = points().map(|(t, v)| (t - mean_t) * (v - mean_v)).sum();
     let under: f64 = points().map(|(t, _)| (t - mean_t).powi(2)).sum();
     if under > 0.0 { over / under } else { 0.0 }

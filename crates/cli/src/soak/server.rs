@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use courser::{Config, Context, MsgBuf, Nexus, Reply, Request, Rpc, SessionId, SessionState};
+use courser::{AllocError, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, SessionState};
 
 use super::ledger::{Event, Ledger, Record, now_ns};
 use super::message::{self, ECHO, HELLO, Header, LEAF, NESTED, TINY, WORK};
@@ -52,10 +52,8 @@ pub(crate) fn main(args: &ServerArgs) -> Result<(), Failure> {
     let nexus = Nexus::bind_with(&args.bind, config())?;
     let mut rpc = nexus.endpoint()?;
     let other = Rc::new(Cell::new(None));
-    let book = Book {
-        ledger: Arc::new(Ledger::create(&args.ledger)?),
-        incarnation: args.incarnation,
-    };
+    let book =
+        Book { ledger: Arc::new(Ledger::create(&args.ledger)?), incarnation: args.incarnation };
     register(&mut rpc, &book, &other)?;
     say(&format!("ready {}", nexus.local_uri()));
     let (mut retry, mut level_due) = (Instant::now(), Instant::now());
@@ -152,11 +150,11 @@ fn slow(rpc: &mut Rpc, book: &Book) -> Result<(), Failure> {
 }
 
 /// The response that a request asks for; `None`: no memory.
-fn response<E>(
+fn response(
     header: &Header,
     incarnation: u64,
-    alloc: impl FnOnce(usize) -> Result<MsgBuf, E>,
-) -> Option<impl Reply + use<E>> {
+    alloc: impl FnOnce(usize) -> Result<MsgBuf, AllocError>,
+) -> Option<MsgBuf> {
     let mut response = alloc(header.resp_len as usize).ok()?;
     message::fill_response(header.id, incarnation, response.get_mut()?);
     Some(response)
@@ -167,7 +165,8 @@ fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Opti
     let Some(header) = book.open(request, NESTED) else { return cx.refuse() };
     let Some(session) = to else { return cx.refuse() };
     let Header { id, .. } = header;
-    let leaf = Header { id, resp_len: (id % 3000) as u32, work_us: 0 };
+    // Long enough to say of which incarnation it is.
+    let leaf = Header { id, resp_len: 16 + (id % 3000) as u32, work_us: 0 };
     let Ok(mut ask) = cx.alloc(message::HEADER + (id % 2000) as usize) else { return cx.refuse() };
     match ask.get_mut() {
         Some(bytes) => leaf.fill_request(bytes),
