@@ -42,8 +42,11 @@ impl Context<'_> {
     /// There is nothing to answer, or the response cannot be held.
     #[inline]
     pub fn try_reply(&mut self, reply: impl Reply) -> Result<(), ReplyError> {
-        let id = self.request.take().ok_or(ReplyError::Gone)?;
-        self.answer(id, reply)
+        let id = self.request.ok_or(ReplyError::Gone)?;
+        let answered = self.answer(id, reply);
+        // Not before: the reply's own code may panic, and the request is unanswered then.
+        self.request = None;
+        answered
     }
 
     /// Answers with `len` bytes written in place; for responses of one packet nothing is copied
@@ -57,8 +60,11 @@ impl Context<'_> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        let id = self.request.take().ok_or(ReplyError::Gone)?;
-        self.core.proto.reply_with(id, len, fill)
+        let id = self.request.ok_or(ReplyError::Gone)?;
+        let answered = self.core.proto.reply_with(id, len, fill);
+        // Not before: `fill` may panic, and the request is unanswered then.
+        self.request = None;
+        answered
     }
 
     /// Refuses the request: the client gets [`Status::Refused`].
@@ -80,7 +86,9 @@ impl Context<'_> {
     /// # Errors
     /// The session is gone, or the response cannot be held.
     pub fn reply_to(&mut self, handle: ReplyHandle, reply: impl Reply) -> Result<(), ReplyError> {
-        self.answer(handle.settle(), reply)
+        let answered = self.answer(handle.id, reply);
+        handle.settle();
+        answered
     }
 
     #[inline]

@@ -6,14 +6,19 @@
 //! ```text
 //! endpoint threads                 control thread "courser-control"            other nexuses
 //! Control::send(Command) --------> driver  --- conn: greeting, framing ------> TCP
-//! Mailbox::take(Vec<Mail>) <------ route   <-- conn -------------------------- TCP
+//! Mailbox::take_all(..)    <------ route   <-- conn -------------------------- TCP
 //!                                  dial    --- resolver threads, attempts
 //! ```
 //! An endpoint's event loop pays one load per pass for this ([`Mailbox::has_mail`]).
 //!
-//! Everything has a limit ([`Limits`]): connections in either direction, the time of a greeting
-//! and of a dial, bytes that a peer has not read, mail that an endpoint has not taken. What comes
-//! from outside never ends more than the connection that it came by.
+//! Everything has a limit ([`Limits`]): connections in either direction and of one host, the time
+//! of a greeting and of a dial, the time that an open connection may be silent, bytes that a peer
+//! has not read, mail that an endpoint has not taken. What comes from outside never ends more than
+//! the connection that it came by.
+//!
+//! Peers that fail (E66): the kernel of a process that ends, however it ends, closes or resets the
+//! connection, which is noticed at once. For a process that stands still, or a machine or network
+//! that is dead, there are heartbeats (`courser_proto::Heartbeat`) in both directions.
 
 mod conn;
 mod dial;
@@ -174,6 +179,16 @@ pub enum LostReason {
         /// Bytes that wait.
         pending: usize,
     },
+    /// Nothing was heard, not even answers to heartbeats.
+    #[error(
+        "the other nexus sent nothing for {after:?}, not even answers to heartbeats: check that its \
+         process is not stopped or starved of CPU time, that its machine runs, and that the \
+         network passes TCP; Config::failure_timeout sets how long to wait"
+    )]
+    Silent {
+        /// How long: `Config::failure_timeout`.
+        after: Duration,
+    },
     /// The greeting did not arrive in time.
     #[error("the other side did not greet within {0:?}")]
     NoGreeting(Duration),
@@ -244,17 +259,45 @@ pub(crate) enum Command {
     },
     /// Ends the thread and all connections.
     Stop,
+    /// Tells how full the tables are.
+    #[cfg(test)]
+    Inspect(Sender<Tables>),
 }
+
+/// Entries of the control thread's tables.
+#[cfg(test)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Tables {
+    conns: usize,
+    inbound: usize,
+    hosts: usize,
+    dials: usize,
+    targets: usize,
+    timers: usize,
+    queued: usize,
+    /// Bytes of the largest buffer that waits to be written.
+    pending: usize,
+    /// Places that the table of connections has memory for.
+    capacity: usize,
+}
+
+/// `Config::failure_timeout` by default: detection in less than a second.
+pub(crate) const DEFAULT_FAILURE_TIMEOUT: Duration = Duration::from_millis(800);
 
 /// Limits of a nexus's control plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Connections from other nexuses; about 2 KiB of memory and one descriptor each.
+    /// Connections from other nexuses; one descriptor each, and less than 2 KiB of this process's
+    /// memory while they say nothing.
     pub(crate) inbound: usize,
+    /// How many of them one remote address may hold, so that no host can take them all.
+    pub(crate) inbound_per_host: usize,
     /// Connections to other nexuses, with dials under way.
     pub(crate) outbound: usize,
     /// Longest time from a TCP connection to the end of the greeting, inbound.
     pub(crate) greeting: Duration,
+    /// How long an open connection may be silent: `Config::failure_timeout`.
+    pub(crate) failure_timeout: Duration,
     /// Longest time of a dial: name, all addresses, greeting.
     pub(crate) dial: Duration,
     /// Bytes that may wait for one peer to read.
@@ -267,8 +310,10 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             inbound: 4096,
+            inbound_per_host: 2048,
             outbound: 4096,
             greeting: Duration::from_secs(2),
+            failure_timeout: DEFAULT_FAILURE_TIMEOUT,
             dial: Duration::from_secs(5),
             pending_write: 1 << 20,
             resolvers: 16,
@@ -279,12 +324,14 @@ impl Default for Limits {
 /// What the control thread had to turn away, since its start.
 #[derive(Default, Debug)]
 pub(crate) struct Counters {
-    /// Connections closed because of [`Limits::inbound`].
+    /// Connections closed because of [`Limits::inbound`] or [`Limits::inbound_per_host`].
     pub(crate) excess_connections: AtomicU64,
     /// Inbound connections that ended before a valid greeting.
     pub(crate) failed_greetings: AtomicU64,
     /// Connections ended because of what the other side sent.
     pub(crate) protocol_errors: AtomicU64,
+    /// Connections ended because nothing was heard for [`Limits::failure_timeout`].
+    pub(crate) silent_peers: AtomicU64,
     /// Messages for endpoints that are not there.
     pub(crate) misdirected: AtomicU64,
     /// Sessions refused here, without asking an endpoint.
@@ -296,12 +343,14 @@ pub(crate) struct Counters {
 /// What a nexus's control plane had to turn away, since it was bound.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct ControlStats {
-    /// Connections closed because there were too many.
+    /// Connections closed because there were too many, in all or from their host.
     pub excess_connections: u64,
     /// Connections that ended before a valid greeting.
     pub failed_greetings: u64,
     /// Connections ended because of what the other side sent.
     pub protocol_errors: u64,
+    /// Connections ended because nothing was heard for `Config::failure_timeout`.
+    pub silent_peers: u64,
     /// Messages for endpoints that are not there.
     pub misdirected: u64,
     /// Sessions refused without asking an endpoint.
@@ -362,15 +411,7 @@ impl Control {
     ///
     /// # Errors
     /// The address cannot be bound, or descriptors or threads have run out.
-    pub(crate) fn start(bind: SocketAddr) -> io::Result<(Control, SocketAddr)> {
-        Control::start_with(bind, Limits::default())
-    }
-
-    /// As [`Control::start`], with other limits.
-    pub(crate) fn start_with(
-        bind: SocketAddr,
-        limits: Limits,
-    ) -> io::Result<(Control, SocketAddr)> {
+    pub(crate) fn start(bind: SocketAddr, limits: Limits) -> io::Result<(Control, SocketAddr)> {
         let (listener, bound) = conn::listen(bind)?;
         let counters = Arc::new(Counters::default());
         let (events, queue) = mpsc::channel();
@@ -406,6 +447,7 @@ impl Control {
             excess_connections: read(&c.excess_connections),
             failed_greetings: read(&c.failed_greetings),
             protocol_errors: read(&c.protocol_errors),
+            silent_peers: read(&c.silent_peers),
             misdirected: read(&c.misdirected),
             refused: read(&c.refused),
             exhausted: read(&c.exhausted),

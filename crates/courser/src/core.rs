@@ -3,7 +3,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use courser_proto::{Endpoint, SessionId};
 use smallbox::SmallBox;
@@ -12,6 +12,7 @@ use smallbox::space::S8;
 use crate::context::Context;
 use crate::error::SessionError;
 use crate::message::{Done, DroppedReplies};
+use crate::worker::{HandlerStats, Term};
 
 /// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
 type DoneFn = SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>;
@@ -35,6 +36,8 @@ pub(crate) struct Core {
     pub(crate) dropped: DroppedReplies,
     pub(crate) stop: bool,
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
+    /// Without the panics of workers.
+    pub(crate) handled: HandlerStats,
     start: Instant,
     random: u64,
     timers: BinaryHeap<Reverse<(u64, u64)>>,
@@ -49,6 +52,7 @@ impl Core {
             dropped: DroppedReplies::default(),
             stop: false,
             failures: VecDeque::new(),
+            handled: HandlerStats::default(),
             start: Instant::now(),
             random: seed,
             timers: BinaryHeap::new(),
@@ -61,6 +65,13 @@ impl Core {
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.start.elapsed().as_nanos() as u64
+    }
+
+    /// A deadline in the endpoint's time as other threads can read it; `None` when it is further
+    /// away than the system's clock can say.
+    pub(crate) fn term(&self, deadline_ns: u64) -> Option<Term> {
+        let until = self.start.checked_add(Duration::from_nanos(deadline_ns))?;
+        Some(Term { since: Instant::now(), until })
     }
 
     /// The next number of the endpoint's generator (splitmix64: Steele et al., OOPSLA '14).

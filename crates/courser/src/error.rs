@@ -32,12 +32,21 @@ pub enum BindError {
     /// A setting is out of its range.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// [`Config::failure_timeout`](crate::Config::failure_timeout) is out of its range.
+    #[error("a failure_timeout of {0:?} is out of range: 10 ms to 1 h")]
+    FailureTimeout(std::time::Duration),
     /// Message memory cannot be set up.
     #[error("cannot set up message memory: {0}")]
     Memory(String),
     /// The system refused a descriptor or a thread.
     #[error("the system refused: {0}")]
     System(#[from] io::Error),
+    /// `Config::workers` is out of its range.
+    #[error("Config::workers is {0}; it must be at most 1024 (0: no worker handlers)")]
+    Workers(usize),
+    /// `Config::worker_queue` is out of its range.
+    #[error("Config::worker_queue is {0}; it must be from 1 to 1048576")]
+    WorkerQueue(usize),
     /// Every endpoint number is taken.
     #[error("a nexus has at most 65,535 endpoints")]
     TooManyEndpoints,
@@ -121,6 +130,18 @@ pub struct Refused {
     pub reason: CallRefused,
     /// The request.
     pub request: MsgBuf,
+}
+
+/// Why a worker handler could not be registered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The nexus was told to have no workers.
+    #[error("Config::workers is 0: set it to at least 1, or register the handler with Rpc::on")]
+    Disabled,
+    /// The system refused a thread.
+    #[error("no worker thread could be started: {0}")]
+    Threads(#[source] io::Error),
 }
 
 /// Why an event loop ended.

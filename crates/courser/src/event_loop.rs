@@ -14,6 +14,7 @@ use crate::control::Mailbox;
 use crate::core::{Cont, Core};
 use crate::error::RunError;
 use crate::message::{Done, Request, Response};
+use crate::panics::caught;
 use crate::rpc::{Handlers, Rpc};
 
 /// A receive burst with fewer frames has emptied the receive queue: what has not arrived by then
@@ -42,7 +43,7 @@ impl<T: Transport> Rpc<T> {
             self.on_mail();
         }
         let worked = self.deadlines(now_ns, received);
-        let sent = self.transmit(now_ns, received > 0 || worked);
+        let sent = self.transmit(now_ns, received > 0 || mail || worked);
         let completed = self.completions();
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         let busy = received > 0 || mail || worked || sent || completed;
@@ -86,8 +87,8 @@ impl<T: Transport> Rpc<T> {
             timer(&mut Context { core: &mut self.core, request: None });
             worked = true;
         }
-        while let Some(id) = { self.core.dropped.borrow_mut().pop() } {
-            self.core.proto.reply_status(id, Status::NoReply);
+        while let Some((id, status)) = { self.core.dropped.borrow_mut().pop() } {
+            self.core.proto.reply_status(id, status);
             worked = true;
         }
         if self.links.is_dialing() {
@@ -215,11 +216,12 @@ impl<T: Transport> Rpc<T> {
     fn sleep(&mut self, now_ns: u64, end_ns: Option<u64>) -> Result<(), RunError> {
         let due = [self.next_deadline_ns(), end_ns].into_iter().flatten().min();
         let timeout_ns = due.map(|due| due.saturating_sub(now_ns));
-        if timeout_ns == Some(0) || self.mailbox.has_mail() {
+        if timeout_ns == Some(0) || !self.mailbox.fall_asleep() {
             return Ok(());
         }
-        self.transport.wait(self.mailbox.wake_fd(), timeout_ns)?;
-        Ok(())
+        let waited = self.transport.wait(self.mailbox.wake_fd(), timeout_ns);
+        self.mailbox.wake_up();
+        Ok(waited?)
     }
 
     /// When the event loop has something to do by itself, in [`Context::now_ns`]'s time; `None`:
@@ -237,6 +239,8 @@ impl<T: Transport> Rpc<T> {
     /// returned false: a burst may hold more than one pass takes. Besides, `poll` must run at
     /// [`Rpc::next_deadline_ns`].
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        // From now on others cannot know whether somebody sleeps.
+        self.mailbox.always_signal();
         self.poller.as_ref().map(AsFd::as_fd)
     }
 }
@@ -258,16 +262,19 @@ pub(crate) fn poller<T: Transport>(
 #[inline]
 fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
     match event {
-        Event::Request { id, req_type, body, deadline_ns: _ } => {
+        Event::Request { id, req_type, body, deadline_ns } => {
             let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
                 core.proto.reply_status(id, Status::UnknownType);
                 return;
             };
             let mut cx = Context { core, request: Some(id) };
-            handler(&mut cx, Request { body, req_type, session: id.session() });
+            let request = Request { body, req_type, session: id.session(), deadline_ns };
+            let panicked = caught("dispatch", req_type, || handler(&mut cx, request));
             if let Some(id) = cx.request {
-                core.proto.reply_status(id, Status::NoReply);
+                let status = if panicked { Status::Panicked } else { Status::NoReply };
+                core.proto.reply_status(id, status);
             }
+            core.handled.panics += u64::from(panicked);
         }
         Event::Completion(done) => complete(core, handlers, done),
     }

@@ -35,10 +35,12 @@ mod event_loop;
 mod mail;
 mod message;
 mod nexus;
+mod panics;
 mod rpc;
 mod shutdown;
 mod spin;
 mod uri;
+mod worker;
 
 pub use config::Config;
 pub use context::Context;
@@ -49,12 +51,13 @@ pub use courser_proto::{
     Admission, CallError, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
     RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats, Status,
 };
-pub use error::{BindError, Refused, RunError, SessionError};
+pub use error::{BindError, Refused, RunError, SessionError, WorkerError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use rpc::{Rpc, Waker};
 pub use shutdown::ShutdownReport;
 pub use uri::{Uri, UriError};
+pub use worker::{HandlerStats, Work, WorkerStats};
 
 /// The parts that Courser is made of, for programs that need more than the public API: own
 /// transports, own event loops, tests, simulations.

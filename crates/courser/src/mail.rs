@@ -145,11 +145,15 @@ impl<T: Transport> Rpc<T> {
         EndpointRef { index: self.index, id: self.core.proto.id() }
     }
 
-    /// Works through the control thread's mail. Cold: a few letters a session.
+    /// Works through what other threads have sent: answers of workers, and the control thread's
+    /// mail. Cold: workers are not for nanoseconds, and of mail there are a few letters a session.
     #[cold]
     pub(crate) fn on_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
-        self.mailbox.take(&mut mail);
+        let mut answers = std::mem::take(&mut self.answers);
+        self.mailbox.take_all(&mut mail, &mut answers);
+        self.give_answers(&mut answers);
+        self.answers = answers;
         for letter in mail.drain(..) {
             match letter {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 
 use courser_buf::{AllocError, MsgBuf};
-use courser_proto::{Body, CallError, RequestId, SessionId};
+use courser_proto::{Body, CallError, RequestId, SessionId, Status};
 
 use crate::context::Context;
 
@@ -18,6 +18,8 @@ pub struct Request<'f> {
     pub(crate) body: Body<'f>,
     pub(crate) req_type: u16,
     pub(crate) session: SessionId,
+    /// In the endpoint's time.
+    pub(crate) deadline_ns: Option<u64>,
 }
 
 impl Request<'_> {
@@ -171,7 +173,7 @@ impl Reply for Response<'_> {
 }
 
 /// Requests whose handles were dropped; the event loop answers them with an error.
-pub(crate) type DroppedReplies = Rc<RefCell<Vec<RequestId>>>;
+pub(crate) type DroppedReplies = Rc<RefCell<Vec<(RequestId, Status)>>>;
 
 /// The duty to answer one request, later than its handler (`[eRPC §3.1]`, nested RPCs). Dropping
 /// it answers with an error, so that no client waits for ever.
@@ -188,16 +190,19 @@ impl ReplyHandle {
         self.id.session()
     }
 
-    pub(crate) fn settle(mut self) -> RequestId {
+    /// Ends the duty: the request has been answered.
+    pub(crate) fn settle(mut self) {
         self.dropped = None;
-        self.id
     }
 }
 
 impl Drop for ReplyHandle {
     fn drop(&mut self) {
         if let Some(dropped) = &self.dropped {
-            dropped.borrow_mut().push(self.id);
+            // A handler that panics drops what it deferred.
+            let panics = std::thread::panicking();
+            let status = if panics { Status::Panicked } else { Status::NoReply };
+            dropped.borrow_mut().push((self.id, status));
         }
     }
 }

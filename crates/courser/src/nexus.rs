@@ -11,7 +11,7 @@ use courser_net::{BindSpec, Transport, any};
 use courser_proto::Endpoint;
 
 use crate::config::Config;
-use crate::control::{Command, Control, ControlStats, Mailbox, random_u64};
+use crate::control::{Command, Control, ControlStats, Limits, Mailbox, random_u64};
 use crate::core::Core;
 use crate::error::BindError;
 use crate::event_loop::poller;
@@ -19,10 +19,14 @@ use crate::mail::Links;
 use crate::rpc::{Handlers, Rpc};
 use crate::spin::Spin;
 use crate::uri::Uri;
+use crate::worker::{Pool, WorkerStats, Workers};
 
 /// A process's presence: it listens for control connections on its address and makes endpoints,
-/// one for each thread that wants one. Shared by reference between threads; dropping it does not
-/// end its endpoints.
+/// one for each thread that wants one. Shared by reference between threads.
+///
+/// Dropping it does not end its endpoints. Its worker threads end when the nexus and all of its
+/// endpoints are gone: those that sleep at once, those that run a handler when that returns.
+/// Nothing waits for them.
 #[derive(Debug)]
 pub struct Nexus {
     uri: Uri,
@@ -30,6 +34,7 @@ pub struct Nexus {
     config: Config,
     control: Control,
     next_index: AtomicU16,
+    workers: Pool,
 }
 
 impl Nexus {
@@ -44,18 +49,21 @@ impl Nexus {
     /// [`Nexus::bind`] with settings of your own.
     ///
     /// # Errors
-    /// The address cannot be read or listened on.
+    /// The address cannot be read or listened on, or a setting is out of range.
     pub fn bind_with(uri: &str, config: Config) -> Result<Nexus, BindError> {
+        config.validate()?;
         let uri: Uri = uri.parse()?;
         let host = match uri.host.as_str() {
             "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
             host => host.parse().map_err(|_| BindError::Host(host.to_owned()))?,
         };
         let addr = SocketAddr::new(host, uri.port);
-        let started = Control::start(addr);
+        let failure_timeout = config.checked_failure_timeout()?;
+        let started = Control::start(addr, Limits { failure_timeout, ..Limits::default() });
         let (control, bound) =
             started.map_err(|source| BindError::Control { addr: addr.to_string(), source })?;
-        Ok(Nexus { uri, bound, config, control, next_index: AtomicU16::new(0) })
+        let workers = Pool::new(config.workers, config.worker_queue);
+        Ok(Nexus { uri, bound, config, control, next_index: AtomicU16::new(0), workers })
     }
 
     /// Makes this thread an endpoint on the transport that the address names. Endpoint `N` of a
@@ -135,6 +143,8 @@ impl Nexus {
             burst: VecDeque::new(),
             mailbox,
             mail: Vec::new(),
+            workers: Workers::new(self.workers.clone()),
+            answers: Vec::new(),
             control: self.control.clone(),
             links: Links::new(self.config.connect_timeout),
             index,
@@ -166,6 +176,11 @@ impl Nexus {
     /// What the control plane had to turn away.
     pub fn control_stats(&self) -> ControlStats {
         self.control.stats()
+    }
+
+    /// What the worker threads have done and have to do.
+    pub fn worker_stats(&self) -> WorkerStats {
+        self.workers.stats()
     }
 
     /// Settings.

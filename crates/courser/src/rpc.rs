@@ -18,6 +18,7 @@ use crate::error::{Refused, SessionError};
 use crate::mail::Links;
 use crate::message::{Done, Reply, ReplyHandle, Request};
 use crate::spin::Spin;
+use crate::worker::{Answer, Workers};
 
 type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
 type CompletionFn = Box<dyn FnMut(&mut Context<'_>, u64, Done<'_>)>;
@@ -43,6 +44,8 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) burst: TxBurst,
     pub(crate) mailbox: Mailbox,
     pub(crate) mail: Vec<Mail>,
+    pub(crate) workers: Workers,
+    pub(crate) answers: Vec<Answer>,
     pub(crate) control: Control,
     pub(crate) links: Links,
     pub(crate) index: u16,
@@ -73,7 +76,12 @@ impl<T: Transport> Rpc<T> {
     /// Registers the handler of a request type; it runs on this thread, inside the event loop,
     /// and should take no more than a few hundred nanoseconds `[eRPC §3.2]`. It answers with
     /// [`Context::reply`], now, or later through [`Context::defer`]. Replaces an earlier handler
-    /// of the type. An endpoint with a handler takes sessions from clients.
+    /// of the type. An endpoint with a handler takes sessions from clients. What takes longer
+    /// belongs to [`Rpc::on_worker`].
+    ///
+    /// A panic of the handler is caught and logged: the request is answered with
+    /// [`crate::Status::Panicked`] unless it had been answered, and the handler serves the next
+    /// one. Panics of continuations and timers are not caught.
     pub fn on(
         &mut self,
         req_type: u16,
@@ -254,6 +262,7 @@ impl<T: Transport> Rpc<T> {
 impl<T: Transport> Drop for Rpc<T> {
     fn drop(&mut self) {
         self.control.send(Command::Unregister { index: self.index });
+        self.leave_workers();
     }
 }
 

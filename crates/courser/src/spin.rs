@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 /// Spin time where there is more than one CPU to spin on.
@@ -24,13 +25,19 @@ impl Spin {
     /// Containers' CPU sets and quotas count: with one CPU, or less, there is no spinning. The
     /// affinity of threads does not: a program that pins its threads still owns several CPUs.
     pub(crate) fn on_this_machine(wanted: Option<Duration>) -> Self {
-        let default = if machine_cpus() > 1 { SPIN } else { Duration::ZERO };
+        let default = if cpus() > 1 { SPIN } else { Duration::ZERO };
         let ns = u64::try_from(wanted.unwrap_or(default).as_nanos()).unwrap_or(u64::MAX);
         Spin { ns, yields: process_cpus().len() == 1 }
     }
 }
 
-/// CPUs that this process's container may use, quota included; at least 1.
+/// CPUs that this process's container may use, quota included, as the first caller found them; at
+/// least 1.
+pub(crate) fn cpus() -> usize {
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    *CPUS.get_or_init(machine_cpus)
+}
+
 fn machine_cpus() -> usize {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let mut cpus = parse_list(&read("/sys/devices/system/cpu/online")).len();

@@ -44,8 +44,18 @@ fn nested_runs() {
 }
 
 #[test]
+fn worker_runs() {
+    prints("worker", "33860 primes below 400000; pings answered meanwhile: ");
+}
+
+#[test]
+fn failover_runs() {
+    prints("failover", "written: 1 2 3 4\n");
+}
+
+#[test]
 fn the_first_examples_are_under_sixty_lines() {
-    for name in ["hello", "nested", "large"] {
+    for name in ["hello", "nested", "large", "worker"] {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("examples/{name}.rs"));
         let lines = std::fs::read_to_string(path).unwrap().lines().count();
         assert!(lines < 60, "{name}: {lines} lines");

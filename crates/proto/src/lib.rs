@@ -30,8 +30,8 @@ pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, Ro
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use memory::{MemoryUse, SessionBytes};
 pub use session::{
-    CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
-    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, IdleSession,
-    RefuseReason, SessionId, SessionState,
+    Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
+    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, Heartbeat,
+    IdleSession, RefuseReason, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats};

@@ -5,22 +5,14 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg};
+use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg, Heartbeat};
 use mio::net::{TcpListener, TcpStream};
-use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::LostReason;
 
 /// Connections that the kernel completes ahead of this thread.
 const BACKLOG: i32 = 1024;
-/// A silent peer is probed after this time.
-const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);
-/// Time between probes.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2);
-/// A peer is lost after this many probes without an answer.
-const KEEPALIVE_PROBES: u32 = 3;
-/// A peer is lost when what it was sent stays unacknowledged this long: probes are not sent then.
-const USER_TIMEOUT: Duration = Duration::from_secs(11);
 
 /// Listens; IPv6 wildcards take IPv4 as well, or become IPv4 where there is no IPv6.
 pub(super) fn listen(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
@@ -83,14 +75,19 @@ pub(super) struct Conn {
     pub(super) local: SocketAddr,
     /// The dial that made it; `None`: inbound.
     pub(super) dial: Option<u64>,
-    /// When it ends unless it is open by then.
+    /// When its timer goes off: it ends unless it is open by then; once it is, its heartbeat is
+    /// looked at.
     pub(super) deadline: Instant,
+    /// Failure detection, once it is open.
+    pub(super) heartbeat: Option<Heartbeat>,
     /// Endpoints of this nexus that had to do with it: each has had mail from here.
     pub(super) used: BTreeSet<u16>,
     /// Queued to be flushed at the end of the pass.
     pub(super) dirty: bool,
     /// Queued to be read in the next pass.
     pub(super) ready: bool,
+    /// A `Pong` waits in `out`: it answers every `Ping` that comes until it is written.
+    pub(super) pong: bool,
     decoder: ControlDecoder,
     /// A message that came together with the greeting.
     held: Option<ControlMsg>,
@@ -114,9 +111,11 @@ impl Conn {
             local: remote,
             dial,
             deadline,
+            heartbeat: None,
             used: BTreeSet::new(),
             dirty: false,
             ready: false,
+            pong: false,
             decoder: ControlDecoder::default(),
             held: None,
             out: CONTROL_PREAMBLE.to_vec(),
@@ -133,16 +132,18 @@ impl Conn {
             // kernel has just given to the socket: nobody listens there.
             return Err(rustix::io::Errno::CONNREFUSED.into());
         }
+        // Neither keep-alive nor a user timeout: a connection that is not open has its deadline,
+        // one that is has its heartbeats, and those hear the process, not only its kernel.
         self.stream.set_nodelay(true)?;
-        let socket = SockRef::from(&self.stream);
-        let probes = TcpKeepalive::new()
-            .with_time(KEEPALIVE_IDLE)
-            .with_interval(KEEPALIVE_INTERVAL)
-            .with_retries(KEEPALIVE_PROBES);
-        socket.set_tcp_keepalive(&probes)?;
-        socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
         self.phase = Phase::Greeting;
         Ok(())
+    }
+
+    /// Nobody reads what is still to be written: closing resets the connection, so that the
+    /// kernel keeps no data for it, and the other side, if it comes back, hears of it at once.
+    pub(super) fn abort_on_close(&self) {
+        // A socket that takes no option is closed the usual way.
+        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
     }
 
     /// Whether TCP's handshake has succeeded; `None`: not over yet.
@@ -227,6 +228,7 @@ impl Conn {
         // A burst's buffer is not kept for the life of the connection.
         self.out = Vec::new();
         self.written = 0;
+        self.pong = false;
         Ok(())
     }
 }

@@ -6,12 +6,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use courser_proto::ControlMsg;
+use courser_proto::{Beat, ControlMsg, Heartbeat};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
@@ -30,8 +30,10 @@ const FIRST_NUMBER: u64 = 2;
 const EVENTS: usize = 1024;
 /// Connections accepted per pass.
 const ACCEPTS_PER_PASS: usize = 64;
-/// Reads of one connection per pass, each of one message's length at most.
-const READS_PER_PASS: usize = 64;
+/// Reads of one connection per pass, each of one message's length at most: 4 KiB, or 800 of the
+/// shortest messages. Thousands of connections that all talk without end then hold up the others
+/// for less than a heartbeat.
+const READS_PER_PASS: usize = 4;
 /// How long nothing is accepted after descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -48,7 +50,7 @@ pub(super) struct Parts {
 /// What is due at some time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
-    /// A connection that has to be open.
+    /// A connection that has to be open, or whose heartbeat is due.
     Conn(u64),
     /// A dial that has to be over.
     Dial(u64),
@@ -58,13 +60,16 @@ pub(super) enum Timer {
 
 /// The control thread.
 ///
-/// Invariants: a connection that is not open has its timer; a dial that is not over has its
-/// timer; `inbound` counts the connections without a dial; `ready` and `dirty` name a living
-/// connection once at most, as its flags say.
+/// Invariants: a connection has one timer, at its `deadline`; a dial that is not over has its
+/// timer; `inbound` counts the connections without a dial, and `hosts` those of each remote host,
+/// which is there while it has any; `ready` and `dirty` name a living connection once at most, as
+/// its flags say.
 pub(super) struct Driver {
     pub(super) parts: Parts,
     pub(super) conns: HashMap<u64, Conn>,
     pub(super) inbound: usize,
+    /// Inbound connections of each remote host.
+    pub(super) hosts: HashMap<IpAddr, usize>,
     pub(super) endpoints: BTreeMap<u16, Endpoint>,
     /// Where the search for an endpoint for the next client starts.
     pub(super) next_endpoint: u16,
@@ -84,6 +89,8 @@ pub(super) struct Driver {
     /// Connections with something to write.
     dirty: Vec<u64>,
     next_number: u64,
+    /// What the times of heartbeats are counted from.
+    epoch: Instant,
     pub(super) stopping: bool,
 }
 
@@ -94,6 +101,7 @@ impl Driver {
             parts,
             conns: HashMap::new(),
             inbound: 0,
+            hosts: HashMap::new(),
             endpoints: BTreeMap::new(),
             next_endpoint: 0,
             dials: HashMap::new(),
@@ -106,6 +114,7 @@ impl Driver {
             accept_paused: false,
             dirty: Vec::new(),
             next_number: FIRST_NUMBER,
+            epoch: Instant::now(),
             stopping: false,
         })
     }
@@ -191,11 +200,54 @@ impl Driver {
                     self.accept_ready = true;
                 }
                 Timer::Dial(dial) => self.dial_timed_out(dial),
-                Timer::Conn(n) => {
-                    self.close(n, LostReason::NoGreeting(self.parts.limits.greeting));
-                }
+                Timer::Conn(n) => self.conn_is_due(n),
             }
         }
+    }
+
+    /// A connection's timer went off, and is not in the list any more.
+    fn conn_is_due(&mut self, n: u64) {
+        let Some(conn) = self.conns.get(&n) else { return };
+        if conn.phase != Phase::Open {
+            return self.close(n, LostReason::NoGreeting(self.parts.limits.greeting));
+        }
+        if self.beat(n) == Some(Beat::Dead) {
+            // It may be this thread that stood still, while answers wait to be read.
+            self.read(n);
+            if self.beat(n) == Some(Beat::Dead) {
+                let after = self.parts.limits.failure_timeout;
+                self.close(n, LostReason::Silent { after });
+            }
+        }
+    }
+
+    /// Does what the heartbeat of an open connection wants, and sets its timer unless it is dead.
+    fn beat(&mut self, n: u64) -> Option<Beat> {
+        let now = self.now_ns();
+        loop {
+            let conn = self.conns.get_mut(&n)?;
+            match conn.heartbeat.as_mut()?.poll(now) {
+                Beat::Ping => self.send(n, &ControlMsg::Ping),
+                Beat::Wait(at) => {
+                    self.set_timer(n, self.epoch + Duration::from_nanos(at));
+                    return Some(Beat::Wait(at));
+                }
+                Beat::Dead => return Some(Beat::Dead),
+            }
+        }
+    }
+
+    /// Moves a connection's timer.
+    fn set_timer(&mut self, n: u64, at: Instant) {
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        self.timers.remove(&(conn.deadline, Timer::Conn(n)));
+        conn.deadline = at;
+        self.timers.insert((at, Timer::Conn(n)));
+    }
+
+    /// The clock of heartbeats.
+    fn now_ns(&self) -> u64 {
+        self.epoch.elapsed().as_nanos() as u64
     }
 
     /// Accepts what has arrived, within a limit per pass.
@@ -220,15 +272,30 @@ impl Driver {
     }
 
     fn on_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
-        if self.inbound >= self.parts.limits.inbound {
+        let limits = &self.parts.limits;
+        let deadline = Instant::now() + limits.greeting;
+        let mut conn = Conn::new(stream, Phase::Greeting, remote, None, deadline);
+        let host = conn.remote.ip();
+        let of_host = self.hosts.get(&host).copied().unwrap_or(0);
+        if self.inbound >= limits.inbound || of_host >= limits.inbound_per_host {
             count(&self.parts.counters.excess_connections);
             return;
         }
-        let deadline = Instant::now() + self.parts.limits.greeting;
-        let mut conn = Conn::new(stream, Phase::Greeting, remote, None, deadline);
         // What fails here concerns this client only: it has closed already, or there is no room.
         if conn.connected().is_ok() && self.adopt(conn).is_ok() {
             self.inbound += 1;
+            *self.hosts.entry(host).or_default() += 1;
+        }
+    }
+
+    /// An inbound connection less.
+    fn release_inbound(&mut self, host: IpAddr) {
+        self.inbound -= 1;
+        if let Some(of_host) = self.hosts.get_mut(&host) {
+            *of_host -= 1;
+            if *of_host == 0 {
+                self.hosts.remove(&host);
+            }
         }
     }
 
@@ -274,9 +341,17 @@ impl Driver {
             }
             let Some(conn) = self.conns.get_mut(&n) else { return };
             match conn.fill() {
-                // What an endpoint asked before the peer wrote this comes before it: who has been
-                // registered and then told of is found.
-                Ok(true) => self.take_commands(),
+                Ok(true) => {
+                    let now = self.now_ns();
+                    if let Some(conn) = self.conns.get_mut(&n)
+                        && let Some(heartbeat) = &mut conn.heartbeat
+                    {
+                        heartbeat.on_heard(now);
+                    }
+                    // What an endpoint asked before the peer wrote this comes before it: who has
+                    // been registered and then told of is found.
+                    self.take_commands();
+                }
                 Ok(false) => return,
                 Err(reason) => return self.close(n, reason),
             }
@@ -291,9 +366,13 @@ impl Driver {
 
     /// The greeting has arrived.
     fn on_open(&mut self, n: u64) {
-        let Some(conn) = self.conns.get(&n) else { return };
-        self.timers.remove(&(conn.deadline, Timer::Conn(n)));
-        if let Some(dial) = conn.dial {
+        let (now, timeout) = (self.now_ns(), self.parts.limits.failure_timeout);
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        let dial = conn.dial;
+        let begin = if dial.is_some() { Heartbeat::new } else { Heartbeat::following };
+        conn.heartbeat = Some(begin(timeout.as_nanos() as u64, now));
+        self.beat(n);
+        if let Some(dial) = dial {
             self.dial_done(dial, n);
         }
     }
@@ -333,7 +412,9 @@ impl Driver {
     /// Ends a connection and tells everybody whom it concerns.
     pub(super) fn close(&mut self, n: u64, reason: LostReason) {
         let Some(mut conn) = self.conns.remove(&n) else { return };
-        if conn.phase != Phase::Connecting {
+        if matches!(reason, LostReason::Silent { .. } | LostReason::NotReading { .. }) {
+            conn.abort_on_close();
+        } else if conn.phase != Phase::Connecting {
             // A last message says why: a greeting to a peer of another version, an
             // endpoint's leave. Nobody waits for one that does not read it.
             let _ = conn.flush();
@@ -342,13 +423,15 @@ impl Driver {
         // failure here would be no reason to keep it.
         let _ = self.parts.poll.registry().deregister(&mut conn.stream);
         self.timers.remove(&(conn.deadline, Timer::Conn(n)));
-        if matches!(reason, LostReason::Protocol(_)) {
-            count(&self.parts.counters.protocol_errors);
+        match reason {
+            LostReason::Protocol(_) => count(&self.parts.counters.protocol_errors),
+            LostReason::Silent { .. } => count(&self.parts.counters.silent_peers),
+            _ => {}
         }
         tracing::debug!(control = n, remote = %conn.remote, %reason, "control connection ended");
         match conn.dial {
             None => {
-                self.inbound -= 1;
+                self.release_inbound(conn.remote.ip());
                 if conn.phase != Phase::Open {
                     count(&self.parts.counters.failed_greetings);
                 }
@@ -360,6 +443,22 @@ impl Driver {
             if let Some(e) = self.endpoints.get(&index) {
                 e.mailbox.post(Mail::Lost { control: n, reason: reason.clone() });
             }
+        }
+    }
+
+    /// For tests.
+    #[cfg(test)]
+    pub(super) fn tables(&self) -> super::Tables {
+        super::Tables {
+            conns: self.conns.len(),
+            inbound: self.inbound,
+            hosts: self.hosts.len(),
+            dials: self.dials.len(),
+            targets: self.targets.len(),
+            timers: self.timers.len(),
+            queued: self.ready.len() + self.dirty.len() + self.unresolved.len(),
+            pending: self.conns.values().map(Conn::pending).max().unwrap_or(0),
+            capacity: self.conns.capacity(),
         }
     }
 

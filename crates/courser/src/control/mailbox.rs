@@ -4,12 +4,13 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::Mail;
+use crate::worker::Answer;
 
 /// Messages of peers that may wait for an endpoint.
 pub(super) const MAIL_MAX: usize = 65_536;
@@ -17,21 +18,51 @@ pub(super) const MAIL_MAX: usize = 65_536;
 /// Letters that an endpoint looks at in one pass of its event loop.
 pub(super) const MAIL_PER_PASS: usize = 32;
 
-/// One endpoint's mailbox: filled by the control thread, emptied by the endpoint's thread.
+/// Answers of workers that an endpoint gives in one pass; some 10 us.
+const ANSWERS_PER_PASS: usize = 64;
+
+/// There is something to take.
+const PENDING: u8 = 1;
+/// The endpoint's thread sleeps on the descriptor, or is about to.
+const ASLEEP: u8 = 2;
+/// A foreign event loop has the descriptor, so that it may be slept on at any time.
+const FOREIGN: u8 = 4;
+/// The endpoint is gone, and takes no answers any more.
+const CLOSED: u8 = 8;
+
+/// One endpoint's mailbox: filled by the control thread and by workers, emptied by the endpoint's
+/// thread.
 ///
-/// Invariant, whenever the lock is free: the descriptor is readable just when `flag` is set. A
-/// foreign event loop sleeps on the descriptor and looks at the flag, so that one without the
-/// other would be a lost wake-up or a busy loop.
+/// Letters of the control thread and nudges always make the descriptor readable. Answers of
+/// workers do so only for an endpoint that sleeps or may sleep unnoticed: one that spins costs
+/// them no system call.
+///
+/// Invariants, whenever the lock is free:
+/// 1. The descriptor is readable just when `signalled`, and then [`PENDING`] is set. A foreign
+///    event loop sleeps on the descriptor and looks at the flag, so that a descriptor that stays
+///    readable without reason would be a busy loop.
+/// 2. With [`PENDING`] and [`FOREIGN`] it is signalled. With [`PENDING`] and [`ASLEEP`] it is too,
+///    or the endpoint's thread has set [`ASLEEP`] last and sees [`PENDING`] in the same step
+///    ([`Mailbox::fall_asleep`]). All flags are one word, so that of the poster and the sleeper
+///    the second sees what the first did: no wake-up is lost.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     shared: Arc<Shared>,
 }
 
 struct Shared {
-    /// Whether `mail` has any; written under its lock.
-    flag: AtomicBool,
-    mail: Mutex<VecDeque<Mail>>,
+    flags: AtomicU8,
+    inbox: Mutex<Inbox>,
     wake: OwnedFd,
+}
+
+#[derive(Default)]
+struct Inbox {
+    mail: VecDeque<Mail>,
+    /// At most one for each request that workers have.
+    answers: VecDeque<Answer>,
+    /// The descriptor is readable.
+    signalled: bool,
 }
 
 impl Mailbox {
@@ -41,32 +72,47 @@ impl Mailbox {
     /// Descriptors have run out.
     pub(crate) fn new() -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Shared { flag: AtomicBool::new(false), mail: Mutex::default(), wake };
+        let shared = Shared { flags: AtomicU8::new(0), inbox: Mutex::default(), wake };
         Ok(Mailbox { shared: Arc::new(shared) })
     }
 
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Mail>> {
-        // Nothing panics under this lock but a failed allocation, which leaves the list whole.
-        self.shared.mail.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        // Nothing panics under this lock but a failed allocation, which leaves the lists whole.
+        self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether there is mail: one load.
+    fn flags(&self) -> u8 {
+        self.shared.flags.load(Ordering::Acquire)
+    }
+
+    /// Whether there is mail, or answers: one load.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
-        self.shared.flag.load(Ordering::Acquire)
+        self.flags() & PENDING != 0
     }
 
-    /// Moves mail to the end of `out`, oldest first, at most [`MAIL_PER_PASS`] letters, so that a
-    /// flood of them cannot hold up packets. What is left keeps the flag and the wake-up.
-    pub(crate) fn take(&self, out: &mut Vec<Mail>) {
-        let mut mail = self.lock();
-        let n = mail.len().min(MAIL_PER_PASS);
-        out.extend(mail.drain(..n));
-        if mail.is_empty() {
-            self.shared.flag.store(false, Ordering::Release);
-            // Fails only when there was no wake-up.
-            let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+    /// Moves mail and answers to the ends of the lists, oldest first, at most [`MAIL_PER_PASS`]
+    /// letters and [`ANSWERS_PER_PASS`] answers, so that a flood of them cannot hold up packets.
+    /// What is left keeps the flag and the wake-up.
+    pub(crate) fn take_all(&self, mail: &mut Vec<Mail>, answers: &mut Vec<Answer>) {
+        let mut inbox = self.lock();
+        let n = inbox.mail.len().min(MAIL_PER_PASS);
+        mail.extend(inbox.mail.drain(..n));
+        let n = inbox.answers.len().min(ANSWERS_PER_PASS);
+        answers.extend(inbox.answers.drain(..n));
+        if inbox.mail.is_empty() && inbox.answers.is_empty() {
+            self.shared.flags.fetch_and(!PENDING, Ordering::AcqRel);
+            if std::mem::take(&mut inbox.signalled) {
+                // Cannot fail: it is readable.
+                let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+            }
         }
+    }
+
+    /// [`Mailbox::take_all`] for mailboxes without workers.
+    #[cfg(test)]
+    pub(crate) fn take(&self, mail: &mut Vec<Mail>) {
+        self.take_all(mail, &mut Vec::new());
     }
 
     /// Adds mail and wakes the endpoint. False when the mailbox is full: then nothing is added.
@@ -75,29 +121,88 @@ impl Mailbox {
     /// dials of this endpoint, and a lost connection by the connections whose mail it has had.
     /// Without those two an endpoint would wait for ever.
     pub(crate) fn post(&self, mail: Mail) -> bool {
-        let mut list = self.lock();
-        if list.len() >= MAIL_MAX && matches!(mail, Mail::Msg { .. }) {
+        let mut inbox = self.lock();
+        if inbox.mail.len() >= MAIL_MAX && matches!(mail, Mail::Msg { .. }) {
             return false;
         }
-        list.push_back(mail);
-        self.raise(&list);
+        inbox.mail.push_back(mail);
+        self.raise(&mut inbox, true);
         true
+    }
+
+    /// Adds a worker's answer, and wakes the endpoint if it may sleep. Dropped when the endpoint
+    /// is gone.
+    pub(crate) fn post_answer(&self, answer: Answer) {
+        let mut inbox = self.lock();
+        if self.is_closed() {
+            return;
+        }
+        inbox.answers.push_back(answer);
+        self.raise(&mut inbox, false);
     }
 
     /// Wakes the endpoint's thread, from any thread, as if there were mail.
     pub(crate) fn nudge(&self) {
-        self.raise(&self.lock());
+        self.raise(&mut self.lock(), true);
     }
 
-    /// Sets the flag and makes the descriptor readable; under the lock, as the guard shows.
-    fn raise(&self, _locked: &VecDeque<Mail>) {
-        if !self.shared.flag.swap(true, Ordering::AcqRel) {
+    /// Sets the flag, and makes the descriptor readable when somebody may sleep on it, or
+    /// `always`.
+    fn raise(&self, inbox: &mut Inbox, always: bool) {
+        let before = self.shared.flags.fetch_or(PENDING, Ordering::AcqRel);
+        if always || before & (ASLEEP | FOREIGN) != 0 {
+            self.signal(inbox);
+        }
+    }
+
+    fn signal(&self, inbox: &mut Inbox) {
+        if !std::mem::replace(&mut inbox.signalled, true) {
             // Cannot fail: the counter was 0.
             let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
         }
     }
 
-    /// Readable while [`Mailbox::has_mail`].
+    /// Says that the endpoint's thread is about to sleep on the descriptor. False when there is
+    /// something to take first.
+    pub(crate) fn fall_asleep(&self) -> bool {
+        let before = self.shared.flags.fetch_or(ASLEEP, Ordering::AcqRel);
+        if before & PENDING != 0 {
+            self.wake_up();
+        }
+        before & PENDING == 0
+    }
+
+    /// Says that the endpoint's thread looks at the flag again.
+    pub(crate) fn wake_up(&self) {
+        self.shared.flags.fetch_and(!ASLEEP, Ordering::AcqRel);
+    }
+
+    /// Says that the descriptor may be slept on at any time from now on.
+    pub(crate) fn always_signal(&self) {
+        if self.flags() & FOREIGN != 0 {
+            return;
+        }
+        let mut inbox = self.lock();
+        if self.shared.flags.fetch_or(FOREIGN, Ordering::AcqRel) & PENDING != 0 {
+            self.signal(&mut inbox);
+        }
+    }
+
+    /// Takes no more answers, and drops those that wait.
+    pub(crate) fn close(&self) {
+        let mut inbox = self.lock();
+        self.shared.flags.fetch_or(CLOSED, Ordering::AcqRel);
+        let answers = std::mem::take(&mut inbox.answers);
+        drop(inbox);
+        drop(answers);
+    }
+
+    /// Whether answers go nowhere.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.flags() & CLOSED != 0
+    }
+
+    /// Readable while there is mail, or answers for an endpoint that may sleep.
     pub(crate) fn wake_fd(&self) -> RawFd {
         self.shared.wake.as_fd().as_raw_fd()
     }

@@ -36,6 +36,10 @@ impl Driver {
             Command::Dial { index, ticket, host, port } => self.on_dial(index, ticket, host, port),
             Command::Send { control, msg } => self.on_send(control, msg),
             Command::Stop => self.stopping = true,
+            #[cfg(test)]
+            Command::Inspect(to) => {
+                let _ = to.send(self.tables());
+            }
         }
     }
 
@@ -84,7 +88,8 @@ impl Driver {
                     self.send(n, &undo);
                 }
             }
-            ControlMsg::Ping => self.send(n, &ControlMsg::Pong),
+            ControlMsg::Ping => self.answer_ping(n),
+            // That something was heard is all it says.
             ControlMsg::Pong => {}
             ControlMsg::Refuse { to, .. }
             | ControlMsg::Disconnect { to, .. }
@@ -92,6 +97,16 @@ impl Driver {
                 let to = *to;
                 self.route_to(n, to, msg);
             }
+        }
+    }
+
+    /// One `Pong` answers all the pings until it is written: a peer that sends them without end
+    /// costs no more memory than another.
+    fn answer_ping(&mut self, n: u64) {
+        if let Some(conn) = self.conns.get_mut(&n)
+            && !std::mem::replace(&mut conn.pong, true)
+        {
+            self.send(n, &ControlMsg::Pong);
         }
     }
 

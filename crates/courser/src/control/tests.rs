@@ -2,7 +2,9 @@
 //!
 //! Deadlines are seconds: they end a test that hangs, and measure nothing.
 
+mod heartbeat;
 mod hostile;
+mod limits;
 mod support;
 
 use std::net::TcpListener;

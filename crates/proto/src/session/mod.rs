@@ -8,6 +8,7 @@
 mod connect;
 mod control;
 mod handshake;
+mod heartbeat;
 mod idle;
 mod lost;
 pub(crate) mod peer;
@@ -24,6 +25,7 @@ pub use connect::{
 pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
 };
+pub use heartbeat::{Beat, Heartbeat};
 pub use idle::IdleSession;
 pub(crate) use peer::{Peer, PeerState};
 pub(crate) use slots::Slots;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlError, ControlMsg};
+use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlError, ControlMsg, EndpointRef};
 
 use super::support::*;
 use crate::control::{DialError, Limits, LostReason};
@@ -220,4 +220,79 @@ fn a_peer_that_does_not_read_is_lost() {
     let (lost, reason) = e.lost();
     assert_eq!(lost, control);
     assert!(matches!(reason, LostReason::NotReading { pending } if pending > 16 << 10), "{reason}");
+}
+
+#[test]
+fn a_greeting_that_comes_byte_by_byte_has_no_more_time() {
+    let limits = Limits { greeting: Duration::from_millis(300), ..Limits::default() };
+    let node = Node::start("127.0.0.1:0", limits);
+    let mut peer = Peer::connect(node.port);
+    let mut hello = [0; 8];
+    assert_eq!(peer.read(&mut hello), 8);
+    let mut slow = peer.stream.try_clone().unwrap();
+    let thread = std::thread::spawn(move || {
+        // A byte more often than a byte is missed; the eighth would come after 560 ms.
+        for byte in &CONTROL_PREAMBLE[..7] {
+            let _ = slow.write_all(&[*byte]);
+            std::thread::sleep(Duration::from_millis(80));
+        }
+    });
+    assert_eq!(peer.read(&mut hello), 0, "closed");
+    thread.join().unwrap();
+    assert_eq!(node.control.stats().failed_greetings, 1);
+    assert_eq!(node.tables().conns, 0);
+}
+
+#[test]
+fn the_longest_message_arrives_and_no_longer_one() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, true);
+    let idle =
+        |done| ControlMsg::Idle { from: STRANGER, to: e.me(), session: 1, done: vec![1; done] };
+    let fixed = idle(200).encode().len() - 200;
+    let longest = idle(4 + CONTROL_MAX - fixed);
+    assert_eq!(longest.encode().len(), 4 + CONTROL_MAX);
+    let mut peer = Peer::connect(node.port);
+    peer.greet();
+    for _ in 0..100 {
+        peer.send(&longest);
+    }
+    for _ in 0..100 {
+        assert_eq!(e.msg().3, longest);
+    }
+    let mut bytes = longest.encode();
+    bytes[..4].copy_from_slice(&(CONTROL_MAX as u32 + 1).to_le_bytes());
+    bytes.push(1);
+    peer.stream.write_all(&bytes).unwrap();
+    assert_eq!(peer.recv(), None, "closed");
+    let (_, reason) = e.lost();
+    assert!(matches!(reason, LostReason::Protocol(ControlError::TooLong(_))), "{reason}");
+}
+
+#[test]
+fn what_a_stranger_says_of_endpoints_reaches_only_those_it_has_to_do_with() {
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let (used, unused) = (node.register(0, true), node.register(1, true));
+    let mut peer = Peer::connect(node.port);
+    peer.greet();
+    // Before it has anything to do with anybody.
+    peer.send(&ControlMsg::EndpointGone { from: used.me() });
+    peer.send(&connect(STRANGER, Some(0), 1));
+    let (control, _, _, msg) = used.msg();
+    assert_eq!(asked_session(&msg), 1);
+    // Somebody else's endpoint: the number of the connection goes with it, and the endpoint
+    // knows which of its sessions were made over that.
+    let gone = ControlMsg::EndpointGone { from: unused.me() };
+    peer.send(&gone);
+    let (over, _, _, msg) = used.msg();
+    assert_eq!((over, msg), (control, gone));
+    // An answer to nothing: to be told apart by its cookie.
+    let forged = accept(used.me(), STRANGER, 9);
+    peer.send(&forged);
+    let (over, _, _, msg) = used.msg();
+    assert_eq!((over, msg), (control, forged));
+    peer.send(&accept(EndpointRef { id: !unused.id, ..unused.me() }, STRANGER, 9));
+    assert!(matches!(peer.recv(), Some(ControlMsg::Disconnect { session: 9, .. })));
+    assert!(!unused.mailbox.has_mail());
+    assert_eq!(node.control.stats().misdirected, 1);
 }

@@ -11,8 +11,11 @@ use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
 };
 
+use socket2::{Domain, Socket, Type};
+
 use crate::control::{
-    Command, Control, DialError, Dialed, Limits, LostReason, Mail, Mailbox, random_u64,
+    Command, Control, DEFAULT_FAILURE_TIMEOUT, DialError, Dialed, Limits, LostReason, Mail,
+    Mailbox, Tables, random_u64,
 };
 
 /// When a test gives up.
@@ -25,7 +28,7 @@ pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
         assert!(Instant::now() < end, "never: {what}");
-        std::thread::sleep(Duration::from_millis(1));
+        std::thread::sleep(Duration::from_micros(100));
     }
 }
 
@@ -36,9 +39,21 @@ pub(super) struct Node {
 }
 
 impl Node {
-    pub(super) fn start(bind: &str, limits: Limits) -> Node {
-        let (control, bound) = Control::start_with(bind.parse().unwrap(), limits).unwrap();
+    /// Starts one. The default failure timeout is made long: hand-made peers answer pings only
+    /// while they are read.
+    pub(super) fn start(bind: &str, mut limits: Limits) -> Node {
+        if limits.failure_timeout == DEFAULT_FAILURE_TIMEOUT {
+            limits.failure_timeout = 10 * PATIENCE;
+        }
+        let (control, bound) = Control::start(bind.parse().unwrap(), limits).unwrap();
         Node { control, port: bound.port() }
+    }
+
+    /// How full its tables are.
+    pub(super) fn tables(&self) -> Tables {
+        let (to, tables) = std::sync::mpsc::channel();
+        assert!(self.control.send(Command::Inspect(to)));
+        tables.recv().unwrap()
     }
 
     pub(super) fn at_loopback(&self) -> SocketAddr {
@@ -132,6 +147,14 @@ impl Peer {
         Peer { stream, decoder: ControlDecoder::default() }
     }
 
+    /// From another address of this host, as if from another host.
+    pub(super) fn connect_from(host: [u8; 4], port: u16) -> Peer {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
+        socket.connect(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into()).unwrap();
+        Peer::new(socket.into())
+    }
+
     /// Exchanges greetings.
     pub(super) fn greet(&mut self) {
         self.stream.write_all(&CONTROL_PREAMBLE).unwrap();
@@ -145,8 +168,20 @@ impl Peer {
         self.stream.write_all(&msg.encode()).unwrap();
     }
 
-    /// The next message; `None`: the connection is closed.
+    /// The next message that is no heartbeat (pings are answered); `None`: the connection is
+    /// closed.
     pub(super) fn recv(&mut self) -> Option<ControlMsg> {
+        loop {
+            match self.recv_any() {
+                Some(ControlMsg::Ping) => self.send(&ControlMsg::Pong),
+                Some(ControlMsg::Pong) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// The next message.
+    pub(super) fn recv_any(&mut self) -> Option<ControlMsg> {
         loop {
             if let Some(msg) = self.decoder.next_msg().unwrap() {
                 return Some(msg);

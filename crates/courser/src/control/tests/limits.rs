@@ -1,0 +1,132 @@
+//! What strangers can make a nexus hold: connections, memory, table entries.
+
+use std::io::Write;
+use std::mem::size_of;
+use std::time::Duration;
+
+use courser_proto::{CONTROL_PREAMBLE, ControlMsg};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::support::*;
+use crate::control::conn::Conn;
+use crate::control::driver::Timer;
+use crate::control::{Limits, Tables};
+
+/// Whether this process may have so many descriptors; its limit is raised where that is allowed.
+fn descriptors(wanted: u64) -> bool {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_none_or(|c| c >= wanted) {
+        return true;
+    }
+    let raised = Rlimit { current: Some(wanted), maximum: limit.maximum };
+    limit.maximum.is_none_or(|m| m >= wanted) && setrlimit(Resource::Nofile, raised).is_ok()
+}
+
+/// The bound is 4 KiB. Of these, `HashMap` and `BTreeSet` may have three times as many
+/// places as entries; a peer that says nothing has no buffer, as `conn.rs` allocates none before
+/// it has bytes to keep.
+#[test]
+fn a_connection_is_small() {
+    let places = 3 * (size_of::<(u64, Conn)>() + 1 + size_of::<(std::time::Instant, Timer)>());
+    assert!(places < 2048, "{places} bytes");
+}
+
+#[test]
+fn a_thousand_silent_peers_are_dropped_in_time() {
+    if !descriptors(3000) {
+        println!("skipped: 3,000 descriptors are needed, and the hard limit is lower");
+        return;
+    }
+    let limits = Limits { greeting: Duration::from_millis(500), ..Limits::default() };
+    let node = Node::start("127.0.0.1:0", limits);
+    let e = node.register(0, true);
+    let mut real = Peer::connect(node.port);
+    real.greet();
+    let mut silent: Vec<Peer> = (0..1000).map(|_| Peer::connect(node.port)).collect();
+    real.send(&connect(STRANGER, None, 1));
+    assert_eq!(asked_session(&e.msg().3), 1, "a client is served meanwhile");
+    for peer in &mut silent {
+        let mut hello = [0; 8];
+        assert_eq!(peer.read(&mut hello), 8);
+        assert_eq!(peer.read(&mut hello), 0, "closed");
+    }
+    let stats = node.control.stats();
+    assert_eq!((stats.failed_greetings, stats.excess_connections), (1000, 0));
+    let tables = node.tables();
+    assert_eq!((tables.conns, tables.hosts, tables.timers), (1, 1, 1), "{tables:?}");
+    Peer::connect(node.port).greet();
+    real.send(&connect(STRANGER, None, 2));
+    assert_eq!(asked_session(&e.msg().3), 2);
+}
+
+#[test]
+fn ten_thousand_connections_leave_nothing_behind() {
+    let server = Node::start("127.0.0.1:0", Limits::default());
+    let s = server.register(0, true);
+    let mut capacity = 0;
+    for round in 0..10_000_u32 {
+        // From many hosts: their ports in TIME_WAIT would run out, and their table would grow.
+        let host = [127, 0, (round >> 8) as u8, round as u8 | 1];
+        let mut peer = Peer::connect_from(host, server.port);
+        match round % 4 {
+            0 => {}
+            1 => peer.greet(),
+            2 => {
+                peer.greet();
+                peer.send(&connect(STRANGER, None, round));
+                assert_eq!(asked_session(&s.msg().3), round);
+                drop(peer);
+                s.lost();
+            }
+            _ => peer.stream.write_all(&CONTROL_PREAMBLE[..5]).unwrap(),
+        }
+        if round == 1000 {
+            capacity = server.tables().capacity;
+        }
+    }
+    eventually("all are gone", || server.tables().conns == 0);
+    let capacity = capacity.max(64);
+    let tables = server.tables();
+    assert!(tables.capacity <= 2 * capacity, "{tables:?} after 10,000, {capacity} after 1,000");
+    assert_eq!(tables, Tables { capacity: tables.capacity, ..Tables::default() });
+}
+
+#[test]
+fn dials_and_their_connections_leave_nothing_behind() {
+    let client = Node::start("127.0.0.1:0", Limits::default());
+    let e = client.register(0, false);
+    for _ in 0..50 {
+        let server = Node::start("127.0.0.1:0", Limits::default());
+        let dialed = client.dial(&e, "127.0.0.1", server.port).unwrap();
+        let port = server.port;
+        drop(server);
+        assert_eq!(e.lost().0, dialed.control);
+        client.dial(&e, "127.0.0.1", port).unwrap_err();
+    }
+    let tables = client.tables();
+    assert_eq!(tables, Tables { capacity: tables.capacity, ..Tables::default() });
+}
+
+#[test]
+fn one_host_cannot_take_all_connections() {
+    let limits = Limits { inbound: 4, inbound_per_host: 2, ..Limits::default() };
+    let node = Node::start("0.0.0.0:0", limits);
+    let (one, other) = ([127, 0, 0, 7], [127, 0, 0, 8]);
+    let mut inside: Vec<Peer> = Vec::new();
+    for host in [one, one, other] {
+        let mut peer = Peer::connect_from(host, node.port);
+        peer.greet();
+        inside.push(peer);
+    }
+    assert_eq!(Peer::connect_from(one, node.port).read(&mut [0; 8]), 0, "closed, not greeted");
+    assert_eq!(node.control.stats().excess_connections, 1);
+    let mut fourth = Peer::connect_from(other, node.port);
+    fourth.greet();
+    // A place that becomes free is given again, to the same host too.
+    drop(inside.remove(0));
+    eventually("a place is free", || Peer::connect_from(one, node.port).read(&mut [0; 8]) == 8);
+    for peer in &mut inside {
+        peer.send(&connect(STRANGER, None, 1));
+        assert!(matches!(peer.recv(), Some(ControlMsg::Refuse { .. })));
+    }
+}

@@ -1,0 +1,179 @@
+//! Workers: handlers that take long run beside the endpoint's thread (`[eRPC §3.2]`, E10-E12).
+//!
+//! ```text
+//! endpoint's thread                         pool of the nexus, "courser-worker-N"
+//! dispatch: admit, copy small requests ---> pool::submit -> queue -> Work -> handler
+//! on_mail: give_answers <------------------ home::answer (Mailbox) <- Work::reply, refuse, drop
+//! ```
+//!
+//! A request of one packet is copied into message memory, since the received frame is lent only
+//! for the length of the dispatch; one of several packets moves without a copy (E28). To the
+//! protocol the request is one that is still being handled: retransmissions of it are answered
+//! "in progress", and it is answered like a deferred one. So a long handler delays neither
+//! dispatch handlers nor credit returns (E12).
+//!
+//! What is bounded: jobs that wait, by `Config::worker_queue` over all endpoints of the nexus;
+//! answers on their way back, by the requests that were handed out, one each; answers given to
+//! the protocol per pass, by the mailbox (`control/mailbox.rs`).
+
+mod home;
+mod pool;
+mod queue;
+#[cfg(test)]
+mod tests;
+mod work;
+
+use std::sync::Arc;
+
+use courser_buf::MsgBuf;
+use courser_net::Transport;
+use courser_proto::{Body, ReplyError, Status};
+
+use crate::context::Context;
+use crate::error::WorkerError;
+use crate::message::Request;
+use crate::rpc::Rpc;
+use home::{Home, Outcome};
+use pool::{Job, Registered};
+
+pub(crate) use home::Answer;
+pub(crate) use pool::Pool;
+pub use pool::WorkerStats;
+pub(crate) use queue::Term;
+pub use work::Work;
+
+/// What happened to requests on the way to or from the handlers of an endpoint.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HandlerStats {
+    /// Handlers that panicked, of either kind.
+    pub panics: u64,
+    /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full.
+    pub workers_busy: u64,
+    /// Requests refused with [`Status::NoMemory`]: none for the copy that a worker gets.
+    pub no_memory: u64,
+    /// Answers of workers to requests whose session was gone.
+    pub gone: u64,
+}
+
+/// An endpoint's end of the pool.
+#[derive(Debug)]
+pub(crate) struct Workers {
+    pool: Pool,
+    /// Since the first [`Rpc::on_worker`].
+    home: Option<Arc<Home>>,
+}
+
+impl Workers {
+    pub(crate) fn new(pool: Pool) -> Self {
+        Workers { pool, home: None }
+    }
+
+    /// Worker handlers that panicked.
+    fn panics(&self) -> u64 {
+        self.home.as_ref().map_or(0, |home| home.panics())
+    }
+}
+
+impl<T: Transport> Rpc<T> {
+    /// Registers a handler that runs on the worker threads of the nexus, for request types that
+    /// take longer than a microsecond or so `[eRPC §3.2]`; it may block. It runs on several
+    /// threads at the same time. Replaces an earlier handler of the type, also one of
+    /// [`Rpc::on`], and is replaced in the same way; requests that were handed out stay with
+    /// theirs.
+    ///
+    /// The first registration starts the threads, `Config::workers`. A request costs the
+    /// endpoint's thread its copy (if it came in one packet), a short lock, and a system call only
+    /// when a worker must be woken. When `Config::worker_queue` requests wait, the next is refused
+    /// with [`Status::WorkersBusy`]; one whose deadline passes while it waits is not started but
+    /// answered with [`Status::DeadlineExceeded`]. A handler that panics costs nothing but its
+    /// own request ([`Status::Panicked`]).
+    ///
+    /// When the endpoint is dropped, requests that wait are dropped, and those in handlers go on;
+    /// nobody waits for them.
+    ///
+    /// # Errors
+    /// `Config::workers` is 0, or the system refuses a thread.
+    pub fn on_worker(
+        &mut self,
+        req_type: u16,
+        handler: impl Fn(Work) + Send + Sync + 'static,
+    ) -> Result<(), WorkerError> {
+        self.workers.pool.start()?;
+        let home = self.workers.home.get_or_insert_with(|| {
+            Arc::new(Home::new(self.mailbox.clone(), self.core.proto.arena().clone()))
+        });
+        let handler: Arc<Registered> = Arc::new(Registered { home: home.clone(), run: handler });
+        let pool = self.workers.pool.clone();
+        self.on(req_type, move |cx, request| hand_out(cx, request, &handler, &pool));
+        Ok(())
+    }
+
+    /// What happened to requests on the way to or from handlers.
+    pub fn handler_stats(&self) -> HandlerStats {
+        let mut stats = self.core.handled;
+        stats.panics += self.workers.panics();
+        stats
+    }
+
+    /// Gives the answers of workers to the protocol; they leave in this pass.
+    pub(crate) fn give_answers(&mut self, answers: &mut Vec<Answer>) {
+        for Answer { id, outcome } in answers.drain(..) {
+            let given = match outcome {
+                Outcome::Response(m) => self.core.proto.reply_msg(id, m),
+                Outcome::Status(status) if self.core.proto.is_answerable(id) => {
+                    self.core.proto.reply_status(id, status);
+                    Ok(())
+                }
+                Outcome::Status(_) => Err(ReplyError::Gone),
+            };
+            // Other failures have reached the client.
+            self.core.handled.gone += u64::from(given == Err(ReplyError::Gone));
+        }
+    }
+
+    /// Lets workers know that nobody waits for them any more.
+    pub(crate) fn leave_workers(&mut self) {
+        if let Some(home) = &self.workers.home {
+            self.mailbox.close();
+            self.workers.pool.forget(home);
+        }
+    }
+}
+
+/// Step 13 of a packet's path, for worker handlers.
+fn hand_out(cx: &mut Context<'_>, request: Request<'_>, handler: &Arc<Registered>, pool: &Pool) {
+    let Some(id) = cx.request.take() else { return };
+    let refused = |cx: &mut Context<'_>| {
+        cx.core.handled.workers_busy += 1;
+        pool.count_refused();
+        cx.core.proto.reply_status(id, Status::WorkersBusy);
+    };
+    // Before the copy: under overload a refusal must be cheap.
+    if pool.is_full() {
+        return refused(cx);
+    }
+    let Request { body, req_type, deadline_ns, .. } = request;
+    let Some(body) = owned(body, cx) else {
+        cx.core.handled.no_memory += 1;
+        cx.core.proto.reply_status(id, Status::NoMemory);
+        return;
+    };
+    let term = deadline_ns.and_then(|ns| cx.core.term(ns));
+    let work = Work::new(id, req_type, body, term, handler.home.clone());
+    if let Err(job) = pool.submit(Job { handler: handler.clone(), work }) {
+        // Other endpoints were faster.
+        job.work.disown();
+        refused(cx);
+    }
+}
+
+fn owned(body: Body<'_>, cx: &Context<'_>) -> Option<MsgBuf> {
+    match body {
+        Body::Owned(m) => Some(m),
+        Body::Borrowed(bytes) => {
+            let mut m = cx.alloc(bytes.len()).ok()?;
+            m.copy_from_slice(bytes);
+            Some(m)
+        }
+    }
+}

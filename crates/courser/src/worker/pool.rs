@@ -1,0 +1,367 @@
+//! The threads of the pool, and how they sleep.
+//!
+//! One queue under one lock. An endpoint that hands in a job makes no system call unless that job
+//! needs a worker that sleeps. Who is awake is kept exactly:
+//!
+//! * `looking`: workers that are awake and on their way to the queue. Those that spin for
+//!   [`SPIN`] after their last job, and those that were woken and have not arrived.
+//! * `sleeping`: workers that sleep and that nobody has woken.
+//! * All others run a handler, and come to the queue when it ends.
+//!
+//! Invariant, whenever the lock is free: **there are no more jobs than `looking`, or nobody
+//! sleeps** (or the pool ends). It holds by induction: a new job wakes a sleeper when there are
+//! too few looking; who looks takes a job or finds none left; who goes to sleep saw no job. So no
+//! job waits while a worker sleeps, and none is woken in vain while another is on its way.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use courser_proto::Status;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::error::WorkerError;
+use crate::panics::caught;
+use crate::spin::cpus;
+use crate::worker::home::Home;
+use crate::worker::queue::{Queue, Term};
+use crate::worker::work::Work;
+
+/// How long a worker looks for its next job before it sleeps. To wake it costs the endpoint about
+/// 2 us and the job about 50; a worker that has just had a job will often have the next.
+const SPIN: Duration = Duration::from_micros(10);
+
+/// Looks at the queue between two looks at the clock.
+const LOOKS: u32 = 32;
+
+/// A registered handler, with the endpoint that it belongs to.
+pub(super) struct Registered<F: ?Sized = dyn Fn(Work) + Send + Sync> {
+    pub(super) home: Arc<Home>,
+    pub(super) run: F,
+}
+
+/// A request and its handler.
+pub(super) struct Job {
+    pub(super) handler: Arc<Registered>,
+    pub(super) work: Work,
+}
+
+// `Config::worker_queue` states twice this, for a list that has just grown.
+const _: () = assert!(size_of::<(u64, Term, Job)>() <= 144);
+
+/// What the workers of a nexus have done and have to do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct WorkerStats {
+    /// Worker threads; 0 until the first [`crate::Rpc::on_worker`].
+    pub threads: usize,
+    /// Requests that wait for a worker.
+    pub queued: usize,
+    /// Handlers that run now.
+    pub running: u64,
+    /// Handlers that were started.
+    pub started: u64,
+    /// Handlers that have ended, those that panicked included.
+    pub finished: u64,
+    /// Requests refused with [`Status::WorkersBusy`] because the queue was full.
+    pub refused: u64,
+    /// Requests that were not started because their deadline had passed.
+    pub expired: u64,
+    /// Requests that were not started because their endpoint had been dropped.
+    pub abandoned: u64,
+    /// Handlers that panicked.
+    pub panicked: u64,
+}
+
+/// A nexus's workers. Each clone is a user; the pool ends with the last one, without waiting for
+/// handlers that run.
+#[derive(Clone)]
+pub(crate) struct Pool {
+    user: Arc<User>,
+}
+
+struct User(Arc<Shared>);
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.close();
+    }
+}
+
+/// What users and workers share. Workers are no users: they do not keep the pool up.
+struct Shared {
+    threads_wanted: usize,
+    queue_limit: usize,
+    spin: Duration,
+    /// Where the workers may run. A thread inherits the CPUs of the one that makes it, and that
+    /// is an endpoint's, often pinned to the CPU that workers should leave alone.
+    cpus: Option<CpuSet>,
+    state: Mutex<State>,
+    wake: Condvar,
+    /// Length of the queue, to be looked at without the lock; written under it.
+    queued: AtomicUsize,
+    /// Written under the lock.
+    closing: AtomicBool,
+    threads: Mutex<usize>,
+    counts: Counts,
+}
+
+struct State {
+    queue: Queue<Job>,
+    looking: usize,
+    sleeping: usize,
+    /// Wake-ups that were given and not yet taken; their takers count as looking.
+    wakes: usize,
+}
+
+#[derive(Default)]
+struct Counts {
+    started: AtomicU64,
+    finished: AtomicU64,
+    refused: AtomicU64,
+    expired: AtomicU64,
+    abandoned: AtomicU64,
+    panicked: AtomicU64,
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+impl Pool {
+    /// A pool whose threads are not started yet. They will run where this thread may.
+    pub(crate) fn new(threads: usize, queue_limit: usize) -> Self {
+        let state = State { queue: Queue::new(), looking: 0, sleeping: 0, wakes: 0 };
+        let shared = Shared {
+            threads_wanted: threads,
+            queue_limit,
+            spin: if cpus() > 1 { SPIN } else { Duration::ZERO },
+            cpus: sched_getaffinity(None).ok(),
+            state: Mutex::new(state),
+            wake: Condvar::new(),
+            queued: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
+            threads: Mutex::new(0),
+            counts: Counts::default(),
+        };
+        Pool { user: Arc::new(User(Arc::new(shared))) }
+    }
+
+    /// Starts the threads, the first time. With fewer than were asked for it goes on.
+    pub(super) fn start(&self) -> Result<(), WorkerError> {
+        let shared = &self.user.0;
+        if shared.threads_wanted == 0 {
+            return Err(WorkerError::Disabled);
+        }
+        let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        if *threads > 0 {
+            return Ok(());
+        }
+        for n in 0..shared.threads_wanted {
+            let own = shared.clone();
+            let thread = std::thread::Builder::new().name(format!("courser-worker-{n}"));
+            match thread.spawn(move || own.work()) {
+                Ok(_) => *threads += 1,
+                Err(e) if n == 0 => return Err(WorkerError::Threads(e)),
+                Err(e) => {
+                    let wanted = shared.threads_wanted;
+                    tracing::warn!("only {n} of {wanted} worker threads could be started: {e}");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a job would be refused now: one load.
+    pub(super) fn is_full(&self) -> bool {
+        self.user.0.queued.load(Ordering::Relaxed) >= self.user.0.queue_limit
+    }
+
+    /// Counts a request that was refused because [`Pool::is_full`].
+    pub(super) fn count_refused(&self) {
+        count(&self.user.0.counts.refused);
+    }
+
+    /// Queues a job and sees to it that somebody takes it.
+    ///
+    /// # Errors
+    /// The queue is full; the job is back.
+    pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
+        self.user.0.submit(job)
+    }
+
+    /// Takes out the jobs of an endpoint that is gone.
+    pub(super) fn forget(&self, home: &Arc<Home>) {
+        let shared = &self.user.0;
+        let mut state = shared.lock();
+        let jobs = state.queue.remove(|job| job.work.is_of(home));
+        shared.unlock(state);
+        shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        // Outside of the lock: with the last job of a handler go the things that it captured.
+        drop(jobs);
+    }
+
+    pub(crate) fn stats(&self) -> WorkerStats {
+        let shared = &self.user.0;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // In this order, so that no handler ends before it was started.
+        let finished = shared.counts.finished.load(Ordering::Acquire);
+        let started = read(&shared.counts.started);
+        WorkerStats {
+            threads: *shared.threads.lock().unwrap_or_else(PoisonError::into_inner),
+            queued: shared.queued.load(Ordering::Relaxed),
+            running: started.saturating_sub(finished),
+            started,
+            finished,
+            refused: read(&shared.counts.refused),
+            expired: read(&shared.counts.expired),
+            abandoned: read(&shared.counts.abandoned),
+            panicked: read(&shared.counts.panicked),
+        }
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.stats().fmt(f)
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing panics under this lock but a failed allocation, before anything was changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets go of the lock after the queue may have changed.
+    fn unlock(&self, state: MutexGuard<'_, State>) {
+        let queued = state.queue.len();
+        debug_assert!(
+            queued <= state.looking || state.sleeping == 0 || self.is_closing(),
+            "{queued} jobs, {} looking, {} asleep",
+            state.looking,
+            state.sleeping
+        );
+        self.queued.store(queued, Ordering::Relaxed);
+    }
+
+    fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    fn submit(&self, job: Job) -> Result<(), Job> {
+        let mut state = self.lock();
+        if state.queue.len() >= self.queue_limit {
+            return Err(job);
+        }
+        state.queue.push(job.work.term(), job);
+        let wake = state.queue.len() > state.looking && state.sleeping > 0;
+        if wake {
+            state.sleeping -= 1;
+            state.looking += 1;
+            state.wakes += 1;
+        }
+        self.unlock(state);
+        if wake {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Ends the pool: workers end when they come to the queue next. Handlers that run are not
+    /// waited for, or whoever drops the last user would hang with them.
+    fn close(&self) {
+        let mut state = self.lock();
+        self.closing.store(true, Ordering::Relaxed);
+        let jobs = state.queue.remove(|_| true);
+        self.unlock(state);
+        self.wake.notify_all();
+        drop(jobs);
+    }
+
+    // ---- the workers' side --------------------------------------------------------------------
+
+    /// A worker's life.
+    fn work(&self) {
+        if let Some(cpus) = &self.cpus {
+            // Forbidden or no longer there: then where this thread happens to be.
+            let _ = sched_setaffinity(None, cpus);
+        }
+        while let Some(job) = self.next() {
+            self.execute(job);
+        }
+    }
+
+    /// The next job; `None` at the end. Spins, then sleeps, until there is one.
+    fn next(&self) -> Option<Job> {
+        let mut may_spin = !self.spin.is_zero();
+        let mut state = self.lock();
+        loop {
+            if self.is_closing() {
+                return None;
+            }
+            if let Some(job) = state.queue.pop(Instant::now) {
+                self.unlock(state);
+                return Some(job);
+            }
+            if may_spin {
+                may_spin = false;
+                state.looking += 1;
+                self.unlock(state);
+                self.look();
+                state = self.lock();
+                state.looking -= 1;
+                continue;
+            }
+            state.sleeping += 1;
+            while state.wakes == 0 && !self.is_closing() {
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+            }
+            if self.is_closing() {
+                return None;
+            }
+            state.wakes -= 1;
+            state.looking -= 1;
+        }
+    }
+
+    /// Spins until there seems to be a job, or for [`SPIN`].
+    fn look(&self) {
+        let start = Instant::now();
+        while start.elapsed() < self.spin {
+            for _ in 0..LOOKS {
+                if self.queued.load(Ordering::Relaxed) > 0 || self.is_closing() {
+                    return;
+                }
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// Runs a job's handler, if there is still somebody who waits for it. Nothing of the
+    /// application's escapes from here: neither the handler's panics, nor those of what it
+    /// captured, which may go with the job.
+    fn execute(&self, job: Job) {
+        let req_type = job.work.req_type();
+        let panicked = caught("worker", req_type, || {
+            let Job { handler, work } = job;
+            if work.home().is_gone() {
+                count(&self.counts.abandoned);
+            } else if work.term().is_some_and(|t| t.has_passed(Instant::now())) {
+                count(&self.counts.expired);
+                work.fail(Status::DeadlineExceeded);
+            } else {
+                count(&self.counts.started);
+                let panicked = caught("worker", req_type, || (handler.run)(work));
+                if panicked {
+                    count(&self.counts.panicked);
+                    handler.home.count_panic();
+                }
+                self.counts.finished.fetch_add(1, Ordering::Release);
+            }
+        });
+        if panicked {
+            count(&self.counts.panicked);
+        }
+    }
+}

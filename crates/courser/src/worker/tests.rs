@@ -1,0 +1,463 @@
+//! The pool and the way back, from several threads. Meant for ThreadSanitizer, too
+//! (`scripts/tsan.sh`). Deadlines are long: they end a test that hangs, and measure nothing.
+
+use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Barrier, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+use courser_buf::Arena;
+use courser_net::{MemConfig, MemNetwork};
+use courser_proto::{RequestId, SessionState, Status};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::home::{Answer, Home, Outcome};
+use super::pool::{Job, Pool, Registered};
+use super::queue::Term;
+use super::work::Work;
+use crate::Nexus;
+use crate::control::Mailbox;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A request's number, as only the protocol makes them.
+fn some_id() -> RequestId {
+    let network = MemNetwork::new();
+    let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
+    let config = MemConfig { host, ..MemConfig::default() };
+    let nexus = Nexus::bind("mem://127.0.0.1:0").unwrap();
+    let mut server = nexus.endpoint_on(network.endpoint(config).unwrap()).unwrap();
+    let mut client = nexus.endpoint_on(network.endpoint(config).unwrap()).unwrap();
+    let (tell, told) = mpsc::channel();
+    server.on(1, move |cx, _| tell.send(cx.request.unwrap()).unwrap());
+    let session = client.connect(&nexus.local_uri()).unwrap();
+    while client.session_state(session) == SessionState::Connecting {
+        let _ = (client.poll(), server.poll());
+    }
+    client.call(session, 1, client.alloc(0).unwrap(), |_, _| {}).unwrap();
+    loop {
+        let _ = (client.poll(), server.poll());
+        if let Ok(id) = told.try_recv() {
+            return id;
+        }
+    }
+}
+
+/// An endpoint as workers see it.
+struct End {
+    id: RequestId,
+    mailbox: Mailbox,
+    home: Arc<Home>,
+}
+
+impl End {
+    fn new(id: RequestId) -> Self {
+        let mailbox = Mailbox::new().unwrap();
+        let home = Arc::new(Home::new(mailbox.clone(), Arena::heap()));
+        End { id, mailbox, home }
+    }
+
+    fn handler(&self, run: impl Fn(Work) + Send + Sync + 'static) -> Arc<Registered> {
+        Arc::new(Registered { home: self.home.clone(), run })
+    }
+
+    fn work(&self, number: u32, term: Option<Term>) -> Work {
+        let mut request = self.home.arena.alloc(4).unwrap();
+        request.copy_from_slice(&number.to_le_bytes());
+        Work::new(self.id, 7, request, term, self.home.clone())
+    }
+
+    /// Whether the pool took it.
+    fn submit(&self, pool: &Pool, handler: &Arc<Registered>, number: u32) -> bool {
+        let job = Job { handler: handler.clone(), work: self.work(number, None) };
+        pool.submit(job).map_err(|job| job.work.disown()).is_ok()
+    }
+
+    fn take(&self) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        if self.mailbox.has_mail() {
+            self.mailbox.take_all(&mut Vec::new(), &mut answers);
+        }
+        answers
+    }
+
+    /// Waits for one answer.
+    fn one(&self) -> Outcome {
+        loop {
+            if let Some(answer) = self.take().pop() {
+                return answer.outcome;
+            }
+            self.sleep();
+        }
+    }
+
+    /// Sleeps as the event loop does; a lost wake-up is found by its end.
+    fn sleep(&self) {
+        if self.mailbox.fall_asleep() {
+            assert!(self.readable(PATIENCE), "a wake-up was lost");
+            self.mailbox.wake_up();
+        }
+    }
+
+    fn readable(&self, timeout: Duration) -> bool {
+        use std::os::fd::AsFd;
+        let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: 0 };
+        let mut fds = [PollFd::from_borrowed_fd(self.mailbox.as_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&timeout)).unwrap() > 0
+    }
+}
+
+fn number(bytes: &[u8]) -> u32 {
+    u32::from_le_bytes(*bytes.first_chunk().unwrap())
+}
+
+fn status(outcome: Outcome) -> Option<Status> {
+    match outcome {
+        Outcome::Status(s) => Some(s),
+        Outcome::Response(_) => None,
+    }
+}
+
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::yield_now();
+    }
+}
+
+fn echo(mut work: Work) {
+    let request = work.take().unwrap();
+    work.reply(request);
+}
+
+#[test]
+fn no_job_and_no_answer_is_lost_between_threads_that_sleep() {
+    const ENDPOINTS: u32 = 3;
+    const JOBS: u32 = if cfg!(debug_assertions) { 4_000 } else { 20_000 };
+    let id = some_id();
+    let pool = Pool::new(3, 64);
+    pool.start().unwrap();
+    std::thread::scope(|scope| {
+        for endpoint in 0..ENDPOINTS {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                let end = End::new(id);
+                let handler = end.handler(echo);
+                let mut answered = HashSet::new();
+                let mut sent = 0;
+                // Windows of different lengths: now the workers sleep, now the endpoints.
+                while (answered.len() as u32) < JOBS {
+                    let window = 1 + sent % (8 << endpoint);
+                    while sent < JOBS && sent - (answered.len() as u32) < window {
+                        assert!(end.submit(&pool, &handler, sent), "the limit is not reached");
+                        sent += 1;
+                    }
+                    for answer in end.take() {
+                        let Outcome::Response(m) = answer.outcome else { panic!("{answer:?}") };
+                        assert!(answered.insert(number(&m)), "answered twice");
+                    }
+                    if (answered.len() as u32) < sent {
+                        end.sleep();
+                    }
+                }
+            });
+        }
+    });
+    eventually("every handler ends", || pool.stats().finished == u64::from(ENDPOINTS * JOBS));
+    let stats = pool.stats();
+    assert_eq!((stats.queued, stats.running, stats.refused), (0, 0, 0));
+}
+
+#[test]
+fn no_job_waits_while_a_worker_sleeps() {
+    const THREADS: usize = 4;
+    let end = End::new(some_id());
+    let pool = Pool::new(THREADS, 64);
+    pool.start().unwrap();
+    // Each round needs all workers at once: one that is not woken is a hang.
+    let barrier = Arc::new(Barrier::new(THREADS));
+    let meet = barrier.clone();
+    let handler = end.handler(move |work| {
+        meet.wait();
+        echo(work);
+    });
+    for round in 0..300 {
+        if round % 3 == 0 {
+            // Long enough that they sleep, mostly; right in either case.
+            std::thread::sleep(Duration::from_micros(300));
+        }
+        for n in 0..THREADS as u32 {
+            assert!(end.submit(&pool, &handler, n));
+        }
+        let mut answers = 0;
+        while answers < THREADS {
+            answers += end.take().len();
+            if answers < THREADS {
+                end.sleep();
+            }
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_that_spins_costs_workers_no_system_call() {
+    let end = End::new(some_id());
+    end.work(1, None).reply("one");
+    assert!(end.mailbox.has_mail() && !end.readable(Duration::ZERO), "it was awake");
+    assert!(!end.mailbox.fall_asleep(), "it looks before it sleeps");
+    end.work(2, None).reply("two");
+    assert!(!end.readable(Duration::ZERO), "it is awake again");
+    assert_eq!(end.take().len(), 2);
+
+    assert!(end.mailbox.fall_asleep());
+    end.work(3, None).reply("three");
+    assert!(end.readable(Duration::ZERO), "it slept");
+    end.mailbox.wake_up();
+    assert_eq!(end.take().len(), 1);
+    assert!(!end.readable(Duration::ZERO) && !end.mailbox.has_mail(), "nothing stays behind");
+
+    // A foreign event loop may sleep at any time, also on what came before it asked.
+    end.work(4, None).reply("four");
+    end.mailbox.always_signal();
+    assert!(end.readable(Duration::ZERO));
+    assert_eq!(end.take().len(), 1);
+    assert!(!end.readable(Duration::ZERO));
+    end.work(5, None).reply("five");
+    assert!(end.readable(Duration::ZERO));
+}
+
+#[test]
+fn a_pass_takes_a_bounded_number_of_answers() {
+    let end = End::new(some_id());
+    end.mailbox.always_signal();
+    (0..150).for_each(|n| end.work(n, None).reply(n.to_le_bytes()));
+    let mut seen = Vec::new();
+    for expected in [64, 64, 22] {
+        assert!(end.mailbox.has_mail() && end.readable(Duration::ZERO), "what is left is seen");
+        let answers = end.take();
+        assert_eq!(answers.len(), expected);
+        seen.extend(answers.into_iter().map(|a| match a.outcome {
+            Outcome::Response(m) => number(&m),
+            Outcome::Status(s) => panic!("{s:?}"),
+        }));
+    }
+    assert!(seen.into_iter().eq(0..150) && !end.readable(Duration::ZERO));
+}
+
+#[test]
+fn a_foreign_loop_is_woken_for_every_answer_and_never_in_vain() {
+    let end = End::new(some_id());
+    end.mailbox.always_signal();
+    let pool = Pool::new(2, 64);
+    pool.start().unwrap();
+    let handler = end.handler(echo);
+    let mut got = 0;
+    for n in 0..2_000 {
+        assert!(end.submit(&pool, &handler, n));
+        while got <= n as usize {
+            assert!(end.readable(PATIENCE), "a wake-up was lost");
+            let taken = end.take().len();
+            assert!(taken > 0, "woken in vain");
+            got += taken;
+        }
+        assert!(!end.readable(Duration::ZERO));
+    }
+}
+
+/// A handler that waits until the test lets it go; `entered` counts.
+fn gate(end: &End) -> (Arc<Registered>, Sender<()>, Arc<AtomicUsize>) {
+    let (open, wait) = mpsc::channel::<()>();
+    let wait = Mutex::new(wait);
+    let entered = Arc::new(AtomicUsize::new(0));
+    let count = entered.clone();
+    let handler = end.handler(move |work| {
+        count.fetch_add(1, Ordering::SeqCst);
+        // An error means that the gate stands open for good.
+        let _ = wait.lock().unwrap().recv();
+        echo(work);
+    });
+    (handler, open, entered)
+}
+
+#[test]
+fn a_full_queue_refuses_and_says_so_beforehand() {
+    let end = End::new(some_id());
+    let pool = Pool::new(1, 2);
+    pool.start().unwrap();
+    let (handler, open, entered) = gate(&end);
+    assert!(end.submit(&pool, &handler, 0));
+    eventually("it runs", || entered.load(Ordering::SeqCst) == 1);
+    assert!(end.submit(&pool, &handler, 1) && !pool.is_full());
+    assert!(end.submit(&pool, &handler, 2) && pool.is_full());
+    assert!(!end.submit(&pool, &handler, 3));
+    let stats = pool.stats();
+    assert_eq!((stats.threads, stats.queued, stats.running, stats.started), (1, 2, 1, 1));
+    drop(open);
+    eventually("they run", || pool.stats().finished == 3);
+    assert!(!pool.is_full());
+}
+
+#[test]
+fn an_expired_job_is_answered_and_not_started() {
+    let end = End::new(some_id());
+    let pool = Pool::new(1, 8);
+    pool.start().unwrap();
+    let handler = end.handler(|_| panic!("it is too late"));
+    let now = Instant::now();
+    let term = Some(Term { since: now, until: now });
+    let work = end.work(1, term);
+    assert_eq!(work.time_left(), Some(Duration::ZERO));
+    assert!(pool.submit(Job { handler, work }).is_ok());
+    assert_eq!(status(end.one()), Some(Status::DeadlineExceeded));
+    let stats = pool.stats();
+    assert_eq!((stats.expired, stats.started, stats.panicked), (1, 0, 0));
+
+    // One that has time is started, and can see how much.
+    let handler = end.handler(|work| {
+        assert!(work.time_left().is_some_and(|left| left > Duration::from_secs(60)));
+        work.refuse();
+    });
+    let work = end.work(2, Some(Term { since: now, until: now + 10 * PATIENCE }));
+    assert!(pool.submit(Job { handler, work }).is_ok());
+    assert_eq!(status(end.one()), Some(Status::Refused));
+}
+
+#[test]
+fn a_panic_ends_neither_the_worker_nor_the_next_job() {
+    /// Panics when it is dropped.
+    struct Spiteful(AtomicBool);
+    impl Drop for Spiteful {
+        fn drop(&mut self) {
+            assert!(!self.0.load(Ordering::SeqCst), "even this");
+        }
+    }
+    let end = End::new(some_id());
+    let pool = Pool::new(1, 8);
+    pool.start().unwrap();
+    let spite = Spiteful(AtomicBool::new(false));
+    let handler = end.handler(move |work| match number(&work) {
+        0 => panic!("before the answer"),
+        1 => {
+            work.reply("done");
+            panic!("after the answer");
+        }
+        _ => {
+            // The last user of the handler is the worker: what it captured goes there.
+            spite.0.store(true, Ordering::SeqCst);
+            drop(work);
+        }
+    });
+    assert!(end.submit(&pool, &handler, 0));
+    assert_eq!(status(end.one()), Some(Status::Panicked));
+    assert!(end.submit(&pool, &handler, 1));
+    assert_eq!(status(end.one()), None, "the answer stands");
+    eventually("it panicked", || pool.stats().panicked == 2);
+    assert_eq!(end.home.panics(), 2);
+    let job = Job { handler, work: end.work(2, None) };
+    assert!(pool.submit(job).is_ok());
+    assert_eq!(status(end.one()), Some(Status::NoReply));
+    eventually("its captures panicked", || pool.stats().panicked == 3);
+    assert!(end.submit(&pool, &end.handler(echo), 3));
+    assert_eq!(status(end.one()), None, "the worker lives");
+}
+
+#[test]
+fn work_answers_once_whatever_becomes_of_it() {
+    let end = End::new(some_id());
+    let mut work = end.work(1, None);
+    assert_eq!((work.req_type(), work.session(), work.len()), (7, end.id.session(), 4));
+    assert_eq!(work.time_left(), None);
+    assert!(work.take().is_some() && work.take().is_none() && work.is_empty());
+    drop(work);
+    assert_eq!(status(end.one()), Some(Status::NoReply));
+    end.work(1, None).refuse();
+    assert_eq!(status(end.one()), Some(Status::Refused));
+    let work = end.work(1, None);
+    let panicked = catch_unwind(AssertUnwindSafe(move || {
+        let _work = work;
+        panic!("on a thread of the application's own");
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(status(end.one()), Some(Status::Panicked));
+    assert!(end.take().is_empty(), "one answer each");
+}
+
+#[test]
+fn without_memory_the_reply_is_an_error_on_both_sides() {
+    let end = End::new(some_id());
+    let kept: Vec<_> = std::iter::from_fn(|| end.home.arena.alloc(64 << 20).ok()).collect();
+    assert!(!kept.is_empty());
+    let work = end.work(1, None);
+    assert!(work.alloc(64 << 20).is_err());
+    assert!(work.try_reply(vec![0; 64 << 20]).is_err());
+    assert_eq!(status(end.one()), Some(Status::ResponseFailed));
+}
+
+#[test]
+fn what_an_endpoint_leaves_behind_goes_with_it() {
+    let (end, other) = (End::new(some_id()), End::new(some_id()));
+    let pool = Pool::new(1, 8);
+    pool.start().unwrap();
+    let (handler, open, entered) = gate(&end);
+    let others = other.handler(echo);
+    for n in 0..4 {
+        assert!(end.submit(&pool, &handler, n));
+        assert!(other.submit(&pool, &others, n));
+    }
+    eventually("it runs", || entered.load(Ordering::SeqCst) == 1);
+    end.work(9, None).reply("waits in the mailbox");
+    end.mailbox.close();
+    pool.forget(&end.home);
+    let stats = pool.stats();
+    assert_eq!((stats.abandoned, stats.queued, stats.running), (3, 4, 1));
+    let arena = end.home.arena.clone();
+    assert_eq!(arena.stats().in_use_buffers, 1, "the one that runs");
+    drop((end, handler));
+    open.send(()).unwrap();
+    eventually("the others' jobs run", || pool.stats().finished == 5);
+    eventually("all memory is back", || arena.stats().in_use_buffers == 0);
+    assert_eq!(other.take().len(), 4);
+}
+
+#[test]
+fn the_pool_ends_with_its_last_user_and_waits_for_nobody() {
+    let end = End::new(some_id());
+    let pool = Pool::new(3, 8);
+    let alive: Weak<_>;
+    {
+        let token = Arc::new(());
+        alive = Arc::downgrade(&token);
+        pool.start().unwrap();
+        let (open, wait) = mpsc::channel::<()>();
+        let wait = Mutex::new(wait);
+        let entered = Arc::new(AtomicBool::new(false));
+        let flag = entered.clone();
+        let handler = end.handler(move |work| {
+            let _token = &token;
+            flag.store(true, Ordering::SeqCst);
+            let _ = wait.lock().unwrap().recv();
+            echo(work);
+        });
+        assert!(end.submit(&pool, &handler, 0));
+        eventually("it runs", || entered.load(Ordering::SeqCst));
+        let second = pool.clone();
+        drop(pool);
+        assert!(end.submit(&second, &end.handler(echo), 1), "one user is enough");
+        eventually("another worker runs it", || second.stats().finished == 1);
+        // Does not hang, although a handler runs.
+        drop(second);
+        drop(handler);
+        assert!(alive.upgrade().is_some(), "it runs still");
+        drop(open);
+    }
+    eventually("the handler ends and its worker with it", || alive.upgrade().is_none());
+}
+
+#[test]
+fn without_workers_there_is_a_clear_error() {
+    let error = Pool::new(0, 8).start().unwrap_err();
+    assert!(error.to_string().contains("Config::workers is 0"), "{error}");
+}

@@ -1,0 +1,265 @@
+//! Processes that are stopped or killed, and how their peers hear of it.
+//!
+//! The other processes are this test program again, running one of the ignored tests below. They
+//! end when their standard input does, so that none outlives a test.
+
+mod common;
+
+use std::cell::Cell;
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use common::*;
+use courser::{
+    BindError, CallError, Config, Executed, LostReason, Nexus, Rpc, SessionError, SessionId,
+    SessionState,
+};
+use rustix::process::{Pid, Signal, kill_process};
+
+const ECHO: u16 = 1;
+const NEVER: u16 = 2;
+const SESSIONS: u16 = 3;
+const HOUR: Duration = Duration::from_secs(3600);
+/// Set in the other processes: what they need to know.
+const ROLE: &str = "COURSER_TEST_PEER";
+
+/// Another process, which is killed when this is dropped.
+struct Process {
+    child: Child,
+    out: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(test: &str, role: &str) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", test])
+            .env(ROLE, role)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Process { child, out }
+    }
+
+    fn server() -> (Process, String) {
+        let mut p = Process::start("server_process", "server");
+        let uri = p.says("udp://");
+        (p, uri)
+    }
+
+    /// The next thing it says that begins with `what`.
+    fn says(&mut self, what: &str) -> String {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended before it said {what}");
+            if let Some(at) = line.find(what) {
+                return line[at..].trim().to_owned();
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops it; no thread of it runs any more when this returns.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
+        let end = Instant::now() + PATIENCE;
+        let tasks = format!("/proc/{}/task", self.child.id());
+        while !std::fs::read_dir(&tasks).unwrap().all(|task| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(is_stopped)
+        }) {
+            assert!(Instant::now() < end, "it does not stop");
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Whatever state it is in; one that has ended already is no failure.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Ends this process with its parent.
+fn end_with_parent() {
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+}
+
+#[test]
+#[ignore = "another process of the tests below"]
+fn server_process() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    end_with_parent();
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut rpc = nexus.endpoint().unwrap();
+    let sessions = Rc::new(Cell::new(0));
+    let seen = sessions.clone();
+    rpc.on(ECHO, |cx, req| cx.reply(req));
+    rpc.on(NEVER, |cx, _| std::mem::forget(cx.defer()));
+    rpc.on(SESSIONS, move |cx, _| cx.reply([seen.get() as u8]));
+    println!("{}", nexus.local_uri());
+    loop {
+        rpc.run_for(Duration::from_millis(1)).unwrap();
+        sessions.set(rpc.sessions());
+    }
+}
+
+#[test]
+#[ignore = "another process of the tests below"]
+fn client_process() {
+    let Ok(uri) = std::env::var(ROLE) else { return };
+    end_with_parent();
+    let mut rpc = client(slow_datapath(Duration::from_millis(300)));
+    let session = rpc.connect(&uri).unwrap();
+    rpc.wait_connected(session).unwrap();
+    let log = Log::default();
+    for id in 0..2 {
+        let request = message(&rpc, id, 20_000);
+        call(&mut rpc, session, NEVER, request, &log, id);
+    }
+    println!("called");
+    rpc.run_until(|| log.borrow().len() == 2).unwrap();
+    for (_, ended) in log.borrow().iter() {
+        assert_eq!(ended.result, Err(CallError::PeerFailed(Executed::Maybe)));
+    }
+    println!("failed: {}", rpc.session_error(session).unwrap());
+}
+
+/// Nothing but the control connection can tell that a peer has failed.
+fn slow_datapath(failure_timeout: Duration) -> Config {
+    Config { slots: 2, failure_timeout, datapath_timeout: HOUR, ..Config::default() }
+}
+
+/// How many sessions the server has.
+fn sessions(client: &mut Rpc, session: SessionId) -> Vec<u8> {
+    let request = message(client, 0, 1);
+    call_and_wait(client, &mut [], session, SESSIONS, request).result.unwrap()
+}
+
+#[test]
+fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
+    let timeout = Duration::from_millis(300);
+    let (server, uri) = Process::server();
+    let mut client = client(slow_datapath(timeout));
+    let old = connect(&mut client, &mut [], &uri);
+    assert_eq!(sessions(&mut client, old), [1]);
+
+    server.stop();
+    let stopped = Instant::now();
+    let log = Log::default();
+    for id in 0..5 {
+        let request = message(&client, id, 3000);
+        call(&mut client, old, ECHO, request, &log, id);
+    }
+    drive(&mut [&mut client], || log.borrow().len() == 5);
+    // Seconds for the machine; another detection would take an hour.
+    assert!(stopped.elapsed() < PATIENCE / 2);
+    for (id, ended) in log.borrow().iter() {
+        let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
+        assert_eq!(ended.result, Err(CallError::PeerFailed(executed)), "call {id}");
+        assert!(*ended.request == *expected(*id, 3000), "the buffer is back");
+    }
+    let error = client.session_error(old).unwrap();
+    let silent = |r: &LostReason| matches!(r, LostReason::Silent { after } if *after == timeout);
+    assert!(matches!(&error, SessionError::PeerFailed(r) if silent(r)), "{error:?}");
+    assert_eq!(client.sessions(), 0);
+
+    // It goes on: its queue has the requests of before, and its answers go to the same port.
+    server.signal(Signal::CONT);
+    let new = connect(&mut client, &mut [], &uri);
+    for id in 10..60 {
+        let request = message(&client, id, 2000);
+        let ended = call_and_wait(&mut client, &mut [], new, ECHO, request);
+        assert!(ended.result == Ok(expected(id, 2000)), "call {id}: {:?}", ended.result);
+    }
+    assert_eq!(client.session_state(old), SessionState::Gone);
+    let end = Instant::now() + PATIENCE;
+    while sessions(&mut client, new) != [1] {
+        assert!(Instant::now() < end, "the server keeps the old session");
+    }
+    assert_eq!(log.borrow().len(), 5, "each call has ended once");
+    client.check();
+}
+
+#[test]
+fn a_killed_server_is_noticed_at_once() {
+    let (server, uri) = Process::server();
+    let mut client = client(slow_datapath(HOUR));
+    let session = connect(&mut client, &mut [], &uri);
+    let log = Log::default();
+    for id in 0..5 {
+        let request = message(&client, id, 3000);
+        call(&mut client, session, NEVER, request, &log, id);
+    }
+    client.run_for(Duration::from_millis(20)).unwrap();
+    assert!(log.borrow().is_empty());
+    server.signal(Signal::KILL);
+    drive(&mut [&mut client], || log.borrow().len() == 5);
+    for (id, ended) in log.borrow().iter() {
+        let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
+        assert_eq!(ended.result, Err(CallError::PeerFailed(executed)), "call {id}");
+    }
+    let error = client.session_error(session).unwrap();
+    let ended = |r: &LostReason| matches!(r, LostReason::Closed | LostReason::Io(_));
+    assert!(matches!(&error, SessionError::PeerFailed(r) if ended(r)), "{error:?}");
+
+    let (_successor, uri) = Process::server();
+    let session = connect(&mut client, &mut [], &uri);
+    let request = message(&client, 7, 100_000);
+    let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+    assert!(ended.result == Ok(expected(7, 100_000)));
+}
+
+#[test]
+fn a_server_frees_what_stopped_and_killed_clients_had() {
+    let nexus = Nexus::bind_with(LOOPBACK, slow_datapath(Duration::from_millis(300))).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    server.on(NEVER, |cx, _| std::mem::forget(cx.defer()));
+    let before = server.memory().in_use_buffers;
+    for (round, stop) in [true, false].into_iter().enumerate() {
+        let mut gone = Process::start("client_process", &nexus.local_uri());
+        let requests = 2 * (round as u64 + 1);
+        drive_until(&mut [&mut server], |all| all[0].stats().requests == requests);
+        gone.says("called");
+        if stop {
+            gone.stop();
+        } else {
+            gone.signal(Signal::KILL);
+        }
+        drive_until(&mut [&mut server], |all| all[0].sessions() == 0);
+        assert_eq!(server.memory().in_use_buffers, before, "requests of the dead are freed");
+        if stop {
+            // It hears of it when it goes on, by the reset or because it asks itself.
+            gone.signal(Signal::CONT);
+            gone.says("failed: the peer failed");
+        }
+    }
+    server.check();
+}
+
+#[test]
+fn the_failure_timeout_has_a_range() {
+    for wrong in [Duration::ZERO, Duration::from_millis(9), HOUR + Duration::from_nanos(1)] {
+        let error = Nexus::bind_with(LOOPBACK, slow_datapath(wrong)).unwrap_err();
+        assert!(matches!(error, BindError::FailureTimeout(t) if t == wrong), "{error:?}");
+        assert!(error.to_string().contains("10 ms to 1 h"), "{error}");
+    }
+    for right in [Duration::from_millis(10), HOUR] {
+        assert!(Nexus::bind_with(LOOPBACK, slow_datapath(right)).is_ok());
+    }
+    assert!(Config::default().failure_timeout < Duration::from_secs(1));
+}

@@ -1,0 +1,158 @@
+//! Servers that answer a client with what makes no sense, or not at all, over the control
+//! connection. The datapath has its own strangers, in `hostile.rs`.
+
+mod common;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use common::*;
+use courser::parts::proto::{
+    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
+};
+use courser::{Config, LostReason, RefuseReason, SessionError, SessionState};
+
+/// The endpoint that a false server says it has.
+const ME: EndpointRef = EndpointRef { index: 0, id: 0x5eed };
+
+/// A control connection of a server made by hand.
+struct FalseServer {
+    stream: TcpStream,
+    decoder: ControlDecoder,
+}
+
+impl FalseServer {
+    /// One that greets its first client, and the address it has.
+    fn start(f: impl FnOnce(FalseServer) + Send + 'static) -> (String, JoinHandle<()>) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let uri = format!("udp://{}", listener.local_addr().unwrap());
+        let thread = std::thread::spawn(move || {
+            let stream = listener.accept().unwrap().0;
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let mut server = FalseServer { stream, decoder: ControlDecoder::default() };
+            server.stream.write_all(&CONTROL_PREAMBLE).unwrap();
+            f(server);
+        });
+        (uri, thread)
+    }
+
+    fn send(&mut self, msg: &ControlMsg) {
+        self.stream.write_all(&msg.encode()).unwrap();
+    }
+
+    /// The next message that is no heartbeat; pings are answered.
+    fn recv(&mut self) -> Option<ControlMsg> {
+        loop {
+            while let Some(msg) = self.decoder.next_msg().unwrap() {
+                match msg {
+                    ControlMsg::Ping => self.send(&ControlMsg::Pong),
+                    ControlMsg::Pong => {}
+                    msg => return Some(msg),
+                }
+            }
+            let mut buf = [0; 512];
+            let room = self.decoder.room().min(buf.len());
+            match self.stream.read(&mut buf[..room]) {
+                Ok(0) => return None,
+                Ok(n) => assert_eq!(self.decoder.push(&buf[..n]), n),
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
+                Err(e) => panic!("neither data nor an end: {e}"),
+            }
+        }
+    }
+
+    fn asked(&mut self) -> (EndpointRef, ConnectRequest) {
+        match self.recv() {
+            Some(ControlMsg::Connect { from, request, .. }) => (from, request),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// An answer as an honest server gives it.
+fn answer(request: &ConnectRequest) -> ConnectAccept {
+    ConnectAccept {
+        endpoint_id: ME.id,
+        port: 9,
+        client_session: request.session,
+        client_cookie: request.cookie,
+        client_peer: request.peer,
+        session: 3,
+        peer: 0,
+        cookie: 1,
+        data_per_packet: 1024,
+        slots: 8,
+        credits: 1,
+        max_msg_size: 4096,
+    }
+}
+
+#[test]
+fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
+    let (uri, thread) = FalseServer::start(|mut server| {
+        let (to, request) = server.asked();
+        let honest = answer(&request);
+        let wrong = [
+            ConnectAccept { client_cookie: request.cookie ^ 1, session: 10, ..honest.clone() },
+            ConnectAccept { client_session: 77, session: 11, ..honest.clone() },
+            ConnectAccept { client_session: u32::MAX, session: 12, ..honest.clone() },
+        ];
+        for accept in wrong {
+            let theirs = accept.session;
+            server.send(&ControlMsg::Accept { to, from: ME, accept });
+            let undone = server.recv();
+            assert!(
+                matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session == theirs)
+            );
+        }
+        let session = request.session;
+        for (client_cookie, session) in [(request.cookie ^ 1, session), (request.cookie, 77)] {
+            let reason = RefuseReason::NoPath;
+            server.send(&ControlMsg::Refuse { to, session, client_cookie, reason });
+        }
+        server.send(&ControlMsg::EndpointGone { from: EndpointRef { index: 5, id: 99 } });
+        server.send(&ControlMsg::EndpointGone { from: to });
+        for session in [session, 77] {
+            server.send(&ControlMsg::Disconnect { from: ME, to, session });
+            server.send(&ControlMsg::Idle { from: ME, to, session, done: vec![0; 100] });
+        }
+        server.send(&ControlMsg::Accept { to, from: ME, accept: honest.clone() });
+        // Once more: it was answered already.
+        let accept = ConnectAccept { session: 13, ..honest };
+        server.send(&ControlMsg::Accept { to, from: ME, accept });
+        assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 13, .. })));
+        server.send(&ControlMsg::EndpointGone { from: ME });
+        // The client's own end, when the test is over.
+        assert!(matches!(server.recv(), Some(ControlMsg::EndpointGone { from }) if from == to));
+        assert_eq!(server.recv(), None);
+    });
+    let mut client = client(Config::default());
+    let session = connect(&mut client, &mut [], &uri);
+    // Its server's own endpoint goes at last: only that ends the session.
+    let gone = SessionState::Gone;
+    drive_until(&mut [&mut client], |all| all[0].session_state(session) == gone);
+    assert!(matches!(client.session_error(session), Some(SessionError::EndpointGone)));
+    client.check();
+    drop(client);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_server_that_falls_silent_ends_the_connect() {
+    let (uri, thread) = FalseServer::start(|mut server| {
+        server.asked();
+        // Like a stopped process: everything is kept, nothing is answered.
+        let end = server.stream.read_to_end(&mut Vec::new()).unwrap_err();
+        assert_eq!(end.kind(), ErrorKind::ConnectionReset);
+    });
+    let failure_timeout = Duration::from_millis(200);
+    let connect_timeout = PATIENCE * 60;
+    let mut client = client(Config { failure_timeout, connect_timeout, ..Config::default() });
+    let session = client.connect(&uri).unwrap();
+    let error = client.wait_connected(session).unwrap_err();
+    let silent = |r: &LostReason| matches!(r, LostReason::Silent { .. });
+    assert!(matches!(&error, SessionError::PeerFailed(r) if silent(r)), "{error:?}");
+    thread.join().unwrap();
+}
