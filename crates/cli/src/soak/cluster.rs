@@ -10,6 +10,7 @@ use super::check::Checker;
 use super::ledger::{Tail, now_ns};
 use super::message::Rng;
 use super::process::{Level, Process, free_ports};
+use super::server::config;
 use crate::args::SoakArgs;
 use crate::fail::Failure;
 use crate::interrupt::Interrupt;
@@ -26,12 +27,14 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 /// A call that takes longer hangs: far above anything that failures explain.
 const HANG: Duration = Duration::from_secs(15);
 
-/// The longest time in which a peer that is dead, or looks so, is noticed by default.
-pub(super) const DETECTION: Duration = Duration::from_millis(800);
-
 /// What a call may take beyond detection: one retransmission timeout, and what a loaded machine
 /// needs to run those concerned.
 pub(super) const SLACK: Duration = Duration::from_millis(1700);
+
+/// The longest time in which a peer that is dead, or looks so, is noticed.
+pub(super) fn detection() -> Duration {
+    config().failure_timeout
+}
 
 /// A server's place, which outlives its processes.
 pub(super) struct Server {
@@ -82,7 +85,7 @@ impl<'a> Cluster<'a> {
             return Err(Failure::Runtime("no two ports are free".to_owned()));
         };
         rng.next();
-        let limit = u64::try_from((DETECTION + SLACK).as_nanos()).unwrap_or(u64::MAX);
+        let limit = u64::try_from((detection() + SLACK).as_nanos()).unwrap_or(u64::MAX);
         let mut cluster = Self {
             args,
             directory: directory.to_owned(),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::json;
 
-use super::cluster::{Cluster, DETECTION, SLACK};
+use super::cluster::{Cluster, SLACK, detection};
 use super::ledger::now_ns;
 use super::process::{Level, Memory, Process};
 use crate::args::SoakArgs;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
         stops: cluster.stops,
         calls_hit: cluster.checker.totals.hit,
         max_end_after_blow_ms: cluster.checker.totals.max_end_after_blow_ns as f64 / 1e6,
-        end_limit_ms: (DETECTION + SLACK).as_millis() as u64,
+        end_limit_ms: (detection() + SLACK).as_millis() as u64,
         longest_call_ms: f64::from(cluster.checker.totals.longest_us) / 1e3,
         in_use_before_bytes: quiet.levels.iter().map(|l| l.in_use).collect(),
         in_use_after_bytes: back.iter().map(|l| l.in_use).collect(),
@@ -130,7 +130,7 @@ fn mixed(cluster: &mut Cluster<'_>, args: &SoakArgs) -> Result<(), Failure> {
         }
         match cluster.rng.below(4) {
             0 | 1 => cluster.kill_server(0, Duration::from_millis(100))?,
-            2 => cluster.stop_server(0, DETECTION * 2)?,
+            2 => cluster.stop_server(0, detection() * 2)?,
             _ => {
                 cluster.kill_client(1);
                 cluster.add_client(0.5, 0)?;
@@ -150,7 +150,7 @@ fn kill_server(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
             break;
         }
     }
-    cluster.watch(DETECTION).map(drop)
+    cluster.watch(detection()).map(drop)
 }
 
 fn stop_server(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
@@ -158,12 +158,12 @@ fn stop_server(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
     cluster.add_client(0.5, 0)?;
     for _ in 0..times {
         let calm = Duration::from_millis(500 + cluster.rng.below(1000));
-        let stop = DETECTION * 2 + Duration::from_millis(cluster.rng.below(500));
+        let stop = detection() * 2 + Duration::from_millis(cluster.rng.below(500));
         if !cluster.watch(calm)? || !cluster.stop_server(0, stop)? {
             break;
         }
     }
-    cluster.watch(DETECTION * 2).map(drop)
+    cluster.watch(detection() * 2).map(drop)
 }
 
 /// Each client is killed under load; the servers' level must be what it was before.

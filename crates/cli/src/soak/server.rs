@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use courser::{AllocError, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, SessionState};
+use courser::{
+    AllocError, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, SessionState, Work,
+};
 
 use super::ledger::{Event, Ledger, Record, now_ns};
 use super::message::{self, ECHO, HELLO, Header, LEAF, NESTED, TINY, WORK};
@@ -135,18 +137,15 @@ fn register(
 /// The handlers that take long.
 fn slow(rpc: &mut Rpc, book: &Book) -> Result<(), Failure> {
     let book = book.clone();
-    rpc.on(WORK, move |cx, request| {
-        let Some(header) = book.open(&request, WORK) else { return cx.refuse() };
-        let Some(handle) = cx.defer() else { return };
-        let incarnation = book.incarnation;
-        cx.after(Duration::from_micros(header.work_us.into()), move |cx| {
-            if let Some(response) = response(&header, incarnation, |len| cx.alloc(len)) {
-                // A client that is gone does not miss it.
-                let _ = cx.reply_to(handle, response);
-            }
-        });
-    });
-    Ok(())
+    let handler = move |work: Work| {
+        let Some(header) = book.open(&work, WORK) else { return work.refuse() };
+        std::thread::sleep(Duration::from_micros(header.work_us.into()));
+        match response(&header, book.incarnation, |len| work.alloc(len)) {
+            Some(response) => work.reply(response),
+            None => work.refuse(),
+        }
+    };
+    rpc.on_worker(WORK, handler).map_err(|error| Failure::Runtime(error.to_string()))
 }
 
 /// The response that a request asks for; `None`: no memory.
