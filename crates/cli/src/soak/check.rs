@@ -43,8 +43,8 @@ struct Call {
 #[derive(Clone, Copy)]
 struct Blow {
     at_ns: u64,
-    /// It lives on.
-    stopped: bool,
+    /// When it went on, if it was stopped only.
+    until_ns: u64,
 }
 
 /// Totals over a run.
@@ -96,8 +96,15 @@ impl Checker {
     }
 
     /// A server was killed, or stopped.
-    pub(super) fn struck(&mut self, incarnation: u64, at_ns: u64, stopped: bool) {
-        self.blows.entry(incarnation).or_default().push(Blow { at_ns, stopped });
+    pub(super) fn struck(&mut self, incarnation: u64, at_ns: u64) {
+        self.blows.entry(incarnation).or_default().push(Blow { at_ns, until_ns: u64::MAX });
+    }
+
+    /// A server that was stopped goes on.
+    pub(super) fn woken(&mut self, incarnation: u64, at_ns: u64) {
+        if let Some(blow) = self.blows.get_mut(&incarnation).and_then(|blows| blows.last_mut()) {
+            blow.until_ns = at_ns;
+        }
     }
 
     /// A client was killed.
@@ -162,11 +169,11 @@ impl Checker {
         *t.errors.entry(format!("{error}{executed}")).or_default() += 1;
     }
 
-    /// Rule 5. Of a server that was stopped, only calls that had begun count: it serves again.
+    /// Rule 5. Of a server that was stopped, calls count that began before it went on.
     fn check_blows(&mut self, r: &Record) {
         let began_ns = r.at_ns.saturating_sub(u64::from(r.took_us) * 1000);
         for blow in self.blows.get(&r.incarnation).into_iter().flatten() {
-            if r.at_ns <= blow.at_ns || (blow.stopped && began_ns > blow.at_ns) {
+            if r.at_ns <= blow.at_ns || began_ns > blow.until_ns {
                 continue;
             }
             let after_ns = r.at_ns - began_ns.max(blow.at_ns);
@@ -304,18 +311,20 @@ mod tests {
             let error = Record { incarnation, at_ns, took_us, ..record(Event::Maybe, at_ns) };
             Record { error: 2, ..error }
         };
-        for (stopped, record, violations, hit) in [
-            (false, end(1, 11 * S - 1, 1_500_000), 0, 1),
-            (false, end(1, 11 * S + 1, 1_500_000), 1, 1),
-            (false, end(2, 20 * S, 15_000_000), 0, 0),
-            (false, end(1, 9 * S, 1_500_000), 0, 0),
+        for (woken, record, violations, hit) in [
+            (None, end(1, 11 * S - 1, 1_500_000), 0, 1),
+            (None, end(1, 11 * S + 1, 1_500_000), 1, 1),
+            (None, end(2, 20 * S, 15_000_000), 0, 0),
+            (None, end(1, 9 * S, 1_500_000), 0, 0),
             // Begun after the blow, and never told that the server is dead.
-            (false, end(1, 20 * S, 1_500_000), 1, 1),
-            (true, end(1, 20 * S, 1_500_000), 0, 0),
-            (true, end(1, 20 * S, 15_000_000), 1, 1),
+            (None, end(1, 20 * S, 1_500_000), 1, 1),
+            (Some(12 * S), end(1, 20 * S, 1_500_000), 0, 0),
+            (Some(12 * S), end(1, 12 * S, 100_000), 0, 1),
+            (Some(12 * S), end(1, 20 * S, 15_000_000), 1, 1),
         ] {
             let mut checker = Checker::new(S);
-            checker.struck(1, 10 * S, stopped);
+            checker.struck(1, 10 * S);
+            woken.into_iter().for_each(|at_ns| checker.woken(1, at_ns));
             checker.take(record);
             assert_eq!((checker.violations, checker.totals.hit), (violations, hit), "{record:?}");
         }

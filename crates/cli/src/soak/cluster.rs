@@ -267,7 +267,7 @@ impl<'a> Cluster<'a> {
         let server = &mut self.servers[at];
         let killed_ns = server.process.kill();
         let (uri, nested) = (server.uri.clone(), server.nested.clone());
-        self.checker.struck(server.incarnation, killed_ns, false);
+        self.checker.struck(server.incarnation, killed_ns);
         // Its place is taken at once, so that nobody looks at a dead process.
         let go_on = self.pause_without(at, pause)?;
         self.servers[at] = self.new_server(&uri, &nested)?;
@@ -289,9 +289,11 @@ impl<'a> Cluster<'a> {
     pub(super) fn stop_server(&mut self, at: usize, time: Duration) -> Result<bool, Failure> {
         self.stops += 1;
         let stopped_ns = self.servers[at].process.signal(Signal::STOP);
-        self.checker.struck(self.servers[at].incarnation, stopped_ns, true);
+        let incarnation = self.servers[at].incarnation;
+        self.checker.struck(incarnation, stopped_ns);
         let watched = self.watch(time);
-        self.servers[at].process.signal(Signal::CONT);
+        let woken_ns = self.servers[at].process.signal(Signal::CONT);
+        self.checker.woken(incarnation, woken_ns);
         watched
     }
 
