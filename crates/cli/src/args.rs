@@ -7,7 +7,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::Kind;
-use crate::soak::What;
+use crate::soak::Experiment;
 use crate::units;
 
 /// Version and commit.
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Ping(PingArgs),
     /// Show the counters of a running server: calls, sessions, drops, memory
     Stat(StatArgs),
-    /// Measure one thing well: latency, rate or bandwidth
+    /// Measure one thing well: latency, rate, bandwidth, workers, overload
     Bench(BenchArgs),
     /// Kill, freeze and restart processes under load and check every promise
     Soak(SoakArgs),
@@ -169,7 +169,8 @@ pub(crate) struct StatArgs {
 #[command(after_help = "\
 Without --connect, both sides run on this machine, a core each, and windows of raw UDP
 and of RPCs take turns: a pair is one of each. Claims need 200 pairs or more of one
-placement; --quick is for a first look.
+placement; --quick is for a first look. `workers` and `overload` run in one process and
+take only --quick, --pairs (workers) and --json.
 
 Examples:
   courser bench latency
@@ -179,7 +180,7 @@ Examples:
 pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(value_name = "WHAT", value_enum)]
-    pub(crate) kind: Kind,
+    pub(crate) what: What,
     /// The transport between two processes of this machine
     #[arg(long, value_name = "NAME", default_value = "udp", value_parser = ["udp"])]
     pub(crate) transport: String,
@@ -213,18 +214,38 @@ pub(crate) struct BenchArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-impl ValueEnum for Kind {
+/// What `bench` can measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Calls beside raw packets.
+    Calls(Kind),
+    /// Dispatch calls beside long worker handlers.
+    Workers,
+    /// A worker pool that is asked for too much.
+    Overload,
+}
+
+impl ValueEnum for What {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Kind::Latency, Kind::Rate, Kind::Bandwidth]
+        const ALL: [What; 5] = [
+            What::Calls(Kind::Latency),
+            What::Calls(Kind::Rate),
+            What::Calls(Kind::Bandwidth),
+            What::Workers,
+            What::Overload,
+        ];
+        &ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let help = match self {
-            Kind::Latency => "round trip of one call at a time",
-            Kind::Rate => "small calls per second",
-            Kind::Bandwidth => "bytes per second of large requests",
+        let (name, help) = match self {
+            What::Calls(Kind::Latency) => ("latency", "round trip of one call at a time"),
+            What::Calls(Kind::Rate) => ("rate", "small calls per second"),
+            What::Calls(Kind::Bandwidth) => ("bandwidth", "bytes per second of large requests"),
+            What::Workers => ("workers", "round trip beside worker handlers of 4 ms"),
+            What::Overload => ("overload", "answers in time at twice a worker's capacity"),
         };
-        Some(PossibleValue::new(self.name()).help(help))
+        Some(PossibleValue::new(name).help(help))
     }
 }
 
@@ -244,7 +265,7 @@ Examples:
 pub(crate) struct SoakArgs {
     /// What is done
     #[arg(value_name = "WHAT", value_enum, default_value = "mixed")]
-    pub(crate) what: What,
+    pub(crate) what: Experiment,
     /// How long; for mixed
     #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::nonzero_time)]
     pub(crate) time: Duration,
@@ -268,9 +289,9 @@ pub(crate) struct SoakArgs {
     pub(crate) json: Option<PathBuf>,
 }
 
-impl ValueEnum for What {
+impl ValueEnum for Experiment {
     fn value_variants<'a>() -> &'a [Self] {
-        &What::ALL
+        &Experiment::ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {

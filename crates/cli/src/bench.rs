@@ -23,12 +23,14 @@
 mod calls;
 mod child;
 mod figures;
+pub(crate) mod overload;
 pub(crate) mod peer;
 mod raw;
 mod role;
 mod run;
 pub(crate) mod service;
 mod spec;
+pub(crate) mod workers;
 
 pub(crate) use run::run;
 pub(crate) use spec::{BenchError, BenchSpec, Kind, RATE_IN_FLIGHT};

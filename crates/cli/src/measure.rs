@@ -7,8 +7,8 @@ use std::time::Duration;
 use courser::Nexus;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::args::BenchArgs;
-use crate::bench::{self, BenchSpec};
+use crate::args::{BenchArgs, What};
+use crate::bench::{self, BenchSpec, Kind};
 use crate::fail::Failure;
 use crate::harness::report::Report;
 use crate::harness::table;
@@ -17,38 +17,103 @@ use crate::interrupt;
 use crate::json;
 use crate::out;
 
+/// Windows of the workers benchmark: ten handlers long.
+const WORKERS_WINDOW: Duration = Duration::from_millis(40);
+
 /// Runs the benchmark that was asked for.
 ///
 /// # Errors
 /// It cannot be run as asked, or failed.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
-    let spec = spec(args);
+    let kind = match args.what {
+        What::Calls(kind) => kind,
+        What::Workers => return workers(args),
+        What::Overload => return overload(args),
+    };
+    let spec = spec(kind, args);
     let bar = bar()?;
     if args.connect.is_none() {
         machine_warnings().iter().for_each(|warning| out::warn(warning));
     }
     let report = with_progress(&spec, &bar, (0.0, 1.0))?;
     bar.finish_and_clear();
-    let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);
-    if !to_stdout {
-        let mut out = out::stdout();
-        write!(out, "{}", table::render(&report))?;
-        if args.connect.is_some() {
-            writeln!(out, "untagged: a server elsewhere has no probes and no raw baseline")?;
-        }
-        out.flush()?;
-    }
-    match &args.json {
-        Some(target) => json::write(target, &report),
+    show(args, &report, || {
+        let elsewhere = "untagged: a server elsewhere has no probes and no raw baseline\n";
+        table::render(&report) + args.connect.as_ref().map_or("", |_| elsewhere)
+    })
+}
+
+/// Says which flag has no meaning for a benchmark, rather than to ignore it.
+fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> {
+    let given = [
+        ("--connect", args.connect.is_some()),
+        ("--size", args.size.is_some()),
+        ("--sessions", args.sessions.is_some()),
+        ("--in-flight", args.in_flight.is_some()),
+        ("--credits", args.credits.is_some()),
+        ("--frame-size", args.frame_size.is_some()),
+        ("--pairs", args.pairs.is_some() && !pairs),
+    ];
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(Failure::Usage(format!("{flag} has no meaning for bench {name}"))),
         None => Ok(()),
     }
 }
 
-fn spec(args: &BenchArgs) -> BenchSpec {
+/// Dispatch calls beside long worker handlers.
+fn workers(args: &BenchArgs) -> Result<(), Failure> {
+    only_quick(args, "workers", true)?;
+    let mut plan = if args.quick { Plan::quick() } else { Plan::full() };
+    plan.window = WORKERS_WINDOW;
+    plan.pairs = args.pairs.unwrap_or(plan.pairs);
+    let bar = bar()?;
+    bar.set_prefix("workers");
+    let report = bench::workers::run(plan, &mut |now| {
+        bar.set_message(counts(now));
+        bar.set_position((done(&plan, now) * 1000.0) as u64);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    show(args, &report, || {
+        table::render(&report) + "untagged: the calls stay on one core; raw: with an idle worker\n"
+    })
+}
+
+/// A worker pool that is asked for twice what it can do.
+fn overload(args: &BenchArgs) -> Result<(), Failure> {
+    only_quick(args, "overload", false)?;
+    let (rounds, half) = if args.quick { (3, 1) } else { (7, 4) };
+    let plan = bench::overload::OverloadPlan { rounds, half: Duration::from_secs(half) };
+    let bar = bar()?;
+    bar.set_prefix("overload");
+    let report = bench::overload::run(plan, &mut |part| bar.set_position((part * 1000.0) as u64));
+    bar.finish_and_clear();
+    let report = report?;
+    show(args, &report, || bench::overload::render(&report))
+}
+
+/// The result for people, unless standard output is for programs, and the one for programs.
+fn show(
+    args: &BenchArgs,
+    report: &impl serde::Serialize,
+    text: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    if !only_json(args.json.as_deref()) {
+        let mut out = out::stdout();
+        write!(out, "{}", text())?;
+        out.flush()?;
+    }
+    match &args.json {
+        Some(target) => json::write(target, report),
+        None => Ok(()),
+    }
+}
+
+fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
     let mut plan = if args.quick { Plan::quick() } else { Plan::full() };
     plan.pairs = args.pairs.unwrap_or(plan.pairs);
-    let mut spec = BenchSpec::new(args.kind, plan);
+    let mut spec = BenchSpec::new(kind, plan);
     spec.transport.clone_from(&args.transport);
     spec.connect.clone_from(&args.connect);
     // What does not fit is too large for the benchmark too, which says so.
@@ -131,11 +196,13 @@ mod tests {
 
     use super::*;
     use crate::args::{Cli, Command};
-    use crate::bench::Kind;
 
     fn spec_of(line: &str) -> BenchSpec {
         match Cli::try_parse_from(line.split(' ')).expect(line).command {
-            Command::Bench(args) => spec(&args),
+            Command::Bench(args) => match args.what {
+                What::Calls(kind) => spec(kind, &args),
+                other => panic!("{other:?}"),
+            },
             other => panic!("{other:?}"),
         }
     }

@@ -175,7 +175,7 @@ impl Pinger {
             cx.stop();
         };
         let call = self.rpc.call(self.session, ECHO, request, done);
-        call.map_err(|error| refused(error.reason.to_string()))
+        call.map(|_| ()).map_err(|error| refused(error.reason.to_string()))
     }
 
     /// What came of the call until `end`.

@@ -15,4 +15,4 @@ mod process;
 mod run;
 pub(crate) mod server;
 
-pub(crate) use run::{What, run};
+pub(crate) use run::{Experiment, run};

@@ -51,5 +51,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn is_prime(n: u32) -> bool {
-    (2..).take_while(|d| d * d <= n).all(|d| n % d != 0)
+    (2..).take_while(|d| d * d <= n).all(|d| !n.is_multiple_of(d))
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use crate::control::DEFAULT_FAILURE_TIMEOUT;
-use crate::error::BindError;
-use crate::spin::cpus;
 use courser_net::Caps;
 use courser_proto as proto;
 use courser_proto::Admission;
+
+use crate::control::DEFAULT_FAILURE_TIMEOUT;
+use crate::error::BindError;
+use crate::spin::cpus;
 
 /// More threads than this are a mistake.
 const MAX_WORKERS: usize = 1024;
@@ -134,17 +135,11 @@ impl Config {
         if !(1..=MAX_WORKER_QUEUE).contains(&self.worker_queue) {
             return Err(BindError::WorkerQueue(self.worker_queue));
         }
-        Ok(())
-    }
-
-    /// [`Config::failure_timeout`], when it is in its range.
-    pub(crate) fn checked_failure_timeout(&self) -> Result<Duration, BindError> {
-        match self.failure_timeout {
-            t if t < Duration::from_millis(10) || t > Duration::from_secs(3600) => {
-                Err(BindError::FailureTimeout(t))
-            }
-            t => Ok(t),
+        let t = self.failure_timeout;
+        if t < Duration::from_millis(10) || t > Duration::from_secs(3600) {
+            return Err(BindError::FailureTimeout(t));
         }
+        Ok(())
     }
 
     /// What the protocol is told, given what the transport can do.

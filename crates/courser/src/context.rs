@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use courser_buf::{AllocError, ArenaStats, MsgBuf};
 use courser_proto::{
-    EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats, Status,
+    CallId, EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats, Status,
 };
 use smallbox::smallbox;
 
 use crate::core::{Cont, Core};
 use crate::error::Refused;
 use crate::message::{Done, Payload, Reply, ReplyHandle};
+use crate::options::CallOptions;
 
 /// The endpoint, as handlers and continuations see it. Nothing here blocks or does I/O: calls and
 /// replies are queued and leave when the event loop goes on.
@@ -99,9 +100,16 @@ impl Context<'_> {
         })
     }
 
+    /// Whether nobody waits for the answer to a deferred request any more: its client cancelled
+    /// it, gave it up at its deadline, or is gone. Worth a look now and then in what takes long;
+    /// the request has to be answered in any case, with anything.
+    pub fn is_cancelled(&self, handle: &ReplyHandle) -> bool {
+        self.core.proto.is_cancelled(handle.id)
+    }
+
     /// Calls: queues `request` on `session`; `done` runs exactly once, on this thread, when the
     /// call has ended. The buffer comes back with it. A closure that captures up to 56 bytes is
-    /// stored without allocation.
+    /// stored without allocation. The number that it gives is for [`Context::cancel`].
     ///
     /// # Errors
     /// The call was not accepted; the buffer is in the error.
@@ -112,14 +120,30 @@ impl Context<'_> {
         req_type: u16,
         request: MsgBuf,
         done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
-    ) -> Result<(), Refused> {
+    ) -> Result<CallId, Refused> {
+        self.call_with(session, req_type, request, CallOptions::new(), done)
+    }
+
+    /// [`Context::call`] with options: a deadline.
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        options: CallOptions,
+        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+    ) -> Result<CallId, Refused> {
         let mut done = Some(done);
         let cont = Cont::Call(smallbox!(move |cx: &mut Context<'_>, d: Done<'_>| {
             if let Some(f) = done.take() {
                 f(cx, d);
             }
         }));
-        self.queue(session, req_type, request, cont)
+        self.queue(session, req_type, request, options, cont)
     }
 
     /// Calls without a closure: the function given to [`crate::Rpc::on_completion`] gets `tag`.
@@ -134,20 +158,45 @@ impl Context<'_> {
         req_type: u16,
         request: MsgBuf,
         tag: u64,
-    ) -> Result<(), Refused> {
-        self.queue(session, req_type, request, Cont::Tag(tag))
+    ) -> Result<CallId, Refused> {
+        self.queue(session, req_type, request, CallOptions::new(), Cont::Tag(tag))
     }
 
+    /// [`Context::call_tagged`] with options: a deadline.
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
     #[inline]
+    pub fn call_tagged_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        options: CallOptions,
+        tag: u64,
+    ) -> Result<CallId, Refused> {
+        self.queue(session, req_type, request, options, Cont::Tag(tag))
+    }
+
+    #[inline(always)] // copies of the continuation and its options cost more than the call
     fn queue(
         &mut self,
         session: SessionId,
         req_type: u16,
         request: MsgBuf,
+        options: CallOptions,
         cont: Cont,
-    ) -> Result<(), Refused> {
-        let call = self.core.proto.call(session, req_type, request, cont);
+    ) -> Result<CallId, Refused> {
+        let options = options.at(|| self.core.now_ns());
+        let call = self.core.proto.call_with(session, req_type, request, cont, options);
         call.map_err(|(reason, request, _)| Refused { reason, request })
+    }
+
+    /// Gives a call up: it ends soon with [`courser_proto::CallError::Cancelled`], which says
+    /// whether its handler ran, and not from within this function. The server is told if it may
+    /// know of the call. `false`: the call has ended already.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        self.core.proto.cancel(call)
     }
 
     /// Message memory: `len` bytes of arbitrary content.

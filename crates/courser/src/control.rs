@@ -27,6 +27,7 @@ mod mailbox;
 mod route;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
@@ -192,6 +193,9 @@ pub enum LostReason {
     /// The greeting did not arrive in time.
     #[error("the other side did not greet within {0:?}")]
     NoGreeting(Duration),
+    /// This side closed it: no endpoint had a session over it for this long.
+    #[error("no session has used the control connection for {0:?}")]
+    Unused(Duration),
     /// A local endpoint does not take its mail, so that messages would be lost.
     #[error("a local endpoint's event loop has not run for {pending} control messages")]
     NotRunning {
@@ -287,8 +291,8 @@ pub(crate) const DEFAULT_FAILURE_TIMEOUT: Duration = Duration::from_millis(800);
 /// Limits of a nexus's control plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Connections from other nexuses; one descriptor each, and less than 2 KiB of this process's
-    /// memory while they say nothing.
+    /// Connections from other nexuses; one descriptor each, and about 1 KiB of this process's
+    /// memory while they say nothing, 2 KiB with an unfinished message.
     pub(crate) inbound: usize,
     /// How many of them one remote address may hold, so that no host can take them all.
     pub(crate) inbound_per_host: usize,
@@ -298,6 +302,9 @@ pub(crate) struct Limits {
     pub(crate) greeting: Duration,
     /// How long an open connection may be silent: `Config::failure_timeout`.
     pub(crate) failure_timeout: Duration,
+    /// How long a connection that was dialed stays when the last session over it has ended; up to
+    /// a quarter of the failure timeout longer.
+    pub(crate) unused: Duration,
     /// Longest time of a dial: name, all addresses, greeting.
     pub(crate) dial: Duration,
     /// Bytes that may wait for one peer to read.
@@ -314,6 +321,7 @@ impl Default for Limits {
             outbound: 4096,
             greeting: Duration::from_secs(2),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,
+            unused: Duration::from_secs(30),
             dial: Duration::from_secs(5),
             pending_write: 1 << 20,
             resolvers: 16,

@@ -267,6 +267,11 @@ fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
                 core.proto.reply_status(id, Status::UnknownType);
                 return;
             };
+            // It was in time when the burst arrived; since then other handlers may have run.
+            if deadline_ns.is_some_and(|deadline_ns| core.now_ns() >= deadline_ns) {
+                core.proto.reply_status(id, Status::DeadlineExceeded);
+                return;
+            }
             let mut cx = Context { core, request: Some(id) };
             let request = Request { body, req_type, session: id.session(), deadline_ns };
             let panicked = caught("dispatch", req_type, || handler(&mut cx, request));

@@ -35,6 +35,7 @@ mod event_loop;
 mod mail;
 mod message;
 mod nexus;
+mod options;
 mod panics;
 mod rpc;
 mod shutdown;
@@ -48,12 +49,13 @@ pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};
 pub use courser_net::{AnyTransport, Transport, TransportStats};
 pub use courser_proto::{
-    Admission, CallError, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
+    Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
     RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError, WorkerError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
+pub use options::CallOptions;
 pub use rpc::{Rpc, Waker};
 pub use shutdown::ShutdownReport;
 pub use uri::{Uri, UriError};

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::rc::Rc;
+use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 use courser_proto::{Body, CallError, RequestId, SessionId, Status};
@@ -31,6 +32,19 @@ impl Request<'_> {
     /// The session it came on.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// When its client gives it up, in [`Context::now_ns`]'s time; `None`: the client waits. Never
+    /// later than the client's own deadline, by up to about a round trip earlier.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// What is left of the client's time, to be passed on with nested calls
+    /// ([`crate::CallOptions::deadline`]); `None`: there is no deadline.
+    pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
+        let deadline_ns = self.deadline_ns?;
+        Some(Duration::from_nanos(deadline_ns.saturating_sub(cx.now_ns())))
     }
 
     /// The request in a buffer that outlives the handler. Copies a request of one packet, so that

@@ -58,7 +58,7 @@ impl Nexus {
             host => host.parse().map_err(|_| BindError::Host(host.to_owned()))?,
         };
         let addr = SocketAddr::new(host, uri.port);
-        let failure_timeout = config.checked_failure_timeout()?;
+        let failure_timeout = config.failure_timeout;
         let started = Control::start(addr, Limits { failure_timeout, ..Limits::default() });
         let (control, bound) =
             started.map_err(|source| BindError::Control { addr: addr.to_string(), source })?;

@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use courser_buf::{AllocError, ArenaStats, MsgBuf, TxBurst};
 use courser_net::{AnyTransport, Transport, TransportStats};
 use courser_proto::{
-    EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId, SessionState, SessionStats,
+    CallId, EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId, SessionState,
+    SessionStats,
 };
 
 use crate::context::Context;
@@ -17,6 +18,7 @@ use crate::core::Core;
 use crate::error::{Refused, SessionError};
 use crate::mail::Links;
 use crate::message::{Done, Reply, ReplyHandle, Request};
+use crate::options::CallOptions;
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
 
@@ -121,8 +123,45 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         request: MsgBuf,
         done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
-    ) -> Result<(), Refused> {
+    ) -> Result<CallId, Refused> {
         self.context().call(session, req_type, request, done)
+    }
+
+    /// See [`Context::call_with`].
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        options: CallOptions,
+        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+    ) -> Result<CallId, Refused> {
+        self.context().call_with(session, req_type, request, options, done)
+    }
+
+    /// See [`Context::call_tagged_with`].
+    ///
+    /// # Errors
+    /// The call was not accepted; the buffer is in the error.
+    #[inline]
+    pub fn call_tagged_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        request: MsgBuf,
+        options: CallOptions,
+        tag: u64,
+    ) -> Result<CallId, Refused> {
+        self.context().call_tagged_with(session, req_type, request, options, tag)
+    }
+
+    /// See [`Context::cancel`].
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        self.context().cancel(call)
     }
 
     /// See [`Context::call_tagged`].
@@ -136,7 +175,7 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         request: MsgBuf,
         tag: u64,
-    ) -> Result<(), Refused> {
+    ) -> Result<CallId, Refused> {
         self.context().call_tagged(session, req_type, request, tag)
     }
 

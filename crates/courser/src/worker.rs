@@ -27,7 +27,7 @@ use std::sync::Arc;
 
 use courser_buf::MsgBuf;
 use courser_net::Transport;
-use courser_proto::{Body, ReplyError, Status};
+use courser_proto::{Body, Status};
 
 use crate::context::Context;
 use crate::error::WorkerError;
@@ -118,16 +118,14 @@ impl<T: Transport> Rpc<T> {
     /// Gives the answers of workers to the protocol; they leave in this pass.
     pub(crate) fn give_answers(&mut self, answers: &mut Vec<Answer>) {
         for Answer { id, outcome } in answers.drain(..) {
-            let given = match outcome {
-                Outcome::Response(m) => self.core.proto.reply_msg(id, m),
-                Outcome::Status(status) if self.core.proto.is_answerable(id) => {
-                    self.core.proto.reply_status(id, status);
-                    Ok(())
-                }
-                Outcome::Status(_) => Err(ReplyError::Gone),
-            };
-            // Other failures have reached the client.
-            self.core.handled.gone += u64::from(given == Err(ReplyError::Gone));
+            // Also when nobody listens: the session's number is kept until all have answered.
+            let gone = !self.core.proto.is_answerable(id);
+            match outcome {
+                // A failure has reached the client.
+                Outcome::Response(m) => drop(self.core.proto.reply_msg(id, m)),
+                Outcome::Status(status) => self.core.proto.reply_status(id, status),
+            }
+            self.core.handled.gone += u64::from(gone);
         }
     }
 

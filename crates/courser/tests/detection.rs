@@ -5,7 +5,7 @@
 
 mod common;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::rc::Rc;
@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use courser::{
-    BindError, CallError, Config, Executed, LostReason, Nexus, Rpc, SessionError, SessionId,
-    SessionState,
+    BindError, CallError, Config, Executed, LostReason, Nexus, ReplyHandle, Rpc, SessionError,
+    SessionId, SessionState,
 };
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -123,7 +123,7 @@ fn server_process() {
 fn client_process() {
     let Ok(uri) = std::env::var(ROLE) else { return };
     end_with_parent();
-    let mut rpc = client(slow_datapath(Duration::from_millis(300)));
+    let mut rpc = client(slow_datapath(Duration::from_secs(1)));
     let session = rpc.connect(&uri).unwrap();
     rpc.wait_connected(session).unwrap();
     let log = Log::default();
@@ -152,7 +152,7 @@ fn sessions(client: &mut Rpc, session: SessionId) -> Vec<u8> {
 
 #[test]
 fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
-    let timeout = Duration::from_millis(300);
+    let timeout = Duration::from_secs(1);
     let (server, uri) = Process::server();
     let mut client = client(slow_datapath(timeout));
     let old = connect(&mut client, &mut [], &uri);
@@ -226,9 +226,11 @@ fn a_killed_server_is_noticed_at_once() {
 
 #[test]
 fn a_server_frees_what_stopped_and_killed_clients_had() {
-    let nexus = Nexus::bind_with(LOOPBACK, slow_datapath(Duration::from_millis(300))).unwrap();
+    let nexus = Nexus::bind_with(LOOPBACK, slow_datapath(Duration::from_secs(1))).unwrap();
     let mut server = nexus.endpoint().unwrap();
-    server.on(NEVER, |cx, _| std::mem::forget(cx.defer()));
+    let held: Rc<RefCell<Vec<ReplyHandle>>> = Rc::default();
+    let keep = held.clone();
+    server.on(NEVER, move |cx, _| keep.borrow_mut().push(cx.defer().unwrap()));
     let before = server.memory().in_use_buffers;
     for (round, stop) in [true, false].into_iter().enumerate() {
         let mut gone = Process::start("client_process", &nexus.local_uri());
@@ -240,7 +242,13 @@ fn a_server_frees_what_stopped_and_killed_clients_had() {
         } else {
             gone.signal(Signal::KILL);
         }
-        drive_until(&mut [&mut server], |all| all[0].sessions() == 0);
+        let session = held.borrow()[0].session();
+        drive_until(&mut [&mut server], |all| all[0].session_stats(session).is_none());
+        // Its place is free when the handlers have answered, which reaches nobody.
+        for handle in held.take() {
+            assert!(server.reply_to(handle, [1; 5000]).is_err());
+        }
+        assert_eq!(server.sessions(), 0);
         assert_eq!(server.memory().in_use_buffers, before, "requests of the dead are freed");
         if stop {
             // It hears of it when it goes on, by the reset or because it asks itself.

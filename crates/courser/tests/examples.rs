@@ -44,13 +44,13 @@ fn nested_runs() {
 }
 
 #[test]
-fn worker_runs() {
-    prints("worker", "33860 primes below 400000; pings answered meanwhile: ");
+fn failover_runs() {
+    prints("failover", "written: 1 2 3 4\n");
 }
 
 #[test]
-fn failover_runs() {
-    prints("failover", "written: 1 2 3 4\n");
+fn worker_runs() {
+    prints("worker", "33860 primes below 400000; pings answered meanwhile: ");
 }
 
 #[test]

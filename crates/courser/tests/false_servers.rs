@@ -83,7 +83,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         peer: 0,
         cookie: 1,
         data_per_packet: 1024,
-        slots: 8,
+        slots: request.slots,
         credits: 1,
         max_msg_size: 4096,
     }
@@ -128,7 +128,7 @@ fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
         assert!(matches!(server.recv(), Some(ControlMsg::EndpointGone { from }) if from == to));
         assert_eq!(server.recv(), None);
     });
-    let mut client = client(Config::default());
+    let mut client = client(Config { failure_timeout: PATIENCE, ..Config::default() });
     let session = connect(&mut client, &mut [], &uri);
     // Its server's own endpoint goes at last: only that ends the session.
     let gone = SessionState::Gone;

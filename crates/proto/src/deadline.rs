@@ -10,6 +10,13 @@ use crate::error::{CallError, Executed};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::tx::TxItem;
 
+/// The slot number of a timer list's entry that stands for the calls that wait for a slot.
+pub(crate) const QUEUE: u8 = u8::MAX;
+
+/// Time between two scans for each timer and each waiting call that the first looked at, ns: about
+/// three times what that look takes, so that no number of deadlines makes an endpoint do nothing
+/// else. 1,000 sessions with 8 slots in use are scanned every 128 us at most.
+const SCAN_GAP_NS: u64 = 16;
 /// In place of a slot's number: the session as a whole may be idle.
 const IDLE: u8 = u8::MAX - 1;
 
@@ -27,6 +34,9 @@ enum Verdict {
     Shrink,
     Acknowledge,
     TimedOut,
+    Expired,
+    CancelAgain,
+    QueueExpired,
     Silent,
 }
 
@@ -39,7 +49,7 @@ impl<C> Endpoint<C> {
         if !self.done.is_empty() || (!self.tx.is_empty() && self.retry_tx_ns == 0) {
             return Some(0);
         }
-        let mut due_ns = self.next_scan_ns;
+        let mut due_ns = self.scan_due_ns();
         if !self.tx.is_empty() {
             due_ns = due_ns.min(self.retry_tx_ns);
         }
@@ -54,14 +64,20 @@ impl<C> Endpoint<C> {
         if now_ns >= self.retry_tx_ns {
             self.retry_tx_ns = 0;
         }
-        if now_ns >= self.next_scan_ns {
+        if now_ns >= self.scan_due_ns() {
             self.scan(now_ns);
         }
+    }
+
+    #[inline]
+    fn scan_due_ns(&self) -> u64 {
+        self.next_scan_ns.max(self.scan_floor_ns)
     }
 
     #[cold]
     fn scan(&mut self, now_ns: u64) {
         self.next_scan_ns = u64::MAX;
+        let mut looks = self.timed.len();
         let mut i = 0;
         while i < self.timed.len() {
             let entry = self.timed[i];
@@ -84,6 +100,19 @@ impl<C> Endpoint<C> {
                     self.on_timeout(session, slot, now_ns);
                     true
                 }
+                Verdict::Expired => {
+                    self.end_early(session, slot, CallError::DeadlineExceeded);
+                    continue; // the slot may have a new call
+                }
+                Verdict::CancelAgain => {
+                    self.cancel_again(session, slot, now_ns);
+                    true
+                }
+                Verdict::QueueExpired => {
+                    looks += self.client_session_at(session).map_or(0, |s| s.queue.len());
+                    self.expire_queue(session, now_ns);
+                    continue; // it may have nothing more to wait for
+                }
                 Verdict::Silent => {
                     self.give_up_peer(session);
                     false
@@ -96,13 +125,24 @@ impl<C> Endpoint<C> {
                 self.timed.swap_remove(i);
             }
         }
+        self.scan_floor_ns = now_ns + SCAN_GAP_NS * looks as u64;
     }
 
     fn judge(&self, entry: Timed, now_ns: u64) -> Verdict {
         let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
             return Verdict::Sweep;
         };
-        if s.generation != entry.generation || s.state != SessionState::Connected {
+        if s.generation != entry.generation || s.has_failed() {
+            return Verdict::Sweep;
+        }
+        if entry.slot == QUEUE {
+            return match s.queue_expires_ns {
+                u64::MAX => Verdict::Sweep,
+                due_ns if now_ns < due_ns => Verdict::Keep(due_ns),
+                _ => Verdict::QueueExpired,
+            };
+        }
+        if s.state != SessionState::Connected {
             return Verdict::Sweep;
         }
         if entry.slot == IDLE {
@@ -113,7 +153,7 @@ impl<C> Endpoint<C> {
             };
         }
         let Some(slot) = s.slots.get(usize::from(entry.slot)) else { return Verdict::Sweep };
-        if !slot.active {
+        if !slot.active && !slot.quarantined {
             // Idle for at least one scan: say so to the server. A slot that is merely between
             // two calls of a busy session waits one timeout.
             let idle_ns = now_ns.saturating_sub(slot.deadline_ns);
@@ -124,11 +164,14 @@ impl<C> Endpoint<C> {
                 (true, false) => Verdict::Keep(slot.deadline_ns + wait_ns),
             };
         }
+        if now_ns >= slot.expires_ns {
+            return Verdict::Expired;
+        }
         if now_ns < slot.deadline_ns {
-            return Verdict::Keep(slot.deadline_ns);
+            return Verdict::Keep(slot.deadline_ns.min(slot.expires_ns));
         }
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return Verdict::Silent };
-        if slot.retries > 0 && slot.in_flight() > 0 {
+        if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
             let timeout_ns = self.cfg.datapath_timeout_ns;
             let silent_ns = now_ns.saturating_sub(peer.last_heard_ns.max(slot.started_ns));
             // Other packets of the peer arrive and none for this slot: it may be that large
@@ -138,7 +181,7 @@ impl<C> Endpoint<C> {
                 return Verdict::Silent;
             }
         }
-        Verdict::TimedOut
+        if slot.quarantined { Verdict::CancelAgain } else { Verdict::TimedOut }
     }
 
     /// The datapath to a session's peer is dead (F13): ends every client session with that peer,
@@ -179,7 +222,9 @@ impl<C> Endpoint<C> {
         if s.generation != generation {
             return;
         }
-        if slot == IDLE {
+        if slot == QUEUE {
+            s.queue_timed = false;
+        } else if slot == IDLE {
             s.idle_timed = false;
         } else if let Some(slot) = s.slots.get_mut(usize::from(slot)) {
             slot.tracked = false;
@@ -230,7 +275,7 @@ impl<C> Endpoint<C> {
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.deadline_ns = now_ns + peer.rtt.rto_ns(slot.retries, &self.cfg);
-        self.next_scan_ns = self.next_scan_ns.min(slot.deadline_ns);
+        self.next_scan_ns = self.next_scan_ns.min(slot.deadline_ns.min(slot.expires_ns));
     }
 
     /// Queues a slot for transmission if it has something to send and is not queued yet.
@@ -289,18 +334,15 @@ impl<C> Endpoint<C> {
         let Some(s) = self.client_session_at(session) else { return };
         for slot_no in 0..s.slots.len() as u8 {
             let Some(s) = self.client_session_at(session) else { return };
-            let slot = &s.slots[usize::from(slot_no)];
+            let slot = &mut s.slots[usize::from(slot_no)];
+            if slot.quarantined {
+                slot.release();
+                s.free |= 1 << slot_no;
+            }
             if !slot.active {
                 continue;
             }
-            // A handler runs when the whole request has arrived, and what was not sent will not be.
-            let executed = if slot.resp_rcvd > 0 {
-                Executed::Yes
-            } else if slot.req_high < slot.req_packets {
-                Executed::Never
-            } else {
-                Executed::Maybe
-            };
+            let executed = slot.executed();
             if let Some(c) = self.complete(session, slot_no, Err(error(executed))) {
                 let Completion { cont, session, request, .. } = c;
                 let result = Err(error(executed));

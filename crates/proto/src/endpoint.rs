@@ -17,6 +17,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf, RxFrame};
 use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
 use crate::error::{CallError, CallRefused};
+use crate::options::{CallId, CallOptions};
 use crate::session::{
     ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
     SessionState, Tenant,
@@ -130,6 +131,8 @@ pub struct Endpoint<C> {
     /// Client slots with a deadline; entries of free slots are swept by the next scan.
     pub(crate) timed: Vec<Timed>,
     pub(crate) next_scan_ns: u64,
+    /// No scan before: scans of many timers keep a distance from each other.
+    pub(crate) scan_floor_ns: u64,
     /// When to try again to make frames, after there was no memory for them; else 0.
     pub(crate) retry_tx_ns: u64,
     /// Completions that did not come from a packet, or that wait for the transport.
@@ -169,6 +172,7 @@ impl<C> Endpoint<C> {
             tx,
             timed: Vec::new(),
             next_scan_ns: u64::MAX,
+            scan_floor_ns: 0,
             retry_tx_ns: 0,
             done: VecDeque::new(),
             failed: VecDeque::new(),
@@ -247,8 +251,11 @@ impl<C> Endpoint<C> {
         packet: Packet<'f>,
     ) -> Result<Option<Event<'f, C>>, Drop> {
         let (kind, event) = match packet {
-            Packet::Request { session, req_num, req_type, msg_size, index, data } => {
-                (0, self.rx_request(peer, session, req_num, req_type, msg_size, index, data)?)
+            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data } => {
+                let (left, size) = (remaining_us, msg_size);
+                let event =
+                    self.rx_request(peer, session, req_num, req_type, size, index, left, data)?;
+                (0, event)
             }
             Packet::CreditReturn { session, req_num, count, in_progress } => {
                 self.rx_credit_return(peer, session, req_num, count, in_progress)?;
@@ -268,6 +275,10 @@ impl<C> Endpoint<C> {
                 self.rx_ack(peer, session, req_num)?;
                 (4, None)
             }
+            Packet::Cancel { session, req_num } => {
+                self.rx_cancel(peer, session, req_num)?;
+                (5, None)
+            }
             Packet::OneWay { .. } => return Err(Drop::Unsupported),
         };
         self.stats.rx_packets += 1;
@@ -277,8 +288,7 @@ impl<C> Endpoint<C> {
 
     // ---- calls --------------------------------------------------------------------------------
 
-    /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
-    /// are taken, or the session is still connecting, the call waits in the session's queue.
+    /// [`Endpoint::call_with`] without options.
     ///
     /// # Errors
     /// With the buffer and the continuation, when the call cannot be taken.
@@ -289,7 +299,25 @@ impl<C> Endpoint<C> {
         req_type: u16,
         req: MsgBuf,
         cont: C,
-    ) -> Result<(), (CallRefused, MsgBuf, C)> {
+    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+        self.call_with(session, req_type, req, cont, CallOptions::new())
+    }
+
+    /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
+    /// are taken, or the session is still connecting, the call waits in the session's queue. The
+    /// number that it gives is for [`Endpoint::cancel`].
+    ///
+    /// # Errors
+    /// With the buffer and the continuation, when the call cannot be taken.
+    #[inline]
+    pub fn call_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+        options: CallOptions,
+    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
         let limit = self.cfg.call_queue;
         let s = match self.sessions.get_mut(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
@@ -302,16 +330,20 @@ impl<C> Endpoint<C> {
             let refused = CallRefused::TooLarge { bytes: req.len(), limit: s.max_msg_size };
             return Err((refused, req, cont));
         }
-        if s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty() {
-            if s.queue.len() >= limit {
-                return Err((CallRefused::QueueFull { limit }, req, cont));
-            }
-            s.queue.push_back(QueuedCall { req_type, req, cont });
-        } else {
-            self.start_call(session.index, QueuedCall { req_type, req, cont });
+        let (seq, queued_ns) = (self.stats.calls, self.now_ns);
+        let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
+        let waits = s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty();
+        if waits && s.queue.len() >= limit {
+            return Err((CallRefused::QueueFull { limit }, req, cont));
         }
         self.stats.calls += 1;
-        Ok(())
+        let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+        if waits || expires_ns <= queued_ns {
+            self.call_later(session, call);
+        } else {
+            self.start_call(session.index, call);
+        }
+        Ok(CallId { session, seq })
     }
 
     /// Puts a call on a free slot of a connected session, and the slot in the transmit queue.
@@ -328,13 +360,19 @@ impl<C> Endpoint<C> {
         slot.start(step, call.req_type, call.req, packets, call.cont);
         // Due when it is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
+        slot.seq = call.seq;
+        slot.expires_ns = call.expires_ns;
+        self.next_scan_ns = self.next_scan_ns.min(call.expires_ns);
         slot.queued = true;
+        let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         let req_num = slot.req_num;
         if !slot.tracked {
             slot.tracked = true;
             self.timed.push(Timed { session: index, generation: s.generation, slot: slot_no });
         }
-        self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
+        if !queued_ahead {
+            self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
+        }
     }
 
     /// Starts waiting calls while there are free slots.
@@ -344,12 +382,13 @@ impl<C> Endpoint<C> {
             if s.free == 0 || s.state != SessionState::Connected {
                 return;
             }
-            let Some(call) = s.queue.pop_front() else { return };
+            let Some(call) = self.next_waiting(index) else { return };
             self.start_call(index, call);
         }
     }
 
-    /// Frees a slot whose call has ended, hands its queue the slot, and gives the completion
+    /// Frees a slot whose call has ended, unless it is quarantined now (F15), hands its queue the
+    /// slot, and gives the completion
     /// when the application may have it now (E24); otherwise it waits in `done`.
     pub(crate) fn complete<'f>(
         &mut self,
@@ -363,7 +402,7 @@ impl<C> Endpoint<C> {
         s.credits += slot.in_flight();
         let (request, cont) = slot.finish()?;
         slot.deadline_ns = self.now_ns;
-        s.free |= 1 << slot_no;
+        s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
         match &result {
@@ -508,7 +547,8 @@ impl<C> Endpoint<C> {
                     requests: s.requests(),
                     credits: s.credits,
                     credit_limit: s.credit_limit,
-                    in_flight: s.slots.count() - s.free.count_ones(),
+                    in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
+                    quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
                     slots: s.slots.count(),
                     queued: s.queue.len(),
                     data_per_packet: s.data_per_packet,
@@ -632,6 +672,9 @@ pub struct SessionStats {
     pub in_flight: u32,
     /// Slots.
     pub slots: u32,
+    /// Slots whose call has ended and whose request the server has not answered yet (F15): they
+    /// take no call until then.
+    pub quarantined: u32,
     /// Calls waiting for a slot.
     pub queued: usize,
     /// Data bytes per packet.

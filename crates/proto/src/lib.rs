@@ -12,10 +12,13 @@
 
 mod config;
 mod deadline;
+mod ending;
 mod endpoint;
 mod error;
 mod loss;
 mod memory;
+mod options;
+mod overload;
 mod reply;
 mod rx;
 mod session;
@@ -29,6 +32,8 @@ pub use config::{Admission, Config, ConfigError};
 pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, Role, SessionStats};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use memory::{MemoryUse, SessionBytes};
+pub use options::{CallId, CallOptions};
+pub use overload::serve_newest;
 pub use session::{
     Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
     ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, Heartbeat,

@@ -15,7 +15,7 @@ const _: () = {
     assert!(size_of::<Session<u64>>() <= 192);
     assert!(size_of::<ClientSlot<u64>>() <= 192);
     assert!(size_of::<ServerSlot>() <= 144);
-    assert!(size_of::<Peer>() <= 192);
+    assert!(size_of::<Peer>() <= 208);
 };
 
 /// Bytes in use for sessions, by component. Message buffers are the arena's: the two last fields

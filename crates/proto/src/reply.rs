@@ -86,7 +86,13 @@ impl<C> Endpoint<C> {
     /// Answers with an error in place of a response. A request that is gone is ignored.
     pub fn reply_status(&mut self, id: RequestId, status: Status) {
         // `Gone` is all that can go wrong, and there is nobody left to tell.
-        let _ = self.respond(id, Stored::Error(status as u16), 0);
+        if self.respond(id, Stored::Error(status as u16), 0).is_ok() {
+            match status {
+                Status::DeadlineExceeded => self.stats.requests_expired += 1,
+                Status::Cancelled => self.stats.requests_cancelled += 1,
+                _ => {}
+            }
+        }
     }
 
     /// Whether a request still waits for its answer.

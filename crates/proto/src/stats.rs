@@ -93,14 +93,14 @@ pub struct EndpointStats {
     /// Packets that were taken, of any kind.
     pub rx_packets: u64,
     /// Packets that were taken, by kind: request, credit return, request-for-response, response,
-    /// acknowledgement.
-    pub rx_kinds: [u64; 5],
+    /// acknowledgement, cancellation.
+    pub rx_kinds: [u64; 6],
     /// Frames made.
     pub tx_frames: u64,
     /// Packets made.
     pub tx_packets: u64,
     /// Packets made, by kind, in the order of `rx_kinds`.
-    pub tx_kinds: [u64; 5],
+    pub tx_kinds: [u64; 6],
     /// Frames and packets discarded, by reason; index with [`Drop`].
     pub drops: [u64; DROP_REASONS],
     /// Calls accepted.
@@ -109,10 +109,18 @@ pub struct EndpointStats {
     pub responses: u64,
     /// Calls that ended with an error.
     pub errors: u64,
+    /// Of these, calls that ended because their deadline passed (F15).
+    pub expired: u64,
+    /// Of these, calls that were cancelled (F15).
+    pub cancelled: u64,
     /// Requests given to handlers.
     pub requests: u64,
     /// Replies given by handlers, errors included.
     pub replies: u64,
+    /// Requests that were answered with [`crate::Status::DeadlineExceeded`], unexecuted.
+    pub requests_expired: u64,
+    /// Requests that were answered with [`crate::Status::Cancelled`], unexecuted.
+    pub requests_cancelled: u64,
     /// Retransmission timeouts that rolled a request back (E59).
     pub rollbacks: u64,
     /// Packets sent again because of them.

@@ -69,7 +69,7 @@ impl Loop {
         }
         let session = self.sessions[tag as usize % self.sessions.len()];
         match cx.call_tagged(session, self.kind.req_type(), request, tag) {
-            Ok(()) => self.in_flight.set(self.in_flight.get() + 1),
+            Ok(_) => self.in_flight.set(self.in_flight.get() + 1),
             Err(Refused { reason, request }) => {
                 self.fail(CallsError::Refused(reason.to_string()));
                 self.waiting.borrow_mut().push((tag, request));

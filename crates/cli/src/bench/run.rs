@@ -136,7 +136,7 @@ fn keep_on(progress: &mut dyn FnMut(&Progress), now: &Progress) -> ControlFlow<(
 
 /// The parameters as asked for.
 fn described(spec: &BenchSpec, cores: &Cores) -> Config {
-    let value = json!({
+    object(json!({
         "server": spec.connect.as_deref().unwrap_or("a process of its own on this machine"),
         "size": spec.size,
         "sessions": spec.sessions,
@@ -147,11 +147,7 @@ fn described(spec: &BenchSpec, cores: &Cores) -> Config {
         "max_time_s": spec.plan.max_time.as_secs_f64(),
         "warmup_windows": spec.plan.warmup,
         "cores_warning": cores.warning,
-    });
-    match value {
-        Value::Object(map) => map,
-        _ => Map::new(),
-    }
+    }))
 }
 
 /// Adds what the two endpoints agreed on and the system granted.
@@ -231,13 +227,21 @@ impl Raw {
     }
 }
 
+/// A JSON object as a map.
+pub(super) fn object(value: Value) -> Config {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
 /// The calling thread on one core; where it was before when dropped.
-struct Pinned {
+pub(super) struct Pinned {
     before: CpuSet,
 }
 
 impl Pinned {
-    fn to(cpu: usize) -> Result<Self, BenchError> {
+    pub(super) fn to(cpu: usize) -> Result<Self, BenchError> {
         let before = sched_getaffinity(None).map_err(affinity::AffinityError::Read)?;
         affinity::pin_current_thread(cpu)?;
         Ok(Self { before })

@@ -175,6 +175,9 @@ pub(crate) enum BenchError {
     /// Our endpoint.
     #[error(transparent)]
     Bind(#[from] courser::BindError),
+    /// The worker pool.
+    #[error(transparent)]
+    Workers(#[from] courser::WorkerError),
     /// The session.
     #[error("cannot connect to {uri}: {source}")]
     Connect {

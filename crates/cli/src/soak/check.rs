@@ -7,7 +7,7 @@
 //! 3. Every byte of every message is right, and each response is that of its call and of the
 //!    incarnation that its session was connected to.
 //! 4. Each call ends, and once.
-//! 5. After a server is killed or stopped, the calls that it had end within a time.
+//! 5. A call with a deadline has ended soon after it. After a server is killed or stopped, the calls that it had end within a time.
 //! 6. What ran was called.
 //!
 //! A call is remembered until both sides have told of it and [`KEEP_NS`] have passed, so that
@@ -119,11 +119,12 @@ impl Checker {
             Event::CorruptRequest => self.violation(format!("{}: a wrong request", name(&r))),
             Event::CorruptResponse => self.violation(format!("{}: a wrong response", name(&r))),
             Event::Hung => self.violation(format!("{}: no end after {} us", name(&r), r.took_us)),
+            Event::Late => self.violation(format!("{}: long after its deadline", name(&r))),
             Event::EndedTwice => self.violation(format!("{}: ended twice", name(&r))),
             Event::Succeeded | Event::Never | Event::Maybe | Event::Ran => {}
         }
         let ended = match r.event {
-            Event::Executed | Event::CorruptRequest | Event::EndedTwice => return,
+            Event::Executed | Event::CorruptRequest | Event::EndedTwice | Event::Late => return,
             Event::CorruptResponse if r.req_type == LEAF => return,
             ended => ended,
         };
@@ -288,6 +289,7 @@ mod tests {
             (&[Executed, Hung], "no end after 100 us"),
             (&[Executed, Succeeded, Maybe], "told twice"),
             (&[Executed, Succeeded, EndedTwice], "ended twice"),
+            (&[Late, Maybe], "long after its deadline"),
         ] {
             let records: Vec<_> = records.iter().map(|&e| record(e, 7)).collect();
             let said = said(&records);

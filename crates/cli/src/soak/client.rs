@@ -6,13 +6,16 @@
 //! those that are open, and ends.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use courser::{CallError, Context, Done, Executed, Nexus, Rpc, SessionId, SessionState, Status};
+use courser::{
+    CallError, CallId, CallOptions, Context, Done, Executed, Nexus, Rpc, SessionId, SessionState,
+    Status,
+};
 
 use super::ledger::{Event, Ledger, Record, now_ns};
 use super::message::{self, ECHO, HEADER, HELLO, Header, NESTED, Rng, TINY, WORK};
@@ -49,7 +52,7 @@ pub(crate) struct ClientArgs {
 }
 
 /// Names of the errors that a call can end with; what a [`Record`] has is the index.
-pub(super) const ERRORS: [&str; 19] = [
+pub(super) const ERRORS: [&str; 21] = [
     "none",
     "not connected",
     "peer failed",
@@ -68,6 +71,8 @@ pub(super) const ERRORS: [&str; 19] = [
     "server: workers busy",
     "server: panicked",
     "server: deadline exceeded",
+    "server: cancelled",
+    "server: shutting down",
     "server: other",
 ];
 
@@ -91,7 +96,9 @@ fn error_index(error: &CallError) -> u8 {
             Status::WorkersBusy => 15,
             Status::Panicked => 16,
             Status::DeadlineExceeded => 17,
-            _ => 18,
+            Status::Cancelled => 18,
+            Status::ShuttingDown => 19,
+            Status::Other => 20,
         },
     }
 }
@@ -101,6 +108,12 @@ const SESSIONS: usize = 2;
 
 /// Calls that one session is given at a time: more than its slots, so that some wait.
 const OPEN_PER_SESSION: usize = 48;
+
+/// A call may end so long after its deadline: what a loaded machine needs to run this process.
+const LATE_NS: u64 = 1_500_000_000;
+
+/// After this time a call is cancelled, when it is one of those that are.
+const CANCEL_AFTER: Duration = Duration::from_millis(2);
 
 /// Between two attempts to reach a server.
 const RETRY: Duration = Duration::from_millis(50);
@@ -135,6 +148,8 @@ struct Open {
     req_type: u16,
     incarnation: u64,
     began_ns: u64,
+    /// What the call was given, if it was.
+    deadline_ns: Option<u64>,
     request: usize,
     response: usize,
 }
@@ -162,11 +177,20 @@ impl Shared {
     /// A call has ended.
     fn end(&mut self, id: u64, done: &Done<'_>) {
         let Some(call) = self.open.remove(&id) else {
-            let nothing =
-                Open { req_type: 0, incarnation: 0, began_ns: now_ns(), request: 0, response: 0 };
+            let nothing = Open {
+                req_type: 0,
+                incarnation: 0,
+                began_ns: now_ns(),
+                deadline_ns: None,
+                request: 0,
+                response: 0,
+            };
             return self.note(Event::EndedTwice, 0, id, nothing);
         };
         self.ended += 1;
+        if call.deadline_ns.is_some_and(|d| now_ns() > call.began_ns + d + LATE_NS) {
+            self.note(Event::Late, 0, id, call);
+        }
         let (event, error) = match &done.result {
             Ok(response) if is_right(id, &call, response) => (Event::Succeeded, 0),
             Ok(_) => (Event::CorruptResponse, 0),
@@ -197,6 +221,8 @@ struct Client {
     rng: Rng,
     next_id: u64,
     max_size: u64,
+    /// Calls to be cancelled, with the time.
+    doomed: VecDeque<(Instant, CallId)>,
 }
 
 /// Runs until it is no longer wanted.
@@ -219,6 +245,7 @@ pub(crate) fn main(args: &ClientArgs) -> Result<(), Failure> {
         rng: Rng::new(args.seed ^ (u64::from(args.number) << 32)),
         next_id: u64::from(args.number) << 48,
         max_size: args.max_size,
+        doomed: VecDeque::new(),
     };
     say("ready");
     let (start, mut made, mut level_due) = (Instant::now(), 0.0, Instant::now());
@@ -230,6 +257,7 @@ pub(crate) fn main(args: &ClientArgs) -> Result<(), Failure> {
             break;
         }
         client.look_for_hung(hang);
+        client.cancel();
         client.lanes_forward();
         // What could not be called while a server was away is not made up for.
         let due = start.elapsed().as_secs_f64() * args.load;
@@ -278,6 +306,16 @@ impl Client {
         {
             shared.note(Event::Hung, 0, id, call);
             shared.open.remove(&id);
+        }
+    }
+
+    /// Gives up the calls whose time has come, also such as have ended.
+    fn cancel(&mut self) {
+        while let Some((due, call)) = self.doomed.front()
+            && *due <= Instant::now()
+        {
+            self.rpc.context().cancel(*call);
+            self.doomed.pop_front();
         }
     }
 
@@ -350,18 +388,30 @@ impl Client {
             }
         }
         self.next_id += 1;
-        let call = Open { req_type, incarnation, began_ns: now_ns(), request: size, response };
+        // Some deadlines cannot be met, some hardly be missed.
+        let deadline =
+            (self.rng.below(100) < 15).then(|| Duration::from_micros(200 << self.rng.below(11)));
+        let options = deadline.map_or(CallOptions::new(), |d| CallOptions::new().deadline(d));
+        let deadline_ns = deadline.map(|d| d.as_nanos() as u64);
+        let began_ns = now_ns();
+        let call = Open { req_type, incarnation, began_ns, deadline_ns, request: size, response };
         self.shared.borrow_mut().open.insert(id, call);
         *lane.open.borrow_mut() += 1;
         let (shared, open) = (self.shared.clone(), lane.open.clone());
-        let called = self.rpc.call(session, req_type, request, move |_: &mut Context<'_>, done| {
+        let done = move |_: &mut Context<'_>, done: Done<'_>| {
             *open.borrow_mut() -= 1;
             shared.borrow_mut().end(id, &done);
-        });
-        if called.is_err() {
-            // Not accepted: the session has failed since the last look. It is no call then.
-            self.shared.borrow_mut().open.remove(&id);
-            *self.lanes[at].open.borrow_mut() -= 1;
+        };
+        match self.rpc.context().call_with(session, req_type, request, options, done) {
+            Ok(call) if self.rng.below(100) < 2 => {
+                self.doomed.push_back((Instant::now() + CANCEL_AFTER, call));
+            }
+            Ok(_) => {}
+            Err(_) => {
+                // Not accepted: the session has failed since the last look. It is no call then.
+                self.shared.borrow_mut().open.remove(&id);
+                *self.lanes[at].open.borrow_mut() -= 1;
+            }
         }
     }
 }

@@ -33,6 +33,8 @@ pub(super) enum Event {
     Hung = 8,
     /// Client: a call that had ended ended again.
     EndedTwice = 9,
+    /// Client: a call ended long after its deadline; told besides its end.
+    Late = 10,
 }
 
 impl Event {
@@ -48,6 +50,7 @@ impl Event {
             CorruptResponse,
             Hung,
             EndedTwice,
+            Late,
         ];
         all.into_iter().find(|&event| event as u8 == byte)
     }

@@ -18,7 +18,7 @@ use crate::{json, out};
 
 /// What is done to the processes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum Experiment {
     Mixed,
     KillServer,
     KillClient,
@@ -26,20 +26,29 @@ pub(crate) enum What {
     Connects,
 }
 
-impl What {
-    pub(crate) const ALL: [What; 5] =
-        [What::Mixed, What::KillServer, What::KillClient, What::StopServer, What::Connects];
+impl Experiment {
+    pub(crate) const ALL: [Experiment; 5] = [
+        Experiment::Mixed,
+        Experiment::KillServer,
+        Experiment::KillClient,
+        Experiment::StopServer,
+        Experiment::Connects,
+    ];
 
     /// As it is typed, and what it means.
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
-            What::Mixed => ("mixed", "calls of all kinds for a time"),
-            What::KillServer => ("kill-server", "kill -9 of a server under load, again and again"),
-            What::KillClient => ("kill-client", "kill -9 of a client: does the server forget it?"),
-            What::StopServer => {
+            Experiment::Mixed => ("mixed", "calls of all kinds for a time"),
+            Experiment::KillServer => {
+                ("kill-server", "kill -9 of a server under load, again and again")
+            }
+            Experiment::KillClient => {
+                ("kill-client", "kill -9 of a client: does the server forget it?")
+            }
+            Experiment::StopServer => {
                 ("stop-server", "a server that freezes until it is given up, and wakes")
             }
-            What::Connects => ("connects", "connect and disconnect, without growth"),
+            Experiment::Connects => ("connects", "connect and disconnect, without growth"),
         }
     }
 }
@@ -72,11 +81,11 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
     let mut quiet = Quiet::of(&mut cluster)?;
     let began = Instant::now();
     match args.what {
-        What::Mixed => mixed(&mut cluster, args)?,
-        What::KillServer => kill_server(&mut cluster, args.times)?,
-        What::KillClient => kill_client(&mut cluster, args.times, &mut quiet)?,
-        What::StopServer => stop_server(&mut cluster, args.times)?,
-        What::Connects => connects(&mut cluster, args.times)?,
+        Experiment::Mixed => mixed(&mut cluster, args)?,
+        Experiment::KillServer => kill_server(&mut cluster, args.times)?,
+        Experiment::KillClient => kill_client(&mut cluster, args.times, &mut quiet)?,
+        Experiment::StopServer => stop_server(&mut cluster, args.times)?,
+        Experiment::Connects => connects(&mut cluster, args.times)?,
     }
     let mut gone = cluster.end_clients()?;
     let back = quiet.is_back(&mut cluster, now_ns())?;

@@ -12,7 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use courser::{
-    AllocError, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, SessionState, Work,
+    AllocError, CallOptions, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, SessionState,
+    Work,
 };
 
 use super::ledger::{Event, Ledger, Record, now_ns};
@@ -164,6 +165,7 @@ fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Opti
     let Some(header) = book.open(request, NESTED) else { return cx.refuse() };
     let Some(session) = to else { return cx.refuse() };
     let Header { id, .. } = header;
+    let time_left = request.time_left(cx);
     // Long enough to say of which incarnation it is.
     let leaf = Header { id, resp_len: 16 + (id % 3000) as u32, work_us: 0 };
     let Ok(mut ask) = cx.alloc(message::HEADER + (id % 2000) as usize) else { return cx.refuse() };
@@ -173,7 +175,9 @@ fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Opti
     }
     let Some(handle) = cx.defer() else { return };
     let book = book.clone();
-    let called = cx.call(session, LEAF, ask, move |cx, done| {
+    // The deadline of the call is that of what it calls for.
+    let options = time_left.map_or(CallOptions::new(), |left| CallOptions::new().deadline(left));
+    let called = cx.call_with(session, LEAF, ask, options, move |cx, done| {
         // Dropping the handle tells the client: executed, without a reply.
         let Ok(answer) = done.result else { return };
         let from = message::incarnation_of(&answer).unwrap_or(0);

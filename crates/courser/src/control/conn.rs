@@ -10,6 +10,7 @@ use mio::net::{TcpListener, TcpStream};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::LostReason;
+use super::upkeep::Usage;
 
 /// Connections that the kernel completes ahead of this thread.
 const BACKLOG: i32 = 1024;
@@ -82,6 +83,8 @@ pub(super) struct Conn {
     pub(super) heartbeat: Option<Heartbeat>,
     /// Endpoints of this nexus that had to do with it: each has had mail from here.
     pub(super) used: BTreeSet<u16>,
+    /// Who uses it; of interest when it was dialed.
+    pub(super) usage: Usage,
     /// Queued to be flushed at the end of the pass.
     pub(super) dirty: bool,
     /// Queued to be read in the next pass.
@@ -113,6 +116,7 @@ impl Conn {
             deadline,
             heartbeat: None,
             used: BTreeSet::new(),
+            usage: Usage::new(Instant::now()),
             dirty: false,
             ready: false,
             pong: false,

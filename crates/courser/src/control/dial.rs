@@ -244,6 +244,7 @@ impl Driver {
     fn answer(&mut self, n: u64, w: Waiter) {
         let Some(conn) = self.conns.get_mut(&n) else { return };
         conn.used.insert(w.index);
+        conn.usage.touch();
         let result = Ok(Dialed { control: n, remote: conn.remote, local: conn.local });
         w.mailbox.post(Mail::Dialed { ticket: w.ticket, result });
     }

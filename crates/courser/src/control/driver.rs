@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use courser_proto::{Beat, ControlMsg, Heartbeat};
+use courser_proto::ControlMsg;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
@@ -90,7 +90,7 @@ pub(super) struct Driver {
     dirty: Vec<u64>,
     next_number: u64,
     /// What the times of heartbeats are counted from.
-    epoch: Instant,
+    pub(super) epoch: Instant,
     pub(super) stopping: bool,
 }
 
@@ -205,51 +205,6 @@ impl Driver {
         }
     }
 
-    /// A connection's timer went off, and is not in the list any more.
-    fn conn_is_due(&mut self, n: u64) {
-        let Some(conn) = self.conns.get(&n) else { return };
-        if conn.phase != Phase::Open {
-            return self.close(n, LostReason::NoGreeting(self.parts.limits.greeting));
-        }
-        if self.beat(n) == Some(Beat::Dead) {
-            // It may be this thread that stood still, while answers wait to be read.
-            self.read(n);
-            if self.beat(n) == Some(Beat::Dead) {
-                let after = self.parts.limits.failure_timeout;
-                self.close(n, LostReason::Silent { after });
-            }
-        }
-    }
-
-    /// Does what the heartbeat of an open connection wants, and sets its timer unless it is dead.
-    fn beat(&mut self, n: u64) -> Option<Beat> {
-        let now = self.now_ns();
-        loop {
-            let conn = self.conns.get_mut(&n)?;
-            match conn.heartbeat.as_mut()?.poll(now) {
-                Beat::Ping => self.send(n, &ControlMsg::Ping),
-                Beat::Wait(at) => {
-                    self.set_timer(n, self.epoch + Duration::from_nanos(at));
-                    return Some(Beat::Wait(at));
-                }
-                Beat::Dead => return Some(Beat::Dead),
-            }
-        }
-    }
-
-    /// Moves a connection's timer.
-    fn set_timer(&mut self, n: u64, at: Instant) {
-        let Some(conn) = self.conns.get_mut(&n) else { return };
-        self.timers.remove(&(conn.deadline, Timer::Conn(n)));
-        conn.deadline = at;
-        self.timers.insert((at, Timer::Conn(n)));
-    }
-
-    /// The clock of heartbeats.
-    fn now_ns(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64
-    }
-
     /// Accepts what has arrived, within a limit per pass.
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_PASS {
@@ -328,7 +283,7 @@ impl Driver {
     }
 
     /// Reads and handles messages, within a limit per pass.
-    fn read(&mut self, n: u64) {
+    pub(super) fn read(&mut self, n: u64) {
         for _ in 0..READS_PER_PASS {
             loop {
                 let Some(conn) = self.conns.get_mut(&n) else { return };
@@ -342,12 +297,7 @@ impl Driver {
             let Some(conn) = self.conns.get_mut(&n) else { return };
             match conn.fill() {
                 Ok(true) => {
-                    let now = self.now_ns();
-                    if let Some(conn) = self.conns.get_mut(&n)
-                        && let Some(heartbeat) = &mut conn.heartbeat
-                    {
-                        heartbeat.on_heard(now);
-                    }
+                    self.on_heard(n);
                     // What an endpoint asked before the peer wrote this comes before it: who has
                     // been registered and then told of is found.
                     self.take_commands();
@@ -366,13 +316,8 @@ impl Driver {
 
     /// The greeting has arrived.
     fn on_open(&mut self, n: u64) {
-        let (now, timeout) = (self.now_ns(), self.parts.limits.failure_timeout);
-        let Some(conn) = self.conns.get_mut(&n) else { return };
-        let dial = conn.dial;
-        let begin = if dial.is_some() { Heartbeat::new } else { Heartbeat::following };
-        conn.heartbeat = Some(begin(timeout.as_nanos() as u64, now));
-        self.beat(n);
-        if let Some(dial) = dial {
+        self.start_heartbeat(n);
+        if let Some(dial) = self.conns.get(&n).and_then(|conn| conn.dial) {
             self.dial_done(dial, n);
         }
     }

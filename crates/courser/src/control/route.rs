@@ -51,6 +51,7 @@ impl Driver {
         }
         let mut told = Vec::new();
         for (&n, conn) in &mut self.conns {
+            conn.usage.forget(index);
             if conn.used.remove(&index) {
                 told.push(n);
             }
@@ -72,11 +73,17 @@ impl Driver {
         {
             conn.used.insert(from.index);
         }
+        if conn.dial.is_some() {
+            conn.usage.on_sent(&msg);
+        }
         self.send(n, &msg);
     }
 
     /// A message has arrived over connection `n`.
     pub(super) fn route(&mut self, n: u64, msg: ControlMsg) {
+        if let Some(conn) = self.conns.get_mut(&n).filter(|conn| conn.dial.is_some()) {
+            conn.usage.on_received(&msg);
+        }
         match &msg {
             ControlMsg::Connect { .. } => self.route_connect(n, msg),
             ControlMsg::EndpointGone { .. } => self.route_to_all(n, msg),

@@ -8,7 +8,7 @@
 //! old order is back (adaptive LIFO: Maurer, "Fail at Scale", ACM Queue 13(8), 2015).
 
 use std::collections::VecDeque;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The time that a job has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -27,7 +27,10 @@ impl Term {
 
     /// Whether more than half of the time has been used.
     fn is_late(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) > self.until.saturating_duration_since(now)
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let waited = now.saturating_duration_since(self.since);
+        let budget = self.until.saturating_duration_since(self.since);
+        courser_proto::serve_newest(ns(waited), ns(budget))
     }
 }
 
@@ -109,8 +112,6 @@ impl<J> Queue<J> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     /// Any times can be written.

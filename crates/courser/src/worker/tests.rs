@@ -1,5 +1,5 @@
 //! The pool and the way back, from several threads. Meant for ThreadSanitizer, too
-//! (`scripts/tsan.sh`). Deadlines are long: they end a test that hangs, and measure nothing.
+//! (`scripts/sanitize.sh tsan`). Deadlines are long: they end a test that hangs, and measure nothing.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

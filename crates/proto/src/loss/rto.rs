@@ -33,13 +33,15 @@ impl Rtt {
         }
     }
 
-    /// Takes the sample that an echo gives. Both are nanoseconds modulo 2^32.
+    /// Takes the sample that an echo gives, and gives it. Both are nanoseconds modulo 2^32.
     #[inline]
-    pub(crate) fn on_echo(&mut self, now: u32, echo: u32, cfg: &Config) {
+    pub(crate) fn on_echo(&mut self, now: u32, echo: u32, cfg: &Config) -> Option<u32> {
         let sample = now.wrapping_sub(echo);
-        if sample < MAX_SAMPLE_NS {
-            self.on_sample(u64::from(sample), cfg);
+        if sample >= MAX_SAMPLE_NS {
+            return None;
         }
+        self.on_sample(u64::from(sample), cfg);
+        Some(sample)
     }
 
     fn on_sample(&mut self, rtt_ns: u64, cfg: &Config) {
@@ -62,6 +64,11 @@ impl Rtt {
     pub(crate) fn rto_ns(&self, retries: u8, cfg: &Config) -> u64 {
         let doubled = self.rto_ns.saturating_mul(1 << u32::from(retries).min(20));
         doubled.min(cfg.rto_max_ns)
+    }
+
+    /// The smallest round trip, ns; 0 before the first sample.
+    pub(crate) fn least_ns(&self) -> u64 {
+        if self.samples > 0 { self.min_ns } else { 0 }
     }
 
     /// (latest, smoothed, smallest, timeout), ns; `None` before the first sample.

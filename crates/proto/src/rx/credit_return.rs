@@ -14,7 +14,13 @@ impl<C> Endpoint<C> {
         in_progress: bool,
     ) -> Result<(), Drop> {
         let now_ns = self.now_ns;
-        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let (s, slot_no) = match self.client_slot(peer, session, req_num) {
+            Ok(found) => found,
+            Err(reason) if in_progress => {
+                return self.rx_quarantined(session, req_num, false, reason);
+            }
+            Err(reason) => return Err(reason),
+        };
         let slot = &mut s.slots[usize::from(slot_no)];
         let credits = slot.on_credit_return(count, in_progress)?;
         slot.heard_ns = now_ns;

@@ -2,6 +2,7 @@
 //! in order, or future, and either changes its slot or names the reason for dropping it.
 
 mod ack;
+mod cancel;
 mod credit_return;
 mod request;
 mod response;

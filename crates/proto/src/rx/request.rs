@@ -21,8 +21,11 @@ impl<C> Endpoint<C> {
         req_type: u16,
         msg_size: u32,
         index: u32,
+        remaining_us: Option<u32>,
         data: &'f [u8],
     ) -> Result<Option<Event<'f, C>>, Drop> {
+        let expires_ns = remaining_us.map_or(u64::MAX, |us| self.deadline_of(peer, us));
+        let now_ns = self.now_ns;
         let s = server_at(&mut self.sessions, peer, session)?;
         if s.slots.are_asleep() {
             // Only a new request wakes them: what is late is dropped without a trace.
@@ -38,14 +41,16 @@ impl<C> Endpoint<C> {
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next if index != 0 => return Err(Drop::OutOfOrder),
             Position::Next => {
-                let freed = slot.begin(req_num, req_type, msg_size, packets_of(msg_size, dpp));
+                let packets = packets_of(msg_size, dpp);
+                let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
                 unhold(&mut self.tenants, tenant, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
         }
         if slot.req_size != msg_size || slot.req_type != req_type {
-            return Err(Drop::Inconsistent);
+            // Of a request that was cancelled before it came nothing is known but its number.
+            return Err(if slot.cancelled { Drop::Stale } else { Drop::Inconsistent });
         }
         if slot.phase != ServerPhase::Receiving || index < slot.req_rcvd {
             self.on_duplicate(session, slot_no, req_num, index);
@@ -58,18 +63,19 @@ impl<C> Endpoint<C> {
         if slot.req_packets == 1 {
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
+            let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
             if self.closing || msg_size > self.cfg.max_msg_size {
                 let status = if self.closing { Status::ShuttingDown } else { Status::TooLarge };
                 self.reply_status(id, status);
                 return Ok(None);
             }
+            if expired {
+                self.reply_status(id, Status::DeadlineExceeded);
+                return Ok(None);
+            }
             self.stats.requests += 1;
-            return Ok(Some(Event::Request {
-                id,
-                req_type,
-                body: Body::Borrowed(data),
-                deadline_ns: None,
-            }));
+            let body = Body::Borrowed(data);
+            return Ok(Some(Event::Request { id, req_type, body, deadline_ns }));
         }
         Ok(self.rx_request_part(id, index, index as usize * usize::from(dpp), data))
     }
@@ -86,10 +92,16 @@ impl<C> Endpoint<C> {
             return None;
         };
         let tenant = s.tenant;
+        let now_ns = self.now_ns;
         let slot = self.server_slot_mut(id)?;
         let (size, req_type) = (slot.req_size, slot.req_type);
+        let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
         if index == 0 {
-            match self.request_buffer(tenant, size) {
+            let buffer = match expired {
+                true => Err(Status::DeadlineExceeded), // the rest need not come
+                false => self.request_buffer(tenant, size),
+            };
+            match buffer {
                 Ok(m) => {
                     let slot = self.server_slot_mut(id)?;
                     slot.req = Some(m);
@@ -119,8 +131,20 @@ impl<C> Endpoint<C> {
         let body = Body::Owned(slot.req.take()?);
         let held = std::mem::take(&mut slot.held);
         self.unhold(tenant, held);
+        if expired {
+            self.reply_status(id, Status::DeadlineExceeded);
+            return None;
+        }
         self.stats.requests += 1;
-        Some(Event::Request { id, req_type, body, deadline_ns: None })
+        Some(Event::Request { id, req_type, body, deadline_ns })
+    }
+
+    /// The deadline of a request of the frame at hand, of which `remaining_us` were left when it
+    /// was sent (F15).
+    #[cold]
+    fn deadline_of(&mut self, peer: u32, remaining_us: u32) -> u64 {
+        let peer = self.peers.get_mut(peer as usize).and_then(Option::as_mut);
+        peer.map_or(u64::MAX, |p| p.deadline_ns(remaining_us))
     }
 
     /// Memory for a request of several packets, if its client may have that much.

@@ -1,7 +1,7 @@
 //! Responses at the client: order, reassembly, completion (E2, E28, E42, E43).
 
 use crate::endpoint::{Body, Endpoint, Event};
-use crate::error::{CallError, Status};
+use crate::error::{CallError, Executed, Status};
 use crate::stats::Drop;
 use crate::wire::packets_of;
 
@@ -17,7 +17,12 @@ impl<C> Endpoint<C> {
         data: &'f [u8],
     ) -> Result<Option<Event<'f, C>>, Drop> {
         let limit = self.cfg.max_msg_size;
-        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let (s, slot_no) = match self.client_slot(peer, session, req_num) {
+            Ok(found) => found,
+            Err(reason) => {
+                return self.rx_quarantined(session, req_num, true, reason).map(|()| None);
+            }
+        };
         let dpp = s.data_per_packet;
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
@@ -82,14 +87,24 @@ impl<C> Endpoint<C> {
         req_num: u32,
         status: u16,
     ) -> Result<Option<Event<'f, C>>, Drop> {
-        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let (s, slot_no) = match self.client_slot(peer, session, req_num) {
+            Ok(found) => found,
+            Err(reason) => {
+                return self.rx_quarantined(session, req_num, true, reason).map(|()| None);
+            }
+        };
         let slot = &mut s.slots[usize::from(slot_no)];
         // A server may refuse a request from its first packet on, so it need not be sent whole.
         if slot.req_high == 0 || slot.resp_rcvd > 0 {
             return Err(Drop::Inconsistent);
         }
         slot.ack_owed = true;
-        let error = CallError::Server(Status::from_code(status));
+        let error = match Status::from_code(status) {
+            Status::DeadlineExceeded => CallError::DeadlineExceeded(Executed::Never),
+            Status::Cancelled => CallError::Cancelled(Executed::Never),
+            status => CallError::Server(status),
+        };
+        self.count_ending(&error);
         Ok(self.complete(session, slot_no, Err(error)).map(Event::Completion))
     }
 }

@@ -53,6 +53,8 @@ impl<C> Endpoint<C> {
                 stalled: 0,
                 slots: Slots::new(slots, start),
                 queue: Default::default(),
+                queue_expires_ns: u64::MAX,
+                queue_timed: false,
                 rollbacks: 0,
                 retransmitted: 0,
             })

@@ -14,6 +14,7 @@ mod lost;
 pub(crate) mod peer;
 mod slots;
 mod table;
+mod transit;
 
 use std::collections::VecDeque;
 
@@ -64,6 +65,12 @@ pub(crate) struct QueuedCall<C> {
     pub(crate) req_type: u16,
     pub(crate) req: MsgBuf,
     pub(crate) cont: C,
+    /// Running number; grows through the queue.
+    pub(crate) seq: u64,
+    /// When it was made, ns.
+    pub(crate) queued_ns: u64,
+    /// Its deadline, ns; `u64::MAX`: none.
+    pub(crate) expires_ns: u64,
 }
 
 /// The client side of a session.
@@ -94,6 +101,10 @@ pub(crate) struct ClientSession<C> {
     pub(crate) stalled: u32,
     pub(crate) slots: Slots<ClientSlot<C>>,
     pub(crate) queue: VecDeque<QueuedCall<C>>,
+    /// No call in the queue expires before, ns.
+    pub(crate) queue_expires_ns: u64,
+    /// The endpoint's timer list has the queue.
+    pub(crate) queue_timed: bool,
     /// Timeouts that rolled a request back, and packets sent again because of them.
     pub(crate) rollbacks: u64,
     pub(crate) retransmitted: u64,
@@ -185,9 +196,12 @@ impl<C> ClientSession<C> {
         }
         for (i, s) in self.slots.iter().enumerate() {
             s.check();
-            assert_eq!(s.active, self.free & 1 << i == 0, "slot {i}: free bit");
+            let taken = s.active || s.quarantined;
+            assert_eq!(taken, self.free & 1 << i == 0, "slot {i}: free bit");
             in_flight += s.in_flight();
         }
+        assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_expires_ns));
+        assert!(self.queue_timed || self.queue_expires_ns == u64::MAX || self.has_failed());
         assert_eq!(self.credits + in_flight, self.credit_limit, "invariant 1");
     }
 }

@@ -3,6 +3,7 @@
 
 use courser_buf::{Addr, Ecn, PathId};
 
+use super::transit::Transit;
 use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::wire::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER};
@@ -35,6 +36,7 @@ pub(crate) struct Peer {
     received: EcnCounts,
     pub(crate) last_heard_ns: u64,
     pub(crate) rtt: Rtt,
+    transit: Transit,
     // Cold.
     pub(crate) endpoint_id: u64,
     pub(crate) sessions: u32,
@@ -65,6 +67,7 @@ impl Peer {
             received: EcnCounts::default(),
             last_heard_ns: 0,
             rtt: Rtt::new(cfg),
+            transit: Transit::new(),
             endpoint_id: 0,
             sessions: 0,
             reported: EcnCounts::default(),
@@ -111,16 +114,28 @@ impl Peer {
         if ecn == Ecn::Ce {
             self.received.marked = self.received.marked.wrapping_add(1).max(1);
         }
-        let newer = |e: Echo| (h.number.wrapping_sub(e.number) as i32) >= 0;
+        // Copies and frames that were overtaken tell nothing of the present: a replayed frame
+        // would pass for a round trip of any length.
+        let newer = |e: Echo| (h.number.wrapping_sub(e.number) as i32) > 0;
         if self.echo.is_none_or(newer) {
             self.echo = Some(Echo { sent_at: h.sent_at, arrived_ns: now_ns, number: h.number });
             if let Some(counts) = h.ecn {
                 self.reported = counts;
             }
+            let round_trip = h.echo_at.and_then(|e| self.rtt.on_echo(now_ns as u32, e, cfg));
+            self.transit.on_newer(h.sent_at, round_trip, now_ns);
+        } else {
+            self.transit.on_older(h.sent_at, now_ns);
         }
-        if let Some(echo) = h.echo_at {
-            self.rtt.on_echo(now_ns as u32, echo, cfg);
-        }
+    }
+
+    /// A deadline in this endpoint's time, of which `remaining_us` were left when the frame at
+    /// hand was sent: never later than the client's (see [`super::transit`]).
+    #[cold]
+    pub(crate) fn deadline_ns(&mut self, remaining_us: u32) -> u64 {
+        let age_ns = self.transit.age_ns(self.rtt.least_ns());
+        let left_ns = u64::from(remaining_us) * 1_000;
+        (self.last_heard_ns + left_ns).saturating_sub(age_ns)
     }
 
     /// Frames sent to this peer.
@@ -165,6 +180,37 @@ mod tests {
         p.on_frame(&header(7, 1000), Ecn::NotEct, 50, &cfg);
         p.on_frame(&header(6, 900), Ecn::NotEct, 60, &cfg); // reordered: older
         assert_eq!(p.next_header(80, FRAME_HEADER).echo_at, Some(1030));
+    }
+
+    #[test]
+    fn copies_and_overtaken_frames_are_no_round_trips() {
+        let cfg = Config::default();
+        let mut p = Peer::tentative(1, &cfg);
+        let frame = |number, echo| FrameHeader { echo_at: Some(echo), ..header(number, 0) };
+        p.on_frame(&frame(5, 1_000), Ecn::NotEct, 3_000, &cfg);
+        assert_eq!(p.rtt.report().unwrap().0, 2_000);
+        for replayed in [5, 4] {
+            p.on_frame(&frame(replayed, 1_000), Ecn::NotEct, 900_000_000, &cfg);
+        }
+        assert_eq!(p.rtt.report().unwrap().0, 2_000);
+        p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, 900_004_000, &cfg);
+        assert_eq!(p.rtt.report().unwrap().0, 4_000);
+    }
+
+    #[test]
+    fn a_deadline_is_what_was_left_less_the_time_on_the_way() {
+        let cfg = Config::default();
+        let mut p = Peer::tentative(1, &cfg);
+        // The peer's clock is 5 s ahead; a frame takes 1,000 ns, an echo comes back after 3,000.
+        let at = |number, sent: u64, echo: u64| FrameHeader {
+            echo_at: Some(echo as u32),
+            ..header(number, (sent + 5_000_000_000) as u32)
+        };
+        p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, 10_000, &cfg);
+        assert_eq!(p.deadline_ns(50), 10_000 + 50_000 - 3_000);
+        // This one has waited for 200 us; so had the answer whose echo it brings.
+        p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, 300_000, &cfg);
+        assert_eq!(p.deadline_ns(50), 300_000 + 50_000 - 200_000 - 3_000);
     }
 
     #[test]

@@ -12,19 +12,37 @@
 
 use courser_buf::MsgBuf;
 
+use crate::error::Executed;
 use crate::stats::Drop;
+use crate::wire::MAX_REMAINING_US;
+
+/// What becomes of a slot whose call ends before its answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ending {
+    /// Free, and its number is used again.
+    Rewind,
+    /// Free.
+    Free,
+    /// Not free before the server has answered.
+    Quarantine,
+}
 
 #[derive(Debug)]
 pub(crate) struct ClientSlot<C> {
     /// Number of the current request, or of the last one when the slot is free.
     pub(crate) req_num: u32,
     pub(crate) active: bool,
+    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
+    /// take another.
+    pub(crate) quarantined: bool,
     /// The server still keeps the last response: it has not been told that it arrived (F6).
     pub(crate) ack_owed: bool,
     /// The endpoint's timer list has this slot.
     pub(crate) tracked: bool,
-    /// The transmit stage has this slot in its queue.
+    /// The transmit stage has this slot in its queue: with its call, or its cancellation.
     pub(crate) queued: bool,
+    /// The transmit stage has this free slot in its queue, with the number of its next request.
+    pub(crate) queued_ahead: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
     pub(crate) req_type: u16,
@@ -43,6 +61,10 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) started_ns: u64,
     /// When anything of the server about this request was last taken, ns.
     pub(crate) heard_ns: u64,
+    /// The call's deadline, ns; `u64::MAX`: none.
+    pub(crate) expires_ns: u64,
+    /// The call's running number.
+    pub(crate) seq: u64,
     pub(crate) req: Option<MsgBuf>,
     pub(crate) resp: Option<MsgBuf>,
     pub(crate) cont: Option<C>,
@@ -54,9 +76,11 @@ impl<C> ClientSlot<C> {
         ClientSlot {
             req_num,
             active: false,
+            quarantined: false,
             ack_owed: false,
             tracked: false,
             queued: false,
+            queued_ahead: false,
             retries: 0,
             req_type: 0,
             req_packets: 0,
@@ -71,6 +95,8 @@ impl<C> ClientSlot<C> {
             deadline_ns: u64::MAX,
             started_ns: 0,
             heard_ns: 0,
+            expires_ns: u64::MAX,
+            seq: 0,
             req: None,
             resp: None,
             cont: None,
@@ -79,10 +105,9 @@ impl<C> ClientSlot<C> {
 
     /// Takes a call. `step` is the number of slots.
     pub(crate) fn start(&mut self, step: u32, req_type: u16, req: MsgBuf, packets: u32, cont: C) {
-        debug_assert!(!self.active);
+        debug_assert!(!self.active && !self.quarantined);
         self.req_num = self.req_num.wrapping_add(step);
         self.active = true;
-        self.ack_owed = false; // the new request says it (F6)
         self.retries = 0;
         self.req_type = req_type;
         self.req_packets = packets;
@@ -182,6 +207,7 @@ impl<C> ClientSlot<C> {
     /// Ends the call and gives what belongs to the application.
     pub(crate) fn finish(&mut self) -> Option<(MsgBuf, C)> {
         self.active = false;
+        self.expires_ns = u64::MAX;
         self.queued = false; // what is in the queue still is ignored by its number
         self.resp_packets = 0;
         self.resp_asked = 0;
@@ -189,17 +215,71 @@ impl<C> ClientSlot<C> {
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
         self.resp = None;
-        self.req.take().zip(self.cont.take())
+        match (self.req.take(), self.cont.take()) {
+            (Some(req), Some(cont)) => Some((req, cont)),
+            _ => None,
+        }
+    }
+
+    /// What is left of the call's time, for its server; `None` when there is no deadline, or one
+    /// that is further ahead than a packet can say.
+    #[inline]
+    pub(crate) fn remaining_us(&self, now_ns: u64) -> Option<u32> {
+        if self.expires_ns == u64::MAX {
+            return None;
+        }
+        let us = self.expires_ns.saturating_sub(now_ns) / 1_000;
+        u32::try_from(us).ok().filter(|&us| us <= MAX_REMAINING_US)
+    }
+
+    /// What is known of the handler, if the call ended now: it runs when the whole request has
+    /// arrived, and what was not sent will not be.
+    pub(crate) fn executed(&self) -> Executed {
+        if self.resp_rcvd > 0 {
+            Executed::Yes
+        } else if self.req_high < self.req_packets {
+            Executed::Never
+        } else {
+            Executed::Maybe
+        }
+    }
+
+    /// What becomes of the slot when its call ends before its answer (F15), and what is known of
+    /// the handler.
+    pub(crate) fn ending(&self) -> (Ending, Executed) {
+        let ending = if self.req_high == 0 {
+            Ending::Rewind
+        } else if self.resp_rcvd > 0 {
+            Ending::Free
+        } else {
+            Ending::Quarantine
+        };
+        (ending, self.executed())
+    }
+
+    /// The server never heard of the request, and expects its number next: the next call has to
+    /// use it. `step` is the number of slots.
+    pub(crate) fn rewind(&mut self, step: u32) {
+        debug_assert!(self.active && self.req_high == 0);
+        self.req_num = self.req_num.wrapping_sub(step);
+        self.queued_ahead = self.queued;
+    }
+
+    /// Ends a quarantine.
+    pub(crate) fn release(&mut self) {
+        self.quarantined = false;
+        self.queued = false; // what is in the queue still is ignored
     }
 
     /// Checks the invariants; for debug builds and simulations.
     pub(crate) fn check(&self) {
+        assert!(!self.active || !(self.quarantined || self.queued_ahead));
         if self.active {
             assert!(self.req_acked <= self.req_sent && self.req_sent <= self.req_packets);
             assert!(self.resp_rcvd <= self.resp_asked && self.resp_asked <= self.resp_packets);
             assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
         } else {
-            assert_eq!(self.in_flight(), 0);
+            assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
             assert!(self.req.is_none() && self.cont.is_none());
         }
     }

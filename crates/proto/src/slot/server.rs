@@ -69,6 +69,10 @@ pub(crate) struct ServerSlot {
     pub(crate) req_rcvd: u32,
     pub(crate) resp_size: u32,
     pub(crate) resp_packets: u32,
+    /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
+    pub(crate) expires_ns: u64,
+    /// The client has given the request up.
+    pub(crate) cancelled: bool,
     pub(crate) req: Option<MsgBuf>,
     pub(crate) resp: Stored,
     /// Bytes of `req` and `resp` that count against what the client's process may hold.
@@ -99,6 +103,8 @@ impl ServerSlot {
             req_rcvd: 0,
             resp_size: 0,
             resp_packets: 0,
+            expires_ns: u64::MAX,
+            cancelled: false,
             req: None,
             resp: Stored::None,
             held: 0,
@@ -124,7 +130,14 @@ impl ServerSlot {
     /// Begins the next request; frees what was kept of the one before, and says how many bytes of
     /// that were held.
     #[inline]
-    pub(crate) fn begin(&mut self, req_num: u32, req_type: u16, size: u32, packets: u32) -> u32 {
+    pub(crate) fn begin(
+        &mut self,
+        req_num: u32,
+        req_type: u16,
+        size: u32,
+        packets: u32,
+        expires_ns: u64,
+    ) -> u32 {
         self.req_num = req_num;
         self.phase = ServerPhase::Receiving;
         // Items of the request before are ignored by their number.
@@ -135,6 +148,8 @@ impl ServerSlot {
         self.req_size = size;
         self.req_packets = packets;
         self.req_rcvd = 0;
+        self.expires_ns = expires_ns;
+        self.cancelled = false;
         self.req = None;
         self.resp = Stored::None;
         std::mem::take(&mut self.held)
@@ -146,6 +161,12 @@ impl ServerSlot {
         self.resp = Stored::None;
         self.prealloc = None;
         std::mem::take(&mut self.held)
+    }
+
+    /// The deadline, if there is one.
+    #[inline]
+    pub(crate) fn deadline_ns(&self) -> Option<u64> {
+        (self.expires_ns != u64::MAX).then_some(self.expires_ns)
     }
 
     /// The packets a credit return may name: never the last one (E42).

@@ -5,6 +5,7 @@
 //! than `Config::inline_max` bytes leaves as a frame of its own, straight from its message buffer.
 //! Frames of one peer stand together, so that the transport can send them as trains.
 
+mod cancel;
 mod request;
 mod response;
 mod stage;
@@ -37,6 +38,8 @@ pub(crate) enum TxItem {
     Response { session: u32, slot: u8, req_num: u32 },
     /// The response has arrived.
     Ack { session: u32, req_num: u32 },
+    /// The request of a slot in quarantine is given up.
+    Cancel { session: u32, slot: u8, req_num: u32 },
 }
 
 /// What became of an item.
@@ -73,6 +76,7 @@ impl<C> Endpoint<C> {
                     self.tx_response(session, slot, req_num, out)
                 }
                 TxItem::Ack { session, req_num } => self.tx_ack(session, req_num),
+                TxItem::Cancel { session, slot, req_num } => self.tx_cancel(session, slot, req_num),
             };
             if let Sent::Rest(item) = sent {
                 self.tx.push_front(item);
@@ -115,7 +119,7 @@ impl<C> Endpoint<C> {
         };
         let slot_no = req_num & (s.slots.count() - 1);
         let Some(slot) = s.slots.get_mut(slot_no as usize) else { return Sent::All };
-        if slot.active || slot.req_num != req_num {
+        if slot.active || slot.quarantined || slot.req_num != req_num {
             return Sent::All; // the next request says it
         }
         let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };

@@ -23,9 +23,14 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
             return Sent::All;
         };
+        let slots = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
-            return Sent::All; // outlived: a later request has an item of its own
+            // Outlived: a later request has an item of its own, unless it was to have this one.
+            if !slot.active && req_num == slot.req_num.wrapping_add(slots) {
+                slot.queued_ahead = false;
+            }
+            return Sent::All;
         }
         let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };
         let mut lane = Lane {
@@ -94,17 +99,21 @@ fn step<C>(
         slot.resp_high = slot.resp_high.max(slot.resp_asked);
         return Some(count);
     }
+    let remaining_us = if index == 0 { slot.remaining_us(lane.now_ns) } else { None };
     let req = slot.req.as_mut()?;
     let msg_size = req.len() as u32;
     let at = index as usize * usize::from(dpp);
     let range = at..at + data_len(msg_size, index, dpp);
     let req_type = slot.req_type;
-    let packet = Packet::Request { session, req_num, req_type, msg_size, index, data: &[] };
+    let data: &[u8] = &[];
+    let packet =
+        Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
     if !lane.part(0, &packet, req, index, range) {
         return None;
     }
     if slot.req_high == 0 {
         slot.started_ns = lane.now_ns;
+        slot.ack_owed = false; // the request says it (F6)
     }
     if index < slot.req_high {
         retransmitted(lane, again);

@@ -9,12 +9,14 @@
 
 mod frame;
 mod packet;
+mod remaining;
 
 pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
 pub use packet::{
     MAX_MSG_SIZE, MAX_PACKETS, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER, Packet, PacketKind,
     data_len, packets_of, parse_packet,
 };
+pub use remaining::MAX_REMAINING_US;
 
 /// Why bytes were not a frame or not a packet. Each is a counter in the endpoint's statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

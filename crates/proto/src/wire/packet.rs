@@ -5,7 +5,7 @@
 //! byte 1..4   session, the receiver's number (24 bits)
 //! byte 4..8   request number (32 bits, wraps)
 //! byte 8..12  size (28 bits) | index bits 16..20
-//! byte 12..14 index bits 0..16
+//! byte 12..14 index bits 0..16; or the time left, when a request's deadline flag is set
 //! byte 14..16 request type, or status of an error response
 //! ```
 //!
@@ -18,12 +18,16 @@
 //! | error response | 0 | 0 | none |
 //! | credit return | 0 | packets received in order | none |
 //! | request-for-response | packets asked for | first packet asked for | none |
-//! | acknowledgement | 0 | 0 | none |
+//! | acknowledgement, cancellation | 0 | 0 | none |
+//!
+//! With its deadline flag, a request packet is packet 0 of its message, and `index` bits 0..16
+//! are the time left as [`super::remaining`] codes it; bits 16..20 are 0.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Malformed;
+use super::remaining;
 
 /// Bytes of a packet header.
 pub const PACKET_HEADER: usize = size_of::<RawPacket>();
@@ -40,8 +44,15 @@ pub const MAX_PACKETS: u32 = 1 << 20;
 pub const MIN_DATA_PER_PACKET: u16 = 256;
 const _: () = assert!(MAX_MSG_SIZE.div_ceil(MIN_DATA_PER_PACKET as u32) <= MAX_PACKETS);
 
+const FLAG_DEADLINE: u8 = 1;
 const FLAG_IN_PROGRESS: u8 = 1;
 const FLAG_ERROR: u8 = 1;
+
+/// Bit per kind that has a flag: each has one, the lowest.
+const FLAGGED_KINDS: u16 = 1 << PacketKind::Request as u8
+    | 1 << PacketKind::CreditReturn as u8
+    | 1 << PacketKind::Response as u8;
+const _: () = assert!(FLAG_DEADLINE == 1 && FLAG_IN_PROGRESS == 1 && FLAG_ERROR == 1);
 
 /// What a packet is. The numbers are the wire's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +72,8 @@ pub enum PacketKind {
     OneWay = 5,
     /// The client has the response; the server may free it (F6).
     Ack = 6,
+    /// The client has given the request up (F15).
+    Cancel = 7,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -89,6 +102,9 @@ pub enum Packet<'f> {
         msg_size: u32,
         /// Which packet of the message.
         index: u32,
+        /// On packet 0 of a call with a deadline: microseconds that were left of it when the
+        /// packet was sent, at most [`super::MAX_REMAINING_US`]; the wire rounds it down (F15).
+        remaining_us: Option<u32>,
         /// This packet's bytes.
         data: &'f [u8],
     },
@@ -156,6 +172,14 @@ pub enum Packet<'f> {
         /// Request number.
         req_num: u32,
     },
+    /// The client has given the request up, and asks for an answer that lets it use the slot
+    /// again (F15).
+    Cancel {
+        /// The server's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+    },
 }
 
 /// How many packets a message of `msg_size` bytes is; an empty message is one.
@@ -188,21 +212,25 @@ pub fn parse_packet(
     let size = raw.size_index.get() & MAX_MSG_SIZE;
     let index = (raw.size_index.get() >> 28) << 16 | u32::from(raw.index_low.get());
     let req_type = raw.req_type.get();
-    let allowed_flags = if kind == PacketKind::CreditReturn as u8 {
-        FLAG_IN_PROGRESS
-    } else if kind == PacketKind::Response as u8 {
-        FLAG_ERROR
-    } else {
-        0
-    };
+    let allowed_flags = (FLAGGED_KINDS >> kind) as u8 & 1;
     if flags & !allowed_flags != 0 {
         return Err(Malformed::Flags);
     }
-    let body = |rest| take_data(rest, size, index, data_per_packet);
+    let body = |rest, index| take_data(rest, size, index, data_per_packet);
     let parsed = match kind {
         1 => {
-            let (data, rest) = body(rest)?;
-            (Packet::Request { session, req_num, req_type, msg_size: size, index, data }, rest)
+            let (index, remaining_us) = if flags & FLAG_DEADLINE == 0 {
+                (index, None)
+            } else if index >> 16 == 0 {
+                (0, Some(remaining::decode(index as u16)))
+            } else {
+                return Err(Malformed::Range);
+            };
+            let (data, rest) = body(rest, index)?;
+            let msg_size = size;
+            let packet =
+                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+            (packet, rest)
         }
         2 => {
             let in_progress = flags & FLAG_IN_PROGRESS != 0;
@@ -214,14 +242,15 @@ pub fn parse_packet(
             (Packet::ErrorResponse { session, req_num, status: req_type }, rest)
         }
         4 => {
-            let (data, rest) = body(rest)?;
+            let (data, rest) = body(rest, index)?;
             (Packet::Response { session, req_num, msg_size: size, index, data }, rest)
         }
         5 => {
-            let (data, rest) = body(rest)?;
+            let (data, rest) = body(rest, index)?;
             (Packet::OneWay { session, req_type, msg_size: size, index, data }, rest)
         }
         6 => (Packet::Ack { session, req_num }, rest),
+        7 => (Packet::Cancel { session, req_num }, rest),
         _ => return Err(Malformed::Kind),
     };
     Ok(Some(parsed))
@@ -245,8 +274,17 @@ impl Packet<'_> {
     #[inline]
     pub fn write_header(&self, out: &mut [u8; PACKET_HEADER]) {
         let (kind, flags, session, req_num, size, index, req_type) = match *self {
-            Packet::Request { session, req_num, req_type, msg_size, index, .. } => {
-                (PacketKind::Request, 0, session, req_num, msg_size, index, req_type)
+            Packet::Request {
+                session, req_num, req_type, msg_size, index, remaining_us, ..
+            } => {
+                let (flags, index) = match remaining_us {
+                    None => (0, index),
+                    Some(us) => {
+                        debug_assert!(index == 0, "only packet 0 has room for the time left");
+                        (FLAG_DEADLINE, u32::from(remaining::encode(us)))
+                    }
+                };
+                (PacketKind::Request, flags, session, req_num, msg_size, index, req_type)
             }
             Packet::CreditReturn { session, req_num, count, in_progress } => {
                 let flags = if in_progress { FLAG_IN_PROGRESS } else { 0 };
@@ -265,6 +303,9 @@ impl Packet<'_> {
                 (PacketKind::OneWay, 0, session, 0, msg_size, index, req_type)
             }
             Packet::Ack { session, req_num } => (PacketKind::Ack, 0, session, req_num, 0, 0, 0),
+            Packet::Cancel { session, req_num } => {
+                (PacketKind::Cancel, 0, session, req_num, 0, 0, 0)
+            }
         };
         debug_assert!(session <= MAX_SESSION && size <= MAX_MSG_SIZE && index < MAX_PACKETS);
         let [s0, s1, s2, _] = session.to_le_bytes();

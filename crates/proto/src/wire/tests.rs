@@ -23,11 +23,46 @@ fn request_header_bytes_are_as_documented() {
         req_type: 0x1122,
         msg_size: 0x0345_6789,
         index: 0xf_0001,
+        remaining_us: None,
         data: &[],
     };
     let mut h = [0; PACKET_HEADER];
     p.write_header(&mut h);
     assert_eq!(h, [1, 0x0c, 0x0b, 0x0a, 4, 3, 2, 1, 0x89, 0x67, 0x45, 0xf3, 1, 0, 0x22, 0x11]);
+}
+
+#[test]
+fn the_time_left_stands_where_the_index_would() {
+    // F15: 10,000 us are 2,500 << 2, so 0x29c4.
+    let p = Packet::Request {
+        session: 0x0a0b0c,
+        req_num: 0x01020304,
+        req_type: 0x1122,
+        msg_size: 0x0345_6789,
+        index: 0,
+        remaining_us: Some(10_001),
+        data: &[],
+    };
+    let mut h = [0; PACKET_HEADER];
+    p.write_header(&mut h);
+    let want = [0x11, 0x0c, 0x0b, 0x0a, 4, 3, 2, 1, 0x89, 0x67, 0x45, 3, 0xc4, 0x29, 0x22, 0x11];
+    assert_eq!(h, want);
+    // Empty, so that the header is the packet.
+    h[8..12].fill(0);
+    let parsed = parse_packet(&h, 1024).unwrap().unwrap().0;
+    assert!(
+        matches!(parsed, Packet::Request { index: 0, remaining_us: Some(10_000), .. }),
+        "{parsed:?}"
+    );
+    h[11] = 0x10; // an index, where there is none
+    assert_eq!(parse_packet(&h, 1024), Err(Malformed::Range));
+}
+
+#[test]
+fn a_cancellation_is_sixteen_bytes() {
+    let mut h = [0; PACKET_HEADER];
+    Packet::Cancel { session: 0x0a0b0c, req_num: 0x01020304 }.write_header(&mut h);
+    assert_eq!(h, [7, 0x0c, 0x0b, 0x0a, 4, 3, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -62,8 +97,10 @@ fn unknown_versions_flags_and_kinds_are_refused() {
     let mut p = [0u8; PACKET_HEADER];
     p[0] = 15;
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Kind));
-    p[0] = 0x11;
-    assert_eq!(parse_packet(&p, 1024), Err(Malformed::Flags));
+    for kind in [0x21, 0x17, 0x16, 0x13] {
+        p[0] = kind;
+        assert_eq!(parse_packet(&p, 1024), Err(Malformed::Flags));
+    }
     p[0] = 3; // a request-for-response of nothing
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Range));
     p[0] = 1;
@@ -110,10 +147,17 @@ fn message() -> impl Strategy<Value = (u16, u32, u32)> {
 proptest! {
     #[test]
     fn any_packet_comes_back((dpp, msg_size, index) in message(), session in 0..=MAX_SESSION,
-            req_num: u32, req_type: u16, count in 1..=MAX_MSG_SIZE, flag: bool) {
+            req_num: u32, req_type: u16, count in 1..=MAX_MSG_SIZE, flag: bool,
+            mantissa in 0..4096u32, exponent in 0..16u32) {
         let data = vec![index as u8; data_len(msg_size, index, dpp)];
+        let first = vec![1; data_len(msg_size, 0, dpp)];
+        let left = Some(mantissa << exponent);
         let all = [
-            Packet::Request { session, req_num, req_type, msg_size, index, data: &data },
+            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us: None,
+                data: &data },
+            Packet::Request { session, req_num, req_type, msg_size, index: 0, remaining_us: left,
+                data: &first },
+            Packet::Cancel { session, req_num },
             Packet::Response { session, req_num, msg_size, index, data: &data },
             Packet::OneWay { session, req_type, msg_size, index, data: &data },
             Packet::ErrorResponse { session, req_num, status: req_type },

@@ -25,6 +25,7 @@ fn frames_that_do_not_belong_change_nothing() {
         req_type: 1,
         msg_size: 4,
         index: 0,
+        remaining_us: None,
         data: &data,
     };
     let mut ours = frame(&good, &[packet]);

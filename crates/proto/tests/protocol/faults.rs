@@ -25,7 +25,7 @@ fn answer(id: u16, scale: usize) -> Vec<u8> {
     pattern(0xa000_0000 | u64::from(id), response_len(id, scale))
 }
 
-fn some_config(rng: &mut Rng) -> Config {
+pub fn some_config(rng: &mut Rng) -> Config {
     Config {
         slots: rng.pick(&[1, 8, 32]),
         credits: rng.pick(&[1, 2, 8, 32]),
@@ -36,7 +36,7 @@ fn some_config(rng: &mut Rng) -> Config {
     }
 }
 
-fn some_link(rng: &mut Rng) -> Link {
+pub fn some_link(rng: &mut Rng) -> Link {
     Link {
         loss: rng.pick(&[0, 1_000, 50_000, 200_000]),
         duplicate: rng.pick(&[0, 20_000, 200_000]),
@@ -109,7 +109,7 @@ fn run(seed: u64, calls: u16, scale: usize) {
 }
 
 /// Nothing is in flight, waits, or is in use; each server's timers are off.
-fn quiet(w: &mut World, sessions: &[(usize, courser_proto::SessionId)]) {
+pub fn quiet(w: &mut World, sessions: &[(usize, courser_proto::SessionId)]) {
     w.link = Link::perfect();
     w.settle();
     for n in &mut w.nodes {
@@ -149,7 +149,7 @@ fn sessions_add_up(ep: &courser_proto::Endpoint<u64>) {
 }
 
 /// Runs seeds, and names the one that fails.
-fn seeds(default: u64, first: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
+pub fn seeds(default: u64, first: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let n = std::env::var("COURSER_SEEDS").ok().and_then(|v| v.parse().ok()).unwrap_or(default);
     for seed in first..first + n {
         if let Err(cause) = std::panic::catch_unwind(|| run(seed)) {

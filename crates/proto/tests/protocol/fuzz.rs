@@ -3,7 +3,7 @@
 
 use courser_buf::{Ecn, RxFrame};
 use courser_proto::wire::{FrameHeader, parse_packet};
-use courser_proto::{Event, SessionId};
+use courser_proto::{CallOptions, Event, SessionId};
 
 use crate::support::{Action, DPP, Rng, World, addr, config, pattern};
 
@@ -13,7 +13,7 @@ fn frames(default: u64) -> u64 {
 }
 
 /// Packets that a frame has, a broken one included.
-fn packets(bytes: &[u8]) -> u64 {
+pub fn packets(bytes: &[u8]) -> u64 {
     let Ok((h, mut rest)) = FrameHeader::parse(bytes) else { return 0 };
     let mut n = 0;
     loop {
@@ -86,7 +86,7 @@ fn random_bytes() {
         if rng.below(2) == 0 && len >= 24 {
             f.header(to).write(&mut bytes);
             for b in bytes.iter_mut().skip(24).step_by(16) {
-                *b &= 7; // mostly kinds that exist
+                *b &= 0x17; // mostly kinds and flags that exist
             }
         }
         feed(&mut w, to, &bytes, 2_000);
@@ -111,14 +111,30 @@ fn corpus() -> (World, Vec<(usize, Vec<u8>)>) {
         true
     }));
     for id in 0..100 {
-        w.call(0, s, id, if id % 2 == 0 { 20 } else { 3 * DPP });
+        let len = if id % 2 == 0 { 20 } else { 3 * DPP };
+        match id % 5 {
+            0 => {
+                let call = w.call(0, s, id, len);
+                w.step();
+                w.ep(0).cancel(call);
+            }
+            1 => {
+                w.call_within(0, s, id, len, 200_000);
+            }
+            _ => {
+                w.call(0, s, id, len);
+            }
+        }
     }
-    w.finish(0, 100);
+    let ended = w.nodes[0].done.len();
+    w.finish(0, 100.max(ended));
     w.settle();
     w.filter = None;
     w.link.loss = 0;
     let frames = seen.take();
     assert!(frames.len() > 100);
+    let cancels = w.ep(1).stats().rx_kinds[5];
+    assert!(cancels > 5, "{cancels} cancellations are in the corpus");
     (w, frames)
 }
 
@@ -155,7 +171,13 @@ fn mutated_frames() {
             now_ns += rng.below(200_000);
             let mut req = w.ep(0).alloc(2 * DPP).expect("memory");
             req.fill(1);
-            let _ = w.ep(0).call(old, 1, req, n);
+            let options = CallOptions::new().with_deadline_ns(now_ns + rng.below(300_000));
+            if let Ok(call) = w.ep(0).call_with(old, 1, req, n, options)
+                && rng.below(4) == 0
+            {
+                drain(&mut w, 0, now_ns);
+                w.ep(0).cancel(call);
+            }
             drain(&mut w, 0, now_ns);
             drain(&mut w, 1, now_ns);
         }

@@ -3,9 +3,12 @@
 
 #![allow(unreachable_pub)] // `support` is a module here, and of other programs too
 
+mod abuse;
 mod admission;
+mod cancel;
 mod connect;
 mod control;
+mod deadlines;
 mod door;
 mod failure;
 mod faults;

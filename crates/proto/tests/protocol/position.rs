@@ -149,8 +149,15 @@ fn a_flood_of_requests_for_response_is_answered_once() {
     w.inject(0, 1, &flood);
     assert_eq!(w.ep(1).stats().tx_packets - before, 32);
     // Nor to send the request again and again.
-    let again =
-        Packet::Request { session, req_num: 0, req_type: 5, msg_size: 4, index: 0, data: b"abcd" };
+    let again = Packet::Request {
+        session,
+        req_num: 0,
+        req_type: 5,
+        msg_size: 4,
+        index: 0,
+        remaining_us: None,
+        data: b"abcd",
+    };
     let before = w.ep(1).stats().clone();
     let flood = f.frame(1, &[again; 40]);
     w.inject(0, 1, &flood);
@@ -169,7 +176,8 @@ fn a_credit_return_that_is_due_does_not_swallow_that_of_the_next_request() {
     let (session, data) = (f.accept.session, part(0));
     let first = |req_num, msg_size| {
         let req_type = 5;
-        Packet::Request { session, req_num, req_type, msg_size, index: 0, data: &data }
+        let (index, remaining_us, data) = (0, None, &data[..]);
+        Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data }
     };
     let burst = f.frame(1, &[first(0, two), first(8, SIZE)]);
     w.tracing = true;

@@ -10,7 +10,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::support::*;
 use crate::control::conn::Conn;
 use crate::control::driver::Timer;
-use crate::control::{Limits, Tables};
+use crate::control::{Command, Limits, LostReason, Tables};
 
 /// Whether this process may have so many descriptors; its limit is raised where that is allowed.
 fn descriptors(wanted: u64) -> bool {
@@ -129,4 +129,49 @@ fn one_host_cannot_take_all_connections() {
         peer.send(&connect(STRANGER, None, 1));
         assert!(matches!(peer.recv(), Some(ControlMsg::Refuse { .. })));
     }
+}
+
+#[test]
+fn a_connection_that_nobody_uses_is_closed_by_who_dialed_it() {
+    let failure_timeout = Duration::from_secs(2);
+    let unused = Duration::from_millis(300);
+    let server =
+        Node::start("127.0.0.1:0", Limits { failure_timeout: PATIENCE, ..Limits::default() });
+    let s = server.register(0, true);
+    let limits = Limits { failure_timeout, unused, ..Limits::default() };
+    let client = Node::start("127.0.0.1:0", limits);
+    let (c, other) = (client.register(0, false), client.register(1, false));
+    let dialed = client.dial(&c, "127.0.0.1", server.port).unwrap();
+    let ask = |from: &End| {
+        client.send(dialed.control, connect(from.me(), None, 1));
+        s.msg().0
+    };
+    let quiet = || {
+        std::thread::sleep(3 * unused);
+        assert!(!c.mailbox.has_mail() && !other.mailbox.has_mail(), "it is in use");
+    };
+    // A connect that is not answered yet; then two sessions, of which one is closed and the other
+    // ends with its endpoint; an answer to nothing does not count.
+    let back = ask(&c);
+    quiet();
+    server.send(back, accept(c.me(), s.me(), 5));
+    c.msg();
+    ask(&other);
+    server.send(back, accept(other.me(), s.me(), 6));
+    other.msg();
+    server.send(back, accept(c.me(), s.me(), 7));
+    c.msg();
+    client.send(dialed.control, ControlMsg::Disconnect { from: c.me(), to: s.me(), session: 5 });
+    s.msg();
+    quiet();
+    client.control.send(Command::Unregister { index: 1 });
+    s.msg();
+    let (control, reason) = c.lost();
+    assert_eq!(control, dialed.control);
+    assert!(matches!(reason, LostReason::Unused(after) if after == unused), "{reason:?}");
+    // The server hears that it is gone, and the next dial makes another.
+    assert_eq!(s.lost().0, back);
+    assert_ne!(client.dial(&c, "127.0.0.1", server.port).unwrap().control, dialed.control);
+    eventually("the unused one is closed, too", || client.tables().conns == 0);
+    assert_eq!(client.tables().targets, 0);
 }

@@ -35,8 +35,29 @@ impl Forge {
     pub fn request(&self, req_num: u32, msg_size: u32, index: u32, data: &[u8]) -> Vec<u8> {
         let session = self.accept.session;
         let req_type = 5;
-        let packet = Packet::Request { session, req_num, req_type, msg_size, index, data };
+        let remaining_us = None;
+        let packet =
+            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
         self.clone().frame(1, &[packet])
+    }
+
+    /// A small request that had so much time left when it was sent.
+    pub fn request_due(&self, req_num: u32, remaining_us: u32, data: &[u8]) -> Vec<u8> {
+        let (session, req_type, index) = (self.accept.session, 5, 0);
+        let (msg_size, remaining_us) = (data.len() as u32, Some(remaining_us));
+        let packet =
+            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+        self.clone().frame(1, &[packet])
+    }
+
+    pub fn error(&self, req_num: u32, status: u16) -> Vec<u8> {
+        let session = self.accept.client_session;
+        self.clone().frame(0, &[Packet::ErrorResponse { session, req_num, status }])
+    }
+
+    pub fn cancel(&self, req_num: u32) -> Vec<u8> {
+        let session = self.accept.session;
+        self.clone().frame(1, &[Packet::Cancel { session, req_num }])
     }
 
     pub fn response(&self, req_num: u32, msg_size: u32, index: u32, data: &[u8]) -> Vec<u8> {

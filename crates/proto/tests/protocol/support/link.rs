@@ -82,6 +82,7 @@ pub fn describe(from: usize, frame: &[u8]) -> Vec<Seen> {
             }
             Packet::OneWay { .. } => (false, "ONEWAY".into()),
             Packet::Ack { req_num, .. } => (false, format!("ACK {req_num}")),
+            Packet::Cancel { req_num, .. } => (false, format!("CANCEL {req_num}")),
         };
         out.push(Seen { from, text, bytes, server_kind });
     }
@@ -95,7 +96,7 @@ pub fn allowance(frame: &[u8]) -> u64 {
     while let Ok(Some((packet, r))) = parse_packet(rest, h.data_per_packet) {
         rest = r;
         sum += match packet {
-            Packet::Request { .. } => 1,
+            Packet::Request { .. } | Packet::Cancel { .. } => 1,
             Packet::Rfr { count, .. } => u64::from(count),
             _ => 0,
         };

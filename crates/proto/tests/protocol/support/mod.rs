@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 
 use courser_buf::{Addr, PathId};
 use courser_proto::{
-    CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed, Endpoint,
-    RefuseReason, SessionId,
+    CallId, CallOptions, CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed,
+    Endpoint, RefuseReason, SessionId,
 };
 pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen};
@@ -135,8 +135,24 @@ impl World {
     // ---- calls --------------------------------------------------------------------------------
 
     /// A call of `len` bytes; its number is its request type and decides its bytes.
-    pub fn call(&mut self, node: usize, s: SessionId, id: u16, len: usize) {
-        self.try_call(node, s, id, len).expect("call");
+    pub fn call(&mut self, node: usize, s: SessionId, id: u16, len: usize) -> CallId {
+        self.try_call(node, s, id, len).expect("call")
+    }
+
+    /// A call that has so much time, which its node remembers.
+    pub fn call_within(
+        &mut self,
+        node: usize,
+        s: SessionId,
+        id: u16,
+        len: usize,
+        time_ns: u64,
+    ) -> CallId {
+        let deadline_ns = self.now_ns + time_ns;
+        let n = &mut self.nodes[node];
+        n.deadlines.insert(id, deadline_ns);
+        let options = CallOptions::new().with_deadline_ns(deadline_ns + n.clock_ns);
+        self.try_call_with(node, s, id, len, options).expect("call")
     }
 
     pub fn try_call(
@@ -145,15 +161,26 @@ impl World {
         s: SessionId,
         id: u16,
         len: usize,
-    ) -> Result<(), CallRefused> {
+    ) -> Result<CallId, CallRefused> {
+        self.try_call_with(node, s, id, len, CallOptions::new())
+    }
+
+    pub fn try_call_with(
+        &mut self,
+        node: usize,
+        s: SessionId,
+        id: u16,
+        len: usize,
+        options: CallOptions,
+    ) -> Result<CallId, CallRefused> {
         let n = &mut self.nodes[node];
         let mut req = n.ep.alloc(len).expect("client memory");
         req.copy_from_slice(&pattern(id.into(), len));
         let at = req.as_ptr() as usize;
-        match n.ep.call(s, id, req, id.into()) {
-            Ok(()) => {
+        match n.ep.call_with(s, id, req, id.into(), options) {
+            Ok(call) => {
                 assert!(n.given.insert(u64::from(id), (at, len)).is_none());
-                Ok(())
+                Ok(call)
             }
             Err((refused, req, cont)) => {
                 assert_eq!((req.as_ptr() as usize, req.len(), cont), (at, len, id.into()));
@@ -216,6 +243,11 @@ impl World {
     pub fn inject(&mut self, from: usize, to: usize, bytes: &[u8]) {
         self.deliver(from, to, bytes);
         self.pump_node(to);
+    }
+
+    /// [`World::inject`], without what the node would send: for floods.
+    pub fn deliver_only(&mut self, from: usize, to: usize, bytes: &[u8]) {
+        self.deliver(from, to, bytes);
     }
 
     fn deliver(&mut self, from: usize, to: usize, bytes: &[u8]) {

@@ -51,6 +51,13 @@ pub struct Node {
     pub allowed: u64,
     pub server_sent: u64,
     now_ns: u64,
+    /// What this node's clock shows more than the world's.
+    pub clock_ns: u64,
+    /// Deadlines of its calls, in the world's time.
+    pub deadlines: BTreeMap<u16, u64>,
+    /// When each request was given to the handler, in the world's time, and the deadline that came
+    /// with it.
+    pub started: Vec<(u16, u64, Option<u64>)>,
 }
 
 impl Node {
@@ -78,6 +85,9 @@ impl Node {
             allowed: 0,
             server_sent: 0,
             now_ns: 0,
+            clock_ns: 0,
+            deadlines: BTreeMap::new(),
+            started: Vec::new(),
         }
     }
 
@@ -87,7 +97,7 @@ impl Node {
         if self.ep.next_deadline() != Some(0) {
             return Vec::new();
         }
-        self.ep.poll_transmit(now_ns, &mut self.tx);
+        self.ep.poll_transmit(now_ns + self.clock_ns, &mut self.tx);
         let mut out = Vec::new();
         for frame in self.tx.drain(..) {
             let bytes = bytes_of(&frame);
@@ -126,10 +136,14 @@ impl Node {
         self.now_ns = now_ns;
         // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
         let frame = RxFrame { data: bytes, src, ecn: Ecn::Ect0 };
-        let Some(mut cursor) = self.ep.on_frame(&frame, now_ns) else { return };
+        let Some(mut cursor) = self.ep.on_frame(&frame, now_ns + self.clock_ns) else { return };
         while let Some(event) = self.ep.next_event(&mut cursor) {
             match event {
-                Event::Request { id, req_type, body, .. } => self.handle(id, req_type, &body),
+                Event::Request { id, req_type, body, deadline_ns } => {
+                    let deadline_ns = deadline_ns.map(|d| d.saturating_sub(self.clock_ns));
+                    self.started.push((req_type, now_ns, deadline_ns));
+                    self.handle(id, req_type, &body);
+                }
                 Event::Completion(c) => self.complete(c),
             }
         }
@@ -190,7 +204,8 @@ impl Node {
     /// When this node next has something to do by itself.
     pub fn due_ns(&self) -> Option<u64> {
         let reply = self.deferred.iter().map(|d| d.0).min();
-        reply.into_iter().chain(self.ep.next_deadline()).min()
+        let own = self.ep.next_deadline().map(|t| t.saturating_sub(self.clock_ns));
+        reply.into_iter().chain(own).min()
     }
 
     pub fn wake(&mut self, now_ns: u64) {
@@ -199,6 +214,7 @@ impl Node {
             let (_, id, bytes) = self.deferred.swap_remove(at);
             self.reply(id, &bytes);
         }
+        let now_ns = now_ns + self.clock_ns;
         if self.ep.next_deadline().is_some_and(|t| t <= now_ns) {
             self.ep.on_deadline(now_ns);
         }

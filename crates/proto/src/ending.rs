@@ -1,0 +1,252 @@
+//! Calls that end before their answer: deadlines and cancellation at the client (F15).
+//!
+//! What becomes of the call depends on how far it is; what is said of its handler is certain:
+//!
+//! | the call | its slot | the handler ran |
+//! | --- | --- | --- |
+//! | waits for a slot | | never |
+//! | on a slot, nothing sent | free; its number is used again, as the server expects it next | never |
+//! | sent in part | quarantine | never: the rest will not be sent |
+//! | sent, no answer | quarantine | maybe |
+//! | answered in part | free; the rest of the answer is not wanted | yes |
+//!
+//! A slot in *quarantine* has no call and holds no credits and no buffers, but its number is not
+//! over at the server, where the next one would be refused. So it sends a cancellation, again and
+//! again with back-off, until the server answers the request, with whatever answer. That may be
+//! long, if a handler is; the session has a slot less until then ([`crate::SessionStats`]).
+
+use crate::deadline::{QUEUE, Timed};
+use crate::endpoint::{Completion, Endpoint};
+use crate::error::{CallError, Executed};
+use crate::options::CallId;
+use crate::overload::serve_newest;
+use crate::session::{QueuedCall, SessionId};
+use crate::slot::{ClientSlot, Ending};
+use crate::stats::Drop;
+use crate::tx::TxItem;
+
+/// How many of the newest waiting calls are looked at for one with a deadline.
+const NEWEST_LOOK: usize = 8;
+
+impl<C> Endpoint<C> {
+    /// Gives a call up: it ends with [`CallError::Cancelled`], which says whether its handler ran,
+    /// and which [`Endpoint::poll_completion`] gives. The server is told if it may know of it.
+    /// `false`: the call has ended already.
+    ///
+    /// Cost: a look at each slot of the session, or a binary search in its queue.
+    pub fn cancel(&mut self, call: CallId) -> bool {
+        let index = call.session.index;
+        let Some(s) = self.client_session_at(index) else { return false };
+        if s.generation != call.session.generation {
+            return false;
+        }
+        let on_slot = |slot: &ClientSlot<C>| slot.active && slot.seq == call.seq;
+        if let Some(slot_no) = s.slots.iter().position(on_slot) {
+            self.end_early(index, slot_no as u8, CallError::Cancelled);
+        } else if let Ok(at) = s.queue.binary_search_by_key(&call.seq, |c| c.seq)
+            && let Some(waiting) = s.queue.remove(at)
+        {
+            self.end_waiting(call.session, waiting, CallError::Cancelled(Executed::Never));
+        } else {
+            return false;
+        }
+        true
+    }
+
+    /// Ends the call of a slot, whatever its state.
+    #[cold]
+    pub(crate) fn end_early(
+        &mut self,
+        session: u32,
+        slot_no: u8,
+        error: fn(Executed) -> CallError,
+    ) {
+        let Some(s) = self.client_session_at(session) else { return };
+        let step = s.slots.count();
+        let slot = &mut s.slots[usize::from(slot_no)];
+        let (ending, executed) = slot.ending();
+        let completion = match ending {
+            Ending::Rewind => {
+                slot.rewind(step);
+                self.complete(session, slot_no, Err(error(executed)))
+            }
+            Ending::Free => {
+                slot.ack_owed = true;
+                self.complete(session, slot_no, Err(error(executed)))
+            }
+            Ending::Quarantine => self.quarantine(session, slot_no, error(executed)),
+        };
+        self.count_ending(&error(executed));
+        if let Some(Completion { cont, session, request, .. }) = completion {
+            let result = Err(error(executed));
+            self.done.push_back(Completion { cont, session, request, result });
+        }
+    }
+
+    /// Ends a call that has left its session's queue.
+    fn end_waiting(&mut self, session: SessionId, call: QueuedCall<C>, error: CallError) {
+        let QueuedCall { req, cont, .. } = call;
+        self.stats.errors += 1;
+        self.count_ending(&error);
+        self.done.push_back(Completion { cont, session, request: req, result: Err(error) });
+    }
+
+    pub(crate) fn count_ending(&mut self, error: &CallError) {
+        match error {
+            CallError::DeadlineExceeded(_) => self.stats.expired += 1,
+            CallError::Cancelled(_) => self.stats.cancelled += 1,
+            _ => {}
+        }
+    }
+
+    // ---- quarantine ---------------------------------------------------------------------------
+
+    /// Takes the call off a slot that may not be used before the server has answered.
+    fn quarantine(
+        &mut self,
+        session: u32,
+        slot_no: u8,
+        error: CallError,
+    ) -> Option<Completion<'static, C>> {
+        let now_ns = self.now_ns;
+        let s = self.client_session_at(session)?;
+        s.slots[usize::from(slot_no)].quarantined = true;
+        let completion = self.complete(session, slot_no, Err(error));
+        let s = self.client_session_at(session)?;
+        let slot = &mut s.slots[usize::from(slot_no)];
+        slot.retries = 0;
+        slot.heard_ns = now_ns; // a new question: the server has its time to answer it
+        slot.deadline_ns = u64::MAX; // until the cancellation is sent
+        slot.queued = true;
+        let req_num = slot.req_num;
+        self.tx.push(TxItem::Cancel { session, slot: slot_no, req_num });
+        completion
+    }
+
+    /// Nothing was heard of a cancellation: it is sent again.
+    pub(crate) fn cancel_again(&mut self, session: u32, slot_no: u8, now_ns: u64) {
+        let Some(s) = self.client_session_at(session) else { return };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        slot.retries = slot.retries.saturating_add(1);
+        if !std::mem::replace(&mut slot.queued, true) {
+            let req_num = slot.req_num;
+            self.tx.push(TxItem::Cancel { session, slot: slot_no, req_num });
+        }
+        self.extend_deadline(session, slot_no, now_ns);
+    }
+
+    /// A packet from the server for a request that has no call: `reason` says why it would be
+    /// dropped. An answer ends the quarantine of its slot, whatever is in it; "in progress" makes
+    /// the next cancellation wait longer.
+    #[cold]
+    pub(crate) fn rx_quarantined(
+        &mut self,
+        session: u32,
+        req_num: u32,
+        answered: bool,
+        reason: Drop,
+    ) -> Result<(), Drop> {
+        let now_ns = self.now_ns;
+        // Stale: the session is the peer's, and connected.
+        let s = self.client_session_at(session).filter(|_| reason == Drop::Stale).ok_or(reason)?;
+        let slot_no = (req_num & (s.slots.count() - 1)) as u8;
+        let slot = s.slots.get_mut(usize::from(slot_no)).ok_or(reason)?;
+        if !slot.quarantined || slot.req_num != req_num {
+            return Err(reason);
+        }
+        slot.heard_ns = now_ns;
+        if !answered {
+            slot.retries = slot.retries.saturating_add(1);
+            self.extend_deadline(session, slot_no, now_ns);
+            return Ok(());
+        }
+        slot.release();
+        slot.ack_owed = true;
+        slot.deadline_ns = now_ns;
+        s.free |= 1 << slot_no;
+        self.start_queued(session);
+        Ok(())
+    }
+
+    // ---- calls that wait for a slot -----------------------------------------------------------
+
+    /// Makes sure that a scan happens when a call that waits for a slot expires.
+    pub(crate) fn time_queue(&mut self, session: u32, expires_ns: u64) {
+        let Some(s) = self.client_session_at(session) else { return };
+        s.queue_expires_ns = s.queue_expires_ns.min(expires_ns);
+        let generation = s.generation;
+        if !std::mem::replace(&mut s.queue_timed, true) {
+            self.timed.push(Timed { session, generation, slot: QUEUE });
+        }
+        self.next_scan_ns = self.next_scan_ns.min(expires_ns);
+    }
+
+    /// Ends the calls of a queue that have expired, in one walk through it. The earliest deadline
+    /// of the others is in `queue_expires_ns` then.
+    #[cold]
+    pub(crate) fn expire_queue(&mut self, session: u32, now_ns: u64) {
+        let Some(s) = self.client_session_at(session) else { return };
+        let id = SessionId { index: session, generation: s.generation };
+        let waiting = s.queue.len();
+        s.queue_expires_ns = u64::MAX;
+        for _ in 0..waiting {
+            let Some(s) = self.client_session_at(session) else { return };
+            let Some(call) = s.queue.pop_front() else { return };
+            if call.expires_ns <= now_ns {
+                self.end_waiting(id, call, CallError::DeadlineExceeded(Executed::Never));
+            } else {
+                s.queue_expires_ns = s.queue_expires_ns.min(call.expires_ns);
+                s.queue.push_back(call);
+            }
+        }
+    }
+
+    /// Queues a call that has to wait, or ends it if it had expired when it was made.
+    #[inline(never)] // off the path of a call that finds a slot
+    pub(crate) fn call_later(&mut self, session: SessionId, call: QueuedCall<C>) {
+        let expires_ns = call.expires_ns;
+        if expires_ns <= self.now_ns {
+            self.end_waiting(session, call, CallError::DeadlineExceeded(Executed::Never));
+        } else if let Some(s) = self.client_session_at(session.index) {
+            s.queue.push_back(call);
+            if expires_ns != u64::MAX {
+                self.time_queue(session.index, expires_ns);
+            }
+        }
+    }
+
+    /// The waiting call to be served next: the oldest, or under overload the newest that has a
+    /// deadline ([`serve_newest`]). Those found expired end here.
+    #[inline]
+    pub(crate) fn next_waiting(&mut self, session: u32) -> Option<QueuedCall<C>> {
+        let s = self.client_session_at(session)?;
+        if s.queue.front()?.expires_ns == u64::MAX {
+            return s.queue.pop_front();
+        }
+        self.next_by_deadline(session)
+    }
+
+    #[cold]
+    fn next_by_deadline(&mut self, session: u32) -> Option<QueuedCall<C>> {
+        let now_ns = self.now_ns;
+        loop {
+            let s = self.client_session_at(session)?;
+            let id = SessionId { index: session, generation: s.generation };
+            let oldest = s.queue.front()?;
+            let budget_ns = oldest.expires_ns.saturating_sub(oldest.queued_ns);
+            let waited_ns = now_ns.saturating_sub(oldest.queued_ns);
+            let timed = |c: &QueuedCall<C>| c.expires_ns != u64::MAX;
+            let at = if timed(oldest) && serve_newest(waited_ns, budget_ns) {
+                let newest = s.queue.iter().rev().take(NEWEST_LOOK).position(timed);
+                newest.map_or(0, |back| s.queue.len() - 1 - back)
+            } else {
+                0
+            };
+            let call = s.queue.remove(at)?;
+            if call.expires_ns > now_ns {
+                return Some(call);
+            }
+            self.end_waiting(id, call, CallError::DeadlineExceeded(Executed::Never));
+        }
+    }
+}

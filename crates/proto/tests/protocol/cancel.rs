@@ -1,0 +1,350 @@
+//! Cancelled calls and slots in quarantine (F15). Eight slots unless said otherwise, so request
+//! numbers of slot 0 are 0, 8, 16, ...
+
+use courser_proto::wire::Packet;
+use courser_proto::{CallError, Config, Drop, Executed, SessionId, SessionStats, Status};
+
+use crate::support::forge::Forge;
+use crate::support::{Action, DPP, World, config, expect_drop, pattern};
+
+const CANCELLED: u16 = Status::Cancelled as u16;
+
+fn one_slot() -> Config {
+    Config { slots: 1, ..config() }
+}
+
+/// A world whose handlers never answer by themselves.
+fn mute(config: Config) -> (World, SessionId, Forge) {
+    let mut w = World::pair(config);
+    let (s, f) = w.connect_forge(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::Forget);
+    w.tracing = true;
+    (w, s, f)
+}
+
+fn stats(w: &World, s: SessionId) -> SessionStats {
+    w.nodes[0].ep.session_stats(s).unwrap()
+}
+
+/// Ends of calls that no packet brings.
+fn ends(w: &mut World) -> Vec<(u64, CallError)> {
+    w.nodes[0].collect();
+    w.take_done(0).into_iter().map(|d| (d.id, d.result.unwrap_err())).collect()
+}
+
+fn cancelled(id: u64, executed: Executed) -> Vec<(u64, CallError)> {
+    vec![(id, CallError::Cancelled(executed))]
+}
+
+fn count(w: &World, text: &str) -> usize {
+    w.trace.iter().filter(|p| p.text.starts_with(text)).count()
+}
+
+#[test]
+fn a_waiting_call_leaves_the_queue() {
+    let (mut w, s, _) = mute(one_slot());
+    w.call(0, s, 1, 10);
+    let waiting = [2, 3, 4].map(|id| w.call(0, s, id, 10));
+    assert!(w.ep(0).cancel(waiting[1]));
+    assert!(!w.ep(0).cancel(waiting[1]), "it has ended");
+    assert_eq!(ends(&mut w), cancelled(3, Executed::Never));
+    assert_eq!(stats(&w, s).queued, 2);
+    w.pump();
+    w.settle_until_idle_link();
+    w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
+    let id = w.nodes[1].requests[0];
+    w.ep(1).reply_bytes(id, b"now").unwrap();
+    let order: Vec<u64> = w.finish(0, 3).iter().map(|d| d.id).collect();
+    assert_eq!(order, [1, 2, 4]);
+    assert_eq!(w.nodes[1].executed.get(&3), None);
+    let all = w.ep(0).stats();
+    assert_eq!((all.calls, all.responses, all.errors, all.cancelled), (4, 3, 1, 1));
+}
+
+#[test]
+fn a_call_that_was_not_sent_gives_its_number_back() {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    w.tracing = true;
+    for id in 0..50 {
+        let call = w.call(0, s, id, 10);
+        assert!(w.ep(0).cancel(call) && !w.ep(0).cancel(call));
+        assert_eq!(ends(&mut w), cancelled(id.into(), Executed::Never));
+        w.ep(0).check();
+    }
+    w.call(0, s, 99, 10);
+    w.finish(0, 1);
+    assert_eq!(w.story(), ["0: REQ 0#0/10", "1: RESP 0#0/10"]);
+    // Also when the stage has looked at the slot meanwhile; and what is owed stays owed.
+    let call = w.call(0, s, 100, 10);
+    assert!(w.ep(0).cancel(call));
+    assert_eq!(ends(&mut w), cancelled(100, Executed::Never));
+    w.settle();
+    assert_eq!(w.story()[2..], ["0: ACK 0"]);
+    w.call(0, s, 101, 10);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+    assert_eq!(w.story()[3..], ["0: REQ 8#0/10", "1: RESP 8#0/10"]);
+}
+
+#[test]
+fn a_waiting_call_takes_the_number_of_one_that_was_not_sent() {
+    let mut w = World::pair(one_slot());
+    let s = w.connect(0, 1);
+    w.tracing = true;
+    let first = w.call(0, s, 1, 10);
+    w.call(0, s, 2, 20);
+    assert!(w.ep(0).cancel(first));
+    let done = w.finish(0, 2);
+    assert_eq!(done[0].result, Err(CallError::Cancelled(Executed::Never)));
+    assert_eq!(done[1].result, Ok(pattern(2, 20)));
+    assert_eq!(w.story(), ["0: REQ 0#0/20", "1: RESP 0#0/20"]);
+}
+
+#[test]
+fn a_call_that_is_answered_in_part_has_executed() {
+    let mut w = World::pair(Config { credits: 2, ..config() });
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 20 * DPP]));
+    w.tracing = true;
+    let call = w.call(0, s, 1, 10);
+    while w.trace.len() < 6 {
+        w.step();
+    }
+    assert!(w.ep(0).cancel(call));
+    assert_eq!(ends(&mut w), cancelled(1, Executed::Yes));
+    let figures = stats(&w, s);
+    assert_eq!((figures.quarantined, figures.in_flight, figures.credits), (0, 0, 2));
+    // The server is told that it need not keep the response, and the slot goes on.
+    w.settle();
+    assert_eq!(w.trace.last().unwrap().text, "ACK 0");
+    w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
+    w.call(0, s, 2, 10);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(2, 10)));
+    assert_eq!(w.ep(1).stats().drops_total(), 0);
+}
+
+#[test]
+fn a_lost_request_is_in_quarantine_until_the_server_knows() {
+    let (mut w, s, _) = mute(config());
+    w.link.loss = 1_000_000;
+    let call = w.call(0, s, 1, 10);
+    w.pump();
+    assert!(w.ep(0).cancel(call));
+    assert_eq!(ends(&mut w), cancelled(1, Executed::Maybe));
+    let figures = stats(&w, s);
+    assert_eq!((figures.quarantined, figures.in_flight, figures.credits), (1, 0, 32));
+    assert!(!w.ep(0).is_quiet());
+    // 100 us, doubled up to 2 ms: 1 at once, 5 in the first 3.1 ms, then one each 2 ms.
+    let start = w.now_ns;
+    w.run_until(start + 13_000_000);
+    assert_eq!(count(&w, "CANCEL 0"), 1 + 5 + 5);
+    w.link.loss = 0;
+    w.settle();
+    assert_eq!(stats(&w, s).quarantined, 0);
+    let end: Vec<_> = w.story().into_iter().rev().take(3).collect();
+    assert_eq!(end, ["0: ACK 0", "1: ERR 0=10", "0: CANCEL 0"]);
+    assert_eq!(w.ep(1).stats().requests_cancelled, 1);
+    w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
+    w.call(0, s, 2, 10);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(2, 10)));
+    assert_eq!(count(&w, "REQ 8#0"), 1);
+    assert_eq!(w.nodes[1].executed.get(&1), None);
+}
+
+#[test]
+fn a_request_that_was_sent_in_part_never_runs() {
+    let (mut w, s, _) = mute(Config { credits: 2, ..config() });
+    let idle = w.nodes[1].arena.stats().in_use_bytes;
+    let call = w.call(0, s, 1, 20 * DPP);
+    w.pump();
+    w.step();
+    w.step();
+    assert!(w.nodes[1].arena.stats().in_use_bytes > idle + 20 * DPP);
+    assert!(w.ep(0).cancel(call));
+    assert_eq!(ends(&mut w), cancelled(1, Executed::Never));
+    w.settle();
+    assert_eq!(w.nodes[1].arena.stats().in_use_bytes, idle, "what had arrived is freed");
+    let figures = stats(&w, s);
+    assert_eq!((figures.quarantined, figures.credits), (0, 2));
+    assert!(w.nodes[1].executed.is_empty());
+    assert_eq!(w.ep(1).stats().requests_cancelled, 1);
+}
+
+#[test]
+fn a_handler_can_see_that_nobody_waits() {
+    let (mut w, s, _) = mute(config());
+    let call = w.call(0, s, 1, 10);
+    w.pump();
+    w.settle_until_idle_link();
+    let id = w.nodes[1].requests[0];
+    assert!(!w.ep(1).is_cancelled(id));
+    assert!(w.ep(0).cancel(call));
+    assert_eq!(ends(&mut w), cancelled(1, Executed::Maybe));
+    w.settle_until_idle_link();
+    assert!(w.ep(1).is_cancelled(id) && w.ep(1).is_answerable(id));
+    assert_eq!(w.story()[1..], ["0: CANCEL 0", "1: CR 0+0!"]);
+    // It takes long, and the client asks ever more rarely.
+    let start = w.now_ns;
+    w.run_until(start + 20_000_000);
+    assert!((5..30).contains(&count(&w, "CANCEL")), "{}", count(&w, "CANCEL"));
+    assert_eq!(stats(&w, s).quarantined, 1);
+    w.ep(1).reply_bytes(id, b"nobody reads this").unwrap();
+    w.settle();
+    assert_eq!(stats(&w, s).quarantined, 0);
+    assert!(w.take_done(0).is_empty());
+    assert_eq!(w.nodes[1].executed[&1], 1);
+    w.ep(1).reply_status(id, Status::Refused); // gone: ignored
+    assert_eq!(w.ep(1).stats().replies, 1);
+}
+
+#[test]
+fn cancellations_at_the_server() {
+    let (mut w, _, f) = mute(config());
+    w.link.loss = 1_000_000; // what the server sends has no client
+    expect_drop(&mut w, 1, &f.cancel(8), Drop::Future);
+    expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(8)), Drop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(16)), Drop::Stale);
+    // Before any packet of the request: its number is taken, and what comes late does not run.
+    w.inject(0, 1, &f.cancel(0));
+    expect_drop(&mut w, 1, &f.request(0, 4, 0, b"abcd"), Drop::Stale);
+    expect_drop(&mut w, 1, &f.request(0, 3 * DPP as u32, 1, &[1; DPP]), Drop::Stale);
+    w.inject(0, 1, &f.cancel(0));
+    // In the middle of it.
+    w.inject(0, 1, &f.request(8, 2 * DPP as u32, 0, &[1; DPP]));
+    w.inject(0, 1, &f.cancel(8));
+    let late = expect_drop(&mut w, 1, &f.request(8, 2 * DPP as u32, 1, &[1; DPP]), Drop::Duplicate);
+    assert_eq!(late, ["1: ERR 8=10"]);
+    // With its handler: nothing else may come before that has answered.
+    w.inject(0, 1, &f.request(16, 4, 0, b"abcd"));
+    w.inject(0, 1, &f.cancel(16));
+    expect_drop(&mut w, 1, &f.cancel(24), Drop::Future);
+    let id = w.nodes[1].requests[0];
+    w.ep(1).reply_bytes(id, b"done").unwrap();
+    w.pump();
+    w.inject(0, 1, &f.cancel(16));
+    w.inject(0, 1, &f.ack(16));
+    expect_drop(&mut w, 1, &f.cancel(16), Drop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(8), Drop::Stale);
+    let want = [
+        format!("1: ERR 0={CANCELLED}"),
+        format!("1: ERR 0={CANCELLED}"),
+        "1: CR 8+1".into(),
+        format!("1: ERR 8={CANCELLED}"),
+        "1: CR 16+0!".into(),
+        "1: RESP 16#0/4".into(),
+        "1: RESP 16#0/4".into(),
+    ];
+    assert_eq!(w.story(), want);
+    let all = w.ep(1).stats();
+    assert_eq!((all.requests, all.requests_cancelled), (1, 2));
+}
+
+#[test]
+fn a_flood_of_cancellations_is_answered_once() {
+    let (mut w, _, mut f) = mute(config());
+    w.link.loss = 1_000_000;
+    let session = f.accept.session;
+    let cancel = |req_num| Packet::Cancel { session, req_num };
+    for req_num in [0, 8] {
+        if req_num == 8 {
+            w.inject(0, 1, &f.request(8, 4, 0, b"abcd")); // executing
+        }
+        let before = w.ep(1).stats().tx_packets;
+        let flood = f.frame(1, &[cancel(req_num); 80]);
+        w.inject(0, 1, &flood);
+        assert_eq!(w.ep(1).stats().tx_packets - before, 1, "{req_num}");
+    }
+}
+
+#[test]
+fn packets_for_a_slot_in_quarantine() {
+    let (mut w, s, f) = mute(config());
+    w.filter = Some(Box::new(|_, _| false));
+    let call = w.call(0, s, 5, 4 * DPP);
+    w.pump();
+    assert!(w.ep(0).cancel(call));
+    ends(&mut w);
+    w.pump();
+    expect_drop(&mut w, 0, &f.credit_return(0, 2, false), Drop::Stale);
+    expect_drop(&mut w, 0, &f.response(8, 4, 0, b"abcd"), Drop::Future);
+    expect_drop(&mut w, 0, &f.error(0u32.wrapping_sub(8), CANCELLED), Drop::Stale);
+    w.inject(1, 0, &f.credit_return(0, 3, true)); // in progress
+    assert_eq!(stats(&w, s).quarantined, 1);
+    w.inject(1, 0, &f.response(0, 3 * DPP as u32, 0, &[1; DPP]));
+    let figures = stats(&w, s);
+    assert_eq!((figures.quarantined, figures.credits, figures.in_flight), (0, 32, 0));
+    // A copy, and what belongs to it, find nothing any more.
+    expect_drop(&mut w, 0, &f.response(0, 3 * DPP as u32, 0, &[1; DPP]), Drop::Stale);
+    expect_drop(&mut w, 0, &f.credit_return(0, 3, true), Drop::Stale);
+    expect_drop(&mut w, 0, &f.error(0, CANCELLED), Drop::Stale);
+}
+
+#[test]
+fn a_session_with_all_slots_in_quarantine_comes_back() {
+    let (mut w, s, _) = mute(Config { slots: 2, ..config() });
+    let calls = [1, 2].map(|id| w.call(0, s, id, 10));
+    w.pump();
+    w.settle_until_idle_link();
+    calls.iter().for_each(|&call| assert!(w.ep(0).cancel(call)));
+    assert_eq!(ends(&mut w).len(), 2);
+    // What comes now waits, and ends at its deadline.
+    w.call_within(0, s, 3, 10, 2_000_000);
+    w.call(0, s, 4, 10);
+    assert_eq!((stats(&w, s).quarantined, stats(&w, s).queued), (2, 2));
+    let start = w.now_ns;
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].id, 3);
+    assert_eq!(done[0].result, Err(CallError::DeadlineExceeded(Executed::Never)));
+    assert_eq!(w.now_ns, start + 2_000_000);
+    w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
+    let id = w.nodes[1].requests[1];
+    w.ep(1).reply_status(id, Status::NoReply);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(4, 10)));
+    assert_eq!(w.trace.iter().rev().find(|p| p.from == 0).unwrap().text, "REQ 3#0/10");
+}
+
+#[test]
+fn a_dead_datapath_is_found_by_slots_in_quarantine_alone() {
+    // F13
+    let (mut w, s, _) = mute(config());
+    let call = w.call(0, s, 1, 10);
+    w.pump();
+    w.settle_until_idle_link();
+    assert!(w.ep(0).cancel(call));
+    ends(&mut w);
+    w.link.loss = 1_000_000;
+    let start = w.now_ns;
+    while w.step() {}
+    assert!(w.now_ns >= start + config().datapath_timeout_ns);
+    assert_eq!(w.ep(0).poll_failed(), Some(s));
+    assert!(w.ep(0).is_quiet() && w.take_done(0).is_empty());
+    assert!(w.ep(0).close(s).is_some());
+    assert!(!w.ep(0).cancel(call));
+}
+
+#[test]
+fn buffers_of_cancelled_calls_come_back_though_the_transport_holds_them() {
+    // E24, E27
+    let (mut w, s, _) = mute(config());
+    w.link.hold = true;
+    let call = w.call(0, s, 1, 3 * DPP);
+    w.pump();
+    assert!(w.ep(0).cancel(call));
+    assert!(w.ep(0).needs_flush() && w.ep(0).poll_completion().is_none());
+    assert_eq!(ends(&mut w), cancelled(1, Executed::Maybe)); // `support` looks at the buffer
+}
+
+#[test]
+fn a_name_of_another_session_cancels_nothing() {
+    let (mut w, s, _) = mute(config());
+    let old = w.call(0, s, 1, 10);
+    let (remote, _) = w.ep(0).close(s).unwrap();
+    w.ep(1).disconnected(remote, 0xe0, 7);
+    ends(&mut w);
+    let t = w.connect(0, 1);
+    assert_eq!(s.index(), t.index());
+    let call = w.call(0, t, 2, 10);
+    assert!(!w.ep(0).cancel(old));
+    assert_eq!((old.session(), call.session()), (s, t));
+    assert!(w.ep(0).cancel(call));
+}

@@ -1,0 +1,29 @@
+//! The parsers of frames and packets: they end in a verdict, stay within the bytes, and what they
+//! take comes back from what the writers make of it.
+
+use courser_proto::wire::{FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER, Packet, parse_packet};
+
+pub fn run(bytes: &[u8]) {
+    let Ok((header, mut rest)) = FrameHeader::parse(bytes) else { return };
+    let mut again = [0; FRAME_HEADER_MAX];
+    let len = header.wire_len();
+    header.write(&mut again[..len]);
+    assert_eq!(FrameHeader::parse(&again[..len]), Ok((header, &[][..])));
+    assert_eq!(rest.len(), bytes.len() - len);
+    while let Ok(Some((packet, after))) = parse_packet(rest, header.data_per_packet) {
+        let used = rest.len() - after.len();
+        assert_eq!(used, PACKET_HEADER + packet.data().len());
+        assert_eq!(after, &rest[used..], "the next packet begins where this one ends");
+        round_trip(&packet, header.data_per_packet);
+        rest = after;
+    }
+}
+
+fn round_trip(packet: &Packet<'_>, data_per_packet: u16) {
+    let mut bytes = vec![0; PACKET_HEADER];
+    let mut header = [0; PACKET_HEADER];
+    packet.write_header(&mut header);
+    bytes.copy_from_slice(&header);
+    bytes.extend_from_slice(packet.data());
+    assert_eq!(parse_packet(&bytes, data_per_packet), Ok(Some((*packet, &[][..]))));
+}

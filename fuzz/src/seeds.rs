@@ -1,0 +1,240 @@
+//! The seed corpus: one real example of each thing that a target knows.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use courser_proto::wire::{EcnCounts, Packet, parse_packet};
+use courser_proto::{
+    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, RefuseReason,
+};
+
+use crate::program::{Forged, Op, Setup, encode};
+use crate::support::forge::frame;
+use crate::support::{Action, DPP, Forge, World, config};
+
+/// Target, file name, content.
+pub type Seed = (&'static str, String, Vec<u8>);
+
+pub fn all() -> Vec<Seed> {
+    [frames(), streams(), programs(), texts()].concat()
+}
+
+// ---- frames -----------------------------------------------------------------------------------
+
+/// Frames of real traffic, one of each combination of packet kinds, and those that it has not.
+fn frames() -> Vec<Seed> {
+    let mut w = World::pair(config());
+    let (s, forge) = w.connect_forge(0, 1);
+    let seen = Rc::new(RefCell::new(Vec::new()));
+    let copy = seen.clone();
+    w.link.loss = 50_000;
+    w.nodes[1].handler = Box::new(|id, _| match id % 4 {
+        0 => Action::Reply(vec![1; 10]),
+        1 => Action::Reply(vec![2; 2 * DPP]),
+        2 => Action::Status(courser_proto::Status::Refused),
+        _ => Action::Defer(300_000, vec![]),
+    });
+    w.filter = Some(Box::new(move |_, bytes| {
+        copy.borrow_mut().push(bytes.to_vec());
+        true
+    }));
+    for id in 0..60 {
+        w.call(0, s, id, if id % 2 == 0 { 20 } else { DPP + 100 });
+    }
+    w.finish(0, 60);
+    w.settle();
+    let mut out: Vec<Seed> = Vec::new();
+    for bytes in seen.take() {
+        let name = kinds(&bytes);
+        if !out.iter().any(|(_, n, _)| *n == name) {
+            out.push(("frame", name, bytes));
+        }
+    }
+    out.truncate(24);
+    out.extend(rare_frames(forge));
+    out
+}
+
+fn kinds(bytes: &[u8]) -> String {
+    let mut name = String::new();
+    let Ok((h, mut rest)) = courser_proto::wire::FrameHeader::parse(bytes) else { return name };
+    while let Ok(Some((packet, r))) = parse_packet(rest, h.data_per_packet) {
+        rest = r;
+        name += match packet {
+            Packet::Request { .. } => "q",
+            Packet::CreditReturn { .. } => "c",
+            Packet::Rfr { .. } => "f",
+            Packet::Response { .. } => "r",
+            Packet::ErrorResponse { .. } => "e",
+            Packet::OneWay { .. } => "o",
+            Packet::Ack { .. } => "a",
+        };
+    }
+    name.truncate(6);
+    name
+}
+
+fn rare_frames(mut forge: Forge) -> Vec<Seed> {
+    let mut h = forge.header(1);
+    let one_way = Packet::OneWay { session: 0, req_type: 1, msg_size: 3, index: 0, data: b"abc" };
+    let plain = frame(&h, &[one_way]);
+    h.echo_at = Some(5);
+    h.ecn = Some(EcnCounts { marked: 1, received: 9 });
+    let mut counted = vec![0; h.wire_len()];
+    h.write(&mut counted);
+    counted.extend_from_slice(&plain[24..]);
+    let mut padded = plain.clone();
+    padded.extend_from_slice(&[0; 9]);
+    let named = [("one_way", plain), ("counts", counted), ("padding", padded)];
+    named.map(|(name, bytes)| ("frame", name.to_owned(), bytes)).to_vec()
+}
+
+// ---- control streams --------------------------------------------------------------------------
+
+fn messages() -> Vec<(&'static str, ControlMsg)> {
+    let from = EndpointRef { index: 1, id: 0x5712 };
+    let to = EndpointRef { index: 0, id: 0x1234_5678_9abc_def0 };
+    let request = ConnectRequest {
+        endpoint_id: from.id,
+        port: 4000,
+        session: 0,
+        peer: 0,
+        cookie: 0xdead_beef,
+        max_frame: 1472,
+        credits: 32,
+        slots: 8,
+        max_msg_size: 1 << 20,
+        first_req_num: 64,
+    };
+    let accept = ConnectAccept {
+        endpoint_id: to.id,
+        port: 4001,
+        client_session: 0,
+        client_cookie: 0xdead_beef,
+        client_peer: 0,
+        session: 3,
+        peer: 2,
+        cookie: 7,
+        data_per_packet: 1424,
+        slots: 8,
+        credits: 32,
+        max_msg_size: 8 << 20,
+    };
+    let reason = RefuseReason::TooManySessions { limit: 64 };
+    vec![
+        ("connect", ControlMsg::Connect { from, to: None, request: request.clone() }),
+        ("connect_to", ControlMsg::Connect { from, to: Some(0), request }),
+        ("accept", ControlMsg::Accept { to, from, accept }),
+        ("refuse", ControlMsg::Refuse { to, session: 0, client_cookie: 1, reason }),
+        ("disconnect", ControlMsg::Disconnect { from, to, session: 0 }),
+        ("idle", ControlMsg::Idle { from, to, session: 0, done: vec![0, 8, u32::MAX] }),
+        ("ping", ControlMsg::Ping),
+        ("pong", ControlMsg::Pong),
+        ("gone", ControlMsg::EndpointGone { from }),
+    ]
+}
+
+/// Streams for both control targets; the decoder's has a byte in front that says how to cut it.
+fn streams() -> Vec<Seed> {
+    let mut out = Vec::new();
+    let mut all = CONTROL_PREAMBLE.to_vec();
+    let mut put = |name: &str, stream: &[u8]| {
+        out.push(("control", name.to_owned(), [&[out.len() as u8], stream].concat()));
+        out.push(("control_live", name.to_owned(), stream.to_vec()));
+    };
+    put("greeting", &CONTROL_PREAMBLE);
+    for (name, msg) in messages() {
+        let bytes = msg.encode();
+        put(name, &[&CONTROL_PREAMBLE[..], &bytes].concat());
+        all.extend(bytes);
+    }
+    put("all", &all);
+    let mut long = CONTROL_PREAMBLE.to_vec();
+    long.extend((courser_proto::CONTROL_MAX as u32 + 1).to_le_bytes());
+    put("too_long", &long);
+    put("another_version", b"CRSR\x07\x00\x09\x00");
+    put("another_protocol", b"GET / HTTP/1.1\r\n\r\n");
+    // A session that is closed, and one of which the other side goes away.
+    let [connect, .., gone] = &messages()[..] else { return out };
+    let twice = [connect.1.encode(), connect.1.encode(), gone.1.encode()].concat();
+    put("two_sessions", &[&CONTROL_PREAMBLE[..], &twice].concat());
+    out
+}
+
+// ---- programs ---------------------------------------------------------------------------------
+
+/// What happens to sessions in the protocol's tests, as programs.
+fn programs() -> Vec<Seed> {
+    let call = |what, len| Op::Call { session: 0, what, len };
+    let request = Forged { kind: 0, size: 4, extra: 1, ..Forged::default() };
+    let to_server = |packets: &[Forged]| Op::Frame { to: 1, packets: packets.to_vec() };
+    let to_client = |packets: &[Forged]| Op::Frame { to: 0, packets: packets.to_vec() };
+    let kind = |kind| Forged { kind, size: 3, index: 1, ..Forged::default() };
+    let large = Forged { size: 60_000, ..request };
+    let part = |index| Forged { index, ..large };
+    let mut out: Vec<(&str, u8, Vec<Op>)> = vec![
+        ("small", 0, vec![call(0, 20), Op::Run(10)]),
+        ("all_kinds", 0, (0..8).map(|what| call(what, 2000)).chain([Op::Run(2_000)]).collect()),
+        ("large", 0, vec![call(1, 60_000), call(2, 60_000), Op::Run(3_000)]),
+        ("queue", 2, (0..6).map(|_| call(0, 100)).chain([Op::Run(500)]).collect()),
+        ("wrap", 16, (0..40).map(|i| call(i % 4, 100)).chain([Op::Run(2_000)]).collect()),
+        (
+            "unanswered",
+            0,
+            vec![call(7, 10), Op::Run(1_000), Op::Answer { len: 5_000 }, Op::Run(500)],
+        ),
+        ("closed", 0, vec![call(1, 60_000), Op::Run(3), Op::Close { session: 0 }, Op::Connect]),
+        ("half", 0, vec![to_server(&[large]), to_server(&[part(1), part(2)]), Op::Run(10)]),
+        ("forged_request", 0, vec![to_server(&[request]), call(0, 10), Op::Run(60_000)]),
+        ("server_kinds", 0, vec![to_server(&[2, 3, 4, 5, 6, 7].map(kind))]),
+        ("client_kinds", 0, vec![call(7, 9000), to_client(&[2, 4, 7, 3, 6].map(kind)), Op::Run(9)]),
+        ("little_memory", 1, (0..9).map(|_| call(1, 60_000)).chain([Op::Run(5_000)]).collect()),
+        ("held", 8, (0..9).map(|i| call(i, 9_000)).chain([Op::Run(5_000)]).collect()),
+        ("few_credits", 4, (0..9).map(|i| call(i, 9_000)).chain([Op::Run(9_000)]).collect()),
+        ("bytes", 0, vec![Op::Bytes { to: 1, bytes: vec![1, 0, 0, 0, 8, 0, 0, 0, 2, 0, 0, 0] }]),
+    ];
+    let faults = Op::Faults { loss: 60, duplicate: 60, reorder: 60 };
+    let busy = (0..12).map(|i| call(i, 300 * u16::from(i))).chain([Op::Run(9_000)]);
+    out.push(("faults", 0, [faults].into_iter().chain(busy).collect()));
+    let again = (0..20).flat_map(|back| [Op::Replay { back }, Op::Flip { back, at: 40 * 8 + 3 }]);
+    out.push(("replays", 0, [call(2, 4000), Op::Run(50)].into_iter().chain(again).collect()));
+    let clocks = Op::Clocks { to: 0, sent_at: u32::MAX, echo_at: 1 << 31, marked: 7 };
+    out.push(("clocks", 0, vec![call(0, 10), clocks, Op::Run(200), call(0, 10), Op::Run(200)]));
+    let more = [Op::Connect, Op::Connect, Op::Call { session: 2, what: 1, len: 2_000 }];
+    out.push(("sessions", 0, more.into_iter().chain([Op::Run(100)]).collect()));
+    let idle = |done: &[i8]| Op::Idle { session: 0, done: done.to_vec() };
+    let ahead = vec![call(2, 10), Op::Run(30), idle(&[0, -7, -6, -5, -4, -3, -2, -1]), call(0, 9)];
+    out.push(("idle", 0, [ahead, vec![Op::Run(9), idle(&[127]), idle(&[])]].concat()));
+    out.push(("asleep", 0, vec![call(0, 10), Op::Run(4_000), call(1, 9_000), Op::Run(500)]));
+    let many = (0..8).map(|slot| Forged { slot, ..large }).map(|p| to_server(&[p]));
+    out.push(("peer_limit", 32, many.chain([call(1, 60_000), Op::Run(900)]).collect()));
+    let seed = |(name, bits, ops): (&str, u8, Vec<Op>)| {
+        ("endpoint", name.to_owned(), encode(Setup { bits }, &ops))
+    };
+    out.into_iter().map(seed).collect()
+}
+
+// ---- text -------------------------------------------------------------------------------------
+
+fn texts() -> Vec<Seed> {
+    let texts = [
+        "udp://db1:31850",
+        "udp://db1:31850/2",
+        "udp://[::1]:0",
+        "udp://[fe80::1%eth0]:9",
+        "mem://7:1",
+        "db1:31850",
+        "udp://0.0.0.0:31850?rcvbuf=8388608&gso=off",
+        "udp://:1",
+        "64KiB",
+        "8 MiB",
+        "18446744073709551615k",
+        "1m 30s",
+        "500us",
+    ];
+    texts
+        .iter()
+        .enumerate()
+        .map(|(n, t)| ("text", format!("{n:02}"), t.as_bytes().into()))
+        .collect()
+}

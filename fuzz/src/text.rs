@@ -1,0 +1,20 @@
+//! Text that people write: addresses of servers, transports to open, sizes and times on the
+//! command line. What is read and can be written comes back.
+
+use courser::Uri;
+use courser::parts::net::BindSpec;
+
+#[allow(dead_code)] // a part of the program, used as it stands there
+#[path = "../../crates/cli/src/units.rs"]
+mod units;
+
+pub fn run(text: &str) {
+    if let Ok(uri) = text.parse::<Uri>() {
+        let written = uri.to_string();
+        assert_eq!(written.parse::<Uri>().as_ref(), Ok(&uri), "{written}");
+    }
+    let _ = text.parse::<BindSpec>();
+    let _ = units::bytes(text);
+    let _ = units::message_size(text);
+    let _ = units::time(text);
+}
