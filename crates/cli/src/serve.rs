@@ -13,7 +13,6 @@ use crate::fail::Failure;
 use crate::interrupt::Interrupt;
 use crate::out::{self, BOLD, Out};
 use crate::stat;
-use crate::stat::snapshot::Process;
 
 /// What an endpoint's thread tells once it can answer.
 struct Started {
@@ -89,11 +88,7 @@ fn start(
         let statistics = stat::service::Service::register(&mut rpc);
         let started = Started { waker: rpc.waker(), port: rpc.port(), warnings: rpc.warnings() };
         let _ = tell.send(Ok(started));
-        let process = || Process {
-            version: VERSION.to_owned(),
-            endpoints,
-            control: stat::service::control_counters(&nexus.control_stats()),
-        };
+        let process = || stat::service::process(&nexus, endpoints);
         let ran = statistics.run(&mut rpc, process);
         ran.map_err(|error| Failure::Runtime(error.to_string()))?;
         Ok(Served { requests: rpc.stats().requests, drops: rpc.stats().drops_total() })

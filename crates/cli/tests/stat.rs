@@ -34,6 +34,7 @@ fn one_refresh_as_json_has_what_the_server_counted() {
     assert_eq!(result["counters"]["replies"], 7, "{result}");
     assert_eq!((&result["endpoint"], &result["rates"]), (&0.into(), &Value::Null));
     assert!(result["counters"]["rx_bytes"].as_u64() > Some(7 * 32), "{result}");
+    assert!(result["memory"]["sessions_bytes"].as_u64() > Some(100), "{result}");
     assert!(result["memory"]["limit_bytes"].as_u64() > Some(0), "{result}");
     assert!(result["now_ns"].as_u64() > Some(0), "{result}");
 

@@ -5,9 +5,10 @@
 //! loop. An endpoint that nobody asks pays one look at an empty list per pass.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use courser::{ControlStats, ReplyHandle, Rpc, RunError, Transport};
+use courser::{ControlStats, Nexus, ReplyHandle, Rpc, RunError, Transport, WorkerStats};
 
 use super::snapshot::{FORMAT, Process, Query, STAT, Snapshot, named};
 
@@ -65,12 +66,35 @@ impl Service {
     }
 }
 
+/// What a process adds to the snapshots of its endpoints.
+pub(crate) fn process(nexus: &Nexus, endpoints: u16) -> Process {
+    let version = crate::args::VERSION.to_owned();
+    let (control, workers) = (control(&nexus.control_stats()), workers(&nexus.worker_stats()));
+    Process { version, endpoints, control, workers }
+}
+
+/// The workers by name, when there are any; only what happened.
+fn workers(stats: &WorkerStats) -> BTreeMap<String, u64> {
+    named([
+        ("threads", stats.threads as u64),
+        ("queued", stats.queued as u64),
+        ("running", stats.running),
+        ("started", stats.started),
+        ("finished", stats.finished),
+        ("refused", stats.refused),
+        ("expired", stats.expired),
+        ("abandoned", stats.abandoned),
+        ("panicked", stats.panicked),
+    ])
+}
+
 /// The control plane's counters by name; only what happened.
-pub(crate) fn control_counters(stats: &ControlStats) -> std::collections::BTreeMap<String, u64> {
+fn control(stats: &ControlStats) -> BTreeMap<String, u64> {
     named([
         ("excess_connections", stats.excess_connections),
         ("failed_greetings", stats.failed_greetings),
         ("protocol_errors", stats.protocol_errors),
+        ("silent_peers", stats.silent_peers),
         ("misdirected", stats.misdirected),
         ("refused", stats.refused),
         ("exhausted", stats.exhausted),

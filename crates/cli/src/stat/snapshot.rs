@@ -5,7 +5,10 @@
 //! reader ignores fields that it does not know, and takes those that it misses as zero; what
 //! changes its meaning takes another [`FORMAT`].
 
-use courser::{DROP_NAMES, EndpointStats, Role, Rpc, SessionId, SessionState, Transport};
+use courser::{
+    DROP_NAMES, EndpointStats, HandlerStats, MemoryUse, Role, Rpc, SessionId, SessionState,
+    Transport,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -41,6 +44,8 @@ pub(crate) struct Process {
     pub(crate) endpoints: u16,
     /// What the control plane turned away; over all endpoints.
     pub(crate) control: BTreeMap<String, u64>,
+    /// What the worker threads do, when there are any; over all endpoints.
+    pub(crate) workers: BTreeMap<String, u64>,
 }
 
 /// One endpoint at one moment. Counters are since the endpoint was made.
@@ -58,6 +63,8 @@ pub(crate) struct Snapshot {
     pub(crate) counters: Counters,
     /// Frames and packets discarded, by reason; only what happened.
     pub(crate) drops: BTreeMap<String, u64>,
+    /// What happened to requests on the way to or from handlers; only what happened.
+    pub(crate) handlers: BTreeMap<String, u64>,
     /// Sum of the credit limits of all sessions.
     pub(crate) credits_granted: u64,
     /// Calls of this endpoint that have not ended.
@@ -81,8 +88,12 @@ pub(crate) struct Counters {
     pub(crate) calls: u64,
     pub(crate) responses: u64,
     pub(crate) errors: u64,
+    pub(crate) expired: u64,
+    pub(crate) cancelled: u64,
     pub(crate) requests: u64,
     pub(crate) replies: u64,
+    pub(crate) requests_expired: u64,
+    pub(crate) requests_cancelled: u64,
     pub(crate) rollbacks: u64,
     pub(crate) retransmitted: u64,
     pub(crate) responses_resent: u64,
@@ -111,6 +122,8 @@ pub(crate) struct Memory {
     pub(crate) mapped_bytes: usize,
     pub(crate) limit_bytes: usize,
     pub(crate) in_use_buffers: usize,
+    /// Tables, slots and queues of sessions, which are not message memory.
+    pub(crate) sessions_bytes: usize,
 }
 
 /// One session.
@@ -132,6 +145,7 @@ pub(crate) struct SessionRow {
     pub(crate) in_flight: u32,
     pub(crate) slots: u32,
     pub(crate) queued: usize,
+    pub(crate) quarantined: u32,
     pub(crate) rollbacks: u64,
     pub(crate) retransmitted: u64,
     /// Over all sessions with the peer.
@@ -158,6 +172,12 @@ impl Snapshot {
         let (page, next) = ids.split_at(wanted.min(ids.len()));
         let stats = rpc.stats();
         let memory = rpc.memory();
+        // Looks at every session: once for each reader of sessions, who has them walked anyway.
+        let of_sessions = if wanted > 0 && query.first_session == 0 {
+            rpc.session_memory()
+        } else {
+            MemoryUse::default()
+        };
         Self {
             format: FORMAT,
             process,
@@ -165,6 +185,7 @@ impl Snapshot {
             port: rpc.port(),
             counters: counters(rpc),
             drops: named(DROP_NAMES.into_iter().zip(stats.drops)),
+            handlers: handlers(&rpc.handler_stats()),
             credits_granted: rpc.credits_granted(),
             outstanding_calls: rpc.outstanding_calls(),
             memory: Memory {
@@ -173,6 +194,10 @@ impl Snapshot {
                 mapped_bytes: memory.mapped_bytes,
                 limit_bytes: memory.limit_bytes,
                 in_use_buffers: memory.in_use_buffers,
+                // The rest of it is in the arena.
+                sessions_bytes: of_sessions.total_bytes()
+                    - of_sessions.prealloc_bytes
+                    - of_sessions.held_bytes,
             },
             session_count: rpc.sessions(),
             sessions: page.iter().filter_map(|&id| session(rpc, id)).collect(),
@@ -191,6 +216,15 @@ pub(crate) fn named<'a>(
     happened.map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
+fn handlers(stats: &HandlerStats) -> BTreeMap<String, u64> {
+    named([
+        ("panics", stats.panics),
+        ("workers_busy", stats.workers_busy),
+        ("no_memory", stats.no_memory),
+        ("gone", stats.gone),
+    ])
+}
+
 fn counters<T: Transport>(rpc: &Rpc<T>) -> Counters {
     let transport = rpc.transport_stats();
     let p: &EndpointStats = rpc.stats();
@@ -198,8 +232,12 @@ fn counters<T: Transport>(rpc: &Rpc<T>) -> Counters {
         calls: p.calls,
         responses: p.responses,
         errors: p.errors,
+        expired: p.expired,
+        cancelled: p.cancelled,
         requests: p.requests,
         replies: p.replies,
+        requests_expired: p.requests_expired,
+        requests_cancelled: p.requests_cancelled,
         rollbacks: p.rollbacks,
         retransmitted: p.retransmitted,
         responses_resent: p.responses_resent,
@@ -243,6 +281,7 @@ fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
         in_flight: s.in_flight,
         slots: s.slots,
         queued: s.queued,
+        quarantined: s.quarantined,
         rollbacks: s.rollbacks,
         retransmitted: s.retransmitted,
         tx_frames: s.tx_frames,

@@ -114,11 +114,19 @@ pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
             let _ = writeln!(text, "endpoint {} discarded: {lost}", one.snapshot.endpoint);
         }
     }
-    if let Some(first) = rated.first()
-        && !first.snapshot.process.control.is_empty()
-    {
-        let control = list(first.snapshot.process.control.iter());
-        let _ = writeln!(text, "control plane turned away: {control}");
+    for one in rated.iter().filter(|one| !one.snapshot.handlers.is_empty()) {
+        let handlers = list(one.snapshot.handlers.iter());
+        let _ = writeln!(text, "endpoint {} handlers: {handlers}", one.snapshot.endpoint);
+    }
+    if let Some(first) = rated.first() {
+        let process = &first.snapshot.process;
+        for (what, counters) in
+            [("workers", &process.workers), ("control plane turned away", &process.control)]
+        {
+            if !counters.is_empty() {
+                let _ = writeln!(text, "{what}: {}", list(counters.iter()));
+            }
+        }
     }
     if rated.iter().any(|one| !one.busiest.is_empty()) {
         let _ = writeln!(text, "{}", sessions(rated));
@@ -186,6 +194,7 @@ fn endpoints(rated: &[Rated]) -> Table {
         "errors",
         "resent",
         "rollbacks",
+        "sessions' memory",
         "memory in use",
         "mapped",
         "limit",
@@ -205,6 +214,7 @@ fn endpoints(rated: &[Rated]) -> Table {
             c.errors.to_string(),
             (c.retransmitted + c.responses_resent).to_string(),
             c.rollbacks.to_string(),
+            memory(s.memory.sessions_bytes),
             memory(s.memory.in_use_bytes),
             memory(s.memory.mapped_bytes),
             memory(s.memory.limit_bytes),
