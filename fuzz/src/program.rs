@@ -169,10 +169,15 @@ impl Forged {
             .wrapping_add(u32::from(self.slot) & (slots - 1));
         let msg_size = self.size & MAX_MSG_SIZE;
         let index = u32::from(self.index) % packets_of(msg_size, dpp);
-        let data = &data[..data_len(msg_size, index, dpp)];
         let req_type = u16::from(self.extra);
-        match self.kind % 8 {
-            0 | 1 => Packet::Request { session, req_num, req_type, msg_size, index, data },
+        // Every other first packet of a request says how much time is left.
+        let timed = self.kind % 9 == 1 && index == 0;
+        let remaining_us = timed.then(|| u32::from(self.extra) << 8);
+        let data = &data[..data_len(msg_size, index, dpp)];
+        match self.kind % 9 {
+            0 | 1 => {
+                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data }
+            }
             2 => {
                 let in_progress = self.extra & 1 != 0;
                 Packet::CreditReturn { session, req_num, count: self.index.into(), in_progress }
@@ -184,6 +189,7 @@ impl Forged {
             4 => Packet::Response { session, req_num, msg_size, index, data },
             5 => Packet::OneWay { session, req_type, msg_size, index, data },
             6 => Packet::Ack { session, req_num },
+            8 => Packet::Cancel { session, req_num },
             _ => Packet::ErrorResponse { session, req_num, status: req_type },
         }
     }

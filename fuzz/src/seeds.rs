@@ -68,6 +68,7 @@ fn kinds(bytes: &[u8]) -> String {
             Packet::ErrorResponse { .. } => "e",
             Packet::OneWay { .. } => "o",
             Packet::Ack { .. } => "a",
+            Packet::Cancel { .. } => "x",
         };
     }
     name.truncate(6);
@@ -78,6 +79,10 @@ fn rare_frames(mut forge: Forge) -> Vec<Seed> {
     let mut h = forge.header(1);
     let one_way = Packet::OneWay { session: 0, req_type: 1, msg_size: 3, index: 0, data: b"abc" };
     let plain = frame(&h, &[one_way]);
+    let (session, req_num, req_type, msg_size, index) = (0, 8, 1, 3, 0);
+    let (remaining_us, data) = (Some(1_000), &b"abc"[..]);
+    let timed = Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+    let timed = frame(&h, &[timed, Packet::Cancel { session, req_num }]);
     h.echo_at = Some(5);
     h.ecn = Some(EcnCounts { marked: 1, received: 9 });
     let mut counted = vec![0; h.wire_len()];
@@ -85,7 +90,7 @@ fn rare_frames(mut forge: Forge) -> Vec<Seed> {
     counted.extend_from_slice(&plain[24..]);
     let mut padded = plain.clone();
     padded.extend_from_slice(&[0; 9]);
-    let named = [("one_way", plain), ("counts", counted), ("padding", padded)];
+    let named = [("one_way", plain), ("counts", counted), ("padding", padded), ("timed", timed)];
     named.map(|(name, bytes)| ("frame", name.to_owned(), bytes)).to_vec()
 }
 

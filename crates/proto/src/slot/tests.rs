@@ -3,6 +3,7 @@
 use courser_buf::Arena;
 
 use super::*;
+use crate::error::Executed;
 use crate::stats::Drop;
 
 fn client(req_packets: u32) -> ClientSlot<u8> {
@@ -101,4 +102,48 @@ fn a_finished_slot_holds_nothing() {
     assert!(s.finish().is_some());
     s.check();
     assert!(s.finish().is_none());
+}
+
+#[test]
+fn what_becomes_of_a_slot_whose_call_ends_early() {
+    // F15
+    let mut s = client(2);
+    assert_eq!(s.ending(), (Ending::Rewind, Executed::Never));
+    send(&mut s, 1);
+    assert_eq!(s.ending(), (Ending::Quarantine, Executed::Never));
+    send(&mut s, 1);
+    assert_eq!(s.ending(), (Ending::Quarantine, Executed::Maybe));
+    assert_eq!(s.roll_back(), 2);
+    assert_eq!(s.ending(), (Ending::Quarantine, Executed::Maybe), "what was sent was sent");
+    assert_eq!(s.on_response(0, 9_000, 5), Ok(0));
+    assert_eq!(s.ending(), (Ending::Free, Executed::Yes));
+}
+
+#[test]
+fn a_number_that_was_not_sent_is_used_again() {
+    let mut s = client(1);
+    assert_eq!(s.req_num, 0);
+    s.queued = true;
+    s.rewind(8);
+    assert!(s.finish().is_some());
+    assert_eq!((s.req_num, s.queued, s.queued_ahead), (u32::MAX - 7, false, true));
+    s.check();
+}
+
+#[test]
+fn the_time_left_is_rounded_down_and_a_long_one_is_not_told() {
+    let mut s = client(1);
+    assert_eq!(s.remaining_us(5), None);
+    for (expires_ns, left) in [
+        (10_999, Some(9)),
+        (1_000, Some(0)),
+        (0, Some(0)),
+        (134_184_960_001_000, None),
+        (134_184_961_000, Some(134_184_960)),
+        (134_184_962_000, None),
+        (u64::MAX - 1, None),
+    ] {
+        s.expires_ns = expires_ns;
+        assert_eq!(s.remaining_us(1_000), left, "{expires_ns}");
+    }
 }

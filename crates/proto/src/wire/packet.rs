@@ -216,17 +216,12 @@ pub fn parse_packet(
     if flags & !allowed_flags != 0 {
         return Err(Malformed::Flags);
     }
-    let body = |rest, index| take_data(rest, size, index, data_per_packet);
+    let body = |rest| take_data(rest, size, index, data_per_packet);
     let parsed = match kind {
         1 => {
-            let (index, remaining_us) = if flags & FLAG_DEADLINE == 0 {
-                (index, None)
-            } else if index >> 16 == 0 {
-                (0, Some(remaining::decode(index as u16)))
-            } else {
-                return Err(Malformed::Range);
-            };
-            let (data, rest) = body(rest, index)?;
+            let (index, remaining_us) =
+                if flags == 0 { (index, None) } else { (0, Some(take_remaining(index)?)) };
+            let (data, rest) = take_data(rest, size, index, data_per_packet)?;
             let msg_size = size;
             let packet =
                 Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
@@ -242,11 +237,11 @@ pub fn parse_packet(
             (Packet::ErrorResponse { session, req_num, status: req_type }, rest)
         }
         4 => {
-            let (data, rest) = body(rest, index)?;
+            let (data, rest) = body(rest)?;
             (Packet::Response { session, req_num, msg_size: size, index, data }, rest)
         }
         5 => {
-            let (data, rest) = body(rest, index)?;
+            let (data, rest) = body(rest)?;
             (Packet::OneWay { session, req_type, msg_size: size, index, data }, rest)
         }
         6 => (Packet::Ack { session, req_num }, rest),
@@ -254,6 +249,12 @@ pub fn parse_packet(
         _ => return Err(Malformed::Kind),
     };
     Ok(Some(parsed))
+}
+
+/// The time left that stands in place of a packet's index.
+#[cold]
+fn take_remaining(index: u32) -> Result<u32, Malformed> {
+    u16::try_from(index).map(remaining::decode).map_err(|_| Malformed::Range)
 }
 
 fn take_data(

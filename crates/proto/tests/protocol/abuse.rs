@@ -42,7 +42,9 @@ fn serve(w: &mut World) {
 
 fn run_calls(w: &mut World, s: SessionId, ids: std::ops::Range<u16>) {
     let n = ids.len();
-    ids.for_each(|id| w.call(0, s, id, size(id)));
+    for id in ids {
+        w.call(0, s, id, size(id));
+    }
     for done in w.finish(0, n) {
         assert!(done.result == Ok(answer(done.id as u16)), "call {}: another's response", done.id);
     }
@@ -98,7 +100,9 @@ fn old_frames_amid_new_calls_corrupt_nothing() {
     let mut rng = Rng(21);
     for round in 0..20u16 {
         let ids = round * 10..round * 10 + 10;
-        ids.clone().for_each(|id| w.call(0, s, id, size(id)));
+        for id in ids.clone() {
+            w.call(0, s, id, size(id));
+        }
         while w.nodes[0].done.len() < ids.len() {
             assert!(w.step());
             // Anything that was ever sent, also what is still under way.
@@ -194,8 +198,15 @@ fn a_hundred_thousand_guesses_open_nothing() {
             continue;
         }
         let (req_num, data) = (rng.below(32) as u32, [1, 2, 3, 4]);
-        let packet =
-            Packet::Request { session, req_num, req_type: 1, msg_size: 4, index: 0, data: &data };
+        let packet = Packet::Request {
+            session,
+            req_num,
+            req_type: 1,
+            msg_size: 4,
+            index: 0,
+            remaining_us: None,
+            data: &data,
+        };
         w.deliver_only(0, 1, &frame(&FrameHeader { peer, cookie, ..real }, &[packet]));
     }
     let stats = w.ep(1).stats();
@@ -225,6 +236,7 @@ fn a_peer_cannot_speak_for_the_session_of_another() {
                 req_type: 1,
                 msg_size: 4,
                 index: 0,
+                remaining_us: None,
                 data: &data,
             },
             Packet::Rfr { session, req_num: 0, first: 1, count: 1 },

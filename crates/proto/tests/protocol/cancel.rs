@@ -348,3 +348,67 @@ fn a_name_of_another_session_cancels_nothing() {
     assert_eq!((old.session(), call.session()), (s, t));
     assert!(w.ep(0).cancel(call));
 }
+
+#[test]
+fn a_cancellation_wakes_the_slots_of_an_idle_session() {
+    // F6: the request is lost, and so the cancellation is the first that the server hears again.
+    let (mut w, s, f) = mute(config());
+    w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
+    w.call(0, s, 1, 10);
+    w.finish(0, 1);
+    w.settle();
+    let idle = w.ep(0).poll_idle().expect("idle");
+    w.ep(1).on_idle(idle.remote, 0xe0, 7, &idle.done);
+    let asleep = w.ep(1).memory().slots_bytes;
+    expect_drop(&mut w, 1, &f.cancel(0), Drop::Stale);
+    expect_drop(&mut w, 1, &f.cancel(16), Drop::Future);
+    assert_eq!(w.ep(1).memory().slots_bytes, asleep, "what is late wakes nothing");
+    let mut first = true;
+    w.filter = Some(Box::new(move |_, _| !std::mem::take(&mut first)));
+    let call = w.call(0, s, 2, 10);
+    w.pump();
+    assert!(w.ep(0).cancel(call));
+    assert_eq!(ends(&mut w), cancelled(2, Executed::Maybe));
+    w.settle();
+    assert_eq!(stats(&w, s).quarantined, 0);
+    assert_eq!(w.ep(1).stats().requests_cancelled, 1);
+    w.call(0, s, 3, 10);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(3, 10)));
+}
+
+#[test]
+fn a_session_with_a_slot_in_quarantine_does_not_shrink() {
+    let quick = Config { idle_after_ns: 1_000_000, ..config() };
+    let (mut w, s, _) = mute(quick);
+    let call = w.call(0, s, 1, 10);
+    w.pump();
+    w.settle_until_idle_link();
+    assert!(w.ep(0).cancel(call));
+    ends(&mut w);
+    let start = w.now_ns;
+    w.run_until(start + 30_000_000);
+    assert_eq!(w.ep(0).poll_idle(), None);
+    let id = w.nodes[1].requests[0];
+    w.ep(1).reply_bytes(id, b"at last").unwrap();
+    w.settle();
+    assert!(w.ep(0).poll_idle().is_some());
+}
+
+#[test]
+fn a_dropped_part_of_a_request_is_no_longer_held() {
+    // Room for one such request: were the share not given back, the second would be refused.
+    let len = 20 * DPP;
+    let (mut w, s, _) = mute(Config { credits: 2, max_held_per_peer: len + DPP, ..config() });
+    for id in 1..6 {
+        let call = w.call(0, s, id, len);
+        w.pump();
+        w.step();
+        w.step();
+        assert!(w.ep(1).memory().held_bytes >= len);
+        assert!(w.ep(0).cancel(call));
+        assert_eq!(ends(&mut w), cancelled(id.into(), Executed::Never));
+        w.settle();
+        assert_eq!(w.ep(1).memory().held_bytes, 0);
+    }
+    assert_eq!(w.ep(1).stats().requests_cancelled, 5, "none was refused for lack of memory");
+}
