@@ -7,6 +7,7 @@ use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench::Kind;
+use crate::soak::Experiment;
 use crate::units;
 
 /// Version and commit.
@@ -18,6 +19,7 @@ Examples:
   courser quickstart                    measure this machine, in about 20 seconds
   courser serve                         answer calls; prints what to type elsewhere
   courser ping udp://10.0.0.5:31850     round trips to that server
+  courser stat udp://10.0.0.5:31850     what that server counts, every second
   courser bench rate --connect udp://10.0.0.5:31850
 
 Traffic is neither encrypted nor authenticated: use it on trusted networks only.
@@ -40,13 +42,23 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Call a server again and again and show the round trips
     Ping(PingArgs),
+    /// Show the counters of a running server: calls, sessions, drops, memory
+    Stat(StatArgs),
     /// Measure one thing well: latency, rate, bandwidth, workers, overload
     Bench(BenchArgs),
+    /// Kill, freeze and restart processes under load and check every promise
+    Soak(SoakArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// The server side of a benchmark, started by the client side
     #[command(hide = true)]
     BenchPeer(crate::bench::peer::PeerArgs),
+    /// A server of a soak
+    #[command(hide = true)]
+    SoakServer(crate::soak::server::ServerArgs),
+    /// A client of a soak
+    #[command(hide = true)]
+    SoakClient(crate::soak::client::ClientArgs),
 }
 
 #[derive(Debug, Args)]
@@ -113,6 +125,42 @@ pub(crate) struct PingArgs {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Reads the counters of a `courser serve` through an ordinary session of its own, marked
+with * among the sessions. URI/N shows endpoint N only.
+
+  requests, replies   calls that others made here      resent     packets sent once more
+  calls, open, errors calls that this endpoint made    rollbacks  timeouts behind them
+  credits             packets that all sessions together may have under way
+  RTT, RTO            round trips without handlers, and the timeout derived from them
+  in flight           requests on the session's slots; queued ones wait for a slot
+
+Examples:
+  courser stat udp://10.0.0.5:31850
+  courser stat udp://10.0.0.5:31850/2 --interval 5s --sessions all
+  courser stat udp://10.0.0.5:31850 --once --json -")]
+pub(crate) struct StatArgs {
+    /// The server, as `courser serve` printed it: udp://HOST:PORT, or one endpoint of it with /N
+    #[arg(value_name = "URI")]
+    pub(crate) uri: String,
+    /// Time from one refresh to the next
+    #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
+    pub(crate) interval: Duration,
+    /// Refreshes; 0: until Ctrl-C, which is the default without --json
+    #[arg(short, long, value_name = "N")]
+    pub(crate) count: Option<u64>,
+    /// One refresh: totals, no rates
+    #[arg(long, conflicts_with = "count")]
+    pub(crate) once: bool,
+    /// Sessions to show of each endpoint, the busiest first: a number, or all
+    #[arg(short, long, value_name = "N", default_value = "10", value_parser = units::count_or_all)]
+    pub(crate) sessions: usize,
+    /// Write the last refresh as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
 }
@@ -203,6 +251,57 @@ impl ValueEnum for What {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Starts two servers that call each other and clients of both, as processes of this
+machine. Each call has a number, each byte follows from it, and each execution is in a
+file that outlives a kill. What is checked: each call ends once, in time, with a right
+response or an error that is true; nothing runs twice; servers return to the memory and
+the sessions that they had before.
+
+Examples:
+  courser soak                                    a minute, nobody dies
+  courser soak mixed --kills --for 1h             an hour with kills and freezes
+  courser soak kill-server --times 50
+  courser soak connects --times 10000 --json -")]
+pub(crate) struct SoakArgs {
+    /// What is done
+    #[arg(value_name = "WHAT", value_enum, default_value = "mixed")]
+    pub(crate) what: Experiment,
+    /// How long; for mixed
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::nonzero_time)]
+    pub(crate) time: Duration,
+    /// How often it is done; for the others
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) times: u64,
+    /// Kill and freeze processes every few seconds; for mixed
+    #[arg(long)]
+    pub(crate) kills: bool,
+    /// Calls per second, of all clients together
+    #[arg(long, value_name = "N", default_value_t = 2000.0, value_parser = units::load)]
+    pub(crate) load: f64,
+    /// Largest message, up to 8MiB
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
+    pub(crate) max_size: usize,
+    /// Repeats a plan: who dies when, and what is sent
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl ValueEnum for Experiment {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Experiment::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = self.words();
+        Some(PossibleValue::new(name).help(help))
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
 Examples:
   courser completions bash > /etc/bash_completion.d/courser
   courser completions zsh > \"${fpath[1]}/_courser\"
@@ -244,6 +343,14 @@ mod tests {
             "courser bench speed",
             "courser bench latency --transport carrier-pigeon",
             "courser completions word",
+            "courser stat",
+            "courser soak --load 0",
+            "courser soak --load inf",
+            "courser soak everything",
+            "courser soak --times 0",
+            "courser stat udp://a:1 --interval 0s",
+            "courser stat udp://a:1 --sessions many",
+            "courser stat udp://a:1 --once --count 3",
         ] {
             let error = Cli::try_parse_from(line.split(' ')).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}");

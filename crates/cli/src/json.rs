@@ -6,9 +6,12 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::fail::Failure;
-use crate::harness::report;
+use crate::harness::clock::Clock;
+use crate::harness::environment::Environment;
+use crate::harness::{affinity, report};
 use crate::interrupt;
 
 /// True for `-`.
@@ -51,6 +54,14 @@ pub(crate) fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure
     let replaced = !target.exists() || target.is_file();
     let _writing = replaced.then(interrupt::writing);
     report::write_json(target, value).map_err(|e| Failure::writing(target, &e))
+}
+
+/// The machine of a result of which nothing was pinned; `null` when it cannot be told.
+pub(crate) fn environment(clock: &Clock) -> Option<Value> {
+    let cores = affinity::choose().ok()?;
+    let mut here = serde_json::to_value(Environment::collect(clock, &cores)).ok()?;
+    here.as_object_mut()?.retain(|key, _| key != "client_cpu" && key != "server_cpu");
+    Some(here)
 }
 
 #[cfg(test)]

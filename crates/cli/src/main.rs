@@ -13,6 +13,8 @@ mod out;
 mod ping;
 mod quickstart;
 mod serve;
+mod soak;
+mod stat;
 mod units;
 
 use std::io::Write;
@@ -28,8 +30,12 @@ fn main() -> ExitCode {
         Command::Quickstart(args) => quickstart::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
+        Command::Stat(args) => stat::run(&args),
+        Command::Soak(args) => soak::run(&args),
         Command::Bench(args) => measure::run(&args),
         Command::Completions(args) => completions(&args),
+        Command::SoakServer(args) => soak::server::main(&args),
+        Command::SoakClient(args) => soak::client::main(&args),
         Command::BenchPeer(args) => bench::peer::main(&args).map_err(Failure::from),
     };
     match done {

@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::io::Write;
-use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -13,12 +12,11 @@ use serde_json::{Value, json};
 use crate::args::PingArgs;
 use crate::bench::service::ECHO;
 use crate::fail::Failure;
-use crate::harness::affinity;
 use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
 use crate::interrupt::Interrupt;
 use crate::json;
 use crate::out::{self, BOLD, Out};
+use crate::stat::client::bind_for;
 use crate::units::{show_bytes, show_ns};
 
 /// Round trips above an hour are shown as an hour.
@@ -244,13 +242,6 @@ impl Pinger {
     /// The result in the shape of the benchmarks' reports. Nothing is pinned and nothing probed:
     /// there is one result, untagged.
     fn report(&self, args: &PingArgs, clock: &Clock) -> Value {
-        let environment = affinity::choose().ok().map(|cores| {
-            let mut here = json!(Environment::collect(clock, &cores));
-            if let Some(here) = here.as_object_mut() {
-                here.retain(|key, _| key != "client_cpu" && key != "server_cpu");
-            }
-            here
-        });
         let Tally { sent, answered, round_trips: times } = &self.tally;
         let at = |ns: u64| (*answered > 0).then_some(ns);
         json!({
@@ -275,7 +266,7 @@ impl Pinger {
                 "latency_p99_ns": at(times.value_at_quantile(0.99)),
                 "latency_max_ns": at(times.max()),
             }],
-            "environment": environment,
+            "environment": json::environment(clock),
         })
     }
 }
@@ -298,31 +289,4 @@ fn ended(shared: &mut Shared, number: u64, started: Instant, done: Done<'_>) {
 
 fn size(args: &PingArgs) -> String {
     show_bytes(args.size as u64)
-}
-
-/// An address of this side in the family that the server's has.
-fn bind_for(server: &Uri) -> String {
-    let any = match server.host.parse::<IpAddr>() {
-        Ok(IpAddr::V4(_)) => "0.0.0.0",
-        // A name may have addresses of both families; the IPv6 wildcard takes both.
-        _ => "[::]",
-    };
-    format!("{}://{any}:0", server.scheme)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn this_side_is_of_the_servers_family() {
-        for (server, bind) in [
-            ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
-            ("udp://[::1]:5", "udp://[::]:0"),
-            ("udp://db1:5/2", "udp://[::]:0"),
-        ] {
-            let server: Uri = server.parse().expect("an address");
-            assert_eq!(bind_for(&server), bind);
-        }
-    }
 }

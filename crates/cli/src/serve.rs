@@ -12,6 +12,7 @@ use crate::bench::service;
 use crate::fail::Failure;
 use crate::interrupt::Interrupt;
 use crate::out::{self, BOLD, Out};
+use crate::stat;
 
 /// What an endpoint's thread tells once it can answer.
 struct Started {
@@ -39,7 +40,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     for _ in 0..args.threads {
         // One after the other, so that endpoint N is on the N-th port.
         let (tell, told) = mpsc::channel();
-        threads.push(start(nexus.clone(), tell)?);
+        threads.push(start(nexus.clone(), args.threads, tell)?);
         match told.recv() {
             Ok(one) => started.push(one?),
             Err(_) => return Err(Failure::Runtime("an endpoint's thread ended early".to_owned())),
@@ -71,6 +72,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 
 fn start(
     nexus: std::sync::Arc<Nexus>,
+    endpoints: u16,
     tell: Sender<Result<Started, Failure>>,
 ) -> Result<JoinHandle<Result<Served, Failure>>, Failure> {
     let thread = thread::Builder::new().name("courser-endpoint".to_owned());
@@ -83,9 +85,12 @@ fn start(
             }
         };
         service::register(&mut rpc);
+        let statistics = stat::service::Service::register(&mut rpc);
         let started = Started { waker: rpc.waker(), port: rpc.port(), warnings: rpc.warnings() };
         let _ = tell.send(Ok(started));
-        rpc.run().map_err(|error| Failure::Runtime(error.to_string()))?;
+        let process = || stat::service::process(&nexus, endpoints);
+        let ran = statistics.run(&mut rpc, process);
+        ran.map_err(|error| Failure::Runtime(error.to_string()))?;
         Ok(Served { requests: rpc.stats().requests, drops: rpc.stats().drops_total() })
     })?)
 }
@@ -120,6 +125,7 @@ fn announce(
         "{BOLD}courser {VERSION}{BOLD:#} serves on {bound} ({endpoints}); Ctrl-C ends it\n"
     )?;
     writeln!(out, "  on this machine   courser ping {local}")?;
+    writeln!(out, "  what it counts    courser stat {local}")?;
     match host_for_others(&args.bind) {
         Some(host) => {
             let there = SocketAddr::new(host, port);

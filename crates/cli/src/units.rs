@@ -60,6 +60,21 @@ pub(crate) fn nonzero_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads calls per second.
+pub(crate) fn load(text: &str) -> Result<f64, String> {
+    let load: Option<f64> = text.parse().ok();
+    load.filter(|load| (1.0..=1e6).contains(load))
+        .ok_or_else(|| "write calls per second, 1 to 1000000".to_owned())
+}
+
+/// Reads a count, or `all`.
+pub(crate) fn count_or_all(text: &str) -> Result<usize, String> {
+    match text {
+        "all" => Ok(usize::MAX),
+        text => text.parse().map_err(|_| "write a number, or all".to_owned()),
+    }
+}
+
 /// `32 B`, `64 KiB`, `8 MiB`: exact, in the largest unit that divides it.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     for (scale, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
@@ -136,6 +151,13 @@ mod tests {
         assert!(time("100").is_err_and(|e| e.contains("unit")));
         assert!(time("2h").is_err_and(|e| e.contains("1h")));
         assert!(nonzero_time("0s").is_err());
+    }
+
+    #[test]
+    fn counts_are_numbers_or_all() {
+        assert_eq!(count_or_all("12"), Ok(12));
+        assert_eq!(count_or_all("all"), Ok(usize::MAX));
+        assert!(count_or_all("-1").is_err_and(|e| e.contains("all")));
     }
 
     #[test]

@@ -7,19 +7,15 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::Stdio;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{Server, children, courser, error_line, lives, refused, run, signal, stderr, stdout};
+use common::{
+    Server, children, courser, error_line, json_of, lives, refused, run, signal, stderr, stdout,
+};
 use serde_json::Value;
 
 /// Benchmarks poll on two cores: one at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn json_of(line: &str) -> Value {
-    let output = run(line);
-    assert!(output.status.success(), "{line}: {}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).expect("one JSON object and nothing else")
 }
 
 /// Asserts the five keys of a report and returns its results, each with its placement.

@@ -13,6 +13,7 @@ fn help_teaches() {
         "quickstart",
         "serve",
         "ping",
+        "stat",
         "bench",
         "completions",
         "Examples:",
@@ -28,6 +29,7 @@ fn help_teaches() {
         ("quickstart", &["--quick", "--json", "ratio"][..]),
         ("serve", &["--bind", "--threads", "31850"]),
         ("ping", &["--count", "--interval", "--size", "--timeout", "until Ctrl-C"]),
+        ("stat", &["--interval", "--once", "--sessions", "--json", "rollbacks", "queued"]),
         ("bench", &["latency", "rate", "bandwidth", "--connect", "--pairs", "--outstanding"]),
         ("completions", &["bash", "zsh", "fish"]),
     ] {
@@ -85,6 +87,7 @@ fn wrong_addresses_are_refused_in_one_line() {
     refused("ping db1", "the port is missing");
     refused("ping udp://127.0.0.1:99999", "0 to 65535");
     refused("ping carrier://127.0.0.1:1", "known are");
+    refused("stat udp://127.0.0.1", "the port is missing");
     refused("serve --bind carrier://127.0.0.1:0", "known are");
     refused("serve --bind udp://db1.invalid:0", "use an IP address of this machine");
     refused("bench latency --connect udp://db1", "the port is missing");

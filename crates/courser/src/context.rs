@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use courser_buf::{AllocError, MsgBuf};
-use courser_proto::{CallId, ReplyError, RequestId, SessionId, SessionState, SessionStats, Status};
+use courser_buf::{AllocError, ArenaStats, MsgBuf};
+use courser_proto::{
+    CallId, EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats, Status,
+};
 use smallbox::smallbox;
 
 use crate::core::{Cont, Core};
@@ -240,5 +242,22 @@ impl Context<'_> {
     /// A session's figures.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         self.core.proto.session_stats(session)
+    }
+
+    /// The sessions there are, in any state and both roles, in the order of their numbers from
+    /// `first` on. Walks the table of sessions: a handler should look at them in portions, with
+    /// `take`, and go on behind the last [`SessionId::index`].
+    pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
+        self.core.proto.sessions_from(first)
+    }
+
+    /// Counters of the protocol.
+    pub fn stats(&self) -> &EndpointStats {
+        self.core.proto.stats()
+    }
+
+    /// Message memory by size class; takes microseconds.
+    pub fn memory(&self) -> ArenaStats {
+        self.core.proto.arena().stats()
     }
 }

@@ -46,11 +46,11 @@ mod worker;
 pub use config::Config;
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
-pub use courser_buf::{AllocError, Arena, ArenaStats, MsgBuf};
+pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};
 pub use courser_net::{AnyTransport, Transport, TransportStats};
 pub use courser_proto::{
     Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
-    RefuseReason, ReplyError, SessionBytes, SessionId, SessionState, SessionStats, Status,
+    RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError, WorkerError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};

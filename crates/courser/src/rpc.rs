@@ -240,7 +240,9 @@ impl<T: Transport> Rpc<T> {
         courser_proto::Endpoint::<crate::core::Cont>::session_bytes(slots)
     }
 
-    /// Counters of the transport.
+    /// Counters of the transport. A handler cannot see them: the transport's receive memory is
+    /// lent to it. One that wants to answer with them defers ([`Context::defer`]), and the program
+    /// answers between two passes of the event loop ([`Rpc::run_until`], [`Rpc::reply_to`]).
     pub fn transport_stats(&self) -> TransportStats {
         self.transport.stats()
     }
@@ -273,6 +275,21 @@ impl<T: Transport> Rpc<T> {
     /// Sessions in any state, both roles.
     pub fn sessions(&self) -> usize {
         self.core.proto.live_sessions()
+    }
+
+    /// See [`Context::sessions_from`].
+    pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
+        self.core.proto.sessions_from(first)
+    }
+
+    /// Sum of the credit limits of all sessions, both roles (F7).
+    pub fn credits_granted(&self) -> u64 {
+        self.core.proto.credits_granted()
+    }
+
+    /// Calls that were accepted and have not ended, over all sessions.
+    pub fn outstanding_calls(&self) -> u64 {
+        self.core.proto.outstanding_calls()
     }
 
     /// Checks the protocol's invariants; panics when one does not hold. For tests.

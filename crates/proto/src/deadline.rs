@@ -262,6 +262,7 @@ impl<C> Endpoint<C> {
         let credits = slot.roll_back();
         slot.retries = slot.retries.saturating_add(1);
         s.credits += credits;
+        s.rollbacks += 1;
         self.stats.rollbacks += 1;
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);

@@ -543,6 +543,8 @@ impl<C> Endpoint<C> {
             Session::Client(s) if s.generation == session.generation => (
                 s.peer,
                 SessionStats {
+                    role: Role::Client,
+                    requests: s.requests(),
                     credits: s.credits,
                     credit_limit: s.credit_limit,
                     in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
@@ -550,15 +552,21 @@ impl<C> Endpoint<C> {
                     slots: s.slots.count(),
                     queued: s.queue.len(),
                     data_per_packet: s.data_per_packet,
+                    rollbacks: s.rollbacks,
+                    retransmitted: s.retransmitted,
                     ..SessionStats::default()
                 },
             ),
             Session::Server(s) if s.generation == session.generation => (
                 s.peer,
                 SessionStats {
+                    role: Role::Server,
+                    requests: s.requests(),
                     credit_limit: s.credit_limit,
+                    in_flight: s.slots.iter().filter(|slot| slot.is_open()).count() as u32,
                     slots: s.slots.count(),
                     data_per_packet: s.data_per_packet,
+                    retransmitted: s.resent,
                     ..SessionStats::default()
                 },
             ),
@@ -571,7 +579,9 @@ impl<C> Endpoint<C> {
                 out.rtt_min_ns = Some(min);
                 out.rto_ns = Some(rto);
             }
+            out.peer = (p.state == PeerState::Live).then_some(p.addr);
             out.tx_frames = p.tx_number();
+            out.rx_frames = p.rx_frames();
             out.ecn_marked = p.reported.marked;
         }
         Some(out)
@@ -580,6 +590,26 @@ impl<C> Endpoint<C> {
     /// Sessions in any state, both roles.
     pub fn live_sessions(&self) -> usize {
         self.live_sessions
+    }
+
+    /// The sessions there are, in any state and both roles, by their number from `first` on; with
+    /// a bounded `take`, they can be looked at in portions. Walks the table, free entries included.
+    /// Those whose client is gone while handlers still work for it are left out.
+    pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
+        let rest = self.sessions.get(first as usize..).unwrap_or_default();
+        (first..).zip(rest).filter_map(|(index, entry)| {
+            let generation = match entry {
+                Session::Vacant { .. } | Session::Draining(_) => return None,
+                Session::Client(s) => s.generation,
+                Session::Server(s) => s.generation,
+            };
+            Some(SessionId { index, generation })
+        })
+    }
+
+    /// Sum of the credit limits of all sessions (F7).
+    pub fn credits_granted(&self) -> u64 {
+        self.credits_granted
     }
 
     /// Calls that were accepted and have not ended.
@@ -612,14 +642,33 @@ impl<C> Endpoint<C> {
     }
 }
 
+/// Which side of a session an endpoint is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// It calls.
+    #[default]
+    Client,
+    /// It answers.
+    Server,
+}
+
 /// Figures of one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SessionStats {
+    /// Which side this endpoint is.
+    pub role: Role,
+    /// The other endpoint; `None` until the handshake has told it.
+    pub peer: Option<Addr>,
+    /// Requests that were put on slots (client) or began to arrive (server) since the session
+    /// was made, modulo 2^27: read from the slots' request numbers, so that counting costs
+    /// nothing. Take differences modulo 2^27.
+    pub requests: u32,
     /// Credits left (client side).
     pub credits: u32,
     /// C: what both sides agreed on.
     pub credit_limit: u32,
-    /// Calls on slots.
+    /// Slots with a call (client), or with a request that is arriving or has no answer yet
+    /// (server).
     pub in_flight: u32,
     /// Slots.
     pub slots: u32,
@@ -630,8 +679,14 @@ pub struct SessionStats {
     pub queued: usize,
     /// Data bytes per packet.
     pub data_per_packet: u16,
+    /// Retransmission timeouts that rolled a request back (client side; E59).
+    pub rollbacks: u64,
+    /// Packets sent again because of them (client), or stored responses sent again (server).
+    pub retransmitted: u64,
     /// Frames sent to the peer, over all sessions with it.
     pub tx_frames: u64,
+    /// Frames accepted from the peer, over all sessions with it, modulo 2^32.
+    pub rx_frames: u32,
     /// Newest round trip, ns; without handler time.
     pub rtt_ns: Option<u64>,
     /// Smoothed round trip, ns.

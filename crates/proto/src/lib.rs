@@ -29,7 +29,7 @@ mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
-pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, SessionStats};
+pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, Role, SessionStats};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};

@@ -116,13 +116,13 @@ pub(crate) fn main(args: &PeerArgs) -> Result<(), BenchError> {
 }
 
 /// Says a line to the process that started this one, which may be gone.
-fn say(line: &str) {
+pub(crate) fn say(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// A flag that is raised when standard input ends, by a thread that sleeps until then.
-fn stop_with_stdin() -> Result<Arc<AtomicBool>, BenchError> {
+pub(crate) fn stop_with_stdin() -> Result<Arc<AtomicBool>, BenchError> {
     let stop = Arc::new(AtomicBool::new(false));
     let raised = Arc::clone(&stop);
     let watch = move || {

@@ -47,6 +47,13 @@ pub(crate) fn refused(line: &str, hint: &str) {
     assert!(error.contains(hint), "{line}: {error}");
 }
 
+/// Runs to the end and reads the one JSON object that it printed.
+pub(crate) fn json_of(line: &str) -> serde_json::Value {
+    let output = run(line);
+    assert!(output.status.success(), "{line}: {}", stderr(&output));
+    serde_json::from_str(&stdout(&output)).expect("one JSON object and nothing else")
+}
+
 /// Sends a signal by its name.
 pub(crate) fn signal(process: u32, name: &str) {
     let status = Command::new("kill").args([&format!("-{name}"), &process.to_string()]).status();

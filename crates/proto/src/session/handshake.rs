@@ -55,6 +55,8 @@ impl<C> Endpoint<C> {
                 queue: Default::default(),
                 queue_expires_ns: u64::MAX,
                 queue_timed: false,
+                rollbacks: 0,
+                retransmitted: 0,
             })
         });
         self.credits_granted += u64::from(credits);
@@ -140,6 +142,8 @@ impl<C> Endpoint<C> {
                 max_msg_size: max_msg_size.min(r.max_msg_size),
                 tenant,
                 slots: Slots::new(slots_granted, start),
+                first_req_num: r.first_req_num,
+                resent: 0,
             })
         });
         self.credits_granted += u64::from(credits);

@@ -105,9 +105,17 @@ pub(crate) struct ClientSession<C> {
     pub(crate) queue_expires_ns: u64,
     /// The endpoint's timer list has the queue.
     pub(crate) queue_timed: bool,
+    /// Timeouts that rolled a request back, and packets sent again because of them.
+    pub(crate) rollbacks: u64,
+    pub(crate) retransmitted: u64,
 }
 
 impl<C> ClientSession<C> {
+    /// Calls put on slots, modulo [`REQUESTS_MODULO`].
+    pub(crate) fn requests(&self) -> u32 {
+        requests(self.first_req_num, &self.slots, |slot| slot.req_num)
+    }
+
     /// Failed, and not closed by the application yet: it only keeps its number.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == SessionState::Gone
@@ -128,6 +136,31 @@ pub(crate) struct ServerSession {
     /// What the client's process has taken of this endpoint.
     pub(crate) tenant: u32,
     pub(crate) slots: Slots<ServerSlot>,
+    /// Number of the first request of slot 0.
+    pub(crate) first_req_num: u32,
+    /// Stored responses sent again.
+    pub(crate) resent: u64,
+}
+
+impl ServerSession {
+    /// Requests that began to arrive, modulo [`REQUESTS_MODULO`].
+    pub(crate) fn requests(&self) -> u32 {
+        requests(self.first_req_num, &self.slots, |slot| slot.req_num)
+    }
+}
+
+/// [`crate::SessionStats::requests`] counts modulo this: 2^32 numbers over at most 32 slots.
+const REQUESTS_MODULO: u32 = 1 << 27;
+
+/// Requests begun on slots, of which slot 0 began with the number `first`.
+fn requests<S>(first: u32, slots: &Slots<S>, number: impl Fn(&S) -> u32) -> u32 {
+    let step = slots.count();
+    let begun = |(slot, now): (u32, u32)| {
+        let before_first = first.wrapping_add(slot).wrapping_sub(step);
+        now.wrapping_sub(before_first) / step
+    };
+    let sum = (0..).zip(slots.numbers(number)).map(begun).fold(0, u32::wrapping_add);
+    sum % REQUESTS_MODULO
 }
 
 /// A server session whose client is gone while handlers still work for it (E68). It holds no
@@ -170,5 +203,35 @@ impl<C> ClientSession<C> {
         assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_expires_ns));
         assert!(self.queue_timed || self.queue_expires_ns == u64::MAX || self.has_failed());
         assert_eq!(self.credits + in_flight, self.credit_limit, "invariant 1");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_counted_by_their_numbers_awake_or_asleep_and_across_the_wrap() {
+        // Four slots that begin with u32::MAX - 1, u32::MAX, 0 and 1.
+        let first = u32::MAX - 1;
+        let at = |done: [u32; 4], asleep: bool| {
+            let mut slots: Slots<u32> = Slots::new(4, first.wrapping_sub(4));
+            slots.wake(|n| n);
+            slots.iter_mut().zip(done).for_each(|(s, n)| *s = s.wrapping_add(n.wrapping_mul(4)));
+            if asleep {
+                slots.sleep(|n| *n);
+            }
+            requests(first, &slots, |n| *n)
+        };
+        for asleep in [false, true] {
+            assert_eq!(at([0, 0, 0, 0], asleep), 0);
+            assert_eq!(at([1, 0, 0, 2], asleep), 3);
+            assert_eq!(at([REQUESTS_MODULO, 5, 0, 0], asleep), 5);
+            // Each slot's own count wraps at 2^30 here; the sum's difference stays right.
+            let (before, after) = ((1 << 30) - 1, 1 << 30);
+            let difference =
+                at([after, 0, 0, 0], asleep).wrapping_sub(at([before, 0, 0, 0], asleep));
+            assert_eq!(difference % REQUESTS_MODULO, 1);
+        }
     }
 }

@@ -142,6 +142,11 @@ impl Peer {
     pub(crate) fn tx_number(&self) -> u64 {
         self.tx_number
     }
+
+    /// Frames accepted from this peer, modulo 2^32.
+    pub(crate) fn rx_frames(&self) -> u32 {
+        self.received.received
+    }
 }
 
 #[cfg(test)]

@@ -85,6 +85,11 @@ impl<S> Slots<S> {
         *self = Slots::new(count, start);
     }
 
+    /// Each slot's request number, of which `number` tells that of a slot that is awake.
+    pub(crate) fn numbers(&self, number: impl Fn(&S) -> u32) -> impl Iterator<Item = u32> {
+        self.asleep.iter().copied().chain(self.awake.iter().map(number))
+    }
+
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.awake.len() * size_of::<S>() + self.asleep.len() * size_of::<u32>()

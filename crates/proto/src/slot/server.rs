@@ -82,6 +82,11 @@ pub(crate) struct ServerSlot {
 }
 
 impl ServerSlot {
+    /// A request is arriving, or with its handler.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.phase, ServerPhase::Receiving | ServerPhase::Executing)
+    }
+
     /// A slot whose first request will be `req_num + step`.
     pub(crate) fn new(req_num: u32) -> Self {
         ServerSlot {

@@ -56,7 +56,8 @@ impl<C> Endpoint<C> {
                 s.stalled |= 1 << slot_no;
                 break Sent::All;
             }
-            match step(&mut lane, slot, s.remote, s.credits, s.data_per_packet) {
+            let again = &mut s.retransmitted;
+            match step(&mut lane, slot, s.remote, s.credits, s.data_per_packet, again) {
                 Some(spent) => s.credits -= spent,
                 None => break Sent::Rest(TxItem::Client { session, slot: slot_no, req_num }),
             }
@@ -73,7 +74,7 @@ impl<C> Endpoint<C> {
 }
 
 /// One packet of a slot that has something to send: gives the credits it cost, or `None` when
-/// the stage has no room.
+/// the stage has no room. A packet that was sent before is also counted in `again`.
 #[inline]
 fn step<C>(
     lane: &mut Lane<'_>,
@@ -81,6 +82,7 @@ fn step<C>(
     remote: u32,
     credits: u32,
     dpp: u16,
+    again: &mut u64,
 ) -> Option<u32> {
     let (session, req_num) = (remote, slot.req_num);
     let index = slot.req_sent;
@@ -90,7 +92,9 @@ fn step<C>(
         if !lane.header_only(2, &Packet::Rfr { session, req_num, first, count }) {
             return None;
         }
-        lane.stats.retransmitted += u64::from(first < slot.resp_high);
+        if first < slot.resp_high {
+            retransmitted(lane, again);
+        }
         slot.resp_asked += count;
         slot.resp_high = slot.resp_high.max(slot.resp_asked);
         return Some(count);
@@ -111,8 +115,16 @@ fn step<C>(
         slot.started_ns = lane.now_ns;
         slot.ack_owed = false; // the request says it (F6)
     }
-    lane.stats.retransmitted += u64::from(index < slot.req_high);
+    if index < slot.req_high {
+        retransmitted(lane, again);
+    }
     slot.req_sent += 1;
     slot.req_high = slot.req_high.max(slot.req_sent);
     Some(1)
+}
+
+#[cold]
+fn retransmitted(lane: &mut Lane<'_>, again: &mut u64) {
+    *again += 1;
+    lane.stats.retransmitted += 1;
 }

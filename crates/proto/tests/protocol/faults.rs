@@ -6,7 +6,7 @@
 //! that end a session; its response is its own; credits in flight never exceed C; afterwards
 //! nothing is in use.
 
-use courser_proto::{Config, Drop};
+use courser_proto::{Config, Drop, Role, SessionStats};
 
 use crate::support::node::Handler;
 use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
@@ -122,12 +122,30 @@ pub fn quiet(w: &mut World, sessions: &[(usize, courser_proto::SessionId)]) {
         let figures = w.nodes[node].ep.session_stats(s).unwrap();
         assert_eq!((figures.credits, figures.in_flight), (figures.credit_limit, 0));
     }
+    w.nodes.iter().for_each(|n| sessions_add_up(&n.ep));
     let arenas: Vec<_> = w.nodes.iter().map(|n| n.arena.clone()).collect();
     w.nodes.iter_mut().for_each(Node::flush);
     w.nodes.clear();
     for a in arenas {
         assert_eq!(a.stats().in_use_bytes, 0, "leaked buffers");
     }
+}
+
+/// What the sessions counted is what the endpoint counted.
+fn sessions_add_up(ep: &courser_proto::Endpoint<u64>) {
+    let all: Vec<_> = ep.sessions_from(0).filter_map(|s| ep.session_stats(s)).collect();
+    assert_eq!(all.len(), ep.live_sessions());
+    let sum = |role, of: fn(&SessionStats) -> u64| -> u64 {
+        all.iter().filter(|s| s.role == role).map(of).sum()
+    };
+    let stats = ep.stats();
+    assert_eq!(sum(Role::Client, |s| s.requests.into()), stats.calls);
+    assert_eq!(sum(Role::Server, |s| s.requests.into()), stats.requests);
+    assert_eq!(sum(Role::Client, |s| s.rollbacks), stats.rollbacks);
+    assert_eq!(sum(Role::Client, |s| s.retransmitted), stats.retransmitted);
+    assert_eq!(sum(Role::Server, |s| s.retransmitted), stats.responses_resent);
+    let limits: u64 = all.iter().map(|s| u64::from(s.credit_limit)).sum();
+    assert_eq!(limits, ep.credits_granted());
 }
 
 /// Runs seeds, and names the one that fails.

@@ -1,0 +1,79 @@
+//! `courser stat`: the statistics of a running `courser serve`, again and again.
+//!
+//! [`snapshot`] is what is said, [`service`] the server that says it, [`client`] asks, [`view`]
+//! makes rates and tables of the answers.
+
+pub(crate) mod client;
+pub(crate) mod service;
+pub(crate) mod snapshot;
+mod view;
+
+use std::io::Write;
+use std::time::Instant;
+
+use serde_json::json;
+
+use crate::args::StatArgs;
+use crate::fail::Failure;
+use crate::harness::clock::Clock;
+use crate::interrupt::Interrupt;
+use crate::{json, out};
+
+use client::Client;
+use view::{Before, Rated};
+
+/// Shows the statistics until a signal, or as often as asked.
+///
+/// # Errors
+/// There is no `courser serve` at the address, or it went away.
+pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let clock = Clock::new();
+    let mut client = Client::connect(&args.uri)?;
+    let interrupt = Interrupt::tell(vec![client.rpc().waker()])?;
+    let mut out = out::stdout();
+    let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);
+    let wanted = match args.count {
+        _ if args.once => 1,
+        // JSON has one end: without a count it is the first refresh.
+        None if args.json.is_some() => 1,
+        count => count.unwrap_or(0),
+    };
+    let (mut before, mut last, mut shown) = (Before::default(), Vec::new(), 0);
+    let mut due = Instant::now();
+    while wanted == 0 || shown < wanted {
+        client.rest(due, &interrupt)?;
+        due = Instant::now() + args.interval;
+        let snapshots = match client.snapshots(args.sessions > 0, &interrupt)? {
+            Some(snapshots) if !interrupt.is_set() => snapshots,
+            _ => break,
+        };
+        last = before.rate(snapshots, args.sessions);
+        if !to_stdout {
+            let gap = if shown > 0 { "\n" } else { "" };
+            write!(out, "{gap}{}", view::render(&args.uri, &last))?;
+            out.flush()?;
+        }
+        shown += 1;
+    }
+    match &args.json {
+        Some(target) => json::write(target, &report(args, &last, &clock)),
+        None => Ok(()),
+    }
+}
+
+/// The last refresh in the shape of the benchmarks' reports; a result per endpoint.
+fn report(args: &StatArgs, last: &[Rated], clock: &Clock) -> serde_json::Value {
+    json!({
+        "bench": "stat",
+        "transport": args.uri.split_once("://").map_or("udp", |(scheme, _)| scheme),
+        "config": {
+            "uri": args.uri,
+            "interval_ns": args.interval.as_nanos() as u64,
+            "count": if args.once { Some(1) } else { args.count },
+            "sessions": args.sessions,
+        },
+        "results": last,
+        "environment": json::environment(clock),
+    })
+}

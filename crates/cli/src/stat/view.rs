@@ -1,0 +1,356 @@
+//! Snapshots as people read them: rates since the refresh before, tables, and a line for what
+//! went wrong.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+use std::time::Duration;
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde::Serialize;
+
+use super::client::clean;
+use super::snapshot::{Counters, SessionRow, Snapshot};
+use crate::units::show_ns;
+
+/// [`SessionRow::requests`] is modulo this; a difference above half of it is that of two
+/// sessions of which the second took the number of the first.
+const REQUESTS_MODULO: u32 = 1 << 27;
+
+/// What happened per second since the refresh before.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Rates {
+    pub(super) requests_per_s: f64,
+    pub(super) calls_per_s: f64,
+    pub(super) rx_frames_per_s: f64,
+    pub(super) tx_frames_per_s: f64,
+    pub(super) rx_bytes_per_s: f64,
+    pub(super) tx_bytes_per_s: f64,
+}
+
+/// A session with its rate.
+#[derive(Debug, Serialize)]
+pub(super) struct RatedSession {
+    pub(super) requests_per_s: Option<f64>,
+    #[serde(flatten)]
+    pub(super) row: SessionRow,
+}
+
+/// An endpoint at one refresh.
+#[derive(Debug, Serialize)]
+pub(super) struct Rated {
+    /// `null` at the first refresh.
+    pub(super) rates: Option<Rates>,
+    /// The sessions that are shown, busiest first; those of the snapshot were moved here.
+    #[serde(rename = "sessions")]
+    pub(super) busiest: Vec<RatedSession>,
+    #[serde(flatten)]
+    pub(super) snapshot: Snapshot,
+}
+
+/// What the refresh before said.
+#[derive(Default)]
+pub(super) struct Before {
+    endpoints: BTreeMap<u16, (u64, Counters)>,
+    sessions: HashMap<(u16, u32, Option<String>), u32>,
+}
+
+impl Before {
+    /// Adds rates to new snapshots, and keeps them as the state before the next.
+    pub(super) fn rate(&mut self, snapshots: Vec<Snapshot>, top: usize) -> Vec<Rated> {
+        let mut now = Before::default();
+        let rated = snapshots.into_iter().map(|s| self.rate_one(s, top, &mut now)).collect();
+        *self = now;
+        rated
+    }
+
+    fn rate_one(&self, mut snapshot: Snapshot, top: usize, now: &mut Before) -> Rated {
+        let (at, before) = match self.endpoints.get(&snapshot.endpoint) {
+            Some((at, before)) => (*at, Some(before)),
+            None => (0, None),
+        };
+        let seconds = snapshot.now_ns.saturating_sub(at) as f64 / 1e9;
+        let rates = before.filter(|_| seconds > 0.0).map(|b| rates(b, &snapshot.counters, seconds));
+        now.endpoints.insert(snapshot.endpoint, (snapshot.now_ns, snapshot.counters.clone()));
+        let rows = std::mem::take(&mut snapshot.sessions);
+        let mut busiest: Vec<_> = rows
+            .into_iter()
+            .map(|row| {
+                let key = (snapshot.endpoint, row.session, row.peer.clone());
+                let done = self.sessions.get(&key).filter(|_| rates.is_some());
+                let done = done.map(|before| row.requests.wrapping_sub(*before) % REQUESTS_MODULO);
+                let done = done.filter(|&done| done < REQUESTS_MODULO / 2);
+                now.sessions.insert(key, row.requests);
+                RatedSession { requests_per_s: done.map(|d| f64::from(d) / seconds), row }
+            })
+            .collect();
+        busiest.sort_by(|a, b| {
+            let busy = |s: &RatedSession| s.requests_per_s.unwrap_or(0.0);
+            busy(b).total_cmp(&busy(a)).then(b.row.requests.cmp(&a.row.requests))
+        });
+        busiest.truncate(top);
+        Rated { rates, busiest, snapshot }
+    }
+}
+
+fn rates(before: &Counters, now: &Counters, seconds: f64) -> Rates {
+    let per_s = |of: fn(&Counters) -> u64| of(now).saturating_sub(of(before)) as f64 / seconds;
+    Rates {
+        requests_per_s: per_s(|c| c.requests),
+        calls_per_s: per_s(|c| c.calls),
+        rx_frames_per_s: per_s(|c| c.rx_frames),
+        tx_frames_per_s: per_s(|c| c.tx_frames),
+        rx_bytes_per_s: per_s(|c| c.rx_bytes),
+        tx_bytes_per_s: per_s(|c| c.tx_bytes),
+    }
+}
+
+/// One refresh, for a person.
+pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
+    let mut text = heading(uri, rated);
+    let _ = writeln!(text, "{}", endpoints(rated));
+    for one in rated {
+        let lost = discarded(&one.snapshot);
+        if !lost.is_empty() {
+            let _ = writeln!(text, "endpoint {} discarded: {lost}", one.snapshot.endpoint);
+        }
+    }
+    for one in rated.iter().filter(|one| !one.snapshot.handlers.is_empty()) {
+        let handlers = list(one.snapshot.handlers.iter());
+        let _ = writeln!(text, "endpoint {} handlers: {handlers}", one.snapshot.endpoint);
+    }
+    if let Some(first) = rated.first() {
+        let process = &first.snapshot.process;
+        for (what, counters) in
+            [("workers", &process.workers), ("control plane turned away", &process.control)]
+        {
+            if !counters.is_empty() {
+                let _ = writeln!(text, "{what}: {}", list(counters.iter()));
+            }
+        }
+    }
+    if rated.iter().any(|one| !one.busiest.is_empty()) {
+        let _ = writeln!(text, "{}", sessions(rated));
+    }
+    text
+}
+
+fn heading(uri: &str, rated: &[Rated]) -> String {
+    let Some(first) = rated.first() else { return String::new() };
+    let up = Duration::from_secs(first.snapshot.now_ns / 1_000_000_000);
+    let sessions: usize = rated.iter().map(|one| one.snapshot.session_count).sum();
+    format!(
+        "{uri}: courser {}, up {}, {}, {} (one of each endpoint asks for this)\n",
+        clean(&first.snapshot.process.version),
+        humantime::format_duration(up),
+        plural(first.snapshot.process.endpoints.into(), "endpoint"),
+        plural(sessions, "session"),
+    )
+}
+
+fn plural(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+/// `stale 12, cookie 3`.
+fn list<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
+    let texts: Vec<_> = counters.map(|(name, count)| format!("{} {count}", clean(name))).collect();
+    texts.join(", ")
+}
+
+/// What an endpoint and its transport threw away, with the reasons.
+fn discarded(snapshot: &Snapshot) -> String {
+    let c = &snapshot.counters;
+    let transport = [
+        ("receive queue full", c.rx_overflow),
+        ("refused by the system", c.tx_dropped),
+        ("unreadable datagrams", c.rx_dropped),
+    ];
+    let transport = transport.into_iter().filter(|&(_, count)| count > 0);
+    let mut parts: Vec<_> = transport.map(|(name, count)| format!("{name} {count}")).collect();
+    if !snapshot.drops.is_empty() {
+        parts.push(list(snapshot.drops.iter()));
+    }
+    parts.join(", ")
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING);
+    table.set_header(header);
+    table
+}
+
+fn endpoints(rated: &[Rated]) -> Table {
+    let mut table = table(&[
+        "endpoint",
+        "sessions",
+        "credits",
+        "requests",
+        "/s",
+        "replies",
+        "calls",
+        "/s",
+        "open",
+        "errors",
+        "resent",
+        "rollbacks",
+        "sessions' memory",
+        "memory in use",
+        "mapped",
+        "limit",
+    ]);
+    for one in rated {
+        let (s, c) = (&one.snapshot, &one.snapshot.counters);
+        table.add_row([
+            s.endpoint.to_string(),
+            s.session_count.to_string(),
+            s.credits_granted.to_string(),
+            c.requests.to_string(),
+            rate(one.rates.map(|r| r.requests_per_s)),
+            c.replies.to_string(),
+            c.calls.to_string(),
+            rate(one.rates.map(|r| r.calls_per_s)),
+            s.outstanding_calls.to_string(),
+            c.errors.to_string(),
+            (c.retransmitted + c.responses_resent).to_string(),
+            c.rollbacks.to_string(),
+            memory(s.memory.sessions_bytes),
+            memory(s.memory.in_use_bytes),
+            memory(s.memory.mapped_bytes),
+            memory(s.memory.limit_bytes),
+        ]);
+    }
+    right(&mut table, 0);
+    table
+}
+
+fn sessions(rated: &[Rated]) -> Table {
+    let mut table = table(&[
+        "session",
+        "role",
+        "peer",
+        "requests/s",
+        "RTT",
+        "smoothed",
+        "min",
+        "RTO",
+        "credits",
+        "in flight",
+        "queued",
+        "frames out",
+        "in",
+        "resent",
+        "rollbacks",
+    ]);
+    for (one, session) in rated.iter().flat_map(|one| one.busiest.iter().map(move |s| (one, s))) {
+        let row = &session.row;
+        let asks = row.session == one.snapshot.asked_by && row.role == "server";
+        let credits = match row.credits {
+            Some(left) => format!("{left}/{}", row.credit_limit),
+            None => row.credit_limit.to_string(),
+        };
+        let state = if row.state == "connected" { &row.role } else { &row.state };
+        table.add_row([
+            format!("{}{}/{}", if asks { "*" } else { "" }, one.snapshot.endpoint, row.session),
+            clean(state),
+            row.peer.as_deref().map_or_else(|| "-".to_owned(), clean),
+            rate(session.requests_per_s),
+            time(row.rtt_ns),
+            time(row.srtt_ns),
+            time(row.rtt_min_ns),
+            time(row.rto_ns),
+            credits,
+            format!("{}/{}", row.in_flight, row.slots),
+            row.queued.to_string(),
+            row.tx_frames.to_string(),
+            row.rx_frames.to_string(),
+            row.retransmitted.to_string(),
+            row.rollbacks.to_string(),
+        ]);
+    }
+    right(&mut table, 3);
+    table
+}
+
+fn right(table: &mut Table, first: usize) {
+    for column in table.column_iter_mut().skip(first) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+}
+
+fn rate(per_s: Option<f64>) -> String {
+    per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
+}
+
+fn time(ns: Option<u64>) -> String {
+    ns.map_or_else(|| "-".to_owned(), |ns| show_ns(ns as f64))
+}
+
+/// `1.5 MiB`.
+fn memory(bytes: usize) -> String {
+    let mut value = bytes as f64;
+    for unit in ["B", "KiB", "MiB"] {
+        if value < 1024.0 {
+            let digits = usize::from(unit != "B" && value < 100.0);
+            return format!("{value:.digits$} {unit}");
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} GiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn snapshot(now_s: u64, requests: u64, sessions: &[(u32, u32)]) -> Snapshot {
+        let row = |&(session, requests)| SessionRow { session, requests, ..SessionRow::default() };
+        Snapshot {
+            now_ns: now_s * 1_000_000_000,
+            counters: Counters { requests, ..Counters::default() },
+            sessions: sessions.iter().map(row).collect(),
+            ..Snapshot::default()
+        }
+    }
+
+    #[test]
+    fn rates_are_those_since_the_refresh_before_and_the_busiest_come_first() {
+        let mut before = Before::default();
+        let first = before.rate(vec![snapshot(1, 10, &[(0, 5), (1, 9)])], 10);
+        assert_eq!(first[0].rates, None);
+        assert_eq!(first[0].busiest[0].row.session, 1, "most requests so far");
+
+        let last = REQUESTS_MODULO - 1;
+        let second = before.rate(vec![snapshot(3, 110, &[(0, 45), (1, last), (2, 3)])], 2);
+        assert_eq!(second[0].rates.map(|r| r.requests_per_s), Some(50.0));
+        let rates: Vec<_> =
+            second[0].busiest.iter().map(|s| (s.row.session, s.requests_per_s)).collect();
+        // Session 1 seems to have gone back: it is another one now.
+        assert_eq!(rates, [(0, Some(20.0)), (1, None)]);
+
+        let third = before.rate(vec![snapshot(4, 110, &[(1, 2)])], 2);
+        assert_eq!(third[0].busiest[0].requests_per_s, Some(3.0), "across the wrap");
+    }
+
+    #[test]
+    fn only_what_happened_is_listed() {
+        let mut s = snapshot(1, 0, &[]);
+        assert_eq!(discarded(&s), "");
+        s.drops.insert("stale".to_owned(), 2);
+        s.counters.rx_overflow = 7;
+        assert_eq!(discarded(&s), "receive queue full 7, stale 2");
+    }
+
+    #[test]
+    fn sizes_of_memory() {
+        for (bytes, text) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.5 KiB"),
+            (200 << 20, "200 MiB"),
+            (1 << 30, "1.0 GiB"),
+        ] {
+            assert_eq!(memory(bytes), text);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! `courser stat` against servers that run, that do not, and that are something else.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::Stdio;
+
+use common::{Server, courser, json_of, refused, run, signal, stderr, stdout};
+use courser::Nexus;
+use serde_json::Value;
+
+fn results(report: &Value) -> &Vec<Value> {
+    let object = report.as_object().expect("an object");
+    for key in ["bench", "transport", "config", "results", "environment"] {
+        assert!(object.contains_key(key), "{key}: {report}");
+    }
+    assert_eq!((report["bench"].as_str(), object.len()), (Some("stat"), 5), "{report}");
+    report["results"].as_array().expect("a list")
+}
+
+fn pinged(server: &Server, count: u32) {
+    let line = format!("ping {} --count {count} --interval 0ms --timeout 20s --quiet", server.uri);
+    assert!(run(&line).status.success());
+}
+
+#[test]
+fn one_refresh_as_json_has_what_the_server_counted() {
+    let server = Server::local();
+    pinged(&server, 7);
+    let report = json_of(&format!("stat {} --once --json -", server.uri));
+    let result = &results(&report)[0];
+    // The question itself is a request too, and has no reply yet.
+    assert_eq!(result["counters"]["requests"], 8, "{result}");
+    assert_eq!(result["counters"]["replies"], 7, "{result}");
+    assert_eq!((&result["endpoint"], &result["rates"]), (&0.into(), &Value::Null));
+    assert!(result["counters"]["rx_bytes"].as_u64() > Some(7 * 32), "{result}");
+    assert!(result["memory"]["sessions_bytes"].as_u64() > Some(100), "{result}");
+    assert!(result["memory"]["limit_bytes"].as_u64() > Some(0), "{result}");
+    assert!(result["now_ns"].as_u64() > Some(0), "{result}");
+
+    // Its own session, as the server sees it.
+    let own = result["sessions"].as_array().expect("sessions").iter();
+    let own: Vec<_> = own.filter(|s| s["session"] == result["asked_by"]).collect();
+    assert_eq!(own.len(), 1, "{result}");
+    assert_eq!((&own[0]["role"], &own[0]["state"]), (&"server".into(), &"connected".into()));
+    assert_eq!((&own[0]["requests"], &own[0]["in_flight"]), (&1.into(), &1.into()));
+    assert!(own[0]["peer"].as_str().expect("a peer").starts_with("127.0.0.1:"), "{result}");
+    let granted = result["credits_granted"].as_u64();
+    assert!(granted >= own[0]["credit_limit"].as_u64() && granted > Some(0), "{result}");
+}
+
+#[test]
+fn rates_are_those_between_refreshes() {
+    let server = Server::local();
+    let mut ping = courser(&format!("ping {} --count 0 --interval 1ms --quiet", server.uri));
+    let mut ping = ping.stdout(Stdio::null()).spawn().expect("starts");
+    let options = "--count 3 --interval 200ms --json -";
+    let report = json_of(&format!("stat {} {options}", server.uri));
+    signal(ping.id(), "INT");
+    ping.wait().expect("ends");
+    let result = &results(&report)[0];
+    assert!(result["rates"]["requests_per_s"].as_f64() > Some(0.0), "{result}");
+    assert!(result["rates"]["rx_bytes_per_s"].as_f64() > Some(0.0), "{result}");
+    let busiest = &result["sessions"][0];
+    assert_ne!(busiest["session"], result["asked_by"], "the ping comes first: {result}");
+    assert!(busiest["requests_per_s"].as_f64() > Some(0.0), "{result}");
+}
+
+#[test]
+fn every_endpoint_has_a_row_and_one_can_be_named() {
+    let server = Server::start("serve --bind udp://127.0.0.1:0 --threads 3");
+    let report = json_of(&format!("stat {} --once --json -", server.uri));
+    let seen: Vec<_> = results(&report).iter().map(|r| r["endpoint"].as_u64()).collect();
+    assert_eq!(seen, [Some(0), Some(1), Some(2)]);
+
+    let report = json_of(&format!("stat {}/2 --once --json -", server.uri));
+    let seen: Vec<_> = results(&report).iter().map(|r| r["endpoint"].as_u64()).collect();
+    assert_eq!(seen, [Some(2)]);
+}
+
+#[test]
+fn a_person_gets_tables_until_ctrl_c() {
+    let server = Server::local();
+    let mut stat = courser(&format!("stat {} --interval 20ms", server.uri));
+    let mut stat = stat.stdout(Stdio::piped()).spawn().expect("starts");
+    let mut out = BufReader::new(stat.stdout.take().expect("a pipe"));
+    let (mut text, mut refreshes) = (String::new(), 0);
+    while refreshes < 3 {
+        let at = text.len();
+        assert_ne!(out.read_line(&mut text).expect("reads"), 0, "ended early: {text}");
+        refreshes += u32::from(text[at..].contains(": courser "));
+    }
+    signal(stat.id(), "INT");
+    out.read_to_string(&mut text).expect("ends by itself");
+    assert!(stat.wait().expect("ends").success());
+    for phrase in ["endpoint", "requests", "credits", "rollbacks", "memory", "RTO", "*0/", "server"]
+    {
+        assert!(text.contains(phrase), "{phrase}: {text}");
+    }
+    assert!(!text.contains('\x1b') && !text.contains('\r'), "plain in a pipe: {text}");
+}
+
+#[test]
+fn what_was_discarded_has_a_reason() {
+    let server = Server::local();
+    let port = server.uri.rsplit_once(':').expect("a port").1;
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    socket.send_to(b"nonsense", format!("127.0.0.1:{port}")).expect("sent");
+    let mut tcp = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).expect("connects");
+    tcp.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("sent");
+    let mut text = String::new();
+    common::wait_for("both to be counted", || {
+        text = stdout(&run(&format!("stat {} --once", server.uri)));
+        text.contains("discarded: truncated 1") && text.contains("turned away: ")
+    });
+    assert!(text.contains("failed_greetings") || text.contains("protocol_errors"), "{text}");
+}
+
+#[test]
+fn more_sessions_than_a_page_holds() {
+    let server = Server::local();
+    let mut rpc = Nexus::bind("udp://127.0.0.1:0").expect("binds").endpoint().expect("opens");
+    let sessions: Vec<_> = (0..600).map(|_| rpc.connect(&server.uri).expect("a session")).collect();
+    for session in sessions {
+        rpc.wait_connected(session).expect("connected");
+    }
+    let report = json_of(&format!("stat {} --once --sessions all --json -", server.uri));
+    let result = &results(&report)[0];
+    assert_eq!(result["session_count"], 601);
+    let mut seen: Vec<_> = result["sessions"].as_array().expect("a list").iter().collect();
+    seen.sort_by_key(|s| s["session"].as_u64());
+    seen.dedup_by_key(|s| s["session"].as_u64());
+    assert_eq!(seen.len(), 601);
+    let report = json_of(&format!("stat {} --once --sessions 5 --json -", server.uri));
+    assert_eq!(results(&report)[0]["sessions"].as_array().map(Vec::len), Some(5));
+}
+
+#[test]
+fn who_is_not_there_or_something_else_is_said() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = free.local_addr().expect("its number").port();
+    drop(free);
+    refused(&format!("stat udp://127.0.0.1:{port}"), "is `courser serve` running there?");
+
+    // An application of its own, then one whose statistics are of another form.
+    for (types, hint) in [(&[1][..], "it is not `courser serve`"), (&[1, 1023], "another version")]
+    {
+        let (tell, told) = std::sync::mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let nexus = Nexus::bind("udp://127.0.0.1:0").expect("binds");
+            let mut rpc = nexus.endpoint().expect("opens");
+            types.iter().for_each(|&t| rpc.on(t, |cx, request| cx.reply(request)));
+            tell.send((nexus.local_uri(), rpc.waker())).expect("told");
+            rpc.run().expect("runs");
+        });
+        let (uri, waker) = told.recv().expect("ready");
+        refused(&format!("stat {uri} --once"), hint);
+        waker.stop();
+        server.join().expect("ends");
+    }
+}
+
+#[test]
+fn a_server_that_dies_ends_it_with_status_1() {
+    let mut server = Server::local();
+    let mut stat = courser(&format!("stat {} --interval 5ms", server.uri));
+    let mut stat = stat.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+    let mut out = BufReader::new(stat.stdout.take().expect("a pipe"));
+    out.read_line(&mut String::new()).expect("a line");
+    server.child.kill().expect("killed");
+    out.read_to_string(&mut String::new()).expect("ends by itself");
+    let output = stat.wait_with_output().expect("ends");
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    assert!(common::error_line(&output).contains("is gone"), "{}", stderr(&output));
+}
