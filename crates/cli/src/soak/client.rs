@@ -446,12 +446,17 @@ fn connects(rpc: &mut Rpc, args: &ClientArgs, stop: &AtomicBool) -> Result<(), F
             rpc.close(session);
             done += 1;
         }
-        let before = under_way.len();
-        under_way.retain(|&s| rpc.session_state(s) != SessionState::Gone);
-        failed += before - under_way.len();
+        under_way.retain(|&s| {
+            let error = rpc.session_error(s);
+            if let Some(error) = &error {
+                say(&format!("complaint connect: {error}"));
+                failed += 1;
+            }
+            error.is_none()
+        });
         if Instant::now() >= level_due {
             level_due = Instant::now() + LEVEL_EVERY;
-            let open = args.connects - done - failed as u64;
+            let open = args.connects - done - failed;
             say(&Level::of(rpc, done, open).line());
         }
     }

@@ -60,7 +60,12 @@ struct Said {
     ready: bool,
     ended: bool,
     level: Option<Level>,
+    /// Lines for the report.
+    complaints: Vec<String>,
 }
+
+/// Complaints of one process that are kept.
+const COMPLAINTS: usize = 10;
 
 /// A child process; killed when dropped.
 pub(super) struct Process {
@@ -108,6 +113,11 @@ impl Process {
     /// The newest level.
     pub(super) fn level(&self) -> Option<Level> {
         self.told(|said| said.level)
+    }
+
+    /// What it found wrong.
+    pub(super) fn complaints(&self) -> Vec<String> {
+        self.told(|said| said.complaints.clone())
     }
 
     /// It has closed its output, which only its end does.
@@ -178,6 +188,12 @@ fn listen(out: impl BufRead, said: &Mutex<Said>) {
             note(&mut |said| said.level = level.or(said.level));
         } else if line.starts_with("ready") {
             note(&mut |said| said.ready = true);
+        } else if let Some(complaint) = line.strip_prefix("complaint ") {
+            note(&mut |said| {
+                if said.complaints.len() < COMPLAINTS {
+                    said.complaints.push(complaint.to_owned());
+                }
+            });
         }
     }
     note(&mut |said| said.ended = true);

@@ -203,7 +203,9 @@ fn connects(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
     cluster.checker.totals.succeeded += level.done;
     if !done || level.done != times {
         let text = format!("{} of {times} connects came through", level.done);
-        cluster.checker.violation(text);
+        let complaints = cluster.clients.iter().flat_map(|c| c.process.complaints());
+        let texts: Vec<_> = std::iter::once(text).chain(complaints).collect();
+        texts.into_iter().for_each(|text| cluster.checker.violation(text));
     }
     let grown: Vec<_> = cluster
         .servers

@@ -57,6 +57,7 @@ impl<C> Endpoint<C> {
                 if !slot.resend_first() {
                     return Ok(());
                 }
+                s.resent += 1;
                 self.stats.responses_resent += 1;
                 TxItem::Response { session, slot: slot_no, req_num }
             }

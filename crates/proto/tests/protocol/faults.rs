@@ -139,8 +139,12 @@ fn sessions_add_up(ep: &courser_proto::Endpoint<u64>) {
         all.iter().filter(|s| s.role == role).map(of).sum()
     };
     let stats = ep.stats();
-    assert_eq!(sum(Role::Client, |s| s.requests.into()), stats.calls);
-    assert_eq!(sum(Role::Server, |s| s.requests.into()), stats.requests);
+    // Calls that ended while they waited for a slot, and requests that were never whole.
+    let (begun, arrived) =
+        (sum(Role::Client, |s| s.requests.into()), sum(Role::Server, |s| s.requests.into()));
+    assert!((stats.responses..=stats.calls).contains(&begun), "{begun}");
+    assert!(stats.errors > 0 || begun == stats.calls, "{begun}");
+    assert!(arrived >= stats.requests, "{arrived}");
     assert_eq!(sum(Role::Client, |s| s.rollbacks), stats.rollbacks);
     assert_eq!(sum(Role::Client, |s| s.retransmitted), stats.retransmitted);
     assert_eq!(sum(Role::Server, |s| s.retransmitted), stats.responses_resent);
