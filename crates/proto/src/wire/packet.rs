@@ -197,6 +197,7 @@ pub fn data_len(msg_size: u32, index: u32, data_per_packet: u16) -> usize {
 }
 
 /// Parses the next packet of a frame body. `Ok(None)` at its end (no bytes left, or padding).
+#[inline]
 pub fn parse_packet(
     bytes: &[u8],
     data_per_packet: u16,
