@@ -94,6 +94,7 @@ impl<T: Transport> Rpc<T> {
         if self.links.is_dialing() {
             worked |= self.check_dialing();
         }
+        worked |= self.shed_given_up(now_ns);
         worked
     }
 

@@ -123,6 +123,8 @@ pub struct Endpoint<C> {
     pub(crate) vacant_tenants: Vec<u32>,
     /// Client sessions that have shrunk, for [`Endpoint::poll_idle`].
     pub(crate) idle: VecDeque<IdleSession>,
+    /// Requests with their handlers whose clients have given them up, or are gone.
+    pub(crate) given_up: u64,
     /// Nothing new is taken: the endpoint is being shut down.
     pub(crate) closing: bool,
     /// Sum of the credit limits of all sessions (F7).
@@ -167,6 +169,7 @@ impl<C> Endpoint<C> {
             tenant_of: BTreeMap::new(),
             vacant_tenants: Vec::new(),
             idle: VecDeque::new(),
+            given_up: 0,
             closing: false,
             credits_granted: 0,
             tx,

@@ -15,7 +15,7 @@ pub(crate) struct Tenant {
     pub(super) control: u64,
     /// Server sessions, also those that wait for their handlers only.
     pub(crate) sessions: u32,
-    /// Bytes of requests that are arriving and of responses that are stored.
+    /// Bytes of requests that are not answered and of responses that are stored.
     pub(crate) held: u64,
 }
 
@@ -159,6 +159,7 @@ impl<C> Endpoint<C> {
                 let held: u64 = s.slots.iter().map(|slot| u64::from(slot.held)).sum();
                 self.credits_granted -= u64::from(s.credit_limit);
                 let wait = !executing.is_empty();
+                self.given_up += executing.len() as u64;
                 *entry = Session::Draining(Draining { generation, tenant, executing });
                 if let Some(t) = self.tenants.get_mut(tenant as usize) {
                     t.held = t.held.saturating_sub(held);
