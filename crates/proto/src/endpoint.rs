@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{Addr, AllocError, Arena, MsgBuf, RxFrame};
+use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, RxFrame};
 
 use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
@@ -117,6 +117,12 @@ pub struct Endpoint<C> {
     pub(crate) live_sessions: usize,
     /// Live peers by the number and the address of their endpoint.
     pub(crate) known_peers: BTreeMap<(u64, Addr), u32>,
+    /// Peers without a session that a connect under way may need, and their control connections.
+    pub(crate) lingering: Vec<(u32, u64)>,
+    /// Client sessions whose server has not answered.
+    pub(crate) connecting: usize,
+    /// Paths that nobody needs any more.
+    pub(crate) unused_paths: Vec<PathId>,
     /// Processes that are clients here, by the number of their control connection.
     pub(crate) tenants: Vec<Tenant>,
     pub(crate) tenant_of: BTreeMap<u64, u32>,
@@ -165,6 +171,9 @@ impl<C> Endpoint<C> {
             vacant: Vec::new(),
             live_sessions: 0,
             known_peers: BTreeMap::new(),
+            lingering: Vec::new(),
+            connecting: 0,
+            unused_paths: Vec::new(),
             tenants: Vec::new(),
             tenant_of: BTreeMap::new(),
             vacant_tenants: Vec::new(),
