@@ -16,6 +16,7 @@ impl<C> Endpoint<C> {
             self.fail_session(session, |_| CallError::NotConnected);
             self.free_session(session);
             self.drop_peer(tentative);
+            self.connect_ended();
         }
     }
 
@@ -32,10 +33,16 @@ impl<C> Endpoint<C> {
             self.refused(session.index);
             return None;
         }
-        let (remote, peer) = (s.remote, s.peer);
+        let (remote, peer, control) = (s.remote, s.peer, s.control);
         self.fail_session(session.index, CallError::Closed);
         self.free_session(session.index);
-        Some((remote, self.release_peer(peer)))
+        Some((remote, self.leave_peer(peer, control)))
+    }
+
+    /// A path that turned out to be needed no more; to be asked after each answer of a server and
+    /// each connect that was given up.
+    pub fn poll_unused_path(&mut self) -> Option<PathId> {
+        self.unused_paths.pop()
     }
 
     /// The client has closed its side: frees the server side. What a control connection says of
