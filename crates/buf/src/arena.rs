@@ -334,6 +334,15 @@ impl Arena {
         self.inner().max_len
     }
 
+    /// Gives the memory of large buffers (256 KiB and more) back to where it came from, if they
+    /// were not used since the call before this one. Whether there are others that are idle: then
+    /// it is worth to call again some time later. Costs a lock, and a system call for each buffer.
+    ///
+    /// Without it such memory is kept for the next message of the size, up to the arena's limit.
+    pub fn trim(&self) -> bool {
+        self.inner().trim()
+    }
+
     /// What the arena holds. Takes a lock and some hundred loads; disturbs nobody.
     pub fn stats(&self) -> ArenaStats {
         let inner = self.inner();

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use courser::{Config, Nexus, Uri, Waker};
 
@@ -13,6 +14,9 @@ use crate::fail::Failure;
 use crate::interrupt::Interrupt;
 use crate::out::{self, BOLD, Out};
 use crate::stat;
+
+/// How long clients may take to fetch what they have asked for, once a signal has come.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What an endpoint's thread tells once it can answer.
 struct Started {
@@ -91,7 +95,11 @@ fn start(
         let process = || stat::service::process(&nexus, endpoints);
         let ran = statistics.run(&mut rpc, process);
         ran.map_err(|error| Failure::Runtime(error.to_string()))?;
-        Ok(Served { requests: rpc.stats().requests, drops: rpc.stats().drops_total() })
+        let served = Served { requests: rpc.stats().requests, drops: rpc.stats().drops_total() };
+        // What has begun is answered; a second signal ends it at once.
+        let ended = rpc.shutdown(GRACE);
+        ended.map_err(|error| Failure::Runtime(error.to_string()))?;
+        Ok(served)
     })?)
 }
 

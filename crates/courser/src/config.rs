@@ -38,7 +38,7 @@ pub struct Config {
     pub max_sessions: usize,
     /// Sessions that one process may have with an endpoint as its client. Default 32,768.
     pub max_sessions_per_peer: usize,
-    /// Bytes of unfinished requests and of unacknowledged responses that an endpoint keeps for one
+    /// Bytes of unanswered requests and of unacknowledged responses that an endpoint keeps for one
     /// client process; beyond, its large requests are refused (`Status::NoMemory`). Messages of
     /// one packet do not count. Default 256 MiB.
     pub max_held_per_peer: usize,

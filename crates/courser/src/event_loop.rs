@@ -28,6 +28,10 @@ const SCAN_ANYWAY_NS: u64 = 10_000_000;
 /// server may first have to wake up, which takes up to 0.2 ms on a virtual machine.
 const SPIN_FOR_ANSWER: u64 = 5;
 
+/// Memory of large messages that was not used for this long, or up to twice as long, goes back to
+/// the system, ns.
+const TRIM_EVERY_NS: u64 = 5_000_000_000;
+
 /// Without a packet for this long, the CPU is offered to other threads between two looks (about
 /// 0.3 us each): where there are more endpoints than CPUs, the peer may be waiting for this one.
 const YIELD_AFTER_NS: u64 = 20_000;
@@ -94,7 +98,18 @@ impl<T: Transport> Rpc<T> {
         if self.links.is_dialing() {
             worked |= self.check_dialing();
         }
+        worked |= self.shed_given_up(now_ns);
+        if now_ns >= self.next_trim_ns {
+            self.trim(now_ns);
+        }
         worked
+    }
+
+    /// Gives the memory of large messages back that nobody has used for a while.
+    #[cold]
+    fn trim(&mut self, now_ns: u64) {
+        let more = self.core.proto.arena().trim();
+        self.next_trim_ns = if more { now_ns + TRIM_EVERY_NS } else { u64::MAX };
     }
 
     /// Steps 4 to 8 of a packet's path. The clock is read again after handlers ran, so that
@@ -195,6 +210,7 @@ impl<T: Transport> Rpc<T> {
         // may take as long as the whole of it, and the answer would find us asleep.
         if std::mem::take(&mut self.was_busy) {
             self.quiet_since_ns = now_ns;
+            self.next_trim_ns = self.next_trim_ns.min(now_ns.saturating_add(TRIM_EVERY_NS));
         }
         // An answer is worth a longer look than a stranger's next request.
         let waits = self.core.proto.outstanding_calls() > 0;
@@ -230,7 +246,9 @@ impl<T: Transport> Rpc<T> {
         // Connects are timed coarsely.
         let dialing = self.links.is_dialing().then(|| self.core.now_ns() + 50_000_000);
         let waiting = (!self.burst.is_empty()).then_some(0);
-        let all = [self.core.proto.next_deadline(), self.core.next_timer_ns(), dialing, waiting];
+        let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
+        let (proto, timer) = (self.core.proto.next_deadline(), self.core.next_timer_ns());
+        let all = [proto, timer, dialing, waiting, trim];
         all.into_iter().flatten().min()
     }
 

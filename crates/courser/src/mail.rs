@@ -107,7 +107,9 @@ impl<T: Transport> Rpc<T> {
     /// frees its side. A session that is gone is ignored.
     pub fn close(&mut self, session: SessionId) {
         self.links.dialing.retain(|d| d.session != session);
-        let Some((remote, path)) = self.core.proto.close(session) else { return };
+        let closed = self.core.proto.close(session);
+        self.close_unused_paths();
+        let Some((remote, path)) = closed else { return };
         if let Some(link) = self.links.connected.remove(&session.index()) {
             self.disconnect(link.control, link.to, remote);
         }
@@ -164,6 +166,13 @@ impl<T: Transport> Rpc<T> {
             }
         }
         self.mail = mail;
+        self.close_unused_paths();
+    }
+
+    fn close_unused_paths(&mut self) {
+        while let Some(path) = self.core.proto.poll_unused_path() {
+            self.transport.path_close(path);
+        }
     }
 
     /// The control connection of a connect stands, or does not.
@@ -318,11 +327,13 @@ impl<T: Transport> Rpc<T> {
         let before = self.sessions();
         let mut paths = Vec::new();
         fail(self, &mut paths);
-        if self.sessions() == before {
-            return;
-        }
+        // Also when no session less is counted: those that wait for handlers need no path (E68).
         for path in paths {
             self.transport.path_close(path);
+        }
+        // A session of this side as a client is gone at once.
+        if self.sessions() == before {
+            return;
         }
         let links = std::mem::take(&mut self.links.connected);
         for (index, link) in links {
@@ -346,6 +357,7 @@ impl<T: Transport> Rpc<T> {
             self.dial_failed(at, error);
             any = true;
         }
+        self.close_unused_paths();
         any
     }
 }

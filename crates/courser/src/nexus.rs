@@ -151,6 +151,7 @@ impl Nexus {
             accepts: false,
             spin: Spin::on_this_machine(self.config.spin),
             was_busy: false,
+            next_trim_ns: u64::MAX,
             quiet_since_ns: 0,
             last_scan_ns: 0,
             poller,

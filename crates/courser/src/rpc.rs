@@ -55,6 +55,8 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) spin: Spin,
     /// Something was done since the loop was last idle.
     pub(crate) was_busy: bool,
+    /// When idle message memory is looked at next, ns; `u64::MAX`: when the loop has been busy.
+    pub(crate) next_trim_ns: u64,
     pub(crate) quiet_since_ns: u64,
     pub(crate) last_scan_ns: u64,
     pub(crate) poller: Option<OwnedFd>,

@@ -61,11 +61,17 @@ pub(crate) struct Workers {
     pool: Pool,
     /// Since the first [`Rpc::on_worker`].
     home: Option<Arc<Home>>,
+    /// [`courser_proto::Endpoint::given_up`] when the queue was last searched, and when that was.
+    seen_given_up: u64,
+    searched_ns: u64,
 }
+
+/// Searching the queue for requests that were given up walks all of it: no more often than this.
+const SEARCH_EVERY_NS: u64 = 1_000_000;
 
 impl Workers {
     pub(crate) fn new(pool: Pool) -> Self {
-        Workers { pool, home: None }
+        Workers { pool, home: None, seen_given_up: 0, searched_ns: 0 }
     }
 
     /// Worker handlers that panicked.
@@ -127,6 +133,24 @@ impl<T: Transport> Rpc<T> {
             }
             self.core.handled.gone += u64::from(gone);
         }
+    }
+
+    /// Takes requests out of the queue whose clients have cancelled them or are gone: they are
+    /// never executed. Whether there were any.
+    #[inline]
+    pub(crate) fn shed_given_up(&mut self, now_ns: u64) -> bool {
+        let given_up = self.core.proto.given_up();
+        let w = &mut self.workers;
+        if given_up == w.seen_given_up || now_ns - w.searched_ns < SEARCH_EVERY_NS {
+            return false;
+        }
+        let Some(home) = &w.home else { return false };
+        (w.seen_given_up, w.searched_ns) = (given_up, now_ns);
+        let shed = w.pool.shed(home, |id| self.core.proto.is_cancelled(id));
+        for &id in &shed {
+            self.core.proto.reply_status(id, Status::Cancelled);
+        }
+        !shed.is_empty()
     }
 
     /// Lets workers know that nobody waits for them any more.

@@ -279,6 +279,43 @@ fn an_answer_to_a_session_that_is_gone_is_counted_and_harmless() {
 }
 
 #[test]
+fn requests_that_are_given_up_while_they_wait_are_never_executed() {
+    let (open, wait) = gate();
+    let one = Config { workers: 1, ..Config::default() };
+    let (mut client, mut server, session, nexus) = pair(one, |rpc| {
+        rpc.on_worker(SLOW, move |work| {
+            pass(&wait);
+            echo(work);
+        })
+        .unwrap();
+    });
+    let log = Log::default();
+    let mut calls = Vec::new();
+    for id in 0..4 {
+        let request = message(&client, id, 3_000);
+        let log = log.clone();
+        let call = client.call(session, SLOW, request, move |_, done| {
+            let result = done.result.map(|r| r.to_vec());
+            log.borrow_mut().push((id, Ended { request: done.request, result }));
+        });
+        calls.push(call.unwrap());
+    }
+    let at_work = || (nexus.worker_stats().running, nexus.worker_stats().queued);
+    drive(&mut [&mut client, &mut server], || at_work() == (1, 3));
+    // One is cancelled, the others lose their client.
+    assert!(client.cancel(calls[2]));
+    drive(&mut [&mut client, &mut server], || at_work() == (1, 2));
+    assert_eq!(log.borrow()[0].1.result, Err(CallError::Cancelled(Executed::Maybe)));
+    client.close(session);
+    drive(&mut [&mut client, &mut server], || at_work() == (1, 0));
+    assert_eq!(server.sessions(), 1, "the one at work is waited for");
+    drop(open);
+    drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 0);
+    let stats = nexus.worker_stats();
+    assert_eq!((stats.started, stats.finished, stats.abandoned), (1, 1, 3));
+}
+
+#[test]
 fn sleeping_endpoints_are_woken_by_answers() {
     let sleepy = Config {
         spin: Some(Duration::ZERO),

@@ -37,8 +37,8 @@ pub struct Config {
     pub max_sessions: usize,
     /// Sessions that one process may have here as a client. Default 32,768: half of all.
     pub max_sessions_per_peer: usize,
-    /// Bytes of requests that are arriving, and of responses that are stored, in buffers of their
-    /// own, for one process as a client. Beyond, its requests of several packets are refused with
+    /// Bytes of requests that are arriving or with their handlers, and of responses that are
+    /// stored, in buffers of their own, for one process as a client. Beyond, its requests of several packets are refused with
     /// [`crate::Status::NoMemory`] until it takes or acknowledges what is there. Default 256 MiB.
     pub max_held_per_peer: usize,
     /// A client session with nothing to do for this long gives the memory of its slots back, on

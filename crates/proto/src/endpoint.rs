@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{Addr, AllocError, Arena, MsgBuf, RxFrame};
+use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, RxFrame};
 
 use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
@@ -117,12 +117,20 @@ pub struct Endpoint<C> {
     pub(crate) live_sessions: usize,
     /// Live peers by the number and the address of their endpoint.
     pub(crate) known_peers: BTreeMap<(u64, Addr), u32>,
+    /// Peers without a session that a connect under way may need, and their control connections.
+    pub(crate) lingering: Vec<(u32, u64)>,
+    /// Client sessions whose server has not answered.
+    pub(crate) connecting: usize,
+    /// Paths that nobody needs any more.
+    pub(crate) unused_paths: Vec<PathId>,
     /// Processes that are clients here, by the number of their control connection.
     pub(crate) tenants: Vec<Tenant>,
     pub(crate) tenant_of: BTreeMap<u64, u32>,
     pub(crate) vacant_tenants: Vec<u32>,
     /// Client sessions that have shrunk, for [`Endpoint::poll_idle`].
     pub(crate) idle: VecDeque<IdleSession>,
+    /// Requests with their handlers whose clients have given them up, or are gone.
+    pub(crate) given_up: u64,
     /// Nothing new is taken: the endpoint is being shut down.
     pub(crate) closing: bool,
     /// Sum of the credit limits of all sessions (F7).
@@ -163,10 +171,14 @@ impl<C> Endpoint<C> {
             vacant: Vec::new(),
             live_sessions: 0,
             known_peers: BTreeMap::new(),
+            lingering: Vec::new(),
+            connecting: 0,
+            unused_paths: Vec::new(),
             tenants: Vec::new(),
             tenant_of: BTreeMap::new(),
             vacant_tenants: Vec::new(),
             idle: VecDeque::new(),
+            given_up: 0,
             closing: false,
             credits_granted: 0,
             tx,

@@ -4,7 +4,7 @@ use courser_buf::{AllocError, MsgBuf};
 
 use crate::endpoint::{Endpoint, RequestId, copy_of};
 use crate::error::{ReplyError, Status};
-use crate::session::Session;
+use crate::session::{Session, unhold};
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::TxItem;
 use crate::wire::packets_of;
@@ -56,6 +56,9 @@ impl<C> Endpoint<C> {
             },
         };
         fill(&mut room[..len]);
+        if slot.held != 0 {
+            unhold(&mut self.tenants, waiting.tenant, std::mem::take(&mut slot.held));
+        }
         slot.respond(Stored::Preallocated, len as u32, 1);
         self.stats.replies += 1;
         self.tx.push(response(id));
@@ -106,14 +109,13 @@ impl<C> Endpoint<C> {
             Err(e) => return Err(self.gone(id, e)),
         };
         let packets = packets_of(len as u32, w.data_per_packet);
-        if let Stored::Owned(m) = &stored {
-            let (tenant, held) = (w.tenant, m.len() as u32);
-            w.slot.held = held;
-            w.slot.respond(stored, len as u32, packets);
-            self.hold(tenant, held);
-        } else {
-            w.slot.respond(stored, len as u32, packets);
-        }
+        // The request's bytes are released; a response in a buffer of its own is held instead.
+        let (tenant, freed) = (w.tenant, w.slot.held);
+        let held = if let Stored::Owned(m) = &stored { m.len() as u32 } else { 0 };
+        w.slot.held = held;
+        w.slot.respond(stored, len as u32, packets);
+        self.unhold(tenant, freed);
+        self.hold(tenant, held);
         self.stats.replies += 1;
         self.tx.push(response(id));
         Ok(())

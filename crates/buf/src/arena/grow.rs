@@ -38,6 +38,8 @@ struct Rest {
 struct Large {
     chunk: Chunk,
     region: Region,
+    /// While free: the round of [`Inner::trim`] in which it became so.
+    idle_since: u32,
 }
 
 /// What the growth lock guards.
@@ -46,6 +48,8 @@ pub(super) struct Growth {
     rests: Vec<Rest>,
     /// Free large buffers by class; the last freed is used first.
     large: Vec<Vec<NonNull<Large>>>,
+    /// Calls of [`Inner::trim`] so far.
+    round: u32,
     mapped: usize,
     huge: usize,
 }
@@ -57,7 +61,7 @@ unsafe impl Send for Growth {}
 impl Growth {
     pub(super) fn new(classes: usize) -> Self {
         let large = (0..classes).map(|_| Vec::new()).collect();
-        Growth { blocks: Vec::new(), rests: Vec::new(), large, mapped: 0, huge: 0 }
+        Growth { blocks: Vec::new(), rests: Vec::new(), large, round: 0, mapped: 0, huge: 0 }
     }
 
     pub(super) fn mapped_bytes(&self) -> usize {
@@ -90,7 +94,10 @@ impl Growth {
         // SAFETY: records of large buffers are the first field of a `Large`, and the pointer has
         // kept the provenance of the whole. Test: `large_buffers_are_reused`.
         let class = unsafe { chunk.as_ref() }.class as usize;
-        self.large[class].push(chunk.cast());
+        let mut large: NonNull<Large> = chunk.cast();
+        // SAFETY: as above, and nobody else refers to it. Test: `large_buffers_idle_are_given_back`.
+        unsafe { large.as_mut() }.idle_since = self.round;
+        self.large[class].push(large);
     }
 
     /// Takes `bytes` off a block that has that much left, or as many multiples of `unit` as the
@@ -214,7 +221,7 @@ impl Inner {
         // Test: `large_buffers_are_reused`.
         let chunk = unsafe { Chunk::new(&class.geometry, region.as_ptr(), this) };
         class.buffers.fetch_add(1, Ordering::Relaxed);
-        Ok(NonNull::from(Box::leak(Box::new(Large { chunk, region }))).cast())
+        Ok(NonNull::from(Box::leak(Box::new(Large { chunk, region, idle_since: 0 }))).cast())
     }
 
     /// Bytes that may be mapped, at least `least`; unmaps idle large buffers for that if need be.
@@ -240,12 +247,41 @@ impl Inner {
         let Some(large) = growth.large.iter_mut().rev().find_map(Vec::pop) else {
             return false;
         };
-        // SAFETY: made from a box in `map_large`, and idle: just taken off the free list.
+        // SAFETY: made in `map_large`, and idle: just taken off the free list.
         // Test: `idle_large_buffers_make_room`.
+        unsafe { self.unmap(growth, large) };
+        true
+    }
+
+    /// # Safety
+    /// `large` was made by `map_large`, is idle, and is in no list any more.
+    unsafe fn unmap(&self, growth: &mut Growth, large: NonNull<Large>) {
+        // SAFETY: made from a box there, and the caller has the only pointer to it.
+        // Tests: `idle_large_buffers_make_room`, `large_buffers_idle_are_given_back`.
         let large = unsafe { Box::from_raw(large.as_ptr()) };
         self.classes[large.chunk.class as usize].buffers.fetch_sub(1, Ordering::Relaxed);
         growth.discharge(&large.region);
-        true
+    }
+
+    /// See [`crate::Arena::trim`].
+    pub(super) fn trim(&self) -> bool {
+        let mut growth = self.growth();
+        let round = growth.round;
+        growth.round = round.wrapping_add(1);
+        let mut left = false;
+        for class in 0..growth.large.len() {
+            // Used like a stack, so those that are idle longest are at its bottom.
+            // SAFETY: what is in the list is alive. Test: `large_buffers_idle_are_given_back`.
+            let old = |l: &NonNull<Large>| unsafe { l.as_ref() }.idle_since != round;
+            let n = growth.large[class].iter().take_while(|l| old(l)).count();
+            let idle: Vec<_> = growth.large[class].drain(..n).collect();
+            for large in idle {
+                // SAFETY: just taken off the free list. Test: the same.
+                unsafe { self.unmap(&mut growth, large) };
+            }
+            left |= !growth.large[class].is_empty();
+        }
+        left
     }
 
     /// Maps a region and counts it, if it is what was asked for and keeps the limit.

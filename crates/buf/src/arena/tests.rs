@@ -198,6 +198,31 @@ fn large_buffers_are_reused() {
 }
 
 #[test]
+fn large_buffers_idle_are_given_back() {
+    let arena = small_arena(64 << 20);
+    let (kept, small) = (arena.alloc(1 << 20).unwrap(), arena.alloc(1_000).unwrap());
+    let two = (arena.alloc(1 << 20).unwrap(), arena.alloc(3 << 20).unwrap());
+    let all = arena.stats().mapped_bytes;
+    assert!(!arena.trim(), "none is idle");
+    drop(two);
+    assert!(arena.trim(), "two are, but only since now");
+    assert_eq!(arena.stats().mapped_bytes, all);
+    // One is used in between: it starts anew.
+    drop(arena.alloc(3 << 20).unwrap());
+    assert!(arena.trim());
+    let left = arena.stats().mapped_bytes;
+    assert!(left <= all - (1 << 20) && left >= 4 << 20, "{left} of {all}");
+    assert!(!arena.trim());
+    assert!(arena.stats().mapped_bytes <= left - (3 << 20));
+    drop((kept, small));
+    assert!(arena.trim());
+    assert!(!arena.trim());
+    // What is left are the blocks of small buffers; there is always more where it came from.
+    assert!(arena.stats().mapped_bytes < 4 << 20);
+    assert_eq!(arena.alloc(3 << 20).unwrap().len(), 3 << 20);
+}
+
+#[test]
 fn idle_large_buffers_make_room() {
     let out = Arc::new(AtomicUsize::new(0));
     let pool = Pool { left: AtomicUsize::new(usize::MAX), out: Arc::clone(&out) };

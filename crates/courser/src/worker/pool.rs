@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use courser_proto::Status;
+use courser_proto::{RequestId, Status};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::WorkerError;
@@ -66,7 +66,8 @@ pub struct WorkerStats {
     pub refused: u64,
     /// Requests that were not started because their deadline had passed.
     pub expired: u64,
-    /// Requests that were not started because their endpoint had been dropped.
+    /// Requests that were not started because their endpoint had been dropped, or because their
+    /// clients had cancelled them or were gone.
     pub abandoned: u64,
     /// Handlers that panicked.
     pub panicked: u64,
@@ -199,6 +200,24 @@ impl Pool {
         shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
         // Outside of the lock: with the last job of a handler go the things that it captured.
         drop(jobs);
+    }
+
+    /// Takes out the jobs of an endpoint that `is_over` names, and gives their numbers: whoever
+    /// asks for this answers them.
+    #[cold]
+    pub(super) fn shed(
+        &self,
+        home: &Arc<Home>,
+        is_over: impl Fn(RequestId) -> bool,
+    ) -> Vec<RequestId> {
+        let shared = &self.user.0;
+        let mut state = shared.lock();
+        let jobs = state.queue.remove(|job| job.work.is_of(home) && is_over(job.work.id()));
+        shared.unlock(state);
+        shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        let ids = jobs.iter().map(|job| job.work.id()).collect();
+        jobs.into_iter().for_each(|job| job.work.disown());
+        ids
     }
 
     pub(crate) fn stats(&self) -> WorkerStats {

@@ -115,6 +115,11 @@ impl Work {
         self.answer(Outcome::Status(status));
     }
 
+    /// The request's number at its endpoint.
+    pub(super) fn id(&self) -> RequestId {
+        self.id
+    }
+
     /// Gives up the duty to answer, to whoever still has the request's number.
     pub(super) fn disown(mut self) {
         self.answered = true;

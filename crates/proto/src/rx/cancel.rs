@@ -46,7 +46,7 @@ impl<C> Endpoint<C> {
                 return Ok(());
             }
             ServerPhase::Executing => {
-                slot.cancelled = true;
+                self.given_up += u64::from(!std::mem::replace(&mut slot.cancelled, true));
                 slot.cr_in_progress = true;
                 if std::mem::replace(&mut slot.cr_queued, true) {
                     return Ok(());
@@ -72,6 +72,13 @@ impl<C> Endpoint<C> {
     /// takes long may look now and then, and answer early; it has to answer in any case.
     pub fn is_cancelled(&self, id: RequestId) -> bool {
         self.server_slot(id).is_none_or(|slot| slot.cancelled)
+    }
+
+    /// How many requests were given up by their clients while handlers had them: when this grows,
+    /// [`Endpoint::is_cancelled`] has changed for some.
+    #[inline]
+    pub fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     fn server_slot(&self, id: RequestId) -> Option<&ServerSlot> {

@@ -129,8 +129,7 @@ impl<C> Endpoint<C> {
         }
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
-        let held = std::mem::take(&mut slot.held);
-        self.unhold(tenant, held);
+        // It counts as its client's until the handler has answered.
         if expired {
             self.reply_status(id, Status::DeadlineExceeded);
             return None;

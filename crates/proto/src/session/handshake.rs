@@ -60,6 +60,7 @@ impl<C> Endpoint<C> {
             })
         });
         self.credits_granted += u64::from(credits);
+        self.connecting += 1;
         let request = ConnectRequest {
             endpoint_id: self.id,
             port: local_port,
@@ -263,6 +264,7 @@ impl<C> Endpoint<C> {
                 s.free = (1u64 << a.slots).wrapping_sub(1) as u32;
             }
         }
+        self.connect_ended();
         self.start_queued(a.client_session);
         Ok(Established { path_unused: a.client_peer != tentative })
     }

@@ -1,6 +1,6 @@
 //! The tables of sessions, peers and tenants, and what each may take.
 
-use super::{Draining, Peer, Session, SessionId};
+use super::{Draining, Peer, Session, SessionId, SessionState};
 use crate::config::Admission;
 use crate::endpoint::Endpoint;
 use crate::slot::{ServerPhase, ServerSlot};
@@ -15,7 +15,7 @@ pub(crate) struct Tenant {
     pub(super) control: u64,
     /// Server sessions, also those that wait for their handlers only.
     pub(crate) sessions: u32,
-    /// Bytes of requests that are arriving and of responses that are stored.
+    /// Bytes of requests that are not answered and of responses that are stored.
     pub(crate) held: u64,
 }
 
@@ -103,6 +103,8 @@ impl<C> Endpoint<C> {
     pub(super) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.peers.get_mut(peer as usize)?.take()?;
         self.vacant_peers.push(peer);
+        // Its number may be another's soon.
+        self.lingering.retain(|&(lingering, _)| lingering != peer);
         let name = (dropped.endpoint_id, dropped.addr);
         if self.known_peers.get(&name) == Some(&peer) {
             self.known_peers.remove(&name);
@@ -118,6 +120,48 @@ impl<C> Endpoint<C> {
             return None;
         }
         self.drop_peer(peer).map(|p| p.path)
+    }
+
+    /// [`Endpoint::release_peer`] at the client. The server may have accepted another session with
+    /// this peer before it hears that this one is closed, and will name the peer in its answer: the
+    /// peer stays as long as a connect is under way over the same control connection.
+    pub(super) fn leave_peer(&mut self, peer: u32, control: u64) -> Option<courser_buf::PathId> {
+        let last = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
+        if last && self.is_connecting_over(control) {
+            if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+                p.sessions = 0;
+            }
+            if !self.lingering.contains(&(peer, control)) {
+                self.lingering.push((peer, control));
+            }
+            return None;
+        }
+        self.release_peer(peer)
+    }
+
+    /// A connect has ended: drops the peers that lingered for it and that nobody uses again.
+    pub(super) fn connect_ended(&mut self) {
+        self.connecting = self.connecting.saturating_sub(1);
+        let mut at = 0;
+        while let Some(&(peer, control)) = self.lingering.get(at) {
+            let is_used = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions > 0);
+            if !is_used && self.is_connecting_over(control) {
+                at += 1;
+                continue;
+            }
+            self.lingering.swap_remove(at);
+            if !is_used && let Some(p) = self.drop_peer(peer) {
+                self.unused_paths.push(p.path);
+            }
+        }
+    }
+
+    fn is_connecting_over(&self, control: u64) -> bool {
+        let over = |s: &Session<C>| {
+            matches!(s, Session::Client(s)
+                if s.state == SessionState::Connecting && s.control == control)
+        };
+        self.connecting > 0 && self.sessions.iter().any(over)
     }
 
     // ---- sessions -----------------------------------------------------------------------------
@@ -159,6 +203,7 @@ impl<C> Endpoint<C> {
                 let held: u64 = s.slots.iter().map(|slot| u64::from(slot.held)).sum();
                 self.credits_granted -= u64::from(s.credit_limit);
                 let wait = !executing.is_empty();
+                self.given_up += executing.len() as u64;
                 *entry = Session::Draining(Draining { generation, tenant, executing });
                 if let Some(t) = self.tenants.get_mut(tenant as usize) {
                     t.held = t.held.saturating_sub(held);

@@ -148,3 +148,60 @@ fn the_smaller_frame_decides_the_packet_size() {
     let a = w.ep(1).accept(&d.request, offer(0)).unwrap();
     assert_eq!(a.data_per_packet, 700 - 48);
 }
+
+/// A client closes its last session with a server while the server accepts another: the answer
+/// names the peer of the session that is closed, which must still be there.
+#[test]
+fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
+    let mut w = World::pair(config());
+    let first = w.dial(0, 5);
+    w.ep(0).bind_control(first.session, 7);
+    let a = w.accept(1, 0, &first.request).unwrap();
+    w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
+    let second = w.dial(0, 1 << 40 | 6);
+    w.ep(0).bind_control(second.session, 7);
+    let answer = w.accept(1, 0, &second.request).unwrap();
+    assert_eq!(answer.client_peer, a.client_peer);
+
+    let (remote, path) = w.ep(0).close(first.session).unwrap();
+    assert_eq!(path, None, "the connect under way may need it");
+    // Its number is not given to a third connect meanwhile.
+    let third = w.dial(0, 2 << 40 | 7);
+    w.ep(0).bind_control(third.session, 7);
+    assert_ne!(third.request.peer, a.client_peer);
+
+    let (id, control) = (w.ep(0).id(), 7);
+    assert_eq!(w.ep(1).disconnected(remote, id, control), None, "the second session uses it");
+    assert!(w.ep(0).established(&answer, addr(1), PathId(2)).unwrap().path_unused);
+    w.sessions.push((0, second.session));
+    w.call(0, second.session, 1, 10);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+    // Refused: nobody needs a peer any more but the second session, which has it.
+    w.ep(0).refused(third.session.index());
+    assert_eq!(w.ep(0).poll_unused_path(), None);
+    assert_eq!(w.ep(0).close(second.session).unwrap().1, Some(PathId(1)));
+}
+
+/// A peer that waited for a connect in vain goes with it, and gives its path back.
+#[test]
+fn a_peer_that_lingers_goes_with_the_connect() {
+    let mut w = World::pair(config());
+    let first = w.dial(0, 5);
+    w.ep(0).bind_control(first.session, 7);
+    let a = w.accept(1, 0, &first.request).unwrap();
+    w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
+    let [second, elsewhere] = [(1, 7), (2, 8)].map(|(n, control)| {
+        let d = w.dial(0, n << 40 | 6);
+        w.ep(0).bind_control(d.session, control);
+        d
+    });
+    assert_eq!(w.ep(0).close(first.session).unwrap().1, None);
+    w.ep(0).refused(elsewhere.session.index());
+    assert_eq!(w.ep(0).poll_unused_path(), None);
+    w.ep(0).refused(second.session.index());
+    assert_eq!(w.ep(0).poll_unused_path(), Some(PathId(1)));
+    assert_eq!(w.ep(0).poll_unused_path(), None);
+    assert!(!w.ep(0).knows_endpoint(a.endpoint_id));
+    let next = w.dial(0, 9);
+    assert_eq!(w.ep(0).close(next.session), None);
+}

@@ -1,7 +1,9 @@
 //! What sessions keep, and when they give it back: idle sessions, sessions that are waited for,
 //! what one process may take, shutting down.
 
-use courser_proto::{CallError, Config, Executed, RefuseReason, SessionState, Status};
+use courser_proto::{
+    CallError, Config, ConnectRequest, Executed, RefuseReason, SessionState, Status,
+};
 
 use crate::support::{Action, DPP, World, config, pattern};
 
@@ -270,4 +272,43 @@ fn a_slot_whose_packets_never_pass_ends_its_session() {
     let stuck_ns = 2 * config().datapath_timeout_ns;
     assert!((stuck_ns..2 * stuck_ns).contains(&w.now_ns), "{}", w.now_ns);
     assert_eq!(w.ep(0).poll_failed(), Some(s));
+}
+
+#[test]
+fn requests_with_their_handlers_count_as_their_clients() {
+    let big = 64 * DPP;
+    let server = Config { max_held_per_peer: 2 * big, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let s = w.connect(0, 1);
+    w.nodes[1].handler = Box::new(move |id, _| match id {
+        0 | 1 => Action::Defer(5_000_000, vec![1]),
+        _ => Action::Reply(vec![2]),
+    });
+    for id in 0..2 {
+        w.call(0, s, id, big);
+    }
+    w.run_until(2_000_000);
+    assert_eq!(w.nodes[1].executed.len(), 2);
+    w.call(0, s, 2, 3 * DPP);
+    assert_eq!(w.finish(0, 1)[0].result, Err(CallError::Server(Status::NoMemory)));
+    w.call(0, s, 3, DPP);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(vec![2]), "small ones are not counted");
+    w.finish(0, 2);
+    w.call(0, s, 4, 2 * big);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(vec![2]), "all is free again");
+}
+
+#[test]
+fn a_lost_endpoint_takes_no_session_along_that_is_still_connecting() {
+    // Whom such a session will be with is not known, and no number of an endpoint says it.
+    let mut w = pair();
+    let dialed = w.dial(0, 1);
+    let request = ConnectRequest { endpoint_id: 0, ..w.dial(1, 2).request };
+    w.accept(0, 1, &request).unwrap();
+    let mut paths = Vec::new();
+    w.ep(0).endpoint_lost(0, 7, &mut paths);
+    assert_eq!(paths.len(), 1, "the endpoint of that number is gone");
+    assert_eq!(w.ep(0).session_state(dialed.session), SessionState::Connecting);
+    w.ep(0).peer_lost(7, &mut paths);
+    assert_eq!(w.ep(0).session_state(dialed.session), SessionState::Gone);
 }
