@@ -81,6 +81,7 @@ impl<C> Endpoint<C> {
     }
 
     /// The next packet, in order, of a request of several.
+    #[inline(never)] // so that requests of one packet have the registers
     fn rx_request_part<'f>(
         &mut self,
         id: RequestId,
@@ -172,6 +173,7 @@ impl<C> Endpoint<C> {
     /// A packet that was here before: the handler never runs again (E1, E61). A complete request
     /// is answered with its stored response or with "in progress" (F5), an incomplete one with
     /// the credits that are returned so far.
+    #[cold]
     fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
         let Some(Session::Server(s)) = self.sessions.get_mut(session as usize) else { return };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
