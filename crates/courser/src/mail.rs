@@ -327,11 +327,13 @@ impl<T: Transport> Rpc<T> {
         let before = self.sessions();
         let mut paths = Vec::new();
         fail(self, &mut paths);
-        if self.sessions() == before {
-            return;
-        }
+        // Also when no session less is counted: those that wait for handlers need no path (E68).
         for path in paths {
             self.transport.path_close(path);
+        }
+        // A session of this side as a client is gone at once.
+        if self.sessions() == before {
+            return;
         }
         let links = std::mem::take(&mut self.links.connected);
         for (index, link) in links {

@@ -76,11 +76,19 @@ impl<C> Endpoint<C> {
             }
             Ending::Quarantine => self.quarantine(session, slot_no, error(executed)),
         };
+        self.look_again_soon();
         self.count_ending(&error(executed));
         if let Some(Completion { cont, session, request, .. }) = completion {
             let result = Err(error(executed));
             self.done.push_back(Completion { cont, session, request, result });
         }
+    }
+
+    /// Sees that a slot is swept whose call has ended here: the end of a call that was never sent,
+    /// or whose cancellation was not, has no time-out that leads to a scan. Without one its
+    /// response is not acknowledged, and its session never idle (F6).
+    fn look_again_soon(&mut self) {
+        self.next_scan_ns = self.next_scan_ns.min(self.now_ns + self.cfg.rto_min_ns);
     }
 
     /// Ends a call that has left its session's queue.
@@ -164,6 +172,7 @@ impl<C> Endpoint<C> {
         slot.ack_owed = true;
         slot.deadline_ns = now_ns;
         s.free |= 1 << slot_no;
+        self.look_again_soon();
         self.start_queued(session);
         Ok(())
     }

@@ -12,6 +12,8 @@ use super::connect::{ConnectAccept, ConnectRequest, RefuseReason};
 
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
+/// Most slots that a session can have.
+const MAX_SLOTS: usize = 32;
 /// The control version this build speaks.
 const VERSION: u16 = 2;
 /// What this build sends first.
@@ -79,7 +81,7 @@ pub enum ControlMsg {
         to: EndpointRef,
         /// The server's session number.
         session: u32,
-        /// For each slot the number of its last request, whose response has arrived.
+        /// For each slot, 32 at most, the number of its last request, whose response has arrived.
         done: Vec<u32>,
     },
     /// Answer with [`ControlMsg::Pong`]: nothing was heard from the receiver for a while (E66).
@@ -185,7 +187,9 @@ impl ControlDecoder {
         }
         let Some(body) = self.buf.get(4..4 + len as usize) else { return Ok(None) };
         let (msg, rest) = postcard::take_from_bytes(body).map_err(|_| ControlError::Undecodable)?;
-        if !rest.is_empty() {
+        // Mailboxes count messages: none may be larger in memory than its kind.
+        let oversized = matches!(&msg, ControlMsg::Idle { done, .. } if done.len() > MAX_SLOTS);
+        if !rest.is_empty() || oversized {
             return Err(ControlError::Undecodable);
         }
         self.buf.drain(..4 + len as usize);

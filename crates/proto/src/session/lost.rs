@@ -2,7 +2,7 @@
 
 use courser_buf::PathId;
 
-use super::{Session, SessionId, SessionState};
+use super::{PeerState, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
 use crate::error::CallError;
 
@@ -61,17 +61,19 @@ impl<C> Endpoint<C> {
     /// number of an endpoint is no secret; connections cannot be borrowed.
     pub(super) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
         matches!(self.sessions.get(session as usize), Some(Session::Server(_)))
-            && self.party_to(session) == Some((endpoint_id, control))
+            && self.party_to(session) == Some((Some(endpoint_id), control))
     }
 
-    /// The other endpoint of a session, and the control connection that it was made over.
-    fn party_to(&self, session: u32) -> Option<(u64, u64)> {
+    /// The other endpoint of a session, which is not known before the handshake, and the control
+    /// connection that it was made over.
+    fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
         let (peer, control) = match self.sessions.get(session as usize)? {
             Session::Client(s) => (s.peer, s.control),
             Session::Server(s) => (s.peer, self.tenants.get(s.tenant as usize)?.control),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
-        Some((self.peers.get(peer as usize)?.as_ref()?.endpoint_id, control))
+        let peer = self.peers.get(peer as usize)?.as_ref()?;
+        Some(((peer.state == PeerState::Live).then_some(peer.endpoint_id), control))
     }
 
     /// Says which control connection a session that is still connecting uses.
@@ -94,12 +96,12 @@ impl<C> Endpoint<C> {
     /// not its own is ignored.
     pub fn endpoint_lost(&mut self, endpoint_id: u64, control: u64, paths: &mut Vec<PathId>) {
         if self.knows_endpoint(endpoint_id) {
-            self.fail_sessions(|id, over| id == endpoint_id && over == control, paths);
+            self.fail_sessions(|id, over| id == Some(endpoint_id) && over == control, paths);
         }
     }
 
     /// Ends every session whose other endpoint and control connection are the ones meant.
-    fn fail_sessions(&mut self, meant: impl Fn(u64, u64) -> bool, paths: &mut Vec<PathId>) {
+    fn fail_sessions(&mut self, meant: impl Fn(Option<u64>, u64) -> bool, paths: &mut Vec<PathId>) {
         for index in 0..self.sessions.len() as u32 {
             if !self.party_to(index).is_some_and(|(id, over)| meant(id, over)) {
                 continue;

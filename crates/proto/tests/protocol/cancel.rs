@@ -412,3 +412,38 @@ fn a_dropped_part_of_a_request_is_no_longer_held() {
     }
     assert_eq!(w.ep(1).stats().requests_cancelled, 5, "none was refused for lack of memory");
 }
+
+#[test]
+fn a_session_whose_only_call_was_cancelled_before_it_was_sent_shrinks() {
+    // F6: nothing was sent, so nothing else leads to a look at the slot.
+    let quick = Config { idle_after_ns: 1_000_000, ..config() };
+    let (mut w, s, _) = mute(quick);
+    let call = w.call(0, s, 1, 10);
+    assert!(w.ep(0).cancel(call));
+    assert_eq!(ends(&mut w), cancelled(1, Executed::Never));
+    w.settle();
+    assert!(w.ep(0).poll_idle().is_some());
+}
+
+#[test]
+fn an_answer_that_overtakes_its_cancellation_is_acknowledged() {
+    // F6: the deadline passes, and in the same pass the answer arrives.
+    let quick = Config { idle_after_ns: 1_000_000, ..config() };
+    let (mut w, s, f) = mute(quick);
+    let time_ns = 30_000; // before anything is sent again
+    w.call_within(0, s, 1, 10, time_ns);
+    w.pump();
+    w.settle_until_idle_link();
+    let id = w.nodes[1].requests[0];
+    w.ep(1).reply_bytes(id, b"late").unwrap();
+    let at_ns = w.now_ns + time_ns;
+    w.ep(0).on_deadline(at_ns);
+    w.now_ns = at_ns;
+    w.deliver_only(1, 0, &f.response(0, 4, 0, b"late"));
+    assert_eq!(w.take_done(0).len() + ends(&mut w).len(), 1);
+    assert_eq!(stats(&w, s).quarantined, 0);
+    w.filter = Some(Box::new(|from, _| from == 0));
+    w.settle();
+    assert_eq!(count(&w, "ACK 0"), 1);
+    assert!(w.ep(0).poll_idle().is_some());
+}

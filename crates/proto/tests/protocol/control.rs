@@ -82,6 +82,15 @@ fn other_protocols_and_versions_are_told_apart() {
 }
 
 #[test]
+fn idle_sessions_have_no_more_slots_than_there_can_be() {
+    let end = EndpointRef { index: 1, id: 2 };
+    for (slots, ended) in [(32, Ok(())), (33, Err(ControlError::Undecodable))] {
+        let msg = ControlMsg::Idle { from: end, to: end, session: 3, done: vec![7; slots] };
+        assert_eq!(decode(&stream(&[msg]), 100).1, ended);
+    }
+}
+
+#[test]
 fn lengths_are_limited() {
     let with = |len: u32| [&CONTROL_PREAMBLE[..], &len.to_le_bytes(), &[0xff; 2000]].concat();
     let max = CONTROL_MAX as u32;

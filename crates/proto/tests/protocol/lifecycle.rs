@@ -1,7 +1,9 @@
 //! What sessions keep, and when they give it back: idle sessions, sessions that are waited for,
 //! what one process may take, shutting down.
 
-use courser_proto::{CallError, Config, Executed, RefuseReason, SessionState, Status};
+use courser_proto::{
+    CallError, Config, ConnectRequest, Executed, RefuseReason, SessionState, Status,
+};
 
 use crate::support::{Action, DPP, World, config, pattern};
 
@@ -294,4 +296,19 @@ fn requests_with_their_handlers_count_as_their_clients() {
     w.finish(0, 2);
     w.call(0, s, 4, 2 * big);
     assert_eq!(w.finish(0, 1)[0].result, Ok(vec![2]), "all is free again");
+}
+
+#[test]
+fn a_lost_endpoint_takes_no_session_along_that_is_still_connecting() {
+    // Whom such a session will be with is not known, and no number of an endpoint says it.
+    let mut w = pair();
+    let dialed = w.dial(0, 1);
+    let request = ConnectRequest { endpoint_id: 0, ..w.dial(1, 2).request };
+    w.accept(0, 1, &request).unwrap();
+    let mut paths = Vec::new();
+    w.ep(0).endpoint_lost(0, 7, &mut paths);
+    assert_eq!(paths.len(), 1, "the endpoint of that number is gone");
+    assert_eq!(w.ep(0).session_state(dialed.session), SessionState::Connecting);
+    w.ep(0).peer_lost(7, &mut paths);
+    assert_eq!(w.ep(0).session_state(dialed.session), SessionState::Gone);
 }

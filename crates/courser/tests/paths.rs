@@ -1,0 +1,99 @@
+//! Paths of the transport are closed when nobody needs them, however sessions end.
+
+mod common;
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::rc::Rc;
+
+use common::*;
+use courser::parts::buf::{Addr, PathId, RxBurst, TxBurst};
+use courser::parts::net::{Caps, MemNetwork, Path, PathError, TransportStats};
+use courser::{Config, Transport};
+
+const KEEP: u16 = 1;
+
+/// Counts the paths that are open.
+struct Counting<T> {
+    inner: T,
+    open: Rc<Cell<usize>>,
+}
+
+impl<T: Transport> Transport for Counting<T> {
+    fn caps(&self) -> &Caps {
+        self.inner.caps()
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.inner.local_addr()
+    }
+
+    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
+        let path = self.inner.path_open(remote, local)?;
+        self.open.set(self.open.get() + 1);
+        Ok(path)
+    }
+
+    fn path_close(&mut self, path: PathId) {
+        self.inner.path_close(path);
+        self.open.set(self.open.get() - 1);
+    }
+
+    fn tx_burst(&mut self, burst: &mut TxBurst) {
+        self.inner.tx_burst(burst);
+    }
+
+    fn tx_reclaim(&mut self) -> usize {
+        self.inner.tx_reclaim()
+    }
+
+    fn tx_flush(&mut self) {
+        self.inner.tx_flush();
+    }
+
+    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        self.inner.rx_burst(out);
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.event_fd()
+    }
+
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        self.inner.wait(wake, timeout_ns)
+    }
+
+    fn warnings(&self) -> Vec<String> {
+        self.inner.warnings()
+    }
+
+    fn stats(&self) -> TransportStats {
+        self.inner.stats()
+    }
+}
+
+/// The sessions of clients that vanish count until their handlers have answered (E68); the ways
+/// to these clients are of no use any more.
+#[test]
+fn the_paths_to_lost_clients_are_closed_while_their_handlers_still_run() {
+    let network = MemNetwork::new();
+    let counted = |open: &Rc<Cell<usize>>| {
+        let open = open.clone();
+        move |inner| Counting { inner, open }
+    };
+    let open = Rc::default();
+    let (nexus, mut server) = mem_endpoint(&network, Config::default(), counted(&open));
+    server.on(KEEP, |cx, _| std::mem::forget(cx.defer()));
+    for round in 1..4 {
+        let (_nexus, mut gone) = mem_endpoint(&network, Config::default(), counted(&Rc::default()));
+        let session = connect(&mut gone, &mut [&mut server], &nexus.local_uri());
+        assert_eq!(open.get(), 1);
+        let request = message(&gone, 1, 10);
+        call(&mut gone, session, KEEP, request, &Log::default(), 1);
+        drive_until(&mut [&mut gone, &mut server], |all| all[1].stats().requests == round);
+        drop(gone);
+        drive_until(&mut [&mut server], |all| all[0].sessions_from(0).next().is_none());
+        assert_eq!((open.get(), server.sessions()), (0, round as usize));
+    }
+}
