@@ -304,7 +304,7 @@ fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
     }
 }
 
-#[inline]
+#[inline(always)] // one copy less of the continuation and the buffer
 fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>) {
     let Completion { cont, session, request, result } = done;
     let done = Done { request, result: result.map(Response), session };

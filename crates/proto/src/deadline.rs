@@ -299,6 +299,12 @@ impl<C> Endpoint<C> {
         if s.stalled == 0 || s.credits == 0 {
             return;
         }
+        self.wake_each(session, after);
+    }
+
+    #[inline(never)] // small RPCs rarely wait for credits
+    fn wake_each(&mut self, session: u32, after: u8) {
+        let Some(Session::Client(s)) = self.sessions.get(session as usize) else { return };
         let first = (u32::from(after) + 1) % 32;
         let mut stalled = s.stalled.rotate_right(first);
         while stalled != 0 {

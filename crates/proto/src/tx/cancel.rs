@@ -18,7 +18,7 @@ impl<C> Endpoint<C> {
         }
         let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };
         let cancel = Packet::Cancel { session: s.remote, req_num };
-        if !self.tx.append(s.peer, peer, &self.arena, &cancel, &[]) {
+        if !self.tx.append(s.peer, peer, &self.arena, cancel.header(), &[]) {
             return Sent::Rest(TxItem::Cancel { session, slot: slot_no, req_num });
         }
         slot.queued = false;

@@ -89,7 +89,8 @@ fn step<C>(
     if index == slot.req_packets {
         let first = slot.resp_asked;
         let count = credits.min(slot.resp_packets - first);
-        if !lane.header_only(2, &Packet::Rfr { session, req_num, first, count }) {
+        let rfr = Packet::Rfr { session, req_num, first, count };
+        if !lane.header_only(2, rfr.header()) {
             return None;
         }
         if first < slot.resp_high {
@@ -108,7 +109,7 @@ fn step<C>(
     let data: &[u8] = &[];
     let packet =
         Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
-    if !lane.part(0, &packet, req, index, range) {
+    if !lane.part(0, packet.header(), req, index, range) {
         return None;
     }
     if slot.req_high == 0 {

@@ -45,7 +45,7 @@ impl<C> Endpoint<C> {
                 Stored::Error(status) => {
                     let status = *status;
                     let packet = Packet::ErrorResponse { session: remote, req_num, status };
-                    if !lane.header_only(3, &packet) {
+                    if !lane.header_only(3, packet.header()) {
                         return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
                     }
                     break;
@@ -59,7 +59,7 @@ impl<C> Endpoint<C> {
             let at = index as usize * usize::from(dpp);
             let range = at..at + data_len(msg_size, index, dpp);
             let packet = Packet::Response { session: remote, req_num, msg_size, index, data: &[] };
-            if !lane.part(3, &packet, msg, index, range) {
+            if !lane.part(3, packet.header(), msg, index, range) {
                 return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
             }
             slot.send_next += 1;

@@ -13,7 +13,7 @@ use courser_buf::{Arena, HEADER_ROOM, MsgBuf, TxBurst, TxFrame};
 use super::TxItem;
 use crate::session::Peer;
 use crate::session::peer::NO_FRAME;
-use crate::wire::{PACKET_HEADER, Packet};
+use crate::wire::PACKET_HEADER;
 
 /// Bytes of staging buffers that the transport may reference at once; beyond, the stage waits for
 /// the transport to let go. Enough for any number of frames that a kernel or a NIC queues.
@@ -163,7 +163,7 @@ impl TxStage {
         peer_no: u32,
         peer: &mut Peer,
         arena: &Arena,
-        packet: &Packet<'_>,
+        header: [u8; PACKET_HEADER],
         data: &[u8],
     ) -> bool {
         let need = PACKET_HEADER + data.len();
@@ -179,9 +179,7 @@ impl TxStage {
         let Some(out) = frame.buf.get_mut() else { return false };
         let Some(out) = out.get_mut(frame.len..frame.len + need) else { return false };
         let (head, body) = out.split_at_mut(PACKET_HEADER);
-        if let Ok(head) = head.try_into() {
-            packet.write_header(head);
-        }
+        head.copy_from_slice(&header);
         body.copy_from_slice(data);
         frame.len += need;
         true
@@ -224,7 +222,7 @@ impl TxStage {
 /// own and at once (invariant 3).
 pub(super) fn direct(
     lane: &mut super::Lane<'_>,
-    packet: &Packet<'_>,
+    header: [u8; PACKET_HEADER],
     msg: &mut MsgBuf,
     index: u32,
     range: std::ops::Range<usize>,
@@ -240,7 +238,7 @@ pub(super) fn direct(
         let len = header_len + range.len();
         if let Some(bytes) = buf.get_mut().and_then(|b| b.get_mut(..len)) {
             let (headers, data) = bytes.split_at_mut(header_len);
-            write_headers(headers, frame_len, peer, *now_ns, packet);
+            write_headers(headers, frame_len, peer, *now_ns, header);
             data.copy_from_slice(&msg[range]);
         }
         tx.take_room(*peer_no);
@@ -248,13 +246,13 @@ pub(super) fn direct(
         tx.ring.push_back(buf);
         return Direct::Copied;
     };
-    write_headers(&mut room[HEADER_ROOM - header_len..], frame_len, peer, *now_ns, packet);
+    write_headers(&mut room[HEADER_ROOM - header_len..], frame_len, peer, *now_ns, header);
     let frame = if index == 0 {
         TxFrame::one(peer.path, msg.first_seg(header_len, range.len()))
     } else {
         let segs = msg.header_seg(index, header_len).zip(msg.data_seg(range));
-        let Some((header, data)) = segs else { return Direct::NoRoom };
-        TxFrame::two(peer.path, header, data)
+        let Some((headers, data)) = segs else { return Direct::NoRoom };
+        TxFrame::two(peer.path, headers, data)
     };
     tx.take_room(*peer_no);
     out.push_back(frame);
@@ -268,11 +266,9 @@ fn write_headers(
     frame_len: usize,
     peer: &mut Peer,
     now_ns: u64,
-    packet: &Packet<'_>,
+    header: [u8; PACKET_HEADER],
 ) {
     let (frame_header, packet_header) = out.split_at_mut(frame_len);
     peer.next_header(now_ns, frame_len).write(frame_header);
-    if let Ok(head) = packet_header.try_into() {
-        packet.write_header(head);
-    }
+    packet_header.copy_from_slice(&header);
 }

@@ -197,6 +197,7 @@ pub fn data_len(msg_size: u32, index: u32, data_per_packet: u16) -> usize {
 }
 
 /// Parses the next packet of a frame body. `Ok(None)` at its end (no bytes left, or padding).
+#[inline]
 pub fn parse_packet(
     bytes: &[u8],
     data_per_packet: u16,
@@ -274,6 +275,12 @@ impl Packet<'_> {
     /// Writes the packet's header; the data follows it on the wire.
     #[inline]
     pub fn write_header(&self, out: &mut [u8; PACKET_HEADER]) {
+        *out = self.header();
+    }
+
+    /// The packet's header as it is on the wire. Taken where the kind is known, it costs little.
+    #[inline]
+    pub(crate) fn header(&self) -> [u8; PACKET_HEADER] {
         let (kind, flags, session, req_num, size, index, req_type) = match *self {
             Packet::Request {
                 session, req_num, req_type, msg_size, index, remaining_us, ..
@@ -310,15 +317,14 @@ impl Packet<'_> {
         };
         debug_assert!(session <= MAX_SESSION && size <= MAX_MSG_SIZE && index < MAX_PACKETS);
         let [s0, s1, s2, _] = session.to_le_bytes();
-        let raw = RawPacket {
+        zerocopy::transmute!(RawPacket {
             kind_flags: kind as u8 | flags << 4,
             session: [s0, s1, s2],
             req_num: req_num.into(),
             size_index: (size | (index >> 16) << 28).into(),
             index_low: (index as u16).into(),
             req_type: req_type.into(),
-        };
-        out.copy_from_slice(raw.as_bytes());
+        })
     }
 
     /// The packet's data; empty for kinds that carry none.
