@@ -44,7 +44,10 @@ tsan)
   export TSAN_OPTIONS="suppressions=$PWD/scripts/tsan.suppressions halt_on_error=1 ${TSAN_OPTIONS:-}"
   export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/tsan"
   # The standard library with the same instrumentation, or its synchronisation would be invisible.
-  run -Zbuild-std -p courser --lib --test workers --test panics --test drop_order --test driving
+  # One test at a time: ThreadSanitizer does not see memory go back to the system and come from
+  # there (system calls without the C library), and would compare one test's bytes with another's.
+  run -Zbuild-std -p courser --lib --test workers --test panics --test drop_order --test driving \
+    -- --test-threads=1
   ;;
 miri)
   cargo +nightly miri --version >/dev/null 2>&1 ||

@@ -106,9 +106,10 @@ impl Context<'_> {
 
     /// Whether nobody waits for the answer to a deferred request any more: its client cancelled
     /// it, gave it up at its deadline, or is gone. Worth a look now and then in what takes long;
-    /// the request has to be answered in any case, with anything.
+    /// the request has to be answered in any case, with anything. Of a handle of another endpoint
+    /// nothing is known here: false.
     pub fn is_cancelled(&self, handle: &ReplyHandle) -> bool {
-        self.core.proto.is_cancelled(handle.id)
+        handle.is_of(&self.core.dropped) && self.core.proto.is_cancelled(handle.id)
     }
 
     /// Calls: queues `request` on `session`; `done` runs exactly once, on this thread, when the

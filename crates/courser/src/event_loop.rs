@@ -184,7 +184,8 @@ impl<T: Transport> Rpc<T> {
     /// # Errors
     /// The system's poll failed.
     pub fn run_for(&mut self, time: Duration) -> Result<(), RunError> {
-        let end_ns = self.core.now_ns().saturating_add(time.as_nanos() as u64);
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = self.core.now_ns().saturating_add(time_ns);
         while self.core.now_ns() < end_ns && !self.take_stop() {
             if !self.poll() {
                 self.idle(Some(end_ns))?;

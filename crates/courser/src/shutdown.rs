@@ -58,7 +58,8 @@ impl<T: Transport> Rpc<T> {
     pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport, RunError> {
         self.control.send(Command::SetAccepts { index: self.index, accepts: false });
         self.core.proto.shut_down();
-        let mut end_ns = self.core.now_ns().saturating_add(grace.as_nanos() as u64);
+        let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let mut end_ns = self.core.now_ns().saturating_add(grace_ns);
         let (mut look_ns, mut answered) = (0, false);
         loop {
             let now_ns = self.core.now_ns();

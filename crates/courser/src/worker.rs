@@ -91,7 +91,8 @@ impl<T: Transport> Rpc<T> {
     /// endpoint's thread its copy (if it came in one packet), a short lock, and a system call only
     /// when a worker must be woken. When `Config::worker_queue` requests wait, the next is refused
     /// with [`Status::WorkersBusy`]; one whose deadline passes while it waits is not started but
-    /// answered with [`Status::DeadlineExceeded`]. A handler that panics costs nothing but its
+    /// answered with [`Status::DeadlineExceeded`], and one whose client has cancelled it or is gone
+    /// is not started either. A handler that panics costs nothing but its
     /// own request ([`Status::Panicked`]).
     ///
     /// When the endpoint is dropped, requests that wait are dropped, and those in handlers go on;

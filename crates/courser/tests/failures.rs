@@ -230,6 +230,8 @@ fn a_reply_handle_answers_at_its_own_endpoint_only() {
     }
     // Both requests have the same session and slot numbers, each at its endpoint.
     let handle = held.borrow_mut().remove(0);
+    let mut third = nexus.endpoint().unwrap();
+    assert!(!third.context().is_cancelled(&handle), "it knows of no such request");
     assert_eq!(second.reply_to(handle, "wrong"), Err(courser::ReplyError::OtherEndpoint));
     let handle = held.borrow_mut().remove(0);
     second.reply_to(handle, "right").unwrap();

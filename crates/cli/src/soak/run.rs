@@ -97,6 +97,10 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
         judge_growth(&mut cluster, name, memory, began.elapsed());
     }
     cluster.settle()?;
+    if cluster.checker.totals.succeeded == 0 {
+        // All the other checks are of calls, and have seen none that would tell.
+        cluster.checker.violation("no call has succeeded".to_owned());
+    }
     let summary = Summary {
         seconds: began.elapsed().as_secs_f64(),
         calls: cluster.checker.totals.calls,

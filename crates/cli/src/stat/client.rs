@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use courser::{CallError, Nexus, Rpc, SessionError, SessionId, SessionState, Status, Uri};
+use courser::{CallError, Config, Nexus, Rpc, SessionError, SessionId, SessionState, Status, Uri};
 
 use super::snapshot::{FORMAT, PAGE, Query, STAT, Snapshot};
 use crate::fail::Failure;
@@ -22,6 +22,9 @@ const MAX_ENDPOINTS: u16 = 1024;
 
 /// Most sessions that an endpoint is believed to have: the default of `Config::max_sessions`.
 const MAX_SESSIONS: usize = 65_536;
+
+/// Longest answer that is taken, bytes: a page of sessions has about 100 KiB.
+const MAX_ANSWER: u32 = 1 << 20;
 
 /// Sessions to the endpoints of one server.
 pub(super) struct Client {
@@ -37,7 +40,8 @@ impl Client {
     /// The address cannot be read, or the server not be reached.
     pub(super) fn connect(text: &str) -> Result<Self, Failure> {
         let uri: Uri = text.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
-        let mut rpc = Nexus::bind(&bind_for(&uri))?.endpoint()?;
+        let config = Config { max_msg_size: MAX_ANSWER, ..Config::default() };
+        let mut rpc = Nexus::bind_with(&bind_for(&uri), config)?.endpoint()?;
         let first = Uri { endpoint: uri.endpoint.or(Some(0)), ..uri.clone() };
         let session = connect(&mut rpc, &first)?;
         Ok(Self { rpc, uri, sessions: vec![session] })
@@ -105,6 +109,9 @@ impl Client {
             }
             from = next;
             let Some(page) = self.page(session, from, wanted, interrupt)? else { return Ok(None) };
+            if page.sessions.is_empty() {
+                break;
+            }
             first.sessions.extend(page.sessions);
             first.next_session = page.next_session;
         }
@@ -139,7 +146,7 @@ impl Client {
         let end = Instant::now() + ANSWER_LIMIT;
         loop {
             match answer.take() {
-                Some(Ok(Some(snapshot))) => return Ok(Some(snapshot)),
+                Some(Ok(Some(snapshot))) => return Ok(Some(bounded(snapshot))),
                 Some(Ok(None)) => return Err(self.foreign("something else than statistics")),
                 Some(Err(error)) => return Err(self.explain(session, error)),
                 None => {}
@@ -208,6 +215,17 @@ pub(crate) fn bind_for(server: &Uri) -> String {
     format!("{}://{any}:0", server.scheme)
 }
 
+/// A page that costs no more to keep than one of an honest server.
+fn bounded(mut snapshot: Snapshot) -> Snapshot {
+    snapshot.sessions.truncate(PAGE);
+    for row in &mut snapshot.sessions {
+        row.role = clean(&row.role);
+        row.state = clean(&row.state);
+        row.peer = row.peer.as_deref().map(clean);
+    }
+    snapshot
+}
+
 /// Text from elsewhere, fit for a terminal: bounded, and without control characters.
 pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(80).collect()
@@ -216,6 +234,7 @@ pub(super) fn clean(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stat::snapshot::SessionRow;
 
     #[test]
     fn this_side_is_of_the_servers_family() {
@@ -227,6 +246,21 @@ mod tests {
             let server: Uri = server.parse().expect("an address");
             assert_eq!(bind_for(&server), bind);
         }
+    }
+
+    #[test]
+    fn a_page_is_kept_within_bounds() {
+        let row = SessionRow {
+            role: "r".repeat(1000),
+            state: "s".repeat(1000),
+            peer: Some("p".repeat(1000)),
+            ..SessionRow::default()
+        };
+        let page = bounded(Snapshot { sessions: vec![row; PAGE + 1], ..Snapshot::default() });
+        assert_eq!(page.sessions.len(), PAGE);
+        let row = &page.sessions[0];
+        let lengths = [row.role.len(), row.state.len(), row.peer.as_ref().map_or(0, String::len)];
+        assert_eq!(lengths, [80; 3]);
     }
 
     #[test]

@@ -137,7 +137,8 @@ pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
 fn heading(uri: &str, rated: &[Rated]) -> String {
     let Some(first) = rated.first() else { return String::new() };
     let up = Duration::from_secs(first.snapshot.now_ns / 1_000_000_000);
-    let sessions: usize = rated.iter().map(|one| one.snapshot.session_count).sum();
+    let counts = rated.iter().map(|one| one.snapshot.session_count);
+    let sessions = counts.fold(0, usize::saturating_add);
     format!(
         "{uri}: courser {}, up {}, {}, {} (one of each endpoint asks for this)\n",
         clean(&first.snapshot.process.version),
@@ -212,7 +213,7 @@ fn endpoints(rated: &[Rated]) -> Table {
             rate(one.rates.map(|r| r.calls_per_s)),
             s.outstanding_calls.to_string(),
             c.errors.to_string(),
-            (c.retransmitted + c.responses_resent).to_string(),
+            c.retransmitted.saturating_add(c.responses_resent).to_string(),
             c.rollbacks.to_string(),
             memory(s.memory.sessions_bytes),
             memory(s.memory.in_use_bytes),
@@ -330,6 +331,20 @@ mod tests {
 
         let third = before.rate(vec![snapshot(4, 110, &[(1, 2)])], 2);
         assert_eq!(third[0].busiest[0].requests_per_s, Some(3.0), "across the wrap");
+    }
+
+    #[test]
+    fn whatever_a_server_says_can_be_shown() {
+        let mut s = snapshot(1, u64::MAX, &[(u32::MAX, u32::MAX)]);
+        s.now_ns = u64::MAX;
+        s.session_count = usize::MAX;
+        s.memory.limit_bytes = usize::MAX;
+        (s.counters.retransmitted, s.counters.responses_resent) = (u64::MAX, u64::MAX);
+        let mut before = Before::default();
+        for _ in 0..2 {
+            let rated = before.rate(vec![s.clone(), s.clone()], 1);
+            assert!(render("udp://x:1", &rated).contains("18446744073709551615"));
+        }
     }
 
     #[test]
