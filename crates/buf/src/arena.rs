@@ -227,6 +227,8 @@ pub(crate) struct Inner {
     max_len: usize,
     cfg: ArenaConfig,
     table: Table,
+    /// Large buffers that exist, free or not; written under the growth lock.
+    large: AtomicUsize,
     /// Declared before `source`: regions go before what they came from.
     growth: Mutex<Growth>,
     source: Arc<dyn MemorySource>,
@@ -288,7 +290,8 @@ impl Arena {
         let max_len = capacity_of(classes.len() - 1);
         let usage = Usage { state: AtomicUsize::new(HANDLES), peak: AtomicUsize::new(0) };
         let table = Table::new();
-        let inner = Box::new(Inner { usage, classes, max_len, cfg, table, growth, source });
+        let large = AtomicUsize::new(0);
+        let inner = Box::new(Inner { usage, classes, max_len, cfg, table, large, growth, source });
         let inner = NonNull::from(Box::leak(inner));
         Arena { inner, _handle: Arc::new(Handle(inner)) }
     }
@@ -332,6 +335,12 @@ impl Arena {
     /// Data bytes of the largest buffer that this arena can give.
     pub fn max_len(&self) -> usize {
         self.inner().max_len
+    }
+
+    /// Whether there is anything that [`Arena::trim`] could ever give back: one load.
+    #[inline]
+    pub fn has_large(&self) -> bool {
+        self.inner().large.load(Ordering::Relaxed) > 0
     }
 
     /// Gives the memory of large buffers (256 KiB and more) back to where it came from, if they

@@ -307,8 +307,11 @@ pub(crate) struct Limits {
     pub(crate) unused: Duration,
     /// Longest time of a dial: name, all addresses, greeting.
     pub(crate) dial: Duration,
-    /// Bytes that may wait for one peer to read.
+    /// Bytes that may wait for one peer to read: the answers to thousands of connects at once.
     pub(crate) pending_write: usize,
+    /// Bytes that may wait for all peers together. Beyond, who has more than a few kilobytes
+    /// waiting and is sent more is given up.
+    pub(crate) pending_total: usize,
     /// Names that are being resolved at the same time; a thread each.
     pub(crate) resolvers: usize,
 }
@@ -324,6 +327,7 @@ impl Default for Limits {
             unused: Duration::from_secs(30),
             dial: Duration::from_secs(5),
             pending_write: 1 << 20,
+            pending_total: 64 << 20,
             resolvers: 16,
         }
     }

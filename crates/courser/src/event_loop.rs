@@ -211,7 +211,9 @@ impl<T: Transport> Rpc<T> {
         // may take as long as the whole of it, and the answer would find us asleep.
         if std::mem::take(&mut self.was_busy) {
             self.quiet_since_ns = now_ns;
-            self.next_trim_ns = self.next_trim_ns.min(now_ns.saturating_add(TRIM_EVERY_NS));
+            if self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
+                self.next_trim_ns = now_ns + TRIM_EVERY_NS;
+            }
         }
         // An answer is worth a longer look than a stranger's next request.
         let waits = self.core.proto.outstanding_calls() > 0;

@@ -116,7 +116,7 @@ fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
         server.send(&ControlMsg::EndpointGone { from: to });
         for session in [session, 77] {
             server.send(&ControlMsg::Disconnect { from: ME, to, session });
-            server.send(&ControlMsg::Idle { from: ME, to, session, done: vec![0; 100] });
+            server.send(&ControlMsg::Idle { from: ME, to, session, done: vec![0; 32] });
         }
         server.send(&ControlMsg::Accept { to, from: ME, accept: honest.clone() });
         // Once more: it was answered already.

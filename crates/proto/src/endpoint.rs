@@ -20,7 +20,7 @@ use crate::error::{CallError, CallRefused};
 use crate::options::{CallId, CallOptions};
 use crate::session::{
     ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
-    SessionState, Tenant,
+    SessionState, Shares,
 };
 use crate::slot::ClientSlot;
 use crate::stats::{Drop, EndpointStats};
@@ -123,16 +123,12 @@ pub struct Endpoint<C> {
     pub(crate) connecting: usize,
     /// Paths that nobody needs any more.
     pub(crate) unused_paths: Vec<PathId>,
-    /// Processes that are clients here, by the number of their control connection.
-    pub(crate) tenants: Vec<Tenant>,
-    pub(crate) tenant_of: BTreeMap<u64, u32>,
-    pub(crate) vacant_tenants: Vec<u32>,
+    /// What each process may take as a client here.
+    pub(crate) shares: Shares,
     /// Client sessions that have shrunk, for [`Endpoint::poll_idle`].
     pub(crate) idle: VecDeque<IdleSession>,
     /// Requests with their handlers whose clients have given them up, or are gone.
     pub(crate) given_up: u64,
-    /// Nothing new is taken: the endpoint is being shut down.
-    pub(crate) closing: bool,
     /// Sum of the credit limits of all sessions (F7).
     pub(crate) credits_granted: u64,
     pub(crate) tx: TxStage,
@@ -158,6 +154,7 @@ impl<C> Endpoint<C> {
     /// A setting out of its range.
     pub fn new(cfg: Config, arena: Arena, id: u64, max_frame: usize) -> Result<Self, ConfigError> {
         cfg.validate()?;
+        let max_held_per_peer = cfg.max_held_per_peer;
         let mut tx = TxStage::new(max_frame);
         tx.reserve(&arena);
         Ok(Endpoint {
@@ -174,12 +171,9 @@ impl<C> Endpoint<C> {
             lingering: Vec::new(),
             connecting: 0,
             unused_paths: Vec::new(),
-            tenants: Vec::new(),
-            tenant_of: BTreeMap::new(),
-            vacant_tenants: Vec::new(),
+            shares: Shares::new(max_held_per_peer),
             idle: VecDeque::new(),
             given_up: 0,
-            closing: false,
             credits_granted: 0,
             tx,
             timed: Vec::new(),

@@ -57,7 +57,7 @@ impl<C> Endpoint<C> {
         let mut m = MemoryUse {
             sessions_bytes: self.sessions.capacity() * size_of::<Session<C>>(),
             peers_bytes: self.peers.capacity() * size_of::<Option<Peer>>()
-                + self.tenants.capacity() * size_of::<crate::session::Tenant>(),
+                + self.shares.table_bytes(),
             timers_bytes: self.timed.capacity() * size_of::<Timed>(),
             ..MemoryUse::default()
         };

@@ -4,7 +4,7 @@ use courser_buf::{AllocError, MsgBuf};
 
 use crate::endpoint::{Endpoint, RequestId, copy_of};
 use crate::error::{ReplyError, Status};
-use crate::session::{Session, unhold};
+use crate::session::Session;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::TxItem;
 use crate::wire::packets_of;
@@ -51,13 +51,18 @@ impl<C> Endpoint<C> {
             Some(room) => room,
             // None yet, or the transport still has the response before.
             None => match self.arena.alloc(usize::from(dpp)) {
-                Ok(fresh) => slot.prealloc.insert(fresh),
+                Ok(fresh) => {
+                    if slot.prealloc.is_none() {
+                        self.shares.hold(waiting.tenant, fresh.capacity() as u32);
+                    }
+                    slot.prealloc.insert(fresh)
+                }
                 Err(e) => return Err(self.no_memory(id, e)),
             },
         };
         fill(&mut room[..len]);
         if slot.held != 0 {
-            unhold(&mut self.tenants, waiting.tenant, std::mem::take(&mut slot.held));
+            self.shares.unhold(waiting.tenant, std::mem::take(&mut slot.held));
         }
         slot.respond(Stored::Preallocated, len as u32, 1);
         self.stats.replies += 1;
@@ -114,8 +119,8 @@ impl<C> Endpoint<C> {
         let held = if let Stored::Owned(m) = &stored { m.len() as u32 } else { 0 };
         w.slot.held = held;
         w.slot.respond(stored, len as u32, packets);
-        self.unhold(tenant, freed);
-        self.hold(tenant, held);
+        self.shares.unhold(tenant, freed);
+        self.shares.hold(tenant, held);
         self.stats.replies += 1;
         self.tx.push(response(id));
         Ok(())

@@ -9,12 +9,12 @@ impl<C> Endpoint<C> {
     /// ([`crate::RefuseReason::ShuttingDown`]), new requests are answered with
     /// [`crate::Status::ShuttingDown`] and are never executed. What has begun goes on.
     pub fn shut_down(&mut self) {
-        self.closing = true;
+        self.shares.close();
     }
 
     /// Whether [`Endpoint::shut_down`] was called.
     pub fn is_shutting_down(&self) -> bool {
-        self.closing
+        self.shares.is_closing()
     }
 
     /// Whether nothing is under way: no call of this endpoint, no request that arrives or is with

@@ -221,6 +221,7 @@ impl Inner {
         // Test: `large_buffers_are_reused`.
         let chunk = unsafe { Chunk::new(&class.geometry, region.as_ptr(), this) };
         class.buffers.fetch_add(1, Ordering::Relaxed);
+        self.large.fetch_add(1, Ordering::Relaxed);
         Ok(NonNull::from(Box::leak(Box::new(Large { chunk, region, idle_since: 0 }))).cast())
     }
 
@@ -260,6 +261,7 @@ impl Inner {
         // Tests: `idle_large_buffers_make_room`, `large_buffers_idle_are_given_back`.
         let large = unsafe { Box::from_raw(large.as_ptr()) };
         self.classes[large.chunk.class as usize].buffers.fetch_sub(1, Ordering::Relaxed);
+        self.large.fetch_sub(1, Ordering::Relaxed);
         growth.discharge(&large.region);
     }
 

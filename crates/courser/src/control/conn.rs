@@ -97,6 +97,8 @@ pub(super) struct Conn {
     out: Vec<u8>,
     /// Bytes of `out` that are written.
     written: usize,
+    /// Bytes that the driver has counted as waiting here.
+    counted: usize,
 }
 
 impl Conn {
@@ -124,6 +126,7 @@ impl Conn {
             held: None,
             out: CONTROL_PREAMBLE.to_vec(),
             written: 0,
+            counted: 0,
             stream,
         }
     }
@@ -216,6 +219,17 @@ impl Conn {
     /// Bytes that wait to be written.
     pub(super) fn pending(&self) -> usize {
         self.out.len() - self.written
+    }
+
+    /// Brings the driver's sum of waiting bytes up to date.
+    pub(super) fn count_pending(&mut self, sum: &mut usize) {
+        *sum = *sum - self.counted + self.pending();
+        self.counted = self.pending();
+    }
+
+    /// Takes this connection out of the driver's sum.
+    pub(super) fn forget_pending(&mut self, sum: &mut usize) {
+        *sum -= std::mem::take(&mut self.counted);
     }
 
     /// Writes what the socket takes.

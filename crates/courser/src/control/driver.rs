@@ -34,6 +34,8 @@ const ACCEPTS_PER_PASS: usize = 64;
 /// shortest messages. Thousands of connections that all talk without end then hold up the others
 /// for less than a heartbeat.
 const READS_PER_PASS: usize = 4;
+/// Whoever has no more than this waiting stays, however much waits for others.
+const PENDING_EACH: usize = 8 << 10;
 /// How long nothing is accepted after descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -88,6 +90,8 @@ pub(super) struct Driver {
     accept_paused: bool,
     /// Connections with something to write.
     dirty: Vec<u64>,
+    /// Bytes that wait to be written, over all connections.
+    pending: usize,
     next_number: u64,
     /// What the times of heartbeats are counted from.
     pub(super) epoch: Instant,
@@ -113,6 +117,7 @@ impl Driver {
             accept_ready: false,
             accept_paused: false,
             dirty: Vec::new(),
+            pending: 0,
             next_number: FIRST_NUMBER,
             epoch: Instant::now(),
             stopping: false,
@@ -325,13 +330,18 @@ impl Driver {
     /// Queues a message; it leaves at the end of the pass.
     pub(super) fn send(&mut self, n: u64, msg: &ControlMsg) {
         let Some(conn) = self.conns.get_mut(&n) else { return };
-        match conn.queue(msg, self.parts.limits.pending_write) {
-            Ok(()) if conn.dirty => {}
-            Ok(()) => {
-                conn.dirty = true;
-                self.dirty.push(n);
-            }
-            Err(reason) => self.close(n, reason),
+        let queued = conn.queue(msg, self.parts.limits.pending_write);
+        let pending = conn.pending();
+        conn.count_pending(&mut self.pending);
+        if let Err(reason) = queued {
+            return self.close(n, reason);
+        }
+        if self.pending > self.parts.limits.pending_total && pending > PENDING_EACH {
+            return self.close(n, LostReason::NotReading { pending });
+        }
+        if !conn.dirty {
+            conn.dirty = true;
+            self.dirty.push(n);
         }
     }
 
@@ -349,7 +359,9 @@ impl Driver {
         if conn.phase == Phase::Connecting {
             return;
         }
-        if let Err(reason) = conn.flush() {
+        let flushed = conn.flush();
+        conn.count_pending(&mut self.pending);
+        if let Err(reason) = flushed {
             self.close(n, reason);
         }
     }
@@ -357,6 +369,7 @@ impl Driver {
     /// Ends a connection and tells everybody whom it concerns.
     pub(super) fn close(&mut self, n: u64, reason: LostReason) {
         let Some(mut conn) = self.conns.remove(&n) else { return };
+        conn.forget_pending(&mut self.pending);
         if matches!(reason, LostReason::Silent { .. } | LostReason::NotReading { .. }) {
             conn.abort_on_close();
         } else if conn.phase != Phase::Connecting {

@@ -8,7 +8,7 @@
 
 use crate::endpoint::{Endpoint, RequestId, server_at};
 use crate::error::Status;
-use crate::session::{Session, SessionId, unhold};
+use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::Drop;
 use crate::tx::TxItem;
@@ -29,7 +29,7 @@ impl<C> Endpoint<C> {
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next => {
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
-                unhold(&mut self.tenants, tenant, freed);
+                self.shares.unhold(tenant, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -37,7 +37,7 @@ impl<C> Endpoint<C> {
         let item = match slot.phase {
             ServerPhase::Receiving => {
                 slot.req = None;
-                unhold(&mut self.tenants, tenant, std::mem::take(&mut slot.held));
+                self.shares.unhold(tenant, std::mem::take(&mut slot.held));
                 slot.cancelled = true;
                 // As `reply_status` wants it; nobody sees the request in this phase.
                 slot.phase = ServerPhase::Executing;

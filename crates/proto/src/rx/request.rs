@@ -4,7 +4,7 @@ use courser_buf::MsgBuf;
 
 use crate::endpoint::{Body, Endpoint, Event, RequestId, server_at};
 use crate::error::Status;
-use crate::session::{Session, SessionId, unhold};
+use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::Drop;
 use crate::tx::TxItem;
@@ -43,7 +43,7 @@ impl<C> Endpoint<C> {
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
-                unhold(&mut self.tenants, tenant, freed);
+                self.shares.unhold(tenant, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -64,8 +64,9 @@ impl<C> Endpoint<C> {
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
             let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
-            if self.closing || msg_size > self.cfg.max_msg_size {
-                let status = if self.closing { Status::ShuttingDown } else { Status::TooLarge };
+            if (self.shares.choosy || msg_size > self.cfg.max_msg_size)
+                && let Some(status) = self.objection(tenant, msg_size)
+            {
                 self.reply_status(id, status);
                 return Ok(None);
             }
@@ -107,7 +108,7 @@ impl<C> Endpoint<C> {
                     let slot = self.server_slot_mut(id)?;
                     slot.req = Some(m);
                     slot.held = size;
-                    self.hold(tenant, size);
+                    self.shares.hold(tenant, size);
                 }
                 Err(status) => {
                     self.refuse(id, status);
@@ -149,13 +150,10 @@ impl<C> Endpoint<C> {
 
     /// Memory for a request of several packets, if its client may have that much.
     fn request_buffer(&self, tenant: u32, size: u32) -> Result<MsgBuf, Status> {
-        if self.closing {
-            return Err(Status::ShuttingDown);
+        if let Some(status) = self.objection(tenant, size) {
+            return Err(status);
         }
-        if size > self.cfg.max_msg_size {
-            return Err(Status::TooLarge);
-        }
-        if u64::from(size) > self.room_of(tenant) {
+        if u64::from(size) > self.shares.room_of(tenant) {
             return Err(Status::NoMemory);
         }
         self.arena.alloc(size as usize).map_err(|_| Status::NoMemory)

@@ -130,7 +130,7 @@ impl<C> Endpoint<C> {
         };
         peer.sessions += 1;
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
-        let tenant = self.enter(offer.control);
+        let tenant = self.shares.enter(offer.control);
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
         let max_msg_size = self.cfg.max_msg_size;
         let session = self.add_session(|generation| {
@@ -171,14 +171,14 @@ impl<C> Endpoint<C> {
         known: Option<u32>,
         offer: &ConnectOffer,
     ) -> Result<u16, RefuseReason> {
-        if self.closing {
+        if self.shares.is_closing() {
             return Err(RefuseReason::ShuttingDown);
         }
         if self.live_sessions >= self.cfg.max_sessions {
             return Err(RefuseReason::TooManySessions { limit: self.cfg.max_sessions as u32 });
         }
         let limit = self.cfg.max_sessions_per_peer as u32;
-        if self.sessions_over(offer.control) >= limit {
+        if self.shares.sessions_over(offer.control) >= limit {
             return Err(RefuseReason::TooManyOfPeer { limit });
         }
         if !r.slots.is_power_of_two() || r.slots > 32 {

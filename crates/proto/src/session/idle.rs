@@ -75,6 +75,6 @@ impl<C> Endpoint<C> {
         if s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None)) {
             s.slots.sleep(|slot| slot.req_num);
         }
-        self.unhold(tenant, freed);
+        self.shares.unhold(tenant, freed);
     }
 }

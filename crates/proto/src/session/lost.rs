@@ -69,7 +69,7 @@ impl<C> Endpoint<C> {
     fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
         let (peer, control) = match self.sessions.get(session as usize)? {
             Session::Client(s) => (s.peer, s.control),
-            Session::Server(s) => (s.peer, self.tenants.get(s.tenant as usize)?.control),
+            Session::Server(s) => (s.peer, self.shares.control_of(s.tenant)?),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
         let peer = self.peers.get(peer as usize)?.as_ref()?;

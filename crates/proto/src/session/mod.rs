@@ -12,6 +12,7 @@ mod heartbeat;
 mod idle;
 mod lost;
 pub(crate) mod peer;
+mod shares;
 mod slots;
 mod table;
 mod transit;
@@ -29,8 +30,8 @@ pub use control::{
 pub use heartbeat::{Beat, Heartbeat};
 pub use idle::IdleSession;
 pub(crate) use peer::{Peer, PeerState};
+pub(crate) use shares::Shares;
 pub(crate) use slots::Slots;
-pub(crate) use table::{Tenant, unhold};
 
 use crate::slot::{ClientSlot, ServerSlot};
 

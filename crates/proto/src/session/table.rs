@@ -3,21 +3,11 @@
 use super::{Draining, Peer, Session, SessionId, SessionState};
 use crate::config::Admission;
 use crate::endpoint::Endpoint;
+use crate::error::Status;
 use crate::slot::{ServerPhase, ServerSlot};
 
 /// Credits that an oversubscribed session gets at least.
 const MIN_GRANT: u32 = 4;
-
-/// What the process behind one control connection has taken of this endpoint as its client. Limits
-/// hold for it and not for sessions or endpoint numbers, of which a process can make up any number.
-#[derive(Debug)]
-pub(crate) struct Tenant {
-    pub(super) control: u64,
-    /// Server sessions, also those that wait for their handlers only.
-    pub(crate) sessions: u32,
-    /// Bytes of requests that are not answered and of responses that are stored.
-    pub(crate) held: u64,
-}
 
 impl<C> Endpoint<C> {
     /// C for one more session, by the rule of admission (F7); `None`: none is left.
@@ -34,59 +24,16 @@ impl<C> Endpoint<C> {
         }
     }
 
-    // ---- tenants ------------------------------------------------------------------------------
-
-    /// Sessions that the process behind a control connection has here as a client.
-    pub(super) fn sessions_over(&self, control: u64) -> u32 {
-        let tenant = self.tenant_of.get(&control).and_then(|&t| self.tenants.get(t as usize));
-        tenant.map_or(0, |t| t.sessions)
-    }
-
-    /// Counts a session of a tenant in.
-    pub(super) fn enter(&mut self, control: u64) -> u32 {
-        let at = *self.tenant_of.entry(control).or_insert_with(|| {
-            let fresh = Tenant { control, sessions: 0, held: 0 };
-            match self.vacant_tenants.pop() {
-                Some(at) => {
-                    self.tenants[at as usize] = fresh;
-                    at
-                }
-                None => {
-                    self.tenants.push(fresh);
-                    self.tenants.len() as u32 - 1
-                }
-            }
-        });
-        self.tenants[at as usize].sessions += 1;
-        at
-    }
-
-    fn leave(&mut self, at: u32) {
-        let Some(t) = self.tenants.get_mut(at as usize) else { return };
-        t.sessions = t.sessions.saturating_sub(1);
-        if t.sessions == 0 {
-            self.tenant_of.remove(&t.control);
-            self.vacant_tenants.push(at);
+    /// Why a new request of a tenant is not taken, if it is not.
+    #[cold]
+    pub(crate) fn objection(&self, tenant: u32, msg_size: u32) -> Option<Status> {
+        if self.shares.is_closing() {
+            Some(Status::ShuttingDown)
+        } else if msg_size > self.cfg.max_msg_size {
+            Some(Status::TooLarge)
+        } else {
+            (self.shares.room_of(tenant) == 0).then_some(Status::NoMemory)
         }
-    }
-
-    /// Bytes that a tenant may hold still.
-    pub(crate) fn room_of(&self, tenant: u32) -> u64 {
-        let held = self.tenants.get(tenant as usize).map_or(u64::MAX, |t| t.held);
-        (self.cfg.max_held_per_peer as u64).saturating_sub(held)
-    }
-
-    /// A tenant holds so many bytes more.
-    pub(crate) fn hold(&mut self, tenant: u32, bytes: u32) {
-        if let Some(t) = self.tenants.get_mut(tenant as usize) {
-            t.held += u64::from(bytes);
-        }
-    }
-
-    /// A tenant holds so many bytes less.
-    #[inline]
-    pub(crate) fn unhold(&mut self, tenant: u32, bytes: u32) {
-        unhold(&mut self.tenants, tenant, bytes);
     }
 
     // ---- peers --------------------------------------------------------------------------------
@@ -200,16 +147,14 @@ impl<C> Endpoint<C> {
                 };
                 let (generation, tenant) = (s.generation, s.tenant);
                 let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
-                let held: u64 = s.slots.iter().map(|slot| u64::from(slot.held)).sum();
+                let held: u64 = s.slots.iter().map(|slot| u64::from(slot.all_held())).sum();
                 self.credits_granted -= u64::from(s.credit_limit);
                 let wait = !executing.is_empty();
                 self.given_up += executing.len() as u64;
                 *entry = Session::Draining(Draining { generation, tenant, executing });
-                if let Some(t) = self.tenants.get_mut(tenant as usize) {
-                    t.held = t.held.saturating_sub(held);
-                }
+                self.shares.give_back(tenant, held);
                 if !wait {
-                    self.leave(tenant);
+                    self.shares.leave(tenant);
                     self.vacate(index, generation);
                 }
             }
@@ -235,18 +180,8 @@ impl<C> Endpoint<C> {
         d.executing.retain(|&e| e != (slot, req_num));
         if d.executing.is_empty() {
             let (generation, tenant) = (d.generation, d.tenant);
-            self.leave(tenant);
+            self.shares.leave(tenant);
             self.vacate(session.index, generation);
         }
-    }
-}
-
-/// A tenant holds so many bytes less; borrows the table only.
-#[inline]
-pub(crate) fn unhold(tenants: &mut [Tenant], tenant: u32, bytes: u32) {
-    if bytes != 0
-        && let Some(t) = tenants.get_mut(tenant as usize)
-    {
-        t.held = t.held.saturating_sub(u64::from(bytes));
     }
 }

@@ -155,12 +155,19 @@ impl ServerSlot {
         std::mem::take(&mut self.held)
     }
 
+    /// All bytes that count as the client's.
+    pub(crate) fn all_held(&self) -> u32 {
+        self.held + self.prealloc.as_ref().map_or(0, |m| m.capacity() as u32)
+    }
+
     /// The client has the response: nothing is kept. Gives the bytes that were held.
     pub(crate) fn acknowledged(&mut self) -> u32 {
+        let held = self.all_held();
         self.phase = ServerPhase::Acked;
         self.resp = Stored::None;
         self.prealloc = None;
-        std::mem::take(&mut self.held)
+        self.held = 0;
+        held
     }
 
     /// The deadline, if there is one.
