@@ -34,8 +34,9 @@ impl Request<'_> {
         self.session
     }
 
-    /// When its client gives it up, in [`Context::now_ns`]'s time; `None`: the client waits. Never
-    /// later than the client's own deadline, by up to about a round trip earlier.
+    /// When its client gives it up, in [`Context::now_ns`]'s time; `None`: the client waits. Up to
+    /// about a round trip earlier than the client's own deadline, never later but for a request that
+    /// lay in this process's socket for more than 3.7 s while it was stopped.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
     }

@@ -21,8 +21,9 @@ impl CallOptions {
 
     /// The call ends within `after` from now, and if not with a response, then with
     /// [`crate::CallError::DeadlineExceeded`], which says whether its handler ran. The server
-    /// starts no handler whose deadline has passed, by an estimate that is never late, and at most
-    /// about a round trip early. Server and client clocks need not agree. A deadline more than
+    /// starts no handler whose deadline has passed, by an estimate that is at most about a round
+    /// trip early, and late only for a request that lay in a stopped server's socket for more than
+    /// 3.7 s. Server and client clocks need not agree. A deadline more than
     /// 134 s away holds at the client only.
     ///
     /// Deadlines are not inherited: a handler that makes a nested call passes on what is left of
