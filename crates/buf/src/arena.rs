@@ -345,7 +345,8 @@ impl Arena {
 
     /// Gives the memory of large buffers (256 KiB and more) back to where it came from, if they
     /// were not used since the call before this one. Whether there are others that are idle: then
-    /// it is worth to call again some time later. Costs a lock, and a system call for each buffer.
+    /// it is worth to call again some time later. Costs a lock, and a system call for each buffer,
+    /// of which there are at most 16 in a call.
     ///
     /// Without it such memory is kept for the next message of the size, up to the arena's limit.
     pub fn trim(&self) -> bool {

@@ -39,8 +39,8 @@ pub struct Config {
     /// Sessions that one process may have with an endpoint as its client. Default 32,768.
     pub max_sessions_per_peer: usize,
     /// Bytes of unanswered requests and of unacknowledged responses that an endpoint keeps for one
-    /// client process; beyond, its large requests are refused (`Status::NoMemory`). Messages of
-    /// one packet do not count. Default 256 MiB.
+    /// client process; beyond, its requests are refused (`Status::NoMemory`). Requests of one packet
+    /// do not count, responses of one packet count with their slot's buffer. Default 256 MiB.
     pub max_held_per_peer: usize,
     /// A session that was not used for this long gives its slots' memory back, on both sides, and
     /// the server is told that its last responses have arrived. Default 1 s.

@@ -52,6 +52,9 @@ impl<T: Transport> Rpc<T> {
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         let busy = received > 0 || mail || worked || sent || completed;
         self.was_busy |= busy;
+        if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
+            self.next_trim_ns = now_ns + TRIM_EVERY_NS;
+        }
         busy
     }
 
@@ -108,7 +111,8 @@ impl<T: Transport> Rpc<T> {
     /// Gives the memory of large messages back that nobody has used for a while.
     #[cold]
     fn trim(&mut self, now_ns: u64) {
-        let more = self.core.proto.arena().trim();
+        self.core.proto.arena().trim();
+        let more = self.core.proto.arena().has_large();
         self.next_trim_ns = if more { now_ns + TRIM_EVERY_NS } else { u64::MAX };
     }
 
@@ -211,9 +215,6 @@ impl<T: Transport> Rpc<T> {
         // may take as long as the whole of it, and the answer would find us asleep.
         if std::mem::take(&mut self.was_busy) {
             self.quiet_since_ns = now_ns;
-            if self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
-                self.next_trim_ns = now_ns + TRIM_EVERY_NS;
-            }
         }
         // An answer is worth a longer look than a stranger's next request.
         let waits = self.core.proto.outstanding_calls() > 0;
@@ -251,7 +252,7 @@ impl<T: Transport> Rpc<T> {
         let waiting = (!self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer) = (self.core.proto.next_deadline(), self.core.next_timer_ns());
-        let all = [proto, timer, dialing, waiting, trim];
+        let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];
         all.into_iter().flatten().min()
     }
 

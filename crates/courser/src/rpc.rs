@@ -55,7 +55,7 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) spin: Spin,
     /// Something was done since the loop was last idle.
     pub(crate) was_busy: bool,
-    /// When idle message memory is looked at next, ns; `u64::MAX`: when the loop has been busy.
+    /// When idle message memory is looked at next, ns; `u64::MAX`: when there is some.
     pub(crate) next_trim_ns: u64,
     pub(crate) quiet_since_ns: u64,
     pub(crate) last_scan_ns: u64,

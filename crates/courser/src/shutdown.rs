@@ -22,7 +22,7 @@ pub struct ShutdownReport {
     /// Calls of this endpoint that had not ended. Their continuations are dropped without being
     /// called, as with a plain drop.
     pub calls: u64,
-    /// Requests whose handlers had not answered. Their clients see
+    /// Requests that were arriving, or whose handlers had not answered. Their clients see
     /// [`courser_proto::CallError::PeerFailed`].
     pub executing: usize,
     /// Responses that were sent and that their clients have not acknowledged: they may be lost.
@@ -59,21 +59,24 @@ impl<T: Transport> Rpc<T> {
         self.control.send(Command::SetAccepts { index: self.index, accepts: false });
         self.core.proto.shut_down();
         let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
-        let mut end_ns = self.core.now_ns().saturating_add(grace_ns);
-        let (mut look_ns, mut answered) = (0, false);
+        let end_ns = self.core.now_ns().saturating_add(grace_ns);
+        // Since when all that is missing is acknowledgements, and when to stop waiting for them.
+        let mut enough_ns = None;
+        let mut look_ns = 0;
         loop {
             let now_ns = self.core.now_ns();
             if now_ns >= look_ns {
                 if self.core.proto.is_drained() && self.burst.is_empty() {
                     break;
                 }
-                if !answered && self.core.proto.is_answered() {
-                    answered = true;
-                    end_ns = end_ns.min(now_ns.saturating_add(ACKNOWLEDGE_NS));
+                if !self.core.proto.is_answered() {
+                    enough_ns = None;
+                } else if enough_ns.is_none() {
+                    enough_ns = Some(now_ns.saturating_add(ACKNOWLEDGE_NS));
                 }
                 look_ns = now_ns + LOOK_EVERY_NS;
             }
-            if now_ns >= end_ns {
+            if now_ns >= enough_ns.map_or(end_ns, |enough| enough.min(end_ns)) {
                 break;
             }
             if !self.poll() {

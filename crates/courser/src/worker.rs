@@ -154,6 +154,13 @@ impl<T: Transport> Rpc<T> {
         !shed.is_empty()
     }
 
+    /// When the queue is to be searched because the search before was too recent, ns.
+    pub(crate) fn search_due_ns(&self) -> Option<u64> {
+        let w = &self.workers;
+        let due = w.home.is_some() && self.core.proto.given_up() != w.seen_given_up;
+        due.then(|| w.searched_ns.saturating_add(SEARCH_EVERY_NS))
+    }
+
     /// Lets workers know that nobody waits for them any more.
     pub(crate) fn leave_workers(&mut self) {
         if let Some(home) = &self.workers.home {

@@ -140,6 +140,12 @@ impl Config {
             "1 to 1,048,576",
         )?;
         check(
+            self.max_held_per_peer >= 1,
+            "max_held_per_peer",
+            self.max_held_per_peer as u64,
+            "at least 1 byte",
+        )?;
+        check(
             self.idle_after_ns >= self.rto_min_ns,
             "idle_after_ns",
             self.idle_after_ns,

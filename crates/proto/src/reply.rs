@@ -115,8 +115,12 @@ impl<C> Endpoint<C> {
         };
         let packets = packets_of(len as u32, w.data_per_packet);
         // The request's bytes are released; a response in a buffer of its own is held instead.
-        let (tenant, freed) = (w.tenant, w.slot.held);
-        let held = if let Stored::Owned(m) = &stored { m.len() as u32 } else { 0 };
+        let (tenant, mut freed) = (w.tenant, w.slot.held);
+        let held = if let Stored::Owned(m) = &stored { m.capacity() as u32 } else { 0 };
+        if matches!(stored, Stored::Error(_)) {
+            // Else a client that holds its share in these, and is refused, would never have room.
+            freed += w.slot.prealloc.take().map_or(0, |m| m.capacity() as u32);
+        }
         w.slot.held = held;
         w.slot.respond(stored, len as u32, packets);
         self.shares.unhold(tenant, freed);

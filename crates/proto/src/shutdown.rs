@@ -55,11 +55,13 @@ impl<C> Endpoint<C> {
         self.sessions.iter().map(of).sum()
     }
 
-    /// Requests that are with their handlers.
+    /// Requests that are arriving or with their handlers.
     pub fn executing(&self) -> usize {
         let of = |s: &Session<C>| match s {
             Session::Server(s) => {
-                s.slots.iter().filter(|slot| slot.phase == ServerPhase::Executing).count()
+                let begun =
+                    |phase| matches!(phase, ServerPhase::Receiving | ServerPhase::Executing);
+                s.slots.iter().filter(|slot| begun(slot.phase)).count()
             }
             Session::Draining(d) => d.executing.len(),
             Session::Client(_) | Session::Vacant { .. } => 0,

@@ -27,6 +27,10 @@ pub(super) fn region_bytes(geometry: &Geometry) -> usize {
     geometry.footprint.next_multiple_of(page)
 }
 
+/// Regions that one [`Inner::trim`] gives back: each is a system call that takes longer the larger
+/// the region is, and whoever calls has packets to look after.
+const TRIM_MOST: usize = 16;
+
 /// The unused rest of a block.
 struct Rest {
     start: NonNull<u8>,
@@ -94,9 +98,10 @@ impl Growth {
         // SAFETY: records of large buffers are the first field of a `Large`, and the pointer has
         // kept the provenance of the whole. Test: `large_buffers_are_reused`.
         let class = unsafe { chunk.as_ref() }.class as usize;
-        let mut large: NonNull<Large> = chunk.cast();
-        // SAFETY: as above, and nobody else refers to it. Test: `large_buffers_idle_are_given_back`.
-        unsafe { large.as_mut() }.idle_since = self.round;
+        let large: NonNull<Large> = chunk.cast();
+        // SAFETY: as above. Through the pointer and not a reference to the whole: another thread may
+        // be about to return from its release of the record. Test: `large_buffers_idle_are_given_back`.
+        unsafe { (*large.as_ptr()).idle_since = self.round };
         self.large[class].push(large);
     }
 
@@ -270,12 +275,13 @@ impl Inner {
         let mut growth = self.growth();
         let round = growth.round;
         growth.round = round.wrapping_add(1);
-        let mut left = false;
+        let (mut left, mut most) = (false, TRIM_MOST);
         for class in 0..growth.large.len() {
             // Used like a stack, so those that are idle longest are at its bottom.
             // SAFETY: what is in the list is alive. Test: `large_buffers_idle_are_given_back`.
             let old = |l: &NonNull<Large>| unsafe { l.as_ref() }.idle_since != round;
-            let n = growth.large[class].iter().take_while(|l| old(l)).count();
+            let n = growth.large[class].iter().take(most).take_while(|l| old(l)).count();
+            most -= n;
             let idle: Vec<_> = growth.large[class].drain(..n).collect();
             for large in idle {
                 // SAFETY: just taken off the free list. Test: the same.

@@ -137,11 +137,19 @@ impl Bench {
         };
         self.next = (self.next + 1) % self.both.sessions.len();
         let session = self.both.sessions[self.next];
-        let ended = Rc::clone(tally);
+        let (ended, base) = (Rc::clone(tally), self.starts.base);
         tally.in_flight.set(tally.in_flight.get() + 1);
         let called = self.both.client.call_with(session, BURN, request, options, move |_, done| {
             ended.in_flight.set(ended.in_flight.get() - 1);
             match done.result {
+                // An answer that this thread has found too late is worth nothing either.
+                Ok(_) if base.elapsed() > ends => {
+                    *ended
+                        .errors
+                        .borrow_mut()
+                        .entry("answered too late".to_owned())
+                        .or_default() += 1;
+                }
                 Ok(_) => ended.answered.set(ended.answered.get() + 1),
                 Err(e) => *ended.errors.borrow_mut().entry(e.to_string()).or_default() += 1,
             }
@@ -167,11 +175,23 @@ impl Bench {
         while start.elapsed() < time {
             while tally.in_flight.get() < BUSY {
                 self.call(&tally, None)?;
+                if !tally.errors.borrow().is_empty() {
+                    return Err(Self::not_busy(&tally));
+                }
             }
             self.both.poll();
         }
         self.drain(&tally);
+        if tally.answered.get() == 0 {
+            return Err(Self::not_busy(&tally));
+        }
         Ok(tally.answered.get() as f64 / start.elapsed().as_secs_f64())
+    }
+
+    /// Why the worker could not be kept busy.
+    fn not_busy(tally: &Tally) -> BenchError {
+        let first = tally.errors.borrow().keys().next().cloned().unwrap_or_default();
+        BenchError::Capacity(first)
     }
 
     /// [`FACTOR`] times the capacity, evenly spaced.
@@ -257,7 +277,12 @@ pub(crate) fn run(
 }
 
 fn worker_stats(s: &WorkerStats) -> Value {
-    json!({ "started": s.started, "expired": s.expired, "refused": s.refused })
+    json!({
+        "started": s.started,
+        "expired": s.expired,
+        "abandoned": s.abandoned,
+        "refused": s.refused,
+    })
 }
 
 fn summed(rounds: Vec<Round>) -> Results {

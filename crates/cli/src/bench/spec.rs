@@ -178,6 +178,9 @@ pub(crate) enum BenchError {
     /// The worker pool.
     #[error(transparent)]
     Workers(#[from] courser::WorkerError),
+    /// Calls that should keep a worker busy fail.
+    #[error("the worker's capacity cannot be measured: {0}")]
+    Capacity(String),
     /// The session.
     #[error("cannot connect to {uri}: {source}")]
     Connect {

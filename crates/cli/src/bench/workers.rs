@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use courser::{Config, Nexus, Rpc, SessionId, SessionState, Work};
+use courser::{CallError, Config, Nexus, Rpc, SessionId, SessionState, Work};
 use serde_json::json;
 
 use super::run::{Pinned, object};
@@ -109,6 +109,7 @@ struct Beside {
     burning: Rc<Cell<u32>>,
     /// Worker calls that were made, over all windows.
     burned: Rc<Cell<u64>>,
+    failed: Rc<Cell<Option<CallError>>>,
     latency: Latency,
 }
 
@@ -117,11 +118,15 @@ impl Beside {
         let mut request = both.client.alloc(4)?;
         request.copy_from_slice(&(HANDLER.as_micros() as u32).to_le_bytes());
         let (burning, burned) = (self.burning.clone(), self.burned.clone());
+        let failed = self.failed.clone();
         burning.set(burning.get() + 1);
         let session = both.sessions[1];
         both.client.call(session, BURN, request, move |_, done| {
             burning.set(burning.get() - 1);
-            burned.set(burned.get() + u64::from(done.result.is_ok()));
+            match done.result {
+                Ok(_) => burned.set(burned.get() + 1),
+                Err(error) => failed.set(Some(error)),
+            }
         })?;
         Ok(())
     }
@@ -174,6 +179,9 @@ impl Workload for Beside {
         while self.burning.get() > 0 {
             both.poll();
         }
+        if let Some(error) = self.failed.take() {
+            return Err(error.into());
+        }
         let latency = self.latency.take();
         Ok(Sample { operations, bytes: operations * SIZE as u64, elapsed_ns, latency })
     }
@@ -195,6 +203,7 @@ pub(crate) fn run(plan: Plan, progress: &mut dyn FnMut(&Progress)) -> Result<Rep
         with_work,
         burning: burning.clone(),
         burned: burned.clone(),
+        failed: Rc::default(),
         latency: Latency::new(),
     };
     let (mut without, mut with) = (window(false), window(true));

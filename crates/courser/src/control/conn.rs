@@ -200,20 +200,15 @@ impl Conn {
         }
     }
 
-    /// Queues a message; `limit` bytes at most may wait.
-    pub(super) fn queue(&mut self, msg: &ControlMsg, limit: usize) -> Result<(), LostReason> {
+    /// Queues a message. How much may wait is the driver's question.
+    pub(super) fn queue(&mut self, msg: &ControlMsg) {
         let bytes = msg.encode();
-        let pending = self.pending() + bytes.len();
-        if pending > limit {
-            return Err(LostReason::NotReading { pending });
-        }
         // What is written goes when it is the larger part: each byte moves once on average.
         if self.written > self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
         }
         self.out.extend_from_slice(&bytes);
-        Ok(())
     }
 
     /// Bytes that wait to be written.
@@ -238,7 +233,15 @@ impl Conn {
             match self.stream.write(&self.out[self.written..]) {
                 Ok(0) => return Err(LostReason::Closed),
                 Ok(n) => self.written += n,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    // What is kept is what waits, so that the limits bound memory.
+                    if self.written > self.pending() {
+                        self.out.drain(..self.written);
+                        self.written = 0;
+                        self.out.shrink_to(2 * self.out.len());
+                    }
+                    return Ok(());
+                }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) => return Err(e.into()),
             }

@@ -329,15 +329,22 @@ impl Driver {
 
     /// Queues a message; it leaves at the end of the pass.
     pub(super) fn send(&mut self, n: u64, msg: &ControlMsg) {
+        let (each, total) = (self.parts.limits.pending_write, self.parts.limits.pending_total);
         let Some(conn) = self.conns.get_mut(&n) else { return };
-        let queued = conn.queue(msg, self.parts.limits.pending_write);
-        let pending = conn.pending();
+        conn.queue(msg);
         conn.count_pending(&mut self.pending);
-        if let Err(reason) = queued {
-            return self.close(n, reason);
-        }
-        if self.pending > self.parts.limits.pending_total && pending > PENDING_EACH {
-            return self.close(n, LostReason::NotReading { pending });
+        let is_over = |pending, sum| pending > each || (sum > total && pending > PENDING_EACH);
+        if is_over(conn.pending(), self.pending) && conn.phase != Phase::Connecting {
+            // What the socket has not been offered yet is not left unread by anybody.
+            let flushed = conn.flush();
+            conn.count_pending(&mut self.pending);
+            let pending = conn.pending();
+            if let Err(reason) = flushed {
+                return self.close(n, reason);
+            }
+            if is_over(pending, self.pending) {
+                return self.close(n, LostReason::NotReading { pending });
+            }
         }
         if !conn.dirty {
             conn.dirty = true;

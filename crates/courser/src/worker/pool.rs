@@ -216,7 +216,15 @@ impl Pool {
         shared.unlock(state);
         shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
         let ids = jobs.iter().map(|job| job.work.id()).collect();
-        jobs.into_iter().for_each(|job| job.work.disown());
+        let handlers: Vec<_> = jobs
+            .into_iter()
+            .map(|job| {
+                job.work.disown();
+                job.handler
+            })
+            .collect();
+        // With the last job of a handler that was replaced go the things that it captured.
+        caught("dropped worker", 0, || drop(handlers));
         ids
     }
 

@@ -106,9 +106,10 @@ impl<C> Endpoint<C> {
             match buffer {
                 Ok(m) => {
                     let slot = self.server_slot_mut(id)?;
+                    let held = m.capacity() as u32;
                     slot.req = Some(m);
-                    slot.held = size;
-                    self.shares.hold(tenant, size);
+                    slot.held = held;
+                    self.shares.hold(tenant, held);
                 }
                 Err(status) => {
                     self.refuse(id, status);

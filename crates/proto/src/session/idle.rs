@@ -64,17 +64,17 @@ impl<C> Endpoint<C> {
         if done.len() != s.slots.len() {
             return;
         }
-        let mut freed = 0;
+        let mut freed = 0_u64;
         for (slot, &req_num) in s.slots.iter_mut().zip(done) {
             let named = slot.position(req_num, step) == Position::Current;
             if named && slot.phase == ServerPhase::Responded {
-                freed += slot.acknowledged();
+                freed += u64::from(slot.acknowledged());
             }
         }
         let quiet = |phase| matches!(phase, ServerPhase::Idle | ServerPhase::Acked);
         if s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None)) {
             s.slots.sleep(|slot| slot.req_num);
         }
-        self.shares.unhold(tenant, freed);
+        self.shares.give_back(tenant, freed);
     }
 }

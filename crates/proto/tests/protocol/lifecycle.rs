@@ -14,6 +14,9 @@ fn pair() -> World {
     World::pair(Config { idle_after_ns: IDLE_NS, ..config() })
 }
 
+/// A message whose buffer has exactly its length: a size class of the arena.
+const BIG: usize = 96 << 10;
+
 /// Carries what the control connection would.
 fn tell_idle(w: &mut World) -> usize {
     let mut n = 0;
@@ -179,7 +182,7 @@ fn the_servers_slots_and_credits_bound_the_clients() {
 
 #[test]
 fn messages_that_are_never_finished_take_a_bounded_share_of_memory() {
-    let big = 64 * DPP;
+    let big = BIG;
     let server = Config { max_held_per_peer: 3 * big, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let s = w.connect(0, 1);
@@ -206,7 +209,7 @@ fn messages_that_are_never_finished_take_a_bounded_share_of_memory() {
 
 #[test]
 fn responses_that_are_never_acknowledged_take_a_bounded_share_of_memory() {
-    let big = 64 * DPP;
+    let big = BIG;
     let server = Config { max_held_per_peer: 2 * big, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let s = w.connect(0, 1);
@@ -284,7 +287,7 @@ fn a_slot_whose_packets_never_pass_ends_its_session() {
 
 #[test]
 fn requests_with_their_handlers_count_as_their_clients() {
-    let big = 64 * DPP;
+    let big = BIG;
     let server = Config { max_held_per_peer: 2 * big + 2 * DPP, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let s = w.connect(0, 1);
@@ -320,4 +323,30 @@ fn a_lost_endpoint_takes_no_session_along_that_is_still_connecting() {
     assert_eq!(w.ep(0).session_state(dialed.session), SessionState::Connecting);
     w.ep(0).peer_lost(7, &mut paths);
     assert_eq!(w.ep(0).session_state(dialed.session), SessionState::Gone);
+}
+
+#[test]
+fn a_share_that_is_full_of_short_responses_does_not_stay_full() {
+    // Two packet buffers are a share; the client is always busy, so that it never acknowledges.
+    let server = Config { max_held_per_peer: 2 * DPP, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let s = w.connect(0, 1);
+    let (mut answered, mut refused) = (Vec::new(), 0);
+    for id in 0..400 {
+        w.call(0, s, id, 10);
+        while w.ep(0).outstanding_calls() >= 8 {
+            w.step();
+        }
+        for d in w.take_done(0) {
+            match d.result {
+                Ok(_) => answered.push(d.id),
+                Err(e) => {
+                    assert_eq!(e, CallError::Server(Status::NoMemory));
+                    refused += 1;
+                }
+            }
+        }
+    }
+    assert!(refused > 50 && answered.len() > 50, "{refused} {}", answered.len());
+    assert!(answered.last() > Some(&350), "to the end: {answered:?}");
 }
