@@ -214,6 +214,8 @@ pub(super) struct Memory {
     pub(super) max_bytes: u64,
     /// Slope of the straight line that fits the second half best, bytes a minute.
     pub(super) slope_bytes_per_min: f64,
+    /// From the first sample to the last, s.
+    pub(super) lived_s: f64,
 }
 
 impl Memory {
@@ -227,6 +229,7 @@ impl Memory {
             end_bytes: samples.last()?.1,
             max_bytes: samples.iter().map(|s| s.1).max()?,
             slope_bytes_per_min: slope(half) * 60e9,
+            lived_s: (samples.last()?.0 - samples.first()?.0) as f64 / 1e9,
         })
     }
 }

@@ -279,8 +279,12 @@ fn memory_of(processes: &[Process]) -> Vec<(String, Memory)> {
     processes.iter().filter_map(memory).collect()
 }
 
-/// A process that lived through a run should not grow; the second half tells.
+/// A process that lived through a run should not grow; the second half tells. Of one that was
+/// started late, after a kill, a slope says nothing: it warms up.
 fn judge_growth(cluster: &mut Cluster<'_>, name: &str, memory: &Memory, time: Duration) {
+    if memory.lived_s < 0.9 * time.as_secs_f64() {
+        return;
+    }
     let growth = memory.slope_bytes_per_min * time.as_secs_f64() / 120.0;
     // Shorter than that, it is still finding its size.
     if time > Duration::from_secs(120)
