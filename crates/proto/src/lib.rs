@@ -15,6 +15,7 @@ mod deadline;
 mod ending;
 mod endpoint;
 mod error;
+mod look;
 mod loss;
 mod memory;
 mod options;
@@ -29,8 +30,9 @@ mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
-pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId, Role, SessionStats};
+pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
+pub use look::{Role, SessionStats};
 pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;

@@ -1,0 +1,217 @@
+//! What may be asked of an endpoint: memory, counters, sessions. Nothing here costs anything unless it
+//! is called, and nothing changes the protocol's state.
+
+use courser_buf::{Addr, AllocError, Arena, MsgBuf};
+
+use crate::config::Config;
+use crate::endpoint::Endpoint;
+use crate::session::{PeerState, Session, SessionId, SessionState};
+use crate::stats::EndpointStats;
+
+/// Which side of a session an endpoint is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Role {
+    /// It calls.
+    #[default]
+    Client,
+    /// It answers.
+    Server,
+}
+
+/// Figures of one session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SessionStats {
+    /// Which side this endpoint is.
+    pub role: Role,
+    /// The other endpoint; `None` until the handshake has told it.
+    pub peer: Option<Addr>,
+    /// Requests that were put on slots (client) or began to arrive (server) since the session
+    /// was made, modulo 2^27: read from the slots' request numbers, so that counting costs
+    /// nothing. Take differences modulo 2^27.
+    pub requests: u32,
+    /// Credits left (client side).
+    pub credits: u32,
+    /// C: what both sides agreed on.
+    pub credit_limit: u32,
+    /// Slots with a call (client), or with a request that is arriving or has no answer yet
+    /// (server).
+    pub in_flight: u32,
+    /// Slots.
+    pub slots: u32,
+    /// Slots whose call has ended and whose request the server has not answered yet (F15): they
+    /// take no call until then.
+    pub quarantined: u32,
+    /// Calls waiting for a slot.
+    pub queued: usize,
+    /// Data bytes per packet.
+    pub data_per_packet: u16,
+    /// Retransmission timeouts that rolled a request back (client side; E59).
+    pub rollbacks: u64,
+    /// Packets sent again because of them (client), or stored responses sent again (server).
+    pub retransmitted: u64,
+    /// Frames sent to the peer, over all sessions with it.
+    pub tx_frames: u64,
+    /// Frames accepted from the peer, over all sessions with it, modulo 2^32.
+    pub rx_frames: u32,
+    /// Newest round trip, ns; without handler time.
+    pub rtt_ns: Option<u64>,
+    /// Smoothed round trip, ns.
+    pub srtt_ns: Option<u64>,
+    /// Smallest round trip, ns.
+    pub rtt_min_ns: Option<u64>,
+    /// Current retransmission timeout, ns.
+    pub rto_ns: Option<u64>,
+    /// Frames the peer received marked by a congested switch, modulo 2^32.
+    pub ecn_marked: u32,
+}
+
+impl<C> Endpoint<C> {
+    /// Memory for messages. The length is what was asked; contents are arbitrary.
+    ///
+    /// # Errors
+    /// The arena's limit is reached.
+    #[inline]
+    pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        self.arena.alloc(len)
+    }
+
+    /// The arena that message buffers come from.
+    pub fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> &EndpointStats {
+        &self.stats
+    }
+
+    /// Settings.
+    pub fn config(&self) -> &Config {
+        &self.cfg
+    }
+
+    /// The random number that names this incarnation.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Where a session stands.
+    pub fn session_state(&self, session: SessionId) -> SessionState {
+        match self.sessions.get(session.index as usize) {
+            Some(Session::Client(s)) if s.generation == session.generation => s.state,
+            Some(Session::Server(s)) if s.generation == session.generation => {
+                SessionState::Connected
+            }
+            _ => SessionState::Gone,
+        }
+    }
+
+    /// Whether there is a session of this number, in any state.
+    pub fn is_session(&self, index: u32) -> bool {
+        matches!(self.sessions.get(index as usize), Some(Session::Client(_) | Session::Server(_)))
+    }
+
+    /// A session's figures; `None` once it has ended.
+    pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
+        let (peer, mut out) = match self.sessions.get(session.index as usize)? {
+            Session::Client(s) if s.generation == session.generation => (
+                s.peer,
+                SessionStats {
+                    role: Role::Client,
+                    requests: s.requests(),
+                    credits: s.credits,
+                    credit_limit: s.credit_limit,
+                    in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
+                    quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
+                    slots: s.slots.count(),
+                    queued: s.queue.len(),
+                    data_per_packet: s.data_per_packet,
+                    rollbacks: s.rollbacks,
+                    retransmitted: s.retransmitted,
+                    ..SessionStats::default()
+                },
+            ),
+            Session::Server(s) if s.generation == session.generation => (
+                s.peer,
+                SessionStats {
+                    role: Role::Server,
+                    requests: s.requests(),
+                    credit_limit: s.credit_limit,
+                    in_flight: s.slots.iter().filter(|slot| slot.is_open()).count() as u32,
+                    slots: s.slots.count(),
+                    data_per_packet: s.data_per_packet,
+                    retransmitted: s.resent,
+                    ..SessionStats::default()
+                },
+            ),
+            _ => return None,
+        };
+        if let Some(Some(p)) = self.peers.get(peer as usize) {
+            if let Some((latest, smoothed, min, rto)) = p.rtt.report() {
+                out.rtt_ns = Some(latest);
+                out.srtt_ns = Some(smoothed);
+                out.rtt_min_ns = Some(min);
+                out.rto_ns = Some(rto);
+            }
+            out.peer = (p.state == PeerState::Live).then_some(p.addr);
+            out.tx_frames = p.tx_number();
+            out.rx_frames = p.rx_frames();
+            out.ecn_marked = p.reported.marked;
+        }
+        Some(out)
+    }
+
+    /// Sessions in any state, both roles.
+    pub fn live_sessions(&self) -> usize {
+        self.live_sessions
+    }
+
+    /// The sessions there are, in any state and both roles, by their number from `first` on; with
+    /// a bounded `take`, they can be looked at in portions. Walks the table, free entries included.
+    /// Those whose client is gone while handlers still work for it are left out.
+    pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
+        let rest = self.sessions.get(first as usize..).unwrap_or_default();
+        (first..).zip(rest).filter_map(|(index, entry)| {
+            let generation = match entry {
+                Session::Vacant { .. } | Session::Draining(_) => return None,
+                Session::Client(s) => s.generation,
+                Session::Server(s) => s.generation,
+            };
+            Some(SessionId { index, generation })
+        })
+    }
+
+    /// Sum of the credit limits of all sessions (F7).
+    pub fn credits_granted(&self) -> u64 {
+        self.credits_granted
+    }
+
+    /// Calls that were accepted and have not ended.
+    #[inline]
+    pub fn outstanding_calls(&self) -> u64 {
+        self.stats.calls - self.stats.responses - self.stats.errors
+    }
+
+    /// Whether nothing is in flight, queued or waiting to be sent.
+    pub fn is_quiet(&self) -> bool {
+        self.tx.is_empty()
+            && self.done.is_empty()
+            && self.sessions.iter().all(|s| match s {
+                Session::Client(s) => s.queue.is_empty() && s.free.count_ones() == s.slots.count(),
+                _ => true,
+            })
+    }
+
+    /// Checks every numbered invariant of sessions and slots; panics on the first that does not
+    /// hold. For debug builds, tests and simulations.
+    pub fn check(&self) {
+        for s in &self.sessions {
+            match s {
+                Session::Client(s) => s.check(),
+                Session::Server(s) => s.slots.iter().for_each(|slot| slot.check()),
+                Session::Draining(d) => assert!(!d.executing.is_empty(), "nothing to wait for"),
+                Session::Vacant { .. } => {}
+            }
+        }
+    }
+}
