@@ -2,12 +2,36 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
-/// Builds an example, which `cargo test` may not have done, and gives its program.
+/// When a file, or the newest file of a directory, was changed last.
+fn changed(path: &Path) -> SystemTime {
+    if !path.is_dir() {
+        return path.metadata().unwrap().modified().unwrap();
+    }
+    let entries = path.read_dir().unwrap().map(|entry| changed(&entry.unwrap().path()));
+    entries.max().unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Whether a program is newer than what it is made of. `cargo test` has built it then, and building
+/// it once more, alone, would build its dependencies with other features.
+fn is_fresh(program: &Path, name: &str) -> bool {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = ["src", "../buf/src", "../net/src", "../proto/src", "../../Cargo.lock"];
+    let example = format!("examples/{name}.rs");
+    let newest = sources.iter().chain([&&*example]).map(|s| changed(&here.join(s))).max();
+    program.exists() && Some(changed(program)) > newest
+}
+
+/// Builds an example, unless `cargo test` has done it, and gives its program.
 fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
     // .../debug/deps/examples-0123: the profile's directory is two up.
     let dir = own.ancestors().nth(2).unwrap();
+    let program = dir.join("examples").join(name);
+    if is_fresh(&program, name) {
+        return program;
+    }
     let profile = if dir.ends_with("release") { "release" } else { "test" };
     let built = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "--package", "courser", "--example", name])
@@ -17,7 +41,7 @@ fn program(name: &str) -> PathBuf {
         .status()
         .unwrap();
     assert!(built.success());
-    dir.join("examples").join(name)
+    program
 }
 
 fn prints(name: &str, text: &str) {
