@@ -1,8 +1,8 @@
 //! What each process may take of an endpoint as its client (F14, limits of abuse).
 //!
-//! A process can make up any number of sessions and of endpoint numbers, but not of control
-//! connections: nexuses have one to each other. So limits are counted per control connection,
-//! whose user is called a tenant here.
+//! A process can make up any number of sessions and of endpoint numbers. Control connections cost a
+//! TCP connection each, honest nexuses have one to each other, and an address may have a limited
+//! number of them. So limits are counted per control connection, whose user is called a tenant here.
 
 use std::collections::BTreeMap;
 
