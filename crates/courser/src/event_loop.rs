@@ -103,17 +103,16 @@ impl<T: Transport> Rpc<T> {
         }
         worked |= self.shed_given_up(now_ns);
         if now_ns >= self.next_trim_ns {
-            self.trim(now_ns);
+            self.trim();
         }
         worked
     }
 
     /// Gives the memory of large messages back that nobody has used for a while.
     #[cold]
-    fn trim(&mut self, now_ns: u64) {
+    fn trim(&mut self) {
         self.core.proto.arena().trim();
-        let more = self.core.proto.arena().has_large();
-        self.next_trim_ns = if more { now_ns + TRIM_EVERY_NS } else { u64::MAX };
+        self.next_trim_ns = u64::MAX; // the next idle pass says when again
     }
 
     /// Steps 4 to 8 of a packet's path. The clock is read again after handlers ran, so that

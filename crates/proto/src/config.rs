@@ -39,9 +39,10 @@ pub struct Config {
     /// Sessions that one process may have here as a client. Default 32,768: half of all.
     pub max_sessions_per_peer: usize,
     /// Bytes of requests that are arriving or with their handlers, and of responses that are
-    /// stored, in buffers of their own, for one process as a client. Beyond, its requests of
-    /// several packets are refused with [`crate::Status::NoMemory`] until there is less again.
-    /// Responses are stored in any case. Default 256 MiB.
+    /// stored, in buffers of their own, and of the packet buffers of slots that have answered, for
+    /// one process as a client. Beyond, its new requests are refused with
+    /// [`crate::Status::NoMemory`] before they execute, until there is less again. Responses to
+    /// what executes are stored in any case. Default 256 MiB.
     pub max_held_per_peer: usize,
     /// A client session with nothing to do for this long gives the memory of its slots back, on
     /// both sides (F6), ns. Default 1 s.

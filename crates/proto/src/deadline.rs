@@ -17,6 +17,7 @@ pub(crate) const QUEUE: u8 = u8::MAX;
 /// three times what that look takes, so that no number of deadlines makes an endpoint do nothing
 /// else. 1,000 sessions with 8 slots in use are scanned every 128 us at most.
 const SCAN_GAP_NS: u64 = 16;
+
 /// In place of a slot's number: the session as a whole may be idle.
 const IDLE: u8 = u8::MAX - 1;
 

@@ -20,51 +20,34 @@ impl<C> Endpoint<C> {
     /// Whether nothing is under way: no call of this endpoint, no request that arrives or is with
     /// its handler, no response whose client has not acknowledged it. Looks at every session.
     pub fn is_drained(&self) -> bool {
-        let is_over = |s: &Session<C>| match s {
-            Session::Server(s) => {
-                let over = |phase| matches!(phase, ServerPhase::Idle | ServerPhase::Acked);
-                s.slots.iter().all(|slot| over(slot.phase))
-            }
-            Session::Draining(_) => false,
-            Session::Client(_) | Session::Vacant { .. } => true,
-        };
-        self.outstanding_calls() == 0 && self.tx.is_empty() && self.sessions.iter().all(is_over)
+        self.is_answered() && self.unacknowledged() == 0
     }
 
     /// Whether all that may be missing is acknowledgements of responses that were sent.
     pub fn is_answered(&self) -> bool {
-        let is_over = |s: &Session<C>| match s {
-            Session::Server(s) => s
-                .slots
-                .iter()
-                .all(|slot| !matches!(slot.phase, ServerPhase::Receiving | ServerPhase::Executing)),
-            Session::Draining(_) => false,
-            Session::Client(_) | Session::Vacant { .. } => true,
-        };
-        self.outstanding_calls() == 0 && self.tx.is_empty() && self.sessions.iter().all(is_over)
+        self.outstanding_calls() == 0 && self.tx.is_empty() && self.executing() == 0
     }
 
     /// Responses that are stored because their clients have not acknowledged them.
     pub fn unacknowledged(&self) -> usize {
-        let of = |s: &Session<C>| match s {
-            Session::Server(s) => {
-                s.slots.iter().filter(|slot| slot.phase == ServerPhase::Responded).count()
-            }
-            _ => 0,
-        };
-        self.sessions.iter().map(of).sum()
+        self.slots_in(|phase| phase == ServerPhase::Responded)
     }
 
     /// Requests that are arriving or with their handlers.
     pub fn executing(&self) -> usize {
-        let of = |s: &Session<C>| match s {
-            Session::Server(s) => {
-                let begun =
-                    |phase| matches!(phase, ServerPhase::Receiving | ServerPhase::Executing);
-                s.slots.iter().filter(|slot| begun(slot.phase)).count()
-            }
+        let waited_for = |s: &Session<C>| match s {
             Session::Draining(d) => d.executing.len(),
-            Session::Client(_) | Session::Vacant { .. } => 0,
+            _ => 0,
+        };
+        self.slots_in(|phase| matches!(phase, ServerPhase::Receiving | ServerPhase::Executing))
+            + self.sessions.iter().map(waited_for).sum::<usize>()
+    }
+
+    /// How many slots of server sessions are in a phase.
+    fn slots_in(&self, is_it: impl Fn(ServerPhase) -> bool) -> usize {
+        let of = |s: &Session<C>| match s {
+            Session::Server(s) => s.slots.iter().filter(|slot| is_it(slot.phase)).count(),
+            _ => 0,
         };
         self.sessions.iter().map(of).sum()
     }

@@ -193,13 +193,19 @@ impl Pool {
 
     /// Takes out the jobs of an endpoint that is gone.
     pub(super) fn forget(&self, home: &Arc<Home>) {
-        let shared = &self.user.0;
-        let mut state = shared.lock();
-        let jobs = state.queue.remove(|job| job.work.is_of(home));
-        shared.unlock(state);
-        shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        let jobs = self.abandon(|job| job.work.is_of(home));
         // Outside of the lock: with the last job of a handler go the things that it captured.
         drop(jobs);
+    }
+
+    /// Takes jobs out of the queue that will not be executed, and counts them.
+    fn abandon(&self, is: impl Fn(&Job) -> bool) -> Vec<Job> {
+        let shared = &self.user.0;
+        let mut state = shared.lock();
+        let jobs = state.queue.remove(is);
+        shared.unlock(state);
+        shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        jobs
     }
 
     /// Takes out the jobs of an endpoint that `is_over` names, and gives their numbers: whoever
@@ -210,11 +216,7 @@ impl Pool {
         home: &Arc<Home>,
         is_over: impl Fn(RequestId) -> bool,
     ) -> Vec<RequestId> {
-        let shared = &self.user.0;
-        let mut state = shared.lock();
-        let jobs = state.queue.remove(|job| job.work.is_of(home) && is_over(job.work.id()));
-        shared.unlock(state);
-        shared.counts.abandoned.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+        let jobs = self.abandon(|job| job.work.is_of(home) && is_over(job.work.id()));
         let ids = jobs.iter().map(|job| job.work.id()).collect();
         let handlers: Vec<_> = jobs
             .into_iter()
