@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod event;
+pub mod observe;
 mod packet;
 mod rng;
 
