@@ -27,7 +27,9 @@ pub(crate) type SharedStreams = Arc<Mutex<Streams>>;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Segment {
     /// Asks for a connection.
-    Syn { port: u16 },
+    Syn {
+        port: u16,
+    },
     /// It stands.
     SynAck,
     Data(Vec<u8>),
@@ -62,8 +64,6 @@ struct End {
     window: usize,
     fin: bool,
     token: Option<u64>,
-    /// The application has dropped it.
-    closed: bool,
     abort: bool,
 }
 
@@ -256,7 +256,6 @@ impl End {
             window: WINDOW,
             fin: false,
             token: None,
-            closed: false,
             abort: false,
         }
     }

@@ -44,7 +44,7 @@ pub(crate) struct SimMachine {
 }
 
 /// A dispatch handler that ran.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Run {
     pub(crate) endpoint: u16,
     pub(crate) req_type: u16,
@@ -53,8 +53,8 @@ pub(crate) struct Run {
 
 struct Inner {
     rng: Rng,
-    /// What new clocks show.
-    now_ns: u64,
+    /// What the clocks show at first.
+    start_ns: u64,
     clocks: BTreeMap<Thread, Arc<VirtualClock>>,
     /// Ports that were opened, and which the world has not taken over.
     opened: Vec<(u32, SharedPort)>,
@@ -66,6 +66,7 @@ struct Inner {
 }
 
 impl SimMachine {
+    #[expect(clippy::too_many_arguments, reason = "the parts of one host")]
     pub(crate) fn new(
         life: Life,
         hosts: usize,
@@ -74,11 +75,11 @@ impl SimMachine {
         wakes: Wakes,
         streams: SharedStreams,
         rng: Rng,
-        now_ns: u64,
+        start_ns: u64,
     ) -> Self {
         let inner = Inner {
             rng,
-            now_ns,
+            start_ns,
             clocks: BTreeMap::new(),
             opened: Vec::new(),
             bound: BTreeMap::new(),
@@ -111,11 +112,6 @@ impl SimMachine {
     pub(crate) fn clock_of(&self, thread: Thread) -> Arc<VirtualClock> {
         self.clock(thread)
     }
-
-    /// What clocks show that are asked for from now on.
-    pub(crate) fn set_now(&self, now_ns: u64) {
-        lock(&self.inner).now_ns = now_ns;
-    }
 }
 
 impl fmt::Debug for SimMachine {
@@ -127,10 +123,10 @@ impl fmt::Debug for SimMachine {
 impl Machine for SimMachine {
     fn clock(&self, thread: Thread) -> Arc<VirtualClock> {
         let mut inner = lock(&self.inner);
-        let now_ns = inner.now_ns;
+        let start_ns = inner.start_ns;
         let clock = inner.clocks.entry(thread).or_insert_with(|| {
             let clock = VirtualClock::default();
-            clock.set(now_ns);
+            clock.set(start_ns);
             Arc::new(clock)
         });
         clock.clone()
@@ -156,8 +152,13 @@ impl Machine for SimMachine {
         let local = Addr::from_socket(SocketAddr::new(own, port as u16));
         drop(inner);
         let clock = self.clock(Thread::Endpoint(endpoint));
-        let (transport, shared) =
-            SimTransport::new(local, &self.nic, self.costs.clone(), clock);
+        let mut nic = self.nic.clone();
+        // Of a socket's options only this one means something here.
+        let wanted = spec.options.iter().find(|(name, _)| name == "max_frame");
+        if let Some(Ok(bytes)) = wanted.map(|(_, value)| value.parse::<usize>()) {
+            nic.max_frame = nic.max_frame.min(bytes);
+        }
+        let (transport, shared) = SimTransport::new(local, &nic, self.costs.clone(), clock);
         let mut inner = lock(&self.inner);
         inner.bound.insert(port, shared.clone());
         inner.opened.push((port, shared));

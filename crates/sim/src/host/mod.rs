@@ -13,11 +13,10 @@ use courser::parts::proto::wire::{FrameHeader, parse_packet};
 
 use crate::packet::HostId;
 
-/// Hosts have addresses from 10.0.0.1 on: as many as fit below 10.255.255.255.
-pub(crate) const MAX_HOSTS: u32 = 1 << 23;
-
-/// The network of the simulated hosts.
+/// The network of the simulated hosts: they have addresses from 10.0.0.1 on. A topology has fewer
+/// than this network ([`crate::fabric::MAX_NODES`]).
 const NETWORK: u32 = 10 << 24;
+const _: () = assert!(crate::fabric::MAX_NODES < 1 << 24);
 
 /// A host's IP address.
 pub(crate) fn ip_of(host: HostId) -> Ipv4Addr {
@@ -60,7 +59,6 @@ mod tests {
         for other in ["10.0.0.3", "10.0.0.0", "9.0.0.1", "::1"] {
             assert_eq!(host_of(other.parse().unwrap(), 2), None, "{other}");
         }
-        assert!(ip_of(HostId(MAX_HOSTS - 1)) < Ipv4Addr::new(10, 255, 255, 255));
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub(crate) struct Process {
     pub(crate) started_ns: u64,
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) workers: Option<Workers>,
-    pub(crate) nexus: Option<Nexus>,
+    pub(crate) nexus: Nexus,
     pub(crate) control: Option<ControlLoop>,
     pub(crate) control_clock: Arc<VirtualClock>,
     pub(crate) control_at_ns: Option<u64>,
@@ -86,8 +86,7 @@ impl Process {
             self.control = Some(control);
         }
         if let Some((source, threads)) = self.machine.take_workers() {
-            self.workers =
-                Some(Workers { source, idle: threads, running: Vec::new(), next: 0 });
+            self.workers = Some(Workers { source, idle: threads, running: Vec::new(), next: 0 });
         }
     }
 

@@ -1,7 +1,7 @@
 //! Faults of the network while the world runs: partitions, links that go down, links that lose.
 
 use super::World;
-use crate::fabric::LinkFaults;
+use crate::fabric::{FaultRule, LinkFaults};
 use crate::observe::LinkId;
 use crate::packet::HostId;
 
@@ -32,7 +32,13 @@ impl World {
 
     /// The faults of one direction of a cable, from now on.
     pub fn set_link_faults(&mut self, link: LinkId, faults: LinkFaults) {
-        self.fabric.set_faults(link, faults);
+        self.fabric.set_faults(self.now_ns, link, faults);
+    }
+
+    /// Asks a rule about every packet of one direction of a cable, before its rates; `None` takes
+    /// the rule away.
+    pub fn set_link_rule(&mut self, link: LinkId, rule: Option<FaultRule>) {
+        self.fabric.set_fault_rule(link, rule);
     }
 
     /// Takes one direction of a cable down, or up again. Control connections do not notice: they

@@ -7,8 +7,8 @@ use courser::Nexus;
 use courser::parts::machine::Thread;
 
 use super::{CONTROL_PORT, World, WorldError, purpose};
-use crate::host::ip_of;
 use crate::host::costs::CpuCosts;
+use crate::host::ip_of;
 use crate::host::machine::{Life, SimMachine};
 use crate::host::port::lock;
 use crate::host::process::{Endpoints, Process, SetupError};
@@ -58,8 +58,7 @@ impl World {
         let rng = Rng::stream(seed, draws);
         let local_ns = h.oscillator.shows(now_ns);
         let (nic, costs) = (h.nic.clone(), h.costs.clone());
-        let machine =
-            SimMachine::new(life, hosts, nic, costs, wakes, streams, rng, local_ns);
+        let machine = SimMachine::new(life, hosts, nic, costs, wakes, streams, rng, local_ns);
         let machine = Arc::new(machine);
         let uri = format!("sim://{}:{CONTROL_PORT}", ip_of(host));
         let made = Nexus::bind_in(machine.clone(), &uri, config)
@@ -75,7 +74,7 @@ impl World {
             started_ns: now_ns,
             endpoints: Vec::new(),
             workers: None,
-            nexus: Some(nexus),
+            nexus,
             control: None,
             control_clock: machine.clock_of(Thread::Control),
             control_at_ns: None,

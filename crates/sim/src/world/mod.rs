@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use courser::{Config, Rpc};
+use courser::{Config, Nexus, Rpc};
 
 use crate::event::EventQueue;
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
@@ -30,8 +30,8 @@ use crate::packet::{HostId, Packet};
 use crate::rng::Rng;
 use crate::streams::{Sent, SharedStreams, Streams};
 
-pub use pass::spend;
 pub use check::{Checks, Counts, Invariant, Violation};
+pub use pass::spend;
 
 /// Control port of every host's nexus.
 pub(crate) const CONTROL_PORT: u16 = 31_850;
@@ -123,7 +123,6 @@ impl Schedule for EventQueue<Event> {
 
 /// A host.
 struct Host {
-    id: HostId,
     oscillator: Oscillator,
     /// Its machine runs; its process may not.
     up: bool,
@@ -190,14 +189,13 @@ impl World {
     pub fn new(cfg: WorldConfig) -> Result<World, WorldError> {
         let fabric_seed = Rng::stream(cfg.seed, purpose::FABRIC).next_u64();
         let fabric = Fabric::new(&cfg.topology, fabric_seed)?;
-        let count = cfg.topology.hosts();
+        let count = cfg.topology.hosts() as usize;
         let mut clocks = Rng::stream(cfg.seed, purpose::CLOCKS);
         let costs = Arc::new(cfg.costs.clone());
-        let hosts = (0..count as u32).map(|n| {
+        let hosts = (0..count).map(|_| {
             // Up to a day of uptime; some start so that the wire's 32-bit time wraps soon.
             let shown_ns = if cfg.clocks_differ { clocks.below(86_400_000_000_000) } else { 0 };
             Host {
-                id: HostId(n),
                 oscillator: Oscillator::new(shown_ns),
                 up: true,
                 paused_until_ns: 0,
@@ -296,6 +294,16 @@ impl World {
     /// The observer, back.
     pub fn take_tap(&mut self) -> Option<Box<dyn Tap>> {
         self.fabric.tap.take()
+    }
+
+    /// The nexus of a host's process.
+    pub fn nexus(&self, host: HostId) -> Option<&Nexus> {
+        Some(&self.hosts.get(host.0 as usize)?.process.as_ref()?.nexus)
+    }
+
+    /// Control connections that are not closed on both sides.
+    pub fn control_connections(&self) -> usize {
+        lock(&self.streams).open()
     }
 
     /// Whether a host's process runs.

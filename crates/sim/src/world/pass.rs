@@ -166,9 +166,9 @@ impl World {
             Thread::Workers => self.start_jobs(life),
             Thread::Endpoint(index) => {
                 let wakeup_ns = self.host(life.host).costs.wakeup_ns;
-                let found = self.process(life).and_then(|p| {
-                    p.endpoints.iter().position(|e| e.rpc.index() == index)
-                });
+                let found = self
+                    .process(life)
+                    .and_then(|p| p.endpoints.iter().position(|e| e.rpc.index() == index));
                 if let Some(endpoint) = found {
                     self.wake_endpoint(life, endpoint, wakeup_ns);
                 }
