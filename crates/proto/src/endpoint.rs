@@ -60,6 +60,17 @@ impl RequestId {
     pub fn session(&self) -> SessionId {
         self.session
     }
+
+    /// The session's slot that it occupies: below [`crate::Config::slots`].
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Its number in the slot. Session, slot and number together name a request at its server,
+    /// until the number wraps.
+    pub fn req_num(&self) -> u32 {
+        self.req_num
+    }
 }
 
 /// A call that has ended.
