@@ -210,7 +210,7 @@ fn a_link_that_goes_down_loses_what_is_on_it_until_it_is_up() {
     assert_eq!(lost(&lab, DropReason::LinkDown), on_it);
     lab.fabric.set_link_up(UP, false);
     let sent = lab.fabric.totals().sent;
-    lab.run(4_000);
+    lab.run(4_200);
     let down = lab.fabric.totals().sent - sent;
     assert!(down >= 15 && lab.fabric.totals().in_flight == 0);
     lab.fabric.set_link_up(UP, true);

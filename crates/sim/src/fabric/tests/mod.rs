@@ -6,5 +6,6 @@ mod flow_control;
 mod lab;
 mod physics;
 mod queueing;
+mod speed;
 mod switches;
 mod topologies;
