@@ -1,0 +1,118 @@
+//! Where the fabric and the world tell an observer what happens to packets.
+
+use crate::{HostId, Packet};
+
+/// Number of one direction of a cable, from 0 in the order in which the topology made them; the
+/// two directions of a cable are `2n` and `2n + 1`. A host's link to its switch is one too.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct LinkId(pub u32);
+
+impl LinkId {
+    /// The other direction of the same cable.
+    pub fn reverse(self) -> LinkId {
+        LinkId(self.0 ^ 1)
+    }
+}
+
+/// Where something happened.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Place {
+    /// In a host: its NIC, or an endpoint's queue.
+    Host(HostId),
+    /// In the switch of this number, from 0 in the order in which the topology made them.
+    Switch(u32),
+    /// On a link.
+    Link(LinkId),
+}
+
+/// Names one variant once, so that the enum, its list and its names cannot part.
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
+        /// Why a packet went no further.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+        #[repr(u8)]
+        pub enum DropReason {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl DropReason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: [DropReason; [$($name),*].len()] = [$(DropReason::$variant),*];
+            /// How many there are: the length of a table with a place for each.
+            pub const COUNT: usize = Self::ALL.len();
+            /// Their names, in the same order: short, lower case, the same in every release.
+            pub const NAMES: [&'static str; Self::COUNT] = [$($name),*];
+        }
+    };
+}
+
+reasons! {
+    /// Lost by a link that loses packets at a rate.
+    Loss = "loss",
+    /// Lost by a link in its bad state (Gilbert-Elliott).
+    Burst = "burst",
+    /// Chosen by a test's own rule.
+    Predicate = "predicate",
+    /// Sent from one side of a partition to the other.
+    Partition = "partition",
+    /// On or before a link that was down.
+    LinkDown = "link-down",
+    /// A switch's output queue had no room.
+    BufferFull = "buffer-full",
+    /// The receiving NIC had no descriptor (E60).
+    NoDescriptor = "no-descriptor",
+    /// The receiving NIC's frame check found flipped bits.
+    Corrupt = "corrupt",
+    /// The receiving host had crashed.
+    HostDown = "host-down",
+    /// No endpoint of the receiving host had the port.
+    NoListener = "no-listener",
+    /// No path leads to the host, or there is no such host.
+    NoRoute = "no-route",
+}
+
+impl DropReason {
+    /// Its name in reports and traces.
+    pub const fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// An observer. Every method does nothing unless it is written; none may be slow, for each is
+/// called once or more for every packet and hop.
+pub trait Tap {
+    /// The first bit of a packet leaves for `link`, at a host or at a switch.
+    fn sent(&mut self, _now_ns: u64, _link: LinkId, _packet: &Packet) {}
+
+    /// A packet went no further.
+    fn dropped(&mut self, _now_ns: u64, _at: &Place, _why: DropReason, _packet: &Packet) {}
+
+    /// A packet came into the receive queue of an endpoint.
+    fn delivered(&mut self, _now_ns: u64, _host: HostId, _packet: &Packet) {}
+
+    /// The output queue before `link` holds `bytes` after a change; what is being sent counts until
+    /// its last bit has left.
+    fn queue(&mut self, _now_ns: u64, _link: LinkId, _bytes: u64) {}
+
+    /// A switch marked a packet as it joined the queue before `link` (ECN).
+    fn marked(&mut self, _now_ns: u64, _link: LinkId, _packet: &Packet) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_their_reasons_and_apart() {
+        for (i, why) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!((why as usize, why.name()), (i, DropReason::NAMES[i]));
+            assert_eq!(DropReason::NAMES.iter().filter(|n| **n == why.name()).count(), 1);
+        }
+        assert_eq!(DropReason::BufferFull.name(), "buffer-full");
+    }
+
+    #[test]
+    fn a_cable_has_two_directions() {
+        assert_eq!((LinkId(6).reverse(), LinkId(7).reverse()), (LinkId(7), LinkId(6)));
+    }
+}
