@@ -4,9 +4,11 @@
 #![forbid(unsafe_code)]
 
 mod event;
+pub mod fabric;
 pub mod observe;
 mod packet;
 mod rng;
 
+pub use observe::{DropReason, LinkId, Place, Tap};
 pub use packet::{HostId, MIN_PAYLOAD, Packet, STORED_OVERHEAD, WIRE_OVERHEAD};
 pub use rng::Rng;

@@ -1,0 +1,208 @@
+//! What links do wrong: each fault an option, drawn from a generator of the link's own, so that the
+//! faults of one link never move those of another.
+
+use super::NEVER;
+use crate::{LinkId, Packet, Rng};
+
+/// The faults of one direction of a cable; all off by default. Chances are per packet and per
+/// million. A packet meets, in this order: a test's [rule](FaultRule), bursts, loss, duplication,
+/// and each copy then corruption and delay.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct LinkFaults {
+    /// Chance that a packet is lost.
+    pub loss_ppm: u32,
+    /// Loss in bursts.
+    pub burst: Option<Burst>,
+    /// Chance that a packet arrives twice.
+    pub duplicate_ppm: u32,
+    /// Chance that one bit of a packet flips.
+    pub corrupt_ppm: u32,
+    /// Chance that a packet is delayed, so that later ones overtake it.
+    pub reorder_ppm: u32,
+    /// Longest such delay, ns; each is drawn from 1 to this.
+    pub reorder_max_ns: u64,
+    /// Delay of every packet beyond that of the cable, ns: makes paths unequal.
+    pub extra_delay_ns: u64,
+    /// Goes down and up again by itself.
+    pub flap: Option<Flap>,
+}
+
+/// Loss in bursts (Gilbert '60, Elliott '63): a link is in a good or a bad state, and before each
+/// packet it may change. In the long run it is bad for `enter / (enter + leave)` of the packets,
+/// for `1 / leave` in a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Burst {
+    /// Chance to go from good to bad.
+    pub enter_ppm: u32,
+    /// Chance to go from bad to good.
+    pub leave_ppm: u32,
+    /// Chance that a packet is lost in the bad state.
+    pub loss_ppm: u32,
+}
+
+/// A link that goes down and up. Each period is drawn from half to one and a half times its mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Flap {
+    /// Mean of the time up, ns; taken as [`MIN_FLAP_NS`] if less.
+    pub up_ns: u64,
+    /// Mean of the time down, ns; likewise.
+    pub down_ns: u64,
+}
+
+/// Shortest mean of a period of a flapping link: bounds the work to follow one.
+pub const MIN_FLAP_NS: u64 = 1_000;
+
+/// What a test's rule decides for a packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fate {
+    /// It arrives as it is, whatever the rates of the link.
+    Pass,
+    /// It is lost.
+    Drop,
+    /// It arrives twice.
+    Duplicate,
+    /// It arrives later, by so many ns.
+    Delay(u64),
+    /// One of its bits, drawn from the seed, flips.
+    Corrupt,
+}
+
+/// Where and when a packet is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Crossing {
+    /// The link it is sent on.
+    pub link: LinkId,
+    /// When its first bit leaves, ns.
+    pub now_ns: u64,
+    /// How many packets were sent on the link before it.
+    pub number: u64,
+}
+
+/// A test's own choice of packets: `None` leaves a packet to the rates of the link.
+pub type FaultRule = Box<dyn FnMut(&Packet, &Crossing) -> Option<Fate>>;
+
+/// What becomes of a packet on a link.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Lost(crate::DropReason),
+    /// How the packet arrives, and how its copy, if there is one.
+    Arrives(Copy, Option<Copy>),
+}
+
+/// How a packet, or the copy of one, arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Copy {
+    pub(super) delay_ns: u64,
+    pub(super) corrupt: bool,
+}
+
+/// A link's faults, and where it stands with them.
+pub(super) struct FaultState {
+    pub(super) faults: LinkFaults,
+    pub(super) rule: Option<FaultRule>,
+    rng: Rng,
+    bad: bool,
+    flap: FlapState,
+}
+
+/// Followed when somebody looks: flapping needs no events.
+#[derive(Clone, Copy, Debug)]
+struct FlapState {
+    down: bool,
+    /// How often it has gone down.
+    falls: u32,
+    next_ns: u64,
+}
+
+impl FaultState {
+    pub(super) fn new(rng: Rng) -> Self {
+        let flap = FlapState { down: false, falls: 0, next_ns: NEVER };
+        FaultState { faults: LinkFaults::default(), rule: None, rng, bad: false, flap }
+    }
+
+    /// Other faults from now on; the link is up and good.
+    pub(super) fn set(&mut self, now_ns: u64, faults: LinkFaults) {
+        self.faults = faults;
+        self.bad = false;
+        self.flap.down = false;
+        self.flap.next_ns = match faults.flap {
+            Some(flap) => now_ns + self.period(flap.up_ns),
+            None => NEVER,
+        };
+    }
+
+    fn period(&mut self, mean_ns: u64) -> u64 {
+        let mean = mean_ns.clamp(MIN_FLAP_NS, NEVER / 4);
+        self.rng.between(mean / 2, mean + mean / 2)
+    }
+
+    /// Whether flapping has the link down, and how often it had it so far.
+    pub(super) fn flap(&mut self, now_ns: u64) -> (bool, u32) {
+        while self.flap.next_ns <= now_ns {
+            let Some(Flap { up_ns, down_ns }) = self.faults.flap else { break };
+            self.flap.down = !self.flap.down;
+            self.flap.falls += u32::from(self.flap.down);
+            let mean = if self.flap.down { down_ns } else { up_ns };
+            self.flap.next_ns += self.period(mean);
+        }
+        (self.flap.down, self.flap.falls)
+    }
+
+    /// What becomes of a packet.
+    pub(super) fn judge(&mut self, packet: &Packet, crossing: &Crossing) -> Verdict {
+        use crate::DropReason::{Burst, Loss, Predicate};
+        if let Some(fate) = self.rule.as_mut().and_then(|rule| rule(packet, crossing)) {
+            let base = Copy { delay_ns: self.faults.extra_delay_ns, corrupt: false };
+            return match fate {
+                Fate::Pass => Verdict::Arrives(base, None),
+                Fate::Drop => Verdict::Lost(Predicate),
+                Fate::Duplicate => Verdict::Arrives(base, Some(base)),
+                Fate::Delay(ns) => {
+                    let delay_ns = base.delay_ns.saturating_add(ns);
+                    Verdict::Arrives(Copy { delay_ns, ..base }, None)
+                }
+                Fate::Corrupt => Verdict::Arrives(Copy { corrupt: true, ..base }, None),
+            };
+        }
+        if self.burst_takes_it() {
+            return Verdict::Lost(Burst);
+        }
+        if self.chance(self.faults.loss_ppm) {
+            return Verdict::Lost(Loss);
+        }
+        let twice = self.chance(self.faults.duplicate_ppm);
+        let first = self.copy();
+        Verdict::Arrives(first, twice.then(|| self.copy()))
+    }
+
+    /// Draws only where there is a chance.
+    fn chance(&mut self, ppm: u32) -> bool {
+        ppm > 0 && self.rng.chance_ppm(ppm)
+    }
+
+    fn burst_takes_it(&mut self) -> bool {
+        let Some(burst) = self.faults.burst else { return false };
+        let change = if self.bad { burst.leave_ppm } else { burst.enter_ppm };
+        self.bad ^= self.chance(change);
+        self.bad && self.chance(burst.loss_ppm)
+    }
+
+    fn copy(&mut self) -> Copy {
+        let corrupt = self.chance(self.faults.corrupt_ppm);
+        let mut delay_ns = self.faults.extra_delay_ns;
+        if self.chance(self.faults.reorder_ppm) {
+            let late = self.rng.between(1, self.faults.reorder_max_ns.max(1));
+            delay_ns = delay_ns.saturating_add(late);
+        }
+        Copy { delay_ns, corrupt }
+    }
+
+    /// Flips one bit, if there is one, and says that it did.
+    pub(super) fn corrupt(&mut self, packet: &mut Packet) {
+        let bit = self.rng.below(8 * packet.bytes.len() as u64);
+        if let Some(byte) = packet.bytes.get_mut(bit as usize / 8) {
+            *byte ^= 1 << (bit % 8);
+        }
+        packet.corrupt = true;
+    }
+}

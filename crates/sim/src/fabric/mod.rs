@@ -1,0 +1,297 @@
+//! The simulated network: hosts' ports, cables, output-queued switches, and their faults.
+//!
+//! # Time
+//!
+//! A packet of `b` bytes on the wire ([`Packet::wire_bytes`]) keeps a port busy for `8 b / rate`,
+//! its last bit arrives a cable's delay later. A switch that stores packets has it in the output
+//! queue its latency after the last bit, one that cuts through after the first. So a packet that
+//! meets nobody takes, through `k` switches that store, `(k + 1) (8 b / rate + delay) + k latency`,
+//! and through `k` that cut through, all links being alike, `8 b / rate + (k + 1) delay +
+//! k latency`.
+//!
+//! # How it is driven
+//!
+//! The fabric has no event queue: it hands its events to a [`Schedule`] and gets them back by
+//! [`Fabric::on_event`], in the order of their time and, of the same time, in the order in which
+//! they were handed over. Hosts have no output queue in here: a NIC's queue is the host's, which
+//! sends when [`Fabric::host_port_is_free`].
+
+mod faults;
+mod hop;
+mod pfc;
+mod policy;
+mod port;
+mod presets;
+mod route;
+mod topology;
+
+use std::fmt;
+
+use crate::observe::Tap;
+use crate::{DropReason, HostId, LinkId, Packet, Rng};
+use faults::FaultState;
+use port::Port;
+use route::Routes;
+
+pub use faults::{Burst, Crossing, Fate, FaultRule, Flap, LinkFaults, MIN_FLAP_NS};
+pub use policy::{Buffer, Marking, Pfc};
+pub use port::{LinkCounters, QueueCounters};
+pub use presets::{
+    BUFFER_ALPHA, BUFFER_BYTES, HOST_DELAY_NS, HOST_RATE_BPS, LeafSpine, SWITCH_LATENCY_NS,
+    UPLINK_DELAY_NS, UPLINK_RATE_BPS,
+};
+pub use topology::{
+    Cable, CableSpec, MAX_DELAY_NS, MAX_NODES, Node, PolicyError, SwitchSpec, Topology,
+    TopologyError,
+};
+
+/// A time that does not come: over a hundred years.
+const NEVER: u64 = 1 << 62;
+
+/// Purposes of random streams; the number of the link or switch is added.
+const FAULTS: u64 = 0xfa01 << 32;
+const MARKS: u64 = 0xfa02 << 32;
+const SALTS: u64 = 0xfa03 << 32;
+
+/// Something that will happen in the network. Only the fabric looks inside.
+#[derive(Debug)]
+pub struct FabricEvent(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    /// A packet reaches the end of `link`, and goes on by `out`; `falls` is how often the link had
+    /// gone down when it left.
+    Arrive { link: u32, out: u32, falls: u32, packet: Box<Packet> },
+    /// A port has sent.
+    Sent { link: u32 },
+    /// A pause frame reaches the sender of `link`.
+    Pause { link: u32, on: bool },
+}
+
+/// Where the fabric puts its events: the queue of whoever drives it.
+pub trait Schedule {
+    /// Has the event come back at this time, which is not before now.
+    fn at(&mut self, at_ns: u64, event: FabricEvent);
+}
+
+/// What an event means for the hosts.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Outcome {
+    /// Nothing.
+    None,
+    /// The last bit of a packet has arrived at the NIC of the host. It may be
+    /// [corrupt](Packet::corrupt): to find that is the NIC's.
+    Deliver(HostId, Box<Packet>),
+    /// The host may send the next packet. Follows each [`Fabric::transmit`], and each pause; while
+    /// nothing was sent it may also come for nothing.
+    HostPortFree(HostId),
+}
+
+/// Packets in the whole network, each and every one: `sent + duplicated = delivered + dropped +
+/// in_flight`, always.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Totals {
+    /// Sent by hosts.
+    pub sent: u64,
+    /// Copies that faults added.
+    pub duplicated: u64,
+    /// Arrived at hosts' NICs.
+    pub delivered: u64,
+    /// Lost.
+    pub dropped: u64,
+    /// On links and in queues now.
+    pub in_flight: u64,
+}
+
+/// A network in operation.
+pub struct Fabric {
+    ports: Vec<Port>,
+    switches: Vec<Switch>,
+    hosts: Vec<HostPort>,
+    routes: Routes,
+    totals: Totals,
+    seed: u64,
+    /// Who is told what happens to packets; costs nothing when nobody is.
+    pub tap: Option<Box<dyn Tap>>,
+}
+
+struct Switch {
+    spec: SwitchSpec,
+    /// Bytes in its buffer.
+    used: u64,
+}
+
+struct HostPort {
+    uplink: u32,
+    /// Side of a partition that it is on.
+    side: u32,
+}
+
+impl fmt::Debug for Fabric {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (hosts, links) = (self.hosts.len(), self.ports.len());
+        f.debug_struct("Fabric")
+            .field("hosts", &hosts)
+            .field("links", &links)
+            .field("totals", &self.totals)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Fabric {
+    /// Builds a network. The seed decides about marks, faults and the ways of flows.
+    pub fn new(topology: &Topology, seed: u64) -> Result<Fabric, TopologyError> {
+        topology.check()?;
+        let mut ports = Vec::with_capacity(2 * topology.cables().len());
+        let mut uplinks = vec![(Node::Host(HostId(0)), LinkId(0)); topology.hosts() as usize];
+        for cable in topology.cables() {
+            for (from, to) in [(cable.a, cable.b), (cable.b, cable.a)] {
+                let link = ports.len() as u32;
+                if let Node::Host(h) = from {
+                    uplinks[h.0 as usize] = (to, LinkId(link));
+                }
+                let rng = Rng::stream(seed, MARKS | u64::from(link));
+                ports.push(Port::new(cable.spec, from, to, rng));
+            }
+        }
+        let routes = Routes::new(topology, &uplinks, seed)?;
+        let switches = topology.switches().iter().map(|&spec| Switch { spec, used: 0 }).collect();
+        let hosts = uplinks.iter().map(|(_, up)| HostPort { uplink: up.0, side: 0 }).collect();
+        Ok(Fabric { ports, switches, hosts, routes, totals: Totals::default(), seed, tap: None })
+    }
+
+    /// Whether the host may [`transmit`](Fabric::transmit): it is not sending, and not paused.
+    pub fn host_port_is_free(&self, host: HostId) -> bool {
+        let port = &self.ports[self.hosts[host.0 as usize].uplink as usize];
+        port.is_idle() && !port.paused
+    }
+
+    /// Begins to send a packet of the host; its first bit leaves now, and `sent_ns` becomes now.
+    ///
+    /// # Panics
+    ///
+    /// If the host's port [is not free](Fabric::host_port_is_free).
+    pub fn transmit(
+        &mut self,
+        host: HostId,
+        now_ns: u64,
+        mut packet: Box<Packet>,
+        s: &mut impl Schedule,
+    ) {
+        assert!(self.host_port_is_free(host), "{host:?} sends on a port that is not free");
+        packet.sent_ns = now_ns;
+        let link = self.hosts[host.0 as usize].uplink;
+        self.totals.sent += 1;
+        self.totals.in_flight += 1;
+        self.ports[link as usize].grow(now_ns, 0);
+        self.send(link, now_ns, port::Queued { packet, stored: 0, from: link }, s);
+    }
+
+    /// Lets an event happen.
+    pub fn on_event(&mut self, now_ns: u64, e: FabricEvent, s: &mut impl Schedule) -> Outcome {
+        match e.0 {
+            Kind::Arrive { link, out, falls, packet } => {
+                self.on_arrival(now_ns, link, out, falls, packet, s)
+            }
+            Kind::Sent { link } => self.on_sent(now_ns, link, s),
+            Kind::Pause { link, on } => self.on_pause(now_ns, link, on, s),
+        }
+    }
+
+    /// Takes a link down, or up again. What is on it when it goes down is lost, and what is sent on
+    /// it while it is down; queues go on as if nothing were. The other direction is a link of its
+    /// own.
+    pub fn set_link_up(&mut self, link: LinkId, up: bool) {
+        let port = &mut self.ports[link.0 as usize];
+        port.falls = port.falls.wrapping_add(u32::from(port.up && !up));
+        port.up = up;
+    }
+
+    /// Parts the hosts: between hosts of different groups every packet is lost where it enters the
+    /// network, at the end of its sender's link. Hosts in no group are a group together. What is
+    /// beyond that point arrives. Replaces an earlier partition.
+    pub fn partition(&mut self, groups: &[&[HostId]]) {
+        self.heal();
+        for (side, group) in (1..).zip(groups) {
+            for host in *group {
+                self.hosts[host.0 as usize].side = side;
+            }
+        }
+    }
+
+    /// Ends a partition.
+    pub fn heal(&mut self) {
+        self.hosts.iter_mut().for_each(|h| h.side = 0);
+    }
+
+    /// Gives a link other faults from now on. What is under way keeps its fate, a
+    /// [rule](Fabric::set_fault_rule) stays, and the link's generator goes on where it was.
+    pub fn set_faults(&mut self, now_ns: u64, link: LinkId, faults: LinkFaults) {
+        self.fault_state(link).set(now_ns, faults);
+    }
+
+    /// Gives a link a rule that is asked about every packet before its rates are, or takes it away.
+    pub fn set_fault_rule(&mut self, link: LinkId, rule: Option<FaultRule>) {
+        self.fault_state(link).rule = rule;
+    }
+
+    fn fault_state(&mut self, link: LinkId) -> &mut FaultState {
+        let seed = self.seed;
+        let new = || Box::new(FaultState::new(Rng::stream(seed, FAULTS | u64::from(link.0))));
+        self.ports[link.0 as usize].faults.get_or_insert_with(new)
+    }
+
+    /// How many links there are; their numbers are below.
+    pub fn links(&self) -> u32 {
+        self.ports.len() as u32
+    }
+
+    /// Where a link begins and ends.
+    pub fn ends(&self, link: LinkId) -> (Node, Node) {
+        let port = &self.ports[link.0 as usize];
+        (port.from, port.to)
+    }
+
+    /// What a link can do.
+    pub fn cable(&self, link: LinkId) -> CableSpec {
+        self.ports[link.0 as usize].spec
+    }
+
+    /// The link on which a host sends; its [reverse](LinkId::reverse) is the one on which it
+    /// receives.
+    pub fn uplink(&self, host: HostId) -> LinkId {
+        LinkId(self.hosts[host.0 as usize].uplink)
+    }
+
+    /// What a link has carried and lost.
+    pub fn link_counters(&self, link: LinkId) -> &LinkCounters {
+        &self.ports[link.0 as usize].counters
+    }
+
+    /// How full the output queue before a link is and was until now.
+    pub fn queue_counters(&self, link: LinkId, now_ns: u64) -> QueueCounters {
+        self.ports[link.0 as usize].queue_counters(now_ns)
+    }
+
+    /// Bytes in the buffer of a switch.
+    pub fn switch_bytes(&self, switch: u32) -> u64 {
+        self.switches[switch as usize].used
+    }
+
+    /// Packets in the whole network.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Drops in the whole network, by [`DropReason`].
+    pub fn drops(&self) -> [u64; DropReason::COUNT] {
+        let mut sum = [0; DropReason::COUNT];
+        for port in &self.ports {
+            sum.iter_mut().zip(port.counters.drops).for_each(|(sum, n)| *sum += n);
+        }
+        sum
+    }
+}
+
+#[cfg(test)]
+mod tests;

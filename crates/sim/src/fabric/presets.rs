@@ -1,0 +1,178 @@
+//! The networks that tests and papers use, and what is assumed where nothing else is said.
+
+use super::policy::{Buffer, Marking};
+use super::topology::{CableSpec, Node, SwitchSpec, Topology};
+use crate::HostId;
+
+/// Rate of a host's cable: 25 Gbit/s, the NICs of eRPC's large cluster [eRPC Table 1].
+pub const HOST_RATE_BPS: u64 = 25_000_000_000;
+
+/// Rate of a cable between switches: 100 Gbit/s [eRPC §6].
+pub const UPLINK_RATE_BPS: u64 = 100_000_000_000;
+
+/// Delay of a host's cable: 3 m within a rack, at 5 ns per metre.
+pub const HOST_DELAY_NS: u64 = 15;
+
+/// Delay of a cable between switches: 20 m through a row of racks, at 5 ns per metre.
+pub const UPLINK_DELAY_NS: u64 = 100;
+
+/// Latency of a switch, port to port: 300 ns. [eRPC §6] has "less than 500 ns" for the Spectrum
+/// switches of its cluster.
+pub const SWITCH_LATENCY_NS: u64 = 300;
+
+/// Buffer of a switch: 12 MB, all of it dynamic [eRPC §2.1] (E84).
+pub const BUFFER_BYTES: u64 = 12_000_000;
+
+/// Share of the free buffer that a queue may take: 8, with which a single queue gets eight ninths,
+/// as [eRPC §2.1] counts on ("can be dedicated to an incast's target port").
+pub const BUFFER_ALPHA: u32 = 8;
+
+/// Fastest cable: a petabit per second. With it, and the largest datagram, all products of the
+/// fabric's arithmetic stay below 2^64.
+pub(super) const MAX_RATE_BPS: u64 = 1_000_000_000_000_000;
+
+impl Default for CableSpec {
+    /// A host's cable.
+    fn default() -> Self {
+        CableSpec { rate_bps: HOST_RATE_BPS, delay_ns: HOST_DELAY_NS }
+    }
+}
+
+impl CableSpec {
+    /// A cable between switches.
+    pub fn uplink() -> Self {
+        CableSpec { rate_bps: UPLINK_RATE_BPS, delay_ns: UPLINK_DELAY_NS }
+    }
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Buffer::Shared { bytes: BUFFER_BYTES, alpha_num: BUFFER_ALPHA, alpha_den: 1 }
+    }
+}
+
+impl Default for SwitchSpec {
+    /// A cut-through switch without marking and without priority flow control.
+    fn default() -> Self {
+        SwitchSpec {
+            latency_ns: SWITCH_LATENCY_NS,
+            cut_through: true,
+            buffer: Buffer::default(),
+            marking: Marking::Off,
+            pfc: None,
+        }
+    }
+}
+
+/// Two tiers of switches: every leaf has its hosts, and cables to every spine. All paths between
+/// two leaves have one length; a flow takes one of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LeafSpine {
+    /// Leaves (top-of-rack switches).
+    pub leaves: u32,
+    /// Hosts of each.
+    pub hosts_per_leaf: u32,
+    /// Spines.
+    pub spines: u32,
+    /// Cables between each leaf and each spine.
+    pub cables_per_spine: u32,
+    /// The hosts' cables.
+    pub host_cable: CableSpec,
+    /// The cables between the tiers.
+    pub uplink: CableSpec,
+    /// All switches.
+    pub switch: SwitchSpec,
+}
+
+impl Default for LeafSpine {
+    /// Two leaves of four hosts, two spines: the smallest with a choice of path.
+    fn default() -> Self {
+        LeafSpine {
+            leaves: 2,
+            hosts_per_leaf: 4,
+            spines: 2,
+            cables_per_spine: 1,
+            host_cable: CableSpec::default(),
+            uplink: CableSpec::uplink(),
+            switch: SwitchSpec::default(),
+        }
+    }
+}
+
+impl Topology {
+    /// Two hosts and one cable.
+    pub fn two_hosts() -> Topology {
+        let mut t = Topology::new(2);
+        t.add_cable(Node::Host(HostId(0)), Node::Host(HostId(1)), CableSpec::default());
+        t
+    }
+
+    /// One switch with `hosts` hosts.
+    pub fn one_switch(hosts: u32) -> Topology {
+        let mut t = Topology::new(hosts);
+        let switch = Node::Switch(t.add_switch(SwitchSpec::default()));
+        for h in 0..hosts {
+            t.add_cable(Node::Host(HostId(h)), switch, CableSpec::default());
+        }
+        t
+    }
+
+    /// Two tiers. Switches are numbered leaves first; hosts leaf by leaf.
+    pub fn leaf_spine(spec: LeafSpine) -> Topology {
+        let hosts = spec.leaves.saturating_mul(spec.hosts_per_leaf);
+        two_tiers(hosts, &spec)
+    }
+
+    /// eRPC's large cluster, CX4 [eRPC §6, Table 1] (E71): five top-of-rack switches with up to 40
+    /// hosts at 25 GbE each and five 100 GbE cables to one spine. That is 2:1 oversubscribed with
+    /// all 200 hosts; of fewer (the paper uses 100), each leaf has a fifth, rounded up, so that
+    /// they find more uplink rate than the full cluster would leave them.
+    pub fn cx4(hosts: u32) -> Topology {
+        let spec = LeafSpine {
+            leaves: 5,
+            hosts_per_leaf: hosts.div_ceil(5),
+            spines: 1,
+            cables_per_spine: 5,
+            ..LeafSpine::default()
+        };
+        two_tiers(hosts, &spec)
+    }
+
+    /// The simulated network of MELO (M22) [MELO §4.1]: 32 leaves with 10 hosts at 40 Gbit/s, 4
+    /// spines, 100 Gbit/s between the tiers. The base RTT of 16 µs is 2 µs on each of the eight
+    /// cables of a round trip; its switches store packets and add nothing, as packet-level
+    /// simulators have it. The paper gives no buffer size: it is the default here.
+    pub fn melo() -> Topology {
+        let delay_ns = 2_000;
+        Topology::leaf_spine(LeafSpine {
+            leaves: 32,
+            hosts_per_leaf: 10,
+            spines: 4,
+            cables_per_spine: 1,
+            host_cable: CableSpec { rate_bps: 40_000_000_000, delay_ns },
+            uplink: CableSpec { rate_bps: 100_000_000_000, delay_ns },
+            switch: SwitchSpec { latency_ns: 0, cut_through: false, ..SwitchSpec::default() },
+        })
+    }
+}
+
+/// The first `hosts` hosts of a two-tier network.
+fn two_tiers(hosts: u32, spec: &LeafSpine) -> Topology {
+    let mut t = Topology::new(hosts);
+    for _ in 0..spec.leaves + spec.spines {
+        t.add_switch(spec.switch);
+    }
+    for h in 0..hosts {
+        let leaf = h / spec.hosts_per_leaf;
+        t.add_cable(Node::Host(HostId(h)), Node::Switch(leaf), spec.host_cable);
+    }
+    for leaf in 0..spec.leaves {
+        for spine in 0..spec.spines {
+            for _ in 0..spec.cables_per_spine {
+                let up = Node::Switch(spec.leaves + spine);
+                t.add_cable(Node::Switch(leaf), up, spec.uplink);
+            }
+        }
+    }
+    t
+}

@@ -1,0 +1,268 @@
+//! What a network is made of: hosts, switches and the cables between them.
+
+use super::policy::{Buffer, Marking, Pfc};
+use super::presets;
+use crate::{HostId, LinkId};
+
+/// Most hosts, most switches and most cables of a topology. The tables of the fabric take 8 bytes
+/// for every pair of a switch and a host, and about 500 bytes for every cable.
+pub const MAX_NODES: u32 = 1 << 16;
+
+/// Longest delay of a cable or a switch, ns: one second.
+pub const MAX_DELAY_NS: u64 = 1_000_000_000;
+
+/// An end of a cable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Node {
+    /// A host.
+    Host(HostId),
+    /// A switch, by its number.
+    Switch(u32),
+}
+
+/// What a cable can do; both directions alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CableSpec {
+    /// Bits per second in each direction.
+    pub rate_bps: u64,
+    /// Time that a bit takes from end to end, ns.
+    pub delay_ns: u64,
+}
+
+/// A cable and where it is plugged in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cable {
+    /// The end that sends on the even link of the pair.
+    pub a: Node,
+    /// The end that sends on the odd one.
+    pub b: Node,
+    /// What it can do.
+    pub spec: CableSpec,
+}
+
+/// How a switch works.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SwitchSpec {
+    /// Time from the last bit in (cut-through: the first bit in) until a packet stands in its
+    /// output queue, ns. With cut-through it contains the reception of the headers.
+    pub latency_ns: u64,
+    /// Begins to send a packet before it has all of it, where that is possible: the link it came
+    /// from must be at least as fast as the one it goes to, or the output would run dry. Other
+    /// packets are stored first, also in a cut-through switch.
+    pub cut_through: bool,
+    /// How the buffer is shared out among the output queues.
+    pub buffer: Buffer,
+    /// When packets are marked (ECN).
+    pub marking: Marking,
+    /// Priority flow control, if it is on.
+    pub pfc: Option<Pfc>,
+}
+
+/// A network to be built, see [`Fabric::new`](super::Fabric::new). Hosts are called `n0`, `n1`, …
+/// in the order of their numbers, and each has one cable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Topology {
+    hosts: u32,
+    switches: Vec<SwitchSpec>,
+    cables: Vec<Cable>,
+}
+
+/// Why a topology cannot be built.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// More parts than the simulator takes.
+    #[error("{what}: {count} is above the limit of {}", MAX_NODES)]
+    TooMany {
+        /// Parts of which kind.
+        what: &'static str,
+        /// How many there are.
+        count: u64,
+    },
+    /// A cable ends nowhere.
+    #[error("cable {cable} is plugged into {end:?}, which does not exist")]
+    NoSuchNode {
+        /// Number of the cable.
+        cable: u32,
+        /// Its end.
+        end: Node,
+    },
+    /// Both ends of a cable are in the same place.
+    #[error("cable {0} has both ends in one place")]
+    Loop(u32),
+    /// A host has no cable, or several.
+    #[error("host n{} has {cables} cables instead of one", host.0)]
+    HostCables {
+        /// The host.
+        host: HostId,
+        /// How many cables it has.
+        cables: u32,
+    },
+    /// A host cannot be reached.
+    #[error("no path leads from {from:?} to host n{}", to.0)]
+    Unreachable {
+        /// From here.
+        from: Node,
+        /// To this host.
+        to: HostId,
+    },
+    /// A cable's rate is 0 or above a petabit per second.
+    #[error("cable {cable}: a rate of {rate_bps} bit/s is not between 1 and 10^15")]
+    Rate {
+        /// Number of the cable.
+        cable: u32,
+        /// Its rate.
+        rate_bps: u64,
+    },
+    /// A delay is above the limit.
+    #[error("{what} {number}: a delay of {delay_ns} ns is above the limit of {}", MAX_DELAY_NS)]
+    Delay {
+        /// `cable` or `switch`.
+        what: &'static str,
+        /// Its number.
+        number: u32,
+        /// Its delay.
+        delay_ns: u64,
+    },
+    /// A policy of a switch makes no sense.
+    #[error("switch {switch}: {why}")]
+    Policy {
+        /// Number of the switch.
+        switch: u32,
+        /// What is wrong with it.
+        why: PolicyError,
+    },
+}
+
+/// What is wrong with a policy of a switch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// The buffer is empty, or its alpha is 0 or has a denominator of 0.
+    #[error("a buffer needs bytes, and an alpha above 0")]
+    Buffer,
+    /// The marking range is upside down, or a chance is above one.
+    #[error("marking needs min below max, and at most a million per million")]
+    Marking,
+    /// XON is above XOFF.
+    #[error("priority flow control needs XON at or below XOFF")]
+    PfcThresholds,
+    /// Thresholds and headroom of all ports do not fit into the buffer.
+    #[error("{ports} ports of {each} bytes (XOFF and headroom) do not fit into {buffer} bytes")]
+    PfcRoom {
+        /// Ports of the switch.
+        ports: u64,
+        /// XOFF plus headroom.
+        each: u64,
+        /// Bytes of the buffer.
+        buffer: u64,
+    },
+}
+
+impl Topology {
+    /// So many hosts, and nothing else yet.
+    pub fn new(hosts: u32) -> Topology {
+        Topology { hosts, switches: Vec::new(), cables: Vec::new() }
+    }
+
+    /// Adds a switch; gives its number.
+    pub fn add_switch(&mut self, spec: SwitchSpec) -> u32 {
+        self.switches.push(spec);
+        self.switches.len() as u32 - 1
+    }
+
+    /// Adds a cable; gives the link from `a` to `b`, whose reverse is the link from `b` to `a`.
+    pub fn add_cable(&mut self, a: Node, b: Node, spec: CableSpec) -> LinkId {
+        self.cables.push(Cable { a, b, spec });
+        LinkId(2 * (self.cables.len() as u32 - 1))
+    }
+
+    /// The same network with something changed at its switches, each given with its number.
+    pub fn each_switch(mut self, mut change: impl FnMut(u32, &mut SwitchSpec)) -> Topology {
+        for (number, spec) in (0..).zip(&mut self.switches) {
+            change(number, spec);
+        }
+        self
+    }
+
+    /// The same network with something changed at its cables.
+    pub fn each_cable(mut self, mut change: impl FnMut(&mut Cable)) -> Topology {
+        self.cables.iter_mut().for_each(&mut change);
+        self
+    }
+
+    /// How many hosts it has.
+    pub fn hosts(&self) -> u32 {
+        self.hosts
+    }
+
+    /// Its switches, in the order of their numbers.
+    pub fn switches(&self) -> &[SwitchSpec] {
+        &self.switches
+    }
+
+    /// Its cables; the links of cable `i` are `2i` (from `a` to `b`) and `2i + 1`.
+    pub fn cables(&self) -> &[Cable] {
+        &self.cables
+    }
+
+    /// Whether it can be built, but for paths that are missing, which [`Fabric::new`] finds.
+    ///
+    /// [`Fabric::new`]: super::Fabric::new
+    pub(super) fn check(&self) -> Result<(), TopologyError> {
+        self.check_counts()?;
+        let mut cables_of = vec![0; self.hosts as usize];
+        let mut ports_of = vec![0_u32; self.switches.len()];
+        for (number, cable) in (0..).zip(&self.cables) {
+            check_cable(number, cable)?;
+            for end in [cable.a, cable.b] {
+                let count = match end {
+                    Node::Host(h) => cables_of.get_mut(h.0 as usize),
+                    Node::Switch(s) => ports_of.get_mut(s as usize),
+                };
+                *count.ok_or(TopologyError::NoSuchNode { cable: number, end })? += 1;
+            }
+        }
+        for (host, cables) in (0..).map(HostId).zip(cables_of) {
+            if cables != 1 {
+                return Err(TopologyError::HostCables { host, cables });
+            }
+        }
+        for (switch, (spec, ports)) in (0..).zip(self.switches.iter().zip(ports_of)) {
+            let policy = |why| TopologyError::Policy { switch, why };
+            spec.buffer.check(spec.pfc, ports.into()).map_err(policy)?;
+            spec.marking.check().map_err(policy)?;
+            if spec.latency_ns > MAX_DELAY_NS {
+                let delay_ns = spec.latency_ns;
+                return Err(TopologyError::Delay { what: "switch", number: switch, delay_ns });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_counts(&self) -> Result<(), TopologyError> {
+        let counts = [
+            ("hosts", u64::from(self.hosts)),
+            ("switches", self.switches.len() as u64),
+            ("cables", self.cables.len() as u64),
+        ];
+        match counts.into_iter().find(|&(_, count)| count > u64::from(MAX_NODES)) {
+            Some((what, count)) => Err(TopologyError::TooMany { what, count }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_cable(number: u32, cable: &Cable) -> Result<(), TopologyError> {
+    let CableSpec { rate_bps, delay_ns } = cable.spec;
+    if cable.a == cable.b {
+        return Err(TopologyError::Loop(number));
+    }
+    if !(1..=presets::MAX_RATE_BPS).contains(&rate_bps) {
+        return Err(TopologyError::Rate { cable: number, rate_bps });
+    }
+    if delay_ns > MAX_DELAY_NS {
+        return Err(TopologyError::Delay { what: "cable", number, delay_ns });
+    }
+    Ok(())
+}
