@@ -1,7 +1,9 @@
 //! Captures of links as pcapng files, which Wireshark and tcpdump read.
 //!
 //! Datagrams become Ethernet frames with IPv4 and UDP headers, checksums and ECN bits as a real
-//! NIC would send them; a congestion mark is what it was where the packet was seen. Each captured
+//! NIC would send them; a congestion mark is what it was where the packet was seen. A datagram with
+//! bits that a fault has flipped is flagged as failing the frame check; its other checksums are of
+//! the bytes as they are. Each captured
 //! link is an interface of its own, named as the link is; what went no further is on the interface
 //! `drops`, with where and why as a comment. Time is virtual, in ns from 1970-01-01 00:00.
 

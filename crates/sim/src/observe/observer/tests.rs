@@ -8,6 +8,8 @@ use serde_json::json;
 use super::super::decode::made::{datagram, frame_of, request};
 use super::super::sink::tests::Shared;
 use super::*;
+use crate::event::EventQueue;
+use crate::fabric::{Fabric, FabricEvent, LinkFaults, Outcome, Schedule, Topology};
 use crate::observe::TraceFilter;
 
 /// Two packets go over a link, one on to its host; the other is marked and lost.
@@ -137,4 +139,50 @@ fn what_cannot_be_written_is_reported_and_disturbs_nothing() {
     run(&mut observer);
     let r = observer.into_report(4_000);
     assert_eq!((r.errors, r.sent), (vec!["capture: disk full".to_string()], 2));
+}
+
+impl Schedule for EventQueue<FabricEvent> {
+    fn at(&mut self, at_ns: u64, event: FabricEvent) {
+        self.push(at_ns, event);
+    }
+}
+
+#[test]
+fn a_fabric_tells_the_whole_way_of_a_packet() {
+    let out: [Shared; 3] = Default::default();
+    let topology = Topology::one_switch(2);
+    let observer = Rc::new(RefCell::new(Observer::new(everything(&out), Names::of(&topology))));
+    let mut fabric = Fabric::new(&topology, 1).unwrap();
+    fabric.tap = Some(Box::new(observer.clone()));
+    let twice = LinkFaults { duplicate_ppm: 1_000_000, ..LinkFaults::default() };
+    fabric.set_faults(0, LinkId(0), twice);
+    let mut queue = EventQueue::default();
+    let packet = Box::new(datagram(1, frame_of(&[request(8, b"hello")])));
+    fabric.transmit(HostId(0), 1_000, packet, &mut queue);
+    while let Some((now_ns, event)) = queue.pop_until(u64::MAX) {
+        if let Outcome::Deliver(host, packet) = fabric.on_event(now_ns, event, &mut queue) {
+            observer.borrow_mut().delivered(now_ns, host, &packet);
+        }
+    }
+    drop(fabric);
+    let r = Rc::into_inner(observer).unwrap().into_inner().into_report(10_000);
+    assert_eq!((r.sent, r.delivered, r.kinds[Kind::Request as usize]), (3, 2, 2));
+    let trace = out[0].text();
+    // Behind the time: where and what.
+    let story: Vec<&str> = trace.lines().map(|l| l[13..].split(" n0:").next().unwrap()).collect();
+    let want = [
+        "n0>s0      send",
+        "s0>n1      send",
+        "s0>n1      send dup",
+        "n1         recv",
+        "n1         recv dup",
+    ];
+    let (mut story, mut want) = (story, want);
+    story.sort_unstable();
+    want.sort_unstable();
+    assert_eq!(story, want, "{trace}");
+    let series = r.series.unwrap();
+    let sum = |link| series.points(LinkId(link)).iter().map(|p| p.packets).sum::<u64>();
+    assert_eq!([sum(0), sum(1), sum(2), sum(3)], [1, 0, 0, 2]);
+    assert!(series.points(LinkId(3)).iter().any(|p| p.queue_max_bytes > 0));
 }
