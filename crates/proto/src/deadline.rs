@@ -7,6 +7,7 @@
 
 use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
+use crate::mutant::{self, Mutant};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::tx::TxItem;
 
@@ -165,11 +166,13 @@ impl<C> Endpoint<C> {
                 (true, false) => Verdict::Keep(slot.deadline_ns + wait_ns),
             };
         }
-        if now_ns >= slot.expires_ns {
+        let ignored = mutant::is_on(Mutant::DeadlineIgnored);
+        let expires_ns = if ignored { u64::MAX } else { slot.expires_ns };
+        if now_ns >= expires_ns {
             return Verdict::Expired;
         }
         if now_ns < slot.deadline_ns {
-            return Verdict::Keep(slot.deadline_ns.min(slot.expires_ns));
+            return Verdict::Keep(slot.deadline_ns.min(expires_ns));
         }
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
@@ -256,13 +259,16 @@ impl<C> Endpoint<C> {
     fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        if slot.in_flight() == 0 {
+        let ignored = slot.resp_rcvd > 0 && mutant::is_on(Mutant::RfrNotRepeated);
+        if slot.in_flight() == 0 || ignored {
             // Nothing can be lost: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
         let credits = slot.roll_back();
         slot.retries = slot.retries.saturating_add(1);
-        s.credits += credits;
+        if !mutant::is_on(Mutant::CreditsLostInRollback) {
+            s.credits += credits;
+        }
         s.rollbacks += 1;
         self.stats.rollbacks += 1;
         self.extend_deadline(session, slot_no, now_ns);
@@ -330,6 +336,9 @@ impl<C> Endpoint<C> {
         s.state = SessionState::Gone;
         let id = SessionId { index: session, generation: s.generation };
         for QueuedCall { req, cont, .. } in std::mem::take(&mut s.queue) {
+            if mutant::is_on(Mutant::WaitingCallsForgotten) {
+                continue;
+            }
             let result = Err(error(Executed::Never));
             self.stats.errors += 1;
             self.done.push_back(Completion { cont, session: id, request: req, result });

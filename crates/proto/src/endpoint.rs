@@ -17,6 +17,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, RxFrame};
 use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
 use crate::error::{CallError, CallRefused};
+use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
 use crate::session::{
     ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
@@ -210,7 +211,7 @@ impl<C> Endpoint<C> {
         let (h, rest) = FrameHeader::parse(frame.data)?;
         let peer = self.peers.get_mut(h.peer as usize).and_then(Option::as_mut);
         let peer = peer.filter(|p| p.state == PeerState::Live).ok_or(Drop::UnknownPeer)?;
-        if peer.rx_cookie != h.cookie {
+        if peer.rx_cookie != h.cookie && !mutant::is_on(Mutant::CookieIgnored) {
             return Err(Drop::Cookie);
         }
         if peer.addr != frame.src {
@@ -420,7 +421,7 @@ impl<C> Endpoint<C> {
         }
         self.wake_stalled(index, slot_no);
         let completion = Completion { cont, session, request, result };
-        if completion.request.is_shared() {
+        if completion.request.is_shared() && !mutant::is_on(Mutant::BufferReturnedEarly) {
             self.park(completion);
             return None;
         }
@@ -474,7 +475,8 @@ impl<C> Endpoint<C> {
                 let Some(slot) = s.slots.get(usize::from(slot_no)) else {
                     return Err(s.slots.late(req_num));
                 };
-                if slot.active && slot.req_num == req_num {
+                let is_its = slot.req_num == req_num || mutant::is_on(Mutant::OldAnswerTaken);
+                if slot.active && is_its {
                     return Ok((s, slot_no));
                 }
                 let ahead = req_num.wrapping_sub(slot.req_num);
