@@ -1,7 +1,7 @@
 //! Planted bugs: each disables one invariant at the place that enforces it. A simulation that does
 //! not find them would not find their like either.
 //!
-//! A normal build has none of this: without the feature `mutants` [`is_on`] is a constant `false`
+//! A normal build has none of this: without the feature `mutants` `is_on` is a constant `false`
 //! and the compiler removes the branch, so that the hot path is the same instruction for
 //! instruction. The feature is for tests only; it must never be a default, nor enabled by a
 //! dependency that is not a test's.
