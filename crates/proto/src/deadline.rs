@@ -166,13 +166,11 @@ impl<C> Endpoint<C> {
                 (true, false) => Verdict::Keep(slot.deadline_ns + wait_ns),
             };
         }
-        let ignored = mutant::is_on(Mutant::DeadlineIgnored);
-        let expires_ns = if ignored { u64::MAX } else { slot.expires_ns };
-        if now_ns >= expires_ns {
+        if now_ns >= slot.expires_ns {
             return Verdict::Expired;
         }
         if now_ns < slot.deadline_ns {
-            return Verdict::Keep(slot.deadline_ns.min(expires_ns));
+            return Verdict::Keep(slot.deadline_ns.min(slot.expires_ns));
         }
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
@@ -259,8 +257,7 @@ impl<C> Endpoint<C> {
     fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        let ignored = slot.resp_rcvd > 0 && mutant::is_on(Mutant::RfrNotRepeated);
-        if slot.in_flight() == 0 || ignored {
+        if slot.in_flight() == 0 || slot.resp_rcvd > 0 && mutant::is_on(Mutant::RfrNotRepeated) {
             // Nothing can be lost: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }

@@ -368,7 +368,9 @@ impl<C> Endpoint<C> {
         // Due when it is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
         slot.seq = call.seq;
-        slot.expires_ns = call.expires_ns;
+        if !mutant::is_on(Mutant::DeadlineIgnored) {
+            slot.expires_ns = call.expires_ns;
+        }
         self.next_scan_ns = self.next_scan_ns.min(call.expires_ns);
         slot.queued = true;
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
@@ -475,8 +477,10 @@ impl<C> Endpoint<C> {
                 let Some(slot) = s.slots.get(usize::from(slot_no)) else {
                     return Err(s.slots.late(req_num));
                 };
-                let is_its = slot.req_num == req_num || mutant::is_on(Mutant::OldAnswerTaken);
-                if slot.active && is_its {
+                if slot.active && slot.req_num == req_num {
+                    return Ok((s, slot_no));
+                }
+                if slot.active && mutant::is_on(Mutant::OldAnswerTaken) {
                     return Ok((s, slot_no));
                 }
                 let ahead = req_num.wrapping_sub(slot.req_num);

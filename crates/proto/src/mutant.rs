@@ -1,10 +1,9 @@
 //! Planted bugs: each disables one invariant at the place that enforces it. A simulation that does
 //! not find them would not find their like either.
 //!
-//! A normal build has none of this: without the feature `mutants` `is_on` is a constant `false`
-//! and the compiler removes the branch, so that the hot path is the same instruction for
-//! instruction. The feature is for tests only; it must never be a default, nor enabled by a
-//! dependency that is not a test's.
+//! A normal build has none of this: without the feature `mutants` `is_on` is a constant `false`,
+//! and the compiler removes the branch. The feature is for tests only; it must never be a default,
+//! nor enabled by a dependency that is not a test's.
 
 /// Makes the enumeration and its tables of one list, so that none can forget an entry.
 macro_rules! mutants {
@@ -78,8 +77,8 @@ mutants! {
     /// A server does not send a stored response again (E61). Seen: after the loss of a response
     /// its call never completes, or ends because the datapath seems dead.
     ResponseNotResent = 15 "response-not-resent",
-    /// Deadlines of calls on a slot pass unnoticed at the client (F15). Seen: a call that ends
-    /// long after its deadline, or never.
+    /// A call forgets its deadline when it gets a slot (F15). Seen: a call that ends long after
+    /// its deadline, or never.
     DeadlineIgnored = 16 "deadline-ignored",
     /// A control connection is never given up, however long its other side is silent (E66). Seen:
     /// sessions of a peer that has vanished are never freed, or not before the datapath's timeout.

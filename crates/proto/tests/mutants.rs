@@ -229,7 +229,6 @@ fn find(bug: Mutant, want: &str) {
         found
     });
     plant(None);
-    eprintln!("{bug}: {others:?}");
     assert!(found, "{bug} was not found by {want:?}, but: {others:?}");
 }
 

@@ -53,8 +53,7 @@ impl<C> Endpoint<C> {
             // Of a request that was cancelled before it came nothing is known but its number.
             return Err(if slot.cancelled { Drop::Stale } else { Drop::Inconsistent });
         }
-        let is_here = slot.phase != ServerPhase::Receiving || index < slot.req_rcvd;
-        if is_here && !runs_again(slot) {
+        if (slot.phase != ServerPhase::Receiving || index < slot.req_rcvd) && !runs_again(slot) {
             self.on_duplicate(session, slot_no, req_num, index);
             return Err(Drop::Duplicate);
         }

@@ -193,11 +193,10 @@ impl<C> ClientSlot<C> {
         }
         self.resp_rcvd += 1;
         self.resp_asked = self.resp_asked.max(self.resp_rcvd);
-        let credits = before - self.in_flight();
         if mutant::is_on(Mutant::CreditGivenTwice) {
-            return Ok(credits.max(1));
+            return Ok((before - self.in_flight()).max(1));
         }
-        Ok(credits)
+        Ok(before - self.in_flight())
     }
 
     /// Go-back-N: forgets what was sent and not answered; gives the credits that come back
