@@ -6,7 +6,7 @@ use super::faults::{Copy, Crossing, Verdict};
 use super::port::{Queued, Sending};
 use super::{Fabric, FabricEvent, Kind, NEVER, Node, Outcome, Schedule, Switch};
 use crate::observe::Place;
-use crate::{DropReason, LinkId, Packet};
+use crate::{DropReason, HostId, LinkId, Packet};
 
 /// In place of a link: no way leads on.
 const NOWHERE: u32 = u32::MAX;
@@ -128,8 +128,9 @@ impl Fabric {
     }
 
     fn parted(&self, packet: &Packet) -> bool {
-        let side = |h: crate::HostId| self.hosts.get(h.0 as usize).map(|h| h.side);
-        side(packet.src) != side(packet.dst)
+        let side = |h: HostId| self.hosts.get(h.0 as usize).map(|h| h.side);
+        // A host that does not exist is on no side: its packets have nowhere to go anyway.
+        side(packet.src).zip(side(packet.dst)).is_some_and(|(a, b)| a != b)
     }
 
     /// Puts a packet into the output queue, if there is room.

@@ -1,7 +1,7 @@
 //! The networks that tests and papers use, and what is assumed where nothing else is said.
 
 use super::policy::{Buffer, Marking};
-use super::topology::{CableSpec, Node, SwitchSpec, Topology};
+use super::topology::{CableSpec, MAX_NODES, Node, SwitchSpec, Topology};
 use crate::HostId;
 
 /// Rate of a host's cable: 25 Gbit/s, the NICs of eRPC's large cluster [eRPC Table 1].
@@ -109,6 +109,7 @@ impl Topology {
 
     /// One switch with `hosts` hosts.
     pub fn one_switch(hosts: u32) -> Topology {
+        let hosts = hosts.min(MAX_NODES + 1);
         let mut t = Topology::new(hosts);
         let switch = Node::Switch(t.add_switch(SwitchSpec::default()));
         for h in 0..hosts {
@@ -156,22 +157,27 @@ impl Topology {
     }
 }
 
-/// The first `hosts` hosts of a two-tier network.
+/// The first `hosts` hosts of a two-tier network. Ends early where it has more parts than can be
+/// built, which [`Topology::check`] then says.
 fn two_tiers(hosts: u32, spec: &LeafSpine) -> Topology {
+    let hosts = hosts.min(MAX_NODES + 1);
     let mut t = Topology::new(hosts);
-    for _ in 0..spec.leaves + spec.spines {
+    for _ in 0..spec.leaves.saturating_add(spec.spines).min(MAX_NODES + 1) {
         t.add_switch(spec.switch);
     }
     for h in 0..hosts {
         let leaf = h / spec.hosts_per_leaf;
         t.add_cable(Node::Host(HostId(h)), Node::Switch(leaf), spec.host_cable);
     }
-    for leaf in 0..spec.leaves {
-        for spine in 0..spec.spines {
-            for _ in 0..spec.cables_per_spine {
-                let up = Node::Switch(spec.leaves + spine);
-                t.add_cable(Node::Switch(leaf), up, spec.uplink);
+    let leaves = if spec.cables_per_spine == 0 { 0 } else { spec.leaves };
+    let tiers = (0..leaves).flat_map(|leaf| (0..spec.spines).map(move |spine| (leaf, spine)));
+    for (leaf, spine) in tiers {
+        for _ in 0..spec.cables_per_spine {
+            if t.cables().len() > MAX_NODES as usize {
+                return t;
             }
+            let up = Node::Switch(spec.leaves.saturating_add(spine));
+            t.add_cable(Node::Switch(leaf), up, spec.uplink);
         }
     }
     t
