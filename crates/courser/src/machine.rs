@@ -51,14 +51,14 @@ pub trait Machine: Send + Sync + fmt::Debug {
     /// 64 random bits, of the simulation's seed.
     fn random_u64(&self) -> u64;
 
-    /// Opens the datapath of an endpoint. The options of `spec` are those of a socket (`rcvbuf`,
+    /// Opens the datapath of the endpoint of this number. The options of `spec` are those of a socket (`rcvbuf`,
     /// `sndbuf`, `max_frame`, ...), from [`crate::Config`]; what does not apply may be ignored.
     /// The transport's scheme must be that of the address which the nexus was bound to.
     ///
     /// # Errors
     /// The address is taken or cannot be used. A nexus that was bound to port 0 tries any port
     /// when [`OpenError::is_in_use`].
-    fn open(&self, spec: &BindSpec) -> Result<AnyTransport, OpenError>;
+    fn open(&self, endpoint: u16, spec: &BindSpec) -> Result<AnyTransport, OpenError>;
 
     /// The addresses of a host name, at once. Addresses that are written out do not come here.
     ///

@@ -101,7 +101,7 @@ impl Nexus {
         let wanted = self.bind_spec(wanted);
         let open = |spec: &BindSpec| match &self.platform {
             Platform::System => any::open(spec),
-            Platform::Virtual(machine) => machine.open(spec),
+            Platform::Virtual(machine) => machine.open(index, spec),
         };
         let transport = match open(&wanted) {
             Err(e) if e.is_in_use() && self.uri.port == 0 => open(&self.bind_spec(0))?,

@@ -157,6 +157,8 @@ pub struct World {
     next_packet: u64,
     rng: Rng,
     checker: check::Checker,
+    /// Endpoints that were given out, and that may have something to do.
+    touched: Vec<(Life, usize)>,
     /// Packets' buffers, to be used again.
     spare: Vec<Box<Packet>>,
 }
@@ -220,6 +222,7 @@ impl World {
             next_packet: 0,
             rng: Rng::stream(cfg.seed, purpose::WORLD),
             checker: check::Checker::new(cfg.checks.clone(), cfg.seed),
+            touched: Vec::new(),
             spare: Vec::new(),
             cfg,
         })
@@ -363,6 +366,10 @@ impl World {
 
     /// The next event, if it is not after `end_ns`.
     fn step_until(&mut self, end_ns: u64) -> bool {
+        while let Some((life, endpoint)) = self.touched.pop() {
+            self.look(life, endpoint);
+        }
+        self.settle();
         let Some((at_ns, event)) = self.events.pop_until(end_ns) else { return false };
         self.now_ns = at_ns;
         match event {
@@ -401,8 +408,16 @@ impl World {
         let e = p.endpoints.get_mut(endpoint)?;
         e.clock.set(h.oscillator.shows(now_ns).max(e.clock.now_ns()));
         // Whatever it is asked to do is found when time goes on.
-        self.events.push(now_ns, Event::Look(life, endpoint as u32));
+        if self.touched.last() != Some(&(life, endpoint)) {
+            self.touched.push((life, endpoint));
+        }
         Some(&mut e.rpc)
+    }
+
+    /// An endpoint of a host's process, to be looked at only.
+    pub fn peek(&self, host: HostId, endpoint: usize) -> Option<&Rpc> {
+        let p = self.hosts.get(host.0 as usize)?.process.as_ref()?;
+        p.endpoints.get(endpoint).map(|e| &e.rpc)
     }
 
     fn host(&mut self, host: HostId) -> &mut Host {

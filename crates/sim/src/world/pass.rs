@@ -260,10 +260,10 @@ impl World {
         let Some(at) = workers.running.iter().position(|(n, _)| *n == job) else { return };
         let (_, job) = workers.running.swap_remove(at);
         clock.set(local_ns.max(clock.now_ns()));
-        let before_ns = clock.now_ns();
-        on_clock(&clock, || job.run());
-        let spent_ns = clock.now_ns() - before_ns;
-        clock.set(before_ns);
+        // The workers' clock is that of all of them: what one spends is counted apart.
+        let own = Arc::new(VirtualClock::default());
+        on_clock(&own, || job.run());
+        let spent_ns = own.now_ns();
         workers.idle += 1;
         if spent_ns > 0 {
             // What the handler said by itself keeps its worker busy, too.
