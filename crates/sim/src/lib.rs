@@ -10,6 +10,7 @@ pub mod observe;
 mod packet;
 mod rng;
 mod streams;
+pub mod swarm;
 mod world;
 
 pub use host::costs::CpuCosts;

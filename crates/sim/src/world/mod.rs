@@ -30,6 +30,7 @@ use crate::packet::{HostId, Packet};
 use crate::rng::Rng;
 use crate::streams::{Sent, SharedStreams, Streams};
 
+pub(crate) use check::panic_text;
 pub use check::{Checks, Counts, Invariant, Violation};
 pub use pass::spend;
 
