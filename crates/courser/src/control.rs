@@ -16,6 +16,9 @@
 //! has not read, mail that an endpoint has not taken. What comes from outside never ends more than
 //! the connection that it came by.
 //!
+//! The driver is generic over its network and has its clock from outside: on a simulated machine
+//! the same code runs in virtual time, turned by the machine ([`virtual_time`]).
+//!
 //! Peers that fail (E66): the kernel of a process that ends, however it ends, closes or resets the
 //! connection, which is noticed at once. For a process that stands still, or a machine or network
 //! that is dead, there are heartbeats (`courser_proto::Heartbeat`) in both directions.
@@ -24,12 +27,14 @@ mod conn;
 mod dial;
 mod driver;
 mod mailbox;
+mod network;
 mod route;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod virtual_time;
 
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -40,7 +45,15 @@ use std::time::Duration;
 
 use courser_proto::{ControlError, ControlMsg};
 
+use driver::{Driver, Parts};
+use tcp::Tcp;
+use virtual_time::Streams;
+
+use crate::machine::{Machine, Thread};
+use crate::platform::Platform;
+
 pub(crate) use mailbox::Mailbox;
+pub use virtual_time::{ControlLoop, Turn};
 
 /// What the control thread tells an endpoint.
 #[derive(Debug)]
@@ -281,8 +294,6 @@ pub(crate) struct Tables {
     queued: usize,
     /// Bytes of the largest buffer that waits to be written.
     pending: usize,
-    /// Places that the table of connections has memory for.
-    capacity: usize,
 }
 
 /// `Config::failure_timeout` by default: detection in less than a second.
@@ -391,20 +402,31 @@ enum Event {
 #[derive(Clone, Debug)]
 struct Inlet {
     events: Sender<Event>,
-    waker: Arc<mio::Waker>,
+    wake: Wake,
+}
+
+/// How the control thread is woken.
+#[derive(Clone, Debug)]
+enum Wake {
+    Poll(Arc<mio::Waker>),
+    Machine(Arc<dyn Machine>),
 }
 
 impl Inlet {
     /// Whether the control thread is there to take it.
     fn send(&self, e: Event) -> bool {
         let sent = self.events.send(e).is_ok();
-        // A wake-up can fail only when one is pending already.
-        let _ = self.waker.wake();
+        match &self.wake {
+            // A wake-up can fail only when one is pending already.
+            Wake::Poll(waker) => drop(waker.wake()),
+            Wake::Machine(machine) => machine.wake(Thread::Control),
+        }
         sent
     }
 }
 
-/// A nexus's control plane. When the last clone is dropped, the thread ends.
+/// A nexus's control plane. When the last clone is dropped, the thread ends; that of a simulated
+/// machine when it is turned next.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
@@ -419,30 +441,34 @@ struct Shared {
 
 impl Control {
     /// Listens on `bind` (port 0: any; `[::]` becomes `0.0.0.0` where there is no IPv6) and starts
-    /// the thread. Gives the address that it listens on.
+    /// the thread, or hands its loop to the machine. Gives the address that it listens on.
     ///
     /// # Errors
     /// The address cannot be bound, or descriptors or threads have run out.
-    pub(crate) fn start(bind: SocketAddr, limits: Limits) -> io::Result<(Control, SocketAddr)> {
-        let (listener, bound) = conn::listen(bind)?;
+    pub(crate) fn start(
+        platform: &Platform,
+        bind: SocketAddr,
+        limits: Limits,
+    ) -> io::Result<(Control, SocketAddr)> {
         let counters = Arc::new(Counters::default());
         let (events, queue) = mpsc::channel();
-        let poll = mio::Poll::new()?;
-        let waker = Arc::new(mio::Waker::new(poll.registry(), driver::WAKER)?);
-        let inlet = Inlet { events, waker };
-        let parts = driver::Parts {
-            poll,
-            listener,
-            queue,
-            inlet: inlet.clone(),
-            limits,
-            counters: counters.clone(),
+        let clock = platform.clock(Thread::Control);
+        let shared = Parts { queue, limits, counters: counters.clone(), clock };
+        let (inlet, thread, bound) = match platform {
+            Platform::System => {
+                let (tcp, bound) = Tcp::listen(bind, events)?;
+                let inlet = tcp.inlet();
+                let driver = Driver::new(tcp, shared);
+                let thread = std::thread::Builder::new().name("courser-control".into());
+                (inlet, Some(thread.spawn(move || driver.run())?), bound)
+            }
+            Platform::Virtual(machine) => {
+                let (streams, bound) = Streams::listen(machine, bind)?;
+                machine.start_control(ControlLoop::new(Driver::new(streams, shared)));
+                (Inlet { events, wake: Wake::Machine(machine.clone()) }, None, bound)
+            }
         };
-        let driver = driver::Driver::new(parts)?;
-        let thread = std::thread::Builder::new()
-            .name("courser-control".into())
-            .spawn(move || driver.run())?;
-        let thread = Mutex::new(Some(thread));
+        let thread = Mutex::new(thread);
         Ok((Control { shared: Arc::new(Shared { inlet, counters, thread }) }, bound))
     }
 
@@ -475,20 +501,6 @@ impl Drop for Shared {
             && thread.join().is_err()
         {
             tracing::error!("the control thread had panicked");
-        }
-    }
-}
-
-/// 64 random bits from the kernel.
-pub(crate) fn random_u64() -> u64 {
-    let mut bytes = [0; 8];
-    loop {
-        match rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()) {
-            Ok(8) => return u64::from_ne_bytes(bytes),
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            // No such system call, or forbidden by a filter: the standard library has its own
-            // ways to seed its hash tables.
-            Err(_) => return RandomState::new().hash_one(bytes),
         }
     }
 }

@@ -12,6 +12,7 @@ use smallbox::space::S8;
 use crate::context::Context;
 use crate::error::SessionError;
 use crate::message::{Done, DroppedReplies};
+use crate::platform::Clock;
 use crate::worker::{HandlerStats, Term};
 
 /// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
@@ -38,7 +39,10 @@ pub(crate) struct Core {
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
     /// Without the panics of workers.
     pub(crate) handled: HandlerStats,
+    clock: Clock,
+    /// When the endpoint was made; also in the time of a virtual clock.
     start: Instant,
+    start_ns: u64,
     random: u64,
     timers: BinaryHeap<Reverse<(u64, u64)>>,
     timer_fns: BTreeMap<u64, TimerFn>,
@@ -46,14 +50,21 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(proto: Endpoint<Cont>, seed: u64) -> Self {
+    pub(crate) fn new(proto: Endpoint<Cont>, clock: Clock, seed: u64) -> Self {
+        let start = clock.now();
+        let start_ns = match &clock {
+            Clock::System => 0,
+            Clock::Virtual(c) => c.now_ns(),
+        };
         Core {
             proto,
             dropped: DroppedReplies::default(),
             stop: false,
             failures: VecDeque::new(),
             handled: HandlerStats::default(),
-            start: Instant::now(),
+            clock,
+            start,
+            start_ns,
             random: seed,
             timers: BinaryHeap::new(),
             timer_fns: BTreeMap::new(),
@@ -64,14 +75,17 @@ impl Core {
     /// Nanoseconds since the endpoint was made.
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        self.start.elapsed().as_nanos() as u64
+        match &self.clock {
+            Clock::System => self.start.elapsed().as_nanos() as u64,
+            Clock::Virtual(clock) => clock.now_ns() - self.start_ns,
+        }
     }
 
     /// A deadline in the endpoint's time as other threads can read it; `None` when it is further
     /// away than the system's clock can say.
     pub(crate) fn term(&self, deadline_ns: u64) -> Option<Term> {
         let until = self.start.checked_add(Duration::from_nanos(deadline_ns))?;
-        Some(Term { since: Instant::now(), until })
+        Some(Term { since: self.clock.now(), until })
     }
 
     /// The next number of the endpoint's generator (splitmix64: Steele et al., OOPSLA '14).

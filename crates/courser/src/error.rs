@@ -117,6 +117,9 @@ pub enum SessionError {
         /// Data bytes per packet.
         packet: u16,
     },
+    /// The session is still being connected, and in virtual time nobody can wait for it.
+    #[error("{NO_WAITING}")]
+    VirtualTime,
     /// There is no such session.
     #[error("no such session: it was closed, or its peer failed")]
     Gone,
@@ -151,4 +154,12 @@ pub enum RunError {
     /// The system's poll failed.
     #[error("waiting for packets failed: {0}")]
     Wait(#[from] io::Error),
+    /// The nexus was made with [`crate::Nexus::bind_in`]: whoever waits in virtual time waits for
+    /// ever, since time passes only when the simulation goes on.
+    #[error("{NO_WAITING}")]
+    VirtualTime,
 }
+
+/// What to do instead of blocking.
+const NO_WAITING: &str = "in virtual time the simulation drives the event loop: return from here \
+     and use callbacks";

@@ -163,8 +163,9 @@ impl<T: Transport> Rpc<T> {
     /// deadline.
     ///
     /// # Errors
-    /// The system's poll failed.
+    /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
     pub fn run(&mut self) -> Result<(), RunError> {
+        self.may_block()?;
         while !self.take_stop() {
             self.pass()?;
         }
@@ -174,8 +175,9 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::run`] that also ends when `until` says so; it is asked after every pass.
     ///
     /// # Errors
-    /// The system's poll failed.
+    /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
     pub fn run_until(&mut self, mut until: impl FnMut() -> bool) -> Result<(), RunError> {
+        self.may_block()?;
         while !until() && !self.take_stop() {
             self.pass()?;
         }
@@ -185,8 +187,9 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::run`] that ends after `time`.
     ///
     /// # Errors
-    /// The system's poll failed.
+    /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
     pub fn run_for(&mut self, time: Duration) -> Result<(), RunError> {
+        self.may_block()?;
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.core.now_ns().saturating_add(time_ns);
         while self.core.now_ns() < end_ns && !self.take_stop() {
@@ -195,6 +198,11 @@ impl<T: Transport> Rpc<T> {
             }
         }
         Ok(())
+    }
+
+    /// Whether waiting makes sense: in virtual time nothing happens while somebody waits.
+    pub(crate) fn may_block(&self) -> Result<(), RunError> {
+        if self.platform.is_virtual() { Err(RunError::VirtualTime) } else { Ok(()) }
     }
 
     fn take_stop(&mut self) -> bool {
@@ -238,16 +246,16 @@ impl<T: Transport> Rpc<T> {
         if timeout_ns == Some(0) || !self.mailbox.fall_asleep() {
             return Ok(());
         }
-        let waited = self.transport.wait(self.mailbox.wake_fd(), timeout_ns);
+        let wake = self.mailbox.raw_fd().ok_or(RunError::VirtualTime);
+        let waited = wake.map(|wake| self.transport.wait(wake, timeout_ns));
         self.mailbox.wake_up();
-        Ok(waited?)
+        Ok(waited??)
     }
 
     /// When the event loop has something to do by itself, in [`Context::now_ns`]'s time; `None`:
     /// not before a packet or a wake-up. For foreign event loops.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        // Connects are timed coarsely.
-        let dialing = self.links.is_dialing().then(|| self.core.now_ns() + 50_000_000);
+        let dialing = self.links.next_deadline_ns();
         let waiting = (!self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer) = (self.core.proto.next_deadline(), self.core.next_timer_ns());
@@ -258,7 +266,7 @@ impl<T: Transport> Rpc<T> {
     /// A descriptor for foreign event loops (epoll, mio, tokio's `AsyncFd`): it polls readable
     /// when [`Rpc::poll`] has a packet or a wake-up to look at. Before each sleep `poll` must have
     /// returned false: a burst may hold more than one pass takes. Besides, `poll` must run at
-    /// [`Rpc::next_deadline_ns`].
+    /// [`Rpc::next_deadline_ns`]. `None` for transports without one, and in virtual time.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         // From now on others cannot know whether somebody sleeps.
         self.mailbox.always_signal();
@@ -272,10 +280,10 @@ pub(crate) fn poller<T: Transport>(
     mailbox: &Mailbox,
 ) -> std::io::Result<Option<OwnedFd>> {
     use rustix::event::epoll;
-    let Some(fd) = transport.event_fd() else { return Ok(None) };
+    let (Some(fd), Some(mail)) = (transport.event_fd(), mailbox.fd()) else { return Ok(None) };
     let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
     epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-    epoll::add(&poller, mailbox.as_fd(), epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+    epoll::add(&poller, mail, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
     Ok(Some(poller))
 }
 

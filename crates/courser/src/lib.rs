@@ -32,11 +32,13 @@ mod control;
 mod core;
 mod error;
 mod event_loop;
+mod machine;
 mod mail;
 mod message;
 mod nexus;
 mod options;
 mod panics;
+mod platform;
 mod rpc;
 mod shutdown;
 mod spin;
@@ -65,6 +67,12 @@ pub use worker::{HandlerStats, Work, WorkerStats};
 /// transports, own event loops, tests, simulations.
 pub mod parts {
     pub use {courser_buf as buf, courser_net as net, courser_proto as proto};
+
+    pub mod machine {
+        //! What a nexus runs on, for simulations: see [`crate::Nexus::bind_in`].
+        #[doc(inline)]
+        pub use crate::machine::*;
+    }
 }
 
 /// The README's program compiles.

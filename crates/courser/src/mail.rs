@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use courser_buf::{Addr, PathId};
 use courser_net::Transport;
@@ -12,7 +12,7 @@ use courser_proto::{
     IdleSession, RefuseReason, SessionId, SessionState,
 };
 
-use crate::control::{Command, DialError, Dialed, LostReason, Mail, random_u64};
+use crate::control::{Command, DialError, Dialed, LostReason, Mail};
 use crate::error::{RunError, SessionError};
 use crate::rpc::Rpc;
 use crate::uri::Uri;
@@ -24,7 +24,7 @@ struct Dialing {
     to: Option<u16>,
     server: String,
     request: ConnectRequest,
-    deadline: Instant,
+    deadline_ns: u64,
     /// Set when the control connection stands: its number, and the two hosts.
     control: Option<(u64, IpAddr, IpAddr)>,
 }
@@ -55,6 +55,11 @@ impl Links {
     pub(crate) fn is_dialing(&self) -> bool {
         !self.dialing.is_empty()
     }
+
+    /// When the first connect is given up.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        self.dialing.iter().map(|d| d.deadline_ns).min()
+    }
 }
 
 impl<T: Transport> Rpc<T> {
@@ -72,7 +77,9 @@ impl<T: Transport> Rpc<T> {
         let port = self.transport.local_addr().port;
         let max_frame = self.transport.caps().max_frame;
         // No control connection yet: bind_control names it. Numbers start at 1.
-        let dialed = self.core.proto.dial(0, random_u64(), port, max_frame)?;
+        let random = self.platform.random_u64();
+        let dialed = self.core.proto.dial(0, random, port, max_frame)?;
+        let timeout_ns = u64::try_from(self.links.timeout.as_nanos()).unwrap_or(u64::MAX);
         let ticket = self.links.next_ticket;
         self.links.next_ticket += 1;
         self.links.dialing.push(Dialing {
@@ -81,7 +88,7 @@ impl<T: Transport> Rpc<T> {
             to: uri.endpoint,
             server: uri.to_string(),
             request: dialed.request,
-            deadline: Instant::now() + self.links.timeout,
+            deadline_ns: self.core.now_ns().saturating_add(timeout_ns),
             control: None,
         });
         let Uri { host, port, .. } = uri;
@@ -95,7 +102,10 @@ impl<T: Transport> Rpc<T> {
     /// Why it does not.
     pub fn wait_connected(&mut self, session: SessionId) -> Result<(), SessionError> {
         while self.session_state(session) == SessionState::Connecting {
-            self.pass().map_err(|RunError::Wait(e)| SessionError::Path(e.to_string()))?;
+            self.may_block().and_then(|()| self.pass()).map_err(|e| match e {
+                RunError::Wait(e) => SessionError::Path(e.to_string()),
+                RunError::VirtualTime => SessionError::VirtualTime,
+            })?;
         }
         match self.session_error(session) {
             None => Ok(()),
@@ -258,7 +268,7 @@ impl<T: Transport> Rpc<T> {
             path: path.map(|p| (p.id, p.max_frame)),
             local_port: self.transport.local_addr().port,
             control,
-            random: random_u64() as u32,
+            random: self.platform.random_u64() as u32,
         };
         let accepted = self.core.proto.accept(request, offer);
         if let (Err(_), Some(path)) = (&accepted, path) {
@@ -349,8 +359,8 @@ impl<T: Transport> Rpc<T> {
     #[cold]
     pub(crate) fn check_dialing(&mut self) -> bool {
         let mut any = false;
-        let now = Instant::now();
-        while let Some(at) = self.links.dialing.iter().position(|d| d.deadline <= now) {
+        let now_ns = self.core.now_ns();
+        while let Some(at) = self.links.dialing.iter().position(|d| d.deadline_ns <= now_ns) {
             let d = &self.links.dialing[at];
             let after_ms = self.links.timeout.as_millis() as u64;
             let error = SessionError::Timeout { server: d.server.clone(), after_ms };

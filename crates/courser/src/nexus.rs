@@ -11,11 +11,13 @@ use courser_net::{BindSpec, Transport, any};
 use courser_proto::Endpoint;
 
 use crate::config::Config;
-use crate::control::{Command, Control, ControlStats, Limits, Mailbox, random_u64};
+use crate::control::{Command, Control, ControlStats, Limits, Mailbox};
 use crate::core::Core;
 use crate::error::BindError;
 use crate::event_loop::poller;
+use crate::machine::{Machine, Thread};
 use crate::mail::Links;
+use crate::platform::Platform;
 use crate::rpc::{Handlers, Rpc};
 use crate::spin::Spin;
 use crate::uri::Uri;
@@ -32,6 +34,7 @@ pub struct Nexus {
     uri: Uri,
     bound: SocketAddr,
     config: Config,
+    platform: Platform,
     control: Control,
     next_index: AtomicU16,
     workers: Pool,
@@ -51,19 +54,39 @@ impl Nexus {
     /// # Errors
     /// The address cannot be read or listened on, or a setting is out of range.
     pub fn bind_with(uri: &str, config: Config) -> Result<Nexus, BindError> {
+        Nexus::bind_on(Platform::System, uri, config)
+    }
+
+    /// [`Nexus::bind_with`] on a simulated machine, which gives it everything that the operating
+    /// system gives to others: see [`crate::parts::machine`]. The host may also be a name that
+    /// [`Machine::resolve`] knows. `Config::workers` should be set, since its default depends on
+    /// the computer that simulates; `spin`, `socket_buffer` and `offloads` mean nothing here.
+    ///
+    /// What blocks ([`Rpc::run`] and its like, [`Rpc::wait_connected`], [`Rpc::shutdown`]) fails
+    /// with [`crate::RunError::VirtualTime`]; there is no [`Rpc::event_fd`].
+    ///
+    /// # Errors
+    /// As [`Nexus::bind_with`].
+    pub fn bind_in(
+        machine: Arc<dyn Machine>,
+        uri: &str,
+        config: Config,
+    ) -> Result<Nexus, BindError> {
+        Nexus::bind_on(Platform::Virtual(machine), uri, config)
+    }
+
+    fn bind_on(platform: Platform, uri: &str, config: Config) -> Result<Nexus, BindError> {
         config.validate()?;
         let uri: Uri = uri.parse()?;
-        let host = match uri.host.as_str() {
-            "localhost" => IpAddr::V4(Ipv4Addr::LOCALHOST),
-            host => host.parse().map_err(|_| BindError::Host(host.to_owned()))?,
-        };
-        let addr = SocketAddr::new(host, uri.port);
+        let addr = bind_addr(&platform, &uri)?;
         let failure_timeout = config.failure_timeout;
-        let started = Control::start(addr, Limits { failure_timeout, ..Limits::default() });
+        let limits = Limits { failure_timeout, ..Limits::default() };
+        let started = Control::start(&platform, addr, limits);
         let (control, bound) =
             started.map_err(|source| BindError::Control { addr: addr.to_string(), source })?;
-        let workers = Pool::new(config.workers, config.worker_queue);
-        Ok(Nexus { uri, bound, config, control, next_index: AtomicU16::new(0), workers })
+        let workers = Pool::new(&platform, config.workers, config.worker_queue);
+        let next_index = AtomicU16::new(0);
+        Ok(Nexus { uri, bound, config, platform, control, next_index, workers })
     }
 
     /// Makes this thread an endpoint on the transport that the address names. Endpoint `N` of a
@@ -76,8 +99,12 @@ impl Nexus {
         let index = self.next_index()?;
         let wanted = self.bound.port().checked_add(index).unwrap_or(0);
         let wanted = self.bind_spec(wanted);
-        let transport = match any::open(&wanted) {
-            Err(e) if e.is_in_use() && self.uri.port == 0 => any::open(&self.bind_spec(0))?,
+        let open = |spec: &BindSpec| match &self.platform {
+            Platform::System => any::open(spec),
+            Platform::Virtual(machine) => machine.open(spec),
+        };
+        let transport = match open(&wanted) {
+            Err(e) if e.is_in_use() && self.uri.port == 0 => open(&self.bind_spec(0))?,
             opened => opened?,
         };
         self.make(transport, index)
@@ -123,12 +150,16 @@ impl Nexus {
             data_per_packet: caps.max_frame.saturating_sub(48).max(256),
             headroom: caps.headroom,
         };
-        let source = transport.memory().unwrap_or_else(|| Arc::new(Heap { huge: HugePages::Auto }));
+        // Many machines of one simulation share this computer's memory.
+        let small = self.platform.is_virtual();
+        let huge = if small { HugePages::Never } else { HugePages::Auto };
+        let source = transport.memory().unwrap_or_else(|| Arc::new(Heap { huge }));
         let arena = Arena::new(source, arena_config);
         let arena = arena.map_err(|e| BindError::Memory(e.to_string()))?;
-        let id = random_u64();
+        let platform = self.platform.clone();
+        let id = platform.random_u64();
         let proto = Endpoint::new(proto_config, arena, id, caps.max_frame)?;
-        let mailbox = Mailbox::new()?;
+        let mailbox = Mailbox::new(&platform, index)?;
         let poller = poller(&transport, &mailbox)?;
         self.control.send(Command::Register {
             index,
@@ -138,7 +169,7 @@ impl Nexus {
         });
         Ok(Rpc {
             transport,
-            core: Core::new(proto, random_u64()),
+            core: Core::new(proto, platform.clock(Thread::Endpoint(index)), platform.random_u64()),
             handlers: Handlers::default(),
             burst: VecDeque::new(),
             mailbox,
@@ -149,7 +180,8 @@ impl Nexus {
             links: Links::new(self.config.connect_timeout),
             index,
             accepts: false,
-            spin: Spin::on_this_machine(self.config.spin),
+            spin: Spin::on(&platform, self.config.spin),
+            platform,
             was_busy: false,
             next_trim_ns: u64::MAX,
             quiet_since_ns: 0,
@@ -188,4 +220,17 @@ impl Nexus {
     pub fn config(&self) -> &Config {
         &self.config
     }
+}
+
+/// Where to listen.
+fn bind_addr(platform: &Platform, uri: &Uri) -> Result<SocketAddr, BindError> {
+    if let Ok(ip) = uri.host.parse() {
+        return Ok(SocketAddr::new(ip, uri.port));
+    }
+    let known = match platform.machine() {
+        None if uri.host == "localhost" => Some((Ipv4Addr::LOCALHOST, uri.port).into()),
+        None => None,
+        Some(machine) => machine.resolve(&uri.host, uri.port).ok().and_then(|a| a.first().copied()),
+    };
+    known.ok_or_else(|| BindError::Host(uri.host.clone()))
 }

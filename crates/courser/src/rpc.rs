@@ -19,10 +19,11 @@ use crate::error::{Refused, SessionError};
 use crate::mail::Links;
 use crate::message::{Done, Reply, ReplyHandle, Request};
 use crate::options::CallOptions;
+use crate::platform::Platform;
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
 
-type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
+pub(crate) type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
 type CompletionFn = Box<dyn FnMut(&mut Context<'_>, u64, Done<'_>)>;
 
 /// What the application registered.
@@ -50,6 +51,7 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) answers: Vec<Answer>,
     pub(crate) control: Control,
     pub(crate) links: Links,
+    pub(crate) platform: Platform,
     pub(crate) index: u16,
     pub(crate) accepts: bool,
     pub(crate) spin: Spin,
@@ -89,13 +91,28 @@ impl<T: Transport> Rpc<T> {
     pub fn on(
         &mut self,
         req_type: u16,
-        handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
+        mut handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
     ) {
+        let Some(machine) = self.platform.machine().cloned() else {
+            return self.register(req_type, Box::new(handler));
+        };
+        // Told here, so that nothing is asked on the way of a packet.
+        let endpoint = self.index;
+        let told = move |cx: &mut Context<'_>, request: Request<'_>| {
+            if let Some(id) = cx.request {
+                machine.handler_runs(endpoint, req_type, id);
+            }
+            handler(cx, request);
+        };
+        self.register(req_type, Box::new(told));
+    }
+
+    pub(crate) fn register(&mut self, req_type: u16, handler: Handler) {
         let at = usize::from(req_type);
         if self.handlers.by_type.len() <= at {
             self.handlers.by_type.resize_with(at + 1, || None);
         }
-        self.handlers.by_type[at] = Some(Box::new(handler));
+        self.handlers.by_type[at] = Some(handler);
         if !self.accepts {
             self.accepts = true;
             self.control.send(Command::SetAccepts { index: self.index, accepts: true });

@@ -53,11 +53,16 @@ impl<T: Transport> Rpc<T> {
     /// Usually called when [`Rpc::run`] has returned, because of a [`crate::Waker::stop`] from a
     /// signal handler, say.
     ///
+    /// Whoever drives the event loop otherwise takes the steps one by one:
+    /// [`Rpc::begin_shutdown`], passes until [`Rpc::is_drained`], a look at
+    /// [`Rpc::left_behind`], drop.
+    ///
     /// # Errors
-    /// The system's poll failed; the endpoint is closed all the same.
+    /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]); the endpoint is
+    /// closed all the same.
     pub fn shutdown(mut self, grace: Duration) -> Result<ShutdownReport, RunError> {
-        self.control.send(Command::SetAccepts { index: self.index, accepts: false });
-        self.core.proto.shut_down();
+        self.may_block()?;
+        self.begin_shutdown();
         let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.core.now_ns().saturating_add(grace_ns);
         // Since when all that is missing is acknowledgements, and when to stop waiting for them.
@@ -66,7 +71,7 @@ impl<T: Transport> Rpc<T> {
         loop {
             let now_ns = self.core.now_ns();
             if now_ns >= look_ns {
-                if self.core.proto.is_drained() && self.burst.is_empty() {
+                if self.is_drained() {
                     break;
                 }
                 if !self.core.proto.is_answered() {
@@ -83,10 +88,28 @@ impl<T: Transport> Rpc<T> {
                 self.idle(Some(look_ns.min(end_ns)))?;
             }
         }
-        Ok(ShutdownReport {
+        Ok(self.left_behind())
+    }
+
+    /// The first step of [`Rpc::shutdown`]: new sessions and new requests are refused from now on,
+    /// while what has begun goes on as the event loop does. There is no way back.
+    pub fn begin_shutdown(&mut self) {
+        self.control.send(Command::SetAccepts { index: self.index, accepts: false });
+        self.core.proto.shut_down();
+    }
+
+    /// The end of the second step of [`Rpc::shutdown`]: nothing is under way any more, so that
+    /// dropping the endpoint leaves nothing behind. Looks at every session.
+    pub fn is_drained(&self) -> bool {
+        self.core.proto.is_drained() && self.burst.is_empty()
+    }
+
+    /// What dropping the endpoint now would leave behind. Looks at every session.
+    pub fn left_behind(&self) -> ShutdownReport {
+        ShutdownReport {
             calls: self.core.proto.outstanding_calls(),
             executing: self.core.proto.executing(),
             unacknowledged: self.core.proto.unacknowledged(),
-        })
+        }
     }
 }

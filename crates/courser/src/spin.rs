@@ -6,6 +6,8 @@ use std::fs;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use crate::platform::Platform;
+
 /// Spin time where there is more than one CPU to spin on.
 const SPIN: Duration = Duration::from_micros(100);
 
@@ -20,11 +22,15 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// What holds on this machine. `wanted` overrides the time, not the politeness.
+    /// What holds here. `wanted` overrides the time, not the politeness. In virtual time there is
+    /// nothing to spin for.
     ///
     /// Containers' CPU sets and quotas count: with one CPU, or less, there is no spinning. The
     /// affinity of threads does not: a program that pins its threads still owns several CPUs.
-    pub(crate) fn on_this_machine(wanted: Option<Duration>) -> Self {
+    pub(crate) fn on(platform: &Platform, wanted: Option<Duration>) -> Self {
+        if platform.is_virtual() {
+            return Spin { ns: 0, yields: false };
+        }
         let default = if cpus() > 1 { SPIN } else { Duration::ZERO };
         let ns = u64::try_from(wanted.unwrap_or(default).as_nanos()).unwrap_or(u64::MAX);
         Spin { ns, yields: process_cpus().len() == 1 }
@@ -111,7 +117,7 @@ mod tests {
     #[test]
     fn this_machine_has_a_cpu_and_a_wish_is_granted() {
         assert!(machine_cpus() >= 1 && !process_cpus().is_empty());
-        let wanted = Spin::on_this_machine(Some(Duration::from_micros(7)));
+        let wanted = Spin::on(&Platform::System, Some(Duration::from_micros(7)));
         assert_eq!(wanted.ns, 7_000);
     }
 }

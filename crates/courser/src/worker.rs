@@ -21,6 +21,7 @@ mod pool;
 mod queue;
 #[cfg(test)]
 mod tests;
+mod virtual_time;
 mod work;
 
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use courser_proto::{Body, Status};
 
 use crate::context::Context;
 use crate::error::WorkerError;
+use crate::machine::Thread;
 use crate::message::Request;
 use crate::rpc::Rpc;
 use home::{Home, Outcome};
@@ -40,6 +42,7 @@ pub(crate) use home::Answer;
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
 pub(crate) use queue::Term;
+pub use virtual_time::{VirtualJob, VirtualWorkers};
 pub use work::Work;
 
 /// What happened to requests on the way to or from the handlers of an endpoint.
@@ -107,11 +110,15 @@ impl<T: Transport> Rpc<T> {
     ) -> Result<(), WorkerError> {
         self.workers.pool.start()?;
         let home = self.workers.home.get_or_insert_with(|| {
-            Arc::new(Home::new(self.mailbox.clone(), self.core.proto.arena().clone()))
+            let (mailbox, arena) = (self.mailbox.clone(), self.core.proto.arena().clone());
+            Arc::new(Home::new(mailbox, arena, self.platform.clock(Thread::Workers), self.index))
         });
         let handler: Arc<Registered> = Arc::new(Registered { home: home.clone(), run: handler });
         let pool = self.workers.pool.clone();
-        self.on(req_type, move |cx, request| hand_out(cx, request, &handler, &pool));
+        let hand_out = move |cx: &mut Context<'_>, request: Request<'_>| {
+            hand_out(cx, request, &handler, &pool)
+        };
+        self.register(req_type, Box::new(hand_out));
         Ok(())
     }
 

@@ -7,6 +7,7 @@
 
 use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
+use crate::mutant::{self, Mutant};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::tx::TxItem;
 
@@ -256,13 +257,15 @@ impl<C> Endpoint<C> {
     fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        if slot.in_flight() == 0 {
+        if slot.in_flight() == 0 || slot.resp_rcvd > 0 && mutant::is_on(Mutant::RfrNotRepeated) {
             // Nothing can be lost: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
         let credits = slot.roll_back();
         slot.retries = slot.retries.saturating_add(1);
-        s.credits += credits;
+        if !mutant::is_on(Mutant::CreditsLostInRollback) {
+            s.credits += credits;
+        }
         s.rollbacks += 1;
         self.stats.rollbacks += 1;
         self.extend_deadline(session, slot_no, now_ns);
@@ -330,6 +333,9 @@ impl<C> Endpoint<C> {
         s.state = SessionState::Gone;
         let id = SessionId { index: session, generation: s.generation };
         for QueuedCall { req, cont, .. } in std::mem::take(&mut s.queue) {
+            if mutant::is_on(Mutant::WaitingCallsForgotten) {
+                continue;
+            }
             let result = Err(error(Executed::Never));
             self.stats.errors += 1;
             self.done.push_back(Completion { cont, session: id, request: req, result });

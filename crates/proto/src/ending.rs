@@ -18,6 +18,7 @@
 use crate::deadline::{QUEUE, Timed};
 use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
+use crate::mutant::{self, Mutant};
 use crate::options::CallId;
 use crate::overload::serve_newest;
 use crate::session::{QueuedCall, SessionId};
@@ -66,6 +67,9 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let (ending, executed) = slot.ending();
         let completion = match ending {
+            Ending::Quarantine if mutant::is_on(Mutant::NoQuarantine) => {
+                self.complete(session, slot_no, Err(error(executed)))
+            }
             Ending::Rewind => {
                 slot.rewind(step);
                 self.complete(session, slot_no, Err(error(executed)))

@@ -17,6 +17,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, RxFrame};
 use crate::config::{Config, ConfigError};
 use crate::deadline::Timed;
 use crate::error::{CallError, CallRefused};
+use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
 use crate::session::{
     ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
@@ -59,6 +60,17 @@ impl RequestId {
     /// The session that the request came on.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// The session's slot that it occupies: below [`crate::Config::slots`].
+    pub fn slot(&self) -> u8 {
+        self.slot
+    }
+
+    /// Its number in the slot. Session, slot and number together name a request at its server,
+    /// until the number wraps.
+    pub fn req_num(&self) -> u32 {
+        self.req_num
     }
 }
 
@@ -210,7 +222,7 @@ impl<C> Endpoint<C> {
         let (h, rest) = FrameHeader::parse(frame.data)?;
         let peer = self.peers.get_mut(h.peer as usize).and_then(Option::as_mut);
         let peer = peer.filter(|p| p.state == PeerState::Live).ok_or(Drop::UnknownPeer)?;
-        if peer.rx_cookie != h.cookie {
+        if peer.rx_cookie != h.cookie && !mutant::is_on(Mutant::CookieIgnored) {
             return Err(Drop::Cookie);
         }
         if peer.addr != frame.src {
@@ -367,7 +379,9 @@ impl<C> Endpoint<C> {
         // Due when it is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
         slot.seq = call.seq;
-        slot.expires_ns = call.expires_ns;
+        if !mutant::is_on(Mutant::DeadlineIgnored) {
+            slot.expires_ns = call.expires_ns;
+        }
         self.next_scan_ns = self.next_scan_ns.min(call.expires_ns);
         slot.queued = true;
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
@@ -420,7 +434,7 @@ impl<C> Endpoint<C> {
         }
         self.wake_stalled(index, slot_no);
         let completion = Completion { cont, session, request, result };
-        if completion.request.is_shared() {
+        if completion.request.is_shared() && !mutant::is_on(Mutant::BufferReturnedEarly) {
             self.park(completion);
             return None;
         }
@@ -475,6 +489,9 @@ impl<C> Endpoint<C> {
                     return Err(s.slots.late(req_num));
                 };
                 if slot.active && slot.req_num == req_num {
+                    return Ok((s, slot_no));
+                }
+                if slot.active && mutant::is_on(Mutant::OldAnswerTaken) {
                     return Ok((s, slot_no));
                 }
                 let ahead = req_num.wrapping_sub(slot.req_num);

@@ -18,6 +18,11 @@ mod error;
 mod look;
 mod loss;
 mod memory;
+#[cfg(not(feature = "mutants"))]
+#[allow(unreachable_pub)] // part of the API with the feature
+mod mutant;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 mod options;
 mod overload;
 mod reply;

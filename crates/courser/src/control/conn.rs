@@ -1,49 +1,15 @@
 //! One control connection: greeting, framing, buffers. Knows nothing of endpoints.
 
 use std::collections::BTreeSet;
-use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::time::{Duration, Instant};
+use std::io;
+use std::net::SocketAddr;
+use std::time::Instant;
 
 use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlMsg, Heartbeat};
-use mio::net::{TcpListener, TcpStream};
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::LostReason;
+use super::network::Stream;
 use super::upkeep::Usage;
-
-/// Connections that the kernel completes ahead of this thread.
-const BACKLOG: i32 = 1024;
-
-/// Listens; IPv6 wildcards take IPv4 as well, or become IPv4 where there is no IPv6.
-pub(super) fn listen(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    use rustix::io::Errno;
-    match listen_on(bind) {
-        Err(e) if bind.is_ipv6() && bind.ip().is_unspecified() => {
-            let missing = [Errno::AFNOSUPPORT, Errno::ADDRNOTAVAIL];
-            if !missing.iter().any(|x| e.raw_os_error() == Some(x.raw_os_error())) {
-                return Err(e);
-            }
-            listen_on(SocketAddr::from((Ipv4Addr::UNSPECIFIED, bind.port())))
-        }
-        other => other,
-    }
-}
-
-fn listen_on(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
-    let socket = Socket::new(Domain::for_address(bind), Type::STREAM, Some(Protocol::TCP))?;
-    if bind.is_ipv6() && bind.ip().is_unspecified() {
-        socket.set_only_v6(false)?;
-    }
-    // A nexus that restarts takes its port again at once.
-    socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
-    socket.bind(&bind.into())?;
-    socket.listen(BACKLOG)?;
-    let listener = TcpListener::from_std(socket.into());
-    let bound = listener.local_addr()?;
-    Ok((listener, bound))
-}
 
 /// How far a connection is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,8 +33,8 @@ pub(super) enum Step {
 
 /// One connection.
 #[derive(Debug)]
-pub(super) struct Conn {
-    pub(super) stream: TcpStream,
+pub(super) struct Conn<S> {
+    pub(super) stream: S,
     pub(super) phase: Phase,
     /// The other side, IPv4 never in IPv6's clothes.
     pub(super) remote: SocketAddr,
@@ -101,13 +67,14 @@ pub(super) struct Conn {
     counted: usize,
 }
 
-impl Conn {
+impl<S: Stream> Conn<S> {
     /// Takes over a stream; the greeting is queued.
     pub(super) fn new(
-        stream: TcpStream,
+        stream: S,
         phase: Phase,
         remote: SocketAddr,
         dial: Option<u64>,
+        now: Instant,
         deadline: Instant,
     ) -> Self {
         Conn {
@@ -118,7 +85,7 @@ impl Conn {
             deadline,
             heartbeat: None,
             used: BTreeSet::new(),
-            usage: Usage::new(Instant::now()),
+            usage: Usage::new(now),
             dirty: false,
             ready: false,
             pong: false,
@@ -139,30 +106,9 @@ impl Conn {
             // kernel has just given to the socket: nobody listens there.
             return Err(rustix::io::Errno::CONNREFUSED.into());
         }
-        // Neither keep-alive nor a user timeout: a connection that is not open has its deadline,
-        // one that is has its heartbeats, and those hear the process, not only its kernel.
-        self.stream.set_nodelay(true)?;
+        self.stream.prepare()?;
         self.phase = Phase::Greeting;
         Ok(())
-    }
-
-    /// Nobody reads what is still to be written: closing resets the connection, so that the
-    /// kernel keeps no data for it, and the other side, if it comes back, hears of it at once.
-    pub(super) fn abort_on_close(&self) {
-        // A socket that takes no option is closed the usual way.
-        let _ = SockRef::from(&self.stream).set_linger(Some(Duration::ZERO));
-    }
-
-    /// Whether TCP's handshake has succeeded; `None`: not over yet.
-    pub(super) fn check_connect(&self) -> io::Result<Option<()>> {
-        if let Some(e) = self.stream.take_error()? {
-            return Err(e);
-        }
-        match self.stream.peer_addr() {
-            Ok(_) => Ok(Some(())),
-            Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(None),
-            Err(e) => Err(e),
-        }
     }
 
     /// The next thing that the bytes received so far amount to.

@@ -8,15 +8,14 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use mio::net::TcpStream;
-
 use super::conn::{Conn, Phase};
 use super::driver::{Driver, Timer};
-use super::{DialError, Dialed, Event, LostReason, Mail, Mailbox};
+use super::network::Network;
+use super::{DialError, Dialed, LostReason, Mail, Mailbox};
 
 /// Addresses of one name that are tried.
 const ADDRESSES: usize = 16;
@@ -67,7 +66,7 @@ impl Dialing {
     }
 }
 
-impl Driver {
+impl<N: Network> Driver<N> {
     /// An endpoint wants a connection.
     pub(super) fn on_dial(&mut self, index: u16, ticket: u64, host: String, port: u16) {
         let Some(endpoint) = self.endpoints.get(&index) else { return };
@@ -101,7 +100,7 @@ impl Driver {
 
     fn begin(&mut self, target: (String, u16), waiter: Waiter) {
         let dial = self.number();
-        let deadline = Instant::now() + self.parts.limits.dial;
+        let deadline = self.now() + self.parts.limits.dial;
         let literal = literal(&target.0).map(|ip| SocketAddr::from((ip, target.1)));
         self.timers.insert((deadline, Timer::Dial(dial)));
         self.targets.insert(target.clone(), Target::Dialing(dial));
@@ -122,23 +121,16 @@ impl Driver {
         }
     }
 
-    /// Starts threads for the names that wait, within the limit.
+    /// Looks up the names that wait, within the limit.
     fn start_resolvers(&mut self) {
         while self.resolving < self.parts.limits.resolvers {
             let Some(dial) = self.unresolved.pop_front() else { return };
             // It may have timed out while it waited.
             let Some(d) = self.dials.get(&dial) else { continue };
-            let (host, port) = d.target.clone();
-            let inlet = self.parts.inlet.clone();
-            // The thread may outlive this one: no resolver can be told to give up.
-            let thread = std::thread::Builder::new().name("courser-resolve".into());
-            let spawned = thread.spawn(move || {
-                let addrs = (host.as_str(), port).to_socket_addrs();
-                let result = addrs.map(|a| a.take(ADDRESSES).collect());
-                inlet.send(Event::Resolved { dial, result });
-            });
-            match spawned {
-                Ok(_) => self.resolving += 1,
+            let (host, port) = &d.target;
+            match self.net.resolve(dial, host, *port) {
+                Ok(None) => self.resolving += 1,
+                Ok(Some(addrs)) => self.resolved(dial, Ok(addrs)),
                 Err(e) => self.resolved(dial, Err(e)),
             }
         }
@@ -155,7 +147,7 @@ impl Driver {
         let Some(d) = self.dials.get_mut(&dial) else { return };
         let none = || io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         match result.and_then(|a| if a.is_empty() { Err(none()) } else { Ok(a) }) {
-            Ok(addrs) => d.addrs.extend(addrs),
+            Ok(addrs) => d.addrs.extend(addrs.into_iter().take(ADDRESSES)),
             Err(e) => d.note(DialError::Resolve { host: d.target.0.clone(), cause: Arc::new(e) }),
         }
         self.next_attempt(dial);
@@ -163,16 +155,17 @@ impl Driver {
 
     /// Tries the next address; without one the dial has failed.
     fn next_attempt(&mut self, dial: u64) {
+        let now = self.now();
         loop {
             let Some(d) = self.dials.get_mut(&dial) else { return };
             d.attempt = None;
             let Some(addr) = d.addrs.pop_front() else { break };
-            let now = Instant::now();
             // A silent address leaves the later ones their share of the time.
             let left = d.addrs.len() as u32 + 1;
             let deadline = now + d.deadline.saturating_duration_since(now) / left;
-            let attempt = TcpStream::connect(addr).and_then(|stream| {
-                self.adopt(Conn::new(stream, Phase::Connecting, addr, Some(dial), deadline))
+            let attempt = self.net.connect(addr).and_then(|stream| {
+                let phase = Phase::Connecting;
+                self.adopt(Conn::new(stream, phase, addr, Some(dial), now, deadline))
             });
             let Some(d) = self.dials.get_mut(&dial) else { return };
             match attempt {
@@ -242,9 +235,10 @@ impl Driver {
 
     /// Gives an open connection to an endpoint.
     fn answer(&mut self, n: u64, w: Waiter) {
+        let now = self.now();
         let Some(conn) = self.conns.get_mut(&n) else { return };
         conn.used.insert(w.index);
-        conn.usage.touch();
+        conn.usage.touch(now);
         let result = Ok(Dialed { control: n, remote: conn.remote, local: conn.local });
         w.mailbox.post(Mail::Dialed { ticket: w.ticket, result });
     }

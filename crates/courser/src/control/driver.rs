@@ -4,7 +4,7 @@
 //! Readiness is edge-triggered, so whoever stops before `WouldBlock` puts itself on the list of
 //! left-over work. No connection gets more than [`READS_PER_PASS`] reads before the others.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -12,22 +12,19 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use courser_proto::ControlMsg;
-use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token};
 
 use super::conn::{Conn, Phase, Step};
 use super::dial::{Dialing, Target};
+use super::network::{Network, Ready, Stream};
 use super::route::Endpoint;
-use super::{Command, Counters, Event, Inlet, Limits, LostReason, Mail, count, is_exhausted};
+use super::tcp::Tcp;
+use super::{Command, Counters, Event, Limits, LostReason, Mail, count, is_exhausted};
+use crate::platform::Clock;
 
-/// The listener's token.
-const LISTENER: Token = Token(0);
-/// The wake-up's token.
-pub(super) const WAKER: Token = Token(1);
-/// The first number of a connection; numbers double as tokens.
+/// The first number of a connection; numbers double as tokens, of which networks have their own.
 const FIRST_NUMBER: u64 = 2;
-/// Readiness events per pass.
-const EVENTS: usize = 1024;
+/// Commands per pass.
+const COMMANDS: usize = 1024;
 /// Connections accepted per pass.
 const ACCEPTS_PER_PASS: usize = 64;
 /// Reads of one connection per pass, each of one message's length at most: 4 KiB, or 800 of the
@@ -41,12 +38,10 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the thread starts with.
 pub(super) struct Parts {
-    pub(super) poll: Poll,
-    pub(super) listener: TcpListener,
     pub(super) queue: Receiver<Event>,
-    pub(super) inlet: Inlet,
     pub(super) limits: Limits,
     pub(super) counters: Arc<Counters>,
+    pub(super) clock: Clock,
 }
 
 /// What is due at some time.
@@ -60,28 +55,32 @@ pub(super) enum Timer {
     Accept,
 }
 
-/// The control thread.
+/// The control thread. What is done in which order depends on the network, the clock and the
+/// commands alone: tables are walked in the order of their keys (F17).
 ///
 /// Invariants: a connection has one timer, at its `deadline`; a dial that is not over has its
 /// timer; `inbound` counts the connections without a dial, and `hosts` those of each remote host,
 /// which is there while it has any; `ready` and `dirty` name a living connection once at most, as
 /// its flags say.
-pub(super) struct Driver {
+pub(super) struct Driver<N: Network> {
+    pub(super) net: N,
     pub(super) parts: Parts,
-    pub(super) conns: HashMap<u64, Conn>,
+    pub(super) conns: BTreeMap<u64, Conn<N::Stream>>,
     pub(super) inbound: usize,
     /// Inbound connections of each remote host.
-    pub(super) hosts: HashMap<IpAddr, usize>,
+    pub(super) hosts: BTreeMap<IpAddr, usize>,
     pub(super) endpoints: BTreeMap<u16, Endpoint>,
     /// Where the search for an endpoint for the next client starts.
     pub(super) next_endpoint: u16,
-    pub(super) dials: HashMap<u64, Dialing>,
-    pub(super) targets: HashMap<(String, u16), Target>,
+    pub(super) dials: BTreeMap<u64, Dialing>,
+    pub(super) targets: BTreeMap<(String, u16), Target>,
     /// Dials that wait for a resolver thread.
     pub(super) unresolved: VecDeque<u64>,
     /// Resolver threads.
     pub(super) resolving: usize,
     pub(super) timers: BTreeSet<(Instant, Timer)>,
+    /// More commands may wait than were taken.
+    more_commands: bool,
     /// Connections that may have more to read.
     ready: Vec<u64>,
     /// Whether more connections may wait to be accepted.
@@ -98,66 +97,75 @@ pub(super) struct Driver {
     pub(super) stopping: bool,
 }
 
-impl Driver {
-    pub(super) fn new(mut parts: Parts) -> io::Result<Self> {
-        parts.poll.registry().register(&mut parts.listener, LISTENER, Interest::READABLE)?;
-        Ok(Driver {
+impl Driver<Tcp> {
+    /// The thread.
+    pub(super) fn run(mut self) {
+        let mut ready = Vec::new();
+        while !self.stopping {
+            let sleep = self.due().map(|at| at.saturating_duration_since(self.now()));
+            if let Err(e) = self.net.wait(sleep, &mut ready) {
+                tracing::error!("the control thread cannot wait for events: {e}");
+                break;
+            }
+            self.pass(&mut ready);
+        }
+        self.stop();
+    }
+}
+
+impl<N: Network> Driver<N> {
+    pub(super) fn new(net: N, parts: Parts) -> Self {
+        let epoch = parts.clock.now();
+        Driver {
+            net,
             parts,
-            conns: HashMap::new(),
+            conns: BTreeMap::new(),
             inbound: 0,
-            hosts: HashMap::new(),
+            hosts: BTreeMap::new(),
             endpoints: BTreeMap::new(),
             next_endpoint: 0,
-            dials: HashMap::new(),
-            targets: HashMap::new(),
+            dials: BTreeMap::new(),
+            targets: BTreeMap::new(),
             unresolved: VecDeque::new(),
             resolving: 0,
             timers: BTreeSet::new(),
+            more_commands: false,
             ready: Vec::new(),
             accept_ready: false,
             accept_paused: false,
             dirty: Vec::new(),
             pending: 0,
             next_number: FIRST_NUMBER,
-            epoch: Instant::now(),
+            epoch,
             stopping: false,
-        })
+        }
     }
 
-    /// The thread.
-    pub(super) fn run(mut self) {
-        let mut events = Events::with_capacity(EVENTS);
-        while !self.stopping {
-            match self.parts.poll.poll(&mut events, self.sleep()) {
-                Ok(()) => {}
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => events.clear(),
-                Err(e) => {
-                    tracing::error!("the control thread cannot wait for events: {e}");
-                    break;
-                }
-            }
-            for e in &events {
-                match e.token() {
-                    LISTENER => self.accept_ready = !self.accept_paused,
-                    WAKER => {}
-                    Token(n) => self.on_ready(n as u64, e.is_writable() || e.is_error()),
-                }
-            }
-            self.take_commands();
-            self.left_over();
-            self.on_time();
-            self.flush_dirty();
-        }
-        self.stop();
+    /// The thread's clock.
+    pub(super) fn now(&self) -> Instant {
+        self.parts.clock.now()
     }
 
-    /// How long the thread may sleep; `None`: until something happens.
-    fn sleep(&self) -> Option<Duration> {
-        if !self.ready.is_empty() || self.accept_ready {
-            return Some(Duration::ZERO);
+    /// One pass. Takes what has become ready.
+    pub(super) fn pass(&mut self, ready: &mut Vec<Ready>) {
+        for r in ready.drain(..) {
+            match r {
+                Ready::Listener => self.accept_ready = !self.accept_paused,
+                Ready::Conn { n, writable } => self.on_ready(n, writable),
+            }
         }
-        let (at, _) = self.timers.first()?;
-        Some(at.saturating_duration_since(Instant::now()))
+        self.take_commands();
+        self.left_over();
+        self.on_time();
+        self.flush_dirty();
+    }
+
+    /// When the next pass has something to do by itself; `None`: not until something happens.
+    pub(super) fn due(&self) -> Option<Instant> {
+        if !self.ready.is_empty() || self.accept_ready || self.more_commands {
+            return Some(self.now());
+        }
+        self.timers.first().map(|(at, _)| *at)
     }
 
     /// A number for a connection or a dial.
@@ -168,7 +176,8 @@ impl Driver {
 
     /// Does what endpoints ask, within a limit, so that a busy one cannot hold the thread.
     fn take_commands(&mut self) {
-        for _ in 0..EVENTS {
+        self.more_commands = false;
+        for _ in 0..COMMANDS {
             match self.parts.queue.try_recv() {
                 Ok(Event::Command(Command::Stop)) => self.stopping = true,
                 Ok(Event::Command(c)) => self.on_command(c),
@@ -177,7 +186,7 @@ impl Driver {
             }
         }
         // The wake-up that announced the rest may be taken already.
-        let _ = self.parts.inlet.waker.wake();
+        self.more_commands = true;
     }
 
     fn left_over(&mut self) {
@@ -193,7 +202,7 @@ impl Driver {
     }
 
     fn on_time(&mut self) {
-        let now = Instant::now();
+        let now = self.now();
         while let Some(&(at, timer)) = self.timers.first() {
             if at > now {
                 return;
@@ -213,7 +222,7 @@ impl Driver {
     /// Accepts what has arrived, within a limit per pass.
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_PASS {
-            match self.parts.listener.accept() {
+            match self.net.accept() {
                 Ok((stream, remote)) => self.on_accepted(stream, remote),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if is_exhausted(&e) => {
@@ -221,7 +230,7 @@ impl Driver {
                     count(&self.parts.counters.exhausted);
                     tracing::warn!("cannot accept control connections: {e}");
                     self.accept_paused = true;
-                    self.timers.insert((Instant::now() + ACCEPT_PAUSE, Timer::Accept));
+                    self.timers.insert((self.now() + ACCEPT_PAUSE, Timer::Accept));
                     return;
                 }
                 // The client has gone meanwhile, or its network has.
@@ -231,10 +240,11 @@ impl Driver {
         self.accept_ready = true;
     }
 
-    fn on_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
+    fn on_accepted(&mut self, stream: N::Stream, remote: SocketAddr) {
         let limits = &self.parts.limits;
-        let deadline = Instant::now() + limits.greeting;
-        let mut conn = Conn::new(stream, Phase::Greeting, remote, None, deadline);
+        let now = self.now();
+        let deadline = now + limits.greeting;
+        let mut conn = Conn::new(stream, Phase::Greeting, remote, None, now, deadline);
         let host = conn.remote.ip();
         let of_host = self.hosts.get(&host).copied().unwrap_or(0);
         if self.inbound >= limits.inbound || of_host >= limits.inbound_per_host {
@@ -260,10 +270,9 @@ impl Driver {
     }
 
     /// Takes a connection into the loop; gives its number, if it lives.
-    pub(super) fn adopt(&mut self, mut conn: Conn) -> io::Result<u64> {
+    pub(super) fn adopt(&mut self, mut conn: Conn<N::Stream>) -> io::Result<u64> {
         let n = self.number();
-        let both = Interest::READABLE | Interest::WRITABLE;
-        self.parts.poll.registry().register(&mut conn.stream, Token(n as usize), both)?;
+        self.net.register(&mut conn.stream, n)?;
         self.timers.insert((conn.deadline, Timer::Conn(n)));
         self.conns.insert(n, conn);
         Ok(n)
@@ -273,7 +282,7 @@ impl Driver {
     fn on_ready(&mut self, n: u64, writable: bool) {
         let Some(conn) = self.conns.get_mut(&n) else { return };
         if conn.phase == Phase::Connecting {
-            match conn.check_connect().and_then(|c| c.map(|()| conn.connected()).transpose()) {
+            match conn.stream.connected().and_then(|c| c.map(|()| conn.connected()).transpose()) {
                 Ok(Some(())) => {}
                 Ok(None) => return,
                 Err(e) => return self.close(n, e.into()),
@@ -378,15 +387,14 @@ impl Driver {
         let Some(mut conn) = self.conns.remove(&n) else { return };
         conn.forget_pending(&mut self.pending);
         if matches!(reason, LostReason::Silent { .. } | LostReason::NotReading { .. }) {
-            conn.abort_on_close();
+            conn.stream.abort_on_close();
         } else if conn.phase != Phase::Connecting {
             // A last message says why: a greeting to a peer of another version, an
             // endpoint's leave. Nobody waits for one that does not read it.
             let _ = conn.flush();
         }
-        // Dropping the stream closes it; that it leaves the poll is the kernel's work too, and a
-        // failure here would be no reason to keep it.
-        let _ = self.parts.poll.registry().deregister(&mut conn.stream);
+        // Dropping the stream closes it.
+        self.net.deregister(&mut conn.stream);
         self.timers.remove(&(conn.deadline, Timer::Conn(n)));
         match reason {
             LostReason::Protocol(_) => count(&self.parts.counters.protocol_errors),
@@ -423,12 +431,11 @@ impl Driver {
             timers: self.timers.len(),
             queued: self.ready.len() + self.dirty.len() + self.unresolved.len(),
             pending: self.conns.values().map(Conn::pending).max().unwrap_or(0),
-            capacity: self.conns.capacity(),
         }
     }
 
     /// Ends everything; nobody waits for an answer after this.
-    fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.flush_dirty();
         self.stop_dials();

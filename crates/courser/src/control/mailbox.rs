@@ -5,11 +5,13 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::Mail;
+use crate::machine::{Machine, Thread};
+use crate::platform::Platform;
 use crate::worker::Answer;
 
 /// Messages of peers that may wait for an endpoint.
@@ -45,6 +47,9 @@ const CLOSED: u8 = 8;
 ///    or the endpoint's thread has set [`ASLEEP`] last and sees [`PENDING`] in the same step
 ///    ([`Mailbox::fall_asleep`]). All flags are one word, so that of the poster and the sleeper
 ///    the second sees what the first did: no wake-up is lost.
+///
+/// On a simulated machine there is no descriptor. The machine is told of whatever comes into an
+/// empty mailbox, and polls the endpoint until nothing is left.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     shared: Arc<Shared>,
@@ -53,7 +58,15 @@ pub(crate) struct Mailbox {
 struct Shared {
     flags: AtomicU8,
     inbox: Mutex<Inbox>,
-    wake: OwnedFd,
+    wake: Wake,
+}
+
+/// How the endpoint's thread is woken.
+enum Wake {
+    /// An eventfd.
+    Fd(OwnedFd),
+    /// A simulated machine, which may own this, and the endpoint's number.
+    Machine(Weak<dyn Machine>, u16),
 }
 
 #[derive(Default)]
@@ -61,17 +74,22 @@ struct Inbox {
     mail: VecDeque<Mail>,
     /// At most one for each request that workers have.
     answers: VecDeque<Answer>,
-    /// The descriptor is readable.
+    /// The descriptor is readable, or the machine was told.
     signalled: bool,
 }
 
 impl Mailbox {
-    /// An empty mailbox.
+    /// An empty mailbox for an endpoint.
     ///
     /// # Errors
     /// Descriptors have run out.
-    pub(crate) fn new() -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    pub(crate) fn new(platform: &Platform, endpoint: u16) -> io::Result<Self> {
+        let wake = match platform {
+            Platform::System => {
+                Wake::Fd(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
+            }
+            Platform::Virtual(machine) => Wake::Machine(Arc::downgrade(machine), endpoint),
+        };
         let shared = Shared { flags: AtomicU8::new(0), inbox: Mutex::default(), wake };
         Ok(Mailbox { shared: Arc::new(shared) })
     }
@@ -102,9 +120,11 @@ impl Mailbox {
         answers.extend(inbox.answers.drain(..n));
         if inbox.mail.is_empty() && inbox.answers.is_empty() {
             self.shared.flags.fetch_and(!PENDING, Ordering::AcqRel);
-            if std::mem::take(&mut inbox.signalled) {
+            if std::mem::take(&mut inbox.signalled)
+                && let Wake::Fd(fd) = &self.shared.wake
+            {
                 // Cannot fail: it is readable.
-                let _ = rustix::io::read(&self.shared.wake, &mut [0; 8]);
+                let _ = rustix::io::read(fd, &mut [0; 8]);
             }
         }
     }
@@ -147,18 +167,27 @@ impl Mailbox {
     }
 
     /// Sets the flag, and makes the descriptor readable when somebody may sleep on it, or
-    /// `always`.
+    /// `always`. Simulated endpoints sleep whenever they are not polled.
     fn raise(&self, inbox: &mut Inbox, always: bool) {
         let before = self.shared.flags.fetch_or(PENDING, Ordering::AcqRel);
-        if always || before & (ASLEEP | FOREIGN) != 0 {
+        let virtual_ = matches!(self.shared.wake, Wake::Machine(..));
+        if always || virtual_ || before & (ASLEEP | FOREIGN) != 0 {
             self.signal(inbox);
         }
     }
 
     fn signal(&self, inbox: &mut Inbox) {
-        if !std::mem::replace(&mut inbox.signalled, true) {
+        if std::mem::replace(&mut inbox.signalled, true) {
+            return;
+        }
+        match &self.shared.wake {
             // Cannot fail: the counter was 0.
-            let _ = rustix::io::write(&self.shared.wake, &1u64.to_ne_bytes());
+            Wake::Fd(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
+            Wake::Machine(machine, endpoint) => {
+                if let Some(machine) = machine.upgrade() {
+                    machine.wake(Thread::Endpoint(*endpoint));
+                }
+            }
         }
     }
 
@@ -202,15 +231,18 @@ impl Mailbox {
         self.flags() & CLOSED != 0
     }
 
-    /// Readable while there is mail, or answers for an endpoint that may sleep.
-    pub(crate) fn wake_fd(&self) -> RawFd {
-        self.shared.wake.as_fd().as_raw_fd()
+    /// Readable while there is mail, or answers for an endpoint that may sleep. `None` on a
+    /// simulated machine.
+    pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.shared.wake {
+            Wake::Fd(fd) => Some(fd.as_fd()),
+            Wake::Machine(..) => None,
+        }
     }
-}
 
-impl AsFd for Mailbox {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.wake.as_fd()
+    /// [`Mailbox::fd`] as a number.
+    pub(crate) fn raw_fd(&self) -> Option<RawFd> {
+        self.fd().map(|fd| fd.as_raw_fd())
     }
 }
 

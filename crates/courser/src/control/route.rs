@@ -9,6 +9,7 @@ use courser_proto::{ControlMsg, EndpointRef, RefuseReason};
 use super::conn::Phase;
 use super::driver::Driver;
 use super::mailbox::MAIL_MAX;
+use super::network::Network;
 use super::{Command, LostReason, Mail, Mailbox, count};
 
 /// An endpoint of this nexus.
@@ -19,7 +20,7 @@ pub(super) struct Endpoint {
     pub(super) accepts: bool,
 }
 
-impl Driver {
+impl<N: Network> Driver<N> {
     /// An endpoint asks for something.
     pub(super) fn on_command(&mut self, c: Command) {
         match c {
@@ -49,9 +50,10 @@ impl Driver {
         for d in self.dials.values_mut() {
             d.waiters.retain(|w| w.index != index);
         }
+        let now = self.now();
         let mut told = Vec::new();
         for (&n, conn) in &mut self.conns {
-            conn.usage.forget(index);
+            conn.usage.forget(index, now);
             if conn.used.remove(&index) {
                 told.push(n);
             }
@@ -64,6 +66,7 @@ impl Driver {
 
     /// An endpoint sends a message.
     fn on_send(&mut self, n: u64, msg: ControlMsg) {
+        let now = self.now();
         let Some(conn) = self.conns.get_mut(&n) else { return };
         if conn.phase != Phase::Open {
             return;
@@ -74,15 +77,16 @@ impl Driver {
             conn.used.insert(from.index);
         }
         if conn.dial.is_some() {
-            conn.usage.on_sent(&msg);
+            conn.usage.on_sent(&msg, now);
         }
         self.send(n, &msg);
     }
 
     /// A message has arrived over connection `n`.
     pub(super) fn route(&mut self, n: u64, msg: ControlMsg) {
+        let now = self.now();
         if let Some(conn) = self.conns.get_mut(&n).filter(|conn| conn.dial.is_some()) {
-            conn.usage.on_received(&msg);
+            conn.usage.on_received(&msg, now);
         }
         match &msg {
             ControlMsg::Connect { .. } => self.route_connect(n, msg),

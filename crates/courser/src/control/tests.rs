@@ -15,6 +15,7 @@ use courser_proto::{ControlError, ControlMsg, RefuseReason};
 
 use super::mailbox::MAIL_MAX;
 use super::*;
+use crate::platform::random_u64;
 use support::*;
 
 #[test]
@@ -252,8 +253,8 @@ fn a_full_mailbox_refuses_clients_and_ends_what_it_cannot_take() {
 
 #[test]
 fn a_mailbox_keeps_order_and_wakes() {
-    let mailbox = Mailbox::new().unwrap();
-    let readable = |timeout| poll_readable(mailbox.wake_fd(), timeout);
+    let mailbox = Mailbox::new(&Platform::System, 0).unwrap();
+    let readable = |timeout| poll_readable(mailbox.raw_fd().unwrap(), timeout);
     assert!(!mailbox.has_mail() && !readable(Duration::ZERO));
     for control in 0..3 {
         assert!(mailbox.post(Mail::Lost { control, reason: LostReason::Closed }));

@@ -11,6 +11,7 @@ use courser_proto::{Beat, ControlMsg, Heartbeat};
 use super::LostReason;
 use super::conn::Phase;
 use super::driver::{Driver, Timer};
+use super::network::Network;
 
 /// Who uses a connection that was dialed, as the messages over it tell: endpoints here that asked
 /// for a session, and the sessions that they got. A server that lies about them can bring about
@@ -33,12 +34,12 @@ impl Usage {
     }
 
     /// It was given to an endpoint, which will ask for a session.
-    pub(super) fn touch(&mut self) {
-        self.at = Instant::now();
+    pub(super) fn touch(&mut self, now: Instant) {
+        self.at = now;
     }
 
     /// An endpoint here sends a message.
-    pub(super) fn on_sent(&mut self, msg: &ControlMsg) {
+    pub(super) fn on_sent(&mut self, msg: &ControlMsg, now: Instant) {
         match msg {
             ControlMsg::Connect { from, .. } => *self.asked.entry(from.index).or_default() += 1,
             ControlMsg::Accept { .. } => self.serves = true,
@@ -47,11 +48,11 @@ impl Usage {
             }
             _ => return,
         }
-        self.touch();
+        self.touch(now);
     }
 
     /// A message has come.
-    pub(super) fn on_received(&mut self, msg: &ControlMsg) {
+    pub(super) fn on_received(&mut self, msg: &ControlMsg, now: Instant) {
         match msg {
             ControlMsg::Accept { to, from, .. } if self.asked.contains_key(&to.index) => {
                 less(&mut self.asked, to.index);
@@ -61,20 +62,20 @@ impl Usage {
             ControlMsg::EndpointGone { from } => self.sessions.retain(|(_, id), _| *id != from.id),
             _ => return,
         }
-        self.touch();
+        self.touch(now);
     }
 
     /// An endpoint here is gone.
-    pub(super) fn forget(&mut self, index: u16) {
+    pub(super) fn forget(&mut self, index: u16, now: Instant) {
         self.asked.remove(&index);
         self.sessions.retain(|(here, _), _| *here != index);
-        self.touch();
+        self.touch(now);
     }
 
     /// Whether nobody has used it for so long.
-    fn is_over(&self, unused: Duration) -> bool {
+    fn is_over(&self, unused: Duration, now: Instant) -> bool {
         let empty = self.asked.is_empty() && self.sessions.is_empty() && !self.serves;
-        empty && self.at.elapsed() >= unused
+        empty && now.saturating_duration_since(self.at) >= unused
     }
 }
 
@@ -88,7 +89,7 @@ fn less<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
     }
 }
 
-impl Driver {
+impl<N: Network> Driver<N> {
     /// The greeting has arrived: from here on the connection is expected to be heard.
     pub(super) fn start_heartbeat(&mut self, n: u64) {
         let (now, timeout) = (self.now_ns(), self.parts.limits.failure_timeout.as_nanos() as u64);
@@ -116,7 +117,7 @@ impl Driver {
             return self.close(n, LostReason::NoGreeting(self.parts.limits.greeting));
         }
         let unused = self.parts.limits.unused;
-        if conn.dial.is_some() && conn.usage.is_over(unused) {
+        if conn.dial.is_some() && conn.usage.is_over(unused, self.now()) {
             return self.close(n, LostReason::Unused(unused));
         }
         if self.beat(n) == Some(Beat::Dead) {
@@ -155,6 +156,6 @@ impl Driver {
 
     /// The clock of heartbeats.
     fn now_ns(&self) -> u64 {
-        self.epoch.elapsed().as_nanos() as u64
+        self.now().saturating_duration_since(self.epoch).as_nanos() as u64
     }
 }

@@ -6,6 +6,7 @@ use courser_buf::{Arena, MsgBuf};
 use courser_proto::{RequestId, Status};
 
 use crate::control::Mailbox;
+use crate::platform::Clock;
 
 /// The answer to one request, on its way to the endpoint's thread.
 #[derive(Debug)]
@@ -27,12 +28,16 @@ pub(crate) enum Outcome {
 pub(crate) struct Home {
     mailbox: Mailbox,
     pub(super) arena: Arena,
+    /// The workers' clock.
+    pub(super) clock: Clock,
+    /// The endpoint's number.
+    pub(super) endpoint: u16,
     panics: AtomicU64,
 }
 
 impl Home {
-    pub(super) fn new(mailbox: Mailbox, arena: Arena) -> Self {
-        Home { mailbox, arena, panics: AtomicU64::new(0) }
+    pub(super) fn new(mailbox: Mailbox, arena: Arena, clock: Clock, endpoint: u16) -> Self {
+        Home { mailbox, arena, clock, endpoint, panics: AtomicU64::new(0) }
     }
 
     /// Sends an answer to the endpoint's thread and wakes it if it sleeps. There are never more

@@ -21,10 +21,13 @@ use courser_proto::{RequestId, Status};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::WorkerError;
+use crate::machine::{Machine, Thread};
 use crate::panics::caught;
+use crate::platform::{Clock, Platform};
 use crate::spin::cpus;
 use crate::worker::home::Home;
 use crate::worker::queue::{Queue, Term};
+use crate::worker::virtual_time::VirtualWorkers;
 use crate::worker::work::Work;
 
 /// How long a worker looks for its next job before it sleeps. To wake it costs the endpoint about
@@ -80,16 +83,21 @@ pub(crate) struct Pool {
     user: Arc<User>,
 }
 
-struct User(Arc<Shared>);
+struct User {
+    shared: Arc<Shared>,
+    /// Who runs the jobs when time is virtual: there are no threads then, and nobody sleeps.
+    machine: Option<Arc<dyn Machine>>,
+}
 
 impl Drop for User {
     fn drop(&mut self) {
-        self.0.close();
+        self.shared.close();
     }
 }
 
 /// What users and workers share. Workers are no users: they do not keep the pool up.
-struct Shared {
+pub(super) struct Shared {
+    clock: Clock,
     threads_wanted: usize,
     queue_limit: usize,
     spin: Duration,
@@ -130,13 +138,15 @@ fn count(counter: &AtomicU64) {
 
 impl Pool {
     /// A pool whose threads are not started yet. They will run where this thread may.
-    pub(crate) fn new(threads: usize, queue_limit: usize) -> Self {
+    pub(crate) fn new(platform: &Platform, threads: usize, queue_limit: usize) -> Self {
         let state = State { queue: Queue::new(), looking: 0, sleeping: 0, wakes: 0 };
+        let machine = platform.machine().cloned();
         let shared = Shared {
+            clock: platform.clock(Thread::Workers),
             threads_wanted: threads,
             queue_limit,
             spin: if cpus() > 1 { SPIN } else { Duration::ZERO },
-            cpus: sched_getaffinity(None).ok(),
+            cpus: if machine.is_none() { sched_getaffinity(None).ok() } else { None },
             state: Mutex::new(state),
             wake: Condvar::new(),
             queued: AtomicUsize::new(0),
@@ -144,17 +154,22 @@ impl Pool {
             threads: Mutex::new(0),
             counts: Counts::default(),
         };
-        Pool { user: Arc::new(User(Arc::new(shared))) }
+        Pool { user: Arc::new(User { shared: Arc::new(shared), machine }) }
     }
 
     /// Starts the threads, the first time. With fewer than were asked for it goes on.
     pub(super) fn start(&self) -> Result<(), WorkerError> {
-        let shared = &self.user.0;
+        let shared = &self.user.shared;
         if shared.threads_wanted == 0 {
             return Err(WorkerError::Disabled);
         }
         let mut threads = shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
         if *threads > 0 {
+            return Ok(());
+        }
+        if let Some(machine) = &self.user.machine {
+            *threads = shared.threads_wanted;
+            machine.start_workers(VirtualWorkers::new(shared.clone()), *threads);
             return Ok(());
         }
         for n in 0..shared.threads_wanted {
@@ -175,12 +190,12 @@ impl Pool {
 
     /// Whether a job would be refused now: one load.
     pub(super) fn is_full(&self) -> bool {
-        self.user.0.queued.load(Ordering::Relaxed) >= self.user.0.queue_limit
+        self.user.shared.queued.load(Ordering::Relaxed) >= self.user.shared.queue_limit
     }
 
     /// Counts a request that was refused because [`Pool::is_full`].
     pub(super) fn count_refused(&self) {
-        count(&self.user.0.counts.refused);
+        count(&self.user.shared.counts.refused);
     }
 
     /// Queues a job and sees to it that somebody takes it.
@@ -188,7 +203,11 @@ impl Pool {
     /// # Errors
     /// The queue is full; the job is back.
     pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
-        self.user.0.submit(job)
+        self.user.shared.submit(job)?;
+        if let Some(machine) = &self.user.machine {
+            machine.wake(Thread::Workers);
+        }
+        Ok(())
     }
 
     /// Takes out the jobs of an endpoint that is gone.
@@ -200,7 +219,7 @@ impl Pool {
 
     /// Takes jobs out of the queue that will not be executed, and counts them.
     fn abandon(&self, is: impl Fn(&Job) -> bool) -> Vec<Job> {
-        let shared = &self.user.0;
+        let shared = &self.user.shared;
         let mut state = shared.lock();
         let jobs = state.queue.remove(is);
         shared.unlock(state);
@@ -231,7 +250,7 @@ impl Pool {
     }
 
     pub(crate) fn stats(&self) -> WorkerStats {
-        let shared = &self.user.0;
+        let shared = &self.user.shared;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         // In this order, so that no handler ends before it was started.
         let finished = shared.counts.finished.load(Ordering::Acquire);
@@ -317,7 +336,9 @@ impl Shared {
             let _ = sched_setaffinity(None, cpus);
         }
         while let Some(job) = self.next() {
-            self.execute(job);
+            if let Some(job) = self.begin(job) {
+                self.run(job);
+            }
         }
     }
 
@@ -329,7 +350,7 @@ impl Shared {
             if self.is_closing() {
                 return None;
             }
-            if let Some(job) = state.queue.pop(Instant::now) {
+            if let Some(job) = state.queue.pop(|| self.clock.now()) {
                 self.unlock(state);
                 return Some(job);
             }
@@ -367,29 +388,57 @@ impl Shared {
         }
     }
 
-    /// Runs a job's handler, if there is still somebody who waits for it. Nothing of the
-    /// application's escapes from here: neither the handler's panics, nor those of what it
-    /// captured, which may go with the job.
-    fn execute(&self, job: Job) {
-        let req_type = job.work.req_type();
-        let panicked = caught("worker", req_type, || {
-            let Job { handler, work } = job;
-            if work.home().is_gone() {
+    /// The next job that is worth running, if there is one now.
+    pub(super) fn try_next(&self) -> Option<Job> {
+        loop {
+            let mut state = self.lock();
+            let job = state.queue.pop(|| self.clock.now());
+            self.unlock(state);
+            if let Some(job) = self.begin(job?) {
+                return Some(job);
+            }
+        }
+    }
+
+    /// Whether there is still somebody who waits for the job; answers it otherwise. Whoever gets
+    /// it back runs it.
+    fn begin(&self, job: Job) -> Option<Job> {
+        let gone = job.work.home().is_gone();
+        if !gone && job.work.term().is_none_or(|t| !t.has_passed(self.clock.now())) {
+            count(&self.counts.started);
+            return Some(job);
+        }
+        self.guarded(job.work.req_type(), || {
+            // The handler, with what it captured, may go with its last job.
+            let Job { handler: _handler, work } = job;
+            if gone {
                 count(&self.counts.abandoned);
-            } else if work.term().is_some_and(|t| t.has_passed(Instant::now())) {
+            } else {
                 count(&self.counts.expired);
                 work.fail(Status::DeadlineExceeded);
-            } else {
-                count(&self.counts.started);
-                let panicked = caught("worker", req_type, || (handler.run)(work));
-                if panicked {
-                    count(&self.counts.panicked);
-                    handler.home.count_panic();
-                }
-                self.counts.finished.fetch_add(1, Ordering::Release);
             }
         });
-        if panicked {
+        None
+    }
+
+    /// Runs a job's handler.
+    pub(super) fn run(&self, job: Job) {
+        let req_type = job.work.req_type();
+        self.guarded(req_type, || {
+            let Job { handler, work } = job;
+            let panicked = caught("worker", req_type, || (handler.run)(work));
+            if panicked {
+                count(&self.counts.panicked);
+                handler.home.count_panic();
+            }
+            self.counts.finished.fetch_add(1, Ordering::Release);
+        });
+    }
+
+    /// Nothing of the application's escapes from here: neither the handler's panics, nor those of
+    /// what it captured, which may go with the job.
+    fn guarded(&self, req_type: u16, f: impl FnOnce()) {
+        if caught("worker", req_type, f) {
             count(&self.counts.panicked);
         }
     }

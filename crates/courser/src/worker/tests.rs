@@ -19,6 +19,7 @@ use super::queue::Term;
 use super::work::Work;
 use crate::Nexus;
 use crate::control::Mailbox;
+use crate::platform::{Clock, Platform};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -54,8 +55,8 @@ struct End {
 
 impl End {
     fn new(id: RequestId) -> Self {
-        let mailbox = Mailbox::new().unwrap();
-        let home = Arc::new(Home::new(mailbox.clone(), Arena::heap()));
+        let mailbox = Mailbox::new(&Platform::System, 0).unwrap();
+        let home = Arc::new(Home::new(mailbox.clone(), Arena::heap(), Clock::System, 0));
         End { id, mailbox, home }
     }
 
@@ -102,9 +103,8 @@ impl End {
     }
 
     fn readable(&self, timeout: Duration) -> bool {
-        use std::os::fd::AsFd;
         let timeout = Timespec { tv_sec: timeout.as_secs() as _, tv_nsec: 0 };
-        let mut fds = [PollFd::from_borrowed_fd(self.mailbox.as_fd(), PollFlags::IN)];
+        let mut fds = [PollFd::from_borrowed_fd(self.mailbox.fd().unwrap(), PollFlags::IN)];
         poll(&mut fds, Some(&timeout)).unwrap() > 0
     }
 }
@@ -138,7 +138,7 @@ fn no_job_and_no_answer_is_lost_between_threads_that_sleep() {
     const ENDPOINTS: u32 = 3;
     const JOBS: u32 = if cfg!(debug_assertions) { 4_000 } else { 20_000 };
     let id = some_id();
-    let pool = Pool::new(3, 64);
+    let pool = Pool::new(&Platform::System, 3, 64);
     pool.start().unwrap();
     std::thread::scope(|scope| {
         for endpoint in 0..ENDPOINTS {
@@ -175,7 +175,7 @@ fn no_job_and_no_answer_is_lost_between_threads_that_sleep() {
 fn no_job_waits_while_a_worker_sleeps() {
     const THREADS: usize = 4;
     let end = End::new(some_id());
-    let pool = Pool::new(THREADS, 64);
+    let pool = Pool::new(&Platform::System, THREADS, 64);
     pool.start().unwrap();
     // Each round needs all workers at once: one that is not woken is a hang.
     let barrier = Arc::new(Barrier::new(THREADS));
@@ -251,7 +251,7 @@ fn a_pass_takes_a_bounded_number_of_answers() {
 fn a_foreign_loop_is_woken_for_every_answer_and_never_in_vain() {
     let end = End::new(some_id());
     end.mailbox.always_signal();
-    let pool = Pool::new(2, 64);
+    let pool = Pool::new(&Platform::System, 2, 64);
     pool.start().unwrap();
     let handler = end.handler(echo);
     let mut got = 0;
@@ -285,7 +285,7 @@ fn gate(end: &End) -> (Arc<Registered>, Sender<()>, Arc<AtomicUsize>) {
 #[test]
 fn a_full_queue_refuses_and_says_so_beforehand() {
     let end = End::new(some_id());
-    let pool = Pool::new(1, 2);
+    let pool = Pool::new(&Platform::System, 1, 2);
     pool.start().unwrap();
     let (handler, open, entered) = gate(&end);
     assert!(end.submit(&pool, &handler, 0));
@@ -303,7 +303,7 @@ fn a_full_queue_refuses_and_says_so_beforehand() {
 #[test]
 fn an_expired_job_is_answered_and_not_started() {
     let end = End::new(some_id());
-    let pool = Pool::new(1, 8);
+    let pool = Pool::new(&Platform::System, 1, 8);
     pool.start().unwrap();
     let handler = end.handler(|_| panic!("it is too late"));
     let now = Instant::now();
@@ -335,7 +335,7 @@ fn a_panic_ends_neither_the_worker_nor_the_next_job() {
         }
     }
     let end = End::new(some_id());
-    let pool = Pool::new(1, 8);
+    let pool = Pool::new(&Platform::System, 1, 8);
     pool.start().unwrap();
     let spite = Spiteful(AtomicBool::new(false));
     let handler = end.handler(move |work| match number(&work) {
@@ -399,7 +399,7 @@ fn without_memory_the_reply_is_an_error_on_both_sides() {
 #[test]
 fn what_an_endpoint_leaves_behind_goes_with_it() {
     let (end, other) = (End::new(some_id()), End::new(some_id()));
-    let pool = Pool::new(1, 8);
+    let pool = Pool::new(&Platform::System, 1, 8);
     pool.start().unwrap();
     let (handler, open, entered) = gate(&end);
     let others = other.handler(echo);
@@ -425,7 +425,7 @@ fn what_an_endpoint_leaves_behind_goes_with_it() {
 #[test]
 fn the_pool_ends_with_its_last_user_and_waits_for_nobody() {
     let end = End::new(some_id());
-    let pool = Pool::new(3, 8);
+    let pool = Pool::new(&Platform::System, 3, 8);
     let alive: Weak<_>;
     {
         let token = Arc::new(());
@@ -458,6 +458,6 @@ fn the_pool_ends_with_its_last_user_and_waits_for_nobody() {
 
 #[test]
 fn without_workers_there_is_a_clear_error() {
-    let error = Pool::new(0, 8).start().unwrap_err();
+    let error = Pool::new(&Platform::System, 0, 8).start().unwrap_err();
     assert!(error.to_string().contains("Config::workers is 0"), "{error}");
 }

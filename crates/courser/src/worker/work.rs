@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use courser_buf::{AllocError, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
@@ -56,7 +56,7 @@ impl Work {
     /// How long the client still waits; zero when its deadline has passed, `None` without one.
     /// Reads the clock.
     pub fn time_left(&self) -> Option<Duration> {
-        self.term.map(|t| t.until.saturating_duration_since(Instant::now()))
+        self.term.map(|t| t.until.saturating_duration_since(self.home.clock.now()))
     }
 
     /// Takes the request's buffer, to be kept or to be answered with; the request reads as empty

@@ -1,6 +1,7 @@
 //! Credit returns at the client (E33, E42, F4).
 
 use crate::endpoint::Endpoint;
+use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 
 impl<C> Endpoint<C> {
@@ -24,7 +25,9 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let credits = slot.on_credit_return(count, in_progress)?;
         slot.heard_ns = now_ns;
-        s.credits += credits;
+        if !mutant::is_on(Mutant::CreditReturnIgnored) {
+            s.credits += credits;
+        }
         if in_progress {
             // Not lost, only slow: ask again later and later (F5).
             slot.retries = slot.retries.saturating_add(1);

@@ -4,6 +4,7 @@ use courser_buf::MsgBuf;
 
 use crate::endpoint::{Body, Endpoint, Event, RequestId, server_at};
 use crate::error::Status;
+use crate::mutant::{self, Mutant};
 use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::Drop;
@@ -52,11 +53,11 @@ impl<C> Endpoint<C> {
             // Of a request that was cancelled before it came nothing is known but its number.
             return Err(if slot.cancelled { Drop::Stale } else { Drop::Inconsistent });
         }
-        if slot.phase != ServerPhase::Receiving || index < slot.req_rcvd {
+        if (slot.phase != ServerPhase::Receiving || index < slot.req_rcvd) && !runs_again(slot) {
             self.on_duplicate(session, slot_no, req_num, index);
             return Err(Drop::Duplicate);
         }
-        if index > slot.req_rcvd {
+        if index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken) {
             return Err(Drop::OutOfOrder);
         }
         let id = RequestId { session: id, slot: slot_no, req_num };
@@ -178,6 +179,7 @@ impl<C> Endpoint<C> {
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         let last = index + 1 == slot.req_packets;
         let item = match slot.phase {
+            ServerPhase::Responded if last && mutant::is_on(Mutant::ResponseNotResent) => return,
             ServerPhase::Responded if last => {
                 if !slot.resend_first() {
                     return;
@@ -209,4 +211,14 @@ impl<C> Endpoint<C> {
             _ => None,
         }
     }
+}
+
+/// Whether a planted bug runs the handler for a duplicate; for requests of one packet.
+#[inline(always)]
+fn runs_again(slot: &ServerSlot) -> bool {
+    let answered = matches!(slot.phase, ServerPhase::Responded | ServerPhase::Acked);
+    let executing = slot.phase == ServerPhase::Executing;
+    slot.req_packets == 1
+        && (answered && mutant::is_on(Mutant::AnsweredRunsAgain)
+            || executing && mutant::is_on(Mutant::ExecutingRunsAgain))
 }

@@ -10,6 +10,8 @@
 //! of a connection leads; the other asks first after 3/8, so that of an idle pair one side asks and
 //! the other answers, and their questions do not cross.
 
+use crate::mutant::{self, Mutant};
+
 /// Pings are this part of the timeout apart.
 const PARTS: u64 = 4;
 
@@ -77,7 +79,8 @@ impl Heartbeat {
             return Beat::Ping;
         };
         let silent = self.heard_ns.saturating_add(self.timeout_ns);
-        let dead = silent.max(first.saturating_add(part));
+        let never = mutant::is_on(Mutant::PeerNeverDead);
+        let dead = if never { u64::MAX } else { silent.max(first.saturating_add(part)) };
         if now_ns >= dead {
             return Beat::Dead;
         }

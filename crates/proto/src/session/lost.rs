@@ -5,6 +5,7 @@ use courser_buf::PathId;
 use super::{PeerState, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
 use crate::error::CallError;
+use crate::mutant::{self, Mutant};
 
 impl<C> Endpoint<C> {
     /// The connect of a session has failed: its waiting calls end, never executed.
@@ -112,6 +113,7 @@ impl<C> Endpoint<C> {
                     continue;
                 }
                 Session::Client(s) => s.peer,
+                Session::Server(_) if mutant::is_on(Mutant::OrphanKept) => continue,
                 Session::Server(s) => s.peer,
                 Session::Draining(_) | Session::Vacant { .. } => continue,
             };

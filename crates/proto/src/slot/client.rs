@@ -13,6 +13,7 @@
 use courser_buf::MsgBuf;
 
 use crate::error::Executed;
+use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::MAX_REMAINING_US;
 
@@ -186,12 +187,15 @@ impl<C> ClientSlot<C> {
             if index < self.resp_rcvd {
                 return Err(Drop::Duplicate);
             }
-            if index > self.resp_rcvd {
+            if index > self.resp_rcvd && !mutant::is_on(Mutant::ResponseGapTaken) {
                 return Err(Drop::OutOfOrder);
             }
         }
         self.resp_rcvd += 1;
         self.resp_asked = self.resp_asked.max(self.resp_rcvd);
+        if mutant::is_on(Mutant::CreditGivenTwice) {
+            return Ok((before - self.in_flight()).max(1));
+        }
         Ok(before - self.in_flight())
     }
 
@@ -235,9 +239,11 @@ impl<C> ClientSlot<C> {
     /// What is known of the handler, if the call ended now: it runs when the whole request has
     /// arrived, and what was not sent will not be.
     pub(crate) fn executed(&self) -> Executed {
+        let claims = mutant::is_on(Mutant::ClaimsNeverExecuted);
+        let sent = if claims { self.req_acked } else { self.req_high };
         if self.resp_rcvd > 0 {
             Executed::Yes
-        } else if self.req_high < self.req_packets {
+        } else if sent < self.req_packets {
             Executed::Never
         } else {
             Executed::Maybe

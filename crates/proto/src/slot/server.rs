@@ -11,6 +11,8 @@
 
 use courser_buf::MsgBuf;
 
+use crate::mutant::{self, Mutant};
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ServerPhase {
     /// No request yet.
@@ -164,7 +166,9 @@ impl ServerSlot {
     pub(crate) fn acknowledged(&mut self) -> u32 {
         let held = self.all_held();
         self.phase = ServerPhase::Acked;
-        self.resp = Stored::None;
+        if !mutant::is_on(Mutant::StoredResponseKept) {
+            self.resp = Stored::None;
+        }
         self.prealloc = None;
         self.held = 0;
         held
@@ -190,7 +194,8 @@ impl ServerSlot {
         self.resp_size = size;
         self.resp_packets = packets;
         self.resp_queued = true;
-        (self.send_next, self.send_end) = (0, 1);
+        let unasked = u32::from(mutant::is_on(Mutant::ResponseUnasked));
+        (self.send_next, self.send_end) = (0, 1 + unasked);
     }
 
     /// The first packet of the response once more. `true`: the slot is to be queued. Not needed

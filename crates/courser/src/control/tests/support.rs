@@ -15,8 +15,9 @@ use socket2::{Domain, Socket, Type};
 
 use crate::control::{
     Command, Control, DEFAULT_FAILURE_TIMEOUT, DialError, Dialed, Limits, LostReason, Mail,
-    Mailbox, Tables, random_u64,
+    Mailbox, Tables,
 };
+use crate::platform::{Platform, random_u64};
 
 /// When a test gives up.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
@@ -45,7 +46,8 @@ impl Node {
         if limits.failure_timeout == DEFAULT_FAILURE_TIMEOUT {
             limits.failure_timeout = 10 * PATIENCE;
         }
-        let (control, bound) = Control::start(bind.parse().unwrap(), limits).unwrap();
+        let (control, bound) =
+            Control::start(&Platform::System, bind.parse().unwrap(), limits).unwrap();
         Node { control, port: bound.port() }
     }
 
@@ -61,7 +63,7 @@ impl Node {
     }
 
     pub(super) fn register(&self, index: u16, accepts: bool) -> End {
-        let mailbox = Mailbox::new().unwrap();
+        let mailbox = Mailbox::new(&Platform::System, index).unwrap();
         let id = random_u64();
         let register = Command::Register { index, id, mailbox: mailbox.clone(), accepts };
         assert!(self.control.send(register));

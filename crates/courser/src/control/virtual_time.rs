@@ -1,0 +1,141 @@
+//! The control plane on a simulated machine: the same driver, turned by the machine, over the
+//! machine's streams.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Weak};
+
+use super::driver::Driver;
+use super::network::{self, Network, Ready};
+use crate::machine::{Listener, Machine, Stream};
+use crate::platform::Clock;
+
+/// What a turn of the control loop leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// When the next turn has something to do by itself, in the time of the clock of
+    /// [`super::Thread::Control`], ns; a time that has come already: at once. `None`: not until
+    /// something happens.
+    pub due: Option<u64>,
+    /// The nexus is gone, and with it all of its connections: the loop is to be dropped.
+    pub ended: bool,
+}
+
+/// A nexus's control thread, in the hands of a simulated machine. Dropping it before it has ended
+/// drops all connections, as the death of the process would.
+pub struct ControlLoop {
+    driver: Driver<Streams>,
+    ready: Vec<Ready>,
+    ended: bool,
+}
+
+impl ControlLoop {
+    pub(super) fn new(driver: Driver<Streams>) -> Self {
+        ControlLoop { driver, ready: Vec::new(), ended: false }
+    }
+
+    /// One pass of the control thread: takes what its streams and its queue have, within limits,
+    /// and does what is due. Never blocks.
+    pub fn turn(&mut self) -> Turn {
+        if !self.ended {
+            self.driver.net.ready(&mut self.ready);
+            self.driver.pass(&mut self.ready);
+            if self.driver.stopping {
+                self.driver.stop();
+                self.ended = true;
+            }
+        }
+        if self.ended {
+            return Turn { due: None, ended: true };
+        }
+        let unheard = self.driver.net.is_unheard;
+        let due = if unheard { Some(self.driver.now()) } else { self.driver.due() };
+        Turn { due: due.map(Clock::virtual_ns), ended: false }
+    }
+}
+
+impl std::fmt::Debug for ControlLoop {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ControlLoop")
+            .field("connections", &self.driver.conns.len())
+            .field("ended", &self.ended)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The streams of a simulated machine.
+pub(super) struct Streams {
+    machine: Weak<dyn Machine>,
+    listener: Box<dyn Listener>,
+    /// A stream was registered since the listener was asked what is ready: it may be ready by now.
+    is_unheard: bool,
+    tokens: Vec<u64>,
+}
+
+impl Streams {
+    /// Listens on `bind`; gives the address that it is.
+    pub(super) fn listen(
+        machine: &Arc<dyn Machine>,
+        bind: SocketAddr,
+    ) -> io::Result<(Streams, SocketAddr)> {
+        let (listener, bound) = machine.listen(bind)?;
+        let machine = Arc::downgrade(machine);
+        Ok((Streams { machine, listener, is_unheard: false, tokens: Vec::new() }, bound))
+    }
+
+    /// Adds what has become ready. The listener is always looked at: to find nobody costs nothing.
+    fn ready(&mut self, ready: &mut Vec<Ready>) {
+        self.is_unheard = false;
+        self.listener.ready(&mut self.tokens);
+        ready.push(Ready::Listener);
+        ready.extend(self.tokens.drain(..).map(|n| Ready::Conn { n, writable: true }));
+    }
+}
+
+impl Network for Streams {
+    type Stream = Box<dyn Stream>;
+
+    fn accept(&mut self) -> io::Result<(Box<dyn Stream>, SocketAddr)> {
+        self.listener.accept()
+    }
+
+    fn connect(&mut self, to: SocketAddr) -> io::Result<Box<dyn Stream>> {
+        self.listener.connect(to)
+    }
+
+    fn register(&mut self, stream: &mut Box<dyn Stream>, n: u64) -> io::Result<()> {
+        stream.register(n);
+        self.is_unheard = true;
+        Ok(())
+    }
+
+    fn deregister(&mut self, _: &mut Box<dyn Stream>) {}
+
+    fn resolve(
+        &mut self,
+        _dial: u64,
+        host: &str,
+        port: u16,
+    ) -> io::Result<Option<Vec<SocketAddr>>> {
+        let machine = self.machine.upgrade().ok_or(io::ErrorKind::NotFound)?;
+        machine.resolve(host, port).map(Some)
+    }
+}
+
+impl network::Stream for Box<dyn Stream> {
+    fn connected(&mut self) -> io::Result<Option<()>> {
+        self.as_mut().connected()
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.as_ref().local_addr()
+    }
+
+    fn prepare(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn abort_on_close(&self) {
+        self.as_ref().abort_on_close();
+    }
+}

@@ -1,0 +1,156 @@
+//! The machine under a nexus: clock, random bits, transports, control connections, threads (F12).
+//!
+//! In production it is the operating system. In a simulation it is whatever implements
+//! [`Machine`]: then nothing of a nexus reads a clock, draws randomness, opens a descriptor or
+//! starts a thread. The machine turns the [`ControlLoop`] and runs the [`VirtualWorkers`]' jobs,
+//! and whoever owns an endpoint calls [`crate::Rpc::poll`]. What runs is the code of production;
+//! what it runs on is not.
+//!
+//! # What the simulation owes
+//! * An endpoint is polled when it was woken ([`Machine::wake`]), when its transport has a frame,
+//!   and at [`crate::Rpc::next_deadline_ns`]; each time until `poll` returns false.
+//! * The control loop is turned when it was woken, when its listener or one of its streams has
+//!   something, and when its [`Turn::due`] has come.
+//! * The workers are asked for a job when they were woken, and when one of them has ended its job.
+//! * Calls of a [`Machine`] come from within `poll`, `turn` and `run`. They take notes: none of
+//!   them may call back into the nexus, its endpoints, its control loop or its workers.
+//!
+//! What a nexus hands to its machine holds the machine weakly, so that the two are no circle.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use courser_net::{AnyTransport, BindSpec, OpenError};
+use courser_proto::RequestId;
+
+pub use crate::control::{ControlLoop, Turn};
+pub use crate::worker::{VirtualJob, VirtualWorkers};
+
+/// A thread of a nexus, as the machine knows it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Thread {
+    /// Runs the [`ControlLoop`].
+    Control,
+    /// Runs the endpoint of this number.
+    Endpoint(u16),
+    /// The worker threads, all together.
+    Workers,
+}
+
+/// What a simulated machine offers to a nexus.
+///
+/// All methods are called from the one thread that drives the simulation; the bounds only say that
+/// a [`crate::Nexus`] stays `Send` and `Sync`.
+pub trait Machine: Send + Sync + fmt::Debug {
+    /// The clock of a thread. All clocks of a machine count from the same zero.
+    fn clock(&self, thread: Thread) -> Arc<VirtualClock>;
+
+    /// 64 random bits, of the simulation's seed.
+    fn random_u64(&self) -> u64;
+
+    /// Opens the datapath of an endpoint. The options of `spec` are those of a socket (`rcvbuf`,
+    /// `sndbuf`, `max_frame`, ...), from [`crate::Config`]; what does not apply may be ignored.
+    /// The transport's scheme must be that of the address which the nexus was bound to.
+    ///
+    /// # Errors
+    /// The address is taken or cannot be used. A nexus that was bound to port 0 tries any port
+    /// when [`OpenError::is_in_use`].
+    fn open(&self, spec: &BindSpec) -> Result<AnyTransport, OpenError>;
+
+    /// The addresses of a host name, at once. Addresses that are written out do not come here.
+    ///
+    /// # Errors
+    /// The name is unknown.
+    fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>>;
+
+    /// Listens for control connections (port 0: any). `wake(Thread::Control)` belongs to it.
+    ///
+    /// # Errors
+    /// The address is taken.
+    fn listen(&self, bind: SocketAddr) -> io::Result<(Box<dyn Listener>, SocketAddr)>;
+
+    /// Takes the control loop, to call [`ControlLoop::turn`] when it was woken, when its listener
+    /// or one of its streams has something, and when the time comes that it gave; first of all
+    /// when the machine likes. It is dropped after the turn that ends it, or when the process dies.
+    fn start_control(&self, control: ControlLoop);
+
+    /// Takes the worker handlers, to be run by so many virtual threads; called by the first
+    /// [`crate::Rpc::on_worker`] of the nexus. They are dropped when the process ends or dies.
+    fn start_workers(&self, workers: VirtualWorkers, threads: usize);
+
+    /// A thread has got something to do by another one: mail, a command, a job. Called once for
+    /// what a thread has not taken yet, or more often.
+    fn wake(&self, thread: Thread);
+
+    /// A dispatch handler of an endpoint is about to run. The machine charges its cost to the
+    /// thread's clock and may keep account of what was executed. Worker handlers are told of by
+    /// [`VirtualJob`].
+    fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId);
+}
+
+/// A listening socket for control connections.
+pub trait Listener: Send {
+    /// The next connection that waits; `WouldBlock` when there is none.
+    ///
+    /// # Errors
+    /// `WouldBlock`, or what the system would say.
+    fn accept(&mut self) -> io::Result<(Box<dyn Stream>, SocketAddr)>;
+
+    /// Begins a connection; the stream is usable once [`Stream::connected`] says so.
+    ///
+    /// # Errors
+    /// The address cannot be reached at all.
+    fn connect(&mut self, to: SocketAddr) -> io::Result<Box<dyn Stream>>;
+
+    /// Adds the tokens of streams that have become readable, writable, connected or broken since
+    /// the last call. Edge-triggered, as with epoll.
+    fn ready(&mut self, tokens: &mut Vec<u64>);
+}
+
+/// A control connection: a reliable byte stream. Dropping it closes it.
+pub trait Stream: io::Read + io::Write + Send + fmt::Debug {
+    /// Readiness is announced by this token from now on, beginning with what is ready already.
+    fn register(&mut self, token: u64);
+
+    /// Whether the connection stands; `None`: not yet.
+    ///
+    /// # Errors
+    /// It failed: refused, no route, reset.
+    fn connected(&mut self) -> io::Result<Option<()>>;
+
+    /// This side's address.
+    ///
+    /// # Errors
+    /// Not connected.
+    fn local_addr(&self) -> io::Result<SocketAddr>;
+
+    /// Dropping it resets the connection instead of closing it.
+    fn abort_on_close(&self);
+}
+
+/// A thread's clock in virtual time: what the machine's oscillator shows, plus what the thread
+/// has spent since it last began to run.
+#[derive(Debug, Default)]
+pub struct VirtualClock {
+    now_ns: AtomicU64,
+}
+
+impl VirtualClock {
+    /// Now, ns since the machine's zero.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns.load(Ordering::Relaxed)
+    }
+
+    /// Sets it. It does not go back: a time that is over already leaves it as it is.
+    pub fn set(&self, now_ns: u64) {
+        self.now_ns.fetch_max(now_ns, Ordering::Relaxed);
+    }
+
+    /// Lets time pass for the thread that runs.
+    pub fn spend(&self, ns: u64) {
+        self.now_ns.store(self.now_ns().saturating_add(ns), Ordering::Relaxed);
+    }
+}

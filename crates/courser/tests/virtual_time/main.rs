@@ -1,0 +1,279 @@
+//! Nexuses on simulated machines: nothing waits, everything happens at the virtual time at which
+//! it has to, and twice in the same way.
+
+mod machine;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{
+    CallError, CallOptions, Config, Context, DialError, Done, Executed, LostReason, Nexus,
+    RunError, SessionError, SessionId, SessionState, Status,
+};
+use machine::{SERVICE_NS, World};
+
+const ECHO: u16 = 1;
+const LATER: u16 = 2;
+const NEVER: u16 = 3;
+const WORK: u16 = 4;
+const MS: u64 = 1_000_000;
+
+/// Ends of calls: a number, when, and the result.
+type Ends = Rc<RefCell<Vec<(u32, u64, Result<Vec<u8>, CallError>)>>>;
+
+fn config() -> Config {
+    Config { workers: 1, ..Config::default() }
+}
+
+/// A server with every kind of handler, endpoint 0 of host `n0`; and its nexus.
+fn server(world: &mut World) -> (Nexus, usize) {
+    let nexus = world.nexus(config());
+    let mut rpc = nexus.endpoint().unwrap();
+    rpc.on(ECHO, |cx, req| cx.reply(req));
+    rpc.on(LATER, |cx, _| {
+        let handle = cx.defer().unwrap();
+        cx.after(Duration::from_millis(3), move |cx| {
+            cx.reply_to(handle, b"later".as_slice()).unwrap();
+        });
+    });
+    let kept = RefCell::new(Vec::new());
+    rpc.on(NEVER, move |cx, _| kept.borrow_mut().push(cx.defer()));
+    rpc.on_worker(WORK, |work| {
+        let left_ns = work.time_left().map_or(0, |t| t.as_nanos() as u64);
+        work.reply(left_ns.to_le_bytes().as_slice());
+    })
+    .unwrap();
+    let seat = world.seat(rpc);
+    (nexus, seat)
+}
+
+/// A client on a host of its own.
+fn client(world: &mut World) -> usize {
+    let nexus = world.nexus(config());
+    let rpc = nexus.endpoint().unwrap();
+    world.seat(rpc)
+}
+
+/// Server, client and session.
+fn pair(world: &mut World) -> (Nexus, usize, SessionId) {
+    let (nexus, _) = server(world);
+    let client = client(world);
+    let session = world.rpc(client).connect("mem://n0:31850").unwrap();
+    world.run_for(MS);
+    assert_eq!(world.rpc(client).session_state(session), SessionState::Connected);
+    (nexus, client, session)
+}
+
+fn call(
+    world: &mut World,
+    client: usize,
+    session: SessionId,
+    req_type: u16,
+    deadline: Option<Duration>,
+    ends: &Ends,
+) {
+    let number = ends.borrow().len() as u32 + world.rpc(client).outstanding_calls() as u32;
+    let start_ns = world.now_ns;
+    let rpc = world.rpc(client);
+    let offset_ns = start_ns - rpc.context().now_ns();
+    let mut request = rpc.alloc(4).unwrap();
+    request.copy_from_slice(&number.to_le_bytes());
+    let options = deadline.map_or(CallOptions::new(), |d| CallOptions::new().deadline(d));
+    let ends = ends.clone();
+    let done = move |cx: &mut Context<'_>, done: Done<'_>| {
+        let result = done.result.map(|r| r.to_vec());
+        ends.borrow_mut().push((number, cx.now_ns() + offset_ns, result));
+    };
+    rpc.call_with(session, req_type, request, options, done).unwrap();
+}
+
+/// Calls of every kind, some in time and some not.
+fn program(world: &mut World) -> Ends {
+    let (nexus, client, session) = pair(world);
+    let ends = Ends::default();
+    let start_ns = world.now_ns;
+    let after = |ns| start_ns + ns;
+    call(world, client, session, ECHO, None, &ends);
+    call(world, client, session, LATER, None, &ends);
+    call(world, client, session, NEVER, Some(Duration::from_millis(5)), &ends);
+    // One worker, 2 ms each: the third has expired when its turn comes.
+    call(world, client, session, WORK, Some(Duration::from_millis(50)), &ends);
+    call(world, client, session, WORK, None, &ends);
+    call(world, client, session, WORK, Some(Duration::from_millis(4)), &ends);
+    world.run_for(100 * MS);
+    let stats = nexus.worker_stats();
+    assert_eq!((stats.started, stats.finished, stats.expired, stats.threads), (2, 2, 1, 1));
+    let mut done = ends.borrow().clone();
+    done.sort_by_key(|(number, ..)| *number);
+    let late = |executed| Err(CallError::DeadlineExceeded(executed));
+    let left = (48 * MS).to_le_bytes().to_vec();
+    assert_eq!(done[0], (0, start_ns, Ok(0u32.to_le_bytes().to_vec())));
+    assert_eq!(done[1], (1, after(3 * MS), Ok(b"later".to_vec())));
+    assert_eq!(done[2], (2, after(5 * MS), late(Executed::Maybe)));
+    assert_eq!(done[3], (3, after(SERVICE_NS), Ok(left)));
+    assert_eq!(done[4], (4, after(2 * SERVICE_NS), Ok(0u64.to_le_bytes().to_vec())));
+    assert_eq!(done[5], (5, after(4 * MS), late(Executed::Maybe)));
+    assert_eq!(done.len(), 6);
+    ends
+}
+
+#[test]
+fn calls_timers_deadlines_and_workers_keep_virtual_time() {
+    let mut world = World::new();
+    program(&mut world);
+    let trace = world.trace.lock().unwrap();
+    let ran = |kind: &str| trace.iter().filter(|line| line.contains(kind)).count();
+    assert_eq!(ran("handler 0"), 3, "dispatch handlers are told of: {trace:#?}");
+    assert_eq!(ran("worker 0"), 2, "the expired one did not run: {trace:#?}");
+}
+
+#[test]
+fn two_runs_are_the_same_run() {
+    let traces = [(); 2].map(|()| {
+        let mut world = World::new();
+        let ends = program(&mut world);
+        world.cut();
+        world.run_for(5_000 * MS);
+        let trace = world.trace.lock().unwrap().join("\n");
+        format!("{trace}\n{:?}", ends.borrow())
+    });
+    assert!(traces[0].lines().count() > 50, "{}", traces[0]);
+    assert!(traces[0] == traces[1], "{}\n\n{}", traces[0], traces[1]);
+}
+
+#[test]
+fn a_silent_peer_is_dead_after_the_failure_timeout_and_not_before() {
+    let mut world = World::new();
+    let (_nexus, client, session) = pair(&mut world);
+    let timeout_ns = config().failure_timeout.as_nanos() as u64;
+    // Since the handshake, at 0, they have heard nothing but heartbeats.
+    world.run_until(100 * timeout_ns);
+    assert_eq!(world.rpc(client).session_state(session), SessionState::Connected);
+    // An idle pair speaks every quarter of the timeout: it has just spoken.
+    let ends = Ends::default();
+    call(&mut world, client, session, NEVER, None, &ends);
+    world.run_for(0);
+    world.cut();
+    world.run_until(101 * timeout_ns - 1);
+    assert_eq!(world.rpc(client).session_state(session), SessionState::Connected);
+    world.run_for(1);
+    let error = world.rpc(client).session_error(session).unwrap();
+    let timeout = config().failure_timeout;
+    let silent = |r: &LostReason| matches!(r, LostReason::Silent { after } if *after == timeout);
+    assert!(matches!(&error, SessionError::PeerFailed(r) if silent(r)), "{error}");
+    let failed = Err(CallError::PeerFailed(Executed::Maybe));
+    assert_eq!(*ends.borrow(), [(0, 101 * timeout_ns, failed)]);
+}
+
+#[test]
+fn the_death_of_a_process_is_noticed_at_once() {
+    let mut world = World::new();
+    let (nexus, client, session) = pair(&mut world);
+    let ends = Ends::default();
+    call(&mut world, client, session, NEVER, None, &ends);
+    world.run_for(MS);
+    world.kill(0);
+    drop(nexus);
+    let now_ns = world.now_ns;
+    world.run_for(0);
+    let error = world.rpc(client).session_error(session).unwrap();
+    assert!(matches!(error, SessionError::PeerFailed(LostReason::Closed)), "{error}");
+    let failed = Err(CallError::PeerFailed(Executed::Maybe));
+    assert_eq!(*ends.borrow(), [(0, now_ns, failed)]);
+}
+
+#[test]
+fn a_connect_that_fails_says_why_and_when() {
+    let mut world = World::new();
+    let client = client(&mut world);
+    let mut connect = |uri: &str, after_ns| {
+        let session = world.rpc(client).connect(uri).unwrap();
+        world.run_for(after_ns);
+        world.rpc(client).session_error(session)
+    };
+    let refused = connect("mem://n7:31850", 0).unwrap().to_string();
+    assert!(refused.contains("nothing listens on 10.0.0.7:31850"), "{refused}");
+    let unknown = connect("mem://nobody:31850", 0).unwrap();
+    assert!(matches!(unknown, SessionError::Dial(DialError::Resolve { .. })), "{unknown}");
+    // This process itself listens, and nobody behind it takes sessions.
+    let alone = connect("mem://n0:31850", 0).unwrap();
+    assert!(matches!(alone, SessionError::Refused(_)), "{alone}");
+}
+
+#[test]
+fn a_server_that_never_answers_is_given_up_in_time() {
+    let mut world = World::new();
+    let (_nexus, server) = server(&mut world);
+    let client = client(&mut world);
+    // Its control loop lives, but nobody runs its event loop any more.
+    let frozen = world.take(server);
+    let session = world.rpc(client).connect("mem://n0:31850").unwrap();
+    world.run_until(5_000 * MS - 1);
+    assert_eq!(world.rpc(client).session_state(session), SessionState::Connecting);
+    world.run_for(1);
+    let error = world.rpc(client).session_error(session).unwrap();
+    assert!(matches!(error, SessionError::Timeout { after_ms: 5000, .. }), "{error}");
+    drop(frozen);
+}
+
+#[test]
+fn what_would_wait_says_what_to_do_instead() {
+    let mut world = World::new();
+    let nexus = world.nexus(config());
+    let mut rpc = nexus.endpoint().unwrap();
+    let no_waiting = |e: RunError| {
+        assert!(matches!(e, RunError::VirtualTime), "{e}");
+        assert!(e.to_string().contains("use callbacks"), "{e}");
+    };
+    no_waiting(rpc.run().unwrap_err());
+    no_waiting(rpc.run_until(|| false).unwrap_err());
+    no_waiting(rpc.run_for(Duration::from_secs(1000)).unwrap_err());
+    let session = rpc.connect("mem://n1:1").unwrap();
+    let error = rpc.wait_connected(session).unwrap_err();
+    assert!(matches!(error, SessionError::VirtualTime), "{error}");
+    assert!(rpc.event_fd().is_none());
+    no_waiting(rpc.shutdown(Duration::from_secs(1000)).unwrap_err());
+}
+
+#[test]
+fn a_shutdown_can_be_taken_step_by_step() {
+    let mut world = World::new();
+    let (nexus, server) = server(&mut world);
+    let client = client(&mut world);
+    let session = world.rpc(client).connect("mem://n0:31850").unwrap();
+    let ends = Ends::default();
+    call(&mut world, client, session, LATER, None, &ends);
+    world.run_for(MS);
+    world.rpc(server).begin_shutdown();
+    call(&mut world, client, session, ECHO, None, &ends);
+    world.run_for(0);
+    assert_eq!(ends.borrow()[0].2, Err(CallError::Server(Status::ShuttingDown)));
+    assert!(!world.rpc(server).is_drained());
+    assert_eq!(world.rpc(server).left_behind().executing, 1);
+    world.run_for(2_000 * MS);
+    assert_eq!(ends.borrow()[1].2, Ok(b"later".to_vec()));
+    assert!(world.rpc(server).is_drained() && world.rpc(server).left_behind().is_clean());
+    drop(world.take(server));
+    world.run_for(0);
+    let error = world.rpc(client).session_error(session).unwrap();
+    assert!(matches!(error, SessionError::EndpointGone), "{error}");
+    assert!(!world.has_ended(0));
+    drop(nexus);
+    world.run_for(0);
+    assert!(world.has_ended(0), "with the nexus ends its control loop");
+}
+
+#[test]
+fn nothing_keeps_a_machine_that_nobody_needs() {
+    let mut world = World::new();
+    let (nexus, client, session) = pair(&mut world);
+    let ends = Ends::default();
+    call(&mut world, client, session, WORK, None, &ends);
+    call(&mut world, client, session, WORK, None, &ends);
+    // One is being executed and one waits, mail is on its way, and nobody says good-bye.
+    world.run_for(MS);
+    let hosts = world.hosts();
+    drop((nexus, world));
+    assert!(hosts.iter().all(|h| h.strong_count() == 0), "a circle of references");
+}

@@ -1,0 +1,279 @@
+//! Each planted bug is found by a small swarm: seeded worlds with every fault that the link knows,
+//! calls that are given up, a blackout, and a peer that vanishes at the end. What a bug does is
+//! told by the message of the check that finds it.
+
+#![allow(unreachable_pub)] // `support` is a module here, and of another program too
+
+#[allow(unused_imports)] // this program uses a part
+#[path = "protocol/support/mod.rs"]
+mod support;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use courser_proto::mutant::{Mutant, plant};
+use courser_proto::wire::Packet;
+use courser_proto::{Beat, CallError, Config, Executed, Heartbeat, SessionId};
+use support::forge::frame;
+use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern};
+
+const SEEDS: u64 = 300;
+const CALLS: u16 = 40;
+const MS: u64 = 1_000_000;
+/// A call that ends so long after its deadline ends too late.
+const SLACK_NS: u64 = MS;
+/// When the faults stop, and when every call has to be over.
+const CALM_NS: u64 = 50 * MS;
+const END_NS: u64 = CALM_NS + 500 * MS;
+
+fn some_config(rng: &mut Rng) -> Config {
+    Config {
+        slots: rng.pick(&[1, 2, 8]),
+        credits: rng.pick(&[1, 2, 8, 32]),
+        train_frames: rng.pick(&[1, 4, 64]),
+        inline_max: rng.pick(&[0, 512, 2048]),
+        ..config()
+    }
+}
+
+fn some_link(rng: &mut Rng) -> Link {
+    Link {
+        loss: rng.pick(&[0, 1_000, 50_000, 200_000]),
+        duplicate: rng.pick(&[0, 20_000, 200_000]),
+        reorder: rng.pick(&[0, 20_000, 200_000]),
+        corrupt: 0,
+        latency_ns: rng.pick(&[1_000, 30_000]),
+        late_ns: rng.pick(&[2_000, 200_000]),
+        hold: rng.below(2) == 0,
+    }
+}
+
+/// The size of a message, which both sides can tell.
+fn size(of: u64) -> usize {
+    let mut rng = Rng(of);
+    match rng.below(2) {
+        0 => rng.below(40) as usize,
+        _ => rng.below(12 * DPP as u64) as usize,
+    }
+}
+
+fn answer(id: u64) -> Vec<u8> {
+    pattern(0xa000_0000 | id, size(0xbeef ^ id))
+}
+
+/// The calls of a world, as they end.
+struct Calls {
+    world: World,
+    done: Vec<Done>,
+}
+
+impl Calls {
+    /// Steps until the world is as wanted.
+    fn step_while(&mut self, wanted: impl Fn(&World, &[Done]) -> bool) {
+        while wanted(&self.world, &self.done) {
+            assert!(self.world.now_ns < END_NS, "calls hang: {} of {CALLS} ended", self.done.len());
+            assert!(self.world.step(), "nothing is left to happen: {} ended", self.done.len());
+            for node in 0..2 {
+                let ended = self.world.take_done(node);
+                for d in &ended {
+                    let due_ns = self.world.nodes[node].deadlines.get(&(d.id as u16));
+                    let late = due_ns.is_some_and(|due_ns| self.world.now_ns > due_ns + SLACK_NS);
+                    assert!(!late, "call {} ended after its deadline", d.id);
+                }
+                self.done.extend(ended);
+            }
+        }
+    }
+
+    /// So long, or until none of the `made` calls is under way: what happens next may be far off.
+    fn run_for(&mut self, ns: u64, made: u16) {
+        let until_ns = self.world.now_ns + ns;
+        self.step_while(|w, done| w.now_ns < until_ns && done.len() < made.into());
+    }
+
+    /// What each call says of itself is so.
+    fn check(&self) {
+        for d in &self.done {
+            let by = |n: &Node| n.executed.get(&(d.id as u16)).copied();
+            let times: u32 = self.world.nodes.iter().filter_map(by).sum();
+            assert!(times <= 1, "call {} was executed {times} times", d.id);
+            let known = match &d.result {
+                Ok(got) => {
+                    assert!(*got == answer(d.id), "call {}: a wrong response", d.id);
+                    Executed::Yes
+                }
+                Err(CallError::DeadlineExceeded(known) | CallError::Cancelled(known)) => *known,
+                Err(e) => panic!("call {} failed though the network is whole: {e}", d.id),
+            };
+            let so = [Executed::Maybe, if times == 1 { Executed::Yes } else { Executed::Never }];
+            assert!(so.contains(&known), "call {}: {known:?}, but it ran {times} times", d.id);
+        }
+    }
+}
+
+fn run(seed: u64) {
+    let mut rng = Rng(seed);
+    let configs = [some_config(&mut rng), some_config(&mut rng)];
+    let mut world = World::new(&configs, seed);
+    let link = some_link(&mut rng);
+    world.link = link;
+    for node in &mut world.nodes {
+        let mut rng = rng.clone();
+        node.handler = Box::new(move |id, req| {
+            assert!(req == pattern(id.into(), req.len()), "request {id} arrived changed");
+            match rng.below(4) {
+                0 => Action::Defer(rng.below(3 * MS), answer(id.into())),
+                1 => Action::ReplyMsg(answer(id.into())),
+                _ => Action::Reply(answer(id.into())),
+            }
+        });
+    }
+    let (there, forge) = world.connect_forge(0, 1);
+    let sessions = [(0, there), (1, world.connect(1, 0))];
+    let mut calls = Calls { world, done: Vec::new() };
+    let blackout = rng.below(u64::from(CALLS) - 4) as u16;
+    for id in 0..CALLS {
+        let (node, s) = rng.pick(&sessions);
+        let len = size(u64::from(id) ^ 0x5555);
+        let dark = (blackout..blackout + 4).contains(&id);
+        calls.world.link.loss = if dark { 1_000_000 } else { link.loss };
+        let call = match rng.below(3) {
+            0 => calls.world.call_within(node, s, id, len, 100_000 + rng.below(2 * MS)),
+            _ => calls.world.call(node, s, id, len),
+        };
+        let ns = if id == blackout + 3 { 3 * MS } else { rng.below(200_000) };
+        calls.run_for(ns, id + 1);
+        if rng.below(10) == 0 {
+            calls.world.ep(node).cancel(call);
+        }
+    }
+    calls.run_for(CALM_NS.saturating_sub(calls.world.now_ns), CALLS);
+    calls.world.link = Link { hold: link.hold, ..Link::perfect() };
+    calls.step_while(|_, done| done.len() < CALLS.into());
+    calls.world.settle();
+    calls.check();
+    let Calls { mut world, done } = calls;
+    drop(done); // with its buffers
+    rests(&mut world);
+    the_door_is_shut(&mut world, forge);
+    vanish(world, &sessions, &mut rng);
+}
+
+/// Nothing is in flight, waits, or is stored.
+fn rests(w: &mut World) {
+    for (client, server) in [(0, 1), (1, 0)] {
+        // Over the control connection: the acknowledgements may have been lost (F6).
+        while let Some(idle) = w.ep(client).poll_idle() {
+            w.ep(server).on_idle(idle.remote, 0xe0 + client as u64, 7, &idle.done);
+        }
+    }
+    for n in &w.nodes {
+        assert!(n.ep.is_quiet() && n.given.is_empty(), "something is under way");
+        assert_eq!(n.ep.memory().held_bytes, 0, "a message is stored");
+        assert!(n.ep.stats().max_in_flight <= n.ep.config().credits, "in flight beyond C (E33)");
+    }
+    for (node, s) in w.sessions.clone() {
+        let s = w.ep(node).session_stats(s).expect("a session");
+        assert_eq!((s.credits, s.quarantined), (s.credit_limit, 0), "credits, quarantined slots");
+    }
+}
+
+/// A frame with the cookie of an earlier incarnation is not accepted (F14).
+fn the_door_is_shut(w: &mut World, mut forge: Forge) {
+    let mut header = forge.header(1);
+    header.cookie ^= 1;
+    let (session, before) = (forge.accept.session, w.ep(1).stats().rx_frames_accepted);
+    w.inject(0, 1, &frame(&header, &[Packet::Ack { session, req_num: 0 }]));
+    assert_eq!(w.ep(1).stats().rx_frames_accepted, before, "a stale cookie was accepted");
+}
+
+/// Nothing arrives any more; both sides notice, and are left with nothing.
+fn vanish(mut w: World, sessions: &[(usize, SessionId)], rng: &mut Rng) {
+    w.filter = Some(Box::new(|_, _| false));
+    for id in CALLS..CALLS + 12 {
+        let &(node, s) = &sessions[rng.below(2) as usize];
+        w.call(node, s, id, size(id.into()));
+    }
+    let (mut heartbeat, start_ns) = (Heartbeat::new(10 * MS, w.now_ns), w.now_ns);
+    w.now_ns = loop {
+        match heartbeat.poll(w.now_ns) {
+            Beat::Dead => break w.now_ns,
+            Beat::Wait(at_ns) => w.run_until(at_ns),
+            Beat::Ping => {}
+        }
+        assert!(w.now_ns < start_ns + 20 * MS, "a silent peer was not given up");
+    };
+    for n in &mut w.nodes {
+        n.ep.peer_lost(7, &mut Vec::new());
+        n.collect();
+        assert!(n.given.is_empty(), "a call of a lost session did not complete");
+        assert_eq!(n.ep.live_sessions(), 0, "sessions with nobody");
+    }
+    let arenas: Vec<_> = w.nodes.iter().map(|n| n.arena.clone()).collect();
+    w.nodes.iter_mut().for_each(Node::flush);
+    w.nodes.clear();
+    assert!(arenas.iter().all(|a| a.stats().in_use_bytes == 0), "leaked buffers");
+}
+
+/// Some seed finds the bug, by a check that says so.
+fn find(bug: Mutant, want: &str) {
+    plant(Some(bug));
+    let fails = |seed| catch_unwind(AssertUnwindSafe(|| run(seed))).err();
+    let mut others = Vec::new();
+    let found = (0..SEEDS).any(|seed| {
+        let Some(cause) = fails(seed) else { return false };
+        let text = cause.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| cause.downcast_ref::<&str>().map(|&s| s.into()));
+        let text = text.unwrap_or_default();
+        let found = text.contains(want);
+        others.push((seed, text));
+        found
+    });
+    plant(None);
+    assert!(found, "{bug} was not found by {want:?}, but: {others:?}");
+}
+
+#[test]
+fn without_a_bug_nothing_is_found() {
+    plant(None);
+    for seed in 0..SEEDS {
+        if let Err(cause) = catch_unwind(|| run(seed)) {
+            eprintln!("failed with seed {seed}");
+            std::panic::resume_unwind(cause);
+        }
+    }
+}
+
+/// One test for each bug: on a thread of its own, and so with its own planting.
+macro_rules! found {
+    ($($test:ident: $bug:ident by $want:literal,)*) => {
+        $(#[test] fn $test() { find(Mutant::$bug, $want) })*
+
+        #[test]
+        fn every_bug_has_its_test() {
+            assert_eq!([$(Mutant::$bug),*], Mutant::ALL);
+        }
+    };
+}
+
+found! {
+    answered_runs_again: AnsweredRunsAgain by "was executed 2 times",
+    executing_runs_again: ExecutingRunsAgain by "was executed 2 times",
+    credit_return_ignored: CreditReturnIgnored by "invariant 1",
+    credits_lost_in_rollback: CreditsLostInRollback by "invariant 1",
+    credit_given_twice: CreditGivenTwice by "invariant 1",
+    buffer_returned_early: BufferReturnedEarly by "request buffer still referenced (E24)",
+    cookie_ignored: CookieIgnored by "a stale cookie was accepted",
+    old_answer_taken: OldAnswerTaken by "a wrong response",
+    request_gap_taken: RequestGapTaken by "arrived changed",
+    response_gap_taken: ResponseGapTaken by "a wrong response",
+    no_quarantine: NoQuarantine by "failed though the network is whole",
+    orphan_kept: OrphanKept by "sessions with nobody",
+    waiting_calls_forgotten: WaitingCallsForgotten by "did not complete",
+    rfr_not_repeated: RfrNotRepeated by "calls hang",
+    response_not_resent: ResponseNotResent by "failed though the network is whole",
+    deadline_ignored: DeadlineIgnored by "ended after its deadline",
+    peer_never_dead: PeerNeverDead by "a silent peer was not given up",
+    response_unasked: ResponseUnasked by "more than it was asked for (E39)",
+    stored_response_kept: StoredResponseKept by "Stored::None",
+    claims_never_executed: ClaimsNeverExecuted by "Never, but it ran 1 times",
+}
