@@ -160,7 +160,8 @@ pub struct World {
     checker: check::Checker,
     /// Endpoints that were given out, and that may have something to do.
     touched: Vec<(Life, usize)>,
-    /// Packets' buffers, to be used again.
+    /// Packets to be used again, boxes and all.
+    #[expect(clippy::vec_box, reason = "packets travel in their boxes")]
     spare: Vec<Box<Packet>>,
 }
 
@@ -234,6 +235,11 @@ impl World {
     /// The world's time, ns.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
+    }
+
+    /// When something happens next; `None`: never again by itself.
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.events.next_ns()
     }
 
     /// The hosts, in order.
