@@ -80,8 +80,10 @@ pub(super) enum Pace {
     Closed { window: u32, think_ns: u64 },
     /// So many at once, every `every_ns`, whatever has become of those before.
     Open { burst: u32, every_ns: u64 },
-    /// None of its own: it is there for nested calls.
+    /// Nothing: a session that is only there.
     Idle,
+    /// None of its own: it is there for handlers that call.
+    Nested,
 }
 
 /// A session, again and again.
@@ -150,7 +152,7 @@ impl Client {
         let lanes = self.lanes.borrow();
         for (at, lane) in lanes.iter().enumerate() {
             match lane.plan.pace {
-                Pace::Idle => {}
+                Pace::Idle | Pace::Nested => {}
                 Pace::Closed { window, .. } => {
                     for _ in 0..window {
                         let client = self.clone();
@@ -236,7 +238,7 @@ impl Client {
         }
     }
 
-    /// A call that a handler makes, on any session of its endpoint that stands.
+    /// A call that a handler makes, on a session of its endpoint that is there for it.
     pub(super) fn call_another(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
@@ -244,10 +246,9 @@ impl Client {
         then: Then,
     ) {
         let stands = |s: &SessionId| cx.session_state(*s) == SessionState::Connected;
-        let sessions: Vec<SessionId> =
-            self.lanes.borrow().iter().filter_map(|l| l.session).filter(stands).collect();
-        let chosen = self.rng.borrow_mut().pick(&sessions).copied();
-        let Some(session) = chosen else { return answer_of(cx, then) };
+        let nested = |l: &&Lane| l.plan.pace == Pace::Nested;
+        let found = self.lanes.borrow().iter().find(nested).and_then(|l| l.session);
+        let Some(session) = found.filter(stands) else { return answer_of(cx, then) };
         let mut options = CallOptions::new();
         let mut deadline_ns = None;
         if let Some(left) = deadline {

@@ -271,7 +271,7 @@ fn draw_config(rng: &mut Rng) -> Config {
         memory_limit: rng.one(&[256 << 20, 256 << 20, 256 << 20, 8 << 20]),
         call_queue: rng.one(&[1_024, 1_024, 64, 4]),
         max_held_per_peer: rng.one(&[256 << 20, 256 << 20, 256 << 20, 200 << 10]),
-        idle_after: Duration::from_micros(rng.one(&[500, 2_000, 5_000, 20_000])),
+        idle_after: Duration::from_micros(rto_min_us.max(rng.one(&[500, 2_000, 5_000, 20_000]))),
         connect_timeout: ms(rng.one(&[10, 30])),
         failure_timeout: ms(rng.one(&[10, 20, 40])),
         rto: (Duration::from_micros(rto_min_us), Duration::from_micros(rto_max_us)),
@@ -346,10 +346,20 @@ fn draw_lanes(
             }
         }
     }
+    let own = lanes.len();
+    // Handlers that call have sessions for that: with the others' slots taken by calls to each
+    // other's callers, nobody would get on.
+    for host in 0..hosts {
+        for endpoint in 0..endpoints {
+            let to = (host + 1 + rng.below(u64::from(hosts) - 1) as u32) % hosts;
+            lanes.push(LanePlan { host, endpoint, to, to_endpoint: None, pace: Pace::Nested });
+        }
+    }
+    let (lanes_own, _) = lanes.split_at_mut(own);
     // So that the calls last about as long as the faults do.
-    let each = (calls / lanes.len() as u64).max(1);
+    let each = (calls / own as u64).max(1);
     let hurried = rng.once_in(4);
-    for lane in &mut lanes {
+    for lane in &mut *lanes_own {
         lane.pace = match rng.below(8) {
             0 => Pace::Idle,
             1..3 => {
@@ -363,8 +373,8 @@ fn draw_lanes(
             }
         };
     }
-    if lanes.iter().all(|l| l.pace == Pace::Idle) {
-        lanes[0].pace = Pace::Closed { window: 16, think_ns: 16 * stormy_ns / calls };
+    if lanes_own.iter().all(|l| l.pace == Pace::Idle) {
+        lanes_own[0].pace = Pace::Closed { window: 16, think_ns: 16 * stormy_ns / calls };
     }
     lanes
 }

@@ -109,7 +109,9 @@ impl Play<'_> {
         let all_stand = |world: &mut World| sessions(&self.shared, world).iter().all(|s| s.2);
         if !self.wait(world, bound_ns, all_stand) && !strict && !self.is_over(world) {
             let down = sessions(&self.shared, world).into_iter().find(|s| !s.2);
-            let detail = format!("a session cannot be connected: {down:?}");
+            let (host, to) = down.map_or((HostId(0), 0), |(host, to, _)| (host, to));
+            let why = self.shared.why_down.borrow();
+            let detail = format!("n{} cannot connect a session with n{to}: {why}", host.0);
             return world.violate(Invariant::Liveness, detail);
         }
         let hosts: Vec<HostId> = world.hosts().collect();
@@ -171,13 +173,14 @@ impl Play<'_> {
         for (host, endpoint) in endpoints(&self.shared, world) {
             let Some(rpc) = world.endpoint(host, endpoint) else { continue };
             let (sessions, memory) = (rpc.sessions(), rpc.memory());
+            let used = memory.classes.iter().map(|c| c.data_capacity * (c.buffers - c.free));
+            let left = used.sum::<usize>().saturating_sub(rpc.session_memory().staging_bytes);
             let name = format!("n{}/{endpoint}", host.0);
             if sessions > 0 {
                 let detail = format!("{name} still has {sessions} sessions");
                 world.violate(Invariant::FreedState, detail);
-            } else if memory.in_use_buffers > 0 {
-                let buffers = memory.in_use_buffers;
-                world.violate(Invariant::Leak, format!("{name} still has {buffers} buffers"));
+            } else if left > 0 {
+                world.violate(Invariant::Leak, format!("{name} still has {left} bytes in buffers"));
             }
         }
     }
@@ -282,6 +285,9 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
                 SessionState::Connecting => {}
                 SessionState::Connected => lane.backoff_ns = BACKOFF_NS,
                 SessionState::Gone if lane.session.is_some() => {
+                    if let Some(e) = lane.session.and_then(|s| rpc.session_error(s)) {
+                        *shared.why_down.borrow_mut() = e.to_string();
+                    }
                     lane.session = None;
                     lane.retry_at_ns = now_ns + lane.backoff_ns;
                     lane.backoff_ns = (2 * lane.backoff_ns).min(MAX_BACKOFF_NS);

@@ -160,6 +160,7 @@ fn play(
         left: Cell::new(scenario.calls),
         stopped: Cell::new(false),
         parted: Cell::new(false),
+        why_down: RefCell::default(),
         slow_ns: vec![Cell::new(0); hosts],
         lives: vec![Cell::new(0); hosts],
         paused_until_ns: vec![Cell::new(0); hosts],

@@ -28,6 +28,8 @@ pub(super) struct Shared {
     pub(super) stopped: Cell<bool>,
     /// No more sessions.
     pub(super) parted: Cell<bool>,
+    /// Why the last session that failed has failed.
+    pub(super) why_down: RefCell<String>,
     /// How much longer handlers take, by host, ns.
     pub(super) slow_ns: Vec<Cell<u64>>,
     /// The life of each host's process.
