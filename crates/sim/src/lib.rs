@@ -5,10 +5,17 @@
 
 mod event;
 pub mod fabric;
+mod host;
 pub mod observe;
 mod packet;
 mod rng;
+mod streams;
+mod world;
 
+pub use host::costs::CpuCosts;
+pub use host::port::{NicConfig, SimTransport};
+pub use host::process::{Endpoints, SetupError};
 pub use observe::{DropReason, LinkId, Place, Tap};
 pub use packet::{HostId, MIN_PAYLOAD, Packet, STORED_OVERHEAD, WIRE_OVERHEAD};
 pub use rng::Rng;
+pub use world::{Checks, Counts, Invariant, Violation, World, WorldConfig, WorldError, spend};

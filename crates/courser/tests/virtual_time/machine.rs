@@ -285,7 +285,7 @@ impl Machine for Host {
         z ^ (z >> 27)
     }
 
-    fn open(&self, spec: &BindSpec) -> Result<AnyTransport, OpenError> {
+    fn open(&self, _endpoint: u16, spec: &BindSpec) -> Result<AnyTransport, OpenError> {
         let IpAddr::V4(ip) = self.ip else { unreachable!("hosts have IPv4 addresses") };
         let host = u128::from(ip.to_ipv6_mapped());
         let config = MemConfig { host, port: spec.port, ..MemConfig::default() };

@@ -1,0 +1,339 @@
+//! A host's NIC as an endpoint sees it: [`SimTransport`], with a transmit and a receive queue of
+//! stated depth.
+//!
+//! Transmitted frames stay references to message memory until the NIC begins to send them, as with
+//! DMA: whoever changes a buffer too early changes what is sent, and is found out (E24-E27).
+//! Received frames take a descriptor until the burst after the one that lent them (E29); a frame
+//! that finds none is lost (E60).
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use courser::Addr;
+use courser::Transport;
+use courser::TransportStats;
+use courser::parts::buf::{Ecn, PathId, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
+use courser::parts::machine::VirtualClock;
+use courser::parts::net::{Caps, Path, PathError};
+
+use super::costs::CpuCosts;
+use super::hash::payload_hash;
+use super::packets_in;
+
+/// The scheme of addresses in the simulator.
+pub(crate) const SCHEME: &str = "sim";
+
+/// Most destinations of an endpoint.
+const MAX_PATHS: usize = 65_536;
+
+/// Spare buffers that an endpoint keeps.
+const SPARE: usize = 256;
+
+/// A frame that an endpoint has received.
+pub(crate) struct Received {
+    pub(crate) src: Addr,
+    pub(crate) ecn: Ecn,
+    pub(crate) bytes: Vec<u8>,
+    /// Sent before the receiving process began: it cannot be meant for it.
+    pub(crate) stale: bool,
+}
+
+/// A frame on its way out.
+pub(crate) struct Queued {
+    frame: Content,
+    pub(crate) dst: Addr,
+    pub(crate) flow: u32,
+    /// The NIC does not begin before, in the host's time.
+    pub(crate) ready_ns: u64,
+    /// Of the bytes as they were when the frame was handed over.
+    hash: u64,
+}
+
+enum Content {
+    /// Still in message memory.
+    Held(TxFrame),
+    /// Read by the NIC.
+    Read(Vec<u8>),
+}
+
+/// The queues of one endpoint, shared by its transport and the world.
+#[derive(Default)]
+pub(crate) struct Port {
+    pub(crate) rx: VecDeque<Received>,
+    /// Descriptors: frames that wait, and those that are lent.
+    pub(crate) rx_depth: usize,
+    lent: usize,
+    pub(crate) tx: VecDeque<Queued>,
+    tx_depth: usize,
+    spare: Vec<Vec<u8>>,
+    /// Its transport is gone.
+    pub(crate) closed: bool,
+    /// Frames that were changed between hand-over and sending.
+    pub(crate) changed: u64,
+    /// Frames that found no descriptor.
+    pub(crate) overflow: u64,
+    /// Stale frames that the endpoint has looked at.
+    pub(crate) stale_taken: u64,
+}
+
+impl Port {
+    /// Whether a frame that arrives now finds a descriptor.
+    pub(crate) fn has_descriptor(&mut self) -> bool {
+        let free = self.rx.len() + self.lent < self.rx_depth;
+        self.overflow += u64::from(!free);
+        free
+    }
+
+    /// A buffer to be filled, empty when there is none to spare.
+    pub(crate) fn spare(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+
+    pub(crate) fn has_room(&self) -> bool {
+        self.tx.len() < self.tx_depth
+    }
+
+    /// The NIC takes the next frame: its bytes, where to, its flow, and their hash.
+    pub(crate) fn take(&mut self) -> Option<(Vec<u8>, Addr, u32, u64)> {
+        let Queued { frame, dst, flow, hash, .. } = self.tx.pop_front()?;
+        let bytes = match frame {
+            Content::Read(bytes) => bytes,
+            Content::Held(frame) => self.read(&frame, hash),
+        };
+        Some((bytes, dst, flow, hash))
+    }
+
+    /// What DMA does.
+    fn read(&mut self, frame: &TxFrame, hash: u64) -> Vec<u8> {
+        let mut bytes = self.spare();
+        bytes.clear();
+        frame.copy_to(&mut bytes);
+        self.changed += u64::from(payload_hash(std::iter::once(&bytes[..])) != hash);
+        bytes
+    }
+
+    fn read_all(&mut self) {
+        let mut tx = std::mem::take(&mut self.tx);
+        for queued in &mut tx {
+            if let Content::Held(frame) = &queued.frame {
+                queued.frame = Content::Read(self.read(frame, queued.hash));
+            }
+        }
+        self.tx = tx;
+    }
+
+    pub(crate) fn give_back(&mut self, bytes: Vec<u8>) {
+        if self.spare.len() < SPARE {
+            self.spare.push(bytes);
+        }
+    }
+}
+
+/// A port in the hands of two: both are on one thread, the lock only says so to the compiler.
+pub(crate) type SharedPort = Arc<Mutex<Port>>;
+
+pub(crate) fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Properties of hosts' NICs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NicConfig {
+    /// Receive descriptors per endpoint, |RQ| `[eRPC §4.3.1]`; the frame that finds none is lost
+    /// (E60). Default 4,096.
+    pub rx_queue: usize,
+    /// Transmit descriptors per endpoint. Default 1,024.
+    pub tx_queue: usize,
+    /// Largest datagram payload, bytes. Default 1,472, what a 1500-byte link carries.
+    pub max_frame: usize,
+    /// From the last bit on the cable to the frame in memory: NIC, PCIe, ns. Default 400.
+    pub rx_latency_ns: u64,
+    /// From the doorbell to the first bit on the cable, ns. Default 400.
+    pub tx_latency_ns: u64,
+}
+
+impl Default for NicConfig {
+    fn default() -> Self {
+        NicConfig {
+            rx_queue: 4_096,
+            tx_queue: 1_024,
+            max_frame: 1_472,
+            rx_latency_ns: 400,
+            tx_latency_ns: 400,
+        }
+    }
+}
+
+/// A prepared destination.
+#[derive(Clone, Copy)]
+struct Destination {
+    addr: Addr,
+    flow: u32,
+}
+
+/// The transport of an endpoint in the simulated datacenter.
+pub struct SimTransport {
+    port: SharedPort,
+    clock: Arc<VirtualClock>,
+    costs: Arc<CpuCosts>,
+    tx_latency_ns: u64,
+    caps: Caps,
+    local: Addr,
+    paths: Vec<Option<Destination>>,
+    free: Vec<u32>,
+    lent: Vec<Received>,
+    stats: TransportStats,
+}
+
+impl SimTransport {
+    pub(crate) fn new(
+        local: Addr,
+        nic: &NicConfig,
+        costs: Arc<CpuCosts>,
+        clock: Arc<VirtualClock>,
+    ) -> (Self, SharedPort) {
+        let port = Port { rx_depth: nic.rx_queue, tx_depth: nic.tx_queue, ..Port::default() };
+        let port = Arc::new(Mutex::new(port));
+        let caps = Caps {
+            scheme: SCHEME,
+            max_frame: nic.max_frame,
+            headroom: 0,
+            tailroom: 0,
+            gather: TX_GATHER,
+            train_frames: 1,
+            train_bytes: nic.max_frame,
+            rx_queue_frames: nic.rx_queue,
+            holds_frames: true,
+        };
+        let transport = SimTransport {
+            port: port.clone(),
+            clock,
+            costs,
+            tx_latency_ns: nic.tx_latency_ns,
+            caps,
+            local,
+            paths: Vec::new(),
+            free: Vec::new(),
+            lent: Vec::new(),
+            stats: TransportStats::default(),
+        };
+        (transport, port)
+    }
+}
+
+impl Drop for SimTransport {
+    fn drop(&mut self) {
+        lock(&self.port).closed = true;
+    }
+}
+
+/// ECMP's input: all packets of a flow have it.
+fn flow_of(a: Addr, b: Addr) -> u32 {
+    let mut h = 0x9e37_79b9_7f4a_7c15_u64;
+    for part in [a.host as u64, u64::from(a.port), b.host as u64, u64::from(b.port)] {
+        h = (h ^ part).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        h ^= h >> 32;
+    }
+    h as u32
+}
+
+impl Transport for SimTransport {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn local_addr(&self) -> Addr {
+        self.local
+    }
+
+    fn path_open(&mut self, remote: Addr, _local: Option<Addr>) -> Result<Path, PathError> {
+        if remote.port == 0 {
+            return Err(PathError::Unsupported(remote, SCHEME, self.local));
+        }
+        if self.free.is_empty() && self.paths.len() >= MAX_PATHS {
+            return Err(PathError::TooMany(MAX_PATHS));
+        }
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.paths.push(None);
+            self.paths.len() as u32 - 1
+        });
+        let flow = flow_of(self.local, remote);
+        self.paths[index as usize] = Some(Destination { addr: remote, flow });
+        Ok(Path { id: PathId(index), max_frame: self.caps.max_frame })
+    }
+
+    fn path_close(&mut self, path: PathId) {
+        if self.paths.get_mut(path.0 as usize).and_then(Option::take).is_some() {
+            self.free.push(path.0);
+        }
+    }
+
+    fn tx_burst(&mut self, burst: &mut TxBurst) {
+        let mut port = lock(&self.port);
+        self.stats.tx_calls += u64::from(!burst.is_empty());
+        while port.has_room() {
+            let Some(frame) = burst.pop_front() else { return };
+            let path = self.paths.get(frame.path.0 as usize).copied().flatten();
+            let fits = frame.len as usize <= self.caps.max_frame;
+            let Some(to) = path.filter(|_| fits) else {
+                self.stats.tx_dropped += 1;
+                continue;
+            };
+            self.clock.spend(self.costs.tx_ns(packets_in(frame.segs.iter().map(|s| &s[..]))));
+            self.stats.tx_frames += 1;
+            self.stats.tx_bytes += u64::from(frame.len);
+            let ready_ns = self.clock.now_ns() + self.tx_latency_ns;
+            let hash = payload_hash(frame.segs.iter().map(|s| &s[..]));
+            let frame = Content::Held(frame);
+            port.tx.push_back(Queued { frame, dst: to.addr, flow: to.flow, ready_ns, hash });
+        }
+        self.stats.tx_full += u64::from(!burst.is_empty());
+    }
+
+    fn tx_reclaim(&mut self) -> usize {
+        // Frames go when the NIC reads them.
+        lock(&self.port).tx.len()
+    }
+
+    fn tx_flush(&mut self) {
+        self.clock.spend(self.costs.flush_ns);
+        lock(&self.port).read_all();
+    }
+
+    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        let mut port = lock(&self.port);
+        for frame in self.lent.drain(..) {
+            port.give_back(frame.bytes);
+        }
+        let count = out.remaining_capacity().min(port.rx.len());
+        self.lent.extend(port.rx.drain(..count));
+        port.lent = count;
+        port.stale_taken += self.lent.iter().filter(|f| f.stale).count() as u64;
+        drop(port);
+        self.stats.rx_calls += u64::from(count > 0);
+        for frame in &self.lent {
+            let len = frame.bytes.len() as u64;
+            self.stats.rx_frames += 1;
+            self.stats.rx_bytes += len;
+            let packets = packets_in(std::iter::once(&frame.bytes[..]));
+            self.clock.spend(self.costs.rx_ns(packets, len));
+            out.push(RxFrame { src: frame.src, data: &frame.bytes, ecn: frame.ecn });
+        }
+    }
+
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    fn wait(&mut self, _wake: RawFd, _timeout_ns: Option<u64>) -> io::Result<()> {
+        Err(io::Error::other(
+            "in virtual time the simulation drives the event loop: register callbacks and return",
+        ))
+    }
+
+    fn stats(&self) -> TransportStats {
+        TransportStats { rx_overflow: lock(&self.port).overflow, ..self.stats }
+    }
+}

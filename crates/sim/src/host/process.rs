@@ -1,0 +1,140 @@
+//! The process that runs on a host: a nexus, its endpoints, its control loop and its workers, each
+//! with the time at which it runs next.
+
+use std::sync::Arc;
+
+use courser::parts::machine::{ControlLoop, Thread, VirtualClock, VirtualJob, VirtualWorkers};
+use courser::{Addr, Nexus, Rpc, Transport};
+
+use super::machine::{Life, SimMachine};
+use super::port::SharedPort;
+
+/// Whatever goes wrong in an application's set-up.
+pub type SetupError = Box<dyn std::error::Error>;
+
+/// What a set-up function gives: one endpoint, or several, each a thread with a CPU of its own.
+pub trait Endpoints {
+    /// The endpoints.
+    fn endpoints(self) -> Vec<Rpc>;
+}
+
+impl Endpoints for Rpc {
+    fn endpoints(self) -> Vec<Rpc> {
+        vec![self]
+    }
+}
+
+impl Endpoints for Vec<Rpc> {
+    fn endpoints(self) -> Vec<Rpc> {
+        self
+    }
+}
+
+/// An application: set-up plus callbacks (F12). Runs again whenever its process is restarted.
+pub(crate) type Setup = Box<dyn FnMut(&Nexus) -> Result<Vec<Rpc>, SetupError>>;
+
+/// One endpoint and its thread.
+pub(crate) struct Endpoint {
+    pub(crate) rpc: Rpc,
+    pub(crate) clock: Arc<VirtualClock>,
+    pub(crate) port: SharedPort,
+    pub(crate) addr: Addr,
+    /// What the host's clock showed when the endpoint's time was 0.
+    pub(crate) epoch_ns: u64,
+    /// The thread runs something until then.
+    pub(crate) busy_until_ns: u64,
+    /// A pass is scheduled for then.
+    pub(crate) pass_at_ns: Option<u64>,
+    /// The earliest look at its deadlines that is scheduled.
+    pub(crate) look_at_ns: Option<u64>,
+    /// The transmit queue was full, and frames wait.
+    pub(crate) starved: bool,
+    /// Passes so far, for checks that are not made in each.
+    pub(crate) passes: u64,
+    /// Frames rejected and stale frames seen, as of the last pass.
+    pub(crate) rejected: u64,
+    pub(crate) stale: u64,
+}
+
+/// The workers of a process, as CPUs of their own.
+pub(crate) struct Workers {
+    pub(crate) source: VirtualWorkers,
+    pub(crate) idle: usize,
+    /// Jobs that run, by number; each ends by an event.
+    pub(crate) running: Vec<(u64, VirtualJob)>,
+    pub(crate) next: u64,
+}
+
+/// A control loop that is still not at its end after so many turns is dropped.
+const LAST_TURNS: usize = 100;
+
+/// One process. Fields are dropped in this order: endpoints before their nexus, as in a program
+/// that ends.
+pub(crate) struct Process {
+    pub(crate) life: Life,
+    pub(crate) started_ns: u64,
+    pub(crate) endpoints: Vec<Endpoint>,
+    pub(crate) workers: Option<Workers>,
+    pub(crate) nexus: Nexus,
+    pub(crate) control: Option<ControlLoop>,
+    pub(crate) control_clock: Arc<VirtualClock>,
+    pub(crate) control_at_ns: Option<u64>,
+    pub(crate) machine: Arc<SimMachine>,
+}
+
+impl Process {
+    /// Takes over what the machine was given since the last call.
+    pub(crate) fn collect(&mut self) {
+        if let Some(control) = self.machine.take_control() {
+            self.control = Some(control);
+        }
+        if let Some((source, threads)) = self.machine.take_workers() {
+            self.workers = Some(Workers { source, idle: threads, running: Vec::new(), next: 0 });
+        }
+    }
+
+    /// Makes threads of endpoints that the application has set up.
+    pub(crate) fn adopt(&mut self, rpcs: Vec<Rpc>) {
+        let opened = self.machine.take_opened();
+        for mut rpc in rpcs {
+            let found = opened.iter().find(|(number, _)| *number == rpc.port());
+            // An endpoint on a transport of the application's own has no queues here.
+            let Some((_, port)) = found else { continue };
+            let clock = self.machine.clock_of(Thread::Endpoint(rpc.index()));
+            let epoch_ns = clock.now_ns() - rpc.context().now_ns();
+            self.endpoints.push(Endpoint {
+                addr: rpc.transport().local_addr(),
+                rpc,
+                clock,
+                port: port.clone(),
+                epoch_ns,
+                busy_until_ns: 0,
+                pass_at_ns: None,
+                look_at_ns: None,
+                starved: false,
+                passes: 0,
+                rejected: 0,
+                stale: 0,
+            });
+        }
+    }
+
+    /// Ends in order: the control loop still says goodbye for the endpoints.
+    pub(crate) fn leave(mut self) {
+        self.collect();
+        let Process { endpoints, workers, nexus, control, .. } = self;
+        drop((endpoints, workers, nexus));
+        let Some(mut control) = control else { return };
+        // It ends when it has taken the commands that wait, some in each turn.
+        for _ in 0..LAST_TURNS {
+            if control.turn().ended {
+                return;
+            }
+        }
+    }
+
+    /// The endpoint that has a datapath port.
+    pub(crate) fn at_port(&mut self, port: u32) -> Option<usize> {
+        self.endpoints.iter().position(|e| e.addr.port == port)
+    }
+}

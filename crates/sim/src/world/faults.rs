@@ -1,0 +1,49 @@
+//! Faults of the network while the world runs: partitions, links that go down, links that lose.
+
+use super::World;
+use crate::fabric::{FaultRule, LinkFaults};
+use crate::observe::LinkId;
+use crate::packet::HostId;
+
+impl World {
+    /// Parts the hosts: those of one group reach each other and nobody else; those in no group
+    /// are a group of their own, together. Packets between groups are lost; control connections
+    /// hold their bytes back, as TCP does.
+    pub fn partition(&mut self, groups: &[&[HostId]]) {
+        let mut of = vec![0_u32; self.hosts.len()];
+        for (number, group) in groups.iter().enumerate() {
+            for host in *group {
+                if let Some(of) = of.get_mut(host.0 as usize) {
+                    *of = number as u32 + 1;
+                }
+            }
+        }
+        self.fabric.partition(groups);
+        self.groups = Some(of);
+        self.release_held();
+    }
+
+    /// Ends a partition.
+    pub fn heal(&mut self) {
+        self.fabric.heal();
+        self.groups = None;
+        self.release_held();
+    }
+
+    /// The faults of one direction of a cable, from now on.
+    pub fn set_link_faults(&mut self, link: LinkId, faults: LinkFaults) {
+        self.fabric.set_faults(self.now_ns, link, faults);
+    }
+
+    /// Asks a rule about every packet of one direction of a cable, before its rates; `None` takes
+    /// the rule away.
+    pub fn set_link_rule(&mut self, link: LinkId, rule: Option<FaultRule>) {
+        self.fabric.set_fault_rule(link, rule);
+    }
+
+    /// Takes one direction of a cable down, or up again. Control connections do not notice: they
+    /// are taken to find another way.
+    pub fn set_link_up(&mut self, link: LinkId, up: bool) {
+        self.fabric.set_link_up(link, up);
+    }
+}

@@ -1,0 +1,191 @@
+//! Processes begin, end, stand still, and begin again with empty memory.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use courser::Nexus;
+use courser::parts::machine::Thread;
+
+use super::{CONTROL_PORT, World, WorldError, purpose};
+use crate::host::costs::CpuCosts;
+use crate::host::ip_of;
+use crate::host::machine::{Life, SimMachine};
+use crate::host::port::lock;
+use crate::host::process::{Endpoints, Process, SetupError};
+use crate::packet::HostId;
+use crate::rng::Rng;
+
+/// How often a process that is to stop is looked at.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+impl World {
+    /// Starts a process on a host: `setup` makes its endpoints and registers handlers; everything
+    /// else happens in callbacks. It is kept, and runs again when the process is restarted: what
+    /// it captures by reference counting survives a crash, like a disk. A process that ran there
+    /// is killed first.
+    ///
+    /// # Errors
+    /// The set-up failed.
+    pub fn start<E, X>(
+        &mut self,
+        host: HostId,
+        mut setup: impl FnMut(&Nexus) -> Result<E, X> + 'static,
+    ) -> Result<(), WorldError>
+    where
+        E: Endpoints,
+        SetupError: From<X>,
+    {
+        self.kill(host);
+        self.host(host).setup = Some(Box::new(move |nexus| Ok(setup(nexus)?.endpoints())));
+        self.restart(host)
+    }
+
+    /// Starts the host's process again, and its machine if that was down: with the same set-up,
+    /// at the same address, and nothing in memory.
+    ///
+    /// # Errors
+    /// The set-up failed; nothing runs on the host then.
+    pub fn restart(&mut self, host: HostId) -> Result<(), WorldError> {
+        self.kill(host);
+        let now_ns = self.now_ns;
+        let hosts = self.hosts.len();
+        let (wakes, streams) = (self.wakes.clone(), self.streams.clone());
+        let (seed, config) = (self.cfg.seed, self.cfg.nexus.clone());
+        let h = self.host(host);
+        let Some(mut setup) = h.setup.take() else { return Ok(()) };
+        h.up = true;
+        h.paused_until_ns = 0;
+        h.life += 1;
+        let life = Life { host, number: h.life };
+        let draws = purpose::PROCESS + (u64::from(host.0) << 32) + u64::from(life.number);
+        let rng = Rng::stream(seed, draws);
+        let local_ns = h.oscillator.shows(now_ns);
+        let (nic, costs) = (h.nic.clone(), h.costs.clone());
+        let machine = SimMachine::new(life, hosts, nic, costs, wakes, streams, rng, local_ns);
+        let machine = Arc::new(machine);
+        let uri = format!("sim://{}:{CONTROL_PORT}", ip_of(host));
+        let made = Nexus::bind_in(machine.clone(), &uri, config)
+            .map_err(SetupError::from)
+            .and_then(|nexus| setup(&nexus).map(|rpcs| (nexus, rpcs)));
+        self.host(host).setup = Some(setup);
+        let (nexus, rpcs) = made.map_err(|cause| {
+            lock(&self.streams).process_ends(life, false);
+            WorldError::Setup { host: host.0, at_ns: now_ns, cause: cause.to_string() }
+        })?;
+        let mut process = Process {
+            life,
+            started_ns: now_ns,
+            endpoints: Vec::new(),
+            workers: None,
+            nexus,
+            control: None,
+            control_clock: machine.clock_of(Thread::Control),
+            control_at_ns: None,
+            machine,
+        };
+        process.collect();
+        process.adopt(rpcs);
+        let count = process.endpoints.len();
+        self.checker.started(now_ns, life);
+        self.host(host).process = Some(process);
+        for endpoint in 0..count {
+            self.wake_endpoint(life, endpoint, 0);
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// The host's process ends at once, as killed: memory is lost, its kernel closes its control
+    /// connections, packets for it find nobody.
+    pub fn kill(&mut self, host: HostId) {
+        self.end_process(host, false);
+    }
+
+    /// The host's whole machine dies, without a word to anybody. [`World::restart`] brings it
+    /// back.
+    pub fn crash(&mut self, host: HostId) {
+        self.end_process(host, true);
+        self.host(host).up = false;
+    }
+
+    /// The host's process ends in order, as [`courser::Rpc::shutdown`] does: it takes nothing new,
+    /// waits up to `grace` until what has begun is over, tells its peers, and is gone.
+    pub fn stop(&mut self, host: HostId, grace: Duration) {
+        let Some(p) = &mut self.host(host).process else { return };
+        let life = p.life;
+        p.endpoints.iter_mut().for_each(|e| e.rpc.begin_shutdown());
+        let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = self.now_ns.saturating_add(grace_ns);
+        self.resume(host);
+        self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
+    }
+
+    /// Whether a process that is to stop may go.
+    fn stopping(&mut self, life: Life, end_ns: u64) {
+        let now_ns = self.now_ns;
+        let Some(p) = self.process(life) else { return };
+        if now_ns < end_ns && !p.endpoints.iter().all(|e| e.rpc.is_drained()) {
+            return self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
+        }
+        if let Some(process) = self.host(life.host).process.take() {
+            self.checker.ended(now_ns, life);
+            process.leave();
+            self.bury(life, false);
+        }
+    }
+
+    fn end_process(&mut self, host: HostId, silently: bool) {
+        let Some(process) = self.host(host).process.take() else { return };
+        self.checker.ended(self.now_ns, process.life);
+        // First, so that what the process still says while it is torn down reaches nobody.
+        let life = process.life;
+        lock(&self.streams).process_ends(life, silently);
+        drop(process);
+        self.bury(life, silently);
+    }
+
+    /// Nothing of a process that has ended is left, but what it has sent.
+    fn bury(&mut self, life: Life, silently: bool) {
+        let sent = {
+            let mut streams = lock(&self.streams);
+            streams.process_ends(life, silently);
+            std::mem::take(&mut streams.sent)
+        };
+        for sent in sent {
+            self.send_segment(sent);
+        }
+        lock(&self.wakes).retain(|(of, _)| *of != life);
+    }
+
+    /// Everything on a host stands still for a while: its threads do not run, its NIC does, as
+    /// far as descriptors reach.
+    pub fn pause(&mut self, host: HostId, time: Duration) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let until_ns = self.now_ns.saturating_add(time_ns);
+        let h = self.host(host);
+        h.paused_until_ns = h.paused_until_ns.max(until_ns);
+        self.at(until_ns, move |world| world.resume(host));
+    }
+
+    /// From now on a host's clock runs fast by so many parts per million; slow when negative.
+    pub fn set_drift(&mut self, host: HostId, ppm: i32) {
+        let now_ns = self.now_ns;
+        self.host(host).oscillator.set_drift(now_ns, ppm);
+        // Deadlines lie elsewhere now.
+        self.resume(host);
+    }
+
+    /// What work costs the CPU of a host, from its next process on.
+    pub fn set_costs(&mut self, host: HostId, costs: CpuCosts) {
+        self.host(host).costs = Arc::new(costs);
+    }
+
+    /// Changes how many receive descriptors a host's endpoints have, from now on: few starve
+    /// them (E60).
+    pub fn set_rx_queue(&mut self, host: HostId, descriptors: usize) {
+        let Some(p) = &self.host(host).process else { return };
+        for e in &p.endpoints {
+            lock(&e.port).rx_depth = descriptors;
+        }
+    }
+}

@@ -1,0 +1,462 @@
+//! The world: hosts and network in virtual time, and the loop that moves it.
+//!
+//! One seed decides everything. Time jumps from event to event; what happens at the same time
+//! happens in the order in which it was decided. An endpoint's event loop makes a pass when a
+//! packet has arrived, when mail waits, when a deadline of its own has come, and when the CPU has
+//! finished with the pass before: that is all that drives it, and it is the same `Rpc::poll` as
+//! over sockets.
+
+mod check;
+mod faults;
+mod life;
+mod pass;
+mod traffic;
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use courser::{Config, Nexus, Rpc};
+
+use crate::event::EventQueue;
+use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
+use crate::host::clock::Oscillator;
+use crate::host::costs::CpuCosts;
+use crate::host::machine::{Life, Wakes};
+use crate::host::port::{NicConfig, lock};
+use crate::host::process::{Process, Setup};
+use crate::observe::{DropReason, Place, Tap};
+use crate::packet::{HostId, Packet};
+use crate::rng::Rng;
+use crate::streams::{Sent, SharedStreams, Streams};
+
+pub use check::{Checks, Counts, Invariant, Violation};
+pub use pass::spend;
+
+/// Control port of every host's nexus.
+pub(crate) const CONTROL_PORT: u16 = 31_850;
+
+/// Settings of a world.
+#[derive(Clone, Debug)]
+pub struct WorldConfig {
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// Hosts, switches and cables.
+    pub topology: Topology,
+    /// What work costs the hosts' CPUs.
+    pub costs: CpuCosts,
+    /// The hosts' NICs.
+    pub nic: NicConfig,
+    /// Settings of every nexus. Unlike on a real machine the number of workers is 2 by default:
+    /// nothing of the machine that simulates may show.
+    pub nexus: Config,
+    /// One way between two hosts for the control plane, whatever the distance, ns. Default 20 us.
+    pub control_latency_ns: u64,
+    /// Whether hosts' clocks start at different times. Default true.
+    pub clocks_differ: bool,
+    /// What is checked while the world runs.
+    pub checks: Checks,
+}
+
+impl WorldConfig {
+    /// The defaults, for a seed and a topology.
+    pub fn new(seed: u64, topology: Topology) -> Self {
+        WorldConfig {
+            seed,
+            topology,
+            costs: CpuCosts::default(),
+            nic: NicConfig::default(),
+            nexus: Config { workers: 2, ..Config::default() },
+            control_latency_ns: 20_000,
+            clocks_differ: true,
+            checks: Checks::default(),
+        }
+    }
+}
+
+/// Why a world could not be made or an application not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorldError {
+    /// The topology makes no sense.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The application's set-up failed.
+    #[error("the set-up of n{host} failed at {at_ns} ns: {cause}")]
+    Setup {
+        /// Which host.
+        host: u32,
+        /// When.
+        at_ns: u64,
+        /// What it said.
+        cause: String,
+    },
+}
+
+/// What happens next.
+enum Event {
+    /// Inside the network.
+    Fabric(FabricEvent),
+    /// A packet has passed the NIC and reaches memory.
+    Arrive(HostId, Box<Packet>),
+    /// A NIC looks at its transmit queues.
+    Kick(HostId),
+    /// An endpoint's event loop makes a pass.
+    Pass(Life, u32),
+    /// An endpoint's deadlines are looked at.
+    Look(Life, u32),
+    /// A control loop turns.
+    Control(Life),
+    /// A worker has finished a job.
+    WorkerDone(Life, u64),
+    /// A segment of a control connection arrives.
+    Segment(Sent),
+    /// Something that was planned with [`World::at`].
+    Plan(Plan),
+}
+
+impl Schedule for EventQueue<Event> {
+    fn at(&mut self, at_ns: u64, event: FabricEvent) {
+        self.push(at_ns, Event::Fabric(event));
+    }
+}
+
+/// A host.
+struct Host {
+    oscillator: Oscillator,
+    /// Its machine runs; its process may not.
+    up: bool,
+    paused_until_ns: u64,
+    /// The number of its last process.
+    life: u32,
+    process: Option<Process>,
+    setup: Option<Setup>,
+    costs: Arc<CpuCosts>,
+    nic: NicConfig,
+    /// The endpoint whose transmit queue is looked at first.
+    next_tx: usize,
+    kick_at_ns: Option<u64>,
+}
+
+/// Something to do at a time.
+type Plan = Box<dyn FnOnce(&mut World)>;
+
+/// A simulated datacenter; see the [module's documentation](self) and the [crate's](crate).
+pub struct World {
+    cfg: WorldConfig,
+    now_ns: u64,
+    events: EventQueue<Event>,
+    fabric: Fabric,
+    hosts: Vec<Host>,
+    streams: SharedStreams,
+    wakes: Wakes,
+    /// Segments that a partition holds back.
+    held: Vec<Sent>,
+    /// Group of each host while the network is partitioned.
+    groups: Option<Vec<u32>>,
+    next_packet: u64,
+    rng: Rng,
+    checker: check::Checker,
+    /// Endpoints that were given out, and that may have something to do.
+    touched: Vec<(Life, usize)>,
+    /// Packets to be used again, boxes and all.
+    #[expect(clippy::vec_box, reason = "packets travel in their boxes")]
+    spare: Vec<Box<Packet>>,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World")
+            .field("seed", &self.cfg.seed)
+            .field("now_ns", &self.now_ns)
+            .field("hosts", &self.hosts.len())
+            .field("events", &self.events.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Purposes of random streams.
+pub(crate) mod purpose {
+    pub(crate) const FABRIC: u64 = 1;
+    pub(crate) const CLOCKS: u64 = 2;
+    pub(crate) const WORLD: u64 = 3;
+    /// Plus the life of a process, by host.
+    pub(crate) const PROCESS: u64 = 1 << 32;
+}
+
+impl World {
+    /// A world in which nothing runs yet.
+    ///
+    /// # Errors
+    /// The topology makes no sense.
+    pub fn new(cfg: WorldConfig) -> Result<World, WorldError> {
+        let fabric_seed = Rng::stream(cfg.seed, purpose::FABRIC).next_u64();
+        let fabric = Fabric::new(&cfg.topology, fabric_seed)?;
+        let count = cfg.topology.hosts() as usize;
+        let mut clocks = Rng::stream(cfg.seed, purpose::CLOCKS);
+        let costs = Arc::new(cfg.costs.clone());
+        let hosts = (0..count).map(|_| {
+            // Up to a day of uptime; some start so that the wire's 32-bit time wraps soon.
+            let shown_ns = if cfg.clocks_differ { clocks.below(86_400_000_000_000) } else { 0 };
+            Host {
+                oscillator: Oscillator::new(shown_ns),
+                up: true,
+                paused_until_ns: 0,
+                life: 0,
+                process: None,
+                setup: None,
+                costs: costs.clone(),
+                nic: cfg.nic.clone(),
+                next_tx: 0,
+                kick_at_ns: None,
+            }
+        });
+        Ok(World {
+            now_ns: 0,
+            events: EventQueue::default(),
+            fabric,
+            hosts: hosts.collect(),
+            streams: Arc::new(Mutex::new(Streams::new(count))),
+            wakes: Wakes::default(),
+            held: Vec::new(),
+            groups: None,
+            next_packet: 0,
+            rng: Rng::stream(cfg.seed, purpose::WORLD),
+            checker: check::Checker::new(cfg.checks.clone(), cfg.seed),
+            touched: Vec::new(),
+            spare: Vec::new(),
+            cfg,
+        })
+    }
+
+    // ---- looking ------------------------------------------------------------------------------
+
+    /// The world's time, ns.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns
+    }
+
+    /// When something happens next; `None`: never again by itself.
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.events.next_ns()
+    }
+
+    /// The hosts, in order.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
+        (0..self.hosts.len() as u32).map(HostId)
+    }
+
+    /// Where clients find the nexus of a host.
+    pub fn uri(&self, host: HostId) -> String {
+        format!("sim://n{}:{CONTROL_PORT}", host.0)
+    }
+
+    /// The network: counters, links, faults.
+    pub fn fabric(&mut self) -> &mut Fabric {
+        &mut self.fabric
+    }
+
+    /// The settings it was made with.
+    pub fn config(&self) -> &WorldConfig {
+        &self.cfg
+    }
+
+    /// A generator for the application's own choices.
+    pub fn rng(&mut self) -> &mut Rng {
+        &mut self.rng
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> &Counts {
+        self.checker.counts()
+    }
+
+    /// A hash over everything that has happened, in order: equal for equal seeds, settings and
+    /// builds.
+    pub fn digest(&self) -> u64 {
+        self.checker.digest()
+    }
+
+    /// What did not hold; empty unless [`Checks::record`].
+    pub fn violations(&self) -> &[Violation] {
+        self.checker.violations()
+    }
+
+    /// Reports what an application's own check has found.
+    ///
+    /// # Panics
+    /// Unless [`Checks::record`].
+    pub fn violate(&mut self, invariant: Invariant, detail: String) {
+        self.checker.violate(Violation { invariant, at_ns: self.now_ns, detail });
+    }
+
+    /// Puts a number of the application's into the event log.
+    pub fn note(&mut self, what: u64) {
+        self.checker.note(self.now_ns, what);
+    }
+
+    /// Lets an observer see all packets from now on.
+    pub fn set_tap(&mut self, tap: Box<dyn Tap>) {
+        self.fabric.tap = Some(tap);
+    }
+
+    /// The observer, back.
+    pub fn take_tap(&mut self) -> Option<Box<dyn Tap>> {
+        self.fabric.tap.take()
+    }
+
+    /// The nexus of a host's process.
+    pub fn nexus(&self, host: HostId) -> Option<&Nexus> {
+        Some(&self.hosts.get(host.0 as usize)?.process.as_ref()?.nexus)
+    }
+
+    /// Control connections that are not closed on both sides.
+    pub fn control_connections(&self) -> usize {
+        lock(&self.streams).open()
+    }
+
+    /// Whether a host's process runs.
+    pub fn is_running(&self, host: HostId) -> bool {
+        self.hosts.get(host.0 as usize).is_some_and(|h| h.process.is_some())
+    }
+
+    // ---- driving ------------------------------------------------------------------------------
+
+    /// Lets time pass.
+    ///
+    /// # Panics
+    /// When an invariant is violated, unless [`Checks::record`].
+    pub fn run_for(&mut self, time: Duration) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.run_to(self.now_ns.saturating_add(time_ns));
+    }
+
+    /// Lets time pass up to a time of the world, ns.
+    ///
+    /// # Panics
+    /// When an invariant is violated, unless [`Checks::record`].
+    pub fn run_to(&mut self, end_ns: u64) {
+        while !self.checker.has_stopped() && self.step_until(end_ns) {}
+        self.now_ns = self.now_ns.max(end_ns);
+    }
+
+    /// Lets time pass until `done` says so; it is asked after every event. False: `limit` has
+    /// passed first.
+    ///
+    /// # Panics
+    /// When an invariant is violated, unless [`Checks::record`].
+    pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut World) -> bool) -> bool {
+        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = self.now_ns.saturating_add(limit_ns);
+        loop {
+            if done(self) {
+                return true;
+            }
+            if self.checker.has_stopped() || !self.step_until(end_ns) {
+                self.now_ns = self.now_ns.max(end_ns);
+                return false;
+            }
+        }
+    }
+
+    /// Does `plan` at a time of the world; at once when that has passed.
+    pub fn at(&mut self, at_ns: u64, plan: impl FnOnce(&mut World) + 'static) {
+        self.events.push(at_ns.max(self.now_ns), Event::Plan(Box::new(plan)));
+    }
+
+    /// Does `plan` after a time.
+    pub fn after(&mut self, time: Duration, plan: impl FnOnce(&mut World) + 'static) {
+        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.at(self.now_ns.saturating_add(time_ns), plan);
+    }
+
+    /// The next event, if it is not after `end_ns`.
+    fn step_until(&mut self, end_ns: u64) -> bool {
+        while let Some((life, endpoint)) = self.touched.pop() {
+            self.look(life, endpoint);
+        }
+        self.settle();
+        let Some((at_ns, event)) = self.events.pop_until(end_ns) else { return false };
+        self.now_ns = at_ns;
+        match event {
+            Event::Fabric(e) => self.on_fabric(e),
+            Event::Arrive(host, packet) => self.arrive(host, packet),
+            Event::Kick(host) => {
+                self.hosts[host.0 as usize].kick_at_ns = None;
+                self.kick(host);
+            }
+            Event::Pass(life, endpoint) => self.pass(life, endpoint as usize),
+            Event::Look(life, endpoint) => self.look(life, endpoint as usize),
+            Event::Control(life) => self.turn_control(life),
+            Event::WorkerDone(life, job) => self.worker_done(life, job),
+            Event::Segment(sent) => self.segment(sent),
+            Event::Plan(plan) => plan(self),
+        }
+        self.settle();
+        true
+    }
+
+    /// The first endpoint of a host's process, to make calls, connect, look.
+    ///
+    /// # Panics
+    /// When nothing runs on the host.
+    pub fn rpc(&mut self, host: HostId) -> &mut Rpc {
+        self.endpoint(host, 0).unwrap_or_else(|| panic!("nothing runs on n{}", host.0))
+    }
+
+    /// An endpoint of a host's process, by its order; `None` when there is none. What it is asked
+    /// to do begins with its next pass, which is now.
+    pub fn endpoint(&mut self, host: HostId, endpoint: usize) -> Option<&mut Rpc> {
+        let now_ns = self.now_ns;
+        let h = self.hosts.get_mut(host.0 as usize)?;
+        let p = h.process.as_mut()?;
+        let life = p.life;
+        let e = p.endpoints.get_mut(endpoint)?;
+        e.clock.set(h.oscillator.shows(now_ns).max(e.clock.now_ns()));
+        // Whatever it is asked to do is found when time goes on.
+        if self.touched.last() != Some(&(life, endpoint)) {
+            self.touched.push((life, endpoint));
+        }
+        Some(&mut e.rpc)
+    }
+
+    /// An endpoint of a host's process, to be looked at only.
+    pub fn peek(&self, host: HostId, endpoint: usize) -> Option<&Rpc> {
+        let p = self.hosts.get(host.0 as usize)?.process.as_ref()?;
+        p.endpoints.get(endpoint).map(|e| &e.rpc)
+    }
+
+    fn host(&mut self, host: HostId) -> &mut Host {
+        &mut self.hosts[host.0 as usize]
+    }
+
+    /// The process of a life, while it lives.
+    fn process(&mut self, life: Life) -> Option<&mut Process> {
+        let h = self.hosts.get_mut(life.host.0 as usize)?;
+        h.process.as_mut().filter(|p| p.life == life)
+    }
+
+    fn drop_packet(&mut self, at: Place, why: DropReason, packet: Box<Packet>) {
+        self.checker.dropped(self.now_ns, why, &packet);
+        if let Some(tap) = &mut self.fabric.tap {
+            tap.dropped(self.now_ns, &at, why, &packet);
+        }
+        self.recycle(packet);
+    }
+
+    fn recycle(&mut self, packet: Box<Packet>) {
+        if self.spare.len() < 4096 {
+            self.spare.push(packet);
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Processes before the streams that they use; nobody is told any more.
+        for h in &mut self.hosts {
+            h.process = None;
+        }
+        lock(&self.streams).sent.clear();
+    }
+}

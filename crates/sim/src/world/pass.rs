@@ -1,0 +1,299 @@
+//! Threads in virtual time: when an endpoint's event loop makes a pass, when a control loop turns,
+//! when a worker's job ends.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::time::Duration;
+
+use courser::parts::machine::{Thread, VirtualClock};
+
+use super::{Event, World};
+use crate::host::machine::{Life, Run};
+use crate::host::port::lock;
+use crate::packet::HostId;
+
+thread_local! {
+    /// The clock of the simulated thread that runs now.
+    static CURRENT: RefCell<Option<Arc<VirtualClock>>> = const { RefCell::new(None) };
+}
+
+/// Lets time pass for the simulated thread that runs now: called in a handler, a continuation or
+/// a timer, it is busy for so much longer. Does nothing outside a simulation, so that a handler
+/// may say what it costs and run anywhere.
+pub fn spend(time: Duration) {
+    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    CURRENT.with_borrow(|clock| {
+        if let Some(clock) = clock {
+            clock.spend(ns);
+        }
+    });
+}
+
+/// Runs something as a simulated thread.
+fn on_clock<R>(clock: &Arc<VirtualClock>, f: impl FnOnce() -> R) -> R {
+    /// Also when `f` panics, the next one is not charged.
+    struct Restore;
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            CURRENT.set(None);
+        }
+    }
+    CURRENT.set(Some(clock.clone()));
+    let _restore = Restore;
+    f()
+}
+
+impl World {
+    /// Work for an endpoint: a pass as soon as its CPU is free.
+    pub(super) fn wake_endpoint(&mut self, life: Life, endpoint: usize, after_ns: u64) {
+        let now_ns = self.now_ns;
+        let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
+        let paused_ns = h.paused_until_ns;
+        let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
+        let Some(e) = p.endpoints.get_mut(endpoint) else { return };
+        let at_ns = (now_ns + after_ns).max(e.busy_until_ns).max(paused_ns);
+        if e.pass_at_ns.is_none_or(|pass| at_ns < pass) {
+            e.pass_at_ns = Some(at_ns);
+            self.events.push(at_ns, Event::Pass(life, endpoint as u32));
+        }
+    }
+
+    /// One pass of an endpoint's event loop.
+    pub(super) fn pass(&mut self, life: Life, endpoint: usize) {
+        let now_ns = self.now_ns;
+        let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
+        let paused_ns = h.paused_until_ns;
+        let pass_ns = h.costs.pass_ns.max(1);
+        let local_ns = h.oscillator.shows(now_ns);
+        let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
+        let Some(e) = p.endpoints.get_mut(endpoint) else { return };
+        if e.pass_at_ns != Some(now_ns) {
+            return; // It was moved to an earlier time.
+        }
+        e.pass_at_ns = None;
+        if now_ns < paused_ns {
+            return self.wake_endpoint(life, endpoint, 0);
+        }
+        // A thread's clock may be ahead by what it has spent on a call from outside of a pass.
+        let begin_ns = local_ns.max(e.clock.now_ns());
+        e.clock.set(begin_ns);
+        let busy = on_clock(&e.clock, || e.rpc.poll());
+        let spent_ns = e.clock.now_ns() - begin_ns + if busy { pass_ns } else { 0 };
+        e.busy_until_ns = now_ns + spent_ns;
+        e.passes += 1;
+        let port = lock(&e.port);
+        e.starved = !port.has_room();
+        let (more, sends) = (!port.rx.is_empty(), !port.tx.is_empty());
+        drop(port);
+        let machine = p.machine.clone();
+        self.checker.after_pass(now_ns, life, e, &machine);
+        if sends {
+            self.kick(life.host);
+        }
+        if busy || more {
+            self.wake_endpoint(life, endpoint, 0);
+        } else {
+            self.schedule_look(life, endpoint);
+        }
+    }
+
+    /// Sees to it that an endpoint's next deadline is not missed.
+    fn schedule_look(&mut self, life: Life, endpoint: usize) {
+        let now_ns = self.now_ns;
+        let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
+        let oscillator = h.oscillator;
+        let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
+        let Some(e) = p.endpoints.get_mut(endpoint) else { return };
+        let Some(due_ns) = e.rpc.next_deadline_ns() else { return };
+        if e.starved && due_ns == 0 {
+            return; // Room in the transmit queue wakes it.
+        }
+        // A pass that found nothing to do is not made again at the same time.
+        let at_ns = oscillator.when(due_ns.saturating_add(e.epoch_ns)).max(now_ns + 1);
+        if e.look_at_ns.is_none_or(|look| at_ns < look || look <= now_ns) {
+            e.look_at_ns = Some(at_ns);
+            self.events.push(at_ns, Event::Look(life, endpoint as u32));
+        }
+    }
+
+    /// An endpoint's deadline may have come.
+    pub(super) fn look(&mut self, life: Life, endpoint: usize) {
+        let now_ns = self.now_ns;
+        let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
+        let local_ns = h.oscillator.shows(now_ns);
+        let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
+        let Some(e) = p.endpoints.get_mut(endpoint) else { return };
+        if e.look_at_ns.is_some_and(|look| look <= now_ns) {
+            e.look_at_ns = None;
+        }
+        e.clock.set(local_ns.max(e.clock.now_ns()));
+        match e.rpc.next_deadline_ns() {
+            Some(due_ns) if due_ns.saturating_add(e.epoch_ns) <= local_ns => {
+                self.wake_endpoint(life, endpoint, 0);
+            }
+            Some(_) => self.schedule_look(life, endpoint),
+            None => {}
+        }
+    }
+
+    /// Follows up what the last event has left to do: threads that were woken, segments that
+    /// were sent, processes whose streams have something.
+    pub(super) fn settle(&mut self) {
+        loop {
+            let wakes = std::mem::take(&mut *lock(&self.wakes));
+            for (life, thread) in &wakes {
+                self.woken(*life, *thread);
+            }
+            let (sent, stirred) = {
+                let mut streams = lock(&self.streams);
+                (std::mem::take(&mut streams.sent), std::mem::take(&mut streams.stirred))
+            };
+            for sent in sent {
+                self.send_segment(sent);
+            }
+            for &life in &stirred {
+                self.wake_control(life, 0);
+            }
+            if wakes.is_empty() && stirred.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn woken(&mut self, life: Life, thread: Thread) {
+        match thread {
+            Thread::Control => self.wake_control(life, 0),
+            Thread::Workers => self.start_jobs(life),
+            Thread::Endpoint(index) => {
+                let wakeup_ns = self.host(life.host).costs.wakeup_ns;
+                let found = self
+                    .process(life)
+                    .and_then(|p| p.endpoints.iter().position(|e| e.rpc.index() == index));
+                if let Some(endpoint) = found {
+                    self.wake_endpoint(life, endpoint, wakeup_ns);
+                }
+            }
+        }
+    }
+
+    // ---- control ------------------------------------------------------------------------------
+
+    fn wake_control(&mut self, life: Life, after_ns: u64) {
+        let now_ns = self.now_ns;
+        let paused_ns = self.host(life.host).paused_until_ns;
+        let Some(p) = self.process(life) else { return };
+        let at_ns = (now_ns + after_ns).max(paused_ns);
+        if p.control_at_ns.is_none_or(|turn| at_ns < turn) {
+            p.control_at_ns = Some(at_ns);
+            self.events.push(at_ns, Event::Control(life));
+        }
+    }
+
+    /// One pass of a control loop.
+    pub(super) fn turn_control(&mut self, life: Life) {
+        let now_ns = self.now_ns;
+        let h = self.host(life.host);
+        let (paused_ns, oscillator) = (h.paused_until_ns, h.oscillator);
+        let Some(p) = self.process(life) else { return };
+        if p.control_at_ns != Some(now_ns) {
+            return;
+        }
+        p.control_at_ns = None;
+        if now_ns < paused_ns {
+            return self.wake_control(life, 0);
+        }
+        p.collect();
+        p.control_clock.set(oscillator.shows(now_ns));
+        let Some(control) = &mut p.control else { return };
+        let turn = control.turn();
+        if turn.ended {
+            p.control = None;
+            return;
+        }
+        if let Some(due_ns) = turn.due {
+            let at_ns = oscillator.when(due_ns);
+            // More work at once is done at once, but not without end at the same instant.
+            self.wake_control(life, at_ns.saturating_sub(now_ns).max(1));
+        }
+    }
+
+    // ---- workers ------------------------------------------------------------------------------
+
+    /// Gives waiting jobs to idle workers. A job's handler runs when its time is over, so that
+    /// its answer comes then.
+    fn start_jobs(&mut self, life: Life) {
+        let now_ns = self.now_ns;
+        let h = self.host(life.host);
+        let (local_ns, paused_ns) = (h.oscillator.shows(now_ns), h.paused_until_ns);
+        let costs = h.costs.clone();
+        let Some(p) = self.process(life) else { return };
+        p.collect();
+        let clock = p.machine.clock_of(Thread::Workers);
+        clock.set(local_ns.max(clock.now_ns()));
+        let Some(workers) = &mut p.workers else { return };
+        let mut ends = Vec::new();
+        while workers.idle > 0 {
+            let Some(job) = workers.source.next() else { break };
+            workers.idle -= 1;
+            let number = workers.next;
+            workers.next += 1;
+            let cost_ns = costs.handler(job.req_type());
+            workers.running.push((number, job));
+            ends.push((now_ns.max(paused_ns) + cost_ns.max(1), number));
+        }
+        for (at_ns, number) in ends {
+            self.events.push(at_ns, Event::WorkerDone(life, number));
+        }
+    }
+
+    pub(super) fn worker_done(&mut self, life: Life, job: u64) {
+        let now_ns = self.now_ns;
+        let h = self.host(life.host);
+        let (local_ns, paused_ns) = (h.oscillator.shows(now_ns), h.paused_until_ns);
+        let Some(p) = self.process(life) else { return };
+        if now_ns < paused_ns {
+            self.events.push(paused_ns, Event::WorkerDone(life, job));
+            return;
+        }
+        let clock = p.machine.clock_of(Thread::Workers);
+        let Some(workers) = &mut p.workers else { return };
+        let Some(at) = workers.running.iter().position(|(n, _)| *n == job) else { return };
+        let (_, job) = workers.running.swap_remove(at);
+        clock.set(local_ns.max(clock.now_ns()));
+        let (endpoint, req_type) = (job.endpoint(), job.req_type());
+        let run = Run { endpoint, req_type, request: job.request() };
+        // The workers' clock is that of all of them: what one spends is counted apart.
+        let own = Arc::new(VirtualClock::default());
+        on_clock(&own, || job.run());
+        let spent_ns = own.now_ns();
+        workers.idle += 1;
+        self.checker.ran(now_ns, life, run);
+        if spent_ns > 0 {
+            // What the handler said by itself keeps its worker busy, too.
+            if let Some(workers) = self.process(life).and_then(|p| p.workers.as_mut()) {
+                workers.idle -= 1;
+            }
+            self.after(Duration::from_nanos(spent_ns), move |world| world.worker_idle(life));
+        }
+        self.start_jobs(life);
+    }
+
+    fn worker_idle(&mut self, life: Life) {
+        if let Some(workers) = self.process(life).and_then(|p| p.workers.as_mut()) {
+            workers.idle += 1;
+        }
+        self.start_jobs(life);
+    }
+
+    /// Everything on a host goes on after a pause.
+    pub(super) fn resume(&mut self, host: HostId) {
+        let h = self.host(host);
+        let Some(p) = &h.process else { return };
+        let (life, count) = (p.life, p.endpoints.len());
+        for endpoint in 0..count {
+            self.wake_endpoint(life, endpoint, 0);
+        }
+        self.wake_control(life, 0);
+        self.start_jobs(life);
+    }
+}

@@ -1,0 +1,188 @@
+//! Packets and segments on their way: from transmit queues into the network, and from there to
+//! receive queues.
+
+use courser::Addr;
+use courser::parts::buf::Ecn;
+
+use super::{Event, World};
+use crate::fabric::{FabricEvent, Outcome};
+use crate::host::host_of;
+use crate::host::port::{Received, lock};
+use crate::observe::{DropReason, Place};
+use crate::packet::{HostId, Packet};
+use crate::streams::{Segment, Sent};
+
+impl World {
+    pub(super) fn on_fabric(&mut self, event: FabricEvent) {
+        match self.fabric.on_event(self.now_ns, event, &mut self.events) {
+            Outcome::None => {}
+            Outcome::HostPortFree(host) => self.kick(host),
+            Outcome::Deliver(host, packet) => {
+                let latency_ns = self.hosts[host.0 as usize].nic.rx_latency_ns;
+                if latency_ns == 0 {
+                    self.arrive(host, packet);
+                } else {
+                    let at_ns = self.now_ns + latency_ns;
+                    self.events.push(at_ns, Event::Arrive(host, packet));
+                }
+            }
+        }
+    }
+
+    /// A NIC sends the next frame, if the cable is free and one is ready: the endpoints' queues
+    /// take turns.
+    pub(super) fn kick(&mut self, host: HostId) {
+        if !self.fabric.host_port_is_free(host) {
+            return;
+        }
+        let now_ns = self.now_ns;
+        let h = &mut self.hosts[host.0 as usize];
+        let Some(p) = &mut h.process else { return };
+        let count = p.endpoints.len();
+        let mut soonest_ns = u64::MAX;
+        for turn in 0..count {
+            let at = (h.next_tx + turn) % count;
+            let e = &mut p.endpoints[at];
+            let mut port = lock(&e.port);
+            let Some(front) = port.tx.front() else { continue };
+            let ready_ns = h.oscillator.when(front.ready_ns);
+            if ready_ns > now_ns {
+                soonest_ns = soonest_ns.min(ready_ns);
+                continue;
+            }
+            let Some((bytes, dst, flow, hash)) = port.take() else { continue };
+            drop(port);
+            h.next_tx = at + 1;
+            let src_addr = e.addr;
+            let starved = std::mem::take(&mut e.starved);
+            let life = p.life;
+            if starved {
+                self.wake_endpoint(life, at, 0);
+            }
+            return self.transmit(host, life.number, src_addr, dst, flow, bytes, hash);
+        }
+        if soonest_ns < u64::MAX && h.kick_at_ns.is_none_or(|at_ns| soonest_ns < at_ns) {
+            h.kick_at_ns = Some(soonest_ns);
+            self.events.push(soonest_ns, Event::Kick(host));
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one packet")]
+    fn transmit(
+        &mut self,
+        src: HostId,
+        life: u32,
+        src_addr: Addr,
+        dst: Addr,
+        flow: u32,
+        bytes: Vec<u8>,
+        hash: u64,
+    ) {
+        let to = dst.to_socket().and_then(|a| host_of(a.ip(), self.hosts.len()));
+        let id = self.next_packet;
+        self.next_packet += 1;
+        self.checker.sent(self.now_ns, src, id, hash);
+        let new = Packet {
+            id,
+            src,
+            dst: to.unwrap_or(HostId(u32::MAX)),
+            src_addr,
+            dst_port: dst.port,
+            flow,
+            bytes,
+            ecn: Ecn::Ect0,
+            corrupt: false,
+            sent_ns: self.now_ns,
+            life,
+        };
+        let packet = match self.spare.pop() {
+            Some(mut packet) => {
+                *packet = new;
+                packet
+            }
+            None => Box::new(new),
+        };
+        if to.is_none() {
+            self.drop_packet(Place::Host(src), DropReason::NoRoute, packet);
+            return self.kick(src);
+        }
+        self.fabric.transmit(src, self.now_ns, packet, &mut self.events);
+    }
+
+    /// A packet comes out of the NIC of the host that it was sent to.
+    pub(super) fn arrive(&mut self, host: HostId, mut packet: Box<Packet>) {
+        let at = Place::Host(host);
+        let h = &mut self.hosts[host.0 as usize];
+        if !h.up {
+            return self.drop_packet(at, DropReason::HostDown, packet);
+        }
+        if packet.corrupt {
+            return self.drop_packet(at, DropReason::Corrupt, packet);
+        }
+        let wakeup_ns = h.costs.wakeup_ns;
+        let Some(p) = &mut h.process else {
+            return self.drop_packet(at, DropReason::NoListener, packet);
+        };
+        let Some(endpoint) = p.at_port(packet.dst_port) else {
+            return self.drop_packet(at, DropReason::NoListener, packet);
+        };
+        let (life, stale) = (p.life, packet.sent_ns < p.started_ns);
+        let e = &mut p.endpoints[endpoint];
+        let mut port = lock(&e.port);
+        if !port.has_descriptor() {
+            drop(port);
+            return self.drop_packet(at, DropReason::NoDescriptor, packet);
+        }
+        let idle = port.rx.is_empty();
+        self.checker.delivered(self.now_ns, host, &packet);
+        if let Some(tap) = &mut self.fabric.tap {
+            tap.delivered(self.now_ns, host, &packet);
+        }
+        let bytes = std::mem::replace(&mut packet.bytes, port.spare());
+        port.rx.push_back(Received { src: packet.src_addr, ecn: packet.ecn, bytes, stale });
+        drop(port);
+        self.recycle(packet);
+        if idle {
+            self.wake_endpoint(life, endpoint, wakeup_ns);
+        }
+    }
+
+    // ---- control connections ------------------------------------------------------------------
+
+    /// A segment leaves: it arrives some time later.
+    pub(super) fn send_segment(&mut self, sent: Sent) {
+        let at_ns = self.now_ns + self.cfg.control_latency_ns;
+        self.events.push(at_ns, Event::Segment(sent));
+    }
+
+    /// A segment arrives, unless a partition holds it back.
+    pub(super) fn segment(&mut self, sent: Sent) {
+        if self.are_apart(sent.from, sent.to) {
+            self.held.push(sent);
+            return;
+        }
+        let Some(h) = self.hosts.get(sent.to.0 as usize) else { return };
+        if !h.up {
+            return; // Silence.
+        }
+        let life = h.process.as_ref().map(|p| p.life);
+        if let Segment::Data(bytes) = &sent.segment {
+            self.checker.control(self.now_ns, &sent, bytes);
+        }
+        lock(&self.streams).arrive(sent, life);
+    }
+
+    /// Whether a partition stands between two hosts.
+    fn are_apart(&self, a: HostId, b: HostId) -> bool {
+        let Some(groups) = &self.groups else { return false };
+        groups.get(a.0 as usize) != groups.get(b.0 as usize)
+    }
+
+    /// What a partition has held back arrives, before whatever is under way: streams keep their
+    /// order.
+    pub(super) fn release_held(&mut self) {
+        for sent in std::mem::take(&mut self.held) {
+            self.segment(sent);
+        }
+    }
+}
