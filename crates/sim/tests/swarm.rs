@@ -7,6 +7,20 @@ use courser_sim::swarm::{Options, Scenario, run_seed, run_swarm};
 const SEEDS: u64 = 60;
 
 #[test]
+fn many() {
+    let get = |k: &str, d: u64| std::env::var(k).map_or(d, |s| s.parse().unwrap());
+    let (from, n) = (get("FROM", 0), get("N", 0));
+    let report = run_swarm(from, n, 2, Options { keep_going: true, ..Options::default() }, |_| true);
+    for (seed, violation) in &report.failed {
+        eprintln!("{seed}: {violation}");
+    }
+    eprintln!("{} violations {} rpcs {} responses {} packets {} ms", report.violations, report.rpcs / n.max(1), report.responses / n.max(1), report.packets / n.max(1), report.virtual_ns / n.max(1) / 1_000_000);
+    for line in report.coverage.table() {
+        eprintln!("{line:?}");
+    }
+}
+
+#[test]
 fn every_invariant_holds() {
     let report = run_swarm(0, SEEDS, 2, Options { keep_going: true, ..Options::default() }, |_| true);
     for (seed, violation) in &report.failed {

@@ -71,6 +71,7 @@ impl Scenario {
         world.costs = draw_costs(&mut rng);
         world.nexus = draw_config(&mut rng);
         world.control_latency_ns = rng.one(&[5, 20, 20, 200]) * US;
+        world.connect_retry_ns = 5 * MS;
         world.checks = Checks { record: true, ..Checks::default() };
         let endpoints = rng.one(&[1, 1, 2, 3]);
 
