@@ -9,6 +9,7 @@ mod host;
 pub mod observe;
 mod packet;
 mod rng;
+pub mod scenario;
 mod streams;
 mod world;
 
