@@ -9,7 +9,7 @@ use courser_proto::{
 use smallbox::smallbox;
 
 use crate::core::{Cont, Core};
-use crate::error::Refused;
+use crate::error::{Refused, SessionError};
 use crate::message::{Done, Payload, Reply, ReplyHandle};
 use crate::options::CallOptions;
 
@@ -202,6 +202,26 @@ impl Context<'_> {
     /// know of the call. `false`: the call has ended already.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.core.proto.cancel(call)
+    }
+
+    /// Begins a session with a server, as [`crate::Rpc::connect`] does: calls on it wait until it
+    /// stands, or fail with it.
+    ///
+    /// # Errors
+    /// The address cannot be read, or a limit of this endpoint is reached.
+    pub fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
+        self.core.connect(uri)
+    }
+
+    /// Closes a session of this endpoint as a client: its calls end with an error, not from within
+    /// this function; the server frees its side. A session that is gone is ignored.
+    pub fn close(&mut self, session: SessionId) {
+        self.core.close(session);
+    }
+
+    /// Why a session is not connected; `None` while it is connecting or connected.
+    pub fn session_error(&self, session: SessionId) -> Option<SessionError> {
+        self.core.session_error(session)
     }
 
     /// Message memory: `len` bytes of arbitrary content.

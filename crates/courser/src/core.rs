@@ -5,14 +5,17 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use courser_proto::{Endpoint, SessionId};
+use courser_buf::PathId;
+use courser_proto::{Dialed, Endpoint, SessionId};
 use smallbox::SmallBox;
 use smallbox::space::S8;
 
 use crate::context::Context;
 use crate::error::SessionError;
+use crate::machine::Thread;
 use crate::message::{Done, DroppedReplies};
-use crate::platform::Clock;
+use crate::platform::{Clock, Platform};
+use crate::uri::Uri;
 use crate::worker::{HandlerStats, Term};
 
 /// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
@@ -32,6 +35,23 @@ pub(crate) type TimerFn = Box<dyn FnOnce(&mut Context<'_>)>;
 /// How many session failures are remembered for [`crate::Rpc::session_error`].
 const FAILURES_KEPT: usize = 1024;
 
+/// What was asked for in a handler, a continuation or a timer, and needs more than they can reach.
+#[derive(Debug)]
+pub(crate) enum Asked {
+    /// A session is begun: it needs a control connection.
+    Dial(Uri, Dialed),
+    /// A session was closed: its server's number for it, and its path if nobody else needs that.
+    Close(SessionId, Option<(u32, Option<PathId>)>),
+}
+
+/// What a connect has to know of the transport.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Local {
+    pub(crate) scheme: &'static str,
+    pub(crate) port: u32,
+    pub(crate) max_frame: usize,
+}
+
 pub(crate) struct Core {
     pub(crate) proto: Endpoint<Cont>,
     pub(crate) dropped: DroppedReplies,
@@ -39,6 +59,10 @@ pub(crate) struct Core {
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
     /// Without the panics of workers.
     pub(crate) handled: HandlerStats,
+    pub(crate) platform: Platform,
+    pub(crate) local: Local,
+    /// In order; done before the pass ends.
+    pub(crate) asked: Vec<Asked>,
     clock: Clock,
     /// When the endpoint was made; also in the time of a virtual clock.
     start: Instant,
@@ -50,7 +74,8 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(proto: Endpoint<Cont>, clock: Clock, seed: u64) -> Self {
+    pub(crate) fn new(proto: Endpoint<Cont>, platform: Platform, index: u16, local: Local) -> Self {
+        let (clock, seed) = (platform.clock(Thread::Endpoint(index)), platform.random_u64());
         let start = clock.now();
         let start_ns = match &clock {
             Clock::System => 0,
@@ -62,6 +87,9 @@ impl Core {
             stop: false,
             failures: VecDeque::new(),
             handled: HandlerStats::default(),
+            platform,
+            local,
+            asked: Vec::new(),
             clock,
             start,
             start_ns,

@@ -49,8 +49,12 @@ impl<T: Transport> Rpc<T> {
         let worked = self.deadlines(now_ns, received);
         let sent = self.transmit(now_ns, received > 0 || mail || worked);
         let completed = self.completions();
+        let asked = !self.core.asked.is_empty();
+        if asked {
+            self.follow_asked();
+        }
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
-        let busy = received > 0 || mail || worked || sent || completed;
+        let busy = received > 0 || mail || worked || sent || completed || asked;
         self.was_busy |= busy;
         if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
             self.next_trim_ns = now_ns + TRIM_EVERY_NS;
@@ -202,7 +206,7 @@ impl<T: Transport> Rpc<T> {
 
     /// Whether waiting makes sense: in virtual time nothing happens while somebody waits.
     pub(crate) fn may_block(&self) -> Result<(), RunError> {
-        if self.platform.is_virtual() { Err(RunError::VirtualTime) } else { Ok(()) }
+        if self.core.platform.is_virtual() { Err(RunError::VirtualTime) } else { Ok(()) }
     }
 
     fn take_stop(&mut self) -> bool {

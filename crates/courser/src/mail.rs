@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use courser_buf::{Addr, PathId};
 use courser_net::Transport;
+use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef,
     IdleSession, RefuseReason, SessionId, SessionState,
 };
 
 use crate::control::{Command, DialError, Dialed, LostReason, Mail};
+use crate::core::{Asked, Core};
 use crate::error::{RunError, SessionError};
 use crate::rpc::Rpc;
 use crate::uri::Uri;
@@ -62,6 +64,38 @@ impl Links {
     }
 }
 
+impl Core {
+    /// The part of a connect that needs no transport: handlers may ask for it too.
+    pub(crate) fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
+        let uri: Uri = uri.parse()?;
+        let ours = self.local.scheme;
+        if uri.scheme != ours {
+            return Err(SessionError::Scheme { ours, theirs: uri.scheme });
+        }
+        // No control connection yet: bind_control names it. Numbers start at 1.
+        let random = self.platform.random_u64();
+        let dialed = self.proto.dial(0, random, self.local.port, self.local.max_frame)?;
+        let session = dialed.session;
+        self.asked.push(Asked::Dial(uri, dialed));
+        Ok(session)
+    }
+
+    /// Likewise of a close.
+    pub(crate) fn close(&mut self, session: SessionId) {
+        let closed = self.proto.close(session);
+        self.asked.push(Asked::Close(session, closed));
+    }
+
+    /// Why a session is not connected; `None` while it is connecting or connected.
+    pub(crate) fn session_error(&self, session: SessionId) -> Option<SessionError> {
+        if self.proto.session_state(session) != SessionState::Gone {
+            return None;
+        }
+        let known = self.failures.iter().rev().find(|(s, _)| *s == session);
+        Some(known.map_or(SessionError::Gone, |(_, e)| e.clone()))
+    }
+}
+
 impl<T: Transport> Rpc<T> {
     /// Begins a session with a server and returns at once: calls on it wait until it stands, or
     /// fail with it. [`Rpc::wait_connected`] waits; [`Rpc::session_error`] tells why not.
@@ -69,16 +103,23 @@ impl<T: Transport> Rpc<T> {
     /// # Errors
     /// The address cannot be read, or a limit of this endpoint is reached.
     pub fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
-        let uri: Uri = uri.parse()?;
-        let ours = self.transport.caps().scheme;
-        if uri.scheme != ours {
-            return Err(SessionError::Scheme { ours, theirs: uri.scheme });
+        let session = self.core.connect(uri)?;
+        self.follow_asked();
+        Ok(session)
+    }
+
+    /// Does what was asked of the [`Core`] and needs the transport or the control thread.
+    #[cold]
+    pub(crate) fn follow_asked(&mut self) {
+        for asked in std::mem::take(&mut self.core.asked) {
+            match asked {
+                Asked::Dial(uri, dialed) => self.dial(uri, dialed),
+                Asked::Close(session, closed) => self.closed(session, closed),
+            }
         }
-        let port = self.transport.local_addr().port;
-        let max_frame = self.transport.caps().max_frame;
-        // No control connection yet: bind_control names it. Numbers start at 1.
-        let random = self.platform.random_u64();
-        let dialed = self.core.proto.dial(0, random, port, max_frame)?;
+    }
+
+    fn dial(&mut self, uri: Uri, dialed: proto::Dialed) {
         let timeout_ns = u64::try_from(self.links.timeout.as_nanos()).unwrap_or(u64::MAX);
         let ticket = self.links.next_ticket;
         self.links.next_ticket += 1;
@@ -93,7 +134,6 @@ impl<T: Transport> Rpc<T> {
         });
         let Uri { host, port, .. } = uri;
         self.control.send(Command::Dial { index: self.index, ticket, host, port });
-        Ok(dialed.session)
     }
 
     /// Runs the event loop until the session stands.
@@ -116,8 +156,14 @@ impl<T: Transport> Rpc<T> {
     /// Closes a session of this endpoint as a client: calls on it end with an error, the server
     /// frees its side. A session that is gone is ignored.
     pub fn close(&mut self, session: SessionId) {
+        self.core.close(session);
+        self.follow_asked();
+    }
+
+    /// A session of this endpoint was closed; `closed` is the server's number for it, and its path
+    /// if nobody else needs that.
+    fn closed(&mut self, session: SessionId, closed: Option<(u32, Option<PathId>)>) {
         self.links.dialing.retain(|d| d.session != session);
-        let closed = self.core.proto.close(session);
         self.close_unused_paths();
         let Some((remote, path)) = closed else { return };
         if let Some(link) = self.links.connected.remove(&session.index()) {
@@ -268,7 +314,7 @@ impl<T: Transport> Rpc<T> {
             path: path.map(|p| (p.id, p.max_frame)),
             local_port: self.transport.local_addr().port,
             control,
-            random: self.platform.random_u64() as u32,
+            random: self.core.platform.random_u64() as u32,
         };
         let accepted = self.core.proto.accept(request, offer);
         if let (Err(_), Some(path)) = (&accepted, path) {

@@ -12,10 +12,10 @@ use courser_proto::Endpoint;
 
 use crate::config::Config;
 use crate::control::{Command, Control, ControlStats, Limits, Mailbox};
-use crate::core::Core;
+use crate::core::{Core, Local};
 use crate::error::BindError;
 use crate::event_loop::poller;
-use crate::machine::{Machine, Thread};
+use crate::machine::Machine;
 use crate::mail::Links;
 use crate::platform::Platform;
 use crate::rpc::{Handlers, Rpc};
@@ -161,6 +161,12 @@ impl Nexus {
         let proto = Endpoint::new(proto_config, arena, id, caps.max_frame)?;
         let mailbox = Mailbox::new(&platform, index)?;
         let poller = poller(&transport, &mailbox)?;
+        let spin = Spin::on(&platform, self.config.spin);
+        let local = Local {
+            scheme: caps.scheme,
+            port: transport.local_addr().port,
+            max_frame: caps.max_frame,
+        };
         self.control.send(Command::Register {
             index,
             id,
@@ -168,8 +174,8 @@ impl Nexus {
             accepts: false,
         });
         Ok(Rpc {
+            core: Core::new(proto, platform, index, local),
             transport,
-            core: Core::new(proto, platform.clock(Thread::Endpoint(index)), platform.random_u64()),
             handlers: Handlers::default(),
             burst: VecDeque::new(),
             mailbox,
@@ -180,8 +186,7 @@ impl Nexus {
             links: Links::new(self.config.connect_timeout),
             index,
             accepts: false,
-            spin: Spin::on(&platform, self.config.spin),
-            platform,
+            spin,
             was_busy: false,
             next_trim_ns: u64::MAX,
             quiet_since_ns: 0,

@@ -19,7 +19,6 @@ use crate::error::{Refused, SessionError};
 use crate::mail::Links;
 use crate::message::{Done, Reply, ReplyHandle, Request};
 use crate::options::CallOptions;
-use crate::platform::Platform;
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
 
@@ -51,7 +50,6 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) answers: Vec<Answer>,
     pub(crate) control: Control,
     pub(crate) links: Links,
-    pub(crate) platform: Platform,
     pub(crate) index: u16,
     pub(crate) accepts: bool,
     pub(crate) spin: Spin,
@@ -93,7 +91,7 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         mut handler: impl FnMut(&mut Context<'_>, Request<'_>) + 'static,
     ) {
-        let Some(machine) = self.platform.machine().cloned() else {
+        let Some(machine) = self.core.platform.machine().cloned() else {
             return self.register(req_type, Box::new(handler));
         };
         // Told here, so that nothing is asked on the way of a packet.
@@ -230,11 +228,7 @@ impl<T: Transport> Rpc<T> {
 
     /// Why a session is not connected; `None` while it is connecting or connected.
     pub fn session_error(&self, session: SessionId) -> Option<SessionError> {
-        if self.session_state(session) != SessionState::Gone {
-            return None;
-        }
-        let known = self.core.failures.iter().rev().find(|(s, _)| *s == session);
-        Some(known.map_or(SessionError::Gone, |(_, e)| e.clone()))
+        self.core.session_error(session)
     }
 
     /// A session's figures: credits, queue, round trips.

@@ -111,7 +111,12 @@ impl<T: Transport> Rpc<T> {
         self.workers.pool.start()?;
         let home = self.workers.home.get_or_insert_with(|| {
             let (mailbox, arena) = (self.mailbox.clone(), self.core.proto.arena().clone());
-            Arc::new(Home::new(mailbox, arena, self.platform.clock(Thread::Workers), self.index))
+            Arc::new(Home::new(
+                mailbox,
+                arena,
+                self.core.platform.clock(Thread::Workers),
+                self.index,
+            ))
         });
         let handler: Arc<Registered> = Arc::new(Registered { home: home.clone(), run: handler });
         let pool = self.workers.pool.clone();

@@ -318,3 +318,33 @@ fn a_named_datapath_port_that_is_taken_is_an_error() {
     }
     panic!("no TCP port was free 50 times");
 }
+
+/// What a handler or a timer asks for is done before the pass ends.
+#[test]
+fn sessions_are_connected_and_closed_from_callbacks() {
+    let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    echo(&mut server);
+    let uri = nexus.local_uri();
+    let mut client = Nexus::bind("udp://127.0.0.1:0").unwrap().endpoint().unwrap();
+    let answers = Rc::new(RefCell::new(Vec::new()));
+    let to = answers.clone();
+    client.context().after(Duration::from_millis(1), move |cx| {
+        assert!(matches!(cx.connect("mem://x:1"), Err(SessionError::Scheme { .. })));
+        let session = cx.connect(&uri).unwrap();
+        assert_eq!(cx.session_state(session), SessionState::Connecting);
+        let request = cx.alloc(3).unwrap();
+        cx.call(session, ECHO, request, move |cx, done| {
+            to.borrow_mut().push(done.result.map(|r| r.len()));
+            cx.close(session);
+            assert_eq!(cx.session_state(session), SessionState::Gone);
+            assert!(matches!(cx.session_error(session), Some(SessionError::Gone)));
+        })
+        .unwrap();
+    });
+    drive_until(&mut [&mut client, &mut server], |all| {
+        !answers.borrow().is_empty() && all[1].sessions() == 0
+    });
+    assert_eq!(*answers.borrow(), [Ok(3)]);
+    assert_eq!(client.sessions(), 0);
+}

@@ -260,7 +260,8 @@ impl Checker {
             let detail = format!("n{}: a frame changed while the NIC held it", life.host.0);
             self.violate(Violation { invariant: Invariant::Ownership, at_ns: now_ns, detail });
         }
-        if self.checks.every_passes > 0 && e.passes % self.checks.every_passes == 0 {
+        let every = self.checks.every_passes;
+        if every > 0 && e.passes.is_multiple_of(every) {
             self.internal(now_ns, life, e);
         }
     }

@@ -159,7 +159,8 @@ pub struct World {
     checker: check::Checker,
     /// Endpoints that were given out, and that may have something to do.
     touched: Vec<(Life, usize)>,
-    /// Packets' buffers, to be used again.
+    /// Packets to be used again, boxes and all.
+    #[expect(clippy::vec_box, reason = "packets travel in their boxes")]
     spare: Vec<Box<Packet>>,
 }
 

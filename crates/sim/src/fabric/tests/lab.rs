@@ -95,10 +95,10 @@ impl Lab {
     }
 
     fn serve(&mut self, host: HostId) {
-        if self.fabric.host_port_is_free(host) {
-            if let Some(packet) = self.backlog[host.0 as usize].pop_front() {
-                self.fabric.transmit(host, self.now_ns, packet, &mut self.events);
-            }
+        if self.fabric.host_port_is_free(host)
+            && let Some(packet) = self.backlog[host.0 as usize].pop_front()
+        {
+            self.fabric.transmit(host, self.now_ns, packet, &mut self.events);
         }
     }
 

@@ -38,6 +38,13 @@ fn dynamic_thresholds_give_each_full_queue_its_share_within_a_packet() {
 }
 
 #[test]
+fn a_pool_is_never_exceeded_however_large_its_alpha() {
+    let bytes = 20_000;
+    let (_, used) = full_queues(2, Buffer::Shared { bytes, alpha_num: 1000, alpha_den: 1 });
+    assert!((bytes - STORED..=bytes).contains(&used), "{used}");
+}
+
+#[test]
 fn static_buffers_give_each_queue_its_own() {
     let (queues, used) = full_queues(3, Buffer::PerPort { bytes: 480_000 });
     assert!(queues.iter().all(|&q| q <= 480_000 && q > 480_000 - 2 * STORED), "{queues:?}");
