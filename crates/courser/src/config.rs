@@ -89,7 +89,8 @@ pub struct Config {
     /// makes that an error) to 1,024. Default: one per CPU of the machine or the container. A
     /// thread costs about 20 KiB of memory in the kernel and its stack as far as it is used; an
     /// idle one sleeps, after 10 us of looking for a next request where there are several CPUs.
-    /// They run on the CPUs that the thread may use which makes the nexus.
+    /// They run on the CPUs that the thread may use which makes the nexus. A simulation should set
+    /// it: the default depends on the computer ([`crate::Nexus::bind_in`]).
     pub workers: usize,
     /// Requests that may wait for a worker, of all endpoints of the nexus together: 1 to
     /// 1,048,576; the next is refused with `Status::WorkersBusy`. Default 1,024. Each costs up

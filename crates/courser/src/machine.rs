@@ -8,7 +8,8 @@
 //!
 //! # What the simulation owes
 //! * An endpoint is polled when it was woken ([`Machine::wake`]), when its transport has a frame,
-//!   and at [`crate::Rpc::next_deadline_ns`]; each time until `poll` returns false.
+//!   and at [`crate::Rpc::next_deadline_ns`], which counts from when the endpoint was made; each
+//!   time until `poll` returns false.
 //! * The control loop is turned when it was woken, when its listener or one of its streams has
 //!   something, and when its [`Turn::due`] has come.
 //! * The workers are asked for a job when they were woken, and when one of them has ended its job.
@@ -51,9 +52,10 @@ pub trait Machine: Send + Sync + fmt::Debug {
     /// 64 random bits, of the simulation's seed.
     fn random_u64(&self) -> u64;
 
-    /// Opens the datapath of the endpoint of this number. The options of `spec` are those of a socket (`rcvbuf`,
-    /// `sndbuf`, `max_frame`, ...), from [`crate::Config`]; what does not apply may be ignored.
-    /// The transport's scheme must be that of the address which the nexus was bound to.
+    /// Opens the datapath of the endpoint of this number. The options of `spec` are those of a
+    /// socket (`rcvbuf`, `sndbuf`, `max_frame`, ...), from [`crate::Config`]; what does not apply
+    /// may be ignored. The transport's scheme must be that of the address which the nexus was
+    /// bound to.
     ///
     /// # Errors
     /// The address is taken or cannot be used. A nexus that was bound to port 0 tries any port
@@ -73,8 +75,8 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn listen(&self, bind: SocketAddr) -> io::Result<(Box<dyn Listener>, SocketAddr)>;
 
     /// Takes the control loop, to call [`ControlLoop::turn`] when it was woken, when its listener
-    /// or one of its streams has something, and when the time comes that it gave; first of all
-    /// when the machine likes. It is dropped after the turn that ends it, or when the process dies.
+    /// or one of its streams has something, and when the time comes that it gave. It is dropped
+    /// after the turn that ends it, or when the process dies.
     fn start_control(&self, control: ControlLoop);
 
     /// Takes the worker handlers, to be run by so many virtual threads; called by the first

@@ -197,3 +197,32 @@ fn blocking_calls_say_what_to_do_instead_of_hanging() {
     let said = w.rpc(HostId(0)).run().unwrap_err().to_string();
     assert!(said.contains("virtual time"), "{said}");
 }
+
+#[test]
+fn a_server_that_stops_in_order_finishes_what_it_has_begun() {
+    let mut w = World::new(WorldConfig::new(10, Topology::two_hosts())).unwrap();
+    w.start(HostId(0), |nexus| {
+        let mut rpc = nexus.endpoint()?;
+        rpc.on(ECHO, |cx, _| {
+            let handle = cx.defer().unwrap();
+            cx.after(MS * 5, move |cx| cx.reply_to(handle, &b"late"[..]).unwrap());
+        });
+        Ok::<_, courser::BindError>(rpc)
+    })
+    .unwrap();
+    w.start(HostId(1), echo).unwrap();
+    let s = connect(&mut w, HostId(1), HostId(0));
+    let results = Results::default();
+    call(&mut w, HostId(1), s, b"begun", &results);
+    w.run_for(MS);
+    w.stop(HostId(0), MS * 1000);
+    w.run_for(MS);
+    call(&mut w, HostId(1), s, b"too late", &results);
+    assert!(w.run_until(MS * 20, |w| !w.is_running(HostId(0))));
+    w.run_for(MS);
+    let refused = CallError::Server(courser::Status::ShuttingDown);
+    let answers: Vec<_> = results.borrow().iter().map(|r| r.1.clone()).collect();
+    assert_eq!(answers, [Err(refused), Ok(b"late".to_vec())]);
+    assert_eq!(w.peek(HostId(1), 0).unwrap().session_state(s), SessionState::Gone);
+    assert_eq!(w.control_connections(), 0);
+}

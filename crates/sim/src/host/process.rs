@@ -65,6 +65,9 @@ pub(crate) struct Workers {
     pub(crate) next: u64,
 }
 
+/// A control loop that is still not at its end after so many turns is dropped.
+const LAST_TURNS: usize = 100;
+
 /// One process. Fields are dropped in this order: endpoints before their nexus, as in a program
 /// that ends.
 pub(crate) struct Process {
@@ -113,6 +116,20 @@ impl Process {
                 rejected: 0,
                 stale: 0,
             });
+        }
+    }
+
+    /// Ends in order: the control loop still says goodbye for the endpoints.
+    pub(crate) fn leave(mut self) {
+        self.collect();
+        let Process { endpoints, workers, nexus, control, .. } = self;
+        drop((endpoints, workers, nexus));
+        let Some(mut control) = control else { return };
+        // It ends when it has taken the commands that wait, some in each turn.
+        for _ in 0..LAST_TURNS {
+            if control.turn().ended {
+                return;
+            }
         }
     }
 

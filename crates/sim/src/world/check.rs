@@ -121,7 +121,7 @@ pub struct Counts {
     pub delivered: u64,
     /// Packets that were lost at hosts, by [`DropReason`]; those of the network are the fabric's.
     pub dropped: [u64; DropReason::COUNT],
-    /// Dispatch handlers that ran.
+    /// Handlers that ran, of either kind.
     pub executed: u64,
     /// Passes of event loops.
     pub passes: u64,
@@ -270,18 +270,22 @@ impl Checker {
         let mut runs = std::mem::take(&mut self.runs);
         machine.take_runs(&mut runs);
         for run in runs.drain(..) {
-            self.counts.executed += 1;
-            let id = run.request;
-            let request = u64::from(id.slot()) << 32 | u64::from(id.req_num());
-            let session = u64::from(id.session().index());
-            self.entry(now_ns, entry::EXECUTED, session << 16 | u64::from(run.req_type), request);
-            if self.checks.at_most_once && !self.seen.insert((life, run)) {
-                let detail = format!("n{} has executed {id:?} twice", life.host.0);
-                let invariant = Invariant::AtMostOnce;
-                self.violate(Violation { invariant, at_ns: now_ns, detail });
-            }
+            self.ran(now_ns, life, run);
         }
         self.runs = runs;
+    }
+
+    /// A handler of either kind has run, or is about to.
+    pub(super) fn ran(&mut self, now_ns: u64, life: Life, run: Run) {
+        self.counts.executed += 1;
+        let id = run.request;
+        let request = u64::from(id.slot()) << 32 | u64::from(id.req_num());
+        let session = u64::from(id.session().index());
+        self.entry(now_ns, entry::EXECUTED, session << 16 | u64::from(run.req_type), request);
+        if self.checks.at_most_once && !self.seen.insert((life, run)) {
+            let detail = format!("n{} has executed {id:?} twice", life.host.0);
+            self.violate(Violation { invariant: Invariant::AtMostOnce, at_ns: now_ns, detail });
+        }
     }
 
     /// The protocol's own checks, and the sum of all calls.

@@ -15,6 +15,9 @@ use crate::host::process::{Endpoints, Process, SetupError};
 use crate::packet::HostId;
 use crate::rng::Rng;
 
+/// How often a process that is to stop is looked at.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
 impl World {
     /// Starts a process on a host: `setup` makes its endpoints and registers handlers; everything
     /// else happens in callbacks. It is kept, and runs again when the process is restarted: what
@@ -105,20 +108,53 @@ impl World {
         self.host(host).up = false;
     }
 
+    /// The host's process ends in order, as [`courser::Rpc::shutdown`] does: it takes nothing new,
+    /// waits up to `grace` until what has begun is over, tells its peers, and is gone.
+    pub fn stop(&mut self, host: HostId, grace: Duration) {
+        let Some(p) = &mut self.host(host).process else { return };
+        let life = p.life;
+        p.endpoints.iter_mut().for_each(|e| e.rpc.begin_shutdown());
+        let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let end_ns = self.now_ns.saturating_add(grace_ns);
+        self.resume(host);
+        self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
+    }
+
+    /// Whether a process that is to stop may go.
+    fn stopping(&mut self, life: Life, end_ns: u64) {
+        let now_ns = self.now_ns;
+        let Some(p) = self.process(life) else { return };
+        if now_ns < end_ns && !p.endpoints.iter().all(|e| e.rpc.is_drained()) {
+            return self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
+        }
+        if let Some(process) = self.host(life.host).process.take() {
+            self.checker.ended(now_ns, life);
+            process.leave();
+            self.bury(life, false);
+        }
+    }
+
     fn end_process(&mut self, host: HostId, silently: bool) {
         let Some(process) = self.host(host).process.take() else { return };
         self.checker.ended(self.now_ns, process.life);
         // First, so that what the process still says while it is torn down reaches nobody.
-        lock(&self.streams).process_ends(process.life, silently);
+        let life = process.life;
+        lock(&self.streams).process_ends(life, silently);
         drop(process);
+        self.bury(life, silently);
+    }
+
+    /// Nothing of a process that has ended is left, but what it has sent.
+    fn bury(&mut self, life: Life, silently: bool) {
         let sent = {
             let mut streams = lock(&self.streams);
+            streams.process_ends(life, silently);
             std::mem::take(&mut streams.sent)
         };
         for sent in sent {
             self.send_segment(sent);
         }
-        lock(&self.wakes).retain(|(life, _)| life.host != host);
+        lock(&self.wakes).retain(|(of, _)| *of != life);
     }
 
     /// Everything on a host stands still for a while: its threads do not run, its NIC does, as

@@ -236,6 +236,11 @@ impl World {
         self.now_ns
     }
 
+    /// When something happens next; `None`: never again by itself.
+    pub fn next_event_ns(&self) -> Option<u64> {
+        self.events.next_ns()
+    }
+
     /// The hosts, in order.
     pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
         (0..self.hosts.len() as u32).map(HostId)

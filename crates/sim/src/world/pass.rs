@@ -8,7 +8,7 @@ use std::time::Duration;
 use courser::parts::machine::{Thread, VirtualClock};
 
 use super::{Event, World};
-use crate::host::machine::Life;
+use crate::host::machine::{Life, Run};
 use crate::host::port::lock;
 use crate::packet::HostId;
 
@@ -260,14 +260,19 @@ impl World {
         let Some(at) = workers.running.iter().position(|(n, _)| *n == job) else { return };
         let (_, job) = workers.running.swap_remove(at);
         clock.set(local_ns.max(clock.now_ns()));
+        let (endpoint, req_type) = (job.endpoint(), job.req_type());
+        let run = Run { endpoint, req_type, request: job.request() };
         // The workers' clock is that of all of them: what one spends is counted apart.
         let own = Arc::new(VirtualClock::default());
         on_clock(&own, || job.run());
         let spent_ns = own.now_ns();
         workers.idle += 1;
+        self.checker.ran(now_ns, life, run);
         if spent_ns > 0 {
             // What the handler said by itself keeps its worker busy, too.
-            workers.idle -= 1;
+            if let Some(workers) = self.process(life).and_then(|p| p.workers.as_mut()) {
+                workers.idle -= 1;
+            }
             self.after(Duration::from_nanos(spent_ns), move |world| world.worker_idle(life));
         }
         self.start_jobs(life);
