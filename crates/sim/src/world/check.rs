@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::hash::BuildHasherDefault;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::host::hash::Mix;
@@ -131,7 +131,7 @@ pub struct Counts {
     pub ended: u64,
 }
 
-type Seen = HashSet<(Life, Run), BuildHasherDefault<DefaultHasher>>;
+type Seen = HashSet<(Life, Run), BuildHasherDefault<Mix>>;
 
 pub(super) struct Checker {
     checks: Checks,
