@@ -1,5 +1,42 @@
 //! Courser's simulated datacenter: endpoints, sessions, control plane and the user's own handlers,
 //! unmodified, in virtual time, on a network that loses, delays and falls apart as a seed says.
+//!
+//! * [`World`] is the datacenter: make it from a seed and a [`fabric::Topology`], start
+//!   applications on its hosts, let time pass, break things, look.
+//! * An application is set-up plus callbacks, the same as in production: a function from a
+//!   [`courser::Nexus`] to its endpoints.
+//! * [`fabric`] is the network, [`observe`] what can be seen of it, [`CpuCosts`] and [`NicConfig`]
+//!   what hosts are like, [`Checks`] and [`Invariant`] what has to hold.
+//!
+//! ```
+//! use std::time::Duration;
+//! use courser::{BindError, Nexus, Rpc};
+//! use courser_sim::{World, WorldConfig, fabric::Topology};
+//!
+//! fn server(nexus: &Nexus) -> Result<Rpc, BindError> {
+//!     let mut rpc = nexus.endpoint()?;
+//!     rpc.on(1, |cx, req| cx.reply(req));
+//!     Ok(rpc)
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut world = World::new(WorldConfig::new(42, Topology::two_hosts()))?;
+//! let hosts: Vec<_> = world.hosts().collect();
+//! for &host in &hosts {
+//!     world.start(host, server)?;
+//! }
+//! let uri = world.uri(hosts[0]);
+//! let rpc = world.rpc(hosts[1]);
+//! let session = rpc.connect(&uri)?;
+//! let mut request = rpc.alloc(5)?;
+//! request.copy_from_slice(b"hello");
+//! rpc.call(session, 1, request, |cx, done| {
+//!     println!("{:?} at {} ns", done.result.map(|r| r.to_vec()), cx.now_ns());
+//! })?;
+//! world.run_for(Duration::from_millis(1));
+//! assert_eq!(world.counts().executed, 1);
+//! # Ok(()) }
+//! ```
 
 #![forbid(unsafe_code)]
 
@@ -20,3 +57,8 @@ pub use observe::{DropReason, LinkId, Place, Tap};
 pub use packet::{HostId, MIN_PAYLOAD, Packet, STORED_OVERHEAD, WIRE_OVERHEAD};
 pub use rng::Rng;
 pub use world::{Checks, Counts, Invariant, Violation, World, WorldConfig, WorldError, spend};
+
+/// The page's programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/simulator.md")]
+struct Page;

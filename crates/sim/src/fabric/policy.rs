@@ -154,9 +154,10 @@ impl Pfc {
         latency_ns: u64,
         max_stored_bytes: u32,
     ) -> u64 {
-        let time = u128::from(2 * delay_ns + latency_ns);
-        let flying = (time * u128::from(rate_bps)).div_ceil(8_000_000_000) as u64;
-        flying + 4 * u64::from(max_stored_bytes) + u64::from(PAUSE_WIRE_BYTES)
+        let time = 2 * u128::from(delay_ns) + u128::from(latency_ns);
+        let flying = time.saturating_mul(u128::from(rate_bps)).div_ceil(8_000_000_000);
+        let packets = 3 * u64::from(max_stored_bytes) + u64::from(PAUSE_WIRE_BYTES);
+        u64::try_from(flying).unwrap_or(u64::MAX).saturating_add(packets)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::lab::{Arrival, GBPS, Lab, packet};
-use crate::fabric::{Burst, Fate, Flap, LinkFaults, Topology};
+use crate::fabric::{Burst, Fate, Flap, LeafSpine, LinkFaults, Topology};
 use crate::{DropReason, HostId, LinkId, Packet};
 
 const COUNT: u64 = 200_000;
@@ -192,6 +192,10 @@ fn one_links_faults_do_not_move_anothers() {
     };
     let (without, with) = (arrivals_of_1(LinkFaults::default()), arrivals_of_1(heavy));
     assert_eq!(without[&1], with[&1]);
+    // With the same faults, two links lose different packets.
+    let alike = arrivals_of_1(LinkFaults { loss_ppm: 50_000, ..LinkFaults::default() });
+    let ids = |sender| alike[&sender].iter().map(|&(_, id)| id).collect::<Vec<_>>();
+    assert_ne!(ids(1), ids(2));
     assert_ne!(without[&2], with[&2]);
 }
 
@@ -234,6 +238,30 @@ fn a_flapping_link_is_down_for_its_share_of_the_time() {
     let (lab, _) = over(LinkFaults { flap: Some(flap), ..LinkFaults::default() }, 1, COUNT);
     let part = lost(&lab, DropReason::LinkDown) * 1000 / COUNT;
     assert!((470..560).contains(&part), "{part}");
+}
+
+#[test]
+fn a_fall_of_a_flapping_link_takes_what_is_on_it() {
+    let t = Topology::two_hosts().each_cable(|c| c.spec.delay_ns = 100_000);
+    let mut lab = Lab::new(&t, 1);
+    let flap = Flap { up_ns: 20_000, down_ns: 1_000 };
+    lab.faults(UP, LinkFaults { flap: Some(flap), ..LinkFaults::default() });
+    lab.offer_many(0, 1, 100, 1000);
+    assert_eq!(lab.run_out().len(), 0, "in 100 us it falls at least three times");
+    assert_eq!(lost(&lab, DropReason::LinkDown), 1000);
+}
+
+#[test]
+fn a_partition_takes_packets_where_they_enter_the_network_only() {
+    let mut lab = Lab::new(&Topology::leaf_spine(LeafSpine::default()), 1);
+    let sides: [&[HostId]; 2] = [&[HostId(0)], &[HostId(7)]];
+    lab.offer(packet(0, 0, 7, 1000));
+    // Past the first link and its switch: 341 + 15 + 300 ns.
+    lab.run(657);
+    lab.fabric.partition(&sides);
+    assert_eq!(lab.run_out().len(), 1);
+    lab.offer(packet(1, 0, 7, 1000));
+    assert_eq!(lab.run_out().len(), 0);
 }
 
 #[test]

@@ -56,11 +56,14 @@ fn an_idle_buffer_is_empty_and_its_mean_is_what_it_held() {
     let mut lab = Lab::new(&star(3, CABLE, |s| s.cut_through = false), 1);
     lab.offer_many(1, 0, PAYLOAD, 1);
     lab.offer_many(2, 0, PAYLOAD, 1);
+    lab.run(500_000);
+    // And one alone, later.
+    lab.offer_many(2, 0, PAYLOAD, 1);
     lab.run(1_000_000);
     let queue = lab.fabric.queue_counters(lab.fabric.uplink(HostId(0)).reverse(), lab.now_ns);
-    // Two packets at once: two for 400 ns, then one for 400 ns.
+    // Two packets at once: two for 400 ns, then one for 400 ns; then one again.
     assert_eq!((queue.bytes, queue.packets, queue.max_bytes), (0, 0, 2 * STORED));
-    assert_eq!(queue.byte_ns, u128::from(3 * STORED * 400));
+    assert_eq!(queue.byte_ns, u128::from(4 * STORED * 400));
     assert_eq!(lab.fabric.switch_bytes(0), 0);
 }
 
