@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Kill, freeze and restart processes under load and check every promise
     Soak(SoakArgs),
+    /// Run a whole datacenter in virtual time
+    Sim(crate::sim::SimArgs),
     /// Print the completions of a shell
     Completions(CompletionsArgs),
     /// The server side of a benchmark, started by the client side

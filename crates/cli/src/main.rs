@@ -13,6 +13,7 @@ mod out;
 mod ping;
 mod quickstart;
 mod serve;
+mod sim;
 mod soak;
 mod stat;
 mod units;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         Command::Ping(args) => ping::run(&args),
         Command::Stat(args) => stat::run(&args),
         Command::Soak(args) => soak::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => measure::run(&args),
         Command::Completions(args) => completions(&args),
         Command::SoakServer(args) => soak::server::main(&args),

@@ -46,6 +46,7 @@ mod host;
 pub mod observe;
 mod packet;
 mod rng;
+pub mod scenario;
 mod streams;
 pub mod swarm;
 mod world;

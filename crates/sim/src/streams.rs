@@ -109,6 +109,11 @@ impl Streams {
         Ok(port)
     }
 
+    /// Whether nothing waits for the world.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.sent.is_empty() && self.stirred.is_empty()
+    }
+
     /// Connections that are open on either side: for the check that nothing is left behind.
     pub(crate) fn open(&self) -> usize {
         self.conns.len()

@@ -1,4 +1,8 @@
-//! A hash of frames' bytes: the same whatever pieces they come in, and on every machine.
+//! Hashes that are the same on every machine: of the event log, of frames' bytes.
+
+use std::hash::Hasher;
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// A running hash over numbers: the event log's digest.
 #[derive(Clone, Debug)]
@@ -20,49 +24,43 @@ impl Mix {
     }
 }
 
-/// Hashes the bytes of all pieces, as if they were one.
+/// So that sets of numbers can be hashed by it: fast, and the same on every machine.
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        Mix::finish(self)
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.mix(xxh3_64(bytes));
+    }
+
+    fn write_u16(&mut self, n: u16) {
+        self.mix(n.into());
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.mix(n.into());
+    }
+
+    fn write_u64(&mut self, n: u64) {
+        self.mix(n);
+    }
+
+    fn write_usize(&mut self, n: usize) {
+        self.mix(n as u64);
+    }
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Mix::new(0)
+    }
+}
+
+/// Hashes the bytes of a frame's pieces; where one ends and the next begins matters too.
+#[inline]
 pub(crate) fn payload_hash<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
-    let mut h = Hasher { state: Mix::new(0), word: 0, bits: 0, len: 0 };
-    for piece in pieces {
-        h.add(piece);
-    }
-    h.state.mix(h.word);
-    h.state.mix(h.len);
-    h.state.finish()
-}
-
-struct Hasher {
-    state: Mix,
-    /// Bytes that do not fill a word yet.
-    word: u64,
-    bits: u32,
-    len: u64,
-}
-
-impl Hasher {
-    #[inline]
-    fn add(&mut self, bytes: &[u8]) {
-        self.len += bytes.len() as u64;
-        let (words, rest) = bytes.as_chunks::<8>();
-        for word in words {
-            let word = u64::from_le_bytes(*word);
-            if self.bits == 0 {
-                self.state.mix(word);
-            } else {
-                self.state.mix(self.word | word << self.bits);
-                self.word = word >> (64 - self.bits);
-            }
-        }
-        for &byte in rest {
-            self.word |= u64::from(byte) << self.bits;
-            self.bits += 8;
-            if self.bits == 64 {
-                let word = std::mem::take(&mut self.word);
-                self.bits = 0;
-                self.state.mix(word);
-            }
-        }
-    }
+    pieces.fold(0, |before, piece| xxh3_64_with_seed(piece, before))
 }
 
 #[cfg(test)]
@@ -70,21 +68,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_do_not_matter_and_every_bit_does() {
+    fn every_bit_matters_in_every_piece() {
         let bytes: Vec<u8> = (0..61u8).collect();
-        let whole = payload_hash(std::iter::once(&bytes[..]));
-        for a in 0..bytes.len() {
-            for b in a..bytes.len() {
-                let pieces = [&bytes[..a], &bytes[a..b], &bytes[b..]];
-                assert_eq!(payload_hash(pieces.into_iter()), whole, "{a} {b}");
+        let hash = |bytes: &[u8], at| {
+            let (head, rest): (&[u8], &[u8]) = bytes.split_at(at);
+            payload_hash([head, rest].into_iter())
+        };
+        for at in [0, 7, 8, 40, 61] {
+            let whole = hash(&bytes, at);
+            assert_eq!(hash(&bytes.clone(), at), whole);
+            for bit in 0..bytes.len() * 8 {
+                let mut other = bytes.clone();
+                other[bit / 8] ^= 1 << (bit % 8);
+                assert_ne!(hash(&other, at), whole, "{bit}");
             }
+            assert_ne!(hash(&[bytes.clone(), vec![0]].concat(), at), whole);
         }
-        for bit in 0..bytes.len() * 8 {
-            let mut other = bytes.clone();
-            other[bit / 8] ^= 1 << (bit % 8);
-            assert_ne!(payload_hash(std::iter::once(&other[..])), whole, "{bit}");
-        }
-        let longer = [bytes.clone(), vec![0]].concat();
-        assert_ne!(payload_hash(std::iter::once(&longer[..])), whole);
+    }
+
+    #[test]
+    fn numbers_and_their_order_matter_to_a_set() {
+        let hash = |numbers: &[u32]| {
+            let mut mix = Mix::default();
+            numbers.iter().for_each(|&n| mix.write_u32(n));
+            Hasher::finish(&mix)
+        };
+        assert_eq!(hash(&[1, 2]), hash(&[1, 2]));
+        assert!(hash(&[1, 2]) != hash(&[2, 1]) && hash(&[0]) != hash(&[0, 0]));
     }
 }

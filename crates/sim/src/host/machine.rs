@@ -201,7 +201,10 @@ impl Machine for SimMachine {
     }
 
     fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId) {
-        self.clock(Thread::Endpoint(endpoint)).spend(self.costs.handler(req_type));
-        lock(&self.inner).runs.push(Run { endpoint, req_type, request });
+        let mut inner = lock(&self.inner);
+        if let Some(clock) = inner.clocks.get(&Thread::Endpoint(endpoint)) {
+            clock.spend(self.costs.handler(req_type));
+        }
+        inner.runs.push(Run { endpoint, req_type, request });
     }
 }

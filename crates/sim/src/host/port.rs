@@ -78,6 +78,11 @@ pub(crate) struct Port {
     pub(crate) stale_taken: u64,
 }
 
+#[inline]
+fn hash_of(frame: &TxFrame) -> u64 {
+    payload_hash(frame.segs.iter().map(|s| &s[..]))
+}
+
 impl Port {
     /// Whether a frame that arrives now finds a descriptor.
     pub(crate) fn has_descriptor(&mut self) -> bool {
@@ -110,7 +115,7 @@ impl Port {
         let mut bytes = self.spare();
         bytes.clear();
         frame.copy_to(&mut bytes);
-        self.changed += u64::from(payload_hash(std::iter::once(&bytes[..])) != hash);
+        self.changed += u64::from(hash_of(frame) != hash);
         bytes
     }
 
@@ -285,7 +290,7 @@ impl Transport for SimTransport {
             self.stats.tx_frames += 1;
             self.stats.tx_bytes += u64::from(frame.len);
             let ready_ns = self.clock.now_ns() + self.tx_latency_ns;
-            let hash = payload_hash(frame.segs.iter().map(|s| &s[..]));
+            let hash = hash_of(&frame);
             let frame = Content::Held(frame);
             port.tx.push_back(Queued { frame, dst: to.addr, flow: to.flow, ready_ns, hash });
         }

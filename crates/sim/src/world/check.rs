@@ -5,12 +5,11 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{BuildHasherDefault, DefaultHasher};
+use std::hash::BuildHasherDefault;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::host::hash::Mix;
 use crate::host::machine::{Life, Run, SimMachine};
-use crate::host::port::lock;
 use crate::host::process::Endpoint;
 use crate::observe::DropReason;
 use crate::packet::{HostId, Packet};
@@ -131,7 +130,16 @@ pub struct Counts {
     pub ended: u64,
 }
 
-type Seen = HashSet<(Life, Run), BuildHasherDefault<DefaultHasher>>;
+type Seen = HashSet<(Life, Run), BuildHasherDefault<Mix>>;
+
+/// What an endpoint's queues have counted.
+#[derive(Clone, Copy)]
+pub(super) struct NicSeen {
+    /// Frames for a predecessor of the process that it has looked at.
+    pub(super) stale: u64,
+    /// Frames that were changed while the NIC held them.
+    pub(super) changed: u64,
+}
 
 pub(super) struct Checker {
     checks: Checks,
@@ -239,6 +247,7 @@ impl Checker {
         life: Life,
         e: &mut Endpoint,
         machine: &SimMachine,
+        nic: NicSeen,
     ) {
         self.counts.passes += 1;
         let stats = e.rpc.stats();
@@ -247,10 +256,7 @@ impl Checker {
         let thread = u64::from(life.host.0) << 16 | u64::from(e.rpc.index());
         self.entry(now_ns, entry::PASS, thread, ended);
         self.executed(now_ns, life, machine);
-        let (stale, changed) = {
-            let port = lock(&e.port);
-            (port.stale_taken, port.changed)
-        };
+        let NicSeen { stale, changed } = nic;
         if stale - e.stale > rejected - e.rejected {
             let detail = format!("n{} has accepted a frame for its predecessor", life.host.0);
             self.violate(Violation { invariant: Invariant::Incarnation, at_ns: now_ns, detail });

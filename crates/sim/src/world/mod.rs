@@ -341,6 +341,7 @@ impl World {
     /// # Panics
     /// When an invariant is violated, unless [`Checks::record`].
     pub fn run_to(&mut self, end_ns: u64) {
+        self.catch_up();
         while !self.checker.has_stopped() && self.step_until(end_ns) {}
         self.now_ns = self.now_ns.max(end_ns);
     }
@@ -357,6 +358,7 @@ impl World {
             if done(self) {
                 return true;
             }
+            self.catch_up();
             if self.checker.has_stopped() || !self.step_until(end_ns) {
                 self.now_ns = self.now_ns.max(end_ns);
                 return false;
@@ -375,29 +377,48 @@ impl World {
         self.at(self.now_ns.saturating_add(time_ns), plan);
     }
 
-    /// The next event, if it is not after `end_ns`.
-    fn step_until(&mut self, end_ns: u64) -> bool {
+    /// Follows up what was done to the world from outside, before time goes on.
+    fn catch_up(&mut self) {
         while let Some((life, endpoint)) = self.touched.pop() {
             self.look(life, endpoint);
         }
         self.settle();
+    }
+
+    /// The next event, if it is not after `end_ns`.
+    fn step_until(&mut self, end_ns: u64) -> bool {
         let Some((at_ns, event)) = self.events.pop_until(end_ns) else { return false };
         self.now_ns = at_ns;
         match event {
+            // Most events: they run nothing of a process, and leave nothing to follow up.
             Event::Fabric(e) => self.on_fabric(e),
             Event::Arrive(host, packet) => self.arrive(host, packet),
             Event::Kick(host) => {
                 self.hosts[host.0 as usize].kick_at_ns = None;
                 self.kick(host);
             }
-            Event::Pass(life, endpoint) => self.pass(life, endpoint as usize),
             Event::Look(life, endpoint) => self.look(life, endpoint as usize),
-            Event::Control(life) => self.turn_control(life),
-            Event::WorkerDone(life, job) => self.worker_done(life, job),
-            Event::Segment(sent) => self.segment(sent),
-            Event::Plan(plan) => plan(self),
+            Event::Pass(life, endpoint) => {
+                self.pass(life, endpoint as usize);
+                self.settle();
+            }
+            Event::Control(life) => {
+                self.turn_control(life);
+                self.settle();
+            }
+            Event::WorkerDone(life, job) => {
+                self.worker_done(life, job);
+                self.settle();
+            }
+            Event::Segment(sent) => {
+                self.segment(sent);
+                self.settle();
+            }
+            Event::Plan(plan) => {
+                plan(self);
+                self.catch_up();
+            }
         }
-        self.settle();
         true
     }
 

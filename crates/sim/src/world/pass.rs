@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use courser::parts::machine::{Thread, VirtualClock};
 
+use super::check::NicSeen;
 use super::{Event, World};
 use crate::host::machine::{Life, Run};
 use crate::host::port::lock;
@@ -66,7 +67,8 @@ impl World {
         let pass_ns = h.costs.pass_ns.max(1);
         let local_ns = h.oscillator.shows(now_ns);
         let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
-        let Some(e) = p.endpoints.get_mut(endpoint) else { return };
+        let (endpoints, machine) = (&mut p.endpoints, &p.machine);
+        let Some(e) = endpoints.get_mut(endpoint) else { return };
         if e.pass_at_ns != Some(now_ns) {
             return; // It was moved to an earlier time.
         }
@@ -84,9 +86,9 @@ impl World {
         let port = lock(&e.port);
         e.starved = !port.has_room();
         let (more, sends) = (!port.rx.is_empty(), !port.tx.is_empty());
+        let nic = NicSeen { stale: port.stale_taken, changed: port.changed };
         drop(port);
-        let machine = p.machine.clone();
-        self.checker.after_pass(now_ns, life, e, &machine);
+        self.checker.after_pass(now_ns, life, e, machine, nic);
         if sends {
             self.kick(life.host);
         }
@@ -140,6 +142,9 @@ impl World {
     /// were sent, processes whose streams have something.
     pub(super) fn settle(&mut self) {
         loop {
+            if lock(&self.wakes).is_empty() && lock(&self.streams).is_quiet() {
+                return;
+            }
             let wakes = std::mem::take(&mut *lock(&self.wakes));
             for (life, thread) in &wakes {
                 self.woken(*life, *thread);
@@ -153,9 +158,6 @@ impl World {
             }
             for &life in &stirred {
                 self.wake_control(life, 0);
-            }
-            if wakes.is_empty() && stirred.is_empty() {
-                return;
             }
         }
     }

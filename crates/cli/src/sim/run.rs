@@ -1,0 +1,150 @@
+//! `courser sim run`: the experiments of [`courser_sim::scenario`], as tables and as JSON.
+
+mod args;
+mod figures;
+mod observe;
+mod tables;
+
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+use courser_sim::scenario::{ScenarioError, buffers, credits, incast, response_rtt, sessions};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+pub(crate) use args::RunArgs;
+
+use self::args::{
+    BuffersArgs, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs, Scenario, SpeedArgs,
+};
+use self::figures::Wall;
+use self::observe::Observed;
+use crate::fail::Failure;
+use crate::harness::clock::Clock;
+use crate::{json, measure, out};
+
+impl From<ScenarioError> for Failure {
+    fn from(error: ScenarioError) -> Self {
+        match error {
+            ScenarioError::Setting { .. } => Failure::Usage(error.to_string()),
+            _ => Failure::Runtime(error.to_string()),
+        }
+    }
+}
+
+/// Runs an experiment and shows what came of it.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    match &args.scenario {
+        Scenario::E76(args) => e76(args),
+        Scenario::Incast(args) => incast(args),
+        Scenario::Buffers(args) => buffers(args),
+        Scenario::Credits(args) => credits(args),
+        Scenario::ResponseRtt(args) => response_rtt(args),
+        Scenario::Speed(args) => speed(args),
+    }
+}
+
+fn e76(args: &E76Args) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let observed = Observed::begin(&args.observe, &settings.topology())?;
+    let begin = Instant::now();
+    let mut running = sessions::prepare(&settings, observed.tap())?;
+    let prepare_wall = begin.elapsed();
+    let begin = Instant::now();
+    let outcome = running.measure()?;
+    let wall = Wall::of(begin.elapsed(), &outcome.traffic);
+    drop(running);
+    observed.end()?;
+    tell(
+        &args.json,
+        "e76",
+        &settings,
+        json!({
+            "outcome": outcome,
+            "wall": wall,
+            "prepare_wall_s": prepare_wall.as_secs_f64(),
+        }),
+        || tables::e76(&settings, &outcome, &wall, prepare_wall),
+    )
+}
+
+fn incast(args: &IncastArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let observed = Observed::begin(&args.observe, &settings.topology())?;
+    let outcome = incast::run(&settings, observed.tap())?;
+    observed.end()?;
+    tell(&args.json, "incast", &settings, json!(outcome), || tables::incast(&settings, &outcome))
+}
+
+fn buffers(args: &BuffersArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| buffers::run(&settings, step))?;
+    tell(&args.json, "buffers", &settings, json!(points), || tables::buffers(&settings, &points))
+}
+
+fn credits(args: &CreditsArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let outcome = steps(|step| credits::run(&settings, step))?;
+    tell(&args.json, "credits", &settings, json!(outcome), || tables::credits(&settings, &outcome))
+}
+
+fn response_rtt(args: &ResponseRttArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let observed = Observed::begin(&args.observe, &settings.topology())?;
+    let outcome = response_rtt::run(&settings, observed.tap())?;
+    observed.end()?;
+    let table = || tables::response_rtt(&settings, &outcome);
+    tell(&args.json, "response-rtt", &settings, json!(outcome), table)
+}
+
+fn speed(args: &SpeedArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let results = steps(|step| figures::speed(args, step))?;
+    tell(&args.json, "speed", args, json!(results), || tables::speed(&results))
+}
+
+/// Shows progress of something that takes many steps.
+fn steps<R>(
+    run: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<R, ScenarioError>,
+) -> Result<R, Failure> {
+    let bar = measure::bar()?;
+    let done = run(&mut |done, of| {
+        bar.set_position((done * 1000).checked_div(of).unwrap_or(1000) as u64);
+        bar.set_message(format!("{done} of {of}"));
+    });
+    bar.finish_and_clear();
+    Ok(done?)
+}
+
+/// The table for people, the object for programs.
+fn tell(
+    target: &Option<std::path::PathBuf>,
+    bench: &str,
+    config: &impl Serialize,
+    results: Value,
+    table: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    let target: Option<&Path> = target.as_deref();
+    if !measure::only_json(target) {
+        write!(out::stdout(), "{}", table())?;
+    }
+    let Some(target) = target else { return Ok(()) };
+    let results = if results.is_array() { results } else { json!([results]) };
+    let report = json!({
+        "bench": bench,
+        "transport": "sim",
+        "config": config,
+        "results": results,
+        "environment": json::environment(&Clock::new()),
+    });
+    json::write(target, &report)
+}

@@ -1,0 +1,172 @@
+//! The applications of the experiments: servers that answer, clients that always have so many
+//! requests outstanding.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{CallError, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState};
+
+use super::ScenarioError;
+use crate::host::process::SetupError;
+use crate::observe::Times;
+use crate::{HostId, World};
+
+/// Answered with its own bytes.
+pub(super) const ECHO: u16 = 1;
+
+/// Answered with 32 bytes, whatever it holds `[eRPC §6.4]`.
+pub(super) const SINK: u16 = 2;
+
+/// Bytes of the answer to [`SINK`].
+const ANSWER: [u8; 32] = [0x5a; 32];
+
+/// How long sessions may take to be connected, of virtual time.
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often it is looked.
+const CONNECT_STEP: Duration = Duration::from_micros(50);
+
+/// What clients have seen.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) latency: Times,
+    pub(super) failed: u64,
+    first_error: Option<String>,
+}
+
+/// Shared by the clients of a world.
+pub(super) type SharedTally = Rc<RefCell<Tally>>;
+
+impl Tally {
+    pub(super) fn ended<R>(&mut self, result: &Result<R, CallError>, after_ns: u64) {
+        match result {
+            Ok(_) => self.latency.record(after_ns),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    pub(super) fn failed(&mut self, error: &impl ToString) {
+        self.failed += 1;
+        self.first_error.get_or_insert_with(|| error.to_string());
+    }
+
+    /// No call may have failed.
+    pub(super) fn check(&self) -> Result<(), ScenarioError> {
+        match &self.first_error {
+            None => Ok(()),
+            Some(first) => Err(ScenarioError::Calls { count: self.failed, first: first.clone() }),
+        }
+    }
+}
+
+/// A server for all request types.
+pub(super) fn server(nexus: &Nexus) -> Result<Rpc, SetupError> {
+    let mut rpc = nexus.endpoint()?;
+    answer(&mut rpc);
+    Ok(rpc)
+}
+
+/// Makes an endpoint a server.
+pub(super) fn answer(rpc: &mut Rpc) {
+    rpc.on(ECHO, |cx, request| cx.reply(request));
+    rpc.on(SINK, |cx, _| cx.reply(ANSWER));
+}
+
+/// Message memory with stated content, so that runs are the same to the last bit.
+pub(super) fn message(rpc: &Rpc, bytes: usize) -> Result<MsgBuf, SetupError> {
+    let mut message = rpc.alloc(bytes)?;
+    message.fill(0xa5);
+    Ok(message)
+}
+
+/// A client that always has `outstanding` requests of `bytes` bytes under way on one session, as
+/// soon as that stands.
+pub(super) fn closed_loop(
+    nexus: &Nexus,
+    server: &str,
+    req_type: u16,
+    bytes: usize,
+    outstanding: u32,
+    tally: SharedTally,
+) -> Result<Rpc, SetupError> {
+    let mut rpc = nexus.endpoint()?;
+    let session = rpc.connect(server)?;
+    let mut starts = vec![rpc.context().now_ns(); outstanding as usize];
+    rpc.on_completion(move |cx, tag, done| {
+        let now_ns = cx.now_ns();
+        let mut tally = tally.borrow_mut();
+        let Some(start_ns) = starts.get_mut(tag as usize) else { return };
+        tally.ended(&done.result, now_ns - *start_ns);
+        *start_ns = now_ns;
+        if let Err(refused) = cx.call_tagged(session, req_type, done.request, tag) {
+            tally.failed(&refused.reason);
+        }
+    });
+    for tag in 0..u64::from(outstanding) {
+        let request = message(&rpc, bytes)?;
+        let call = rpc.call_tagged(session, req_type, request, tag);
+        call.map_err(|refused| refused.reason.to_string())?;
+    }
+    Ok(rpc)
+}
+
+/// Lets time pass until every session of every host stands.
+pub(super) fn connect_all(world: &mut World) -> Result<(), ScenarioError> {
+    let begin_ns = world.now_ns();
+    let end_ns = begin_ns + CONNECT_LIMIT.as_nanos() as u64;
+    loop {
+        let missing = connecting(world);
+        if missing == 0 {
+            return Ok(());
+        }
+        if world.now_ns() >= end_ns {
+            let after_ns = world.now_ns() - begin_ns;
+            return Err(ScenarioError::NotConnected { missing, after_ns });
+        }
+        world.run_for(CONNECT_STEP);
+    }
+}
+
+/// How many sessions do not stand.
+fn connecting(world: &World) -> usize {
+    let mut missing = 0;
+    for host in world.hosts() {
+        for endpoint in 0.. {
+            let Some(rpc) = world.peek(host, endpoint) else { break };
+            let unfinished = |&s: &SessionId| rpc.session_state(s) == SessionState::Connecting;
+            missing += rpc.sessions_from(0).filter(unfinished).count();
+        }
+    }
+    missing
+}
+
+/// Makes one call and waits for its answer: its time from call to continuation, ns.
+pub(super) fn one_call(
+    world: &mut World,
+    host: HostId,
+    session: SessionId,
+    req_type: u16,
+    request: &[u8],
+) -> Result<u64, ScenarioError> {
+    type Ended = Rc<RefCell<Option<Result<u64, String>>>>;
+    let failed = |first: String| ScenarioError::Calls { count: 1, first };
+    let ended = Ended::default();
+    let to = ended.clone();
+    let rpc = world.rpc(host);
+    let mut message = rpc.alloc(request.len()).map_err(|e| failed(e.to_string()))?;
+    message.copy_from_slice(request);
+    let start_ns = rpc.context().now_ns();
+    let done = move |cx: &mut Context<'_>, done: courser::Done<'_>| {
+        let latency = done.result.map(|_| cx.now_ns() - start_ns).map_err(|e| e.to_string());
+        *to.borrow_mut() = Some(latency);
+    };
+    let called = rpc.call(session, req_type, message, done);
+    called.map_err(|refused| failed(refused.reason.to_string()))?;
+    let over = |_: &mut World| ended.borrow().is_some();
+    if !world.run_until(CONNECT_LIMIT, over) {
+        return Err(failed("no answer".to_owned()));
+    }
+    let latency = ended.take();
+    latency.unwrap_or_else(|| Err("no answer".to_owned())).map_err(failed)
+}

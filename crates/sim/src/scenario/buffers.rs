@@ -1,0 +1,154 @@
+//! Loss against the size of switch buffers `[eRPC §2.1]` (E84): an incast of N windows of C
+//! packets fits into a buffer or it does not.
+//!
+//! N windows of C packets are at most N C packets in a switch, less what is on cables, in NICs
+//! and with CPUs: about a bandwidth-delay product for all of them together, since the queue is fed
+//! as fast as it drains. With a window of one bandwidth-delay product, 12 MB take 640 senders in
+//! theory, and the paper wants 50 of them.
+
+use serde::Serialize;
+
+use super::incast;
+use super::{Cpu, ScenarioError, check, wire_bytes};
+use crate::fabric::Buffer;
+use crate::observe::Tap;
+use crate::{STORED_OVERHEAD, WIRE_OVERHEAD};
+
+/// The paper's switch: 12 MB, of which one queue gets eight ninths.
+pub const DYNAMIC: Buffer = Buffer::Shared { bytes: 12_000_000, alpha_num: 8, alpha_den: 1 };
+
+/// Bytes of a request: many windows, and a thousand of them fit into a server.
+const REQUEST_BYTES: usize = 512 << 10;
+
+/// What is measured: each number of senders with each buffer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Settings {
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// Numbers of senders. Default 10, 20, 50, 100, 640.
+    pub senders: Vec<u32>,
+    /// Static buffers of each port, bytes. Default 60 kB, 120 kB, 240 kB, 480 kB.
+    pub static_bytes: Vec<u64>,
+    /// Credits of each session, C. Default 13: a bandwidth-delay product of 19 kB.
+    pub credits: u32,
+    /// The CPUs.
+    pub cpu: Cpu,
+    /// Time before anything is counted, ns. Default 30 ms: the first timeouts come after 20.
+    pub warm_up_ns: u64,
+    /// Time in which it is counted, ns. Default 50 ms.
+    pub time_ns: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            seed: 1,
+            senders: vec![10, 20, 50, 100, 640],
+            static_bytes: vec![60_000, 120_000, 240_000, 480_000],
+            credits: 13,
+            cpu: Cpu::None,
+            warm_up_ns: 30_000_000,
+            time_ns: 50_000_000,
+        }
+    }
+}
+
+/// One number of senders with one buffer.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Point {
+    /// Senders, N.
+    pub senders: u32,
+    /// What one queue can hold, bytes.
+    pub buffer_bytes: u64,
+    /// Whether that is a static part of the buffer, or a share of a dynamic one.
+    pub is_static: bool,
+    /// Bytes that N windows of C packets take.
+    pub windows_bytes: u64,
+    /// Whether they are more than the queue can hold.
+    pub overflow_expected: bool,
+    /// Datagrams that the switch had no room for.
+    pub overflows: u64,
+    /// Of a million datagrams to the server, those.
+    pub loss_ppm: u64,
+    /// Packets sent again.
+    pub retransmitted: u64,
+    /// Data that the server has accepted, bit/s.
+    pub goodput_bps: u64,
+    /// Most bytes in the queue.
+    pub queue_max_bytes: u64,
+    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    #[serde(serialize_with = "super::hex")]
+    pub digest: u64,
+}
+
+/// Runs all combinations, the dynamic buffer first. `progress` is told how many are done, of how
+/// many.
+///
+/// # Errors
+/// A setting is out of range, sessions were not connected, or a call has failed.
+pub fn run(
+    settings: &Settings,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Point>, ScenarioError> {
+    let fixed = settings.static_bytes.iter().map(|&bytes| Buffer::PerPort { bytes });
+    let buffers: Vec<Buffer> = std::iter::once(DYNAMIC).chain(fixed).collect();
+    let all = buffers.len() * settings.senders.len();
+    check((1..=1_000).contains(&all), "combinations", all as u64, "1 to 1,000")?;
+    let mut points = Vec::with_capacity(all);
+    for &senders in &settings.senders {
+        for &buffer in &buffers {
+            progress(points.len(), all);
+            points.push(point(settings, senders, buffer, None)?);
+        }
+    }
+    progress(all, all);
+    Ok(points)
+}
+
+/// Runs one combination.
+///
+/// # Errors
+/// As [`run`].
+pub fn point(
+    settings: &Settings,
+    senders: u32,
+    buffer: Buffer,
+    tap: Option<Box<dyn Tap>>,
+) -> Result<Point, ScenarioError> {
+    let incast = incast::Settings {
+        seed: settings.seed,
+        senders,
+        credits: settings.credits,
+        buffer: Some(buffer),
+        cpu: settings.cpu,
+        request_bytes: REQUEST_BYTES,
+        warm_up_ns: settings.warm_up_ns,
+        time_ns: settings.time_ns,
+        ..incast::Settings::default()
+    };
+    let seen = incast::run(&incast, tap)?;
+    let stored = wire_bytes(incast.packet_data()) - u64::from(WIRE_OVERHEAD - STORED_OVERHEAD);
+    let windows_bytes = u64::from(senders) * u64::from(settings.credits) * stored;
+    let (buffer_bytes, is_static) = match buffer {
+        // What one queue that never empties comes to hold.
+        Buffer::Shared { bytes, alpha_num, alpha_den } => {
+            let (num, den) = (u128::from(alpha_num), u128::from(alpha_den));
+            ((u128::from(bytes) * num / (num + den)) as u64, false)
+        }
+        Buffer::PerPort { bytes } => (bytes, true),
+    };
+    let arrived = seen.traffic.request_packets + seen.overflows();
+    Ok(Point {
+        senders,
+        buffer_bytes,
+        is_static,
+        windows_bytes,
+        overflow_expected: windows_bytes > buffer_bytes,
+        overflows: seen.overflows(),
+        loss_ppm: (seen.overflows() * 1_000_000).checked_div(arrived).unwrap_or(0),
+        retransmitted: seen.traffic.retransmitted,
+        goodput_bps: seen.goodput_bps,
+        queue_max_bytes: seen.queue_max_bytes,
+        digest: seen.digest,
+    })
+}

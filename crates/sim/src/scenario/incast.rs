@@ -1,0 +1,222 @@
+//! Incast without congestion control: so many senders, one receiver `[eRPC §6.5]`.
+//!
+//! Each of N clients keeps one large request outstanding to the same server. Without congestion
+//! control a session has C packets on their way at all times, so N C packets are; what the cables
+//! and CPUs do not hold of them stands in the queue before the server's link. A packet leaves
+//! there every `8 b / rate`, so the round trip is N C times that, if it is more than that of the
+//! idle network (then the link is not full).
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::app::{self, SharedTally};
+use super::{Cpu, Latency, MAX_HOSTS, MAX_TIME_NS, ScenarioError, Traffic};
+use super::{check, data_per_packet, observed, per_second, wire_bytes, wire_ns};
+use crate::fabric::{Buffer, HOST_RATE_BPS, Topology};
+use crate::observe::{DropReason, Tap, Times};
+use crate::{HostId, NicConfig, World, WorldConfig};
+
+/// The server's host.
+const SERVER: HostId = HostId(0);
+
+/// How often the clients' newest round trips are read, ns.
+const SAMPLE_NS: u64 = 20_000;
+
+/// The network of an incast.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Network {
+    /// All hosts at one switch.
+    OneSwitch,
+    /// The paper's cluster, [`Topology::cx4`].
+    Cx4,
+}
+
+/// What is measured. The defaults are those of `[eRPC §6.5]`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+pub struct Settings {
+    /// Decides everything that is left to chance.
+    pub seed: u64,
+    /// The network.
+    pub network: Network,
+    /// Clients, N: 1 to 999. Default 20.
+    pub senders: u32,
+    /// Credits of each session, C. Default 32.
+    pub credits: u32,
+    /// Largest datagram payload, bytes: 304 to 9,000. Default 1,472.
+    pub max_frame: usize,
+    /// Bytes of a request, at most 8 MiB, and 960 MiB for all senders, since the server holds them
+    /// all; it is rounded down to full packets. Default 8 MiB.
+    pub request_bytes: usize,
+    /// The switches' buffers; `None`: 12 MB with alpha 8, as [`Buffer::default`].
+    #[serde(skip)]
+    pub buffer: Option<Buffer>,
+    /// The CPUs. Default: only the network takes time.
+    pub cpu: Cpu,
+    /// Time before anything is counted, ns. Default 10 ms.
+    pub warm_up_ns: u64,
+    /// Time in which it is counted, ns. Default 20 ms.
+    pub time_ns: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            seed: 1,
+            network: Network::OneSwitch,
+            senders: 20,
+            credits: 32,
+            max_frame: 1_472,
+            request_bytes: 8 << 20,
+            buffer: None,
+            cpu: Cpu::None,
+            warm_up_ns: 10_000_000,
+            time_ns: 20_000_000,
+        }
+    }
+}
+
+impl Settings {
+    pub(super) fn check(&self) -> Result<(), ScenarioError> {
+        let (senders, credits) = (self.senders, self.credits);
+        check((1..MAX_HOSTS).contains(&senders), "senders", senders, "1 to 999")?;
+        check((1..=65_535).contains(&credits), "credits", credits, "1 to 65,535")?;
+        let frame = self.max_frame;
+        check((304..=9_000).contains(&frame), "max_frame", frame as u64, "304 to 9,000 bytes")?;
+        let (bytes, packet) = (self.request_bytes, data_per_packet(frame));
+        let range = "one packet to 8 MiB, 960 MiB for all senders";
+        let held = bytes as u64 * u64::from(senders);
+        let fits = (packet..=8 << 20).contains(&bytes) && held <= 960 << 20;
+        check(fits, "request_bytes", bytes as u64, range)?;
+        let time_ns = self.time_ns;
+        check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")?;
+        check(self.warm_up_ns <= MAX_TIME_NS, "warm_up_ns", self.warm_up_ns, "at most 10 s")
+    }
+
+    /// The network that it runs on.
+    pub fn topology(&self) -> Topology {
+        let hosts = self.senders + 1;
+        let topology = match self.network {
+            Network::OneSwitch => Topology::one_switch(hosts),
+            Network::Cx4 => Topology::cx4(hosts),
+        };
+        match self.buffer {
+            None => topology,
+            Some(buffer) => topology.each_switch(|_, switch| switch.buffer = buffer),
+        }
+    }
+
+    /// Data bytes of a packet.
+    pub fn packet_data(&self) -> usize {
+        data_per_packet(self.max_frame)
+    }
+}
+
+/// What came of it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Outcome {
+    /// Data that the server has accepted, bit/s.
+    pub goodput_bps: u64,
+    /// What a link that is never idle carries of it.
+    pub expected_goodput_bps: u64,
+    /// Round trips that the clients measured: the newest of each, every 20 us.
+    pub rtt: Latency,
+    /// N C packets, each with its time on the server's link, ns.
+    pub expected_rtt_ns: u64,
+    /// Most bytes that stood before the server's link.
+    pub queue_max_bytes: u64,
+    /// Their mean.
+    pub queue_mean_bytes: u64,
+    /// Everything that was counted.
+    pub traffic: Traffic,
+    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    #[serde(serialize_with = "super::hex")]
+    pub digest: u64,
+}
+
+impl Outcome {
+    /// Datagrams that switches had no room for.
+    pub fn overflows(&self) -> u64 {
+        self.traffic.dropped(DropReason::BufferFull)
+    }
+}
+
+/// Runs it.
+///
+/// # Errors
+/// A setting is out of range, sessions were not connected, or a call has failed.
+pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, ScenarioError> {
+    settings.check()?;
+    let mut world = observed(World::new(config(settings))?, tap);
+    let tally = start(&mut world, settings)?;
+    app::connect_all(&mut world)?;
+    world.run_for(Duration::from_nanos(settings.warm_up_ns));
+    let link = world.fabric().uplink(SERVER).reverse();
+    let before = Traffic::of(&mut world);
+    let begin_ns = world.now_ns();
+    let queue_before = world.fabric().queue_counters(link, begin_ns);
+    let mut rtts = Times::default();
+    while world.now_ns() < begin_ns + settings.time_ns {
+        world.run_for(Duration::from_nanos(SAMPLE_NS));
+        sample(&world, &mut rtts);
+    }
+    tally.borrow().check()?;
+    let now_ns = world.now_ns();
+    let time_ns = now_ns - begin_ns;
+    let traffic = Traffic::of(&mut world).since(&before);
+    let queue = world.fabric().queue_counters(link, now_ns);
+    let byte_ns = queue.byte_ns - queue_before.byte_ns;
+    let data = settings.packet_data();
+    let packet_wire = wire_bytes(data);
+    let in_flight = u64::from(settings.senders) * u64::from(settings.credits);
+    let goodput = u128::from(HOST_RATE_BPS) * data as u128 / u128::from(packet_wire);
+    Ok(Outcome {
+        goodput_bps: per_second(traffic.request_packets * data as u64 * 8, time_ns),
+        expected_goodput_bps: goodput as u64,
+        rtt: Latency::from(&rtts),
+        expected_rtt_ns: wire_ns(in_flight * packet_wire, HOST_RATE_BPS),
+        queue_max_bytes: queue.max_bytes,
+        queue_mean_bytes: (byte_ns / u128::from(time_ns)) as u64,
+        traffic,
+        digest: world.digest(),
+    })
+}
+
+fn config(settings: &Settings) -> WorldConfig {
+    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    config.costs = settings.cpu.costs();
+    config.nic.max_frame = settings.max_frame;
+    // Descriptors for all that can arrive: what is lost is lost in switches.
+    let in_flight = settings.senders as usize * settings.credits as usize;
+    config.nic.rx_queue = (2 * in_flight).max(NicConfig::default().rx_queue);
+    config.nexus.credits = Some(settings.credits);
+    config
+}
+
+fn start(world: &mut World, settings: &Settings) -> Result<SharedTally, ScenarioError> {
+    let tally = SharedTally::default();
+    world.start(SERVER, app::server)?;
+    let uri = world.uri(SERVER);
+    let packet = settings.packet_data();
+    let bytes = settings.request_bytes / packet * packet;
+    for host in world.hosts().filter(|&h| h != SERVER) {
+        let (uri, tally) = (uri.clone(), Rc::clone(&tally));
+        world.start(host, move |nexus| {
+            app::closed_loop(nexus, &uri, app::SINK, bytes, 1, tally.clone())
+        })?;
+    }
+    Ok(tally)
+}
+
+/// The newest round trip of each client.
+fn sample(world: &World, rtts: &mut Times) {
+    for host in world.hosts().filter(|&h| h != SERVER) {
+        let Some(rpc) = world.peek(host, 0) else { continue };
+        let Some(session) = rpc.sessions_from(0).next() else { continue };
+        if let Some(rtt_ns) = rpc.session_stats(session).and_then(|s| s.rtt_ns) {
+            rtts.record(rtt_ns);
+        }
+    }
+}

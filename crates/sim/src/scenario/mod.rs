@@ -1,0 +1,201 @@
+//! Experiments: the papers' measurements, repeated in the simulated datacenter, and the arithmetic
+//! that they are held against.
+//!
+//! Each has its `Settings`, whose defaults are what the paper says, a function that runs it, and a
+//! result that says what was measured beside what was expected. Nothing is adjusted to come out as
+//! a paper has it: what the model leaves out makes a difference that has a cause. All results
+//! follow from the settings; how long a run takes is the caller's to measure.
+
+mod app;
+pub mod buffers;
+pub mod credits;
+pub mod incast;
+pub mod response_rtt;
+pub mod sessions;
+pub mod speed;
+mod traffic;
+
+use serde::Serialize;
+
+use courser::parts::proto::wire::{FRAME_HEADER, FRAME_HEADER_MAX, PACKET_HEADER};
+
+use crate::observe::{Tap, Times};
+use crate::{CpuCosts, World, WorldError};
+
+pub use traffic::Traffic;
+
+/// Why an experiment has no result.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScenarioError {
+    /// The world could not be made or an application not be started.
+    #[error(transparent)]
+    World(#[from] WorldError),
+    /// A setting is out of its range.
+    #[error("{name} = {value} is out of range: it must be {range}")]
+    Setting {
+        /// The field.
+        name: &'static str,
+        /// What it is.
+        value: u64,
+        /// What it may be.
+        range: &'static str,
+    },
+    /// Sessions do not stand after so long.
+    #[error("{missing} sessions are not connected after {after_ns} ns")]
+    NotConnected {
+        /// How many.
+        missing: usize,
+        /// How long it was tried, ns.
+        after_ns: u64,
+    },
+    /// Calls have ended with an error, which none should.
+    #[error("{count} calls have failed, the first one: {first}")]
+    Calls {
+        /// How many.
+        count: u64,
+        /// What was the matter with the first.
+        first: String,
+    },
+}
+
+/// An out-of-range setting, or nothing.
+fn check(
+    ok: bool,
+    name: &'static str,
+    value: impl Into<u64>,
+    range: &'static str,
+) -> Result<(), ScenarioError> {
+    if ok { Ok(()) } else { Err(ScenarioError::Setting { name, value: value.into(), range }) }
+}
+
+/// Longest time that an experiment may take, ns of virtual time: ten seconds.
+const MAX_TIME_NS: u64 = 10_000_000_000;
+
+/// Most hosts of an experiment: an endpoint each, with its memory.
+const MAX_HOSTS: u32 = 1_000;
+
+/// Which model of a host's CPU is used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Cpu {
+    /// [`CpuCosts::none`]: only the network takes time.
+    None,
+    /// [`CpuCosts::erpc`]: as fast as the paper's.
+    Erpc,
+    /// [`CpuCosts::courser`]: what Courser's code costs.
+    Courser,
+}
+
+impl Cpu {
+    /// All of them.
+    pub const ALL: [Cpu; 3] = [Cpu::None, Cpu::Erpc, Cpu::Courser];
+
+    /// Its table.
+    pub fn costs(self) -> CpuCosts {
+        match self {
+            Cpu::None => CpuCosts::none(),
+            Cpu::Erpc => CpuCosts::erpc(),
+            Cpu::Courser => CpuCosts::courser(),
+        }
+    }
+
+    /// Its name in options and results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Cpu::None => "none",
+            Cpu::Erpc => "erpc",
+            Cpu::Courser => "courser",
+        }
+    }
+}
+
+/// A distribution of times.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
+pub struct Latency {
+    /// How many there were; of none, all other fields are 0.
+    pub count: u64,
+    /// The shortest, ns.
+    pub min_ns: u64,
+    /// Median, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+    /// 99.9th percentile, ns.
+    pub p99_9_ns: u64,
+    /// 99.99th percentile, ns.
+    pub p99_99_ns: u64,
+    /// The longest, ns.
+    pub max_ns: u64,
+}
+
+impl From<&Times> for Latency {
+    fn from(times: &Times) -> Self {
+        let quantile = |q| times.quantile_ns(q).unwrap_or(0);
+        let (min_ns, max_ns) = times.extremes_ns().unwrap_or((0, 0));
+        Latency {
+            count: times.count(),
+            min_ns,
+            p50_ns: quantile(0.5),
+            p99_ns: quantile(0.99),
+            p99_9_ns: quantile(0.999),
+            p99_99_ns: quantile(0.9999),
+            max_ns,
+        }
+    }
+}
+
+/// Data bytes of a full packet over a NIC that takes datagrams of `max_frame` bytes.
+pub const fn data_per_packet(max_frame: usize) -> usize {
+    max_frame - FRAME_HEADER_MAX - PACKET_HEADER
+}
+
+/// Bytes on the wire of a frame that has one packet with so much data: as long as no mark of
+/// congestion was seen, frame headers have no ECN counts.
+pub const fn wire_bytes(data: usize) -> u64 {
+    let payload = FRAME_HEADER + PACKET_HEADER + data;
+    payload as u64 + crate::WIRE_OVERHEAD as u64
+}
+
+/// Time that bytes take on a cable, ns, rounded to the nearest.
+pub const fn wire_ns(bytes: u64, rate_bps: u64) -> u64 {
+    let bits = bytes as u128 * 8_000_000_000;
+    ((bits + rate_bps as u128 / 2) / rate_bps as u128) as u64
+}
+
+/// Events per second of virtual time.
+fn per_second(events: u64, time_ns: u64) -> u64 {
+    let scaled = u128::from(events) * 1_000_000_000;
+    scaled.checked_div(u128::from(time_ns)).unwrap_or(0) as u64
+}
+
+/// A digest as JSON has it: not every reader takes 64 bits for a number.
+fn hex<S: serde::Serializer>(digest: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&format_args!("{digest:016x}"))
+}
+
+/// Gives a world its observer, if there is one.
+fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
+    if let Some(tap) = tap {
+        world.set_tap(tap);
+    }
+    world
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_packet_fills_the_frame_but_for_the_ecn_counts() {
+        assert_eq!(data_per_packet(1_472), 1_424);
+        assert_eq!(wire_bytes(1_424), 1_472 - 8 + 66);
+        assert_eq!(wire_ns(1_530, 25_000_000_000), 490, "489.6");
+        assert_eq!((per_second(7, 1_000_000), per_second(7, 0)), (7_000, 0));
+    }
+
+    #[test]
+    fn nothing_measured_is_zero() {
+        assert_eq!(Latency::from(&Times::default()), Latency::default());
+    }
+}
