@@ -1,53 +1,118 @@
 //! A small swarm in every test run, and what makes a large one worth running: the same seed is the
 //! same run, on any number of threads.
 
-use courser_sim::swarm::{Options, Scenario, run_seed, run_swarm};
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use courser_sim::Tap;
+use courser_sim::observe::{Names, Observer, Settings, Sink, TraceSettings};
+use courser_sim::swarm::{
+    Options, Scenario, SeedReport, SwarmReport, run_observed, run_seed, run_swarm,
+};
 
 /// Seeds of the ordinary test run.
 const SEEDS: u64 = 60;
 
-#[test]
-fn many() {
-    let get = |k: &str, d: u64| std::env::var(k).map_or(d, |s| s.parse().unwrap());
-    let (from, n) = (get("FROM", 0), get("N", 0));
-    let report = run_swarm(from, n, 2, Options { keep_going: true, ..Options::default() }, |_| true);
-    for (seed, violation) in &report.failed {
-        eprintln!("{seed}: {violation}");
-    }
-    eprintln!("{} violations {} rpcs {} responses {} packets {} ms", report.violations, report.rpcs / n.max(1), report.responses / n.max(1), report.packets / n.max(1), report.virtual_ns / n.max(1) / 1_000_000);
-    for line in report.coverage.table() {
-        eprintln!("{line:?}");
-    }
+/// Seeds that have found something once, each with what it was.
+const FOUND: &str = include_str!("seeds.txt");
+
+fn swarm(from: u64, count: u64, threads: usize) -> SwarmReport {
+    let options = Options { keep_going: true, ..Options::default() };
+    run_swarm(from, count, threads, options, |_| true)
 }
 
 #[test]
 fn every_invariant_holds() {
-    let report = run_swarm(0, SEEDS, 2, Options { keep_going: true, ..Options::default() }, |_| true);
+    let report = swarm(0, SEEDS, 2);
     for (seed, violation) in &report.failed {
-        eprintln!("{}{violation}", Scenario::draw(*seed));
+        eprintln!("{}  {violation}", Scenario::draw(*seed));
     }
     assert_eq!((report.seeds, report.violations), (SEEDS, 0));
-    eprintln!("{} rpcs {} responses {} packets", report.rpcs / SEEDS, report.responses / SEEDS, report.packets / SEEDS);
-    for line in report.coverage.table() {
-        eprintln!("{line:?}");
+    // Calls do end, and most of them well: otherwise nothing is checked.
+    assert!(report.rpcs > SEEDS * 2_000, "{} calls", report.rpcs);
+    assert!(report.responses * 10 > report.rpcs * 8, "{} responses", report.responses);
+    // Rarer drops and ends need more seeds.
+    let missing = report.coverage.missing();
+    let missing: Vec<_> =
+        missing.iter().filter(|m| ["fault", "packet"].contains(&m.table)).collect();
+    assert!(missing.is_empty(), "never seen: {missing:?}");
+}
+
+#[test]
+fn what_was_found_once_stays_mended() {
+    let lines = FOUND.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let mut count = 0;
+    for line in lines {
+        let (seed, why) = line.split_once(' ').expect("a seed and a reason");
+        let report = run_seed(seed.parse().expect("a number"), Options::default());
+        assert_eq!(report.violation, None, "seed {seed} had found: {why}");
+        count += 1;
+    }
+    assert!(count > 0);
+}
+
+/// A file in memory.
+#[derive(Clone, Default)]
+struct Text(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Text {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A seed's report, its event log, and its trace.
+fn observed(seed: u64) -> (SeedReport, String, String) {
+    let (log, trace) = (Text::default(), Text::default());
+    let to = Some(Sink::new(trace.clone()));
+    let settings = Settings {
+        log: Some(Sink::new(log.clone())),
+        trace: Some(TraceSettings { to, ..TraceSettings::default() }),
+        ..Settings::default()
+    };
+    let mut seen = None;
+    let report = run_observed(seed, Options::default(), |world| {
+        let names = Names::of(&world.config().topology);
+        let observer = Rc::new(RefCell::new(Observer::new(settings, names)));
+        seen = Some(observer.clone());
+        Some(Box::new(observer) as Box<dyn Tap>)
+    });
+    let observer = seen.and_then(Rc::into_inner).expect("the world is gone").into_inner();
+    assert!(observer.into_report(report.virtual_ns).errors.is_empty());
+    let text = |t: Text| String::from_utf8(std::mem::take(&mut t.0.lock().unwrap())).unwrap();
+    (report, text(log), text(trace))
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_to_the_byte() {
+    // Faults of many kinds, and two seeds that have none.
+    for seed in [3, 21, 53] {
+        let first = observed(seed);
+        assert!(first.1.lines().count() > 1_000 && first.2.lines().count() > 1_000);
+        assert_eq!(first.0, run_seed(seed, Options::default()), "observed and not");
+        assert!(first == observed(seed), "seed {seed}: two runs are not the same");
+        assert_ne!(first.0.digest, run_seed(seed + 1, Options::default()).digest);
     }
 }
 
 #[test]
-fn one() {
-    let Ok(seed) = std::env::var("SEED") else { return };
-    let seed = seed.parse().unwrap();
-    eprintln!("{}", Scenario::draw(seed));
-    let began = std::time::Instant::now();
-    use courser_sim::observe::*;
-    let keep = std::env::var("KEEP").map_or(40, |s| s.parse().unwrap());
-    let mut o = None;
-    let report = courser_sim::swarm::run_observed(seed, Options::default(), |w| {
-        let trace = Some(TraceSettings { keep, ..TraceSettings::default() });
-        let ob = std::rc::Rc::new(std::cell::RefCell::new(Observer::new(Settings { trace, ..Settings::default() }, Names::of(&w.config().topology))));
-        o = Some(ob.clone());
-        Some(Box::new(ob))
-    });
-    for l in o.unwrap().borrow().last_lines() { eprintln!("{l}"); }
-    eprintln!("{report:?} {:?}", began.elapsed());
+fn the_number_of_threads_does_not_show() {
+    let one = swarm(100, 12, 1);
+    assert_eq!(one, swarm(100, 12, 3));
+    assert_ne!(one.digest, swarm(101, 12, 1).digest);
+}
+
+#[test]
+fn the_first_seed_that_fails_ends_a_run() {
+    // Told to end after the fifth, whatever else is under way.
+    let report = run_swarm(0, 1_000, 2, Options::default(), |so_far| so_far.seeds < 5);
+    assert_eq!(report.seeds, 5);
+    assert_eq!(report.digest, swarm(0, 5, 1).digest);
 }

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use courser_sim::observe::{CaptureSettings, Links, Names, Observer, Settings, Sink, TraceSettings};
+use courser_sim::observe::{
+    CaptureSettings, Links, Names, Observer, Settings, Sink, TraceSettings,
+};
 use courser_sim::swarm::{
     Coverage, Options, Scenario, SwarmReport, THREAD, run_observed, run_swarm,
 };
@@ -339,13 +341,6 @@ pub(super) fn replay(args: &ReplayArgs) -> Result<(), Failure> {
 }
 
 fn replayed(args: &ReplayArgs) -> Result<(), Failure> {
-    let mut out = out::stdout();
-    let bold = out::BOLD;
-    let scenario = Scenario::draw(args.seed).to_string();
-    let (title, rest) = scenario.split_once('\n').unwrap_or((&scenario, ""));
-    writeln!(out, "{bold}{title}{bold:#}")?;
-    write!(out, "{rest}")?;
-    out.flush()?;
     let mut settings = Settings::default();
     if args.trace {
         let to = args.all.then(|| Sink::new(BufWriter::new(std::io::stdout())));
@@ -356,6 +351,13 @@ fn replayed(args: &ReplayArgs) -> Result<(), Failure> {
         let to = Sink::file(path).map_err(|error| Failure::writing(path, &error))?;
         settings.captures.push(CaptureSettings { to, links: Links::All });
     }
+    let mut out = out::stdout();
+    let bold = out::BOLD;
+    let scenario = Scenario::draw(args.seed).to_string();
+    let (title, rest) = scenario.split_once('\n').unwrap_or((&scenario, ""));
+    writeln!(out, "{bold}{title}{bold:#}")?;
+    write!(out, "{rest}")?;
+    out.flush()?;
     let seen = Rc::new(RefCell::new(None));
     let keep = seen.clone();
     let options = args.planted.options();
