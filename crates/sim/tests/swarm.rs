@@ -39,6 +39,15 @@ fn one() {
     let seed = seed.parse().unwrap();
     eprintln!("{}", Scenario::draw(seed));
     let began = std::time::Instant::now();
-    let report = run_seed(seed, Options::default());
+    use courser_sim::observe::*;
+    let keep = std::env::var("KEEP").map_or(40, |s| s.parse().unwrap());
+    let mut o = None;
+    let report = courser_sim::swarm::run_observed(seed, Options::default(), |w| {
+        let trace = Some(TraceSettings { keep, ..TraceSettings::default() });
+        let ob = std::rc::Rc::new(std::cell::RefCell::new(Observer::new(Settings { trace, ..Settings::default() }, Names::of(&w.config().topology))));
+        o = Some(ob.clone());
+        Some(Box::new(ob))
+    });
+    for l in o.unwrap().borrow().last_lines() { eprintln!("{l}"); }
     eprintln!("{report:?} {:?}", began.elapsed());
 }

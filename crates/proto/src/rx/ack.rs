@@ -19,6 +19,8 @@ impl<C> Endpoint<C> {
                 Ok(())
             }
             Position::Current if slot.phase == ServerPhase::Acked => Err(Drop::Duplicate),
+            // Late: the session was idle meanwhile, and its slots are new.
+            Position::Current if slot.phase == ServerPhase::Idle => Err(Drop::Stale),
             Position::Current => Err(Drop::Inconsistent),
             Position::Past => Err(Drop::Stale),
             Position::Next | Position::Future => Err(Drop::Future),

@@ -6,7 +6,7 @@ use crate::endpoint::{Body, Endpoint, Event, RequestId, server_at};
 use crate::error::Status;
 use crate::mutant::{self, Mutant};
 use crate::session::{Session, SessionId};
-use crate::slot::{Position, ServerPhase, ServerSlot};
+use crate::slot::{Position, ServerPhase, ServerSlot, Stored};
 use crate::stats::Drop;
 use crate::tx::TxItem;
 use crate::wire::packets_of;
@@ -50,8 +50,10 @@ impl<C> Endpoint<C> {
             Position::Future => return Err(Drop::Future),
         }
         if slot.req_size != msg_size || slot.req_type != req_type {
-            // Of a request that was cancelled before it came nothing is known but its number.
-            return Err(if slot.cancelled { Drop::Stale } else { Drop::Inconsistent });
+            // Of a request that was cancelled before it came nothing is known but its number, nor
+            // of the last one before the session was idle.
+            let forgotten = slot.cancelled || slot.phase == ServerPhase::Idle;
+            return Err(if forgotten { Drop::Stale } else { Drop::Inconsistent });
         }
         if (slot.phase != ServerPhase::Receiving || index < slot.req_rcvd) && !runs_again(slot) {
             self.on_duplicate(session, slot_no, req_num, index);
@@ -172,12 +174,13 @@ impl<C> Endpoint<C> {
 
     /// A packet that was here before: the handler never runs again (E1, E61). A complete request
     /// is answered with its stored response or with "in progress" (F5), an incomplete one with
-    /// the credits that are returned so far.
+    /// the credits that are returned so far. An error is said again for any packet: the request may
+    /// have been refused at its first one, and the client have no credits to come to the last.
     #[cold]
     fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
         let Some(Session::Server(s)) = self.sessions.get_mut(session as usize) else { return };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-        let last = index + 1 == slot.req_packets;
+        let last = index + 1 == slot.req_packets || matches!(slot.resp, Stored::Error(_));
         let item = match slot.phase {
             ServerPhase::Responded if last && mutant::is_on(Mutant::ResponseNotResent) => return,
             ServerPhase::Responded if last => {

@@ -6,7 +6,7 @@
 //! that end a session; its response is its own; credits in flight never exceed C; afterwards
 //! nothing is in use.
 
-use courser_proto::{Config, Drop, Role, SessionStats};
+use courser_proto::{CallError, Config, Drop, Role, SessionStats, Status};
 
 use crate::support::node::Handler;
 use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
@@ -229,4 +229,57 @@ fn copies_of_a_retransmission_keep_their_order() {
     assert_eq!(stats.rollbacks, 1);
     // Only the seven packets behind the lost one came out of order.
     assert_eq!(w.ep(1).stats().dropped(Drop::OutOfOrder), 7);
+}
+
+#[test]
+fn a_refusal_that_is_lost_is_said_again() {
+    // The server refuses a message at its first packet. With fewer credits than packets the client
+    // never comes to the last one, whose duplicate brings a stored answer back: any has to.
+    let server = Config { max_held_per_peer: 1_000, ..config() };
+    let mut w = World::new(&[Config { credits: 2, ..config() }, server], 1);
+    let s = w.connect(0, 1);
+    let mut lost = 0;
+    w.filter = Some(Box::new(move |from, _| {
+        lost += u32::from(from == 1);
+        from == 0 || lost > 3
+    }));
+    w.call(0, s, 1, 6 * DPP);
+    let done = w.finish(0, 1);
+    assert_eq!(done[0].result, Err(CallError::Server(Status::NoMemory)));
+    assert!(w.nodes[1].executed.is_empty());
+    for node in 0..2 {
+        assert_eq!(w.ep(node).stats().dropped(Drop::Inconsistent), 0);
+    }
+}
+
+#[test]
+fn what_comes_late_to_a_session_that_was_idle_is_stale() {
+    // Its slots have forgotten their last requests, but for the numbers.
+    let mut w = World::pair(Config { idle_after_ns: 1_000_000, ..config() });
+    let s = w.connect(0, 1);
+    let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
+    let seen = frames.clone();
+    w.filter = Some(Box::new(move |from, bytes| {
+        if from == 0 {
+            seen.borrow_mut().push(bytes.to_vec());
+        }
+        true
+    }));
+    w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![]));
+    w.call(0, s, 1, 10);
+    w.call(0, s, 2, 10);
+    w.finish(0, 2);
+    w.run_until(w.now_ns + 5_000_000);
+    let idle = w.ep(0).poll_idle().expect("idle");
+    w.ep(1).on_idle(idle.remote, 0xe0, 7, &idle.done);
+    let late = std::mem::take(&mut *frames.borrow_mut());
+    w.call(0, s, 3, 10); // wakes the slots, and uses one of the two
+    w.finish(0, 1);
+    for bytes in late {
+        w.inject(0, 1, &bytes);
+    }
+    let stats = w.ep(1).stats();
+    // Two requests, and their acknowledgements.
+    assert_eq!((stats.dropped(Drop::Inconsistent), stats.dropped(Drop::Stale)), (0, 4));
+    assert_eq!((w.nodes[1].executed[&1], w.nodes[1].executed[&2]), (1, 1));
 }

@@ -19,12 +19,11 @@ const NETWORK_UNREACHED: [DropReason; 1] = [DropReason::NoRoute];
 /// through, as long as all speak this protocol: packets of lives before (`unknown_peer`, `cookie`,
 /// `unknown_session`), and packets that were lost, delayed or sent twice. All others mean that
 /// somebody has sent what it must not send.
-const PROTOCOL_REACHED: [Drop; 7] = [
+const PROTOCOL_REACHED: [Drop; 6] = [
     Drop::UnknownPeer,
     Drop::Cookie,
     Drop::UnknownSession,
     Drop::Stale,
-    Drop::Future,
     Drop::Duplicate,
     Drop::OutOfOrder,
 ];
@@ -171,7 +170,7 @@ impl Harvest {
 }
 
 /// A discarded packet that nobody may have sent.
-fn forbidden(host: HostId, drops: &[u64; DROP_REASONS]) -> Option<String> {
+pub(super) fn forbidden(host: HostId, drops: &[u64; DROP_REASONS]) -> Option<String> {
     let allowed = |at: usize| PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
     let at = (0..DROP_REASONS).find(|&at| drops[at] > 0 && !allowed(at))?;
     let (count, name) = (drops[at], DROP_NAMES[at]);

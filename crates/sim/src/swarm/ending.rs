@@ -7,7 +7,7 @@ use std::time::Duration;
 use courser::{Role, SessionState};
 
 use super::client::{BACKOFF_NS, Client};
-use super::coverage::Harvest;
+use super::coverage::{Harvest, forbidden};
 use super::draw::{MS, Scenario, US};
 use super::faults::Weather;
 use super::oracle::Who;
@@ -104,6 +104,11 @@ impl Play<'_> {
 
     /// Every session can be connected, and works (I8).
     fn prove(&self, world: &mut World) {
+        if self.scenario.allowed.peers_fail {
+            // Sessions with processes that are gone stand until that is noticed.
+            let noticed_ns = 2 * self.scenario.world.nexus.failure_timeout.as_nanos() as u64;
+            self.wait(world, noticed_ns, |_| false);
+        }
         let bound_ns = self.scenario.bound_ns(0);
         let strict = self.scenario.allowed.refusals;
         let all_stand = |world: &mut World| sessions(&self.shared, world).iter().all(|s| s.2);
@@ -274,6 +279,10 @@ fn rests(world: &mut World, host: HostId, endpoint: usize) -> Option<(Invariant,
 fn supervise(shared: &Rc<Shared>, world: &mut World) {
     let now_ns = world.now_ns();
     for (host, at) in endpoints(shared, world) {
+        let stats = world.endpoint(host, at).map(|rpc| rpc.stats().drops);
+        if let Some(detail) = stats.and_then(|drops| forbidden(host, &drops)) {
+            world.violate(Invariant::Internal, detail);
+        }
         if now_ns < shared.paused_until_ns[host.0 as usize].get() {
             continue;
         }
