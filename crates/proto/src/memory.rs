@@ -36,6 +36,9 @@ pub struct MemoryUse {
     pub prealloc_bytes: usize,
     /// Requests that are arriving and responses that are stored, in the arena.
     pub held_bytes: usize,
+    /// Buffers that frames are made in, in the arena: the endpoint's, whatever sessions it has, and
+    /// not part of [`MemoryUse::total_bytes`]. They grow with bursts and stay, up to 8 MiB.
+    pub staging_bytes: usize,
 }
 
 impl MemoryUse {
@@ -59,6 +62,7 @@ impl<C> Endpoint<C> {
             peers_bytes: self.peers.capacity() * size_of::<Option<Peer>>()
                 + self.shares.table_bytes(),
             timers_bytes: self.timed.capacity() * size_of::<Timed>(),
+            staging_bytes: self.tx.staging_bytes(),
             ..MemoryUse::default()
         };
         for s in &self.sessions {

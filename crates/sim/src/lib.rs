@@ -48,6 +48,7 @@ mod packet;
 mod rng;
 pub mod scenario;
 mod streams;
+pub mod swarm;
 mod world;
 
 pub use host::costs::CpuCosts;

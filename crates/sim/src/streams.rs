@@ -119,6 +119,11 @@ impl Streams {
         self.conns.len()
     }
 
+    /// Whether the process that has asked for a connection still waits for it.
+    pub(crate) fn is_wanted(&mut self, conn: u64) -> bool {
+        self.end(conn, 0).is_some_and(|end| !end.connected && end.error.is_none())
+    }
+
     fn end(&mut self, conn: u64, side: usize) -> Option<&mut End> {
         self.conns.get_mut(&conn)?.ends[side].as_mut()
     }

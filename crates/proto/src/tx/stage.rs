@@ -126,6 +126,12 @@ impl TxStage {
         }
     }
 
+    /// Data bytes of all staging buffers.
+    pub(crate) fn staging_bytes(&self) -> usize {
+        let open = self.open.iter().map(|f| &f.buf);
+        self.ring.iter().chain(open).map(MsgBuf::capacity).sum()
+    }
+
     /// A staging buffer that nobody references, if there may be one more.
     #[inline]
     fn staging_buf(&mut self, arena: &Arena) -> Option<MsgBuf> {

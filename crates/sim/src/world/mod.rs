@@ -30,6 +30,7 @@ use crate::packet::{HostId, Packet};
 use crate::rng::Rng;
 use crate::streams::{Sent, SharedStreams, Streams};
 
+pub(crate) use check::panic_text;
 pub use check::{Checks, Counts, Invariant, Violation};
 pub use pass::spend;
 
@@ -52,6 +53,9 @@ pub struct WorldConfig {
     pub nexus: Config,
     /// One way between two hosts for the control plane, whatever the distance, ns. Default 20 us.
     pub control_latency_ns: u64,
+    /// A machine that is down does not answer; after this time a connection is asked for again, ns.
+    /// Default 1 s, Linux's first retransmission of a SYN.
+    pub connect_retry_ns: u64,
     /// Whether hosts' clocks start at different times. Default true.
     pub clocks_differ: bool,
     /// What is checked while the world runs.
@@ -68,6 +72,7 @@ impl WorldConfig {
             nic: NicConfig::default(),
             nexus: Config { workers: 2, ..Config::default() },
             control_latency_ns: 20_000,
+            connect_retry_ns: 1_000_000_000,
             clocks_differ: true,
             checks: Checks::default(),
         }

@@ -1,0 +1,399 @@
+//! The calling half of the swarm's application.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{
+    CallOptions, Context, Done, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState,
+};
+
+use super::bytes::{NUMBER, write_request};
+use super::oracle::{Ending, Kind, Made, Task, Who};
+use super::workload::{Shared, answer_later};
+use crate::host::port::lock;
+use crate::{Invariant, Rng};
+
+/// What calls are like.
+#[derive(Clone, Debug)]
+pub(super) struct Mix {
+    /// Kinds, each with its weight.
+    pub(super) kinds: Vec<(Kind, u32)>,
+    /// Data bytes of a packet, about.
+    pub(super) packet: u64,
+    /// Chance of a message of some packets, on either way, per million.
+    pub(super) some_packets_ppm: u32,
+    /// Chance of a large one.
+    pub(super) large_ppm: u32,
+    /// Largest message.
+    pub(super) large: u64,
+    /// Chance of a deadline, and the longest.
+    pub(super) deadline_ppm: u32,
+    pub(super) deadline_ns: u64,
+    /// Chance to be cancelled, and the longest time until then.
+    pub(super) cancel_ppm: u32,
+    pub(super) cancel_ns: u64,
+    /// Chance that a completion is a tag and no closure.
+    pub(super) tagged_ppm: u32,
+    /// Longest that a deferred answer takes.
+    pub(super) later_ns: u64,
+    /// Longest that a slow handler takes.
+    pub(super) slow_ns: u64,
+}
+
+impl Mix {
+    fn len(&self, rng: &mut Rng) -> u64 {
+        let dice = rng.below(1_000_000) as u32;
+        if dice < self.large_ppm {
+            // As many of each order of magnitude.
+            let most = self.large.max(2 * self.packet);
+            let orders = u64::from((most / self.packet).ilog2());
+            (self.packet << rng.between(0, orders)).min(most) - rng.below(self.packet)
+        } else if dice < self.large_ppm + self.some_packets_ppm {
+            rng.between(self.packet, 6 * self.packet)
+        } else if dice.is_multiple_of(4) {
+            // A packet's edge is worth a look of its own.
+            self.packet - rng.below(4)
+        } else {
+            rng.below(64)
+        }
+    }
+
+    fn kind(&self, rng: &mut Rng) -> Kind {
+        let sum: u32 = self.kinds.iter().map(|k| k.1).sum();
+        let mut dice = rng.below(u64::from(sum)) as u32;
+        for &(kind, weight) in &self.kinds {
+            if dice < weight {
+                return kind;
+            }
+            dice -= weight;
+        }
+        Kind::Echo
+    }
+}
+
+/// How a lane makes calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Pace {
+    /// So many at a time, each followed by the next after a pause of up to `think_ns`.
+    Closed { window: u32, think_ns: u64 },
+    /// So many at once, every `every_ns`, whatever has become of those before.
+    Open { burst: u32, every_ns: u64 },
+    /// Nothing: a session that is only there.
+    Idle,
+    /// None of its own: it is there for handlers that call.
+    Nested,
+}
+
+/// A session, again and again.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct LanePlan {
+    pub(super) host: u32,
+    pub(super) endpoint: usize,
+    pub(super) to: u32,
+    /// An endpoint there; `None`: whichever its nexus chooses.
+    pub(super) to_endpoint: Option<usize>,
+    pub(super) pace: Pace,
+}
+
+pub(super) struct Lane {
+    pub(super) plan: LanePlan,
+    pub(super) session: Option<SessionId>,
+    /// When it may be connected again, in the world's time, and how long to wait the next time.
+    pub(super) retry_at_ns: u64,
+    pub(super) backoff_ns: u64,
+}
+
+/// The first wait before a session is connected again.
+pub(super) const BACKOFF_NS: u64 = 300_000;
+
+/// Buffers that an endpoint keeps for its next requests.
+const POOL: usize = 24;
+
+/// A lane whose call was not taken tries again after up to so long.
+const RETRY_NS: u64 = 800_000;
+
+impl Lane {
+    pub(super) fn new(plan: LanePlan) -> Self {
+        Lane { plan, session: None, retry_at_ns: 0, backoff_ns: BACKOFF_NS }
+    }
+}
+
+/// What comes after a call.
+pub(super) enum Then {
+    /// The next one on this lane.
+    Next(usize),
+    Nothing,
+    /// The answer to whoever asked.
+    Answer(ReplyHandle, Task),
+}
+
+/// The calling half of an endpoint.
+pub(super) struct Client {
+    pub(super) who: Who,
+    pub(super) shared: Rc<Shared>,
+    pub(super) lanes: RefCell<Vec<Lane>>,
+    /// Request buffers that have come back.
+    pub(super) pool: RefCell<Vec<MsgBuf>>,
+    /// Calls whose completions are tags.
+    pub(super) tags: RefCell<BTreeMap<u64, Then>>,
+    pub(super) rng: RefCell<Rng>,
+}
+
+impl Client {
+    /// Begins to make calls.
+    pub(super) fn start(self: &Rc<Self>, rpc: &mut Rpc) {
+        let client = self.clone();
+        rpc.on_completion(move |cx, number, done| {
+            let then = client.tags.borrow_mut().remove(&number);
+            client.ended(cx, number, done, then.unwrap_or(Then::Nothing));
+        });
+        let lanes = self.lanes.borrow();
+        for (at, lane) in lanes.iter().enumerate() {
+            match lane.plan.pace {
+                Pace::Idle | Pace::Nested => {}
+                Pace::Closed { window, .. } => {
+                    for _ in 0..window {
+                        let client = self.clone();
+                        let after = self.up_to(RETRY_NS);
+                        rpc.context().after(after, move |cx| client.next(cx, at));
+                    }
+                }
+                Pace::Open { .. } => {
+                    let client = self.clone();
+                    rpc.context().after(self.up_to(RETRY_NS), move |cx| client.burst(cx, at));
+                }
+            }
+        }
+    }
+
+    fn up_to(&self, ns: u64) -> Duration {
+        Duration::from_nanos(self.rng.borrow_mut().between(ns / 16, ns))
+    }
+
+    /// The next call of a closed loop.
+    fn next(self: &Rc<Self>, cx: &mut Context<'_>, lane: usize) {
+        if self.shared.stopped.get() {
+            return;
+        }
+        if !self.call(cx, lane, Then::Next(lane), None) {
+            let client = self.clone();
+            cx.after(self.up_to(RETRY_NS), move |cx| client.next(cx, lane));
+        }
+    }
+
+    /// The next calls of an open loop.
+    fn burst(self: &Rc<Self>, cx: &mut Context<'_>, lane: usize) {
+        let pace = self.lanes.borrow()[lane].plan.pace;
+        let Pace::Open { burst, every_ns } = pace else { return };
+        if self.shared.stopped.get() {
+            return;
+        }
+        for _ in 0..burst {
+            if !self.call(cx, lane, Then::Nothing, None) {
+                break;
+            }
+        }
+        let client = self.clone();
+        cx.after(self.up_to(2 * every_ns), move |cx| client.burst(cx, lane));
+    }
+
+    /// One call of a lane's own; false: it was not taken.
+    fn call(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        lane: usize,
+        then: Then,
+        kind: Option<Kind>,
+    ) -> bool {
+        let left = self.shared.left.get();
+        let Some(session) = self.lanes.borrow()[lane].session.filter(|_| left > 0) else {
+            return false;
+        };
+        let mix = &self.shared.mix;
+        let mut rng = self.rng.borrow_mut();
+        let kind = kind.unwrap_or_else(|| mix.kind(&mut rng));
+        let mut options = CallOptions::new();
+        let mut deadline_ns = None;
+        if rng.chance_ppm(mix.deadline_ppm) {
+            let ns = rng.between(5_000, mix.deadline_ns);
+            options = options.deadline(Duration::from_nanos(ns));
+            deadline_ns = Some(cx.now_ns() + ns);
+        }
+        drop(rng);
+        let made = self.draw(kind, deadline_ns);
+        let taken = self.make(cx, session, made, options, then);
+        self.shared.left.set(left - u64::from(taken));
+        taken
+    }
+
+    /// A call that proves that all is well again; it must succeed.
+    pub(super) fn prove(self: &Rc<Self>, cx: &mut Context<'_>, session: SessionId) {
+        let made = Made { must_succeed: true, ..self.draw(Kind::Echo, None) };
+        if !self.make(cx, session, made, CallOptions::new(), Then::Nothing) {
+            let host = self.who.host;
+            let detail = format!("n{host}: a call on a connected session was not taken");
+            lock(&self.shared.oracle).wrong(Invariant::Liveness, detail);
+        }
+    }
+
+    /// A call that a handler makes, on a session of its endpoint that is there for it.
+    pub(super) fn call_another(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        deadline: Option<Duration>,
+        then: Then,
+    ) {
+        let stands = |s: &SessionId| cx.session_state(*s) == SessionState::Connected;
+        let nested = |l: &&Lane| l.plan.pace == Pace::Nested;
+        let found = self.lanes.borrow().iter().find(nested).and_then(|l| l.session);
+        let Some(session) = found.filter(stands) else { return answer_of(cx, then) };
+        let mut options = CallOptions::new();
+        let mut deadline_ns = None;
+        if let Some(left) = deadline {
+            options = options.deadline(left);
+            deadline_ns = Some(cx.now_ns() + left.as_nanos() as u64);
+        }
+        let made = self.draw(Kind::Echo, deadline_ns);
+        self.make(cx, session, made, options, then);
+    }
+
+    /// The particulars of a call.
+    fn draw(&self, kind: Kind, deadline_ns: Option<u64>) -> Made {
+        let mix = &self.shared.mix;
+        let mut rng = self.rng.borrow_mut();
+        let takes_ns = match kind {
+            Kind::Later | Kind::Keep if rng.chance_ppm(900_000) => rng.below(mix.later_ns / 20 + 1),
+            Kind::Later | Kind::Keep => rng.below(mix.later_ns + 1),
+            Kind::Slow | Kind::Work => rng.below(mix.slow_ns + 1),
+            _ => 0,
+        };
+        Made {
+            client: self.who,
+            kind,
+            request_len: mix.len(&mut rng).max(NUMBER as u64) as u32,
+            response_len: mix.len(&mut rng) as u32,
+            deadline_ns,
+            takes_ns,
+            at: 0,
+            must_succeed: false,
+        }
+    }
+
+    /// A buffer for a request: one that has come back, or a new one.
+    fn buffer(&self, cx: &Context<'_>, len: usize) -> Option<MsgBuf> {
+        if let Some(mut m) = self.pool.borrow_mut().pop()
+            && m.set_len(len).is_ok()
+        {
+            return Some(m);
+        }
+        cx.alloc(len).ok()
+    }
+
+    /// Makes a call; false: it was not taken.
+    fn make(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        session: SessionId,
+        made: Made,
+        options: CallOptions,
+        then: Then,
+    ) -> bool {
+        let Some(mut m) = self.buffer(cx, made.request_len as usize) else {
+            answer_of(cx, then);
+            return false;
+        };
+        let Some(bytes) = m.get_mut() else {
+            let detail = "a buffer of the application's is still referenced".to_owned();
+            lock(&self.shared.oracle).wrong(Invariant::Ownership, detail);
+            return false;
+        };
+        let at = bytes.as_ptr() as usize;
+        let number = lock(&self.shared.oracle).make(Made { at, ..made });
+        write_request(number, bytes);
+        let kind = made.kind as u16;
+        let mut rng = self.rng.borrow_mut();
+        let tagged = rng.chance_ppm(self.shared.mix.tagged_ppm);
+        let cancel = rng.chance_ppm(self.shared.mix.cancel_ppm) && !made.must_succeed;
+        let cancel_ns = if cancel { rng.below(self.shared.mix.cancel_ns + 1) } else { 0 };
+        drop(rng);
+        let client = self.clone();
+        let called = if tagged {
+            self.tags.borrow_mut().insert(number, then);
+            cx.call_tagged_with(session, kind, m, options, number)
+        } else {
+            cx.call_with(session, kind, m, options, move |cx, done| {
+                client.ended(cx, number, done, then);
+            })
+        };
+        let call = match called {
+            Ok(call) => call,
+            Err(refused) => {
+                lock(&self.shared.oracle).refused(number);
+                self.tags.borrow_mut().remove(&number);
+                self.keep(refused.request);
+                return false;
+            }
+        };
+        if cancel {
+            let oracle = self.shared.oracle.clone();
+            let cancel = move |cx: &mut Context<'_>| {
+                let was_open = cx.cancel(call);
+                lock(&oracle).cancelled(number, was_open);
+            };
+            if cancel_ns.is_multiple_of(16) {
+                cancel(cx);
+            } else {
+                cx.after(Duration::from_nanos(cancel_ns), cancel);
+            }
+        }
+        true
+    }
+
+    fn keep(&self, m: MsgBuf) {
+        let mut pool = self.pool.borrow_mut();
+        if pool.len() < POOL {
+            pool.push(m);
+        }
+    }
+
+    /// A call has ended.
+    fn ended(self: &Rc<Self>, cx: &mut Context<'_>, number: u64, done: Done<'_>, then: Then) {
+        let Done { request, result, .. } = done;
+        let end = Ending {
+            now_ns: cx.now_ns(),
+            result: result.as_ref().map(|r| &**r).map_err(|e| *e),
+            request: &request,
+            shared: request.is_shared(),
+        };
+        lock(&self.shared.oracle).end(number, &end);
+        if let (Ok(response), true) = (result, number.is_multiple_of(8)) {
+            // Kept beyond the continuation, as far as there is memory.
+            if let Ok(m) = response.take(cx) {
+                self.keep(m);
+            }
+        }
+        self.keep(request);
+        match then {
+            Then::Nothing => {}
+            Then::Answer(..) => answer_of(cx, then),
+            Then::Next(lane) => {
+                let pace = self.lanes.borrow()[lane].plan.pace;
+                let Pace::Closed { think_ns, .. } = pace else { return };
+                if think_ns == 0 {
+                    return self.next(cx, lane);
+                }
+                let client = self.clone();
+                cx.after(self.up_to(2 * think_ns), move |cx| client.next(cx, lane));
+            }
+        }
+    }
+}
+
+/// Answers whoever waits for the call that was to come.
+fn answer_of(cx: &mut Context<'_>, then: Then) {
+    if let Then::Answer(handle, task) = then {
+        answer_later(cx, handle, task);
+    }
+}

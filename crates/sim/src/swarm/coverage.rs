@@ -1,0 +1,179 @@
+//! What the seeds have seen: faults, packets, drops and ends. A kind that never occurs is one that
+//! nothing has been learnt about.
+
+use courser::parts::proto::{DROP_REASONS, Drop};
+use courser::DROP_NAMES;
+
+use super::faults::FaultKind;
+use super::oracle::ENDS;
+use crate::{DropReason, HostId, Invariant, World};
+
+/// Packet kinds, in the order of [`courser::EndpointStats::tx_kinds`].
+pub const PACKETS: [&str; 6] = ["request", "credit-return", "rfr", "response", "ack", "cancel"];
+
+/// Reasons of drops in the network and at hosts that honest operation under these faults does not
+/// reach: every host that is called exists, and is connected.
+const NETWORK_UNREACHED: [DropReason; 1] = [DropReason::NoRoute];
+
+/// Reasons for which an endpoint discards frames and packets, whatever its peers have gone
+/// through, as long as all speak this protocol: packets of lives before (`unknown_peer`, `cookie`,
+/// `unknown_session`), and packets that were lost, delayed or sent twice. All others mean that
+/// somebody has sent what it must not send.
+const PROTOCOL_REACHED: [Drop; 7] = [
+    Drop::UnknownPeer,
+    Drop::Cookie,
+    Drop::UnknownSession,
+    Drop::Stale,
+    Drop::Future,
+    Drop::Duplicate,
+    Drop::OutOfOrder,
+];
+
+/// Counts by kind, of one seed or of many.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Coverage {
+    /// Faults that began.
+    pub faults: [u64; FaultKind::COUNT],
+    /// Packets that endpoints made.
+    pub packets: [u64; PACKETS.len()],
+    /// Packets that were lost in the network and at hosts.
+    pub network_drops: [u64; DropReason::COUNT],
+    /// Frames and packets that endpoints have discarded.
+    pub protocol_drops: [u64; DROP_REASONS],
+    /// Ends of calls.
+    pub ends: [u64; ENDS.len()],
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Coverage {
+            faults: [0; FaultKind::COUNT],
+            packets: [0; PACKETS.len()],
+            network_drops: [0; DropReason::COUNT],
+            protocol_drops: [0; DROP_REASONS],
+            ends: [0; ENDS.len()],
+        }
+    }
+}
+
+/// A line of the table.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Covered {
+    /// Which table.
+    pub table: &'static str,
+    /// Which kind.
+    pub kind: &'static str,
+    /// How often.
+    pub count: u64,
+    /// Whether many seeds must have seen it.
+    pub expected: bool,
+}
+
+impl Coverage {
+    /// Adds what another seed has seen.
+    pub fn add(&mut self, other: &Coverage) {
+        fn sum(to: &mut [u64], from: &[u64]) {
+            to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+        }
+        sum(&mut self.faults, &other.faults);
+        sum(&mut self.packets, &other.packets);
+        sum(&mut self.network_drops, &other.network_drops);
+        sum(&mut self.protocol_drops, &other.protocol_drops);
+        sum(&mut self.ends, &other.ends);
+    }
+
+    /// The whole table.
+    pub fn table(&self) -> Vec<Covered> {
+        let mut lines = Vec::new();
+        let mut line = |table, kind, count, expected| {
+            lines.push(Covered { table, kind, count, expected });
+        };
+        for kind in FaultKind::ALL {
+            line("fault", kind.name(), self.faults[kind as usize], true);
+        }
+        for (kind, &count) in PACKETS.iter().zip(&self.packets) {
+            line("packet", kind, count, true);
+        }
+        for why in DropReason::ALL {
+            let expected = !NETWORK_UNREACHED.contains(&why);
+            line("network-drop", why.name(), self.network_drops[why as usize], expected);
+        }
+        for (at, &name) in DROP_NAMES.iter().enumerate() {
+            let expected = PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
+            line("endpoint-drop", name, self.protocol_drops[at], expected);
+        }
+        for (name, &count) in ENDS.iter().zip(&self.ends) {
+            line("end", name, count, ENDS_EXPECTED.contains(name));
+        }
+        lines
+    }
+
+    /// Kinds that many seeds must have seen, and none has.
+    pub fn missing(&self) -> Vec<Covered> {
+        self.table().into_iter().filter(|line| line.expected && line.count == 0).collect()
+    }
+}
+
+/// Ends of calls that many seeds must have seen.
+const ENDS_EXPECTED: [&str; 13] = [
+    "response",
+    "not-connected",
+    "peer-failed",
+    "datapath-silent",
+    "closed",
+    "deadline-exceeded",
+    "cancelled",
+    "unknown-type",
+    "no-reply",
+    "refused",
+    "workers-busy",
+    "panicked",
+    "server-no-memory",
+];
+
+/// What a seed has seen so far, of processes that have ended, too.
+#[derive(Default, Debug)]
+pub(super) struct Harvest {
+    pub(super) faults: [u64; FaultKind::COUNT],
+    packets: [u64; PACKETS.len()],
+    drops: [u64; DROP_REASONS],
+}
+
+impl Harvest {
+    /// Takes what the endpoints of a host have counted.
+    pub(super) fn take(&mut self, world: &mut World, host: HostId, endpoints: usize) {
+        for endpoint in 0..endpoints {
+            let Some(rpc) = world.endpoint(host, endpoint) else { continue };
+            let stats = rpc.stats();
+            let kinds = stats.tx_kinds.iter();
+            self.packets.iter_mut().zip(kinds).for_each(|(sum, n)| *sum += n);
+            self.drops.iter_mut().zip(&stats.drops).for_each(|(sum, n)| *sum += n);
+            if let Some(detail) = forbidden(host, &stats.drops) {
+                world.violate(Invariant::Internal, detail);
+            }
+        }
+    }
+
+    /// All that there is to say of a world that has come to its end.
+    pub(super) fn coverage(&self, world: &mut World, ends: [u64; ENDS.len()]) -> Coverage {
+        let mut network_drops = world.fabric().drops();
+        for (sum, n) in network_drops.iter_mut().zip(world.counts().dropped) {
+            *sum += n;
+        }
+        Coverage {
+            faults: self.faults,
+            packets: self.packets,
+            network_drops,
+            protocol_drops: self.drops,
+            ends,
+        }
+    }
+}
+
+/// A discarded packet that nobody may have sent.
+fn forbidden(host: HostId, drops: &[u64; DROP_REASONS]) -> Option<String> {
+    let allowed = |at: usize| PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
+    let at = (0..DROP_REASONS).find(|&at| drops[at] > 0 && !allowed(at))?;
+    let (count, name) = (drops[at], DROP_NAMES[at]);
+    Some(format!("n{}: {count} packets were discarded as {name}", host.0))
+}

@@ -1,0 +1,381 @@
+//! A seed's world: topology, hosts, settings, workload and faults, all drawn from the seed.
+
+use std::fmt;
+use std::time::Duration;
+
+use courser::{Admission, Config};
+
+use super::client::{LanePlan, Mix, Pace};
+use super::draw_faults::draw_faults;
+use super::faults::{Fault, Planned};
+use super::oracle::{Allowed, Kind};
+use crate::fabric::{Buffer, CableSpec, LeafSpine, Marking, Pfc, SwitchSpec, Topology};
+use crate::{Checks, CpuCosts, NicConfig, Rng, WorldConfig};
+
+/// Purposes of random streams.
+mod purpose {
+    pub(super) const WORLD: u64 = 0x5a_0001;
+    pub(super) const WORK: u64 = 0x5a_0002;
+    pub(super) const FAULTS: u64 = 0x5a_0003;
+}
+
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000_000;
+
+/// Everything about a seed's world that is decided before it begins.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    pub(super) world: WorldConfig,
+    pub(super) shape: &'static str,
+    pub(super) endpoints: usize,
+    pub(super) mix: Mix,
+    pub(super) lanes: Vec<LanePlan>,
+    /// Calls to be made.
+    pub(super) calls: u64,
+    /// Faults begin and end before this.
+    pub(super) stormy_ns: u64,
+    pub(super) faults: Vec<Planned>,
+    pub(super) allowed: Allowed,
+    /// At the end one machine dies for good, instead of all sessions being closed.
+    pub(super) vanishes: bool,
+}
+
+/// Draws with weights that are easy to read.
+pub(super) trait Draw {
+    /// One of them, each as likely as it is often there.
+    fn one<T: Copy>(&mut self, of: &[T]) -> T;
+    /// True once in `n` times.
+    fn once_in(&mut self, n: u64) -> bool;
+}
+
+impl Draw for Rng {
+    fn one<T: Copy>(&mut self, of: &[T]) -> T {
+        of[self.below(of.len() as u64) as usize]
+    }
+
+    fn once_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+impl Scenario {
+    /// The world of a seed.
+    pub fn draw(seed: u64) -> Scenario {
+        let mut rng = Rng::stream(seed, purpose::WORLD);
+        let (topology, shape) = draw_topology(&mut rng);
+        let hosts = topology.hosts();
+        let mut world = WorldConfig::new(seed, topology);
+        world.nic = draw_nic(&mut rng);
+        world.costs = draw_costs(&mut rng);
+        world.nexus = draw_config(&mut rng);
+        world.control_latency_ns = rng.one(&[5, 20, 20, 200]) * US;
+        world.connect_retry_ns = 5 * MS;
+        world.checks = Checks { record: true, ..Checks::default() };
+        let endpoints = rng.one(&[1, 1, 2, 3]);
+
+        let mut rng = Rng::stream(seed, purpose::WORK);
+        let stormy_ns = rng.between(20, 70) * MS;
+        let calls = rng.between(2_000, 4_200);
+        let mix = draw_mix(&mut rng, &world);
+        let lanes = draw_lanes(&mut rng, hosts, endpoints, calls, stormy_ns);
+
+        let mut rng = Rng::stream(seed, purpose::FAULTS);
+        let faults = draw_faults(&mut rng, &world.topology, &lanes, stormy_ns);
+        let congested = world.nic.rx_queue < 256 || has_small_buffers(&world.topology);
+        let allowed = Allowed {
+            peers_fail: faults.iter().any(|f| f.fault.loses_peers()),
+            silence: congested || faults.iter().any(|f| f.fault.silences()),
+            refusals: world.nexus.admission == Admission::Strict,
+            // A burst of handlers before, and the scan for time-outs, which is made every 10 ms when
+            // bursts are full.
+            late_ns: 11 * MS + 64 * (mix.slow_ns + faults.iter().map(slows_ns).sum::<u64>()),
+            no_memory: world.nexus.max_held_per_peer < 64 << 20
+                || world.nexus.memory_limit < 64 << 20,
+        };
+        let vanishes = hosts > 1 && rng.once_in(3);
+        Scenario {
+            seed,
+            world,
+            shape,
+            endpoints,
+            mix,
+            lanes,
+            calls,
+            stormy_ns,
+            faults,
+            allowed,
+            vanishes,
+        }
+    }
+
+    /// How long a call may take with nothing wrong any more, ns of virtual time: until a peer that
+    /// is gone has been noticed, a session that does not come about has been given up, the longest
+    /// handler has answered and every time-out that had backed off has run; then `open` calls
+    /// follow each other through one session with one credit.
+    pub(super) fn bound_ns(&self, open: u64) -> u64 {
+        let c = &self.world.nexus;
+        let ns = |d: Duration| d.as_nanos() as u64;
+        let noticed = 2 * (ns(c.failure_timeout) + ns(c.datapath_timeout) + ns(c.connect_timeout));
+        let packets = 2 * (self.mix.large / self.mix.packet) + 4;
+        let slowest = self.slowest_rtt_ns() + self.mix.slow_ns;
+        noticed + 20 * ns(c.rto.1) + 2 * self.mix.later_ns + 50 * MS + open * packets * slowest
+    }
+
+    /// A round trip of a packet behind others, roughly.
+    fn slowest_rtt_ns(&self) -> u64 {
+        let slowest = self.world.topology.cables().iter().map(|c| c.spec.rate_bps).min();
+        let bits = 8 * self.world.nic.max_frame as u64;
+        let packet_ns = (u128::from(bits) * 1_000_000_000 / u128::from(slowest.unwrap_or(1))) as u64;
+        4 * packet_ns + 40 * US
+    }
+}
+
+fn slows_ns(planned: &Planned) -> u64 {
+    match planned.fault {
+        Fault::SlowHandler { ns, .. } => ns,
+        _ => 0,
+    }
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let w = &self.world;
+        let hosts = w.topology.hosts();
+        writeln!(f, "seed {}: {}, {hosts} hosts with {} endpoints", self.seed, self.shape, self.endpoints)?;
+        if let Some(s) = w.topology.switches().first() {
+            let SwitchSpec { cut_through, buffer, marking, pfc, .. } = s;
+            writeln!(f, "  switches: cut-through {cut_through}, {buffer:?}, {marking:?}, {pfc:?}")?;
+        }
+        writeln!(f, "  {:?}", w.nic)?;
+        let c = &w.nexus;
+        writeln!(
+            f,
+            "  slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
+             {:?}, inline {}, queue {}, workers {} with {}, held {} B",
+            c.slots,
+            c.credits,
+            c.admission,
+            c.rto.0,
+            c.rto.1,
+            c.datapath_timeout,
+            c.failure_timeout,
+            c.idle_after,
+            c.inline_max,
+            c.call_queue,
+            c.workers,
+            c.worker_queue,
+            c.max_held_per_peer,
+        )?;
+        let (calls, lanes) = (self.calls, self.lanes.len());
+        writeln!(f, "  {calls} calls over {lanes} sessions; faults until {} us:", self.stormy_ns / US)?;
+        for planned in &self.faults {
+            writeln!(f, "    {planned}")?;
+        }
+        if self.vanishes {
+            writeln!(f, "    at the end, one machine dies")?;
+        }
+        Ok(())
+    }
+}
+
+fn draw_topology(rng: &mut Rng) -> (Topology, &'static str) {
+    let cable = CableSpec {
+        rate_bps: rng.one(&[10, 25, 25, 100]) * 1_000_000_000,
+        delay_ns: rng.one(&[15, 100, 1_000, 5_000]),
+    };
+    let switch = draw_switch(rng, &cable);
+    let (topology, shape) = match rng.below(10) {
+        0..2 => (Topology::two_hosts(), "two hosts, one cable"),
+        2..7 => (Topology::one_switch(rng.between(2, 8) as u32), "one switch"),
+        _ => {
+            let spec = LeafSpine {
+                leaves: 2,
+                hosts_per_leaf: rng.between(1, 4) as u32,
+                spines: rng.between(1, 3) as u32,
+                ..LeafSpine::default()
+            };
+            (Topology::leaf_spine(spec), "leaf and spine")
+        }
+    };
+    let topology = topology.each_switch(|_, s| *s = switch).each_cable(|c| c.spec = cable);
+    (topology, shape)
+}
+
+fn draw_switch(rng: &mut Rng, cable: &CableSpec) -> SwitchSpec {
+    let mut spec = SwitchSpec {
+        latency_ns: rng.one(&[0, 300, 300, 1_500]),
+        cut_through: rng.once_in(2),
+        marking: match rng.below(3) {
+            0 => Marking::Off,
+            1 => Marking::Step { k_bytes: rng.between(3_000, 60_000) },
+            _ => Marking::Red { min_bytes: 5_000, max_bytes: 100_000, pmax_ppm: 100_000 },
+        },
+        ..SwitchSpec::default()
+    };
+    spec.buffer = match rng.below(8) {
+        0 => Buffer::PerPort { bytes: rng.between(12_000, 60_000) },
+        1 => Buffer::Shared { bytes: rng.between(40_000, 300_000), alpha_num: 1, alpha_den: 2 },
+        2 => Buffer::PerPort { bytes: rng.between(60_000, 480_000) },
+        _ => Buffer::default(),
+    };
+    if spec.buffer == Buffer::default() && rng.once_in(3) {
+        let headroom = Pfc::headroom_for(cable.rate_bps, cable.delay_ns, spec.latency_ns, 9_100);
+        spec.pfc = Some(Pfc { xoff_bytes: 30_000, xon_bytes: 15_000, headroom_bytes: headroom });
+    }
+    spec
+}
+
+/// Whether the hosts' credits together can overflow a switch's buffer again and again.
+fn has_small_buffers(topology: &Topology) -> bool {
+    topology.switches().iter().any(|s| s.buffer != Buffer::default())
+}
+
+fn draw_nic(rng: &mut Rng) -> NicConfig {
+    NicConfig {
+        rx_queue: rng.one(&[4_096, 4_096, 4_096, 1_024, 256, 64, 16]),
+        tx_queue: rng.one(&[1_024, 1_024, 256, 64, 8, 2]),
+        max_frame: rng.one(&[1_472, 1_472, 1_472, 600, 4_096, 8_900]),
+        rx_latency_ns: rng.one(&[0, 400, 400, 2_000]),
+        tx_latency_ns: rng.one(&[0, 400, 400, 2_000]),
+    }
+}
+
+fn draw_costs(rng: &mut Rng) -> CpuCosts {
+    let mut costs = match rng.below(6) {
+        0 => CpuCosts::none(),
+        1..3 => CpuCosts::erpc(),
+        _ => CpuCosts::courser(),
+    };
+    costs.wakeup_ns = rng.one(&[0, 0, 1_000, 20_000]);
+    if rng.once_in(6) {
+        // A CPU a tenth as fast.
+        costs.rx_packet_ns *= 10;
+        costs.tx_packet_ns *= 10;
+        costs.pass_ns *= 10;
+    }
+    costs
+}
+
+/// Settings in times of the simulated network: what takes seconds in production takes some ten
+/// milliseconds here.
+fn draw_config(rng: &mut Rng) -> Config {
+    let rto_min_us = rng.one(&[50, 100, 200, 500, 1_000]);
+    let rto_max_us = rto_min_us.max(rng.one(&[500, 1_000, 2_000, 5_000]));
+    let ms = Duration::from_millis;
+    Config {
+        slots: rng.one(&[1, 2, 4, 8, 8, 8, 16, 32]),
+        credits: rng.one(&[None, None, Some(1), Some(2), Some(4), Some(8), Some(16), Some(64)]),
+        admission: if rng.once_in(5) { Admission::Strict } else { Admission::Oversubscribed },
+        max_msg_size: rng.one(&[64 << 10, 256 << 10, 1 << 20]),
+        memory_limit: rng.one(&[256 << 20, 256 << 20, 256 << 20, 8 << 20]),
+        call_queue: rng.one(&[1_024, 1_024, 64, 4]),
+        max_held_per_peer: rng.one(&[256 << 20, 256 << 20, 256 << 20, 200 << 10]),
+        idle_after: Duration::from_micros(rto_min_us.max(rng.one(&[500, 2_000, 5_000, 20_000]))),
+        connect_timeout: ms(rng.one(&[10, 30])),
+        failure_timeout: ms(rng.one(&[10, 20, 40])),
+        rto: (Duration::from_micros(rto_min_us), Duration::from_micros(rto_max_us)),
+        datapath_timeout: Duration::from_micros(rng.between(12, 24) * rto_max_us.max(1_500)),
+        inline_max: rng.one(&[512, 512, 0, 64, 2_048]),
+        workers: rng.one(&[1, 2, 4]),
+        worker_queue: rng.one(&[1_024, 64, 2]),
+        ..Config::default()
+    }
+}
+
+fn draw_mix(rng: &mut Rng, world: &WorldConfig) -> Mix {
+    let mut kinds = vec![(Kind::Echo, 100)];
+    for (kind, most) in [
+        (Kind::Later, 40),
+        (Kind::Nested, 20),
+        (Kind::Work, 30),
+        (Kind::Keep, 20),
+        (Kind::Slow, 6),
+        (Kind::Refuse, 4),
+        (Kind::Forget, 3),
+        (Kind::Panic, 2),
+        (Kind::Unknown, 3),
+    ] {
+        if !rng.once_in(4) {
+            kinds.push((kind, rng.between(1, most) as u32));
+        }
+    }
+    let packet = world.nic.max_frame as u64 - 64;
+    let most = u64::from(world.nexus.max_msg_size);
+    Mix {
+        kinds,
+        packet,
+        some_packets_ppm: rng.one(&[20_000, 60_000, 150_000]),
+        large_ppm: rng.one(&[0, 2_000, 8_000]),
+        large: rng.one(&[32 << 10, 64 << 10, 200 << 10]).min(most),
+        deadline_ppm: rng.one(&[0, 0, 30_000, 200_000]),
+        deadline_ns: rng.one(&[100 * US, MS, 8 * MS]),
+        cancel_ppm: rng.one(&[0, 0, 10_000, 80_000]),
+        cancel_ns: rng.one(&[30 * US, 300 * US, 5 * MS]),
+        tagged_ppm: rng.one(&[0, 500_000, 1_000_000]),
+        later_ns: rng.one(&[100 * US, 2 * MS, 30 * MS]),
+        slow_ns: rng.one(&[10 * US, 100 * US]),
+    }
+}
+
+fn draw_lanes(
+    rng: &mut Rng,
+    hosts: u32,
+    endpoints: usize,
+    calls: u64,
+    stormy_ns: u64,
+) -> Vec<LanePlan> {
+    let mut lanes = Vec::new();
+    // Everybody with everybody, or many with few: incast.
+    let servers = if rng.once_in(3) { rng.between(1, 2).min(u64::from(hosts)) as u32 } else { hosts };
+    let per_pair = rng.one(&[1, 1, 2, 3]);
+    for host in 0..hosts {
+        for to in (0..hosts).filter(|&to| to != host) {
+            if to >= servers && (host >= servers || !rng.once_in(3)) {
+                continue;
+            }
+            for _ in 0..per_pair {
+                let chosen = rng.below(endpoints as u64) as usize;
+                lanes.push(LanePlan {
+                    host,
+                    endpoint: rng.below(endpoints as u64) as usize,
+                    to,
+                    to_endpoint: (!rng.once_in(3)).then_some(chosen),
+                    pace: Pace::Idle,
+                });
+            }
+        }
+    }
+    let own = lanes.len();
+    // Handlers that call have sessions for that: with the others' slots taken by calls to each
+    // other's callers, nobody would get on.
+    for host in 0..hosts {
+        for endpoint in 0..endpoints {
+            let to = (host + 1 + rng.below(u64::from(hosts) - 1) as u32) % hosts;
+            lanes.push(LanePlan { host, endpoint, to, to_endpoint: None, pace: Pace::Nested });
+        }
+    }
+    let (lanes_own, _) = lanes.split_at_mut(own);
+    // So that the calls last about as long as the faults do.
+    let each = (calls / own as u64).max(1);
+    let hurried = rng.once_in(4);
+    for lane in &mut *lanes_own {
+        lane.pace = match rng.below(8) {
+            0 => Pace::Idle,
+            1..3 => {
+                let burst = rng.one(&[2, 8, 40]);
+                Pace::Open { burst, every_ns: stormy_ns * u64::from(burst) / each }
+            }
+            _ => {
+                let window = rng.one(&[1, 1, 4, 16]);
+                let think_ns = stormy_ns * u64::from(window) / each;
+                Pace::Closed { window, think_ns: if hurried { 0 } else { think_ns } }
+            }
+        };
+    }
+    if lanes_own.iter().all(|l| l.pace == Pace::Idle) {
+        lanes_own[0].pace = Pace::Closed { window: 16, think_ns: 16 * stormy_ns / calls };
+    }
+    lanes
+}

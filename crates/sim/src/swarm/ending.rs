@@ -1,0 +1,311 @@
+//! A seed's life: faults over work, then calm, and what must be so in the end.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{Role, SessionState};
+
+use super::client::{BACKOFF_NS, Client};
+use super::coverage::Harvest;
+use super::draw::{MS, Scenario, US};
+use super::faults::Weather;
+use super::oracle::Who;
+use super::workload::Shared;
+use crate::host::port::lock;
+use crate::{HostId, Invariant, World};
+
+/// How often sessions are looked after.
+const SUPERVISE_NS: u64 = 400 * US;
+
+/// Longest wait before a session is connected again.
+const MAX_BACKOFF_NS: u64 = 6 * MS;
+
+/// Calls that prove at the end that a session works.
+const PROOFS: usize = 5;
+
+/// A seed that runs.
+pub(super) struct Play<'a> {
+    pub(super) scenario: &'a Scenario,
+    pub(super) shared: Rc<Shared>,
+    pub(super) weather: Rc<Weather>,
+    pub(super) harvest: Rc<RefCell<Harvest>>,
+}
+
+impl Play<'_> {
+    /// Everything, until the end or the first violation.
+    pub(super) fn run(&self, world: &mut World) {
+        let steps: [fn(&Self, &mut World); 6] = [
+            Self::storm,
+            Self::calm,
+            Self::prove,
+            Self::rest,
+            Self::part,
+            Self::last_look,
+        ];
+        for step in steps {
+            step(self, world);
+            self.look(world);
+            if !world.violations().is_empty() {
+                break;
+            }
+        }
+        self.shared.stopped.set(true);
+        let hosts: Vec<HostId> = world.hosts().collect();
+        for host in hosts {
+            self.harvest.borrow_mut().take(world, host, self.shared.endpoints);
+        }
+        let digest = lock(&self.shared.oracle).digest();
+        world.note(digest);
+    }
+
+    /// Takes over what the ledger has found.
+    fn look(&self, world: &mut World) {
+        let found = lock(&self.shared.oracle).take_found();
+        if let Some((invariant, detail)) = found {
+            world.violate(invariant, detail);
+        }
+    }
+
+    fn is_over(&self, world: &World) -> bool {
+        !world.violations().is_empty() || lock(&self.shared.oracle).has_found()
+    }
+
+    /// Lets time pass until something is so, or is wrong.
+    fn wait(&self, world: &mut World, ns: u64, done: impl Fn(&mut World) -> bool) -> bool {
+        world.run_until(Duration::from_nanos(ns), |world| self.is_over(world) || done(world))
+    }
+
+    /// Work under faults; then without, until all calls are made.
+    fn storm(&self, world: &mut World) {
+        supervise(&self.shared, world);
+        for planned in &self.scenario.faults {
+            self.weather.plan(world, planned.clone());
+        }
+        let stormy_ns = self.scenario.stormy_ns;
+        self.wait(world, stormy_ns, |_| false);
+        self.weather.clear(world);
+        let left = &self.shared.left;
+        self.wait(world, stormy_ns + 20 * MS, |_| left.get() == 0);
+        self.shared.stopped.set(true);
+    }
+
+    /// Every call ends (I8).
+    fn calm(&self, world: &mut World) {
+        let open = || lock(&self.shared.oracle).open();
+        let bound_ns = self.scenario.bound_ns(open());
+        if !self.wait(world, bound_ns, |_| open() == 0) && !self.is_over(world) {
+            let (count, some) = (open(), lock(&self.shared.oracle).describe_open());
+            let ms = bound_ns / MS;
+            let detail = format!("{count} calls have not ended {ms} ms after all faults: {some}");
+            world.violate(Invariant::Liveness, detail);
+        }
+    }
+
+    /// Every session can be connected, and works (I8).
+    fn prove(&self, world: &mut World) {
+        let bound_ns = self.scenario.bound_ns(0);
+        let strict = self.scenario.allowed.refusals;
+        let all_stand = |world: &mut World| sessions(&self.shared, world).iter().all(|s| s.2);
+        if !self.wait(world, bound_ns, all_stand) && !strict && !self.is_over(world) {
+            let down = sessions(&self.shared, world).into_iter().find(|s| !s.2);
+            let (host, to) = down.map_or((HostId(0), 0), |(host, to, _)| (host, to));
+            let why = self.shared.why_down.borrow();
+            let detail = format!("n{} cannot connect a session with n{to}: {why}", host.0);
+            return world.violate(Invariant::Liveness, detail);
+        }
+        let hosts: Vec<HostId> = world.hosts().collect();
+        for client in hosts.iter().flat_map(|h| clients(&self.shared, *h)) {
+            prove_all(&client, world);
+        }
+        self.calm(world);
+    }
+
+    /// Nothing is under way any more: credits are back (I4), nothing is stored (I6).
+    fn rest(&self, world: &mut World) {
+        let c = &self.scenario.world.nexus;
+        let idle_ns = c.idle_after.as_nanos() as u64;
+        let rto_ns = c.rto.1.as_nanos() as u64;
+        // Handlers of calls that were given up answer; then slots are freed, then sessions sleep.
+        let rest_ns = self.scenario.mix.later_ns + 20 * rto_ns + 3 * idle_ns + 25 * MS;
+        self.wait(world, rest_ns, |_| false);
+        for (host, endpoint) in endpoints(&self.shared, world) {
+            if let Some((invariant, detail)) = rests(world, host, endpoint) {
+                world.violate(invariant, format!("n{}/{endpoint}: {detail}", host.0));
+            }
+        }
+    }
+
+    /// All sessions end: closed by their clients, or with a machine that dies in silence, so that
+    /// the others have to notice (I7).
+    fn part(&self, world: &mut World) {
+        self.shared.parted.set(true);
+        let gone = HostId((self.scenario.seed % self.shared.lives.len() as u64) as u32);
+        if self.scenario.vanishes {
+            self.weather.ends(world, gone);
+            world.crash(gone);
+            let noticed_ns = 2 * self.scenario.world.nexus.failure_timeout.as_nanos() as u64;
+            self.wait(world, noticed_ns + 5 * MS, |_| false);
+            for (host, at, session) in client_sessions(&self.shared, world) {
+                let Some(rpc) = world.endpoint(host, at) else { continue };
+                let lane = session.1;
+                if lane == gone && rpc.session_state(session.0) != SessionState::Gone {
+                    let detail =
+                        format!("n{}/{at} has not noticed the end of n{}", host.0, gone.0);
+                    world.violate(Invariant::FreedState, detail);
+                }
+            }
+        }
+        for (host, at, (session, _)) in client_sessions(&self.shared, world) {
+            if let Some(rpc) = world.endpoint(host, at) {
+                rpc.close(session);
+            }
+        }
+        self.wait(world, 10 * MS, |_| false);
+    }
+
+    /// Nothing is left: no session, no buffer (I6, I7).
+    fn last_look(&self, world: &mut World) {
+        let hosts: Vec<HostId> = world.hosts().collect();
+        for client in hosts.iter().flat_map(|h| clients(&self.shared, *h)) {
+            client.pool.borrow_mut().clear();
+        }
+        for (host, endpoint) in endpoints(&self.shared, world) {
+            let Some(rpc) = world.endpoint(host, endpoint) else { continue };
+            let (sessions, memory) = (rpc.sessions(), rpc.memory());
+            let used = memory.classes.iter().map(|c| c.data_capacity * (c.buffers - c.free));
+            let left = used.sum::<usize>().saturating_sub(rpc.session_memory().staging_bytes);
+            let name = format!("n{}/{endpoint}", host.0);
+            if sessions > 0 {
+                let detail = format!("{name} still has {sessions} sessions");
+                world.violate(Invariant::FreedState, detail);
+            } else if left > 0 {
+                world.violate(Invariant::Leak, format!("{name} still has {left} bytes in buffers"));
+            }
+        }
+    }
+}
+
+/// The endpoints of processes that run.
+fn endpoints(shared: &Shared, world: &World) -> Vec<(HostId, usize)> {
+    let running = world.hosts().filter(|h| world.is_running(*h));
+    running.flat_map(|h| (0..shared.endpoints).map(move |e| (h, e))).collect()
+}
+
+fn clients(shared: &Shared, host: HostId) -> Vec<Rc<Client>> {
+    shared.clients.borrow()[host.0 as usize].clone()
+}
+
+/// Sessions of clients that run: where, which, to whom.
+fn client_sessions(
+    shared: &Shared,
+    world: &World,
+) -> Vec<(HostId, usize, (courser::SessionId, HostId))> {
+    let mut all = Vec::new();
+    for (host, at) in endpoints(shared, world) {
+        let Some(client) = shared.client(host.0, at) else { continue };
+        for lane in client.lanes.borrow().iter() {
+            if let Some(session) = lane.session {
+                all.push((host, at, (session, HostId(lane.plan.to))));
+            }
+        }
+    }
+    all
+}
+
+/// All lanes, and whether their sessions stand.
+fn sessions(shared: &Shared, world: &mut World) -> Vec<(HostId, u32, bool)> {
+    let mut all = Vec::new();
+    for (host, at) in endpoints(shared, world) {
+        let Some(client) = shared.client(host.0, at) else { continue };
+        for lane in client.lanes.borrow().iter() {
+            let stands = lane.session.is_some_and(|s| {
+                let rpc = world.endpoint(host, at);
+                rpc.is_some_and(|rpc| rpc.session_state(s) == SessionState::Connected)
+            });
+            all.push((host, lane.plan.to, stands));
+        }
+    }
+    all
+}
+
+fn prove_all(client: &Rc<Client>, world: &mut World) {
+    let Who { host, .. } = client.who;
+    let at = client.lanes.borrow().first().map(|l| l.plan.endpoint);
+    let sessions: Vec<_> = client.lanes.borrow().iter().filter_map(|l| l.session).collect();
+    let Some(rpc) = at.and_then(|at| world.endpoint(HostId(host), at)) else { return };
+    for session in sessions {
+        if rpc.session_state(session) == SessionState::Connected {
+            for _ in 0..PROOFS {
+                client.prove(&mut rpc.context(), session);
+            }
+        }
+    }
+}
+
+/// What an endpoint has that it should not have when nothing is under way.
+fn rests(world: &mut World, host: HostId, endpoint: usize) -> Option<(Invariant, String)> {
+    let most = world.config().nexus.credits;
+    let rpc = world.endpoint(host, endpoint)?;
+    let open = rpc.outstanding_calls();
+    if open > 0 {
+        return Some((Invariant::ExactlyOneEnd, format!("{open} calls are open that nobody made")));
+    }
+    let high = rpc.stats().max_in_flight;
+    if most.is_some_and(|most| high > most) {
+        return Some((Invariant::Credits, format!("{high} packets were in flight")));
+    }
+    let held = rpc.session_memory().held_bytes;
+    if held > 0 {
+        return Some((Invariant::Leak, format!("{held} bytes of messages are stored")));
+    }
+    for session in rpc.sessions_from(0).collect::<Vec<_>>() {
+        let Some(s) = rpc.session_stats(session) else { continue };
+        let client = s.role == Role::Client;
+        let busy = s.in_flight > 0 || s.queued > 0 || s.quarantined > 0;
+        if busy || (client && s.credits != s.credit_limit) {
+            return Some((Invariant::Credits, format!("at rest, a session has {s:?}")));
+        }
+    }
+    None
+}
+
+/// Connects sessions that do not stand, again and again, as an application does.
+fn supervise(shared: &Rc<Shared>, world: &mut World) {
+    let now_ns = world.now_ns();
+    for (host, at) in endpoints(shared, world) {
+        if now_ns < shared.paused_until_ns[host.0 as usize].get() {
+            continue;
+        }
+        let Some(client) = shared.client(host.0, at) else { continue };
+        let Some(rpc) = world.endpoint(host, at) else { continue };
+        for lane in client.lanes.borrow_mut().iter_mut() {
+            let state = lane.session.map_or(SessionState::Gone, |s| rpc.session_state(s));
+            match state {
+                SessionState::Connecting => {}
+                SessionState::Connected => lane.backoff_ns = BACKOFF_NS,
+                SessionState::Gone if lane.session.is_some() => {
+                    if let Some(e) = lane.session.and_then(|s| rpc.session_error(s)) {
+                        *shared.why_down.borrow_mut() = e.to_string();
+                    }
+                    lane.session = None;
+                    lane.retry_at_ns = now_ns + lane.backoff_ns;
+                    lane.backoff_ns = (2 * lane.backoff_ns).min(MAX_BACKOFF_NS);
+                }
+                SessionState::Gone if now_ns < lane.retry_at_ns => {}
+                SessionState::Gone => {
+                    let slash = lane.plan.to_endpoint.map_or(String::new(), |e| format!("/{e}"));
+                    let uri = format!("sim://n{}:31850{slash}", lane.plan.to);
+                    lane.session = rpc.connect(&uri).ok();
+                }
+            }
+        }
+    }
+    let again = shared.clone();
+    world.after(Duration::from_nanos(SUPERVISE_NS), move |world| {
+        // Once all have parted, nobody connects again.
+        if !again.parted.get() {
+            supervise(&again, world);
+        }
+    });
+}

@@ -1,0 +1,498 @@
+//! What the swarm's application knows and no endpoint does: every call that was made, each
+//! execution of it, and how it ended; and what must be so.
+
+use std::sync::{Arc, Mutex};
+
+use courser::{CallError, Executed, Status};
+
+use super::bytes::{first_wrong, first_wrong_in_request, spread};
+use crate::Invariant;
+use crate::host::hash::Mix;
+use crate::host::port::lock;
+
+/// What a request asks for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u16)]
+pub(super) enum Kind {
+    /// An answer at once.
+    Echo = 1,
+    /// An answer by a timer.
+    Later = 2,
+    /// An answer after a call to another server.
+    Nested = 3,
+    /// An answer by a worker.
+    Work = 4,
+    /// A refusal.
+    Refuse = 5,
+    /// Much of the server's time.
+    Slow = 6,
+    /// Nothing: the duty to answer is dropped.
+    Forget = 7,
+    /// A panic of the handler.
+    Panic = 8,
+    /// What no handler is registered for.
+    Unknown = 9,
+    /// Its request back, kept for a while.
+    Keep = 10,
+}
+
+impl Kind {
+    pub(super) const ALL: [Kind; 10] = [
+        Kind::Echo,
+        Kind::Later,
+        Kind::Nested,
+        Kind::Work,
+        Kind::Refuse,
+        Kind::Slow,
+        Kind::Forget,
+        Kind::Panic,
+        Kind::Unknown,
+        Kind::Keep,
+    ];
+
+    /// Whether a server may say this instead of an answer, however well it is.
+    fn may_get(self, status: Status) -> bool {
+        match status {
+            Status::Refused => self == Kind::Refuse,
+            // The nested call may not have been taken.
+            Status::NoReply => matches!(self, Kind::Forget | Kind::Nested),
+            Status::Panicked => self == Kind::Panic,
+            Status::UnknownType => self == Kind::Unknown,
+            Status::WorkersBusy => self == Kind::Work,
+            _ => false,
+        }
+    }
+
+    /// Whether it can end with an answer.
+    fn is_answered(self) -> bool {
+        !matches!(self, Kind::Refuse | Kind::Forget | Kind::Panic | Kind::Unknown)
+    }
+}
+
+/// One process: host and life.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub(super) struct Who {
+    pub(super) host: u32,
+    pub(super) life: u32,
+}
+
+/// A call, as its client makes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Made {
+    pub(super) client: Who,
+    pub(super) kind: Kind,
+    pub(super) request_len: u32,
+    pub(super) response_len: u32,
+    /// In its client's time.
+    pub(super) deadline_ns: Option<u64>,
+    /// How long the server takes, if it is of a kind that takes time.
+    pub(super) takes_ns: u64,
+    /// Where its request buffer is.
+    pub(super) at: usize,
+    /// It must succeed: faults are over, and it asks for nothing that may fail.
+    pub(super) must_succeed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Open,
+    Ended,
+    /// Its client did not take it, or is gone.
+    Void,
+}
+
+#[derive(Debug)]
+struct Call {
+    made: Made,
+    state: State,
+    cancelled: bool,
+    runs: u32,
+    run_by: Who,
+    /// Its client was told that it never ran.
+    never: bool,
+}
+
+/// How a call ended, as its client sees it.
+pub(super) struct Ending<'a> {
+    pub(super) now_ns: u64,
+    pub(super) result: Result<&'a [u8], CallError>,
+    pub(super) request: &'a [u8],
+    pub(super) shared: bool,
+}
+
+/// What a handler has to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Task {
+    pub(super) response_len: usize,
+    pub(super) takes_ns: u64,
+    /// The bytes of the response.
+    pub(super) answer: u64,
+}
+
+/// What the seed's faults may lead to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Allowed {
+    /// Peers are lost: processes die, or the control plane is cut off.
+    pub(super) peers_fail: bool,
+    /// The datapath may be silent for as long as its timeout.
+    pub(super) silence: bool,
+    /// Servers may refuse sessions.
+    pub(super) refusals: bool,
+    /// Memory limits are so tight that they are met.
+    pub(super) no_memory: bool,
+    /// A call may end so long after its deadline, in its client's time.
+    pub(super) late_ns: u64,
+}
+
+/// The ledger of one world.
+pub(super) struct Oracle {
+    calls: Vec<Call>,
+    /// Open calls of living clients.
+    open: u64,
+    allowed: Allowed,
+    /// How long each host has stood still, altogether.
+    pub(super) paused_ns: Vec<u64>,
+    pub(super) answered: u64,
+    pub(super) failed: u64,
+    log: Mix,
+    found: Option<(Invariant, String)>,
+    /// How calls ended, by [`end_index`].
+    pub(super) ends: [u64; ENDS.len()],
+}
+
+/// Names of the ways a call may end.
+pub const ENDS: [&str; 19] = [
+    "response",
+    "not-connected",
+    "peer-failed",
+    "datapath-silent",
+    "closed",
+    "deadline-exceeded",
+    "cancelled",
+    "no-memory-here",
+    "response-too-large",
+    "unknown-type",
+    "request-too-large",
+    "server-no-memory",
+    "no-reply",
+    "response-failed",
+    "refused",
+    "workers-busy",
+    "panicked",
+    "shutting-down",
+    "other",
+];
+
+fn end_index(error: &CallError) -> usize {
+    match error {
+        CallError::NotConnected => 1,
+        CallError::PeerFailed(_) => 2,
+        CallError::DatapathSilent(_) => 3,
+        CallError::Closed(_) => 4,
+        CallError::DeadlineExceeded(_) => 5,
+        CallError::Cancelled(_) => 6,
+        CallError::NoMemory { .. } => 7,
+        CallError::ResponseTooLarge { .. } => 8,
+        CallError::Server(Status::UnknownType) => 9,
+        CallError::Server(Status::TooLarge) => 10,
+        CallError::Server(Status::NoMemory) => 11,
+        CallError::Server(Status::NoReply) => 12,
+        CallError::Server(Status::ResponseFailed) => 13,
+        CallError::Server(Status::Refused) => 14,
+        CallError::Server(Status::WorkersBusy) => 15,
+        CallError::Server(Status::Panicked) => 16,
+        CallError::Server(Status::ShuttingDown) => 17,
+        CallError::Server(_) => 18,
+    }
+}
+
+/// Shared by all endpoints and workers of a world, which are on one thread: the lock only says so
+/// to the compiler.
+pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
+
+impl Oracle {
+    pub(super) fn new(seed: u64, hosts: usize, allowed: Allowed) -> SharedOracle {
+        Arc::new(Mutex::new(Oracle {
+            calls: Vec::new(),
+            open: 0,
+            allowed,
+            paused_ns: vec![0; hosts],
+            answered: 0,
+            failed: 0,
+            log: Mix::new(seed),
+            found: None,
+            ends: [0; ENDS.len()],
+        }))
+    }
+
+    /// What is wrong; later finds are consequences, perhaps.
+    pub(super) fn wrong(&mut self, what: Invariant, detail: String) {
+        self.found.get_or_insert((what, detail));
+    }
+
+    /// What was found, once.
+    pub(super) fn take_found(&mut self) -> Option<(Invariant, String)> {
+        self.found.take()
+    }
+
+    pub(super) fn has_found(&self) -> bool {
+        self.found.is_some()
+    }
+
+    /// Calls that have not ended.
+    pub(super) fn open(&self) -> u64 {
+        self.open
+    }
+
+    /// Calls that were accepted.
+    pub(super) fn ended(&self) -> u64 {
+        self.answered + self.failed
+    }
+
+    /// A hash over all ends.
+    pub(super) fn digest(&self) -> u64 {
+        self.log.finish()
+    }
+
+    /// Some calls that have not ended, as text.
+    pub(super) fn describe_open(&self) -> String {
+        let open = self.calls.iter().enumerate().filter(|(_, c)| c.state == State::Open);
+        let some: Vec<String> = open
+            .take(4)
+            .map(|(n, c)| {
+                let Made { client, kind, request_len, response_len, .. } = c.made;
+                let runs = c.runs;
+                format!(
+                    "#{n} of n{} {kind:?} {request_len}/{response_len} B ran {runs}x",
+                    client.host
+                )
+            })
+            .collect();
+        some.join(", ")
+    }
+
+    // ---- clients ------------------------------------------------------------------------------
+
+    /// A call is about to be made: its number.
+    pub(super) fn make(&mut self, made: Made) -> u64 {
+        self.open += 1;
+        let state = State::Open;
+        let run_by = Who::default();
+        let call = Call { made, state, cancelled: false, runs: 0, run_by, never: false };
+        self.calls.push(call);
+        self.calls.len() as u64 - 1
+    }
+
+    /// Its client did not take it.
+    pub(super) fn refused(&mut self, number: u64) {
+        if let Some(call) = self.calls.get_mut(number as usize)
+            && call.state == State::Open
+        {
+            call.state = State::Void;
+            call.never = true;
+            self.open -= 1;
+        }
+    }
+
+    /// Its client cancels it, which `was_open`.
+    pub(super) fn cancelled(&mut self, number: u64, was_open: bool) {
+        let Some(call) = self.calls.get_mut(number as usize) else { return };
+        let open = call.state == State::Open;
+        call.cancelled |= was_open;
+        // A call that is not under way any more may still be about to tell its client.
+        if was_open && !open {
+            let detail = format!("call #{number} was cancelled, and had ended before");
+            self.wrong(Invariant::Application, detail);
+        }
+    }
+
+    /// A process is gone, and its calls with it.
+    pub(super) fn forget_calls_of(&mut self, who: Who) {
+        for call in &mut self.calls {
+            if call.made.client == who && call.state == State::Open {
+                call.state = State::Void;
+                self.open -= 1;
+            }
+        }
+    }
+
+    /// A call has ended.
+    pub(super) fn end(&mut self, number: u64, end: &Ending<'_>) {
+        let Some(call) = self.calls.get_mut(number as usize) else {
+            let detail = format!("the end of a call that nobody made, #{number}");
+            return self.wrong(Invariant::ExactlyOneEnd, detail);
+        };
+        let before = std::mem::replace(&mut call.state, State::Ended);
+        if before != State::Open {
+            let detail = format!("call #{number} has ended twice: {before:?} before");
+            return self.wrong(Invariant::ExactlyOneEnd, detail);
+        }
+        let (runs, run_by, cancelled, made) = (call.runs, call.run_by, call.cancelled, call.made);
+        self.open -= 1;
+        let index = end.result.as_ref().err().map_or(0, end_index);
+        self.ends[index] += 1;
+        self.log.mix(number << 8 | index as u64);
+        self.log.mix(end.now_ns);
+        self.check_buffer(number, &made, end);
+        if let Some(deadline_ns) = made.deadline_ns {
+            let stood_ns = self.paused_ns.get(made.client.host as usize).copied().unwrap_or(0);
+            let limit_ns = deadline_ns.saturating_add(self.allowed.late_ns + 2 * stood_ns);
+            if end.now_ns > limit_ns {
+                let late_ns = end.now_ns - deadline_ns;
+                let detail = format!("call #{number} ended {late_ns} ns after its deadline");
+                self.wrong(Invariant::Application, detail);
+            }
+        }
+        match &end.result {
+            Ok(response) => {
+                self.answered += 1;
+                self.check_response(number, &made, runs, run_by, cancelled, response);
+            }
+            Err(error) => {
+                self.failed += 1;
+                self.check_error(number, &made, runs, cancelled, error);
+            }
+        }
+    }
+
+    fn check_buffer(&mut self, number: u64, made: &Made, end: &Ending<'_>) {
+        if end.shared {
+            let detail = format!("call #{number}: its request came back and is still referenced");
+            return self.wrong(Invariant::Ownership, detail);
+        }
+        let other = end.request.as_ptr() as usize != made.at
+            || end.request.len() != made.request_len as usize;
+        if other || first_wrong_in_request(number, end.request).is_some() {
+            let detail = format!("call #{number}: another buffer came back than was given");
+            self.wrong(Invariant::Ownership, detail);
+        }
+    }
+
+    fn check_response(
+        &mut self,
+        number: u64,
+        made: &Made,
+        runs: u32,
+        by: Who,
+        cancelled: bool,
+        got: &[u8],
+    ) {
+        if runs != 1 || !made.kind.is_answered() || cancelled {
+            let kind = made.kind;
+            let detail = format!(
+                "call #{number} ({kind:?}, cancelled: {cancelled}) has a response and ran {runs} \
+                 times"
+            );
+            return self.wrong(Invariant::ResponseMatches, detail);
+        }
+        let (len, want) = (got.len(), made.response_len as usize);
+        let wrong = first_wrong(answer(number, by), got);
+        if len != want || wrong.is_some() {
+            let detail = format!(
+                "call #{number}: a response of {len} bytes instead of {want}, wrong from {wrong:?}"
+            );
+            self.wrong(Invariant::ResponseMatches, detail);
+        }
+    }
+
+    fn check_error(
+        &mut self,
+        number: u64,
+        made: &Made,
+        runs: u32,
+        cancelled: bool,
+        error: &CallError,
+    ) {
+        let executed = error.executed();
+        if executed == Executed::Never
+            && let Some(call) = self.calls.get_mut(number as usize)
+        {
+            call.never = true;
+        }
+        let lies = match executed {
+            Executed::Never => runs != 0,
+            Executed::Yes => runs != 1,
+            Executed::Maybe => false,
+        };
+        if lies {
+            let detail = format!("call #{number}: {error}, and it ran {runs} times");
+            return self.wrong(Invariant::AtMostOnce, detail);
+        }
+        let a = self.allowed;
+        let may = match error {
+            CallError::NotConnected => a.peers_fail || a.refusals,
+            CallError::PeerFailed(_) => a.peers_fail,
+            CallError::DatapathSilent(_) => a.silence,
+            CallError::Closed(_) => true,
+            CallError::DeadlineExceeded(_) => made.deadline_ns.is_some(),
+            CallError::Cancelled(_) => cancelled,
+            CallError::NoMemory { .. }
+            | CallError::Server(Status::NoMemory | Status::ResponseFailed) => a.no_memory,
+            CallError::ResponseTooLarge { .. } => false,
+            CallError::Server(status) => made.kind.may_get(*status),
+        };
+        let full = matches!(
+            error,
+            CallError::NoMemory { .. } | CallError::Server(Status::NoMemory | Status::ResponseFailed)
+        );
+        if !may || (made.must_succeed && !full) {
+            let (kind, host) = (made.kind, made.client.host);
+            let detail = format!("call #{number} ({kind:?}) of n{host} ended without cause: {error}");
+            let invariant =
+                if made.must_succeed { Invariant::Liveness } else { Invariant::Application };
+            self.wrong(invariant, detail);
+        }
+    }
+
+    // ---- servers ------------------------------------------------------------------------------
+
+    /// A handler of a kind runs with a request: what it has to do; `None` when that cannot be
+    /// told.
+    pub(super) fn run(
+        &mut self,
+        number: Option<u64>,
+        kind: Kind,
+        by: Who,
+        request: &[u8],
+    ) -> Option<Task> {
+        let known = number.and_then(|n| Some((n, self.calls.get_mut(n as usize)?)));
+        let Some((number, call)) = known else {
+            let host = by.host;
+            let detail = format!("n{host} has got a request that nobody made: {number:?}");
+            self.wrong(Invariant::ResponseMatches, detail);
+            return None;
+        };
+        call.runs += 1;
+        call.run_by = by;
+        let (runs, never, made) = (call.runs, call.never, call.made);
+        self.log.mix(number << 8 | 0xff);
+        let wrong = first_wrong_in_request(number, request);
+        let len = request.len();
+        if wrong.is_some() || made.kind != kind || len != made.request_len as usize {
+            let detail =
+                format!("call #{number} arrived changed: {len} bytes, wrong from {wrong:?}");
+            self.wrong(Invariant::ResponseMatches, detail);
+        }
+        if runs > 1 {
+            let detail = format!("call #{number} ({kind:?}) was executed {runs} times");
+            self.wrong(Invariant::AtMostOnce, detail);
+        }
+        if never {
+            let detail = format!("call #{number} was executed, and its client was told: never");
+            self.wrong(Invariant::AtMostOnce, detail);
+        }
+        let response_len = made.response_len as usize;
+        Some(Task { response_len, takes_ns: made.takes_ns, answer: answer(number, by) })
+    }
+}
+
+/// The bytes of the response to a call: they tell who has executed it, too.
+fn answer(number: u64, by: Who) -> u64 {
+    spread(!number ^ u64::from(by.host) << 40 ^ u64::from(by.life) << 50)
+}
+
+/// Asks the ledger of a handler's request.
+pub(super) fn run(oracle: &SharedOracle, kind: Kind, by: Who, request: &[u8]) -> Option<Task> {
+    let number = super::bytes::number_of(request);
+    lock(oracle).run(number, kind, by, request)
+}

@@ -1,0 +1,192 @@
+//! The swarm's application: every process serves and calls, in all the ways that the public API
+//! has. Set-up and callbacks only, as any application in virtual time.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{Context, Nexus, ReplyHandle, Request, Rpc, Work};
+
+use super::bytes::fill;
+use super::client::{Client, Lane, LanePlan, Mix, Then};
+use super::oracle::{Kind, SharedOracle, Task, Who, run};
+use crate::Rng;
+use crate::host::port::lock;
+use crate::host::process::SetupError;
+use crate::world::spend;
+
+/// What all processes of a world share, like a disk: it survives their ends.
+pub(super) struct Shared {
+    pub(super) oracle: SharedOracle,
+    pub(super) seed: u64,
+    pub(super) mix: Mix,
+    pub(super) lanes: Vec<LanePlan>,
+    pub(super) endpoints: usize,
+    /// Calls that are still to be made.
+    pub(super) left: Cell<u64>,
+    /// No more calls.
+    pub(super) stopped: Cell<bool>,
+    /// No more sessions.
+    pub(super) parted: Cell<bool>,
+    /// Why the last session that failed has failed.
+    pub(super) why_down: RefCell<String>,
+    /// How much longer handlers take, by host, ns.
+    pub(super) slow_ns: Vec<Cell<u64>>,
+    /// The life of each host's process.
+    pub(super) lives: Vec<Cell<u32>>,
+    /// Until when the host stands still.
+    pub(super) paused_until_ns: Vec<Cell<u64>>,
+    /// The clients of the processes that run, by host and endpoint.
+    pub(super) clients: RefCell<Vec<Vec<Rc<Client>>>>,
+}
+
+impl Shared {
+    /// The process that runs on a host, or ran there last.
+    pub(super) fn who(&self, host: u32) -> Who {
+        Who { host, life: self.lives[host as usize].get() }
+    }
+
+    /// The client of an endpoint.
+    pub(super) fn client(&self, host: u32, endpoint: usize) -> Option<Rc<Client>> {
+        self.clients.borrow().get(host as usize)?.get(endpoint).cloned()
+    }
+}
+
+/// Sets a process up: what [`crate::World::start`] wants.
+pub(super) fn set_up(
+    nexus: &Nexus,
+    shared: &Rc<Shared>,
+    host: u32,
+) -> Result<Vec<Rpc>, SetupError> {
+    let life = &shared.lives[host as usize];
+    life.set(life.get() + 1);
+    let who = shared.who(host);
+    let mut rpcs = Vec::new();
+    let mut clients = Vec::new();
+    for endpoint in 0..shared.endpoints {
+        let mut rpc = nexus.endpoint()?;
+        let lanes = shared.lanes.iter().filter(|l| (l.host, l.endpoint) == (host, endpoint));
+        let purpose = 0x5a_0000 + (u64::from(host) << 32) + (u64::from(who.life) << 8);
+        let client = Rc::new(Client {
+            who,
+            shared: shared.clone(),
+            lanes: RefCell::new(lanes.cloned().map(Lane::new).collect()),
+            pool: RefCell::default(),
+            tags: RefCell::default(),
+            rng: RefCell::new(Rng::stream(shared.seed, purpose + endpoint as u64)),
+        });
+        serve(&mut rpc, shared, &client)?;
+        client.start(&mut rpc);
+        rpcs.push(rpc);
+        clients.push(client);
+    }
+    shared.clients.borrow_mut()[host as usize] = clients;
+    Ok(rpcs)
+}
+
+/// Registers the handlers.
+fn serve(rpc: &mut Rpc, shared: &Rc<Shared>, client: &Rc<Client>) -> Result<(), SetupError> {
+    let who = client.who;
+    for kind in Kind::ALL {
+        let (shared, client) = (shared.clone(), client.clone());
+        match kind {
+            Kind::Unknown => {}
+            Kind::Work => {
+                let oracle = shared.oracle.clone();
+                rpc.on_worker(kind as u16, move |work| work_on(&oracle, who, work))?;
+            }
+            _ => rpc.on(kind as u16, move |cx, req| {
+                spend(Duration::from_nanos(shared.slow_ns[who.host as usize].get()));
+                match run(&shared.oracle, kind, who, &req) {
+                    Some(task) => handle(cx, kind, task, req, &client),
+                    None => cx.refuse(),
+                }
+            }),
+        }
+    }
+    Ok(())
+}
+
+/// What a handler does.
+fn handle(cx: &mut Context<'_>, kind: Kind, task: Task, req: Request<'_>, client: &Rc<Client>) {
+    let after = Duration::from_nanos(task.takes_ns);
+    match kind {
+        Kind::Echo => answer_now(cx, task),
+        Kind::Slow => {
+            spend(after);
+            answer_now(cx, task);
+        }
+        Kind::Later => {
+            let Some(handle) = cx.defer() else { return };
+            cx.after(after, move |cx| answer_later(cx, handle, task));
+        }
+        Kind::Keep => {
+            // Without memory for a copy it is answered without one.
+            let kept = req.take(cx);
+            let Some(handle) = cx.defer() else { return };
+            cx.after(after, move |cx| {
+                let Ok(mut m) = kept else { return answer_later(cx, handle, task) };
+                if m.set_len(task.response_len).is_err() || m.is_shared() {
+                    return answer_later(cx, handle, task);
+                }
+                fill(task.answer, &mut m);
+                let _ = cx.reply_to(handle, m); // its client may be gone
+            });
+        }
+        Kind::Nested => {
+            let deadline = req.time_left(cx);
+            let Some(handle) = cx.defer() else { return };
+            client.call_another(cx, deadline, Then::Answer(handle, task));
+        }
+        Kind::Refuse => cx.refuse(),
+        Kind::Forget => drop(cx.defer()),
+        // Past the panic hook: it is meant to happen, and nobody need read of it.
+        Kind::Panic => std::panic::resume_unwind(Box::new("a handler that panics")),
+        Kind::Work | Kind::Unknown => {}
+    }
+}
+
+/// Answers in one of the ways there are.
+fn answer_now(cx: &mut Context<'_>, task: Task) {
+    match task.answer % 3 {
+        // Its client is told if there is no memory.
+        0 => drop(cx.reply_with(task.response_len, |out| fill(task.answer, out))),
+        1 => cx.reply(bytes(task)),
+        _ => match cx.alloc(task.response_len) {
+            Ok(mut m) => {
+                fill(task.answer, &mut m);
+                cx.reply(m);
+            }
+            Err(_) => cx.reply(bytes(task)),
+        },
+    }
+}
+
+/// Answers a request that was deferred.
+pub(super) fn answer_later(cx: &mut Context<'_>, handle: ReplyHandle, task: Task) {
+    if cx.is_cancelled(&handle) && task.answer.is_multiple_of(2) {
+        // Nobody waits: anything will do.
+        let _ = cx.reply_to(handle, &b"too late"[..]);
+        return;
+    }
+    // The client, or its session, may be gone.
+    let _ = cx.reply_to(handle, bytes(task));
+}
+
+fn bytes(task: Task) -> Vec<u8> {
+    let mut out = vec![0; task.response_len];
+    fill(task.answer, &mut out);
+    out
+}
+
+fn work_on(oracle: &SharedOracle, who: Who, work: Work) {
+    let number = super::bytes::number_of(&work);
+    let task = lock(oracle).run(number, Kind::Work, who, &work);
+    match task {
+        Some(task) => {
+            spend(Duration::from_nanos(task.takes_ns));
+            work.reply(bytes(task));
+        }
+        None => work.refuse(),
+    }
+}
