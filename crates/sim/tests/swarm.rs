@@ -10,11 +10,19 @@ const SEEDS: u64 = 60;
 fn many() {
     let get = |k: &str, d: u64| std::env::var(k).map_or(d, |s| s.parse().unwrap());
     let (from, n) = (get("FROM", 0), get("N", 0));
-    let report = run_swarm(from, n, 2, Options { keep_going: true, ..Options::default() }, |_| true);
+    let report =
+        run_swarm(from, n, 2, Options { keep_going: true, ..Options::default() }, |_| true);
     for (seed, violation) in &report.failed {
         eprintln!("{seed}: {violation}");
     }
-    eprintln!("{} violations {} rpcs {} responses {} packets {} ms", report.violations, report.rpcs / n.max(1), report.responses / n.max(1), report.packets / n.max(1), report.virtual_ns / n.max(1) / 1_000_000);
+    eprintln!(
+        "{} violations {} rpcs {} responses {} packets {} ms",
+        report.violations,
+        report.rpcs / n.max(1),
+        report.responses / n.max(1),
+        report.packets / n.max(1),
+        report.virtual_ns / n.max(1) / 1_000_000
+    );
     for line in report.coverage.table() {
         eprintln!("{line:?}");
     }
@@ -22,12 +30,18 @@ fn many() {
 
 #[test]
 fn every_invariant_holds() {
-    let report = run_swarm(0, SEEDS, 2, Options { keep_going: true, ..Options::default() }, |_| true);
+    let report =
+        run_swarm(0, SEEDS, 2, Options { keep_going: true, ..Options::default() }, |_| true);
     for (seed, violation) in &report.failed {
         eprintln!("{}{violation}", Scenario::draw(*seed));
     }
     assert_eq!((report.seeds, report.violations), (SEEDS, 0));
-    eprintln!("{} rpcs {} responses {} packets", report.rpcs / SEEDS, report.responses / SEEDS, report.packets / SEEDS);
+    eprintln!(
+        "{} rpcs {} responses {} packets",
+        report.rpcs / SEEDS,
+        report.responses / SEEDS,
+        report.packets / SEEDS
+    );
     for line in report.coverage.table() {
         eprintln!("{line:?}");
     }

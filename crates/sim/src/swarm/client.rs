@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{
-    CallOptions, Context, Done, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState,
-};
+use courser::{CallOptions, Context, Done, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState};
 
 use super::bytes::{NUMBER, write_request};
 use super::oracle::{Ending, Kind, Made, Task, Who};

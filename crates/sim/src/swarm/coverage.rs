@@ -1,8 +1,8 @@
 //! What the seeds have seen: faults, packets, drops and ends. A kind that never occurs is one that
 //! nothing has been learnt about.
 
-use courser::parts::proto::{DROP_REASONS, Drop};
 use courser::DROP_NAMES;
+use courser::parts::proto::{DROP_REASONS, Drop};
 
 use super::faults::FaultKind;
 use super::oracle::ENDS;

@@ -127,7 +127,8 @@ impl Scenario {
     fn slowest_rtt_ns(&self) -> u64 {
         let slowest = self.world.topology.cables().iter().map(|c| c.spec.rate_bps).min();
         let bits = 8 * self.world.nic.max_frame as u64;
-        let packet_ns = (u128::from(bits) * 1_000_000_000 / u128::from(slowest.unwrap_or(1))) as u64;
+        let packet_ns =
+            (u128::from(bits) * 1_000_000_000 / u128::from(slowest.unwrap_or(1))) as u64;
         4 * packet_ns + 40 * US
     }
 }
@@ -143,7 +144,11 @@ impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let w = &self.world;
         let hosts = w.topology.hosts();
-        writeln!(f, "seed {}: {}, {hosts} hosts with {} endpoints", self.seed, self.shape, self.endpoints)?;
+        writeln!(
+            f,
+            "seed {}: {}, {hosts} hosts with {} endpoints",
+            self.seed, self.shape, self.endpoints
+        )?;
         if let Some(s) = w.topology.switches().first() {
             let SwitchSpec { cut_through, buffer, marking, pfc, .. } = s;
             writeln!(f, "  switches: cut-through {cut_through}, {buffer:?}, {marking:?}, {pfc:?}")?;
@@ -169,7 +174,11 @@ impl fmt::Display for Scenario {
             c.max_held_per_peer,
         )?;
         let (calls, lanes) = (self.calls, self.lanes.len());
-        writeln!(f, "  {calls} calls over {lanes} sessions; faults until {} us:", self.stormy_ns / US)?;
+        writeln!(
+            f,
+            "  {calls} calls over {lanes} sessions; faults until {} us:",
+            self.stormy_ns / US
+        )?;
         for planned in &self.faults {
             writeln!(f, "    {planned}")?;
         }
@@ -328,7 +337,8 @@ fn draw_lanes(
 ) -> Vec<LanePlan> {
     let mut lanes = Vec::new();
     // Everybody with everybody, or many with few: incast.
-    let servers = if rng.once_in(3) { rng.between(1, 2).min(u64::from(hosts)) as u32 } else { hosts };
+    let servers =
+        if rng.once_in(3) { rng.between(1, 2).min(u64::from(hosts)) as u32 } else { hosts };
     let per_pair = rng.one(&[1, 1, 2, 3]);
     for host in 0..hosts {
         for to in (0..hosts).filter(|&to| to != host) {

@@ -101,7 +101,8 @@ fn draw_fault(rng: &mut Rng, kind: FaultKind, topology: &Topology, lanes: &[Lane
         }
         FaultKind::Partition => {
             let side: Vec<HostId> = (0..hosts).map(HostId).filter(|_| rng.once_in(2)).collect();
-            let side = if side.is_empty() || side.len() == hosts as usize { vec![host] } else { side };
+            let side =
+                if side.is_empty() || side.len() == hosts as usize { vec![host] } else { side };
             Fault::Partition { groups: vec![side] }
         }
         FaultKind::LinkDown => Fault::LinkDown { link },
@@ -114,9 +115,7 @@ fn draw_fault(rng: &mut Rng, kind: FaultKind, topology: &Topology, lanes: &[Lane
         FaultKind::SlowHandler => {
             Fault::SlowHandler { host, ns: rng.one(&[5 * US, 20 * US, 100 * US]) }
         }
-        FaultKind::Starvation => {
-            Fault::Starvation { host, descriptors: rng.one(&[0, 1, 4, 16]) }
-        }
+        FaultKind::Starvation => Fault::Starvation { host, descriptors: rng.one(&[0, 1, 4, 16]) },
         FaultKind::Close => {
             let lane = &lanes[rng.below(lanes.len() as u64) as usize];
             let among = lanes.iter().filter(|l| (l.host, l.endpoint) == (lane.host, lane.endpoint));

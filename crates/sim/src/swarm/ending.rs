@@ -35,14 +35,8 @@ pub(super) struct Play<'a> {
 impl Play<'_> {
     /// Everything, until the end or the first violation.
     pub(super) fn run(&self, world: &mut World) {
-        let steps: [fn(&Self, &mut World); 6] = [
-            Self::storm,
-            Self::calm,
-            Self::prove,
-            Self::rest,
-            Self::part,
-            Self::last_look,
-        ];
+        let steps: [fn(&Self, &mut World); 6] =
+            [Self::storm, Self::calm, Self::prove, Self::rest, Self::part, Self::last_look];
         for step in steps {
             step(self, world);
             self.look(world);
@@ -155,8 +149,7 @@ impl Play<'_> {
                 let Some(rpc) = world.endpoint(host, at) else { continue };
                 let lane = session.1;
                 if lane == gone && rpc.session_state(session.0) != SessionState::Gone {
-                    let detail =
-                        format!("n{}/{at} has not noticed the end of n{}", host.0, gone.0);
+                    let detail = format!("n{}/{at} has not noticed the end of n{}", host.0, gone.0);
                     world.violate(Invariant::FreedState, detail);
                 }
             }

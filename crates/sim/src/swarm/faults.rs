@@ -84,17 +84,48 @@ kinds! {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
     /// Other faults of some links; the links of the same fault end together.
-    Links { kind: FaultKind, links: Vec<LinkId>, faults: LinkFaults },
-    Predicate { link: LinkId, packets: PacketKind, every: u64 },
-    Partition { groups: Vec<Vec<HostId>> },
-    LinkDown { link: LinkId },
-    Pause { host: HostId },
-    Kill { host: HostId },
-    Crash { host: HostId },
-    Drift { host: HostId, ppm: i32 },
-    SlowHandler { host: HostId, ns: u64 },
-    Starvation { host: HostId, descriptors: usize },
-    Close { host: u32, endpoint: usize, lane: usize },
+    Links {
+        kind: FaultKind,
+        links: Vec<LinkId>,
+        faults: LinkFaults,
+    },
+    Predicate {
+        link: LinkId,
+        packets: PacketKind,
+        every: u64,
+    },
+    Partition {
+        groups: Vec<Vec<HostId>>,
+    },
+    LinkDown {
+        link: LinkId,
+    },
+    Pause {
+        host: HostId,
+    },
+    Kill {
+        host: HostId,
+    },
+    Crash {
+        host: HostId,
+    },
+    Drift {
+        host: HostId,
+        ppm: i32,
+    },
+    SlowHandler {
+        host: HostId,
+        ns: u64,
+    },
+    Starvation {
+        host: HostId,
+        descriptors: usize,
+    },
+    Close {
+        host: u32,
+        endpoint: usize,
+        lane: usize,
+    },
 }
 
 impl Fault {

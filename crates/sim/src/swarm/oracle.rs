@@ -433,11 +433,13 @@ impl Oracle {
         };
         let full = matches!(
             error,
-            CallError::NoMemory { .. } | CallError::Server(Status::NoMemory | Status::ResponseFailed)
+            CallError::NoMemory { .. }
+                | CallError::Server(Status::NoMemory | Status::ResponseFailed)
         );
         if !may || (made.must_succeed && !full) {
             let (kind, host) = (made.kind, made.client.host);
-            let detail = format!("call #{number} ({kind:?}) of n{host} ended without cause: {error}");
+            let detail =
+                format!("call #{number} ({kind:?}) of n{host} ended without cause: {error}");
             let invariant =
                 if made.must_succeed { Invariant::Liveness } else { Invariant::Application };
             self.wrong(invariant, detail);

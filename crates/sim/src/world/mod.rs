@@ -146,7 +146,7 @@ struct Host {
 /// Something to do at a time.
 type Plan = Box<dyn FnOnce(&mut World)>;
 
-/// A simulated datacenter; see the [module's documentation](self) and the [crate's](crate).
+/// A simulated datacenter; see the [crate's documentation](crate).
 pub struct World {
     cfg: WorldConfig,
     now_ns: u64,

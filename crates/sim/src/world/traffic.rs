@@ -164,7 +164,9 @@ impl World {
         let Some(h) = self.hosts.get(sent.to.0 as usize) else { return };
         if !h.up {
             // Silence. Whoever wants a connection asks again, as kernels do.
-            if matches!(sent.segment, Segment::Syn { .. }) && lock(&self.streams).is_wanted(sent.conn) {
+            if matches!(sent.segment, Segment::Syn { .. })
+                && lock(&self.streams).is_wanted(sent.conn)
+            {
                 let at_ns = self.now_ns + self.cfg.connect_retry_ns.max(1);
                 self.events.push(at_ns, Event::Segment(sent));
             }
