@@ -3,7 +3,6 @@
 mod common;
 
 use common::{json_of, refused, run, stderr, stdout};
-use serde_json::Value;
 
 #[test]
 fn a_swarm_is_one_object_and_the_same_on_any_number_of_threads() {
@@ -21,7 +20,7 @@ fn a_swarm_is_one_object_and_the_same_on_any_number_of_threads() {
     assert_eq!((number("seeds"), number("violations")), (6, 0));
     assert!(number("rpcs") > 6_000 && number("packets") > number("rpcs"), "{result}");
     assert_eq!(result["digest"].as_str().map(str::len), Some(16));
-    assert!(result["coverage"]["packet"]["request"]["count"].as_u64() > Some(6_000), "{result}");
+    assert!(result["coverage"]["packet"]["request"].as_u64() > Some(6_000), "{result}");
     let other = json_of("sim swarm --seeds 6 --from 1 --json -");
     assert_ne!(first["results"][0]["digest"], other["results"][0]["digest"]);
 }
@@ -30,7 +29,7 @@ fn a_swarm_is_one_object_and_the_same_on_any_number_of_threads() {
 fn people_get_rates_and_what_was_covered() {
     let output = run("sim swarm --seeds 3");
     assert!(output.status.success(), "{}", stderr(&output));
-    for phrase in ["seeds 0 to 2", "a second", "violations 0, digest", "packets", "request"] {
+    for phrase in ["3 seeds from 0", "a seed", "digest", "packets", "request"] {
         assert!(stdout(&output).contains(phrase), "{phrase}: {}", stdout(&output));
     }
 }
@@ -65,7 +64,6 @@ fn what_cannot_be_done_is_refused() {
     for line in ["sim swarm --seeds 0", "sim swarm --threads 0", "sim replay", "sim replay --all"] {
         assert_eq!(run(line).status.code(), Some(2), "{line}");
     }
-    let _: Value = json_of("sim swarm --seeds 1 --json -");
 }
 
 /// In builds with planted bugs: how a failure is told.
@@ -77,17 +75,18 @@ fn a_violation_names_its_seed_and_how_to_see_it() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("at-most-once violated at"), "{error}");
     let text = stderr(&output);
-    let replay = text.lines().find_map(|l| l.trim().strip_prefix("courser ")).expect("a command");
+    let replay = text.split("see it: courser ").nth(1).expect("a command").trim();
     assert!(replay.starts_with("sim replay --seed ") && replay.contains(" --trace"), "{replay}");
-    let result: Value = serde_json::from_str(&stdout(&output)).expect("one JSON object");
+    let result: serde_json::Value =
+        serde_json::from_str(&stdout(&output)).expect("one JSON object");
     assert_eq!(result["results"][0]["violations"], 1);
     assert_eq!(result["results"][0]["failed"][0]["invariant"], "at-most-once");
     let output = run(replay);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(stdout(&output).lines().filter(|l| l.contains(" cookie ")).count(), 120);
+    assert_eq!(stdout(&output).lines().filter(|l| l.contains(" cookie ")).count(), 200);
     assert!(common::error_line(&output).contains("at-most-once violated at"));
     let all = run("sim swarm --seeds 8 --mutant 1 --keep-going --json -");
-    let all: Value = serde_json::from_str(&stdout(&all)).expect("one JSON object");
+    let all: serde_json::Value = serde_json::from_str(&stdout(&all)).expect("one JSON object");
     assert!(all["results"][0]["violations"].as_u64() > Some(1), "{all}");
     assert_eq!(all["results"][0]["seeds"], 8);
 }

@@ -1,5 +1,6 @@
 //! `courser sim`: the simulated datacenter.
 
+mod replay;
 mod run;
 mod swarm;
 
@@ -12,8 +13,8 @@ use crate::fail::Failure;
 Virtual time, one seed: a run gives the same result on every machine, however slow.
 
 Examples:
-  courser sim swarm --seeds 1000          1,000 worlds under every fault
-  courser sim replay --seed 17 --trace    what happened in one of them
+  courser sim swarm                       1,000 drawn worlds, with everything checked
+  courser sim replay --seed 17 --trace    one of them, packet by packet
   courser sim run e76                     100 nodes, each talking to all others
   courser sim run incast --senders 50     what stands in front of one receiver")]
 pub(crate) struct SimArgs {
@@ -23,10 +24,10 @@ pub(crate) struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 enum SimCommand {
-    /// Look for broken promises in many small worlds, each drawn from a seed, under every fault
+    /// Check everything in many worlds, each drawn from a seed, under every fault
     Swarm(swarm::SwarmArgs),
-    /// Run one seed of a swarm again and show its faults and packets
-    Replay(swarm::ReplayArgs),
+    /// Run one seed of the swarm again and show its packets
+    Replay(replay::ReplayArgs),
     /// Repeat a measurement of the paper, beside the arithmetic or the paper's own numbers
     Run(run::RunArgs),
 }
@@ -37,8 +38,8 @@ enum SimCommand {
 /// It cannot be done as asked, or failed.
 pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
     match &args.command {
-        SimCommand::Swarm(args) => swarm::swarm(args),
-        SimCommand::Replay(args) => swarm::replay(args),
+        SimCommand::Swarm(args) => swarm::run(args),
+        SimCommand::Replay(args) => replay::run(args),
         SimCommand::Run(args) => run::run(args),
     }
 }

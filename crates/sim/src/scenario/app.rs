@@ -141,7 +141,10 @@ fn connecting(world: &World) -> usize {
     missing
 }
 
-/// Makes one call and waits for its answer: its time from call to continuation, ns.
+/// Lets an idle world come to rest: no thread is in the middle of a pass then.
+const REST: Duration = Duration::from_micros(10);
+
+/// Makes one call on an idle network and waits for its answer: its time from call to continuation, ns.
 pub(super) fn one_call(
     world: &mut World,
     host: HostId,
@@ -153,6 +156,7 @@ pub(super) fn one_call(
     let failed = |first: String| ScenarioError::Calls { count: 1, first };
     let ended = Ended::default();
     let to = ended.clone();
+    world.run_for(REST);
     let rpc = world.rpc(host);
     let mut message = rpc.alloc(request.len()).map_err(|e| failed(e.to_string()))?;
     message.copy_from_slice(request);

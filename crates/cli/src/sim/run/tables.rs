@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use courser_sim::scenario::{buffers, credits, incast, response_rtt, sessions};
 
 use super::figures::{Speed, Wall};
@@ -10,7 +10,15 @@ use crate::units::{show_bytes, show_ns, show_per_second};
 
 fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.load_preset(presets::NOTHING);
+    for line in [
+        TableComponent::HeaderLines,
+        TableComponent::LeftHeaderIntersection,
+        TableComponent::MiddleHeaderIntersections,
+        TableComponent::RightHeaderIntersection,
+    ] {
+        table.set_style(line, '─');
+    }
     table.set_header(header);
     for row in rows {
         table.add_row(row);
