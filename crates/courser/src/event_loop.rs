@@ -260,7 +260,9 @@ impl<T: Transport> Rpc<T> {
     /// not before a packet or a wake-up. For foreign event loops.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let dialing = self.links.next_deadline_ns();
-        let waiting = (!self.burst.is_empty()).then_some(0);
+        // What was asked outside of a pass is done by the next one.
+        let asked = !self.core.asked.is_empty() || !self.core.dropped.borrow().is_empty();
+        let waiting = (asked || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer) = (self.core.proto.next_deadline(), self.core.next_timer_ns());
         let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];

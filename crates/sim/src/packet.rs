@@ -41,8 +41,8 @@ pub struct Packet {
     pub corrupt: bool,
     /// When the NIC began to send it, ns.
     pub sent_ns: u64,
-    /// Which incarnation of the sending process it is of.
-    pub life: u32,
+    /// When its endpoint handed it to the NIC, ns.
+    pub queued_ns: u64,
 }
 
 impl Packet {

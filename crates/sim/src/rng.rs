@@ -35,9 +35,9 @@ impl Rng {
         ((u128::from(self.next_u64()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A number from `low` to `high`, both included.
+    /// A number from `low` to `high`, both included; `low` when `high` is less.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
-        low + self.below((high - low).saturating_add(1))
+        low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
     /// True with this chance, per million.

@@ -75,7 +75,8 @@ struct Conn {
 
 #[derive(Default, Debug)]
 struct Listening {
-    backlog: VecDeque<u64>,
+    /// Connections, and who made them.
+    backlog: VecDeque<(u64, SocketAddr)>,
 }
 
 /// All control connections of a world.
@@ -163,7 +164,7 @@ impl Streams {
         let here = self.end(s.conn, s.side).is_some_and(|end| Some(end.life) == process);
         if !here {
             // The process that had it is gone: its machine says so.
-            if !matches!(s.segment, Segment::Reset | Segment::Fin) {
+            if !matches!(s.segment, Segment::Reset | Segment::Fin | Segment::Window(_)) {
                 self.send(s.conn, s.side, Segment::Reset);
             }
             self.drop_end(s.conn, s.side);
@@ -183,8 +184,8 @@ impl Streams {
                 } else {
                     io::ErrorKind::ConnectionReset
                 };
+                // What has arrived can still be read.
                 end.error = Some(kind);
-                end.inbox.clear();
             }
         }
         self.stir(s.conn, s.side);
@@ -193,14 +194,14 @@ impl Streams {
     fn on_syn(&mut self, s: &Sent, port: u16, process: Option<Life>) {
         let remote = self.end(s.conn, 0).map(|end| end.addr);
         let listening = self.listeners.get_mut(&(s.to, port));
-        let (Some(_), Some((life, listening))) = (remote, listening) else {
+        let (Some(remote), Some((life, listening))) = (remote, listening) else {
             return self.send(s.conn, 1, Segment::Reset);
         };
         if Some(*life) != process || listening.backlog.len() >= BACKLOG {
             return self.send(s.conn, 1, Segment::Reset);
         }
         let life = *life;
-        listening.backlog.push_back(s.conn);
+        listening.backlog.push_back((s.conn, remote));
         let mut end = End::new(life, SocketAddr::new(ip_of(s.to).into(), port));
         end.connected = true;
         if let Some(conn) = self.conns.get_mut(&s.conn) {
@@ -293,12 +294,7 @@ impl Listener for StreamListener {
         let mut streams = lock(&self.streams);
         let listening = streams.listeners.get_mut(&(self.life.host, self.port));
         let conn = listening.and_then(|(_, l)| l.backlog.pop_front());
-        let conn = conn.ok_or(io::ErrorKind::WouldBlock)?;
-        let remote = match streams.end(conn, 0) {
-            Some(end) => end.addr,
-            // Gone meanwhile.
-            None => SocketAddr::new(ip_of(self.life.host).into(), 0),
-        };
+        let (conn, remote) = conn.ok_or(io::ErrorKind::WouldBlock)?;
         drop(streams);
         Ok((self.stream(conn, 1), remote))
     }
@@ -342,7 +338,7 @@ impl Read for SimStream {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut streams = lock(&self.streams);
         let end = streams.end(self.conn, self.side).ok_or(io::ErrorKind::ConnectionReset)?;
-        if let Some(kind) = end.error {
+        if let Some(kind) = end.error.filter(|_| end.inbox.is_empty()) {
             return Err(kind.into());
         }
         if end.inbox.is_empty() && !end.fin {

@@ -58,10 +58,15 @@ fn one() {
     let mut o = None;
     let report = courser_sim::swarm::run_observed(seed, Options::default(), |w| {
         let trace = Some(TraceSettings { keep, ..TraceSettings::default() });
-        let ob = std::rc::Rc::new(std::cell::RefCell::new(Observer::new(Settings { trace, ..Settings::default() }, Names::of(&w.config().topology))));
+        let ob = std::rc::Rc::new(std::cell::RefCell::new(Observer::new(
+            Settings { trace, ..Settings::default() },
+            Names::of(&w.config().topology),
+        )));
         o = Some(ob.clone());
         Some(Box::new(ob))
     });
-    for l in o.unwrap().borrow().last_lines() { eprintln!("{l}"); }
+    for l in o.unwrap().borrow().last_lines() {
+        eprintln!("{l}");
+    }
     eprintln!("{report:?} {:?}", began.elapsed());
 }

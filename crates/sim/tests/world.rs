@@ -226,3 +226,87 @@ fn a_server_that_stops_in_order_finishes_what_it_has_begun() {
     assert_eq!(w.peek(HostId(1), 0).unwrap().session_state(s), SessionState::Gone);
     assert_eq!(w.control_connections(), 0);
 }
+
+/// A full transmit queue, and somebody who looks at the endpoint after every event.
+#[test]
+fn a_full_transmit_queue_does_not_stop_the_clock() {
+    let mut cfg = WorldConfig::new(11, Topology::two_hosts());
+    cfg.nic.tx_queue = 2;
+    let mut w = World::new(cfg).unwrap();
+    for host in w.hosts() {
+        w.start(host, echo).unwrap();
+    }
+    let s = connect(&mut w, HostId(1), HostId(0));
+    let results = Results::default();
+    call(&mut w, HostId(1), s, &[7; 100_000], &results);
+    let ended = |w: &mut World| {
+        w.rpc(HostId(1));
+        !results.borrow().is_empty()
+    };
+    assert!(w.run_until(MS * 10, ended));
+    assert_eq!(results.borrow()[0].1.as_deref(), Ok(&[7; 100_000][..]));
+}
+
+/// What is asked through a context outside of callbacks wakes the endpoint as well.
+#[test]
+fn a_session_is_connected_through_a_context_from_outside() {
+    let mut w = world(12, 2);
+    w.run_for(MS);
+    let uri = w.uri(HostId(0));
+    let s = w.rpc(HostId(1)).context().connect(&uri).unwrap();
+    w.run_for(MS);
+    assert_eq!(w.peek(HostId(1), 0).unwrap().session_state(s), SessionState::Connected);
+    w.rpc(HostId(1)).context().close(s);
+    w.run_for(MS);
+    assert_eq!(w.peek(HostId(0), 0).unwrap().sessions(), 0);
+}
+
+#[test]
+#[should_panic(expected = "a handler has panicked")]
+fn a_failed_assertion_in_a_handler_is_not_lost() {
+    let mut w = world(13, 2);
+    w.start(HostId(0), |nexus| {
+        let mut rpc = nexus.endpoint()?;
+        rpc.on(ECHO, |_, req| assert_eq!(req.len(), 4, "this goes to the log alone"));
+        Ok::<_, courser::BindError>(rpc)
+    })
+    .unwrap();
+    let s = connect(&mut w, HostId(1), HostId(0));
+    call(&mut w, HostId(1), s, b"five!", &Results::default());
+    w.run_for(MS);
+}
+
+/// A host that calls itself, a host that becomes slow.
+#[test]
+fn hosts_call_themselves_and_become_slow() {
+    let mut w = world(14, 2);
+    let s = connect(&mut w, HostId(0), HostId(0));
+    let results = Results::default();
+    let mut took = Vec::new();
+    for pass_ns in [1, 50_000] {
+        let mut costs = CpuCosts::none();
+        costs.pass_ns = pass_ns;
+        w.set_costs(HostId(0), costs);
+        let begin_ns = w.now_ns();
+        call(&mut w, HostId(0), s, b"me", &results);
+        let count = results.borrow().len();
+        assert!(w.run_until(MS * 10, |_| results.borrow().len() > count));
+        took.push(w.now_ns() - begin_ns);
+    }
+    assert!(took[0] < 5_000 && took[1] > 50_000, "{took:?} ns");
+}
+
+/// The network of a machine that has died and come back says so to those who still talk to it.
+#[test]
+fn a_machine_that_comes_back_resets_old_connections() {
+    let mut w = world(15, 2);
+    let s = connect(&mut w, HostId(1), HostId(0));
+    w.crash(HostId(0));
+    // Long enough for a heartbeat, not for its silence.
+    w.run_for(MS * 500);
+    let begin_ns = w.now_ns();
+    w.restart(HostId(0)).unwrap();
+    assert_eq!(w.peek(HostId(1), 0).unwrap().session_state(s), SessionState::Connected);
+    let gone = |w: &mut World| w.peek(HostId(1), 0).unwrap().session_state(s) == SessionState::Gone;
+    assert!(w.run_until(MS, gone), "not at {} ns", w.now_ns() - begin_ns);
+}

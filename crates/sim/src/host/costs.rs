@@ -1,6 +1,9 @@
 //! What work costs a simulated CPU. Nothing takes time in virtual time unless it stands here.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use super::port::lock;
 
 /// The time that a thread of a host needs, by what it does. All in nanoseconds, unless said.
 ///
@@ -96,6 +99,24 @@ impl CpuCosts {
 
     pub(crate) fn tx_ns(&self, packets: u64) -> u64 {
         self.tx_frame_ns + packets * self.tx_packet_ns
+    }
+}
+
+/// The costs of one host, which may change while it runs.
+#[derive(Clone, Debug)]
+pub(crate) struct Costs(Arc<Mutex<Arc<CpuCosts>>>);
+
+impl Costs {
+    pub(crate) fn new(costs: CpuCosts) -> Self {
+        Costs(Arc::new(Mutex::new(Arc::new(costs))))
+    }
+
+    pub(crate) fn get(&self) -> Arc<CpuCosts> {
+        lock(&self.0).clone()
+    }
+
+    pub(crate) fn set(&self, costs: CpuCosts) {
+        *lock(&self.0) = Arc::new(costs);
     }
 }
 

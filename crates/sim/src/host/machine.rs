@@ -14,7 +14,7 @@ use courser::parts::machine::{
 use courser::parts::net::{AnyTransport, BindSpec, MemError, OpenError};
 use courser::parts::proto::RequestId;
 
-use super::costs::CpuCosts;
+use super::costs::Costs;
 use super::port::{NicConfig, SharedPort, SimTransport, lock};
 use super::{host_of, ip_of};
 use crate::packet::HostId;
@@ -37,7 +37,7 @@ pub(crate) struct SimMachine {
     life: Life,
     hosts: usize,
     nic: NicConfig,
-    costs: Arc<CpuCosts>,
+    costs: Costs,
     wakes: Wakes,
     streams: SharedStreams,
     inner: Mutex<Inner>,
@@ -71,7 +71,7 @@ impl SimMachine {
         life: Life,
         hosts: usize,
         nic: NicConfig,
-        costs: Arc<CpuCosts>,
+        costs: Costs,
         wakes: Wakes,
         streams: SharedStreams,
         rng: Rng,
@@ -203,7 +203,7 @@ impl Machine for SimMachine {
     fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId) {
         let mut inner = lock(&self.inner);
         if let Some(clock) = inner.clocks.get(&Thread::Endpoint(endpoint)) {
-            clock.spend(self.costs.handler(req_type));
+            clock.spend(self.costs.get().handler(req_type));
         }
         inner.runs.push(Run { endpoint, req_type, request });
     }

@@ -18,7 +18,7 @@ use courser::parts::buf::{Ecn, PathId, RxBurst, RxFrame, TX_GATHER, TxBurst, TxF
 use courser::parts::machine::VirtualClock;
 use courser::parts::net::{Caps, Path, PathError};
 
-use super::costs::CpuCosts;
+use super::costs::Costs;
 use super::hash::payload_hash;
 use super::packets_in;
 
@@ -47,8 +47,20 @@ pub(crate) struct Queued {
     pub(crate) flow: u32,
     /// The NIC does not begin before, in the host's time.
     pub(crate) ready_ns: u64,
+    /// When it was handed over, in the host's time.
+    pub(crate) queued_ns: u64,
     /// Of the bytes as they were when the frame was handed over.
     hash: u64,
+}
+
+/// A frame that the NIC has read.
+pub(crate) struct Taken {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) dst: Addr,
+    pub(crate) flow: u32,
+    /// In the host's time.
+    pub(crate) queued_ns: u64,
+    pub(crate) hash: u64,
 }
 
 enum Content {
@@ -100,14 +112,14 @@ impl Port {
         self.tx.len() < self.tx_depth
     }
 
-    /// The NIC takes the next frame: its bytes, where to, its flow, and their hash.
-    pub(crate) fn take(&mut self) -> Option<(Vec<u8>, Addr, u32, u64)> {
-        let Queued { frame, dst, flow, hash, .. } = self.tx.pop_front()?;
+    /// The NIC takes the next frame.
+    pub(crate) fn take(&mut self) -> Option<Taken> {
+        let Queued { frame, dst, flow, queued_ns, hash, .. } = self.tx.pop_front()?;
         let bytes = match frame {
             Content::Read(bytes) => bytes,
             Content::Held(frame) => self.read(&frame, hash),
         };
-        Some((bytes, dst, flow, hash))
+        Some(Taken { bytes, dst, flow, queued_ns, hash })
     }
 
     /// What DMA does.
@@ -182,7 +194,7 @@ struct Destination {
 pub struct SimTransport {
     port: SharedPort,
     clock: Arc<VirtualClock>,
-    costs: Arc<CpuCosts>,
+    costs: Costs,
     tx_latency_ns: u64,
     caps: Caps,
     local: Addr,
@@ -196,7 +208,7 @@ impl SimTransport {
     pub(crate) fn new(
         local: Addr,
         nic: &NicConfig,
-        costs: Arc<CpuCosts>,
+        costs: Costs,
         clock: Arc<VirtualClock>,
     ) -> (Self, SharedPort) {
         let port = Port { rx_depth: nic.rx_queue, tx_depth: nic.tx_queue, ..Port::default() };
@@ -276,6 +288,7 @@ impl Transport for SimTransport {
     }
 
     fn tx_burst(&mut self, burst: &mut TxBurst) {
+        let costs = self.costs.get();
         let mut port = lock(&self.port);
         self.stats.tx_calls += u64::from(!burst.is_empty());
         while port.has_room() {
@@ -286,13 +299,15 @@ impl Transport for SimTransport {
                 self.stats.tx_dropped += 1;
                 continue;
             };
-            self.clock.spend(self.costs.tx_ns(packets_in(frame.segs.iter().map(|s| &s[..]))));
+            self.clock.spend(costs.tx_ns(packets_in(frame.segs.iter().map(|s| &s[..]))));
             self.stats.tx_frames += 1;
             self.stats.tx_bytes += u64::from(frame.len);
-            let ready_ns = self.clock.now_ns() + self.tx_latency_ns;
+            let queued_ns = self.clock.now_ns();
+            let ready_ns = queued_ns + self.tx_latency_ns;
             let hash = hash_of(&frame);
             let frame = Content::Held(frame);
-            port.tx.push_back(Queued { frame, dst: to.addr, flow: to.flow, ready_ns, hash });
+            let Destination { addr: dst, flow } = to;
+            port.tx.push_back(Queued { frame, dst, flow, ready_ns, queued_ns, hash });
         }
         self.stats.tx_full += u64::from(!burst.is_empty());
     }
@@ -303,7 +318,7 @@ impl Transport for SimTransport {
     }
 
     fn tx_flush(&mut self) {
-        self.clock.spend(self.costs.flush_ns);
+        self.clock.spend(self.costs.get().flush_ns);
         lock(&self.port).read_all();
     }
 
@@ -312,18 +327,26 @@ impl Transport for SimTransport {
         for frame in self.lent.drain(..) {
             port.give_back(frame.bytes);
         }
-        let count = out.remaining_capacity().min(port.rx.len());
+        // Stale frames come in bursts of their own, so that it can be seen that all of them are
+        // discarded.
+        let stale = port.rx.front().is_some_and(|f| f.stale);
+        let alike = port.rx.iter().take(out.remaining_capacity()).take_while(|f| f.stale == stale);
+        let count = alike.count();
         self.lent.extend(port.rx.drain(..count));
         port.lent = count;
-        port.stale_taken += self.lent.iter().filter(|f| f.stale).count() as u64;
+        port.stale_taken += if stale { count as u64 } else { 0 };
         drop(port);
-        self.stats.rx_calls += u64::from(count > 0);
+        if count == 0 {
+            return;
+        }
+        let costs = self.costs.get();
+        self.stats.rx_calls += 1;
         for frame in &self.lent {
             let len = frame.bytes.len() as u64;
             self.stats.rx_frames += 1;
             self.stats.rx_bytes += len;
             let packets = packets_in(std::iter::once(&frame.bytes[..]));
-            self.clock.spend(self.costs.rx_ns(packets, len));
+            self.clock.spend(costs.rx_ns(packets, len));
             out.push(RxFrame { src: frame.src, data: &frame.bytes, ecn: frame.ecn });
         }
     }

@@ -54,6 +54,8 @@ pub(crate) struct Endpoint {
     /// Frames rejected and stale frames seen, as of the last pass.
     pub(crate) rejected: u64,
     pub(crate) stale: u64,
+    /// Handlers that had panicked, likewise.
+    pub(crate) panics: u64,
 }
 
 /// The workers of a process, as CPUs of their own.
@@ -94,12 +96,17 @@ impl Process {
     }
 
     /// Makes threads of endpoints that the application has set up.
-    pub(crate) fn adopt(&mut self, rpcs: Vec<Rpc>) {
+    ///
+    /// # Errors
+    /// An endpoint has no queues here.
+    pub(crate) fn adopt(&mut self, rpcs: Vec<Rpc>) -> Result<(), String> {
         let opened = self.machine.take_opened();
         for mut rpc in rpcs {
             let found = opened.iter().find(|(number, _)| *number == rpc.port());
-            // An endpoint on a transport of the application's own has no queues here.
-            let Some((_, port)) = found else { continue };
+            let Some((_, port)) = found else {
+                let text = "an endpoint was not made by Nexus::endpoint of this nexus";
+                return Err(text.to_owned());
+            };
             let clock = self.machine.clock_of(Thread::Endpoint(rpc.index()));
             let epoch_ns = clock.now_ns() - rpc.context().now_ns();
             self.endpoints.push(Endpoint {
@@ -115,8 +122,10 @@ impl Process {
                 passes: 0,
                 rejected: 0,
                 stale: 0,
+                panics: 0,
             });
         }
+        Ok(())
     }
 
     /// Ends in order: the control loop still says goodbye for the endpoints.

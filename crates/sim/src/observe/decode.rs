@@ -245,7 +245,7 @@ pub(super) mod made {
             ecn: Ecn::Ect0,
             corrupt: false,
             sent_ns: 1_000,
-            life: 0,
+            queued_ns: 0,
         }
     }
 }

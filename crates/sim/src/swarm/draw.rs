@@ -72,7 +72,8 @@ impl Scenario {
         world.nexus = draw_config(&mut rng);
         world.control_latency_ns = rng.one(&[5, 20, 20, 200]) * US;
         world.connect_retry_ns = 5 * MS;
-        world.checks = Checks { record: true, ..Checks::default() };
+        // Some handlers panic on purpose.
+        world.checks = Checks { record: true, handler_panics: false, ..Checks::default() };
         let endpoints = rng.one(&[1, 1, 2, 3]);
 
         let mut rng = Rng::stream(seed, purpose::WORK);

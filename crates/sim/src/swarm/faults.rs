@@ -248,7 +248,7 @@ impl Weather {
                 links.iter().for_each(|&link| self.change(world, link, *kind, faults));
             }
             Fault::Predicate { link, packets, every } => {
-                world.fabric().set_fault_rule(*link, Some(each(*packets, *every)));
+                world.set_link_rule(*link, Some(each(*packets, *every)));
             }
             Fault::Partition { groups } => {
                 let groups: Vec<&[HostId]> = groups.iter().map(Vec::as_slice).collect();
@@ -283,7 +283,7 @@ impl Weather {
                 let none = LinkFaults::default();
                 links.iter().for_each(|&link| self.change(world, link, *kind, &none));
             }
-            Fault::Predicate { link, .. } => world.fabric().set_fault_rule(*link, None),
+            Fault::Predicate { link, .. } => world.set_link_rule(*link, None),
             Fault::Partition { .. } => world.heal(),
             Fault::LinkDown { link } => world.set_link_up(*link, true),
             Fault::Kill { host } | Fault::Crash { host } => self.restart(world, *host),
@@ -301,7 +301,7 @@ impl Weather {
         for link in (0..world.fabric().links()).map(LinkId) {
             world.set_link_up(link, true);
             world.set_link_faults(link, LinkFaults::default());
-            world.fabric().set_fault_rule(link, None);
+            world.set_link_rule(link, None);
         }
         for host in hosts {
             self.restart(world, host);

@@ -8,6 +8,8 @@ use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use courser::parts::proto::RequestId;
+
 use crate::host::hash::Mix;
 use crate::host::machine::{Life, Run, SimMachine};
 use crate::host::process::Endpoint;
@@ -22,13 +24,16 @@ pub struct Checks {
     pub at_most_once: bool,
     /// The protocol checks its own state in every so many passes of an endpoint; 0: never.
     pub every_passes: u64,
+    /// A handler that panics is a violation, although its request is answered: a failed assertion
+    /// would go unnoticed otherwise. Default true.
+    pub handler_panics: bool,
     /// Violations are recorded and end the run, instead of panicking.
     pub record: bool,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Checks { at_most_once: true, every_passes: 16, record: false }
+        Checks { at_most_once: true, every_passes: 16, handler_panics: true, record: false }
     }
 }
 
@@ -130,7 +135,7 @@ pub struct Counts {
     pub ended: u64,
 }
 
-type Seen = HashSet<(Life, Run), BuildHasherDefault<Mix>>;
+type Seen = HashSet<(Life, u16, RequestId), BuildHasherDefault<Mix>>;
 
 /// What an endpoint's queues have counted.
 #[derive(Clone, Copy)]
@@ -181,8 +186,10 @@ impl Checker {
         &self.counts
     }
 
-    pub(super) fn digest(&self) -> u64 {
-        self.log.finish()
+    pub(super) fn digest(&self, drops: &[u64]) -> u64 {
+        let mut log = self.log.clone();
+        drops.iter().for_each(|&n| log.mix(n));
+        log.finish()
     }
 
     pub(super) fn has_stopped(&self) -> bool {
@@ -237,7 +244,7 @@ impl Checker {
     pub(super) fn ended(&mut self, now_ns: u64, life: Life) {
         self.counts.ended += 1;
         self.entry(now_ns, entry::ENDED, u64::from(life.host.0), u64::from(life.number));
-        self.seen.retain(|(of, _)| *of != life);
+        self.seen.retain(|(of, ..)| *of != life);
     }
 
     /// After each pass of an endpoint.
@@ -266,6 +273,12 @@ impl Checker {
             let detail = format!("n{}: a frame changed while the NIC held it", life.host.0);
             self.violate(Violation { invariant: Invariant::Ownership, at_ns: now_ns, detail });
         }
+        let panics = e.rpc.handler_stats().panics;
+        if panics > e.panics && self.checks.handler_panics {
+            let detail = format!("n{}: a handler has panicked", life.host.0);
+            self.violate(Violation { invariant: Invariant::Internal, at_ns: now_ns, detail });
+        }
+        e.panics = panics;
         let every = self.checks.every_passes;
         if every > 0 && e.passes.is_multiple_of(every) {
             self.internal(now_ns, life, e);
@@ -288,7 +301,7 @@ impl Checker {
         let request = u64::from(id.slot()) << 32 | u64::from(id.req_num());
         let session = u64::from(id.session().index());
         self.entry(now_ns, entry::EXECUTED, session << 16 | u64::from(run.req_type), request);
-        if self.checks.at_most_once && !self.seen.insert((life, run)) {
+        if self.checks.at_most_once && !self.seen.insert((life, run.endpoint, id)) {
             let detail = format!("n{} has executed {id:?} twice", life.host.0);
             self.violate(Violation { invariant: Invariant::AtMostOnce, at_ns: now_ns, detail });
         }

@@ -52,8 +52,8 @@ impl World {
         let (wakes, streams) = (self.wakes.clone(), self.streams.clone());
         let (seed, config) = (self.cfg.seed, self.cfg.nexus.clone());
         let h = self.host(host);
-        let Some(mut setup) = h.setup.take() else { return Ok(()) };
         h.up = true;
+        let Some(mut setup) = h.setup.take() else { return Ok(()) };
         h.paused_until_ns = 0;
         h.life += 1;
         let life = Life { host, number: h.life };
@@ -84,10 +84,12 @@ impl World {
             machine,
         };
         process.collect();
-        process.adopt(rpcs);
+        let adopted = process.adopt(rpcs);
+        adopted.map_err(|cause| WorldError::Setup { host: host.0, at_ns: now_ns, cause })?;
         let count = process.endpoints.len();
         self.checker.started(now_ns, life);
         self.host(host).process = Some(process);
+        self.answer_unanswered(host);
         for endpoint in 0..count {
             self.wake_endpoint(life, endpoint, 0);
         }
@@ -106,6 +108,8 @@ impl World {
     pub fn crash(&mut self, host: HostId) {
         self.end_process(host, true);
         self.host(host).up = false;
+        // What its kernel would have sent once more is gone with it.
+        self.held.retain(|sent| sent.from != host);
     }
 
     /// The host's process ends in order, as [`courser::Rpc::shutdown`] does: it takes nothing new,
@@ -161,9 +165,16 @@ impl World {
     /// far as descriptors reach.
     pub fn pause(&mut self, host: HostId, time: Duration) {
         let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let until_ns = self.now_ns.saturating_add(time_ns);
+        let now_ns = self.now_ns;
+        let until_ns = now_ns.saturating_add(time_ns);
         let h = self.host(host);
         h.paused_until_ns = h.paused_until_ns.max(until_ns);
+        // What a thread is at takes as much longer.
+        for e in h.process.iter_mut().flat_map(|p| &mut p.endpoints) {
+            if e.busy_until_ns > now_ns {
+                e.busy_until_ns = e.busy_until_ns.saturating_add(time_ns);
+            }
+        }
         self.at(until_ns, move |world| world.resume(host));
     }
 
@@ -175,16 +186,17 @@ impl World {
         self.resume(host);
     }
 
-    /// What work costs the CPU of a host, from its next process on.
+    /// What work costs the CPU of a host, from now on.
     pub fn set_costs(&mut self, host: HostId, costs: CpuCosts) {
-        self.host(host).costs = Arc::new(costs);
+        self.host(host).costs.set(costs);
     }
 
     /// Changes how many receive descriptors a host's endpoints have, from now on: few starve
     /// them (E60).
     pub fn set_rx_queue(&mut self, host: HostId, descriptors: usize) {
-        let Some(p) = &self.host(host).process else { return };
-        for e in &p.endpoints {
+        let h = self.host(host);
+        h.nic.rx_queue = descriptors;
+        for e in h.process.iter().flat_map(|p| &p.endpoints) {
             lock(&e.port).rx_depth = descriptors;
         }
     }

@@ -21,7 +21,7 @@ use courser::{Config, Nexus, Rpc};
 use crate::event::EventQueue;
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
 use crate::host::clock::Oscillator;
-use crate::host::costs::CpuCosts;
+use crate::host::costs::{Costs, CpuCosts};
 use crate::host::machine::{Life, Wakes};
 use crate::host::port::{NicConfig, lock};
 use crate::host::process::{Process, Setup};
@@ -33,6 +33,9 @@ use crate::streams::{Sent, SharedStreams, Streams};
 pub(crate) use check::panic_text;
 pub use check::{Checks, Counts, Invariant, Violation};
 pub use pass::spend;
+
+/// No world lives longer: over a hundred years.
+const LATEST_NS: u64 = 1 << 62;
 
 /// Control port of every host's nexus.
 pub(crate) const CONTROL_PORT: u16 = 31_850;
@@ -136,7 +139,7 @@ struct Host {
     life: u32,
     process: Option<Process>,
     setup: Option<Setup>,
-    costs: Arc<CpuCosts>,
+    costs: Costs,
     nic: NicConfig,
     /// The endpoint whose transmit queue is looked at first.
     next_tx: usize,
@@ -157,6 +160,8 @@ pub struct World {
     wakes: Wakes,
     /// Segments that a partition holds back.
     held: Vec<Sent>,
+    /// One segment of each connection to a machine that is down.
+    unanswered: Vec<Sent>,
     /// Group of each host while the network is partitioned.
     groups: Option<Vec<u32>>,
     next_packet: u64,
@@ -199,7 +204,6 @@ impl World {
         let fabric = Fabric::new(&cfg.topology, fabric_seed)?;
         let count = cfg.topology.hosts() as usize;
         let mut clocks = Rng::stream(cfg.seed, purpose::CLOCKS);
-        let costs = Arc::new(cfg.costs.clone());
         let hosts = (0..count).map(|_| {
             // Up to a day of uptime; some start so that the wire's 32-bit time wraps soon.
             let shown_ns = if cfg.clocks_differ { clocks.below(86_400_000_000_000) } else { 0 };
@@ -210,7 +214,7 @@ impl World {
                 life: 0,
                 process: None,
                 setup: None,
-                costs: costs.clone(),
+                costs: Costs::new(cfg.costs.clone()),
                 nic: cfg.nic.clone(),
                 next_tx: 0,
                 kick_at_ns: None,
@@ -224,6 +228,7 @@ impl World {
             streams: Arc::new(Mutex::new(Streams::new(count))),
             wakes: Wakes::default(),
             held: Vec::new(),
+            unanswered: Vec::new(),
             groups: None,
             next_packet: 0,
             rng: Rng::stream(cfg.seed, purpose::WORLD),
@@ -256,9 +261,9 @@ impl World {
         format!("sim://n{}:{CONTROL_PORT}", host.0)
     }
 
-    /// The network: counters, links, faults.
-    pub fn fabric(&mut self) -> &mut Fabric {
-        &mut self.fabric
+    /// The network: counters, links. Its faults are the world's.
+    pub fn fabric(&self) -> &Fabric {
+        &self.fabric
     }
 
     /// The settings it was made with.
@@ -279,7 +284,7 @@ impl World {
     /// A hash over everything that has happened, in order: equal for equal seeds, settings and
     /// builds.
     pub fn digest(&self) -> u64 {
-        self.checker.digest()
+        self.checker.digest(&self.fabric.drops())
     }
 
     /// What did not hold; empty unless [`Checks::record`].
@@ -342,8 +347,11 @@ impl World {
     /// When an invariant is violated, unless [`Checks::record`].
     pub fn run_to(&mut self, end_ns: u64) {
         self.catch_up();
+        let end_ns = end_ns.min(LATEST_NS);
         while !self.checker.has_stopped() && self.step_until(end_ns) {}
-        self.now_ns = self.now_ns.max(end_ns);
+        if !self.checker.has_stopped() {
+            self.now_ns = self.now_ns.max(end_ns);
+        }
     }
 
     /// Lets time pass until `done` says so; it is asked after every event. False: `limit` has
@@ -353,7 +361,7 @@ impl World {
     /// When an invariant is violated, unless [`Checks::record`].
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut World) -> bool) -> bool {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
-        let end_ns = self.now_ns.saturating_add(limit_ns);
+        let end_ns = self.now_ns.saturating_add(limit_ns).min(LATEST_NS);
         loop {
             if done(self) {
                 return true;
@@ -394,8 +402,11 @@ impl World {
             Event::Fabric(e) => self.on_fabric(e),
             Event::Arrive(host, packet) => self.arrive(host, packet),
             Event::Kick(host) => {
-                self.hosts[host.0 as usize].kick_at_ns = None;
-                self.kick(host);
+                let h = &mut self.hosts[host.0 as usize];
+                if h.kick_at_ns == Some(at_ns) {
+                    h.kick_at_ns = None;
+                    self.kick(host);
+                }
             }
             Event::Look(life, endpoint) => self.look(life, endpoint as usize),
             Event::Pass(life, endpoint) => {

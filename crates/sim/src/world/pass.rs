@@ -44,6 +44,9 @@ fn on_clock<R>(clock: &Arc<VirtualClock>, f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// How often an endpoint whose transmit queue is full looks after its deadlines.
+const STARVED_LOOK_NS: u64 = 10_000;
+
 impl World {
     /// Work for an endpoint: a pass as soon as its CPU is free.
     pub(super) fn wake_endpoint(&mut self, life: Life, endpoint: usize, after_ns: u64) {
@@ -64,7 +67,7 @@ impl World {
         let now_ns = self.now_ns;
         let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
         let paused_ns = h.paused_until_ns;
-        let pass_ns = h.costs.pass_ns.max(1);
+        let pass_ns = h.costs.get().pass_ns.max(1);
         let local_ns = h.oscillator.shows(now_ns);
         let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
         let (endpoints, machine) = (&mut p.endpoints, &p.machine);
@@ -83,12 +86,17 @@ impl World {
         let spent_ns = e.clock.now_ns() - begin_ns + if busy { pass_ns } else { 0 };
         e.busy_until_ns = now_ns + spent_ns;
         e.passes += 1;
+        let wakes = std::mem::take(&mut *lock(&self.wakes));
         let port = lock(&e.port);
         e.starved = !port.has_room();
         let (more, sends) = (!port.rx.is_empty(), !port.tx.is_empty());
         let nic = NicSeen { stale: port.stale_taken, changed: port.changed };
         drop(port);
         self.checker.after_pass(now_ns, life, e, machine, nic);
+        // What it has given others to do, it has done so by its end.
+        for (life, thread) in wakes {
+            self.woken(life, thread, spent_ns);
+        }
         if sends {
             self.kick(life.host);
         }
@@ -107,11 +115,11 @@ impl World {
         let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
         let Some(e) = p.endpoints.get_mut(endpoint) else { return };
         let Some(due_ns) = e.rpc.next_deadline_ns() else { return };
-        if e.starved && due_ns == 0 {
-            return; // Room in the transmit queue wakes it.
-        }
-        // A pass that found nothing to do is not made again at the same time.
-        let at_ns = oscillator.when(due_ns.saturating_add(e.epoch_ns)).max(now_ns + 1);
+        // A pass that found nothing to do is not made again at the same time. Room in the transmit
+        // queue wakes whoever waits for it; other deadlines are looked after meanwhile.
+        let starved = e.starved && due_ns == 0;
+        let soonest_ns = now_ns + if starved { STARVED_LOOK_NS } else { 1 };
+        let at_ns = oscillator.when(due_ns.saturating_add(e.epoch_ns)).max(soonest_ns);
         if e.look_at_ns.is_none_or(|look| at_ns < look || look <= now_ns) {
             e.look_at_ns = Some(at_ns);
             self.events.push(at_ns, Event::Look(life, endpoint as u32));
@@ -129,7 +137,10 @@ impl World {
             e.look_at_ns = None;
         }
         e.clock.set(local_ns.max(e.clock.now_ns()));
+        // One that has just found its transmit queue full does not try again at the same time.
+        let in_vain = e.starved && e.busy_until_ns >= now_ns;
         match e.rpc.next_deadline_ns() {
+            Some(0) if in_vain => self.schedule_look(life, endpoint),
             Some(due_ns) if due_ns.saturating_add(e.epoch_ns) <= local_ns => {
                 self.wake_endpoint(life, endpoint, 0);
             }
@@ -147,7 +158,7 @@ impl World {
             }
             let wakes = std::mem::take(&mut *lock(&self.wakes));
             for (life, thread) in &wakes {
-                self.woken(*life, *thread);
+                self.woken(*life, *thread, 0);
             }
             let (sent, stirred) = {
                 let mut streams = lock(&self.streams);
@@ -162,17 +173,21 @@ impl World {
         }
     }
 
-    fn woken(&mut self, life: Life, thread: Thread) {
+    /// A thread was given something to do, `after_ns` from now.
+    fn woken(&mut self, life: Life, thread: Thread, after_ns: u64) {
         match thread {
-            Thread::Control => self.wake_control(life, 0),
-            Thread::Workers => self.start_jobs(life),
+            Thread::Control => self.wake_control(life, after_ns),
+            Thread::Workers if after_ns == 0 => self.start_jobs(life),
+            Thread::Workers => {
+                self.after(Duration::from_nanos(after_ns), move |world| world.start_jobs(life));
+            }
             Thread::Endpoint(index) => {
-                let wakeup_ns = self.host(life.host).costs.wakeup_ns;
+                let wakeup_ns = self.host(life.host).costs.get().wakeup_ns;
                 let found = self
                     .process(life)
                     .and_then(|p| p.endpoints.iter().position(|e| e.rpc.index() == index));
                 if let Some(endpoint) = found {
-                    self.wake_endpoint(life, endpoint, wakeup_ns);
+                    self.wake_endpoint(life, endpoint, after_ns + wakeup_ns);
                 }
             }
         }
@@ -227,7 +242,7 @@ impl World {
         let now_ns = self.now_ns;
         let h = self.host(life.host);
         let (local_ns, paused_ns) = (h.oscillator.shows(now_ns), h.paused_until_ns);
-        let costs = h.costs.clone();
+        let costs = h.costs.get();
         let Some(p) = self.process(life) else { return };
         p.collect();
         let clock = p.machine.clock_of(Thread::Workers);

@@ -4,10 +4,10 @@
 use courser::Addr;
 use courser::parts::buf::Ecn;
 
-use super::{Event, World};
+use super::{Event, Invariant, World};
 use crate::fabric::{FabricEvent, Outcome};
 use crate::host::host_of;
-use crate::host::port::{Received, lock};
+use crate::host::port::{Received, Taken, lock};
 use crate::observe::{DropReason, Place};
 use crate::packet::{HostId, Packet};
 use crate::streams::{Segment, Sent};
@@ -50,16 +50,22 @@ impl World {
                 soonest_ns = soonest_ns.min(ready_ns);
                 continue;
             }
-            let Some((bytes, dst, flow, hash)) = port.take() else { continue };
+            let Some(taken) = port.take() else { continue };
+            let changed = std::mem::take(&mut port.changed) > 0;
             drop(port);
             h.next_tx = at + 1;
+            let queued_ns = h.oscillator.when(taken.queued_ns);
             let src_addr = e.addr;
             let starved = std::mem::take(&mut e.starved);
             let life = p.life;
             if starved {
                 self.wake_endpoint(life, at, 0);
             }
-            return self.transmit(host, life.number, src_addr, dst, flow, bytes, hash);
+            if changed {
+                let detail = format!("n{}: a frame changed while the NIC held it", host.0);
+                self.violate(Invariant::Ownership, detail);
+            }
+            return self.transmit(host, src_addr, taken, queued_ns);
         }
         if soonest_ns < u64::MAX && h.kick_at_ns.is_none_or(|at_ns| soonest_ns < at_ns) {
             h.kick_at_ns = Some(soonest_ns);
@@ -67,17 +73,8 @@ impl World {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "the fields of one packet")]
-    fn transmit(
-        &mut self,
-        src: HostId,
-        life: u32,
-        src_addr: Addr,
-        dst: Addr,
-        flow: u32,
-        bytes: Vec<u8>,
-        hash: u64,
-    ) {
+    fn transmit(&mut self, src: HostId, src_addr: Addr, taken: Taken, queued_ns: u64) {
+        let Taken { bytes, dst, flow, hash, .. } = taken;
         let to = dst.to_socket().and_then(|a| host_of(a.ip(), self.hosts.len()));
         let id = self.next_packet;
         self.next_packet += 1;
@@ -93,7 +90,7 @@ impl World {
             ecn: Ecn::Ect0,
             corrupt: false,
             sent_ns: self.now_ns,
-            life,
+            queued_ns,
         };
         let packet = match self.spare.pop() {
             Some(mut packet) => {
@@ -104,6 +101,12 @@ impl World {
         };
         if to.is_none() {
             self.drop_packet(Place::Host(src), DropReason::NoRoute, packet);
+            return self.kick(src);
+        }
+        if to == Some(src) {
+            // To itself: through the NIC, which turns it round, and not over the cable.
+            let at_ns = self.now_ns + self.hosts[src.0 as usize].nic.rx_latency_ns;
+            self.events.push(at_ns, Event::Arrive(src, packet));
             return self.kick(src);
         }
         self.fabric.transmit(src, self.now_ns, packet, &mut self.events);
@@ -119,14 +122,14 @@ impl World {
         if packet.corrupt {
             return self.drop_packet(at, DropReason::Corrupt, packet);
         }
-        let wakeup_ns = h.costs.wakeup_ns;
+        let wakeup_ns = h.costs.get().wakeup_ns;
         let Some(p) = &mut h.process else {
             return self.drop_packet(at, DropReason::NoListener, packet);
         };
         let Some(endpoint) = p.at_port(packet.dst_port) else {
             return self.drop_packet(at, DropReason::NoListener, packet);
         };
-        let (life, stale) = (p.life, packet.sent_ns < p.started_ns);
+        let (life, stale) = (p.life, packet.queued_ns < p.started_ns);
         let e = &mut p.endpoints[endpoint];
         let mut port = lock(&e.port);
         if !port.has_descriptor() {
@@ -169,6 +172,12 @@ impl World {
             {
                 let at_ns = self.now_ns + self.cfg.connect_retry_ns.max(1);
                 self.events.push(at_ns, Event::Segment(sent));
+            } else if matches!(sent.segment, Segment::Data(_)) {
+                // Its sender's kernel repeats it, and is told when the machine is back.
+                let known = |s: &Sent| (s.conn, s.side) == (sent.conn, sent.side);
+                if !self.unanswered.iter().any(known) {
+                    self.unanswered.push(sent);
+                }
             }
             return;
         }
@@ -183,6 +192,17 @@ impl World {
     fn are_apart(&self, a: HostId, b: HostId) -> bool {
         let Some(groups) = &self.groups else { return false };
         groups.get(a.0 as usize) != groups.get(b.0 as usize)
+    }
+
+    /// A machine is back: what was sent to it meanwhile finds nobody.
+    pub(super) fn answer_unanswered(&mut self, host: HostId) {
+        let all = std::mem::take(&mut self.unanswered);
+        let (here, others) = all.into_iter().partition(|sent| sent.to == host);
+        self.unanswered = others;
+        let here: Vec<Sent> = here;
+        for sent in here {
+            self.segment(sent);
+        }
     }
 
     /// What a partition has held back arrives, before whatever is under way: streams keep their

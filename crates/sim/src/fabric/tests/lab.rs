@@ -63,7 +63,7 @@ pub(super) fn packet(id: u64, src: u32, dst: u32, payload: usize) -> Packet {
         ecn: Ecn::Ect0,
         corrupt: false,
         sent_ns: 0,
-        life: 0,
+        queued_ns: 0,
     }
 }
 
