@@ -60,17 +60,19 @@ fn e76(args: &E76Args) -> Result<(), Failure> {
     let wall = Wall::of(begin.elapsed(), &outcome.traffic);
     drop(running);
     observed.end()?;
-    tell(
-        &args.json,
-        "e76",
-        &settings,
-        json!({
-            "outcome": outcome,
-            "wall": wall,
-            "prepare_wall_s": prepare_wall.as_secs_f64(),
-        }),
-        || tables::e76(&settings, &outcome, &wall, prepare_wall),
-    )
+    let seen = Timed { outcome, wall, prepare_wall_s: prepare_wall.as_secs_f64() };
+    tell(&args.json, "e76", &settings, json!(seen), || tables::e76(&settings, &seen))
+}
+
+/// An outcome, and what it cost to get it.
+#[derive(Serialize)]
+struct Timed {
+    #[serde(flatten)]
+    outcome: sessions::Outcome,
+    #[serde(flatten)]
+    wall: Wall,
+    /// Time until the measured part began, s.
+    prepare_wall_s: f64,
 }
 
 fn incast(args: &IncastArgs) -> Result<(), Failure> {

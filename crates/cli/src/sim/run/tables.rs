@@ -1,11 +1,10 @@
 //! Results as tables: measured beside expected.
 
-use std::time::Duration;
-
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use courser_sim::scenario::{buffers, credits, incast, response_rtt, sessions};
 
-use super::figures::{Speed, Wall};
+use super::Timed;
+use super::figures::Speed;
 use crate::units::{show_bytes, show_ns, show_per_second};
 
 fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
@@ -42,12 +41,8 @@ fn percent(ppm: u64) -> String {
     format!("{:.1} %", ppm as f64 / 10_000.0)
 }
 
-pub(super) fn e76(
-    settings: &sessions::Settings,
-    seen: &sessions::Outcome,
-    wall: &Wall,
-    prepare: Duration,
-) -> String {
+pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
+    let Timed { outcome: seen, wall, prepare_wall_s } = timed;
     let row = |what: &str, here: String, paper: &str| vec![what.to_owned(), here, paper.to_owned()];
     let l = &seen.latency;
     let rows = [
@@ -87,7 +82,7 @@ pub(super) fn e76(
         wall.wall_s,
         seen.traffic.datagrams_delivered,
         show_per_second(wall.deliveries_per_wall_s, "/s"),
-        prepare.as_secs_f64(),
+        prepare_wall_s,
     )
 }
 
