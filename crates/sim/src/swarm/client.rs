@@ -8,7 +8,8 @@ use std::time::Duration;
 use courser::{CallOptions, Context, Done, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState};
 
 use super::bytes::{NUMBER, write_request};
-use super::oracle::{Ending, Kind, Made, Task, Who};
+use super::kinds::Kind;
+use super::oracle::{Ending, Made, Task, Who};
 use super::workload::{Shared, answer_later};
 use crate::host::port::lock;
 use crate::{Invariant, Rng};

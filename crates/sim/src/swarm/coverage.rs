@@ -5,7 +5,7 @@ use courser::DROP_NAMES;
 use courser::parts::proto::{DROP_REASONS, Drop};
 
 use super::faults::FaultKind;
-use super::oracle::ENDS;
+use super::kinds::ENDS;
 use crate::{DropReason, HostId, Invariant, World};
 
 /// Packet kinds, in the order of [`courser::EndpointStats::tx_kinds`].

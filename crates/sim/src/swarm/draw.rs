@@ -8,7 +8,8 @@ use courser::{Admission, Config};
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
 use super::faults::{Fault, Planned};
-use super::oracle::{Allowed, Kind};
+use super::kinds::Kind;
+use super::oracle::Allowed;
 use crate::fabric::{Buffer, CableSpec, LeafSpine, Marking, Pfc, SwitchSpec, Topology};
 use crate::{Checks, CpuCosts, NicConfig, Rng, WorldConfig};
 

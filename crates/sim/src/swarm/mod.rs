@@ -17,6 +17,7 @@ mod draw;
 mod draw_faults;
 mod ending;
 mod faults;
+mod kinds;
 mod oracle;
 mod run;
 mod workload;
@@ -24,7 +25,7 @@ mod workload;
 pub use coverage::{Coverage, Covered, PACKETS};
 pub use draw::Scenario;
 pub use faults::FaultKind;
-pub use oracle::ENDS;
+pub use kinds::ENDS;
 pub use run::{
     MOST_FAILED, Options, SeedReport, SwarmReport, THREAD, run_observed, run_seed, run_swarm,
 };

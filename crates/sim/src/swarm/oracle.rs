@@ -6,68 +6,10 @@ use std::sync::{Arc, Mutex};
 use courser::{CallError, Executed, Status};
 
 use super::bytes::{first_wrong, first_wrong_in_request, spread};
+use super::kinds::{ENDS, Kind, end_index};
 use crate::Invariant;
 use crate::host::hash::Mix;
 use crate::host::port::lock;
-
-/// What a request asks for.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-#[repr(u16)]
-pub(super) enum Kind {
-    /// An answer at once.
-    Echo = 1,
-    /// An answer by a timer.
-    Later = 2,
-    /// An answer after a call to another server.
-    Nested = 3,
-    /// An answer by a worker.
-    Work = 4,
-    /// A refusal.
-    Refuse = 5,
-    /// Much of the server's time.
-    Slow = 6,
-    /// Nothing: the duty to answer is dropped.
-    Forget = 7,
-    /// A panic of the handler.
-    Panic = 8,
-    /// What no handler is registered for.
-    Unknown = 9,
-    /// Its request back, kept for a while.
-    Keep = 10,
-}
-
-impl Kind {
-    pub(super) const ALL: [Kind; 10] = [
-        Kind::Echo,
-        Kind::Later,
-        Kind::Nested,
-        Kind::Work,
-        Kind::Refuse,
-        Kind::Slow,
-        Kind::Forget,
-        Kind::Panic,
-        Kind::Unknown,
-        Kind::Keep,
-    ];
-
-    /// Whether a server may say this instead of an answer, however well it is.
-    fn may_get(self, status: Status) -> bool {
-        match status {
-            Status::Refused => self == Kind::Refuse,
-            // The nested call may not have been taken.
-            Status::NoReply => matches!(self, Kind::Forget | Kind::Nested),
-            Status::Panicked => self == Kind::Panic,
-            Status::UnknownType => self == Kind::Unknown,
-            Status::WorkersBusy => self == Kind::Work,
-            _ => false,
-        }
-    }
-
-    /// Whether it can end with an answer.
-    fn is_answered(self) -> bool {
-        !matches!(self, Kind::Refuse | Kind::Forget | Kind::Panic | Kind::Unknown)
-    }
-}
 
 /// One process: host and life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -158,52 +100,6 @@ pub(super) struct Oracle {
     found: Option<(Invariant, String)>,
     /// How calls ended, by [`end_index`].
     pub(super) ends: [u64; ENDS.len()],
-}
-
-/// Names of the ways a call may end.
-pub const ENDS: [&str; 19] = [
-    "response",
-    "not-connected",
-    "peer-failed",
-    "datapath-silent",
-    "closed",
-    "deadline-exceeded",
-    "cancelled",
-    "no-memory-here",
-    "response-too-large",
-    "unknown-type",
-    "request-too-large",
-    "server-no-memory",
-    "no-reply",
-    "response-failed",
-    "refused",
-    "workers-busy",
-    "panicked",
-    "shutting-down",
-    "other",
-];
-
-fn end_index(error: &CallError) -> usize {
-    match error {
-        CallError::NotConnected => 1,
-        CallError::PeerFailed(_) => 2,
-        CallError::DatapathSilent(_) => 3,
-        CallError::Closed(_) => 4,
-        CallError::DeadlineExceeded(_) => 5,
-        CallError::Cancelled(_) => 6,
-        CallError::NoMemory { .. } => 7,
-        CallError::ResponseTooLarge { .. } => 8,
-        CallError::Server(Status::UnknownType) => 9,
-        CallError::Server(Status::TooLarge) => 10,
-        CallError::Server(Status::NoMemory) => 11,
-        CallError::Server(Status::NoReply) => 12,
-        CallError::Server(Status::ResponseFailed) => 13,
-        CallError::Server(Status::Refused) => 14,
-        CallError::Server(Status::WorkersBusy) => 15,
-        CallError::Server(Status::Panicked) => 16,
-        CallError::Server(Status::ShuttingDown) => 17,
-        CallError::Server(_) => 18,
-    }
 }
 
 /// Shared by all endpoints and workers of a world, which are on one thread: the lock only says so

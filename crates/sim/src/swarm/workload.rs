@@ -9,7 +9,8 @@ use courser::{Context, Nexus, ReplyHandle, Request, Rpc, Work};
 
 use super::bytes::fill;
 use super::client::{Client, Lane, LanePlan, Mix, Then};
-use super::oracle::{Kind, SharedOracle, Task, Who, run};
+use super::kinds::Kind;
+use super::oracle::{SharedOracle, Task, Who, run};
 use crate::Rng;
 use crate::host::port::lock;
 use crate::host::process::SetupError;
