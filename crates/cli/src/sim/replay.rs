@@ -14,7 +14,7 @@ use courser_sim::swarm::{Options, Scenario, SeedReport, THREAD, run_observed};
 use courser_sim::{HostId, Tap, World};
 use serde_json::json;
 
-use super::swarm::quiet_panics;
+use super::swarm::{Planted, quiet_panics};
 use crate::fail::Failure;
 use crate::harness::clock::Clock;
 use crate::{json, measure, out};
@@ -64,10 +64,8 @@ pub(crate) struct ReplayArgs {
     /// Write the event log as text, to be compared with that of another run
     #[arg(long, value_name = "PATH")]
     log: Option<PathBuf>,
-    /// The bug that was planted
-    #[cfg(feature = "mutants")]
-    #[arg(long, value_name = "NAME")]
-    mutant: Option<courser::parts::proto::mutant::Mutant>,
+    #[command(flatten)]
+    planted: Planted,
     /// Write the result as JSON, with time series of links and queues (- for standard output)
     #[arg(long, value_name = "PATH")]
     json: Option<PathBuf>,
@@ -97,22 +95,13 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         writeln!(out::stdout(), "{}", Scenario::draw(args.seed).to_string().trim_end())?;
     }
     // On a thread with the name of the swarm's, so that a panic is told once.
-    let options = options(args);
+    let options = args.planted.options();
     let seed = args.seed;
     let thread = std::thread::Builder::new().name(format!("{THREAD} replay"));
     let thread = thread.spawn(move || play(seed, options, settings))?;
     let shown =
         thread.join().map_err(|_| Failure::Runtime("the replay has panicked".to_owned()))?;
     tell(args, &shown, only_json)
-}
-
-fn options(args: &ReplayArgs) -> Options {
-    let _ = args;
-    Options {
-        keep_going: false,
-        #[cfg(feature = "mutants")]
-        mutant: args.mutant,
-    }
 }
 
 fn settings(args: &ReplayArgs) -> Result<Settings, Failure> {

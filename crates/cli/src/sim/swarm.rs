@@ -1,218 +1,285 @@
 //! `courser sim swarm`: many worlds, each drawn from a seed, with everything checked.
 
 use std::io::Write;
-use std::path::PathBuf;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use courser_sim::Violation;
-use courser_sim::swarm::{Options, SwarmReport, THREAD, run_swarm};
-use serde_json::{Value, json};
+use courser_sim::Invariant;
+use courser_sim::swarm::{Coverage, Options, SwarmReport, THREAD, run_swarm};
+use serde_json::{Map, Value, json};
 
 use crate::fail::Failure;
 use crate::harness::clock::Clock;
+use crate::units::{show_ns, show_per_second};
 use crate::{json, measure, out};
 
-/// Failed seeds that are shown.
-const SHOWN: usize = 10;
+/// So many seeds must have seen every kind of fault, packet and drop that is expected.
+const ENOUGH: u64 = 1_000;
+
+/// So many calls a seed, on average, make a swarm worth its name.
+const ENOUGH_RPCS: u64 = 2_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each seed draws a topology, settings, a workload and faults: loss, bursts, copies, reordering,
-flipped bits, partitions, links and hosts that go down, processes that are killed and come back,
-clocks that drift, handlers that are slow. Meanwhile and afterwards everything that Courser
-promises is checked: at most one execution, exactly one end of each call, every byte, credits,
-buffers, memory, and that all calls end in time when the faults are over.
+Each seed is a world of its own: two to eight hosts, switches, settings, a workload of all
+that the API can do, and faults of every kind, all drawn from the seed. What is checked is
+listed below; after the faults every call must end, every session work again, and in the
+end nothing be left.
 
-The first seed that fails ends the run, with the command that shows it packet by packet. Exit
-status 1 then. The same seeds give the same digest on every machine, for the same build.
+A seed is the same run on every machine with the same build, whatever the threads: so is
+the digest, a hash over the event logs of all seeds in their order. The first seed that
+breaks an invariant ends the run with status 1 and the command that shows its packets.
+
+  at-most-once      a request is executed at most once, and never after `never executed`
+  exactly-one-end   each call ends once
+  response-matches  the response is its request's, byte for byte
+  credits           never more packets in flight than credits; all are back at rest
+  ownership         a buffer that the application has back is not being sent
+  leak, freed-state in the end no buffer and no session is left
+  liveness          without faults every call ends within a bound of virtual time
+  incarnation       nothing that was sent to a process before is taken
+  internal          the protocol's own invariants; no packet that nobody may send
+  application       deadlines hold; no error without a cause
 
 Examples:
-  courser sim swarm                          1,000 seeds on all cores
-  courser sim swarm --seeds 100000           a night's worth of luck
-  courser sim swarm --from 4711 --seeds 1    one seed")]
-pub(crate) struct SwarmArgs {
+  courser sim swarm --seeds 1000
+  courser sim swarm --seeds 100000 --from 1000 --json swarm.json
+  courser sim replay --seed 17 --trace            what led to a failure")]
+pub(super) struct SwarmArgs {
     /// How many seeds
-    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
     /// The first of them
     #[arg(long, value_name = "S", default_value_t = 0)]
     from: u64,
-    /// Seeds at the same time [default: one per CPU]
+    /// Seeds that run side by side; default: one per CPU
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Go on behind a failed seed
+    /// Go on after a violation, and name all seeds that have one
     #[arg(long)]
     keep_going: bool,
-    /// Plant a bug in every endpoint: does the swarm find it?
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    #[command(flatten)]
+    planted: Planted,
+}
+
+/// A bug to be found, in builds that have some.
+#[derive(Debug, Args)]
+pub(super) struct Planted {
+    /// Plant a bug in every endpoint: its name or number
     #[cfg(feature = "mutants")]
     #[arg(long, value_name = "NAME")]
     mutant: Option<courser::parts::proto::mutant::Mutant>,
-    /// Write the result as JSON (- for standard output)
-    #[arg(long, value_name = "PATH")]
-    json: Option<PathBuf>,
 }
 
-impl SwarmArgs {
-    fn options(&self) -> Options {
+impl Planted {
+    pub(super) fn options(&self) -> Options {
         Options {
-            keep_going: self.keep_going,
             #[cfg(feature = "mutants")]
             mutant: self.mutant,
+            ..Options::default()
         }
     }
 
-    fn threads(&self) -> usize {
-        let all = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.map_or_else(all, usize::from)
-    }
-
-    /// Words that a replay needs to be the same run.
-    fn planted(&self) -> String {
+    /// As it is typed, with a blank before.
+    fn typed(&self) -> String {
         #[cfg(feature = "mutants")]
         if let Some(mutant) = self.mutant {
             return format!(" --mutant {mutant}");
         }
         String::new()
     }
+
+    fn is_none(&self) -> bool {
+        self.typed().is_empty()
+    }
 }
 
-/// Panics of a simulated world are caught and told with their seed; nothing is printed where they
-/// happen.
+/// Runs the seeds and says what they have found.
+///
+/// # Errors
+/// A violation, or a file that cannot be written.
+pub(super) fn run(args: &SwarmArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let threads = args.threads.map_or_else(cpus, usize::from);
+    let options = Options { keep_going: args.keep_going, ..args.planted.options() };
+    quiet_panics();
+    let bar = measure::bar()?;
+    let began = Instant::now();
+    let report = run_swarm(args.from, args.seeds, threads, options, |so_far| {
+        bar.set_position(so_far.seeds * 1000 / args.seeds);
+        let rate = so_far.seeds as f64 / began.elapsed().as_secs_f64().max(1e-3);
+        let rpcs = so_far.rpcs / so_far.seeds.max(1);
+        bar.set_message(format!(
+            "{} of {} seeds, {rate:.1} a second, {rpcs} calls each",
+            so_far.seeds, args.seeds
+        ));
+        true
+    });
+    bar.finish_and_clear();
+    let wall = began.elapsed();
+    if !measure::only_json(args.json.as_deref()) {
+        print(args, &report, wall, threads)?;
+    }
+    if let Some(target) = &args.json {
+        write(target, args, &report, wall, threads)?;
+    }
+    verdict(args, &report)
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Panics of a simulation are caught and told as violations: nothing else need be said of them.
 pub(super) fn quiet_panics() {
-    let usual = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        let thread = std::thread::current();
-        if !thread.name().is_some_and(|name| name.starts_with(THREAD)) {
-            usual(panic);
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        let ours = std::thread::current().name().is_some_and(|name| name.starts_with(THREAD));
+        if !ours {
+            others(info);
         }
     }));
 }
 
-/// Runs the seeds.
-///
-/// # Errors
-/// An invariant did not hold, or the result could not be written.
-pub(super) fn run(args: &SwarmArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
-    quiet_panics();
-    let begin = Instant::now();
-    let report = with_bar(args, begin)?;
-    let wall_s = begin.elapsed().as_secs_f64();
-    if !measure::only_json(args.json.as_deref()) {
-        write!(out::stdout(), "{}", text(args, &report, wall_s))?;
-    }
-    if let Some(target) = &args.json {
-        json::write(target, &object(args, &report, wall_s))?;
-    }
-    match report.violations {
-        0 => Ok(()),
-        1 => Err(Failure::Runtime("one seed has violated an invariant".to_owned())),
-        n => Err(Failure::Runtime(format!("{n} seeds have violated an invariant"))),
-    }
-}
-
-fn with_bar(args: &SwarmArgs, begin: Instant) -> Result<SwarmReport, Failure> {
-    let bar = measure::bar()?;
-    bar.set_prefix("seeds");
-    let report = run_swarm(args.from, args.seeds, args.threads(), args.options(), |so_far| {
-        let done = u128::from(so_far.seeds) * 1000 / u128::from(args.seeds);
-        bar.set_position(done as u64);
-        let rate = so_far.seeds as f64 / begin.elapsed().as_secs_f64().max(1e-9);
-        let failed = match so_far.violations {
-            0 => String::new(),
-            n => format!(", {n} failed"),
+/// What the run comes to.
+fn verdict(args: &SwarmArgs, report: &SwarmReport) -> Result<(), Failure> {
+    if let Some((seed, violation)) = report.failed.first() {
+        let more = match report.violations {
+            1 => String::new(),
+            n => format!(" ({n} seeds of {} have violations)", report.seeds),
         };
-        let (seeds, calls) = (so_far.seeds, so_far.rpcs);
-        bar.set_message(format!("{seeds} seeds, {rate:.0}/s, {calls} calls{failed}"));
-        true
-    });
-    bar.finish_and_clear();
-    Ok(report)
-}
-
-/// What a person reads.
-fn text(args: &SwarmArgs, report: &SwarmReport, wall_s: f64) -> String {
-    let SwarmReport { seeds, rpcs, packets, digest, .. } = report;
-    let each = rpcs / seeds.max(&1);
-    let mut text = format!(
-        "{seeds} seeds from {}: {rpcs} calls ({each} a seed), {packets} packets, {:.1} simulated \
-         seconds in {wall_s:.1} s; digest {digest:016x}\n",
-        args.from,
-        report.virtual_ns as f64 / 1e9,
-    );
-    for table in ["fault", "packet", "network-drop", "endpoint-drop", "end"] {
-        let lines = report.coverage.table();
-        let of =
-            lines.iter().filter(|line| line.table == table && (line.expected || line.count > 0));
-        let words: Vec<String> = of.map(|line| format!("{} {}", line.kind, line.count)).collect();
-        text += &format!("{table:>13}: {}\n", words.join(", "));
+        let typed = args.planted.typed();
+        return Err(Failure::Runtime(format!(
+            "seed {seed}: {violation}{more}\n  courser sim replay --seed {seed} --trace{typed}"
+        )));
     }
-    let missing = report.coverage.missing();
+    if report.seeds < ENOUGH || !args.planted.is_none() {
+        return Ok(());
+    }
+    let missing: Vec<String> =
+        report.coverage.missing().iter().map(|m| format!("{} {}", m.table, m.kind)).collect();
     if !missing.is_empty() {
-        let kinds: Vec<String> =
-            missing.iter().map(|line| format!("{} {}", line.table, line.kind)).collect();
-        text += &format!("  never seen: {} (more seeds see more)\n", kinds.join(", "));
+        let (seeds, missing) = (report.seeds, missing.join(", "));
+        return Err(Failure::Runtime(format!("never seen in {seeds} seeds: {missing}")));
     }
-    for (seed, violation) in report.failed.iter().take(SHOWN) {
-        text += &failure(*seed, violation, &args.planted());
+    let mean = report.rpcs / report.seeds;
+    if mean < ENOUGH_RPCS {
+        let text = format!("{mean} calls a seed are too few: at least {ENOUGH_RPCS} are wanted");
+        return Err(Failure::Runtime(text));
     }
-    if report.failed.len() > SHOWN {
-        text += &format!("... and {} more seeds\n", report.violations - SHOWN as u64);
-    }
-    text
+    Ok(())
 }
 
-/// A failed seed, and how to see it.
-fn failure(seed: u64, violation: &Violation, planted: &str) -> String {
-    format!(
-        "seed {seed}: {violation}\n  see it: courser sim replay --seed {seed}{planted} --trace\n"
-    )
+fn print(
+    args: &SwarmArgs,
+    report: &SwarmReport,
+    wall: Duration,
+    threads: usize,
+) -> Result<(), Failure> {
+    let mut out = out::stdout();
+    let (bold, seeds) = (out::BOLD, report.seeds.max(1));
+    let per_seed = |n: u64| n / seeds;
+    let per_second = |n: u64, unit| show_per_second(n as f64 / wall.as_secs_f64().max(1e-3), unit);
+    writeln!(out, "{bold}swarm{bold:#}, seeds {} to {}", args.from, args.from + seeds - 1)?;
+    writeln!(
+        out,
+        "  {} seeds in {:.1} s on {threads} threads, {} a second",
+        report.seeds,
+        wall.as_secs_f64(),
+        per_second(report.seeds, "seeds")
+    )?;
+    writeln!(
+        out,
+        "  {} calls, {} a seed, {} of them with a response; {} packets, {}",
+        report.rpcs,
+        per_seed(report.rpcs),
+        per_seed(report.responses),
+        report.packets,
+        per_second(report.packets, "packets/s")
+    )?;
+    let virtual_ns = show_ns(per_seed(report.virtual_ns) as f64);
+    writeln!(out, "  a seed takes {virtual_ns} of its own time")?;
+    writeln!(out, "  violations {}, digest {:016x}", report.violations, report.digest)?;
+    print_coverage(&mut out, &report.coverage)?;
+    for (seed, violation) in report.failed.iter().skip(1) {
+        writeln!(out, "  seed {seed}: {violation}")?;
+    }
+    Ok(())
 }
 
-/// What a program reads.
-fn object(args: &SwarmArgs, report: &SwarmReport, wall_s: f64) -> Value {
+/// The table, a paragraph for each sort of things; kinds that nobody expects are left out.
+fn print_coverage(out: &mut impl Write, coverage: &Coverage) -> std::io::Result<()> {
+    let mut table = "";
+    let mut in_line = 0;
+    for line in coverage.table().iter().filter(|l| l.expected || l.count > 0) {
+        if line.table != table {
+            table = line.table;
+            in_line = 0;
+            write!(out, "\n  {table}s\n   ")?;
+        } else if in_line == 4 {
+            in_line = 0;
+            write!(out, "\n   ")?;
+        }
+        in_line += 1;
+        write!(out, " {:<21}{:>9}", line.kind, line.count)?;
+    }
+    writeln!(out)
+}
+
+fn write(
+    target: &Path,
+    args: &SwarmArgs,
+    report: &SwarmReport,
+    wall: Duration,
+    threads: usize,
+) -> Result<(), Failure> {
     let failed: Vec<Value> = report
         .failed
         .iter()
         .map(|(seed, v)| {
-            json!({
-                "seed": seed,
-                "invariant": v.invariant.name(),
-                "at_ns": v.at_ns,
-                "detail": v.detail,
-            })
+            let (invariant, at_ns) = (v.invariant.name(), v.at_ns);
+            json!({ "seed": seed, "invariant": invariant, "at_ns": at_ns, "detail": v.detail })
         })
         .collect();
-    let mut coverage = serde_json::Map::new();
-    for line in report.coverage.table() {
-        let table = coverage.entry(line.table).or_insert_with(|| json!({}));
-        table[line.kind] = json!(line.count);
-    }
-    let missing: Vec<String> = report
-        .coverage
-        .missing()
-        .iter()
-        .map(|line| format!("{}/{}", line.table, line.kind))
-        .collect();
-    let results = json!({
-        "seeds": report.seeds,
-        "violations": report.violations,
-        "rpcs": report.rpcs,
-        "responses": report.responses,
-        "packets": report.packets,
-        "digest": format!("{:016x}", report.digest),
-        "simulated_s": report.virtual_ns as f64 / 1e9,
-        "wall_s": wall_s,
-        "coverage": coverage,
-        "never_seen": missing,
-        "failed": failed,
-    });
-    json!({
+    // How it was run has no part in what came of it.
+    let mut environment = json::environment(&Clock::new()).unwrap_or_else(|| json!({}));
+    environment["threads"] = json!(threads);
+    environment["wall_s"] = json!(wall.as_secs_f64());
+    let value = json!({
         "bench": "swarm",
         "transport": "sim",
-        "config": { "seeds": args.seeds, "from": args.from, "threads": args.threads(), "keep_going": args.keep_going },
-        "results": [results],
-        "environment": json::environment(&Clock::new()),
-    })
+        "config": {
+            "from": args.from,
+            "seeds": args.seeds,
+            "keep_going": args.keep_going,
+            "mutant": args.planted.typed().split_whitespace().nth(1),
+            "invariants": Invariant::ALL.map(Invariant::name),
+        },
+        "results": [{
+            "seeds": report.seeds,
+            "violations": report.violations,
+            "rpcs": report.rpcs,
+            "responses": report.responses,
+            "packets": report.packets,
+            "virtual_ns": report.virtual_ns,
+            "digest": format!("{:016x}", report.digest),
+            "failed": failed,
+            "coverage": coverage_json(&report.coverage),
+        }],
+        "environment": environment,
+    });
+    json::write(target, &value)
+}
+
+fn coverage_json(coverage: &Coverage) -> Value {
+    let mut tables = Map::new();
+    for line in coverage.table() {
+        let table = tables.entry(line.table).or_insert_with(|| json!({}));
+        table[line.kind] = json!({ "count": line.count, "expected": line.expected });
+    }
+    Value::Object(tables)
 }
