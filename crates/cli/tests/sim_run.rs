@@ -28,6 +28,8 @@ fn sessions_are_told_with_what_they_cost() {
         "connect_ns",
         "wall_s",
         "deliveries_per_wall_s",
+        "deliveries_per_cpu_s",
+        "cpu_s",
         "prepare_wall_s",
     ] {
         assert!(result[key].is_number(), "{key}: {result}");

@@ -7,7 +7,6 @@ mod tables;
 
 use std::io::Write;
 use std::path::Path;
-use std::time::Instant;
 
 use courser_sim::scenario::{ScenarioError, buffers, credits, incast, response_rtt, sessions};
 use serde::Serialize;
@@ -18,7 +17,7 @@ pub(crate) use args::RunArgs;
 use self::args::{
     BuffersArgs, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs, Scenario, SpeedArgs,
 };
-use self::figures::Wall;
+use self::figures::{Stopwatch, Wall};
 use self::observe::Observed;
 use crate::fail::Failure;
 use crate::harness::clock::Clock;
@@ -52,15 +51,15 @@ fn e76(args: &E76Args) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let settings = args.settings();
     let observed = Observed::begin(&args.observe, &settings.topology())?;
-    let begin = Instant::now();
+    let begin = Stopwatch::start();
     let mut running = sessions::prepare(&settings, observed.tap())?;
-    let prepare_wall = begin.elapsed();
-    let begin = Instant::now();
+    let (prepare_wall_s, _) = begin.elapsed_s();
+    let begin = Stopwatch::start();
     let outcome = running.measure()?;
-    let wall = Wall::of(begin.elapsed(), &outcome.traffic);
+    let wall = Wall::of(&begin, &outcome.traffic);
     drop(running);
     observed.end()?;
-    let seen = Timed { outcome, wall, prepare_wall_s: prepare_wall.as_secs_f64() };
+    let seen = Timed { outcome, wall, prepare_wall_s };
     tell(&args.json, "e76", &settings, json!(seen), || tables::e76(&settings, &seen))
 }
 

@@ -46,9 +46,9 @@ pub(super) enum Scenario {
 pub(super) enum CpuName {
     /// Nothing: only the network takes time
     None,
-    /// As the paper's: 50 ns a packet
+    /// As the paper's: 44 ns a packet
     Erpc,
-    /// As Courser's code: about 150 ns a packet
+    /// As Courser's code: about 140 ns a packet
     Courser,
 }
 

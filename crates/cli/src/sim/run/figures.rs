@@ -4,27 +4,58 @@ use std::time::{Duration, Instant};
 
 use courser_sim::scenario::speed::{Load, Settings, TwoHosts};
 use courser_sim::scenario::{ScenarioError, Traffic};
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use super::args::SpeedArgs;
+
+/// Measures real time and the processor time of this thread.
+pub(super) struct Stopwatch {
+    wall: Instant,
+    cpu: Duration,
+}
+
+impl Stopwatch {
+    pub(super) fn start() -> Self {
+        Stopwatch { wall: Instant::now(), cpu: cpu_time() }
+    }
+
+    /// Seconds since the start: real ones, and those that this thread had a processor.
+    pub(super) fn elapsed_s(&self) -> (f64, f64) {
+        let cpu = cpu_time().saturating_sub(self.cpu);
+        (self.wall.elapsed().as_secs_f64(), cpu.as_secs_f64())
+    }
+}
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
 
 /// Time and memory of this process.
 #[derive(Debug, Serialize)]
 pub(super) struct Wall {
     /// Time of the measured part, s.
     pub(super) wall_s: f64,
-    /// Datagrams that reached a receive queue, per second of that.
+    /// Processor time of it, s: less than the above where other programs had the core.
+    pub(super) cpu_s: f64,
+    /// Datagrams that reached a receive queue, per second of the former.
     pub(super) deliveries_per_wall_s: f64,
+    /// The same, per second of the latter.
+    pub(super) deliveries_per_cpu_s: f64,
     /// The most memory that the process ever had, bytes; `null` where the system does not say.
     pub(super) peak_rss_bytes: Option<u64>,
 }
 
 impl Wall {
-    pub(super) fn of(wall: Duration, traffic: &Traffic) -> Self {
-        let wall_s = wall.as_secs_f64();
+    pub(super) fn of(begin: &Stopwatch, traffic: &Traffic) -> Self {
+        let (wall_s, cpu_s) = begin.elapsed_s();
+        let delivered = traffic.datagrams_delivered as f64;
         Wall {
             wall_s,
-            deliveries_per_wall_s: traffic.datagrams_delivered as f64 / wall_s,
+            cpu_s,
+            deliveries_per_wall_s: delivered / wall_s,
+            deliveries_per_cpu_s: delivered / cpu_s,
             peak_rss_bytes: peak_rss_bytes(),
         }
     }
@@ -42,7 +73,13 @@ fn peak_rss_bytes() -> Option<u64> {
 pub(super) struct Speed {
     /// What the hosts do.
     pub(super) load: Load,
-    /// Median over the rounds, datagrams delivered per second of the machine's time.
+    /// Datagrams delivered per second of processor time, median over the rounds.
+    pub(super) deliveries_per_cpu_s: f64,
+    /// The slowest round.
+    pub(super) deliveries_per_cpu_s_min: f64,
+    /// The fastest round.
+    pub(super) deliveries_per_cpu_s_max: f64,
+    /// Datagrams delivered per second of real time, median.
     pub(super) deliveries_per_wall_s: f64,
     /// The slowest round.
     pub(super) deliveries_per_wall_s_min: f64,
@@ -50,6 +87,14 @@ pub(super) struct Speed {
     pub(super) deliveries_per_wall_s_max: f64,
     /// Virtual time per real time, median.
     pub(super) virtual_s_per_wall_s: f64,
+}
+
+/// One window: deliveries per second of processor time and of real time, and virtual seconds per
+/// real second.
+struct Window {
+    per_cpu_s: f64,
+    per_wall_s: f64,
+    virtual_s: f64,
 }
 
 /// How far a world goes between two looks at the clock, ns of virtual time.
@@ -72,36 +117,50 @@ pub(super) fn speed(
             seen.push(window(hosts, args.window)?);
         }
     }
-    Ok(worlds.into_iter().map(|(load, _, seen)| summary(load, seen)).collect())
+    Ok(worlds.into_iter().map(|(load, _, seen)| summary(load, &seen)).collect())
 }
 
-/// Deliveries and virtual seconds per real second.
-fn window(hosts: &mut TwoHosts, time: Duration) -> Result<(f64, f64), ScenarioError> {
+fn window(hosts: &mut TwoHosts, time: Duration) -> Result<Window, ScenarioError> {
     let (mut delivered, mut slices) = (0, 0_u64);
-    let begin = Instant::now();
-    let wall_s = loop {
+    let begin = Stopwatch::start();
+    let (wall_s, cpu_s) = loop {
         delivered += hosts.advance(SLICE_NS)?;
         slices += 1;
-        let elapsed = begin.elapsed();
-        if elapsed >= time {
-            break elapsed.as_secs_f64();
+        let elapsed_s = begin.elapsed_s();
+        if elapsed_s.0 >= time.as_secs_f64() {
+            break elapsed_s;
         }
     };
     let virtual_s = (slices * SLICE_NS) as f64 / 1e9;
-    Ok((delivered as f64 / wall_s, virtual_s / wall_s))
+    let delivered = delivered as f64;
+    Ok(Window {
+        per_cpu_s: delivered / cpu_s,
+        per_wall_s: delivered / wall_s,
+        virtual_s: virtual_s / wall_s,
+    })
 }
 
-fn summary(load: Load, mut seen: Vec<(f64, f64)>) -> Speed {
-    seen.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let nothing = (0.0, 0.0);
-    let median = seen.get(seen.len() / 2).copied().unwrap_or(nothing);
+fn summary(load: Load, seen: &[Window]) -> Speed {
+    let (cpu_min, cpu, cpu_max) = spread(seen.iter().map(|w| w.per_cpu_s));
+    let (wall_min, wall, wall_max) = spread(seen.iter().map(|w| w.per_wall_s));
     Speed {
         load,
-        deliveries_per_wall_s: median.0,
-        deliveries_per_wall_s_min: seen.first().copied().unwrap_or(nothing).0,
-        deliveries_per_wall_s_max: seen.last().copied().unwrap_or(nothing).0,
-        virtual_s_per_wall_s: median.1,
+        deliveries_per_cpu_s: cpu,
+        deliveries_per_cpu_s_min: cpu_min,
+        deliveries_per_cpu_s_max: cpu_max,
+        deliveries_per_wall_s: wall,
+        deliveries_per_wall_s_min: wall_min,
+        deliveries_per_wall_s_max: wall_max,
+        virtual_s_per_wall_s: spread(seen.iter().map(|w| w.virtual_s)).1,
     }
+}
+
+/// The least, the median and the greatest of some values; zeros of none.
+fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let at = |n: usize| values.get(n).copied().unwrap_or(0.0);
+    (at(0), at(values.len() / 2), at(values.len().saturating_sub(1)))
 }
 
 #[cfg(test)]
@@ -109,19 +168,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_that_of_the_middle_round() {
-        let s = summary(Load::Bulk, vec![(3.0, 0.3), (1.0, 0.1), (2.0, 0.2)]);
-        let all = [
-            s.deliveries_per_wall_s,
-            s.deliveries_per_wall_s_min,
-            s.deliveries_per_wall_s_max,
-            s.virtual_s_per_wall_s,
-        ];
-        assert_eq!(all, [2.0, 1.0, 3.0, 0.2]);
+    fn a_spread_has_its_median_in_the_middle() {
+        assert_eq!(spread([3.0, 1.0, 2.0].into_iter()), (1.0, 2.0, 3.0));
+        assert_eq!(spread(std::iter::empty()), (0.0, 0.0, 0.0));
     }
 
     #[test]
-    fn memory_is_known() {
+    fn memory_and_time_are_known() {
+        let begin = Stopwatch::start();
         assert!(peak_rss_bytes().is_some_and(|bytes| bytes > 1 << 20));
+        let (wall_s, cpu_s) = begin.elapsed_s();
+        assert!(wall_s > 0.0 && cpu_s >= 0.0);
     }
 }

@@ -70,7 +70,7 @@ pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
     format!(
         "{} nodes, {} threads each, {} requests under way in batches of {}, {} CPUs, {} of \
          virtual time, seed {}\n{}\n\
-         {:.1} s for {} deliveries, {}; {:.1} s before{memory}\n",
+         {:.1} s ({:.1} s of processor time) for {} deliveries, {}; {:.1} s before{memory}\n",
         settings.nodes,
         settings.threads,
         settings.in_flight,
@@ -80,6 +80,7 @@ pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
         settings.seed,
         table(&["", "simulated", "paper"], rows),
         wall.wall_s,
+        wall.cpu_s,
         seen.traffic.datagrams_delivered,
         show_per_second(wall.deliveries_per_wall_s, "/s"),
         prepare_wall_s,
@@ -194,14 +195,21 @@ pub(super) fn response_rtt(
 pub(super) fn speed(results: &[Speed]) -> String {
     let rate = |rate| show_per_second(rate, "/s");
     let rows = results.iter().map(|s| {
-        let (low, high) = (s.deliveries_per_wall_s_min, s.deliveries_per_wall_s_max);
+        let (low, high) = (s.deliveries_per_cpu_s_min, s.deliveries_per_cpu_s_max);
         vec![
             s.load.name().to_owned(),
-            rate(s.deliveries_per_wall_s),
+            rate(s.deliveries_per_cpu_s),
             format!("{} - {}", rate(low), rate(high)),
+            rate(s.deliveries_per_wall_s),
             format!("{:.3}", s.virtual_s_per_wall_s),
         ]
     });
-    let header = ["two hosts", "deliveries", "range", "virtual s per s"];
+    let header = [
+        "two hosts",
+        "deliveries per second of processor time",
+        "range",
+        "of real time",
+        "virtual s per s",
+    ];
     format!("{}\n", table(&header, rows))
 }
