@@ -105,7 +105,8 @@ impl Planted {
 pub(super) fn run(args: &SwarmArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let threads = args.threads.map_or_else(cpus, usize::from);
-    let options = Options { keep_going: args.keep_going, ..args.planted.options() };
+    let mut options = args.planted.options();
+    options.keep_going = args.keep_going;
     quiet_panics();
     let bar = measure::bar()?;
     let began = Instant::now();
