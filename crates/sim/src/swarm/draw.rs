@@ -7,7 +7,7 @@ use courser::{Admission, Config};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
-use super::faults::{Fault, Planned};
+use super::faults::{Fault, FaultKind, Planned};
 use super::kinds::Kind;
 use super::oracle::Allowed;
 use crate::fabric::{Buffer, CableSpec, LeafSpine, Marking, Pfc, SwitchSpec, Topology};
@@ -89,6 +89,8 @@ impl Scenario {
         let allowed = Allowed {
             peers_fail: faults.iter().any(|f| f.fault.loses_peers()),
             silence: congested || faults.iter().any(|f| f.fault.silences()),
+            closes: faults.iter().any(|f| f.fault.kind() == FaultKind::Close),
+            crashes: faults.iter().any(|f| f.fault.kind() == FaultKind::Crash),
             refusals: world.nexus.admission == Admission::Strict,
             // A burst of handlers before, and the scan for time-outs, which is made every 10 ms when
             // bursts are full.

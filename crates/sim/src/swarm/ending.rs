@@ -21,8 +21,12 @@ const SUPERVISE_NS: u64 = 400 * US;
 /// Longest wait before a session is connected again.
 const MAX_BACKOFF_NS: u64 = 6 * MS;
 
-/// Calls that prove at the end that a session works.
-const PROOFS: usize = 5;
+/// Calls that prove at the end that a session works: no more than the shortest queue takes.
+const PROOFS: usize = 4;
+
+/// A control connection whose other side has died in the middle of the greeting is given up after
+/// this time, and another one begun.
+const DIAL_NS: u64 = 5_000 * MS;
 
 /// Control connections that nobody uses are closed after 30 s. To wait for that costs more than all
 /// the rest of a seed: so many seeds do it once, if they have few hosts.
@@ -53,7 +57,7 @@ impl Play<'_> {
         self.shared.stopped.set(true);
         let hosts: Vec<HostId> = world.hosts().collect();
         for host in hosts {
-            self.harvest.borrow_mut().take(world, host, self.shared.endpoints);
+            self.harvest.borrow_mut().take(world, host, &self.shared);
         }
         let digest = lock(&self.shared.oracle).digest();
         world.note(digest);
@@ -109,7 +113,8 @@ impl Play<'_> {
             let noticed_ns = 2 * self.scenario.world.nexus.failure_timeout.as_nanos() as u64;
             self.wait(world, noticed_ns, |_| false);
         }
-        let bound_ns = self.scenario.bound_ns(0);
+        let dial_ns = if self.scenario.allowed.crashes { DIAL_NS } else { 0 };
+        let bound_ns = self.scenario.bound_ns(0) + dial_ns;
         let strict = self.scenario.allowed.refusals;
         let all_stand = |world: &mut World| sessions(&self.shared, world).iter().all(|s| s.2);
         if !self.wait(world, bound_ns, all_stand) && !strict && !self.is_over(world) {
@@ -287,7 +292,7 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
     let now_ns = world.now_ns();
     for (host, at) in endpoints(shared, world) {
         let stats = world.endpoint(host, at).map(|rpc| rpc.stats().drops);
-        if let Some(detail) = stats.and_then(|drops| forbidden(host, &drops)) {
+        if let Some(detail) = stats.and_then(|drops| forbidden(host, &drops, shared.closes)) {
             world.violate(Invariant::Internal, detail);
         }
         if now_ns < shared.paused_until_ns[host.0 as usize].get() {

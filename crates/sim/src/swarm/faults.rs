@@ -334,7 +334,7 @@ impl Weather {
         if !world.is_running(host) {
             return;
         }
-        self.harvest.borrow_mut().take(world, host, self.shared.endpoints);
+        self.harvest.borrow_mut().take(world, host, &self.shared);
         lock(&self.shared.oracle).forget_calls_of(self.shared.who(host.0));
         self.shared.clients.borrow_mut()[host.0 as usize].clear();
     }

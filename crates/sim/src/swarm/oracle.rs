@@ -78,6 +78,10 @@ pub(super) struct Allowed {
     pub(super) peers_fail: bool,
     /// The datapath may be silent for as long as its timeout.
     pub(super) silence: bool,
+    /// Sessions are closed, perhaps before they stand, and their numbers used again.
+    pub(super) closes: bool,
+    /// Machines die, perhaps in the middle of a greeting.
+    pub(super) crashes: bool,
     /// Servers may refuse sessions.
     pub(super) refusals: bool,
     /// Memory limits are so tight that they are met.
@@ -316,7 +320,7 @@ impl Oracle {
         }
         let a = self.allowed;
         let may = match error {
-            CallError::NotConnected => a.peers_fail || a.refusals,
+            CallError::NotConnected => a.peers_fail || a.refusals || a.closes,
             CallError::PeerFailed(_) => a.peers_fail,
             CallError::DatapathSilent(_) => a.silence,
             CallError::Closed(_) => true,

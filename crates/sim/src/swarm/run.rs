@@ -157,6 +157,7 @@ fn play(
         mix: scenario.mix.clone(),
         lanes: scenario.lanes.clone(),
         endpoints: scenario.endpoints,
+        closes: scenario.allowed.closes,
         left: Cell::new(scenario.calls),
         stopped: Cell::new(false),
         parted: Cell::new(false),
