@@ -310,3 +310,26 @@ fn a_machine_that_comes_back_resets_old_connections() {
     let gone = |w: &mut World| w.peek(HostId(1), 0).unwrap().session_state(s) == SessionState::Gone;
     assert!(w.run_until(MS, gone), "not at {} ns", w.now_ns() - begin_ns);
 }
+
+/// What a worker's handler spends delays its answer.
+#[test]
+fn a_workers_handler_that_spends_time_answers_later() {
+    let mut w = World::new(WorldConfig::new(16, Topology::two_hosts())).unwrap();
+    w.start(HostId(0), |nexus| {
+        let mut rpc = nexus.endpoint()?;
+        rpc.on_worker(ECHO, |work| {
+            courser_sim::spend(Duration::from_micros(100));
+            work.reply(&b"done"[..]);
+        })?;
+        Ok::<_, Box<dyn std::error::Error>>(rpc)
+    })
+    .unwrap();
+    w.start(HostId(1), echo).unwrap();
+    let s = connect(&mut w, HostId(1), HostId(0));
+    let results = Results::default();
+    let begin_ns = w.now_ns();
+    call(&mut w, HostId(1), s, b"work", &results);
+    assert!(w.run_until(MS * 10, |_| !results.borrow().is_empty()));
+    let took_us = (w.now_ns() - begin_ns) / 1000;
+    assert!((100..110).contains(&took_us), "{took_us} us");
+}

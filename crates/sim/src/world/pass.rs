@@ -19,7 +19,9 @@ thread_local! {
 }
 
 /// Lets time pass for the simulated thread that runs now: called in a handler, a continuation or
-/// a timer, it is busy for so much longer. Does nothing outside a simulation, so that a handler
+/// a timer, it is busy for so much longer. In a worker's handler likewise, and its answer wakes the
+/// endpoint as much later; one that is awake for another reason may find it before, which a cost in
+/// [`crate::CpuCosts::handlers`] does not have. Does nothing outside a simulation, so that a handler
 /// may say what it costs and run anywhere.
 pub fn spend(time: Duration) {
     let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -285,6 +287,11 @@ impl World {
         let spent_ns = own.now_ns();
         workers.idle += 1;
         self.checker.ran(now_ns, life, run);
+        // Its answer wakes the endpoint when the handler has spent what it said.
+        let wakes = std::mem::take(&mut *lock(&self.wakes));
+        for (life, thread) in wakes {
+            self.woken(life, thread, spent_ns);
+        }
         if spent_ns > 0 {
             // What the handler said by itself keeps its worker busy, too.
             if let Some(workers) = self.process(life).and_then(|p| p.workers.as_mut()) {
