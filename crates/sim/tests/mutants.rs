@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use courser::parts::proto::mutant::Mutant;
-use courser_sim::swarm::{Options, run_swarm};
+use courser_sim::Invariant;
+use courser_sim::swarm::{Options, run_seed, run_swarm};
 
 /// Seeds that it may take.
 const SEEDS: u64 = 1_000;
@@ -18,10 +19,42 @@ fn every_planted_bug_is_found() {
         let report = run_swarm(0, SEEDS, 2, options, |_| true);
         let took = began.elapsed().as_millis();
         match report.failed.first() {
-            Some((seed, v)) => eprintln!("{:<28} seed {seed:<4} {v} ({took} ms)", mutant.name()),
-            None => missed.push(mutant.name()),
+            Some((seed, v)) => {
+                eprintln!("{:<28} seed {seed:<4} {v} ({took} ms)", mutant.name());
+                if !breaks(mutant).contains(&v.invariant) {
+                    missed.push(format!("{mutant}: found as something else, {v}"));
+                }
+                if let Some(v) = run_seed(*seed, Options::default()).violation {
+                    missed.push(format!("{mutant}: seed {seed} fails without it, {v}"));
+                }
+            }
+            None => missed.push(format!("{mutant}: not found in {SEEDS} seeds")),
         }
     }
     let _ = std::panic::take_hook();
-    assert!(missed.is_empty(), "not found in {SEEDS} seeds: {missed:?}");
+    assert!(missed.is_empty(), "{missed:#?}");
+}
+
+/// What a planted bug may be found as: the invariant that it disables, or what follows from that
+/// first.
+fn breaks(mutant: Mutant) -> &'static [Invariant] {
+    use Invariant as I;
+    use Mutant as M;
+    match mutant {
+        M::AnsweredRunsAgain | M::ExecutingRunsAgain | M::ClaimsNeverExecuted => &[I::AtMostOnce],
+        M::CreditReturnIgnored | M::CreditsLostInRollback | M::CreditGivenTwice => {
+            &[I::Internal, I::Credits, I::Liveness]
+        }
+        M::BufferReturnedEarly => &[I::Ownership],
+        M::CookieIgnored => &[I::Internal, I::Incarnation],
+        M::OldAnswerTaken => &[I::ResponseMatches, I::AtMostOnce, I::Internal],
+        M::RequestGapTaken | M::ResponseGapTaken => &[I::ResponseMatches],
+        M::NoQuarantine => &[I::Internal, I::Liveness],
+        M::OrphanKept => &[I::Leak, I::FreedState],
+        M::WaitingCallsForgotten => &[I::Liveness, I::ExactlyOneEnd],
+        M::RfrNotRepeated | M::ResponseNotResent => &[I::Liveness],
+        M::DeadlineIgnored => &[I::Application, I::Liveness],
+        M::PeerNeverDead => &[I::FreedState, I::Liveness],
+        M::ResponseUnasked | M::StoredResponseKept => &[I::Internal, I::Leak],
+    }
 }

@@ -119,6 +119,11 @@ fn a_buffer_overflows_when_the_windows_are_larger() {
         let buffer = Buffer::PerPort { bytes };
         let seen = buffers::point(&settings, 10, buffer, None).expect("runs");
         assert_eq!(seen.overflow_expected, overflows, "{bytes}");
+        assert_eq!(
+            (seen.overflows > 0, seen.retransmitted > 0),
+            (overflows, overflows),
+            "{seen:?}"
+        );
         assert!(seen.queue_max_bytes <= bytes);
         assert!(seen.goodput_bps > 5_000_000_000, "{seen:?}");
     }
