@@ -87,7 +87,8 @@ pub struct Report {
 
 impl Report {
     /// As one object. Keys say their units; rates are over the whole time, and `null` where that is
-    /// zero. The digest is a string of 16 hexadecimal digits.
+    /// zero. What calls took and carried is `null` unless the observer was told of calls
+    /// ([`super::Observer::completed`]). `log_digest` is that of the event log of this observer, a string of 16 hexadecimal digits.
     pub fn to_json(&self) -> Value {
         let mut o = Map::new();
         let per_s = |n: u64, unit: u64| {
@@ -96,10 +97,12 @@ impl Report {
                 .checked_div(self.now_ns.into())
                 .map(|rate| u64::try_from(rate).unwrap_or(u64::MAX))
         };
+        // Of calls an observer knows what it was told.
+        let told = self.latency.count() > 0;
         let kinds = Kind::ALL.map(|k| (k.name().to_string(), self.kinds[k as usize].into()));
         let fields = [
             ("time_ns", json!(self.now_ns)),
-            ("digest", json!(format!("{:016x}", self.digest))),
+            ("log_digest", json!(format!("{:016x}", self.digest))),
             ("events", json!(self.events)),
             ("hops", json!(self.sent)),
             ("packets_delivered", json!(self.delivered)),
@@ -107,9 +110,9 @@ impl Report {
             ("delivered_bps", json!(per_s(self.delivered_bytes, 8))),
             ("packets_marked", json!(self.marked)),
             ("queue_max_bytes", json!(self.queue_max_bytes)),
-            ("message_bytes", json!(self.message_bytes)),
-            ("goodput_bps", json!(per_s(self.message_bytes, 8))),
-            ("rate_rps", json!(per_s(self.latency.count(), 1))),
+            ("message_bytes", json!(told.then_some(self.message_bytes))),
+            ("goodput_bps", json!(told.then(|| per_s(self.message_bytes, 8)))),
+            ("rate_rps", json!(told.then(|| per_s(self.latency.count(), 1)))),
             ("kinds", Map::from_iter(kinds).into()),
             ("drops", self.drops.to_json(&self.names)),
         ];

@@ -73,7 +73,7 @@ fn json_has_units_and_rates() {
     let digest = format!("{:016x}", observer.digest());
     let j = observer.into_report(4_000).to_json();
     for (key, want) in [
-        ("digest", json!(digest)),
+        ("log_digest", json!(digest)),
         ("latency_p50_ns", json!(2_500)),
         ("rtt_p50_ns", json!(null)),
         ("one_way_max_ns", json!(2_000)),
