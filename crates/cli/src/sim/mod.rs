@@ -13,7 +13,7 @@ use crate::fail::Failure;
 Virtual time, one seed: a run gives the same result on every machine, however slow.
 
 Examples:
-  courser sim swarm                       1,000 drawn worlds, with everything checked
+  courser sim swarm --seeds 1000          1,000 drawn worlds, with everything checked
   courser sim replay --seed 17 --trace    one of them, packet by packet
   courser sim run e76                     100 nodes, each talking to all others
   courser sim run incast --senders 50     what stands in front of one receiver")]

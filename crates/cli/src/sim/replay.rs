@@ -47,21 +47,21 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "LINES", default_value_t = 200, conflicts_with = "all")]
     last: usize,
     /// With --trace: only packets from or to this host (2, or n2); may be repeated
-    #[arg(long, value_name = "HOST", value_parser = host)]
+    #[arg(long, value_name = "HOST", value_parser = host, requires = "trace")]
     host: Vec<u32>,
     /// With --trace: only packets of the request of this number
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", requires = "trace")]
     request: Option<u32>,
     /// With --trace: from this time on, as in 1500us
-    #[arg(long, value_name = "TIME", value_parser = crate::units::time)]
+    #[arg(long, value_name = "TIME", value_parser = crate::units::time, requires = "trace")]
     since: Option<std::time::Duration>,
     /// With --trace: before this time
-    #[arg(long, value_name = "TIME", value_parser = crate::units::time)]
+    #[arg(long, value_name = "TIME", value_parser = crate::units::time, requires = "trace")]
     until: Option<std::time::Duration>,
     /// Write the packets of every link to a file for Wireshark
     #[arg(long, value_name = "PATH")]
     pcapng: Option<PathBuf>,
-    /// Write the event log as text, to be compared with that of another run
+    /// Write the observer's event log as text, to be compared with that of another run
     #[arg(long, value_name = "PATH")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -89,6 +89,7 @@ struct Shown {
 pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     quiet_panics();
+    check(args)?;
     let settings = settings(args)?;
     let only_json = measure::only_json(args.json.as_deref());
     if !only_json {
@@ -102,6 +103,22 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let shown =
         thread.join().map_err(|_| Failure::Runtime("the replay has panicked".to_owned()))?;
     tell(args, &shown, only_json)
+}
+
+/// Filters that let nothing through are a mistake.
+fn check(args: &ReplayArgs) -> Result<(), Failure> {
+    let hosts = Scenario::draw(args.seed).hosts();
+    if let Some(host) = args.host.iter().find(|&&host| host >= hosts) {
+        let last = hosts - 1;
+        let text = format!("there is no host n{host}: this seed has n0 to n{last}");
+        return Err(Failure::Usage(text));
+    }
+    match (args.since, args.until) {
+        (Some(since), Some(until)) if since >= until => {
+            Err(Failure::Usage("--since must be before --until".to_owned()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn settings(args: &ReplayArgs) -> Result<Settings, Failure> {

@@ -104,6 +104,10 @@ impl Planted {
 /// A violation, or a file that cannot be written.
 pub(super) fn run(args: &SwarmArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
+    if args.from.checked_add(args.seeds - 1).is_none() {
+        let text = "--from and --seeds go beyond the last seed, 18446744073709551615";
+        return Err(Failure::Usage(text.to_owned()));
+    }
     let threads = args.threads.map_or_else(cpus, usize::from);
     let mut options = args.planted.options();
     options.keep_going = args.keep_going;

@@ -94,6 +94,9 @@ pub fn run(
     let buffers: Vec<Buffer> = std::iter::once(DYNAMIC).chain(fixed).collect();
     let all = buffers.len() * settings.senders.len();
     check((1..=1_000).contains(&all), "combinations", all as u64, "1 to 1,000")?;
+    for &bytes in &settings.static_bytes {
+        check((2_000..=1 << 40).contains(&bytes), "static_bytes", bytes, "2,000 to 2^40")?;
+    }
     let mut points = Vec::with_capacity(all);
     for &senders in &settings.senders {
         for &buffer in &buffers {

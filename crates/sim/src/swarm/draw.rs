@@ -114,6 +114,11 @@ impl Scenario {
         }
     }
 
+    /// Hosts of its world.
+    pub fn hosts(&self) -> u32 {
+        self.world.topology.hosts()
+    }
+
     /// How long a call may take with nothing wrong any more, ns of virtual time: until a peer that
     /// is gone has been noticed, a session that does not come about has been given up, the longest
     /// handler has answered and every time-out that had backed off has run; then `open` calls

@@ -12,7 +12,8 @@ use crate::units;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same seed gives the same result, to the last bit, on every machine.
+The same seed gives the same result, to the last bit, on every machine, but for the time and the
+memory that the simulation itself took.
 
 Examples:
   courser sim run e76 --time 2ms --json e76.json
