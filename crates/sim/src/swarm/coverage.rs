@@ -148,7 +148,7 @@ impl Harvest {
             let kinds = stats.tx_kinds.iter();
             self.packets.iter_mut().zip(kinds).for_each(|(sum, n)| *sum += n);
             self.drops.iter_mut().zip(&stats.drops).for_each(|(sum, n)| *sum += n);
-            if let Some(detail) = forbidden(host, &stats.drops, shared.closes) {
+            if let Some(detail) = forbidden(host, &stats.drops, shared.ended.get()) {
                 world.violate(Invariant::Internal, detail);
             }
         }
@@ -170,12 +170,12 @@ impl Harvest {
     }
 }
 
-/// A discarded packet that nobody may have sent. When sessions are `closed`, a late packet of one may
-/// come to the next of the same number, where the numbers of requests begin anywhere: then it may
-/// seem to come from the future.
-pub(super) fn forbidden(host: HostId, drops: &[u64; DROP_REASONS], closed: bool) -> Option<String> {
+/// A discarded packet that nobody may have sent. When a session has `ended`, closed or failed, a
+/// late packet of it may come to the next of the same number, where the numbers of requests begin
+/// anywhere: then it may seem to come from the future.
+pub(super) fn forbidden(host: HostId, drops: &[u64; DROP_REASONS], ended: bool) -> Option<String> {
     let reached = |at: usize| PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
-    let allowed = |at: usize| reached(at) || (closed && at == Drop::Future as usize);
+    let allowed = |at: usize| reached(at) || (ended && at == Drop::Future as usize);
     let at = (0..DROP_REASONS).find(|&at| drops[at] > 0 && !allowed(at))?;
     let (count, name) = (drops[at], DROP_NAMES[at]);
     Some(format!("n{}: {count} packets were discarded as {name}", host.0))

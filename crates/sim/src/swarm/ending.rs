@@ -292,7 +292,7 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
     let now_ns = world.now_ns();
     for (host, at) in endpoints(shared, world) {
         let stats = world.endpoint(host, at).map(|rpc| rpc.stats().drops);
-        if let Some(detail) = stats.and_then(|drops| forbidden(host, &drops, shared.closes)) {
+        if let Some(detail) = stats.and_then(|drops| forbidden(host, &drops, shared.ended.get())) {
             world.violate(Invariant::Internal, detail);
         }
         if now_ns < shared.paused_until_ns[host.0 as usize].get() {
@@ -310,6 +310,7 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
                         *shared.why_down.borrow_mut() = e.to_string();
                     }
                     lane.session = None;
+                    shared.ended.set(true);
                     lane.retry_at_ns = now_ns + lane.backoff_ns;
                     lane.backoff_ns = (2 * lane.backoff_ns).min(MAX_BACKOFF_NS);
                 }

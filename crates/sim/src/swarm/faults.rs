@@ -353,6 +353,7 @@ impl Weather {
         let mut lanes = client.lanes.borrow_mut();
         let Some(lane) = lanes.get_mut(lane) else { return };
         let Some(session) = lane.session.take() else { return };
+        self.shared.ended.set(true);
         lane.retry_at_ns = world.now_ns() + lane.backoff_ns;
         drop(lanes);
         if let Some(rpc) = world.endpoint(HostId(host), endpoint) {

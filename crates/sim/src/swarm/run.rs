@@ -157,7 +157,7 @@ fn play(
         mix: scenario.mix.clone(),
         lanes: scenario.lanes.clone(),
         endpoints: scenario.endpoints,
-        closes: scenario.allowed.closes,
+        ended: Cell::new(false),
         left: Cell::new(scenario.calls),
         stopped: Cell::new(false),
         parted: Cell::new(false),

@@ -23,8 +23,8 @@ pub(super) struct Shared {
     pub(super) mix: Mix,
     pub(super) lanes: Vec<LanePlan>,
     pub(super) endpoints: usize,
-    /// Sessions are closed while they are used.
-    pub(super) closes: bool,
+    /// A session was closed or has failed, and its number may be used again.
+    pub(super) ended: Cell<bool>,
     /// Calls that are still to be made.
     pub(super) left: Cell<u64>,
     /// No more calls.
