@@ -303,7 +303,7 @@ impl<T: Transport> Rpc<T> {
         request: &ConnectRequest,
     ) -> Result<ConnectAccept, RefuseReason> {
         let client = Addr { port: request.port, ..addr(remote, 0) };
-        let path = if self.core.proto.knows_peer(request.endpoint_id, client) {
+        let path = if self.core.proto.knows_peer(request, client) {
             None
         } else {
             let opened = self.transport.path_open(client, Some(addr(local, 0)));

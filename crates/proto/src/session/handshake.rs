@@ -83,16 +83,23 @@ impl<C> Endpoint<C> {
         first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
-    /// Whether an endpoint is a live peer at this address already, so that no path to it is
-    /// needed in [`ConnectOffer::path`].
-    pub fn knows_peer(&self, endpoint_id: u64, addr: Addr) -> bool {
-        self.find_peer(endpoint_id, addr).is_some()
+    /// Whether a client's request, which comes from this address, is of a live peer, so that no
+    /// path is needed in [`ConnectOffer::path`].
+    pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr) -> bool {
+        self.find_peer(r, addr).is_some()
     }
 
-    /// The address has to agree: an endpoint's number is no secret among its peers, and whoever
-    /// shares a peer learns its cookie.
-    fn find_peer(&self, endpoint_id: u64, addr: Addr) -> Option<u32> {
-        self.known_peers.get(&(endpoint_id, addr)).copied()
+    /// The peer that a request comes from, if there is one. The address has to agree: an endpoint's
+    /// number is no secret among its peers, and whoever shares a peer learns its cookie.
+    ///
+    /// A client proposes only numbers that are free there. If it proposes the number that a peer
+    /// here has at the client, with another cookie, then the client has dropped its side of that
+    /// peer: it has given up an earlier connect, whose end is not known here yet. Under that number
+    /// it now waits for the new cookie, and would never accept a frame with the old one.
+    fn find_peer(&self, r: &ConnectRequest, addr: Addr) -> Option<u32> {
+        let at = *self.known_peers.get(&(r.endpoint_id, addr))?;
+        let p = self.peers.get(at as usize)?.as_ref()?;
+        (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
 
     /// Takes a client's request: makes the server side of the session.
@@ -104,7 +111,7 @@ impl<C> Endpoint<C> {
         r: &ConnectRequest,
         offer: ConnectOffer,
     ) -> Result<ConnectAccept, RefuseReason> {
-        let known = self.find_peer(r.endpoint_id, offer.addr);
+        let known = self.find_peer(r, offer.addr);
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
         let credits = self

@@ -83,6 +83,31 @@ fn an_answer_to_an_earlier_connect_is_not_taken_for_the_present_one() {
     assert_eq!(w.ep(0).session_state(second.session), SessionState::Connected);
 }
 
+/// A client gives a connect up and connects again, and the server accepts both before it hears of
+/// the end of the first: the second must not share the peer of the first, whose cookie the client
+/// has forgotten although the peer's number is the same.
+#[test]
+fn a_connect_after_one_given_up_does_not_get_its_cookie() {
+    let mut w = World::pair(config());
+    let first = w.dial(0, 5);
+    w.ep(0).refused(first.session.index());
+    let second = w.dial(0, 6);
+    assert_eq!(first.request.peer, second.request.peer, "the number is used again");
+    let late = w.accept(1, 0, &first.request).unwrap();
+    assert!(!w.ep(1).knows_peer(&second.request, addr(0)));
+    let a = w.accept(1, 0, &second.request).unwrap();
+    assert_ne!((late.peer, late.cookie), (a.peer, a.cookie));
+    let e = w.ep(0).established(&late, addr(1), PathId(1)).unwrap_err();
+    assert_eq!(e, ConnectError::Closed);
+    w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
+    let id = w.ep(0).id();
+    assert!(w.ep(1).disconnected(late.session, id, 7).is_some(), "the path of the first");
+    assert!(w.ep(1).knows_endpoint(id));
+    w.sessions.push((0, second.session));
+    w.call(0, second.session, 1, 10);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+}
+
 #[test]
 fn sessions_that_connect_at_once_share_one_peer() {
     let mut w = World::pair(config());
@@ -107,8 +132,8 @@ fn an_endpoint_number_from_another_address_is_another_peer() {
     let (_, f) = w.connect_forge(0, 1);
     let mut r = w.dial(0, 6).request;
     let thief = Addr { host: 0xbad, port: port(0) };
-    assert!(w.ep(1).knows_peer(r.endpoint_id, addr(0)));
-    assert!(!w.ep(1).knows_peer(r.endpoint_id, thief));
+    assert!(w.ep(1).knows_peer(&r, addr(0)));
+    assert!(!w.ep(1).knows_peer(&r, thief));
     let stolen = ConnectOffer { addr: thief, path: None, ..offer(0) };
     assert_eq!(w.ep(1).accept(&r, stolen), Err(RefuseReason::NoPath));
     r.peer = 17;
