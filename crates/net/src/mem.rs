@@ -24,7 +24,7 @@ use courser_buf::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBu
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{Caps, Path, PathError, Transport, TransportStats};
+use crate::{Caps, Path, PathError, PathTable, Transport, TransportStats};
 
 /// The scheme of addresses in memory.
 pub(crate) const SCHEME: &str = "mem";
@@ -215,16 +215,12 @@ pub struct MemTransport {
     inbox: Arc<Inbox>,
     local: Addr,
     caps: Caps,
-    paths: Vec<Option<Destination>>,
-    free: Vec<u32>,
+    paths: PathTable<Destination>,
     lent: Vec<Packet>,
     /// Somebody polls the descriptor without our knowing.
     polled: AtomicBool,
     stats: TransportStats,
 }
-
-/// Most destinations of an endpoint.
-const MAX_PATHS: usize = 65_536;
 
 impl MemTransport {
     fn new(hub: Arc<Hub>, inbox: Arc<Inbox>, local: Addr, cfg: &MemConfig) -> Self {
@@ -243,8 +239,7 @@ impl MemTransport {
                 rx_queue_frames: cfg.depth,
                 holds_frames: false,
             },
-            paths: Vec::new(),
-            free: Vec::new(),
+            paths: PathTable::default(),
             lent: Vec::with_capacity(RX_BURST),
             polled: AtomicBool::new(false),
             stats: TransportStats::default(),
@@ -281,23 +276,14 @@ impl Transport for MemTransport {
         if remote.port == 0 {
             return Err(PathError::Unsupported(remote, SCHEME, self.local));
         }
-        if self.free.is_empty() && self.paths.len() >= MAX_PATHS {
-            return Err(PathError::TooMany(MAX_PATHS));
-        }
         let mut destination = Destination { addr: remote, inbox: None, generation: u64::MAX };
         let max_frame = destination.find(&self.hub).map_or(self.caps.max_frame, |i| i.max_frame);
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.paths.push(None);
-            self.paths.len() as u32 - 1
-        });
-        self.paths[index as usize] = Some(destination);
-        Ok(Path { id: PathId(index), max_frame: max_frame.min(self.caps.max_frame) })
+        let id = self.paths.open(destination)?;
+        Ok(Path { id, max_frame: max_frame.min(self.caps.max_frame) })
     }
 
     fn path_close(&mut self, path: PathId) {
-        if self.paths.get_mut(path.0 as usize).and_then(Option::take).is_some() {
-            self.free.push(path.0);
-        }
+        self.paths.close(path);
     }
 
     fn tx_burst(&mut self, burst: &mut TxBurst) {
@@ -307,7 +293,7 @@ impl Transport for MemTransport {
         self.stats.tx_calls += 1;
         while let Some(front) = burst.front() {
             let path = front.path;
-            let destination = self.paths.get_mut(path.0 as usize).and_then(Option::as_mut);
+            let destination = self.paths.get_mut(path);
             let Some(inbox) = destination.and_then(|d| d.find(&self.hub)) else {
                 burst.pop_front();
                 self.stats.tx_dropped += 1;

@@ -16,7 +16,7 @@ use courser::Transport;
 use courser::TransportStats;
 use courser::parts::buf::{Ecn, PathId, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
 use courser::parts::machine::VirtualClock;
-use courser::parts::net::{Caps, Path, PathError};
+use courser::parts::net::{Caps, Path, PathError, PathTable};
 
 use super::costs::Costs;
 use super::hash::payload_hash;
@@ -24,9 +24,6 @@ use super::packets_in;
 
 /// The scheme of addresses in the simulator.
 pub(crate) const SCHEME: &str = "sim";
-
-/// Most destinations of an endpoint.
-const MAX_PATHS: usize = 65_536;
 
 /// Spare buffers that an endpoint keeps.
 const SPARE: usize = 256;
@@ -198,8 +195,7 @@ pub struct SimTransport {
     tx_latency_ns: u64,
     caps: Caps,
     local: Addr,
-    paths: Vec<Option<Destination>>,
-    free: Vec<u32>,
+    paths: PathTable<Destination>,
     lent: Vec<Received>,
     stats: TransportStats,
 }
@@ -231,8 +227,7 @@ impl SimTransport {
             tx_latency_ns: nic.tx_latency_ns,
             caps,
             local,
-            paths: Vec::new(),
-            free: Vec::new(),
+            paths: PathTable::default(),
             lent: Vec::new(),
             stats: TransportStats::default(),
         };
@@ -269,22 +264,13 @@ impl Transport for SimTransport {
         if remote.port == 0 {
             return Err(PathError::Unsupported(remote, SCHEME, self.local));
         }
-        if self.free.is_empty() && self.paths.len() >= MAX_PATHS {
-            return Err(PathError::TooMany(MAX_PATHS));
-        }
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.paths.push(None);
-            self.paths.len() as u32 - 1
-        });
         let flow = flow_of(self.local, remote);
-        self.paths[index as usize] = Some(Destination { addr: remote, flow });
-        Ok(Path { id: PathId(index), max_frame: self.caps.max_frame })
+        let id = self.paths.open(Destination { addr: remote, flow })?;
+        Ok(Path { id, max_frame: self.caps.max_frame })
     }
 
     fn path_close(&mut self, path: PathId) {
-        if self.paths.get_mut(path.0 as usize).and_then(Option::take).is_some() {
-            self.free.push(path.0);
-        }
+        self.paths.close(path);
     }
 
     fn tx_burst(&mut self, burst: &mut TxBurst) {
@@ -293,7 +279,7 @@ impl Transport for SimTransport {
         self.stats.tx_calls += u64::from(!burst.is_empty());
         while port.has_room() {
             let Some(frame) = burst.pop_front() else { return };
-            let path = self.paths.get(frame.path.0 as usize).copied().flatten();
+            let path = self.paths.get_mut(frame.path).copied();
             let fits = frame.len as usize <= self.caps.max_frame;
             let Some(to) = path.filter(|_| fits) else {
                 self.stats.tx_dropped += 1;
