@@ -198,6 +198,18 @@ impl RemoteBell {
     }
 }
 
+/// What a hostile peer can do to the hints.
+#[cfg(test)]
+impl Bell {
+    pub(super) fn lose_hints(&self) {
+        (0..WORDS).for_each(|word| self.hints.word(8 * word).store(0, Ordering::Relaxed));
+    }
+
+    pub(super) fn invent_hints(&self) {
+        (0..WORDS).for_each(|word| self.hints.word(8 * word).store(u64::MAX, Ordering::Relaxed));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -333,3 +333,15 @@ impl Ring {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+impl Inbound {
+    /// Rings there are, and those that are looked at in any case.
+    pub(super) fn len(&self) -> usize {
+        self.rings.iter().flatten().count()
+    }
+
+    pub(super) fn active(&self) -> usize {
+        self.active.len()
+    }
+}

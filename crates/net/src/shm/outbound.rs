@@ -281,3 +281,12 @@ impl Link {
         Ok(())
     }
 }
+
+#[cfg(test)]
+impl Outbound {
+    /// Whether the receiver of this number has taken its ring over.
+    pub(super) fn is_welcome(&self, number: usize) -> bool {
+        let link = self.peers[number].as_ref().and_then(|p| p.link.as_ref());
+        link.is_some_and(|link| link.bell.is_some())
+    }
+}
