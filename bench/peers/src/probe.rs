@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow};
 
 use crate::child::pin;
 use crate::pair::Cores;
@@ -58,44 +58,70 @@ fn await_value(line: &OwnPage, value: u64, until: Instant) -> bool {
     }
 }
 
-/// The round trip in ns, about 0.3 ms of work: the median over the lines.
+/// What a probe says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// The round trip in ns: the median over the lines.
+    Took(u64),
+    /// A core was busy with something else all the time.
+    NotAnswered,
+    /// Both sides have the same core: there is nothing between them.
+    OneCore,
+}
+
+/// Probes now, for about 0.3 ms.
 ///
 /// # Errors
-/// A core is not to be had, or its thread does not get to run.
-pub fn round_trip_ns(cores: Cores) -> Result<u64> {
+/// A core or a thread is not to be had.
+pub fn probe(cores: Cores) -> Result<Probe> {
+    if cores.client == cores.server {
+        return Ok(Probe::OneCore);
+    }
     let lines: Vec<OwnPage> = (0..LINES).map(|_| OwnPage::default()).collect();
     let until = Instant::now() + LIMIT;
+    let panicked = |_| anyhow!("a thread of the probe panicked");
     std::thread::scope(|scope| {
-        let other = scope.spawn(|| -> Result<()> {
-            pin(cores.server)?;
-            for line in &lines {
-                for trip in 0..TRIPS {
-                    if !await_value(line, 2 * trip + 1, until) {
-                        return Ok(());
-                    }
-                    line.0.store(2 * trip + 2, Ordering::Release);
-                }
-            }
-            Ok(())
-        });
-        let asking = scope.spawn(|| -> Result<u64> {
-            pin(cores.client)?;
-            let mut times = Vec::with_capacity(LINES);
-            for line in &lines {
-                let start = Instant::now();
-                for trip in 0..TRIPS {
-                    line.0.store(2 * trip + 1, Ordering::Release);
-                    let back = await_value(line, 2 * trip + 2, until);
-                    back.then_some(()).context("a core did not answer in time")?;
-                }
-                times.push(start.elapsed().as_nanos() as u64 / TRIPS);
-            }
-            times.sort_unstable();
-            Ok(times[LINES / 2])
-        });
-        other.join().map_err(|_| anyhow::anyhow!("the probe's thread panicked"))??;
-        asking.join().map_err(|_| anyhow::anyhow!("the probe's thread panicked"))?
+        let named = || std::thread::Builder::new().name("probe".to_owned());
+        let answers = named().spawn_scoped(scope, || answer(&lines, cores.server, until))?;
+        let asks = named().spawn_scoped(scope, || ask(&lines, cores.client, until))?;
+        answers.join().map_err(panicked)??;
+        let mut times = asks.join().map_err(panicked)??;
+        if times.len() < LINES {
+            return Ok(Probe::NotAnswered);
+        }
+        times.sort_unstable();
+        Ok(Probe::Took(times[LINES / 2]))
     })
+}
+
+fn answer(lines: &[OwnPage], cpu: usize, until: Instant) -> Result<()> {
+    pin(cpu)?;
+    for line in lines {
+        for trip in 0..TRIPS {
+            if !await_value(line, 2 * trip + 1, until) {
+                return Ok(());
+            }
+            line.0.store(2 * trip + 2, Ordering::Release);
+        }
+    }
+    Ok(())
+}
+
+/// Round trips in ns, one for each line that was answered in time.
+fn ask(lines: &[OwnPage], cpu: usize, until: Instant) -> Result<Vec<u64>> {
+    pin(cpu)?;
+    let mut times = Vec::with_capacity(LINES);
+    for line in lines {
+        let start = Instant::now();
+        for trip in 0..TRIPS {
+            line.0.store(2 * trip + 1, Ordering::Release);
+            if !await_value(line, 2 * trip + 2, until) {
+                return Ok(times);
+            }
+        }
+        times.push(start.elapsed().as_nanos() as u64 / TRIPS);
+    }
+    Ok(times)
 }
 
 /// What the probes on both sides of a window say; `None`: they disagree, or saw something between.
@@ -121,9 +147,22 @@ mod tests {
     }
 
     #[test]
+    fn two_cores_have_a_round_trip() {
+        let cpus = crate::child::usable_cpus().expect("affinity");
+        let (client, server) = (cpus[0], *cpus.last().expect("a core"));
+        let seen = probe(Cores { client, server }).expect("a probe");
+        match (client == server, seen) {
+            (true, seen) => assert_eq!(seen, Probe::OneCore),
+            (false, Probe::Took(ns)) => assert!(ns > 0),
+            // Busy with other work.
+            (false, seen) => assert_eq!(seen, Probe::NotAnswered),
+        }
+    }
+
+    #[test]
     fn a_core_that_does_not_exist_is_an_error() {
         let cores = Cores { client: 0, server: usize::MAX };
-        let error = round_trip_ns(cores).expect_err("no such core").to_string();
+        let error = probe(cores).expect_err("no such core").to_string();
         assert!(error.contains("no core"), "{error}");
     }
 }

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::contestants::Contestant;
 use crate::pair::{Cores, Pair};
-use crate::probe::{Placement, placement, round_trip_ns};
+use crate::probe::{Placement, Probe, placement, probe};
 use crate::work::{Kind, Sample, Work};
 
 /// What is measured: one shape of load.
@@ -219,20 +219,20 @@ type Probed = Option<(Placement, u64, Sample)>;
 /// contestant's, the outer one the probe's.
 fn window(pair: &mut Pair, work: &Work, cores: Cores) -> Result<Result<Probed>> {
     for _ in 0..ATTEMPTS {
-        let probe = || match cores.client == cores.server {
-            true => Ok(None),
-            false => round_trip_ns(cores).map(Some),
-        };
-        let before = probe()?;
+        let before = probe(cores)?;
         let sample = match pair.run(work) {
             Ok(sample) => sample,
             Err(error) => return Ok(Err(error)),
         };
-        let (Some(before), Some(after)) = (before, probe()?) else {
-            return Ok(Ok(Some((Placement::Unprobed, 0, sample))));
+        let placement = match (before, probe(cores)?) {
+            (Probe::OneCore, _) => Some((Placement::Unprobed, 0)),
+            (Probe::Took(before), Probe::Took(after)) => {
+                placement(before, after).map(|placement| (placement, (before + after) / 2))
+            }
+            _ => None,
         };
-        if let Some(placement) = placement(before, after) {
-            return Ok(Ok(Some((placement, (before + after) / 2, sample))));
+        if let Some((placement, probe_ns)) = placement {
+            return Ok(Ok(Some((placement, probe_ns, sample))));
         }
     }
     Ok(Ok(None))
