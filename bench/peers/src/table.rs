@@ -52,10 +52,11 @@ fn render_placement(text: &mut String, at: &At<'_>) {
     table(text, at, |contestant| at.best(contestant.name), &[Metric::Goodput]);
 }
 
-/// Every metric in which a peer is ahead of Courser, or that there is none.
+/// Every metric in which a peer is ahead of Courser, or in how many there is none: where a window is
+/// missing nothing can be said.
 fn ahead(text: &mut String, at: &At<'_>) {
-    let (coursers, mut lines) = (at.coursers(), Vec::new());
-    for courser in &coursers {
+    let (mut compared, mut lines) = (0, Vec::new());
+    for courser in at.coursers() {
         for peer in at.contestants().into_iter().filter(|c| c.role == Role::Peer) {
             let best = (at.best(courser.name), at.best(peer.name));
             for (index, case) in CASES.iter().enumerate() {
@@ -70,6 +71,7 @@ fn ahead(text: &mut String, at: &At<'_>) {
                     let (Some(ratio), Some(theirs), Some(ours)) = (ratio, theirs, ours) else {
                         continue;
                     };
+                    compared += 1;
                     if metric.other_is_ahead(ratio.median) {
                         let (name, unit, scale) = metric.shown();
                         let what = if case.kind == Kind::Sink { "1 MiB" } else { case.title };
@@ -87,12 +89,14 @@ fn ahead(text: &mut String, at: &At<'_>) {
             }
         }
     }
-    let _ = match (coursers.is_empty(), lines.is_empty()) {
-        (true, _) => Ok(()),
-        (false, true) => writeln!(text, "No peer is ahead of Courser in any of these metrics.\n"),
-        (false, false) => {
-            writeln!(text, "**Peers are ahead of Courser:**\n\n{}\n", lines.join("\n"))
-        }
+    let _ = match (compared, lines.len()) {
+        (0, _) => writeln!(text, "There are no windows of Courser and of a peer to compare.\n"),
+        (_, 0) => writeln!(text, "No peer is ahead of Courser in any of {compared} comparisons.\n"),
+        (_, ahead) => writeln!(
+            text,
+            "**Peers are ahead of Courser in {ahead} of {compared} comparisons:**\n\n{}\n",
+            lines.join("\n")
+        ),
     };
 }
 
@@ -123,6 +127,7 @@ fn table(
         }
     }
     let _ = writeln!(text, "{head}\n{rule}");
+    // A case whose windows were all left out has a table without rows, which shows just that.
     for contestant in at.contestants() {
         let Some(case) = case_of(contestant) else { continue };
         let Some(first) = at.figure(case, contestant.name, metrics[0]) else { continue };
@@ -187,6 +192,19 @@ mod tests {
         assert!(
             lines[0].contains("1 KiB echo, 1 in flight: p50 3.75 µs against 7.50 µs, ratio 2.00")
         );
+    }
+
+    #[test]
+    fn what_was_not_compared_is_not_claimed() {
+        let (mut alone, mut won) = (measured(), measured());
+        alone.windows.retain(|window| window.contestant != "courser-udp");
+        assert!(render(&alone).contains("There are no windows"));
+        alone = measured();
+        // Courser in one round, the peer in the other.
+        alone.windows.retain(|w| (w.contestant == "tarpc") == (w.round == 0));
+        assert!(render(&alone).contains("There are no windows"), "{}", render(&alone));
+        won.windows.retain(|window| window.case == 0);
+        assert!(render(&won).contains("No peer is ahead of Courser in any of 3 comparisons"));
     }
 
     #[test]
