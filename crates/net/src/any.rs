@@ -222,9 +222,9 @@ pub fn check_host(scheme: &str, host: IpAddr) -> Result<(), OpenError> {
 
 /// `shm://127.0.0.1:port`, `shm://[::1]:port`, `shm://localhost:port`.
 fn open_shm(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
-    let mut cfg = ShmConfig::default();
-    cfg.port = u16::try_from(spec.port)
+    let port = u16::try_from(spec.port)
         .map_err(|_| OpenError::Syntax(spec.to_string(), "ports end at 65535"))?;
+    let mut cfg = ShmConfig { port, ..ShmConfig::default() };
     if !spec.host.is_empty() && spec.host != "localhost" {
         cfg.host = resolve(&spec.host, 0)?.ip();
     }
@@ -335,6 +335,20 @@ mod tests {
         assert!(matches!(fails("mem://options:0?depth=x"), OpenError::BadOption(..)));
         let t = open(&spec("udp://127.0.0.1:0?max_frame=4000&gso=off")).unwrap();
         assert_eq!((t.caps().max_frame, t.caps().train_frames), (4000, 1));
+    }
+
+    #[test]
+    fn shared_memory_is_opened_on_this_machine_only() {
+        let t = open(&spec("shm://localhost:0?max_frame=4000&rcvbuf=7")).unwrap();
+        assert_eq!((t.caps().scheme, t.caps().max_frame), ("shm", 4000));
+        let again = format!("shm://127.0.0.1:{}", t.local_addr().port);
+        assert!(fails(&again).is_in_use());
+        assert!(!fails("shm://0.0.0.0:0").is_in_use());
+        assert!(matches!(fails("shm://127.0.0.1:0?mtu=9"), OpenError::UnknownOption(..)));
+        assert!(matches!(fails("shm://127.0.0.1:70000"), OpenError::Syntax(..)));
+        let hosts = ["127.0.0.1", "::1", "10.0.0.1", "::"].map(|h| h.parse().unwrap());
+        assert_eq!(hosts.map(|h| check_host("shm", h).is_ok()), [true, true, false, false]);
+        assert!(hosts.iter().all(|&h| check_host("udp", h).is_ok()));
     }
 
     #[test]

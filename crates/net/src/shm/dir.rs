@@ -59,7 +59,7 @@ fn socket_path(dir: &Path, port: u16) -> PathBuf {
 }
 
 fn address(dir: &Path, port: u16) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new(&socket_path(dir, port))
+    SocketAddrUnix::new(socket_path(dir, port))
 }
 
 fn socket() -> Result<OwnedFd, Errno> {
@@ -92,7 +92,7 @@ impl Listener {
     pub(super) fn bind(cfg: &ShmConfig) -> Result<Self, ShmError> {
         let dir = name(cfg);
         prepare(&dir)?;
-        if SocketAddrUnix::new(&dir.join("65535")).is_err() {
+        if SocketAddrUnix::new(dir.join("65535")).is_err() {
             return Err(ShmError::LongPath(dir));
         }
         let _lock = lock(&dir)?;
@@ -112,7 +112,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         // While the socket listens nobody takes the name over, so it is ours.
-        let _ = rustix::fs::unlink(&socket_path(&self.dir, self.port));
+        let _ = rustix::fs::unlink(socket_path(&self.dir, self.port));
     }
 }
 
@@ -145,7 +145,7 @@ fn take(socket: &OwnedFd, dir: &Path, port: u16) -> Result<bool, ShmError> {
         // Only a socket that nobody listens at refuses.
         match connect(dir, port) {
             Err(Errno::CONNREFUSED) => {
-                let _ = rustix::fs::unlink(&socket_path(dir, port));
+                let _ = rustix::fs::unlink(socket_path(dir, port));
             }
             Err(Errno::NOENT) => {}
             _ => return Ok(false),
