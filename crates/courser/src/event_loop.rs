@@ -276,6 +276,7 @@ impl<T: Transport> Rpc<T> {
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         // From now on others cannot know whether somebody sleeps.
         self.mailbox.always_signal();
+        self.transport.signal_always();
         self.poller.as_ref().map(AsFd::as_fd)
     }
 }

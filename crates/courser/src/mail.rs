@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use courser_buf::{Addr, PathId};
-use courser_net::Transport;
+use courser_net::{Transport, any};
 use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef,
@@ -71,6 +71,10 @@ impl Core {
         let ours = self.local.scheme;
         if uri.scheme != ours {
             return Err(SessionError::Scheme { ours, theirs: uri.scheme });
+        }
+        // Before a control connection is tried with a host that cannot be it.
+        if let Ok(host) = uri.host.parse() {
+            any::check_host(ours, host).map_err(|e| SessionError::Path(e.to_string()))?;
         }
         // No control connection yet: bind_control names it. Numbers start at 1.
         let random = self.platform.random_u64();

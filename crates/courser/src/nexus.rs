@@ -41,7 +41,8 @@ pub struct Nexus {
 }
 
 impl Nexus {
-    /// Listens on an address, `udp://0.0.0.0:31850` say. Port 0: any free port, for clients.
+    /// Listens on an address, `udp://0.0.0.0:31850` say, or `shm://127.0.0.1:31850` for clients of
+    /// this machine and this user. Port 0: any free port, for clients.
     ///
     /// # Errors
     /// The address cannot be read or listened on.
@@ -79,6 +80,7 @@ impl Nexus {
         config.validate()?;
         let uri: Uri = uri.parse()?;
         let addr = bind_addr(&platform, &uri)?;
+        any::check_host(&uri.scheme, addr.ip())?;
         let failure_timeout = config.failure_timeout;
         let limits = Limits { failure_timeout, ..Limits::default() };
         let started = Control::start(&platform, addr, limits);

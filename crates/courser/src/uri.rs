@@ -1,4 +1,5 @@
-//! Addresses: `udp://host:port`, with `/N` to name one endpoint of a server.
+//! Addresses: `udp://host:port` or `shm://localhost:port`, with `/N` to name one endpoint of a
+//! server.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,9 +8,11 @@ use std::str::FromStr;
 ///
 /// `udp://db1:31850` is the nexus of a server; it chooses one of its endpoints. `udp://db1:31850/2`
 /// is its endpoint number 2. IPv6 addresses stand in brackets: `udp://[::1]:31850`.
+/// `shm://127.0.0.1:31850` is a nexus of this machine, reached through shared memory; its control
+/// port is one of TCP all the same.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Uri {
-    /// The transport: `udp`.
+    /// The transport: `udp`, `shm`.
     pub scheme: String,
     /// A name or an IP address, without brackets.
     pub host: String,

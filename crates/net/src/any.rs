@@ -1,7 +1,7 @@
 //! Choosing a transport by its address (F0): `udp://[::]:31850`, `mem://lab:7`.
 //!
 //! A transport registers its scheme; whoever links it in can then be asked for it by address.
-//! Known from the start are `udp` and `mem`. Calls through [`AnyTransport`] are virtual once per
+//! Known from the start are `udp`, `shm` and `mem`. Calls through [`AnyTransport`] are virtual once per
 //! burst, never per frame.
 
 use std::collections::BTreeMap;
@@ -11,8 +11,8 @@ use std::str::FromStr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
 use crate::{
-    MemConfig, MemError, MemNetwork, Offload, Transport, UdpConfig, UdpError, UdpTransport, mem,
-    udp,
+    MemConfig, MemError, MemNetwork, Offload, ShmConfig, ShmError, ShmTransport, Transport,
+    UdpConfig, UdpError, UdpTransport, mem, shm, udp,
 };
 
 /// A transport whose kind is known at run time only.
@@ -72,6 +72,7 @@ impl OpenError {
         let OpenError::Transport(cause) = self else { return false };
         matches!(cause.downcast_ref(), Some(UdpError::InUse(_)))
             || matches!(cause.downcast_ref(), Some(MemError::InUse(..)))
+            || matches!(cause.downcast_ref(), Some(ShmError::InUse(_)))
     }
 }
 
@@ -128,7 +129,9 @@ impl fmt::Display for BindSpec {
 static FACTORIES: LazyLock<RwLock<BTreeMap<String, Factory>>> = LazyLock::new(|| {
     let udp: Factory = Arc::new(open_udp);
     let mem: Factory = Arc::new(open_mem);
-    RwLock::new(BTreeMap::from([(udp::SCHEME.to_owned(), udp), (mem::SCHEME.to_owned(), mem)]))
+    let shm: Factory = Arc::new(open_shm);
+    let all = [(udp::SCHEME, udp), (mem::SCHEME, mem), (shm::SCHEME, shm)];
+    RwLock::new(all.into_iter().map(|(scheme, factory)| (scheme.to_owned(), factory)).collect())
 });
 
 /// Makes a transport known by its scheme, in the whole process.
@@ -206,6 +209,41 @@ fn open_udp(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
         }
     }
     Ok(Box::new(UdpTransport::bind(cfg).map_err(refused)?))
+}
+
+/// Whether a transport can be bound to, or reach, an IP address at all; nothing is opened. Schemes
+/// that are not known here decide when they are opened.
+///
+/// # Errors
+/// [`OpenError::Transport`]: `shm` stays on this machine.
+pub fn check_host(scheme: &str, host: IpAddr) -> Result<(), OpenError> {
+    if scheme == shm::SCHEME { shm::check_host(host).map_err(refused) } else { Ok(()) }
+}
+
+/// `shm://127.0.0.1:port`, `shm://[::1]:port`, `shm://localhost:port`.
+fn open_shm(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
+    let port = u16::try_from(spec.port)
+        .map_err(|_| OpenError::Syntax(spec.to_string(), "ports end at 65535"))?;
+    let mut cfg = ShmConfig { port, ..ShmConfig::default() };
+    if !spec.host.is_empty() && spec.host != "localhost" {
+        cfg.host = resolve(&spec.host, 0)?.ip();
+    }
+    for (name, value) in &spec.options {
+        match name.as_str() {
+            "max_frame" => cfg.max_frame = number(name, value)?,
+            "slots" => cfg.slots = number(name, value)?,
+            "data_bytes" => cfg.data_bytes = number(name, value)?,
+            "max_peers" => cfg.max_peers = number(name, value)?,
+            "dir" => cfg.dir = Some(value.into()),
+            // What is said of sockets to every transport: there are none on a frame's way.
+            "rcvbuf" | "sndbuf" | "gso" | "gro" => {}
+            _ => {
+                let has = "max_frame, slots, data_bytes, max_peers, dir";
+                return Err(OpenError::UnknownOption(shm::SCHEME, name.clone(), has));
+            }
+        }
+    }
+    Ok(Box::new(ShmTransport::bind(&cfg).map_err(refused)?))
 }
 
 fn resolve(host: &str, port: u16) -> Result<SocketAddr, OpenError> {
@@ -297,6 +335,20 @@ mod tests {
         assert!(matches!(fails("mem://options:0?depth=x"), OpenError::BadOption(..)));
         let t = open(&spec("udp://127.0.0.1:0?max_frame=4000&gso=off")).unwrap();
         assert_eq!((t.caps().max_frame, t.caps().train_frames), (4000, 1));
+    }
+
+    #[test]
+    fn shared_memory_is_opened_on_this_machine_only() {
+        let t = open(&spec("shm://localhost:0?max_frame=4000&rcvbuf=7")).unwrap();
+        assert_eq!((t.caps().scheme, t.caps().max_frame), ("shm", 4000));
+        let again = format!("shm://127.0.0.1:{}", t.local_addr().port);
+        assert!(fails(&again).is_in_use());
+        assert!(!fails("shm://0.0.0.0:0").is_in_use());
+        assert!(matches!(fails("shm://127.0.0.1:0?mtu=9"), OpenError::UnknownOption(..)));
+        assert!(matches!(fails("shm://127.0.0.1:70000"), OpenError::Syntax(..)));
+        let hosts = ["127.0.0.1", "::1", "10.0.0.1", "::"].map(|h| h.parse().unwrap());
+        assert_eq!(hosts.map(|h| check_host("shm", h).is_ok()), [true, true, false, false]);
+        assert!(hosts.iter().all(|&h| check_host("udp", h).is_ok()));
     }
 
     #[test]

@@ -273,6 +273,10 @@ impl<T: Transport> Transport for FaultTransport<T> {
         self.inner.event_fd()
     }
 
+    fn signal_always(&self) {
+        self.inner.signal_always();
+    }
+
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         if self.rx.len() > 0 {
             // Delayed frames move with each call, so there is something to come.

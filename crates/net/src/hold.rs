@@ -154,6 +154,10 @@ impl<T: Transport> Transport for HoldTransport<T> {
         self.inner.event_fd()
     }
 
+    fn signal_always(&self) {
+        self.inner.signal_always();
+    }
+
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         self.inner.wait(wake, timeout_ns)
     }

@@ -1,6 +1,7 @@
 //! Transports: unreliable datagram I/O behind one trait, and the tests each of them must pass.
 //!
 //! * [`udp`]: the kernel's UDP. * [`mem`]: endpoints of one process, for tests and counting.
+//! * [`shm`]: memory that the endpoints of a machine share.
 //! * [`any`]: choosing a transport by address (F0).
 //! * [`hold`], [`fault`]: middleware around any transport, for tests.
 //! * [`conformance`]: what every transport must do.
@@ -15,6 +16,7 @@ pub mod hold;
 pub mod mem;
 mod paths;
 mod poll;
+pub mod shm;
 mod transport;
 pub mod udp;
 
@@ -23,5 +25,6 @@ pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultTransport};
 pub use hold::{HoldConfig, HoldTransport};
 pub use mem::{MemConfig, MemError, MemNetwork, MemTransport};
 pub use paths::PathTable;
+pub use shm::{ShmConfig, ShmError, ShmTransport};
 pub use transport::{Caps, Path, PathError, Transport, TransportStats};
 pub use udp::{Offload, UdpConfig, UdpError, UdpTransport};

@@ -127,6 +127,10 @@ pub trait Transport {
     /// A descriptor that polls readable when a frame may be waiting, when there is one.
     fn event_fd(&self) -> Option<BorrowedFd<'_>>;
 
+    /// From now on somebody else may sleep on [`Transport::event_fd`] after a receive burst that
+    /// brought nothing. A transport whose senders otherwise need not wake it has them do so.
+    fn signal_always(&self) {}
+
     /// Sleeps until a frame may be waiting, `wake` is readable, or `timeout_ns` has passed
     /// (`None`: no limit). Spurious returns are allowed.
     ///
@@ -177,6 +181,9 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     }
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         (**self).event_fd()
+    }
+    fn signal_always(&self) {
+        (**self).signal_always();
     }
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         (**self).wait(wake, timeout_ns)

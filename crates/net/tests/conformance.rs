@@ -2,7 +2,7 @@
 
 use courser_net::{
     FaultConfig, FaultTransport, HoldConfig, HoldTransport, MemConfig, MemNetwork, MemTransport,
-    Offload, UdpConfig, UdpTransport, conformance,
+    Offload, ShmConfig, ShmTransport, UdpConfig, UdpTransport, conformance,
 };
 
 fn udp(bind: &str, change: impl Fn(&mut UdpConfig)) -> UdpTransport {
@@ -106,4 +106,49 @@ fn any_transport() {
         let open = || courser_net::any::open(&"udp://127.0.0.1:0".parse().expect("a spec"));
         (open().expect("a transport"), open().expect("a transport"))
     });
+}
+
+/// Two endpoints over shared memory, in a directory that this test run has for itself.
+fn shm_pair(change: impl Fn(&mut ShmConfig)) -> (ShmTransport, ShmTransport) {
+    let dir = std::env::temp_dir().join(format!("courser-test-{}", std::process::id()));
+    let mut cfg = ShmConfig { dir: Some(dir), ..ShmConfig::default() };
+    change(&mut cfg);
+    let endpoint = || ShmTransport::bind(&cfg).expect("an endpoint");
+    (endpoint(), endpoint())
+}
+
+#[test]
+fn shared_memory() {
+    conformance::run(|| shm_pair(|_| {}));
+}
+
+#[test]
+fn shared_memory_with_other_rings() {
+    // Slots run out first; data runs out first; every frame lies in its slot.
+    conformance::run(|| shm_pair(|c| (c.slots, c.max_frame) = (16, 1024)));
+    conformance::run(|| shm_pair(|c| (c.slots, c.data_bytes, c.max_frame) = (256, 8192, 2000)));
+    conformance::run(|| shm_pair(|c| (c.slots, c.data_bytes, c.max_frame) = (32, 4096, 200)));
+    conformance::run(|| shm_pair(|c| c.max_frame = 65_536));
+}
+
+#[test]
+fn held_shared_memory() {
+    for reclaims in [None, Some(2)] {
+        let cfg = HoldConfig { reclaims, ..HoldConfig::default() };
+        conformance::run(|| {
+            let (a, b) = shm_pair(|_| {});
+            (HoldTransport::new(a, cfg), HoldTransport::new(b, cfg))
+        });
+    }
+}
+
+#[test]
+fn faultless_faults_over_shared_memory() {
+    for seed in 1..4 {
+        conformance::run(|| {
+            let (a, b) = shm_pair(|_| {});
+            let wrap = |t| FaultTransport::new(t, FaultConfig { seed, ..FaultConfig::default() });
+            (wrap(a), wrap(b))
+        });
+    }
 }

@@ -1,0 +1,230 @@
+//! Endpoints over shared memory: in threads, in other processes that are killed and come back,
+//! asleep, losing frames; and addresses that cannot be.
+//!
+//! The other process is this test program again, running the ignored test below. It ends when its
+//! standard input does, so that it does not outlive a test.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use common::*;
+use courser::parts::net::{FaultConfig, FaultPlan, FaultTransport, ShmConfig, ShmTransport};
+use courser::{BindError, CallError, Config, Nexus, Rpc, SessionError};
+
+const SHM: &str = "shm://127.0.0.1:0";
+const ECHO: u16 = 1;
+
+fn shm_client(config: Config) -> Rpc {
+    Nexus::bind_with(SHM, config).unwrap().endpoint().unwrap()
+}
+
+fn shm_server(config: Config) -> Server {
+    Server::start_at(SHM, config, |rpc| rpc.on(ECHO, |cx, req| cx.reply(req)))
+}
+
+/// Calls of all sizes, several at a time.
+fn calls(client: &mut Rpc, uri: &str, count: u64) {
+    let sessions: Vec<_> = (0..3).map(|_| client.connect(uri).unwrap()).collect();
+    for &session in &sessions {
+        client.wait_connected(session).unwrap();
+    }
+    let log = Log::default();
+    let len = |id: u64| [0, 32, 240, 241, 5000, 32, 70_000, 1_000_000][id as usize % 8];
+    for id in 0..count {
+        let request = message(client, id, len(id));
+        call(client, sessions[id as usize % 3], ECHO, request, &log, id);
+    }
+    client.run_until(|| log.borrow().len() as u64 == count).unwrap();
+    for (id, ended) in log.borrow().iter() {
+        assert!(ended.result == Ok(expected(*id, len(*id))), "call {id}: {:?}", ended.result);
+    }
+    client.check();
+}
+
+#[test]
+fn between_threads() {
+    let server = shm_server(Config::default());
+    assert!(server.uri.starts_with("shm://127.0.0.1:"), "{}", server.uri);
+    let mut client = shm_client(Config::default());
+    calls(&mut client, &server.uri, 400);
+    let stats = client.transport_stats();
+    assert_eq!((stats.rx_dropped, stats.tx_full), (0, 0));
+}
+
+/// Neither side spins, so each frame has to wake its receiver; one that does not stops the test.
+#[test]
+fn endpoints_that_sleep_are_woken() {
+    let config = Config { spin: Some(Duration::ZERO), ..Config::default() };
+    let server = shm_server(config.clone());
+    let mut client = shm_client(config);
+    let session = client.connect(&server.uri).unwrap();
+    client.wait_connected(session).unwrap();
+    for id in 0..300 {
+        let request = message(&client, id, 40);
+        let log = Log::default();
+        call(&mut client, session, ECHO, request, &log, id);
+        client.run_until(|| !log.borrow().is_empty()).unwrap();
+        assert!(log.borrow()[0].1.result == Ok(expected(id, 40)));
+    }
+}
+
+/// The same from a loop that sleeps on the endpoint's descriptor itself.
+#[test]
+fn foreign_loops_are_woken() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let server = shm_server(Config::default());
+    let mut client = shm_client(Config::default());
+    let session = client.connect(&server.uri).unwrap();
+    client.wait_connected(session).unwrap();
+    for id in 0..100 {
+        let log = Log::default();
+        let request = message(&client, id, 40);
+        call(&mut client, session, ECHO, request, &log, id);
+        while log.borrow().is_empty() {
+            if client.poll() {
+                continue;
+            }
+            let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
+            let fd = client.event_fd().expect("it has one");
+            let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
+            assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "the answer wakes us");
+        }
+        assert!(log.borrow()[0].1.result == Ok(expected(id, 40)));
+    }
+}
+
+#[test]
+fn several_endpoints_of_one_nexus() {
+    let nexus = Nexus::bind(SHM).unwrap();
+    let mut servers: Vec<Rpc> = (0..3).map(|_| nexus.endpoint().unwrap()).collect();
+    for (n, server) in servers.iter_mut().enumerate() {
+        server.on(ECHO, move |cx, _| cx.reply(&[n as u8][..]));
+    }
+    let mut client = shm_client(Config::default());
+    for n in 0..3 {
+        let mut all: Vec<&mut Rpc> = servers.iter_mut().collect();
+        let uri = format!("{}/{n}", nexus.local_uri());
+        let session = connect(&mut client, &mut all, &uri);
+        let request = message(&client, 1, 8);
+        let ended = call_and_wait(&mut client, &mut all, session, ECHO, request);
+        assert_eq!(ended.result, Ok(vec![n as u8]));
+    }
+}
+
+#[test]
+fn addresses_elsewhere_are_refused() {
+    for host in ["0.0.0.0", "[::]", "10.0.0.1", "127.0.0.2"] {
+        let error = Nexus::bind(&format!("shm://{host}:0")).unwrap_err();
+        assert!(matches!(error, BindError::Transport(_)), "{error:?}");
+        assert!(error.to_string().contains("stays on this machine"), "{error}");
+    }
+    let mut client = shm_client(Config::default());
+    let error = client.connect("shm://10.0.0.1:31850").unwrap_err();
+    assert!(matches!(error, SessionError::Path(_)), "{error:?}");
+    assert!(error.to_string().contains("stays on this machine"), "{error}");
+    let error = client.connect("udp://127.0.0.1:31850").unwrap_err();
+    assert!(matches!(error, SessionError::Scheme { .. }), "{error:?}");
+}
+
+/// A server in another process.
+struct Process(Child, String);
+
+impl Process {
+    fn start() -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture", "server_process"])
+            .env("COURSER_TEST_SHM", "server")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        let mut lines = out.lines().map(Result::unwrap);
+        let uri = lines.find_map(|l| Some(l[l.find("shm://")?..].to_owned())).unwrap();
+        Process(child, uri)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+#[ignore = "the other process of the tests here"]
+fn server_process() {
+    if std::env::var_os("COURSER_TEST_SHM").is_none() {
+        return;
+    }
+    let nexus = Nexus::bind(SHM).unwrap();
+    let mut rpc = nexus.endpoint().unwrap();
+    rpc.on(ECHO, |cx, req| cx.reply(req));
+    let waker = rpc.waker();
+    std::thread::spawn(move || {
+        let _ = std::io::stdin().read(&mut [0]);
+        waker.stop();
+    });
+    println!("{}", nexus.local_uri());
+    rpc.run().unwrap();
+}
+
+#[test]
+fn between_processes_of_which_one_is_killed() {
+    let mut client = shm_client(Config::default());
+    for _ in 0..3 {
+        let server = Process::start();
+        calls(&mut client, &server.1, 100);
+        let session = client.connect(&server.1).unwrap();
+        client.wait_connected(session).unwrap();
+        drop(server);
+        let request = message(&client, 0, 40);
+        let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+        assert!(matches!(ended.result, Err(CallError::PeerFailed(_))), "{:?}", ended.result);
+        client.check();
+    }
+}
+
+/// Frames of shared memory are not lost, but the transport does not promise that.
+#[test]
+fn lost_doubled_and_reordered_frames() {
+    for seed in [1, 2, 3] {
+        let tx = FaultPlan {
+            loss_ppm: 10_000,
+            duplicate_ppm: 20_000,
+            reorder_ppm: 20_000,
+            reorder_span: 20,
+            ..FaultPlan::default()
+        };
+        let rto = (Duration::from_micros(200), Duration::from_millis(20));
+        let datapath_timeout = Duration::from_secs(60);
+        let config = Config { rto, datapath_timeout, ..Config::default() };
+        let endpoint = |seed| {
+            let nexus = Nexus::bind_with(SHM, config.clone()).unwrap();
+            let shm = ShmTransport::bind(&ShmConfig::default()).unwrap();
+            let faults = FaultConfig { seed, tx: tx.clone(), rx: FaultPlan::default() };
+            let rpc = nexus.endpoint_on(FaultTransport::new(shm, faults)).unwrap();
+            (nexus, rpc)
+        };
+        let ((nexus, mut server), (_nexus, mut client)) = (endpoint(seed), endpoint(seed + 100));
+        server.on(ECHO, |cx, req| cx.reply(req));
+        let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+        let log = Log::default();
+        for id in 0..200_u64 {
+            let request = message(&client, id, [32, 9000, 240, 100_000][id as usize % 4]);
+            call(&mut client, session, ECHO, request, &log, id);
+        }
+        drive(&mut [&mut client, &mut server], || log.borrow().len() == 200);
+        for (id, ended) in log.borrow().iter() {
+            let len = [32, 9000, 240, 100_000][*id as usize % 4];
+            assert!(ended.result == Ok(expected(*id, len)), "call {id}");
+        }
+        assert!(client.stats().rollbacks > 0, "faults were met");
+        client.check();
+        server.check();
+    }
+}

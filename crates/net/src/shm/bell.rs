@@ -1,0 +1,266 @@
+//! How a receiver says that it does not look, and how a sender wakes it.
+//!
+//! A receiver owns two pages. The *state* says whether it sleeps, and which of its rings it does
+//! not look at because they were quiet; peers can only read it, so that none can put the receiver
+//! to sleep for others, and while nothing changes it costs a sender a hit in its own cache. The
+//! *hints* are bits that senders set for rings that are not looked at. They are outside bytes:
+//! a peer may clear the bits of others, so all rings are looked at now and then besides.
+//!
+//! # Invariant
+//! Who publishes a record looks at the state afterwards; who changes the state looks at the rings
+//! afterwards. With a barrier between on both sides one of them sees the other. The sender's is
+//! on the path of every burst, the receiver's is rare, so the receiver's does the work of both
+//! (`membarrier(2)`: every running thread of the registered processes passes a full barrier).
+//! Where that is not to be had both sides use a fence. Model: `ring::model`.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::LazyLock;
+use std::sync::atomic::{Ordering, compiler_fence, fence};
+
+use rustix::io::Errno;
+use rustix::thread::{MembarrierCommand, membarrier};
+
+use super::map::{self, Mapping, PAGE};
+
+/// Rings that an endpoint may receive from: the bits of one line.
+pub(super) const MAX_RINGS: usize = 512;
+const WORDS: usize = MAX_RINGS / 64;
+
+/// In the state: odd while the receiver sleeps; every sleep has its own odd number.
+const EPOCH: usize = 0;
+/// In the state: not 0 when senders have to fence.
+const FENCE: usize = 4;
+/// In the state: the rings that are not looked at, a bit each; in a line of its own.
+const IDLE: usize = 64;
+
+/// Whether this process takes part in barriers of others. Once for the process.
+static REGISTERED: LazyLock<bool> =
+    LazyLock::new(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok());
+
+/// The receiver's barrier: orders what it has stored before what it loads next, and makes every
+/// sender's stores before its last look at the state visible. A few microseconds.
+fn heavy_barrier() -> bool {
+    fence(Ordering::SeqCst);
+    *REGISTERED && membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+}
+
+/// The receiver's side.
+#[derive(Debug)]
+pub(super) struct Bell {
+    state: Mapping,
+    hints: Mapping,
+    state_fd: OwnedFd,
+    hints_fd: OwnedFd,
+    /// Number of idle rings in each word, so that only words in use are looked at.
+    idle: [u16; WORDS],
+}
+
+impl Bell {
+    pub(super) fn new() -> Result<Self, Errno> {
+        let (state_fd, state) = map::create("courser-state", PAGE, true)?;
+        let (hints_fd, hints) = map::create("courser-hints", PAGE, false)?;
+        let bell = Bell { state, hints, state_fd, hints_fd, idle: [0; WORDS] };
+        if !heavy_barrier() {
+            bell.state.half_word(FENCE).store(1, Ordering::Release);
+        }
+        Ok(bell)
+    }
+
+    pub(super) fn fds(&self) -> [BorrowedFd<'_>; 2] {
+        use std::os::fd::AsFd;
+        [self.state_fd.as_fd(), self.hints_fd.as_fd()]
+    }
+
+    fn epoch(&self) -> u32 {
+        self.state.half_word(EPOCH).load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_armed(&self) -> bool {
+        self.epoch() % 2 == 1
+    }
+
+    /// Asks senders for a signal. Afterwards the rings have to be looked at once more.
+    pub(super) fn arm(&self) {
+        if !self.is_armed() {
+            self.state.half_word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
+        }
+        self.barrier();
+    }
+
+    /// Signals are not needed any more.
+    pub(super) fn disarm(&self) {
+        if self.is_armed() {
+            self.state.half_word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    fn barrier(&self) {
+        if !heavy_barrier() {
+            // It worked when this endpoint was made; from now on senders fence, and those that
+            // have looked already are late by a look at all rings, as with a lost hint.
+            self.state.half_word(FENCE).store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// A ring will not be looked at. After one or more of these [`Bell::settle`] must follow.
+    pub(super) fn rest(&mut self, ring: usize) {
+        let (word, bit) = (ring / 64, 1 << (ring % 64));
+        let idle = self.state.word(IDLE + 8 * word);
+        if idle.load(Ordering::Relaxed) & bit == 0 {
+            idle.fetch_or(bit, Ordering::Release);
+            self.idle[word] += 1;
+        }
+    }
+
+    /// Afterwards the rings that rest have to be looked at once more.
+    pub(super) fn settle(&self) {
+        self.barrier();
+    }
+
+    /// A ring is looked at again, or is gone.
+    pub(super) fn rouse(&mut self, ring: usize) {
+        let (word, bit) = (ring / 64, 1 << (ring % 64));
+        let idle = self.state.word(IDLE + 8 * word);
+        if idle.load(Ordering::Relaxed) & bit != 0 {
+            idle.fetch_and(!bit, Ordering::Release);
+            self.idle[word] -= 1;
+        }
+    }
+
+    /// A resting ring for which a sender has left a hint. Costs a load for each 64 rings of which
+    /// some rest.
+    #[inline]
+    pub(super) fn hinted(&self) -> Option<usize> {
+        for (word, &idle) in self.idle.iter().enumerate() {
+            if idle == 0 {
+                continue;
+            }
+            let hints = self.hints.word(8 * word);
+            let seen = hints.load(Ordering::Acquire);
+            if seen != 0 {
+                let bit = seen.trailing_zeros();
+                hints.fetch_and(!(1 << bit), Ordering::AcqRel);
+                return Some(word * 64 + bit as usize);
+            }
+        }
+        None
+    }
+}
+
+/// A sender's view of a receiver's bell.
+#[derive(Debug)]
+pub(super) struct RemoteBell {
+    state: Mapping,
+    hints: Mapping,
+    /// The ring's number at the receiver.
+    ring: usize,
+    /// The sleep for which a signal has been sent.
+    signalled: u32,
+}
+
+impl RemoteBell {
+    /// From what a receiver sent.
+    pub(super) fn new(state: &OwnedFd, hints: &OwnedFd, ring: u32) -> Result<Self, Errno> {
+        use std::os::fd::AsFd;
+        let ring = ring as usize;
+        if ring >= MAX_RINGS {
+            return Err(Errno::INVAL);
+        }
+        let state = map::adopt(state.as_fd(), PAGE, false)?;
+        let hints = map::adopt(hints.as_fd(), PAGE, true)?;
+        LazyLock::force(&REGISTERED);
+        Ok(RemoteBell { state, hints, ring, signalled: 0 })
+    }
+
+    /// After publishing: leaves a hint if the receiver wants one. True: it sleeps, and has not
+    /// been signalled since it fell asleep.
+    #[inline]
+    pub(super) fn ring(&mut self) -> bool {
+        if *REGISTERED && self.state.half_word(FENCE).load(Ordering::Relaxed) == 0 {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+        let idle = self.state.word(IDLE + self.ring / 64 * 8).load(Ordering::Relaxed);
+        if idle >> (self.ring % 64) & 1 == 1 {
+            self.hint();
+        }
+        let epoch = self.state.half_word(EPOCH).load(Ordering::Relaxed);
+        epoch % 2 == 1 && epoch != std::mem::replace(&mut self.signalled, epoch)
+    }
+
+    #[cold]
+    fn hint(&self) {
+        let hints = self.hints.word(self.ring / 64 * 8);
+        // Also when the bit seems to be set: the operation orders the record before itself, so
+        // that whoever clears the bit afterwards finds the record.
+        hints.fetch_or(1 << (self.ring % 64), Ordering::AcqRel);
+    }
+}
+
+/// What a hostile peer can do to the hints.
+#[cfg(test)]
+impl Bell {
+    pub(super) fn lose_hints(&self) {
+        (0..WORDS).for_each(|word| self.hints.word(8 * word).store(0, Ordering::Relaxed));
+    }
+
+    pub(super) fn invent_hints(&self) {
+        (0..WORDS).for_each(|word| self.hints.word(8 * word).store(u64::MAX, Ordering::Relaxed));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(ring: u32) -> (Bell, RemoteBell) {
+        let bell = Bell::new().unwrap();
+        let remote = RemoteBell::new(&bell.state_fd, &bell.hints_fd, ring).unwrap();
+        (bell, remote)
+    }
+
+    #[test]
+    fn a_sleep_is_signalled_once() {
+        let (bell, mut remote) = pair(3);
+        assert!(!remote.ring());
+        for _ in 0..3 {
+            bell.arm();
+            bell.arm();
+            assert!(remote.ring());
+            assert!(!remote.ring());
+            bell.disarm();
+            bell.disarm();
+            assert!(!remote.ring());
+        }
+    }
+
+    #[test]
+    fn only_resting_rings_are_hinted_at() {
+        let (mut bell, mut remote) = pair(200);
+        remote.ring();
+        assert_eq!(bell.hinted(), None);
+        bell.rest(200);
+        bell.rest(201);
+        bell.settle();
+        assert_eq!(bell.hinted(), None);
+        remote.ring();
+        remote.ring();
+        assert_eq!((bell.hinted(), bell.hinted()), (Some(200), None));
+        bell.rouse(200);
+        remote.ring();
+        assert_eq!(bell.hinted(), None);
+    }
+
+    #[test]
+    fn pages_of_a_stranger_are_checked() {
+        let bell = Bell::new().unwrap();
+        let ring = |state, hints, ring| RemoteBell::new(state, hints, ring).is_ok();
+        assert!(ring(&bell.state_fd, &bell.hints_fd, 511));
+        assert!(!ring(&bell.state_fd, &bell.hints_fd, 512));
+        // The state cannot be written, so it is no page of hints.
+        assert!(!ring(&bell.state_fd, &bell.state_fd, 0));
+        let (large, _) = map::create("test", 2 * PAGE, false).unwrap();
+        assert!(!ring(&large, &bell.hints_fd, 0));
+    }
+}

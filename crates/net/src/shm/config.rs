@@ -1,0 +1,146 @@
+//! What an endpoint over shared memory can be told, and what can go wrong when it is made.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+use super::bell::MAX_RINGS;
+use super::ring::{MAX_FRAME, Shape};
+
+/// Settings of a [`super::ShmTransport`].
+#[derive(Clone, Debug)]
+pub struct ShmConfig {
+    /// The address that it goes by: `127.0.0.1` (default) or `::1`. Endpoints reach those of the
+    /// same address only, as sockets of one family do.
+    pub host: IpAddr,
+    /// Its port, one for each endpoint of a user on this machine; 0 (default): any that is free.
+    /// These are not the ports of UDP or TCP.
+    pub port: u16,
+    /// Largest frame in bytes, 1 to 65,536. Default: 8192.
+    pub max_frame: usize,
+    /// Frames of any size that a ring holds: a power of two, 16 to 65,536. 256 bytes each, present
+    /// from the start. Default: 1024.
+    pub slots: usize,
+    /// Bytes for frames of more than 240 bytes that a ring holds: a power of two, 4 KiB to 64 MiB,
+    /// at least four largest frames. They become present when they are first used. Default: 1 MiB.
+    pub data_bytes: usize,
+    /// Most endpoints that may send to this one, and most that it may send to, 1 to 512.
+    /// Default: 256.
+    ///
+    /// Each pair that talks has a ring for each direction, made by the sender when it first sends:
+    /// `slots * 256 + data_bytes + 4096` bytes, 1.3 MiB by default, and two descriptors. So an
+    /// endpoint with 256 peers may hold 640 MiB, of which 128 MiB when all frames are small.
+    pub max_peers: usize,
+    /// Where endpoints find each other. Default (`None`): `$COURSER_SHM_DIR`, else `courser` below
+    /// `$XDG_RUNTIME_DIR`, else `courser-<uid>` below the directory for temporary files. Made when
+    /// it is absent; must belong to this user and be closed to all others (mode 0700).
+    pub dir: Option<PathBuf>,
+}
+
+impl Default for ShmConfig {
+    fn default() -> Self {
+        ShmConfig {
+            host: Ipv4Addr::LOCALHOST.into(),
+            port: 0,
+            max_frame: 8192,
+            slots: 1024,
+            data_bytes: 1 << 20,
+            max_peers: 256,
+            dir: None,
+        }
+    }
+}
+
+impl ShmConfig {
+    /// The shape of the rings, when all is in range.
+    pub(super) fn shape(&self) -> Result<Shape, ShmError> {
+        if self.max_frame == 0 || self.max_frame > MAX_FRAME {
+            return Err(ShmError::MaxFrame(self.max_frame));
+        }
+        if self.max_peers == 0 || self.max_peers > MAX_RINGS {
+            return Err(ShmError::MaxPeers(self.max_peers));
+        }
+        check_host(self.host)?;
+        let bad = || ShmError::Ring { slots: self.slots, data_bytes: self.data_bytes };
+        let number = |n| u32::try_from(n).map_err(|_| bad());
+        let shape = Shape {
+            slots: number(self.slots)?,
+            data: number(self.data_bytes)?,
+            max_frame: number(self.max_frame)?,
+        };
+        if shape.is_valid() { Ok(shape) } else { Err(bad()) }
+    }
+}
+
+/// Whether endpoints may go by an address.
+///
+/// # Errors
+/// It is not `127.0.0.1` or `::1`.
+pub(crate) fn check_host(host: IpAddr) -> Result<(), ShmError> {
+    let ok = host == Ipv4Addr::LOCALHOST || host == Ipv6Addr::LOCALHOST;
+    if ok { Ok(()) } else { Err(ShmError::NotThisMachine(host)) }
+}
+
+/// Why an endpoint over shared memory could not be made, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ShmError {
+    /// The address may be of another machine.
+    #[error(
+        "shared memory stays on this machine: {0} must be 127.0.0.1, [::1] or localhost; \
+         use udp:// to reach others"
+    )]
+    NotThisMachine(IpAddr),
+    /// Another endpoint has the port.
+    #[error(
+        "shared-memory port {0} is in use (`ss -xlp` shows by whom); bind another port, or port 0 for any"
+    )]
+    InUse(u16),
+    /// `max_frame` is out of range.
+    #[error("max_frame is {0}; it must be from 1 to {MAX_FRAME} bytes")]
+    MaxFrame(usize),
+    /// `max_peers` is out of range.
+    #[error("max_peers is {0}; it must be from 1 to {MAX_RINGS}")]
+    MaxPeers(usize),
+    /// The ring's measures are out of range.
+    #[error(
+        "a ring of {slots} slots and {data_bytes} data bytes is out of range: slots are a power of \
+         two from 16 to 65536, data_bytes one from 4096 to 67108864 and at least 4 largest frames"
+    )]
+    Ring {
+        /// [`ShmConfig::slots`].
+        slots: usize,
+        /// [`ShmConfig::data_bytes`].
+        data_bytes: usize,
+    },
+    /// The directory is not safe to use.
+    #[error(
+        "{} {why}; `chmod 700` it, or name another directory in COURSER_SHM_DIR", dir.display()
+    )]
+    Directory {
+        /// Which.
+        dir: PathBuf,
+        /// What is wrong with it.
+        why: &'static str,
+    },
+    /// The directory's name is too long for a socket in it.
+    #[error(
+        "{} is too long: with the name of a socket it must be shorter than 108 bytes; \
+         name another directory in COURSER_SHM_DIR", .0.display()
+    )]
+    LongPath(PathBuf),
+    /// Another error of the system.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was done.
+        what: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+}
+
+impl ShmError {
+    pub(super) fn io(what: &'static str) -> impl Fn(rustix::io::Errno) -> ShmError {
+        move |e| ShmError::Io { what, source: e.into() }
+    }
+}

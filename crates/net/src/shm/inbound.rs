@@ -1,0 +1,347 @@
+//! The rings that others send to us by: taken over, looked at, let go.
+//!
+//! Rings that have been quiet are not looked at one by one, when there are more than a few: they
+//! rest until a hint comes (E15). So the cost of a burst grows with the peers that send, not with
+//! those that could.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use courser_buf::{Addr, Ecn, RX_BURST, RxBurst, RxFrame};
+use rustix::io::Errno;
+
+use super::bell::Bell;
+use super::epoll::{Epoll, Token};
+use super::map::{self, Mapping, PAGE};
+use super::msg::{self, Hello, Received, Welcome};
+use super::ring::{Broken, Consumer};
+use crate::TransportStats;
+
+/// Rings that are looked at in any case.
+const ALWAYS: usize = 4;
+/// Hints followed in one burst.
+const HINTS: usize = 16;
+/// Resting rings that are looked at in one round of upkeep.
+const LOOKS: usize = 8;
+/// Connections that have not said who they are.
+const STRANGERS: usize = 16;
+/// How long they may take.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Signals that are read from a peer in one round of upkeep; an honest one sends one for each
+/// time that we fell asleep.
+const SIGNALS: usize = 64;
+/// Frames begin at a line.
+const LINE: usize = 64;
+
+/// A ring that somebody sends by.
+#[derive(Debug)]
+struct Ring {
+    consumer: Consumer<Mapping>,
+    src: Addr,
+    resting: bool,
+    /// Records received when upkeep last looked.
+    seen: u64,
+    /// The sender has gone; what it left is received up to this record.
+    last: Option<u64>,
+    socket: OwnedFd,
+}
+
+/// A connection that has not said anything yet.
+#[derive(Debug)]
+struct Stranger {
+    socket: OwnedFd,
+    since: Instant,
+}
+
+/// All rings of an endpoint.
+#[derive(Debug)]
+pub(super) struct Inbound {
+    rings: Vec<Option<Ring>>,
+    /// Numbers of the rings that do not rest.
+    active: Vec<u16>,
+    /// Where the next burst begins, so that no ring is always the first.
+    cursor: usize,
+    /// Where the next look at resting rings begins.
+    next_look: usize,
+    bell: Bell,
+    strangers: Vec<Stranger>,
+    max: usize,
+    /// Our own address, as far as senders share it.
+    local: Addr,
+}
+
+impl Inbound {
+    pub(super) fn new(local: Addr, max: usize) -> Result<Self, Errno> {
+        Ok(Inbound {
+            rings: Vec::new(),
+            active: Vec::new(),
+            cursor: 0,
+            next_look: 0,
+            bell: Bell::new()?,
+            strangers: Vec::new(),
+            max,
+            local,
+        })
+    }
+
+    pub(super) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Whether nobody sends to us.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rings.is_empty()
+    }
+
+    /// One burst into `memory`, which is private.
+    #[inline]
+    pub(super) fn receive<'a>(
+        &mut self,
+        mut memory: &'a mut [u8],
+        out: &mut RxBurst<'a>,
+        stats: &mut TransportStats,
+    ) {
+        for _ in 0..HINTS {
+            let Some(ring) = self.bell.hinted() else { break };
+            self.rouse(ring);
+        }
+        let count = self.active.len();
+        let quota = if count > 1 { (RX_BURST / count).max(8) } else { RX_BURST };
+        self.cursor = if self.cursor + 1 < count { self.cursor + 1 } else { 0 };
+        let mut broken = None;
+        for step in 0..count {
+            let at = self.cursor + step;
+            let number = self.active[if at < count { at } else { at - count }];
+            let Some(Some(ring)) = self.rings.get_mut(usize::from(number)) else { continue };
+            match ring.receive(quota, &mut memory, out, stats) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(Broken) => broken = Some(number),
+            }
+        }
+        if let Some(number) = broken {
+            stats.rx_dropped += 1;
+            self.remove(usize::from(number));
+        }
+    }
+
+    #[cold]
+    fn rouse(&mut self, number: usize) {
+        // The hint is an outside byte: there may be no such ring, and it may not rest.
+        self.bell.rouse(number);
+        if let Some(Some(ring)) = self.rings.get_mut(number)
+            && std::mem::take(&mut ring.resting)
+        {
+            self.active.push(number as u16);
+        }
+    }
+
+    #[cold]
+    fn remove(&mut self, number: usize) {
+        self.bell.rouse(number);
+        self.active.retain(|&n| usize::from(n) != number);
+        if let Some(slot) = self.rings.get_mut(number) {
+            *slot = None;
+        }
+    }
+
+    /// Whether any ring holds a frame, or cannot be used any more.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.rings.iter().flatten().any(|r| r.consumer.peek() != Ok(None))
+    }
+
+    // ---- upkeep -------------------------------------------------------------------------------
+
+    /// A connection has come.
+    pub(super) fn accept(&mut self, socket: OwnedFd, now: Instant, epoll: &Epoll) {
+        if !super::dir::is_ours(&socket) {
+            return;
+        }
+        let stranger = Stranger { socket, since: now };
+        if let Some(stranger) = self.listen(stranger, now, epoll)
+            && self.strangers.len() < STRANGERS
+            && epoll.add(&stranger.socket, Token::Stranger)
+        {
+            self.strangers.push(stranger);
+        }
+    }
+
+    /// Hears those who had nothing to say when they came.
+    pub(super) fn hear_strangers(&mut self, now: Instant, epoll: &Epoll) {
+        for stranger in std::mem::take(&mut self.strangers) {
+            let waits = self.listen(stranger, now, epoll);
+            self.strangers.extend(waits);
+        }
+    }
+
+    /// Gives the stranger back when it may still say who it is.
+    fn listen(&mut self, stranger: Stranger, now: Instant, epoll: &Epoll) -> Option<Stranger> {
+        match msg::receive(stranger.socket.as_fd()) {
+            Received::Nothing => {
+                (now.saturating_duration_since(stranger.since) < PATIENCE).then_some(stranger)
+            }
+            Received::Ended => None,
+            Received::Message(bytes, fds) => {
+                if let (Some(hello), [fd]) = (Hello::parse(&bytes), &fds[..]) {
+                    let adopted = self.adopt(hello, fd, stranger.socket, epoll);
+                    if let Err(e) = adopted {
+                        tracing::debug!(port = hello.port, error = %e, "a ring was refused");
+                    }
+                }
+                None
+            }
+        }
+    }
+
+    /// Takes a ring over: whatever its sender says has been checked, and its memory is now.
+    fn adopt(
+        &mut self,
+        hello: Hello,
+        fd: &OwnedFd,
+        socket: OwnedFd,
+        epoll: &Epoll,
+    ) -> Result<(), Errno> {
+        let free = self.rings.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.rings.len());
+        if number >= self.max {
+            return Err(Errno::NOBUFS);
+        }
+        let mut mapping = map::adopt(fd.as_fd(), hello.shape.bytes(), true)?;
+        mapping.protect_after(PAGE)?;
+        mapping.populate(hello.shape.front());
+        let welcome = Welcome { ring: number as u32 };
+        // Before the ring is looked at for the first time: see `outbound`.
+        msg::send(socket.as_fd(), &welcome.to_bytes(), &self.bell.fds())?;
+        epoll.remove(&socket);
+        if !epoll.add(&socket, Token::Inbound(number as u32)) {
+            return Err(Errno::NOSPC);
+        }
+        let ring = Ring {
+            consumer: Consumer::new(mapping, hello.shape),
+            src: Addr { port: hello.port, ..self.local },
+            resting: false,
+            seen: 0,
+            last: None,
+            socket,
+        };
+        if number == self.rings.len() {
+            self.rings.push(None);
+        }
+        self.rings[number] = Some(ring);
+        self.active.push(number as u16);
+        Ok(())
+    }
+
+    /// A peer's socket has something: signals, or its end.
+    pub(super) fn on_socket(&mut self, number: u32) {
+        let Some(Some(ring)) = self.rings.get_mut(number as usize) else { return };
+        let mut buf = [0; 8];
+        for _ in 0..SIGNALS {
+            match rustix::net::recv(&ring.socket, &mut buf, rustix::net::RecvFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => return,
+                Err(Errno::INTR) => {}
+                Ok((n, _)) if n > 0 => {}
+                _ => break,
+            }
+        }
+        // It has gone, or sends what nobody asked for. What it had published still counts, but
+        // not more than a ring holds: somebody else may have its memory and go on.
+        if ring.last.is_none() {
+            ring.last = Some(ring.consumer.received() + ring.consumer.slots());
+        }
+        self.rouse(number as usize);
+    }
+
+    /// Lets go of the rings of senders that have gone, and rests those that were quiet.
+    pub(super) fn upkeep(&mut self) {
+        let mut quiet = Vec::new();
+        for number in 0..self.rings.len() {
+            let Some(ring) = &mut self.rings[number] else { continue };
+            if ring.last.is_some() {
+                let done = Some(ring.consumer.received()) >= ring.last;
+                if done || ring.consumer.peek() == Ok(None) {
+                    self.remove(number);
+                }
+                continue;
+            }
+            let received = ring.consumer.received();
+            if std::mem::replace(&mut ring.seen, received) == received && !ring.resting {
+                quiet.push(number);
+            }
+        }
+        if self.active.len() > ALWAYS {
+            self.rest(&quiet);
+        }
+        for _ in 0..LOOKS.min(self.rings.len()) {
+            self.next_look = (self.next_look + 1) % self.rings.len();
+            self.rouse_if_waiting(self.next_look);
+        }
+    }
+
+    fn rest(&mut self, quiet: &[usize]) {
+        for &number in quiet {
+            self.bell.rest(number);
+            if let Some(Some(ring)) = self.rings.get_mut(number) {
+                ring.resting = true;
+            }
+        }
+        if quiet.is_empty() {
+            return;
+        }
+        let rings = &self.rings;
+        let awake = |n: &u16| !rings[usize::from(*n)].as_ref().is_some_and(|r| r.resting);
+        self.active.retain(awake);
+        self.bell.settle();
+        quiet.iter().for_each(|&number| self.rouse_if_waiting(number));
+    }
+
+    fn rouse_if_waiting(&mut self, number: usize) {
+        let waiting = |r: &Ring| r.resting && r.consumer.peek() != Ok(None);
+        if self.rings.get(number).and_then(Option::as_ref).is_some_and(waiting) {
+            self.rouse(number);
+        }
+    }
+}
+
+impl Ring {
+    /// At most `quota` frames. False: the burst is full.
+    #[inline]
+    fn receive<'a>(
+        &mut self,
+        quota: usize,
+        memory: &mut &'a mut [u8],
+        out: &mut RxBurst<'a>,
+        stats: &mut TransportStats,
+    ) -> Result<bool, Broken> {
+        let mut frames = 0;
+        while frames < quota {
+            let Some(len) = self.consumer.peek()? else { break };
+            let room = len.next_multiple_of(LINE);
+            if out.is_full() || room > memory.len() {
+                return Ok(false);
+            }
+            let (own, rest) = std::mem::take(memory).split_at_mut(room);
+            *memory = rest;
+            self.consumer.pop(len, &mut own[..len.next_multiple_of(16)]);
+            // Nothing marks frames on the way: they come as they were sent.
+            out.push(RxFrame { src: self.src, data: &own[..len], ecn: Ecn::Ect0 });
+            stats.rx_bytes += len as u64;
+            frames += 1;
+        }
+        stats.rx_frames += frames as u64;
+        stats.rx_calls += u64::from(frames > 0);
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+impl Inbound {
+    /// Rings there are, and those that are looked at in any case.
+    pub(super) fn len(&self) -> usize {
+        self.rings.iter().flatten().count()
+    }
+
+    pub(super) fn active(&self) -> usize {
+        self.active.len()
+    }
+}

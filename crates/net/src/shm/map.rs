@@ -1,0 +1,226 @@
+//! Memory that two processes map: made, sealed, checked, mapped, and touched only through the
+//! functions here.
+//!
+//! # Invariants
+//! 1. A mapping's file cannot shrink: it carries the seals, which nobody can take off. So no access
+//!    within the mapping can fault for want of a file behind it.
+//! 2. No reference to the bytes of a mapping ever exists, but to the atomic words in it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
+
+use super::copy;
+
+/// Pages of the smallest size; everything is laid out in multiples of it.
+pub(super) const PAGE: usize = 4096;
+
+/// The file system of anonymous memory files. On that of huge pages a touch may find none left
+/// and end the process, so such files are refused.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// What makes a mapping safe to touch (invariant 1).
+fn lasting() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
+}
+
+/// An anonymous file of `bytes` bytes with a mapping of our own that can be written. With
+/// `guarded` nobody else can ever map it for writing.
+pub(super) fn create(name: &str, bytes: usize, guarded: bool) -> Result<(OwnedFd, Mapping), Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    // Newer kernels want to be told, older ones do not know the flag.
+    let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create(name, flags))?;
+    rustix::fs::ftruncate(&fd, bytes as u64)?;
+    let mapping = Mapping::new(fd.as_fd(), bytes, true)?;
+    let seals = if guarded { SealFlags::FUTURE_WRITE } else { SealFlags::empty() };
+    rustix::fs::fcntl_add_seals(&fd, lasting() | seals)?;
+    Ok((fd, mapping))
+}
+
+/// Maps a file that a peer sent, after having made sure that it is of `bytes` bytes, anonymous
+/// memory of ordinary pages, and can never shrink.
+pub(super) fn adopt(fd: BorrowedFd<'_>, bytes: usize, writable: bool) -> Result<Mapping, Errno> {
+    let seals = rustix::fs::fcntl_get_seals(fd)?;
+    let ordinary = rustix::fs::fstatfs(fd)?.f_type as i64 == TMPFS_MAGIC;
+    let size = rustix::fs::fstat(fd)?.st_size;
+    if !seals.contains(lasting()) || !ordinary || u64::try_from(size) != Ok(bytes as u64) {
+        return Err(Errno::INVAL);
+    }
+    Mapping::new(fd, bytes, writable)
+}
+
+/// A shared mapping; unmapped when dropped.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    ptr: NonNull<u8>,
+    len: usize,
+    /// Bytes from the start that may be written.
+    writable: usize,
+}
+
+// SAFETY: a mapping is an address range that any thread may touch; all access goes through atomic
+// words and through copies that assume nothing of others. Test: `a_transport_moves_between_threads`.
+unsafe impl Send for Mapping {}
+
+impl Mapping {
+    fn new(fd: BorrowedFd<'_>, len: usize, writable: bool) -> Result<Self, Errno> {
+        let write = if writable { ProtFlags::WRITE } else { ProtFlags::empty() };
+        // SAFETY: a shared mapping at an address of the kernel's choice cannot touch memory that
+        // exists. Test: `files_are_checked`.
+        let ptr = unsafe {
+            rustix::mm::mmap(null_mut(), len, ProtFlags::READ | write, MapFlags::SHARED, fd, 0)
+        }?;
+        let ptr = NonNull::new(ptr.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Mapping { ptr, len, writable: if writable { len } else { 0 } })
+    }
+
+    /// Gives up the right to write behind the first `keep` bytes, a whole number of pages.
+    pub(super) fn protect_after(&mut self, keep: usize) -> Result<(), Errno> {
+        assert!(keep <= self.len && keep.is_multiple_of(PAGE));
+        // SAFETY: the range lies within the mapping, by the check; nothing writes there from now
+        // on, by `writable`. Test: `files_are_checked`.
+        unsafe {
+            let start = self.ptr.as_ptr().add(keep).cast();
+            rustix::mm::mprotect(start, self.len - keep, MprotectFlags::READ)?;
+        }
+        self.writable = self.writable.min(keep);
+        Ok(())
+    }
+
+    /// Has the first `bytes` present, so that first touches do not cost a fault each on the
+    /// datapath. Where it fails they do.
+    pub(super) fn populate(&self, bytes: usize) {
+        let advice = if self.writable > 0 && self.writable >= bytes {
+            Advice::LinuxPopulateWrite
+        } else {
+            Advice::LinuxPopulateRead
+        };
+        let bytes = bytes.min(self.len);
+        // SAFETY: the range lies within the mapping; populating changes no content.
+        // Test: `files_are_checked`.
+        let _ = unsafe { rustix::mm::madvise(self.ptr.as_ptr().cast(), bytes, advice) };
+    }
+
+    #[inline(always)]
+    fn at(&self, at: usize, len: usize, limit: usize) -> *mut u8 {
+        assert!(at <= limit && len <= limit - at, "beyond the mapping");
+        // SAFETY: within the mapping, by the check. Test: `nothing_reaches_outside`.
+        unsafe { self.ptr.as_ptr().add(at) }
+    }
+
+    /// A shared 64-bit word. Storing to it is for who may write there.
+    #[inline(always)]
+    pub(super) fn word(&self, at: usize) -> &AtomicU64 {
+        let ptr = self.at(at, 8, self.len);
+        assert!(at.is_multiple_of(8));
+        // SAFETY: valid and aligned by the checks (a mapping begins at a page) for as long as
+        // `self`; the peer's accesses are the machine's, which atomic ones do not conflict with.
+        // Test: `files_are_checked`.
+        unsafe { AtomicU64::from_ptr(ptr.cast()) }
+    }
+
+    /// A shared 32-bit word.
+    #[inline(always)]
+    pub(super) fn half_word(&self, at: usize) -> &AtomicU32 {
+        let ptr = self.at(at, 4, self.len);
+        assert!(at.is_multiple_of(4));
+        // SAFETY: as in `word`. Test: `files_are_checked`.
+        unsafe { AtomicU32::from_ptr(ptr.cast()) }
+    }
+
+    /// Copies in, the last bytes first; see [`copy::copy_in`].
+    #[inline(always)]
+    pub(super) fn write(&self, at: usize, src: &[u8]) {
+        let dst = self.at(at, src.len(), self.writable);
+        // SAFETY: `dst` has room for `src`, writable, by the check. Test: `nothing_reaches_outside`.
+        unsafe { copy::copy_in(dst, src) }
+    }
+
+    /// Copies many bytes in.
+    #[inline(always)]
+    pub(super) fn write_bulk(&self, at: usize, src: &[u8]) {
+        let dst = self.at(at, src.len(), self.writable);
+        // SAFETY: as in `write`. Test: `nothing_reaches_outside`.
+        unsafe { copy::copy_in_bulk(dst, src) }
+    }
+
+    /// Copies out; `dst` is a whole number of 16-byte units.
+    #[inline(always)]
+    pub(super) fn read(&self, at: usize, dst: &mut [u8]) {
+        let src = self.at(at, dst.len(), self.len);
+        // SAFETY: `src` has that many bytes, by the check. Test: `nothing_reaches_outside`.
+        unsafe { copy::copy_out(dst, src) }
+    }
+
+    /// Asks for the line at `at`.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, at: usize) {
+        copy::prefetch(self.ptr.as_ptr().wrapping_add(at));
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: one whole mapping of `new`, of which this is the only owner; whoever borrowed
+        // from it borrowed `self`. Test: the conformance suite over shared memory.
+        let _ = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn files_are_checked() {
+        let (fd, mut ours) = create("test", 2 * PAGE, false).unwrap();
+        let theirs = adopt(fd.as_fd(), 2 * PAGE, true).unwrap();
+        ours.populate(2 * PAGE);
+        ours.word(8).store(7, Ordering::Relaxed);
+        assert_eq!(theirs.word(8).load(Ordering::Relaxed), 7);
+        assert_eq!(theirs.half_word(8).load(Ordering::Relaxed), 7);
+        ours.protect_after(PAGE).unwrap();
+        ours.write(100, b"some bytes");
+        let mut out = [0; 16];
+        theirs.read(100, &mut out);
+        assert_eq!(&out[..10], b"some bytes");
+        assert!(adopt(fd.as_fd(), PAGE, true).is_err(), "another size");
+        assert!(rustix::fs::ftruncate(&fd, 0).is_err(), "it cannot shrink");
+
+        let unsealed = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, PAGE as u64).unwrap();
+        assert!(adopt(unsealed.as_fd(), PAGE, true).is_err(), "it could shrink");
+        let zero = std::fs::File::open("/dev/zero").unwrap();
+        assert!(adopt(zero.as_fd(), PAGE, false).is_err(), "no memory file");
+    }
+
+    #[test]
+    fn guarded_files_are_read_by_others_only() {
+        let (fd, ours) = create("test", PAGE, true).unwrap();
+        assert!(adopt(fd.as_fd(), PAGE, true).is_err());
+        let theirs = adopt(fd.as_fd(), PAGE, false).unwrap();
+        ours.word(0).store(3, Ordering::Relaxed);
+        assert_eq!(theirs.word(0).load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn nothing_reaches_outside() {
+        let (_fd, mut map) = create("test", 2 * PAGE, false).unwrap();
+        map.protect_after(PAGE).unwrap();
+        let refused = |f: &dyn Fn()| catch_unwind(AssertUnwindSafe(f)).is_err();
+        assert!(refused(&|| map.write(PAGE - 3, &[0; 4])));
+        assert!(refused(&|| map.write(usize::MAX, &[0; 4])));
+        assert!(refused(&|| map.write_bulk(0, &[0; PAGE + 1])));
+        assert!(refused(&|| map.read(2 * PAGE - 8, &mut [0; 16])));
+        assert!(refused(&|| _ = map.word(2 * PAGE)));
+        assert!(refused(&|| _ = map.half_word(2)));
+    }
+}

@@ -1,0 +1,292 @@
+//! The rings that we send to others by: made when a destination is first sent to, shared by all
+//! paths to it, made anew when it has gone and come back.
+//!
+//! A ring is used from the moment that it is made: the receiver finds in it whatever was written
+//! before it took it over. Until its welcome has come the sender asks for that after each burst,
+//! so that no signal is missed: the receiver sends it before it first looks at the ring.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path as FilePath;
+use std::time::{Duration, Instant};
+
+use arrayvec::ArrayVec;
+use courser_buf::{PathId, TX_GATHER, TxBurst, TxFrame};
+use rustix::io::Errno;
+
+use super::bell::RemoteBell;
+use super::dir;
+use super::epoll::{Epoll, Token};
+use super::map::{self, Mapping};
+use super::msg::{self, Hello, Received, WELCOME, Welcome};
+use super::ring::{Producer, Refused};
+use crate::{PathError, PathTable, TransportStats};
+
+/// After a failed attempt, and twice that after each further one, up to the longest.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_millis(64);
+/// Bursts that find the ring full, in a row, before the peer is asked whether it lives.
+const FULL_BURSTS: u32 = 64;
+
+/// What all connections of an endpoint are made of.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Own<'a> {
+    pub(super) dir: &'a FilePath,
+    pub(super) hello: Hello,
+    pub(super) epoll: &'a Epoll,
+}
+
+/// A ring in use.
+#[derive(Debug)]
+struct Link {
+    producer: Producer<Mapping>,
+    /// `None` until the receiver has taken the ring over.
+    bell: Option<RemoteBell>,
+    full: u32,
+    socket: OwnedFd,
+}
+
+/// Somebody we send to.
+#[derive(Debug)]
+struct Peer {
+    link: Option<Link>,
+    port: u16,
+    paths: u32,
+    retry_at: Option<Instant>,
+    retry_after: Duration,
+}
+
+/// All destinations of an endpoint.
+#[derive(Debug)]
+pub(super) struct Outbound {
+    peers: Vec<Option<Peer>>,
+    by_port: BTreeMap<u16, u32>,
+    paths: PathTable<u32>,
+    max: usize,
+}
+
+impl Outbound {
+    pub(super) fn new(max: usize) -> Self {
+        Outbound { peers: Vec::new(), by_port: BTreeMap::new(), paths: PathTable::default(), max }
+    }
+
+    pub(super) fn open(&mut self, port: u16) -> Result<PathId, PathError> {
+        let number = match self.by_port.get(&port) {
+            Some(&number) => number,
+            None => {
+                let number = self.peers.iter().position(Option::is_none);
+                let number = number.unwrap_or(self.peers.len());
+                if number >= self.max {
+                    return Err(PathError::TooMany(self.max));
+                }
+                number as u32
+            }
+        };
+        let id = self.paths.open(number)?;
+        let at = number as usize;
+        if at == self.peers.len() {
+            self.peers.push(None);
+        }
+        let new = || Peer { link: None, port, paths: 0, retry_at: None, retry_after: FIRST_RETRY };
+        self.peers[at].get_or_insert_with(new).paths += 1;
+        self.by_port.insert(port, number);
+        Ok(id)
+    }
+
+    pub(super) fn close(&mut self, id: PathId) {
+        let Some(&mut number) = self.paths.get_mut(id) else { return };
+        self.paths.close(id);
+        let slot = &mut self.peers[number as usize];
+        let Some(peer) = slot else { return };
+        peer.paths -= 1;
+        if peer.paths == 0 {
+            self.by_port.remove(&peer.port);
+            *slot = None;
+        }
+    }
+
+    /// Sends all of a burst, or drops what cannot be sent: a ring that is full is full because its
+    /// receiver does not keep up, and others' frames must not wait for it.
+    #[inline]
+    pub(super) fn burst(&mut self, own: Own<'_>, burst: &mut TxBurst, stats: &mut TransportStats) {
+        let mut frames = burst.iter().peekable();
+        while let Some(path) = frames.peek().map(|f| f.path) {
+            let number = self.paths.get_mut(path).copied();
+            let peer = number.and_then(|n| Some((n, self.peers.get_mut(n as usize)?.as_mut()?)));
+            let link = peer.and_then(|(number, peer)| peer.link(own, number));
+            let Some(link) = link else {
+                while frames.next_if(|f| f.path == path).is_some() {
+                    stats.tx_dropped += 1;
+                }
+                continue;
+            };
+            let mut result = Ok(());
+            while let Some(frame) = frames.next_if(|f| f.path == path) {
+                result = result.and(link.send(frame, own.hello.shape.max_frame, stats));
+            }
+            if result.and_then(|()| link.finish()).is_err() {
+                self.down(path);
+            }
+        }
+        burst.clear();
+    }
+
+    #[cold]
+    fn down(&mut self, path: PathId) {
+        if let Some(&mut number) = self.paths.get_mut(path)
+            && let Some(Some(peer)) = self.peers.get_mut(number as usize)
+        {
+            peer.down();
+        }
+    }
+
+    /// A peer's socket has something: its welcome, or its end.
+    pub(super) fn on_socket(&mut self, number: u32) {
+        let Some(Some(peer)) = self.peers.get_mut(number as usize) else { return };
+        let Some(link) = &mut peer.link else { return };
+        if link.hear().is_err() {
+            peer.down();
+        } else if link.bell.is_some() {
+            peer.retry_after = FIRST_RETRY;
+        }
+    }
+}
+
+impl Peer {
+    /// The connection is of no more use. The next one is not made at once, so that a peer that
+    /// refuses us costs little.
+    #[cold]
+    fn down(&mut self) {
+        self.link = None;
+        self.retry_at = Some(Instant::now() + self.retry_after);
+        self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
+    }
+
+    /// The ring to it, if there is one or one can be made.
+    #[inline(always)]
+    fn link(&mut self, own: Own<'_>, number: u32) -> Option<&mut Link> {
+        if self.link.is_none() && !self.dial(own, number) {
+            return None;
+        }
+        self.link.as_mut()
+    }
+
+    /// Makes a ring and offers it, unless that has failed just now.
+    #[cold]
+    fn dial(&mut self, own: Own<'_>, number: u32) -> bool {
+        if self.retry_at.is_some_and(|at| Instant::now() < at) {
+            return false;
+        }
+        match Link::new(own, self.port, number) {
+            Ok(link) => self.link = Some(link),
+            Err(e) => {
+                tracing::debug!(port = self.port, error = %e, "no ring to this endpoint");
+                self.down();
+            }
+        }
+        self.link.is_some()
+    }
+}
+
+impl Link {
+    fn new(own: Own<'_>, port: u16, number: u32) -> Result<Self, Errno> {
+        let socket = dir::connect(own.dir, port)?;
+        let shape = own.hello.shape;
+        let (fd, mapping) = map::create("courser-ring", shape.bytes(), false)?;
+        mapping.populate(shape.front());
+        msg::send(socket.as_fd(), &own.hello.to_bytes(), &[fd.as_fd()])?;
+        if !own.epoll.add(&socket, Token::Outbound(number)) {
+            return Err(Errno::NOSPC);
+        }
+        Ok(Link { producer: Producer::new(mapping, shape), bell: None, full: 0, socket })
+    }
+
+    #[inline(always)]
+    fn send(
+        &mut self,
+        frame: &TxFrame,
+        max_frame: u32,
+        stats: &mut TransportStats,
+    ) -> Result<(), Errno> {
+        let len = frame.len as usize;
+        if frame.len > max_frame {
+            stats.tx_dropped += 1;
+            return Ok(());
+        }
+        let pushed = match &frame.segs[..] {
+            [one] => self.producer.push(&[one], len),
+            many => {
+                let pieces: ArrayVec<&[u8], TX_GATHER> = many.iter().map(|s| &s[..]).collect();
+                self.producer.push(&pieces, len)
+            }
+        };
+        match pushed {
+            Ok(()) => {
+                self.full = 0;
+                stats.tx_frames += 1;
+                stats.tx_bytes += u64::from(frame.len);
+                Ok(())
+            }
+            Err(Refused::Full) => {
+                self.full = self.full.saturating_add(1);
+                stats.tx_dropped += 1;
+                Ok(())
+            }
+            Err(Refused::Broken) => {
+                stats.tx_dropped += 1;
+                Err(Errno::PROTO)
+            }
+        }
+    }
+
+    /// After a burst: has the receiver look.
+    #[inline(always)]
+    fn finish(&mut self) -> Result<(), Errno> {
+        let Some(bell) = &mut self.bell else { return self.hear() };
+        if bell.ring() {
+            self.signal();
+        }
+        if self.full > FULL_BURSTS { self.ask() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn signal(&self) {
+        // Fails when many signals wait already, or when it has gone, which upkeep notices.
+        let _ = msg::send(self.socket.as_fd(), &[0], &[]);
+    }
+
+    /// A ring that stays full may have nobody at its other end.
+    #[cold]
+    fn ask(&mut self) -> Result<(), Errno> {
+        self.full = 0;
+        self.hear()
+    }
+
+    /// Receives what the peer may have said.
+    #[cold]
+    fn hear(&mut self) -> Result<(), Errno> {
+        match msg::receive(self.socket.as_fd()) {
+            Received::Nothing => return Ok(()),
+            Received::Message(bytes, fds) if bytes.len() == WELCOME && self.bell.is_none() => {
+                let welcome = Welcome::parse(&bytes).ok_or(Errno::PROTO)?;
+                let [state, hints] = &fds[..] else { return Err(Errno::PROTO) };
+                self.bell = Some(RemoteBell::new(state, hints, welcome.ring)?);
+            }
+            _ => return Err(Errno::PIPE),
+        }
+        // What was published before we could know that it sleeps.
+        if self.bell.as_mut().is_some_and(RemoteBell::ring) {
+            self.signal();
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+impl Outbound {
+    /// Whether the receiver of this number has taken its ring over.
+    pub(super) fn is_welcome(&self, number: usize) -> bool {
+        let link = self.peers[number].as_ref().and_then(|p| p.link.as_ref());
+        link.is_some_and(|link| link.bell.is_some())
+    }
+}

@@ -1,0 +1,359 @@
+//! The ring: one sender, one receiver, in memory that both can write.
+//!
+//! # Layout
+//! A page of words, then `slots` slots of [`SLOT`] bytes, then `data` bytes. A record is a slot: a
+//! header of 16 bytes whose first word is `sequence << 32 | length`, and behind it the frame, if it
+//! has at most [`INLINE`] bytes. Longer frames lie in the data area, in whole lines, one behind the
+//! other and never across its end; where, both sides know from the lengths before.
+//!
+//! # Lines
+//! * A record is published by the store of its header, in the line where its first bytes lie: who
+//!   polls that line gets both at once. No index of the sender is shared.
+//! * Sequence numbers tell laps apart, so the receiver clears nothing and never writes into the
+//!   sender's lines. A slot's header is only ever a header, so no frame can pass for one.
+//! * The receiver writes how far it is once in an eighth of the ring; the sender reads that only
+//!   when, by what it knew before, the ring is full.
+//!
+//! # Trust
+//! None. The sender believes nothing but the receiver's count, and that only between its own two
+//! ends. The receiver reads a header once, checks the length, and uses what it has checked; a
+//! sender that breaks the rules gives it wrong frames or none, and [`Broken`] at worst.
+//!
+//! # Invariants
+//! 1. `consumed <= head <= consumed + slots` at the sender; likewise of the data area.
+//! 2. A slot and its data are written only by the sender, and only while the receiver has counted
+//!    them as consumed; they are read only between publication and that count.
+
+use std::sync::atomic::Ordering;
+
+use super::map::{Mapping, PAGE};
+
+/// Bytes of a slot: four lines, of which a small frame touches one or two.
+pub(super) const SLOT: usize = 256;
+/// Bytes of a record's header. 16, so that the frame behind it is aligned for 16-byte moves, and
+/// one of 48 bytes fits the line.
+const HEADER: usize = 16;
+/// Largest frame that lies in its slot.
+pub(super) const INLINE: usize = SLOT - HEADER;
+const LINE: usize = 64;
+/// Where the receiver's count lies: a line that the sender rarely reads.
+const CONSUMED: usize = 128;
+/// The receiver counts after this part of the ring.
+const PART: u64 = 8;
+
+/// Largest frame of any ring.
+pub(super) const MAX_FRAME: usize = 65_536;
+const MAX_SLOTS: u32 = 1 << 16;
+const MIN_SLOTS: u32 = 16;
+const MAX_DATA: u32 = 64 << 20;
+
+const _: () = assert!(INLINE.is_multiple_of(16) && SLOT.is_power_of_two() && PAGE >= SLOT);
+const _: () = assert!(MIN_SLOTS as usize * SLOT >= PAGE, "slots end at a page");
+
+/// How large a ring is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Records: a power of two, 16 to 65,536.
+    pub(super) slots: u32,
+    /// Bytes for frames that do not fit a slot: a power of two, 4 KiB to 64 MiB, at least four
+    /// largest frames.
+    pub(super) data: u32,
+    /// Largest frame, 1 to 65,536 bytes.
+    pub(super) max_frame: u32,
+}
+
+impl Shape {
+    /// Whether all is within its bounds; also of what a peer says.
+    pub(super) fn is_valid(&self) -> bool {
+        let Shape { slots, data, max_frame } = *self;
+        slots.is_power_of_two()
+            && (MIN_SLOTS..=MAX_SLOTS).contains(&slots)
+            && data.is_power_of_two()
+            && (PAGE as u32..=MAX_DATA).contains(&data)
+            && (1..=MAX_FRAME as u32).contains(&max_frame)
+            && max_frame <= data / 4
+    }
+
+    /// Bytes of the whole.
+    pub(super) fn bytes(&self) -> usize {
+        PAGE + self.slots as usize * SLOT + self.data as usize
+    }
+
+    /// Bytes in front of the data area.
+    pub(super) fn front(&self) -> usize {
+        PAGE + self.slots as usize * SLOT
+    }
+
+    /// Largest frames that are held for certain: the receiver may be behind with its count, and
+    /// a frame leaves room before the end of the data area.
+    pub(super) fn frames(&self) -> usize {
+        let part = PART as usize;
+        let slots = self.slots as usize / part * (part - 1);
+        if self.max_frame as usize <= INLINE {
+            return slots;
+        }
+        let line = (self.max_frame as usize).next_multiple_of(LINE);
+        slots.min((self.data as usize / part * (part - 1) - line) / line).max(1)
+    }
+
+    #[inline(always)]
+    fn slot_at(&self, record: u64) -> usize {
+        PAGE + (record as usize & (self.slots as usize - 1)) * SLOT
+    }
+
+    /// Where the data of a frame begins that follows `data_head`, counted without end, and the
+    /// count behind it.
+    #[inline(always)]
+    fn place(&self, data_head: u64, len: usize) -> (u64, u64) {
+        let size = u64::from(self.data);
+        let bytes = (len as u64).next_multiple_of(LINE as u64);
+        let left = size - (data_head & (size - 1));
+        let begin = if bytes <= left { data_head } else { data_head + left };
+        (begin, begin + bytes)
+    }
+
+    #[inline(always)]
+    fn data_at(&self, begin: u64) -> usize {
+        self.front() + (begin & (u64::from(self.data) - 1)) as usize
+    }
+}
+
+/// What a ring stands on: mapped memory, or a model of it.
+pub(super) trait Memory {
+    /// Stores a header, and publishes what was written before.
+    fn publish(&self, at: usize, word: u64);
+    /// Loads a header; what was written before it was published is seen.
+    fn look(&self, at: usize) -> u64;
+    /// Stores the receiver's count, after it has read.
+    fn set_consumed(&self, count: u64);
+    /// Loads the receiver's count.
+    fn consumed(&self) -> u64;
+    /// Copies a few bytes in.
+    fn write(&self, at: usize, src: &[u8]);
+    /// Copies many bytes in.
+    fn write_bulk(&self, at: usize, src: &[u8]);
+    /// Copies out a whole number of 16-byte units.
+    fn read(&self, at: usize, dst: &mut [u8]);
+    /// A hint that the line at `at` will be read.
+    fn prefetch(&self, at: usize);
+}
+
+impl Memory for Mapping {
+    #[inline(always)]
+    fn publish(&self, at: usize, word: u64) {
+        self.word(at).store(word, Ordering::Release);
+    }
+    #[inline(always)]
+    fn look(&self, at: usize) -> u64 {
+        self.word(at).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn set_consumed(&self, count: u64) {
+        self.word(CONSUMED).store(count, Ordering::Release);
+    }
+    #[inline(always)]
+    fn consumed(&self) -> u64 {
+        self.word(CONSUMED).load(Ordering::Acquire)
+    }
+    #[inline(always)]
+    fn write(&self, at: usize, src: &[u8]) {
+        Mapping::write(self, at, src);
+    }
+    #[inline(always)]
+    fn write_bulk(&self, at: usize, src: &[u8]) {
+        Mapping::write_bulk(self, at, src);
+    }
+    #[inline(always)]
+    fn read(&self, at: usize, dst: &mut [u8]) {
+        Mapping::read(self, at, dst);
+    }
+    #[inline(always)]
+    fn prefetch(&self, at: usize) {
+        Mapping::prefetch(self, at);
+    }
+}
+
+/// The other side breaks the rules; the ring is of no more use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// Why a frame was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// No room until the receiver has consumed more.
+    Full,
+    /// The receiver's count makes no sense.
+    Broken,
+}
+
+#[inline(always)]
+fn header(record: u64, len: usize) -> u64 {
+    // Records are counted from 1 in headers: fresh memory holds no record.
+    (record.wrapping_add(1) & 0xffff_ffff) << 32 | len as u64
+}
+
+/// The sender's end.
+#[derive(Debug)]
+pub(super) struct Producer<M> {
+    mem: M,
+    shape: Shape,
+    /// Records published.
+    head: u64,
+    /// Records up to which there is room, by what is known of the receiver.
+    limit: u64,
+    data_head: u64,
+    data_limit: u64,
+    /// By slot: `data_head` behind its record.
+    data_ends: Box<[u64]>,
+}
+
+impl<M: Memory> Producer<M> {
+    /// On memory that is all zero. The shape is valid, the memory as large as it says.
+    pub(super) fn new(mem: M, shape: Shape) -> Self {
+        assert!(shape.is_valid());
+        let data_ends = vec![0; shape.slots as usize].into();
+        let (limit, data_limit) = (u64::from(shape.slots), u64::from(shape.data));
+        Producer { mem, shape, head: 0, limit, data_head: 0, data_limit, data_ends }
+    }
+
+    /// Publishes a frame, given as its pieces, which are `len` bytes together and at most
+    /// `max_frame`.
+    #[inline]
+    pub(super) fn push(&mut self, pieces: &[&[u8]], len: usize) -> Result<(), Refused> {
+        debug_assert!(len <= self.shape.max_frame as usize);
+        if self.head >= self.limit {
+            self.refresh()?;
+            if self.head >= self.limit {
+                return Err(Refused::Full);
+            }
+        }
+        let at = self.shape.slot_at(self.head);
+        if len <= INLINE {
+            match pieces {
+                [one] => self.mem.write(at + HEADER, one),
+                _ => self.write_pieces(at + HEADER, pieces),
+            }
+        } else {
+            let (begin, end) = self.shape.place(self.data_head, len);
+            if end > self.data_limit {
+                self.refresh()?;
+                if end > self.data_limit {
+                    return Err(Refused::Full);
+                }
+            }
+            let mut to = self.shape.data_at(begin);
+            for piece in pieces {
+                self.mem.write_bulk(to, piece);
+                to += piece.len();
+            }
+            self.data_head = end;
+        }
+        self.mem.publish(at, header(self.head, len));
+        self.data_ends[self.head as usize & (self.data_ends.len() - 1)] = self.data_head;
+        self.head += 1;
+        Ok(())
+    }
+
+    /// A small frame of several pieces; in order of addresses backwards, as `Memory::write` does.
+    fn write_pieces(&self, at: usize, pieces: &[&[u8]]) {
+        let mut end = at + pieces.iter().map(|p| p.len()).sum::<usize>();
+        for piece in pieces.iter().rev() {
+            end -= piece.len();
+            self.mem.write(end, piece);
+        }
+    }
+
+    /// Looks how far the receiver is. Costs a line of the receiver's.
+    #[cold]
+    fn refresh(&mut self) -> Result<(), Refused> {
+        let consumed = self.mem.consumed();
+        let slots = u64::from(self.shape.slots);
+        let known = self.limit - slots;
+        if !(known..=self.head).contains(&consumed) {
+            return Err(Refused::Broken);
+        }
+        self.limit = consumed + slots;
+        if consumed > 0 {
+            let last = (consumed - 1) as usize & (self.data_ends.len() - 1);
+            self.data_limit = self.data_ends[last] + u64::from(self.shape.data);
+        }
+        Ok(())
+    }
+}
+
+/// The receiver's end.
+#[derive(Debug)]
+pub(super) struct Consumer<M> {
+    mem: M,
+    shape: Shape,
+    /// Records received.
+    tail: u64,
+    data_tail: u64,
+    /// The counts at which the sender must be told.
+    tell_at: u64,
+    tell_data_at: u64,
+}
+
+impl<M: Memory> Consumer<M> {
+    /// The shape is valid, the memory as large as it says.
+    pub(super) fn new(mem: M, shape: Shape) -> Self {
+        assert!(shape.is_valid());
+        let mut ring = Consumer { mem, shape, tail: 0, data_tail: 0, tell_at: 0, tell_data_at: 0 };
+        ring.plan();
+        ring
+    }
+
+    fn plan(&mut self) {
+        self.tell_at = self.tail + u64::from(self.shape.slots) / PART;
+        self.tell_data_at = self.data_tail + u64::from(self.shape.data) / PART;
+    }
+
+    /// Length of the next frame, if there is one.
+    ///
+    /// # Errors
+    /// The length is beyond what was agreed.
+    #[inline]
+    pub(super) fn peek(&self) -> Result<Option<usize>, Broken> {
+        let at = self.shape.slot_at(self.tail);
+        let word = self.mem.look(at);
+        // Both lines of a usual frame come together, also when it is yet to be written: whoever
+        // has the second line loses it when that is written, and asks again here.
+        self.mem.prefetch(at + LINE);
+        if word >> 32 != header(self.tail, 0) >> 32 {
+            return Ok(None);
+        }
+        let len = (word & 0xffff_ffff) as usize;
+        if len > self.shape.max_frame as usize { Err(Broken) } else { Ok(Some(len)) }
+    }
+
+    /// Copies the next frame out, of whose `len` [`Consumer::peek`] has spoken, and counts it.
+    /// `dst` is `len` rounded up to 16-byte units.
+    #[inline]
+    pub(super) fn pop(&mut self, len: usize, dst: &mut [u8]) {
+        debug_assert_eq!(dst.len(), len.next_multiple_of(16));
+        let at = self.shape.slot_at(self.tail);
+        self.mem.prefetch(self.shape.slot_at(self.tail + 1));
+        if len <= INLINE {
+            self.mem.read(at + HEADER, dst);
+        } else {
+            let (begin, end) = self.shape.place(self.data_tail, len);
+            self.mem.read(self.shape.data_at(begin), dst);
+            self.data_tail = end;
+        }
+        self.tail += 1;
+        if self.tail >= self.tell_at || self.data_tail >= self.tell_data_at {
+            self.mem.set_consumed(self.tail);
+            self.plan();
+        }
+    }
+
+    /// Records received so far.
+    pub(super) fn received(&self) -> u64 {
+        self.tail
+    }
+
+    /// Records the ring holds.
+    pub(super) fn slots(&self) -> u64 {
+        u64::from(self.shape.slots)
+    }
+}

@@ -1,0 +1,559 @@
+//! Endpoints over shared memory against peers that lie, scribble, vanish and come back.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread::scope;
+
+use courser_buf::{Arena, MsgBuf, TxFrame};
+use proptest::prelude::*;
+
+use super::map::{Mapping, PAGE};
+use super::msg::{Received, Welcome};
+use super::ring::{Broken, Consumer, Producer, Refused, Shape};
+use super::*;
+use crate::OpenError;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A directory of a test's own.
+fn fresh_dir() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("courser-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    std::env::temp_dir().join(name)
+}
+
+/// Endpoints in one directory, which goes with them.
+struct Room(PathBuf);
+
+impl Room {
+    fn new() -> Room {
+        Room(fresh_dir())
+    }
+    fn cfg(&self) -> ShmConfig {
+        ShmConfig { dir: Some(self.0.clone()), ..ShmConfig::default() }
+    }
+    fn endpoint(&self) -> ShmTransport {
+        ShmTransport::bind(&self.cfg()).unwrap()
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn bytes(len: usize) -> MsgBuf {
+    let mut buf = Arena::heap().alloc(len).unwrap();
+    buf.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
+    buf
+}
+
+fn send(t: &mut ShmTransport, path: PathId, buf: &MsgBuf) {
+    let frame = TxFrame::one(path, buf.data_seg(0..buf.len()).unwrap());
+    t.tx_burst(&mut TxBurst::from([frame]));
+}
+
+/// Ports from which frames have come in one burst.
+fn poll(t: &mut ShmTransport) -> Vec<u32> {
+    let mut out = RxBurst::new();
+    t.rx_burst(&mut out);
+    out.iter().map(|f| f.src.port).collect()
+}
+
+/// Polls until something holds, which is told from whom frames have come.
+fn until(t: &mut ShmTransport, mut holds: impl FnMut(&mut ShmTransport, Vec<u32>) -> bool) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let from = poll(t);
+        if holds(t, from) {
+            return;
+        }
+        assert!(Instant::now() < end, "what was waited for did not come");
+    }
+}
+
+/// Sends from `a` until it arrives at `b`: a ring to somebody who has died has to be noticed first.
+fn reaches(a: &mut ShmTransport, path: PathId, b: &mut ShmTransport) {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        send(a, path, &bytes(20));
+        if poll(b).contains(&a.local.port) {
+            return;
+        }
+        poll(a);
+        assert!(Instant::now() < end, "nothing arrives");
+    }
+}
+
+const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
+
+/// A peer of our own making: its socket, its ring's memory.
+fn impostor(to: &ShmTransport, hello: Hello) -> (OwnedFd, Mapping) {
+    let socket = dir::connect(&to.listener.dir, to.listener.port).unwrap();
+    let (fd, mapping) = map::create("test", hello.shape.bytes(), false).unwrap();
+    msg::send(socket.as_fd(), &hello.to_bytes(), &[fd.as_fd()]).unwrap();
+    (socket, mapping)
+}
+
+fn hello(port: u32) -> Hello {
+    Hello { port, shape: SHAPE, trust: false }
+}
+
+/// Polls `t` until it has hung up.
+fn hangs_up(t: &mut ShmTransport, socket: &OwnedFd) {
+    until(t, |_, _| matches!(msg::receive(socket.as_fd()), Received::Ended));
+}
+
+// ---- the ring alone -------------------------------------------------------------------------
+
+fn ring(shape: Shape) -> (Producer<Mapping>, Consumer<Mapping>, Mapping) {
+    let (fd, mapping) = map::create("test", shape.bytes(), false).unwrap();
+    let again = || map::adopt(fd.as_fd(), shape.bytes(), true).unwrap();
+    (Producer::new(again(), shape), Consumer::new(again(), shape), mapping)
+}
+
+fn pop(ring: &mut Consumer<Mapping>) -> Result<Option<Vec<u8>>, Broken> {
+    let Some(len) = ring.peek()? else { return Ok(None) };
+    let mut frame = vec![0; len.next_multiple_of(16)];
+    ring.pop(len, &mut frame);
+    frame.truncate(len);
+    Ok(Some(frame))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Against a queue: what was taken comes out, in order; full means that it could not fit.
+    #[test]
+    fn a_ring_is_a_queue(
+        ops in proptest::collection::vec((any::<bool>(), 0..1025usize, 0..1025usize), 0..2000),
+    ) {
+        let (mut tx, mut rx, _) = ring(SHAPE);
+        let mut model = std::collections::VecDeque::new();
+        for (n, (is_push, len, cut)) in ops.into_iter().enumerate() {
+            if is_push {
+                let frame: Vec<u8> = (0..len).map(|i| (i * 3 + n) as u8).collect();
+                let (a, b) = frame.split_at(cut.min(len));
+                let pieces: &[&[u8]] = if cut % 3 == 0 { &[&frame] } else { &[a, b] };
+                match tx.push(pieces, len) {
+                    Ok(()) => model.push_back(frame),
+                    Err(Refused::Full) => prop_assert!(model.len() > 1, "{} frames", model.len()),
+                    Err(Refused::Broken) => panic!("nobody broke it"),
+                }
+            } else {
+                prop_assert_eq!(pop(&mut rx), Ok(model.pop_front()));
+            }
+        }
+        for frame in model {
+            prop_assert_eq!(pop(&mut rx), Ok(Some(frame)));
+        }
+        prop_assert_eq!(pop(&mut rx), Ok(None));
+    }
+
+    /// As many frames as are promised always fit.
+    #[test]
+    fn promised_frames_fit(
+        slots in 4..9u32,
+        data in 12..17u32,
+        max_frame in 1..16_384u32,
+        ahead in 0..100usize,
+    ) {
+        let shape = Shape { slots: 1 << slots, data: 1 << data, max_frame };
+        prop_assume!(shape.is_valid());
+        let (mut tx, mut rx, _) = ring(shape);
+        let frame = vec![1; max_frame as usize];
+        for _ in 0..ahead {
+            prop_assert_eq!(tx.push(&[&frame], frame.len()), Ok(()));
+            prop_assert!(pop(&mut rx).unwrap().is_some());
+        }
+        for n in 0..shape.frames() {
+            let pushed = tx.push(&[&frame], frame.len());
+            prop_assert_eq!(pushed, Ok(()), "frame {} of {}", n, shape.frames());
+        }
+    }
+
+    /// Whatever stands in the memory, the receiver ends, stays inside, and the frames that it
+    /// finds are of lengths that were agreed.
+    #[test]
+    fn any_bytes_are_received(
+        seed in any::<u64>(),
+        words in proptest::collection::vec((0..SHAPE.bytes() / 8, any::<u64>()), 0..200),
+        lens in proptest::collection::vec((0..64u64, 0..1100u64), 0..200),
+    ) {
+        let (_tx, mut rx, memory) = ring(SHAPE);
+        let mut noise = seed | 1;
+        for word in 0..SHAPE.bytes() / 8 {
+            noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+            memory.word(word * 8).store(noise, Ordering::Relaxed);
+        }
+        for (word, value) in words {
+            memory.word(word * 8).store(value, Ordering::Relaxed);
+        }
+        // Headers that look right, with lengths that may be wrong.
+        for (record, len) in lens {
+            let at = PAGE + (record % 16) as usize * 256;
+            memory.word(at).store((record + 1) << 32 | len, Ordering::Relaxed);
+        }
+        for _ in 0..200 {
+            match pop(&mut rx) {
+                Ok(Some(frame)) => prop_assert!(frame.len() <= 1024),
+                Ok(None) | Err(Broken) => break,
+            }
+        }
+    }
+
+    /// Whatever the receiver counts, the sender stays inside, and breaks off when it is nonsense.
+    #[test]
+    fn any_count_is_survived(counts in proptest::collection::vec(any::<u64>(), 1..50)) {
+        let (mut tx, _rx, memory) = ring(SHAPE);
+        let frame = [7; 900];
+        for count in counts {
+            memory.word(128).store(count, Ordering::Relaxed);
+            for _ in 0..40 {
+                if let Err(e) = tx.push(&[&frame], frame.len()) {
+                    prop_assert!(e == Refused::Broken || count <= 40 * 50);
+                    break;
+                }
+            }
+        }
+    }
+}
+
+// ---- whole endpoints ------------------------------------------------------------------------
+
+/// Two threads of an impostor fill the ring's whole memory with noise, headers that look right
+/// among it, while an honest peer goes on: its frames arrive, all of them, intact.
+#[test]
+fn a_peer_that_scribbles_spoils_its_own_traffic_only() {
+    let room = Room::new();
+    for seed in 1..6u64 {
+        let (mut t, mut honest) = (room.endpoint(), room.endpoint());
+        let path = honest.path_open(t.local, None).unwrap().id;
+        let (socket, memory) = impostor(&t, hello(7));
+        reaches(&mut honest, path, &mut t);
+        let stop = AtomicBool::new(false);
+        let payload = bytes(1000);
+        scope(|s| {
+            let stop = &stop;
+            s.spawn(move || {
+                let mut noise = seed;
+                while !stop.load(Ordering::Relaxed) {
+                    noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed);
+                    let record = noise >> 60;
+                    let at = PAGE + record as usize * 256;
+                    let header = (noise >> 33 & 0x1ff) << 32 | (noise >> 20 & 0x7ff);
+                    memory.word(at).store(header, Ordering::Relaxed);
+                    let any = (noise >> 40) as usize % (SHAPE.bytes() / 8) * 8;
+                    memory.word(any).store(noise, Ordering::Relaxed);
+                }
+            });
+            let mut got = 0;
+            for _ in 0..3000 {
+                send(&mut honest, path, &payload);
+                let mut out = RxBurst::new();
+                t.rx_burst(&mut out);
+                for frame in out.iter().filter(|f| f.src == honest.local) {
+                    got += usize::from(frame.data.len() == 1000);
+                    assert!(frame.data.len() == 20 || frame.data == &payload[..]);
+                }
+                assert!(out.iter().all(|f| f.data.len() <= 8192));
+            }
+            stop.store(true, Ordering::Relaxed);
+            let end = Instant::now() + PATIENCE;
+            while got < 3000 {
+                let mut out = RxBurst::new();
+                t.rx_burst(&mut out);
+                got += out.iter().filter(|f| f.src == honest.local && f.data.len() == 1000).count();
+                assert!(Instant::now() < end, "{got} frames");
+            }
+        });
+        drop(socket);
+    }
+}
+
+#[test]
+fn a_length_beyond_the_agreed_ends_the_ring() {
+    let room = Room::new();
+    let mut t = room.endpoint();
+    let (socket, memory) = impostor(&t, hello(7));
+    memory.word(PAGE).store(1 << 32 | 1025, Ordering::Relaxed);
+    hangs_up_after_welcome(&mut t, &socket);
+    assert_eq!(t.stats().rx_dropped, 1);
+    assert_eq!(t.inbound.len(), 0);
+}
+
+fn hangs_up_after_welcome(t: &mut ShmTransport, socket: &OwnedFd) {
+    let mut welcomed = false;
+    until(t, |_, _| match msg::receive(socket.as_fd()) {
+        Received::Message(bytes, _) => {
+            welcomed = Welcome::parse(&bytes).is_some();
+            false
+        }
+        Received::Ended => true,
+        Received::Nothing => false,
+    });
+    assert!(welcomed);
+}
+
+#[test]
+fn lies_at_the_first_meeting_are_hung_up_on() {
+    let room = Room::new();
+    let mut t = room.endpoint();
+    let (good, _map) = map::create("test", SHAPE.bytes(), false).unwrap();
+    let (small, _map) = map::create("test", PAGE, false).unwrap();
+    let (unwritable, _map) = map::create("test", SHAPE.bytes(), true).unwrap();
+    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+    let hello = hello(7).to_bytes();
+    let lies: [(&[u8], &[&OwnedFd]); 8] = [
+        (b"x", &[]),
+        (&[0; 64], &[&good]),
+        (&hello[..27], &[&good]),
+        (&hello, &[]),
+        (&hello, &[&good, &good]),
+        (&hello, &[&small]),
+        (&hello, &[&unwritable]),
+        (&hello, &[&null]),
+    ];
+    for (n, (bytes, fds)) in lies.into_iter().enumerate() {
+        let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
+        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
+        msg::send(socket.as_fd(), bytes, &fds).unwrap();
+        hangs_up(&mut t, &socket);
+        assert_eq!(t.inbound.len(), 0, "lie {n}");
+    }
+}
+
+#[test]
+fn those_who_connect_and_say_nothing_are_few_and_leave() {
+    let room = Room::new();
+    let mut t = room.endpoint();
+    let sockets: Vec<_> =
+        (0..40).map(|_| dir::connect(&t.listener.dir, t.listener.port).unwrap()).collect();
+    for socket in &sockets {
+        hangs_up(&mut t, socket);
+    }
+    // And who comes late, but in time, is served.
+    let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
+    (0..100).for_each(|_| drop(poll(&mut t)));
+    let (fd, _map) = map::create("test", SHAPE.bytes(), false).unwrap();
+    msg::send(socket.as_fd(), &hello(7).to_bytes(), &[fd.as_fd()]).unwrap();
+    until(&mut t, |t, _| t.inbound.len() == 1);
+}
+
+#[test]
+fn a_flood_of_signals_is_cut_off() {
+    let room = Room::new();
+    let mut t = room.endpoint();
+    let (socket, _memory) = impostor(&t, hello(7));
+    until(&mut t, |t, _| t.inbound.len() == 1);
+    while msg::send(socket.as_fd(), &[0], &[]).is_ok() {}
+    until(&mut t, |t, _| t.inbound.len() == 0);
+}
+
+/// Somebody sits on a port and answers nonsense: our frames are lost, nothing else.
+#[test]
+fn a_false_receiver_is_left() {
+    let room = Room::new();
+    let mut a = room.endpoint();
+    let false_one = Listener::bind(&room.cfg()).unwrap();
+    let to = Addr { port: false_one.port.into(), ..a.local };
+    let path = a.path_open(to, None).unwrap().id;
+    let pages = bell::Bell::new().unwrap();
+    let wrong = Welcome { ring: 512 }.to_bytes();
+    let right = Welcome { ring: 0 }.to_bytes();
+    let (large, _map) = map::create("test", 2 * PAGE, false).unwrap();
+    let [state, hints] = pages.fds();
+    let answers: [(&[u8], &[_]); 5] = [
+        (b"no", &[]),
+        (&wrong, &[state, hints]),
+        (&right, &[state]),
+        (&right, &[hints, state]),
+        (&right, &[state, large.as_fd()]),
+    ];
+    for (bytes, fds) in answers {
+        let mut socket = None;
+        until(&mut a, |a, _| {
+            send(a, path, &self::bytes(30));
+            socket = dir::accept(&false_one);
+            socket.is_some()
+        });
+        let socket = socket.unwrap();
+        msg::send(socket.as_fd(), bytes, fds).unwrap();
+        // It has hung up when even the greeting that it had sent has been read.
+        until(&mut a, |a, _| {
+            send(a, path, &self::bytes(30));
+            matches!(msg::receive(socket.as_fd()), Received::Ended)
+        });
+    }
+}
+
+#[test]
+fn who_has_died_is_forgotten_and_who_comes_back_is_found() {
+    let room = Room::new();
+    let mut a = room.endpoint();
+    let mut b = room.endpoint();
+    let (path, at) = (a.path_open(b.local, None).unwrap().id, b.listener.port);
+    let back = b.path_open(a.local, None).unwrap().id;
+    for _ in 0..3 {
+        reaches(&mut a, path, &mut b);
+        reaches(&mut b, back, &mut a);
+        drop(b);
+        until(&mut a, |a, _| a.inbound.len() == 0);
+        b = ShmTransport::bind(&ShmConfig { port: at, ..room.cfg() }).unwrap();
+        b.path_open(a.local, None).unwrap();
+    }
+    // What was sent before the end arrives nevertheless.
+    reaches(&mut a, path, &mut b);
+    (0..10).for_each(|_| send(&mut a, path, &bytes(300)));
+    drop(a);
+    let mut got = 0;
+    until(&mut b, |b, from| {
+        got += from.len();
+        b.inbound.len() == 0
+    });
+    assert_eq!(got, 10);
+}
+
+#[test]
+fn no_more_peers_than_allowed() {
+    let room = Room::new();
+    let few = ShmConfig { max_peers: 2, ..room.cfg() };
+    let mut t = ShmTransport::bind(&few).unwrap();
+    let others: Vec<_> = (0..3).map(|_| room.endpoint()).collect();
+    let open: Vec<_> = others.iter().map(|o| t.path_open(o.local, None)).collect();
+    assert!(matches!(open[..], [Ok(_), Ok(_), Err(PathError::TooMany(2))]), "{open:?}");
+    t.path_open(others[0].local, None).expect("another path to the same peer");
+
+    let impostors: Vec<_> = (1..4).map(|port| impostor(&t, hello(port))).collect();
+    hangs_up(&mut t, &impostors[2].0);
+    assert_eq!(t.inbound.len(), 2);
+}
+
+/// More peers than are always looked at: those that rest are woken by their hint, or, when the
+/// hint is lost, by the next round of looks.
+#[test]
+fn peers_that_were_quiet_are_heard() {
+    let room = Room::new();
+    let mut t = room.endpoint();
+    let mut peers: Vec<_> = (0..20).map(|_| room.endpoint()).collect();
+    let paths: Vec<_> = peers.iter_mut().map(|p| p.path_open(t.local, None).unwrap().id).collect();
+    for (peer, &path) in peers.iter_mut().zip(&paths) {
+        reaches(peer, path, &mut t);
+        until(peer, |p, _| p.outbound.is_welcome(0));
+    }
+    for round in 0..4 {
+        until(&mut t, |t, _| t.inbound.active() <= 4);
+        for (peer, &path) in peers.iter_mut().zip(&paths) {
+            send(peer, path, &bytes(50));
+        }
+        if round % 2 == 1 {
+            t.inbound.bell().lose_hints();
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        until(&mut t, |_, from| {
+            seen.extend(from);
+            seen.len() == 20
+        });
+    }
+}
+
+/// Hints for rings that are none, for ever: bursts go on.
+#[test]
+fn senseless_hints_cost_little() {
+    let room = Room::new();
+    let (mut t, mut peer) = (room.endpoint(), room.endpoint());
+    let path = peer.path_open(t.local, None).unwrap().id;
+    let impostors: Vec<_> = (1..9).map(|port| impostor(&t, hello(port))).collect();
+    until(&mut t, |t, _| t.inbound.len() == 8);
+    until(&mut t, |t, _| t.inbound.active() == 0);
+    for _ in 0..100 {
+        t.inbound.bell().invent_hints();
+        poll(&mut t);
+    }
+    reaches(&mut peer, path, &mut t);
+    drop(impostors);
+}
+
+// ---- the directory --------------------------------------------------------------------------
+
+#[test]
+fn a_port_has_one_owner_and_a_dead_one_has_none() {
+    let room = Room::new();
+    let first = ShmTransport::bind(&ShmConfig { port: 77, ..room.cfg() }).unwrap();
+    let again = || ShmTransport::bind(&ShmConfig { port: 77, ..room.cfg() });
+    let refused = again().err().unwrap();
+    assert!(matches!(refused, ShmError::InUse(77)), "{refused:?}");
+    assert!(OpenError::Transport(Box::new(refused)).is_in_use());
+    drop(first);
+    assert!(!room.0.join("77").exists(), "it has cleaned up");
+    // A process that was killed leaves its socket behind.
+    let dead = std::os::unix::net::UnixListener::bind(room.0.join("77")).unwrap();
+    drop(dead);
+    assert!(room.0.join("77").exists());
+    assert_eq!(again().unwrap().local.port, 77);
+}
+
+#[test]
+fn directories_open_to_others_are_refused() {
+    let refused = |dir: PathBuf, what: &str| {
+        let e = ShmTransport::bind(&ShmConfig { dir: Some(dir), ..ShmConfig::default() });
+        let e = e.err().unwrap().to_string();
+        assert!(e.contains(what), "{e}");
+    };
+    let room = Room::new();
+    drop(room.endpoint());
+    let mode = |m| std::fs::set_permissions(&room.0, PermissionsExt::from_mode(m)).unwrap();
+    for open in [0o755, 0o710, 0o701, 0o777] {
+        mode(open);
+        refused(room.0.clone(), "open to other users");
+    }
+    mode(0o700);
+    drop(room.endpoint());
+    let link = fresh_dir();
+    symlink(&room.0, &link).unwrap();
+    refused(link.clone(), "no directory");
+    std::fs::remove_file(link).unwrap();
+    refused(PathBuf::from("/nowhere/at/all"), "cannot make");
+    let long = Room(fresh_dir().with_file_name("x".repeat(100)));
+    refused(long.0.clone(), "too long");
+}
+
+#[test]
+fn settings_are_checked() {
+    let with = |change: fn(&mut ShmConfig)| {
+        let mut cfg = ShmConfig::default();
+        change(&mut cfg);
+        ShmTransport::bind(&cfg).err().unwrap()
+    };
+    assert!(matches!(with(|c| c.max_frame = 0), ShmError::MaxFrame(0)));
+    assert!(matches!(with(|c| c.max_frame = 65_537), ShmError::MaxFrame(65_537)));
+    assert!(matches!(with(|c| c.max_peers = 513), ShmError::MaxPeers(513)));
+    assert!(matches!(with(|c| c.slots = 1000), ShmError::Ring { slots: 1000, .. }));
+    assert!(matches!(with(|c| c.data_bytes = 1 << 40), ShmError::Ring { .. }));
+    let elsewhere = with(|c| c.host = [192, 0, 2, 1].into());
+    assert!(matches!(elsewhere, ShmError::NotThisMachine(_)), "{elsewhere}");
+}
+
+#[test]
+fn other_hosts_cannot_be_reached() {
+    let room = Room::new();
+    let mut t = room.endpoint();
+    let v6 = Addr::from_socket("[::1]:7".parse().unwrap());
+    let none = Addr { port: 0, ..t.local };
+    let large = Addr { port: 65_536, ..t.local };
+    for addr in [v6, none, large] {
+        assert!(matches!(t.path_open(addr, None), Err(PathError::Unsupported(..))), "{addr}");
+    }
+}
+
+#[test]
+fn a_transport_moves_between_threads() {
+    let room = Room::new();
+    let (mut a, mut b) = (room.endpoint(), room.endpoint());
+    let path = a.path_open(b.local, None).unwrap().id;
+    reaches(&mut a, path, &mut b);
+    std::thread::spawn(move || reaches(&mut a, path, &mut b)).join().unwrap();
+}
