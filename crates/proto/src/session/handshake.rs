@@ -54,7 +54,7 @@ impl<C> Endpoint<C> {
                 slots: Slots::new(slots, start),
                 queue: Default::default(),
                 queue_expires_ns: u64::MAX,
-                queue_timed: false,
+                queue_timer_ns: u64::MAX,
                 rollbacks: 0,
                 retransmitted: 0,
             })

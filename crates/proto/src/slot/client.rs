@@ -38,7 +38,7 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) quarantined: bool,
     /// The server still keeps the last response: it has not been told that it arrived (F6).
     pub(crate) ack_owed: bool,
-    /// The endpoint's timer list has this slot.
+    /// The endpoint's timers have a first look at this slot.
     pub(crate) tracked: bool,
     /// The transmit stage has this slot in its queue: with its call, or its cancellation.
     pub(crate) queued: bool,
@@ -56,8 +56,10 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) resp_rcvd: u32,
     pub(crate) resp_asked: u32,
     pub(crate) resp_high: u32,
-    /// When to suspect loss, ns.
+    /// When to suspect loss; of a free slot when its last call ended, ns.
     pub(crate) deadline_ns: u64,
+    /// The earliest later look at this slot that the endpoint's timers have; `u64::MAX`: none.
+    pub(crate) timer_ns: u64,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
     /// When anything of the server about this request was last taken, ns.
@@ -94,6 +96,7 @@ impl<C> ClientSlot<C> {
             resp_asked: 0,
             resp_high: 0,
             deadline_ns: u64::MAX,
+            timer_ns: u64::MAX,
             started_ns: 0,
             heard_ns: 0,
             expires_ns: u64::MAX,
