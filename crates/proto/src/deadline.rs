@@ -18,9 +18,9 @@ pub(crate) const QUEUE: u8 = u8::MAX;
 /// In place of a slot's number in a timer: the session as a whole may be idle.
 pub(crate) const IDLE: u8 = u8::MAX - 1;
 
-/// So many looks at most in one [`Endpoint::on_deadline`], some 50 us of work; what else is due
+/// So many looks at most in one [`Endpoint::on_deadline`], some 100 us of work; what else is due
 /// comes in the next pass of the event loop, after the packets that have arrived meanwhile.
-const LOOKS: usize = 1024;
+const LOOKS: usize = 4096;
 
 /// The response of a slot that has gone quiet is acknowledged after this part of
 /// `Config::idle_after_ns`, if it is one packet: the server then has it in a buffer that it keeps
@@ -28,6 +28,8 @@ const LOOKS: usize = 1024;
 /// 20,000, pays for no packet but its requests and responses. Larger responses hold memory of
 /// their own, and are acknowledged after `Config::rto_min_ns`.
 const ACK_PART: u64 = 8;
+/// The longest time until then, ns: a server that shuts down waits for acknowledgements.
+const ACK_WAIT_MAX_NS: u64 = 100_000_000;
 
 enum Verdict {
     Again(u64),
@@ -252,7 +254,8 @@ impl<C> Endpoint<C> {
     /// How long a slot is quiet before the server is told that its response, of one packet, has
     /// arrived.
     fn ack_wait_ns(&self) -> u64 {
-        (self.cfg.idle_after_ns / ACK_PART).max(self.cfg.rto_min_ns)
+        let part_ns = (self.cfg.idle_after_ns / ACK_PART).min(ACK_WAIT_MAX_NS);
+        part_ns.max(self.cfg.rto_min_ns)
     }
 
     fn acknowledge(&mut self, session: u32, slot_no: u8) {
