@@ -45,8 +45,7 @@ pub struct Config {
     /// what executes are stored in any case. Default 256 MiB.
     pub max_held_per_peer: usize,
     /// A client session with nothing to do for this long gives the memory of its slots back, on
-    /// both sides (F6), ns. Default 1 s. Responses of one packet are acknowledged when their slot
-    /// was quiet for an eighth of it, and after 100 ms at the latest.
+    /// both sides (F6), ns. Default 1 s.
     pub idle_after_ns: u64,
     /// Packets of at most this many data bytes are copied into a shared frame; larger ones leave
     /// from the message buffer itself. Default 512.

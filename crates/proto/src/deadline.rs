@@ -9,6 +9,7 @@ use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
 use crate::mutant::{self, Mutant};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
+use crate::slot::ClientSlot;
 use crate::timers::{Look, Timed};
 use crate::tx::TxItem;
 
@@ -22,13 +23,15 @@ pub(crate) const IDLE: u8 = u8::MAX - 1;
 /// comes in the next pass of the event loop, after the packets that have arrived meanwhile.
 const LOOKS: usize = 4096;
 
-/// The response of a slot that has gone quiet is acknowledged after this part of
-/// `Config::idle_after_ns`, if it is one packet: the server then has it in a buffer that it keeps
-/// until the session is idle in any case. So a session that is used now and then, like one of
-/// 20,000, pays for no packet but its requests and responses. Larger responses hold memory of
-/// their own, and are acknowledged after `Config::rto_min_ns`.
-const ACK_PART: u64 = 8;
-/// The longest time until then, ns: a server that shuts down waits for acknowledgements.
+/// A slot that has gone quiet acknowledges its response after `Config::rto_min_ns`. Where fewer
+/// calls than this come between two such packets, they are waste: a session that is used now and
+/// then, like one of 20,000, would pay one for each call. The slot then waits twice as long, again
+/// and again, up to [`ACK_WAIT_MAX_NS`]; if the response is of several packets and so holds memory
+/// of its own, it does not wait.
+const CALLS_PER_ACK: u32 = 8;
+
+/// The longest time after which a response is acknowledged, ns: a tenth of what a server waits that
+/// shuts down.
 const ACK_WAIT_MAX_NS: u64 = 100_000_000;
 
 enum Verdict {
@@ -190,8 +193,7 @@ impl<C> Endpoint<C> {
             if !slot.ack_owed {
                 return Verdict::Nothing;
             }
-            let large = slot.resp_size > u32::from(s.data_per_packet);
-            let wait_ns = if large { self.cfg.rto_min_ns } else { self.ack_wait_ns() };
+            let wait_ns = self.ack_wait_ns(slot, s.data_per_packet);
             return match slot.deadline_ns.saturating_add(wait_ns) {
                 due_ns if due_ns <= now_ns => Verdict::Acknowledge,
                 due_ns => Verdict::Again(due_ns),
@@ -251,18 +253,26 @@ impl<C> Endpoint<C> {
         matches!(entry, Some(Session::Client(s)) if s.generation == id.generation)
     }
 
-    /// How long a slot is quiet before the server is told that its response, of one packet, has
-    /// arrived.
-    fn ack_wait_ns(&self) -> u64 {
-        let part_ns = (self.cfg.idle_after_ns / ACK_PART).min(ACK_WAIT_MAX_NS);
-        part_ns.max(self.cfg.rto_min_ns)
+    /// How long a slot is quiet before the server is told that its response has arrived.
+    fn ack_wait_ns(&self, slot: &ClientSlot<C>, data_per_packet: u16) -> u64 {
+        let least_ns = self.cfg.rto_min_ns;
+        if slot.resp_size > u32::from(data_per_packet) {
+            return least_ns;
+        }
+        let most_ns = ACK_WAIT_MAX_NS.min(self.cfg.idle_after_ns / 2).max(least_ns);
+        (least_ns << slot.ack_doubled).min(most_ns)
     }
 
     fn acknowledge(&mut self, session: u32, slot_no: u8) {
         let Some(s) = self.client_session_at(session) else { return };
+        let step = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         slot.ack_owed = false;
         let req_num = slot.req_num;
+        let calls = req_num.wrapping_sub(std::mem::replace(&mut slot.acked_num, req_num)) / step;
+        if calls < CALLS_PER_ACK {
+            slot.ack_doubled = (slot.ack_doubled + 1).min(16);
+        }
         self.tx.push(TxItem::Ack { session, req_num });
     }
 
@@ -293,7 +303,7 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.deadline_ns = now_ns + peer.rtt.rto_ns(slot.retries, &self.cfg);
         // The first look is never later than a timeout from now.
-        if !slot.tracked && slot.deadline_ns < slot.timer_ns {
+        if !slot.tracked && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
             let due_ns = slot.deadline_ns;
             self.arm_slot(session, slot_no, due_ns);
         }

@@ -89,10 +89,11 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Sees that a slot is looked at whose call has ended here: a call that was never sent, or
-    /// whose cancellation was not, has no time-out. Without a look its response is not
-    /// acknowledged, and its session never idle (F6).
-    fn look_again_soon(&mut self, session: u32, slot_no: u8) {
+    /// Sees that a slot is looked at whose call has ended: a call that was never sent, or whose
+    /// cancellation was not, has no time-out, that of another may be far ahead. Without a look its
+    /// response is not acknowledged (F6).
+    #[cold]
+    pub(crate) fn look_again_soon(&mut self, session: u32, slot_no: u8) {
         let due_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
         self.arm_slot(session, slot_no, due_ns);
     }

@@ -426,6 +426,10 @@ impl<C> Endpoint<C> {
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
+        if !slot.tracked {
+            // It has outlived its first look, and the next may be far: see `look_again_soon`.
+            self.look_again_soon(index, slot_no);
+        }
         match &result {
             Ok(_) => self.stats.responses += 1,
             Err(_) => self.stats.errors += 1,

@@ -46,6 +46,10 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) queued_ahead: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
+    /// How often the wait for an acknowledgement was doubled.
+    pub(crate) ack_doubled: u8,
+    /// The request whose response was acknowledged last by a packet of its own.
+    pub(crate) acked_num: u32,
     pub(crate) req_type: u16,
     pub(crate) req_packets: u32,
     pub(crate) req_sent: u32,
@@ -85,6 +89,8 @@ impl<C> ClientSlot<C> {
             queued: false,
             queued_ahead: false,
             retries: 0,
+            ack_doubled: 0,
+            acked_num: req_num,
             req_type: 0,
             req_packets: 0,
             req_sent: 0,

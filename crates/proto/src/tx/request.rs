@@ -68,7 +68,7 @@ impl<C> Endpoint<C> {
             slot.deadline_ns = now_ns + lane.peer.rtt.rto_ns(slot.retries, &self.cfg);
         }
         slot.queued = matches!(sent, Sent::Rest(_));
-        if s.credits != before && !slot.tracked && slot.deadline_ns < slot.timer_ns {
+        if s.credits != before && !slot.tracked {
             let due_ns = slot.deadline_ns;
             self.arm_slot(session, slot_no, due_ns);
         }
