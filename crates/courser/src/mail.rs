@@ -27,6 +27,8 @@ struct Dialing {
     server: String,
     request: ConnectRequest,
     deadline_ns: u64,
+    /// When the server was asked, ns.
+    asked_ns: u64,
     /// Set when the control connection stands: its number, and the two hosts.
     control: Option<(u64, IpAddr, IpAddr)>,
 }
@@ -134,6 +136,7 @@ impl<T: Transport> Rpc<T> {
             server: uri.to_string(),
             request: dialed.request,
             deadline_ns: self.core.now_ns().saturating_add(timeout_ns),
+            asked_ns: 0,
             control: None,
         });
         let Uri { host, port, .. } = uri;
@@ -251,7 +254,9 @@ impl<T: Transport> Rpc<T> {
         };
         self.transport.path_close(path.id);
         let from = self.me();
+        let asked_ns = self.core.now_ns();
         let dialing = &mut self.links.dialing[at];
+        dialing.asked_ns = asked_ns;
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
         self.core.proto.bind_control(dialing.session, d.control);
@@ -355,6 +360,8 @@ impl<T: Transport> Rpc<T> {
         match self.core.proto.established(accept, server, path.id) {
             Ok(e) => {
                 let d = self.links.dialing.swap_remove(at);
+                let took_ns = self.core.now_ns().saturating_sub(d.asked_ns);
+                self.core.proto.expect_round_trip(d.session, took_ns);
                 let link = Link { session: d.session, control, to: from, datapath: server };
                 self.links.connected.insert(d.session.index(), link);
                 if e.path_unused {

@@ -1,38 +1,42 @@
 //! Deadlines: when loss is suspected, and what follows (`[eRPC §5.3]`, E57, E59).
 //!
-//! Client slots with a request are in one list. A small RPC costs it nothing: the slot enters the
-//! list once and stays while it is used. A scan runs at the earliest time at which any slot can
-//! be due, never more often than that, and sweeps slots that were idle since the last one; for
-//! those it tells the server that their response has arrived (F6).
+//! The timers ([`crate::timers`]) say which slots and sessions are to be looked at; what is to be
+//! done is seen there. A small RPC costs them one entry, or none: its slot is looked at once, when
+//! its call is over as a rule, and again only while something is to be waited for. Slots that have
+//! gone quiet tell the server at last that their response has arrived (F6).
 
 use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
 use crate::mutant::{self, Mutant};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
+use crate::slot::ClientSlot;
+use crate::timers::{Look, Timed};
 use crate::tx::TxItem;
 
-/// The slot number of a timer list's entry that stands for the calls that wait for a slot.
+/// In place of a slot's number in a timer: the calls that wait for a slot.
 pub(crate) const QUEUE: u8 = u8::MAX;
 
-/// Time between two scans for each timer and each waiting call that the first looked at, ns: about
-/// three times what that look takes, so that no number of deadlines makes an endpoint do nothing
-/// else. 1,000 sessions with 8 slots in use are scanned every 128 us at most.
-const SCAN_GAP_NS: u64 = 16;
+/// In place of a slot's number in a timer: the session as a whole may be idle.
+pub(crate) const IDLE: u8 = u8::MAX - 1;
 
-/// In place of a slot's number: the session as a whole may be idle.
-const IDLE: u8 = u8::MAX - 1;
+/// So many looks at most in one [`Endpoint::on_deadline`], some 100 us of work; what else is due
+/// comes in the next pass of the event loop, after the packets that have arrived meanwhile.
+const LOOKS: usize = 4096;
 
-/// An entry of the timer list. The generation tells a session from its successor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Timed {
-    pub(crate) session: u32,
-    pub(crate) generation: u32,
-    pub(crate) slot: u8,
-}
+/// A slot that has gone quiet acknowledges its response after `Config::rto_min_ns`. Where fewer
+/// calls than this come between two such packets, they are waste: a session that is used now and
+/// then, like one of 20,000, would pay one for each call. The slot then waits twice as long, again
+/// and again, up to [`ACK_WAIT_MAX_NS`]; if the response is of several packets and so holds memory
+/// of its own, it does not wait.
+const CALLS_PER_ACK: u32 = 8;
+
+/// The longest time after which a response is acknowledged, ns: a tenth of what a server waits that
+/// shuts down.
+const ACK_WAIT_MAX_NS: u64 = 100_000_000;
 
 enum Verdict {
-    Keep(u64),
-    Sweep,
+    Again(u64),
+    Nothing,
     Shrink,
     Acknowledge,
     TimedOut,
@@ -51,7 +55,7 @@ impl<C> Endpoint<C> {
         if !self.done.is_empty() || (!self.tx.is_empty() && self.retry_tx_ns == 0) {
             return Some(0);
         }
-        let mut due_ns = self.scan_due_ns();
+        let mut due_ns = self.timers.next_ns();
         if !self.tx.is_empty() {
             due_ns = due_ns.min(self.retry_tx_ns);
         }
@@ -66,111 +70,142 @@ impl<C> Endpoint<C> {
         if now_ns >= self.retry_tx_ns {
             self.retry_tx_ns = 0;
         }
-        if now_ns >= self.scan_due_ns() {
-            self.scan(now_ns);
+        if now_ns >= self.timers.next_ns() {
+            self.look_around(now_ns);
         }
-    }
-
-    #[inline]
-    fn scan_due_ns(&self) -> u64 {
-        self.next_scan_ns.max(self.scan_floor_ns)
     }
 
     #[cold]
-    fn scan(&mut self, now_ns: u64) {
-        self.next_scan_ns = u64::MAX;
-        let mut looks = self.timed.len();
-        let mut i = 0;
-        while i < self.timed.len() {
-            let entry = self.timed[i];
-            let Timed { session, slot, .. } = entry;
-            let keep = match self.judge(entry, now_ns) {
-                Verdict::Keep(due_ns) => {
-                    self.next_scan_ns = self.next_scan_ns.min(due_ns);
-                    true
+    fn look_around(&mut self, now_ns: u64) {
+        let mut left = LOOKS;
+        while left > 0
+            && let Some((look, entry)) = self.timers.pop(now_ns)
+        {
+            left = left.saturating_sub(1 + self.look_at(look, entry, now_ns));
+        }
+        if self.timers.overgrown() {
+            let sessions = &self.sessions;
+            self.timers.sift(|entry| is_needed(sessions, entry));
+        }
+        if self.timers.next_ns() == u64::MAX {
+            self.timers.trim();
+        }
+    }
+
+    /// Does what is due at one place; gives what it cost beyond one look.
+    fn look_at(&mut self, look: Look, entry: Timed, now_ns: u64) -> usize {
+        let Timed { session, slot, .. } = entry;
+        if !self.take_timer(look, entry) {
+            return 0;
+        }
+        match self.judge(entry, now_ns) {
+            Verdict::Nothing => {}
+            Verdict::Again(due_ns) => self.look_again(entry, due_ns),
+            Verdict::Shrink => self.shrink(session),
+            Verdict::Acknowledge => self.acknowledge(session, slot),
+            Verdict::TimedOut => self.on_timeout(session, slot, now_ns),
+            Verdict::Expired => self.end_early(session, slot, CallError::DeadlineExceeded),
+            Verdict::CancelAgain => self.cancel_again(session, slot, now_ns),
+            Verdict::QueueExpired => {
+                let waiting = self.client_session_at(session).map_or(0, |s| s.queue.len());
+                self.expire_queue(session, now_ns);
+                self.time_queue(session, u64::MAX); // those that are left
+                return waiting;
+            }
+            Verdict::Silent => self.give_up_peer(session),
+        }
+        0
+    }
+
+    /// The timers have this entry no more. `false`: nobody needs it.
+    fn take_timer(&mut self, look: Look, entry: Timed) -> bool {
+        if look == Look::Later && !is_needed(&self.sessions, &entry) {
+            return false;
+        }
+        let Some(s) = self.client_session_at(entry.session) else { return false };
+        if s.generation != entry.generation {
+            return false;
+        }
+        match (entry.slot, look) {
+            (QUEUE, _) => s.queue_timer_ns = u64::MAX,
+            (IDLE, _) => s.idle_timed = false,
+            (slot, look) => {
+                let Some(slot) = s.slots.get_mut(usize::from(slot)) else { return false };
+                match look {
+                    Look::First => slot.tracked = false,
+                    Look::Later => slot.timer_ns = u64::MAX,
                 }
-                Verdict::Sweep => false,
-                Verdict::Shrink => {
-                    self.shrink(session);
-                    false
-                }
-                Verdict::Acknowledge => {
-                    self.acknowledge(session, slot);
-                    false
-                }
-                Verdict::TimedOut => {
-                    self.on_timeout(session, slot, now_ns);
-                    true
-                }
-                Verdict::Expired => {
-                    self.end_early(session, slot, CallError::DeadlineExceeded);
-                    continue; // the slot may have a new call
-                }
-                Verdict::CancelAgain => {
-                    self.cancel_again(session, slot, now_ns);
-                    true
-                }
-                Verdict::QueueExpired => {
-                    looks += self.client_session_at(session).map_or(0, |s| s.queue.len());
-                    self.expire_queue(session, now_ns);
-                    continue; // it may have nothing more to wait for
-                }
-                Verdict::Silent => {
-                    self.give_up_peer(session);
-                    false
-                }
-            };
-            if keep {
-                i += 1;
-            } else {
-                self.untrack(entry);
-                self.timed.swap_remove(i);
             }
         }
-        self.scan_floor_ns = now_ns + SCAN_GAP_NS * looks as u64;
+        true
+    }
+
+    fn look_again(&mut self, entry: Timed, due_ns: u64) {
+        let session = entry.session;
+        match entry.slot {
+            QUEUE => self.time_queue(session, due_ns),
+            IDLE => {
+                let Some(s) = self.client_session_at(session) else { return };
+                s.idle_timed = true;
+                self.timers.look_later(Timed { due_ns, ..entry });
+            }
+            slot => self.arm_slot(session, slot, due_ns),
+        }
+    }
+
+    /// Sees that a client slot is looked at when `due_ns` has come, or before: when its call expires.
+    pub(crate) fn arm_slot(&mut self, session: u32, slot_no: u8, due_ns: u64) {
+        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
+        let generation = s.generation;
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
+        let due_ns = due_ns.min(slot.expires_ns);
+        if due_ns < slot.timer_ns {
+            let entry = Timed { due_ns, session, generation, slot: slot_no };
+            slot.timer_ns = self.timers.look_later(entry);
+        }
     }
 
     fn judge(&self, entry: Timed, now_ns: u64) -> Verdict {
         let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
-            return Verdict::Sweep;
+            return Verdict::Nothing;
         };
-        if s.generation != entry.generation || s.has_failed() {
-            return Verdict::Sweep;
+        if s.has_failed() {
+            return Verdict::Nothing;
         }
         if entry.slot == QUEUE {
             return match s.queue_expires_ns {
-                u64::MAX => Verdict::Sweep,
-                due_ns if now_ns < due_ns => Verdict::Keep(due_ns),
+                u64::MAX => Verdict::Nothing,
+                due_ns if now_ns < due_ns => Verdict::Again(due_ns),
                 _ => Verdict::QueueExpired,
             };
         }
-        if s.state != SessionState::Connected {
-            return Verdict::Sweep;
+        if s.state != SessionState::Connected || s.slots.are_asleep() {
+            return Verdict::Nothing;
         }
         if entry.slot == IDLE {
-            return match self.idle_due_ns(entry.session, entry.generation) {
-                Some(due_ns) if due_ns <= now_ns => Verdict::Shrink,
-                Some(due_ns) => Verdict::Keep(due_ns),
-                None => Verdict::Sweep,
+            return match self.idle_due_ns(s, now_ns) {
+                due_ns if due_ns <= now_ns => Verdict::Shrink,
+                due_ns => Verdict::Again(due_ns),
             };
         }
-        let Some(slot) = s.slots.get(usize::from(entry.slot)) else { return Verdict::Sweep };
+        let Some(slot) = s.slots.get(usize::from(entry.slot)) else { return Verdict::Nothing };
         if !slot.active && !slot.quarantined {
-            // Idle for at least one scan: say so to the server. A slot that is merely between
-            // two calls of a busy session waits one timeout.
-            let idle_ns = now_ns.saturating_sub(slot.deadline_ns);
-            let wait_ns = self.cfg.rto_min_ns;
-            return match (slot.ack_owed, idle_ns >= wait_ns) {
-                (false, _) => Verdict::Sweep,
-                (true, true) => Verdict::Acknowledge,
-                (true, false) => Verdict::Keep(slot.deadline_ns + wait_ns),
+            if !slot.ack_owed {
+                return Verdict::Nothing;
+            }
+            let wait_ns = self.ack_wait_ns(slot, s.data_per_packet);
+            return match slot.deadline_ns.saturating_add(wait_ns) {
+                due_ns if due_ns <= now_ns => Verdict::Acknowledge,
+                due_ns => Verdict::Again(due_ns),
             };
         }
         if now_ns >= slot.expires_ns {
             return Verdict::Expired;
         }
-        if now_ns < slot.deadline_ns {
-            return Verdict::Keep(slot.deadline_ns.min(slot.expires_ns));
+        let due_ns = slot.deadline_ns.min(slot.expires_ns);
+        if now_ns < due_ns {
+            let waits = due_ns != u64::MAX;
+            return if waits { Verdict::Again(due_ns) } else { Verdict::Nothing };
         }
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
@@ -218,38 +253,26 @@ impl<C> Endpoint<C> {
         matches!(entry, Some(Session::Client(s)) if s.generation == id.generation)
     }
 
-    fn untrack(&mut self, entry: Timed) {
-        let Timed { session, generation, slot } = entry;
-        let Some(s) = self.client_session_at(session) else { return };
-        if s.generation != generation {
-            return;
+    /// How long a slot is quiet before the server is told that its response has arrived.
+    fn ack_wait_ns(&self, slot: &ClientSlot<C>, data_per_packet: u16) -> u64 {
+        let least_ns = self.cfg.rto_min_ns;
+        if slot.resp_size > u32::from(data_per_packet) {
+            return least_ns;
         }
-        if slot == QUEUE {
-            s.queue_timed = false;
-        } else if slot == IDLE {
-            s.idle_timed = false;
-        } else if let Some(slot) = s.slots.get_mut(usize::from(slot)) {
-            slot.tracked = false;
-        }
-        self.watch_idle(session, generation);
-    }
-
-    /// Sees that a session whose last slot has gone quiet is looked at when it may shrink (F6).
-    fn watch_idle(&mut self, session: u32, generation: u32) {
-        let Some(due_ns) = self.idle_due_ns(session, generation) else { return };
-        let Some(s) = self.client_session_at(session) else { return };
-        if !s.idle_timed {
-            s.idle_timed = true;
-            self.timed.push(Timed { session, generation, slot: IDLE });
-            self.next_scan_ns = self.next_scan_ns.min(due_ns);
-        }
+        let most_ns = ACK_WAIT_MAX_NS.min(self.cfg.idle_after_ns / 2).max(least_ns);
+        (least_ns << slot.ack_doubled).min(most_ns)
     }
 
     fn acknowledge(&mut self, session: u32, slot_no: u8) {
         let Some(s) = self.client_session_at(session) else { return };
+        let step = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         slot.ack_owed = false;
         let req_num = slot.req_num;
+        let calls = req_num.wrapping_sub(std::mem::replace(&mut slot.acked_num, req_num)) / step;
+        if calls < CALLS_PER_ACK {
+            slot.ack_doubled = (slot.ack_doubled + 1).min(16);
+        }
         self.tx.push(TxItem::Ack { session, req_num });
     }
 
@@ -272,14 +295,18 @@ impl<C> Endpoint<C> {
         self.wake_in_turn(session, slot_no);
     }
 
-    /// Puts a slot's deadline one timeout ahead, and sees that a scan happens by then.
+    /// Puts a slot's deadline one timeout ahead, and sees that it is looked at by then.
     #[inline]
     pub(crate) fn extend_deadline(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.deadline_ns = now_ns + peer.rtt.rto_ns(slot.retries, &self.cfg);
-        self.next_scan_ns = self.next_scan_ns.min(slot.deadline_ns.min(slot.expires_ns));
+        // The first look is never later than a timeout from now.
+        if !slot.tracked && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
+            let due_ns = slot.deadline_ns;
+            self.arm_slot(session, slot_no, due_ns);
+        }
     }
 
     /// Queues a slot for transmission if it has something to send and is not queued yet.
@@ -371,4 +398,15 @@ impl<C> Endpoint<C> {
             _ => None,
         }
     }
+}
+
+/// Whether an entry of the timers' later looks is still the one of its place.
+fn is_needed<C>(sessions: &[Session<C>], entry: &Timed) -> bool {
+    let Some(Session::Client(s)) = sessions.get(entry.session as usize) else { return false };
+    s.generation == entry.generation
+        && match entry.slot {
+            QUEUE => s.queue_timer_ns == entry.due_ns,
+            IDLE => s.idle_timed,
+            slot => s.slots.get(usize::from(slot)).is_some_and(|s| s.timer_ns == entry.due_ns),
+        }
 }

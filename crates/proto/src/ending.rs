@@ -15,15 +15,16 @@
 //! again with back-off, until the server answers the request, with whatever answer. That may be
 //! long, if a handler is; the session has a slot less until then ([`crate::SessionStats`]).
 
-use crate::deadline::{QUEUE, Timed};
+use crate::deadline::QUEUE;
 use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
 use crate::mutant::{self, Mutant};
 use crate::options::CallId;
 use crate::overload::serve_newest;
-use crate::session::{QueuedCall, SessionId};
+use crate::session::{QueuedCall, Session, SessionId};
 use crate::slot::{ClientSlot, Ending};
 use crate::stats::Drop;
+use crate::timers::Timed;
 use crate::tx::TxItem;
 
 /// How many of the newest waiting calls are looked at for one with a deadline.
@@ -80,7 +81,7 @@ impl<C> Endpoint<C> {
             }
             Ending::Quarantine => self.quarantine(session, slot_no, error(executed)),
         };
-        self.look_again_soon();
+        self.look_again_soon(session, slot_no);
         self.count_ending(&error(executed));
         if let Some(Completion { cont, session, request, .. }) = completion {
             let result = Err(error(executed));
@@ -88,11 +89,13 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Sees that a slot is swept whose call has ended here: the end of a call that was never sent,
-    /// or whose cancellation was not, has no time-out that leads to a scan. Without one its
-    /// response is not acknowledged, and its session never idle (F6).
-    fn look_again_soon(&mut self) {
-        self.next_scan_ns = self.next_scan_ns.min(self.now_ns + self.cfg.rto_min_ns);
+    /// Sees that a slot is looked at whose call has ended: a call that was never sent, or whose
+    /// cancellation was not, has no time-out, that of another may be far ahead. Without a look its
+    /// response is not acknowledged (F6).
+    #[cold]
+    pub(crate) fn look_again_soon(&mut self, session: u32, slot_no: u8) {
+        let due_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
+        self.arm_slot(session, slot_no, due_ns);
     }
 
     /// Ends a call that has left its session's queue.
@@ -174,24 +177,25 @@ impl<C> Endpoint<C> {
         }
         slot.release();
         slot.ack_owed = true;
+        slot.resp_size = u32::MAX; // not looked at: it may be large
         slot.deadline_ns = now_ns;
         s.free |= 1 << slot_no;
-        self.look_again_soon();
+        self.look_again_soon(session, slot_no);
         self.start_queued(session);
         Ok(())
     }
 
     // ---- calls that wait for a slot -----------------------------------------------------------
 
-    /// Makes sure that a scan happens when a call that waits for a slot expires.
+    /// Makes sure that the queue is looked at when a call that waits in it expires.
     pub(crate) fn time_queue(&mut self, session: u32, expires_ns: u64) {
-        let Some(s) = self.client_session_at(session) else { return };
+        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         s.queue_expires_ns = s.queue_expires_ns.min(expires_ns);
-        let generation = s.generation;
-        if !std::mem::replace(&mut s.queue_timed, true) {
-            self.timed.push(Timed { session, generation, slot: QUEUE });
+        if s.queue_expires_ns < s.queue_timer_ns {
+            let (due_ns, generation) = (s.queue_expires_ns, s.generation);
+            let entry = Timed { due_ns, session, generation, slot: QUEUE };
+            s.queue_timer_ns = self.timers.look_later(entry);
         }
-        self.next_scan_ns = self.next_scan_ns.min(expires_ns);
     }
 
     /// Ends the calls of a queue that have expired, in one walk through it. The earliest deadline

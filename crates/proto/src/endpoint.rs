@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, VecDeque};
 use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, RxFrame};
 
 use crate::config::{Config, ConfigError};
-use crate::deadline::Timed;
 use crate::error::{CallError, CallRefused};
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
@@ -25,6 +24,7 @@ use crate::session::{
 };
 use crate::slot::ClientSlot;
 use crate::stats::{Drop, EndpointStats};
+use crate::timers::{Timed, Timers};
 use crate::tx::{TxItem, TxStage};
 use crate::wire::{FrameHeader, Packet, packets_of, parse_packet};
 
@@ -144,11 +144,8 @@ pub struct Endpoint<C> {
     /// Sum of the credit limits of all sessions (F7).
     pub(crate) credits_granted: u64,
     pub(crate) tx: TxStage,
-    /// Client slots with a deadline; entries of free slots are swept by the next scan.
-    pub(crate) timed: Vec<Timed>,
-    pub(crate) next_scan_ns: u64,
-    /// No scan before: scans of many timers keep a distance from each other.
-    pub(crate) scan_floor_ns: u64,
+    /// When which client slots and sessions are to be looked at.
+    pub(crate) timers: Timers,
     /// When to try again to make frames, after there was no memory for them; else 0.
     pub(crate) retry_tx_ns: u64,
     /// Completions that did not come from a packet, or that wait for the transport.
@@ -188,9 +185,7 @@ impl<C> Endpoint<C> {
             given_up: 0,
             credits_granted: 0,
             tx,
-            timed: Vec::new(),
-            next_scan_ns: u64::MAX,
-            scan_floor_ns: 0,
+            timers: Timers::new(),
             retry_tx_ns: 0,
             done: VecDeque::new(),
             failed: VecDeque::new(),
@@ -369,6 +364,8 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
         if s.slots.are_asleep() {
             s.slots.wake(ClientSlot::new);
+            let idle_ns = self.now_ns.saturating_add(self.cfg.idle_after_ns);
+            s.watch_idle(&mut self.timers, index, idle_ns);
         }
         let slot_no = s.free.trailing_zeros() as u8;
         s.free &= !(1 << slot_no);
@@ -382,13 +379,17 @@ impl<C> Endpoint<C> {
         if !mutant::is_on(Mutant::DeadlineIgnored) {
             slot.expires_ns = call.expires_ns;
         }
-        self.next_scan_ns = self.next_scan_ns.min(call.expires_ns);
         slot.queued = true;
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         let req_num = slot.req_num;
-        if !slot.tracked {
-            slot.tracked = true;
-            self.timed.push(Timed { session: index, generation: s.generation, slot: slot_no });
+        let generation = s.generation;
+        let look_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
+        if !std::mem::replace(&mut slot.tracked, true) {
+            let entry = Timed { due_ns: look_ns, session: index, generation, slot: slot_no };
+            self.timers.look_first(entry);
+        }
+        if call.expires_ns < look_ns {
+            self.arm_slot(index, slot_no, call.expires_ns);
         }
         if !queued_ahead {
             self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
@@ -425,6 +426,10 @@ impl<C> Endpoint<C> {
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
+        if !slot.tracked {
+            // It has outlived its first look, and the next may be far: see `look_again_soon`.
+            self.look_again_soon(index, slot_no);
+        }
         match &result {
             Ok(_) => self.stats.responses += 1,
             Err(_) => self.stats.errors += 1,

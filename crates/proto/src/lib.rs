@@ -31,6 +31,7 @@ mod session;
 mod shutdown;
 mod slot;
 mod stats;
+mod timers;
 mod tx;
 pub mod wire;
 

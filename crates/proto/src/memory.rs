@@ -5,7 +5,6 @@
 //! each slot that has answered (E32); all of that goes when it has been idle for
 //! `Config::idle_after_ns`.
 
-use crate::deadline::Timed;
 use crate::endpoint::Endpoint;
 use crate::session::{Peer, QueuedCall, Session};
 use crate::slot::{ClientSlot, ServerSlot, Stored};
@@ -30,7 +29,7 @@ pub struct MemoryUse {
     pub slots_bytes: usize,
     /// Calls that wait for a slot, without their messages.
     pub queues_bytes: usize,
-    /// The timer list.
+    /// Timers.
     pub timers_bytes: usize,
     /// Preallocated responses (E32), in the arena.
     pub prealloc_bytes: usize,
@@ -61,7 +60,7 @@ impl<C> Endpoint<C> {
             sessions_bytes: self.sessions.capacity() * size_of::<Session<C>>(),
             peers_bytes: self.peers.capacity() * size_of::<Option<Peer>>()
                 + self.shares.table_bytes(),
-            timers_bytes: self.timed.capacity() * size_of::<Timed>(),
+            timers_bytes: self.timers.heap_bytes(),
             staging_bytes: self.tx.staging_bytes(),
             ..MemoryUse::default()
         };

@@ -44,6 +44,15 @@ impl Rtt {
         Some(sample)
     }
 
+    /// The way takes about so long, by what other means have shown: until the first sample the
+    /// timeout is at least twice that, so that a slow path is not taken for loss.
+    pub(crate) fn expect(&mut self, rtt_ns: u64, cfg: &Config) {
+        if self.samples == 0 {
+            let rto_ns = rtt_ns.saturating_mul(2).max(cfg.rto_initial_ns);
+            self.rto_ns = rto_ns.min(cfg.rto_max_ns);
+        }
+    }
+
     fn on_sample(&mut self, rtt_ns: u64, cfg: &Config) {
         self.latest_ns = rtt_ns;
         self.min_ns = self.min_ns.min(rtt_ns);

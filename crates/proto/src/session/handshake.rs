@@ -5,7 +5,7 @@ use courser_buf::{Addr, PathId};
 use super::connect::InvalidField;
 use super::{
     ClientSession, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established,
-    Peer, PeerState, RefuseReason, ServerSession, Session, SessionState, Slots,
+    Peer, PeerState, RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
 };
 use crate::endpoint::Endpoint;
 use crate::wire::{FRAME_HEADER_MAX, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
@@ -54,7 +54,7 @@ impl<C> Endpoint<C> {
                 slots: Slots::new(slots, start),
                 queue: Default::default(),
                 queue_expires_ns: u64::MAX,
-                queue_timed: false,
+                queue_timer_ns: u64::MAX,
                 rollbacks: 0,
                 retransmitted: 0,
             })
@@ -274,6 +274,19 @@ impl<C> Endpoint<C> {
         self.connect_ended();
         self.start_queued(a.client_session);
         Ok(Established { path_unused: a.client_peer != tentative })
+    }
+
+    /// The server of a session took so long to answer over the control connection. Until a round
+    /// trip on the datapath was measured, its first retransmission timeout is at least twice that,
+    /// within `Config::{rto_initial_ns, rto_max_ns}`.
+    pub fn expect_round_trip(&mut self, session: SessionId, rtt_ns: u64) {
+        let Some(s) = self.client_session_at(session.index) else { return };
+        let (generation, peer) = (s.generation, s.peer);
+        if generation == session.generation
+            && let Some(Some(p)) = self.peers.get_mut(peer as usize)
+        {
+            p.rtt.expect(rtt_ns, &self.cfg);
+        }
     }
 
     /// Makes the tentative peer live, or drops it for the earlier one that the server named.

@@ -6,9 +6,11 @@
 //! request, and both sides drop their slots' state. A request that overtakes the message is not
 //! harmed: the message frees only what it names.
 
-use super::{Session, SessionId, SessionState};
+use super::{ClientSession, Session, SessionId};
+use crate::deadline::IDLE;
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase, Stored};
+use crate::timers::{Timed, Timers};
 
 /// A client session that has shrunk; for its server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -21,20 +23,34 @@ pub struct IdleSession {
     pub done: Vec<u32>,
 }
 
+impl<C> ClientSession<C> {
+    /// Sees that this session, number `index`, whose slots have come awake, is looked at when it
+    /// may be idle.
+    #[cold]
+    pub(crate) fn watch_idle(&mut self, timers: &mut Timers, index: u32, due_ns: u64) {
+        if !std::mem::replace(&mut self.idle_timed, true) {
+            let generation = self.generation;
+            timers.look_later(Timed { due_ns, session: index, generation, slot: IDLE });
+        }
+    }
+}
+
 impl<C> Endpoint<C> {
-    /// When a client session that has nothing to do may shrink; `None`: it is busy, asleep or gone.
-    pub(crate) fn idle_due_ns(&self, index: u32, generation: u32) -> Option<u64> {
-        let Some(Session::Client(s)) = self.sessions.get(index as usize) else { return None };
-        let all_free = s.free.count_ones() == s.slots.count();
-        let idle = s.generation == generation
-            && s.state == SessionState::Connected
-            && !s.slots.are_asleep()
-            && all_free
-            && s.queue.is_empty()
-            && s.slots.iter().all(|slot| !slot.tracked && !slot.ack_owed);
+    /// When a client session has to be looked at again because it may be idle then: now, if it may
+    /// shrink. Looks at its slots no further than to the first that was used of late.
+    pub(crate) fn idle_due_ns(&self, s: &ClientSession<C>, now_ns: u64) -> u64 {
+        let whole_ns = self.cfg.idle_after_ns;
+        if s.free.count_ones() != s.slots.count() || !s.queue.is_empty() {
+            return now_ns.saturating_add(whole_ns);
+        }
         // A free slot's deadline is the time at which its call ended.
-        let last_ns = s.slots.iter().map(|slot| slot.deadline_ns).filter(|&t| t != u64::MAX).max();
-        idle.then(|| last_ns.unwrap_or(0).saturating_add(self.cfg.idle_after_ns))
+        let used = s.slots.iter().filter(|slot| slot.deadline_ns != u64::MAX);
+        let mut may_ns = used.map(|slot| slot.deadline_ns.saturating_add(whole_ns));
+        if let Some(due_ns) = may_ns.find(|&due_ns| due_ns > now_ns) {
+            return due_ns;
+        }
+        let pending = s.slots.iter().any(|slot| slot.tracked || slot.ack_owed);
+        if pending { now_ns.saturating_add(self.cfg.rto_min_ns) } else { now_ns }
     }
 
     /// Drops the slots of a client session that is idle, and keeps word of it for its server.

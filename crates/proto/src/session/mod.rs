@@ -76,7 +76,10 @@ pub(crate) struct QueuedCall<C> {
 
 /// The client side of a session.
 ///
-/// Invariant 1: `credits` + the slots' credits in flight = `credit_limit` (E33).
+/// # Invariants
+/// 1. `credits` + the slots' credits in flight = `credit_limit` (E33).
+/// 2. The timers look at a slot with a call by the time at which it has to be looked at.
+/// 3. They look at a session whose slots are awake, which may be idle some time.
 #[derive(Debug)]
 pub(crate) struct ClientSession<C> {
     pub(crate) generation: u32,
@@ -96,7 +99,7 @@ pub(crate) struct ClientSession<C> {
     pub(crate) first_req_num: u32,
     /// Bit per free slot.
     pub(crate) free: u32,
-    /// The timer list has an entry for the session as a whole.
+    /// The endpoint's timers have a look at the session as a whole.
     pub(crate) idle_timed: bool,
     /// Bit per slot that waits for credits.
     pub(crate) stalled: u32,
@@ -104,8 +107,8 @@ pub(crate) struct ClientSession<C> {
     pub(crate) queue: VecDeque<QueuedCall<C>>,
     /// No call in the queue expires before, ns.
     pub(crate) queue_expires_ns: u64,
-    /// The endpoint's timer list has the queue.
-    pub(crate) queue_timed: bool,
+    /// The earliest look at the queue that the endpoint's timers have; `u64::MAX`: none.
+    pub(crate) queue_timer_ns: u64,
     /// Timeouts that rolled a request back, and packets sent again because of them.
     pub(crate) rollbacks: u64,
     pub(crate) retransmitted: u64,
@@ -200,9 +203,13 @@ impl<C> ClientSession<C> {
             let taken = s.active || s.quarantined;
             assert_eq!(taken, self.free & 1 << i == 0, "slot {i}: free bit");
             in_flight += s.in_flight();
+            let due_ns = s.expires_ns.min(if s.in_flight() > 0 { s.deadline_ns } else { u64::MAX });
+            let is_timed = s.tracked || s.timer_ns <= due_ns || self.has_failed();
+            assert!(!s.active || is_timed, "invariant 2: slot {i}");
         }
+        assert!(self.slots.are_asleep() || self.idle_timed || self.has_failed(), "invariant 3");
         assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_expires_ns));
-        assert!(self.queue_timed || self.queue_expires_ns == u64::MAX || self.has_failed());
+        assert!(self.queue_timer_ns <= self.queue_expires_ns || self.has_failed());
         assert_eq!(self.credits + in_flight, self.credit_limit, "invariant 1");
     }
 }

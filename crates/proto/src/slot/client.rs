@@ -38,7 +38,7 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) quarantined: bool,
     /// The server still keeps the last response: it has not been told that it arrived (F6).
     pub(crate) ack_owed: bool,
-    /// The endpoint's timer list has this slot.
+    /// The endpoint's timers have a first look at this slot.
     pub(crate) tracked: bool,
     /// The transmit stage has this slot in its queue: with its call, or its cancellation.
     pub(crate) queued: bool,
@@ -46,6 +46,10 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) queued_ahead: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
+    /// How often the wait for an acknowledgement was doubled.
+    pub(crate) ack_doubled: u8,
+    /// The request whose response was acknowledged last by a packet of its own.
+    pub(crate) acked_num: u32,
     pub(crate) req_type: u16,
     pub(crate) req_packets: u32,
     pub(crate) req_sent: u32,
@@ -56,8 +60,10 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) resp_rcvd: u32,
     pub(crate) resp_asked: u32,
     pub(crate) resp_high: u32,
-    /// When to suspect loss, ns.
+    /// When to suspect loss; of a free slot when its last call ended, ns.
     pub(crate) deadline_ns: u64,
+    /// The earliest later look at this slot that the endpoint's timers have; `u64::MAX`: none.
+    pub(crate) timer_ns: u64,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
     /// When anything of the server about this request was last taken, ns.
@@ -83,6 +89,8 @@ impl<C> ClientSlot<C> {
             queued: false,
             queued_ahead: false,
             retries: 0,
+            ack_doubled: 0,
+            acked_num: req_num,
             req_type: 0,
             req_packets: 0,
             req_sent: 0,
@@ -94,6 +102,7 @@ impl<C> ClientSlot<C> {
             resp_asked: 0,
             resp_high: 0,
             deadline_ns: u64::MAX,
+            timer_ns: u64::MAX,
             started_ns: 0,
             heard_ns: 0,
             expires_ns: u64::MAX,

@@ -66,9 +66,12 @@ impl<C> Endpoint<C> {
             let in_flight = s.credit_limit - s.credits;
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
             slot.deadline_ns = now_ns + lane.peer.rtt.rto_ns(slot.retries, &self.cfg);
-            self.next_scan_ns = self.next_scan_ns.min(slot.deadline_ns);
         }
         slot.queued = matches!(sent, Sent::Rest(_));
+        if s.credits != before && !slot.tracked {
+            let due_ns = slot.deadline_ns;
+            self.arm_slot(session, slot_no, due_ns);
+        }
         sent
     }
 }

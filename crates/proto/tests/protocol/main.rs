@@ -15,6 +15,7 @@ mod faults;
 mod fuzz;
 mod lifecycle;
 mod position;
+mod round_trips;
 mod slow;
 mod support;
 mod traces;

@@ -1,0 +1,341 @@
+//! What is to be looked at, and when: the endpoint's timers, at a cost that does not depend on how
+//! many there are.
+//!
+//! Two lists, because nearly every call is over before its retransmission timeout can be:
+//!
+//! - *First looks*, a queue. A slot that gets a call is looked at once, `Config::rto_min_ns` later:
+//!   no timeout is shorter. The delay is the same for all, so the queue is in order by itself, and
+//!   a call costs it one entry at its end, or none when its slot's last look has not been yet.
+//! - *Later looks*, for what the first look found unfinished, with exact times: a radix heap.
+//!   Entries stand in buckets by the highest bit in which their time differs from the time of the
+//!   last one that was taken; the lowest bucket in use is spread over those below it when its first
+//!   entry falls due. An entry moves at most once per bit of its delay, whatever else is in the
+//!   heap: no logarithm of the number of timers, and no walk over them.
+//!
+//! Nothing is removed before its time: an entry says where to look, and who looks sees whether
+//! there is something to do. What an entry was made for may have ended, or have an entry at another
+//! time; [`Timers::overgrown`] bounds how much of that there can be.
+
+use std::collections::VecDeque;
+
+/// Where to look, and when. The generation tells a session from its successor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Timed {
+    pub(crate) due_ns: u64,
+    pub(crate) session: u32,
+    pub(crate) generation: u32,
+    /// A slot's number, or one of the marks of [`crate::deadline`].
+    pub(crate) slot: u8,
+}
+
+/// Which list an entry comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Look {
+    First,
+    Later,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Timers {
+    first: VecDeque<Timed>,
+    later: RadixHeap,
+    /// No later entry is taken out before its time until there are so many.
+    sift_at: usize,
+}
+
+/// So many later entries need no sifting.
+const SIFT_LEAST: usize = 1024;
+
+impl Timers {
+    pub(crate) fn new() -> Self {
+        Timers { first: VecDeque::new(), later: RadixHeap::new(), sift_at: SIFT_LEAST }
+    }
+
+    /// An entry whose delay from now is that of all others here.
+    #[inline]
+    pub(crate) fn look_first(&mut self, entry: Timed) {
+        self.first.push_back(entry);
+    }
+
+    /// An entry for any time; gives its time, which is not before that of one that was taken.
+    pub(crate) fn look_later(&mut self, entry: Timed) -> u64 {
+        self.later.push(entry)
+    }
+
+    /// When the next entry is due; `u64::MAX`: there is none.
+    #[inline]
+    pub(crate) fn next_ns(&self) -> u64 {
+        let first = self.first.front().map_or(u64::MAX, |e| e.due_ns);
+        first.min(self.later.next_ns)
+    }
+
+    /// The next entry, if it is due: the earlier one of the two lists, so that neither waits for
+    /// the end of the other.
+    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(Look, Timed)> {
+        if let Some(&entry) = self.first.front()
+            && entry.due_ns <= now_ns
+            && entry.due_ns <= self.later.next_ns
+        {
+            self.first.pop_front();
+            return Some((Look::First, entry));
+        }
+        self.later.pop(now_ns).map(|entry| (Look::Later, entry))
+    }
+
+    /// Whether later entries have doubled since they were last sifted: time to
+    /// [`Timers::sift`], at a cost that those which came since have paid for.
+    pub(crate) fn overgrown(&self) -> bool {
+        self.later.len() >= self.sift_at
+    }
+
+    /// Drops the later entries that nothing needs any more.
+    pub(crate) fn sift(&mut self, is_needed: impl FnMut(&Timed) -> bool) {
+        self.later.retain(is_needed);
+        self.sift_at = SIFT_LEAST.max(2 * self.later.len());
+    }
+
+    /// Gives memory back when there is nothing to look at.
+    pub(crate) fn trim(&mut self) {
+        if self.first.is_empty() && self.first.capacity() > SIFT_LEAST {
+            self.first = VecDeque::new();
+        }
+        self.later.trim();
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.first.capacity() * size_of::<Timed>() + self.later.nodes.capacity() * size_of::<Node>()
+    }
+}
+
+/// End of a bucket's list.
+const NONE: u32 = u32::MAX;
+/// Times are below 2^63 ns: 292 years.
+const LAST_NS: u64 = (1 << 63) - 1;
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    entry: Timed,
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Bucket {
+    head: u32,
+    /// The earliest time in it; `u64::MAX`: it is empty.
+    first_ns: u64,
+}
+
+/// A monotone priority queue: what is pushed is never due before what was popped.
+///
+/// Invariants: 1. an entry due at `t` stands in bucket `bits(t ^ last_ns)`, `bits` the number of
+/// binary digits; 2. so all of a bucket is due before all of the next one.
+#[derive(Debug)]
+struct RadixHeap {
+    nodes: Vec<Node>,
+    free: u32,
+    used: usize,
+    buckets: [Bucket; 64],
+    /// Bit per bucket that is not empty.
+    occupied: u64,
+    /// The time of the last entry that was taken: none is due before.
+    last_ns: u64,
+    /// The time of the next one; `u64::MAX`: there is none.
+    next_ns: u64,
+}
+
+impl RadixHeap {
+    fn new() -> Self {
+        RadixHeap {
+            nodes: Vec::new(),
+            free: NONE,
+            used: 0,
+            buckets: [Bucket { head: NONE, first_ns: u64::MAX }; 64],
+            occupied: 0,
+            last_ns: 0,
+            next_ns: u64::MAX,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.used
+    }
+
+    fn push(&mut self, mut entry: Timed) -> u64 {
+        entry.due_ns = entry.due_ns.clamp(self.last_ns, LAST_NS);
+        let node = Node { entry, next: NONE };
+        let at = match self.nodes.get_mut(self.free as usize) {
+            Some(vacant) => {
+                let at = std::mem::replace(&mut self.free, vacant.next);
+                *vacant = node;
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+        };
+        self.used += 1;
+        self.next_ns = self.next_ns.min(entry.due_ns);
+        self.link(at, entry.due_ns);
+        entry.due_ns
+    }
+
+    /// Puts a node into the bucket of its time.
+    fn link(&mut self, at: u32, due_ns: u64) {
+        let i = u64::BITS - (due_ns ^ self.last_ns).leading_zeros();
+        let bucket = &mut self.buckets[i as usize];
+        self.nodes[at as usize].next = std::mem::replace(&mut bucket.head, at);
+        bucket.first_ns = bucket.first_ns.min(due_ns);
+        self.occupied |= 1 << i;
+    }
+
+    /// Empties a bucket; gives the first node of its list.
+    fn take(&mut self, i: u32) -> u32 {
+        self.occupied &= !(1 << i);
+        let bucket = &mut self.buckets[i as usize];
+        bucket.first_ns = u64::MAX;
+        std::mem::replace(&mut bucket.head, NONE)
+    }
+
+    /// The next entry, if it is due.
+    fn pop(&mut self, now_ns: u64) -> Option<Timed> {
+        if self.next_ns > now_ns || self.used == 0 {
+            return None;
+        }
+        if self.occupied & 1 == 0 {
+            // The bucket's first entry comes to bucket 0, the others to buckets below this one.
+            let lowest = self.occupied.trailing_zeros();
+            self.last_ns = self.next_ns;
+            let mut at = self.take(lowest);
+            while let Some(&Node { entry, next }) = self.nodes.get(at as usize) {
+                self.link(at, entry.due_ns);
+                at = next;
+            }
+        }
+        let at = self.buckets[0].head;
+        let node = self.nodes.get_mut(at as usize)?;
+        let entry = node.entry;
+        let next = std::mem::replace(&mut node.next, self.free);
+        self.free = at;
+        self.used -= 1;
+        self.buckets[0].head = next;
+        if next == NONE {
+            self.take(0);
+            self.next_ns = match self.occupied {
+                0 => u64::MAX,
+                some => self.buckets[some.trailing_zeros() as usize].first_ns,
+            };
+        }
+        Some(entry)
+    }
+
+    fn retain(&mut self, mut is_needed: impl FnMut(&Timed) -> bool) {
+        let last_ns = self.last_ns;
+        let old = std::mem::replace(self, RadixHeap { last_ns, ..RadixHeap::new() });
+        for bucket in old.buckets {
+            let mut at = bucket.head;
+            while let Some(Node { entry, next }) = old.nodes.get(at as usize) {
+                if is_needed(entry) {
+                    self.push(*entry);
+                }
+                at = *next;
+            }
+        }
+    }
+
+    fn trim(&mut self) {
+        if self.used == 0 && self.nodes.capacity() > SIFT_LEAST {
+            (self.nodes, self.free) = (Vec::new(), NONE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn entry(due_ns: u64, session: u32) -> Timed {
+        Timed { due_ns, session, generation: 0, slot: 0 }
+    }
+
+    proptest! {
+        /// Against a sorted map: pushes at any distance, pops as time goes on.
+        #[test]
+        fn entries_come_in_the_order_of_their_times(
+            steps in prop::collection::vec((0_u32..40, 0_u64..u64::MAX, 0_u32..36), 1..300),
+        ) {
+            let mut heap = RadixHeap::new();
+            let mut model: BTreeMap<u64, u32> = BTreeMap::new();
+            let mut now = 0_u64;
+            for (number, (bits, random, advance)) in (0..).zip(steps) {
+                let due = now + (random & ((1 << bits) - 1));
+                heap.push(entry(due, number));
+                *model.entry(due).or_default() += 1;
+                prop_assert_eq!(heap.next_ns, *model.first_key_value().unwrap().0);
+                now += (random >> 7) & ((1 << advance) - 1);
+                while let Some(e) = heap.pop(now) {
+                    let mut first = model.first_entry().unwrap();
+                    prop_assert_eq!(e.due_ns, *first.key());
+                    prop_assert!(e.due_ns <= now);
+                    *first.get_mut() -= 1;
+                    if *first.get() == 0 {
+                        first.remove();
+                    }
+                }
+                let next = model.first_key_value().map_or(u64::MAX, |(&t, _)| t);
+                prop_assert!(heap.next_ns == next && next > now);
+                prop_assert_eq!(heap.len(), model.values().sum::<u32>() as usize);
+            }
+        }
+    }
+
+    #[test]
+    fn memory_is_used_again_and_given_back() {
+        let mut t = Timers::new();
+        for round in 0..100_u64 {
+            for i in 0..2_000 {
+                t.look_later(entry(round * 1_000_000 + u64::from(i), i));
+                t.look_first(entry(round * 1_000_000, i));
+            }
+            let popped = std::iter::from_fn(|| t.pop((round + 1) * 1_000_000)).count();
+            assert_eq!(popped, 4_000);
+            assert!(t.heap_bytes() <= 4096 * (size_of::<Node>() + size_of::<Timed>()));
+        }
+        t.trim();
+        assert_eq!((t.heap_bytes(), t.next_ns()), (0, u64::MAX));
+    }
+
+    #[test]
+    fn what_nobody_needs_is_sifted_out() {
+        let mut t = Timers::new();
+        let mut sifted = 0;
+        for i in 0..100_000_u32 {
+            t.look_later(entry(1 << 40, i));
+            if t.overgrown() {
+                t.sift(|e| e.session.is_multiple_of(100));
+                sifted += 1;
+            }
+        }
+        assert!(sifted >= 10 && t.later.len() <= 2 * 1_000 + SIFT_LEAST, "{sifted}");
+        t.sift(|e| e.session.is_multiple_of(100));
+        let left = std::iter::from_fn(|| t.pop(1 << 40)).map(|(_, e)| e.session);
+        assert_eq!(left.filter(|s| s.is_multiple_of(100)).count(), 1_000);
+    }
+
+    #[test]
+    fn the_earlier_of_both_lists_comes_first() {
+        let mut t = Timers::new();
+        t.look_first(entry(10, 0));
+        t.look_first(entry(20, 1));
+        t.look_later(entry(15, 2));
+        assert_eq!((t.next_ns(), t.pop(9)), (10, None));
+        let order: Vec<_> = std::iter::from_fn(|| t.pop(30)).map(|(l, e)| (l, e.session)).collect();
+        assert_eq!(order, [(Look::First, 0), (Look::Later, 2), (Look::First, 1)]);
+    }
+}
