@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
-use courser_proto::{Completion, Event, Status};
+use courser_proto::{Completion, Driver, Endpoint, Event, Status};
 
 use crate::context::Context;
 use crate::control::Mailbox;
@@ -72,9 +72,9 @@ impl<T: Transport> Rpc<T> {
         let mut frames = RxBurst::new();
         self.transport.rx_burst(&mut frames);
         for frame in &frames {
-            let Some(mut cursor) = self.core.proto.on_frame(frame, now_ns) else { continue };
-            while let Some(event) = self.core.proto.next_event(&mut cursor) {
-                dispatch(&mut self.core, &mut self.handlers, event);
+            if let Some(cursor) = self.core.proto.on_frame(frame, now_ns) {
+                let (core, handlers) = (&mut self.core, &mut self.handlers);
+                cursor.drive(&mut Dispatch { core, handlers });
             }
         }
         frames.len()
@@ -294,8 +294,26 @@ pub(crate) fn poller<T: Transport>(
     Ok(Some(poller))
 }
 
+/// Hands the events of the endpoint to the application.
+struct Dispatch<'a> {
+    core: &'a mut Core,
+    handlers: &'a mut Handlers,
+}
+
+impl Driver<Cont> for Dispatch<'_> {
+    #[inline(always)]
+    fn endpoint(&mut self) -> &mut Endpoint<Cont> {
+        &mut self.core.proto
+    }
+
+    #[inline(always)]
+    fn on_event(&mut self, event: Event<'_, Cont>) {
+        dispatch(self.core, self.handlers, event);
+    }
+}
+
 /// Runs the handler of a request, or the continuation of a call.
-#[inline]
+#[inline(always)] // into the places where the event is made
 fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
     match event {
         Event::Request { id, req_type, body, deadline_ns } => {

@@ -27,7 +27,7 @@ use crate::slot::ClientSlot;
 use crate::stats::{Drop, EndpointStats};
 use crate::tx::{TxItem, TxStage};
 use crate::wire::{
-    FrameHeader, Packet, SHORT_REQUEST, SHORT_RESPONSE, packets_of, parse_packet, parse_short,
+    FrameHeader, Packet, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of, parse_packet, parse_short,
 };
 
 /// One message as the application gets it.
@@ -115,6 +115,52 @@ pub struct FrameCursor<'f> {
     data_per_packet: u16,
     /// Messages of fewer bytes may take the short cuts.
     short_end: u32,
+}
+
+/// An endpoint and who acts on its events.
+pub trait Driver<C> {
+    /// The endpoint.
+    fn endpoint(&mut self) -> &mut Endpoint<C>;
+
+    /// Acts on an event of [`Driver::endpoint`]. Worth inlining: the event is made where it is
+    /// called, and what kind it is is known there.
+    fn on_event(&mut self, event: Event<'_, C>);
+}
+
+impl<'f> FrameCursor<'f> {
+    /// Works through the rest of a frame that the driver's endpoint has accepted:
+    /// [`Endpoint::next_event`] until `None`, without an event in between that is made, moved and
+    /// taken apart.
+    #[inline(always)]
+    pub fn drive<C>(mut self, driver: &mut impl Driver<C>) {
+        while !self.rest.is_empty() {
+            if let Some((short, rest)) = self.next_short() {
+                if short.kind == SHORT_RESPONSE {
+                    let done = driver.endpoint().rx_short_response(self.peer, &short);
+                    if let Some(event) = done {
+                        self.rest = rest;
+                        driver.on_event(event);
+                        continue;
+                    }
+                } else if short.kind == SHORT_REQUEST {
+                    let asked = driver.endpoint().rx_short_request(self.peer, &short);
+                    if let Some(event) = asked {
+                        self.rest = rest;
+                        driver.on_event(event);
+                        continue;
+                    }
+                }
+            }
+            if let Some(event) = driver.endpoint().next_packet(&mut self) {
+                driver.on_event(event);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn next_short(&self) -> Option<(Short<'f>, &'f [u8])> {
+        parse_short(self.rest, self.short_end)
+    }
 }
 
 /// See the module's documentation.
@@ -248,21 +294,18 @@ impl<C> Endpoint<C> {
     }
 
     /// Works through the packets of a frame up to the next one that the application has to act
-    /// on; `None` at the end of the frame.
-    #[inline(always)] // its caller's match on the event is then the jump from what was found
+    /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
         while !cursor.rest.is_empty() {
-            if let Some((short, rest)) = parse_short(cursor.rest, cursor.short_end) {
-                if short.kind == SHORT_REQUEST {
-                    if let Some(event) = self.rx_short_request(cursor.peer, &short) {
-                        cursor.rest = rest;
-                        return Some(event);
-                    }
-                } else if short.kind == SHORT_RESPONSE
-                    && let Some(event) = self.rx_short_response(cursor.peer, &short)
-                {
+            if let Some((short, rest)) = cursor.next_short() {
+                let event = match short.kind {
+                    SHORT_REQUEST => self.rx_short_request(cursor.peer, &short),
+                    SHORT_RESPONSE => self.rx_short_response(cursor.peer, &short),
+                    _ => None,
+                };
+                if event.is_some() {
                     cursor.rest = rest;
-                    return Some(event);
+                    return event;
                 }
             }
             let event = self.next_packet(cursor);
@@ -383,7 +426,7 @@ impl<C> Endpoint<C> {
         self.stats.calls += 1;
         slot.start_lone(step, req_type, req, cont);
         slot.seq = seq;
-        self.queue_started(session.index, slot_no);
+        queue_started(&mut self.tx, &mut self.timed, slot, session, slot_no);
         Ok(CallId { session, seq })
     }
 
@@ -442,26 +485,8 @@ impl<C> Endpoint<C> {
             slot.expires_ns = call.expires_ns;
         }
         self.next_scan_ns = self.next_scan_ns.min(call.expires_ns);
-        self.queue_started(index, slot_no);
-    }
-
-    /// Puts a slot that has taken a call in the transmit queue, and in the timers' list.
-    #[inline(always)] // behind what found the slot
-    fn queue_started(&mut self, index: u32, slot_no: u8) {
-        let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-        // Due when it is first sent; until then nothing can be lost.
-        slot.deadline_ns = u64::MAX;
-        slot.queued = true;
-        let queued_ahead = std::mem::take(&mut slot.queued_ahead);
-        let req_num = slot.req_num;
-        if !slot.tracked {
-            slot.tracked = true;
-            self.timed.push(Timed { session: index, generation: s.generation, slot: slot_no });
-        }
-        if !queued_ahead {
-            self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
-        }
+        let session = SessionId { index, generation: s.generation };
+        queue_started(&mut self.tx, &mut self.timed, slot, session, slot_no);
     }
 
     /// Starts waiting calls while there are free slots.
@@ -594,6 +619,28 @@ pub(crate) fn server_at<C>(
         Some(Session::Server(s)) if s.peer == peer => Ok(s),
         Some(Session::Client(s)) if s.peer == peer => Err(Drop::WrongRole),
         _ => Err(Drop::UnknownSession),
+    }
+}
+
+/// Puts a slot that has taken a call in the transmit queue, and in the timers' list.
+#[inline(always)] // behind what found the slot
+fn queue_started<C>(
+    tx: &mut TxStage,
+    timed: &mut Vec<Timed>,
+    slot: &mut ClientSlot<C>,
+    session: SessionId,
+    slot_no: u8,
+) {
+    // Due when it is first sent; until then nothing can be lost.
+    slot.deadline_ns = u64::MAX;
+    slot.queued = true;
+    let SessionId { index, generation } = session;
+    if !slot.tracked {
+        slot.tracked = true;
+        timed.push(Timed { session: index, generation, slot: slot_no });
+    }
+    if !std::mem::take(&mut slot.queued_ahead) {
+        tx.push(TxItem::Client { session: index, slot: slot_no, req_num: slot.req_num });
     }
 }
 

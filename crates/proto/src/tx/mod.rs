@@ -6,6 +6,7 @@
 //! Frames of one peer stand together, so that the transport can send them as trains.
 
 mod cancel;
+mod queue;
 mod request;
 mod response;
 mod short;

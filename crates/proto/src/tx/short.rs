@@ -27,7 +27,7 @@ impl<C> Endpoint<C> {
         let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return false };
         let (req_type, size) = (slot.req_type, data.len() as u32);
         let header = short_header(SHORT_REQUEST, s.remote, req_num, req_type, size);
-        if !self.tx.append(s.peer, peer, &self.arena, header, data) {
+        if !self.tx.append_short(s.peer, peer, &self.arena, header, data) {
             return false;
         }
         slot.sent_lone(self.now_ns);
@@ -57,7 +57,7 @@ impl<C> Endpoint<C> {
         };
         let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return false };
         let header = short_header(SHORT_RESPONSE, s.remote, req_num, 0, size);
-        if !self.tx.append(s.peer, peer, &self.arena, header, data) {
+        if !self.tx.append_short(s.peer, peer, &self.arena, header, data) {
             return false;
         }
         slot.sent_short();
