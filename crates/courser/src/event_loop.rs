@@ -342,7 +342,18 @@ fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
 #[inline(always)] // one copy less of the continuation and the buffer
 fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>) {
     let Completion { cont, session, request, result } = done;
-    let done = Done { request, result: result.map(Response), session };
+    // Each arm makes what it gives away: merged before, it would be copied twice.
+    match result {
+        Ok(body) => {
+            let done = Done { request, result: Ok(Response(body)), session };
+            conclude(core, handlers, cont, done);
+        }
+        Err(e) => conclude(core, handlers, cont, Done { request, result: Err(e), session }),
+    }
+}
+
+#[inline(always)]
+fn conclude(core: &mut Core, handlers: &mut Handlers, cont: Cont, done: Done<'_>) {
     let mut cx = Context { core, request: None };
     match cont {
         Cont::Call(at) => {

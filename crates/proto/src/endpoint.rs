@@ -27,7 +27,8 @@ use crate::slot::ClientSlot;
 use crate::stats::{Drop, EndpointStats};
 use crate::tx::{TxItem, TxStage};
 use crate::wire::{
-    FrameHeader, Packet, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of, parse_packet, parse_short,
+    FrameHeader, Packet, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of, parse_packet,
+    parse_short,
 };
 
 /// One message as the application gets it.

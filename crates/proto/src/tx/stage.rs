@@ -14,7 +14,7 @@ use super::TxItem;
 use super::queue::TxQueue;
 use crate::session::Peer;
 use crate::session::peer::NO_FRAME;
-use crate::wire::PACKET_HEADER;
+use crate::wire::{PACKET_HEADER, short_header_bytes};
 
 /// Bytes of staging buffers that the transport may reference at once; beyond, the stage waits for
 /// the transport to let go. Enough for any number of frames that a kernel or a NIC queues.
@@ -172,7 +172,7 @@ impl TxStage {
         peer_no: u32,
         peer: &mut Peer,
         arena: &Arena,
-        header: [u8; PACKET_HEADER],
+        header: [u64; 2],
         data: &[u8],
     ) -> bool {
         let need = PACKET_HEADER + data.len();
@@ -180,14 +180,15 @@ impl TxStage {
             && let (at, end) = (f.len, f.len + need)
             && end <= f.limit
             && let Some(out) = f.buf.get_mut().and_then(|out| out.get_mut(at..end))
-            && let Some((head, body)) = out.split_first_chunk_mut()
+            && let Some((low, out)) = out.split_first_chunk_mut()
+            && let Some((high, body)) = out.split_first_chunk_mut()
         {
             f.len = end;
-            *head = header;
+            (*low, *high) = (header[0].to_le_bytes(), header[1].to_le_bytes());
             copy_short(body, data);
             return true;
         }
-        self.append(peer_no, peer, arena, header, data)
+        self.append(peer_no, peer, arena, short_header_bytes(header), data)
     }
 
     /// Adds a packet to the peer's open frame, or to a new one. `false`: no room in this stage.

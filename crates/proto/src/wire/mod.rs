@@ -18,7 +18,9 @@ pub use packet::{
     data_len, packets_of, parse_packet,
 };
 pub use remaining::MAX_REMAINING_US;
-pub(crate) use short::{SHORT_REQUEST, SHORT_RESPONSE, Short, parse_short, short_header};
+pub(crate) use short::{
+    SHORT_REQUEST, SHORT_RESPONSE, Short, parse_short, short_header, short_header_bytes,
+};
 
 /// Why bytes were not a frame or not a packet. Each is a counter in the endpoint's statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
