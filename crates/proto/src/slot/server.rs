@@ -63,6 +63,8 @@ pub(crate) struct ServerSlot {
     pub(crate) cr_in_progress: bool,
     /// Packets `send_next..send_end` of the response are queued in the transmit stage.
     pub(crate) resp_queued: bool,
+    /// The response is one packet in the preallocated buffer, and is to be sent for the first time.
+    pub(crate) short_due: bool,
     pub(crate) send_next: u32,
     pub(crate) send_end: u32,
     pub(crate) req_type: u16,
@@ -97,6 +99,7 @@ impl ServerSlot {
             cr_queued: false,
             cr_in_progress: false,
             resp_queued: false,
+            short_due: false,
             send_next: 0,
             send_end: 0,
             req_type: 0,
@@ -146,6 +149,7 @@ impl ServerSlot {
         self.cr_queued = false;
         self.cr_in_progress = false;
         self.resp_queued = false;
+        self.short_due = false;
         self.req_type = req_type;
         self.req_size = size;
         self.req_packets = packets;
@@ -173,6 +177,7 @@ impl ServerSlot {
         self.cr_queued = false;
         self.cr_in_progress = false;
         self.resp_queued = false;
+        self.short_due = false;
         self.cancelled = false;
         self.req_type = req_type;
         self.req_size = size;
@@ -181,22 +186,38 @@ impl ServerSlot {
         self.resp = Stored::None;
     }
 
-    /// The response, if it is in the preallocated buffer and is due as a whole.
-    #[inline]
+    /// Stores a response of one packet that is in the preallocated buffer: as
+    /// [`ServerSlot::respond`].
+    #[inline(always)]
+    pub(crate) fn respond_short(&mut self, size: u32) {
+        let unasked = mutant::is_on(Mutant::ResponseUnasked);
+        self.phase = ServerPhase::Responded;
+        self.resp = Stored::Preallocated;
+        (self.resp_size, self.resp_packets) = (size, 1);
+        (self.resp_queued, self.short_due) = (true, !unasked);
+        (self.send_next, self.send_end) = (0, 1 + u32::from(unasked));
+    }
+
+    /// `len` bytes of the preallocated buffer, if it has so many and the transport has let go of
+    /// it.
+    #[inline(always)]
+    pub(crate) fn prealloc_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.prealloc.as_mut()?.get_mut()?.get_mut(..len)
+    }
+
+    /// A response of one packet that is in the preallocated buffer and was not sent yet.
+    #[inline(always)]
     pub(crate) fn short_response(&self) -> Option<&[u8]> {
-        let due = (self.send_next, self.send_end, self.resp_packets) == (0, 1, 1);
-        if self.phase != ServerPhase::Responded || !due {
+        if !self.short_due {
             return None;
         }
-        match self.resp {
-            Stored::Preallocated => self.prealloc.as_ref()?.get(..self.resp_size as usize),
-            _ => None,
-        }
+        self.prealloc.as_ref()?.get(..self.resp_size as usize)
     }
 
     /// [`ServerSlot::short_response`] was sent.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sent_short(&mut self) {
+        self.short_due = false;
         self.send_next = 1;
         self.resp_queued = false;
     }
@@ -210,6 +231,7 @@ impl ServerSlot {
     pub(crate) fn acknowledged(&mut self) -> u32 {
         let held = self.all_held();
         self.phase = ServerPhase::Acked;
+        self.short_due = false;
         if !mutant::is_on(Mutant::StoredResponseKept) {
             self.resp = Stored::None;
         }
@@ -238,6 +260,7 @@ impl ServerSlot {
         self.resp_size = size;
         self.resp_packets = packets;
         self.resp_queued = true;
+        self.short_due = false;
         let unasked = u32::from(mutant::is_on(Mutant::ResponseUnasked));
         (self.send_next, self.send_end) = (0, 1 + unasked);
     }
@@ -260,6 +283,7 @@ impl ServerSlot {
     /// once, and never owes more than `limit` packets, however often it is asked.
     pub(crate) fn ask(&mut self, first: u32, end: u32, limit: u32) -> bool {
         let queued = self.resp_queued;
+        self.short_due = false;
         if queued && first <= self.send_end && end >= self.send_next {
             self.send_next = self.send_next.min(first);
             self.send_end = self.send_end.max(end).min(self.send_next.saturating_add(limit));
@@ -275,6 +299,11 @@ impl ServerSlot {
         assert!(self.req_rcvd <= self.req_packets);
         let keeps = self.req.is_some() || matches!(self.resp, Stored::Owned(_));
         assert!(!keeps || self.held > 0, "buffers are counted");
+        if self.short_due {
+            let due = (self.send_next, self.send_end, self.resp_packets, self.resp_queued);
+            assert_eq!((due, self.phase), ((0, 1, 1, true), ServerPhase::Responded));
+            assert!(matches!(self.resp, Stored::Preallocated) && self.prealloc.is_some());
+        }
         match self.phase {
             ServerPhase::Idle | ServerPhase::Acked => {
                 assert!(matches!(self.resp, Stored::None) && self.req.is_none());

@@ -21,7 +21,7 @@ use crate::stats::EndpointStats;
 use crate::wire::{PACKET_HEADER, Packet};
 
 use stage::Direct;
-pub(crate) use stage::TxStage;
+pub(crate) use stage::{TxStage, copy_short};
 
 /// Something to send. Names a request by number: an item that its slot has outlived is ignored.
 /// A slot has at most one live item of each kind in the queue, whatever its peer repeats: that

@@ -38,6 +38,7 @@ impl<C> Endpoint<C> {
             out,
         };
         let (remote, dpp, msg_size) = (s.remote, s.data_per_packet, slot.resp_size);
+        slot.short_due = false;
         while slot.send_next < slot.send_end.min(slot.resp_packets) {
             let index = slot.send_next;
             let msg = match &mut slot.resp {
