@@ -71,7 +71,8 @@ impl<T: Transport> Rpc<T> {
         }
         let mut frames = RxBurst::new();
         self.transport.rx_burst(&mut frames);
-        for frame in &frames {
+        for (at, frame) in frames.iter().enumerate() {
+            self.core.proto.look_ahead(&frames, at);
             if let Some(cursor) = self.core.proto.on_frame(frame, now_ns) {
                 let (core, handlers) = (&mut self.core, &mut self.handlers);
                 cursor.drive(&mut Dispatch { core, handlers });

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod config;
 mod deadline;
 mod ending;

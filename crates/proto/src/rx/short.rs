@@ -11,7 +11,8 @@ use crate::wire::Short;
 
 impl<C> Endpoint<C> {
     /// The next request of a slot that holds nothing but, at most, its preallocated response:
-    /// [`Endpoint::rx_request`] for one packet, when every client has room for its buffers.
+    /// [`Endpoint::rx_request`] for one packet, when every client has room for its buffers and
+    /// nothing is copied.
     #[inline(always)]
     pub(crate) fn rx_short_request<'f>(
         &mut self,
@@ -25,7 +26,12 @@ impl<C> Endpoint<C> {
         let slot_no = packet.req_num & (step - 1);
         let slot = s.slots.get_mut(slot_no as usize)?;
         let next = slot.req_num.wrapping_add(step) == packet.req_num;
-        if s.peer != peer || !next || !slot.is_light() || self.shares.choosy {
+        if s.peer != peer
+            || !next
+            || !slot.is_light()
+            || self.shares.choosy
+            || !self.cfg.zero_copy_rx
+        {
             return None;
         }
         slot.begin_short(packet.req_num, packet.req_type, packet.data.len() as u32);

@@ -41,23 +41,29 @@ pub(crate) enum Lone {
     Sent,
 }
 
+/// In order of use: a small RPC touches the first two cache lines only.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct ClientSlot<C> {
+    pub(crate) req: Option<MsgBuf>,
+    pub(crate) cont: Option<C>,
+    /// When to suspect loss, ns.
+    pub(crate) deadline_ns: u64,
     /// Number of the current request, or of the last one when the slot is free.
     pub(crate) req_num: u32,
-    pub(crate) active: bool,
     pub(crate) lone: Lone,
-    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
-    /// take another.
-    pub(crate) quarantined: bool,
+    pub(crate) active: bool,
     /// The server still keeps the last response: it has not been told that it arrived (F6).
     pub(crate) ack_owed: bool,
-    /// The endpoint's timer list has this slot.
-    pub(crate) tracked: bool,
     /// The transmit stage has this slot in its queue: with its call, or its cancellation.
     pub(crate) queued: bool,
     /// The transmit stage has this free slot in its queue, with the number of its next request.
     pub(crate) queued_ahead: bool,
+    /// The endpoint's timer list has this slot.
+    pub(crate) tracked: bool,
+    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
+    /// take another.
+    pub(crate) quarantined: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
     pub(crate) req_type: u16,
@@ -70,20 +76,25 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) resp_rcvd: u32,
     pub(crate) resp_asked: u32,
     pub(crate) resp_high: u32,
-    /// When to suspect loss, ns.
-    pub(crate) deadline_ns: u64,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
-    /// When anything of the server about this request was last taken, ns.
-    pub(crate) heard_ns: u64,
-    /// The call's deadline, ns; `u64::MAX`: none.
-    pub(crate) expires_ns: u64,
     /// The call's running number.
     pub(crate) seq: u64,
-    pub(crate) req: Option<MsgBuf>,
+    /// The call's deadline, ns; `u64::MAX`: none.
+    pub(crate) expires_ns: u64,
+    /// When anything of the server about this request was last taken, ns.
+    pub(crate) heard_ns: u64,
     pub(crate) resp: Option<MsgBuf>,
-    pub(crate) cont: Option<C>,
 }
+
+const _: () = {
+    use std::mem::offset_of;
+    // With continuations of 16 bytes, as `courser` has them.
+    type Slot = ClientSlot<Result<u64, u32>>;
+    assert!(offset_of!(Slot, req_type) + 2 <= 64, "what finds and frees a slot is in one line");
+    assert!(offset_of!(Slot, expires_ns) + 8 <= 128, "a small RPC is two lines");
+    assert!(size_of::<Slot>() == 192 && align_of::<Slot>() == 64);
+};
 
 impl<C> ClientSlot<C> {
     /// A free slot whose next request will be `req_num + step`.

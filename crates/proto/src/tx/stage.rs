@@ -54,6 +54,8 @@ pub(crate) struct TxStage {
     ring: VecDeque<MsgBuf>,
     staging: usize,
     max_frame: usize,
+    /// Packets share frames.
+    packing: bool,
     /// Frames that this stage may still begin.
     room: usize,
     /// There was no staging buffer to be had.
@@ -64,13 +66,14 @@ pub(crate) struct TxStage {
 }
 
 impl TxStage {
-    pub(crate) fn new(max_frame: usize) -> Self {
+    pub(crate) fn new(max_frame: usize, packing: bool) -> Self {
         TxStage {
             queue: TxQueue::default(),
             open: Vec::new(),
             ring: VecDeque::new(),
             staging: 0,
             max_frame,
+            packing,
             room: 0,
             starved: false,
             last_peer: NO_FRAME,
@@ -206,7 +209,7 @@ impl TxStage {
             Some(f) => f.len + need <= f.limit,
             None => false,
         };
-        if !fits && !self.open_frame(peer_no, peer, arena) {
+        if !fits && !self.open_frame(peer_no, peer, arena, need) {
             return false;
         }
         let frame = &mut self.open[peer.open_frame as usize];
@@ -219,7 +222,8 @@ impl TxStage {
         true
     }
 
-    fn open_frame(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena) -> bool {
+    /// Begins a frame whose first packet needs so many bytes.
+    fn open_frame(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena, need: usize) -> bool {
         if self.room == 0 {
             return false;
         }
@@ -227,7 +231,8 @@ impl TxStage {
         self.take_room(peer_no);
         let header_len = peer.header_len();
         peer.open_frame = self.open.len() as u32;
-        let limit = peer.max_frame().min(self.max_frame);
+        let most = peer.max_frame().min(self.max_frame);
+        let limit = if self.packing { most } else { header_len + need };
         self.open.push(OpenFrame { peer: peer_no, header_len, len: header_len, limit, buf });
         true
     }

@@ -12,6 +12,7 @@ mod packet;
 mod remaining;
 mod short;
 
+pub(crate) use frame::body_of;
 pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
 pub use packet::{
     MAX_MSG_SIZE, MAX_PACKETS, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER, Packet, PacketKind,

@@ -17,4 +17,5 @@ mod lifecycle;
 mod position;
 mod slow;
 mod support;
+mod switches;
 mod traces;
