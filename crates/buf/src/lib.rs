@@ -51,6 +51,7 @@ mod chunk;
 mod frame;
 mod mem;
 mod msgbuf;
+mod prefetch;
 
 pub use arena::{
     AllocError, Arena, ArenaConfig, ArenaStats, ClassStats, ConfigError, MAX_HEADROOM,
@@ -58,3 +59,4 @@ pub use arena::{
 pub use frame::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
 pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, TxSeg};
+pub use prefetch::prefetch;

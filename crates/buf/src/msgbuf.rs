@@ -73,6 +73,13 @@ impl MsgBuf {
         unsafe { self.chunk.as_ref() }
     }
 
+    /// [`crate::prefetch`] of the first data bytes, and of what is known of the buffer.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        crate::prefetch(self.chunk());
+        crate::prefetch(&**self);
+    }
+
     /// Number of data bytes.
     #[inline]
     pub fn len(&self) -> usize {

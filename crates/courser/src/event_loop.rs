@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
-use courser_proto::{Completion, Event, Status};
+use courser_proto::{Completion, Driver, Endpoint, Event, Status};
 
 use crate::context::Context;
 use crate::control::Mailbox;
-use crate::core::{Cont, Core};
+use crate::conts::Cont;
+use crate::core::Core;
 use crate::error::RunError;
 use crate::message::{Done, Request, Response};
 use crate::panics::caught;
@@ -70,10 +71,11 @@ impl<T: Transport> Rpc<T> {
         }
         let mut frames = RxBurst::new();
         self.transport.rx_burst(&mut frames);
-        for frame in &frames {
-            let Some(mut cursor) = self.core.proto.on_frame(frame, now_ns) else { continue };
-            while let Some(event) = self.core.proto.next_event(&mut cursor) {
-                dispatch(&mut self.core, &mut self.handlers, event);
+        for (at, frame) in frames.iter().enumerate() {
+            self.core.proto.look_ahead(&frames, at);
+            if let Some(cursor) = self.core.proto.on_frame(frame, now_ns) {
+                let (core, handlers) = (&mut self.core, &mut self.handlers);
+                cursor.drive(&mut Dispatch { core, handlers });
             }
         }
         frames.len()
@@ -294,8 +296,26 @@ pub(crate) fn poller<T: Transport>(
     Ok(Some(poller))
 }
 
+/// Hands the events of the endpoint to the application.
+struct Dispatch<'a> {
+    core: &'a mut Core,
+    handlers: &'a mut Handlers,
+}
+
+impl Driver<Cont> for Dispatch<'_> {
+    #[inline(always)]
+    fn endpoint(&mut self) -> &mut Endpoint<Cont> {
+        &mut self.core.proto
+    }
+
+    #[inline(always)]
+    fn on_event(&mut self, event: Event<'_, Cont>) {
+        dispatch(self.core, self.handlers, event);
+    }
+}
+
 /// Runs the handler of a request, or the continuation of a call.
-#[inline]
+#[inline(always)] // into the places where the event is made
 fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
     match event {
         Event::Request { id, req_type, body, deadline_ns } => {
@@ -324,10 +344,25 @@ fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
 #[inline(always)] // one copy less of the continuation and the buffer
 fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>) {
     let Completion { cont, session, request, result } = done;
-    let done = Done { request, result: result.map(Response), session };
+    // Each arm makes what it gives away: merged before, it would be copied twice.
+    match result {
+        Ok(body) => {
+            let done = Done { request, result: Ok(Response(body)), session };
+            conclude(core, handlers, cont, done);
+        }
+        Err(e) => conclude(core, handlers, cont, Done { request, result: Err(e), session }),
+    }
+}
+
+#[inline(always)]
+fn conclude(core: &mut Core, handlers: &mut Handlers, cont: Cont, done: Done<'_>) {
     let mut cx = Context { core, request: None };
     match cont {
-        Cont::Call(mut f) => f(&mut cx, done),
+        Cont::Call(at) => {
+            if let Some(mut f) = cx.core.conts.take(at) {
+                f(&mut cx, done);
+            }
+        }
         Cont::Tag(tag) => {
             if let Some(f) = handlers.on_completion.as_mut() {
                 f(&mut cx, tag, done);

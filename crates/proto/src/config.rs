@@ -17,8 +17,9 @@ pub enum Admission {
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Concurrent requests per session `[eRPC §4.3]` (E30): a power of two, 1 to 32, default 8; the
-    /// smaller of both sides' settings holds. While a session is used each costs some 150 bytes and
-    /// the continuation at the client, 136 at the server; 4 on either side while it is idle (F6).
+    /// smaller of both sides' settings holds. While a session is used each costs 192 bytes on
+    /// either side, three cache lines of which a small RPC touches two (more at the client if its
+    /// continuations have more than 24 bytes); 4 while it is idle (F6).
     pub slots: u8,
     /// Packets that a client session may have outstanding, C `[eRPC §4.3.1]` (E33, E37): 1 to
     /// 65,535. What a session really gets is agreed at connect.
@@ -50,6 +51,19 @@ pub struct Config {
     /// Packets of at most this many data bytes are copied into a shared frame; larger ones leave
     /// from the message buffer itself. Default 512.
     pub inline_max: usize,
+    /// Responses of one packet are written to a buffer that their slot keeps (E32). Default on;
+    /// off, each takes a buffer from the arena. These four switches are for measuring what each
+    /// saves (E75): on is never worse but for the memory of the buffers.
+    pub prealloc_responses: bool,
+    /// Handlers read requests of one packet in the received frame `[eRPC §4.2.3]` (E28). Default
+    /// on; off, each is copied to a buffer from the arena first, and refused with
+    /// [`crate::Status::NoMemory`] when there is none.
+    pub zero_copy_rx: bool,
+    /// Small packets to one peer share frames (F1). Default on; off, each is a frame of its own.
+    pub packing: bool,
+    /// With many sessions, the state that the next received frames need is fetched into the cache
+    /// while this one is worked on ([`crate::Endpoint::look_ahead`]). Default on.
+    pub prefetch: bool,
     /// Frames that one transmit stage makes. Default 128.
     pub tx_frames: usize,
     /// Requests and replies that one transmit stage works on. Default 64: with more of them ready,
@@ -85,6 +99,10 @@ impl Default for Config {
             max_held_per_peer: 256 << 20,
             idle_after_ns: 1_000_000_000,
             inline_max: 512,
+            prealloc_responses: true,
+            zero_copy_rx: true,
+            packing: true,
+            prefetch: true,
             tx_frames: 128,
             tx_items: 64,
             rto_min_ns: 1_000_000,

@@ -26,7 +26,10 @@ use crate::slot::ClientSlot;
 use crate::stats::{Drop, EndpointStats};
 use crate::timers::{Timed, Timers};
 use crate::tx::{TxItem, TxStage};
-use crate::wire::{FrameHeader, Packet, packets_of, parse_packet};
+use crate::wire::{
+    FrameHeader, Packet, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of, parse_packet,
+    parse_short,
+};
 
 /// One message as the application gets it.
 #[derive(Debug)]
@@ -111,6 +114,54 @@ pub struct FrameCursor<'f> {
     rest: &'f [u8],
     peer: u32,
     data_per_packet: u16,
+    /// Messages of fewer bytes may take the short cuts.
+    short_end: u32,
+}
+
+/// An endpoint and who acts on its events.
+pub trait Driver<C> {
+    /// The endpoint.
+    fn endpoint(&mut self) -> &mut Endpoint<C>;
+
+    /// Acts on an event of [`Driver::endpoint`]. Worth inlining: the event is made where it is
+    /// called, and what kind it is is known there.
+    fn on_event(&mut self, event: Event<'_, C>);
+}
+
+impl<'f> FrameCursor<'f> {
+    /// Works through the rest of a frame that the driver's endpoint has accepted:
+    /// [`Endpoint::next_event`] until `None`, without an event in between that is made, moved and
+    /// taken apart.
+    #[inline(always)]
+    pub fn drive<C>(mut self, driver: &mut impl Driver<C>) {
+        while !self.rest.is_empty() {
+            if let Some((short, rest)) = self.next_short() {
+                if short.kind == SHORT_RESPONSE {
+                    let done = driver.endpoint().rx_short_response(self.peer, &short);
+                    if let Some(event) = done {
+                        self.rest = rest;
+                        driver.on_event(event);
+                        continue;
+                    }
+                } else if short.kind == SHORT_REQUEST {
+                    let asked = driver.endpoint().rx_short_request(self.peer, &short);
+                    if let Some(event) = asked {
+                        self.rest = rest;
+                        driver.on_event(event);
+                        continue;
+                    }
+                }
+            }
+            if let Some(event) = driver.endpoint().next_packet(&mut self) {
+                driver.on_event(event);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn next_short(&self) -> Option<(Short<'f>, &'f [u8])> {
+        parse_short(self.rest, self.short_end)
+    }
 }
 
 /// See the module's documentation.
@@ -164,7 +215,7 @@ impl<C> Endpoint<C> {
     pub fn new(cfg: Config, arena: Arena, id: u64, max_frame: usize) -> Result<Self, ConfigError> {
         cfg.validate()?;
         let max_held_per_peer = cfg.max_held_per_peer;
-        let mut tx = TxStage::new(max_frame);
+        let mut tx = TxStage::new(max_frame, cfg.packing);
         tx.reserve(&arena);
         Ok(Endpoint {
             cfg,
@@ -227,33 +278,63 @@ impl<C> Endpoint<C> {
             return Err(Drop::PacketSize);
         }
         peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
-        Ok(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet })
+        let data_per_packet = h.data_per_packet;
+        let short_end = self.short_end(data_per_packet);
+        Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
+    }
+
+    /// Messages of fewer bytes fit one packet and are never refused for their size.
+    #[inline]
+    fn short_end(&self, data_per_packet: u16) -> u32 {
+        if !mutant::short_cuts() {
+            return 0;
+        }
+        self.cfg.max_msg_size.min(data_per_packet.into()) + 1
     }
 
     /// Works through the packets of a frame up to the next one that the application has to act
-    /// on; `None` at the end of the frame.
-    #[inline]
+    /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
-        loop {
-            let packet = match parse_packet(cursor.rest, cursor.data_per_packet) {
-                Ok(Some((packet, rest))) => {
+        while !cursor.rest.is_empty() {
+            if let Some((short, rest)) = cursor.next_short() {
+                let event = match short.kind {
+                    SHORT_REQUEST => self.rx_short_request(cursor.peer, &short),
+                    SHORT_RESPONSE => self.rx_short_response(cursor.peer, &short),
+                    _ => None,
+                };
+                if event.is_some() {
                     cursor.rest = rest;
-                    packet
+                    return event;
                 }
-                Ok(None) => return None,
-                Err(malformed) => {
-                    // What follows cannot be delimited: the rest of the frame is lost with it.
-                    cursor.rest = &[];
-                    self.stats.drop(malformed.into());
-                    return None;
-                }
-            };
-            match self.on_packet(cursor.peer, packet) {
-                Ok(Some(event)) => return Some(event),
-                Ok(None) => {}
-                Err(reason) => self.stats.drop(reason),
+            }
+            let event = self.next_packet(cursor);
+            if event.is_some() {
+                return event;
             }
         }
+        None
+    }
+
+    /// Takes one packet, of any kind and whatever state it finds.
+    #[inline(never)] // so that short messages have the registers
+    fn next_packet<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
+        // At the end, or when what follows cannot be delimited, the rest of the frame is done with.
+        let rest = std::mem::take(&mut cursor.rest);
+        let packet = match parse_packet(rest, cursor.data_per_packet) {
+            Ok(Some((packet, rest))) => {
+                cursor.rest = rest;
+                packet
+            }
+            Ok(None) => return None,
+            Err(malformed) => {
+                self.stats.drop(malformed.into());
+                return None;
+            }
+        };
+        self.on_packet(cursor.peer, packet).unwrap_or_else(|reason| {
+            self.stats.drop(reason);
+            None
+        })
     }
 
     /// One file per packet kind: see [`crate::rx`].
@@ -294,8 +375,7 @@ impl<C> Endpoint<C> {
             }
             Packet::OneWay { .. } => return Err(Drop::Unsupported),
         };
-        self.stats.rx_packets += 1;
-        self.stats.rx_kinds[kind] += 1;
+        self.stats.received(kind);
         Ok(event)
     }
 
@@ -324,6 +404,37 @@ impl<C> Endpoint<C> {
     /// With the buffer and the continuation, when the call cannot be taken.
     #[inline]
     pub fn call_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+        options: CallOptions,
+    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+        let Some(Session::Client(s)) = self.sessions.get_mut(session.index as usize) else {
+            return self.call_general(session, req_type, req, cont, options);
+        };
+        let takes_short = s.generation == session.generation && s.takes_short(req.len());
+        let (slot_no, step) = (s.free.trailing_zeros() as u8, s.slots.count());
+        let slot = match s.slots.get_mut(usize::from(slot_no)) {
+            Some(slot) if takes_short && options.deadline_ns.is_none() && mutant::short_cuts() => {
+                slot
+            }
+            _ => return self.call_general(session, req_type, req, cont, options),
+        };
+        s.free &= s.free - 1;
+        let seq = self.stats.calls;
+        self.stats.calls += 1;
+        slot.start_lone(step, req_type, req, cont);
+        slot.seq = seq;
+        let look_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
+        queue_started(&mut self.tx, &mut self.timers, slot, session, slot_no, look_ns);
+        Ok(CallId { session, seq })
+    }
+
+    /// [`Endpoint::call_with`] for any call.
+    #[inline(never)] // so that short ones have the registers
+    fn call_general(
         &mut self,
         session: SessionId,
         req_type: u16,
@@ -373,26 +484,15 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(call.req.len() as u32, s.data_per_packet);
         slot.start(step, call.req_type, call.req, packets, call.cont);
-        // Due when it is first sent; until then nothing can be lost.
-        slot.deadline_ns = u64::MAX;
         slot.seq = call.seq;
         if !mutant::is_on(Mutant::DeadlineIgnored) {
             slot.expires_ns = call.expires_ns;
         }
-        slot.queued = true;
-        let queued_ahead = std::mem::take(&mut slot.queued_ahead);
-        let req_num = slot.req_num;
-        let generation = s.generation;
+        let id = SessionId { index, generation: s.generation };
         let look_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
-        if !std::mem::replace(&mut slot.tracked, true) {
-            let entry = Timed { due_ns: look_ns, session: index, generation, slot: slot_no };
-            self.timers.look_first(entry);
-        }
+        queue_started(&mut self.tx, &mut self.timers, slot, id, slot_no, look_ns);
         if call.expires_ns < look_ns {
             self.arm_slot(index, slot_no, call.expires_ns);
-        }
-        if !queued_ahead {
-            self.tx.push(TxItem::Client { session: index, slot: slot_no, req_num });
         }
     }
 
@@ -530,6 +630,28 @@ pub(crate) fn server_at<C>(
         Some(Session::Server(s)) if s.peer == peer => Ok(s),
         Some(Session::Client(s)) if s.peer == peer => Err(Drop::WrongRole),
         _ => Err(Drop::UnknownSession),
+    }
+}
+
+/// Puts a slot that has taken a call in the transmit queue, and among the timers' first looks.
+#[inline(always)] // behind what found the slot
+fn queue_started<C>(
+    tx: &mut TxStage,
+    timers: &mut Timers,
+    slot: &mut ClientSlot<C>,
+    session: SessionId,
+    slot_no: u8,
+    look_ns: u64,
+) {
+    // Due when it is first sent; until then nothing can be lost.
+    slot.deadline_ns = u64::MAX;
+    slot.queued = true;
+    let SessionId { index, generation } = session;
+    if !std::mem::replace(&mut slot.tracked, true) {
+        timers.look_first(Timed { due_ns: look_ns, session: index, generation, slot: slot_no });
+    }
+    if !std::mem::take(&mut slot.queued_ahead) {
+        tx.push(TxItem::Client { session: index, slot: slot_no, req_num: slot.req_num });
     }
 }
 

@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod config;
 mod deadline;
 mod ending;
@@ -36,7 +37,7 @@ mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
-pub use endpoint::{Body, Completion, Endpoint, Event, FrameCursor, RequestId};
+pub use endpoint::{Body, Completion, Driver, Endpoint, Event, FrameCursor, RequestId};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use look::{Role, SessionStats};
 pub use memory::{MemoryUse, SessionBytes};

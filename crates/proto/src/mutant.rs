@@ -101,6 +101,13 @@ pub(crate) const fn is_on(_: Mutant) -> bool {
     false
 }
 
+/// Whether the short cuts are taken; `true` in a build without the feature.
+#[cfg(not(feature = "mutants"))]
+#[inline(always)]
+pub(crate) const fn short_cuts() -> bool {
+    true
+}
+
 #[cfg(feature = "mutants")]
 mod planted {
     use std::cell::Cell;
@@ -111,12 +118,24 @@ mod planted {
 
     thread_local! {
         static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
+        static SHORT_CUTS: Cell<bool> = const { Cell::new(true) };
     }
 
     /// Plants a bug in all endpoints that this thread runs from now on, or none. Other threads
     /// have their own: the simulations that a program runs side by side do not disturb each other.
     pub fn plant(mutant: Option<Mutant>) {
         PLANTED.set(mutant);
+    }
+
+    /// Whether endpoints that this thread runs from now on take the short cuts for small RPCs, as
+    /// they do unless told otherwise. Not a bug: the general code alone has to do the same.
+    pub fn take_short_cuts(on: bool) {
+        SHORT_CUTS.set(on);
+    }
+
+    #[inline]
+    pub(crate) fn short_cuts() -> bool {
+        SHORT_CUTS.get()
     }
 
     /// The bug that is planted on this thread.
@@ -160,9 +179,9 @@ mod planted {
 }
 
 #[cfg(feature = "mutants")]
-pub(crate) use planted::is_on;
+pub use planted::{UnknownMutant, plant, planted, take_short_cuts};
 #[cfg(feature = "mutants")]
-pub use planted::{UnknownMutant, plant, planted};
+pub(crate) use planted::{is_on, short_cuts};
 
 #[cfg(all(test, feature = "mutants"))]
 mod tests {

@@ -1,8 +1,8 @@
 //! Requests at the server: order, reassembly, duplicates (E1, E42, E58, E61).
 
-use courser_buf::MsgBuf;
+use courser_buf::{AllocError, MsgBuf};
 
-use crate::endpoint::{Body, Endpoint, Event, RequestId, server_at};
+use crate::endpoint::{Body, Endpoint, Event, RequestId, copy_of, server_at};
 use crate::error::Status;
 use crate::mutant::{self, Mutant};
 use crate::session::{Session, SessionId};
@@ -77,11 +77,26 @@ impl<C> Endpoint<C> {
                 self.reply_status(id, Status::DeadlineExceeded);
                 return Ok(None);
             }
+            let body = match self.request_body(data) {
+                Ok(body) => body,
+                Err(_) => {
+                    self.reply_status(id, Status::NoMemory);
+                    return Ok(None);
+                }
+            };
             self.stats.requests += 1;
-            let body = Body::Borrowed(data);
             return Ok(Some(Event::Request { id, req_type, body, deadline_ns }));
         }
         Ok(self.rx_request_part(id, index, index as usize * usize::from(dpp), data))
+    }
+
+    /// A request of one packet as its handler gets it.
+    #[inline(always)]
+    fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
+        if self.cfg.zero_copy_rx {
+            return Ok(Body::Borrowed(data));
+        }
+        copy_of(&self.arena, data).map(Body::Owned)
     }
 
     /// The next packet, in order, of a request of several.

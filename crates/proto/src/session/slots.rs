@@ -28,6 +28,12 @@ impl<S> Slots<S> {
         self.count
     }
 
+    /// The slot that a request number belongs to, while they are awake.
+    #[inline]
+    pub(crate) fn of(&self, req_num: u32) -> Option<&S> {
+        self.awake.get((req_num & self.count.wrapping_sub(1)) as usize)
+    }
+
     /// Whether only numbers are kept.
     #[inline]
     pub(crate) fn are_asleep(&self) -> bool {

@@ -28,28 +28,46 @@ pub(crate) enum Ending {
     Quarantine,
 }
 
+/// Whether a call is of the common kind: its request is one packet, it has no deadline, and nothing
+/// happened to it but what the short cuts do (`tx/short`, `rx/short`). Anything else makes it
+/// [`Lone::No`], for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lone {
+    /// The counters say what it is.
+    No,
+    /// Nothing was sent.
+    Fresh,
+    /// The request was sent once, and nothing of the response has come.
+    Sent,
+}
+
+/// In order of use: a small RPC touches the first two cache lines only.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct ClientSlot<C> {
+    pub(crate) req: Option<MsgBuf>,
+    pub(crate) cont: Option<C>,
+    /// When to suspect loss; of a free slot when its last call ended, ns.
+    pub(crate) deadline_ns: u64,
     /// Number of the current request, or of the last one when the slot is free.
     pub(crate) req_num: u32,
+    pub(crate) lone: Lone,
     pub(crate) active: bool,
-    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
-    /// take another.
-    pub(crate) quarantined: bool,
     /// The server still keeps the last response: it has not been told that it arrived (F6).
     pub(crate) ack_owed: bool,
-    /// The endpoint's timers have a first look at this slot.
-    pub(crate) tracked: bool,
     /// The transmit stage has this slot in its queue: with its call, or its cancellation.
     pub(crate) queued: bool,
     /// The transmit stage has this free slot in its queue, with the number of its next request.
     pub(crate) queued_ahead: bool,
+    /// The endpoint's timers have a first look at this slot.
+    pub(crate) tracked: bool,
+    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
+    /// take another.
+    pub(crate) quarantined: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
     /// How often the wait for an acknowledgement was doubled.
     pub(crate) ack_doubled: u8,
-    /// The request whose response was acknowledged last by a packet of its own.
-    pub(crate) acked_num: u32,
     pub(crate) req_type: u16,
     pub(crate) req_packets: u32,
     pub(crate) req_sent: u32,
@@ -60,22 +78,29 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) resp_rcvd: u32,
     pub(crate) resp_asked: u32,
     pub(crate) resp_high: u32,
-    /// When to suspect loss; of a free slot when its last call ended, ns.
-    pub(crate) deadline_ns: u64,
-    /// The earliest later look at this slot that the endpoint's timers have; `u64::MAX`: none.
-    pub(crate) timer_ns: u64,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
-    /// When anything of the server about this request was last taken, ns.
-    pub(crate) heard_ns: u64,
-    /// The call's deadline, ns; `u64::MAX`: none.
-    pub(crate) expires_ns: u64,
     /// The call's running number.
     pub(crate) seq: u64,
-    pub(crate) req: Option<MsgBuf>,
+    /// The call's deadline, ns; `u64::MAX`: none.
+    pub(crate) expires_ns: u64,
+    /// When anything of the server about this request was last taken, ns.
+    pub(crate) heard_ns: u64,
+    /// The earliest later look at this slot that the endpoint's timers have; `u64::MAX`: none.
+    pub(crate) timer_ns: u64,
+    /// The request whose response was acknowledged last by a packet of its own.
+    pub(crate) acked_num: u32,
     pub(crate) resp: Option<MsgBuf>,
-    pub(crate) cont: Option<C>,
 }
+
+const _: () = {
+    use std::mem::offset_of;
+    // With continuations of 16 bytes, as `courser` has them.
+    type Slot = ClientSlot<Result<u64, u32>>;
+    assert!(offset_of!(Slot, req_type) + 2 <= 64, "what finds and frees a slot is in one line");
+    assert!(offset_of!(Slot, expires_ns) + 8 <= 128, "a small RPC is two lines");
+    assert!(size_of::<Slot>() == 192 && align_of::<Slot>() == 64);
+};
 
 impl<C> ClientSlot<C> {
     /// A free slot whose next request will be `req_num + step`.
@@ -83,6 +108,7 @@ impl<C> ClientSlot<C> {
         ClientSlot {
             req_num,
             active: false,
+            lone: Lone::No,
             quarantined: false,
             ack_owed: false,
             tracked: false,
@@ -114,10 +140,12 @@ impl<C> ClientSlot<C> {
     }
 
     /// Takes a call. `step` is the number of slots.
+    #[inline]
     pub(crate) fn start(&mut self, step: u32, req_type: u16, req: MsgBuf, packets: u32, cont: C) {
         debug_assert!(!self.active && !self.quarantined);
         self.req_num = self.req_num.wrapping_add(step);
         self.active = true;
+        self.lone = Lone::No;
         self.retries = 0;
         self.req_type = req_type;
         self.req_packets = packets;
@@ -126,6 +154,39 @@ impl<C> ClientSlot<C> {
         (self.resp_rcvd, self.resp_asked, self.resp_high) = (0, 0, 0);
         self.req = Some(req);
         self.cont = Some(cont);
+    }
+
+    /// [`ClientSlot::start`] for a request of one packet without a deadline.
+    #[inline]
+    pub(crate) fn start_lone(&mut self, step: u32, req_type: u16, req: MsgBuf, cont: C) {
+        self.start(step, req_type, req, 1, cont);
+        self.lone = Lone::Fresh;
+    }
+
+    /// The request of a [`Lone::Fresh`] call was sent.
+    #[inline]
+    pub(crate) fn sent_lone(&mut self, now_ns: u64) {
+        debug_assert!(self.lone == Lone::Fresh);
+        self.lone = Lone::Sent;
+        self.started_ns = now_ns;
+        self.ack_owed = false; // the request says it (F6)
+        self.queued = false;
+        (self.req_sent, self.req_high) = (1, 1);
+    }
+
+    /// The response of a [`Lone::Sent`] call has come, in one packet: what
+    /// [`ClientSlot::on_response`] and [`ClientSlot::finish`] do, where one credit comes back.
+    #[inline]
+    pub(crate) fn finish_lone(&mut self) -> Option<(MsgBuf, C)> {
+        debug_assert!(self.lone == Lone::Sent && self.in_flight() == 1);
+        self.lone = Lone::No;
+        self.active = false;
+        self.ack_owed = true;
+        self.req_acked = 1; // nothing is in flight
+        match (self.req.take(), self.cont.take()) {
+            (Some(req), Some(cont)) => Some((req, cont)),
+            _ => None,
+        }
     }
 
     /// Credits this slot holds (invariant 1).
@@ -178,6 +239,7 @@ impl<C> ClientSlot<C> {
             return Err(Drop::Inconsistent); // an answer to what was never completely asked
         }
         let before = self.in_flight();
+        self.lone = Lone::No;
         if index == 0 {
             if self.resp_rcvd > 0 {
                 return Err(Drop::Duplicate);
@@ -212,6 +274,7 @@ impl<C> ClientSlot<C> {
     /// `[eRPC §5.3]` (E59).
     pub(crate) fn roll_back(&mut self) -> u32 {
         let credits = self.in_flight();
+        self.lone = Lone::No;
         self.req_sent = self.req_acked;
         self.resp_asked = self.resp_rcvd;
         credits
@@ -220,6 +283,7 @@ impl<C> ClientSlot<C> {
     /// Ends the call and gives what belongs to the application.
     pub(crate) fn finish(&mut self) -> Option<(MsgBuf, C)> {
         self.active = false;
+        self.lone = Lone::No;
         self.expires_ns = u64::MAX;
         self.queued = false; // what is in the queue still is ignored by its number
         self.resp_packets = 0;
@@ -294,8 +358,16 @@ impl<C> ClientSlot<C> {
             assert!(self.resp_rcvd <= self.resp_asked && self.resp_asked <= self.resp_packets);
             assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
         } else {
+            assert_eq!(self.lone, Lone::No);
             assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
             assert!(self.req.is_none() && self.cont.is_none());
+        }
+        let asked = (self.req_packets, self.expires_ns, self.resp_high, self.resp_packets);
+        let sent = (self.req_acked, self.req_sent, self.req_high, self.queued);
+        match self.lone {
+            Lone::No => {}
+            Lone::Fresh => assert_eq!((asked, self.req_high), ((1, u64::MAX, 0, 0), 0)),
+            Lone::Sent => assert_eq!((asked, sent), ((1, u64::MAX, 0, 0), (0, 1, 1, false))),
         }
     }
 }

@@ -13,18 +13,18 @@ use courser_buf::MsgBuf;
 
 use crate::mutant::{self, Mutant};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ServerPhase {
     /// No request yet.
     Idle,
+    /// The client has the response; nothing is stored.
+    Acked,
+    /// The response is stored.
+    Responded,
     /// Some packets of a request have arrived.
     Receiving,
     /// The request is with its handler.
     Executing,
-    /// The response is stored.
-    Responded,
-    /// The client has the response; nothing is stored.
-    Acked,
 }
 
 /// The stored response.
@@ -53,7 +53,9 @@ pub(crate) enum Position {
     Future,
 }
 
+/// In order of use: a small RPC touches the first two cache lines only.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(crate) struct ServerSlot {
     pub(crate) req_num: u32,
     pub(crate) phase: ServerPhase,
@@ -63,25 +65,37 @@ pub(crate) struct ServerSlot {
     pub(crate) cr_in_progress: bool,
     /// Packets `send_next..send_end` of the response are queued in the transmit stage.
     pub(crate) resp_queued: bool,
-    pub(crate) send_next: u32,
-    pub(crate) send_end: u32,
+    /// The response is one packet in the preallocated buffer, and is to be sent for the first time.
+    pub(crate) short_due: bool,
+    /// The client has given the request up.
+    pub(crate) cancelled: bool,
     pub(crate) req_type: u16,
     pub(crate) req_size: u32,
     pub(crate) req_packets: u32,
     pub(crate) req_rcvd: u32,
+    pub(crate) send_next: u32,
+    pub(crate) send_end: u32,
     pub(crate) resp_size: u32,
     pub(crate) resp_packets: u32,
-    /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
-    pub(crate) expires_ns: u64,
-    /// The client has given the request up.
-    pub(crate) cancelled: bool,
-    pub(crate) req: Option<MsgBuf>,
-    pub(crate) resp: Stored,
     /// Bytes of `req` and `resp` that count against what the client's process may hold.
     pub(crate) held: u32,
+    /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
+    pub(crate) expires_ns: u64,
+    pub(crate) resp: Stored,
     /// MTU-sized buffer for short responses, kept from request to request (E32).
     pub(crate) prealloc: Option<MsgBuf>,
+    pub(crate) req: Option<MsgBuf>,
 }
+
+const _: () = {
+    use std::mem::offset_of;
+    assert!(
+        offset_of!(ServerSlot, expires_ns) + 8 <= 64,
+        "all that is not a buffer is in one line"
+    );
+    assert!(offset_of!(ServerSlot, req) <= 128, "a small RPC is two lines");
+    assert!(size_of::<ServerSlot>() == 192);
+};
 
 impl ServerSlot {
     /// A request is arriving, or with its handler.
@@ -97,6 +111,7 @@ impl ServerSlot {
             cr_queued: false,
             cr_in_progress: false,
             resp_queued: false,
+            short_due: false,
             send_next: 0,
             send_end: 0,
             req_type: 0,
@@ -146,6 +161,7 @@ impl ServerSlot {
         self.cr_queued = false;
         self.cr_in_progress = false;
         self.resp_queued = false;
+        self.short_due = false;
         self.req_type = req_type;
         self.req_size = size;
         self.req_packets = packets;
@@ -157,6 +173,67 @@ impl ServerSlot {
         std::mem::take(&mut self.held)
     }
 
+    /// Whether the slot has no request and keeps no buffer of its own, but its preallocated one.
+    #[inline]
+    pub(crate) fn is_light(&self) -> bool {
+        self.phase <= ServerPhase::Responded && self.held == 0
+    }
+
+    /// The next request is whole in one packet, has no deadline, and finds the slot
+    /// [light](ServerSlot::is_light): what [`ServerSlot::begin`] and its arrival do.
+    #[inline]
+    pub(crate) fn begin_short(&mut self, req_num: u32, req_type: u16, size: u32) {
+        debug_assert!(self.is_light() && self.req.is_none());
+        self.req_num = req_num;
+        self.phase = ServerPhase::Executing;
+        self.cr_queued = false;
+        self.cr_in_progress = false;
+        self.resp_queued = false;
+        self.short_due = false;
+        self.cancelled = false;
+        self.req_type = req_type;
+        self.req_size = size;
+        (self.req_packets, self.req_rcvd) = (1, 1);
+        self.expires_ns = u64::MAX;
+        self.resp = Stored::None;
+    }
+
+    /// Stores a response of one packet that is in the preallocated buffer: as
+    /// [`ServerSlot::respond`].
+    #[inline(always)]
+    pub(crate) fn respond_short(&mut self, size: u32) {
+        let unasked = mutant::is_on(Mutant::ResponseUnasked);
+        self.phase = ServerPhase::Responded;
+        self.resp = Stored::Preallocated;
+        (self.resp_size, self.resp_packets) = (size, 1);
+        (self.resp_queued, self.short_due) = (true, !unasked && mutant::short_cuts());
+        (self.send_next, self.send_end) = (0, 1 + u32::from(unasked));
+    }
+
+    /// `len` bytes of the preallocated buffer, if it has so many and the transport has let go of
+    /// it.
+    #[inline(always)]
+    pub(crate) fn prealloc_mut(&mut self, len: usize) -> Option<&mut [u8]> {
+        self.prealloc.as_mut()?.get_mut()?.get_mut(..len)
+    }
+
+    /// A response of one packet that is in the preallocated buffer and was not sent yet.
+    #[inline(always)]
+    pub(crate) fn short_response(&self) -> Option<&[u8]> {
+        if !self.short_due {
+            return None;
+        }
+        self.prealloc.as_ref()?.get(..self.resp_size as usize)
+    }
+
+    /// [`ServerSlot::short_response`] was sent.
+    #[inline(always)]
+    pub(crate) fn sent_short(&mut self) {
+        self.short_due = false;
+        self.send_next = 1;
+        self.resp_queued = false;
+    }
+
     /// All bytes that count as the client's.
     pub(crate) fn all_held(&self) -> u32 {
         self.held + self.prealloc.as_ref().map_or(0, |m| m.capacity() as u32)
@@ -166,6 +243,7 @@ impl ServerSlot {
     pub(crate) fn acknowledged(&mut self) -> u32 {
         let held = self.all_held();
         self.phase = ServerPhase::Acked;
+        self.short_due = false;
         if !mutant::is_on(Mutant::StoredResponseKept) {
             self.resp = Stored::None;
         }
@@ -194,6 +272,7 @@ impl ServerSlot {
         self.resp_size = size;
         self.resp_packets = packets;
         self.resp_queued = true;
+        self.short_due = false;
         let unasked = u32::from(mutant::is_on(Mutant::ResponseUnasked));
         (self.send_next, self.send_end) = (0, 1 + unasked);
     }
@@ -216,6 +295,7 @@ impl ServerSlot {
     /// once, and never owes more than `limit` packets, however often it is asked.
     pub(crate) fn ask(&mut self, first: u32, end: u32, limit: u32) -> bool {
         let queued = self.resp_queued;
+        self.short_due = false;
         if queued && first <= self.send_end && end >= self.send_next {
             self.send_next = self.send_next.min(first);
             self.send_end = self.send_end.max(end).min(self.send_next.saturating_add(limit));
@@ -229,6 +309,13 @@ impl ServerSlot {
     /// Checks the invariants; for debug builds and simulations.
     pub(crate) fn check(&self) {
         assert!(self.req_rcvd <= self.req_packets);
+        let keeps = self.req.is_some() || matches!(self.resp, Stored::Owned(_));
+        assert!(!keeps || self.held > 0, "buffers are counted");
+        if self.short_due {
+            let due = (self.send_next, self.send_end, self.resp_packets, self.resp_queued);
+            assert_eq!((due, self.phase), ((0, 1, 1, true), ServerPhase::Responded));
+            assert!(matches!(self.resp, Stored::Preallocated) && self.prealloc.is_some());
+        }
         match self.phase {
             ServerPhase::Idle | ServerPhase::Acked => {
                 assert!(matches!(self.resp, Stored::None) && self.req.is_none());

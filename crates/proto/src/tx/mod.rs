@@ -6,8 +6,10 @@
 //! Frames of one peer stand together, so that the transport can send them as trains.
 
 mod cancel;
+mod queue;
 mod request;
 mod response;
+mod short;
 mod stage;
 
 use courser_buf::{Arena, MsgBuf, TxBurst};
@@ -19,7 +21,7 @@ use crate::stats::EndpointStats;
 use crate::wire::{PACKET_HEADER, Packet};
 
 use stage::Direct;
-pub(crate) use stage::TxStage;
+pub(crate) use stage::{TxStage, copy_short};
 
 /// Something to send. Names a request by number: an item that its slot has outlived is ignored.
 /// A slot has at most one live item of each kind in the queue, whatever its peer repeats: that
@@ -67,12 +69,18 @@ impl<C> Endpoint<C> {
             let Some(item) = self.tx.pop() else { break };
             let sent = match item {
                 TxItem::Client { session, slot, req_num } => {
+                    if self.tx_short_request(session, slot, req_num) {
+                        continue;
+                    }
                     self.tx_client(session, slot, req_num, out)
                 }
                 TxItem::CreditReturn { session, slot, req_num } => {
                     self.tx_credit_return(session, slot, req_num)
                 }
                 TxItem::Response { session, slot, req_num } => {
+                    if self.tx_short_response(session, slot, req_num) {
+                        continue;
+                    }
                     self.tx_response(session, slot, req_num, out)
                 }
                 TxItem::Ack { session, req_num } => self.tx_ack(session, req_num),

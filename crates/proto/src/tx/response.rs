@@ -11,7 +11,7 @@ use crate::wire::{Packet, data_len};
 
 impl<C> Endpoint<C> {
     /// Sends the packets of a response that are due.
-    #[inline]
+    #[inline(never)] // small responses are `tx/short`'s
     pub(crate) fn tx_response(
         &mut self,
         session: u32,
@@ -38,6 +38,7 @@ impl<C> Endpoint<C> {
             out,
         };
         let (remote, dpp, msg_size) = (s.remote, s.data_per_packet, slot.resp_size);
+        slot.short_due = false;
         while slot.send_next < slot.send_end.min(slot.resp_packets) {
             let index = slot.send_next;
             let msg = match &mut slot.resp {

@@ -71,6 +71,13 @@ pub struct FrameHeader {
     pub ecn: Option<EcnCounts>,
 }
 
+/// What follows the header of a frame that is well-formed; of any other, anything in it.
+#[inline]
+pub(crate) fn body_of(frame: &[u8]) -> &[u8] {
+    let counts = frame.get(1).is_some_and(|flags| flags & FLAG_ECN != 0);
+    frame.get(if counts { FRAME_HEADER_MAX } else { FRAME_HEADER }..).unwrap_or_default()
+}
+
 impl FrameHeader {
     /// Parses the header of a frame; returns it and the bytes behind it.
     pub fn parse(bytes: &[u8]) -> Result<(FrameHeader, &[u8]), Malformed> {

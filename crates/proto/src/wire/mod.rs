@@ -10,13 +10,18 @@
 mod frame;
 mod packet;
 mod remaining;
+mod short;
 
+pub(crate) use frame::body_of;
 pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
 pub use packet::{
     MAX_MSG_SIZE, MAX_PACKETS, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER, Packet, PacketKind,
     data_len, packets_of, parse_packet,
 };
 pub use remaining::MAX_REMAINING_US;
+pub(crate) use short::{
+    SHORT_REQUEST, SHORT_RESPONSE, Short, parse_short, short_header, short_header_bytes,
+};
 
 /// Why bytes were not a frame or not a packet. Each is a counter in the endpoint's statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -18,4 +18,5 @@ mod position;
 mod round_trips;
 mod slow;
 mod support;
+mod switches;
 mod traces;

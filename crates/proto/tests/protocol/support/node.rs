@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, RxFrame, TxBurst, TxFrame};
 use courser_proto::{
-    Body, CallError, Completion, Config, Endpoint, Event, RequestId, SessionId, Status,
+    Body, CallError, Completion, Config, Driver, Endpoint, Event, RequestId, SessionId, Status,
 };
 
 use super::{MAX_FRAME, pattern};
@@ -48,6 +48,10 @@ pub struct Node {
     pub tx: TxBurst,
     /// Frames that the transport keeps, and their bytes, which must not change.
     held: Vec<(TxFrame, Vec<u8>)>,
+    /// Takes events one by one instead of being driven.
+    pub pulls: bool,
+    /// Requests that came in buffers of their own.
+    pub copied: u64,
     pub allowed: u64,
     pub server_sent: u64,
     now_ns: u64,
@@ -82,6 +86,8 @@ impl Node {
             given: BTreeMap::new(),
             tx: TxBurst::new(),
             held: Vec::new(),
+            pulls: false,
+            copied: 0,
             allowed: 0,
             server_sent: 0,
             now_ns: 0,
@@ -136,16 +142,13 @@ impl Node {
         self.now_ns = now_ns;
         // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
         let frame = RxFrame { data: bytes, src, ecn: Ecn::Ect0 };
+        self.ep.look_ahead(&[frame, frame], 0);
         let Some(mut cursor) = self.ep.on_frame(&frame, now_ns + self.clock_ns) else { return };
+        if !self.pulls {
+            return cursor.drive(self);
+        }
         while let Some(event) = self.ep.next_event(&mut cursor) {
-            match event {
-                Event::Request { id, req_type, body, deadline_ns } => {
-                    let deadline_ns = deadline_ns.map(|d| d.saturating_sub(self.clock_ns));
-                    self.started.push((req_type, now_ns, deadline_ns));
-                    self.handle(id, req_type, &body);
-                }
-                Event::Completion(c) => self.complete(c),
-            }
+            self.on_event(event);
         }
     }
 
@@ -217,6 +220,24 @@ impl Node {
         let now_ns = now_ns + self.clock_ns;
         if self.ep.next_deadline().is_some_and(|t| t <= now_ns) {
             self.ep.on_deadline(now_ns);
+        }
+    }
+}
+
+impl Driver<u64> for Node {
+    fn endpoint(&mut self) -> &mut Endpoint<u64> {
+        &mut self.ep
+    }
+
+    fn on_event(&mut self, event: Event<'_, u64>) {
+        match event {
+            Event::Request { id, req_type, body, deadline_ns } => {
+                let deadline_ns = deadline_ns.map(|d| d.saturating_sub(self.clock_ns));
+                self.started.push((req_type, self.now_ns, deadline_ns));
+                self.copied += u64::from(matches!(body, Body::Owned(_)));
+                self.handle(id, req_type, &body);
+            }
+            Event::Completion(c) => self.complete(c),
         }
     }
 }

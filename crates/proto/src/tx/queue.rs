@@ -1,0 +1,117 @@
+//! The items that wait to be sent, oldest first.
+//!
+//! A vector and where its head is: a stage usually empties it, so that there is nothing to wrap
+//! round, and both ends cost a few instructions where a ring costs twenty.
+
+use super::TxItem;
+
+#[derive(Debug, Default)]
+pub(crate) struct TxQueue {
+    items: Vec<TxItem>,
+    /// What stands before was taken.
+    head: usize,
+}
+
+impl TxQueue {
+    #[inline(always)]
+    pub(crate) fn push(&mut self, item: TxItem) {
+        if self.items.len() == self.items.capacity() {
+            self.make_room();
+        }
+        self.items.push(item);
+    }
+
+    /// Moves what waits to the front, if that frees half of the room; each move is then paid for
+    /// by as many items that were taken.
+    #[cold]
+    fn make_room(&mut self) {
+        if self.head >= self.items.len().div_ceil(2) {
+            self.items.drain(..self.head);
+            self.head = 0;
+        } else {
+            self.items.reserve(self.items.len().max(16));
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn pop(&mut self) -> Option<TxItem> {
+        let item = *self.items.get(self.head)?;
+        self.head += 1;
+        if self.head == self.items.len() {
+            self.items.clear();
+            self.head = 0;
+        }
+        Some(item)
+    }
+
+    /// Puts an item back that was taken last, or what remains of it.
+    #[cold]
+    pub(crate) fn push_front(&mut self, item: TxItem) {
+        match self.head.checked_sub(1) {
+            Some(before) => {
+                self.head = before;
+                self.items[before] = item;
+            }
+            None => self.items.insert(0, item),
+        }
+    }
+
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn item(req_num: u32) -> TxItem {
+        TxItem::Ack { session: 0, req_num }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue(steps in prop::collection::vec(0..8_u32, 0..400)) {
+            let (mut q, mut model) = (TxQueue::default(), VecDeque::new());
+            let mut taken = None;
+            for (n, step) in (0..).zip(steps) {
+                match step {
+                    0..4 => {
+                        q.push(item(n));
+                        model.push_back(n);
+                    }
+                    7 if taken.is_some() => {
+                        q.push_front(item(n));
+                        model.push_front(n);
+                    }
+                    _ => {
+                        taken = q.pop();
+                        let is = taken.map(|i| match i {
+                            TxItem::Ack { req_num, .. } => req_num,
+                            _ => unreachable!(),
+                        });
+                        prop_assert_eq!(is, model.pop_front());
+                    }
+                }
+                prop_assert_eq!(q.is_empty(), model.is_empty());
+                prop_assert!(q.items.capacity() <= 2 * model.len().max(8) + 400);
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_that_is_never_empty_does_not_grow() {
+        let mut q = TxQueue::default();
+        (0..10).for_each(|n| q.push(item(n)));
+        for n in 10..10_000 {
+            q.push(item(n));
+            assert!(q.pop().is_some());
+        }
+        assert!(q.items.capacity() <= 64, "{}", q.items.capacity());
+    }
+}

@@ -1,0 +1,62 @@
+//! What can be switched off to measure what it saves (E75): each changes what it is about, and
+//! nothing else.
+
+use courser_proto::Config;
+
+use super::support::{World, config, pattern};
+
+fn echoes(cfg: Config) -> World {
+    let mut w = World::pair(cfg);
+    w.tracing = true;
+    let s = w.connect(0, 1);
+    for round in 0..3 {
+        (0..4).for_each(|i| {
+            let _ = w.call(0, s, 4 * round + i, 32);
+        });
+        let mut done = w.finish(0, 4);
+        done.sort_by_key(|d| d.id);
+        for d in done {
+            assert_eq!(d.result.expect("a response"), pattern(d.id, 32));
+        }
+    }
+    w
+}
+
+#[test]
+fn without_preallocation_each_response_has_a_buffer_of_its_own() {
+    let on = echoes(config());
+    assert!(on.nodes[1].ep.memory().prealloc_bytes > 0 && on.nodes[1].ep.memory().held_bytes == 0);
+    let off = echoes(Config { prealloc_responses: false, ..config() });
+    assert!(
+        off.nodes[1].ep.memory().prealloc_bytes == 0 && off.nodes[1].ep.memory().held_bytes > 0
+    );
+    assert_eq!(on.story(), off.story());
+}
+
+#[test]
+fn without_zero_copy_each_request_comes_in_a_buffer_of_its_own() {
+    let on = echoes(config());
+    let off = echoes(Config { zero_copy_rx: false, ..config() });
+    assert_eq!((on.nodes[1].copied, off.nodes[1].copied), (0, 12));
+    assert_eq!(on.story(), off.story());
+    assert_eq!(on.nodes[1].ep.stats(), off.nodes[1].ep.stats());
+}
+
+#[test]
+fn without_packing_each_packet_is_a_frame() {
+    let on = echoes(config());
+    let off = echoes(Config { packing: false, ..config() });
+    for node in 0..2 {
+        let (on, off) = (on.nodes[node].ep.stats(), off.nodes[node].ep.stats());
+        assert_eq!((on.tx_packets, on.tx_frames), (12, 3));
+        assert_eq!((off.tx_packets, off.tx_frames), (12, 12));
+    }
+    assert_eq!(on.story(), off.story());
+}
+
+#[test]
+fn without_prefetching_nothing_is_different() {
+    let (on, off) = (echoes(config()), echoes(Config { prefetch: false, ..config() }));
+    assert_eq!(on.story(), off.story());
+    assert_eq!(on.nodes[1].ep.stats(), off.nodes[1].ep.stats());
+}
