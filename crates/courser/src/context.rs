@@ -8,7 +8,8 @@ use courser_proto::{
 };
 use smallbox::smallbox;
 
-use crate::core::{Cont, Core};
+use crate::conts::Cont;
+use crate::core::Core;
 use crate::error::{Refused, SessionError};
 use crate::message::{Done, Payload, Reply, ReplyHandle};
 use crate::options::CallOptions;
@@ -143,12 +144,16 @@ impl Context<'_> {
         done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
     ) -> Result<CallId, Refused> {
         let mut done = Some(done);
-        let cont = Cont::Call(smallbox!(move |cx: &mut Context<'_>, d: Done<'_>| {
+        let at = self.core.conts.put(smallbox!(move |cx: &mut Context<'_>, d: Done<'_>| {
             if let Some(f) = done.take() {
                 f(cx, d);
             }
         }));
-        self.queue(session, req_type, request, options, cont)
+        let called = self.queue(session, req_type, request, options, Cont::Call(at));
+        if called.is_err() {
+            drop(self.core.conts.take(at));
+        }
+        called
     }
 
     /// Calls without a closure: the function given to [`crate::Rpc::on_completion`] gets `tag`.

@@ -7,27 +7,15 @@ use std::time::{Duration, Instant};
 
 use courser_buf::PathId;
 use courser_proto::{Dialed, Endpoint, SessionId};
-use smallbox::SmallBox;
-use smallbox::space::S8;
 
 use crate::context::Context;
+use crate::conts::{Cont, Conts};
 use crate::error::SessionError;
 use crate::machine::Thread;
-use crate::message::{Done, DroppedReplies};
+use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
 use crate::uri::Uri;
 use crate::worker::{HandlerStats, Term};
-
-/// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
-type DoneFn = SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>;
-
-/// Who hears of a completion.
-pub(crate) enum Cont {
-    /// The endpoint's completion function, with this tag.
-    Tag(u64),
-    /// A closure.
-    Call(DoneFn),
-}
 
 /// A timer's callback.
 pub(crate) type TimerFn = Box<dyn FnOnce(&mut Context<'_>)>;
@@ -54,6 +42,8 @@ pub(crate) struct Local {
 
 pub(crate) struct Core {
     pub(crate) proto: Endpoint<Cont>,
+    /// Of the calls that `proto` has.
+    pub(crate) conts: Conts,
     pub(crate) dropped: DroppedReplies,
     pub(crate) stop: bool,
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
@@ -83,6 +73,7 @@ impl Core {
         };
         Core {
             proto,
+            conts: Conts::default(),
             dropped: DroppedReplies::default(),
             stop: false,
             failures: VecDeque::new(),

@@ -11,7 +11,8 @@ use courser_proto::{Completion, Event, Status};
 
 use crate::context::Context;
 use crate::control::Mailbox;
-use crate::core::{Cont, Core};
+use crate::conts::Cont;
+use crate::core::Core;
 use crate::error::RunError;
 use crate::message::{Done, Request, Response};
 use crate::panics::caught;
@@ -326,7 +327,11 @@ fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>
     let done = Done { request, result: result.map(Response), session };
     let mut cx = Context { core, request: None };
     match cont {
-        Cont::Call(mut f) => f(&mut cx, done),
+        Cont::Call(at) => {
+            if let Some(mut f) = cx.core.conts.take(at) {
+                f(&mut cx, done);
+            }
+        }
         Cont::Tag(tag) => {
             if let Some(f) = handlers.on_completion.as_mut() {
                 f(&mut cx, tag, done);

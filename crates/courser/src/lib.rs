@@ -29,6 +29,7 @@ compile_error!("Courser needs Linux");
 mod config;
 mod context;
 mod control;
+mod conts;
 mod core;
 mod error;
 mod event_loop;

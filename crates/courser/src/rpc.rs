@@ -250,7 +250,7 @@ impl<T: Transport> Rpc<T> {
     /// client, in use as server; and what the peer costs that all sessions between the same two
     /// endpoints share.
     pub const fn session_bytes(slots: usize) -> SessionBytes {
-        courser_proto::Endpoint::<crate::core::Cont>::session_bytes(slots)
+        courser_proto::Endpoint::<crate::conts::Cont>::session_bytes(slots)
     }
 
     /// Counters of the transport. A handler cannot see them: the transport's receive memory is

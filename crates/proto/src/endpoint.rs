@@ -26,7 +26,9 @@ use crate::session::{
 use crate::slot::ClientSlot;
 use crate::stats::{Drop, EndpointStats};
 use crate::tx::{TxItem, TxStage};
-use crate::wire::{FrameHeader, Packet, packets_of, parse_packet};
+use crate::wire::{
+    FrameHeader, Packet, SHORT_REQUEST, SHORT_RESPONSE, packets_of, parse_packet, parse_short,
+};
 
 /// One message as the application gets it.
 #[derive(Debug)]
@@ -111,6 +113,8 @@ pub struct FrameCursor<'f> {
     rest: &'f [u8],
     peer: u32,
     data_per_packet: u16,
+    /// Messages of fewer bytes may take the short cuts.
+    short_end: u32,
 }
 
 /// See the module's documentation.
@@ -232,33 +236,63 @@ impl<C> Endpoint<C> {
             return Err(Drop::PacketSize);
         }
         peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
-        Ok(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet })
+        let data_per_packet = h.data_per_packet;
+        let short_end = self.short_end(data_per_packet);
+        Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
+    }
+
+    /// Messages of fewer bytes fit one packet and are never refused for their size.
+    #[inline]
+    fn short_end(&self, data_per_packet: u16) -> u32 {
+        self.cfg.max_msg_size.min(data_per_packet.into()).wrapping_add(1)
     }
 
     /// Works through the packets of a frame up to the next one that the application has to act
     /// on; `None` at the end of the frame.
-    #[inline]
+    #[inline(always)] // its caller's match on the event is then the jump from what was found
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
-        loop {
-            let packet = match parse_packet(cursor.rest, cursor.data_per_packet) {
-                Ok(Some((packet, rest))) => {
+        while !cursor.rest.is_empty() {
+            if let Some((short, rest)) = parse_short(cursor.rest, cursor.short_end) {
+                if short.kind == SHORT_REQUEST {
+                    if let Some(event) = self.rx_short_request(cursor.peer, &short) {
+                        cursor.rest = rest;
+                        return Some(event);
+                    }
+                } else if short.kind == SHORT_RESPONSE
+                    && let Some(event) = self.rx_short_response(cursor.peer, &short)
+                {
                     cursor.rest = rest;
-                    packet
+                    return Some(event);
                 }
-                Ok(None) => return None,
-                Err(malformed) => {
-                    // What follows cannot be delimited: the rest of the frame is lost with it.
-                    cursor.rest = &[];
-                    self.stats.drop(malformed.into());
-                    return None;
-                }
-            };
-            match self.on_packet(cursor.peer, packet) {
-                Ok(Some(event)) => return Some(event),
-                Ok(None) => {}
-                Err(reason) => self.stats.drop(reason),
+            }
+            let event = self.next_packet(cursor);
+            if event.is_some() {
+                return event;
             }
         }
+        None
+    }
+
+    /// Takes one packet, of any kind and whatever state it finds.
+    #[inline(never)] // so that short messages have the registers
+    fn next_packet<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
+        // At the end, or when what follows cannot be delimited, the rest of the frame is done with.
+        let rest = std::mem::take(&mut cursor.rest);
+        let packet = match parse_packet(rest, cursor.data_per_packet) {
+            Ok(Some((packet, rest))) => {
+                cursor.rest = rest;
+                packet
+            }
+            Ok(None) => return None,
+            Err(malformed) => {
+                self.stats.drop(malformed.into());
+                return None;
+            }
+        };
+        self.on_packet(cursor.peer, packet).unwrap_or_else(|reason| {
+            self.stats.drop(reason);
+            None
+        })
     }
 
     /// One file per packet kind: see [`crate::rx`].
@@ -299,8 +333,7 @@ impl<C> Endpoint<C> {
             }
             Packet::OneWay { .. } => return Err(Drop::Unsupported),
         };
-        self.stats.rx_packets += 1;
-        self.stats.rx_kinds[kind] += 1;
+        self.stats.received(kind);
         Ok(event)
     }
 
@@ -329,6 +362,34 @@ impl<C> Endpoint<C> {
     /// With the buffer and the continuation, when the call cannot be taken.
     #[inline]
     pub fn call_with(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+        options: CallOptions,
+    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+        let Some(Session::Client(s)) = self.sessions.get_mut(session.index as usize) else {
+            return self.call_general(session, req_type, req, cont, options);
+        };
+        let takes_short = s.generation == session.generation && s.takes_short(req.len());
+        let (slot_no, step) = (s.free.trailing_zeros() as u8, s.slots.count());
+        let slot = match s.slots.get_mut(usize::from(slot_no)) {
+            Some(slot) if takes_short && options.deadline_ns.is_none() => slot,
+            _ => return self.call_general(session, req_type, req, cont, options),
+        };
+        s.free &= s.free - 1;
+        let seq = self.stats.calls;
+        self.stats.calls += 1;
+        slot.start_lone(step, req_type, req, cont);
+        slot.seq = seq;
+        self.queue_started(session.index, slot_no);
+        Ok(CallId { session, seq })
+    }
+
+    /// [`Endpoint::call_with`] for any call.
+    #[inline(never)] // so that short ones have the registers
+    fn call_general(
         &mut self,
         session: SessionId,
         req_type: u16,
@@ -376,13 +437,21 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(call.req.len() as u32, s.data_per_packet);
         slot.start(step, call.req_type, call.req, packets, call.cont);
-        // Due when it is first sent; until then nothing can be lost.
-        slot.deadline_ns = u64::MAX;
         slot.seq = call.seq;
         if !mutant::is_on(Mutant::DeadlineIgnored) {
             slot.expires_ns = call.expires_ns;
         }
         self.next_scan_ns = self.next_scan_ns.min(call.expires_ns);
+        self.queue_started(index, slot_no);
+    }
+
+    /// Puts a slot that has taken a call in the transmit queue, and in the timers' list.
+    #[inline(always)] // behind what found the slot
+    fn queue_started(&mut self, index: u32, slot_no: u8) {
+        let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
+        // Due when it is first sent; until then nothing can be lost.
+        slot.deadline_ns = u64::MAX;
         slot.queued = true;
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         let req_num = slot.req_num;

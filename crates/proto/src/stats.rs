@@ -155,6 +155,14 @@ impl EndpointStats {
         self.tx_kinds[kind] += 1;
     }
 
+    /// Counts a packet that was taken, of the kind with that index.
+    #[inline]
+    pub(crate) fn received(&mut self, kind: usize) {
+        self.rx_packets += 1;
+        self.rx_kinds[kind] += 1;
+    }
+
+    #[cold]
     pub(crate) fn drop(&mut self, reason: Drop) {
         self.drops[reason as usize] += 1;
     }

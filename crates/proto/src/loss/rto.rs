@@ -66,6 +66,12 @@ impl Rtt {
         doubled.min(cfg.rto_max_ns)
     }
 
+    /// [`Rtt::rto_ns`] without retries: the estimate keeps within the bounds as it is.
+    #[inline]
+    pub(crate) fn first_rto_ns(&self) -> u64 {
+        self.rto_ns
+    }
+
     /// The smallest round trip, ns; 0 before the first sample.
     pub(crate) fn least_ns(&self) -> u64 {
         if self.samples > 0 { self.min_ns } else { 0 }
@@ -89,6 +95,7 @@ mod tests {
     fn before_a_sample_the_initial_timeout_holds_and_backs_off() {
         let r = Rtt::new(&cfg());
         assert_eq!(r.rto_ns(0, &cfg()), cfg().rto_initial_ns);
+        assert_eq!(r.first_rto_ns(), cfg().rto_initial_ns);
         assert_eq!(r.rto_ns(1, &cfg()), 2 * cfg().rto_initial_ns);
         assert_eq!(r.rto_ns(200, &cfg()), cfg().rto_max_ns);
     }
@@ -100,6 +107,7 @@ mod tests {
             r.on_sample(20_000, &cfg());
         }
         let rto = r.rto_ns(0, &cfg());
+        assert_eq!(r.first_rto_ns(), rto);
         assert!((20_000..20_100).contains(&rto), "{rto}");
         for _ in 0..200 {
             r.on_sample(100, &cfg());

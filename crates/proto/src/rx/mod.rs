@@ -7,3 +7,4 @@ mod credit_return;
 mod request;
 mod response;
 mod rfr;
+mod short;

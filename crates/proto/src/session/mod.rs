@@ -117,6 +117,17 @@ impl<C> ClientSession<C> {
         requests(self.first_req_num, &self.slots, |slot| slot.req_num)
     }
 
+    /// Whether a call without a deadline finds a slot at once, and its request of `len` bytes is
+    /// one packet.
+    #[inline]
+    pub(crate) fn takes_short(&self, len: usize) -> bool {
+        let limit = self.max_msg_size.min(self.data_per_packet.into());
+        self.free != 0
+            && self.state == SessionState::Connected
+            && self.queue.is_empty()
+            && len <= limit as usize
+    }
+
     /// Failed, and not closed by the application yet: it only keeps its number.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == SessionState::Gone

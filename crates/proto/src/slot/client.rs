@@ -28,11 +28,25 @@ pub(crate) enum Ending {
     Quarantine,
 }
 
+/// Whether a call is of the common kind: its request is one packet, it has no deadline, and nothing
+/// happened to it but what the short cuts do (`tx/short`, `rx/short`). Anything else makes it
+/// [`Lone::No`], for good.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Lone {
+    /// The counters say what it is.
+    No,
+    /// Nothing was sent.
+    Fresh,
+    /// The request was sent once, and nothing of the response has come.
+    Sent,
+}
+
 #[derive(Debug)]
 pub(crate) struct ClientSlot<C> {
     /// Number of the current request, or of the last one when the slot is free.
     pub(crate) req_num: u32,
     pub(crate) active: bool,
+    pub(crate) lone: Lone,
     /// There is no call, but the server has not answered the request yet (F15): the slot cannot
     /// take another.
     pub(crate) quarantined: bool,
@@ -77,6 +91,7 @@ impl<C> ClientSlot<C> {
         ClientSlot {
             req_num,
             active: false,
+            lone: Lone::No,
             quarantined: false,
             ack_owed: false,
             tracked: false,
@@ -105,10 +120,12 @@ impl<C> ClientSlot<C> {
     }
 
     /// Takes a call. `step` is the number of slots.
+    #[inline]
     pub(crate) fn start(&mut self, step: u32, req_type: u16, req: MsgBuf, packets: u32, cont: C) {
         debug_assert!(!self.active && !self.quarantined);
         self.req_num = self.req_num.wrapping_add(step);
         self.active = true;
+        self.lone = Lone::No;
         self.retries = 0;
         self.req_type = req_type;
         self.req_packets = packets;
@@ -117,6 +134,39 @@ impl<C> ClientSlot<C> {
         (self.resp_rcvd, self.resp_asked, self.resp_high) = (0, 0, 0);
         self.req = Some(req);
         self.cont = Some(cont);
+    }
+
+    /// [`ClientSlot::start`] for a request of one packet without a deadline.
+    #[inline]
+    pub(crate) fn start_lone(&mut self, step: u32, req_type: u16, req: MsgBuf, cont: C) {
+        self.start(step, req_type, req, 1, cont);
+        self.lone = Lone::Fresh;
+    }
+
+    /// The request of a [`Lone::Fresh`] call was sent.
+    #[inline]
+    pub(crate) fn sent_lone(&mut self, now_ns: u64) {
+        debug_assert!(self.lone == Lone::Fresh);
+        self.lone = Lone::Sent;
+        self.started_ns = now_ns;
+        self.ack_owed = false; // the request says it (F6)
+        self.queued = false;
+        (self.req_sent, self.req_high) = (1, 1);
+    }
+
+    /// The response of a [`Lone::Sent`] call has come, in one packet: what
+    /// [`ClientSlot::on_response`] and [`ClientSlot::finish`] do, where one credit comes back.
+    #[inline]
+    pub(crate) fn finish_lone(&mut self) -> Option<(MsgBuf, C)> {
+        debug_assert!(self.lone == Lone::Sent && self.in_flight() == 1);
+        self.lone = Lone::No;
+        self.active = false;
+        self.ack_owed = true;
+        self.req_acked = 1; // nothing is in flight
+        match (self.req.take(), self.cont.take()) {
+            (Some(req), Some(cont)) => Some((req, cont)),
+            _ => None,
+        }
     }
 
     /// Credits this slot holds (invariant 1).
@@ -169,6 +219,7 @@ impl<C> ClientSlot<C> {
             return Err(Drop::Inconsistent); // an answer to what was never completely asked
         }
         let before = self.in_flight();
+        self.lone = Lone::No;
         if index == 0 {
             if self.resp_rcvd > 0 {
                 return Err(Drop::Duplicate);
@@ -203,6 +254,7 @@ impl<C> ClientSlot<C> {
     /// `[eRPC §5.3]` (E59).
     pub(crate) fn roll_back(&mut self) -> u32 {
         let credits = self.in_flight();
+        self.lone = Lone::No;
         self.req_sent = self.req_acked;
         self.resp_asked = self.resp_rcvd;
         credits
@@ -211,6 +263,7 @@ impl<C> ClientSlot<C> {
     /// Ends the call and gives what belongs to the application.
     pub(crate) fn finish(&mut self) -> Option<(MsgBuf, C)> {
         self.active = false;
+        self.lone = Lone::No;
         self.expires_ns = u64::MAX;
         self.queued = false; // what is in the queue still is ignored by its number
         self.resp_packets = 0;
@@ -285,8 +338,16 @@ impl<C> ClientSlot<C> {
             assert!(self.resp_rcvd <= self.resp_asked && self.resp_asked <= self.resp_packets);
             assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
         } else {
+            assert_eq!(self.lone, Lone::No);
             assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
             assert!(self.req.is_none() && self.cont.is_none());
+        }
+        let asked = (self.req_packets, self.expires_ns, self.resp_high, self.resp_packets);
+        let sent = (self.req_acked, self.req_sent, self.req_high, self.queued);
+        match self.lone {
+            Lone::No => {}
+            Lone::Fresh => assert_eq!((asked, self.req_high), ((1, u64::MAX, 0, 0), 0)),
+            Lone::Sent => assert_eq!((asked, sent), ((1, u64::MAX, 0, 0), (0, 1, 1, false))),
         }
     }
 }

@@ -7,7 +7,7 @@
 mod client;
 mod server;
 
-pub(crate) use client::{ClientSlot, Ending};
+pub(crate) use client::{ClientSlot, Ending, Lone};
 pub(crate) use server::{Position, ServerPhase, ServerSlot, Stored};
 
 #[cfg(test)]

@@ -13,18 +13,18 @@ use courser_buf::MsgBuf;
 
 use crate::mutant::{self, Mutant};
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum ServerPhase {
     /// No request yet.
     Idle,
+    /// The client has the response; nothing is stored.
+    Acked,
+    /// The response is stored.
+    Responded,
     /// Some packets of a request have arrived.
     Receiving,
     /// The request is with its handler.
     Executing,
-    /// The response is stored.
-    Responded,
-    /// The client has the response; nothing is stored.
-    Acked,
 }
 
 /// The stored response.
@@ -157,6 +157,50 @@ impl ServerSlot {
         std::mem::take(&mut self.held)
     }
 
+    /// Whether the slot has no request and keeps no buffer of its own, but its preallocated one.
+    #[inline]
+    pub(crate) fn is_light(&self) -> bool {
+        self.phase <= ServerPhase::Responded && self.held == 0
+    }
+
+    /// The next request is whole in one packet, has no deadline, and finds the slot
+    /// [light](ServerSlot::is_light): what [`ServerSlot::begin`] and its arrival do.
+    #[inline]
+    pub(crate) fn begin_short(&mut self, req_num: u32, req_type: u16, size: u32) {
+        debug_assert!(self.is_light() && self.req.is_none());
+        self.req_num = req_num;
+        self.phase = ServerPhase::Executing;
+        self.cr_queued = false;
+        self.cr_in_progress = false;
+        self.resp_queued = false;
+        self.cancelled = false;
+        self.req_type = req_type;
+        self.req_size = size;
+        (self.req_packets, self.req_rcvd) = (1, 1);
+        self.expires_ns = u64::MAX;
+        self.resp = Stored::None;
+    }
+
+    /// The response, if it is in the preallocated buffer and is due as a whole.
+    #[inline]
+    pub(crate) fn short_response(&self) -> Option<&[u8]> {
+        let due = (self.send_next, self.send_end, self.resp_packets) == (0, 1, 1);
+        if self.phase != ServerPhase::Responded || !due {
+            return None;
+        }
+        match self.resp {
+            Stored::Preallocated => self.prealloc.as_ref()?.get(..self.resp_size as usize),
+            _ => None,
+        }
+    }
+
+    /// [`ServerSlot::short_response`] was sent.
+    #[inline]
+    pub(crate) fn sent_short(&mut self) {
+        self.send_next = 1;
+        self.resp_queued = false;
+    }
+
     /// All bytes that count as the client's.
     pub(crate) fn all_held(&self) -> u32 {
         self.held + self.prealloc.as_ref().map_or(0, |m| m.capacity() as u32)
@@ -229,6 +273,8 @@ impl ServerSlot {
     /// Checks the invariants; for debug builds and simulations.
     pub(crate) fn check(&self) {
         assert!(self.req_rcvd <= self.req_packets);
+        let keeps = self.req.is_some() || matches!(self.resp, Stored::Owned(_));
+        assert!(!keeps || self.held > 0, "buffers are counted");
         match self.phase {
             ServerPhase::Idle | ServerPhase::Acked => {
                 assert!(matches!(self.resp, Stored::None) && self.req.is_none());

@@ -8,6 +8,7 @@
 mod cancel;
 mod request;
 mod response;
+mod short;
 mod stage;
 
 use courser_buf::{Arena, MsgBuf, TxBurst};
@@ -67,12 +68,18 @@ impl<C> Endpoint<C> {
             let Some(item) = self.tx.pop() else { break };
             let sent = match item {
                 TxItem::Client { session, slot, req_num } => {
+                    if self.tx_short_request(session, slot, req_num) {
+                        continue;
+                    }
                     self.tx_client(session, slot, req_num, out)
                 }
                 TxItem::CreditReturn { session, slot, req_num } => {
                     self.tx_credit_return(session, slot, req_num)
                 }
                 TxItem::Response { session, slot, req_num } => {
+                    if self.tx_short_response(session, slot, req_num) {
+                        continue;
+                    }
                     self.tx_response(session, slot, req_num, out)
                 }
                 TxItem::Ack { session, req_num } => self.tx_ack(session, req_num),

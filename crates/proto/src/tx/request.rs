@@ -6,12 +6,12 @@ use courser_buf::TxBurst;
 use super::{Lane, Sent, TxItem};
 use crate::endpoint::Endpoint;
 use crate::session::{Session, SessionState};
-use crate::slot::ClientSlot;
+use crate::slot::{ClientSlot, Lone};
 use crate::wire::{Packet, data_len};
 
 impl<C> Endpoint<C> {
     /// Sends what a slot can send for the credits there are. One look-up for all its packets.
-    #[inline]
+    #[inline(never)] // requests of one small packet are `tx/short`'s
     pub(crate) fn tx_client(
         &mut self,
         session: u32,
@@ -112,6 +112,8 @@ fn step<C>(
     if !lane.part(0, packet.header(), req, index, range) {
         return None;
     }
+    // From here on it is like a call that was always so, if this is its only packet.
+    slot.lone = if slot.lone == Lone::Fresh { Lone::Sent } else { Lone::No };
     if slot.req_high == 0 {
         slot.started_ns = lane.now_ns;
         slot.ack_owed = false; // the request says it (F6)

@@ -11,7 +11,7 @@ use crate::wire::{Packet, data_len};
 
 impl<C> Endpoint<C> {
     /// Sends the packets of a response that are due.
-    #[inline]
+    #[inline(never)] // small responses are `tx/short`'s
     pub(crate) fn tx_response(
         &mut self,
         session: u32,

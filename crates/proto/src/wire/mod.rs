@@ -10,6 +10,7 @@
 mod frame;
 mod packet;
 mod remaining;
+mod short;
 
 pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
 pub use packet::{
@@ -17,6 +18,7 @@ pub use packet::{
     data_len, packets_of, parse_packet,
 };
 pub use remaining::MAX_REMAINING_US;
+pub(crate) use short::{SHORT_REQUEST, SHORT_RESPONSE, Short, parse_short, short_header};
 
 /// Why bytes were not a frame or not a packet. Each is a counter in the endpoint's statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]

@@ -1,0 +1,82 @@
+//! The closures of calls under way.
+//!
+//! They stand apart from the protocol's slots, which keep a number: so what the hot path moves from
+//! a call to its slot and to its completion is 16 bytes, whatever a closure captures.
+
+use smallbox::SmallBox;
+use smallbox::space::S8;
+
+use crate::context::Context;
+use crate::message::Done;
+
+/// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
+pub(crate) type DoneFn = SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>;
+
+/// Who hears of a completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Cont {
+    /// The endpoint's completion function, with this tag.
+    Tag(u64),
+    /// A closure: its place in [`Conts`].
+    Call(u32),
+}
+
+const _: () = assert!(size_of::<Option<Cont>>() == 16);
+
+/// Closures by number. As many entries as there were ever calls with closures at a time, of 80
+/// bytes each: the limits of sessions, slots and call queues bound them.
+#[derive(Default)]
+pub(crate) struct Conts {
+    entries: Vec<Option<DoneFn>>,
+    /// Free entries.
+    vacant: Vec<u32>,
+}
+
+impl Conts {
+    /// Keeps a closure, and gives its number.
+    #[inline]
+    pub(crate) fn put(&mut self, f: DoneFn) -> u32 {
+        if let Some(at) = self.vacant.pop() {
+            self.entries[at as usize] = Some(f);
+            return at;
+        }
+        self.entries.push(Some(f));
+        self.entries.len() as u32 - 1
+    }
+
+    /// Gives a closure back, once.
+    #[inline]
+    pub(crate) fn take(&mut self, at: u32) -> Option<DoneFn> {
+        let f = self.entries.get_mut(at as usize)?.take()?;
+        self.vacant.push(at);
+        Some(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::rc::Rc;
+
+    use smallbox::smallbox;
+
+    use super::*;
+
+    #[test]
+    fn a_closure_is_given_back_once_and_its_place_is_used_again() {
+        let alive = Rc::new(());
+        let closure = || -> DoneFn {
+            let alive = alive.clone();
+            smallbox!(move |_: &mut Context<'_>, _: Done<'_>| drop(alive.clone()))
+        };
+        let mut conts = Conts::default();
+        let (a, b) = (conts.put(closure()), conts.put(closure()));
+        assert!(a != b && Rc::strong_count(&alive) == 3);
+        drop(conts.take(a));
+        assert!(conts.take(a).is_none() && conts.take(99).is_none());
+        assert_eq!(Rc::strong_count(&alive), 2);
+        assert_eq!(conts.put(closure()), a);
+        assert_eq!(conts.entries.len(), 2);
+        drop(conts);
+        assert_eq!(Rc::strong_count(&alive), 1, "closures go with the endpoint");
+    }
+}

@@ -1,0 +1,71 @@
+//! Short cuts of the receive path: a short message that comes in order on a slot with nothing else
+//! going on. Each first looks whether all of that holds, and takes nothing when it does not; what
+//! it does is then what the general code would (`tests/protocol/short.rs` compares the two).
+
+use courser_buf::MsgBuf;
+
+use crate::endpoint::{Body, Completion, Endpoint, Event, RequestId};
+use crate::session::{Session, SessionId, SessionState};
+use crate::slot::Lone;
+use crate::wire::Short;
+
+impl<C> Endpoint<C> {
+    /// The next request of a slot that holds nothing but, at most, its preallocated response:
+    /// [`Endpoint::rx_request`] for one packet, when every client has room for its buffers.
+    #[inline(always)]
+    pub(crate) fn rx_short_request<'f>(
+        &mut self,
+        peer: u32,
+        packet: &Short<'f>,
+    ) -> Option<Event<'f, C>> {
+        let Some(Session::Server(s)) = self.sessions.get_mut(packet.session as usize) else {
+            return None;
+        };
+        let (step, generation) = (s.slots.count(), s.generation);
+        let slot_no = packet.req_num & (step - 1);
+        let slot = s.slots.get_mut(slot_no as usize)?;
+        let next = slot.req_num.wrapping_add(step) == packet.req_num;
+        if s.peer != peer || !next || !slot.is_light() || self.shares.choosy {
+            return None;
+        }
+        slot.begin_short(packet.req_num, packet.req_type, packet.data.len() as u32);
+        self.stats.requests += 1;
+        self.stats.received(0);
+        let session = SessionId { index: packet.session, generation };
+        let id = RequestId { session, slot: slot_no as u8, req_num: packet.req_num };
+        let body = Body::Borrowed(packet.data);
+        Some(Event::Request { id, req_type: packet.req_type, body, deadline_ns: None })
+    }
+
+    /// The response to a [`Lone::Sent`] call of a session in which nothing waits:
+    /// [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit back.
+    #[inline(always)]
+    pub(crate) fn rx_short_response<'f>(
+        &mut self,
+        peer: u32,
+        packet: &Short<'f>,
+    ) -> Option<Event<'f, C>> {
+        let Some(Session::Client(s)) = self.sessions.get_mut(packet.session as usize) else {
+            return None;
+        };
+        let slot_no = packet.req_num & (s.slots.count() - 1);
+        let slot = s.slots.get_mut(slot_no as usize)?;
+        let expected = slot.lone == Lone::Sent && slot.req_num == packet.req_num;
+        let waits = s.stalled != 0 || !s.queue.is_empty();
+        if !expected || waits || s.peer != peer || s.state != SessionState::Connected {
+            return None;
+        }
+        if slot.req.as_ref().is_none_or(MsgBuf::is_shared) {
+            return None; // it waits until the transport has let go (E24)
+        }
+        let (request, cont) = slot.finish_lone()?;
+        slot.deadline_ns = self.now_ns;
+        s.credits += 1;
+        s.free |= 1 << slot_no;
+        self.stats.responses += 1;
+        self.stats.received(3);
+        let session = SessionId { index: packet.session, generation: s.generation };
+        let result = Ok(Body::Borrowed(packet.data));
+        Some(Event::Completion(Completion { cont, session, request, result }))
+    }
+}
