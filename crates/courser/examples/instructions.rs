@@ -145,9 +145,8 @@ fn main() -> Result<(), Failure> {
     let nexus = Nexus::bind("mem://127.0.0.1:0")?;
     let mut client = nexus.endpoint_on(Side::<CLIENT>(network.endpoint(config)?))?;
     let uri = server_nexus.local_uri();
-    let sessions: Vec<_> = (0..sessions)
-        .map(|_| connect(&mut client, &mut server, &uri))
-        .collect::<Result<_, _>>()?;
+    let sessions: Vec<_> =
+        (0..sessions).map(|_| connect(&mut client, &mut server, &uri)).collect::<Result<_, _>>()?;
     if first == "empty" {
         empty_passes(&mut client, number);
         return Ok(());
