@@ -1,19 +1,72 @@
 #!/usr/bin/env bash
 # Instructions per small RPC, client and server side, over the in-memory transport.
 # Exact and repeatable: the difference of two runs, so that set-up does not count.
+#
+#   scripts/instructions.sh           prints them
+#   scripts/instructions.sh --check   and fails when one is more than 3 % above its budget
+#   scripts/instructions.sh --write   and makes them the budget, scripts/instructions.budget
+#
+# The counts depend on the compiler, so the budget belongs to the toolchain that CI uses.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v valgrind >/dev/null || { echo "valgrind is not installed: apt-get install valgrind" >&2; exit 1; }
-cargo build --release --locked -q -p courser --example instructions
+mode="${1:-}"
+case "$mode" in '' | --check | --write) ;; *) echo "usage: $0 [--check | --write]" >&2; exit 2 ;; esac
+budget=scripts/instructions.budget
+slack=1.03
+# Not incremental: that changes what is inlined.
+CARGO_INCREMENTAL=0 cargo build --release --locked -q -p courser --example instructions
 bin="${CARGO_TARGET_DIR:-target}/release/examples/instructions"
-few=20000 many=60000
-count() { # function, rpcs
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+# All instructions within functions of the example with these names, separated by commas.
+within() {
+  local toggles=() name
+  for name in ${1//,/ }; do toggles+=("--toggle-collect=instructions::$name*"); done
   valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
-    --toggle-collect="instructions::$1*" "$bin" "$2" 2>&1 |
-    awk '/Collected :/ { print $4 }'
+    "${toggles[@]}" "$bin" "${@:2}" 2>&1 | awk '/Collected :/ { print $4 }'
 }
-printf '%-8s %s\n' side "instructions per RPC"
-for side in client server; do
-  a=$(count "${side}_pass" "$few"); b=$(count "${side}_pass" "$many")
-  awk -v a="$a" -v b="$b" -v n=$((many - few)) -v s="$side" 'BEGIN { printf "%-8s %.1f\n", s, (b - a) / n }'
+# The same for each of `many - few` more: names, few, many, `first` or `last` place of the
+# number, the other argument.
+each() {
+  local few many
+  if [ "$4" = first ]; then
+    few=$(within "$1" "$2" "$5"); many=$(within "$1" "$3" "$5")
+  else
+    few=$(within "$1" "$5" "$2"); many=$(within "$1" "$5" "$3")
+  fi
+  awk -v a="$few" -v b="$many" -v n=$(($3 - $2)) 'BEGIN { printf "%.1f", (b - a) / n }'
+}
+
+show='%-30s %8s %8s %10s %8s\n'
+# shellcheck disable=SC2059 # the format is ours
+printf "$show" "" total without transport budget
+status=0
+# Prints a row and notes its total: name, total, transport's share.
+row() {
+  local allowed
+  allowed=$(awk -F'\t' -v k="$1" '$1 == k { print $2 }' "$budget" 2>/dev/null || true)
+  # shellcheck disable=SC2059
+  printf "$show" "$1" "$2" "$(awk -v t="$2" -v x="$3" 'BEGIN { printf "%.1f", t - x }')" "$3" "${allowed:--}"
+  printf '%s\t%s\n' "$1" "$2" >>"$work/measured"
+  if [ "$mode" = --check ] && ! awk -v t="$2" -v a="${allowed:-0}" -v s="$slack" 'BEGIN { exit t > a * s }'; then
+    echo "$1: $2 instructions, more than 3 % above the budget of ${allowed:-0}" >&2
+    status=1
+  fi
+}
+few=20000 many=40000
+for in_flight in 60 1; do
+  for side in client server; do
+    total=$(each "${side}_pass" $few $many first $in_flight)
+    transport=$(each "${side}_rx,${side}_tx" $few $many first $in_flight)
+    row "$side, $in_flight in flight" "$total" "$transport"
+  done
 done
+row "pass that finds nothing" "$(each empty_passes $few $many last empty)" "$(each client_rx $few $many last empty)"
+
+if [ "$mode" = --write ]; then
+  cp "$work/measured" "$budget"
+  echo "written to $budget"
+fi
+exit $status

@@ -188,7 +188,10 @@ impl MsgBuf {
         self.exposed = self.exposed.max(1);
         // SAFETY: FRONT bytes precede the data and `data_len` is within it. The header is marked
         // exposed. Test: `positions_are_exact`.
-        unsafe { self.seg(self.data.sub(header_len), header_len + data_len, FRONT - header_len) }
+        unsafe {
+            let start = self.data.sub(header_len);
+            self.seg_mut(start, header_len + data_len, FRONT - header_len)
+        }
     }
 
     /// The last `header_len` bytes of the header room of packet `index` (E21). `None` when the
@@ -203,7 +206,10 @@ impl MsgBuf {
         self.exposed = self.exposed.max(index + 1);
         // SAFETY: the bytes lie within the header room of `index`, marked exposed above.
         // Test: `positions_are_exact`.
-        Some(unsafe { self.seg(self.data.add(end).sub(header_len), header_len, room - header_len) })
+        Some(unsafe {
+            let start = self.data.add(end).sub(header_len);
+            self.seg_mut(start, header_len, room - header_len)
+        })
     }
 
     /// A piece of the data. `None` when the range is not within `0..len()`.
@@ -222,6 +228,17 @@ impl MsgBuf {
     #[inline]
     unsafe fn seg(&self, ptr: NonNull<u8>, len: usize, headroom: usize) -> TxSeg {
         self.chunk().retain();
+        TxSeg { ptr, chunk: self.chunk, len: len as u32, headroom: headroom as u32 }
+    }
+
+    /// [`MsgBuf::seg`] of a caller whom nobody else can use this `MsgBuf` beside: mostly without
+    /// a locked instruction.
+    ///
+    /// # Safety
+    /// As for `seg`.
+    #[inline]
+    unsafe fn seg_mut(&mut self, ptr: NonNull<u8>, len: usize, headroom: usize) -> TxSeg {
+        self.chunk().retain_mut();
         TxSeg { ptr, chunk: self.chunk, len: len as u32, headroom: headroom as u32 }
     }
 }

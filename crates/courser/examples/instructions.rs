@@ -2,17 +2,28 @@
 //! instructions: `scripts/instructions.sh` runs this under callgrind, which gives the same number
 //! on a noisy machine.
 //!
-//! Usage: `instructions RPCS` (with 60 in flight on 8 sessions, 32 bytes each way).
+//! Usage: `instructions RPCS IN_FLIGHT` (32 bytes each way, on 8 sessions or as many as there are
+//! calls in flight), or `instructions empty PASSES`: passes of an event loop that find nothing.
+//!
+//! What is counted is named by function: [`client_pass`], [`server_pass`], and of each what the
+//! transport does, [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
 
 use std::cell::Cell;
+use std::io;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
 
-use courser::parts::net::{MemConfig, MemNetwork};
-use courser::{Nexus, Rpc, Transport};
+use courser::parts::buf::{Addr, PathId, RxBurst, TxBurst};
+use courser::parts::net::{Caps, MemConfig, MemNetwork, MemTransport, Path, PathError};
+use courser::parts::net::{Transport, TransportStats};
+use courser::{Nexus, Rpc, SessionId};
 
 const ECHO: u16 = 1;
 const SESSIONS: usize = 8;
-const IN_FLIGHT: u64 = 60;
+const CLIENT: u8 = 0;
+const SERVER: u8 = 1;
+
+type Failure = Box<dyn std::error::Error>;
 
 /// Everything the client does in one pass of its event loop, continuations included.
 #[inline(never)]
@@ -29,45 +40,136 @@ fn server_pass<T: Transport>(rpc: &mut Rpc<T>) {
     rpc.poll();
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let rpcs: u64 = std::env::args().nth(1).ok_or("usage: instructions RPCS")?.parse()?;
+/// Passes that find nothing: how soon a spinning endpoint sees a packet depends on their length.
+#[inline(never)]
+fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
+    for _ in 0..passes {
+        rpc.poll();
+    }
+}
+
+/// The transport, with a function for each direction and side that callgrind can tell apart.
+struct Side<const SIDE: u8>(MemTransport);
+
+#[inline(never)]
+fn client_tx(t: &mut MemTransport, burst: &mut TxBurst) {
+    std::hint::black_box("client tx");
+    t.tx_burst(burst);
+}
+
+#[inline(never)]
+fn client_rx<'a>(t: &'a mut MemTransport, out: &mut RxBurst<'a>) {
+    std::hint::black_box("client rx");
+    t.rx_burst(out);
+}
+
+#[inline(never)]
+fn server_tx(t: &mut MemTransport, burst: &mut TxBurst) {
+    std::hint::black_box("server side tx");
+    t.tx_burst(burst);
+}
+
+#[inline(never)]
+fn server_rx<'a>(t: &'a mut MemTransport, out: &mut RxBurst<'a>) {
+    std::hint::black_box("server side rx");
+    t.rx_burst(out);
+}
+
+impl<const SIDE: u8> Transport for Side<SIDE> {
+    fn caps(&self) -> &Caps {
+        self.0.caps()
+    }
+    fn local_addr(&self) -> Addr {
+        self.0.local_addr()
+    }
+    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
+        self.0.path_open(remote, local)
+    }
+    fn path_close(&mut self, path: PathId) {
+        self.0.path_close(path);
+    }
+    #[inline]
+    fn tx_burst(&mut self, burst: &mut TxBurst) {
+        if SIDE == CLIENT { client_tx(&mut self.0, burst) } else { server_tx(&mut self.0, burst) }
+    }
+    fn tx_reclaim(&mut self) -> usize {
+        self.0.tx_reclaim()
+    }
+    fn tx_flush(&mut self) {
+        self.0.tx_flush();
+    }
+    #[inline]
+    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
+        if SIDE == CLIENT { client_rx(&mut self.0, out) } else { server_rx(&mut self.0, out) }
+    }
+    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.event_fd()
+    }
+    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+        self.0.wait(wake, timeout_ns)
+    }
+    fn stats(&self) -> TransportStats {
+        self.0.stats()
+    }
+}
+
+fn connect(
+    client: &mut Rpc<Side<CLIENT>>,
+    server: &mut Rpc<Side<SERVER>>,
+    uri: &str,
+) -> Result<SessionId, Failure> {
+    let session = client.connect(uri)?;
+    while client.session_state(session) == courser::SessionState::Connecting {
+        client.poll();
+        server.poll();
+    }
+    match client.session_error(session) {
+        Some(e) => Err(e.into()),
+        None => Ok(session),
+    }
+}
+
+fn main() -> Result<(), Failure> {
+    let usage = "usage: instructions (RPCS IN_FLIGHT | empty PASSES)";
+    let mut args = std::env::args().skip(1);
+    let (first, second) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
+    let number: u64 = second.parse()?;
+    let sessions = SESSIONS.min(usize::try_from(number)?.max(1));
+
     let network = MemNetwork::new();
     let server_nexus = Nexus::bind("mem://127.0.0.1:0")?;
     let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
     let config = MemConfig { host: loopback, ..MemConfig::default() };
-    let mut server = server_nexus.endpoint_on(network.endpoint(config)?)?;
+    let mut server = server_nexus.endpoint_on(Side::<SERVER>(network.endpoint(config)?))?;
     server.on(ECHO, |cx, req| cx.reply(req));
     let nexus = Nexus::bind("mem://127.0.0.1:0")?;
-    let mut client = nexus.endpoint_on(network.endpoint(config)?)?;
-
-    let mut sessions = Vec::new();
-    for _ in 0..SESSIONS {
-        let session = client.connect(&server_nexus.local_uri())?;
-        while client.session_state(session) == courser::SessionState::Connecting {
-            client.poll();
-            server.poll();
-        }
-        if let Some(e) = client.session_error(session) {
-            return Err(e.into());
-        }
-        sessions.push(session);
+    let mut client = nexus.endpoint_on(Side::<CLIENT>(network.endpoint(config)?))?;
+    let uri = server_nexus.local_uri();
+    let sessions: Vec<_> =
+        (0..sessions).map(|_| connect(&mut client, &mut server, &uri)).collect::<Result<_, _>>()?;
+    if first == "empty" {
+        empty_passes(&mut client, number);
+        return Ok(());
     }
+    let (rpcs, in_flight): (u64, u64) = (first.parse()?, number);
 
     let done = Rc::new(Cell::new(0_u64));
     let count = done.clone();
     client.on_completion(move |cx, tag, ended| {
         assert_eq!(ended.result.map(|r| r.len()), Ok(32));
         count.set(count.get() + 1);
-        if count.get() + IN_FLIGHT <= rpcs
+        if count.get() + in_flight <= rpcs
             && let Err(e) = cx.call_tagged(ended.session, ECHO, ended.request, tag)
         {
             panic!("{e}");
         }
     });
-    for i in 0..IN_FLIGHT.min(rpcs) {
+    for i in 0..in_flight.min(rpcs) {
         let request = client.alloc(32)?;
-        client.call_tagged(sessions[i as usize % SESSIONS], ECHO, request, i)?;
+        client.call_tagged(sessions[i as usize % sessions.len()], ECHO, request, i)?;
     }
+    // Both sides do something in every pass: with one call in flight this is the path of the
+    // latency, pass by pass.
     while done.get() < rpcs {
         client_pass(&mut client);
         server_pass(&mut server);

@@ -3,15 +3,17 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 
 use courser_buf::PathId;
 use courser_proto::{Dialed, Endpoint, SessionId};
 
+use crate::clock::SystemClock;
 use crate::context::Context;
 use crate::conts::{Cont, Conts};
 use crate::error::SessionError;
-use crate::machine::Thread;
+use crate::machine::{Thread, VirtualClock};
 use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
 use crate::uri::Uri;
@@ -40,6 +42,12 @@ pub(crate) struct Local {
     pub(crate) max_frame: usize,
 }
 
+/// Counts from when the endpoint was made.
+enum Time {
+    System(SystemClock),
+    Virtual { clock: Arc<VirtualClock>, start_ns: u64 },
+}
+
 pub(crate) struct Core {
     pub(crate) proto: Endpoint<Cont>,
     /// Of the calls that `proto` has.
@@ -54,9 +62,7 @@ pub(crate) struct Core {
     /// In order; done before the pass ends.
     pub(crate) asked: Vec<Asked>,
     clock: Clock,
-    /// When the endpoint was made; also in the time of a virtual clock.
-    start: Instant,
-    start_ns: u64,
+    time: Time,
     random: u64,
     timers: BinaryHeap<Reverse<(u64, u64)>>,
     timer_fns: BTreeMap<u64, TimerFn>,
@@ -66,10 +72,9 @@ pub(crate) struct Core {
 impl Core {
     pub(crate) fn new(proto: Endpoint<Cont>, platform: Platform, index: u16, local: Local) -> Self {
         let (clock, seed) = (platform.clock(Thread::Endpoint(index)), platform.random_u64());
-        let start = clock.now();
-        let start_ns = match &clock {
-            Clock::System => 0,
-            Clock::Virtual(c) => c.now_ns(),
+        let time = match &clock {
+            Clock::System => Time::System(SystemClock::new()),
+            Clock::Virtual(c) => Time::Virtual { clock: c.clone(), start_ns: c.now_ns() },
         };
         Core {
             proto,
@@ -82,8 +87,7 @@ impl Core {
             local,
             asked: Vec::new(),
             clock,
-            start,
-            start_ns,
+            time,
             random: seed,
             timers: BinaryHeap::new(),
             timer_fns: BTreeMap::new(),
@@ -94,17 +98,28 @@ impl Core {
     /// Nanoseconds since the endpoint was made.
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        match &self.clock {
-            Clock::System => self.start.elapsed().as_nanos() as u64,
-            Clock::Virtual(clock) => clock.now_ns() - self.start_ns,
+        match &self.time {
+            Time::System(clock) => clock.now_ns(),
+            Time::Virtual { clock, start_ns } => clock.now_ns() - start_ns,
+        }
+    }
+
+    /// Virtual time passes while frames are received; so it is read before. `None`: the time is
+    /// real, and when there is nothing to receive or the frames are there is soon enough.
+    #[inline]
+    pub(crate) fn virtual_now_ns(&self) -> Option<u64> {
+        match &self.time {
+            Time::System(_) => None,
+            Time::Virtual { .. } => Some(self.now_ns()),
         }
     }
 
     /// A deadline in the endpoint's time as other threads can read it; `None` when it is further
     /// away than the system's clock can say.
     pub(crate) fn term(&self, deadline_ns: u64) -> Option<Term> {
-        let until = self.start.checked_add(Duration::from_nanos(deadline_ns))?;
-        Some(Term { since: self.clock.now(), until })
+        let (since, now_ns) = (self.clock.now(), self.now_ns());
+        let until = since.checked_add(Duration::from_nanos(deadline_ns.saturating_sub(now_ns)))?;
+        Some(Term { since, until })
     }
 
     /// The next number of the endpoint's generator (splitmix64: Steele et al., OOPSLA '14).

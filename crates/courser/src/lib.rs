@@ -26,6 +26,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("Courser needs Linux");
 
+mod clock;
 mod config;
 mod context;
 mod control;

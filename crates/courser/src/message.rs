@@ -1,6 +1,6 @@
 //! What handlers and continuations get and give: requests, responses, replies.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
@@ -188,7 +188,28 @@ impl Reply for Response<'_> {
 }
 
 /// Requests whose handles were dropped; the event loop answers them with an error.
-pub(crate) type DroppedReplies = Rc<RefCell<Vec<(RequestId, Status)>>>;
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DroppedReplies(Rc<(Cell<usize>, RefCell<Vec<(RequestId, Status)>>)>);
+
+impl DroppedReplies {
+    /// One load: it is asked in every pass.
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.0.get() == 0
+    }
+
+    fn push(&self, id: RequestId, status: Status) {
+        self.0.1.borrow_mut().push((id, status));
+        self.0.0.update(|count| count + 1);
+    }
+
+    /// The one that was dropped last.
+    pub(crate) fn pop(&self) -> Option<(RequestId, Status)> {
+        let last = self.0.1.borrow_mut().pop()?;
+        self.0.0.update(|count| count - 1);
+        Some(last)
+    }
+}
 
 /// The duty to answer one request, later than its handler (`[eRPC §3.1]`, nested RPCs). Dropping
 /// it answers with an error, so that no client waits for ever.
@@ -208,7 +229,7 @@ impl ReplyHandle {
     /// Whether it is a handle of the endpoint with this list: numbers of requests mean something
     /// at their own endpoint only.
     pub(crate) fn is_of(&self, endpoint: &DroppedReplies) -> bool {
-        self.dropped.as_ref().is_some_and(|own| Rc::ptr_eq(own, endpoint))
+        self.dropped.as_ref().is_some_and(|own| Rc::ptr_eq(&own.0, &endpoint.0))
     }
 
     /// Ends the duty: the request has been answered.
@@ -223,7 +244,7 @@ impl Drop for ReplyHandle {
             // A handler that panics drops what it deferred.
             let panics = std::thread::panicking();
             let status = if panics { Status::Panicked } else { Status::NoReply };
-            dropped.borrow_mut().push((self.id, status));
+            dropped.push(self.id, status);
         }
     }
 }

@@ -53,6 +53,12 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) index: u16,
     pub(crate) accepts: bool,
     pub(crate) spin: Spin,
+    /// See [`crate::Config::batched_timestamps`].
+    pub(crate) batched_timestamps: bool,
+    /// How many passes may do without all but frames and mail.
+    pub(crate) looks: u32,
+    /// The time of the last whole pass, ns.
+    pub(crate) pass_ns: u64,
     /// Something was done since the loop was last idle.
     pub(crate) was_busy: bool,
     /// When idle message memory is looked at next, ns; `u64::MAX`: when there is some.

@@ -148,9 +148,14 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
+    /// Whether [`Rpc::shed_given_up`] may find something.
+    #[inline]
+    pub(crate) fn may_shed(&self) -> bool {
+        self.core.proto.given_up() != self.workers.seen_given_up && self.workers.home.is_some()
+    }
+
     /// Takes requests out of the queue whose clients have cancelled them or are gone: they are
     /// never executed. Whether there were any.
-    #[inline]
     pub(crate) fn shed_given_up(&mut self, now_ns: u64) -> bool {
         let given_up = self.core.proto.given_up();
         let w = &mut self.workers;

@@ -66,6 +66,19 @@ pub struct SessionStats {
 }
 
 impl<C> Endpoint<C> {
+    /// Whether [`Endpoint::poll_failed`] or [`Endpoint::poll_idle`] may have something: two loads,
+    /// for a loop that asks in every pass.
+    #[inline]
+    pub fn has_session_news(&self) -> bool {
+        !(self.failed.is_empty() && self.idle.is_empty())
+    }
+
+    /// Whether [`Endpoint::poll_completion`] has something, or will when the transport was flushed.
+    #[inline]
+    pub fn has_completions(&self) -> bool {
+        !self.done.is_empty()
+    }
+
     /// Memory for messages. The length is what was asked; contents are arbitrary.
     ///
     /// # Errors

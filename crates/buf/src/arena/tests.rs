@@ -365,6 +365,41 @@ fn buffers_come_back_from_other_threads() {
     assert!(stats.peak_in_use_bytes > 0 && stats.mapped_bytes <= 4 << 20);
 }
 
+/// The owner takes references while others give theirs up, and writes as soon as it is alone: what
+/// each of the others read must be over by then.
+#[test]
+fn pieces_go_to_other_threads_again_and_again() {
+    let rounds = if cfg!(miri) { 40 } else { 5000 };
+    let arena = small_arena(1 << 20);
+    std::thread::scope(|scope| {
+        let readers = [(); 2].map(|()| {
+            let (tx, rx) = mpsc::channel::<(u8, TxSeg)>();
+            scope.spawn(move || {
+                for (stamp, seg) in rx {
+                    assert!(seg.iter().all(|&b| b == stamp));
+                }
+            });
+            tx
+        });
+        let mut buf = arena.alloc(64).unwrap();
+        for round in 0..rounds {
+            let stamp = round as u8;
+            let data = loop {
+                match buf.get_mut() {
+                    Some(data) => break data,
+                    None => std::thread::yield_now(),
+                }
+            };
+            data.fill(stamp);
+            // The second reference may find the first one given up already, or not.
+            for reader in &readers {
+                reader.send((stamp, buf.first_seg(0, 64))).unwrap();
+            }
+        }
+    });
+    assert_eq!(arena.stats().in_use_buffers, 0);
+}
+
 #[test]
 fn statistics_add_up() {
     let arena = small_arena(16 << 20);

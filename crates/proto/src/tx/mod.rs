@@ -53,6 +53,13 @@ pub(crate) enum Sent {
 }
 
 impl<C> Endpoint<C> {
+    /// Whether [`Endpoint::poll_transmit`] has something to do now: a packet waits, and not for
+    /// memory.
+    #[inline]
+    pub fn wants_transmit(&self) -> bool {
+        !self.tx.is_empty() && self.retry_tx_ns == 0
+    }
+
     /// Makes frames of what waits to be sent, up to `Config::tx_frames` in `out`, of at most
     /// `Config::tx_items` requests and replies; what is left waits for the next stage. Frames are
     /// complete: number, time and all. Call it after the received frames were handled, so that

@@ -1,12 +1,13 @@
 //! Frames in the making.
 //!
 //! # Invariants
-//! 1. Between stages no frame is open and every peer's `open_frame` is [`NO_FRAME`].
-//! 2. A staging buffer is written only while no transport references it.
+//! 1. Between stages no frame is open, no staging buffer is marked as open, and every peer's
+//!    `open_frame` is [`NO_FRAME`].
+//! 2. A staging buffer is written only while no transport references it, and is part of one open
+//!    frame at most.
 //! 3. Packets of one message leave in the order in which they were added: go-back-N drops what
 //!    comes before its turn (E58). Packets of other messages may pass them.
 
-use std::collections::VecDeque;
 
 use courser_buf::{Arena, HEADER_ROOM, MsgBuf, TxBurst, TxFrame};
 
@@ -36,23 +37,44 @@ pub(super) enum Direct {
     NoRoom,
 }
 
-#[derive(Debug)]
+/// A frame that is being filled.
+#[derive(Clone, Copy, Debug)]
 struct OpenFrame {
     peer: u32,
-    header_len: usize,
-    len: usize,
+    /// Its buffer's place in `TxStage::staging`.
+    at: u32,
+    header_len: u32,
+    len: u32,
     /// Bytes that it may have.
-    limit: usize,
+    limit: u32,
+}
+
+/// A buffer that frames are copied together in.
+#[derive(Debug)]
+struct Staging {
     buf: MsgBuf,
+    /// A frame is being filled in it.
+    open: bool,
+}
+
+impl Staging {
+    #[inline]
+    fn is_free(&self) -> bool {
+        !self.open && !self.buf.is_shared()
+    }
 }
 
 #[derive(Debug)]
 pub(crate) struct TxStage {
     queue: TxQueue,
     open: Vec<OpenFrame>,
-    /// Staging buffers, oldest use first: the front is the first that the transport lets go of.
-    ring: VecDeque<MsgBuf>,
-    staging: usize,
+    /// Used in turn from `next` on: what was used longest ago is the first that the transport lets
+    /// go of. One that keeps no frames always finds the first ones free, which are the ones in the
+    /// cache.
+    staging: Vec<Staging>,
+    next: usize,
+    /// The transport was seen to keep a frame since the turn began.
+    held: bool,
     max_frame: usize,
     /// Packets share frames.
     packing: bool,
@@ -70,8 +92,9 @@ impl TxStage {
         TxStage {
             queue: TxQueue::default(),
             open: Vec::new(),
-            ring: VecDeque::new(),
-            staging: 0,
+            staging: Vec::new(),
+            next: 0,
+            held: false,
             max_frame,
             packing,
             room: 0,
@@ -116,8 +139,12 @@ impl TxStage {
         self.starved = false;
         self.last_peer = NO_FRAME;
         self.mixed = false;
+        if !self.held {
+            self.next = 0;
+        }
     }
 
+    #[inline]
     fn take_room(&mut self, peer: u32) {
         self.room -= 1;
         self.mixed |= self.last_peer != NO_FRAME && self.last_peer != peer;
@@ -127,45 +154,58 @@ impl TxStage {
     /// Takes a staging buffer in advance, so that an arena that is exhausted later makes sending
     /// slow but never stops it.
     pub(crate) fn reserve(&mut self, arena: &Arena) {
-        if let Some(buf) = self.staging_buf(arena) {
-            self.ring.push_back(buf);
-        }
+        let _ = self.fresh_staging(arena);
     }
 
     /// Data bytes of all staging buffers.
     pub(crate) fn staging_bytes(&self) -> usize {
-        let open = self.open.iter().map(|f| &f.buf);
-        self.ring.iter().chain(open).map(MsgBuf::capacity).sum()
+        self.staging.iter().map(|s| s.buf.capacity()).sum()
     }
 
-    /// A staging buffer that nobody references, if there may be one more.
+    /// The place of a staging buffer that nobody references, if there may be one more.
     #[inline]
-    fn staging_buf(&mut self, arena: &Arena) -> Option<MsgBuf> {
-        for _ in 0..self.ring.len().min(STAGING_PROBES) {
-            let buf = self.ring.pop_front()?;
-            if !buf.is_shared() {
-                return Some(buf);
+    fn free_staging(&mut self, arena: &Arena) -> Option<usize> {
+        let at = self.next;
+        match self.staging.get(at) {
+            Some(staging) if staging.is_free() => {
+                self.next = at + 1;
+                Some(at)
             }
-            self.ring.push_back(buf);
+            _ => self.search_staging(arena),
         }
-        self.fresh_staging_buf(arena)
     }
 
     #[cold]
-    fn fresh_staging_buf(&mut self, arena: &Arena) -> Option<MsgBuf> {
+    fn search_staging(&mut self, arena: &Arena) -> Option<usize> {
+        for _ in 0..self.staging.len().min(STAGING_PROBES) {
+            if self.next >= self.staging.len() {
+                // A turn in which every buffer was found free ends the precaution.
+                (self.next, self.held) = (0, false);
+            }
+            let at = self.next;
+            self.next += 1;
+            if self.staging[at].is_free() {
+                return Some(at);
+            }
+            self.held |= !self.staging[at].open;
+        }
         let limit = (STAGING_BYTES / self.max_frame.max(1)).max(MIN_STAGING);
-        if self.staging < limit
-            && let Ok(fresh) = arena.alloc(self.max_frame)
+        if self.staging.len() < limit
+            && let Some(fresh) = self.fresh_staging(arena)
         {
-            self.staging += 1;
             return Some(fresh);
         }
         // Rare enough to look at them all.
-        if let Some(free) = self.ring.iter().position(|b| !b.is_shared()) {
-            return self.ring.swap_remove_back(free);
-        }
-        self.starved = true;
-        None
+        let free = self.staging.iter().position(Staging::is_free);
+        self.starved |= free.is_none();
+        free
+    }
+
+    fn fresh_staging(&mut self, arena: &Arena) -> Option<usize> {
+        let buf = arena.alloc(self.max_frame).ok()?;
+        self.staging.push(Staging { buf, open: false });
+        self.next = self.staging.len();
+        Some(self.next - 1)
     }
 
     /// [`TxStage::append`] for a packet that finds a frame with room, as all but the first do.
@@ -180,13 +220,14 @@ impl TxStage {
     ) -> bool {
         let need = PACKET_HEADER + data.len();
         if let Some(f) = self.open.get_mut(peer.open_frame as usize)
-            && let (at, end) = (f.len, f.len + need)
-            && end <= f.limit
-            && let Some(out) = f.buf.get_mut().and_then(|out| out.get_mut(at..end))
+            && let (at, end) = (f.len as usize, f.len as usize + need)
+            && end <= f.limit as usize
+            && let Some(staging) = self.staging.get_mut(f.at as usize)
+            && let Some(out) = staging.buf.get_mut().and_then(|out| out.get_mut(at..end))
             && let Some((low, out)) = out.split_first_chunk_mut()
             && let Some((high, body)) = out.split_first_chunk_mut()
         {
-            f.len = end;
+            f.len = end as u32;
             (*low, *high) = (header[0].to_le_bytes(), header[1].to_le_bytes());
             copy_short(body, data);
             return true;
@@ -206,50 +247,58 @@ impl TxStage {
     ) -> bool {
         let need = PACKET_HEADER + data.len();
         let fits = match self.open.get(peer.open_frame as usize) {
-            Some(f) => f.len + need <= f.limit,
+            Some(f) => f.len as usize + need <= f.limit as usize,
             None => false,
         };
         if !fits && !self.open_frame(peer_no, peer, arena, need) {
             return false;
         }
         let frame = &mut self.open[peer.open_frame as usize];
-        let Some(out) = frame.buf.get_mut() else { return false };
-        let Some(out) = out.get_mut(frame.len..frame.len + need) else { return false };
+        let start = frame.len as usize;
+        let Some(out) = self.staging[frame.at as usize].buf.get_mut() else { return false };
+        let Some(out) = out.get_mut(start..start + need) else { return false };
         let (head, body) = out.split_at_mut(PACKET_HEADER);
         head.copy_from_slice(&header);
         body.copy_from_slice(data);
-        frame.len += need;
+        frame.len += need as u32;
         true
     }
 
     /// Begins a frame whose first packet needs so many bytes.
+    #[inline]
     fn open_frame(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena, need: usize) -> bool {
         if self.room == 0 {
             return false;
         }
-        let Some(buf) = self.staging_buf(arena) else { return false };
+        let Some(at) = self.free_staging(arena) else { return false };
+        self.staging[at].open = true;
         self.take_room(peer_no);
-        let header_len = peer.header_len();
+        let header_len = peer.header_len() as u32;
         peer.open_frame = self.open.len() as u32;
-        let most = peer.max_frame().min(self.max_frame);
-        let limit = if self.packing { most } else { header_len + need };
-        self.open.push(OpenFrame { peer: peer_no, header_len, len: header_len, limit, buf });
+        let most = peer.max_frame().min(self.max_frame) as u32;
+        let limit = if self.packing { most } else { header_len + need as u32 };
+        let (at, len) = (at as u32, header_len);
+        self.open.push(OpenFrame { peer: peer_no, at, header_len, len, limit });
         true
     }
 
     /// Completes the open frames and moves them to `out`; frames of one path stand together then.
+    #[inline]
     pub(crate) fn finish(&mut self, peers: &mut [Option<Peer>], now_ns: u64, out: &mut TxBurst) {
-        for mut f in self.open.drain(..) {
+        for f in &self.open {
+            let staging = &mut self.staging[f.at as usize];
+            staging.open = false;
             if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
                 peer.open_frame = NO_FRAME;
-                let header = peer.next_header(now_ns, f.header_len);
-                if let Some(bytes) = f.buf.get_mut() {
+                let header = peer.next_header(now_ns, f.header_len as usize);
+                if let Some(bytes) = staging.buf.get_mut() {
                     header.write(bytes);
-                    out.push_back(TxFrame::one(peer.path, f.buf.first_seg(0, f.len)));
+                    let seg = staging.buf.first_seg(0, f.len as usize);
+                    out.push_back(TxFrame::one(peer.path, seg));
                 }
             }
-            self.ring.push_back(f.buf);
         }
+        self.open.clear();
         if self.mixed {
             out.make_contiguous().sort_by_key(|f| f.path);
         }
@@ -274,16 +323,16 @@ pub(super) fn direct(
     let frame_len = peer.header_len();
     let header_len = frame_len + PACKET_HEADER;
     let Some(room) = msg.header_mut(index) else {
-        let Some(mut buf) = tx.staging_buf(arena) else { return Direct::NoRoom };
+        let Some(at) = tx.free_staging(arena) else { return Direct::NoRoom };
+        let buf = &mut tx.staging[at].buf;
         let len = header_len + range.len();
         if let Some(bytes) = buf.get_mut().and_then(|b| b.get_mut(..len)) {
             let (headers, data) = bytes.split_at_mut(header_len);
             write_headers(headers, frame_len, peer, *now_ns, header);
             data.copy_from_slice(&msg[range]);
         }
-        tx.take_room(*peer_no);
         out.push_back(TxFrame::one(peer.path, buf.first_seg(0, len)));
-        tx.ring.push_back(buf);
+        tx.take_room(*peer_no);
         return Direct::Copied;
     };
     write_headers(&mut room[HEADER_ROOM - header_len..], frame_len, peer, *now_ns, header);

@@ -1,0 +1,89 @@
+//! What the processor offers beside loads and stores: prefetches, and its own clock.
+
+/// Cache lines are 64 bytes on every processor that this is tuned for.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+const LINE: usize = 64;
+
+/// Asks for the cache line that `place` begins in. A hint: it changes nothing but when later loads
+/// find their data, costs one instruction, and never faults.
+#[inline(always)]
+pub fn prefetch<T: ?Sized>(place: &T) {
+    prefetch_at(std::ptr::from_ref(place).cast());
+}
+
+/// Asks for the first two lines of `bytes`: the headers of a frame and the start of its message.
+#[inline(always)]
+pub fn prefetch_bytes(bytes: &[u8]) {
+    prefetch_at(bytes.as_ptr());
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    prefetch_at(bytes.as_ptr().wrapping_add(LINE));
+}
+
+#[inline(always)]
+fn prefetch_at(at: *const u8) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: the instruction reads nothing that the program could see and faults on no
+        // address; SSE is part of x86-64. Test: `prefetches_take_any_place`.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let _ = at;
+}
+
+/// The processor's time stamp counter: about 10 ns, where the system's clock takes 25. What a tick
+/// is, and whether it is always the same, is for [`has_steady_ticks`] and for a comparison with the
+/// system's clock to say. 0 where there is none.
+#[inline(always)]
+pub fn ticks() -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        // SAFETY: reads a counter; every x86-64 has it. Test: `ticks_advance`.
+        unsafe { std::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    0
+}
+
+/// Whether [`ticks`] count time: at one rate, in every power state, and alike on all processors.
+/// The processor must say so, and the kernel, which watches it, must use it for its own clock.
+pub fn has_steady_ticks() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        use std::arch::x86_64::__cpuid;
+        const POWER: u32 = 0x8000_0007;
+        const INVARIANT: u32 = 1 << 8;
+        const SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        #[allow(unused_unsafe)] // safe from Rust 1.96 on
+        // SAFETY: every x86-64 has the instruction. Test: `ticks_advance`.
+        let cpuid = |leaf| unsafe { __cpuid(leaf) };
+        let invariant = cpuid(0x8000_0000).eax >= POWER && cpuid(POWER).edx & INVARIANT != 0;
+        // Not to be read in some containers; then the processor's word has to do.
+        invariant && std::fs::read_to_string(SOURCE).map_or(true, |used| used.trim() == "tsc")
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefetches_take_any_place() {
+        prefetch(&7_u8);
+        prefetch("text");
+        prefetch_bytes(&[]);
+        prefetch_bytes(&[0; 65]);
+    }
+
+    #[test]
+    fn ticks_advance() {
+        if has_steady_ticks() {
+            let start = ticks();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            assert!(ticks() > start);
+        }
+    }
+}
