@@ -20,17 +20,27 @@
 //! has the request types, [`child`] the other process, [`figures`] the counters that explain
 //! a result, [`run`](self::run()) puts them together.
 
+mod caller;
 mod calls;
 mod child;
+mod copy;
+mod factors;
 mod figures;
+mod goals;
+mod ground;
 pub(crate) mod overload;
 pub(crate) mod peer;
 mod raw;
 mod role;
 mod run;
+mod series;
 pub(crate) mod service;
+mod side;
 mod spec;
 pub(crate) mod workers;
 
 pub(crate) use run::run;
-pub(crate) use spec::{BenchError, BenchSpec, Kind, RATE_IN_FLIGHT};
+pub(crate) use side::Over;
+#[cfg(test)]
+pub(crate) use spec::PAPER_BATCHES;
+pub(crate) use spec::{BenchError, BenchSpec, Kind, RATE_IN_FLIGHT, SERIES_SIZES};
