@@ -178,6 +178,11 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
               60 in flight, 8 sessions drawn at random; --symmetric: both sides call
   bandwidth   large requests, 32-byte answers, beside copies of the same memory;
               --sizes: 1 KiB to 64 MiB
+  factors     as rate with B = 3, with one optimization after another switched off
+  sessions    as rate with B = 3, on more and more sessions of one endpoint, beside 8;
+              time to connect, and memory of idle sessions by component
+  credits     one small call, many, and one large one, with C = 1 to 64 credits
+  txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
 
 `workers` and `overload` run in one process and take only --quick, --pairs (workers) and
 --json.
@@ -187,6 +192,7 @@ Examples:
   courser bench rate --sessions 8 --in-flight 64 --json -
   courser bench rate --batch 3 --symmetric --transport mem
   courser bench bandwidth --size 1MiB --quick
+  courser bench sessions --sessions 8,1000 --quick
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {
     /// What to measure
@@ -211,9 +217,10 @@ pub(crate) struct BenchArgs {
     /// For bandwidth: requests of 1KiB to 64MiB, one size after another
     #[arg(long, conflicts_with_all = ["size", "connect"])]
     pub(crate) sizes: bool,
-    /// Sessions to the server; default 1, for rate 16; with --batch 8
-    #[arg(long, value_name = "N")]
-    pub(crate) sessions: Option<u32>,
+    /// Sessions to the server; default 1, for rate 16, with --batch 8; for sessions several, rising:
+    /// default 1,8,100,1000,10000,20000
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(crate) sessions: Vec<u32>,
     /// Calls in flight at a time, over all sessions; for bandwidth: requests outstanding; default 1,
     /// for rate 128; with --batch 60
     #[arg(long, value_name = "N", visible_alias = "outstanding")]
@@ -245,16 +252,28 @@ pub(crate) enum What {
     Workers,
     /// A worker pool that is asked for too much.
     Overload,
+    /// One optimization after another switched off.
+    Factors,
+    /// More and more sessions.
+    Sessions,
+    /// More and more credits.
+    Credits,
+    /// Longer and longer transmit bursts.
+    TxQueue,
 }
 
 impl ValueEnum for What {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [What; 5] = [
+        const ALL: [What; 9] = [
             What::Calls(Kind::Latency),
             What::Calls(Kind::Rate),
             What::Calls(Kind::Bandwidth),
             What::Workers,
             What::Overload,
+            What::Factors,
+            What::Sessions,
+            What::Credits,
+            What::TxQueue,
         ];
         &ALL
     }
@@ -266,6 +285,10 @@ impl ValueEnum for What {
             What::Calls(Kind::Bandwidth) => ("bandwidth", "bytes per second of large requests"),
             What::Workers => ("workers", "round trip beside worker handlers of 4 ms"),
             What::Overload => ("overload", "answers in time at twice a worker's capacity"),
+            What::Factors => ("factors", "small calls with one optimization after another off"),
+            What::Sessions => ("sessions", "small calls on 1 to 20,000 sessions, and their memory"),
+            What::Credits => ("credits", "latency, rate and bandwidth with 1 to 64 credits"),
+            What::TxQueue => ("txqueue", "small calls with transmit bursts of 1 to 256 packets"),
         };
         Some(PossibleValue::new(name).help(help))
     }

@@ -5,9 +5,6 @@ pub(super) const ECHO: u32 = 2;
 /// Counts what the raw socket receives and reports it.
 pub(super) const SINK: u32 = 3;
 
-/// Polls endpoint 0. The role at start, whatever the line says.
-pub(super) const RPC: u32 = SERVE;
-
 const SERVE: u32 = 0x1_0000;
 const MEMORY: u32 = 0x2_0000;
 const CALL: u32 = 0x3_0000;

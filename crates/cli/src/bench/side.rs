@@ -30,15 +30,6 @@ impl Over {
             Self::Mem => "mem",
         }
     }
-
-    /// Its scheme as people read it.
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Self::Udp => "UDP",
-            Self::Shm => "shared memory",
-            Self::Mem => "memory",
-        }
-    }
 }
 
 /// Settings of a pair of endpoints, one on each side, where they differ from the defaults.
@@ -52,6 +43,8 @@ pub(super) struct Variant {
     pub(super) frame: Option<usize>,
     /// Sessions, if they are more than the default limit allows.
     pub(super) sessions: usize,
+    /// Packets that a transmit burst may hold.
+    pub(super) burst: Option<usize>,
     /// Optimizations that are switched off.
     pub(super) off: Vec<super::factors::Switch>,
 }
@@ -72,9 +65,17 @@ impl Variant {
             max_held_per_peer: defaults.max_held_per_peer.max(self.size.saturating_mul(4)),
             ..defaults
         };
+        if let Some(burst) = self.burst {
+            (config.tuning.tx_frames, config.tuning.tx_items) = (burst, burst);
+        }
         self.off.iter().for_each(|switch| switch.turn_off(&mut config));
         config
     }
+}
+
+/// After how long without a call a session gives back what only a busy one needs.
+pub(super) fn idle_after() -> std::time::Duration {
+    Config::default().idle_after
 }
 
 /// Sessions besides those that are counted.

@@ -210,7 +210,7 @@ impl BenchSpec {
             credits: self.credits,
             frame: self.frame,
             sessions: self.sessions as usize,
-            off: Vec::new(),
+            ..Variant::default()
         }
     }
 }
