@@ -6,7 +6,7 @@ use std::time::Duration;
 use courser::Nexus;
 use courser::parts::machine::Thread;
 
-use super::{CONTROL_PORT, World, WorldError, purpose};
+use super::{CONTROL_PORT, World, WorldError, nanos, purpose};
 use crate::host::costs::CpuCosts;
 use crate::host::ip_of;
 use crate::host::machine::{Life, SimMachine};
@@ -118,7 +118,7 @@ impl World {
         let Some(p) = &mut self.host(host).process else { return };
         let life = p.life;
         p.endpoints.iter_mut().for_each(|e| e.rpc.begin_shutdown());
-        let grace_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
+        let grace_ns = nanos(grace);
         let end_ns = self.now_ns.saturating_add(grace_ns);
         self.resume(host);
         self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
@@ -134,7 +134,8 @@ impl World {
         if let Some(process) = self.host(life.host).process.take() {
             self.checker.ended(now_ns, life);
             process.leave();
-            self.bury(life, false);
+            lock(&self.streams).process_ends(life, false);
+            self.bury(life);
         }
     }
 
@@ -145,16 +146,12 @@ impl World {
         let life = process.life;
         lock(&self.streams).process_ends(life, silently);
         drop(process);
-        self.bury(life, silently);
+        self.bury(life);
     }
 
-    /// Nothing of a process that has ended is left, but what it has sent.
-    fn bury(&mut self, life: Life, silently: bool) {
-        let sent = {
-            let mut streams = lock(&self.streams);
-            streams.process_ends(life, silently);
-            std::mem::take(&mut streams.sent)
-        };
+    /// Nothing is left of a process whose connections have ended, but what it has sent.
+    fn bury(&mut self, life: Life) {
+        let sent = std::mem::take(&mut lock(&self.streams).sent);
         for sent in sent {
             self.send_segment(sent);
         }
@@ -164,7 +161,7 @@ impl World {
     /// Everything on a host stands still for a while: its threads do not run, its NIC does, as
     /// far as descriptors reach.
     pub fn pause(&mut self, host: HostId, time: Duration) {
-        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let time_ns = nanos(time);
         let now_ns = self.now_ns;
         let until_ns = now_ns.saturating_add(time_ns);
         let h = self.host(host);

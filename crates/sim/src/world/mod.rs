@@ -337,7 +337,7 @@ impl World {
     /// # Panics
     /// When an invariant is violated, unless [`Checks::record`].
     pub fn run_for(&mut self, time: Duration) {
-        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let time_ns = nanos(time);
         self.run_to(self.now_ns.saturating_add(time_ns));
     }
 
@@ -360,7 +360,7 @@ impl World {
     /// # Panics
     /// When an invariant is violated, unless [`Checks::record`].
     pub fn run_until(&mut self, limit: Duration, mut done: impl FnMut(&mut World) -> bool) -> bool {
-        let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        let limit_ns = nanos(limit);
         let end_ns = self.now_ns.saturating_add(limit_ns).min(LATEST_NS);
         loop {
             if done(self) {
@@ -381,7 +381,7 @@ impl World {
 
     /// Does `plan` after a time.
     pub fn after(&mut self, time: Duration, plan: impl FnOnce(&mut World) + 'static) {
-        let time_ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let time_ns = nanos(time);
         self.at(self.now_ns.saturating_add(time_ns), plan);
     }
 
@@ -486,6 +486,11 @@ impl World {
             self.spare.push(packet);
         }
     }
+}
+
+/// A length of time as the clock counts it; what does not fit is for ever.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for World {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use courser::parts::machine::{Thread, VirtualClock};
 
 use super::check::NicSeen;
-use super::{Event, World};
+use super::{Event, World, nanos};
 use crate::host::machine::{Life, Run};
 use crate::host::port::lock;
 use crate::packet::HostId;
@@ -24,7 +24,7 @@ thread_local! {
 /// [`crate::CpuCosts::handlers`] does not have. Does nothing outside a simulation, so that a handler
 /// may say what it costs and run anywhere.
 pub fn spend(time: Duration) {
-    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    let ns = nanos(time);
     CURRENT.with_borrow(|clock| {
         if let Some(clock) = clock {
             clock.spend(ns);

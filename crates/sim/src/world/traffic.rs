@@ -196,10 +196,7 @@ impl World {
 
     /// A machine is back: what was sent to it meanwhile finds nobody.
     pub(super) fn answer_unanswered(&mut self, host: HostId) {
-        let all = std::mem::take(&mut self.unanswered);
-        let (here, others) = all.into_iter().partition(|sent| sent.to == host);
-        self.unanswered = others;
-        let here: Vec<Sent> = here;
+        let here: Vec<Sent> = self.unanswered.extract_if(.., |sent| sent.to == host).collect();
         for sent in here {
             self.segment(sent);
         }

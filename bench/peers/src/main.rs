@@ -1,0 +1,230 @@
+//! `peers`: Courser beside other RPC libraries, in one harness. README.md says how to run it and
+//! how to read it.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, Subcommand};
+use serde_json::json;
+
+mod child;
+mod contestants;
+mod drive;
+mod environment;
+mod pair;
+// Generated, see the README.
+#[rustfmt::skip]
+#[allow(clippy::all, rust_2018_idioms, unused_qualifications, unreachable_pub)]
+mod peers_capnp;
+mod picture;
+mod probe;
+mod report;
+mod rounds;
+mod table;
+mod work;
+
+use contestants::Contestant;
+use pair::Cores;
+use rounds::{Measured, Plan};
+
+const TEACH: &str = "\
+Every contestant is a server process and a client process, each pinned to a core before any of its \
+threads starts, with one thread or a single-threaded runtime where the library lets. In every \
+round all get new processes; for each load they then take turns, a window each:
+
+  echo of 32 B and of 1 KiB, 1 and 64 in flight    p50, p99, calls per second
+  requests of 1 MiB, answers of 32 B, 1 and 4      goodput, the better of the two
+
+Before and after each window the round trip of a cache line between the two cores is probed. \
+Windows are compared within one placement (near, far); those in which it changed are repeated.
+
+The table goes to standard output. Bare sockets are limits, not peers. Where a peer is ahead of \
+Courser, the lines above the table say so first.
+
+Examples:
+  peers                                          all contestants, about 3 minutes
+  peers --quick                                  the same in seconds, to see that it works
+  peers --only courser-udp,tonic --rounds 21
+  peers --json peers.json --svg peers.svg
+  peers --check                                  does everybody answer every byte rightly?
+";
+
+/// Courser beside other RPC libraries, in one harness.
+#[derive(Debug, Parser)]
+#[command(name = "peers", version, after_long_help = TEACH, args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    side: Option<Side>,
+    /// Contestants, separated by commas; all unless given
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    only: Vec<String>,
+    /// List the contestants and end
+    #[arg(long, conflicts_with = "check")]
+    list: bool,
+    /// Measure nothing: check that each contestant answers every byte rightly
+    #[arg(long)]
+    check: bool,
+    /// Two short rounds: shows that it works, gives no numbers worth keeping
+    #[arg(long, conflicts_with_all = ["rounds", "window_ms", "warm_ms"])]
+    quick: bool,
+    /// Rounds; medians are over them
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Length of a window, ms
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=10_000))]
+    window_ms: u64,
+    /// Load before each window that does not count, ms
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=10_000))]
+    warm_ms: u64,
+    /// Core of the clients
+    #[arg(long, default_value_t = 0)]
+    client_cpu: usize,
+    /// Core of the servers; 1, or the clients' if there is only one
+    #[arg(long)]
+    server_cpu: Option<usize>,
+    /// Also write the report as one JSON object; `-`: to standard output, instead of the table
+    #[arg(long, value_name = "PATH")]
+    json: Option<PathBuf>,
+    /// Also draw the picture
+    #[arg(long, value_name = "PATH")]
+    svg: Option<PathBuf>,
+}
+
+/// The processes of a contestant; started by this program only.
+#[derive(Debug, Subcommand)]
+enum Side {
+    #[command(hide = true)]
+    Serve(child::ChildArgs),
+    #[command(hide = true)]
+    Call {
+        #[command(flatten)]
+        child: child::ChildArgs,
+        address: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let outcome = match &args.side {
+        Some(Side::Serve(child)) => child::serve(child),
+        Some(Side::Call { child, address }) => child::call(child, address),
+        None => run(&args),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peers: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: &Args) -> Result<()> {
+    let chosen = choose(&args.only)?;
+    if args.list {
+        for contestant in &chosen {
+            println!("{:<12} {}", contestant.name, contestant.about);
+        }
+        return Ok(());
+    }
+    let cores = cores(args)?;
+    if args.check {
+        return check(&chosen, cores);
+    }
+    // What cannot be written should be known before minutes of measuring.
+    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
+    let files = args.json.as_deref().filter(|_| !to_stdout).into_iter().chain(args.svg.as_deref());
+    for path in files {
+        fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let plan = match args.quick {
+        true => Plan { rounds: 2, window_ms: 40, warm_ms: 20 },
+        false => {
+            Plan { rounds: args.rounds.into(), window_ms: args.window_ms, warm_ms: args.warm_ms }
+        }
+    };
+    let measured = rounds::measure(&chosen, cores, &plan, |line| eprintln!("{line}"))?;
+    if !to_stdout {
+        print!("{}", table::render(&measured));
+    }
+    if let Some(path) = &args.json {
+        let report = report(&measured, &plan, cores);
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        match to_stdout {
+            true => print!("{text}"),
+            false => {
+                fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?
+            }
+        }
+    }
+    if let Some(path) = &args.svg {
+        picture::write(&measured, path)?;
+    }
+    if !measured.failed.is_empty() {
+        bail!("{} of {} contestants failed", measured.failed.len(), chosen.len());
+    }
+    Ok(())
+}
+
+fn choose(only: &[String]) -> Result<Vec<&'static Contestant>> {
+    for name in only {
+        contestants::named(name)?;
+    }
+    let wanted = |c: &&Contestant| only.is_empty() || only.iter().any(|name| name == c.name);
+    Ok(contestants::ALL.iter().filter(wanted).collect())
+}
+
+fn cores(args: &Args) -> Result<Cores> {
+    let usable = child::usable_cpus()?;
+    let client = args.client_cpu;
+    let server = match args.server_cpu {
+        Some(cpu) => cpu,
+        None if usable.contains(&1) && client != 1 => 1,
+        None => usable.iter().copied().find(|&cpu| cpu != client).unwrap_or(client),
+    };
+    for cpu in [client, server] {
+        ensure!(usable.contains(&cpu), "core {cpu} is not to be had; there are {usable:?}");
+    }
+    if client == server {
+        eprintln!("peers: both sides share core {client}: figures say nothing about two cores");
+    }
+    Ok(Cores { client, server })
+}
+
+fn check(chosen: &[&'static Contestant], cores: Cores) -> Result<()> {
+    let mut failed = 0;
+    for contestant in chosen {
+        match rounds::check(contestant, cores) {
+            Ok(loads) => println!("{}: {loads} loads, every byte right", contestant.name),
+            Err(error) => {
+                failed += 1;
+                println!("{error:#}");
+            }
+        }
+    }
+    ensure!(failed == 0, "{failed} of {} contestants failed", chosen.len());
+    Ok(())
+}
+
+/// One object, as `courser bench` writes it.
+fn report(measured: &Measured, plan: &Plan, cores: Cores) -> serde_json::Value {
+    json!({
+        "bench": "peers",
+        // Each result names its own.
+        "transport": "several",
+        "config": {
+            "rounds": plan.rounds,
+            "window_ms": plan.window_ms,
+            "warm_ms": plan.warm_ms,
+            "dropped_windows": measured.dropped,
+        },
+        "results": report::results(measured),
+        "environment": environment::collect(cores),
+    })
+}

@@ -1,0 +1,146 @@
+//! The two processes of a contestant, from without.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+use crate::contestants::Contestant;
+use crate::work::{Sample, Work};
+
+/// How long a process may take until it is ready.
+const READY: Duration = Duration::from_secs(15);
+
+/// What a window may take beyond its own length: more than the contestants' own limits, whose
+/// errors say more.
+const SLACK: Duration = Duration::from_secs(15);
+
+/// A core for each side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cores {
+    /// The client's.
+    pub client: usize,
+    /// The server's.
+    pub server: usize,
+}
+
+/// A process of ours that writes lines. Killed when dropped.
+struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+}
+
+impl Process {
+    fn start(mode: &str, name: &str, cpu: usize, limit: Duration, more: &[&str]) -> Result<Self> {
+        // Not `current_exe`: a program that is replaced while it runs would start its successor.
+        let mut command = Command::new("/proc/self/exe");
+        command
+            .args([mode, name, &format!("--cpu={cpu}"), &format!("--limit={}", limit.as_secs())])
+            .arg(format!("--parent={}", std::process::id()))
+            .args(more)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().context("cannot start a process")?;
+        let stdin = child.stdin.take();
+        let out = child.stdout.take();
+        let (send, lines) = sync_channel(16);
+        let process = Self { child, stdin, lines };
+        let out = out.context("a process without output")?;
+        std::thread::Builder::new().name(format!("{name} {mode}")).spawn(move || {
+            for line in BufReader::new(out).lines().map_while(Result::ok) {
+                if send.send(line).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(process)
+    }
+
+    /// The rest of the next line, which begins with `word`.
+    fn expect(&mut self, word: &str, limit: Duration) -> Result<String> {
+        let end = Instant::now() + limit;
+        match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(line) => match line.split_once(' ').unwrap_or((&line, "")) {
+                (first, rest) if first == word => Ok(rest.to_owned()),
+                ("failed", reason) => bail!("{reason}"),
+                _ => bail!("it said `{line}` instead of `{word}`"),
+            },
+            Err(RecvTimeoutError::Timeout) => bail!("it said nothing for {limit:?}"),
+            Err(RecvTimeoutError::Disconnected) => {
+                // It closes its output a moment before it can be waited for.
+                std::thread::sleep(Duration::from_millis(50));
+                match self.child.try_wait() {
+                    Ok(Some(status)) => bail!("it ended early: {status}"),
+                    _ => bail!("it closed its output"),
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("a process without input")?;
+        writeln!(stdin, "{line}").context("it cannot be told what to do")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Both fail when it is gone already, which is what is wanted.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A running contestant. Both processes end when it is dropped, the client first.
+pub struct Pair {
+    /// Which.
+    pub contestant: &'static Contestant,
+    client: Process,
+    server: Process,
+}
+
+impl Pair {
+    /// Starts both and connects them. They live at most for `limit`.
+    ///
+    /// # Errors
+    /// Which side failed, and why.
+    pub fn start(contestant: &'static Contestant, cores: Cores, limit: Duration) -> Result<Self> {
+        let name = contestant.name;
+        let mut server = Process::start("serve", name, cores.server, limit, &[])
+            .and_then(|mut server| Ok((server.expect("ready", READY)?, server)))
+            .map_err(|error| anyhow!("{name}: server: {error:#}"))?;
+        let client = Process::start("call", name, cores.client, limit, &[&server.0])
+            .and_then(|mut client| client.expect("ready", READY).map(|_| client));
+        match client {
+            Ok(client) => Ok(Self { contestant, client, server: server.1 }),
+            Err(error) => Err(explain(name, &mut server.1, &error)),
+        }
+    }
+
+    /// Runs one window.
+    ///
+    /// # Errors
+    /// Which side failed, and why. The pair is of no use then.
+    pub fn run(&mut self, work: &Work) -> Result<Sample> {
+        let limit = Duration::from_millis(work.warm_ms + work.window_ms) + SLACK;
+        serde_json::to_string(work)
+            .map_err(anyhow::Error::from)
+            .and_then(|line| self.client.tell(&line))
+            .and_then(|()| self.client.expect("sample", limit))
+            .and_then(|sample| Ok(serde_json::from_str(&sample)?))
+            .map_err(|error| explain(self.contestant.name, &mut self.server, &error))
+    }
+}
+
+/// The client's error, and the server's if there is one: it is the cause then.
+fn explain(name: &str, server: &mut Process, error: &anyhow::Error) -> anyhow::Error {
+    match server.expect("nothing", Duration::from_millis(50)) {
+        Err(cause) if !format!("{cause}").starts_with("it said nothing") => {
+            anyhow!("{name}: server: {cause:#}; client: {error:#}")
+        }
+        _ => anyhow!("{name}: client: {error:#}"),
+    }
+}

@@ -1,0 +1,158 @@
+//! The program from without: every contestant answers every byte rightly, reports are written,
+//! wrong input is refused with a reason, and no process is left behind.
+
+use std::process::{Command, Output};
+
+fn peers(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_peers")).args(args).output().expect("the program starts")
+}
+
+fn out(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn err(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Requests of 1 B to 1 MiB, alone and eight at a time, of both kinds.
+fn check(name: &str) {
+    let output = peers(&["--check", "--only", name]);
+    assert!(output.status.success(), "{}{}", out(&output), err(&output));
+    assert!(out(&output).starts_with(&format!("{name}: ")), "{}", out(&output));
+    assert!(out(&output).contains("every byte right"), "{}", out(&output));
+}
+
+#[test]
+fn courser_udp() {
+    check("courser-udp");
+}
+
+#[test]
+#[ignore = "the shared-memory transport is not there yet"]
+fn courser_shm() {
+    check("courser-shm");
+}
+
+#[test]
+fn tonic() {
+    check("tonic");
+}
+
+#[test]
+fn tarpc() {
+    check("tarpc");
+}
+
+#[test]
+fn capnp() {
+    check("capnp");
+}
+
+#[test]
+fn quinn() {
+    check("quinn");
+}
+
+#[test]
+fn raw_udp() {
+    check("raw-udp");
+}
+
+#[test]
+fn raw_tcp() {
+    check("raw-tcp");
+}
+
+#[test]
+fn a_quick_run_gives_a_table_a_report_and_a_picture() {
+    let dir = std::env::temp_dir().join(format!("peers-test-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a directory");
+    let (json, svg) = (dir.join("peers.json"), dir.join("peers.svg"));
+    let (json_arg, svg_arg) = (json.display().to_string(), svg.display().to_string());
+    // One core for both: there are no probes then, and so no windows that are left out.
+    let only = ["--quick", "--server-cpu=0", "--only", "courser-udp,tarpc,raw-tcp"];
+    let output = peers(&[&only[..], &["--json", &json_arg, "--svg", &svg_arg]].concat());
+    let (report, picture) = (std::fs::read(&json), std::fs::read_to_string(&svg));
+    std::fs::remove_dir_all(&dir).expect("clean up");
+    assert!(output.status.success(), "{}", err(&output));
+    let report: serde_json::Value =
+        serde_json::from_slice(&report.expect("a report")).expect("JSON");
+    let keys: Vec<_> = report.as_object().expect("an object").keys().collect();
+    assert_eq!(keys, ["bench", "config", "environment", "results", "transport"]);
+    assert_eq!(report["results"].as_array().map(Vec::len), Some(3 * 6), "{report:#}");
+    assert_eq!(report["results"][0]["placement"], "unprobed");
+    assert!(picture.expect("a picture").contains("</svg>"));
+    assert!(out(&output).contains("| Courser over UDP | udp |"), "{}", out(&output));
+}
+
+#[test]
+fn wrong_input_is_refused_with_a_reason() {
+    for (args, reason) in [
+        (&["--only", "grpc"][..], "no contestant is called `grpc`; there are courser-shm,"),
+        (&["--server-cpu", "99999"], "core 99999 is not to be had"),
+        (&["--quick", "--json", "/nonexistent/report"], "cannot write /nonexistent/report"),
+        (&["--rounds", "0"], "0 is not in 1..=1000"),
+        (&["--quick", "--rounds", "3"], "cannot be used with"),
+    ] {
+        let output = peers(args);
+        assert!(!output.status.success(), "{args:?}");
+        assert!(err(&output).contains(reason), "{args:?}: {}", err(&output));
+        assert_eq!(out(&output), "", "{args:?}");
+    }
+}
+
+#[test]
+fn help_teaches() {
+    let help = out(&peers(&["--help"]));
+    for word in ["32 B", "peers --quick", "limits, not peers", "(near, far)"] {
+        assert!(help.contains(word), "{word} is not in: {help}");
+    }
+    assert!(!help.contains("<COMMAND>"), "the hidden commands show: {help}");
+    let list = out(&peers(&["--list"]));
+    assert_eq!(list.lines().count(), 8, "{list}");
+}
+
+/// A server whose parent is gone before it begins, or is another process, does not start.
+#[test]
+fn a_side_without_its_parent_ends() {
+    let output = peers(&["serve", "raw-tcp", "--cpu=0", "--limit=60", "--parent=1"]);
+    assert!(out(&output).contains("failed the process that started this one is gone"));
+}
+
+/// Killing the program in the middle of a window leaves none of its processes.
+#[test]
+fn children_do_not_outlive_the_program() {
+    use std::io::{BufRead, BufReader};
+    let mut program = Command::new(env!("CARGO_BIN_EXE_peers"))
+        .args(["--only", "raw-udp,tarpc", "--rounds", "100", "--window-ms", "2000"])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    let said = program.stderr.take().expect("piped");
+    BufReader::new(said).read_line(&mut line).expect("a line of progress");
+    assert!(line.contains("round 1 of 100"), "{line}");
+    let of_program = format!("--parent={}", program.id());
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let wait = |wanted: fn(usize) -> bool| {
+        while !wanted(processes_with(&of_program)) {
+            assert!(std::time::Instant::now() < limit, "its processes do not come or do not go");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    wait(|count| count >= 4);
+    program.kill().expect("it runs");
+    program.wait().expect("it ends");
+    wait(|count| count == 0);
+}
+
+/// Processes that have `argument` in their command line and are not yet dead.
+fn processes_with(argument: &str) -> usize {
+    let processes = std::fs::read_dir("/proc").expect("/proc").flatten();
+    let has = |path: std::path::PathBuf| {
+        std::fs::read(path.join("cmdline"))
+            .is_ok_and(|line| line.split(|byte| *byte == 0).any(|arg| arg == argument.as_bytes()))
+    };
+    processes.filter(|process| has(process.path())).count()
+}
