@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Ping(PingArgs),
     /// Show the counters of a running server: calls, sessions, drops, memory
     Stat(StatArgs),
-    /// Measure one thing well: latency, rate, bandwidth, workers, overload
+    /// Measure one thing well: latency, rate, bandwidth, sessions, threads and more
     Bench(BenchArgs),
     /// Kill, freeze and restart processes under load and check every promise
     Soak(SoakArgs),
@@ -183,6 +183,7 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
               time to connect, and memory of idle sessions by component
   credits     one small call, many, and one large one, with C = 1 to 64 credits
   txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
+  threads     as rate with B = 3, of threads of one process that all call each other
 
 `workers` and `overload` run in one process and take only --quick, --pairs (workers) and
 --json.
@@ -260,11 +261,13 @@ pub(crate) enum What {
     Credits,
     /// Longer and longer transmit bursts.
     TxQueue,
+    /// More and more threads.
+    Threads,
 }
 
 impl ValueEnum for What {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [What; 9] = [
+        const ALL: [What; 10] = [
             What::Calls(Kind::Latency),
             What::Calls(Kind::Rate),
             What::Calls(Kind::Bandwidth),
@@ -274,6 +277,7 @@ impl ValueEnum for What {
             What::Sessions,
             What::Credits,
             What::TxQueue,
+            What::Threads,
         ];
         &ALL
     }
@@ -289,6 +293,7 @@ impl ValueEnum for What {
             What::Sessions => ("sessions", "small calls on 1 to 20,000 sessions, and their memory"),
             What::Credits => ("credits", "latency, rate and bandwidth with 1 to 64 credits"),
             What::TxQueue => ("txqueue", "small calls with transmit bursts of 1 to 256 packets"),
+            What::Threads => ("threads", "small calls of as many threads as there are cores"),
         };
         Some(PossibleValue::new(name).help(help))
     }

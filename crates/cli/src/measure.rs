@@ -31,7 +31,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         What::Calls(kind) => kind,
         What::Workers => return workers(args),
         What::Overload => return overload(args),
-        What::Factors | What::Sessions | What::Credits | What::TxQueue => return series(args),
+        What::Factors | What::Sessions | What::Credits | What::TxQueue | What::Threads => {
+            return series(args);
+        }
     };
     check_flags(kind, args)?;
     let spec = spec(kind, args);
@@ -78,6 +80,7 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
         What::Factors => ("factors", false, false),
         What::Sessions => ("sessions", false, true),
         What::TxQueue => ("txqueue", false, false),
+        What::Threads => ("threads", false, false),
         _ => ("credits", true, false),
     };
     let given = [
@@ -103,6 +106,7 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
     let report = match args.what {
         What::Factors => bench::factors::run(args.transport, plan, &mut progress),
         What::TxQueue => bench::txqueue::run(args.transport, plan, &mut progress),
+        What::Threads => bench::threads::run(args.transport, plan, &mut progress),
         What::Sessions => {
             let counts = session_counts(&args.sessions)?;
             bench::sessions::run(args.transport, plan, &counts, &mut progress)

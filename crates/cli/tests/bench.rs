@@ -136,6 +136,21 @@ fn transmit_bursts_of_every_bound_work() {
 }
 
 #[test]
+fn threads_call_each_other_and_their_memory_is_stated() {
+    let _alone = alone();
+    for transport in ["mem", "udp"] {
+        let line = format!("bench threads --quick --pairs 1 --transport {transport} --json -");
+        let report = json_of(&line);
+        let results = report["results"].as_array().expect("a list");
+        assert_eq!(points(results, "threads")[0], 1);
+        for result in results {
+            let keys = ["rate_rps", "rate_per_thread_rps", "resident_bytes_per_thread"];
+            positive(result, &keys);
+        }
+    }
+}
+
+#[test]
 fn a_series_is_a_table_with_its_points() {
     let _alone = alone();
     let output = run("bench bandwidth --quick --pairs 1 --transport mem --size 1KiB,2KiB");

@@ -211,6 +211,8 @@ pub(super) struct Caller {
     rpc: Rpc,
     state: Rc<RefCell<State>>,
     other: Other,
+    /// A second endpoint of this thread.
+    besides: Option<Rpc>,
 }
 
 /// What a window of calls amounts to.
@@ -251,7 +253,7 @@ impl Caller {
         }));
         let hears = Rc::clone(&state);
         rpc.on_completion(move |cx, tag, done| hears.borrow_mut().on_completion(cx, tag, done));
-        Self { rpc, state, other }
+        Self { rpc, state, other, besides: None }
     }
 
     /// The endpoint, for its counters.
@@ -275,10 +277,16 @@ impl Caller {
         self.rpc.poll()
     }
 
+    /// Has a second endpoint polled in each pass.
+    pub(super) fn poll_besides(&mut self, rpc: Rpc) {
+        self.besides = Some(rpc);
+    }
+
     /// One pass; an empty one gives way if it must.
     #[inline]
     pub(super) fn pass(&mut self) {
-        if !self.rpc.poll() {
+        let besides = self.besides.as_mut().is_some_and(|rpc| rpc.poll());
+        if !self.rpc.poll() && !besides {
             self.other.idle();
         }
     }

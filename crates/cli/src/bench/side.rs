@@ -138,13 +138,26 @@ impl Side {
     pub(super) fn open(over: Over, network: &str, variant: &Variant) -> Result<Self, BenchError> {
         let uri = format!("{}://127.0.0.1:0", over.name());
         let nexus = Nexus::bind_with(&uri, variant.config())?;
-        let rpc = match over {
-            Over::Udp | Over::Shm => nexus.endpoint()?,
-            // Threads meet in a network of their own. The node's number is that of the control
-            // connection's address.
-            Over::Mem => nexus.endpoint_on(open_mem(network, variant.frame)?)?,
-        };
+        let rpc = open_on(over, network, &nexus, variant.frame)?;
         Ok(Self { nexus, rpc })
+    }
+}
+
+/// An endpoint of a nexus, with frames of a given size.
+///
+/// # Errors
+/// The transport cannot be opened.
+pub(super) fn open_on(
+    over: Over,
+    network: &str,
+    nexus: &Nexus,
+    frame: Option<usize>,
+) -> Result<Rpc, BenchError> {
+    match over {
+        Over::Udp | Over::Shm => Ok(nexus.endpoint()?),
+        // Threads meet in a network of their own. The node's number is that of the control
+        // connection's address.
+        Over::Mem => Ok(nexus.endpoint_on(open_mem(network, frame)?)?),
     }
 }
 
