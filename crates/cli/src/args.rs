@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::bench::Kind;
+use crate::bench::{Kind, Over};
 use crate::soak::Experiment;
 use crate::units;
 
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Ping(PingArgs),
     /// Show the counters of a running server: calls, sessions, drops, memory
     Stat(StatArgs),
-    /// Measure one thing well: latency, rate, bandwidth, workers, overload
+    /// Measure one thing well: latency, rate, bandwidth, sessions, threads and more
     Bench(BenchArgs),
     /// Kill, freeze and restart processes under load and check every promise
     Soak(SoakArgs),
@@ -169,23 +169,39 @@ pub(crate) struct StatArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Without --connect, both sides run on this machine, a core each, and windows of raw UDP
+Without --connect, both sides run on this machine, a core each, and windows of raw packets
 and of RPCs take turns: a pair is one of each. Claims need 200 pairs or more of one
-placement; --quick is for a first look. `workers` and `overload` run in one process and
-take only --quick, --pairs (workers) and --json.
+placement; --quick is for a first look. Where a figure is aimed at, it is shown as wanted.
+
+  latency     one call at a time; the raw round trip beside it, and the difference
+  rate        small calls; with --batch as in eRPC (NSDI '19), section 6.2: batches of B,
+              60 in flight, 8 sessions drawn at random; --symmetric: both sides call
+  bandwidth   large requests, 32-byte answers, beside copies of the same memory;
+              --sizes: 1 KiB to 64 MiB
+  factors     as rate with B = 3, with one optimization after another switched off
+  sessions    as rate with B = 3, on more and more sessions of one endpoint, beside 8;
+              time to connect, and memory of idle sessions by component
+  credits     one small call, many, and one large one, with C = 1 to 64 credits
+  txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
+  threads     as rate with B = 3, of threads of one process that all call each other
+
+`workers` and `overload` run in one process and take only --quick, --pairs (workers) and
+--json.
 
 Examples:
-  courser bench latency
+  courser bench latency --transport mem
   courser bench rate --sessions 8 --in-flight 64 --json -
+  courser bench rate --batch 3 --symmetric --transport mem
   courser bench bandwidth --size 1MiB --quick
+  courser bench sessions --sessions 8,1000 --quick
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {
     /// What to measure
     #[arg(value_name = "WHAT", value_enum)]
     pub(crate) what: What,
-    /// The transport between two processes of this machine
-    #[arg(long, value_name = "NAME", default_value = "udp", value_parser = ["udp"])]
-    pub(crate) transport: String,
+    /// The transport between the two sides: processes of this machine, for mem threads of one
+    #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
+    pub(crate) transport: Over,
     /// Measure against this `courser serve` instead of a process of this machine
     #[arg(long, value_name = "URI")]
     pub(crate) connect: Option<String>,
@@ -195,16 +211,28 @@ pub(crate) struct BenchArgs {
     /// Pairs of windows, raw and RPC
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) pairs: Option<u32>,
-    /// Bytes in a request; default 32, for bandwidth 8MiB, which is also a server's limit
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
-    pub(crate) size: Option<u64>,
-    /// Sessions to the server; default 1, for rate 16
-    #[arg(long, value_name = "N")]
-    pub(crate) sessions: Option<u32>,
+    /// Bytes in a request; several, as 1KiB,8MiB, for bandwidth; default 32, for bandwidth 8MiB,
+    /// which is also a server's limit
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
+    pub(crate) size: Vec<u64>,
+    /// For bandwidth: requests of 1KiB to 64MiB, one size after another
+    #[arg(long, conflicts_with_all = ["size", "connect"])]
+    pub(crate) sizes: bool,
+    /// Sessions to the server; default 1, for rate 16, with --batch 8; for sessions several, rising:
+    /// default 1,8,100,1000,10000,20000
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    pub(crate) sessions: Vec<u32>,
     /// Calls in flight at a time, over all sessions; for bandwidth: requests outstanding; default 1,
-    /// for rate 128
+    /// for rate 128; with --batch 60
     #[arg(long, value_name = "N", visible_alias = "outstanding")]
     pub(crate) in_flight: Option<u32>,
+    /// For rate: calls that leave together, each on a session drawn at random; several, as 1,3,5;
+    /// default over shm and mem 1,3,5,8,11, over udp each answer is followed by a call
+    #[arg(long, value_name = "B", value_delimiter = ',')]
+    pub(crate) batch: Vec<u32>,
+    /// For rate: both sides call each other at the same time; the rate of one is shown
+    #[arg(long)]
+    pub(crate) symmetric: bool,
     /// Packets a session may have in flight; default: three trains, as the receive buffer allows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) credits: Option<u32>,
@@ -225,16 +253,31 @@ pub(crate) enum What {
     Workers,
     /// A worker pool that is asked for too much.
     Overload,
+    /// One optimization after another switched off.
+    Factors,
+    /// More and more sessions.
+    Sessions,
+    /// More and more credits.
+    Credits,
+    /// Longer and longer transmit bursts.
+    TxQueue,
+    /// More and more threads.
+    Threads,
 }
 
 impl ValueEnum for What {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [What; 5] = [
+        const ALL: [What; 10] = [
             What::Calls(Kind::Latency),
             What::Calls(Kind::Rate),
             What::Calls(Kind::Bandwidth),
             What::Workers,
             What::Overload,
+            What::Factors,
+            What::Sessions,
+            What::Credits,
+            What::TxQueue,
+            What::Threads,
         ];
         &ALL
     }
@@ -246,6 +289,11 @@ impl ValueEnum for What {
             What::Calls(Kind::Bandwidth) => ("bandwidth", "bytes per second of large requests"),
             What::Workers => ("workers", "round trip beside worker handlers of 4 ms"),
             What::Overload => ("overload", "answers in time at twice a worker's capacity"),
+            What::Factors => ("factors", "small calls with one optimization after another off"),
+            What::Sessions => ("sessions", "small calls on 1 to 20,000 sessions, and their memory"),
+            What::Credits => ("credits", "latency, rate and bandwidth with 1 to 64 credits"),
+            What::TxQueue => ("txqueue", "small calls with transmit bursts of 1 to 256 packets"),
+            What::Threads => ("threads", "small calls of as many threads as there are cores"),
         };
         Some(PossibleValue::new(name).help(help))
     }
@@ -344,6 +392,8 @@ mod tests {
             "courser bench latency --size lots",
             "courser bench speed",
             "courser bench latency --transport carrier-pigeon",
+            "courser bench rate --batch three",
+            "courser bench bandwidth --sizes --size 1KiB",
             "courser completions word",
             "courser stat",
             "courser soak --load 0",

@@ -1,36 +1,59 @@
 //! `courser bench`: what a call costs, beside what the bare packets cost.
 //!
-//! Two processes, each a thread on a core of its own: this one is the client and measures;
-//! the other, started from the same program ([`peer`]), is the server. Windows of RPCs and of
-//! raw packets take turns under the [harness](crate::harness); for a raw window the server
-//! runs a fixed program on a bare transport instead of its endpoint ([`role`]). Raw and RPC
-//! use the same transport with the same settings, through the same `tx_burst` and `rx_burst`.
+//! Two sides, each a thread on a core of its own: this one is the client and measures; the other,
+//! a process started from the same program or a thread of this one ([`peer`]), is the server.
+//! Windows of RPCs and of raw packets take turns under the [harness](crate::harness); for a raw
+//! window the server runs a fixed program on a bare transport instead of its endpoint ([`role`]).
+//! Raw and RPC use the same transport with the same settings, through the same `tx_burst` and
+//! `rx_burst`.
 //!
-//! | bench | RPC | raw |
+//! | bench | RPC | beside it |
 //! | --- | --- | --- |
 //! | latency | 32-byte echo, one in flight | 32-byte datagram there and back |
-//! | rate | 32-byte echoes, 128 in flight on 16 sessions | trains of 32 frames of 48 bytes, echoed |
-//! | bandwidth | 8 MiB requests, 32-byte answers | trains of full frames, counted on arrival |
+//! | rate | 32-byte echoes: 128 in flight on 16 sessions, or batches on 8 | trains of 32 frames of 48 bytes, echoed |
+//! | bandwidth | requests of a size, 32-byte answers | trains of full frames, counted on arrival; `memcpy` |
+//! | [`factors`] | rate with one optimization after another off | the step before |
+//! | [`sessions`] | rate on more and more sessions; memory of idle ones | rate on eight |
+//! | [`credits`] | latency, rate and bandwidth with C credits | |
+//! | [`txqueue`] | rate with bounded transmit bursts | the longest |
+//! | [`threads`] | rate of one, two, four... threads | that of one |
 //!
 //! The raw programs do what a program without a protocol would do at its best: they answer
 //! from a buffer that lies ready and look at no byte. How many trains they keep in flight is
 //! tried out first ([`raw::best_window`]).
 //!
-//! [`spec`] says what to run; [`calls`] are the RPC windows, [`raw`] the raw ones; [`service`]
-//! has the request types, [`child`] the other process, [`figures`] the counters that explain
-//! a result, [`run`](self::run()) puts them together.
+//! [`spec`] says what to run; [`side`] opens endpoints and sockets, [`ground`] both sides;
+//! [`caller`] makes calls, [`calls`] are windows of them, [`raw`] the raw ones, [`copy`] copies;
+//! [`series`] puts windows in turn, [`steps`] does so with settings that differ; [`service`] has
+//! the request types, [`child`] the other side as it is seen from here, [`figures`] the counters
+//! that explain a result, [`goals`] what is wanted of it, [`run`](self::run()) the report.
 
+mod caller;
 mod calls;
 mod child;
+mod copy;
+pub(crate) mod credits;
+pub(crate) mod factors;
 mod figures;
+mod goals;
+mod ground;
 pub(crate) mod overload;
 pub(crate) mod peer;
 mod raw;
 mod role;
 mod run;
+mod series;
 pub(crate) mod service;
+pub(crate) mod sessions;
+mod side;
 mod spec;
+mod steps;
+pub(crate) mod threads;
+pub(crate) mod txqueue;
 pub(crate) mod workers;
 
 pub(crate) use run::run;
-pub(crate) use spec::{BenchError, BenchSpec, Kind, RATE_IN_FLIGHT};
+pub(crate) use side::Over;
+#[cfg(test)]
+pub(crate) use spec::PAPER_BATCHES;
+pub(crate) use spec::{BenchError, BenchSpec, Kind, RATE_IN_FLIGHT, SERIES_SIZES};

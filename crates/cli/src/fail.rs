@@ -82,9 +82,9 @@ impl From<BenchError> for Failure {
                 Failure::Usage(_) => Failure::Usage(text),
                 _ => Failure::Runtime(text),
             },
-            BenchError::Spec { .. }
-            | BenchError::Transport(_)
-            | BenchError::Run(RunError::Plan { .. }) => Failure::Usage(text),
+            BenchError::Spec { .. } | BenchError::Run(RunError::Plan { .. }) => {
+                Failure::Usage(text)
+            }
             _ => Failure::Runtime(text),
         }
     }

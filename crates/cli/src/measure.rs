@@ -8,7 +8,7 @@ use courser::Nexus;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{BenchArgs, What};
-use crate::bench::{self, BenchSpec, Kind};
+use crate::bench::{self, BenchSpec, Kind, Over, SERIES_SIZES};
 use crate::fail::Failure;
 use crate::harness::report::Report;
 use crate::harness::table;
@@ -16,6 +16,7 @@ use crate::harness::window::{Plan, Progress};
 use crate::interrupt;
 use crate::json;
 use crate::out;
+use crate::units;
 
 /// Windows of the workers benchmark: ten handlers long.
 const WORKERS_WINDOW: Duration = Duration::from_millis(40);
@@ -30,10 +31,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         What::Calls(kind) => kind,
         What::Workers => return workers(args),
         What::Overload => return overload(args),
+        What::Factors | What::Sessions | What::Credits | What::TxQueue | What::Threads => {
+            return series(args);
+        }
     };
+    check_flags(kind, args)?;
     let spec = spec(kind, args);
     let bar = bar()?;
-    if args.connect.is_none() {
+    if args.connect.is_none() && args.transport == Over::Udp {
         machine_warnings().iter().for_each(|warning| out::warn(warning));
     }
     let report = with_progress(&spec, &bar, (0.0, 1.0))?;
@@ -48,25 +53,96 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
 fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> {
     let given = [
         ("--connect", args.connect.is_some()),
-        ("--size", args.size.is_some()),
-        ("--sessions", args.sessions.is_some()),
+        ("--transport", args.transport != Over::Udp),
+        ("--size", !args.size.is_empty()),
+        ("--sizes", args.sizes),
+        ("--sessions", !args.sessions.is_empty()),
         ("--in-flight", args.in_flight.is_some()),
+        ("--batch", !args.batch.is_empty()),
+        ("--symmetric", args.symmetric),
         ("--credits", args.credits.is_some()),
         ("--frame-size", args.frame_size.is_some()),
         ("--pairs", args.pairs.is_some() && !pairs),
     ];
+    no_meaning(&given, name)
+}
+
+fn no_meaning(given: &[(&str, bool)], name: &str) -> Result<(), Failure> {
     match given.iter().find(|(_, is_given)| *is_given) {
         Some((flag, _)) => Err(Failure::Usage(format!("{flag} has no meaning for bench {name}"))),
         None => Ok(()),
     }
 }
 
+/// The benchmarks that change one thing from window to window.
+fn series(args: &BenchArgs) -> Result<(), Failure> {
+    let (name, size, sessions) = match args.what {
+        What::Factors => ("factors", false, false),
+        What::Sessions => ("sessions", false, true),
+        What::TxQueue => ("txqueue", false, false),
+        What::Threads => ("threads", false, false),
+        _ => ("credits", true, false),
+    };
+    let given = [
+        ("--connect", args.connect.is_some()),
+        ("--size", !args.size.is_empty() && !size),
+        ("--size with several values", args.size.len() > 1),
+        ("--sizes", args.sizes),
+        ("--sessions", !args.sessions.is_empty() && !sessions),
+        ("--in-flight", args.in_flight.is_some()),
+        ("--batch", !args.batch.is_empty()),
+        ("--symmetric", args.symmetric),
+        ("--credits", args.credits.is_some()),
+        ("--frame-size", args.frame_size.is_some()),
+    ];
+    no_meaning(&given, name)?;
+    let plan = plan(args);
+    let bar = bar()?;
+    bar.set_prefix(name);
+    let mut progress = |now: &Progress| {
+        bar.set_message(counts(now));
+        bar.set_position((done(&plan, now) * 1000.0) as u64);
+    };
+    let report = match args.what {
+        What::Factors => bench::factors::run(args.transport, plan, &mut progress),
+        What::TxQueue => bench::txqueue::run(args.transport, plan, &mut progress),
+        What::Threads => bench::threads::run(args.transport, plan, &mut progress),
+        What::Sessions => {
+            let counts = session_counts(&args.sessions)?;
+            bench::sessions::run(args.transport, plan, &counts, &mut progress)
+        }
+        _ => {
+            let size = args.size.first().map_or(8 << 20, |&size| size);
+            let size = units::message_len(size).map_err(Failure::Usage)?;
+            bench::credits::run(args.transport, plan, size, &mut progress)
+        }
+    };
+    bar.finish_and_clear();
+    let report = report?;
+    show(args, &report, || table::render(&report))
+}
+
+/// The numbers of sessions of that benchmark: they can only rise.
+fn session_counts(given: &[u32]) -> Result<Vec<u32>, Failure> {
+    let most = bench::sessions::MOST;
+    match given {
+        [] => Ok(bench::sessions::COUNTS.to_vec()),
+        counts if counts.iter().all(|n| (1..=most).contains(n)) && counts.is_sorted() => {
+            Ok(counts.to_vec())
+        }
+        _ => Err(Failure::Usage(format!("--sessions must be 1 to {most}, and rise"))),
+    }
+}
+
+fn plan(args: &BenchArgs) -> Plan {
+    let plan = if args.quick { Plan::quick() } else { Plan::full() };
+    Plan { pairs: args.pairs.unwrap_or(plan.pairs), ..plan }
+}
+
 /// Dispatch calls beside long worker handlers.
 fn workers(args: &BenchArgs) -> Result<(), Failure> {
     only_quick(args, "workers", true)?;
-    let mut plan = if args.quick { Plan::quick() } else { Plan::full() };
-    plan.window = WORKERS_WINDOW;
-    plan.pairs = args.pairs.unwrap_or(plan.pairs);
+    let plan = Plan { window: WORKERS_WINDOW, ..plan(args) };
     let bar = bar()?;
     bar.set_prefix("workers");
     let report = bench::workers::run(plan, &mut |now| {
@@ -111,19 +187,47 @@ fn show(
 }
 
 fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
-    let mut plan = if args.quick { Plan::quick() } else { Plan::full() };
-    plan.pairs = args.pairs.unwrap_or(plan.pairs);
-    let mut spec = BenchSpec::new(kind, plan);
-    spec.transport.clone_from(&args.transport);
+    let mut spec = BenchSpec::new(kind, plan(args));
+    if kind == Kind::Rate {
+        // Over UDP the rate of the README, which trains of packets need more calls in flight for.
+        if !args.batch.is_empty() || (args.transport != Over::Udp && args.connect.is_none()) {
+            spec = spec.paper_rate();
+        }
+        if !args.batch.is_empty() {
+            spec.batches.clone_from(&args.batch);
+        }
+    }
+    spec.transport = args.transport;
     spec.connect.clone_from(&args.connect);
+    spec.symmetric = args.symmetric;
     // What does not fit is too large for the benchmark too, which says so.
     let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    spec.size = args.size.map_or(spec.size, count);
-    spec.sessions = args.sessions.unwrap_or(spec.sessions);
+    match &args.size[..] {
+        [] if args.sizes => spec.sizes = SERIES_SIZES.to_vec(),
+        [] => {}
+        [size] => spec.size = count(*size),
+        sizes => spec.sizes = sizes.iter().copied().map(count).collect(),
+    }
+    spec.sessions = args.sessions.first().copied().unwrap_or(spec.sessions);
     spec.in_flight = args.in_flight.unwrap_or(spec.in_flight);
     spec.credits = args.credits;
     spec.frame = args.frame_size.map(count);
+    if let [batch] = spec.batches[..] {
+        (spec.batch, spec.batches) = (batch, Vec::new());
+    }
     spec
+}
+
+/// Says which flag has no meaning for a benchmark of calls.
+fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
+    let given = [
+        ("--batch", !args.batch.is_empty() && kind != Kind::Rate),
+        ("--symmetric", args.symmetric && kind != Kind::Rate),
+        ("--sizes", args.sizes && kind != Kind::Bandwidth),
+        ("--size with several values", args.size.len() > 1 && kind != Kind::Bandwidth),
+        ("--sessions with several values", args.sessions.len() > 1),
+    ];
+    no_meaning(&given, kind.name())
 }
 
 /// A bar on standard error, invisible unless that is a terminal; a signal takes it away and ends
@@ -196,6 +300,7 @@ mod tests {
 
     use super::*;
     use crate::args::{Cli, Command};
+    use crate::bench::PAPER_BATCHES;
 
     fn spec_of(line: &str) -> BenchSpec {
         match Cli::try_parse_from(line.split(' ')).expect(line).command {
@@ -221,6 +326,39 @@ mod tests {
         assert_eq!((given.size, given.sessions, given.in_flight), (1 << 20, 3, 5));
         assert_eq!((given.credits, given.frame), (Some(64), Some(4096)));
         assert_eq!(given.connect.as_deref(), Some("udp://a:1"));
+    }
+
+    #[test]
+    fn batches_are_the_papers_experiment_and_shared_memory_begins_with_it() {
+        let one = spec_of("courser bench rate --batch 3 --symmetric");
+        assert_eq!((one.sessions, one.in_flight, one.random), (8, 60, true));
+        assert_eq!((one.batch, one.batches.len(), one.symmetric), (3, 0, true));
+        let all = spec_of("courser bench rate --transport mem --sessions 4");
+        assert_eq!((all.sessions, &all.batches[..]), (4, &PAPER_BATCHES[..]));
+        let sizes = spec_of("courser bench bandwidth --size 1KiB,2KiB");
+        assert_eq!(sizes.sizes, [1024, 2048]);
+        assert_eq!(spec_of("courser bench bandwidth --sizes").sizes, SERIES_SIZES);
+    }
+
+    #[test]
+    fn session_counts_rise() {
+        assert_eq!(session_counts(&[]).expect("default"), bench::sessions::COUNTS);
+        assert_eq!(session_counts(&[8, 100]).expect("rise"), [8, 100]);
+        for counts in [&[0][..], &[8, 1], &[2_000_000]] {
+            assert!(session_counts(counts).is_err(), "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn flags_without_a_meaning_are_refused() {
+        for line in ["courser bench latency --batch 3", "courser bench rate --sizes"] {
+            let Command::Bench(args) = Cli::try_parse_from(line.split(' ')).expect(line).command
+            else {
+                panic!("{line}")
+            };
+            let What::Calls(kind) = args.what else { panic!("{line}") };
+            assert!(check_flags(kind, &args).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -32,7 +32,11 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
 
 /// [`bytes`] that fit into a message.
 pub(crate) fn message_size(text: &str) -> Result<usize, String> {
-    let size = bytes(text)?;
+    message_len(bytes(text)?)
+}
+
+/// A size that fits into a message.
+pub(crate) fn message_len(size: u64) -> Result<usize, String> {
     if size > MAX_MESSAGE {
         return Err(format!(
             "a message has at most {}; choose a smaller size",

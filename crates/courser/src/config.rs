@@ -100,6 +100,25 @@ pub struct Config {
     /// 1,048,576; the next is refused with `Status::WorkersBusy`. Default 1,024. Each costs up
     /// to 288 bytes, and its request's buffer of the endpoint's `memory_limit`.
     pub worker_queue: usize,
+    /// How the protocol works inside; for measuring.
+    pub tuning: Tuning,
+}
+
+/// Knobs of the protocol that no program needs: their defaults are what was found best. They are
+/// there so that this can be measured again (`courser bench txqueue`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Frames that one transmit burst holds, at least 1 (E62). Default 128.
+    pub tx_frames: usize,
+    /// Requests and replies that one transmit burst is made of, at least 1. Default 64.
+    pub tx_items: usize,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        let p = proto::Config::default();
+        Tuning { tx_frames: p.tx_frames, tx_items: p.tx_items }
+    }
 }
 
 impl Default for Config {
@@ -128,6 +147,7 @@ impl Default for Config {
             batched_timestamps: true,
             workers: cpus().min(MAX_WORKERS),
             worker_queue: 1024,
+            tuning: Tuning::default(),
         }
     }
 }
@@ -167,6 +187,8 @@ impl Config {
             max_held_per_peer: self.max_held_per_peer,
             idle_after_ns: ns(self.idle_after),
             inline_max: self.inline_max,
+            tx_frames: self.tuning.tx_frames,
+            tx_items: self.tuning.tx_items,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),
             rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),

@@ -47,7 +47,7 @@ mod spin;
 mod uri;
 mod worker;
 
-pub use config::Config;
+pub use config::{Config, Tuning};
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};

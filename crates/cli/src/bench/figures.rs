@@ -51,6 +51,31 @@ fn per_call(frames: u64, calls: u64) -> Option<f64> {
     (calls > 0).then(|| (frames as f64 / calls as f64 * 100.0).round() / 100.0)
 }
 
+/// What an endpoint's sessions cost, by component, bytes; without what is the endpoint's whatever
+/// sessions it has.
+pub(super) fn of_memory<T: Transport>(rpc: &Rpc<T>) -> Value {
+    let memory = rpc.session_memory();
+    json!({
+        "sessions": rpc.sessions(),
+        "sessions_bytes": memory.sessions_bytes,
+        "peers_bytes": memory.peers_bytes,
+        "slots_bytes": memory.slots_bytes,
+        "queues_bytes": memory.queues_bytes,
+        "timers_bytes": memory.timers_bytes,
+        "prealloc_bytes": memory.prealloc_bytes,
+        "held_bytes": memory.held_bytes,
+        "total_bytes": memory.total_bytes(),
+        "process_bytes": resident_bytes(),
+    })
+}
+
+/// Memory of this process that is in use, as the kernel counts it.
+pub(super) fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
 /// Socket receive buffer that the system granted, as it accounts for it; `None` if the
 /// transport is no socket.
 pub(super) fn receive_buffer<T: Transport + ?Sized>(transport: &T) -> Option<usize> {

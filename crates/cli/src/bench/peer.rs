@@ -1,28 +1,26 @@
-//! The server process of a benchmark: the hidden command `courser bench-peer`.
+//! The other side of a benchmark: the hidden command `courser bench-peer`, or a thread.
 //!
-//! One thread, pinned, that has an endpoint and a bare socket and polls the one that its
-//! [role] calls for; between polls it answers probes. It says its addresses in one line,
-//! `ready <control address> <raw address>`, and at the end its counters in another,
-//! `figures <json>`. It ends when its standard input does, which also happens when the
-//! process that started it dies in whatever way, or when nobody has used it for
-//! [`IDLE_LIMIT`].
+//! One thread, pinned, that has endpoints and a bare socket and polls the one that its [role]
+//! calls for; between polls it answers probes. It says where it can be reached in one line,
+//! `ready <json>`, and at the end its counters in another, `figures <json>`. As a process it ends
+//! when its standard input does, which also happens when the process that started it dies in
+//! whatever way, or when nobody has used it for [`IDLE_LIMIT`].
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use courser::parts::buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
-use courser::parts::net::{UdpConfig, UdpTransport};
-use courser::{MsgBuf, Nexus, Transport};
+use courser::parts::net::AnyTransport;
+use courser::{Nexus, Rpc};
 use serde_json::json;
 
-use super::raw::{self, Other, QUERY, RECEIPT_TRAINS, Receipt};
-use super::run::RATE_TRAIN;
-use super::spec::{BenchError, endpoint_config};
-use super::{figures, role, service};
+use super::caller::{Caller, Loaded};
+use super::raw::{Other, RawPeer};
+use super::role::Role;
+use super::side::{Ready, Setup, Side, open_raw};
+use super::spec::BenchError;
+use super::{figures, service};
 use crate::harness::affinity;
 use crate::harness::clock::Clock;
 use crate::harness::line::Line;
@@ -31,24 +29,9 @@ use crate::harness::probe::Responder;
 /// What the process that starts it says.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PeerArgs {
-    /// Path of the page shared with the measuring process
+    /// What to be, as JSON
     #[arg(long)]
-    line: PathBuf,
-    /// Core to stay on
-    #[arg(long)]
-    cpu: usize,
-    /// Give the core up after each poll that found nothing
-    #[arg(long)]
-    yields: bool,
-    /// Largest request, bytes
-    #[arg(long, default_value_t = 0)]
-    size: usize,
-    /// Packets a session may have outstanding
-    #[arg(long)]
-    credits: Option<u32>,
-    /// Largest frame, bytes
-    #[arg(long)]
-    frame: Option<usize>,
+    setup: String,
 }
 
 /// Longest time without a packet, a probe or a change of role.
@@ -65,54 +48,13 @@ pub(crate) fn main(args: &PeerArgs) -> Result<(), BenchError> {
     // Standard input ends with the parent too; this also ends a process that hangs. The
     // parent may have died before: then its end of the pipe is closed already.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    let line = Line::open(&args.line)?;
+    let setup: Setup = serde_json::from_str(&args.setup).map_err(|e| BenchError::Spec {
+        what: "--setup",
+        limits: format!("what `courser bench` writes: {e}"),
+    })?;
+    let line = Line::open(&setup.line)?;
     let stop = stop_with_stdin()?;
-    let config = endpoint_config(args.size, args.credits, args.frame);
-    let nexus = Nexus::bind_with("udp://127.0.0.1:0", config)?;
-    let mut rpc = nexus.endpoint()?;
-    service::register(&mut rpc);
-    let mut socket = RawPeer::bind(args.frame)?;
-    // Only this thread: the control thread started above goes where there is room.
-    affinity::pin_current_thread(args.cpu)?;
-    say(&format!("ready {} {}", nexus.local_uri(), socket.transport.local_addr()));
-
-    let clock = Clock::new();
-    let mut responder = Responder::new(line.clone(), clock.clone());
-    let other = Other { line: None, yields: args.yields };
-    let (mut role, mut polls, mut active_ns) = (u32::MAX, 0, clock.now_ns());
-    let mut active = true;
-    while !stop.load(Ordering::Relaxed) {
-        let asked = line.role();
-        if asked != role {
-            role = asked;
-            line.take_role(role);
-            active = true;
-        }
-        active |= responder.serve_if_asked();
-        let busy = match role {
-            role::ECHO => socket.echo(),
-            role::SINK => socket.sink(),
-            _ => rpc.poll(),
-        };
-        if busy {
-            active = true;
-        } else {
-            other.idle();
-        }
-        polls += 1;
-        if polls == POLLS {
-            let now_ns = clock.now_ns();
-            if std::mem::take(&mut active) {
-                active_ns = now_ns;
-            } else if u128::from(now_ns - active_ns) > IDLE_LIMIT.as_nanos() {
-                break;
-            }
-            polls = 0;
-        }
-    }
-    let raw = figures::of_transport(&socket.transport.stats());
-    say(&format!("figures {}", json!({ "rpc": figures::of_endpoint(&rpc), "raw": raw })));
-    Ok(())
+    serve(&setup, line, &stop, &|text| say(text))
 }
 
 /// Says a line to the process that started this one, which may be gone.
@@ -135,115 +77,172 @@ pub(crate) fn stop_with_stdin() -> Result<Arc<AtomicBool>, BenchError> {
     Ok(stop)
 }
 
-/// A raw socket on the loopback, for either side.
-pub(super) fn bind_raw(frame: Option<usize>) -> Result<UdpTransport, BenchError> {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let config = UdpConfig { max_frame: frame, ..UdpConfig::new(any) };
-    UdpTransport::bind(config).map_err(|e| BenchError::Raw(e.to_string()))
+/// Opens everything and polls until `stop`; what it has to say goes to `say`, by lines.
+///
+/// # Errors
+/// What kept it from starting, or a load of its own that failed.
+pub(super) fn serve(
+    setup: &Setup,
+    line: Line,
+    stop: &AtomicBool,
+    say: &dyn Fn(&str),
+) -> Result<(), BenchError> {
+    let clock = Clock::new();
+    let sides: Vec<Side> = setup
+        .variants
+        .iter()
+        .map(|variant| Side::open(setup.over, &setup.network, variant))
+        .collect::<Result<_, _>>()?;
+    let socket = RawPeer::new(open_raw(setup.over, &setup.network, setup.raw_frame)?)?;
+    // Only this thread: the control threads started above go where there is room.
+    affinity::pin_current_thread(setup.cpu)?;
+    let other = Other { line: None, yields: setup.yields };
+    let uris = sides.iter().map(|side| side.nexus.local_uri()).collect();
+    let (host, port) = (socket.addr().host, socket.addr().port);
+    let ready = Ready { uris, raw: (format!("{host:x}"), port) };
+    let mut peer = Peer::new(setup, sides, socket, &line, clock, other);
+    say(&format!("ready {}", json!(ready)));
+    peer.run(stop, say)?;
+    say(&format!("figures {}", peer.figures()));
+    Ok(())
 }
 
-/// The fixed programs of the raw side.
-struct RawPeer {
-    transport: UdpTransport,
-    /// Who sent last; answers go there.
-    client: Option<(Addr, PathId)>,
-    payload: MsgBuf,
-    burst: TxBurst,
-    /// Lengths of the frames of one receive burst.
-    lens: Vec<usize>,
-    seen: Receipt,
-    /// Frames since the last receipt, and after how many the next is due.
-    unconfirmed: u64,
-    due: u64,
+/// The other side at work.
+struct Peer<'a> {
+    setup: &'a Setup,
+    callers: Vec<Caller>,
+    /// Keeps the endpoints reachable.
+    _nexuses: Vec<Nexus>,
+    loads: Vec<Option<Loaded>>,
+    socket: RawPeer,
+    line: &'a Line,
+    clock: Clock,
+    other: Other,
+    role: Role,
+    /// Of the load under way: calls before it, and its start.
+    begun: (u64, u64),
 }
 
-impl RawPeer {
-    fn bind(frame: Option<usize>) -> Result<Self, BenchError> {
-        let transport = bind_raw(frame)?;
-        let caps = transport.caps();
-        let train = caps.train_frames.min(caps.train_bytes / caps.max_frame).max(1);
-        let payload = raw::payload(caps.max_frame).map_err(|e| BenchError::Raw(e.to_string()))?;
-        Ok(Self {
-            client: None,
-            payload,
-            burst: TxBurst::with_capacity(RX_BURST),
-            lens: Vec::with_capacity(RX_BURST),
-            seen: Receipt::default(),
-            unconfirmed: 0,
-            due: (RECEIPT_TRAINS * train) as u64,
-            transport,
-        })
+impl<'a> Peer<'a> {
+    fn new(
+        setup: &'a Setup,
+        sides: Vec<Side>,
+        socket: RawPeer,
+        line: &'a Line,
+        clock: Clock,
+        other: Other,
+    ) -> Self {
+        let (nexuses, rpcs): (Vec<Nexus>, Vec<Rpc<AnyTransport>>) =
+            sides.into_iter().map(|side| (side.nexus, side.rpc)).unzip();
+        let caller = |mut rpc: Rpc| {
+            service::register(&mut rpc);
+            Caller::new(rpc, clock.clone(), other.clone())
+        };
+        let callers = rpcs.into_iter().map(caller).collect();
+        let loads = setup.back.iter().map(|_| None).collect();
+        let (role, begun) = (Role::Serve(0), (0, 0));
+        Self { setup, callers, _nexuses: nexuses, loads, socket, line, clock, other, role, begun }
     }
 
-    /// One receive burst, sent back in trains no longer than those of the client. Equal
-    /// frames only stand together in one train.
-    fn echo(&mut self) -> bool {
-        let mut arrived = RxBurst::new();
-        self.transport.rx_burst(&mut arrived);
-        let Some(src) = arrived.last().map(|frame| frame.src) else { return false };
-        self.lens.clear();
-        self.lens.extend(arrived.iter().map(|frame| frame.data.len()));
-        drop(arrived);
-        if let Some(path) = self.path(src) {
-            for train in self.lens.chunks(RATE_TRAIN) {
-                for &len in train {
-                    raw::queue(&mut self.burst, path, &self.payload, 1, len);
-                }
-                self.transport.tx_burst(&mut self.burst);
-                self.burst.clear();
+    fn run(&mut self, stop: &AtomicBool, say: &dyn Fn(&str)) -> Result<(), BenchError> {
+        let mut responder = Responder::new(self.line.clone(), self.clock.clone());
+        let (mut word, mut polls, mut active_ns) = (u32::MAX, 0, self.clock.now_ns());
+        let mut active = true;
+        while !stop.load(Ordering::Relaxed) {
+            let asked = self.line.role();
+            if asked != word {
+                word = asked;
+                self.leave()?;
+                self.enter(Role::of(word), say)?;
+                self.line.take_role(word);
+                active = true;
             }
-        }
-        true
-    }
-
-    /// One receive burst, counted; a receipt when one is due or was asked for.
-    fn sink(&mut self) -> bool {
-        let mut arrived = RxBurst::new();
-        self.transport.rx_burst(&mut arrived);
-        let Some(src) = arrived.last().map(|frame| frame.src) else { return false };
-        let mut asked = false;
-        for frame in &arrived {
-            match <[u8; QUERY]>::try_from(frame.data) {
-                Ok(number) => {
-                    self.seen.query = u64::from_le_bytes(number);
-                    asked = true;
-                }
-                Err(_) => {
-                    self.seen.bytes += frame.data.len() as u64;
-                    self.seen.frames += 1;
-                    self.unconfirmed += 1;
-                }
+            active |= responder.serve_if_asked();
+            if self.pass() {
+                active = true;
+            } else {
+                self.other.idle();
             }
-        }
-        drop(arrived);
-        if asked || self.unconfirmed >= self.due {
-            self.unconfirmed = 0;
-            self.confirm(src);
-        }
-        true
-    }
-
-    fn confirm(&mut self, to: Addr) {
-        let Some(path) = self.path(to) else { return };
-        let receipt = self.seen.to_bytes();
-        let Some(room) = self.payload.get_mut() else { return };
-        room[..receipt.len()].copy_from_slice(&receipt);
-        raw::queue(&mut self.burst, path, &self.payload, 1, receipt.len());
-        self.transport.tx_burst(&mut self.burst);
-        self.burst.clear();
-    }
-
-    /// The way to a client, opened when it is another than before.
-    fn path(&mut self, to: Addr) -> Option<PathId> {
-        match self.client {
-            Some((known, path)) if known == to => Some(path),
-            old => {
-                if let Some((_, path)) = old {
-                    self.transport.path_close(path);
-                }
-                self.client = self.transport.path_open(to, None).ok().map(|path| (to, path.id));
-                self.client.map(|(_, path)| path)
+            polls += 1;
+            if polls < POLLS {
+                continue;
             }
+            let now_ns = self.clock.now_ns();
+            if std::mem::take(&mut active) {
+                active_ns = now_ns;
+            } else if u128::from(now_ns - active_ns) > IDLE_LIMIT.as_nanos() {
+                break;
+            }
+            polls = 0;
         }
+        Ok(())
+    }
+
+    /// One poll of what the role calls for.
+    #[inline]
+    fn pass(&mut self) -> bool {
+        match self.role {
+            Role::Echo => self.socket.echo(),
+            Role::Sink => self.socket.sink(),
+            Role::Serve(at) | Role::Memory(at) => self.callers[at].poll(),
+            Role::Call(load) => self.callers[self.setup.back[load].variant].poll(),
+        }
+    }
+
+    /// Ends what the role began.
+    fn leave(&mut self) -> Result<(), BenchError> {
+        let Role::Call(at) = self.role else { return Ok(()) };
+        let (before, start_ns) = self.begun;
+        let caller = &mut self.callers[self.setup.back[at].variant];
+        caller.stop();
+        if let Some(loaded) = &mut self.loads[at] {
+            caller.finish(0, loaded).map_err(|e| BenchError::Raw(e.to_string()))?;
+        }
+        self.line.report(caller.completed() - before, self.clock.now_ns() - start_ns);
+        Ok(())
+    }
+
+    /// Takes up a role; a number that stands for nothing is the role at start.
+    fn enter(&mut self, role: Role, say: &dyn Fn(&str)) -> Result<(), BenchError> {
+        let known = match role {
+            Role::Echo | Role::Sink => true,
+            Role::Serve(at) | Role::Memory(at) => at < self.callers.len(),
+            Role::Call(at) => at < self.setup.back.len(),
+        };
+        self.role = if known { role } else { Role::Serve(0) };
+        match self.role {
+            Role::Memory(at) => {
+                let memory = figures::of_memory(self.callers[at].rpc());
+                say(&format!("memory {memory}"));
+            }
+            Role::Call(at) => self.begin(at)?,
+            Role::Echo | Role::Sink | Role::Serve(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Begins a load of this side; connects its sessions first, if it has not yet.
+    fn begin(&mut self, at: usize) -> Result<(), BenchError> {
+        let back = &self.setup.back[at];
+        let caller = &mut self.callers[back.variant];
+        caller.connect(&back.uri, back.load.sessions)?;
+        if self.loads[at].is_none() {
+            self.loads[at] = Some(Loaded::new(back.load.clone(), caller.rpc())?);
+        }
+        self.begun = (caller.completed(), self.clock.now_ns());
+        if let Some(loaded) = &mut self.loads[at] {
+            caller.begin(loaded);
+        }
+        Ok(())
+    }
+
+    /// Counters, as the report carries them.
+    fn figures(&self) -> serde_json::Value {
+        let mut all = self.callers.iter().map(|caller| figures::of_endpoint(caller.rpc()));
+        let mut value = json!({ "rpc": all.next(), "raw": self.socket.figures() });
+        if self.callers.len() > 1 {
+            value["further"] = all.collect();
+        }
+        value
     }
 }

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use courser::parts::buf::{Addr, Arena, PathId, RxBurst, TxBurst, TxFrame};
-use courser::parts::net::UdpTransport;
+use courser::parts::net::AnyTransport;
 use courser::{MsgBuf, Transport};
 
 use super::spec::BenchError;
@@ -19,10 +19,15 @@ use crate::harness::stats;
 use crate::harness::window::{Sample, Workload, WorkloadError};
 
 mod echo;
+mod peer;
 mod sink;
 
 pub(super) use echo::{EchoTrains, PingPong};
+pub(super) use peer::RawPeer;
 pub(super) use sink::{QUERY, RECEIPT_TRAINS, Receipt, SinkTrains};
+
+/// Frames in a train of the raw rate.
+pub(super) const RATE_TRAIN: usize = 32;
 
 /// How long the other side may take to change its role: it looks at the line after every poll.
 const ROLE_LIMIT: Duration = Duration::from_secs(5);
@@ -52,13 +57,12 @@ impl Other {
         }
     }
 
-    /// What a poll does that found nothing.
+    /// What a poll does that found nothing. Not the pause instruction: on some processors it takes
+    /// as long as a cache line between two cores does.
     #[inline]
     pub(super) fn idle(&self) {
         if self.yields {
             std::thread::yield_now();
-        } else {
-            std::hint::spin_loop();
         }
     }
 }
@@ -70,7 +74,7 @@ pub(super) struct Silent;
 
 /// A raw socket with a peer.
 pub(super) struct Link {
-    pub(super) transport: UdpTransport,
+    pub(super) transport: AnyTransport,
     path: PathId,
     /// Largest frame on the path, bytes.
     pub(super) max_frame: usize,
@@ -89,7 +93,7 @@ impl Link {
     /// # Errors
     /// [`BenchError::Raw`].
     pub(super) fn new(
-        mut transport: UdpTransport,
+        mut transport: AnyTransport,
         peer: Addr,
         clock: Clock,
         other: Other,

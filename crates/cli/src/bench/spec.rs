@@ -3,9 +3,9 @@
 use std::io;
 use std::time::Duration;
 
-use courser::Config;
-
+use super::caller::Load;
 use super::service;
+use super::side::{Over, Variant};
 use crate::harness::affinity::AffinityError;
 use crate::harness::line::LineError;
 use crate::harness::report::Metric;
@@ -55,8 +55,8 @@ impl Kind {
 pub(crate) struct BenchSpec {
     /// What to measure.
     pub(crate) kind: Kind,
-    /// Scheme of the transport.
-    pub(crate) transport: String,
+    /// The transport.
+    pub(crate) transport: Over,
     /// A server that runs already; `None` starts one here. Without one of its own, a
     /// benchmark has no raw baseline and no probes: its result is untagged.
     pub(crate) connect: Option<String>,
@@ -66,8 +66,16 @@ pub(crate) struct BenchSpec {
     pub(crate) sessions: u32,
     /// Calls in flight over all sessions. For [`Kind::Bandwidth`] also called outstanding.
     pub(crate) in_flight: u32,
-    /// Calls issued together: a call that ended waits for this many before it is repeated.
+    /// Calls issued together: a chain of this many is repeated when all of it have ended.
     pub(crate) batch: u32,
+    /// Several batches, one after another; empty: the one.
+    pub(crate) batches: Vec<u32>,
+    /// Several request sizes, one after another; empty: the one.
+    pub(crate) sizes: Vec<usize>,
+    /// Each call draws its session; else each of the calls in flight keeps to one.
+    pub(crate) random: bool,
+    /// Both sides make the calls, to each other.
+    pub(crate) symmetric: bool,
     /// How long to measure.
     pub(crate) plan: Plan,
     /// Packets that a session may have outstanding; `None`: the transport's default.
@@ -86,6 +94,14 @@ const MAX_SIZE: usize = (1 << 28) - 1;
 /// Calls in flight in the rate benchmark, unless told otherwise.
 pub(crate) const RATE_IN_FLIGHT: u32 = 128;
 
+/// The paper's experiment `[eRPC §6.2, Fig. 4]`.
+const PAPER_SESSIONS: u32 = 8;
+const PAPER_IN_FLIGHT: u32 = 60;
+pub(crate) const PAPER_BATCHES: [u32; 5] = [1, 3, 5, 8, 11];
+/// Sizes of the bandwidth series `[eRPC §6.4, Fig. 6]`, on to those that the paper could not send.
+pub(crate) const SERIES_SIZES: [usize; 9] =
+    [1 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 64 << 20];
+
 /// Memory that all requests of a run may take together.
 const MAX_MEMORY: usize = 512 << 20;
 
@@ -101,17 +117,52 @@ impl BenchSpec {
         };
         Self {
             kind,
-            transport: "udp".to_owned(),
+            transport: Over::Udp,
             connect: None,
             size,
             sessions,
             in_flight,
             batch: 1,
+            batches: Vec::new(),
+            sizes: Vec::new(),
+            random: false,
+            symmetric: false,
             plan,
             credits: None,
             frame: None,
             stats: true,
         }
+    }
+
+    /// The small-RPC rate as the paper measures it `[eRPC §6.2]`: batches of several sizes on
+    /// sessions drawn at random.
+    pub(crate) fn paper_rate(mut self) -> Self {
+        (self.sessions, self.in_flight, self.random) = (PAPER_SESSIONS, PAPER_IN_FLIGHT, true);
+        self.batches = PAPER_BATCHES.to_vec();
+        self
+    }
+
+    /// What is called, a point of the series each.
+    pub(super) fn loads(&self) -> Vec<Load> {
+        let one = |size: usize, batch: u32| Load {
+            req_type: self.kind.req_type(),
+            size,
+            sessions: self.sessions as usize,
+            in_flight: self.in_flight,
+            batch,
+            random: self.random,
+            timed: self.kind == Kind::Latency,
+        };
+        match (&self.sizes[..], &self.batches[..]) {
+            ([], []) => vec![one(self.size, self.batch)],
+            ([], batches) => batches.iter().map(|&batch| one(self.size, batch)).collect(),
+            (sizes, _) => sizes.iter().map(|&size| one(size, self.batch)).collect(),
+        }
+    }
+
+    /// Largest request of all.
+    fn largest(&self) -> usize {
+        self.sizes.iter().copied().max().unwrap_or(self.size)
     }
 
     /// Checks every limit.
@@ -122,31 +173,46 @@ impl BenchSpec {
         let check = |ok: bool, what, limits: String| {
             if ok { Ok(()) } else { Err(BenchError::Spec { what, limits }) }
         };
-        check((1..=MAX_SIZE).contains(&self.size), "the size", format!("1 to {MAX_SIZE} bytes"))?;
+        let sizes = self.sizes.iter().chain(self.sizes.is_empty().then_some(&self.size));
+        for size in sizes {
+            check((1..=MAX_SIZE).contains(size), "the size", format!("1 to {MAX_SIZE} bytes"))?;
+        }
         let range = format!("1 to {MAX_SESSIONS}");
         check((1..=MAX_SESSIONS).contains(&self.sessions), "the number of sessions", range)?;
         let range = format!("1 to {MAX_IN_FLIGHT}");
         check((1..=MAX_IN_FLIGHT).contains(&self.in_flight), "the calls in flight", range)?;
         let range = format!("1 to {}, the calls in flight", self.in_flight);
-        check((1..=self.in_flight).contains(&self.batch), "the batch", range)?;
+        let batches = self.batches.iter().chain(self.batches.is_empty().then_some(&self.batch));
+        for batch in batches {
+            check((1..=self.in_flight).contains(batch), "the batch", range.clone())?;
+        }
+        let both = "a side of this machine: leave --connect or --symmetric out";
+        check(!self.symmetric || self.connect.is_none(), "the other caller", both.to_owned())?;
+        let only = "measured over udp or shm: threads of this process only see each other";
+        let elsewhere = self.connect.is_none() || self.transport != Over::Mem;
+        check(elsewhere, "a server elsewhere", only.to_owned())?;
+        let together: usize = self
+            .loads()
+            .iter()
+            .map(|l| l.size.saturating_mul(l.chains().1))
+            .fold(0, usize::saturating_add);
         check(
-            self.size.saturating_mul(self.in_flight as usize) <= MAX_MEMORY,
+            together <= MAX_MEMORY,
             "the requests in flight together",
             format!("at most {MAX_MEMORY} bytes"),
         )
     }
 
     /// Settings of both endpoints.
-    pub(super) fn config(&self) -> Config {
-        endpoint_config(self.size, self.credits, self.frame)
+    pub(super) fn variant(&self) -> Variant {
+        Variant {
+            size: self.largest(),
+            credits: self.credits,
+            frame: self.frame,
+            sessions: self.sessions as usize,
+            ..Variant::default()
+        }
     }
-}
-
-/// Settings of an endpoint of a benchmark: the defaults, but for what was asked.
-pub(super) fn endpoint_config(size: usize, credits: Option<u32>, frame: Option<usize>) -> Config {
-    let defaults = Config::default();
-    let size = u32::try_from(size).unwrap_or(u32::MAX);
-    Config { credits, max_frame: frame, max_msg_size: defaults.max_msg_size.max(size), ..defaults }
 }
 
 /// Why a benchmark ended without a result. Each is one line.
@@ -160,9 +226,6 @@ pub(crate) enum BenchError {
         /// What it may be.
         limits: String,
     },
-    /// Only schemes with a raw program can be compared.
-    #[error("no benchmark for transport `{0}`; there is: udp")]
-    Transport(String),
     /// Cores could not be chosen or taken.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
@@ -241,7 +304,7 @@ mod tests {
     #[test]
     fn each_limit_is_checked() {
         type Spoil = fn(&mut BenchSpec);
-        let bad: [(&str, Spoil); 9] = [
+        let bad: [(&str, Spoil); 12] = [
             ("size", |s| s.size = 0),
             ("size", |s| s.size = MAX_SIZE + 1),
             ("sessions", |s| s.sessions = 0),
@@ -251,6 +314,9 @@ mod tests {
             ("batch", |s| s.batch = 0),
             ("batch", |s| s.batch = s.in_flight + 1),
             ("together", |s| s.size = MAX_MEMORY / 64 + 1),
+            ("batch", |s| s.batches = vec![1, s.in_flight + 1]),
+            ("size", |s| s.sizes = vec![32, 0]),
+            ("other caller", |s| (s.symmetric, s.connect) = (true, Some("udp://a:1".into()))),
         ];
         for (name, spoil) in bad {
             let mut spec = BenchSpec::new(Kind::Rate, Plan::quick());
@@ -261,10 +327,16 @@ mod tests {
     }
 
     #[test]
-    fn large_messages_raise_the_endpoints_limit_and_small_ones_do_not() {
-        let default = Config::default().max_msg_size;
-        assert_eq!(endpoint_config(32, None, None).max_msg_size, default);
-        assert_eq!(endpoint_config(64 << 20, None, None).max_msg_size, 64 << 20);
+    fn a_series_is_a_load_for_each_point() {
+        let paper = BenchSpec::new(Kind::Rate, Plan::quick()).paper_rate();
+        assert!(paper.check().is_ok());
+        let batches: Vec<_> = paper.loads().iter().map(|load| load.batch).collect();
+        assert_eq!(batches, PAPER_BATCHES);
+        assert!(paper.loads().iter().all(|load| load.random && load.in_flight == 60));
+        let mut sizes = BenchSpec::new(Kind::Bandwidth, Plan::quick());
+        sizes.sizes = vec![1 << 10, 64 << 20];
+        assert_eq!(sizes.loads().len(), 2);
+        assert_eq!(sizes.variant().size, 64 << 20);
     }
 
     #[test]

@@ -8,7 +8,9 @@
 //! - the **probe** words `ask`, `ready`, `balls`, used by [`probe`](super::probe);
 //! - the **role** words, by which the measuring side tells the other which fixed program
 //!   to run next (raw baseline, RPC, stop). What a role means is the benchmark's own
-//!   business; 0 is the role at start.
+//!   business; 0 is the role at start;
+//! - the **report** words, by which the other side tells how much it did in a role in which it
+//!   works by itself.
 //!
 //! Nothing read from the page is trusted: values are compared, never used as a size, an
 //! index or a pointer, and every wait has a limit.
@@ -28,7 +30,7 @@ use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 /// Marks the page and the version of its layout.
-const MAGIC: u64 = 0x4352_534c_494e_0001;
+const MAGIC: u64 = 0x4352_534c_494e_0002;
 
 /// Bytes mapped, and the exact length of the file.
 const LENGTH: usize = size_of::<Words>();
@@ -61,6 +63,8 @@ struct Words {
     ready: Alone<AtomicU64>,
     role: Alone<AtomicU32>,
     role_taken: Alone<AtomicU32>,
+    done: Alone<AtomicU64>,
+    done_ns: Alone<AtomicU64>,
     balls: [OwnPage<AtomicU64>; BALLS],
 }
 
@@ -218,6 +222,24 @@ impl Line {
             std::thread::yield_now();
         }
         Ok(())
+    }
+
+    /// Measuring side: whether the other runs `role`.
+    #[inline]
+    pub(crate) fn has_role(&self, role: u32) -> bool {
+        self.0.words().role_taken.0.load(Acquire) == role
+    }
+
+    /// Other side: says how many operations it did and how long that took, ns; before
+    /// [`Line::take_role`] of the next role.
+    pub(crate) fn report(&self, operations: u64, elapsed_ns: u64) {
+        self.0.words().done.0.store(operations, Release);
+        self.0.words().done_ns.0.store(elapsed_ns, Release);
+    }
+
+    /// Measuring side: what the other reported last, operations and ns.
+    pub(crate) fn reported(&self) -> (u64, u64) {
+        (self.0.words().done.0.load(Acquire), self.0.words().done_ns.0.load(Acquire))
     }
 
     /// Other side: the role asked for. One load; cheap enough for an event loop.

@@ -11,8 +11,10 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::environment::Environment;
+use super::latency::Tail;
 use super::placement::Placement;
 use super::stats::{Ratio, Summary};
 use super::window::{Outcome, Pair, Sample};
@@ -25,7 +27,7 @@ pub(crate) struct Report {
     /// Address scheme of the transport it ran over.
     pub(crate) transport: String,
     /// The benchmark's own parameters.
-    pub(crate) config: serde_json::Map<String, serde_json::Value>,
+    pub(crate) config: Map<String, Value>,
     /// One entry per placement.
     pub(crate) results: Vec<PlacementResult>,
     /// Where it was measured.
@@ -155,6 +157,102 @@ pub(crate) struct PlacementResult {
     /// Ratio of the two medians, as a check on the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) ratio_of_medians: Option<f64>,
+    /// What only some benchmarks have: where in a series this is, further quantities, goals.
+    #[serde(flatten)]
+    pub(crate) extra: Map<String, Value>,
+    /// Where in a series this is, in words; for tables.
+    #[serde(skip)]
+    pub(crate) point: String,
+    /// The further quantities, for tables.
+    #[serde(skip)]
+    pub(crate) rows: Vec<Row>,
+}
+
+/// A quantity that only some benchmarks have, as a table shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Row {
+    /// Its name.
+    pub(crate) label: String,
+    /// How it is written.
+    pub(crate) unit: Unit,
+    /// The median, or the only value.
+    pub(crate) value: f64,
+    /// The spread, if it has one.
+    pub(crate) spread: Option<Summary>,
+    /// What is said in place of a spread.
+    pub(crate) note: String,
+}
+
+/// How a quantity is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// A time, ns.
+    Time,
+    /// A difference of times, ns.
+    Difference,
+    /// Something per second.
+    PerSecond,
+    /// Bits per second.
+    Bits,
+    /// Bytes.
+    Bytes,
+    /// A plain number.
+    Plain,
+    /// A fraction, shown in percent.
+    Percent,
+}
+
+impl PlacementResult {
+    /// Says where in a series this is.
+    pub(crate) fn at_point(&mut self, key: &str, value: impl Into<Value>, words: String) {
+        self.extra.insert(key.to_owned(), value.into());
+        self.point = words;
+    }
+
+    /// Adds a quantity over several windows, with the five keys that all have.
+    pub(crate) fn add(&mut self, key: &str, label: &str, unit: Unit, summary: Summary) {
+        let keys = [("", summary.median), ("_min", summary.min), ("_max", summary.max)];
+        for (suffix, value) in keys {
+            self.extra.insert(format!("{key}{suffix}"), value.into());
+        }
+        let ci = summary.ci;
+        self.extra.insert(format!("{key}_ci_low"), ci.map(|ci| ci.low).into());
+        self.extra.insert(format!("{key}_ci_high"), ci.map(|ci| ci.high).into());
+        let (label, value, spread) = (label.to_owned(), summary.median, Some(summary));
+        self.rows.push(Row { label, unit, value, spread, note: String::new() });
+    }
+
+    /// Adds a quantity that has one value.
+    pub(crate) fn add_value(&mut self, key: &str, label: &str, unit: Unit, value: f64, note: &str) {
+        self.extra.insert(key.to_owned(), value.into());
+        let (label, note) = (label.to_owned(), note.to_owned());
+        self.rows.push(Row { label, unit, value, spread: None, note });
+    }
+
+    /// Adds the rare latencies of a workload; `prefix` is `latency` or `raw`.
+    pub(crate) fn add_tail(&mut self, prefix: &str, tail: Tail) {
+        let note = format!("of {} samples", tail.samples);
+        let all = [("p90", tail.p90_ns), ("p999", tail.p999_ns), ("p9999", tail.p9999_ns)];
+        for ((key, ns), name) in all.into_iter().zip(["p90", "p99.9", "p99.99"]) {
+            let (key, label) = (format!("{prefix}_{key}_ns"), format!("{prefix} {name}"));
+            self.add_value(&key, &label, Unit::Time, ns as f64, &note);
+        }
+        self.extra.insert(format!("{prefix}_samples"), tail.samples.into());
+    }
+
+    /// The value of a key, wherever it stands.
+    pub(crate) fn value(&self, key: &str) -> Option<f64> {
+        serde_json::to_value(self).ok()?.get(key)?.as_f64()
+    }
+
+    /// The placement, if the windows had one.
+    pub(crate) fn placement(&self) -> Option<Placement> {
+        match self.placement.as_str() {
+            "near" => Some(Placement::Near),
+            "far" => Some(Placement::Far),
+            _ => None,
+        }
+    }
 }
 
 /// The quantity a benchmark is about: which keys it reports and what `ratio` compares.
@@ -178,7 +276,8 @@ impl Metric {
         }
     }
 
-    fn value(self, sample: &Sample) -> Option<f64> {
+    /// Its value in a window.
+    pub(crate) fn value(self, sample: &Sample) -> Option<f64> {
         match self {
             Self::Latency => p50(sample),
             Self::Rate => Some(sample.rate()),
@@ -211,6 +310,30 @@ pub(crate) fn results(outcome: &Outcome, metric: Metric) -> Vec<PlacementResult>
         .iter()
         .map(|(placement, pairs)| placement_result(placement, pairs, dropped, metric))
         .collect()
+}
+
+/// The results of several points of a series as one list: near first, far then, each in the order of
+/// the series.
+pub(crate) fn by_placement(mut results: Vec<PlacementResult>) -> Vec<PlacementResult> {
+    // The sort keeps the order of what is equal.
+    results.sort_by_key(|result| match result.placement() {
+        Some(Placement::Near) => 0,
+        Some(Placement::Far) => 1,
+        None => 2,
+    });
+    results
+}
+
+/// The summary of a value over the pairs of a placement, as [`results`] groups them.
+pub(crate) fn over_pairs(
+    outcome: &Outcome,
+    placement: Option<Placement>,
+    value: impl FnMut(&Pair) -> Option<f64>,
+) -> Option<Summary> {
+    match placement {
+        Some(placement) => Summary::of(outcome.at(placement).filter_map(value)),
+        None => Summary::of(outcome.pairs.iter().filter_map(value)),
+    }
 }
 
 fn placement_result(
@@ -253,6 +376,9 @@ fn placement_result(
         pairs: ratio.map(|ratio| ratio.per_pair.count),
         ratio: ratio.map(|ratio| ratio.per_pair.into()),
         ratio_of_medians: ratio.map(|ratio| ratio.of_medians),
+        extra: Map::new(),
+        point: String::new(),
+        rows: Vec::new(),
     }
 }
 

@@ -2,20 +2,24 @@
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use super::report::{PlacementResult, Report};
+use super::report::{PlacementResult, Report, Unit};
 
 /// The results of a report, a row per quantity and placement, with a line above that
 /// says what ran.
 pub(crate) fn render(report: &Report) -> String {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.set_header(["placement", "quantity", "median", "95 % interval", "range", "windows"]);
+    let series = report.results.iter().any(|result| !result.point.is_empty());
+    let header = ["placement", "quantity", "median", "95 % interval", "range", "windows"];
+    let first = series.then_some("point");
+    table.set_header(first.into_iter().chain(header));
     for result in &report.results {
         for row in rows(result) {
-            table.add_row(row);
+            let first = series.then(|| result.point.clone());
+            table.add_row(first.into_iter().chain(row));
         }
     }
-    for column in table.column_iter_mut().skip(2) {
+    for column in table.column_iter_mut().skip(2 + usize::from(series)) {
         column.set_cell_alignment(CellAlignment::Right);
     }
     let dropped = report.results.first().map_or(0, |r| r.windows_dropped);
@@ -70,7 +74,40 @@ fn rows(result: &PlacementResult) -> Vec<[String; 6]> {
     let label = format!("ratio of {}", result.ratio_of.as_deref().unwrap_or("?"));
     row!(rows, result, label, plain, result.pairs.unwrap_or(0), ratio: ratio,
         ratio_min, ratio_max, ratio_ci_low, ratio_ci_high);
+    rows.extend(result.rows.iter().map(|row| {
+        let show = |value| show(row.unit, value);
+        let ci = row.spread.and_then(|spread| spread.ci);
+        let interval = match (row.spread, ci) {
+            (_, Some(ci)) => format!("{} - {}", show(ci.low), show(ci.high)),
+            (Some(_), None) => "too few".to_owned(),
+            (None, None) => row.note.clone(),
+        };
+        let range = row.spread.map(|s| format!("{} - {}", show(s.min), show(s.max)));
+        let count = row.spread.map(|s| s.count.to_string());
+        [
+            result.placement.clone(),
+            row.label.clone(),
+            show(row.value),
+            interval,
+            range.unwrap_or_default(),
+            count.unwrap_or_default(),
+        ]
+    }));
     rows
+}
+
+/// A value in its unit.
+pub(crate) fn show(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Time => time(value),
+        Unit::Difference if value < 0.0 => format!("-{}", time(-value)),
+        Unit::Difference => format!("+{}", time(value)),
+        Unit::PerSecond => per_second(value),
+        Unit::Bits => bits(value),
+        Unit::Bytes => format!("{value:.0} B"),
+        Unit::Plain => plain(value),
+        Unit::Percent => format!("{:.1} %", value * 100.0),
+    }
 }
 
 fn time(ns: f64) -> String {

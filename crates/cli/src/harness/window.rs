@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use super::latency::Percentiles;
+use super::latency::{Percentiles, Tail};
 use super::placement::{Placement, Tag};
 use super::probe::Probe;
 
@@ -35,6 +35,18 @@ pub(crate) trait Workload {
     /// # Errors
     /// Ends the run.
     fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError>;
+
+    /// What the probes around the last window agreed on. Not called for windows that are thrown
+    /// away at the start. A workload that pools what it saw by placement does so here.
+    fn tagged(&mut self, tag: Tag) {
+        let _ = tag;
+    }
+
+    /// Rare latencies, pooled over all windows of a placement; `None` if it has none.
+    fn tail(&mut self, placement: Option<Placement>) -> Option<Tail> {
+        let _ = placement;
+        None
+    }
 }
 
 /// What a workload did in one window.
@@ -146,10 +158,47 @@ fn join(a: Option<ProbeRange>, b: Option<ProbeRange>) -> Option<ProbeRange> {
 }
 
 /// One window as it was seen.
-struct Seen {
-    tag: Tag,
-    probes: Option<ProbeRange>,
-    sample: Sample,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// What its two probes agreed on.
+    pub(crate) tag: Tag,
+    /// What they measured.
+    pub(crate) probes: Option<ProbeRange>,
+    /// What the workload did.
+    pub(crate) sample: Sample,
+}
+
+/// A point of a series: which window of a round is compared with which.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Compared {
+    /// Place in the round of what is measured.
+    pub(crate) measured: usize,
+    /// Place of its baseline, if it has one.
+    pub(crate) baseline: Option<usize>,
+}
+
+impl Compared {
+    /// What the probes around its windows agreed on.
+    fn tag(self, round: &[Seen]) -> Tag {
+        let tag = round[self.measured].tag;
+        self.baseline.map_or(tag, |at| round[at].tag.and(tag))
+    }
+
+    /// The pair that it makes of a round.
+    fn pair(self, round: &[Seen]) -> Pair {
+        let (measured, raw) = (&round[self.measured], self.baseline.map(|at| &round[at]));
+        Pair {
+            tag: self.tag(round),
+            probes: join(raw.and_then(|raw| raw.probes), measured.probes),
+            measured: measured.sample,
+            raw: raw.map(|raw| raw.sample),
+        }
+    }
+
+    /// The pairs that it makes of all rounds.
+    pub(crate) fn outcome(self, rounds: &[Vec<Seen>]) -> Outcome {
+        Outcome { pairs: rounds.iter().map(|round| self.pair(round)).collect() }
+    }
 }
 
 /// Two neighbouring windows of one placement, or one window where there is no baseline.
@@ -220,8 +269,10 @@ impl Progress {
         done(self.near) && done(self.far)
     }
 
-    fn total(&self) -> u32 {
-        self.near + self.far + self.unprobed + self.mixed
+    /// Pairs of the placement that has fewest.
+    fn enough_of(&self) -> u32 {
+        let seen = [self.near, self.far].into_iter().filter(|&count| count > 0).min();
+        seen.unwrap_or(self.unprobed)
     }
 }
 
@@ -272,39 +323,65 @@ impl<P: Probe> Runner<P> {
     pub(crate) fn run(
         &mut self,
         measured: &mut dyn Workload,
-        mut raw: Option<&mut dyn Workload>,
+        raw: Option<&mut dyn Workload>,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<Outcome, RunError> {
+        let compared = match raw {
+            Some(_) => Compared { measured: 1, baseline: Some(0) },
+            None => Compared { measured: 0, baseline: None },
+        };
+        let mut workloads: Vec<&mut dyn Workload> = match raw {
+            Some(raw) => vec![raw, measured],
+            None => vec![measured],
+        };
+        let order: Vec<usize> = (0..workloads.len()).collect();
+        let rounds = self.rounds(&mut workloads, &order, &[compared], progress)?;
+        Ok(compared.outcome(&rounds))
+    }
+
+    /// Runs the workloads in rounds, each in the given order (in which one may occur several
+    /// times), until every one of the `points` has its pairs, the plan's time is over or
+    /// `progress` says `Break`; at least one round.
+    ///
+    /// # Errors
+    /// [`RunError::Workload`] with the first failure of a workload.
+    pub(crate) fn rounds(
+        &mut self,
+        workloads: &mut [&mut dyn Workload],
+        order: &[usize],
+        points: &[Compared],
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Vec<Vec<Seen>>, RunError> {
         let start = Instant::now();
         for _ in 0..self.plan.warmup {
-            if let Some(raw) = &mut raw {
-                self.window(*raw)?;
+            for &at in order {
+                self.window(workloads[at])?;
             }
-            self.window(measured)?;
         }
-        let mut outcome = Outcome::default();
-        let mut so_far = Progress { wanted: self.plan.pairs, ..Progress::default() };
+        let most = (4 * MAX_PAIRS as usize / order.len().max(1)).max(1);
+        let mut rounds = Vec::new();
+        let mut so_far =
+            vec![Progress { wanted: self.plan.pairs, ..Progress::default() }; points.len()];
         loop {
-            let before = match &mut raw {
-                Some(raw) => Some(self.window(*raw)?),
-                None => None,
-            };
-            let after = self.window(measured)?;
-            let tag = before.as_ref().map_or(after.tag, |raw| raw.tag.and(after.tag));
-            outcome.pairs.push(Pair {
-                tag,
-                probes: join(before.as_ref().and_then(|raw| raw.probes), after.probes),
-                measured: after.sample,
-                raw: before.map(|raw| raw.sample),
-            });
-            so_far.count(tag);
-            so_far.elapsed = start.elapsed();
-            let stop = progress(&so_far).is_break()
-                || so_far.enough()
-                || so_far.elapsed >= self.plan.max_time
-                || so_far.total() >= 4 * MAX_PAIRS;
+            let mut round = Vec::with_capacity(order.len());
+            for &at in order {
+                let seen = self.window(workloads[at])?;
+                workloads[at].tagged(seen.tag);
+                round.push(seen);
+            }
+            for (so_far, point) in so_far.iter_mut().zip(points) {
+                so_far.count(point.tag(&round));
+                so_far.elapsed = start.elapsed();
+            }
+            rounds.push(round);
+            let slowest = so_far.iter().min_by_key(|point| point.enough_of()).copied();
+            let now = slowest.unwrap_or_default();
+            let stop = progress(&now).is_break()
+                || so_far.iter().all(Progress::enough)
+                || start.elapsed() >= self.plan.max_time
+                || rounds.len() >= most;
             if stop {
-                return Ok(outcome);
+                return Ok(rounds);
             }
         }
     }

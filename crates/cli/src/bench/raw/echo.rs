@@ -7,7 +7,8 @@ use courser::parts::buf::RxBurst;
 
 use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed};
 use crate::bench::role;
-use crate::harness::latency::Latency;
+use crate::harness::latency::{Latency, Pool, Tail};
+use crate::harness::placement::{Placement, Tag};
 use crate::harness::window::{Sample, Workload, WorkloadError};
 
 /// One datagram in flight.
@@ -15,13 +16,17 @@ pub(in crate::bench) struct PingPong {
     link: Link,
     size: usize,
     latency: Latency,
+    pool: Pool,
 }
+
+/// Looks for an answer between two looks at the clock.
+const LOOKS: u32 = 64;
 
 impl PingPong {
     /// Datagrams of `size` bytes, at most a frame.
     pub(in crate::bench) fn new(link: Link, size: usize) -> Self {
         let size = size.min(link.max_frame);
-        Self { link, size, latency: Latency::new() }
+        Self { link, size, latency: Latency::new(), pool: Pool::new() }
     }
 
     /// The socket and what it lost.
@@ -37,13 +42,15 @@ impl PingPong {
     /// Spins for the answer; false if there is none.
     fn answered(&mut self, sent_ns: u64) -> bool {
         loop {
-            let mut arrived = RxBurst::new();
-            self.link.transport.rx_burst(&mut arrived);
-            if !arrived.is_empty() {
-                return true;
+            for _ in 0..LOOKS {
+                let mut arrived = RxBurst::new();
+                self.link.transport.rx_burst(&mut arrived);
+                if !arrived.is_empty() {
+                    return true;
+                }
+                drop(arrived);
+                self.link.other.idle();
             }
-            drop(arrived);
-            self.link.other.idle();
             if self.link.clock.now_ns().saturating_sub(sent_ns) > LOST_NS {
                 return false;
             }
@@ -88,6 +95,14 @@ impl Workload for PingPong {
         sample.elapsed_ns = now_ns - start_ns;
         sample.latency = self.latency.take();
         Ok(sample)
+    }
+
+    fn tagged(&mut self, tag: Tag) {
+        self.pool.add(tag, &self.latency);
+    }
+
+    fn tail(&mut self, placement: Option<Placement>) -> Option<Tail> {
+        self.pool.tail(placement)
     }
 }
 

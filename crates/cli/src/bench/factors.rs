@@ -1,0 +1,136 @@
+//! `courser bench factors`: what each optimization is worth (E75) `[eRPC §6.2, Table 3]`.
+//!
+//! The small-RPC rate with B = 3, with everything on and then with one optimization after another
+//! switched off, on both sides, and left off.
+
+use clap::ValueEnum;
+use courser::Config;
+use serde::{Deserialize, Serialize};
+
+use super::side::{Over, Variant};
+use super::spec::BenchError;
+use super::steps::{Steps, Windows, small_rate};
+use crate::harness::report::{Metric, PlacementResult, Report, Unit};
+use crate::harness::window::{Plan, Progress};
+
+/// An optimization that can be switched off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Switch {
+    /// Trains of frames that the kernel takes and hands over as one.
+    Trains,
+}
+
+/// The paper's row for the same step: calls per second with it off, and what that costs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Paper {
+    rate_rps: f64,
+    loss: f64,
+}
+
+/// The paper's rate with everything on.
+const PAPER_BASELINE_RPS: f64 = 4.96e6;
+
+impl Switch {
+    /// In the order in which they are switched off: the paper's, then those that it has not.
+    const ALL: [Self; 1] = [Self::Trains];
+
+    /// Switches it off.
+    pub(super) fn turn_off(self, config: &mut Config) {
+        match self {
+            Self::Trains => config.offloads = false,
+        }
+    }
+
+    /// Whether there is such a thing over this transport.
+    fn means_something(self, over: Over) -> bool {
+        match self {
+            Self::Trains => over == Over::Udp,
+        }
+    }
+
+    /// The name in reports.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Trains => "trains",
+        }
+    }
+
+    /// What it is, for tables.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Trains => "- trains of frames",
+        }
+    }
+
+    fn paper(self) -> Option<Paper> {
+        match self {
+            Self::Trains => None,
+        }
+    }
+}
+
+/// Runs the benchmark; the calling thread is pinned meanwhile.
+///
+/// # Errors
+/// [`BenchError`], in one line each.
+pub(crate) fn run(
+    over: Over,
+    plan: Plan,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    let switches: Vec<Switch> =
+        Switch::ALL.into_iter().filter(|switch| switch.means_something(over)).collect();
+    let step = |off: usize| Variant { off: switches[..off].to_vec(), ..Variant::default() };
+    let variants: Vec<Variant> = (0..=switches.len()).map(step).collect();
+    let steps = Steps { name: "factors", over, plan, variants, loads: vec![small_rate(plan)] };
+    steps.run(progress, &|step, windows, result| match step.checked_sub(1) {
+        None => {
+            result.at_point("switched_off", "nothing", "everything on".to_owned());
+            paper_rate(result, PAPER_BASELINE_RPS);
+        }
+        Some(before) => tell(switches[before], step, windows, result),
+    })
+}
+
+fn paper_rate(result: &mut PlacementResult, rate_rps: f64) {
+    let label = "paper's rate";
+    result.add_value("paper_rate_rps", label, Unit::PerSecond, rate_rps, PAPER);
+}
+
+/// Says what was switched off in a step, and what that cost, here and in the paper.
+fn tell(switch: Switch, step: usize, windows: &Windows<'_, '_>, result: &mut PlacementResult) {
+    result.at_point("switched_off", switch.name(), switch.words().to_owned());
+    let compared = [
+        ("of_step_before", "of the step before", step - 1),
+        ("of_everything_on", "of everything on", 0),
+    ];
+    for (key, label, base) in compared {
+        if let Some(share) = windows.ratio(step, base, Metric::Rate, result) {
+            result.add(key, label, Unit::Percent, share);
+        }
+    }
+    if let Some(paper) = switch.paper() {
+        paper_rate(result, paper.rate_rps);
+        let (key, label) = ("paper_of_step_before", "paper: of the step before");
+        result.add_value(key, label, Unit::Percent, 1.0 - paper.loss, PAPER);
+    }
+}
+
+/// Where the paper's figures stand.
+const PAPER: &str = "eRPC, NSDI '19, Table 3";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_switch_changes_the_settings() {
+        let on = format!("{:?}", Config::default());
+        for switch in Switch::ALL {
+            let mut config = Config::default();
+            switch.turn_off(&mut config);
+            assert_ne!(format!("{config:?}"), on, "{}", switch.name());
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The other side of the raw programs.
+
+use courser::parts::buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
+use courser::parts::net::AnyTransport;
+use courser::{MsgBuf, Transport};
+
+use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, payload, queue};
+use crate::bench::figures;
+use crate::bench::spec::BenchError;
+
+/// A bare socket that answers.
+pub(in crate::bench) struct RawPeer {
+    transport: AnyTransport,
+    /// Who sent last; answers go there.
+    client: Option<(Addr, PathId)>,
+    payload: MsgBuf,
+    burst: TxBurst,
+    /// Lengths of the frames of one receive burst.
+    lens: Vec<usize>,
+    seen: Receipt,
+    /// Frames since the last receipt, and after how many the next is due.
+    unconfirmed: u64,
+    due: u64,
+}
+
+impl RawPeer {
+    /// Takes a socket.
+    ///
+    /// # Errors
+    /// No memory.
+    pub(in crate::bench) fn new(transport: AnyTransport) -> Result<Self, BenchError> {
+        let caps = transport.caps();
+        let train = caps.train_frames.min(caps.train_bytes / caps.max_frame).max(1);
+        let payload = payload(caps.max_frame).map_err(|e| BenchError::Raw(e.to_string()))?;
+        Ok(Self {
+            client: None,
+            payload,
+            burst: TxBurst::with_capacity(RX_BURST),
+            lens: Vec::with_capacity(RX_BURST),
+            seen: Receipt::default(),
+            unconfirmed: 0,
+            due: (RECEIPT_TRAINS * train) as u64,
+            transport,
+        })
+    }
+
+    /// Where it can be reached.
+    pub(in crate::bench) fn addr(&self) -> Addr {
+        self.transport.local_addr()
+    }
+
+    /// What it counted.
+    pub(in crate::bench) fn figures(&self) -> serde_json::Value {
+        figures::of_transport(&self.transport.stats())
+    }
+
+    /// One receive burst, sent back in trains no longer than those of the client. Equal
+    /// frames only stand together in one train.
+    pub(in crate::bench) fn echo(&mut self) -> bool {
+        let mut arrived = RxBurst::new();
+        self.transport.rx_burst(&mut arrived);
+        let Some(src) = arrived.last().map(|frame| frame.src) else { return false };
+        self.lens.clear();
+        self.lens.extend(arrived.iter().map(|frame| frame.data.len()));
+        drop(arrived);
+        if let Some(path) = self.path(src) {
+            for train in self.lens.chunks(RATE_TRAIN) {
+                for &len in train {
+                    queue(&mut self.burst, path, &self.payload, 1, len);
+                }
+                self.transport.tx_burst(&mut self.burst);
+                self.burst.clear();
+            }
+        }
+        true
+    }
+
+    /// One receive burst, counted; a receipt when one is due or was asked for.
+    pub(in crate::bench) fn sink(&mut self) -> bool {
+        let mut arrived = RxBurst::new();
+        self.transport.rx_burst(&mut arrived);
+        let Some(src) = arrived.last().map(|frame| frame.src) else { return false };
+        let mut asked = false;
+        for frame in &arrived {
+            match <[u8; QUERY]>::try_from(frame.data) {
+                Ok(number) => {
+                    self.seen.query = u64::from_le_bytes(number);
+                    asked = true;
+                }
+                Err(_) => {
+                    self.seen.bytes += frame.data.len() as u64;
+                    self.seen.frames += 1;
+                    self.unconfirmed += 1;
+                }
+            }
+        }
+        drop(arrived);
+        if asked || self.unconfirmed >= self.due {
+            self.unconfirmed = 0;
+            self.confirm(src);
+        }
+        true
+    }
+
+    fn confirm(&mut self, to: Addr) {
+        let Some(path) = self.path(to) else { return };
+        let receipt = self.seen.to_bytes();
+        let Some(room) = self.payload.get_mut() else { return };
+        room[..receipt.len()].copy_from_slice(&receipt);
+        queue(&mut self.burst, path, &self.payload, 1, receipt.len());
+        self.transport.tx_burst(&mut self.burst);
+        self.burst.clear();
+    }
+
+    /// The way to a client, opened when it is another than before.
+    fn path(&mut self, to: Addr) -> Option<PathId> {
+        match self.client {
+            Some((known, path)) if known == to => Some(path),
+            old => {
+                if let Some((_, path)) = old {
+                    self.transport.path_close(path);
+                }
+                self.client = self.transport.path_open(to, None).ok().map(|path| (to, path.id));
+                self.client.map(|(_, path)| path)
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Several workloads in turn, and what the points of their series amount to.
+
+use std::ops::ControlFlow;
+
+use crate::harness::probe::Probe;
+use crate::harness::report::{self, Metric, PlacementResult};
+use crate::harness::stats::{Ratio, Summary};
+use crate::harness::window::{Compared, Outcome, Plan, Progress, RunError, Runner, Seen, Workload};
+
+/// The windows of a round, and what is compared.
+#[derive(Default)]
+pub(super) struct Series<'a> {
+    workloads: Vec<&'a mut dyn Workload>,
+    order: Vec<usize>,
+    points: Vec<Compared>,
+    rounds: Vec<Vec<Seen>>,
+}
+
+impl<'a> Series<'a> {
+    /// Adds a workload and returns its number.
+    pub(super) fn workload(&mut self, workload: &'a mut dyn Workload) -> usize {
+        self.workloads.push(workload);
+        self.workloads.len() - 1
+    }
+
+    /// Adds a window of a workload to the round and returns its place.
+    pub(super) fn window(&mut self, workload: usize) -> usize {
+        self.order.push(workload);
+        self.order.len() - 1
+    }
+
+    /// Adds a point: a window, and a window of its baseline right before.
+    pub(super) fn point(&mut self, measured: usize, baseline: Option<usize>) -> Compared {
+        let baseline = baseline.map(|workload| self.window(workload));
+        let measured = self.window(measured);
+        let point = Compared { measured, baseline };
+        self.points.push(point);
+        point
+    }
+
+    /// Runs all rounds.
+    ///
+    /// # Errors
+    /// [`RunError`].
+    pub(super) fn run<P: Probe>(
+        &mut self,
+        runner: &mut Runner<P>,
+        progress: &mut dyn FnMut(&Progress),
+    ) -> Result<(), RunError> {
+        let mut keep_on = |now: &Progress| {
+            progress(now);
+            ControlFlow::Continue(())
+        };
+        self.rounds =
+            runner.rounds(&mut self.workloads, &self.order, &self.points, &mut keep_on)?;
+        Ok(())
+    }
+
+    /// What a point or any other two windows of a round saw.
+    pub(super) fn outcome(&self, compared: Compared) -> Outcome {
+        compared.outcome(&self.rounds)
+    }
+
+    /// The results of a point, a placement each. A baseline is called raw.
+    pub(super) fn results(&mut self, point: Compared, metric: Metric) -> Vec<PlacementResult> {
+        let mut results = report::results(&self.outcome(point), metric);
+        for result in &mut results {
+            let placement = result.placement();
+            let sides = [("latency", Some(point.measured)), ("raw", point.baseline)];
+            for (prefix, at) in sides {
+                let workload = at.map(|at| &mut self.workloads[self.order[at]]);
+                if let Some(tail) = workload.and_then(|workload| workload.tail(placement)) {
+                    result.add_tail(prefix, tail);
+                }
+            }
+        }
+        results
+    }
+
+    /// One quantity over another within each pair, at the placement of a result.
+    pub(super) fn ratio(
+        &self,
+        compared: Compared,
+        metric: Metric,
+        result: &PlacementResult,
+    ) -> Option<Summary> {
+        let outcome = self.outcome(compared);
+        let mut pairs = Vec::new();
+        let _ = report::over_pairs(&outcome, result.placement(), |pair| {
+            let raw = metric.value(pair.raw.as_ref()?)?;
+            pairs.push((metric.value(&pair.measured)?, raw));
+            None
+        });
+        Ratio::of(pairs).map(|ratio| ratio.per_pair)
+    }
+}
+
+/// The plan of a series: as many pairs of each point, but not so many times the time.
+pub(super) fn plan_for(plan: Plan, points: usize) -> Plan {
+    let times = u32::try_from(points).unwrap_or(MOST_TIMES).clamp(1, MOST_TIMES);
+    Plan { max_time: plan.max_time * times, ..plan }
+}
+
+/// How many times as long as a single point a series may take.
+const MOST_TIMES: u32 = 6;

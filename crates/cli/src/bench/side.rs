@@ -1,0 +1,220 @@
+//! What both sides of a benchmark are made of: the transport, endpoints and raw sockets on it, and
+//! the description that the measuring side hands to the other.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use courser::parts::net::{AnyTransport, BindSpec, any};
+use courser::{Config, Nexus, Rpc};
+use serde::{Deserialize, Serialize};
+
+use super::spec::BenchError;
+
+/// The transport that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+pub(crate) enum Over {
+    /// The kernel's UDP over the loopback, two processes.
+    Udp,
+    /// Shared memory, two processes.
+    Shm,
+    /// Queues in memory, two threads of one process.
+    Mem,
+}
+
+impl Over {
+    /// Its scheme.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Shm => "shm",
+            Self::Mem => "mem",
+        }
+    }
+}
+
+/// Settings of a pair of endpoints, one on each side, where they differ from the defaults.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Variant {
+    /// Largest message, if that is more than the default.
+    pub(super) size: usize,
+    /// Packets that a session may have outstanding.
+    pub(super) credits: Option<u32>,
+    /// Largest frame, bytes.
+    pub(super) frame: Option<usize>,
+    /// Sessions, if they are more than the default limit allows.
+    pub(super) sessions: usize,
+    /// Packets that a transmit burst may hold.
+    pub(super) burst: Option<usize>,
+    /// Optimizations that are switched off.
+    pub(super) off: Vec<super::factors::Switch>,
+}
+
+impl Variant {
+    /// As the endpoint takes it.
+    pub(super) fn config(&self) -> Config {
+        let defaults = Config::default();
+        let size = u32::try_from(self.size).unwrap_or(u32::MAX);
+        let mut config = Config {
+            credits: self.credits,
+            max_frame: self.frame,
+            max_msg_size: defaults.max_msg_size.max(size),
+            max_sessions: defaults.max_sessions.max(self.sessions + SPARE_SESSIONS),
+            max_sessions_per_peer: defaults
+                .max_sessions_per_peer
+                .max(self.sessions + SPARE_SESSIONS),
+            max_held_per_peer: defaults.max_held_per_peer.max(self.size.saturating_mul(4)),
+            ..defaults
+        };
+        if let Some(burst) = self.burst {
+            (config.tuning.tx_frames, config.tuning.tx_items) = (burst, burst);
+        }
+        self.off.iter().for_each(|switch| switch.turn_off(&mut config));
+        config
+    }
+}
+
+/// After how long without a call a session gives back what only a busy one needs.
+pub(super) fn idle_after() -> std::time::Duration {
+    Config::default().idle_after
+}
+
+/// Sessions besides those that are counted.
+const SPARE_SESSIONS: usize = 64;
+
+/// What the other side is told at its start.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Setup {
+    /// The transport.
+    pub(super) over: Over,
+    /// The network in memory, if it is that.
+    pub(super) network: String,
+    /// The shared page; of no meaning to a thread of the same process.
+    pub(super) line: PathBuf,
+    /// The core to stay on.
+    pub(super) cpu: usize,
+    /// Whether to give the core up after each poll that found nothing.
+    pub(super) yields: bool,
+    /// Its endpoints.
+    pub(super) variants: Vec<Variant>,
+    /// Largest frame of the raw socket.
+    pub(super) raw_frame: Option<usize>,
+    /// The calls that it makes itself when it is asked to.
+    pub(super) back: Vec<Back>,
+}
+
+/// Calls that the other side makes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Back {
+    /// From which of its endpoints.
+    pub(super) variant: usize,
+    /// To where.
+    pub(super) uri: String,
+    /// What.
+    pub(super) load: super::caller::Load,
+}
+
+/// What the other side says when it is ready: where it can be reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Ready {
+    /// Its endpoints.
+    pub(super) uris: Vec<String>,
+    /// Its raw socket: node, in hexadecimal, and port.
+    pub(super) raw: (String, u32),
+}
+
+/// An endpoint of one variant, with its nexus.
+pub(super) struct Side {
+    /// Lives as long as the endpoint.
+    pub(super) nexus: Nexus,
+    /// The endpoint.
+    pub(super) rpc: Rpc,
+}
+
+impl Side {
+    /// Opens it on the loopback.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the transport cannot be opened.
+    pub(super) fn open(over: Over, network: &str, variant: &Variant) -> Result<Self, BenchError> {
+        let uri = format!("{}://127.0.0.1:0", over.name());
+        let nexus = Nexus::bind_with(&uri, variant.config())?;
+        let rpc = open_on(over, network, &nexus, variant.frame)?;
+        Ok(Self { nexus, rpc })
+    }
+}
+
+/// An endpoint of a nexus, with frames of a given size.
+///
+/// # Errors
+/// The transport cannot be opened.
+pub(super) fn open_on(
+    over: Over,
+    network: &str,
+    nexus: &Nexus,
+    frame: Option<usize>,
+) -> Result<Rpc, BenchError> {
+    match over {
+        Over::Udp | Over::Shm => Ok(nexus.endpoint()?),
+        // Threads meet in a network of their own. The node's number is that of the control
+        // connection's address.
+        Over::Mem => Ok(nexus.endpoint_on(open_mem(network, frame)?)?),
+    }
+}
+
+/// A raw socket on the loopback, for either side.
+///
+/// # Errors
+/// [`BenchError::Raw`].
+pub(super) fn open_raw(
+    over: Over,
+    network: &str,
+    frame: Option<usize>,
+) -> Result<AnyTransport, BenchError> {
+    if over == Over::Mem {
+        return open_mem(network, frame);
+    }
+    let options = frame.map(|frame| ("max_frame".to_owned(), frame.to_string()));
+    open(&BindSpec {
+        scheme: over.name().to_owned(),
+        host: "127.0.0.1".to_owned(),
+        port: 0,
+        options: options.into_iter().collect(),
+    })
+}
+
+fn open_mem(network: &str, frame: Option<usize>) -> Result<AnyTransport, BenchError> {
+    let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
+    let mut options = vec![("host".to_owned(), host.to_string())];
+    options.extend(frame.map(|frame| ("max_frame".to_owned(), frame.to_string())));
+    open(&BindSpec { scheme: "mem".to_owned(), host: network.to_owned(), port: 0, options })
+}
+
+fn open(spec: &BindSpec) -> Result<AnyTransport, BenchError> {
+    any::open(spec).map_err(|e| BenchError::Raw(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_messages_raise_the_endpoints_limit_and_small_ones_do_not() {
+        let of = |size| Variant { size, ..Variant::default() }.config();
+        let defaults = Config::default();
+        assert_eq!(of(32).max_msg_size, defaults.max_msg_size);
+        assert_eq!(of(64 << 20).max_msg_size, 64 << 20);
+        assert_eq!(of(32).max_sessions, defaults.max_sessions);
+        let many = Variant { sessions: 100_000, ..Variant::default() }.config();
+        assert!(many.max_sessions > 100_000 && many.max_sessions_per_peer > 100_000);
+    }
+
+    #[test]
+    fn a_network_in_memory_joins_sides_and_sockets() {
+        let a = Side::open(Over::Mem, "side-test", &Variant::default()).expect("opens");
+        let b = Side::open(Over::Mem, "side-test", &Variant::default()).expect("opens");
+        assert_eq!(a.rpc.transport().local_addr().host, b.rpc.transport().local_addr().host);
+        let mut raw = open_raw(Over::Mem, "side-test", Some(4096)).expect("opens");
+        assert_eq!(raw.caps().max_frame, 4096);
+        assert!(raw.path_open(a.rpc.transport().local_addr(), None).is_ok());
+    }
+}
