@@ -189,24 +189,30 @@ impl Reply for Response<'_> {
 
 /// Requests whose handles were dropped; the event loop answers them with an error.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DroppedReplies(Rc<(Cell<usize>, RefCell<Vec<(RequestId, Status)>>)>);
+pub(crate) struct DroppedReplies(Rc<Dropped>);
+
+#[derive(Debug, Default)]
+struct Dropped {
+    count: Cell<usize>,
+    list: RefCell<Vec<(RequestId, Status)>>,
+}
 
 impl DroppedReplies {
     /// One load: it is asked in every pass.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.0.get() == 0
+        self.0.count.get() == 0
     }
 
     fn push(&self, id: RequestId, status: Status) {
-        self.0.1.borrow_mut().push((id, status));
-        self.0.0.update(|count| count + 1);
+        self.0.list.borrow_mut().push((id, status));
+        self.0.count.update(|count| count + 1);
     }
 
     /// The one that was dropped last.
     pub(crate) fn pop(&self) -> Option<(RequestId, Status)> {
-        let last = self.0.1.borrow_mut().pop()?;
-        self.0.0.update(|count| count - 1);
+        let last = self.0.list.borrow_mut().pop()?;
+        self.0.count.update(|count| count - 1);
         Some(last)
     }
 }

@@ -309,7 +309,7 @@ pub(super) fn agreed(caller: &SharedCaller) -> Config {
 
 /// The raw workload of each kind.
 enum Raw {
-    Latency(PingPong),
+    Latency(Box<PingPong>),
     Rate(EchoTrains, usize),
     Bandwidth(SinkTrains, usize),
 }
@@ -326,7 +326,7 @@ impl Raw {
         let link = Link::new(socket, peer, clock.clone(), other)?;
         let failed = |source: WorkloadError| RunError::Workload { name: "raw".to_owned(), source };
         Ok(match spec.kind {
-            Kind::Latency => Self::Latency(PingPong::new(link, spec.size)),
+            Kind::Latency => Self::Latency(Box::new(PingPong::new(link, spec.size))),
             Kind::Rate => {
                 let mut trains = EchoTrains::new(link, RATE_TRAIN, spec.size + RPC_HEADER);
                 let best = best_window(&mut trains, &RATE_WINDOWS).map_err(failed)?;
@@ -342,7 +342,7 @@ impl Raw {
 
     fn workload(&mut self) -> &mut dyn Workload {
         match self {
-            Self::Latency(raw) => raw,
+            Self::Latency(raw) => &mut **raw,
             Self::Rate(raw, _) => raw,
             Self::Bandwidth(raw, _) => raw,
         }

@@ -350,7 +350,7 @@ fn a_flood_of_signals_is_cut_off() {
     let (socket, _memory) = impostor(&t, hello(7));
     until(&mut t, |t, _| t.inbound.len() == 1);
     while msg::send(socket.as_fd(), &[0], &[]).is_ok() {}
-    until(&mut t, |t, _| t.inbound.len() == 0);
+    until(&mut t, |t, _| t.inbound.is_empty());
 }
 
 /// Somebody sits on a port and answers nonsense: our frames are lost, nothing else.
@@ -401,7 +401,7 @@ fn who_has_died_is_forgotten_and_who_comes_back_is_found() {
         reaches(&mut a, path, &mut b);
         reaches(&mut b, back, &mut a);
         drop(b);
-        until(&mut a, |a, _| a.inbound.len() == 0);
+        until(&mut a, |a, _| a.inbound.is_empty());
         b = ShmTransport::bind(&ShmConfig { port: at, ..room.cfg() }).unwrap();
         b.path_open(a.local, None).unwrap();
     }
@@ -412,7 +412,7 @@ fn who_has_died_is_forgotten_and_who_comes_back_is_found() {
     let mut got = 0;
     until(&mut b, |b, from| {
         got += from.len();
-        b.inbound.len() == 0
+        b.inbound.is_empty()
     });
     assert_eq!(got, 10);
 }

@@ -8,7 +8,6 @@
 //! 3. Packets of one message leave in the order in which they were added: go-back-N drops what
 //!    comes before its turn (E58). Packets of other messages may pass them.
 
-
 use courser_buf::{Arena, HEADER_ROOM, MsgBuf, TxBurst, TxFrame};
 
 use super::TxItem;
