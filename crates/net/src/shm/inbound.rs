@@ -365,4 +365,8 @@ impl Inbound {
     pub(super) fn active(&self) -> usize {
         self.active.len()
     }
+
+    pub(super) fn strangers(&self) -> usize {
+        self.strangers.len()
+    }
 }

@@ -47,8 +47,12 @@ impl Drop for Room {
     }
 }
 
+thread_local! {
+    static ARENA: Arena = Arena::heap();
+}
+
 fn bytes(len: usize) -> MsgBuf {
-    let mut buf = Arena::heap().alloc(len).unwrap();
+    let mut buf = ARENA.with(|arena| arena.alloc(len)).unwrap();
     buf.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
     buf
 }

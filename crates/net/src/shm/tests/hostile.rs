@@ -1,7 +1,13 @@
 //! Peers that scribble over all memory they can write, lie at the first meeting, flood, and die
 //! half-way: nothing panics, loops or reaches outside, and the traffic of others is not touched.
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 use std::thread::scope;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::*;
 
@@ -188,11 +194,8 @@ impl Scene {
         let (mut t, mut honest) = (room.endpoint(), room.endpoint());
         let mut foe = Foe::new(&room, &t);
         let open = |t: &mut ShmTransport, to| t.path_open(to, None).unwrap().id;
-        let paths = [
-            open(&mut t, honest.local),
-            open(&mut t, foe.addr()),
-            open(&mut honest, t.local),
-        ];
+        let paths =
+            [open(&mut t, honest.local), open(&mut t, foe.addr()), open(&mut honest, t.local)];
         send(&mut t, paths[1], &bytes(10));
         until(&mut t, |_, _| {
             foe.meet();
@@ -252,7 +255,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
     /// Whatever a peer writes wherever it can, at both ends of it: others' frames arrive, all of
     /// them, whole and in order, and in the end its rings are closed.
@@ -333,32 +336,168 @@ fn hangs_up_after_welcome(t: &mut ShmTransport, socket: &OwnedFd) {
     assert!(welcomed);
 }
 
+/// A message with any number of descriptors, as nobody of ours would send it.
+fn send_with(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(fds.is_empty() || control.push(SendAncillaryMessage::ScmRights(fds)));
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).unwrap();
+}
+
+/// A memory file of a ring's size with these seals.
+fn sealed(seals: SealFlags) -> OwnedFd {
+    let fd = rustix::fs::memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&fd, SHAPE.bytes() as u64).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
 #[test]
 fn lies_at_the_first_meeting_are_hung_up_on() {
     let room = Room::new();
-    let mut t = room.endpoint();
-    let (good, _map) = map::create("test", SHAPE.bytes(), false).unwrap();
-    let (small, _map) = map::create("test", PAGE, false).unwrap();
-    let (unwritable, _map) = map::create("test", SHAPE.bytes(), true).unwrap();
-    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-    let hello = hello(7).to_bytes();
-    let lies: [(&[u8], &[&OwnedFd]); 8] = [
+    let (mut t, mut honest) = (room.endpoint(), room.endpoint());
+    let path = honest.path_open(t.local, None).unwrap().id;
+    let file = |len| map::create("test", len, false).unwrap().0;
+    let (good, small, large) = (file(SHAPE.bytes()), file(PAGE), file(SHAPE.bytes() + PAGE));
+    let unwritable = map::create("test", SHAPE.bytes(), true).unwrap().0;
+    let shrinks = sealed(SealFlags::GROW | SealFlags::SEAL);
+    let may_be_sealed = sealed(SealFlags::GROW | SealFlags::SHRINK);
+    let lasting = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    let no_writing = sealed(lasting | SealFlags::WRITE);
+    let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
+    let (null, directory) = (open("/dev/null"), open("/"));
+    let (pipe, _end) = std::io::pipe().unwrap();
+    let hello = hello(FOE).to_bytes();
+    let zero_port = Hello { port: 0, ..self::hello(FOE) }.to_bytes();
+    let [mut magic, long] = [[0; 64]; 2];
+    magic[..msg::HELLO].copy_from_slice(&hello);
+    let many = vec![&good; 200];
+    let lies: [(&[u8], &[&OwnedFd]); 20] = [
         (b"x", &[]),
         (&[0; 64], &[&good]),
+        (&long, &[&good]),
+        (&[7; 5000], &[&good]),
+        (&magic, &[&good]),
         (&hello[..27], &[&good]),
+        (&zero_port, &[&good]),
+        (&Welcome { ring: 0 }.to_bytes(), &[&good, &good]),
         (&hello, &[]),
         (&hello, &[&good, &good]),
+        (&hello, &[&good, &good, &good]),
+        (&hello, &many),
         (&hello, &[&small]),
+        (&hello, &[&large]),
         (&hello, &[&unwritable]),
+        (&hello, &[&shrinks]),
+        (&hello, &[&may_be_sealed]),
+        (&hello, &[&no_writing]),
         (&hello, &[&null]),
+        (&hello, &[&directory]),
     ];
     for (n, (bytes, fds)) in lies.into_iter().enumerate() {
         let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        msg::send(socket.as_fd(), bytes, &fds).unwrap();
+        send_with(&socket, bytes, &fds);
         hangs_up(&mut t, &socket);
         assert_eq!(t.inbound.len(), 0, "lie {n}");
     }
+    for fd in
+        [pipe.as_fd(), t.listener.socket.as_fd(), t.epoll.fd()].map(|f| f.try_clone_to_owned())
+    {
+        let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
+        send_with(&socket, &hello, &[fd.unwrap().as_fd()]);
+        hangs_up(&mut t, &socket);
+    }
+    reaches(&mut honest, path, &mut t);
+    assert_eq!(t.inbound.len(), 1);
+}
+
+/// Files of huge pages are refused: a touch may find none left.
+#[test]
+fn huge_pages_are_refused() {
+    let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+    let Ok(fd) = rustix::fs::memfd_create("test", flags) else {
+        println!("skipped: this system has no memory files of huge pages");
+        return;
+    };
+    rustix::fs::ftruncate(&fd, 2 << 20).unwrap();
+    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .unwrap();
+    assert!(map::adopt(fd.as_fd(), 2 << 20, true).is_err());
+}
+
+/// Peers that leave at every point of the first meeting, very often: nothing of them stays.
+#[test]
+fn those_who_leave_half_way_leave_nothing() {
+    let room = Room::new();
+    let (mut t, mut honest) = (room.endpoint(), room.endpoint());
+    let path = honest.path_open(t.local, None).unwrap().id;
+    for n in 0..600 {
+        let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
+        let (fd, memory) = map::create("test", SHAPE.bytes(), false).unwrap();
+        if n % 3 == 0 {
+            poll(&mut t);
+        }
+        if n % 4 != 0 {
+            msg::send(socket.as_fd(), &hello(FOE).to_bytes(), &[fd.as_fd()]).unwrap();
+        }
+        if n % 4 == 2 {
+            header(&memory, 0, 100);
+        }
+        if n % 4 == 3 {
+            until(&mut t, |_, _| matches!(msg::receive(socket.as_fd()), Received::Message(..)));
+        }
+        assert!(t.inbound.strangers() <= 16);
+    }
+    until(&mut t, |t, _| t.inbound.is_empty() && t.inbound.strangers() == 0);
+    reaches(&mut honest, path, &mut t);
+}
+
+/// One that takes our ring and says nothing, ever; and one that does not even take it.
+#[test]
+fn those_who_never_answer_cost_their_own_frames_only() {
+    let room = Room::new();
+    let (mut t, mut honest) = (room.endpoint(), room.endpoint());
+    let there = t.path_open(honest.local, None).unwrap().id;
+    let silent = Listener::bind(&room.cfg()).unwrap();
+    let port = silent.port.into();
+    let path = t.path_open(Addr { port, ..t.local }, None).unwrap().id;
+    let mut taken = None;
+    let slots = ShmConfig::default().slots as u64;
+    for n in 0..3 * slots {
+        send(&mut t, path, &bytes(100));
+        if n == slots {
+            taken = dir::accept(&silent);
+        }
+        send(&mut t, there, &bytes(100));
+        until(&mut honest, |_, from| from.contains(&t.local.port));
+    }
+    assert_eq!(t.stats().tx_dropped, 2 * slots, "what does not fit the ring");
+    drop(taken);
+    until(&mut t, |t, _| t.outbound.links() == 1);
+}
+
+/// Rings are as large as their senders like, but not all of them.
+#[test]
+fn all_rings_together_are_bounded() {
+    let room = Room::new();
+    let few = ShmConfig { max_peers: 4, slots: 16, data_bytes: 1 << 16, ..room.cfg() };
+    let mut t = ShmTransport::bind(&few).unwrap();
+    let half = Shape { slots: 16, data: 1 << 17, max_frame: 8192 };
+    let whole = Shape { data: 1 << 18, ..half };
+    let enormous = Shape { slots: 1 << 16, data: 64 << 20, ..half };
+    let offer = |t: &ShmTransport, shape| impostor(t, Hello { shape, ..hello(FOE) });
+    let refused = offer(&t, enormous);
+    hangs_up(&mut t, &refused.0);
+    let first = offer(&t, half);
+    until(&mut t, |t, _| t.inbound.len() == 1);
+    let refused = offer(&t, whole);
+    hangs_up(&mut t, &refused.0);
+    drop(first);
+    until(&mut t, |t, _| t.inbound.is_empty());
+    let _second = offer(&t, whole);
+    until(&mut t, |t, _| t.inbound.len() == 1);
 }
 
 #[test]
@@ -425,7 +564,6 @@ fn a_false_receiver_is_left() {
     }
 }
 
-
 /// Hints for rings that are none, for ever: bursts go on.
 #[test]
 fn senseless_hints_cost_little() {
@@ -442,4 +580,3 @@ fn senseless_hints_cost_little() {
     reaches(&mut peer, path, &mut t);
     drop(impostors);
 }
-
