@@ -90,7 +90,7 @@ impl Inbound {
 
     /// Whether nobody sends to us.
     pub(super) fn is_empty(&self) -> bool {
-        self.rings.is_empty()
+        self.rings.iter().all(Option::is_none)
     }
 
     /// One burst into `memory`, which is private.
