@@ -299,7 +299,7 @@ fn a_peer_that_scribbles_spoils_its_own_traffic_only() {
                     }
                     foe.ring.iter().for_each(|m| header(m, x >> 33 & 0x1ff, x >> 20 & 0x7ff));
                     foe.taken.iter().for_each(|m| set(m, 128, x >> 40 & 0xfff));
-                    if x % 1024 == 0 {
+                    if x.is_multiple_of(1024) {
                         foe.meet();
                     }
                 }
