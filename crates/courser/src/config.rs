@@ -52,6 +52,12 @@ pub struct Config {
     pub socket_buffer: usize,
     /// Trains of frames (UDP_SEGMENT, UDP_GRO) where the kernel has them. Default true.
     pub offloads: bool,
+    /// Over shared memory: whether packets are read in place, in memory that their sender can
+    /// write, when the sender says the same of us. Only for processes that are parts of one
+    /// program: a peer that changes a packet while it is read breaks what memory safety stands on.
+    /// See [`ShmConfig::trust`](courser_net::ShmConfig::trust). Default false: what arrives is
+    /// copied to private memory first. Other transports have nothing to trust.
+    pub trust_peers: bool,
     /// How long an endpoint spins after its last packet before it sleeps. `None`: 100 us, or not
     /// at all where the machine or the container has one CPU only. Spinning costs a core, sleeping
     /// costs about 30 us for the next packet. While calls are unanswered it is five times as long.
@@ -138,6 +144,7 @@ impl Default for Config {
             max_frame: None,
             socket_buffer: 8 << 20,
             offloads: true,
+            trust_peers: false,
             spin: None,
             connect_timeout: Duration::from_secs(5),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,

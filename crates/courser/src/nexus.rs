@@ -134,6 +134,9 @@ impl Nexus {
         if !c.offloads {
             options.extend(["gso", "gro"].map(|o| (o.to_owned(), "off".to_owned())));
         }
+        if c.trust_peers && self.uri.scheme == "shm" {
+            options.push(("trust".to_owned(), "1".to_owned()));
+        }
         let host = self.bound.ip().to_string();
         BindSpec { scheme: self.uri.scheme.clone(), host, port: port.into(), options }
     }
