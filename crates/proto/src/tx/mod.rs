@@ -52,6 +52,9 @@ pub(crate) enum Sent {
     Rest(TxItem),
 }
 
+/// Fewer calls are not divided: a frame costs as much as a few of them.
+const STAGE_LEAST: usize = 4;
+
 impl<C> Endpoint<C> {
     /// Whether [`Endpoint::poll_transmit`] has something to do now: a packet waits, and not for
     /// memory.
@@ -72,7 +75,7 @@ impl<C> Endpoint<C> {
         }
         let before = out.len();
         self.tx.begin(self.cfg.tx_frames.saturating_sub(before));
-        for _ in 0..self.cfg.tx_items {
+        for _ in 0..self.stage_items() {
             let Some(item) = self.tx.pop() else { break };
             let sent = match item {
                 TxItem::Client { session, slot, req_num } => {
@@ -101,6 +104,15 @@ impl<C> Endpoint<C> {
         self.tx.finish(&mut self.peers, now_ns, out);
         self.retry_tx_ns = if self.tx.starved() { now_ns + self.cfg.rto_min_ns } else { 0 };
         self.stats.tx_frames += (out.len() - before) as u64;
+    }
+
+    /// Requests and replies of one stage. When it would be all calls of a client, it and its server
+    /// take turns, and each waits half of the time.
+    #[inline]
+    fn stage_items(&self) -> usize {
+        let calls = self.outstanding_calls() as usize;
+        let most = self.cfg.tx_items;
+        if self.cfg.tx_halves && calls > 0 { (calls / 2).max(STAGE_LEAST).min(most) } else { most }
     }
 
     fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {
