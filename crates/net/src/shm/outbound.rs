@@ -106,9 +106,10 @@ impl Outbound {
     }
 
     /// Sends all of a burst, or drops what cannot be sent: a ring that is full is full because its
-    /// receiver does not keep up, and others' frames must not wait for it.
+    /// receiver does not keep up, and others' frames must not wait for it. The frames are of no
+    /// more use afterwards.
     #[inline]
-    pub(super) fn burst(&mut self, own: Own<'_>, burst: &mut TxBurst, stats: &mut TransportStats) {
+    pub(super) fn burst(&mut self, own: Own<'_>, burst: &TxBurst, stats: &mut TransportStats) {
         let mut frames = burst.iter().peekable();
         while let Some(path) = frames.peek().map(|f| f.path) {
             let number = self.paths.get_mut(path).copied();
@@ -128,7 +129,6 @@ impl Outbound {
                 self.down(path);
             }
         }
-        burst.clear();
     }
 
     #[cold]

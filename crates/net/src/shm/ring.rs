@@ -38,6 +38,8 @@ pub(super) const INLINE: usize = SLOT - HEADER;
 const LINE: usize = 64;
 /// Where the receiver's count lies: a line that the sender rarely reads.
 const CONSUMED: usize = 128;
+/// While one record is taken, the one so many further is asked for.
+const AHEAD: u64 = 4;
 /// The receiver counts after this part of the ring.
 const PART: u64 = 8;
 
@@ -332,7 +334,9 @@ impl<M: Memory> Consumer<M> {
     pub(super) fn pop(&mut self, len: usize, dst: &mut [u8]) {
         debug_assert_eq!(dst.len(), len.next_multiple_of(16));
         let at = self.shape.slot_at(self.tail);
-        self.mem.prefetch(self.shape.slot_at(self.tail + 1));
+        let ahead = self.shape.slot_at(self.tail + AHEAD);
+        self.mem.prefetch(ahead);
+        self.mem.prefetch(ahead + LINE);
         if len <= INLINE {
             self.mem.read(at + HEADER, dst);
         } else {
