@@ -214,7 +214,7 @@ impl Transport for ShmTransport {
             return;
         }
         self.stats.tx_calls += 1;
-        let own = Own { dir: &self.listener.dir, hello: self.hello, epoll: &self.epoll };
+        let own = Own { dir: &self.listener.dir, hello: &self.hello, epoll: &self.epoll };
         self.outbound.burst(own, burst, &mut self.stats);
         self.sent.clear();
         std::mem::swap(burst, &mut self.sent);

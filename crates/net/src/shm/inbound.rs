@@ -105,6 +105,14 @@ impl Inbound {
             let Some(ring) = self.bell.hinted() else { break };
             self.rouse(ring);
         }
+        if let [number] = self.active[..]
+            && let Some(Some(ring)) = self.rings.get_mut(usize::from(number))
+        {
+            if ring.receive(RX_BURST, &mut memory, out, stats).is_err() {
+                self.close_broken(number, stats);
+            }
+            return;
+        }
         let count = self.active.len();
         let quota = if count > 1 { (RX_BURST / count).max(8) } else { RX_BURST };
         self.cursor = if self.cursor + 1 < count { self.cursor + 1 } else { 0 };
@@ -120,9 +128,14 @@ impl Inbound {
             }
         }
         if let Some(number) = broken {
-            stats.rx_dropped += 1;
-            self.remove(usize::from(number));
+            self.close_broken(number, stats);
         }
+    }
+
+    #[cold]
+    fn close_broken(&mut self, number: u16, stats: &mut TransportStats) {
+        stats.rx_dropped += 1;
+        self.remove(usize::from(number));
     }
 
     #[cold]
