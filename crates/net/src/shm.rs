@@ -43,7 +43,7 @@ pub(crate) use config::check_host;
 pub use config::{ShmConfig, ShmError};
 use dir::Listener;
 use epoll::{Epoll, Token};
-use inbound::Inbound;
+use inbound::{Inbound, Limits};
 use msg::Hello;
 use outbound::{Outbound, Own};
 
@@ -111,7 +111,7 @@ impl ShmTransport {
             return Err(failed(rustix::io::Errno::NOSPC));
         }
         Ok(ShmTransport {
-            inbound: Inbound::new(local, cfg.max_peers).map_err(&failed)?,
+            inbound: Inbound::new(local, Limits::new(cfg.max_peers, shape)).map_err(&failed)?,
             outbound: Outbound::new(cfg.max_peers),
             memory: vec![Line([0; 64]); BURST_BYTES / 64].into(),
             sent: TxBurst::new(),

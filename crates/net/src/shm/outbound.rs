@@ -298,4 +298,9 @@ impl Outbound {
         let link = self.peers[number].as_ref().and_then(|p| p.link.as_ref());
         link.is_some_and(|link| link.bell.is_some())
     }
+
+    /// Rings there are.
+    pub(super) fn links(&self) -> usize {
+        self.peers.iter().flatten().filter(|p| p.link.is_some()).count()
+    }
 }

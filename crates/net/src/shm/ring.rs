@@ -376,8 +376,8 @@ impl<M: Memory> Consumer<M> {
         self.tail
     }
 
-    /// Records the ring holds.
-    pub(super) fn slots(&self) -> u64 {
-        u64::from(self.shape.slots)
+    /// How large the ring is.
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
     }
 }
