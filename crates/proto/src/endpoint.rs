@@ -22,7 +22,7 @@ use crate::session::{
     ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
     SessionState, Shares,
 };
-use crate::slot::ClientSlot;
+use crate::slot::{ClientSlot, Lone};
 use crate::stats::{Drop, EndpointStats};
 use crate::timers::{Timed, Timers};
 use crate::tx::{TxItem, TxStage};
@@ -461,6 +461,11 @@ impl<C> Endpoint<C> {
             return Err((CallRefused::QueueFull { limit }, req, cont));
         }
         self.stats.calls += 1;
+        if waits && expires_ns == u64::MAX {
+            // Nothing has to see to it in time: `call_later` in one line.
+            s.queue.push_back(QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns });
+            return Ok(CallId { session, seq });
+        }
         let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
         if waits || expires_ns <= queued_ns {
             self.call_later(session, call);
@@ -487,6 +492,9 @@ impl<C> Endpoint<C> {
         slot.seq = call.seq;
         if !mutant::is_on(Mutant::DeadlineIgnored) {
             slot.expires_ns = call.expires_ns;
+        }
+        if packets == 1 && call.expires_ns == u64::MAX && mutant::short_cuts() {
+            slot.lone = Lone::Fresh;
         }
         let id = SessionId { index, generation: s.generation };
         let look_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
@@ -635,7 +643,7 @@ pub(crate) fn server_at<C>(
 
 /// Puts a slot that has taken a call in the transmit queue, and among the timers' first looks.
 #[inline(always)] // behind what found the slot
-fn queue_started<C>(
+pub(crate) fn queue_started<C>(
     tx: &mut TxStage,
     timers: &mut Timers,
     slot: &mut ClientSlot<C>,
