@@ -135,6 +135,15 @@ impl Inbound {
             let Some(ring) = self.bell.hinted() else { break };
             self.rouse(ring);
         }
+        if let [number] = self.active[..]
+            && let Some(Some(ring)) = self.rings.get_mut(usize::from(number))
+        {
+            // SAFETY: as below. Test: `frames_of_a_ring_that_broke_stay`.
+            if unsafe { ring.receive(RX_BURST, &mut memory, out, stats) }.is_err() {
+                self.close_broken(number, stats);
+            }
+            return;
+        }
         let count = self.active.len();
         let quota = if count > 1 { (RX_BURST / count).max(8) } else { RX_BURST };
         self.cursor = if self.cursor + 1 < count { self.cursor + 1 } else { 0 };
@@ -143,24 +152,24 @@ impl Inbound {
             let at = self.cursor + step;
             let number = self.active[if at < count { at } else { at - count }];
             let Some(Some(ring)) = self.rings.get_mut(usize::from(number)) else { continue };
-            let received = if ring.trusted {
-                // SAFETY: rings live until something else is done with `self`; see `broken`.
-                // Test: `frames_of_a_ring_that_broke_stay`.
-                unsafe { ring.lend(quota, out, stats) }
-            } else {
-                ring.receive(quota, &mut memory, out, stats)
-            };
-            match received {
+            // SAFETY: rings live until something else is done with `self`; see `broken`.
+            // Test: `frames_of_a_ring_that_broke_stay`.
+            match unsafe { ring.receive(quota, &mut memory, out, stats) } {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(Broken) => broken = Some(number),
             }
         }
         if let Some(number) = broken {
-            stats.rx_dropped += 1;
-            // Frames of this burst may lie in it.
-            self.broken = self.remove(usize::from(number));
+            self.close_broken(number, stats);
         }
+    }
+
+    #[cold]
+    fn close_broken(&mut self, number: u16, stats: &mut TransportStats) {
+        stats.rx_dropped += 1;
+        // Frames of this burst may lie in it.
+        self.broken = self.remove(usize::from(number));
     }
 
     #[cold]
@@ -349,14 +358,21 @@ impl Inbound {
 
 impl Ring {
     /// At most `quota` frames. False: the burst is full.
+    ///
+    /// # Safety
+    /// The ring exists, and nothing is done with it, as long as the frames are used.
     #[inline]
-    fn receive<'a>(
+    unsafe fn receive<'a>(
         &mut self,
         quota: usize,
         memory: &mut &'a mut [u8],
         out: &mut RxBurst<'a>,
         stats: &mut TransportStats,
     ) -> Result<bool, Broken> {
+        if self.trusted {
+            // SAFETY: as promised by the caller. Test: `frames_of_a_ring_that_broke_stay`.
+            return unsafe { self.lend(quota, out, stats) };
+        }
         let mut frames = 0;
         let result = loop {
             if frames == quota {
@@ -387,8 +403,7 @@ impl Ring {
     /// The same without copies; the frames of the last burst are given back first.
     ///
     /// # Safety
-    /// Nothing else is done with `self` as long as the frames are used.
-    #[inline]
+    /// As `receive`.
     unsafe fn lend<'a>(
         &mut self,
         quota: usize,

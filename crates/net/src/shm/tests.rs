@@ -248,6 +248,7 @@ fn who_has_died_is_forgotten_and_who_comes_back_is_found() {
     }
     // What was sent before the end arrives nevertheless.
     reaches(&mut a, path, &mut b);
+    while !poll(&mut b).is_empty() {}
     (0..10).for_each(|_| send(&mut a, path, &bytes(300)));
     drop(a);
     let mut got = 0;
