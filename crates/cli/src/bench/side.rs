@@ -63,6 +63,7 @@ impl Variant {
                 .max_sessions_per_peer
                 .max(self.sessions + SPARE_SESSIONS),
             max_held_per_peer: defaults.max_held_per_peer.max(self.size.saturating_mul(4)),
+            failure_timeout: FAILURE_TIMEOUT,
             ..defaults
         };
         if let Some(burst) = self.burst {
@@ -77,6 +78,10 @@ impl Variant {
 pub(super) fn idle_after() -> std::time::Duration {
     Config::default().idle_after
 }
+
+/// Both sides spin, so on a machine with other work the threads that answer heartbeats may wait long
+/// for a core. A side that ends is noticed at once all the same.
+const FAILURE_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Sessions besides those that are counted.
 const SPARE_SESSIONS: usize = 64;
