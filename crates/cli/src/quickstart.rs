@@ -171,8 +171,12 @@ fn table(reports: &[Report]) -> Table {
             }
         }
     }
-    for column in table.column_iter_mut().skip(3) {
-        column.set_cell_alignment(CellAlignment::Right);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        // Six columns fit a terminal of eighty only without the padding at one side.
+        column.set_padding((1, 0));
+        if at >= 3 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table
 }
