@@ -118,10 +118,10 @@ impl Link {
         train_of(self.transport.caps(), frame)
     }
 
-    /// The numbers of trains in flight, of those to try, that the other side's receive queue holds:
-    /// all of them, or at least the smallest.
-    pub(super) fn windows(&self, train: usize, all: &[usize]) -> Vec<usize> {
-        let queue = self.transport.caps().rx_queue_frames;
+    /// The numbers of trains of frames of a size in flight, of those to try, that the other side's
+    /// receive queue holds: all of them, or at least the smallest.
+    pub(super) fn windows(&self, (train, frame): (usize, usize), all: &[usize]) -> Vec<usize> {
+        let queue = queued(self.transport.caps(), frame);
         let fit = all.iter().take_while(|&&trains| trains * train <= queue).count();
         all[..fit.max(1).min(all.len())].to_vec()
     }
@@ -162,7 +162,13 @@ pub(super) fn train_of(caps: &Caps, frame: usize) -> usize {
     if caps.train_frames > 1 {
         return caps.train_frames.min(caps.train_bytes / frame.max(1)).max(1);
     }
-    RATE_TRAIN.min(caps.rx_queue_frames / BURSTS_QUEUED).max(1)
+    RATE_TRAIN.min(queued(caps, frame) / BURSTS_QUEUED).max(1)
+}
+
+/// Frames of a size that a receive queue holds, going by its bytes. Where it holds fewer, what is
+/// lost makes [`best_window`] choose a smaller one.
+fn queued(caps: &Caps, frame: usize) -> usize {
+    caps.rx_queue_frames * (caps.max_frame / frame.max(1)).max(1)
 }
 
 /// A buffer for raw frames of up to `len` bytes.
@@ -305,9 +311,9 @@ mod tests {
         };
         assert_eq!(of(64, 1_000, 1472), 44);
         assert_eq!(of(64, 1_000, 48), 64);
-        assert_eq!(of(1, 1_000, 48), RATE_TRAIN);
-        assert_eq!(of(1, 128, 8192), 16);
-        assert_eq!(of(1, 4, 8192), 1);
+        assert_eq!(of(1, 111, 48), RATE_TRAIN);
+        assert_eq!(of(1, 128, 1472), 16);
+        assert_eq!(of(1, 4, 1472), 1);
     }
 
     #[test]

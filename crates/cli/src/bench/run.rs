@@ -324,13 +324,13 @@ impl Raw {
             Kind::Latency => Self::Latency(Box::new(PingPong::new(link, spec.size))),
             Kind::Rate => {
                 let mut trains = EchoTrains::new(link, RATE_TRAIN, spec.size + RPC_HEADER);
-                let windows = trains.link().windows(trains.shape().0, &RATE_WINDOWS);
+                let windows = trains.link().windows(trains.shape(), &RATE_WINDOWS);
                 let best = best_window(&mut trains, &windows).map_err(failed)?;
                 Self::Rate(trains, best)
             }
             Kind::Bandwidth => {
                 let mut trains = SinkTrains::new(link);
-                let windows = trains.link().windows(trains.shape().0, &BANDWIDTH_WINDOWS);
+                let windows = trains.link().windows(trains.shape(), &BANDWIDTH_WINDOWS);
                 let best = best_window(&mut trains, &windows).map_err(failed)?;
                 Self::Bandwidth(trains, best)
             }
