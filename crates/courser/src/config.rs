@@ -213,6 +213,7 @@ impl Config {
             zero_copy_rx: self.tuning.zero_copy_rx,
             packing: self.tuning.packing,
             prefetch: self.tuning.prefetch,
+            tx_halves: train == 1,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),
             rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),

@@ -50,6 +50,7 @@ impl<C> Endpoint<C> {
     pub(super) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.peers.get_mut(peer as usize)?.take()?;
         self.vacant_peers.push(peer);
+        self.tx.forget_peer(peer);
         // Its number may be another's soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);
         let name = (dropped.endpoint_id, dropped.addr);
