@@ -130,6 +130,7 @@ impl ShmTransport {
                 gather: TX_GATHER,
                 train_frames: 1,
                 train_bytes: cfg.max_frame,
+                polls_memory: true,
                 rx_queue_frames: shape.frames(cfg.trust),
                 holds_frames: true,
             },
