@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RxFrame, TxBurst};
 use courser_proto::{
-    Body, Completion, Config, ConnectOffer, Driver, Endpoint, Event, EndpointStats, SessionId,
+    Body, Completion, Config, ConnectOffer, Driver, Endpoint, EndpointStats, Event, SessionId,
 };
 
 const MAX_FRAME: usize = 1472;
@@ -167,7 +167,9 @@ fn main() -> Result<(), Failure> {
         now_ns += IN_FLIGHT * 1_000_000_000 / per_second;
     }
     let EndpointStats { requests, tx_kinds, rollbacks, .. } = *client.ep.stats();
-    println!("{rpcs} RPCs, {requests} requests, sent by kind {tx_kinds:?}, {rollbacks} rolled back");
+    println!(
+        "{rpcs} RPCs, {requests} requests, sent by kind {tx_kinds:?}, {rollbacks} rolled back"
+    );
     println!("client {:?}\nserver {:?}", client.ep.memory(), server.ep.memory());
     Ok(())
 }

@@ -333,6 +333,10 @@ impl<C> Endpoint<C> {
         }
         s.rollbacks += 1;
         self.stats.rollbacks += 1;
+        let peer = s.peer;
+        if !mutant::is_on(Mutant::PoolForgotten) {
+            self.credits_home(peer, credits);
+        }
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
     }
@@ -369,7 +373,7 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn wake_stalled(&mut self, session: u32, after: u8) {
         let Some(Session::Client(s)) = self.sessions.get(session as usize) else { return };
-        if s.stalled == 0 || s.credits == 0 {
+        if s.stalled == 0 || s.credits == 0 || s.place.waits {
             return;
         }
         self.wake_each(session, after);

@@ -134,6 +134,7 @@ impl<'f> FrameCursor<'f> {
     /// taken apart.
     #[inline(always)]
     pub fn drive<C>(mut self, driver: &mut impl Driver<C>) {
+        driver.endpoint().home_is(self.peer);
         while !self.rest.is_empty() {
             if let Some((short, rest)) = self.next_short() {
                 if short.kind == SHORT_RESPONSE {
@@ -192,8 +193,12 @@ pub struct Endpoint<C> {
     pub(crate) idle: VecDeque<IdleSession>,
     /// Requests with their handlers whose clients have given them up, or are gone.
     pub(crate) given_up: u64,
-    /// Sum of the credit limits of all sessions (F7).
+    /// Sum of the pools of all peers, in both directions, and of what connects under way have
+    /// reserved (F7).
     pub(crate) credits_granted: u64,
+    /// Credits of short responses from one peer that its pool has not got back yet.
+    pub(crate) homing: u32,
+    pub(crate) homing_peer: u32,
     pub(crate) tx: TxStage,
     /// When which client slots and sessions are to be looked at.
     pub(crate) timers: Timers,
@@ -235,6 +240,8 @@ impl<C> Endpoint<C> {
             idle: VecDeque::new(),
             given_up: 0,
             credits_granted: 0,
+            homing: 0,
+            homing_peer: 0,
             tx,
             timers: Timers::new(),
             retry_tx_ns: 0,
@@ -278,8 +285,9 @@ impl<C> Endpoint<C> {
             return Err(Drop::PacketSize);
         }
         peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
-        let data_per_packet = h.data_per_packet;
-        let short_end = self.short_end(data_per_packet);
+        let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
+        // While sessions wait for credits, each that comes back is looked at.
+        let short_end = if awaited { 0 } else { self.short_end(data_per_packet) };
         Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
     }
 
@@ -295,6 +303,7 @@ impl<C> Endpoint<C> {
     /// Works through the packets of a frame up to the next one that the application has to act
     /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
+        self.home_is(cursor.peer);
         while !cursor.rest.is_empty() {
             if let Some((short, rest)) = cursor.next_short() {
                 let event = match short.kind {
@@ -520,13 +529,18 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return None };
         let session = SessionId { index, generation: s.generation };
         let slot = &mut s.slots[usize::from(slot_no)];
-        s.credits += slot.in_flight();
+        let (peer, credits) = (s.peer, slot.in_flight());
+        s.credits += credits;
         let (request, cont) = slot.finish()?;
         slot.deadline_ns = self.now_ns;
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
-        if !slot.tracked {
+        let untracked = !slot.tracked;
+        if credits != 0 {
+            self.credits_home(peer, credits);
+        }
+        if untracked {
             // It has outlived its first look, and the next may be far: see `look_again_soon`.
             self.look_again_soon(index, slot_no);
         }

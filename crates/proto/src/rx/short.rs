@@ -68,6 +68,7 @@ impl<C> Endpoint<C> {
         let (request, cont) = slot.finish_lone()?;
         slot.deadline_ns = self.now_ns;
         s.credits += 1;
+        self.homing += 1; // its peer's too, at the end of its frames
         s.free |= 1 << slot_no;
         self.stats.responses += 1;
         self.stats.received(3);
