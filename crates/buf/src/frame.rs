@@ -115,6 +115,12 @@ pub struct TxFrame {
 }
 
 impl TxFrame {
+    /// A frame without pieces, which are still to come; [`TxFrame::len`] is their sum.
+    #[inline(always)]
+    pub fn empty(path: PathId) -> Self {
+        TxFrame { path, segs: ArrayVec::new_const(), len: 0 }
+    }
+
     /// A frame of one piece.
     pub fn one(path: PathId, seg: TxSeg) -> Self {
         let len = seg.len() as u32;

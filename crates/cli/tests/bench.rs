@@ -58,8 +58,8 @@ fn latency_has_rare_percentiles_and_the_difference_to_raw() {
             positive(&result, &keys);
             for side in ["latency", "raw"] {
                 let tail =
-                    ["p90", "p999", "p9999"].map(|p| result[format!("{side}_{p}_ns")].as_u64());
-                assert!(tail[0] > Some(0) && tail.is_sorted(), "{result}");
+                    ["p90", "p999", "p9999"].map(|p| result[format!("{side}_{p}_ns")].as_f64());
+                assert!(tail[0] > Some(0.0) && tail.is_sorted(), "{result}");
             }
             assert!(result["difference_ns"].is_f64(), "{result}");
         }
@@ -121,10 +121,23 @@ fn every_number_of_credits_has_latency_rate_and_bandwidth() {
 #[test]
 fn factors_begin_with_everything_on() {
     let _alone = alone();
-    let results = results("factors --pairs 1");
-    let of = |name: &str| results.iter().find(|r| r["switched_off"] == name).expect("a step");
-    positive(of("nothing"), &["rate_rps", "paper_rate_rps"]);
-    positive(of("trains"), &["rate_rps"]);
+    for transport in ["mem", "shm", "udp"] {
+        let results = results(&format!("factors --pairs 2 --transport {transport}"));
+        let of = |name: &str| {
+            let found = results.iter().find(|result| result["switched_off"] == name);
+            found.unwrap_or_else(|| panic!("{transport}: {name}: {results:?}"))
+        };
+        positive(of("nothing"), &["rate_rps", "paper_rate_rps"]);
+        for name in ["batched_timestamps", "preallocated_responses", "zero_copy_requests"] {
+            let keys = ["rate_rps", "paper_rate_rps", "paper_of_step_before"];
+            positive(of(name), &keys);
+        }
+        for name in ["prefetch", "packing"] {
+            positive(of(name), &["rate_rps"]);
+        }
+        let trains = results.iter().any(|result| result["switched_off"] == "trains");
+        assert_eq!(trains, transport == "udp", "{transport}");
+    }
 }
 
 #[test]

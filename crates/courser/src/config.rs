@@ -113,12 +113,32 @@ pub struct Tuning {
     pub tx_frames: usize,
     /// Requests and replies that one transmit burst is made of, at least 1. Default 64.
     pub tx_items: usize,
+    /// Whether responses of one packet are written to a buffer that their slot keeps (E32). Default
+    /// true. False: each takes a buffer from the endpoint's memory and gives it back. This and the
+    /// next three are off only to measure what they save (`courser bench factors`, E75).
+    pub prealloc_responses: bool,
+    /// Whether handlers read requests of one packet in the frame that was received
+    /// `[eRPC §4.2.3]` (E28). Default true. False: each is first copied to a buffer of its own, and
+    /// refused with [`crate::Status::NoMemory`] when there is none.
+    pub zero_copy_rx: bool,
+    /// Whether small packets to one peer share frames. Default true. False: a frame for each.
+    pub packing: bool,
+    /// Whether the state that the next frames of a received burst need is fetched into the cache
+    /// while one is worked on; with few sessions it is there anyway. Default true.
+    pub prefetch: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         let p = proto::Config::default();
-        Tuning { tx_frames: p.tx_frames, tx_items: p.tx_items }
+        Tuning {
+            tx_frames: p.tx_frames,
+            tx_items: p.tx_items,
+            prealloc_responses: p.prealloc_responses,
+            zero_copy_rx: p.zero_copy_rx,
+            packing: p.packing,
+            prefetch: p.prefetch,
+        }
     }
 }
 
@@ -190,6 +210,11 @@ impl Config {
             inline_max: self.inline_max,
             tx_frames: self.tuning.tx_frames,
             tx_items: self.tuning.tx_items,
+            prealloc_responses: self.tuning.prealloc_responses,
+            zero_copy_rx: self.tuning.zero_copy_rx,
+            packing: self.tuning.packing,
+            prefetch: self.tuning.prefetch,
+            tx_halves: train == 1,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),
             rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),

@@ -149,7 +149,7 @@ impl Context<'_> {
                 f(cx, d);
             }
         }));
-        let called = self.queue(session, req_type, request, options, Cont::Call(at));
+        let called = self.queue(session, req_type, request, options, Cont::call(at));
         if called.is_err() {
             drop(self.core.conts.take(at));
         }
@@ -169,7 +169,7 @@ impl Context<'_> {
         request: MsgBuf,
         tag: u64,
     ) -> Result<CallId, Refused> {
-        self.queue(session, req_type, request, CallOptions::new(), Cont::Tag(tag))
+        self.queue(session, req_type, request, CallOptions::new(), Cont::tag(tag))
     }
 
     /// [`Context::call_tagged`] with options: a deadline.
@@ -185,7 +185,7 @@ impl Context<'_> {
         options: CallOptions,
         tag: u64,
     ) -> Result<CallId, Refused> {
-        self.queue(session, req_type, request, options, Cont::Tag(tag))
+        self.queue(session, req_type, request, options, Cont::tag(tag))
     }
 
     #[inline(always)] // copies of the continuation and its options cost more than the call

@@ -12,16 +12,39 @@ use crate::message::Done;
 /// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
 pub(crate) type DoneFn = SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>;
 
-/// Who hears of a completion.
+/// Who hears of a completion. Two plain values, so that it stays in registers.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Cont {
+pub(crate) struct Cont {
+    value: u64,
+    is_call: bool,
+}
+
+const _: () = assert!(size_of::<Option<Cont>>() == 16);
+
+/// What a [`Cont`] means.
+pub(crate) enum Hearer {
     /// The endpoint's completion function, with this tag.
     Tag(u64),
     /// A closure: its place in [`Conts`].
     Call(u32),
 }
 
-const _: () = assert!(size_of::<Option<Cont>>() == 16);
+impl Cont {
+    #[inline(always)]
+    pub(crate) fn tag(tag: u64) -> Self {
+        Cont { value: tag, is_call: false }
+    }
+
+    #[inline(always)]
+    pub(crate) fn call(at: u32) -> Self {
+        Cont { value: at.into(), is_call: true }
+    }
+
+    #[inline(always)]
+    pub(crate) fn hearer(self) -> Hearer {
+        if self.is_call { Hearer::Call(self.value as u32) } else { Hearer::Tag(self.value) }
+    }
+}
 
 /// Closures by number. As many entries as there were ever calls with closures at a time, of 80
 /// bytes each: the limits of sessions, slots and call queues bound them.

@@ -64,6 +64,8 @@ pub(crate) struct Core {
     clock: Clock,
     time: Time,
     random: u64,
+    /// When the earliest timer is due; `u64::MAX`: there is none.
+    pub(crate) next_timer_ns: u64,
     timers: BinaryHeap<Reverse<(u64, u64)>>,
     timer_fns: BTreeMap<u64, TimerFn>,
     next_timer: u64,
@@ -89,6 +91,7 @@ impl Core {
             clock,
             time,
             random: seed,
+            next_timer_ns: u64::MAX,
             timers: BinaryHeap::new(),
             timer_fns: BTreeMap::new(),
             next_timer: 0,
@@ -134,14 +137,9 @@ impl Core {
     pub(crate) fn add_timer(&mut self, due_ns: u64, f: TimerFn) {
         let id = self.next_timer;
         self.next_timer += 1;
+        self.next_timer_ns = self.next_timer_ns.min(due_ns);
         self.timers.push(Reverse((due_ns, id)));
         self.timer_fns.insert(id, f);
-    }
-
-    /// The earliest timer.
-    #[inline]
-    pub(crate) fn next_timer_ns(&self) -> Option<u64> {
-        self.timers.peek().map(|Reverse((due, _))| *due)
     }
 
     /// A timer that is due.
@@ -151,6 +149,7 @@ impl Core {
             return None;
         }
         self.timers.pop();
+        self.next_timer_ns = self.timers.peek().map_or(u64::MAX, |Reverse((due, _))| *due);
         self.timer_fns.remove(&id)
     }
 

@@ -11,7 +11,7 @@ use courser_proto::{Completion, Driver, Endpoint, Event, Status};
 
 use crate::context::Context;
 use crate::control::Mailbox;
-use crate::conts::Cont;
+use crate::conts::{Cont, Hearer};
 use crate::core::Core;
 use crate::error::RunError;
 use crate::message::{Done, Request, Response};
@@ -43,6 +43,10 @@ const YIELD_AFTER_NS: u64 = 20_000;
 /// looks, a tenth of a microsecond.
 const LOOKS: u32 = 7;
 
+/// Looks for frames in one pass, where a look makes no system call: a packet that comes meanwhile is
+/// found by the next look, and not only after everything else has been looked at.
+pub(crate) const LOOKS_A_PASS: u32 = 4;
+
 impl<T: Transport> Rpc<T> {
     /// One pass: receives a burst and runs what it calls for, looks after deadlines, sends what
     /// has become ready. Never blocks. Returns whether there was anything to do.
@@ -54,21 +58,74 @@ impl<T: Transport> Rpc<T> {
 
     /// [`Rpc::poll`]; while there are `looks` left, and there is neither a frame nor mail, that is
     /// all that it looks for.
+    ///
+    /// Steps 9 to 13 of a packet's path, and then 4 to 8 for what it caused: between a frame and its
+    /// answer stands nothing that can wait.
     fn turn(&mut self) -> bool {
-        let Some((received, now_ns)) = self.receive() else { return false };
+        if self.holds_frames {
+            self.transport.tx_reclaim();
+        }
+        let virtual_ns = self.core.virtual_now_ns();
+        for _ in 0..self.looks_a_pass {
+            let mut frames = RxBurst::new();
+            self.transport.rx_burst(&mut frames);
+            if frames.is_empty() {
+                continue;
+            }
+            let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
+            let batched = self.batched_timestamps;
+            for (at, frame) in frames.iter().enumerate() {
+                self.core.proto.look_ahead(&frames, at);
+                let now_ns = if batched { now_ns } else { self.core.now_ns() };
+                if let Some(cursor) = self.core.proto.on_frame(frame, now_ns) {
+                    let (core, handlers) = (&mut self.core, &mut self.handlers);
+                    cursor.drive(&mut Dispatch { core, handlers, batched });
+                }
+            }
+            let received = frames.len();
+            drop(frames);
+            self.after_frames(received, now_ns);
+            return true;
+        }
+        self.without_frames(virtual_ns)
+    }
+
+    /// The rest of a pass that has received frames.
+    #[inline]
+    fn after_frames(&mut self, received: usize, now_ns: u64) {
+        if self.mailbox.has_mail() {
+            self.on_mail();
+        }
+        // What is due goes along with the answers.
+        self.pass_ns = now_ns;
+        if received < DRAINED || now_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
+            self.scan(now_ns);
+        }
+        self.transmit(now_ns, true);
+        if self.chores(now_ns) {
+            self.transmit(now_ns, true);
+        }
+        self.finish();
+        // Whatever may have changed what a caller waits for counts: it looks before we sleep.
+        self.was_busy = true;
+    }
+
+    /// A pass, or a mere look, that has received nothing.
+    #[inline(never)] // so that it does without the room for a burst
+    fn without_frames(&mut self, virtual_ns: Option<u64>) -> bool {
         let mail = self.mailbox.has_mail();
+        if !mail && self.looks > 0 {
+            self.looks -= 1;
+            return false;
+        }
+        let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
+        self.pass_ns = now_ns;
         if mail {
             self.on_mail();
         }
-        let worked = self.deadlines(now_ns, received);
-        let sent = self.transmit(now_ns, received > 0 || mail || worked);
-        let completed = self.core.proto.has_completions() && self.completions();
-        let asked = !self.core.asked.is_empty();
-        if asked {
-            self.follow_asked();
-        }
-        // Whatever may have changed what a caller waits for counts: it looks before we sleep.
-        let busy = received > 0 || mail || worked || sent || completed || asked;
+        let mut busy = mail | self.scan(now_ns) | self.chores(now_ns);
+        busy |= self.transmit(now_ns, busy);
+        busy |= self.finish();
         self.was_busy |= busy;
         if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
             self.next_trim_ns = now_ns + TRIM_EVERY_NS;
@@ -76,52 +133,33 @@ impl<T: Transport> Rpc<T> {
         busy
     }
 
-    /// Steps 9 to 13 of a packet's path: the number of frames, and the time at which they were
-    /// there. `None`: there were none, and it was a mere look.
+    /// The end of a pass: completions that waited, and what was asked for meanwhile. Whether there
+    /// was anything.
     #[inline]
-    fn receive(&mut self) -> Option<(usize, u64)> {
-        if self.transport.caps().holds_frames {
-            self.transport.tx_reclaim();
+    fn finish(&mut self) -> bool {
+        let completed = self.core.proto.has_completions() && self.completions();
+        let asked = !self.core.asked.is_empty();
+        if asked {
+            self.follow_asked();
         }
-        let virtual_ns = self.core.virtual_now_ns();
-        let mut frames = RxBurst::new();
-        self.transport.rx_burst(&mut frames);
-        if frames.is_empty() && self.looks > 0 && !self.mailbox.has_mail() {
-            self.looks -= 1;
-            return None;
-        }
-        let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
-        self.pass_ns = now_ns;
-        let batched = self.batched_timestamps;
-        for (at, frame) in frames.iter().enumerate() {
-            self.core.proto.look_ahead(&frames, at);
-            let now_ns = if batched { now_ns } else { self.core.now_ns() };
-            if let Some(cursor) = self.core.proto.on_frame(frame, now_ns) {
-                let (core, handlers) = (&mut self.core, &mut self.handlers);
-                cursor.drive(&mut Dispatch { core, handlers, batched });
-            }
-        }
-        Some((frames.len(), now_ns))
+        completed | asked
     }
 
-    /// Loss timeouts, and all that has its time or was left to do by others. In most passes there
-    /// is none of it, and this is a handful of comparisons.
+    /// Loss timeouts, once everything that has arrived was handled. Whether there was news.
     #[inline]
-    fn deadlines(&mut self, now_ns: u64, received: usize) -> bool {
-        let mut worked = false;
-        if received < DRAINED || now_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
-            self.core.proto.on_deadline(now_ns);
-            self.last_scan_ns = now_ns;
-            if self.core.proto.has_session_news() {
-                worked |= self.session_news();
-            }
-        }
-        let due = self.core.next_timer_ns().is_some_and(|due_ns| due_ns <= now_ns)
-            || now_ns >= self.next_trim_ns;
-        if due || !self.core.dropped.is_empty() || self.links.is_dialing() || self.may_shed() {
-            worked |= self.upkeep(now_ns);
-        }
-        worked
+    fn scan(&mut self, now_ns: u64) -> bool {
+        self.last_scan_ns = now_ns;
+        self.core.proto.on_deadline(now_ns);
+        self.core.proto.has_session_news() && self.session_news()
+    }
+
+    /// All that has its time or was left to do by others. In most passes there is none of it, and
+    /// this is a handful of comparisons.
+    #[inline]
+    fn chores(&mut self, now_ns: u64) -> bool {
+        let due = self.core.next_timer_ns <= now_ns || self.next_trim_ns <= now_ns;
+        let left = !self.core.dropped.is_empty() || self.links.is_dialing() || self.may_shed();
+        (due || left) && self.upkeep(now_ns)
     }
 
     /// Sessions that have failed or have nothing to do.
@@ -184,17 +222,17 @@ impl<T: Transport> Rpc<T> {
         }
         let now_ns = if ran { self.core.now_ns() } else { now_ns };
         let packets = self.core.proto.stats().tx_packets;
-        self.core.proto.poll_transmit(now_ns, &mut self.burst);
+        self.core.proto.poll_frames(now_ns, &mut self.burst);
         if !self.batched_timestamps {
             for _ in packets..self.core.proto.stats().tx_packets {
                 std::hint::black_box(self.core.now_ns());
             }
         }
-        if self.burst.is_empty() {
-            return false;
-        }
         let before = self.burst.len();
-        self.transport.tx_burst(&mut self.burst);
+        if before > 0 {
+            self.transport.tx_burst(&mut self.burst);
+        }
+        self.core.proto.after_transmit();
         self.burst.len() < before
     }
 
@@ -334,7 +372,8 @@ impl<T: Transport> Rpc<T> {
         let asked = !self.core.asked.is_empty() || !self.core.dropped.is_empty();
         let waiting = (asked || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
-        let (proto, timer) = (self.core.proto.next_deadline(), self.core.next_timer_ns());
+        let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.next_timer_ns);
+        let timer = (timer_ns != u64::MAX).then_some(timer_ns);
         let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];
         all.into_iter().flatten().min()
     }
@@ -403,7 +442,7 @@ fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
             }
             let mut cx = Context { core, request: Some(id) };
             let request = Request { body, req_type, session: id.session(), deadline_ns };
-            let panicked = caught("dispatch", req_type, || handler(&mut cx, request));
+            let panicked = caught("dispatch", req_type, || handler.handle(&mut cx, request));
             if let Some(id) = cx.request {
                 let status = if panicked { Status::Panicked } else { Status::NoReply };
                 core.proto.reply_status(id, status);
@@ -430,15 +469,15 @@ fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>
 #[inline(always)]
 fn conclude(core: &mut Core, handlers: &mut Handlers, cont: Cont, done: Done<'_>) {
     let mut cx = Context { core, request: None };
-    match cont {
-        Cont::Call(at) => {
+    match cont.hearer() {
+        Hearer::Call(at) => {
             if let Some(mut f) = cx.core.conts.take(at) {
                 f(&mut cx, done);
             }
         }
-        Cont::Tag(tag) => {
+        Hearer::Tag(tag) => {
             if let Some(f) = handlers.on_completion.as_mut() {
-                f(&mut cx, tag, done);
+                f.conclude(&mut cx, tag, done);
             }
         }
     }

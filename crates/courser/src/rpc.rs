@@ -22,14 +22,38 @@ use crate::options::CallOptions;
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
 
-pub(crate) type Handler = Box<dyn FnMut(&mut Context<'_>, Request<'_>)>;
-type CompletionFn = Box<dyn FnMut(&mut Context<'_>, u64, Done<'_>)>;
+/// A handler. Not `dyn FnMut`: the arguments of that are gathered in a tuple before each call,
+/// and so a request would be copied once more.
+pub(crate) trait Handle {
+    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>);
+}
+
+impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
+    #[inline]
+    fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
+        self(cx, request);
+    }
+}
+
+/// The completion function; not `dyn FnMut` either.
+pub(crate) trait Conclude {
+    fn conclude(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>);
+}
+
+impl<F: FnMut(&mut Context<'_>, u64, Done<'_>)> Conclude for F {
+    #[inline]
+    fn conclude(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>) {
+        self(cx, tag, done);
+    }
+}
+
+pub(crate) type Handler = Box<dyn Handle>;
 
 /// What the application registered.
 #[derive(Default)]
 pub(crate) struct Handlers {
     pub(crate) by_type: Vec<Option<Handler>>,
-    pub(crate) on_completion: Option<CompletionFn>,
+    pub(crate) on_completion: Option<Box<dyn Conclude>>,
 }
 
 /// One thread's endpoint. Made by [`crate::Nexus::endpoint`]; not `Send`: it lives and dies on
@@ -57,6 +81,10 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) batched_timestamps: bool,
     /// How many passes may do without all but frames and mail.
     pub(crate) looks: u32,
+    /// How often a pass looks for frames before it takes it that there are none.
+    pub(crate) looks_a_pass: u32,
+    /// [`courser_net::Caps::holds_frames`], at hand.
+    pub(crate) holds_frames: bool,
     /// The time of the last whole pass, ns.
     pub(crate) pass_ns: u64,
     /// Something was done since the loop was last idle.

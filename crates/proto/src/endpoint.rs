@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, RxFrame};
+use courser_buf::{Addr, AllocError, Arena, Ecn, MsgBuf, PathId, RxFrame};
 
 use crate::config::{Config, ConfigError};
 use crate::error::{CallError, CallRefused};
@@ -22,13 +22,13 @@ use crate::session::{
     ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
     SessionState, Shares,
 };
-use crate::slot::ClientSlot;
+use crate::slot::{ClientSlot, Lone};
 use crate::stats::{Drop, EndpointStats};
 use crate::timers::{Timed, Timers};
-use crate::tx::{TxItem, TxStage};
+use crate::tx::{TxItem, TxStage, Written};
 use crate::wire::{
-    FrameHeader, Packet, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of, parse_packet,
-    parse_short,
+    FrameHeader, Packet, PlainHeader, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of,
+    parse_packet, parse_short, short_header,
 };
 
 /// One message as the application gets it.
@@ -133,30 +133,38 @@ impl<'f> FrameCursor<'f> {
     /// [`Endpoint::next_event`] until `None`, without an event in between that is made, moved and
     /// taken apart.
     #[inline(always)]
-    pub fn drive<C>(mut self, driver: &mut impl Driver<C>) {
-        driver.endpoint().home_is(self.peer);
-        while !self.rest.is_empty() {
-            if let Some((short, rest)) = self.next_short() {
+    pub fn drive<C>(self, driver: &mut impl Driver<C>) {
+        // The rest of the frame stays in registers as long as nobody else is given the cursor.
+        let FrameCursor { mut rest, peer, short_end, .. } = self;
+        driver.endpoint().home_is(peer);
+        let most = driver.endpoint().stage_items();
+        driver.endpoint().tx.open_writing(most);
+        while !rest.is_empty() {
+            if let Some((short, behind)) = parse_short(rest, short_end) {
                 if short.kind == SHORT_RESPONSE {
-                    let done = driver.endpoint().rx_short_response(self.peer, &short);
+                    let done = driver.endpoint().rx_short_response(peer, &short);
                     if let Some(event) = done {
-                        self.rest = rest;
+                        rest = behind;
                         driver.on_event(event);
                         continue;
                     }
                 } else if short.kind == SHORT_REQUEST {
-                    let asked = driver.endpoint().rx_short_request(self.peer, &short);
+                    let asked = driver.endpoint().rx_short_request(peer, &short);
                     if let Some(event) = asked {
-                        self.rest = rest;
+                        rest = behind;
                         driver.on_event(event);
                         continue;
                     }
                 }
             }
-            if let Some(event) = driver.endpoint().next_packet(&mut self) {
+            let mut cursor = FrameCursor { rest, ..self };
+            let event = driver.endpoint().next_packet(&mut cursor);
+            rest = cursor.rest;
+            if let Some(event) = event {
                 driver.on_event(event);
             }
         }
+        driver.endpoint().tx.close_writing();
     }
 
     #[inline(always)]
@@ -220,7 +228,7 @@ impl<C> Endpoint<C> {
     pub fn new(cfg: Config, arena: Arena, id: u64, max_frame: usize) -> Result<Self, ConfigError> {
         cfg.validate()?;
         let max_held_per_peer = cfg.max_held_per_peer;
-        let mut tx = TxStage::new(max_frame, cfg.packing);
+        let mut tx = TxStage::new(max_frame, &cfg);
         tx.reserve(&arena);
         Ok(Endpoint {
             cfg,
@@ -271,7 +279,28 @@ impl<C> Endpoint<C> {
         }
     }
 
+    #[inline(always)]
     fn admit<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
+        let Some((h, rest)) = PlainHeader::parse(frame.data) else { return self.admit_any(frame) };
+        match self.peers.get_mut(h.peer as usize) {
+            Some(Some(peer))
+                if peer.rx_cookie == h.cookie
+                    && peer.data_per_packet == h.data_per_packet
+                    && peer.addr == frame.src
+                    && peer.state == PeerState::Live
+                    && frame.ecn != Ecn::Ce =>
+            {
+                peer.on_plain(&h, self.now_ns, &self.cfg);
+            }
+            _ => return self.admit_any(frame),
+        }
+        let short_end = self.short_end(h.data_per_packet);
+        Ok(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
+    }
+
+    /// [`Endpoint::admit`] for any frame, with the reason when it is none of ours.
+    #[inline(never)]
+    fn admit_any<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
         let (h, rest) = FrameHeader::parse(frame.data)?;
         let peer = self.peers.get_mut(h.peer as usize).and_then(Option::as_mut);
         let peer = peer.filter(|p| p.state == PeerState::Live).ok_or(Drop::UnknownPeer)?;
@@ -304,6 +333,7 @@ impl<C> Endpoint<C> {
     /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
         self.home_is(cursor.peer);
+        self.tx.open_writing(self.stage_items());
         while !cursor.rest.is_empty() {
             if let Some((short, rest)) = cursor.next_short() {
                 let event = match short.kind {
@@ -321,6 +351,7 @@ impl<C> Endpoint<C> {
                 return event;
             }
         }
+        self.tx.close_writing();
         None
     }
 
@@ -434,10 +465,35 @@ impl<C> Endpoint<C> {
         s.free &= s.free - 1;
         let seq = self.stats.calls;
         self.stats.calls += 1;
+        let req_num = slot.req_num.wrapping_add(step);
+        let size = req.len();
+        let written = self.tx.may_write()
+            && s.credits > 0
+            && size <= self.cfg.inline_max
+            && match self.peers.get_mut(s.peer as usize) {
+                Some(Some(peer)) if peer.pool.open > 0 => {
+                    let header =
+                        short_header(SHORT_REQUEST, s.remote, req_num, req_type, size as u32);
+                    let written = self.tx.append_short(s.peer, peer, &self.arena, header, &req);
+                    peer.pool.open -= u32::from(written);
+                    written
+                }
+                _ => false,
+            };
         slot.start_lone(step, req_type, req, cont);
         slot.seq = seq;
         let look_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
-        queue_started(&mut self.tx, &mut self.timers, slot, session, slot_no, look_ns);
+        if written {
+            debug_assert!(!slot.queued_ahead, "it has nothing in an empty queue");
+            slot.sent_lone(u64::MAX);
+            s.credits -= 1;
+            self.stats.sent(0);
+            self.stats.max_in_flight = self.stats.max_in_flight.max(s.credit_limit - s.credits);
+            self.tx.wrote_request(Written { session: session.index, slot: slot_no, req_num });
+            track(&mut self.timers, slot, session, slot_no, look_ns);
+        } else {
+            queue_started(&mut self.tx, &mut self.timers, slot, session, slot_no, look_ns);
+        }
         Ok(CallId { session, seq })
     }
 
@@ -470,6 +526,11 @@ impl<C> Endpoint<C> {
             return Err((CallRefused::QueueFull { limit }, req, cont));
         }
         self.stats.calls += 1;
+        if waits && expires_ns == u64::MAX {
+            // Nothing has to see to it in time: `call_later` in one line.
+            s.queue.push_back(QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns });
+            return Ok(CallId { session, seq });
+        }
         let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
         if waits || expires_ns <= queued_ns {
             self.call_later(session, call);
@@ -496,6 +557,9 @@ impl<C> Endpoint<C> {
         slot.seq = call.seq;
         if !mutant::is_on(Mutant::DeadlineIgnored) {
             slot.expires_ns = call.expires_ns;
+        }
+        if packets == 1 && call.expires_ns == u64::MAX && mutant::short_cuts() {
+            slot.lone = Lone::Fresh;
         }
         let id = SessionId { index, generation: s.generation };
         let look_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
@@ -649,8 +713,25 @@ pub(crate) fn server_at<C>(
 
 /// Puts a slot that has taken a call in the transmit queue, and among the timers' first looks.
 #[inline(always)] // behind what found the slot
-fn queue_started<C>(
+pub(crate) fn queue_started<C>(
     tx: &mut TxStage,
+    timers: &mut Timers,
+    slot: &mut ClientSlot<C>,
+    session: SessionId,
+    slot_no: u8,
+    look_ns: u64,
+) {
+    slot.queued = true;
+    track(timers, slot, session, slot_no, look_ns);
+    if !std::mem::take(&mut slot.queued_ahead) {
+        let (session, req_num) = (session.index, slot.req_num);
+        tx.push(TxItem::Client { session, slot: slot_no, req_num });
+    }
+}
+
+/// Puts a slot that has taken a call among the timers' first looks.
+#[inline(always)]
+fn track<C>(
     timers: &mut Timers,
     slot: &mut ClientSlot<C>,
     session: SessionId,
@@ -659,13 +740,9 @@ fn queue_started<C>(
 ) {
     // Due when it is first sent; until then nothing can be lost.
     slot.deadline_ns = u64::MAX;
-    slot.queued = true;
     let SessionId { index, generation } = session;
     if !std::mem::replace(&mut slot.tracked, true) {
         timers.look_first(Timed { due_ns: look_ns, session: index, generation, slot: slot_no });
-    }
-    if !std::mem::take(&mut slot.queued_ahead) {
-        tx.push(TxItem::Client { session: index, slot: slot_no, req_num: slot.req_num });
     }
 }
 

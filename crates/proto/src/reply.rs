@@ -8,7 +8,11 @@ use crate::mutant;
 use crate::session::Session;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::{TxItem, copy_short};
-use crate::wire::packets_of;
+use crate::wire::{SHORT_RESPONSE, packets_of, short_header};
+
+/// Largest response that finds a preallocated buffer: a packet of the usual networks. With larger
+/// packets most responses are still small, and what lies ready for them has to stay in the caches.
+const PREALLOC_MAX: usize = 1500;
 
 impl<C> Endpoint<C> {
     /// Answers with a copy of `bytes`. Up to one packet goes to the slot's preallocated buffer,
@@ -18,15 +22,7 @@ impl<C> Endpoint<C> {
     /// The request is gone, or the response cannot be held; the client then gets an error.
     #[inline(always)] // into the handler, with the length that is known there
     pub fn reply_bytes(&mut self, id: RequestId, bytes: &[u8]) -> Result<(), ReplyError> {
-        if let Some(slot) = light(&mut self.sessions, id, bytes.len())
-            && let Some(out) = slot.prealloc_mut(bytes.len())
-        {
-            copy_short(out, bytes);
-            slot.respond_short(bytes.len() as u32);
-            self.replied(id);
-            return Ok(());
-        }
-        self.reply_general(id, bytes.len(), |out| out.copy_from_slice(bytes))
+        self.reply_with(id, bytes.len(), |out| copy_short(out, bytes))
     }
 
     /// Answers with `len` bytes that `fill` writes in place. The bytes it is given are arbitrary.
@@ -40,12 +36,26 @@ impl<C> Endpoint<C> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        if let Some(slot) = light(&mut self.sessions, id, len)
-            && let Some(out) = slot.prealloc_mut(len)
+        if let Some(w) = light(&mut self.sessions, id, len)
+            && let Some(out) = w.slot.prealloc_mut(len)
         {
             fill(out);
-            slot.respond_short(len as u32);
-            self.replied(id);
+            w.slot.respond_short(len as u32);
+            self.stats.replies += 1;
+            // It is written at once, unless others wait before it.
+            if self.tx.may_write()
+                && len <= self.cfg.inline_max
+                && let Some(data) = w.slot.short_response()
+                && let Some(Some(peer)) = self.peers.get_mut(w.peer as usize)
+                && let header = short_header(SHORT_RESPONSE, w.remote, id.req_num, 0, len as u32)
+                && self.tx.append_short(w.peer, peer, &self.arena, header, data)
+            {
+                w.slot.sent_short();
+                w.slot.written_for = self.tx.wrote();
+                self.stats.sent(3);
+            } else {
+                self.tx.push(response(id));
+            }
             return Ok(());
         }
         self.reply_general(id, len, fill)
@@ -74,7 +84,8 @@ impl<C> Endpoint<C> {
             return Err(self.too_large(id, len));
         }
         let (slot, dpp) = (waiting.slot, waiting.data_per_packet);
-        if len > usize::from(dpp) || !self.cfg.prealloc_responses {
+        let ready = usize::from(dpp).min(PREALLOC_MAX);
+        if len > ready || !self.cfg.prealloc_responses {
             let mut m = match self.arena.alloc(len) {
                 Ok(m) => m,
                 Err(e) => return Err(self.no_memory(id, e)),
@@ -85,7 +96,7 @@ impl<C> Endpoint<C> {
         let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
             Some(room) => room,
             // None yet, or the transport still has the response before.
-            None => match self.arena.alloc(usize::from(dpp)) {
+            None => match self.arena.alloc(ready) {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
                         self.shares.hold(waiting.tenant, fresh.capacity() as u32);
@@ -187,6 +198,8 @@ impl<C> Endpoint<C> {
 /// A request that waits for its answer, and what its session allows.
 struct Waiting<'s> {
     slot: &'s mut ServerSlot,
+    peer: u32,
+    remote: u32,
     tenant: u32,
     data_per_packet: u16,
     limit: u32,
@@ -200,23 +213,22 @@ fn waiting<C>(sessions: &mut [Session<C>], id: RequestId) -> Result<Waiting<'_>,
     if s.generation != id.session.generation {
         return Err(ReplyError::Gone);
     }
-    let (tenant, data_per_packet, limit) = (s.tenant, s.data_per_packet, s.max_msg_size);
+    let (peer, remote, tenant) = (s.peer, s.remote, s.tenant);
+    let (data_per_packet, limit) = (s.data_per_packet, s.max_msg_size);
     match s.slots.get_mut(usize::from(id.slot)) {
         Some(slot) if slot.req_num == id.req_num && slot.phase == ServerPhase::Executing => {
-            Ok(Waiting { slot, tenant, data_per_packet, limit })
+            Ok(Waiting { slot, peer, remote, tenant, data_per_packet, limit })
         }
         _ => Err(ReplyError::Gone),
     }
 }
 
-/// The slot of a request that holds nothing but, at most, its preallocated response, if an answer
+/// A request whose slot holds nothing but, at most, its preallocated response, if an answer
 /// of `len` bytes may be given.
 #[inline(always)]
-fn light<C>(sessions: &mut [Session<C>], id: RequestId, len: usize) -> Option<&mut ServerSlot> {
+fn light<C>(sessions: &mut [Session<C>], id: RequestId, len: usize) -> Option<Waiting<'_>> {
     match waiting(sessions, id) {
-        Ok(w) if len <= w.limit as usize && w.slot.held == 0 && mutant::short_cuts() => {
-            Some(w.slot)
-        }
+        Ok(w) if len <= w.limit as usize && w.slot.held == 0 && mutant::short_cuts() => Some(w),
         _ => None,
     }
 }

@@ -38,6 +38,8 @@ pub(crate) enum Look {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Timers {
+    /// When the next entry of either list is due; `u64::MAX`: there is none.
+    next_ns: u64,
     first: VecDeque<Timed>,
     later: RadixHeap,
     /// No later entry is taken out before its time until there are so many.
@@ -49,25 +51,37 @@ const SIFT_LEAST: usize = 1024;
 
 impl Timers {
     pub(crate) fn new() -> Self {
-        Timers { first: VecDeque::new(), later: RadixHeap::new(), sift_at: SIFT_LEAST }
+        Timers {
+            next_ns: u64::MAX,
+            first: VecDeque::new(),
+            later: RadixHeap::new(),
+            sift_at: SIFT_LEAST,
+        }
     }
 
     /// An entry whose delay from now is that of all others here.
     #[inline]
     pub(crate) fn look_first(&mut self, entry: Timed) {
+        self.next_ns = self.next_ns.min(entry.due_ns);
         self.first.push_back(entry);
     }
 
     /// An entry for any time; gives its time, which is not before that of one that was taken.
     pub(crate) fn look_later(&mut self, entry: Timed) -> u64 {
-        self.later.push(entry)
+        let due_ns = self.later.push(entry);
+        self.next_ns = self.next_ns.min(due_ns);
+        due_ns
+    }
+
+    fn find_next(&mut self) {
+        let first_ns = self.first.front().map_or(u64::MAX, |e| e.due_ns);
+        self.next_ns = first_ns.min(self.later.next_ns);
     }
 
     /// When the next entry is due; `u64::MAX`: there is none.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
-        let first = self.first.front().map_or(u64::MAX, |e| e.due_ns);
-        first.min(self.later.next_ns)
+        self.next_ns
     }
 
     /// The next of the first looks, if it is due.
@@ -91,9 +105,12 @@ impl Timers {
             && entry.due_ns <= self.later.next_ns
         {
             self.first.pop_front();
+            self.find_next();
             return Some((Look::First, entry));
         }
-        self.later.pop(now_ns).map(|entry| (Look::Later, entry))
+        let entry = self.later.pop(now_ns)?;
+        self.find_next();
+        Some((Look::Later, entry))
     }
 
     /// Whether later entries have doubled since they were last sifted: time to
@@ -105,6 +122,7 @@ impl Timers {
     /// Drops the later entries that nothing needs any more.
     pub(crate) fn sift(&mut self, is_needed: impl FnMut(&Timed) -> bool) {
         self.later.retain(is_needed);
+        self.find_next();
         self.sift_at = SIFT_LEAST.max(2 * self.later.len());
     }
 

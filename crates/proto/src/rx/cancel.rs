@@ -54,7 +54,7 @@ impl<C> Endpoint<C> {
                 TxItem::CreditReturn { session, slot: slot_no, req_num }
             }
             ServerPhase::Responded => {
-                if !slot.resend_first() {
+                if !slot.resend_first(self.tx.number()) {
                     return Ok(());
                 }
                 s.resent += 1;

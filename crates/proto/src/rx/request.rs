@@ -199,7 +199,7 @@ impl<C> Endpoint<C> {
         let item = match slot.phase {
             ServerPhase::Responded if last && mutant::is_on(Mutant::ResponseNotResent) => return,
             ServerPhase::Responded if last => {
-                if !slot.resend_first() {
+                if !slot.resend_first(self.tx.number()) {
                     return;
                 }
                 s.resent += 1;

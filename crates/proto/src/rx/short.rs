@@ -4,7 +4,7 @@
 
 use courser_buf::MsgBuf;
 
-use crate::endpoint::{Body, Completion, Endpoint, Event, RequestId};
+use crate::endpoint::{Body, Completion, Endpoint, Event, RequestId, queue_started};
 use crate::session::{Session, SessionId, SessionState};
 use crate::slot::Lone;
 use crate::wire::Short;
@@ -43,8 +43,9 @@ impl<C> Endpoint<C> {
         Some(Event::Request { id, req_type: packet.req_type, body, deadline_ns: None })
     }
 
-    /// The response to a [`Lone::Sent`] call of a session in which nothing waits:
-    /// [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit back.
+    /// The response to a [`Lone::Sent`] call of a session in which at most short calls wait, and for
+    /// slots only: [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit
+    /// back, and the slot to the call that waited longest.
     #[inline(always)]
     pub(crate) fn rx_short_response<'f>(
         &mut self,
@@ -54,11 +55,12 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(packet.session as usize) else {
             return None;
         };
-        let slot_no = packet.req_num & (s.slots.count() - 1);
+        let step = s.slots.count();
+        let slot_no = packet.req_num & (step - 1);
+        let waits = s.stalled != 0 || s.queue.front().is_some_and(|call| !s.is_short(call));
         let slot = s.slots.get_mut(slot_no as usize)?;
         // A slot whose first look is over needs a timer for its acknowledgement.
         let expected = slot.lone == Lone::Sent && slot.req_num == packet.req_num && slot.tracked;
-        let waits = s.stalled != 0 || !s.queue.is_empty();
         if !expected || waits || s.peer != peer || s.state != SessionState::Connected {
             return None;
         }
@@ -66,14 +68,24 @@ impl<C> Endpoint<C> {
             return None; // it waits until the transport has let go (E24)
         }
         let (request, cont) = slot.finish_lone()?;
-        slot.deadline_ns = self.now_ns;
         s.credits += 1;
         self.homing += 1; // its peer's too, at the end of its frames
-        s.free |= 1 << slot_no;
+        let id = SessionId { index: packet.session, generation: s.generation };
+        match s.queue.pop_front() {
+            Some(next) => {
+                slot.start_lone(step, next.req_type, next.req, next.cont);
+                slot.seq = next.seq;
+                let look_ns = u64::MAX; // it is tracked
+                queue_started(&mut self.tx, &mut self.timers, slot, id, slot_no as u8, look_ns);
+            }
+            None => {
+                slot.deadline_ns = self.now_ns;
+                s.free |= 1 << slot_no;
+            }
+        }
         self.stats.responses += 1;
         self.stats.received(3);
-        let session = SessionId { index: packet.session, generation: s.generation };
         let result = Ok(Body::Borrowed(packet.data));
-        Some(Event::Completion(Completion { cont, session, request, result }))
+        Some(Event::Completion(Completion { cont, session: id, request, result }))
     }
 }

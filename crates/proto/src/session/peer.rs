@@ -7,7 +7,9 @@ use super::pool::Pool;
 use super::transit::Transit;
 use crate::config::Config;
 use crate::loss::rto::Rtt;
-use crate::wire::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER};
+use crate::wire::{
+    EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER, PlainHeader,
+};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PeerState {
@@ -111,6 +113,60 @@ impl Peer {
         }
     }
 
+    /// Writes [`Peer::next_header`] to the first `len` bytes of a frame.
+    #[inline(always)]
+    pub(crate) fn write_header(&mut self, now_ns: u64, len: usize, frame: &mut [u8]) {
+        match (self.echo, frame.first_chunk_mut::<FRAME_HEADER>()) {
+            (Some(echo), Some(out)) if len == FRAME_HEADER => {
+                let held = now_ns.saturating_sub(echo.arrived_ns) as u32;
+                let header = PlainHeader {
+                    data_per_packet: self.data_per_packet,
+                    peer: self.remote,
+                    cookie: self.tx_cookie,
+                    number: self.tx_number as u32,
+                    sent_at: now_ns as u32,
+                    echo_at: echo.sent_at.wrapping_add(held),
+                };
+                self.tx_number += 1;
+                header.write(out);
+            }
+            _ => self.write_any_header(now_ns, len, frame),
+        }
+    }
+
+    #[cold]
+    fn write_any_header(&mut self, now_ns: u64, len: usize, frame: &mut [u8]) {
+        self.next_header(now_ns, len).write(frame);
+    }
+
+    /// [`Peer::on_frame`] for a frame that was not marked, with a header without ECN counts.
+    #[inline(always)]
+    pub(crate) fn on_plain(&mut self, h: &PlainHeader, now_ns: u64, cfg: &Config) {
+        self.last_heard_ns = now_ns;
+        self.received.received = self.received.received.wrapping_add(1);
+        match self.echo {
+            Some(e) if h.number.wrapping_sub(e.number) as i32 <= 0 => {
+                self.transit.on_older(h.sent_at, now_ns);
+            }
+            _ => self.on_newer(h.number, h.sent_at, Some(h.echo_at), now_ns, cfg),
+        }
+    }
+
+    /// A frame that is newer than all before.
+    #[inline(always)]
+    fn on_newer(
+        &mut self,
+        number: u32,
+        sent_at: u32,
+        echo: Option<u32>,
+        now_ns: u64,
+        cfg: &Config,
+    ) {
+        self.echo = Some(Echo { sent_at, arrived_ns: now_ns, number });
+        let round_trip = echo.and_then(|e| self.rtt.on_echo(now_ns as u32, e, cfg));
+        self.transit.on_newer(sent_at, round_trip, now_ns);
+    }
+
     /// Takes what a frame that passed the door says about the path.
     pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64, cfg: &Config) {
         self.last_heard_ns = now_ns;
@@ -122,12 +178,10 @@ impl Peer {
         // would pass for a round trip of any length.
         let newer = |e: Echo| (h.number.wrapping_sub(e.number) as i32) > 0;
         if self.echo.is_none_or(newer) {
-            self.echo = Some(Echo { sent_at: h.sent_at, arrived_ns: now_ns, number: h.number });
             if let Some(counts) = h.ecn {
                 self.reported = counts;
             }
-            let round_trip = h.echo_at.and_then(|e| self.rtt.on_echo(now_ns as u32, e, cfg));
-            self.transit.on_newer(h.sent_at, round_trip, now_ns);
+            self.on_newer(h.number, h.sent_at, h.echo_at, now_ns, cfg);
         } else {
             self.transit.on_older(h.sent_at, now_ns);
         }

@@ -33,6 +33,7 @@ impl<C> Endpoint<C> {
         let dropped = self.peers.get_mut(peer as usize)?.take()?;
         self.credits_granted -= u64::from(dropped.pool.limit) + u64::from(dropped.pool.granted);
         self.vacant_peers.push(peer);
+        self.tx.forget_peer(peer);
         // Its number may be another's soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);
         let name = (dropped.endpoint_id, dropped.addr);

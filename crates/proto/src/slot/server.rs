@@ -79,6 +79,8 @@ pub(crate) struct ServerSlot {
     pub(crate) resp_packets: u32,
     /// Bytes of `req` and `resp` that count against what the client's process may hold.
     pub(crate) held: u32,
+    /// The transmit stage for which the response was written where it was given.
+    pub(crate) written_for: u32,
     /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
     pub(crate) expires_ns: u64,
     pub(crate) resp: Stored,
@@ -125,6 +127,7 @@ impl ServerSlot {
             req: None,
             resp: Stored::None,
             held: 0,
+            written_for: 0,
             prealloc: None,
         }
     }
@@ -279,9 +282,9 @@ impl ServerSlot {
 
     /// The first packet of the response once more. `true`: the slot is to be queued. Not needed
     /// when anything of the response is due already: either that is the first packet, or the
-    /// client has it.
-    pub(crate) fn resend_first(&mut self) -> bool {
-        if self.resp_queued {
+    /// client has it. `stage` is the number of the next stage: what was written for that is due too.
+    pub(crate) fn resend_first(&mut self, stage: u32) -> bool {
+        if self.resp_queued || self.written_for == stage {
             return false;
         }
         (self.send_next, self.send_end) = (0, 1);

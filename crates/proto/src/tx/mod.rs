@@ -16,12 +16,12 @@ use courser_buf::{Arena, MsgBuf, TxBurst};
 
 use crate::endpoint::Endpoint;
 use crate::session::{Peer, Session};
-use crate::slot::ServerPhase;
+use crate::slot::{Lone, ServerPhase};
 use crate::stats::EndpointStats;
 use crate::wire::{PACKET_HEADER, Packet};
 
 use stage::Direct;
-pub(crate) use stage::{TxStage, copy_short};
+pub(crate) use stage::{TxStage, Written, copy_short};
 
 /// Something to send. Names a request by number: an item that its slot has outlived is ignored.
 /// A slot has at most one live item of each kind in the queue, whatever its peer repeats: that
@@ -54,6 +54,9 @@ pub(crate) enum Sent {
     Rest(TxItem),
 }
 
+/// Fewer calls are not divided: a frame costs as much as a few of them.
+const STAGE_LEAST: usize = 4;
+
 impl<C> Endpoint<C> {
     /// Whether [`Endpoint::poll_transmit`] has something to do now: a packet waits, and not for
     /// memory.
@@ -68,6 +71,14 @@ impl<C> Endpoint<C> {
     /// what they caused leaves together.
     #[inline]
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut TxBurst) {
+        self.poll_frames(now_ns, out);
+        self.after_transmit();
+    }
+
+    /// The first half of [`Endpoint::poll_transmit`]: the frames. [`Endpoint::after_transmit`] must
+    /// follow before the endpoint is asked for anything else.
+    #[inline]
+    pub fn poll_frames(&mut self, now_ns: u64, out: &mut TxBurst) {
         self.now_ns = now_ns;
         if self.tx.is_empty() {
             return;
@@ -75,7 +86,35 @@ impl<C> Endpoint<C> {
         self.settle();
         let before = out.len();
         self.tx.begin(self.cfg.tx_frames.saturating_sub(before));
-        for _ in 0..self.cfg.tx_items {
+        if self.tx.has_waiting() {
+            self.stage_waiting(out);
+        }
+        self.tx.finish(&mut self.peers, now_ns, self.cfg.tx_frames, out);
+        self.retry_tx_ns = if self.tx.starved() { now_ns + self.cfg.rto_min_ns } else { 0 };
+        self.stats.tx_frames += (out.len() - before) as u64;
+    }
+
+    /// The second half of [`Endpoint::poll_transmit`], for which no frame has to wait: the timeouts
+    /// of the calls whose requests have left.
+    #[inline]
+    pub fn after_transmit(&mut self) {
+        while let Some(Written { session, slot, req_num }) = self.tx.take_written() {
+            let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
+                continue;
+            };
+            let Some(slot) = s.slots.get_mut(usize::from(slot)) else { continue };
+            let Some(Some(peer)) = self.peers.get(s.peer as usize) else { continue };
+            if slot.lone == Lone::Sent && slot.req_num == req_num {
+                slot.started_ns = self.now_ns;
+                slot.deadline_ns = self.now_ns + peer.rtt.first_rto_ns();
+            }
+        }
+    }
+
+    /// Makes packets of what waits, as far as it belongs to this stage.
+    #[inline(never)] // so that a stage in which all is written already has the registers
+    fn stage_waiting(&mut self, out: &mut TxBurst) {
+        for _ in self.tx.written()..self.stage_items() {
             let Some(item) = self.tx.pop() else { break };
             let sent = match item {
                 TxItem::Client { session, slot, req_num } => {
@@ -102,9 +141,15 @@ impl<C> Endpoint<C> {
                 break;
             }
         }
-        self.tx.finish(&mut self.peers, now_ns, out);
-        self.retry_tx_ns = if self.tx.starved() { now_ns + self.cfg.rto_min_ns } else { 0 };
-        self.stats.tx_frames += (out.len() - before) as u64;
+    }
+
+    /// Requests and replies of one stage. When it would be all calls of a client, it and its server
+    /// take turns, and each waits half of the time.
+    #[inline]
+    pub(crate) fn stage_items(&self) -> usize {
+        let calls = self.outstanding_calls() as usize;
+        let most = self.cfg.tx_items;
+        if self.cfg.tx_halves && calls > 0 { (calls / 2).max(STAGE_LEAST).min(most) } else { most }
     }
 
     fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {

@@ -1,20 +1,27 @@
 //! Frames in the making.
 //!
+//! A frame is filled in two places. A short message that is caused by a received one is written
+//! where it is made, by the call or the reply, as long as nothing waits before it
+//! ([`TxStage::may_write`]): so it takes the shortest way from the frame that caused it to the frame
+//! that carries it. Everything else waits in the queue for the next stage. Either way packets
+//! stand in the order in which they were made, and the same ones stand in a frame.
+//!
 //! # Invariants
-//! 1. Between stages no frame is open, no staging buffer is marked as open, and every peer's
-//!    `open_frame` is [`NO_FRAME`].
+//! 1. After a stage no frame is open, no staging buffer is marked as open, and every peer's
+//!    `open_frame` is [`NO_FRAME`], until a frame is received.
 //! 2. A staging buffer is written only while no transport references it, and is part of one open
 //!    frame at most.
 //! 3. Packets of one message leave in the order in which they were added: go-back-N drops what
 //!    comes before its turn (E58). Packets of other messages may pass them.
 
-use courser_buf::{Arena, HEADER_ROOM, MsgBuf, TxBurst, TxFrame};
+use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame, TxSeg};
 
 use super::TxItem;
 use super::queue::TxQueue;
+use crate::config::Config;
 use crate::session::Peer;
 use crate::session::peer::NO_FRAME;
-use crate::wire::{PACKET_HEADER, short_header_bytes};
+use crate::wire::{PACKET_HEADER, header_words};
 
 /// Bytes of staging buffers that the transport may reference at once; beyond, the stage waits for
 /// the transport to let go. Enough for any number of frames that a kernel or a NIC queues.
@@ -63,6 +70,14 @@ impl Staging {
     }
 }
 
+/// A request that was written before its stage.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Written {
+    pub(crate) session: u32,
+    pub(crate) slot: u8,
+    pub(crate) req_num: u32,
+}
+
 #[derive(Debug)]
 pub(crate) struct TxStage {
     queue: TxQueue,
@@ -77,8 +92,18 @@ pub(crate) struct TxStage {
     max_frame: usize,
     /// Packets share frames.
     packing: bool,
-    /// Frames that this stage may still begin.
+    /// Frames that may still be begun before the end of this stage.
     room: usize,
+    /// Packets that were written since the last stage, before this one.
+    written: u32,
+    /// How many may be; 0 when something waits, and while no received frame is worked through: until
+    /// its stage a call can be taken back.
+    writable: u32,
+    /// Number of this stage, or the next; wraps.
+    number: u32,
+    /// The slots of the requests among those that were written: the timeouts of their calls begin
+    /// when they leave.
+    requests: Vec<Written>,
     /// There was no staging buffer to be had.
     starved: bool,
     /// Peers in this stage, to know whether frames must be sorted.
@@ -87,7 +112,7 @@ pub(crate) struct TxStage {
 }
 
 impl TxStage {
-    pub(crate) fn new(max_frame: usize, packing: bool) -> Self {
+    pub(crate) fn new(max_frame: usize, cfg: &Config) -> Self {
         TxStage {
             queue: TxQueue::default(),
             open: Vec::new(),
@@ -95,8 +120,12 @@ impl TxStage {
             next: 0,
             held: false,
             max_frame,
-            packing,
-            room: 0,
+            packing: cfg.packing,
+            room: cfg.tx_frames,
+            written: 0,
+            writable: 0,
+            number: 1,
+            requests: Vec::new(),
             starved: false,
             last_peer: NO_FRAME,
             mixed: false,
@@ -105,11 +134,68 @@ impl TxStage {
 
     #[inline(always)]
     pub(crate) fn push(&mut self, item: TxItem) {
+        self.writable = 0;
         self.queue.push(item);
     }
 
     pub(crate) fn push_front(&mut self, item: TxItem) {
         self.queue.push_front(item);
+    }
+
+    /// A received frame is being worked through: what it causes may be written at once, until there
+    /// are `most` packets.
+    #[inline(always)]
+    pub(crate) fn open_writing(&mut self, most: usize) {
+        self.writable = if self.queue.is_empty() { most as u32 } else { 0 };
+    }
+
+    /// What is asked for from now on waits for its stage.
+    #[inline(always)]
+    pub(crate) fn close_writing(&mut self) {
+        self.writable = 0;
+    }
+
+    /// Whether a packet may be written now, ahead of its stage: with [`TxStage::append_short`], and
+    /// then [`TxStage::wrote`].
+    #[inline(always)]
+    pub(crate) fn may_write(&self) -> bool {
+        self.written < self.writable
+    }
+
+    /// A packet was written; gives the number of its stage.
+    #[inline(always)]
+    pub(crate) fn wrote(&mut self) -> u32 {
+        self.written += 1;
+        self.number
+    }
+
+    /// The packet that was written last is this request.
+    #[inline(always)]
+    pub(crate) fn wrote_request(&mut self, request: Written) {
+        self.written += 1;
+        self.requests.push(request);
+    }
+
+    /// The next request that was written before the last stage.
+    pub(crate) fn take_written(&mut self) -> Option<Written> {
+        self.requests.pop()
+    }
+
+    /// The number of this stage, or the next.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Packets that were written before this stage.
+    pub(crate) fn written(&self) -> usize {
+        self.written as usize
+    }
+
+    /// A peer is gone, and with it what was written for it.
+    pub(crate) fn forget_peer(&mut self, peer: u32) {
+        for frame in self.open.iter_mut().filter(|f| f.peer == peer) {
+            frame.peer = NO_FRAME;
+        }
     }
 
     #[inline(always)]
@@ -119,7 +205,13 @@ impl TxStage {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty()
+        self.queue.is_empty() && self.open.is_empty()
+    }
+
+    /// Whether anything waits for a stage that is not written yet.
+    #[inline]
+    pub(crate) fn has_waiting(&self) -> bool {
+        !self.queue.is_empty()
     }
 
     /// Whether the last stage stopped because the arena is exhausted and the transport holds every
@@ -133,14 +225,11 @@ impl TxStage {
         self.max_frame
     }
 
+    /// Begins a stage of `room` frames at most, those that were begun already among them.
+    #[inline(always)]
     pub(crate) fn begin(&mut self, room: usize) {
-        self.room = room;
+        self.room = room.saturating_sub(self.open.len());
         self.starved = false;
-        self.last_peer = NO_FRAME;
-        self.mixed = false;
-        if !self.held {
-            self.next = 0;
-        }
     }
 
     #[inline]
@@ -207,7 +296,8 @@ impl TxStage {
         Some(self.next - 1)
     }
 
-    /// [`TxStage::append`] for a packet that finds a frame with room, as all but the first do.
+    /// Adds a packet to the peer's open frame, or to a new one. `false`: there is no room before the
+    /// next stage.
     #[inline(always)]
     pub(crate) fn append_short(
         &mut self,
@@ -218,9 +308,15 @@ impl TxStage {
         data: &[u8],
     ) -> bool {
         let need = PACKET_HEADER + data.len();
+        let fits = match self.open.get(peer.open_frame as usize) {
+            Some(f) => f.len as usize + need <= f.limit as usize,
+            None => false,
+        };
+        if !fits && !self.open_frame(peer_no, peer, arena, need) {
+            return false;
+        }
         if let Some(f) = self.open.get_mut(peer.open_frame as usize)
             && let (at, end) = (f.len as usize, f.len as usize + need)
-            && end <= f.limit as usize
             && let Some(staging) = self.staging.get_mut(f.at as usize)
             && let Some(out) = staging.buf.get_mut().and_then(|out| out.get_mut(at..end))
             && let Some((low, out)) = out.split_first_chunk_mut()
@@ -231,10 +327,10 @@ impl TxStage {
             copy_short(body, data);
             return true;
         }
-        self.append(peer_no, peer, arena, short_header_bytes(header), data)
+        false
     }
 
-    /// Adds a packet to the peer's open frame, or to a new one. `false`: no room in this stage.
+    /// [`TxStage::append_short`] with any header.
     #[inline(never)]
     pub(crate) fn append(
         &mut self,
@@ -244,27 +340,11 @@ impl TxStage {
         header: [u8; PACKET_HEADER],
         data: &[u8],
     ) -> bool {
-        let need = PACKET_HEADER + data.len();
-        let fits = match self.open.get(peer.open_frame as usize) {
-            Some(f) => f.len as usize + need <= f.limit as usize,
-            None => false,
-        };
-        if !fits && !self.open_frame(peer_no, peer, arena, need) {
-            return false;
-        }
-        let frame = &mut self.open[peer.open_frame as usize];
-        let start = frame.len as usize;
-        let Some(out) = self.staging[frame.at as usize].buf.get_mut() else { return false };
-        let Some(out) = out.get_mut(start..start + need) else { return false };
-        let (head, body) = out.split_at_mut(PACKET_HEADER);
-        head.copy_from_slice(&header);
-        body.copy_from_slice(data);
-        frame.len += need as u32;
-        true
+        self.append_short(peer_no, peer, arena, header_words(header), data)
     }
 
     /// Begins a frame whose first packet needs so many bytes.
-    #[inline]
+    #[inline(never)]
     fn open_frame(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena, need: usize) -> bool {
         if self.room == 0 {
             return false;
@@ -282,18 +362,23 @@ impl TxStage {
     }
 
     /// Completes the open frames and moves them to `out`; frames of one path stand together then.
+    /// The stage has ended; the next may have so many frames, less those in `out`.
     #[inline]
-    pub(crate) fn finish(&mut self, peers: &mut [Option<Peer>], now_ns: u64, out: &mut TxBurst) {
+    pub(crate) fn finish(
+        &mut self,
+        peers: &mut [Option<Peer>],
+        now_ns: u64,
+        room: usize,
+        out: &mut TxBurst,
+    ) {
         for f in &self.open {
             let staging = &mut self.staging[f.at as usize];
             staging.open = false;
             if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
                 peer.open_frame = NO_FRAME;
-                let header = peer.next_header(now_ns, f.header_len as usize);
                 if let Some(bytes) = staging.buf.get_mut() {
-                    header.write(bytes);
-                    let seg = staging.buf.first_seg(0, f.len as usize);
-                    out.push_back(TxFrame::one(peer.path, seg));
+                    peer.write_header(now_ns, f.header_len as usize, bytes);
+                    push_frame(out, peer.path, staging.buf.first_seg(0, f.len as usize));
                 }
             }
         }
@@ -301,6 +386,30 @@ impl TxStage {
         if self.mixed {
             out.make_contiguous().sort_by_key(|f| f.path);
         }
+        self.rest(room.saturating_sub(out.len()));
+    }
+
+    #[inline(always)]
+    fn rest(&mut self, room: usize) {
+        self.close_writing();
+        self.room = room;
+        self.written = 0;
+        self.number = self.number.wrapping_add(1);
+        (self.last_peer, self.mixed) = (NO_FRAME, false);
+        if !self.held {
+            self.next = 0;
+        }
+    }
+}
+
+/// Adds a frame of one piece. Made in its place: a frame that is built before and then moved there
+/// waits for its parts, which are stored in other sizes than they are loaded in again.
+#[inline(always)]
+fn push_frame(out: &mut TxBurst, path: PathId, seg: TxSeg) {
+    out.push_back(TxFrame::empty(path));
+    if let Some(frame) = out.back_mut() {
+        frame.len = seg.len() as u32;
+        frame.segs.push(seg);
     }
 }
 
@@ -357,7 +466,7 @@ fn write_headers(
     header: [u8; PACKET_HEADER],
 ) {
     let (frame_header, packet_header) = out.split_at_mut(frame_len);
-    peer.next_header(now_ns, frame_len).write(frame_header);
+    peer.write_header(now_ns, frame_len, frame_header);
     packet_header.copy_from_slice(&header);
 }
 

@@ -78,6 +78,58 @@ pub(crate) fn body_of(frame: &[u8]) -> &[u8] {
     frame.get(if counts { FRAME_HEADER_MAX } else { FRAME_HEADER }..).unwrap_or_default()
 }
 
+/// A header with an echo and without extensions: all but the first ones of a connection, while no
+/// frame is marked. It is told by its first two bytes, and read and written in whole words.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PlainHeader {
+    pub(crate) data_per_packet: u16,
+    pub(crate) peer: u32,
+    pub(crate) cookie: u32,
+    pub(crate) number: u32,
+    pub(crate) sent_at: u32,
+    pub(crate) echo_at: u32,
+}
+
+const PLAIN: u16 = WIRE_VERSION as u16 | (FLAG_ECHO as u16) << 8;
+
+impl PlainHeader {
+    /// The header of a frame that has such a one, and the bytes behind it.
+    #[inline(always)]
+    pub(crate) fn parse(bytes: &[u8]) -> Option<(PlainHeader, &[u8])> {
+        let (low, rest) = bytes.split_first_chunk::<8>()?;
+        let (middle, rest) = rest.split_first_chunk::<8>()?;
+        let (high, rest) = rest.split_first_chunk::<8>()?;
+        let (low, middle) = (u64::from_le_bytes(*low), u64::from_le_bytes(*middle));
+        let high = u64::from_le_bytes(*high);
+        if low as u16 != PLAIN {
+            return None;
+        }
+        let header = PlainHeader {
+            data_per_packet: (low >> 16) as u16,
+            peer: (low >> 32) as u32,
+            cookie: middle as u32,
+            number: (middle >> 32) as u32,
+            sent_at: high as u32,
+            echo_at: (high >> 32) as u32,
+        };
+        Some((header, rest))
+    }
+
+    #[inline(always)]
+    pub(crate) fn write(&self, out: &mut [u8; FRAME_HEADER]) {
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
+        let first = u32::from(PLAIN) | u32::from(self.data_per_packet) << 16;
+        let words = [
+            pair(first, self.peer),
+            pair(self.cookie, self.number),
+            pair(self.sent_at, self.echo_at),
+        ];
+        for (out, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *out = word.to_le_bytes();
+        }
+    }
+}
+
 impl FrameHeader {
     /// Parses the header of a frame; returns it and the bytes behind it.
     pub fn parse(bytes: &[u8]) -> Result<(FrameHeader, &[u8]), Malformed> {

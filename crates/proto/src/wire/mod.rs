@@ -12,6 +12,7 @@ mod packet;
 mod remaining;
 mod short;
 
+pub(crate) use frame::PlainHeader;
 pub(crate) use frame::body_of;
 pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
 pub use packet::{
@@ -20,7 +21,7 @@ pub use packet::{
 };
 pub use remaining::MAX_REMAINING_US;
 pub(crate) use short::{
-    SHORT_REQUEST, SHORT_RESPONSE, Short, parse_short, short_header, short_header_bytes,
+    SHORT_REQUEST, SHORT_RESPONSE, Short, header_words, parse_short, short_header,
 };
 
 /// Why bytes were not a frame or not a packet. Each is a counter in the endpoint's statistics.
