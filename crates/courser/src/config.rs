@@ -25,7 +25,8 @@ pub struct Config {
     /// for latency or many sessions, large ones for bandwidth. The smaller of both sides' settings
     /// holds.
     pub credits: Option<u32>,
-    /// Whether the credits of all sessions together may exceed the receive queue (default) or not.
+    /// Whether sessions share the credits that the receive queue has room for (default), or each has
+    /// its own and one for which there is no room is refused.
     pub admission: Admission,
     /// Largest message, bytes: up to 2^28 - 1, default 8 MiB. A peer can make a server reserve
     /// this much per slot.
