@@ -136,6 +136,8 @@ impl Link {
 
     /// Sends a few bytes.
     fn send_bytes(&mut self, bytes: &[u8]) {
+        // What the transport still holds of the payload cannot be written.
+        self.transport.tx_flush();
         if let Some(buf) = self.payload.get_mut() {
             buf[..bytes.len()].copy_from_slice(bytes);
         }
