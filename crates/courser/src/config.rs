@@ -25,7 +25,8 @@ pub struct Config {
     /// for latency or many sessions, large ones for bandwidth. The smaller of both sides' settings
     /// holds.
     pub credits: Option<u32>,
-    /// Whether the credits of all sessions together may exceed the receive queue (default) or not.
+    /// Whether sessions share the credits that the receive queue has room for (default), or each has
+    /// its own and one for which there is no room is refused.
     pub admission: Admission,
     /// Largest message, bytes: up to 2^28 - 1, default 8 MiB. A peer can make a server reserve
     /// this much per slot.
@@ -52,6 +53,12 @@ pub struct Config {
     pub socket_buffer: usize,
     /// Trains of frames (UDP_SEGMENT, UDP_GRO) where the kernel has them. Default true.
     pub offloads: bool,
+    /// Over shared memory: whether packets are read in place, in memory that their sender can
+    /// write, when the sender says the same of us. Only for processes that are parts of one
+    /// program: a peer that changes a packet while it is read breaks what memory safety stands on.
+    /// See [`ShmConfig::trust`](courser_net::ShmConfig::trust). Default false: what arrives is
+    /// copied to private memory first. Other transports have nothing to trust.
+    pub trust_peers: bool,
     /// How long an endpoint spins after its last packet before it sleeps. `None`: 100 us, or not
     /// at all where the machine or the container has one CPU only. Spinning costs a core, sleeping
     /// costs about 30 us for the next packet. While calls are unanswered it is five times as long.
@@ -158,6 +165,7 @@ impl Default for Config {
             max_frame: None,
             socket_buffer: 8 << 20,
             offloads: true,
+            trust_peers: false,
             spin: None,
             connect_timeout: Duration::from_secs(5),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,

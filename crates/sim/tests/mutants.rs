@@ -42,7 +42,10 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
     use Mutant as M;
     match mutant {
         M::AnsweredRunsAgain | M::ExecutingRunsAgain | M::ClaimsNeverExecuted => &[I::AtMostOnce],
-        M::CreditReturnIgnored | M::CreditsLostInRollback | M::CreditGivenTwice => {
+        M::CreditReturnIgnored
+        | M::CreditsLostInRollback
+        | M::CreditGivenTwice
+        | M::PoolForgotten => {
             &[I::Internal, I::Credits, I::Liveness]
         }
         M::BufferReturnedEarly => &[I::Ownership],
