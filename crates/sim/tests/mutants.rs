@@ -45,9 +45,7 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         M::CreditReturnIgnored
         | M::CreditsLostInRollback
         | M::CreditGivenTwice
-        | M::PoolForgotten => {
-            &[I::Internal, I::Credits, I::Liveness]
-        }
+        | M::PoolForgotten => &[I::Internal, I::Credits, I::Liveness],
         M::BufferReturnedEarly => &[I::Ownership],
         M::CookieIgnored => &[I::Internal, I::Incarnation],
         M::OldAnswerTaken => &[I::ResponseMatches, I::AtMostOnce, I::Internal],
