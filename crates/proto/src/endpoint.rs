@@ -123,9 +123,34 @@ pub trait Driver<C> {
     /// The endpoint.
     fn endpoint(&mut self) -> &mut Endpoint<C>;
 
-    /// Acts on an event of [`Driver::endpoint`]. Worth inlining: the event is made where it is
-    /// called, and what kind it is is known there.
+    /// Acts on an event of [`Driver::endpoint`].
     fn on_event(&mut self, event: Event<'_, C>);
+
+    /// [`Driver::on_event`] for a request that is read in place and has no deadline. Worth
+    /// inlining: what makes up a short message, here and in the next one, then stays in registers,
+    /// while an event is gathered in memory and taken apart again.
+    fn on_short_request(&mut self, id: RequestId, req_type: u16, body: &[u8]) {
+        let body = Body::Borrowed(body);
+        self.on_event(Event::Request { id, req_type, body, deadline_ns: None });
+    }
+
+    /// [`Driver::on_event`] for a call that has ended with a response that is read in place.
+    fn on_short_response(&mut self, call: Answered<C>, body: &[u8]) {
+        let Answered { cont, session, request } = call;
+        let result = Ok(Body::Borrowed(body));
+        self.on_event(Event::Completion(Completion { cont, session, request, result }));
+    }
+}
+
+/// A call that has ended with a response: [`Completion`] without it.
+#[derive(Debug)]
+pub struct Answered<C> {
+    /// What the caller gave with the call.
+    pub cont: C,
+    /// The session of the call.
+    pub session: SessionId,
+    /// The request buffer.
+    pub request: MsgBuf,
 }
 
 impl<'f> FrameCursor<'f> {
@@ -140,19 +165,17 @@ impl<'f> FrameCursor<'f> {
         while !rest.is_empty() {
             if let Some((short, behind)) = parse_short(rest, short_end) {
                 if short.kind == SHORT_RESPONSE {
-                    let done = driver.endpoint().rx_short_response(peer, &short);
-                    if let Some(event) = done {
+                    if let Some(call) = driver.endpoint().rx_short_response(peer, &short) {
                         rest = behind;
-                        driver.on_event(event);
+                        driver.on_short_response(call, short.data);
                         continue;
                     }
-                } else if short.kind == SHORT_REQUEST {
-                    let asked = driver.endpoint().rx_short_request(peer, &short);
-                    if let Some(event) = asked {
-                        rest = behind;
-                        driver.on_event(event);
-                        continue;
-                    }
+                } else if short.kind == SHORT_REQUEST
+                    && let Some(id) = driver.endpoint().rx_short_request(peer, &short)
+                {
+                    rest = behind;
+                    driver.on_short_request(id, short.req_type, short.data);
+                    continue;
                 }
             }
             let mut cursor = FrameCursor { rest, ..self };
@@ -178,6 +201,8 @@ pub struct Endpoint<C> {
     pub(crate) arena: Arena,
     pub(crate) id: u64,
     pub(crate) now_ns: u64,
+    /// The peer of the newest frame: the only one whose newest round trip may be unsettled.
+    pub(crate) heard: u32,
     pub(crate) peers: Vec<Option<Peer>>,
     /// Free entries of `peers`.
     pub(crate) vacant_peers: Vec<u32>,
@@ -229,6 +254,7 @@ impl<C> Endpoint<C> {
             arena,
             id,
             now_ns: 0,
+            heard: u32::MAX,
             peers: Vec::new(),
             vacant_peers: Vec::new(),
             sessions: Vec::new(),
@@ -286,6 +312,7 @@ impl<C> Endpoint<C> {
             }
             _ => return self.admit_any(frame),
         }
+        self.heard(h.peer);
         let short_end = self.short_end(h.data_per_packet);
         Ok(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
     }
@@ -306,9 +333,28 @@ impl<C> Endpoint<C> {
             return Err(Drop::PacketSize);
         }
         peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
+        self.heard(h.peer);
         let data_per_packet = h.data_per_packet;
         let short_end = self.short_end(data_per_packet);
         Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
+    }
+
+    /// Notes whose frame is at hand: its round trip is reckoned with when its packets have been
+    /// taken, or before anything else wants to know.
+    #[inline(always)]
+    fn heard(&mut self, peer: u32) {
+        if self.heard != peer {
+            self.settle_round_trip();
+            self.heard = peer;
+        }
+    }
+
+    /// Reckons with the round trip that the newest frame has shown.
+    #[inline]
+    pub(crate) fn settle_round_trip(&mut self) {
+        if let Some(Some(peer)) = self.peers.get_mut(self.heard as usize) {
+            peer.rtt.settle(&self.cfg);
+        }
     }
 
     /// Messages of fewer bytes fit one packet and are never refused for their size.
@@ -326,9 +372,16 @@ impl<C> Endpoint<C> {
         self.tx.open_writing();
         while !cursor.rest.is_empty() {
             if let Some((short, rest)) = cursor.next_short() {
+                let body = Body::Borrowed(short.data);
                 let event = match short.kind {
-                    SHORT_REQUEST => self.rx_short_request(cursor.peer, &short),
-                    SHORT_RESPONSE => self.rx_short_response(cursor.peer, &short),
+                    SHORT_REQUEST => self.rx_short_request(cursor.peer, &short).map(|id| {
+                        let req_type = short.req_type;
+                        Event::Request { id, req_type, body, deadline_ns: None }
+                    }),
+                    SHORT_RESPONSE => self.rx_short_response(cursor.peer, &short).map(|call| {
+                        let Answered { cont, session, request } = call;
+                        Event::Completion(Completion { cont, session, request, result: Ok(body) })
+                    }),
                     _ => None,
                 };
                 if event.is_some() {
@@ -348,6 +401,7 @@ impl<C> Endpoint<C> {
     /// Takes one packet, of any kind and whatever state it finds.
     #[inline(never)] // so that short messages have the registers
     fn next_packet<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
+        self.settle_round_trip();
         // At the end, or when what follows cannot be delimited, the rest of the frame is done with.
         let rest = std::mem::take(&mut cursor.rest);
         let packet = match parse_packet(rest, cursor.data_per_packet) {

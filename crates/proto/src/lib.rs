@@ -37,7 +37,7 @@ mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
-pub use endpoint::{Body, Completion, Driver, Endpoint, Event, FrameCursor, RequestId};
+pub use endpoint::{Answered, Body, Completion, Driver, Endpoint, Event, FrameCursor, RequestId};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use look::{Role, SessionStats};
 pub use memory::{MemoryUse, SessionBytes};

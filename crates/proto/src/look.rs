@@ -160,7 +160,7 @@ impl<C> Endpoint<C> {
             _ => return None,
         };
         if let Some(Some(p)) = self.peers.get(peer as usize) {
-            if let Some((latest, smoothed, min, rto)) = p.rtt.report() {
+            if let Some((latest, smoothed, min, rto)) = p.rtt.report(&self.cfg) {
                 out.rtt_ns = Some(latest);
                 out.srtt_ns = Some(smoothed);
                 out.rtt_min_ns = Some(min);

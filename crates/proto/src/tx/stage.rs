@@ -14,7 +14,7 @@
 //! 3. Packets of one message leave in the order in which they were added: go-back-N drops what
 //!    comes before its turn (E58). Packets of other messages may pass them.
 
-use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame, TxSeg};
+use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame};
 
 use super::TxItem;
 use super::queue::TxQueue;
@@ -31,6 +31,9 @@ const MIN_STAGING: usize = 128;
 /// Buffers that are looked at to find one that the transport has let go. More than one, because
 /// a transport may keep a single frame for long while later ones come back.
 const STAGING_PROBES: usize = 4;
+
+/// The path of a frame whose peer is gone.
+const NOWHERE: PathId = PathId(u32::MAX);
 
 /// What became of a packet that could leave without a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -101,6 +104,8 @@ pub(crate) struct TxStage {
     /// How many may be; 0 when something waits, and while no received frame is worked through: until
     /// its stage a call can be taken back.
     writable: u32,
+    /// The peer of an open frame is gone.
+    orphaned: bool,
     /// Number of this stage, or the next; wraps.
     number: u32,
     /// The slots of the requests among those that were written: the timeouts of their calls begin
@@ -127,6 +132,7 @@ impl TxStage {
             items: u32::try_from(cfg.tx_items).unwrap_or(u32::MAX),
             written: 0,
             writable: 0,
+            orphaned: false,
             number: 1,
             requests: Vec::new(),
             starved: false,
@@ -197,6 +203,7 @@ impl TxStage {
     pub(crate) fn forget_peer(&mut self, peer: u32) {
         for frame in self.open.iter_mut().filter(|f| f.peer == peer) {
             frame.peer = NO_FRAME;
+            self.orphaned = true;
         }
     }
 
@@ -237,8 +244,10 @@ impl TxStage {
     #[inline]
     fn take_room(&mut self, peer: u32) {
         self.room -= 1;
-        self.mixed |= self.last_peer != NO_FRAME && self.last_peer != peer;
-        self.last_peer = peer;
+        if self.last_peer != peer {
+            self.mixed |= self.last_peer != NO_FRAME;
+            self.last_peer = peer;
+        }
     }
 
     /// Takes a staging buffer in advance, so that an arena that is exhausted later makes sending
@@ -373,16 +382,26 @@ impl TxStage {
         room: usize,
         out: &mut TxBurst,
     ) {
-        for f in &self.open {
-            let staging = &mut self.staging[f.at as usize];
+        let staging = &mut self.staging;
+        // An iterator of known length: the frames are made in their places. One that is built
+        // before, and moved there, waits for its parts, which are stored in other sizes than they
+        // are loaded in again.
+        out.extend(self.open.iter().map(|f| {
+            let staging = &mut staging[f.at as usize];
             staging.open = false;
-            if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
-                peer.open_frame = NO_FRAME;
-                if let Some(bytes) = staging.buf.get_mut() {
-                    peer.write_header(now_ns, f.header_len as usize, bytes);
-                    push_frame(out, peer.path, staging.buf.first_seg(0, f.len as usize));
-                }
+            let Some(Some(peer)) = peers.get_mut(f.peer as usize) else {
+                return TxFrame::empty(NOWHERE);
+            };
+            peer.open_frame = NO_FRAME;
+            match staging.buf.get_mut() {
+                Some(bytes) => peer.write_header(now_ns, f.header_len as usize, bytes),
+                None => return TxFrame::empty(NOWHERE), // invariant 2
             }
+            TxFrame::one(peer.path, staging.buf.first_seg(0, f.len as usize))
+        }));
+        if self.orphaned {
+            out.retain(|f| f.path != NOWHERE);
+            self.orphaned = false;
         }
         self.open.clear();
         if self.mixed {
@@ -401,17 +420,6 @@ impl TxStage {
         if !self.held {
             self.next = 0;
         }
-    }
-}
-
-/// Adds a frame of one piece. Made in its place: a frame that is built before and then moved there
-/// waits for its parts, which are stored in other sizes than they are loaded in again.
-#[inline(always)]
-fn push_frame(out: &mut TxBurst, path: PathId, seg: TxSeg) {
-    out.push_back(TxFrame::empty(path));
-    if let Some(frame) = out.back_mut() {
-        frame.len = seg.len() as u32;
-        frame.segs.push(seg);
     }
 }
 
