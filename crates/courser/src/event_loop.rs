@@ -400,9 +400,7 @@ struct Dispatch<'a> {
 /// Takes a received frame, and runs what it calls for.
 #[inline(never)] // so that it has the registers
 fn work_through(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>, now_ns: u64) {
-    if let Some(cursor) = driver.core.proto.on_frame(frame, now_ns) {
-        cursor.drive(driver);
-    }
+    Endpoint::receive(driver, frame, now_ns);
 }
 
 impl Dispatch<'_> {
@@ -441,8 +439,18 @@ impl Driver<Cont> for Dispatch<'_> {
     fn on_short_response(&mut self, call: Answered<Cont>, body: &[u8]) {
         self.before_event();
         let Answered { cont, session, request } = call;
-        let done = Done { request, result: Ok(Response(Body::Borrowed(body))), session };
-        conclude(self.core, self.handlers, cont, done);
+        let response = Response(Body::Borrowed(body));
+        // Made in its place: moved there, it would wait for its parts, which are stored in other
+        // sizes than they would be loaded in again.
+        if let Hearer::Tag(tag) = cont.hearer()
+            && let Some(f) = self.handlers.on_completion.as_mut()
+        {
+            let cx = &mut Context { core: self.core, request: None };
+            f.conclude(cx, tag, Done { request, result: Ok(response), session });
+        } else {
+            let done = Done { request, result: Ok(response), session };
+            conclude(self.core, self.handlers, cont, done);
+        }
     }
 }
 
@@ -489,7 +497,6 @@ fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>
     }
 }
 
-#[inline(always)]
 fn conclude(core: &mut Core, handlers: &mut Handlers, cont: Cont, done: Done<'_>) {
     let mut cx = Context { core, request: None };
     match cont.hearer() {

@@ -283,9 +283,56 @@ impl<C> Endpoint<C> {
     /// no state is touched. `None`: the frame was discarded and counted.
     #[inline]
     pub fn on_frame<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
+        self.admit_plain(frame, now_ns).or_else(|| self.admit_counted(frame, now_ns))
+    }
+
+    /// [`Endpoint::on_frame`] and [`FrameCursor::drive`] in one.
+    #[inline(always)]
+    pub fn receive(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
+        match driver.endpoint().admit_plain(frame, now_ns) {
+            Some(cursor) => cursor.drive(driver),
+            None => Self::receive_any(driver, frame, now_ns),
+        }
+    }
+
+    #[inline(never)] // so that plain frames have the registers
+    fn receive_any(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
+        let Some(mut cursor) = driver.endpoint().admit_counted(frame, now_ns) else { return };
+        while let Some(event) = driver.endpoint().next_event(&mut cursor) {
+            driver.on_event(event);
+        }
+    }
+
+    /// Admits a frame with a plain header that may be believed; `None`: it is for
+    /// [`Endpoint::admit_any`] to judge, and nothing was done.
+    #[inline(always)]
+    fn admit_plain<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
+        let (h, rest) = PlainHeader::parse(frame.data)?;
+        match self.peers.get_mut(h.peer as usize) {
+            Some(Some(peer))
+                if peer.rx_cookie == h.cookie
+                    && peer.data_per_packet == h.data_per_packet
+                    && peer.addr == frame.src
+                    && peer.state == PeerState::Live
+                    && frame.ecn != Ecn::Ce =>
+            {
+                peer.on_plain(&h, now_ns, &self.cfg);
+            }
+            _ => return None,
+        }
+        self.heard(h.peer);
         self.now_ns = now_ns;
         self.stats.rx_frames += 1;
-        match self.admit(frame) {
+        self.stats.rx_frames_accepted += 1;
+        let short_end = self.short_end(h.data_per_packet);
+        Some(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
+    }
+
+    #[inline(never)]
+    fn admit_counted<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
+        self.now_ns = now_ns;
+        self.stats.rx_frames += 1;
+        match self.admit_any(frame) {
             Ok(cursor) => {
                 self.stats.rx_frames_accepted += 1;
                 Some(cursor)
@@ -297,28 +344,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    #[inline(always)]
-    fn admit<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
-        let Some((h, rest)) = PlainHeader::parse(frame.data) else { return self.admit_any(frame) };
-        match self.peers.get_mut(h.peer as usize) {
-            Some(Some(peer))
-                if peer.rx_cookie == h.cookie
-                    && peer.data_per_packet == h.data_per_packet
-                    && peer.addr == frame.src
-                    && peer.state == PeerState::Live
-                    && frame.ecn != Ecn::Ce =>
-            {
-                peer.on_plain(&h, self.now_ns, &self.cfg);
-            }
-            _ => return self.admit_any(frame),
-        }
-        self.heard(h.peer);
-        let short_end = self.short_end(h.data_per_packet);
-        Ok(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
-    }
-
-    /// [`Endpoint::admit`] for any frame, with the reason when it is none of ours.
-    #[inline(never)]
+    /// Admits any frame, or says why not.
     fn admit_any<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
         let (h, rest) = FrameHeader::parse(frame.data)?;
         let peer = self.peers.get_mut(h.peer as usize).and_then(Option::as_mut);

@@ -14,7 +14,7 @@
 //! 3. Packets of one message leave in the order in which they were added: go-back-N drops what
 //!    comes before its turn (E58). Packets of other messages may pass them.
 
-use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame};
+use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame, TxSeg};
 
 use super::TxItem;
 use super::queue::TxQueue;
@@ -31,9 +31,6 @@ const MIN_STAGING: usize = 128;
 /// Buffers that are looked at to find one that the transport has let go. More than one, because
 /// a transport may keep a single frame for long while later ones come back.
 const STAGING_PROBES: usize = 4;
-
-/// The path of a frame whose peer is gone.
-const NOWHERE: PathId = PathId(u32::MAX);
 
 /// What became of a packet that could leave without a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -104,8 +101,6 @@ pub(crate) struct TxStage {
     /// How many may be; 0 when something waits, and while no received frame is worked through: until
     /// its stage a call can be taken back.
     writable: u32,
-    /// The peer of an open frame is gone.
-    orphaned: bool,
     /// Number of this stage, or the next; wraps.
     number: u32,
     /// The slots of the requests among those that were written: the timeouts of their calls begin
@@ -132,7 +127,6 @@ impl TxStage {
             items: u32::try_from(cfg.tx_items).unwrap_or(u32::MAX),
             written: 0,
             writable: 0,
-            orphaned: false,
             number: 1,
             requests: Vec::new(),
             starved: false,
@@ -203,7 +197,6 @@ impl TxStage {
     pub(crate) fn forget_peer(&mut self, peer: u32) {
         for frame in self.open.iter_mut().filter(|f| f.peer == peer) {
             frame.peer = NO_FRAME;
-            self.orphaned = true;
         }
     }
 
@@ -382,26 +375,16 @@ impl TxStage {
         room: usize,
         out: &mut TxBurst,
     ) {
-        let staging = &mut self.staging;
-        // An iterator of known length: the frames are made in their places. One that is built
-        // before, and moved there, waits for its parts, which are stored in other sizes than they
-        // are loaded in again.
-        out.extend(self.open.iter().map(|f| {
-            let staging = &mut staging[f.at as usize];
+        for f in &self.open {
+            let staging = &mut self.staging[f.at as usize];
             staging.open = false;
-            let Some(Some(peer)) = peers.get_mut(f.peer as usize) else {
-                return TxFrame::empty(NOWHERE);
-            };
-            peer.open_frame = NO_FRAME;
-            match staging.buf.get_mut() {
-                Some(bytes) => peer.write_header(now_ns, f.header_len as usize, bytes),
-                None => return TxFrame::empty(NOWHERE), // invariant 2
+            if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
+                peer.open_frame = NO_FRAME;
+                if let Some(bytes) = staging.buf.get_mut() {
+                    peer.write_header(now_ns, f.header_len as usize, bytes);
+                    push_frame(out, peer.path, staging.buf.first_seg(0, f.len as usize));
+                }
             }
-            TxFrame::one(peer.path, staging.buf.first_seg(0, f.len as usize))
-        }));
-        if self.orphaned {
-            out.retain(|f| f.path != NOWHERE);
-            self.orphaned = false;
         }
         self.open.clear();
         if self.mixed {
@@ -420,6 +403,17 @@ impl TxStage {
         if !self.held {
             self.next = 0;
         }
+    }
+}
+
+/// Adds a frame of one piece. Made in its place: one that is made before and then moved there waits
+/// for its parts, which are stored in other sizes than they are loaded in again.
+#[inline(always)]
+fn push_frame(out: &mut TxBurst, path: PathId, seg: TxSeg) {
+    out.push_back(TxFrame::EMPTY);
+    if let Some(frame) = out.back_mut() {
+        (frame.path, frame.len) = (path, seg.len() as u32);
+        frame.segs.push(seg);
     }
 }
 
