@@ -189,6 +189,7 @@ impl Config {
             inline_max: self.inline_max,
             tx_frames: self.tuning.tx_frames,
             tx_items: self.tuning.tx_items,
+            tx_halves: train == 1,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),
             rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),

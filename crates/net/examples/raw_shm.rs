@@ -138,22 +138,21 @@ fn one_way(frames: usize, size: usize) -> (f64, f64) {
                 sink.rx_burst(&mut RxBurst::new());
             }
             let (begin, before) = (Instant::now(), sink.stats());
-            while !stop.load(Ordering::Relaxed) {
-                sink.rx_burst(&mut RxBurst::new());
+            while begin.elapsed() < WINDOW {
+                for _ in 0..16 {
+                    sink.rx_burst(&mut RxBurst::new());
+                }
             }
+            stop.store(true, Ordering::Relaxed);
             let (now, secs) = (sink.stats(), begin.elapsed().as_secs_f64());
             let rate = |now: u64, before: u64| (now - before) as f64 / secs;
             (rate(now.rx_frames, before.rx_frames), rate(now.rx_bytes, before.rx_bytes))
         });
-        let begin = Instant::now();
         let mut burst = TxBurst::with_capacity(frames);
-        while begin.elapsed() < WINDOW {
-            for _ in 0..16 {
-                burst.extend((0..frames).map(|_| frame(&payload, path)));
-                t.tx_burst(&mut burst);
-            }
+        while !stop.load(Ordering::Relaxed) {
+            burst.extend((0..frames).map(|_| frame(&payload, path)));
+            t.tx_burst(&mut burst);
         }
-        stop.store(true, Ordering::Relaxed);
         receiver.join().expect("the receiver")
     })
 }

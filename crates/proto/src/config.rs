@@ -70,6 +70,10 @@ pub struct Config {
     /// a first part leaves while the rest is still being made, and both sides work at the same
     /// time. Small values make trains short.
     pub tx_items: usize,
+    /// An endpoint with calls of its own makes a stage of at most half of them, so that its server
+    /// works on one half while it makes the other. Default false: long trains are worth more where
+    /// each costs a system call.
+    pub tx_halves: bool,
     /// Lower bound of the retransmission timeout, ns. Default 1 ms: below it, a descheduled
     /// process looks like loss. It says nothing of the network: where threads are never
     /// descheduled, a few of the shortest round trips will do.
@@ -105,6 +109,7 @@ impl Default for Config {
             prefetch: true,
             tx_frames: 128,
             tx_items: 64,
+            tx_halves: false,
             rto_min_ns: 1_000_000,
             rto_max_ns: 1_000_000_000,
             rto_initial_ns: 20_000_000,

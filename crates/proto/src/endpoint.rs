@@ -22,7 +22,7 @@ use crate::session::{
     ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
     SessionState, Shares,
 };
-use crate::slot::ClientSlot;
+use crate::slot::{ClientSlot, Lone};
 use crate::stats::{Drop, EndpointStats};
 use crate::timers::{Timed, Timers};
 use crate::tx::{TxItem, TxStage, Written};
@@ -161,7 +161,8 @@ impl<'f> FrameCursor<'f> {
     pub fn drive<C>(self, driver: &mut impl Driver<C>) {
         // The rest of the frame stays in registers as long as nobody else is given the cursor.
         let FrameCursor { mut rest, peer, short_end, .. } = self;
-        driver.endpoint().tx.open_writing();
+        let most = driver.endpoint().stage_items();
+        driver.endpoint().tx.open_writing(most);
         while !rest.is_empty() {
             if let Some((short, behind)) = parse_short(rest, short_end) {
                 if short.kind == SHORT_RESPONSE {
@@ -395,7 +396,7 @@ impl<C> Endpoint<C> {
     /// Works through the packets of a frame up to the next one that the application has to act
     /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
-        self.tx.open_writing();
+        self.tx.open_writing(self.stage_items());
         while !cursor.rest.is_empty() {
             if let Some((short, rest)) = cursor.next_short() {
                 let body = Body::Borrowed(short.data);
@@ -594,6 +595,11 @@ impl<C> Endpoint<C> {
             return Err((CallRefused::QueueFull { limit }, req, cont));
         }
         self.stats.calls += 1;
+        if waits && expires_ns == u64::MAX {
+            // Nothing has to see to it in time: `call_later` in one line.
+            s.queue.push_back(QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns });
+            return Ok(CallId { session, seq });
+        }
         let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
         if waits || expires_ns <= queued_ns {
             self.call_later(session, call);
@@ -620,6 +626,9 @@ impl<C> Endpoint<C> {
         slot.seq = call.seq;
         if !mutant::is_on(Mutant::DeadlineIgnored) {
             slot.expires_ns = call.expires_ns;
+        }
+        if packets == 1 && call.expires_ns == u64::MAX && mutant::short_cuts() {
+            slot.lone = Lone::Fresh;
         }
         let id = SessionId { index, generation: s.generation };
         let look_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
@@ -768,7 +777,7 @@ pub(crate) fn server_at<C>(
 
 /// Puts a slot that has taken a call in the transmit queue, and among the timers' first looks.
 #[inline(always)] // behind what found the slot
-fn queue_started<C>(
+pub(crate) fn queue_started<C>(
     tx: &mut TxStage,
     timers: &mut Timers,
     slot: &mut ClientSlot<C>,

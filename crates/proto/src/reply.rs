@@ -10,6 +10,10 @@ use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::{TxItem, copy_short};
 use crate::wire::{SHORT_RESPONSE, packets_of, short_header};
 
+/// Largest response that finds a preallocated buffer: a packet of the usual networks. With larger
+/// packets most responses are still small, and what lies ready for them has to stay in the caches.
+const PREALLOC_MAX: usize = 1500;
+
 impl<C> Endpoint<C> {
     /// Answers with a copy of `bytes`. Up to one packet goes to the slot's preallocated buffer,
     /// so that nothing is allocated (E32).
@@ -80,7 +84,8 @@ impl<C> Endpoint<C> {
             return Err(self.too_large(id, len));
         }
         let (slot, dpp) = (waiting.slot, waiting.data_per_packet);
-        if len > usize::from(dpp) || !self.cfg.prealloc_responses {
+        let ready = usize::from(dpp).min(PREALLOC_MAX);
+        if len > ready || !self.cfg.prealloc_responses {
             let mut m = match self.arena.alloc(len) {
                 Ok(m) => m,
                 Err(e) => return Err(self.no_memory(id, e)),
@@ -91,7 +96,7 @@ impl<C> Endpoint<C> {
         let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
             Some(room) => room,
             // None yet, or the transport still has the response before.
-            None => match self.arena.alloc(usize::from(dpp)) {
+            None => match self.arena.alloc(ready) {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
                         self.shares.hold(waiting.tenant, fresh.capacity() as u32);

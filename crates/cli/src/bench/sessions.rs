@@ -21,7 +21,7 @@ use crate::harness::affinity;
 use crate::harness::clock::Clock;
 use crate::harness::environment::Environment;
 use crate::harness::report::{Metric, PlacementResult, Report, Unit};
-use crate::harness::window::{Compared, Plan, Progress, Runner};
+use crate::harness::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
 
 /// The numbers of sessions that are measured, unless told otherwise.
 pub(crate) const COUNTS: [u32; 6] = [1, 8, 100, 1_000, 10_000, 20_000];
@@ -34,6 +34,10 @@ const FEW: u16 = 0;
 const MANY: u16 = 1;
 /// How long the sessions may take to become idle, beyond the time that makes them so.
 const SETTLE: Duration = Duration::from_secs(10);
+/// Calls on each session before it is measured, on average, how long that may take, and its steps.
+const WARM_CALLS: u64 = 40;
+const WARM_MOST: Duration = Duration::from_secs(20);
+const WARM_STEP: Duration = Duration::from_millis(10);
 /// How often the memory is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -64,6 +68,7 @@ pub(crate) fn run(
             let load = super::caller::Load { sessions: count as usize, ..load.clone() };
             let caller = &ground.callers[usize::from(MANY)];
             let mut many = Calls::new(caller, load, MANY, &clock, &ground.other)?;
+            warm_up(&mut many, count)?;
             let mut stage = measure(&mut few, &mut many, &mut runner, progress)?;
             let memory = idle_memory(&mut ground)?;
             for result in &mut stage {
@@ -104,6 +109,18 @@ fn connect(ground: &mut Ground, count: usize) -> Result<Connected, BenchError> {
     ground.connect(MANY, count)?;
     let seconds = start.elapsed().as_secs_f64();
     Ok(Connected { sessions: count.saturating_sub(before), seconds })
+}
+
+/// Calls on all sessions, several times: the first ones find a session without its slots, and
+/// memory that the system has yet to provide. What is measured is sessions in use.
+fn warm_up(many: &mut Calls, count: u32) -> Result<(), BenchError> {
+    let failed = |e: WorkloadError| BenchError::Raw(e.to_string());
+    let (end, mut calls) = (Instant::now() + WARM_MOST, 0);
+    many.prepare().map_err(failed)?;
+    while calls < WARM_CALLS * u64::from(count) && Instant::now() < end {
+        calls += many.run(WARM_STEP).map_err(failed)?.operations;
+    }
+    Ok(())
 }
 
 fn measure(

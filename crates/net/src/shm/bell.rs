@@ -53,13 +53,15 @@ pub(super) struct Bell {
     hints_fd: OwnedFd,
     /// Number of idle rings in each word, so that only words in use are looked at.
     idle: [u16; WORDS],
+    /// Number of idle rings.
+    resting: u32,
 }
 
 impl Bell {
     pub(super) fn new() -> Result<Self, Errno> {
         let (state_fd, state) = map::create("courser-state", PAGE, true)?;
         let (hints_fd, hints) = map::create("courser-hints", PAGE, false)?;
-        let bell = Bell { state, hints, state_fd, hints_fd, idle: [0; WORDS] };
+        let bell = Bell { state, hints, state_fd, hints_fd, idle: [0; WORDS], resting: 0 };
         if !heavy_barrier() {
             bell.state.half_word(FENCE).store(1, Ordering::Release);
         }
@@ -109,6 +111,7 @@ impl Bell {
         if idle.load(Ordering::Relaxed) & bit == 0 {
             idle.fetch_or(bit, Ordering::Release);
             self.idle[word] += 1;
+            self.resting += 1;
         }
     }
 
@@ -124,6 +127,7 @@ impl Bell {
         if idle.load(Ordering::Relaxed) & bit != 0 {
             idle.fetch_and(!bit, Ordering::Release);
             self.idle[word] -= 1;
+            self.resting -= 1;
         }
     }
 
@@ -131,6 +135,10 @@ impl Bell {
     /// some rest.
     #[inline]
     pub(super) fn hinted(&self) -> Option<usize> {
+        if self.resting == 0 { None } else { self.next_hint() }
+    }
+
+    fn next_hint(&self) -> Option<usize> {
         for (word, &idle) in self.idle.iter().enumerate() {
             if idle == 0 {
                 continue;

@@ -30,6 +30,8 @@ pub struct ShmConfig {
     /// Each pair that talks has a ring for each direction, made by the sender when it first sends:
     /// `slots * 256 + data_bytes + 4096` bytes, 1.3 MiB by default, and two descriptors. So an
     /// endpoint with 256 peers may hold 640 MiB, of which 128 MiB when all frames are small.
+    /// Senders may choose larger rings; together they get no more memory than `max_peers` rings
+    /// of this endpoint's own measures have.
     pub max_peers: usize,
     /// Where endpoints find each other. Default (`None`): `$COURSER_SHM_DIR`, else `courser` below
     /// `$XDG_RUNTIME_DIR`, else `courser-<uid>` below the directory for temporary files. Made when

@@ -14,7 +14,7 @@ use super::bell::Bell;
 use super::epoll::{Epoll, Token};
 use super::map::{self, Mapping, PAGE};
 use super::msg::{self, Hello, Received, Welcome};
-use super::ring::{Broken, Consumer};
+use super::ring::{Broken, Consumer, Shape};
 use crate::TransportStats;
 
 /// Rings that are looked at in any case.
@@ -65,13 +65,31 @@ pub(super) struct Inbound {
     next_look: usize,
     bell: Bell,
     strangers: Vec<Stranger>,
-    max: usize,
+    limits: Limits,
+    /// Bytes of all rings.
+    bytes: u64,
     /// Our own address, as far as senders share it.
     local: Addr,
 }
 
+/// How much senders may have. They choose the shapes of their rings themselves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    rings: usize,
+    /// Bytes of all rings together: as many rings as there may be, of the shape that we use.
+    bytes: u64,
+    /// Bytes of a ring that are made present at once, in the middle of a burst.
+    present: usize,
+}
+
+impl Limits {
+    pub(super) fn new(rings: usize, own: Shape) -> Self {
+        Limits { rings, bytes: rings as u64 * own.bytes() as u64, present: own.front() }
+    }
+}
+
 impl Inbound {
-    pub(super) fn new(local: Addr, max: usize) -> Result<Self, Errno> {
+    pub(super) fn new(local: Addr, limits: Limits) -> Result<Self, Errno> {
         Ok(Inbound {
             rings: Vec::new(),
             active: Vec::new(),
@@ -79,7 +97,8 @@ impl Inbound {
             next_look: 0,
             bell: Bell::new()?,
             strangers: Vec::new(),
-            max,
+            limits,
+            bytes: 0,
             local,
         })
     }
@@ -90,7 +109,7 @@ impl Inbound {
 
     /// Whether nobody sends to us.
     pub(super) fn is_empty(&self) -> bool {
-        self.rings.is_empty()
+        self.bytes == 0
     }
 
     /// One burst into `memory`, which is private.
@@ -104,6 +123,14 @@ impl Inbound {
         for _ in 0..HINTS {
             let Some(ring) = self.bell.hinted() else { break };
             self.rouse(ring);
+        }
+        if let [number] = self.active[..]
+            && let Some(Some(ring)) = self.rings.get_mut(usize::from(number))
+        {
+            if ring.receive(RX_BURST, &mut memory, out, stats).is_err() {
+                self.close_broken(number, stats);
+            }
+            return;
         }
         let count = self.active.len();
         let quota = if count > 1 { (RX_BURST / count).max(8) } else { RX_BURST };
@@ -120,9 +147,14 @@ impl Inbound {
             }
         }
         if let Some(number) = broken {
-            stats.rx_dropped += 1;
-            self.remove(usize::from(number));
+            self.close_broken(number, stats);
         }
+    }
+
+    #[cold]
+    fn close_broken(&mut self, number: u16, stats: &mut TransportStats) {
+        stats.rx_dropped += 1;
+        self.remove(usize::from(number));
     }
 
     #[cold]
@@ -140,8 +172,8 @@ impl Inbound {
     fn remove(&mut self, number: usize) {
         self.bell.rouse(number);
         self.active.retain(|&n| usize::from(n) != number);
-        if let Some(slot) = self.rings.get_mut(number) {
-            *slot = None;
+        if let Some(ring) = self.rings.get_mut(number).and_then(Option::take) {
+            self.bytes -= ring.consumer.shape().bytes() as u64;
         }
     }
 
@@ -203,12 +235,13 @@ impl Inbound {
     ) -> Result<(), Errno> {
         let free = self.rings.iter().position(Option::is_none);
         let number = free.unwrap_or(self.rings.len());
-        if number >= self.max {
+        let bytes = self.bytes + hello.shape.bytes() as u64;
+        if number >= self.limits.rings || bytes > self.limits.bytes {
             return Err(Errno::NOBUFS);
         }
         let mut mapping = map::adopt(fd.as_fd(), hello.shape.bytes(), true)?;
         mapping.protect_after(PAGE)?;
-        mapping.populate(hello.shape.front());
+        mapping.populate(hello.shape.front().min(self.limits.present));
         let welcome = Welcome { ring: number as u32 };
         // Before the ring is looked at for the first time: see `outbound`.
         msg::send(socket.as_fd(), &welcome.to_bytes(), &self.bell.fds())?;
@@ -228,6 +261,7 @@ impl Inbound {
             self.rings.push(None);
         }
         self.rings[number] = Some(ring);
+        self.bytes = bytes;
         self.active.push(number as u16);
         Ok(())
     }
@@ -247,7 +281,7 @@ impl Inbound {
         // It has gone, or sends what nobody asked for. What it had published still counts, but
         // not more than a ring holds: somebody else may have its memory and go on.
         if ring.last.is_none() {
-            ring.last = Some(ring.consumer.received() + ring.consumer.slots());
+            ring.last = Some(ring.consumer.received() + u64::from(ring.consumer.shape().slots));
         }
         self.rouse(number as usize);
     }
@@ -343,5 +377,9 @@ impl Inbound {
 
     pub(super) fn active(&self) -> usize {
         self.active.len()
+    }
+
+    pub(super) fn strangers(&self) -> usize {
+        self.strangers.len()
     }
 }

@@ -32,7 +32,7 @@ const FULL_BURSTS: u32 = 64;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own<'a> {
     pub(super) dir: &'a FilePath,
-    pub(super) hello: Hello,
+    pub(super) hello: &'a Hello,
     pub(super) epoll: &'a Epoll,
 }
 
@@ -106,29 +106,38 @@ impl Outbound {
     }
 
     /// Sends all of a burst, or drops what cannot be sent: a ring that is full is full because its
-    /// receiver does not keep up, and others' frames must not wait for it.
+    /// receiver does not keep up, and others' frames must not wait for it. The frames are of no
+    /// more use afterwards.
     #[inline]
-    pub(super) fn burst(&mut self, own: Own<'_>, burst: &mut TxBurst, stats: &mut TransportStats) {
-        let mut frames = burst.iter().peekable();
-        while let Some(path) = frames.peek().map(|f| f.path) {
-            let number = self.paths.get_mut(path).copied();
-            let peer = number.and_then(|n| Some((n, self.peers.get_mut(n as usize)?.as_mut()?)));
-            let link = peer.and_then(|(number, peer)| peer.link(own, number));
-            let Some(link) = link else {
-                while frames.next_if(|f| f.path == path).is_some() {
-                    stats.tx_dropped += 1;
-                }
-                continue;
-            };
-            let mut result = Ok(());
-            while let Some(frame) = frames.next_if(|f| f.path == path) {
-                result = result.and(link.send(frame, own.hello.shape.max_frame, stats));
-            }
-            if result.and_then(|()| link.finish()).is_err() {
-                self.down(path);
+    pub(super) fn burst(&mut self, own: Own<'_>, burst: &TxBurst, stats: &mut TransportStats) {
+        let (front, back) = burst.as_slices();
+        for mut frames in [front, back] {
+            while let Some(first) = frames.first() {
+                let alike = frames.iter().take_while(|f| f.path == first.path).count();
+                let (run, rest) = frames.split_at(alike);
+                self.run(own, first.path, run, stats);
+                frames = rest;
             }
         }
-        burst.clear();
+    }
+
+    /// Frames of one path.
+    #[inline(always)]
+    fn run(&mut self, own: Own<'_>, path: PathId, frames: &[TxFrame], stats: &mut TransportStats) {
+        let number = self.paths.get_mut(path).copied();
+        let peer = number.and_then(|n| Some((n, self.peers.get_mut(n as usize)?.as_mut()?)));
+        let link = peer.and_then(|(number, peer)| peer.link(own, number));
+        let Some(link) = link else {
+            stats.tx_dropped += frames.len() as u64;
+            return;
+        };
+        let mut result = Ok(());
+        for frame in frames {
+            result = result.and(link.send(frame, own.hello.shape.max_frame, stats));
+        }
+        if result.and_then(|()| link.finish()).is_err() {
+            self.down(path);
+        }
     }
 
     #[cold]
@@ -214,7 +223,7 @@ impl Link {
             return Ok(());
         }
         let pushed = match &frame.segs[..] {
-            [one] => self.producer.push(&[one], len),
+            [one] => self.producer.push_one(one),
             many => {
                 let pieces: ArrayVec<&[u8], TX_GATHER> = many.iter().map(|s| &s[..]).collect();
                 self.producer.push(&pieces, len)
@@ -288,5 +297,10 @@ impl Outbound {
     pub(super) fn is_welcome(&self, number: usize) -> bool {
         let link = self.peers[number].as_ref().and_then(|p| p.link.as_ref());
         link.is_some_and(|link| link.bell.is_some())
+    }
+
+    /// Rings there are.
+    pub(super) fn links(&self) -> usize {
+        self.peers.iter().flatten().filter(|p| p.link.is_some()).count()
     }
 }

@@ -38,6 +38,8 @@ pub(super) const INLINE: usize = SLOT - HEADER;
 const LINE: usize = 64;
 /// Where the receiver's count lies: a line that the sender rarely reads.
 const CONSUMED: usize = 128;
+/// While one record is taken, the one so many further is asked for.
+const AHEAD: u64 = 4;
 /// The receiver counts after this part of the ring.
 const PART: u64 = 8;
 
@@ -216,9 +218,21 @@ impl<M: Memory> Producer<M> {
         Producer { mem, shape, head: 0, limit, data_head: 0, data_limit, data_ends }
     }
 
+    /// Publishes a frame of one piece, of at most `max_frame` bytes.
+    #[inline(always)]
+    pub(super) fn push_one(&mut self, frame: &[u8]) -> Result<(), Refused> {
+        if frame.len() > INLINE || self.head >= self.limit {
+            return self.push(&[frame], frame.len());
+        }
+        let at = self.shape.slot_at(self.head);
+        self.mem.write(at + HEADER, frame);
+        self.publish(at, frame.len());
+        Ok(())
+    }
+
     /// Publishes a frame, given as its pieces, which are `len` bytes together and at most
     /// `max_frame`.
-    #[inline]
+    #[inline(never)] // small frames of one piece are `push_one`'s
     pub(super) fn push(&mut self, pieces: &[&[u8]], len: usize) -> Result<(), Refused> {
         debug_assert!(len <= self.shape.max_frame as usize);
         if self.head >= self.limit {
@@ -229,10 +243,7 @@ impl<M: Memory> Producer<M> {
         }
         let at = self.shape.slot_at(self.head);
         if len <= INLINE {
-            match pieces {
-                [one] => self.mem.write(at + HEADER, one),
-                _ => self.write_pieces(at + HEADER, pieces),
-            }
+            self.write_pieces(at + HEADER, pieces);
         } else {
             let (begin, end) = self.shape.place(self.data_head, len);
             if end > self.data_limit {
@@ -248,10 +259,15 @@ impl<M: Memory> Producer<M> {
             }
             self.data_head = end;
         }
+        self.publish(at, len);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, at: usize, len: usize) {
         self.mem.publish(at, header(self.head, len));
         self.data_ends[self.head as usize & (self.data_ends.len() - 1)] = self.data_head;
         self.head += 1;
-        Ok(())
     }
 
     /// A small frame of several pieces; in order of addresses backwards, as `Memory::write` does.
@@ -288,6 +304,9 @@ pub(super) struct Consumer<M> {
     shape: Shape,
     /// Records received.
     tail: u64,
+    /// Where the next record is, and what its header begins with.
+    at: usize,
+    expected: u64,
     data_tail: u64,
     /// The counts at which the sender must be told.
     tell_at: u64,
@@ -298,7 +317,10 @@ impl<M: Memory> Consumer<M> {
     /// The shape is valid, the memory as large as it says.
     pub(super) fn new(mem: M, shape: Shape) -> Self {
         assert!(shape.is_valid());
-        let mut ring = Consumer { mem, shape, tail: 0, data_tail: 0, tell_at: 0, tell_data_at: 0 };
+        let (at, expected) = (shape.slot_at(0), header(0, 0));
+        let (tail, data_tail, tell_at, tell_data_at) = (0, 0, 0, 0);
+        let mut ring =
+            Consumer { mem, shape, tail, at, expected, data_tail, tell_at, tell_data_at };
         ring.plan();
         ring
     }
@@ -314,15 +336,15 @@ impl<M: Memory> Consumer<M> {
     /// The length is beyond what was agreed.
     #[inline]
     pub(super) fn peek(&self) -> Result<Option<usize>, Broken> {
-        let at = self.shape.slot_at(self.tail);
-        let word = self.mem.look(at);
+        let word = self.mem.look(self.at);
         // Both lines of a usual frame come together, also when it is yet to be written: whoever
         // has the second line loses it when that is written, and asks again here.
-        self.mem.prefetch(at + LINE);
-        if word >> 32 != header(self.tail, 0) >> 32 {
+        self.mem.prefetch(self.at + LINE);
+        let len = word ^ self.expected;
+        if len > 0xffff_ffff {
             return Ok(None);
         }
-        let len = (word & 0xffff_ffff) as usize;
+        let len = len as usize;
         if len > self.shape.max_frame as usize { Err(Broken) } else { Ok(Some(len)) }
     }
 
@@ -331,16 +353,18 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     pub(super) fn pop(&mut self, len: usize, dst: &mut [u8]) {
         debug_assert_eq!(dst.len(), len.next_multiple_of(16));
-        let at = self.shape.slot_at(self.tail);
-        self.mem.prefetch(self.shape.slot_at(self.tail + 1));
+        let ahead = self.shape.slot_at(self.tail + AHEAD);
+        self.mem.prefetch(ahead);
+        self.mem.prefetch(ahead + LINE);
         if len <= INLINE {
-            self.mem.read(at + HEADER, dst);
+            self.mem.read(self.at + HEADER, dst);
         } else {
             let (begin, end) = self.shape.place(self.data_tail, len);
             self.mem.read(self.shape.data_at(begin), dst);
             self.data_tail = end;
         }
         self.tail += 1;
+        (self.at, self.expected) = (self.shape.slot_at(self.tail), header(self.tail, 0));
         if self.tail >= self.tell_at || self.data_tail >= self.tell_data_at {
             self.mem.set_consumed(self.tail);
             self.plan();
@@ -352,8 +376,8 @@ impl<M: Memory> Consumer<M> {
         self.tail
     }
 
-    /// Records the ring holds.
-    pub(super) fn slots(&self) -> u64 {
-        u64::from(self.shape.slots)
+    /// How large the ring is.
+    pub(super) fn shape(&self) -> Shape {
+        self.shape
     }
 }

@@ -1,10 +1,12 @@
-//! Endpoints over shared memory against peers that lie, scribble, vanish and come back.
+//! The ring alone, and endpoints over shared memory whose peers vanish and come back. `hostile`:
+//! peers that lie and scribble.
+
+mod hostile;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::scope;
 
 use courser_buf::{Arena, MsgBuf, TxFrame};
 use proptest::prelude::*;
@@ -45,8 +47,12 @@ impl Drop for Room {
     }
 }
 
+thread_local! {
+    static ARENA: Arena = Arena::heap();
+}
+
 fn bytes(len: usize) -> MsgBuf {
-    let mut buf = Arena::heap().alloc(len).unwrap();
+    let mut buf = ARENA.with(|arena| arena.alloc(len)).unwrap();
     buf.iter_mut().enumerate().for_each(|(i, b)| *b = i as u8);
     buf
 }
@@ -224,172 +230,6 @@ proptest! {
 
 // ---- whole endpoints ------------------------------------------------------------------------
 
-/// Two threads of an impostor fill the ring's whole memory with noise, headers that look right
-/// among it, while an honest peer goes on: its frames arrive, all of them, intact.
-#[test]
-fn a_peer_that_scribbles_spoils_its_own_traffic_only() {
-    let room = Room::new();
-    for seed in 1..6u64 {
-        let (mut t, mut honest) = (room.endpoint(), room.endpoint());
-        let path = honest.path_open(t.local, None).unwrap().id;
-        let (socket, memory) = impostor(&t, hello(7));
-        reaches(&mut honest, path, &mut t);
-        let stop = AtomicBool::new(false);
-        let payload = bytes(1000);
-        scope(|s| {
-            let stop = &stop;
-            s.spawn(move || {
-                let mut noise = seed;
-                while !stop.load(Ordering::Relaxed) {
-                    noise = noise.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(seed);
-                    let record = noise >> 60;
-                    let at = PAGE + record as usize * 256;
-                    let header = (noise >> 33 & 0x1ff) << 32 | (noise >> 20 & 0x7ff);
-                    memory.word(at).store(header, Ordering::Relaxed);
-                    let any = (noise >> 40) as usize % (SHAPE.bytes() / 8) * 8;
-                    memory.word(any).store(noise, Ordering::Relaxed);
-                }
-            });
-            let mut got = 0;
-            for _ in 0..3000 {
-                send(&mut honest, path, &payload);
-                let mut out = RxBurst::new();
-                t.rx_burst(&mut out);
-                for frame in out.iter().filter(|f| f.src == honest.local) {
-                    got += usize::from(frame.data.len() == 1000);
-                    assert!(frame.data.len() == 20 || frame.data == &payload[..]);
-                }
-                assert!(out.iter().all(|f| f.data.len() <= 8192));
-            }
-            stop.store(true, Ordering::Relaxed);
-            let end = Instant::now() + PATIENCE;
-            while got < 3000 {
-                let mut out = RxBurst::new();
-                t.rx_burst(&mut out);
-                got += out.iter().filter(|f| f.src == honest.local && f.data.len() == 1000).count();
-                assert!(Instant::now() < end, "{got} frames");
-            }
-        });
-        drop(socket);
-    }
-}
-
-#[test]
-fn a_length_beyond_the_agreed_ends_the_ring() {
-    let room = Room::new();
-    let mut t = room.endpoint();
-    let (socket, memory) = impostor(&t, hello(7));
-    memory.word(PAGE).store(1 << 32 | 1025, Ordering::Relaxed);
-    hangs_up_after_welcome(&mut t, &socket);
-    assert_eq!(t.stats().rx_dropped, 1);
-    assert_eq!(t.inbound.len(), 0);
-}
-
-fn hangs_up_after_welcome(t: &mut ShmTransport, socket: &OwnedFd) {
-    let mut welcomed = false;
-    until(t, |_, _| match msg::receive(socket.as_fd()) {
-        Received::Message(bytes, _) => {
-            welcomed = Welcome::parse(&bytes).is_some();
-            false
-        }
-        Received::Ended => true,
-        Received::Nothing => false,
-    });
-    assert!(welcomed);
-}
-
-#[test]
-fn lies_at_the_first_meeting_are_hung_up_on() {
-    let room = Room::new();
-    let mut t = room.endpoint();
-    let (good, _map) = map::create("test", SHAPE.bytes(), false).unwrap();
-    let (small, _map) = map::create("test", PAGE, false).unwrap();
-    let (unwritable, _map) = map::create("test", SHAPE.bytes(), true).unwrap();
-    let null: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
-    let hello = hello(7).to_bytes();
-    let lies: [(&[u8], &[&OwnedFd]); 8] = [
-        (b"x", &[]),
-        (&[0; 64], &[&good]),
-        (&hello[..27], &[&good]),
-        (&hello, &[]),
-        (&hello, &[&good, &good]),
-        (&hello, &[&small]),
-        (&hello, &[&unwritable]),
-        (&hello, &[&null]),
-    ];
-    for (n, (bytes, fds)) in lies.into_iter().enumerate() {
-        let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
-        let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        msg::send(socket.as_fd(), bytes, &fds).unwrap();
-        hangs_up(&mut t, &socket);
-        assert_eq!(t.inbound.len(), 0, "lie {n}");
-    }
-}
-
-#[test]
-fn those_who_connect_and_say_nothing_are_few_and_leave() {
-    let room = Room::new();
-    let mut t = room.endpoint();
-    let sockets: Vec<_> =
-        (0..40).map(|_| dir::connect(&t.listener.dir, t.listener.port).unwrap()).collect();
-    for socket in &sockets {
-        hangs_up(&mut t, socket);
-    }
-    // And who comes late, but in time, is served.
-    let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
-    (0..100).for_each(|_| drop(poll(&mut t)));
-    let (fd, _map) = map::create("test", SHAPE.bytes(), false).unwrap();
-    msg::send(socket.as_fd(), &hello(7).to_bytes(), &[fd.as_fd()]).unwrap();
-    until(&mut t, |t, _| t.inbound.len() == 1);
-}
-
-#[test]
-fn a_flood_of_signals_is_cut_off() {
-    let room = Room::new();
-    let mut t = room.endpoint();
-    let (socket, _memory) = impostor(&t, hello(7));
-    until(&mut t, |t, _| t.inbound.len() == 1);
-    while msg::send(socket.as_fd(), &[0], &[]).is_ok() {}
-    until(&mut t, |t, _| t.inbound.is_empty());
-}
-
-/// Somebody sits on a port and answers nonsense: our frames are lost, nothing else.
-#[test]
-fn a_false_receiver_is_left() {
-    let room = Room::new();
-    let mut a = room.endpoint();
-    let false_one = Listener::bind(&room.cfg()).unwrap();
-    let to = Addr { port: false_one.port.into(), ..a.local };
-    let path = a.path_open(to, None).unwrap().id;
-    let pages = bell::Bell::new().unwrap();
-    let wrong = Welcome { ring: 512 }.to_bytes();
-    let right = Welcome { ring: 0 }.to_bytes();
-    let (large, _map) = map::create("test", 2 * PAGE, false).unwrap();
-    let [state, hints] = pages.fds();
-    let answers: [(&[u8], &[_]); 5] = [
-        (b"no", &[]),
-        (&wrong, &[state, hints]),
-        (&right, &[state]),
-        (&right, &[hints, state]),
-        (&right, &[state, large.as_fd()]),
-    ];
-    for (bytes, fds) in answers {
-        let mut socket = None;
-        until(&mut a, |a, _| {
-            send(a, path, &self::bytes(30));
-            socket = dir::accept(&false_one);
-            socket.is_some()
-        });
-        let socket = socket.unwrap();
-        msg::send(socket.as_fd(), bytes, fds).unwrap();
-        // It has hung up when even the greeting that it had sent has been read.
-        until(&mut a, |a, _| {
-            send(a, path, &self::bytes(30));
-            matches!(msg::receive(socket.as_fd()), Received::Ended)
-        });
-    }
-}
-
 #[test]
 fn who_has_died_is_forgotten_and_who_comes_back_is_found() {
     let room = Room::new();
@@ -458,23 +298,6 @@ fn peers_that_were_quiet_are_heard() {
             seen.len() == 20
         });
     }
-}
-
-/// Hints for rings that are none, for ever: bursts go on.
-#[test]
-fn senseless_hints_cost_little() {
-    let room = Room::new();
-    let (mut t, mut peer) = (room.endpoint(), room.endpoint());
-    let path = peer.path_open(t.local, None).unwrap().id;
-    let impostors: Vec<_> = (1..9).map(|port| impostor(&t, hello(port))).collect();
-    until(&mut t, |t, _| t.inbound.len() == 8);
-    until(&mut t, |t, _| t.inbound.active() == 0);
-    for _ in 0..100 {
-        t.inbound.bell().invent_hints();
-        poll(&mut t);
-    }
-    reaches(&mut peer, path, &mut t);
-    drop(impostors);
 }
 
 // ---- the directory --------------------------------------------------------------------------

@@ -4,7 +4,7 @@
 
 use courser_buf::MsgBuf;
 
-use crate::endpoint::{Answered, Endpoint, RequestId};
+use crate::endpoint::{Answered, Endpoint, RequestId, queue_started};
 use crate::session::{Session, SessionId, SessionState};
 use crate::slot::Lone;
 use crate::wire::Short;
@@ -37,8 +37,9 @@ impl<C> Endpoint<C> {
         Some(RequestId { session, slot: slot_no as u8, req_num: packet.req_num })
     }
 
-    /// The response to a [`Lone::Sent`] call of a session in which nothing waits:
-    /// [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit back.
+    /// The response to a [`Lone::Sent`] call of a session in which at most short calls wait, and for
+    /// slots only: [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit
+    /// back, and the slot to the call that waited longest.
     #[inline(always)]
     pub(crate) fn rx_short_response(
         &mut self,
@@ -48,11 +49,12 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(packet.session as usize) else {
             return None;
         };
-        let slot_no = packet.req_num & (s.slots.count() - 1);
+        let step = s.slots.count();
+        let slot_no = packet.req_num & (step - 1);
+        let waits = s.stalled != 0 || s.queue.front().is_some_and(|call| !s.is_short(call));
         let slot = s.slots.get_mut(slot_no as usize)?;
         // A slot whose first look is over needs a timer for its acknowledgement.
         let expected = slot.lone == Lone::Sent && slot.req_num == packet.req_num && slot.tracked;
-        let waits = s.stalled != 0 || !s.queue.is_empty();
         if !expected || waits || s.peer != peer || s.state != SessionState::Connected {
             return None;
         }
@@ -60,12 +62,22 @@ impl<C> Endpoint<C> {
             return None; // it waits until the transport has let go (E24)
         }
         let (request, cont) = slot.finish_lone()?;
-        slot.deadline_ns = self.now_ns;
         s.credits += 1;
-        s.free |= 1 << slot_no;
+        let id = SessionId { index: packet.session, generation: s.generation };
+        match s.queue.pop_front() {
+            Some(next) => {
+                slot.start_lone(step, next.req_type, next.req, next.cont);
+                slot.seq = next.seq;
+                let look_ns = u64::MAX; // it is tracked
+                queue_started(&mut self.tx, &mut self.timers, slot, id, slot_no as u8, look_ns);
+            }
+            None => {
+                slot.deadline_ns = self.now_ns;
+                s.free |= 1 << slot_no;
+            }
+        }
         self.stats.responses += 1;
         self.stats.received(3);
-        let session = SessionId { index: packet.session, generation: s.generation };
-        Some(Answered { cont, session, request })
+        Some(Answered { cont, session: id, request })
     }
 }

@@ -131,6 +131,13 @@ impl<C> ClientSession<C> {
             && len <= limit as usize
     }
 
+    /// Whether a waiting call is one packet and has no deadline. It then is the next one to be
+    /// served when it is the oldest.
+    #[inline]
+    pub(crate) fn is_short(&self, call: &QueuedCall<C>) -> bool {
+        call.expires_ns == u64::MAX && call.req.len() <= usize::from(self.data_per_packet)
+    }
+
     /// Failed, and not closed by the application yet: it only keeps its number.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == SessionState::Gone

@@ -52,6 +52,9 @@ pub(crate) enum Sent {
     Rest(TxItem),
 }
 
+/// Fewer calls are not divided: a frame costs as much as a few of them.
+const STAGE_LEAST: usize = 4;
+
 impl<C> Endpoint<C> {
     /// Whether [`Endpoint::poll_transmit`] has something to do now: a packet waits, and not for
     /// memory.
@@ -110,7 +113,7 @@ impl<C> Endpoint<C> {
     #[inline(never)] // so that a stage in which all is written already has the registers
     fn stage_waiting(&mut self, out: &mut TxBurst) {
         self.settle_round_trip();
-        for _ in self.tx.written()..self.cfg.tx_items {
+        for _ in self.tx.written()..self.stage_items() {
             let Some(item) = self.tx.pop() else { break };
             let sent = match item {
                 TxItem::Client { session, slot, req_num } => {
@@ -136,6 +139,15 @@ impl<C> Endpoint<C> {
                 break;
             }
         }
+    }
+
+    /// Requests and replies of one stage. When it would be all calls of a client, it and its server
+    /// take turns, and each waits half of the time.
+    #[inline]
+    pub(crate) fn stage_items(&self) -> usize {
+        let calls = self.outstanding_calls() as usize;
+        let most = self.cfg.tx_items;
+        if self.cfg.tx_halves && calls > 0 { (calls / 2).max(STAGE_LEAST).min(most) } else { most }
     }
 
     fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {

@@ -94,8 +94,6 @@ pub(crate) struct TxStage {
     packing: bool,
     /// Frames that may still be begun before the end of this stage.
     room: usize,
-    /// Packets that a stage works on.
-    items: u32,
     /// Packets that were written since the last stage, before this one.
     written: u32,
     /// How many may be; 0 when something waits, and while no received frame is worked through: until
@@ -124,7 +122,6 @@ impl TxStage {
             max_frame,
             packing: cfg.packing,
             room: cfg.tx_frames,
-            items: u32::try_from(cfg.tx_items).unwrap_or(u32::MAX),
             written: 0,
             writable: 0,
             number: 1,
@@ -145,10 +142,11 @@ impl TxStage {
         self.queue.push_front(item);
     }
 
-    /// A received frame is being worked through: what it causes may be written at once.
+    /// A received frame is being worked through: what it causes may be written at once, until there
+    /// are `most` packets.
     #[inline(always)]
-    pub(crate) fn open_writing(&mut self) {
-        self.writable = if self.queue.is_empty() { self.items } else { 0 };
+    pub(crate) fn open_writing(&mut self, most: usize) {
+        self.writable = if self.queue.is_empty() { most as u32 } else { 0 };
     }
 
     /// What is asked for from now on waits for its stage.

@@ -60,3 +60,17 @@ fn without_prefetching_nothing_is_different() {
     assert_eq!(on.story(), off.story());
     assert_eq!(on.nodes[1].ep.stats(), off.nodes[1].ep.stats());
 }
+
+#[test]
+fn halves_let_the_server_begin_with_the_first_calls() {
+    for (tx_halves, frames) in [(false, 1), (true, 2)] {
+        let mut w = World::pair(Config { tx_halves, slots: 8, ..config() });
+        let s = w.connect(0, 1);
+        (0..8).for_each(|id| _ = w.call(0, s, id, 32));
+        let done = w.finish(0, 8);
+        assert!(done.iter().all(|d| d.result == Ok(pattern(d.id, 32))));
+        let client = w.nodes[0].ep.stats();
+        assert_eq!((client.tx_packets, client.tx_frames), (8, frames), "halves: {tx_halves}");
+        w.nodes[0].ep.check();
+    }
+}
