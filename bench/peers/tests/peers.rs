@@ -29,7 +29,6 @@ fn courser_udp() {
 }
 
 #[test]
-#[ignore = "the shared-memory transport is not there yet"]
 fn courser_shm() {
     check("courser-shm");
 }

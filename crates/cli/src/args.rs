@@ -16,7 +16,7 @@ pub(crate) const VERSION: &str =
 
 const EXAMPLES: &str = "\
 Examples:
-  courser quickstart                    measure this machine, in about 20 seconds
+  courser quickstart                    measure this machine, in about 15 seconds
   courser serve                         answer calls; prints what to type elsewhere
   courser ping udp://10.0.0.5:31850     round trips to that server
   courser stat udp://10.0.0.5:31850     what that server counts, every second
@@ -36,7 +36,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure RPCs between two processes of this machine, beside raw UDP
+    /// Measure RPCs between two processes of this machine, over UDP and shared memory
     Quickstart(QuickstartArgs),
     /// Answer calls from ping and bench until Ctrl-C
     Serve(ServeArgs),
@@ -66,14 +66,16 @@ pub(crate) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Starts a server process and a client process, each on a core of its own, and measures
-32-byte round trips, small calls per second, and the bandwidth of 8 MiB requests. The
-same work over bare UDP sockets takes turns with it: the ratio is what Courser costs.
+32-byte round trips, small calls per second, and the bandwidth of 8 MiB requests, over
+UDP and over shared memory. The same packets without the protocol take turns with it,
+over bare sockets or rings: the ratio is what Courser costs. Needs no privileges; where
+shared memory cannot be had it is left out, and the reason said.
 
 Examples:
   courser quickstart
   courser quickstart --quick --json quickstart.json")]
 pub(crate) struct QuickstartArgs {
-    /// Take 6 seconds instead of 20; the numbers are less certain
+    /// Take 7 seconds instead of 15; the numbers are less certain
     #[arg(long)]
     pub(crate) quick: bool,
     /// Write the results as JSON to a file, or to standard output with -
@@ -185,8 +187,8 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
   txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
   threads     as rate with B = 3, of threads of one process that all call each other
 
-`workers` and `overload` run in one process and take only --quick, --pairs (workers) and
---json.
+`workers` and `overload` run in one process and take only --quick, --pairs and --max-time
+(workers), and --json.
 
 Examples:
   courser bench latency --transport mem
@@ -211,6 +213,10 @@ pub(crate) struct BenchArgs {
     /// Pairs of windows, raw and RPC
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub(crate) pairs: Option<u32>,
+    /// Longest time to measure; a series of n settings in turn may take up to n, at most 6, times
+    /// this. Default 2min, with --quick 2500ms
+    #[arg(long, value_name = "TIME", value_parser = units::nonzero_time)]
+    pub(crate) max_time: Option<Duration>,
     /// Bytes in a request; several, as 1KiB,8MiB, for bandwidth; default 32, for bandwidth 8MiB,
     /// which is also a server's limit
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]

@@ -52,6 +52,7 @@ pub(crate) mod threads;
 pub(crate) mod txqueue;
 pub(crate) mod workers;
 
+pub(crate) use raw::shared_memory;
 pub(crate) use run::run;
 pub(crate) use side::Over;
 #[cfg(test)]

@@ -63,6 +63,7 @@ fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> 
         ("--credits", args.credits.is_some()),
         ("--frame-size", args.frame_size.is_some()),
         ("--pairs", args.pairs.is_some() && !pairs),
+        ("--max-time", args.max_time.is_some() && !pairs),
     ];
     no_meaning(&given, name)
 }
@@ -136,7 +137,11 @@ fn session_counts(given: &[u32]) -> Result<Vec<u32>, Failure> {
 
 fn plan(args: &BenchArgs) -> Plan {
     let plan = if args.quick { Plan::quick() } else { Plan::full() };
-    Plan { pairs: args.pairs.unwrap_or(plan.pairs), ..plan }
+    Plan {
+        pairs: args.pairs.unwrap_or(plan.pairs),
+        max_time: args.max_time.unwrap_or(plan.max_time),
+        ..plan
+    }
 }
 
 /// Dispatch calls beside long worker handlers.
@@ -318,11 +323,12 @@ mod tests {
         let defaults = BenchSpec::new(Kind::Rate, Plan::full());
         assert_eq!(format!("{plain:?}"), format!("{defaults:?}"));
         let given = spec_of(
-            "courser bench bandwidth --quick --pairs 7 --size 1MiB --sessions 3 --outstanding 5 \
-             --credits 64 --frame-size 4KiB --connect udp://a:1",
+            "courser bench bandwidth --quick --pairs 7 --max-time 3s --size 1MiB --sessions 3 \
+             --outstanding 5 --credits 64 --frame-size 4KiB --connect udp://a:1",
         );
         assert_eq!(given.kind, Kind::Bandwidth);
-        assert_eq!(given.plan, Plan { pairs: 7, ..Plan::quick() });
+        let max_time = Duration::from_secs(3);
+        assert_eq!(given.plan, Plan { pairs: 7, max_time, ..Plan::quick() });
         assert_eq!((given.size, given.sessions, given.in_flight), (1 << 20, 3, 5));
         assert_eq!((given.credits, given.frame), (Some(64), Some(4096)));
         assert_eq!(given.connect.as_deref(), Some("udp://a:1"));

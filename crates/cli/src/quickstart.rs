@@ -1,4 +1,5 @@
-//! `courser quickstart`: the first look. Three benchmarks, one table, what to try next.
+//! `courser quickstart`: the first look. Three benchmarks over two transports, one table, what to try
+//! next.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
 use crate::args::{QuickstartArgs, VERSION};
-use crate::bench::{BenchSpec, Kind, RATE_IN_FLIGHT};
+use crate::bench::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
 use crate::fail::Failure;
 use crate::harness::environment::Environment;
 use crate::harness::report::{PlacementResult, Report};
@@ -23,6 +24,14 @@ const KINDS: [Kind; 3] = [Kind::Latency, Kind::Rate, Kind::Bandwidth];
 /// More pairs than a run of a few seconds can have: the time decides.
 const ALL_PAIRS: u32 = 100_000;
 
+/// What there is to show.
+struct Measured {
+    /// Those over UDP, and those over shared memory if there is any.
+    reports: Vec<Report>,
+    /// Why there is none.
+    no_shm: Option<String>,
+}
+
 /// Measures and tells.
 ///
 /// # Errors
@@ -30,41 +39,50 @@ const ALL_PAIRS: u32 = 100_000;
 pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let only_json = measure::only_json(args.json.as_deref());
+    let no_shm = bench::shared_memory().err();
     let mut out = out::stdout();
     if !only_json {
-        let seconds = if args.quick { 6 } else { 20 };
+        let (ways, seconds) = match (&no_shm, args.quick) {
+            (None, quick) => ("UDP and over shared memory", if quick { 7 } else { 15 }),
+            (Some(_), quick) => ("UDP", if quick { 4 } else { 8 }),
+        };
         writeln!(out, "{BOLD}courser {VERSION}{BOLD:#}")?;
         writeln!(
             out,
-            "Measuring calls between two processes over loopback UDP, about {seconds} s.\n"
+            "Measuring calls between two processes over loopback {ways}, about {seconds} s.\n"
         )?;
         out.flush()?;
     }
     let warnings = measure::machine_warnings();
-    let reports = measure_all(args.quick)?;
+    let measured = measure_all(args.quick, no_shm)?;
     if !only_json {
-        tell(&mut out, args, &reports, &warnings)?;
+        tell(&mut out, args, &measured, &warnings)?;
     }
     match &args.json {
-        Some(target) => json::write(target, &combined(&reports)),
+        Some(target) => json::write(target, &combined(&measured)),
         None => Ok(()),
     }
 }
 
-fn measure_all(quick: bool) -> Result<Vec<Report>, Failure> {
+fn measure_all(quick: bool, no_shm: Option<String>) -> Result<Measured, Failure> {
+    let ways = if no_shm.is_some() { &[Over::Udp][..] } else { &[Over::Udp, Over::Shm] };
     let bar = measure::bar()?;
-    let share = 1.0 / KINDS.len() as f64;
+    let share = 1.0 / (ways.len() * KINDS.len()) as f64;
     let mut reports = Vec::new();
-    for (number, kind) in KINDS.into_iter().enumerate() {
-        let spec = BenchSpec::new(kind, plan(quick));
-        reports.push(measure::with_progress(&spec, &bar, (number as f64 * share, share))?);
+    for &transport in ways {
+        for kind in KINDS {
+            let spec = BenchSpec { transport, ..BenchSpec::new(kind, plan(quick)) };
+            let start = reports.len() as f64 * share;
+            reports.push(measure::with_progress(&spec, &bar, (start, share))?);
+        }
     }
     bar.finish_and_clear();
-    Ok(reports)
+    Ok(Measured { reports, no_shm })
 }
 
+/// Besides, each benchmark needs two thirds of a second to start.
 fn plan(quick: bool) -> Plan {
-    let (window_ms, max_time_ms) = if quick { (10, 1_000) } else { (20, 5_500) };
+    let (window_ms, max_time_ms) = if quick { (10, 400) } else { (20, 1_700) };
     Plan {
         window: Duration::from_millis(window_ms),
         pairs: ALL_PAIRS,
@@ -76,17 +94,22 @@ fn plan(quick: bool) -> Plan {
 fn tell(
     out: &mut Out,
     args: &QuickstartArgs,
-    reports: &[Report],
+    measured: &Measured,
     warnings: &[String],
 ) -> Result<(), Failure> {
+    let reports = &measured.reports[..];
     for line in table(reports).lines() {
         // The table pads its last column.
         writeln!(out, "{}", line.trim_end())?;
     }
     writeln!(out)?;
+    if let Some(why) = &measured.no_shm {
+        writeln!(out, "Shared memory is left out, it cannot be had here: {why}.")?;
+    }
     for line in placements(reports) {
         writeln!(out, "{line}")?;
     }
+    writeln!(out, "raw: the same transport without the protocol, {}.", raw_words(reports))?;
     writeln!(
         out,
         "ratio: Courser to raw within a pair of neighbouring windows, median over pairs."
@@ -100,6 +123,10 @@ fn tell(
         writeln!(out, "\n{BOLD}Warnings{BOLD:#}")?;
         warnings.iter().try_for_each(|warning| writeln!(out, "  {warning}"))?;
     }
+    tell_next(out, args)
+}
+
+fn tell_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
     writeln!(out, "\n{BOLD}Try next{BOLD:#}")?;
     writeln!(
         out,
@@ -115,7 +142,16 @@ fn tell(
     Ok(out.flush()?)
 }
 
-/// One row for each benchmark and placement.
+/// What raw is over each of the transports.
+fn raw_words(reports: &[Report]) -> &'static str {
+    if reports.iter().any(|report| report.transport == Over::Shm.name()) {
+        "bare UDP sockets or bare rings in shared memory"
+    } else {
+        "bare UDP sockets"
+    }
+}
+
+/// One row for each benchmark, transport and placement.
 fn table(reports: &[Report]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -127,19 +163,25 @@ fn table(reports: &[Report]) -> Table {
     ] {
         table.set_style(line, '─');
     }
-    table.set_header(["what", "placement", "Courser", "raw UDP", "ratio"]);
-    for report in reports {
-        for result in &report.results {
-            table.add_row(row(&report.bench, result));
+    table.set_header(["what", "over", "placement", "Courser", "raw", "ratio"]);
+    for kind in KINDS {
+        for report in reports.iter().filter(|report| report.bench == kind.name()) {
+            for result in &report.results {
+                table.add_row(row(&report.bench, &report.transport, result));
+            }
         }
     }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        // Six columns fit a terminal of eighty only without the padding at one side.
+        column.set_padding((1, 0));
+        if at >= 3 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table
 }
 
-fn row(bench: &str, result: &PlacementResult) -> [String; 5] {
+fn row(bench: &str, transport: &str, result: &PlacementResult) -> [String; 6] {
     let none = || "-".to_owned();
     let ratio = result.ratio.map(|r| r.ratio);
     let share = |ratio: f64| format!("{:.0} %", ratio * 100.0);
@@ -165,6 +207,7 @@ fn row(bench: &str, result: &PlacementResult) -> [String; 5] {
     };
     [
         what,
+        transport.to_owned(),
         result.placement.clone(),
         courser.unwrap_or_else(none),
         raw.unwrap_or_else(none),
@@ -193,26 +236,32 @@ fn machine(here: &Environment) -> String {
     format!("Measured on {cpu}{kind}, {} cores, Linux {}.", here.cpus_usable, here.kernel)
 }
 
-/// The three reports as one, in the shape of one: each result says its benchmark.
-fn combined(reports: &[Report]) -> Value {
-    let mut config = Map::new();
+/// The reports as one, in the shape of one: each result says its benchmark and its transport. What
+/// was there before shared memory was is where it was.
+fn combined(measured: &Measured) -> Value {
+    let (mut config, mut shm) = (Map::new(), Map::new());
     let mut results = Vec::new();
-    for report in reports {
-        config.insert(report.bench.clone(), Value::Object(report.config.clone()));
+    for report in &measured.reports {
+        let of = if report.transport == Over::Shm.name() { &mut shm } else { &mut config };
+        of.insert(report.bench.clone(), Value::Object(report.config.clone()));
         for result in &report.results {
-            let mut entry = json!({ "bench": report.bench });
+            let mut entry = json!({ "bench": report.bench, "transport": report.transport });
             if let (Some(entry), Value::Object(keys)) = (entry.as_object_mut(), json!(result)) {
                 entry.extend(keys);
             }
             results.push(entry);
         }
     }
+    if let Some(why) = &measured.no_shm {
+        shm.insert("skipped".to_owned(), why.as_str().into());
+    }
+    config.insert(Over::Shm.name().to_owned(), shm.into());
     json!({
         "bench": "quickstart",
-        "transport": reports.first().map_or("udp", |report| &report.transport),
+        "transport": measured.reports.first().map_or("udp", |report| &report.transport),
         "config": config,
         "results": results,
-        "environment": reports.last().map(|report| &report.environment),
+        "environment": measured.reports.last().map(|report| &report.environment),
     })
 }
 
@@ -222,17 +271,27 @@ mod tests {
     use crate::harness::report::tests::full_report;
 
     fn reports() -> Vec<Report> {
-        let named = |kind: Kind| Report { bench: kind.name().to_owned(), ..full_report() };
-        KINDS.map(named).into()
+        let of = |over: Over| {
+            let named = |kind: Kind| Report {
+                bench: kind.name().to_owned(),
+                transport: over.name().to_owned(),
+                ..full_report()
+            };
+            KINDS.map(named)
+        };
+        [Over::Udp, Over::Shm].map(of).concat()
     }
 
     #[test]
-    fn every_benchmark_and_placement_has_a_row() {
+    fn every_benchmark_transport_and_placement_has_a_row() {
         let text = table(&reports()).to_string();
         for what in ["32 B round trip", "32 B calls", "8 MiB requests"] {
             let rows: Vec<_> = text.lines().filter(|line| line.contains(what)).collect();
-            assert_eq!(rows.len(), 2, "{text}");
-            assert!(rows[0].contains("near") && rows[1].contains("far"), "{text}");
+            let expected = [("udp", "near"), ("udp", "far"), ("shm", "near"), ("shm", "far")];
+            assert_eq!(rows.len(), expected.len(), "{text}");
+            for (row, (over, placement)) in rows.iter().zip(expected) {
+                assert!(row.contains(over) && row.contains(placement), "{text}");
+            }
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     }
@@ -247,23 +306,42 @@ mod tests {
         let lines = placements(&reports);
         assert!(lines.len() == 1 && lines[0].starts_with("untagged"));
         assert!(placements(&[]).is_empty());
+        assert!(raw_words(&reports).contains("shared memory"));
+        assert!(!raw_words(&reports[..KINDS.len()]).contains("shared memory"));
     }
 
     #[test]
-    fn the_json_is_one_report_whose_results_say_their_benchmark() {
-        let json = combined(&reports());
+    fn the_json_is_one_report_whose_results_say_their_benchmark_and_transport() {
+        let json = combined(&Measured { reports: reports(), no_shm: None });
         let keys: Vec<_> = json.as_object().expect("an object").keys().cloned().collect();
         let mut expected = ["bench", "config", "environment", "results", "transport"];
         expected.sort_unstable();
         let mut keys: Vec<_> = keys.iter().map(String::as_str).collect();
         keys.sort_unstable();
         assert_eq!(keys, expected);
+        assert_eq!(json["transport"], "udp");
         let results = json["results"].as_array().expect("a list");
         let per_bench = full_report().results.len();
-        assert_eq!(results.len(), 3 * per_bench);
+        assert_eq!(results.len(), 2 * KINDS.len() * per_bench);
         for (at, result) in results.iter().enumerate() {
-            assert_eq!(result["bench"], KINDS[at / per_bench].name());
+            let report = at / per_bench;
+            assert_eq!(result["bench"], KINDS[report % KINDS.len()].name());
+            assert_eq!(result["transport"], ["udp", "shm"][report / KINDS.len()]);
             assert!(result["placement"].is_string() && result["windows"].is_u64());
         }
+        for kind in KINDS {
+            assert!(json["config"][kind.name()].is_object(), "{json}");
+            assert!(json["config"]["shm"][kind.name()].is_object(), "{json}");
+        }
+    }
+
+    #[test]
+    fn the_json_says_why_shared_memory_is_missing() {
+        let mut measured = Measured { reports: reports(), no_shm: Some("closed".to_owned()) };
+        measured.reports.truncate(KINDS.len());
+        let json = combined(&measured);
+        assert_eq!(json["config"]["shm"], json!({ "skipped": "closed" }));
+        let results = json["results"].as_array().expect("a list");
+        assert!(!results.is_empty() && results.iter().all(|r| r["transport"] == "udp"));
     }
 }

@@ -121,10 +121,23 @@ fn every_number_of_credits_has_latency_rate_and_bandwidth() {
 #[test]
 fn factors_begin_with_everything_on() {
     let _alone = alone();
-    let results = results("factors --pairs 1");
-    let of = |name: &str| results.iter().find(|r| r["switched_off"] == name).expect("a step");
-    positive(of("nothing"), &["rate_rps", "paper_rate_rps"]);
-    positive(of("trains"), &["rate_rps"]);
+    for transport in ["mem", "shm", "udp"] {
+        let results = results(&format!("factors --pairs 2 --transport {transport}"));
+        let of = |name: &str| {
+            let found = results.iter().find(|result| result["switched_off"] == name);
+            found.unwrap_or_else(|| panic!("{transport}: {name}: {results:?}"))
+        };
+        positive(of("nothing"), &["rate_rps", "paper_rate_rps"]);
+        for name in ["batched_timestamps", "preallocated_responses", "zero_copy_requests"] {
+            let keys = ["rate_rps", "paper_rate_rps", "paper_of_step_before"];
+            positive(of(name), &keys);
+        }
+        for name in ["prefetch", "packing"] {
+            positive(of(name), &["rate_rps"]);
+        }
+        let trains = results.iter().any(|result| result["switched_off"] == "trains");
+        assert_eq!(trains, transport == "udp", "{transport}");
+    }
 }
 
 #[test]

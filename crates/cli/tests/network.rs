@@ -191,7 +191,7 @@ fn quickstart_writes_a_table_and_a_file() {
     assert_eq!(left, 1, "no temporary file is left");
 
     let text = stdout(&output);
-    for phrase in ["32 B round trip", "32 B calls", "8 MiB requests", "raw UDP", "Try next"] {
+    for phrase in ["32 B round trip", "32 B calls", "8 MiB requests", "bare UDP", "Try next"] {
         assert!(text.contains(phrase), "{phrase}: {text}");
     }
     assert!(!text.contains('\x1b') && !text.contains('\r'), "plain in a pipe: {text}");
@@ -200,11 +200,33 @@ fn quickstart_writes_a_table_and_a_file() {
     let report: Value = serde_json::from_str(&written.expect("written")).expect("JSON");
     assert_eq!(report["bench"], "quickstart");
     for bench in ["latency", "rate", "bandwidth"] {
-        let of_bench: Vec<_> = results(&report).iter().filter(|r| r["bench"] == bench).collect();
-        assert!(!of_bench.is_empty(), "{bench}");
-        of_bench.iter().for_each(|result| positive(result, "ratio"));
+        for transport in ["udp", "shm"] {
+            let these = |r: &&Value| r["bench"] == bench && r["transport"] == transport;
+            let these: Vec<_> = results(&report).iter().filter(these).collect();
+            assert!(!these.is_empty(), "{bench} {transport}");
+            these.iter().for_each(|result| positive(result, "ratio"));
+        }
         assert!(report["config"][bench].is_object(), "{bench}");
+        assert!(report["config"]["shm"][bench].is_object(), "{bench}");
     }
+    let calls: Vec<_> = text.lines().filter(|line| line.contains("32 B calls")).collect();
+    assert!(calls.iter().any(|row| row.contains(" udp ")), "{text}");
+    assert!(calls.iter().any(|row| row.contains(" shm ")), "{text}");
+}
+
+#[test]
+fn quickstart_goes_without_shared_memory_and_says_why() {
+    let _alone = alone();
+    let mut quickstart = courser("quickstart --quick");
+    let output = quickstart.env("COURSER_SHM_DIR", "/proc/no-such-place").output().expect("runs");
+    let text = stdout(&output);
+    assert!(output.status.success(), "{text}{}", stderr(&output));
+    assert!(text.contains("Shared memory is left out"), "{text}");
+    assert!(text.contains("directory of shared-memory sockets"), "{text}");
+    for line in text.lines() {
+        assert!(!line.contains(" shm "), "{text}");
+    }
+    assert!(text.contains("32 B round trip"), "{text}");
 }
 
 #[test]

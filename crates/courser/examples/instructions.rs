@@ -2,8 +2,11 @@
 //! instructions: `scripts/instructions.sh` runs this under callgrind, which gives the same number
 //! on a noisy machine.
 //!
-//! Usage: `instructions RPCS IN_FLIGHT` (32 bytes each way, on 8 sessions or as many as there are
-//! calls in flight), or `instructions empty PASSES`: passes of an event loop that find nothing.
+//! Usage: `instructions RPCS IN_FLIGHT [SESSIONS [RTO_MS]]` (32 bytes each way, on 8 sessions or as
+//! many as there are calls in flight; or on so many, each call on one drawn at random), or
+//! `instructions empty PASSES`: passes of an event loop that find nothing. With `RTO_MS` the looks
+//! of the timers and the acknowledgements count too: callgrind makes everything some 50 times
+//! slower, so 50 is like the default of 1.
 //!
 //! What is counted is named by function: [`client_pass`], [`server_pass`], and of each what the
 //! transport does, [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
@@ -21,6 +24,8 @@ use courser::{Config, Nexus, Rpc, SessionId};
 
 const ECHO: u16 = 1;
 const SESSIONS: usize = 8;
+/// Sessions that are being connected at a time.
+const CONNECTING: usize = 64;
 const CLIENT: u8 = 0;
 const SERVER: u8 = 1;
 
@@ -118,30 +123,75 @@ fn connect(
     client: &mut Rpc<Side<CLIENT>>,
     server: &mut Rpc<Side<SERVER>>,
     uri: &str,
-) -> Result<SessionId, Failure> {
-    let session = client.connect(uri)?;
-    while client.session_state(session) == courser::SessionState::Connecting {
-        client.poll();
-        server.poll();
+    count: usize,
+) -> Result<Vec<SessionId>, Failure> {
+    let mut sessions = Vec::with_capacity(count);
+    while sessions.len() < count {
+        let some = CONNECTING.min(count - sessions.len());
+        let dialed = (0..some).map(|_| client.connect(uri)).collect::<Result<Vec<_>, _>>()?;
+        for session in dialed {
+            while client.session_state(session) == courser::SessionState::Connecting {
+                client.poll();
+                server.poll();
+            }
+            if let Some(e) = client.session_error(session) {
+                return Err(e.into());
+            }
+            sessions.push(session);
+        }
     }
-    match client.session_error(session) {
-        Some(e) => Err(e.into()),
-        None => Ok(session),
+    Ok(sessions)
+}
+
+/// Chooses sessions at random, or in turn: the same ones in every run.
+struct Choice {
+    sessions: Vec<SessionId>,
+    random: Option<u64>,
+    next: usize,
+}
+
+impl Choice {
+    fn next(&mut self) -> SessionId {
+        let count = self.sessions.len() as u64;
+        let at = match &mut self.random {
+            Some(state) => {
+                // Marsaglia's xorshift64: a few instructions, the same for any number of sessions.
+                *state ^= *state << 13;
+                *state ^= *state >> 7;
+                *state ^= *state << 17;
+                (u128::from(*state) * u128::from(count) >> 64) as usize
+            }
+            None => {
+                self.next = (self.next + 1) % count as usize;
+                self.next
+            }
+        };
+        self.sessions[at]
     }
 }
 
 fn main() -> Result<(), Failure> {
-    let usage = "usage: instructions (RPCS IN_FLIGHT | empty PASSES)";
+    let usage = "usage: instructions (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] | empty PASSES)";
     let mut args = std::env::args().skip(1);
     let (first, second) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
     let number: u64 = second.parse()?;
-    let sessions = SESSIONS.min(usize::try_from(number)?.max(1));
+    let drawn: Option<usize> = args.next().map(|n| n.parse()).transpose()?;
+    let rto_ms: Option<u64> = args.next().map(|n| n.parse()).transpose()?;
+    let count = drawn.unwrap_or(SESSIONS.min(usize::try_from(number)?)).max(1);
 
     let network = MemNetwork::new();
     // Calls last much longer here than outside of callgrind, and so often outlive the first look
     // at their timeout, which usually one call in a thousand does.
     let never = Duration::from_secs(60);
-    let config = Config { rto: (never, never), idle_after: never, ..Config::default() };
+    let rto = rto_ms.map_or(never, Duration::from_millis);
+    let (max_sessions, max_sessions_per_peer) = (count + SESSIONS, count + SESSIONS);
+    let config = Config {
+        rto: (rto, never),
+        idle_after: never,
+        max_sessions,
+        max_sessions_per_peer,
+        ..Config::default()
+    };
     let server_nexus = Nexus::bind_with("mem://127.0.0.1:0", config.clone())?;
     let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
     let host = MemConfig { host: loopback, ..MemConfig::default() };
@@ -150,29 +200,30 @@ fn main() -> Result<(), Failure> {
     let nexus = Nexus::bind_with("mem://127.0.0.1:0", config)?;
     let mut client = nexus.endpoint_on(Side::<CLIENT>(network.endpoint(host)?))?;
     let uri = server_nexus.local_uri();
-    let sessions: Vec<_> =
-        (0..sessions).map(|_| connect(&mut client, &mut server, &uri)).collect::<Result<_, _>>()?;
+    let sessions = connect(&mut client, &mut server, &uri, count)?;
     if first == "empty" {
         empty_passes(&mut client, number);
         return Ok(());
     }
     let (rpcs, in_flight): (u64, u64) = (first.parse()?, number);
 
+    let mut choice = Choice { sessions, random: drawn.map(|_| 0x9e37_79b9_7f4a_7c15), next: 0 };
+    for i in 0..in_flight.min(rpcs) {
+        let request = client.alloc(32)?;
+        client.call_tagged(choice.next(), ECHO, request, i)?;
+    }
     let done = Rc::new(Cell::new(0_u64));
     let count = done.clone();
     client.on_completion(move |cx, tag, ended| {
         assert_eq!(ended.result.map(|r| r.len()), Ok(32));
         count.set(count.get() + 1);
+        let session = if choice.random.is_some() { choice.next() } else { ended.session };
         if count.get() + in_flight <= rpcs
-            && let Err(e) = cx.call_tagged(ended.session, ECHO, ended.request, tag)
+            && let Err(e) = cx.call_tagged(session, ECHO, ended.request, tag)
         {
             panic!("{e}");
         }
     });
-    for i in 0..in_flight.min(rpcs) {
-        let request = client.alloc(32)?;
-        client.call_tagged(sessions[i as usize % sessions.len()], ECHO, request, i)?;
-    }
     // Both sides do something in every pass: with one call in flight this is the path of the
     // latency, pass by pass.
     while done.get() < rpcs {

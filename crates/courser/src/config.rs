@@ -25,7 +25,8 @@ pub struct Config {
     /// for latency or many sessions, large ones for bandwidth. The smaller of both sides' settings
     /// holds.
     pub credits: Option<u32>,
-    /// Whether the credits of all sessions together may exceed the receive queue (default) or not.
+    /// Whether sessions share the credits that the receive queue has room for (default), or each has
+    /// its own and one for which there is no room is refused.
     pub admission: Admission,
     /// Largest message, bytes: up to 2^28 - 1, default 8 MiB. A peer can make a server reserve
     /// this much per slot.
@@ -52,6 +53,12 @@ pub struct Config {
     pub socket_buffer: usize,
     /// Trains of frames (UDP_SEGMENT, UDP_GRO) where the kernel has them. Default true.
     pub offloads: bool,
+    /// Over shared memory: whether packets are read in place, in memory that their sender can
+    /// write, when the sender says the same of us. Only for processes that are parts of one
+    /// program: a peer that changes a packet while it is read breaks what memory safety stands on.
+    /// See [`ShmConfig::trust`](courser_net::ShmConfig::trust). Default false: what arrives is
+    /// copied to private memory first. Other transports have nothing to trust.
+    pub trust_peers: bool,
     /// How long an endpoint spins after its last packet before it sleeps. `None`: 100 us, or not
     /// at all where the machine or the container has one CPU only. Spinning costs a core, sleeping
     /// costs about 30 us for the next packet. While calls are unanswered it is five times as long.
@@ -112,12 +119,32 @@ pub struct Tuning {
     pub tx_frames: usize,
     /// Requests and replies that one transmit burst is made of, at least 1. Default 64.
     pub tx_items: usize,
+    /// Whether responses of one packet are written to a buffer that their slot keeps (E32). Default
+    /// true. False: each takes a buffer from the endpoint's memory and gives it back. This and the
+    /// next three are off only to measure what they save (`courser bench factors`, E75).
+    pub prealloc_responses: bool,
+    /// Whether handlers read requests of one packet in the frame that was received
+    /// `[eRPC §4.2.3]` (E28). Default true. False: each is first copied to a buffer of its own, and
+    /// refused with [`crate::Status::NoMemory`] when there is none.
+    pub zero_copy_rx: bool,
+    /// Whether small packets to one peer share frames. Default true. False: a frame for each.
+    pub packing: bool,
+    /// Whether the state that the next frames of a received burst need is fetched into the cache
+    /// while one is worked on; with few sessions it is there anyway. Default true.
+    pub prefetch: bool,
 }
 
 impl Default for Tuning {
     fn default() -> Self {
         let p = proto::Config::default();
-        Tuning { tx_frames: p.tx_frames, tx_items: p.tx_items }
+        Tuning {
+            tx_frames: p.tx_frames,
+            tx_items: p.tx_items,
+            prealloc_responses: p.prealloc_responses,
+            zero_copy_rx: p.zero_copy_rx,
+            packing: p.packing,
+            prefetch: p.prefetch,
+        }
     }
 }
 
@@ -138,6 +165,7 @@ impl Default for Config {
             max_frame: None,
             socket_buffer: 8 << 20,
             offloads: true,
+            trust_peers: false,
             spin: None,
             connect_timeout: Duration::from_secs(5),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,
@@ -189,6 +217,10 @@ impl Config {
             inline_max: self.inline_max,
             tx_frames: self.tuning.tx_frames,
             tx_items: self.tuning.tx_items,
+            prealloc_responses: self.tuning.prealloc_responses,
+            zero_copy_rx: self.tuning.zero_copy_rx,
+            packing: self.tuning.packing,
+            prefetch: self.tuning.prefetch,
             tx_halves: train == 1,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),

@@ -43,6 +43,10 @@ const YIELD_AFTER_NS: u64 = 20_000;
 /// looks, a tenth of a microsecond.
 const LOOKS: u32 = 7;
 
+/// Looks for frames in one pass, where a look makes no system call: a packet that comes meanwhile is
+/// found by the next look, and not only after everything else has been looked at.
+pub(crate) const LOOKS_A_PASS: u32 = 4;
+
 impl<T: Transport> Rpc<T> {
     /// One pass: receives a burst and runs what it calls for, looks after deadlines, sends what
     /// has become ready. Never blocks. Returns whether there was anything to do.
@@ -58,26 +62,35 @@ impl<T: Transport> Rpc<T> {
     /// Steps 9 to 13 of a packet's path, and then 4 to 8 for what it caused: between a frame and its
     /// answer stands nothing that can wait.
     fn turn(&mut self) -> bool {
-        if self.transport.caps().holds_frames {
+        if self.holds_frames {
             self.transport.tx_reclaim();
         }
         let virtual_ns = self.core.virtual_now_ns();
-        let mut frames = RxBurst::new();
-        self.transport.rx_burst(&mut frames);
-        if frames.is_empty() {
+        for _ in 0..self.looks_a_pass {
+            let mut frames = RxBurst::new();
+            self.transport.rx_burst(&mut frames);
+            if frames.is_empty() {
+                continue;
+            }
+            let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
+            let batched = self.batched_timestamps;
+            for (at, frame) in frames.iter().enumerate() {
+                self.core.proto.look_ahead(&frames, at);
+                let now_ns = if batched { now_ns } else { self.core.now_ns() };
+                let (core, handlers) = (&mut self.core, &mut self.handlers);
+                work_through(&mut Dispatch { core, handlers, batched }, frame, now_ns);
+            }
+            let received = frames.len();
             drop(frames);
-            return self.without_frames(virtual_ns);
+            self.after_frames(received, now_ns);
+            return true;
         }
-        let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
-        let batched = self.batched_timestamps;
-        for (at, frame) in frames.iter().enumerate() {
-            self.core.proto.look_ahead(&frames, at);
-            let now_ns = if batched { now_ns } else { self.core.now_ns() };
-            let (core, handlers) = (&mut self.core, &mut self.handlers);
-            work_through(&mut Dispatch { core, handlers, batched }, frame, now_ns);
-        }
-        let received = frames.len();
-        drop(frames);
+        self.without_frames(virtual_ns)
+    }
+
+    /// The rest of a pass that has received frames.
+    #[inline]
+    fn after_frames(&mut self, received: usize, now_ns: u64) {
         if self.mailbox.has_mail() {
             self.on_mail();
         }
@@ -93,7 +106,6 @@ impl<T: Transport> Rpc<T> {
         self.finish();
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         self.was_busy = true;
-        true
     }
 
     /// A pass, or a mere look, that has received nothing.

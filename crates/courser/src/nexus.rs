@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::control::{Command, Control, ControlStats, Limits, Mailbox};
 use crate::core::{Core, Local};
 use crate::error::BindError;
+use crate::event_loop::LOOKS_A_PASS;
 use crate::event_loop::poller;
 use crate::machine::Machine;
 use crate::mail::Links;
@@ -134,6 +135,9 @@ impl Nexus {
         if !c.offloads {
             options.extend(["gso", "gro"].map(|o| (o.to_owned(), "off".to_owned())));
         }
+        if c.trust_peers && self.uri.scheme == "shm" {
+            options.push(("trust".to_owned(), "1".to_owned()));
+        }
         let host = self.bound.ip().to_string();
         BindSpec { scheme: self.uri.scheme.clone(), host, port: port.into(), options }
     }
@@ -164,6 +168,8 @@ impl Nexus {
         let mailbox = Mailbox::new(&platform, index)?;
         let poller = poller(&transport, &mailbox)?;
         let spin = Spin::on(&platform, self.config.spin);
+        let holds_frames = caps.holds_frames;
+        let looks_a_pass = if caps.polls_memory && !small { LOOKS_A_PASS } else { 1 };
         let local = Local {
             scheme: caps.scheme,
             port: transport.local_addr().port,
@@ -191,6 +197,8 @@ impl Nexus {
             spin,
             batched_timestamps: self.config.batched_timestamps,
             looks: 0,
+            looks_a_pass,
+            holds_frames,
             pass_ns: 0,
             was_busy: false,
             next_trim_ns: u64::MAX,

@@ -81,6 +81,10 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) batched_timestamps: bool,
     /// How many passes may do without all but frames and mail.
     pub(crate) looks: u32,
+    /// How often a pass looks for frames before it takes it that there are none.
+    pub(crate) looks_a_pass: u32,
+    /// [`courser_net::Caps::holds_frames`], at hand.
+    pub(crate) holds_frames: bool,
     /// The time of the last whole pass, ns.
     pub(crate) pass_ns: u64,
     /// Something was done since the loop was last idle.

@@ -85,6 +85,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         data_per_packet: 1024,
         slots: request.slots,
         credits: 1,
+        pool: 1,
         max_msg_size: 4096,
     }
 }

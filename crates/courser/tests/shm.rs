@@ -54,6 +54,18 @@ fn between_threads() {
     assert_eq!((stats.rx_dropped, stats.tx_full), (0, 0));
 }
 
+/// Both sides trust, or one: packets are read in place, or copied, which nobody can tell.
+#[test]
+fn pairs_that_trust_each_other() {
+    for (ours, theirs) in [(true, true), (true, false), (false, true)] {
+        let config = |trust_peers| Config { trust_peers, ..Config::default() };
+        let server = shm_server(config(theirs));
+        let mut client = shm_client(config(ours));
+        calls(&mut client, &server.uri, 400);
+        assert_eq!(client.transport_stats().rx_dropped, 0);
+    }
+}
+
 /// Neither side spins, so each frame has to wake its receiver; one that does not stops the test.
 #[test]
 fn endpoints_that_sleep_are_woken() {

@@ -173,6 +173,14 @@ fn number(name: &str, value: &str) -> Result<usize, OpenError> {
     value.parse().map_err(bad)
 }
 
+fn flag(name: &str, value: &str) -> Result<bool, OpenError> {
+    match value {
+        "1" => Ok(true),
+        "0" => Ok(false),
+        _ => Err(OpenError::BadOption(name.to_owned(), value.to_owned(), "0 or 1")),
+    }
+}
+
 fn offload(name: &str, value: &str) -> Result<Offload, OpenError> {
     match value {
         "auto" => Ok(Offload::Auto),
@@ -234,11 +242,12 @@ fn open_shm(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
             "slots" => cfg.slots = number(name, value)?,
             "data_bytes" => cfg.data_bytes = number(name, value)?,
             "max_peers" => cfg.max_peers = number(name, value)?,
+            "trust" => cfg.trust = flag(name, value)?,
             "dir" => cfg.dir = Some(value.into()),
             // What is said of sockets to every transport: there are none on a frame's way.
             "rcvbuf" | "sndbuf" | "gso" | "gro" => {}
             _ => {
-                let has = "max_frame, slots, data_bytes, max_peers, dir";
+                let has = "max_frame, slots, data_bytes, max_peers, trust, dir";
                 return Err(OpenError::UnknownOption(shm::SCHEME, name.clone(), has));
             }
         }
@@ -345,6 +354,11 @@ mod tests {
         assert!(fails(&again).is_in_use());
         assert!(!fails("shm://0.0.0.0:0").is_in_use());
         assert!(matches!(fails("shm://127.0.0.1:0?mtu=9"), OpenError::UnknownOption(..)));
+        assert!(matches!(fails("shm://127.0.0.1:0?trust=yes"), OpenError::BadOption(..)));
+        let [trusting, not] = ["1", "0"].map(|value| {
+            open(&spec(&format!("shm://localhost:0?trust={value}"))).unwrap().caps().rx_queue_frames
+        });
+        assert!(trusting < not);
         assert!(matches!(fails("shm://127.0.0.1:70000"), OpenError::Syntax(..)));
         let hosts = ["127.0.0.1", "::1", "10.0.0.1", "::"].map(|h| h.parse().unwrap());
         assert_eq!(hosts.map(|h| check_host("shm", h).is_ok()), [true, true, false, false]);

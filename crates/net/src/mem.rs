@@ -236,6 +236,7 @@ impl MemTransport {
                 gather: TX_GATHER,
                 train_frames: 1,
                 train_bytes: cfg.max_frame,
+                polls_memory: true,
                 rx_queue_frames: cfg.depth,
                 holds_frames: false,
             },

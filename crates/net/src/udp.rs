@@ -71,6 +71,7 @@ impl UdpTransport {
                 gather: TX_GATHER,
                 train_frames: if bound.gso { TRAIN_FRAMES } else { 1 },
                 train_bytes: if bound.gso { MAX_DATAGRAM } else { max_frame },
+                polls_memory: false,
                 rx_queue_frames: socket::queue_frames(bound.rcvbuf, max_frame),
                 holds_frames: false,
             },

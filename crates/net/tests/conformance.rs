@@ -132,6 +132,32 @@ fn shared_memory_with_other_rings() {
 }
 
 #[test]
+fn shared_memory_of_trusted_pairs() {
+    conformance::run(|| shm_pair(|c| c.trust = true));
+    let trusting = |slots, data_bytes, max_frame| {
+        conformance::run(|| {
+            shm_pair(|c| {
+                c.trust = true;
+                (c.slots, c.data_bytes, c.max_frame) = (slots, data_bytes, max_frame);
+            })
+        });
+    };
+    trusting(16, 1 << 20, 1024);
+    trusting(256, 8192, 2000);
+    trusting(32, 4096, 200);
+    trusting(1024, 1 << 20, 65_536);
+}
+
+#[test]
+fn held_shared_memory_of_trusted_pairs() {
+    let cfg = HoldConfig { reclaims: Some(2), ..HoldConfig::default() };
+    conformance::run(|| {
+        let (a, b) = shm_pair(|c| c.trust = true);
+        (HoldTransport::new(a, cfg), HoldTransport::new(b, cfg))
+    });
+}
+
+#[test]
 fn held_shared_memory() {
     for reclaims in [None, Some(2)] {
         let cfg = HoldConfig { reclaims, ..HoldConfig::default() };

@@ -134,6 +134,13 @@ fn faults_are_the_only_faults() {
 }
 
 #[test]
+fn faults_are_the_only_faults_of_trusted_pairs() {
+    for seed in 0..12 {
+        both_ways(seed, |c| c.trust = true);
+    }
+}
+
+#[test]
 fn faults_are_the_only_faults_of_small_rings() {
     for seed in 0..12 {
         both_ways(seed, |c| (c.slots, c.data_bytes, c.max_frame) = (64, 1 << 17, 2000));

@@ -8,8 +8,12 @@ pub enum Admission {
     /// The credits of all sessions together never exceed the receive queue: at most |RQ|/C
     /// sessions, and no packet is ever lost to a full queue `[eRPC §4.3.1]` (E34).
     Strict,
-    /// Sessions beyond that get a smaller grant each, and all of them sending at once may
-    /// overrun the queue; such losses are recovered like any other (E36, E60).
+    /// Any number of sessions. Those of one client endpoint share a pool of credits, of which a
+    /// session takes what it has in flight, up to C, and an idle one nothing; when the pool is
+    /// empty they wait, each for its turn (E36). A pool grows with sessions to at most half of what
+    /// other peers leave of the receive queue. Every peer has at least one credit: only with more
+    /// peers than the queue has room for may it be overrun, and such losses are recovered like any
+    /// other (E60).
     Oversubscribed,
 }
 

@@ -5,6 +5,7 @@
 //! its call is over as a rule, and again only while something is to be waited for. Slots that have
 //! gone quiet tell the server at last that their response has arrived (F6).
 
+use crate::config::Config;
 use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
 use crate::mutant::{self, Mutant};
@@ -34,8 +35,13 @@ const CALLS_PER_ACK: u32 = 8;
 /// shuts down.
 const ACK_WAIT_MAX_NS: u64 = 100_000_000;
 
+/// So often the wait is doubled at most: from 1 us or more, that is far beyond [`ACK_WAIT_MAX_NS`].
+const ACK_DOUBLED_MOST: u8 = 16;
+
 enum Verdict {
     Again(u64),
+    /// A slot without a call that was used since its last look.
+    InUse(u64),
     Nothing,
     Shrink,
     Acknowledge,
@@ -79,9 +85,15 @@ impl<C> Endpoint<C> {
     #[cold]
     fn look_around(&mut self, now_ns: u64) {
         let mut left = LOOKS;
-        while left > 0
-            && let Some((look, entry)) = self.timers.pop(now_ns)
-        {
+        while left > 0 {
+            if let Some(entry) = self.timers.first_due(now_ns)
+                && self.pass_by(entry)
+            {
+                self.timers.pass_by();
+                left -= 1;
+                continue;
+            }
+            let Some((look, entry)) = self.timers.pop(now_ns) else { break };
             left = left.saturating_sub(1 + self.look_at(look, entry, now_ns));
         }
         if self.timers.overgrown() {
@@ -93,6 +105,33 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// The first look at a slot whose call is over, as it is for nearly every call: all is done
+    /// when nothing is owed, or a later look will come before the acknowledgement is due. With many
+    /// sessions, each used now and then, this is a look for each call. `false`: it has to be
+    /// looked at properly, and nothing was done.
+    #[inline]
+    fn pass_by(&mut self, entry: Timed) -> bool {
+        let Some(Session::Client(s)) = self.sessions.get_mut(entry.session as usize) else {
+            return false;
+        };
+        let dpp = s.data_per_packet;
+        if s.generation != entry.generation {
+            return false;
+        }
+        let Some(slot) = s.slots.get_mut(usize::from(entry.slot)) else { return false };
+        if slot.active || slot.quarantined {
+            return false;
+        }
+        if slot.ack_owed {
+            let wait_ns = ack_wait_ns(&self.cfg, slot, dpp);
+            if slot.timer_ns > slot.deadline_ns.saturating_add(wait_ns) {
+                return false;
+            }
+        }
+        slot.tracked = false;
+        true
+    }
+
     /// Does what is due at one place; gives what it cost beyond one look.
     fn look_at(&mut self, look: Look, entry: Timed, now_ns: u64) -> usize {
         let Timed { session, slot, .. } = entry;
@@ -102,6 +141,7 @@ impl<C> Endpoint<C> {
         match self.judge(entry, now_ns) {
             Verdict::Nothing => {}
             Verdict::Again(due_ns) => self.look_again(entry, due_ns),
+            Verdict::InUse(due_ns) => self.look_less(entry, due_ns),
             Verdict::Shrink => self.shrink(session),
             Verdict::Acknowledge => self.acknowledge(session, slot),
             Verdict::TimedOut => self.on_timeout(session, slot, now_ns),
@@ -154,6 +194,18 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// A later look found that a free slot was used meanwhile: the next one comes later, so that
+    /// slots in use cost less than a look for each call.
+    fn look_less(&mut self, entry: Timed, due_ns: u64) {
+        let Timed { session, slot, .. } = entry;
+        if let Some(Session::Client(s)) = self.sessions.get_mut(session as usize)
+            && let Some(slot) = s.slots.get_mut(usize::from(slot))
+        {
+            slot.ack_doubled = (slot.ack_doubled + 1).min(ACK_DOUBLED_MOST);
+        }
+        self.arm_slot(session, slot, due_ns);
+    }
+
     /// Sees that a client slot is looked at when `due_ns` has come, or before: when its call expires.
     pub(crate) fn arm_slot(&mut self, session: u32, slot_no: u8, due_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
@@ -194,10 +246,10 @@ impl<C> Endpoint<C> {
             if !slot.ack_owed {
                 return Verdict::Nothing;
             }
-            let wait_ns = self.ack_wait_ns(slot, s.data_per_packet);
+            let wait_ns = ack_wait_ns(&self.cfg, slot, s.data_per_packet);
             return match slot.deadline_ns.saturating_add(wait_ns) {
                 due_ns if due_ns <= now_ns => Verdict::Acknowledge,
-                due_ns => Verdict::Again(due_ns),
+                due_ns => Verdict::InUse(due_ns),
             };
         }
         if now_ns >= slot.expires_ns {
@@ -254,16 +306,6 @@ impl<C> Endpoint<C> {
         matches!(entry, Some(Session::Client(s)) if s.generation == id.generation)
     }
 
-    /// How long a slot is quiet before the server is told that its response has arrived.
-    fn ack_wait_ns(&self, slot: &ClientSlot<C>, data_per_packet: u16) -> u64 {
-        let least_ns = self.cfg.rto_min_ns;
-        if slot.resp_size > u32::from(data_per_packet) {
-            return least_ns;
-        }
-        let most_ns = ACK_WAIT_MAX_NS.min(self.cfg.idle_after_ns / 2).max(least_ns);
-        (least_ns << slot.ack_doubled).min(most_ns)
-    }
-
     fn acknowledge(&mut self, session: u32, slot_no: u8) {
         let Some(s) = self.client_session_at(session) else { return };
         let step = s.slots.count();
@@ -272,7 +314,7 @@ impl<C> Endpoint<C> {
         let req_num = slot.req_num;
         let calls = req_num.wrapping_sub(std::mem::replace(&mut slot.acked_num, req_num)) / step;
         if calls < CALLS_PER_ACK {
-            slot.ack_doubled = (slot.ack_doubled + 1).min(16);
+            slot.ack_doubled = (slot.ack_doubled + 1).min(ACK_DOUBLED_MOST);
         }
         self.tx.push(TxItem::Ack { session, req_num });
     }
@@ -292,6 +334,10 @@ impl<C> Endpoint<C> {
         }
         s.rollbacks += 1;
         self.stats.rollbacks += 1;
+        let peer = s.peer;
+        if !mutant::is_on(Mutant::PoolForgotten) {
+            self.credits_home(peer, credits);
+        }
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
     }
@@ -328,7 +374,7 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn wake_stalled(&mut self, session: u32, after: u8) {
         let Some(Session::Client(s)) = self.sessions.get(session as usize) else { return };
-        if s.stalled == 0 || s.credits == 0 {
+        if s.stalled == 0 || s.credits == 0 || s.place.waits {
             return;
         }
         self.wake_each(session, after);
@@ -399,6 +445,17 @@ impl<C> Endpoint<C> {
             _ => None,
         }
     }
+}
+
+/// How long a slot is quiet before the server is told that its response has arrived.
+#[inline]
+fn ack_wait_ns<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> u64 {
+    let least_ns = cfg.rto_min_ns;
+    if slot.resp_size > u32::from(data_per_packet) {
+        return least_ns;
+    }
+    let most_ns = ACK_WAIT_MAX_NS.min(cfg.idle_after_ns / 2).max(least_ns);
+    (least_ns << slot.ack_doubled).min(most_ns)
 }
 
 /// Whether an entry of the timers' later looks is still the one of its place.

@@ -39,7 +39,7 @@ impl<C> Endpoint<C> {
     #[inline(always)]
     fn admit_plain<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
         let (h, rest) = PlainHeader::parse(frame.data)?;
-        match self.peers.get_mut(h.peer as usize) {
+        let awaited = match self.peers.get_mut(h.peer as usize) {
             Some(Some(peer))
                 if peer.rx_cookie == h.cookie
                     && peer.data_per_packet == h.data_per_packet
@@ -48,14 +48,15 @@ impl<C> Endpoint<C> {
                     && frame.ecn != Ecn::Ce =>
             {
                 peer.on_plain(&h, now_ns, &self.cfg);
+                peer.pool.is_awaited()
             }
             _ => return None,
-        }
+        };
         self.heard(h.peer);
         self.now_ns = now_ns;
         self.stats.rx_frames += 1;
         self.stats.rx_frames_accepted += 1;
-        let short_end = self.short_end(h.data_per_packet);
+        let short_end = self.short_end(h.data_per_packet, awaited);
         Some(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
     }
 
@@ -90,9 +91,9 @@ impl<C> Endpoint<C> {
             return Err(Drop::PacketSize);
         }
         peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
+        let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
         self.heard(h.peer);
-        let data_per_packet = h.data_per_packet;
-        let short_end = self.short_end(data_per_packet);
+        let short_end = self.short_end(data_per_packet, awaited);
         Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
     }
 
@@ -114,10 +115,11 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Messages of fewer bytes fit one packet and are never refused for their size.
-    #[inline]
-    fn short_end(&self, data_per_packet: u16) -> u32 {
-        if !mutant::short_cuts() {
+    /// Messages of fewer bytes fit one packet and are never refused for their size. While sessions
+    /// wait for credits there are none: each credit that comes back is looked at.
+    #[inline(always)]
+    fn short_end(&self, data_per_packet: u16, awaited: bool) -> u32 {
+        if awaited || !mutant::short_cuts() {
             return 0;
         }
         self.cfg.max_msg_size.min(data_per_packet.into()) + 1

@@ -161,6 +161,7 @@ impl<'f> FrameCursor<'f> {
     pub fn drive<C>(self, driver: &mut impl Driver<C>) {
         // The rest of the frame stays in registers as long as nobody else is given the cursor.
         let FrameCursor { mut rest, peer, short_end, .. } = self;
+        driver.endpoint().home_is(peer);
         let most = driver.endpoint().stage_items();
         driver.endpoint().tx.open_writing(most);
         while !rest.is_empty() {
@@ -225,8 +226,12 @@ pub struct Endpoint<C> {
     pub(crate) idle: VecDeque<IdleSession>,
     /// Requests with their handlers whose clients have given them up, or are gone.
     pub(crate) given_up: u64,
-    /// Sum of the credit limits of all sessions (F7).
+    /// Sum of the pools of all peers, in both directions, and of what connects under way have
+    /// reserved (F7).
     pub(crate) credits_granted: u64,
+    /// Credits of short responses from one peer that its pool has not got back yet.
+    pub(crate) homing: u32,
+    pub(crate) homing_peer: u32,
     pub(crate) tx: TxStage,
     /// When which client slots and sessions are to be looked at.
     pub(crate) timers: Timers,
@@ -269,6 +274,8 @@ impl<C> Endpoint<C> {
             idle: VecDeque::new(),
             given_up: 0,
             credits_granted: 0,
+            homing: 0,
+            homing_peer: 0,
             tx,
             timers: Timers::new(),
             retry_tx_ns: 0,
@@ -278,11 +285,12 @@ impl<C> Endpoint<C> {
         })
     }
 
-    // ---- receive ------------------------------------------------------------------------------
+    // ---- receive: see also `door.rs` ------------------------------------------------------------
 
     /// Works through the packets of a frame up to the next one that the application has to act
     /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
+        self.home_is(cursor.peer);
         self.tx.open_writing(self.stage_items());
         while !cursor.rest.is_empty() {
             if let Some((short, rest)) = cursor.next_short() {
@@ -429,10 +437,12 @@ impl<C> Endpoint<C> {
             && s.credits > 0
             && size <= self.cfg.inline_max
             && match self.peers.get_mut(s.peer as usize) {
-                Some(Some(peer)) => {
+                Some(Some(peer)) if peer.pool.open > 0 => {
                     let header =
                         short_header(SHORT_REQUEST, s.remote, req_num, req_type, size as u32);
-                    self.tx.append_short(s.peer, peer, &self.arena, header, &req)
+                    let written = self.tx.append_short(s.peer, peer, &self.arena, header, &req);
+                    peer.pool.open -= u32::from(written);
+                    written
                 }
                 _ => false,
             };
@@ -549,13 +559,18 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return None };
         let session = SessionId { index, generation: s.generation };
         let slot = &mut s.slots[usize::from(slot_no)];
-        s.credits += slot.in_flight();
+        let (peer, credits) = (s.peer, slot.in_flight());
+        s.credits += credits;
         let (request, cont) = slot.finish()?;
         slot.deadline_ns = self.now_ns;
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
-        if !slot.tracked {
+        let untracked = !slot.tracked;
+        if credits != 0 {
+            self.credits_home(peer, credits);
+        }
+        if untracked {
             // It has outlived its first look, and the next may be far: see `look_again_soon`.
             self.look_again_soon(index, slot_no);
         }

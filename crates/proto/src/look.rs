@@ -33,6 +33,11 @@ pub struct SessionStats {
     pub credits: u32,
     /// C: what both sides agreed on.
     pub credit_limit: u32,
+    /// The pool of credits that all sessions of this endpoint with the peer share, as their client
+    /// (F7).
+    pub pool: u32,
+    /// What is left of it.
+    pub pool_left: u32,
     /// Slots with a call (client), or with a request that is arriving or has no answer yet
     /// (server).
     pub in_flight: u32,
@@ -160,6 +165,10 @@ impl<C> Endpoint<C> {
             _ => return None,
         };
         if let Some(Some(p)) = self.peers.get(peer as usize) {
+            if out.role == Role::Client {
+                let homing = if peer == self.homing_peer { self.homing } else { 0 };
+                (out.pool, out.pool_left) = (p.pool.limit(), p.pool.left() + homing);
+            }
             if let Some((latest, smoothed, min, rto)) = p.rtt.report(&self.cfg) {
                 out.rtt_ns = Some(latest);
                 out.srtt_ns = Some(smoothed);
@@ -194,7 +203,8 @@ impl<C> Endpoint<C> {
         })
     }
 
-    /// Sum of the credit limits of all sessions (F7).
+    /// Sum of the pools of credits of all peers, in both directions (F7): at most the receive queue,
+    /// and one for each peer that it had no room for.
     pub fn credits_granted(&self) -> u64 {
         self.credits_granted
     }
@@ -226,5 +236,6 @@ impl<C> Endpoint<C> {
                 Session::Vacant { .. } => {}
             }
         }
+        self.check_pools();
     }
 }

@@ -92,6 +92,10 @@ mutants! {
     /// A call that fails says "never executed" when the request was sent whole but not
     /// acknowledged (E27, F15). Seen: "never", and a handler that ran.
     ClaimsNeverExecuted = 20 "claims-never-executed",
+    /// A timeout reclaims the credits of its session, and not those of the pool that all sessions of
+    /// the peer share (E36, E59). Seen: the pool and what is in flight do not add up; in the end no
+    /// session of the peer can send.
+    PoolForgotten = 21 "pool-forgotten",
 }
 
 /// Whether a bug is planted; `false` in a build without the feature, and removed.

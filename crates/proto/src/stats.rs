@@ -129,6 +129,9 @@ pub struct EndpointStats {
     pub responses_resent: u64,
     /// Answers "in progress" given (F5).
     pub in_progress_sent: u64,
+    /// Times that a client session had to wait for the credits that it shares with the others of its
+    /// peer (F7).
+    pub pool_waits: u64,
     /// Completions that had to wait for the transport to let go of the request (E24).
     pub completions_parked: u64,
     /// Packets that left from a copy because their header was still referenced (E25).

@@ -84,6 +84,20 @@ impl Timers {
         self.next_ns
     }
 
+    /// The next of the first looks, if it is due.
+    #[inline]
+    pub(crate) fn first_due(&self, now_ns: u64) -> Option<Timed> {
+        self.first.front().copied().filter(|entry| entry.due_ns <= now_ns)
+    }
+
+    /// The next of the first looks is done with: nothing had to be done, so that it does not matter
+    /// whether a later look is due before it.
+    #[inline]
+    pub(crate) fn pass_by(&mut self) {
+        self.first.pop_front();
+        self.find_next();
+    }
+
     /// The next entry, if it is due: the earlier one of the two lists, so that neither waits for
     /// the end of the other.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(Look, Timed)> {

@@ -29,6 +29,7 @@ fn some_config(rng: &mut Rng) -> Config {
     Config {
         slots: rng.pick(&[1, 2, 8]),
         credits: rng.pick(&[1, 2, 8, 32]),
+        rx_queue_frames: rng.pick(&[2, 8, 64, 1024]),
         train_frames: rng.pick(&[1, 4, 64]),
         inline_max: rng.pick(&[0, 512, 2048]),
         ..config()
@@ -128,7 +129,8 @@ fn run(seed: u64) {
         });
     }
     let (there, forge) = world.connect_forge(0, 1);
-    let sessions = [(0, there), (1, world.connect(1, 0))];
+    // Two of them share their peer's credits.
+    let sessions = [(0, there), (1, world.connect(1, 0)), (0, world.connect(0, 1))];
     let mut calls = Calls { world, done: Vec::new() };
     let blackout = rng.below(u64::from(CALLS) - 4) as u16;
     for id in 0..CALLS {
@@ -276,4 +278,5 @@ found! {
     response_unasked: ResponseUnasked by "more than it was asked for (E39)",
     stored_response_kept: StoredResponseKept by "Stored::None",
     claims_never_executed: ClaimsNeverExecuted by "Never, but it ran 1 times",
+    pool_forgotten: PoolForgotten by ": the pool",
 }

@@ -42,9 +42,10 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
     use Mutant as M;
     match mutant {
         M::AnsweredRunsAgain | M::ExecutingRunsAgain | M::ClaimsNeverExecuted => &[I::AtMostOnce],
-        M::CreditReturnIgnored | M::CreditsLostInRollback | M::CreditGivenTwice => {
-            &[I::Internal, I::Credits, I::Liveness]
-        }
+        M::CreditReturnIgnored
+        | M::CreditsLostInRollback
+        | M::CreditGivenTwice
+        | M::PoolForgotten => &[I::Internal, I::Credits, I::Liveness],
         M::BufferReturnedEarly => &[I::Ownership],
         M::CookieIgnored => &[I::Internal, I::Incarnation],
         M::OldAnswerTaken => &[I::ResponseMatches, I::AtMostOnce, I::Internal],

@@ -21,8 +21,9 @@ use crate::harness::clock::Clock;
 use crate::harness::latency::Latency;
 
 /// A window without a single answer for this long has failed. Above the endpoint's own limit
-/// for a silent peer, whose error says more.
-const STALL_NS: u64 = 8_000_000_000;
+/// for a silent peer, whose error says more; and enough for one message of 64 MiB where the two
+/// sides have to share their cores with other work.
+const STALL_NS: u64 = 60_000_000_000;
 
 /// Passes of the event loop between two looks at the clock: a look costs as much as an eighth of an
 /// empty pass, and 16 passes are microseconds in a window of milliseconds.

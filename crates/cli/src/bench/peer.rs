@@ -34,8 +34,9 @@ pub(crate) struct PeerArgs {
     setup: String,
 }
 
-/// Longest time without a packet, a probe or a change of role.
-const IDLE_LIMIT: Duration = Duration::from_secs(60);
+/// Longest time without a packet, a probe or a change of role; while many sessions are being
+/// connected there is none.
+const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
 /// Polls between two looks at the clock for [`IDLE_LIMIT`].
 const POLLS: u32 = 4096;

@@ -6,12 +6,13 @@
 //!
 //! What is lost is counted, never waited for long, and never counts as done.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use courser::parts::buf::{Addr, Arena, PathId, RxBurst, TxBurst, TxFrame};
-use courser::parts::net::AnyTransport;
+use courser::parts::net::{AnyTransport, Caps};
 use courser::{MsgBuf, Transport};
 
+use super::side::{Over, open_raw};
 use super::spec::BenchError;
 use crate::harness::clock::Clock;
 use crate::harness::line::Line;
@@ -28,6 +29,12 @@ pub(super) use sink::{QUERY, RECEIPT_TRAINS, Receipt, SinkTrains};
 
 /// Frames in a train of the raw rate.
 pub(super) const RATE_TRAIN: usize = 32;
+
+/// Bursts that a receive queue holds, over transports without trains.
+const BURSTS_QUEUED: usize = 8;
+
+/// How long [`shared_memory`] tries. Usually the second frame arrives.
+const TRIAL: Duration = Duration::from_secs(1);
 
 /// How long the other side may take to change its role: it looks at the line after every poll.
 const ROLE_LIMIT: Duration = Duration::from_secs(5);
@@ -106,10 +113,17 @@ impl Link {
         Ok(Self { transport, path, max_frame, payload, burst, clock, other, lost: 0 })
     }
 
-    /// Full frames that fit a train.
+    /// Frames of a size that are sent together at most.
     pub(super) fn train_of(&self, frame: usize) -> usize {
-        let caps = self.transport.caps();
-        caps.train_frames.min(caps.train_bytes / frame.max(1)).max(1)
+        train_of(self.transport.caps(), frame)
+    }
+
+    /// The numbers of trains of frames of a size in flight, of those to try, that the other side's
+    /// receive queue holds: all of them, or at least the smallest.
+    pub(super) fn windows(&self, (train, frame): (usize, usize), all: &[usize]) -> Vec<usize> {
+        let queue = queued(self.transport.caps(), frame);
+        let fit = all.iter().take_while(|&&trains| trains * train <= queue).count();
+        all[..fit.max(1).min(all.len())].to_vec()
     }
 
     /// Sends `count` frames of `len` bytes, as one train where the system can. What the send
@@ -141,6 +155,22 @@ impl Link {
     }
 }
 
+/// How many frames of a size are sent together at most: what the system takes as one, or, where each
+/// frame is for itself, a burst of which the receive queue holds several, so that both sides work at
+/// the same time.
+pub(super) fn train_of(caps: &Caps, frame: usize) -> usize {
+    if caps.train_frames > 1 {
+        return caps.train_frames.min(caps.train_bytes / frame.max(1)).max(1);
+    }
+    RATE_TRAIN.min(queued(caps, frame) / BURSTS_QUEUED).max(1)
+}
+
+/// Frames of a size that a receive queue holds, going by its bytes. Where it holds fewer, what is
+/// lost makes [`best_window`] choose a smaller one.
+fn queued(caps: &Caps, frame: usize) -> usize {
+    caps.rx_queue_frames * (caps.max_frame / frame.max(1)).max(1)
+}
+
 /// A buffer for raw frames of up to `len` bytes.
 pub(super) fn payload(len: usize) -> Result<MsgBuf, courser::AllocError> {
     let mut payload = Arena::heap().alloc(len)?;
@@ -158,6 +188,36 @@ pub(super) fn queue(burst: &mut TxBurst, path: PathId, payload: &MsgBuf, count: 
             burst.push_back(TxFrame::one(path, seg));
         }
     }
+}
+
+/// Whether a frame gets from one endpoint in shared memory to another.
+///
+/// # Errors
+/// Why not, in words.
+pub(crate) fn shared_memory() -> Result<(), String> {
+    let words = |error: BenchError| match error {
+        BenchError::Raw(text) => text,
+        other => other.to_string(),
+    };
+    let open = || open_raw(Over::Shm, "", None).map_err(words);
+    let (mut from, mut to) = (open()?, open()?);
+    let path = from.path_open(to.local_addr(), None).map_err(|e| e.to_string())?.id;
+    let payload = payload(QUERY).map_err(|e| e.to_string())?;
+    let mut burst = TxBurst::new();
+    let end = Instant::now() + TRIAL;
+    // The memory is made for the first frame, and what goes wrong with it looks like a loss.
+    while Instant::now() < end {
+        queue(&mut burst, path, &payload, 1, QUERY);
+        from.tx_burst(&mut burst);
+        burst.clear();
+        let mut arrived = RxBurst::new();
+        to.rx_burst(&mut arrived);
+        if !arrived.is_empty() {
+            return Ok(());
+        }
+    }
+    Err("no frame gets through; is memfd_create allowed, and are there file descriptors?"
+        .to_owned())
 }
 
 /// A workload whose speed depends on how much it keeps in flight.
@@ -235,6 +295,25 @@ mod tests {
             assert_eq!(best_window(&mut scripted, &[1, 2, 3, 4]).expect("no failure"), best);
             assert_eq!(scripted.now, best);
         }
+    }
+
+    #[test]
+    fn shared_memory_is_tried_with_a_frame() {
+        assert_eq!(shared_memory(), Ok(()));
+    }
+
+    #[test]
+    fn trains_are_what_the_transport_has_and_bursts_otherwise() {
+        let raw = open_raw(Over::Mem, "raw-train", None).expect("opens");
+        let caps = Caps { max_frame: 1472, train_bytes: 65_507, ..raw.caps().clone() };
+        let of = |train_frames, rx_queue_frames, frame| {
+            train_of(&Caps { train_frames, rx_queue_frames, ..caps.clone() }, frame)
+        };
+        assert_eq!(of(64, 1_000, 1472), 44);
+        assert_eq!(of(64, 1_000, 48), 64);
+        assert_eq!(of(1, 111, 48), RATE_TRAIN);
+        assert_eq!(of(1, 128, 1472), 16);
+        assert_eq!(of(1, 4, 1472), 1);
     }
 
     #[test]

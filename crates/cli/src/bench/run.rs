@@ -15,15 +15,17 @@ use super::figures;
 use super::goals;
 use super::ground::Ground;
 use super::raw::{EchoTrains, Link, Other, PingPong, RATE_TRAIN, SinkTrains, best_window};
-use super::series::{Series, plan_for};
+use super::series::{Series, plan_for, ratio_of};
 use super::side::Back;
 use super::spec::{BenchError, BenchSpec, Kind};
 use crate::harness::affinity::{self, Cores};
 use crate::harness::clock::Clock;
 use crate::harness::environment::Environment;
 use crate::harness::probe::Prober;
-use crate::harness::report::{self, PlacementResult, Report, Unit};
-use crate::harness::window::{Compared, Progress, RunError, Runner, Workload, WorkloadError};
+use crate::harness::report::{self, Metric, PlacementResult, Report, Unit};
+use crate::harness::window::{
+    Compared, Outcome, Progress, RunError, Runner, Workload, WorkloadError,
+};
 use crate::units::show_bytes;
 
 /// What a small RPC adds to its data on the wire, at most: a raw frame is this much larger.
@@ -119,10 +121,10 @@ fn with_raw(
     let mut runner = ground.runner(plan_for(spec.plan, loads.len()))?;
     let mut series = Series::default();
     let baseline = series.workload(raw.workload());
-    let (points, beside) = lay_out(&mut series, &mut calls, &mut copies, Some(baseline));
+    let (points, places) = lay_out(&mut series, &mut calls, &mut copies, Some(baseline));
     series.run(&mut runner, progress)?;
     let frame = caller.borrow().rpc().transport().caps().max_frame;
-    let results = results(spec, loads, &mut series, &points, &beside, frame);
+    let results = results(spec, loads, &mut series, &points, &places, frame);
     drop(series);
     let raw = json!({
         "raw": figures::of_transport(&raw.link().transport.stats()),
@@ -156,10 +158,10 @@ fn against(
     let mut config = agreed(&caller);
     let mut runner = Runner::<Prober>::new(plan_for(spec.plan, loads.len()), None)?;
     let mut series = Series::default();
-    let (points, beside) = lay_out(&mut series, &mut calls, &mut [], None);
+    let (points, places) = lay_out(&mut series, &mut calls, &mut [], None);
     series.run(&mut runner, progress)?;
     let frame = caller.borrow().rpc().transport().caps().max_frame;
-    let results = results(spec, &loads, &mut series, &points, &beside, frame);
+    let results = results(spec, &loads, &mut series, &points, &places, frame);
     drop(series);
     if spec.stats {
         let figures = json!({ "rpc": figures::of_endpoint(caller.borrow().rpc()) });
@@ -168,26 +170,25 @@ fn against(
     Ok((results, config))
 }
 
-/// For each load a window of copies, if there are any, of its baseline and of the load.
+/// For each load a window of copies, if there are any, of its baseline and of the load: the points,
+/// and the places of the copies.
 fn lay_out<'a>(
     series: &mut Series<'a>,
     calls: &'a mut [Calls],
     copies: &'a mut [Copies],
     baseline: Option<usize>,
-) -> (Vec<Compared>, Vec<Compared>) {
+) -> (Vec<Compared>, Vec<usize>) {
     let mut copies = copies.iter_mut();
-    let (mut points, mut beside) = (Vec::new(), Vec::new());
+    let (mut points, mut places) = (Vec::new(), Vec::new());
     for load in calls {
-        let copy = copies.next().map(|copy| {
+        places.extend(copies.next().map(|copy| {
             let copy = series.workload(copy);
             series.window(copy)
-        });
+        }));
         let load = series.workload(load);
-        let point = series.point(load, baseline);
-        beside.extend(copy.map(|_| Compared { measured: point.measured, baseline: copy }));
-        points.push(point);
+        points.push(series.point(load, baseline));
     }
-    (points, beside)
+    (points, places)
 }
 
 fn results(
@@ -195,7 +196,7 @@ fn results(
     loads: &[Load],
     series: &mut Series<'_>,
     points: &[Compared],
-    beside: &[Compared],
+    copies: &[usize],
     frame: usize,
 ) -> Vec<PlacementResult> {
     let mut all = Vec::new();
@@ -212,8 +213,8 @@ fn results(
                     let words = show_bytes(load.size as u64);
                     let words = if loads.len() > 1 { words } else { String::new() };
                     result.at_point("request_bytes", load.size, words);
-                    if let Some(&beside) = beside.get(at) {
-                        add_copies(series, beside, spec, &mut result);
+                    if let Some(&copies) = copies.get(at) {
+                        add_copies(&series.beside(point, copies), &mut result);
                     }
                 }
             }
@@ -240,19 +241,13 @@ fn add_difference(series: &Series<'_>, point: Compared, result: &mut PlacementRe
 }
 
 /// The same bytes copied within one process, and which part of that the calls reach.
-fn add_copies(
-    series: &Series<'_>,
-    beside: Compared,
-    spec: &BenchSpec,
-    result: &mut PlacementResult,
-) {
-    let outcome = series.outcome(beside);
-    let copied = report::over_pairs(&outcome, result.placement(), |pair| {
+fn add_copies(outcome: &Outcome, result: &mut PlacementResult) {
+    let copied = report::over_pairs(outcome, result.placement(), |pair| {
         Some(pair.raw.as_ref()?.goodput_bps())
     });
     let Some(copied) = copied else { return };
     result.add("memcpy_bps", "memcpy", Unit::Bits, copied);
-    if let Some(share) = series.ratio(beside, spec.kind.metric(), result) {
+    if let Some(share) = ratio_of(outcome, Metric::Goodput, result) {
         result.add("share_of_memcpy", "share of memcpy", Unit::Percent, share);
     }
     if let Some(goodput) = result.goodput {
@@ -329,12 +324,14 @@ impl Raw {
             Kind::Latency => Self::Latency(Box::new(PingPong::new(link, spec.size))),
             Kind::Rate => {
                 let mut trains = EchoTrains::new(link, RATE_TRAIN, spec.size + RPC_HEADER);
-                let best = best_window(&mut trains, &RATE_WINDOWS).map_err(failed)?;
+                let windows = trains.link().windows(trains.shape(), &RATE_WINDOWS);
+                let best = best_window(&mut trains, &windows).map_err(failed)?;
                 Self::Rate(trains, best)
             }
             Kind::Bandwidth => {
                 let mut trains = SinkTrains::new(link);
-                let best = best_window(&mut trains, &BANDWIDTH_WINDOWS).map_err(failed)?;
+                let windows = trains.link().windows(trains.shape(), &BANDWIDTH_WINDOWS);
+                let best = best_window(&mut trains, &windows).map_err(failed)?;
                 Self::Bandwidth(trains, best)
             }
         })

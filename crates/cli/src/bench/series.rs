@@ -61,6 +61,11 @@ impl<'a> Series<'a> {
         compared.outcome(&self.rounds)
     }
 
+    /// What a point saw, each time with another window of the round, which is of one core only.
+    pub(super) fn beside(&self, point: Compared, other: usize) -> Outcome {
+        point.beside(other, &self.rounds)
+    }
+
     /// The results of a point, a placement each. A baseline is called raw.
     pub(super) fn results(&mut self, point: Compared, metric: Metric) -> Vec<PlacementResult> {
         let mut results = report::results(&self.outcome(point), metric);
@@ -84,15 +89,23 @@ impl<'a> Series<'a> {
         metric: Metric,
         result: &PlacementResult,
     ) -> Option<Summary> {
-        let outcome = self.outcome(compared);
-        let mut pairs = Vec::new();
-        let _ = report::over_pairs(&outcome, result.placement(), |pair| {
-            let raw = metric.value(pair.raw.as_ref()?)?;
-            pairs.push((metric.value(&pair.measured)?, raw));
-            None
-        });
-        Ratio::of(pairs).map(|ratio| ratio.per_pair)
+        ratio_of(&self.outcome(compared), metric, result)
     }
+}
+
+/// A quantity over that of the baseline within each pair, at the placement of a result.
+pub(super) fn ratio_of(
+    outcome: &Outcome,
+    metric: Metric,
+    result: &PlacementResult,
+) -> Option<Summary> {
+    let mut pairs = Vec::new();
+    let _ = report::over_pairs(outcome, result.placement(), |pair| {
+        let raw = metric.value(pair.raw.as_ref()?)?;
+        pairs.push((metric.value(&pair.measured)?, raw));
+        None
+    });
+    Ratio::of(pairs).map(|ratio| ratio.per_pair)
 }
 
 /// The plan of a series: as many pairs of each point, but not so many times the time.

@@ -63,6 +63,9 @@ impl Variant {
                 .max_sessions_per_peer
                 .max(self.sessions + SPARE_SESSIONS),
             max_held_per_peer: defaults.max_held_per_peer.max(self.size.saturating_mul(4)),
+            failure_timeout: PATIENCE,
+            connect_timeout: PATIENCE,
+            datapath_timeout: PATIENCE,
             ..defaults
         };
         if let Some(burst) = self.burst {
@@ -77,6 +80,10 @@ impl Variant {
 pub(super) fn idle_after() -> std::time::Duration {
     Config::default().idle_after
 }
+
+/// How long a side may be silent. Both spin, so on a machine with other work each may wait long for a
+/// core, the threads that answer heartbeats too. A side that ends is noticed at once all the same.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
 /// Sessions besides those that are counted.
 const SPARE_SESSIONS: usize = 64;

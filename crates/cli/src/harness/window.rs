@@ -195,6 +195,14 @@ impl Compared {
         }
     }
 
+    /// What it measured in all rounds, each paired with the window at `other`, which is of the same
+    /// round. Where the cores were is told by the windows of this point only: for a workload that
+    /// keeps to one core.
+    pub(crate) fn beside(self, other: usize, rounds: &[Vec<Seen>]) -> Outcome {
+        let pair = |round: &Vec<Seen>| Pair { raw: Some(round[other].sample), ..self.pair(round) };
+        Outcome { pairs: rounds.iter().map(pair).collect() }
+    }
+
     /// The pairs that it makes of all rounds.
     pub(crate) fn outcome(self, rounds: &[Vec<Seen>]) -> Outcome {
         Outcome { pairs: rounds.iter().map(|round| self.pair(round)).collect() }

@@ -311,6 +311,13 @@ fn counters<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     assert_eq!((rx2.rx_frames - rx.rx_frames, rx2.rx_bytes - rx.rx_bytes), (4, 47));
     assert!(tx2.tx_calls > tx.tx_calls && rx2.rx_calls > rx.rx_calls);
     assert_eq!((rx2.rx_dropped, rx2.rx_overflow, tx2.tx_dropped), (0, 0, 0));
+    // More than a burst takes.
+    let max = rig.path.max_frame;
+    rig.exchange(&vec![max; 300]);
+    let (tx3, rx3) = (rig.a().stats(), rig.b.stats());
+    assert_eq!((tx3.tx_frames - tx2.tx_frames, rx3.rx_frames - rx2.rx_frames), (300, 300));
+    let bytes = 300 * max as u64;
+    assert_eq!((tx3.tx_bytes - tx2.tx_bytes, rx3.rx_bytes - rx2.rx_bytes), (bytes, bytes));
 }
 
 fn reopen<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {

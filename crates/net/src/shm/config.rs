@@ -33,6 +33,18 @@ pub struct ShmConfig {
     /// Senders may choose larger rings; together they get no more memory than `max_peers` rings
     /// of this endpoint's own measures have.
     pub max_peers: usize,
+    /// Whether frames are read in place, in memory that their sender can write, instead of being
+    /// copied out first. Only between two endpoints that both say so; with others everything is
+    /// as without. Default: false.
+    ///
+    /// **Trust means that a peer's faults are ours.** A peer that changes a frame while it is read
+    /// breaks what the compiler was promised of every `&[u8]`: what was checked may be different
+    /// when it is used. An honest peer never does that, whatever the network or the timing. So
+    /// this is for processes that are parts of one program, which could as well be its threads.
+    /// What a ring's records say of lengths and places is checked all the same, and a peer that
+    /// dies or is stopped changes nothing. A quarter of a ring may be lent at a time, so
+    /// [`Caps::rx_queue_frames`](crate::Caps::rx_queue_frames) is smaller by as much.
+    pub trust: bool,
     /// Where endpoints find each other. Default (`None`): `$COURSER_SHM_DIR`, else `courser` below
     /// `$XDG_RUNTIME_DIR`, else `courser-<uid>` below the directory for temporary files. Made when
     /// it is absent; must belong to this user and be closed to all others (mode 0700).
@@ -48,6 +60,7 @@ impl Default for ShmConfig {
             slots: 1024,
             data_bytes: 1 << 20,
             max_peers: 256,
+            trust: false,
             dir: None,
         }
     }

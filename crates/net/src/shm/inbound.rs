@@ -38,6 +38,8 @@ const LINE: usize = 64;
 struct Ring {
     consumer: Consumer<Mapping>,
     src: Addr,
+    /// Frames are read where they lie: both sides have said that they trust each other.
+    trusted: bool,
     resting: bool,
     /// Records received when upkeep last looked.
     seen: u64,
@@ -65,7 +67,11 @@ pub(super) struct Inbound {
     next_look: usize,
     bell: Bell,
     strangers: Vec<Stranger>,
+    /// A ring that broke in the burst whose frames may still be lent from it.
+    broken: Option<Ring>,
     limits: Limits,
+    /// Whether we trust senders that trust us.
+    trust: bool,
     /// Bytes of all rings.
     bytes: u64,
     /// Our own address, as far as senders share it.
@@ -89,7 +95,7 @@ impl Limits {
 }
 
 impl Inbound {
-    pub(super) fn new(local: Addr, limits: Limits) -> Result<Self, Errno> {
+    pub(super) fn new(local: Addr, limits: Limits, trust: bool) -> Result<Self, Errno> {
         Ok(Inbound {
             rings: Vec::new(),
             active: Vec::new(),
@@ -97,7 +103,9 @@ impl Inbound {
             next_look: 0,
             bell: Bell::new()?,
             strangers: Vec::new(),
+            broken: None,
             limits,
+            trust,
             bytes: 0,
             local,
         })
@@ -112,9 +120,12 @@ impl Inbound {
         self.bytes == 0
     }
 
-    /// One burst into `memory`, which is private.
+    /// One burst into `memory`, which is private, or where trusted peers have put it.
+    ///
+    /// # Safety
+    /// Nothing else is done with `self` as long as the frames are used.
     #[inline]
-    pub(super) fn receive<'a>(
+    pub(super) unsafe fn receive<'a>(
         &mut self,
         mut memory: &'a mut [u8],
         out: &mut RxBurst<'a>,
@@ -127,7 +138,8 @@ impl Inbound {
         if let [number] = self.active[..]
             && let Some(Some(ring)) = self.rings.get_mut(usize::from(number))
         {
-            if ring.receive(RX_BURST, &mut memory, out, stats).is_err() {
+            // SAFETY: as below. Test: `frames_of_a_ring_that_broke_stay`.
+            if unsafe { ring.receive(RX_BURST, &mut memory, out, stats) }.is_err() {
                 self.close_broken(number, stats);
             }
             return;
@@ -140,7 +152,9 @@ impl Inbound {
             let at = self.cursor + step;
             let number = self.active[if at < count { at } else { at - count }];
             let Some(Some(ring)) = self.rings.get_mut(usize::from(number)) else { continue };
-            match ring.receive(quota, &mut memory, out, stats) {
+            // SAFETY: rings live until something else is done with `self`; see `broken`.
+            // Test: `frames_of_a_ring_that_broke_stay`.
+            match unsafe { ring.receive(quota, &mut memory, out, stats) } {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(Broken) => broken = Some(number),
@@ -154,7 +168,8 @@ impl Inbound {
     #[cold]
     fn close_broken(&mut self, number: u16, stats: &mut TransportStats) {
         stats.rx_dropped += 1;
-        self.remove(usize::from(number));
+        // Frames of this burst may lie in it.
+        self.broken = self.remove(usize::from(number));
     }
 
     #[cold]
@@ -169,12 +184,12 @@ impl Inbound {
     }
 
     #[cold]
-    fn remove(&mut self, number: usize) {
+    fn remove(&mut self, number: usize) -> Option<Ring> {
         self.bell.rouse(number);
         self.active.retain(|&n| usize::from(n) != number);
-        if let Some(ring) = self.rings.get_mut(number).and_then(Option::take) {
-            self.bytes -= ring.consumer.shape().bytes() as u64;
-        }
+        let ring = self.rings.get_mut(number)?.take()?;
+        self.bytes -= ring.consumer.shape().bytes() as u64;
+        Some(ring)
     }
 
     /// Whether any ring holds a frame, or cannot be used any more.
@@ -252,6 +267,7 @@ impl Inbound {
         let ring = Ring {
             consumer: Consumer::new(mapping, hello.shape),
             src: Addr { port: hello.port, ..self.local },
+            trusted: self.trust && hello.trust,
             resting: false,
             seen: 0,
             last: None,
@@ -288,9 +304,12 @@ impl Inbound {
 
     /// Lets go of the rings of senders that have gone, and rests those that were quiet.
     pub(super) fn upkeep(&mut self) {
+        self.broken = None;
         let mut quiet = Vec::new();
         for number in 0..self.rings.len() {
             let Some(ring) = &mut self.rings[number] else { continue };
+            // It may be the last look for long.
+            ring.consumer.release();
             if ring.last.is_some() {
                 let done = Some(ring.consumer.received()) >= ring.last;
                 if done || ring.consumer.peek() == Ok(None) {
@@ -339,20 +358,34 @@ impl Inbound {
 
 impl Ring {
     /// At most `quota` frames. False: the burst is full.
+    ///
+    /// # Safety
+    /// The ring exists, and nothing is done with it, as long as the frames are used.
     #[inline]
-    fn receive<'a>(
+    unsafe fn receive<'a>(
         &mut self,
         quota: usize,
         memory: &mut &'a mut [u8],
         out: &mut RxBurst<'a>,
         stats: &mut TransportStats,
     ) -> Result<bool, Broken> {
+        if self.trusted {
+            // SAFETY: as promised by the caller. Test: `frames_of_a_ring_that_broke_stay`.
+            return unsafe { self.lend(quota, out, stats) };
+        }
         let mut frames = 0;
-        while frames < quota {
-            let Some(len) = self.consumer.peek()? else { break };
+        let result = loop {
+            if frames == quota {
+                break Ok(true);
+            }
+            let len = match self.consumer.peek() {
+                Ok(Some(len)) => len,
+                Ok(None) => break Ok(true),
+                Err(broken) => break Err(broken),
+            };
             let room = len.next_multiple_of(LINE);
             if out.is_full() || room > memory.len() {
-                return Ok(false);
+                break Ok(false);
             }
             let (own, rest) = std::mem::take(memory).split_at_mut(room);
             *memory = rest;
@@ -361,10 +394,51 @@ impl Ring {
             out.push(RxFrame { src: self.src, data: &own[..len], ecn: Ecn::Ect0 });
             stats.rx_bytes += len as u64;
             frames += 1;
-        }
+        };
         stats.rx_frames += frames as u64;
         stats.rx_calls += u64::from(frames > 0);
-        Ok(true)
+        result
+    }
+
+    /// The same without copies; the frames of the last burst are given back first.
+    ///
+    /// # Safety
+    /// As `receive`.
+    unsafe fn lend<'a>(
+        &mut self,
+        quota: usize,
+        out: &mut RxBurst<'a>,
+        stats: &mut TransportStats,
+    ) -> Result<bool, Broken> {
+        self.consumer.release();
+        let mut frames = 0;
+        let result = loop {
+            if frames == quota {
+                break Ok(true);
+            }
+            let len = match self.consumer.peek() {
+                Ok(Some(len)) => len,
+                Ok(None) => break Ok(true),
+                Err(broken) => break Err(broken),
+            };
+            if out.is_full() {
+                break Ok(false);
+            }
+            let Some(at) = self.consumer.lend(len) else { break Ok(true) };
+            // SAFETY: the ring's memory stays mapped as long as the ring exists, by the caller's
+            // promise longer than the frames are used. Nobody writes there: the sender has said
+            // that it trusts us and can be trusted, and the rules of the ring (its invariant 2)
+            // forbid it to write to a record that has not been counted as consumed, which
+            // `release` does. This holds for honest senders only, which is what trust means: see
+            // `ShmConfig::trust`. Test: `lent_frames_stay_while_they_are_lent`.
+            let data = unsafe { self.consumer.memory().lend(at, len) };
+            out.push(RxFrame { src: self.src, data, ecn: Ecn::Ect0 });
+            stats.rx_bytes += len as u64;
+            frames += 1;
+        };
+        stats.rx_frames += frames as u64;
+        stats.rx_calls += u64::from(frames > 0);
+        result
     }
 }
 
@@ -377,6 +451,11 @@ impl Inbound {
 
     pub(super) fn active(&self) -> usize {
         self.active.len()
+    }
+
+    /// Rings that are read in place.
+    pub(super) fn trusted(&self) -> usize {
+        self.rings.iter().flatten().filter(|r| r.trusted).count()
     }
 
     pub(super) fn strangers(&self) -> usize {

@@ -4,7 +4,8 @@
 //! # Invariants
 //! 1. A mapping's file cannot shrink: it carries the seals, which nobody can take off. So no access
 //!    within the mapping can fault for want of a file behind it.
-//! 2. No reference to the bytes of a mapping ever exists, but to the atomic words in it.
+//! 2. No reference to the bytes of a mapping ever exists, but to the atomic words in it, and, of
+//!    memory that a trusted peer writes, to bytes that it does not write as long ([`Mapping::lend`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -157,6 +158,19 @@ impl Mapping {
         unsafe { copy::copy_out(dst, src) }
     }
 
+    /// The bytes where they lie, for as long as the caller likes.
+    ///
+    /// # Safety
+    /// As long as the slice is used the mapping exists, and nobody writes to these bytes. Of memory
+    /// that another process can write only that process can promise the second.
+    #[inline(always)]
+    pub(super) unsafe fn lend<'a>(&self, at: usize, len: usize) -> &'a [u8] {
+        let ptr = self.at(at, len, self.len);
+        // SAFETY: within the mapping, by the check; the rest is the caller's promise.
+        // Test: `nothing_reaches_outside`, conformance of trusted pairs.
+        unsafe { std::slice::from_raw_parts(ptr, len) }
+    }
+
     /// Asks for the line at `at`.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: usize) {
@@ -220,6 +234,8 @@ mod tests {
         assert!(refused(&|| map.write(usize::MAX, &[0; 4])));
         assert!(refused(&|| map.write_bulk(0, &[0; PAGE + 1])));
         assert!(refused(&|| map.read(2 * PAGE - 8, &mut [0; 16])));
+        // SAFETY: nobody else has this memory, and it exists until the end. Test: this one.
+        assert!(refused(&|| _ = unsafe { map.lend(2 * PAGE - 8, 9) }));
         assert!(refused(&|| _ = map.word(2 * PAGE)));
         assert!(refused(&|| _ = map.half_word(2)));
     }

@@ -42,6 +42,8 @@ const CONSUMED: usize = 128;
 const AHEAD: u64 = 4;
 /// The receiver counts after this part of the ring.
 const PART: u64 = 8;
+/// A burst of frames that are read where they lie ends after this part of the ring.
+const LENT_PART: u64 = 4;
 
 /// Largest frame of any ring.
 pub(super) const MAX_FRAME: usize = 65_536;
@@ -86,16 +88,21 @@ impl Shape {
         PAGE + self.slots as usize * SLOT
     }
 
-    /// Largest frames that are held for certain: the receiver may be behind with its count, and
-    /// a frame leaves room before the end of the data area.
-    pub(super) fn frames(&self) -> usize {
+    /// Largest frames that are held for certain: the receiver may be behind with its count, a
+    /// frame leaves room before the end of the data area, and with `trust` the frames of a burst
+    /// keep their places until the next one.
+    pub(super) fn frames(&self, trust: bool) -> usize {
         let part = PART as usize;
-        let slots = self.slots as usize / part * (part - 1);
+        let parts = part - 1 - if trust { part / LENT_PART as usize } else { 0 };
+        let slots = self.slots as usize / part * parts;
         if self.max_frame as usize <= INLINE {
             return slots;
         }
         let line = (self.max_frame as usize).next_multiple_of(LINE);
-        slots.min((self.data as usize / part * (part - 1) - line) / line).max(1)
+        // The last frame of a burst may lie beyond its part.
+        let left = 1 + usize::from(trust);
+        let data = (self.data as usize / part * parts).saturating_sub(left * line) / line;
+        slots.min(data).max(1)
     }
 
     #[inline(always)]
@@ -311,17 +318,29 @@ pub(super) struct Consumer<M> {
     /// The counts at which the sender must be told.
     tell_at: u64,
     tell_data_at: u64,
+    /// The counts at which no more frames are lent.
+    lend_until: u64,
+    lend_data_until: u64,
 }
 
 impl<M: Memory> Consumer<M> {
     /// The shape is valid, the memory as large as it says.
     pub(super) fn new(mem: M, shape: Shape) -> Self {
         assert!(shape.is_valid());
-        let (at, expected) = (shape.slot_at(0), header(0, 0));
-        let (tail, data_tail, tell_at, tell_data_at) = (0, 0, 0, 0);
-        let mut ring =
-            Consumer { mem, shape, tail, at, expected, data_tail, tell_at, tell_data_at };
+        let mut ring = Consumer {
+            mem,
+            shape,
+            tail: 0,
+            at: shape.slot_at(0),
+            expected: header(0, 0),
+            data_tail: 0,
+            tell_at: 0,
+            tell_data_at: 0,
+            lend_until: 0,
+            lend_data_until: 0,
+        };
         ring.plan();
+        ring.release();
         ring
     }
 
@@ -353,22 +372,58 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     pub(super) fn pop(&mut self, len: usize, dst: &mut [u8]) {
         debug_assert_eq!(dst.len(), len.next_multiple_of(16));
+        let at = self.take(len);
+        self.mem.read(at, dst);
+        self.tell();
+    }
+
+    /// Where the next frame lies, of whose `len` [`Consumer::peek`] has spoken. It is passed over;
+    /// its place stays as it is until the sender is told.
+    #[inline(always)]
+    fn take(&mut self, len: usize) -> usize {
         let ahead = self.shape.slot_at(self.tail + AHEAD);
         self.mem.prefetch(ahead);
         self.mem.prefetch(ahead + LINE);
-        if len <= INLINE {
-            self.mem.read(self.at + HEADER, dst);
+        let at = if len <= INLINE {
+            self.at + HEADER
         } else {
             let (begin, end) = self.shape.place(self.data_tail, len);
-            self.mem.read(self.shape.data_at(begin), dst);
             self.data_tail = end;
-        }
+            self.shape.data_at(begin)
+        };
         self.tail += 1;
         (self.at, self.expected) = (self.shape.slot_at(self.tail), header(self.tail, 0));
+        at
+    }
+
+    /// Tells the sender how far we are, when it is time.
+    #[inline(always)]
+    fn tell(&mut self) {
         if self.tail >= self.tell_at || self.data_tail >= self.tell_data_at {
             self.mem.set_consumed(self.tail);
             self.plan();
         }
+    }
+
+    /// Like [`Consumer::pop`], without the copy: where the frame lies until
+    /// [`Consumer::release`]. `None`: so many are lent that the sender needs the rest.
+    #[inline]
+    pub(super) fn lend(&mut self, len: usize) -> Option<usize> {
+        let more = self.tail < self.lend_until && self.data_tail < self.lend_data_until;
+        more.then(|| self.take(len))
+    }
+
+    /// Nobody looks at the frames any more that were lent.
+    #[inline]
+    pub(super) fn release(&mut self) {
+        self.tell();
+        self.lend_until = self.tail + u64::from(self.shape.slots) / LENT_PART;
+        self.lend_data_until = self.data_tail + u64::from(self.shape.data) / LENT_PART;
+    }
+
+    /// The memory, for frames that were lent.
+    pub(super) fn memory(&self) -> &M {
+        &self.mem
     }
 
     /// Records received so far.

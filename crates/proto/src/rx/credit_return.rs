@@ -28,12 +28,14 @@ impl<C> Endpoint<C> {
         if !mutant::is_on(Mutant::CreditReturnIgnored) {
             s.credits += credits;
         }
+        let in_pool = credits;
         if in_progress {
             // Not lost, only slow: ask again later and later (F5).
             slot.retries = slot.retries.saturating_add(1);
         } else {
             slot.retries = 0;
         }
+        self.credits_home(peer, in_pool);
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
         Ok(())

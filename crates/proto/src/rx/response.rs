@@ -28,6 +28,9 @@ impl<C> Endpoint<C> {
         let packets = packets_of(msg_size, dpp);
         let credits = slot.on_response(index, msg_size, packets)?;
         s.credits += credits;
+        self.credits_home(peer, credits);
+        let Some(s) = self.client_session_at(session) else { return Ok(None) };
+        let slot = &mut s.slots[usize::from(slot_no)];
         let result = if msg_size > limit {
             slot.ack_owed = true; // it is of no use here: the server need not keep it
             Err(CallError::ResponseTooLarge { response_bytes: msg_size, limit })

@@ -63,6 +63,7 @@ impl<C> Endpoint<C> {
         }
         let (request, cont) = slot.finish_lone()?;
         s.credits += 1;
+        self.homing += 1; // its peer's too, at the end of its frames
         let id = SessionId { index: packet.session, generation: s.generation };
         match s.queue.pop_front() {
             Some(next) => {

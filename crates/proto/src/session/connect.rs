@@ -32,8 +32,10 @@ pub struct ConnectRequest {
     pub cookie: u32,
     /// Largest frame that the client can send and receive on this path, bytes.
     pub max_frame: u32,
-    /// Credits wanted.
+    /// Credits wanted: C of the session.
     pub credits: u32,
+    /// By how much the pool of its endpoint should grow with it: at most `credits`.
+    pub pool: u32,
     /// Slots wanted.
     pub slots: u8,
     /// Largest message the client accepts.
@@ -66,6 +68,9 @@ pub struct ConnectAccept {
     pub data_per_packet: u16,
     /// Credits granted: at most what was wanted.
     pub credits: u32,
+    /// The pool of all sessions that the client endpoint has with this one (F7), this one included:
+    /// at least 1. It grows with sessions, as long as the receive queue lasts.
+    pub pool: u32,
     /// Slots granted: a power of two, at most what was wanted.
     pub slots: u8,
     /// Largest message the server accepts.

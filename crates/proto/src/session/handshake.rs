@@ -5,7 +5,7 @@ use courser_buf::{Addr, PathId};
 use super::connect::InvalidField;
 use super::{
     ClientSession, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established,
-    Peer, PeerState, RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
+    Peer, PeerState, Place, RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
 };
 use crate::endpoint::Endpoint;
 use crate::wire::{FRAME_HEADER_MAX, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
@@ -28,8 +28,9 @@ impl<C> Endpoint<C> {
         if self.live_sessions >= self.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
         }
-        let credits = self.grant(credits).ok_or(ConnectError::NoCredits { queue, credits })?;
+        let pool = self.growth(0, credits).ok_or(ConnectError::NoCredits { queue, credits })?;
         let peer = self.add_peer(Peer::tentative(random as u32, &self.cfg));
+        self.reserve_pool(peer, pool);
         let slots = self.cfg.slots;
         let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
         // Slots start one step before their first number.
@@ -42,8 +43,8 @@ impl<C> Endpoint<C> {
                 peer,
                 control,
                 remote: 0,
-                credits,
-                credit_limit: credits,
+                credits: 0,
+                credit_limit: 0,
                 quantum: 1,
                 data_per_packet: MIN_DATA_PER_PACKET,
                 max_msg_size,
@@ -51,6 +52,8 @@ impl<C> Endpoint<C> {
                 free: (1u64 << slots).wrapping_sub(1) as u32,
                 idle_timed: false,
                 stalled: 0,
+                place: Place::OUT,
+                next_in_turn: 0,
                 slots: Slots::new(slots, start),
                 queue: Default::default(),
                 queue_expires_ns: u64::MAX,
@@ -59,7 +62,6 @@ impl<C> Endpoint<C> {
                 retransmitted: 0,
             })
         });
-        self.credits_granted += u64::from(credits);
         self.connecting += 1;
         let request = ConnectRequest {
             endpoint_id: self.id,
@@ -69,6 +71,7 @@ impl<C> Endpoint<C> {
             cookie: random as u32,
             max_frame: max_frame.min(self.tx.max_frame()) as u32,
             credits,
+            pool,
             slots,
             max_msg_size: self.cfg.max_msg_size,
             first_req_num,
@@ -114,9 +117,12 @@ impl<C> Endpoint<C> {
         let known = self.find_peer(r, offer.addr);
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
-        let credits = self
-            .grant(r.credits.min(self.cfg.credits))
-            .ok_or(RefuseReason::NoCredits { queue, credits: r.credits })?;
+        let credits = r.credits.min(self.cfg.credits);
+        let has = known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.pool.granted);
+        let grows = self
+            .growth(has, credits)
+            .ok_or(RefuseReason::NoCredits { queue, credits: r.credits })?
+            .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.cfg.slots);
         let peer_no = known.unwrap_or_else(|| {
             let mut p = Peer::tentative(offer.random, &self.cfg);
@@ -154,7 +160,7 @@ impl<C> Endpoint<C> {
                 resent: 0,
             })
         });
-        self.credits_granted += u64::from(credits);
+        let pool = self.grant_pool(peer_no, credits, grows);
         Ok(ConnectAccept {
             endpoint_id: self.id,
             port: offer.local_port,
@@ -166,6 +172,7 @@ impl<C> Endpoint<C> {
             cookie,
             data_per_packet: dpp,
             credits,
+            pool,
             slots: slots_granted,
             max_msg_size,
         })
@@ -194,7 +201,7 @@ impl<C> Endpoint<C> {
         if r.first_req_num & (u32::from(r.slots) - 1) != 0 || r.session > MAX_SESSION {
             return Err(RefuseReason::Invalid(InvalidField::Session));
         }
-        if r.credits == 0 || r.credits > 65_535 {
+        if r.credits == 0 || r.credits > 65_535 || r.pool > r.credits {
             return Err(RefuseReason::Invalid(InvalidField::Credits));
         }
         if r.port == 0 || r.port != offer.addr.port {
@@ -229,13 +236,13 @@ impl<C> Endpoint<C> {
         path: PathId,
     ) -> Result<Established, ConnectError> {
         let quantum_frames = self.cfg.train_frames;
+        let wanted = self.cfg.credits;
         let Some(s) = self.client_session_at(a.client_session) else {
             return Err(ConnectError::Closed);
         };
         if s.state != SessionState::Connecting {
             return Err(ConnectError::Closed);
         }
-        let wanted = s.credit_limit;
         let wanted_slots = s.slots.count();
         let tentative = s.peer;
         let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
@@ -244,17 +251,19 @@ impl<C> Endpoint<C> {
         }
         let frame = FRAME_HEADER_MAX + PACKET_HEADER + usize::from(a.data_per_packet);
         let sane = (1..=wanted).contains(&a.credits)
+            && a.pool >= 1
             && a.slots.is_power_of_two()
             && u32::from(a.slots) <= wanted_slots
             && a.session <= MAX_SESSION
             && a.data_per_packet >= MIN_DATA_PER_PACKET
             && frame <= self.tx.max_frame();
+        let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
         if !sane || !self.attach_peer(tentative, a, addr, path) {
             self.refused(a.client_session);
             return Err(ConnectError::BadAnswer);
         }
+        self.join_pool(a.client_peer, a.credits, a.pool, reserved);
         let max_msg_size = self.cfg.max_msg_size.min(a.max_msg_size);
-        self.credits_granted -= u64::from(wanted - a.credits);
         if let Some(s) = self.client_session_at(a.client_session) {
             s.state = SessionState::Connected;
             s.peer = a.client_peer;

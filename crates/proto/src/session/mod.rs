@@ -12,6 +12,7 @@ mod heartbeat;
 mod idle;
 mod lost;
 pub(crate) mod peer;
+mod pool;
 mod shares;
 mod slots;
 mod table;
@@ -30,6 +31,7 @@ pub use control::{
 pub use heartbeat::{Beat, Heartbeat};
 pub use idle::IdleSession;
 pub(crate) use peer::{Peer, PeerState};
+pub(crate) use pool::Place;
 pub(crate) use shares::Shares;
 pub(crate) use slots::Slots;
 
@@ -103,6 +105,10 @@ pub(crate) struct ClientSession<C> {
     pub(crate) idle_timed: bool,
     /// Bit per slot that waits for credits.
     pub(crate) stalled: u32,
+    /// Where it stands in the line for the credits of its peer.
+    pub(crate) place: Place,
+    /// The slot that is first in its next turn, modulo 32.
+    pub(crate) next_in_turn: u8,
     pub(crate) slots: Slots<ClientSlot<C>>,
     pub(crate) queue: VecDeque<QueuedCall<C>>,
     /// No call in the queue expires before, ns.

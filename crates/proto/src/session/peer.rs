@@ -3,6 +3,7 @@
 
 use courser_buf::{Addr, Ecn, PathId};
 
+use super::pool::Pool;
 use super::transit::Transit;
 use crate::config::Config;
 use crate::loss::rto::Rtt;
@@ -33,6 +34,8 @@ pub(crate) struct Peer {
     pub(crate) path: PathId,
     /// The frame of the current transmit stage that still has room, or [`NO_FRAME`].
     pub(crate) open_frame: u32,
+    /// Credits of all sessions with it (F7).
+    pub(crate) pool: Pool,
     tx_number: u64,
     echo: Option<Echo>,
     received: EcnCounts,
@@ -64,6 +67,7 @@ impl Peer {
             state: PeerState::Tentative,
             path: PathId(u32::MAX),
             open_frame: NO_FRAME,
+            pool: Pool::new(),
             tx_number: 0,
             echo: None,
             received: EcnCounts::default(),

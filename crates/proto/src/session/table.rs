@@ -1,29 +1,11 @@
 //! The tables of sessions, peers and tenants, and what each may take.
 
 use super::{Draining, Peer, Session, SessionId, SessionState};
-use crate::config::Admission;
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::slot::{ServerPhase, ServerSlot};
 
-/// Credits that an oversubscribed session gets at least.
-const MIN_GRANT: u32 = 4;
-
 impl<C> Endpoint<C> {
-    /// C for one more session, by the rule of admission (F7); `None`: none is left.
-    pub(super) fn grant(&self, wanted: u32) -> Option<u32> {
-        let queue = u64::from(self.cfg.rx_queue_frames);
-        let fits = self.credits_granted + u64::from(wanted) <= queue;
-        match self.cfg.admission {
-            _ if fits => Some(wanted),
-            Admission::Strict => None,
-            Admission::Oversubscribed => {
-                let share = queue / (self.live_sessions as u64 + 1);
-                Some((share as u32).clamp(MIN_GRANT.min(wanted), wanted))
-            }
-        }
-    }
-
     /// Why a new request of a tenant is not taken, if it is not.
     #[cold]
     pub(crate) fn objection(&self, tenant: u32, msg_size: u32) -> Option<Status> {
@@ -49,6 +31,7 @@ impl<C> Endpoint<C> {
 
     pub(super) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.peers.get_mut(peer as usize)?.take()?;
+        self.credits_granted -= u64::from(dropped.pool.limit) + u64::from(dropped.pool.granted);
         self.vacant_peers.push(peer);
         self.tx.forget_peer(peer);
         // Its number may be another's soon.
@@ -138,8 +121,8 @@ impl<C> Endpoint<C> {
         let Some(entry) = self.sessions.get_mut(index as usize) else { return };
         match entry {
             Session::Client(s) => {
-                let (generation, credits) = (s.generation, s.credit_limit);
-                self.credits_granted -= u64::from(credits);
+                let (generation, peer, credits) = (s.generation, s.peer, s.credit_limit);
+                self.leave_pool(index, peer, credits);
                 self.vacate(index, generation);
             }
             Session::Server(s) => {
@@ -149,10 +132,11 @@ impl<C> Endpoint<C> {
                 let (generation, tenant) = (s.generation, s.tenant);
                 let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
                 let held: u64 = s.slots.iter().map(|slot| u64::from(slot.all_held())).sum();
-                self.credits_granted -= u64::from(s.credit_limit);
+                let (peer, credits) = (s.peer, s.credit_limit);
                 let wait = !executing.is_empty();
                 self.given_up += executing.len() as u64;
                 *entry = Session::Draining(Draining { generation, tenant, executing });
+                self.ungrant_pool(peer, credits);
                 self.shares.give_back(tenant, held);
                 if !wait {
                     self.shares.leave(tenant);

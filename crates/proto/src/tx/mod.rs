@@ -42,6 +42,8 @@ pub(crate) enum TxItem {
     Ack { session: u32, req_num: u32 },
     /// The request of a slot in quarantine is given up.
     Cancel { session: u32, slot: u8, req_num: u32 },
+    /// Credits of a peer have come back: the turn of the session that has waited longest for them.
+    Turn { peer: u32 },
 }
 
 /// What became of an item.
@@ -81,6 +83,7 @@ impl<C> Endpoint<C> {
         if self.tx.is_empty() {
             return;
         }
+        self.settle();
         let before = out.len();
         self.tx.begin(self.cfg.tx_frames.saturating_sub(before));
         if self.tx.has_waiting() {
@@ -120,7 +123,7 @@ impl<C> Endpoint<C> {
                     if self.tx_short_request(session, slot, req_num) {
                         continue;
                     }
-                    self.tx_client(session, slot, req_num, out)
+                    self.tx_client(session, slot, req_num, false, out)
                 }
                 TxItem::CreditReturn { session, slot, req_num } => {
                     self.tx_credit_return(session, slot, req_num)
@@ -133,6 +136,7 @@ impl<C> Endpoint<C> {
                 }
                 TxItem::Ack { session, req_num } => self.tx_ack(session, req_num),
                 TxItem::Cancel { session, slot, req_num } => self.tx_cancel(session, slot, req_num),
+                TxItem::Turn { peer } => self.tx_turn(peer, out),
             };
             if let Sent::Rest(item) = sent {
                 self.tx.push_front(item);

@@ -10,13 +10,15 @@ use crate::slot::{ClientSlot, Lone};
 use crate::wire::{Packet, data_len};
 
 impl<C> Endpoint<C> {
-    /// Sends what a slot can send for the credits there are. One look-up for all its packets.
+    /// Sends what a slot can send for the credits there are. One look-up for all its packets. In
+    /// its session's `turn` those of the pool are its own for now, and nothing is held back.
     #[inline(never)] // requests of one small packet are `tx/short`'s
     pub(crate) fn tx_client(
         &mut self,
         session: u32,
         slot_no: u8,
         req_num: u32,
+        turn: bool,
         out: &mut TxBurst,
     ) -> Sent {
         let now_ns = self.now_ns;
@@ -44,6 +46,7 @@ impl<C> Endpoint<C> {
             out,
         };
         let before = s.credits;
+        let mut in_line = false;
         let sent = loop {
             let sendable = slot.sendable();
             if sendable == 0 {
@@ -51,14 +54,19 @@ impl<C> Endpoint<C> {
             }
             // A large message leaves in steps of a train: fewer packets wait until more credits
             // are back, as long as something is on its way that brings them.
-            let short = s.credits < s.quantum.min(sendable);
-            if s.credits == 0 || (short && slot.in_flight() >= s.quantum) {
+            let credits = s.credits.min(lane.peer.pool.open);
+            let short = credits < s.quantum.min(sendable) && !turn;
+            if credits == 0 || (short && slot.in_flight() >= s.quantum) {
                 s.stalled |= 1 << slot_no;
+                in_line = s.credits != 0 && lane.peer.pool.open == 0;
                 break Sent::All;
             }
             let again = &mut s.retransmitted;
-            match step(&mut lane, slot, s.remote, s.credits, s.data_per_packet, again) {
-                Some(spent) => s.credits -= spent,
+            match step(&mut lane, slot, s.remote, credits, s.data_per_packet, again) {
+                Some(spent) => {
+                    s.credits -= spent;
+                    lane.peer.pool.open -= spent;
+                }
                 None => break Sent::Rest(TxItem::Client { session, slot: slot_no, req_num }),
             }
         };
@@ -71,6 +79,9 @@ impl<C> Endpoint<C> {
         if s.credits != before && !slot.tracked {
             let due_ns = slot.deadline_ns;
             self.arm_slot(session, slot_no, due_ns);
+        }
+        if in_line {
+            self.stand_in_line(session);
         }
         sent
     }

@@ -26,6 +26,9 @@ impl<C> Endpoint<C> {
             return false;
         };
         let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return false };
+        if peer.pool.open == 0 {
+            return false;
+        }
         let (req_type, size) = (slot.req_type, data.len() as u32);
         let header = short_header(SHORT_REQUEST, s.remote, req_num, req_type, size);
         if !self.tx.append_short(s.peer, peer, &self.arena, header, data) {
@@ -34,6 +37,7 @@ impl<C> Endpoint<C> {
         slot.sent_lone(self.now_ns);
         slot.deadline_ns = self.now_ns + peer.rtt.first_rto_ns();
         s.credits -= 1;
+        peer.pool.open -= 1;
         self.stats.sent(0);
         self.stats.max_in_flight = self.stats.max_in_flight.max(s.credit_limit - s.credits);
         true

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use courser_buf::{Arena, ArenaConfig, Heap};
 use courser_proto::{
-    Admission, CallError, CallRefused, Config, ConnectError, RefuseReason, ReplyError, Status,
+    Admission, CallError, CallRefused, Config, ConnectError, RefuseReason, ReplyError, SessionId,
+    Status,
 };
 
 use crate::support::{Action, DPP, Node, World, config, pattern, port};
@@ -32,20 +33,125 @@ fn strict_admission_takes_queue_over_credits_sessions() {
     assert_eq!(w.ep(0).live_sessions(), 3, "a refused connect leaves nothing");
 }
 
+/// What a client endpoint has of a pool, and what is left of it.
+fn pool(w: &mut World, node: usize, s: SessionId) -> (u32, u32) {
+    let figures = w.ep(node).session_stats(s).unwrap();
+    (figures.pool, figures.pool_left)
+}
+
 #[test]
-fn oversubscribed_grants_shrink_and_still_work() {
-    // F7, E36
+fn oversubscribed_sessions_share_what_the_queue_holds() {
+    // F7, E36: each may have C in flight, all together half of the queue.
     let server = Config { rx_queue_frames: 64, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let sessions: Vec<_> = (0..20).map(|_| w.connect(0, 1)).collect();
-    let grants: Vec<u32> =
-        sessions.iter().map(|&s| w.ep(0).session_stats(s).unwrap().credit_limit).collect();
-    assert_eq!((grants[0], grants[1]), (32, 32));
-    assert_eq!((grants[2], grants[19]), (21, 4));
+    for &s in &sessions {
+        assert_eq!(w.ep(0).session_stats(s).unwrap().credit_limit, 32);
+        assert_eq!(pool(&mut w, 0, s), (32, 32));
+    }
+    assert_eq!((w.ep(0).credits_granted(), w.ep(1).credits_granted()), (32, 32));
     for (id, &s) in sessions.iter().enumerate() {
         w.call(0, s, id as u16, 50 * DPP);
     }
+    w.step();
+    assert_eq!(pool(&mut w, 0, sessions[0]).1, 0, "all of it is in flight");
     assert!(w.finish(0, 20).iter().all(|d| d.result == Ok(pattern(d.id, 50 * DPP))));
+    assert!(w.ep(0).stats().pool_waits >= 19);
+    w.settle();
+    assert_eq!(pool(&mut w, 0, sessions[0]), (32, 32), "all of it is home");
+}
+
+#[test]
+fn a_pool_of_one_credit_serves_every_session() {
+    let server = Config { rx_queue_frames: 1, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let sessions: Vec<_> = (0..50).map(|_| w.connect(0, 1)).collect();
+    for round in 0..3 {
+        for (id, &s) in sessions.iter().enumerate() {
+            w.call(0, s, round * 50 + id as u16, 100);
+        }
+    }
+    assert_eq!(pool(&mut w, 0, sessions[7]), (1, 1));
+    // Small requests all, and so in the order of the line.
+    let order: Vec<u64> = w.finish(0, 150).iter().map(|d| d.id).collect();
+    assert!(order[..50].iter().all(|id| *id < 50), "{order:?}");
+    assert_eq!(w.ep(1).credits_granted(), 1);
+}
+
+#[test]
+fn a_large_message_does_not_starve_the_small_ones_of_other_sessions() {
+    let server = Config { rx_queue_frames: 8, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let (bulk, small) = (w.connect(0, 1), w.connect(0, 1));
+    w.call(0, bulk, 999, 1_000 * DPP);
+    w.step();
+    for id in 0..20 {
+        w.call(0, small, id, 10);
+        assert_eq!(w.finish(0, 1)[0].id, u64::from(id), "the large one was first");
+    }
+    assert_eq!(w.finish(0, 1)[0].id, 999);
+}
+
+#[test]
+fn a_session_that_waits_may_be_closed() {
+    let server = Config { rx_queue_frames: 2, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let sessions: Vec<_> = (0..6).map(|_| w.connect(0, 1)).collect();
+    for (id, &s) in sessions.iter().enumerate() {
+        w.call(0, s, id as u16, 3 * DPP);
+    }
+    w.step();
+    // The first in line, one within, and the last.
+    for &at in &[1, 3, 5] {
+        let (remote, _) = w.ep(0).close(sessions[at]).unwrap();
+        w.ep(1).disconnected(remote, 0xe0, 7);
+        w.ep(0).check();
+    }
+    let done = w.finish(0, 6);
+    assert_eq!(done.iter().filter(|d| d.result.is_ok()).count(), 3);
+    w.settle();
+    assert_eq!(pool(&mut w, 0, sessions[0]), (1, 1));
+}
+
+#[test]
+fn pools_of_many_peers_fit_the_queue_and_go_with_them() {
+    let mut configs = vec![Config { rx_queue_frames: 64, ..config() }];
+    configs.extend((0..12).map(|_| config()));
+    let mut w = World::new(&configs, 1);
+    let sessions: Vec<_> = (1..=12).map(|client| (client, w.connect(client, 0))).collect();
+    let pools: Vec<u32> = sessions.iter().map(|&(node, s)| pool(&mut w, node, s).0).collect();
+    // Half of what was left, and one when nothing was.
+    assert_eq!(pools, [32, 16, 8, 4, 2, 1, 1, 1, 1, 1, 1, 1]);
+    assert_eq!(w.ep(0).credits_granted(), 64 + 5);
+    for &(node, s) in &sessions {
+        w.call(node, s, node as u16, 20 * DPP);
+    }
+    for node in 1..=12 {
+        assert!(w.finish(node, 1)[0].result.is_ok());
+    }
+    for (node, s) in sessions {
+        let (remote, _) = w.ep(node).close(s).unwrap();
+        w.ep(0).disconnected(remote, 0xe0 + node as u64, 7);
+        assert_eq!(w.ep(node).credits_granted(), 0);
+    }
+    assert_eq!(w.ep(0).credits_granted(), 0);
+}
+
+#[test]
+fn a_pool_shrinks_with_its_sessions_on_both_sides_alike() {
+    let server = Config { rx_queue_frames: 100, ..config() };
+    let mut w = World::new(&[config(), server], 1);
+    let sessions: Vec<_> = (0..4).map(|_| w.connect(0, 1)).collect();
+    assert_eq!(pool(&mut w, 0, sessions[0]).0, 50);
+    let mut left = Vec::new();
+    for &s in &sessions[1..] {
+        let (remote, _) = w.ep(0).close(s).unwrap();
+        w.ep(1).disconnected(remote, 0xe0, 7);
+        let pool = pool(&mut w, 0, sessions[0]).0;
+        assert_eq!(u64::from(pool), w.ep(1).credits_granted());
+        left.push(pool);
+    }
+    assert_eq!(left, [50, 50, 32]);
 }
 
 #[test]

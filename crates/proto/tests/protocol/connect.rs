@@ -17,7 +17,8 @@ fn offer(client: usize) -> ConnectOffer {
 fn a_bad_request_is_refused_and_changes_nothing() {
     let mut w = World::pair(config());
     let good = w.dial(0, 5).request;
-    let cases: [fn(&mut ConnectRequest); 9] = [
+    let cases: [fn(&mut ConnectRequest); 10] = [
+        |r| r.pool = r.credits + 1,
         |r| r.slots = 0,
         |r| r.slots = 3,
         |r| r.slots = 64,
@@ -40,7 +41,8 @@ fn a_bad_request_is_refused_and_changes_nothing() {
 
 #[test]
 fn a_bad_answer_ends_the_session() {
-    let cases: [fn(&mut ConnectAccept); 6] = [
+    let cases: [fn(&mut ConnectAccept); 7] = [
+        |a| a.pool = 0,
         |a| a.credits = 0,
         |a| a.credits += 1,
         |a| a.session = 1 << 24,

@@ -217,6 +217,7 @@ impl SimTransport {
             gather: TX_GATHER,
             train_frames: 1,
             train_bytes: nic.max_frame,
+            polls_memory: false,
             rx_queue_frames: nic.rx_queue,
             holds_frames: true,
         };

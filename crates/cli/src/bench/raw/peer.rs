@@ -4,7 +4,7 @@ use courser::parts::buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
 use courser::parts::net::AnyTransport;
 use courser::{MsgBuf, Transport};
 
-use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, payload, queue};
+use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, payload, queue, train_of};
 use crate::bench::figures;
 use crate::bench::spec::BenchError;
 
@@ -30,7 +30,7 @@ impl RawPeer {
     /// No memory.
     pub(in crate::bench) fn new(transport: AnyTransport) -> Result<Self, BenchError> {
         let caps = transport.caps();
-        let train = caps.train_frames.min(caps.train_bytes / caps.max_frame).max(1);
+        let train = train_of(caps, caps.max_frame);
         let payload = payload(caps.max_frame).map_err(|e| BenchError::Raw(e.to_string()))?;
         Ok(Self {
             client: None,

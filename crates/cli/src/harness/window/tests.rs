@@ -221,3 +221,26 @@ fn rates_of_a_sample() {
     assert_eq!(sample.goodput_bps(), 8_000_000.0);
     assert!(!Sample::default().rate().is_finite());
 }
+
+#[test]
+fn a_window_beside_a_point_does_not_say_where_the_cores_were() {
+    let seen = |tag, operations| Seen {
+        tag,
+        probes: None,
+        sample: Sample { operations, elapsed_ns: 1, ..Sample::default() },
+    };
+    let (near, far) = (Tag::At(Placement::Near), Tag::At(Placement::Far));
+    let rounds = [
+        vec![seen(far, 1), seen(near, 2), seen(near, 3)],
+        vec![seen(near, 4), seen(near, 5), seen(far, 6)],
+    ];
+    let point = Compared { measured: 2, baseline: Some(1) };
+    let outcome = point.beside(0, &rounds);
+    assert_eq!(tags(&outcome), [near, Tag::Mixed]);
+    let operations: Vec<_> = outcome
+        .pairs
+        .iter()
+        .map(|p| (p.measured.operations, p.raw.map(|r| r.operations)))
+        .collect();
+    assert_eq!(operations, [(3, Some(1)), (6, Some(4))]);
+}

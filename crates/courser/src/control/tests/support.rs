@@ -225,6 +225,7 @@ pub(super) fn connect(from: EndpointRef, to: Option<u16>, session: u32) -> Contr
         cookie: 1,
         max_frame: 1500,
         credits: 32,
+        pool: 32,
         slots: 8,
         max_msg_size: 1 << 20,
         first_req_num: 0,
@@ -252,6 +253,7 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         data_per_packet: 1024,
         slots: 8,
         credits: 32,
+        pool: 32,
         max_msg_size: 1 << 20,
     };
     ControlMsg::Accept { to, from, accept }

@@ -99,7 +99,9 @@ impl Foe {
     fn connect(&mut self) {
         let Ok(socket) = dir::connect(&self.listener.dir, self.target.port as u16) else { return };
         let (fd, ring) = map::create("test", SHAPE.bytes(), false).unwrap();
-        if msg::send(socket.as_fd(), &hello(FOE).to_bytes(), &[fd.as_fd()]).is_ok() {
+        // That it trusts us need not mean that we trust it.
+        let hello = Hello { trust: true, ..hello(FOE) };
+        if msg::send(socket.as_fd(), &hello.to_bytes(), &[fd.as_fd()]).is_ok() {
             (self.socket, self.ring, self.hints) = (Some(socket), Some(ring), None);
         }
     }
