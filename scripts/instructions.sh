@@ -8,6 +8,7 @@
 #
 # The counts depend on the compiler, so the budget belongs to the toolchain that CI uses.
 set -euo pipefail
+shopt -s inherit_errexit # a count that is missing ends it
 cd "$(dirname "$0")/.."
 command -v valgrind >/dev/null || { echo "valgrind is not installed: apt-get install valgrind" >&2; exit 1; }
 mode="${1:-}"
@@ -25,7 +26,8 @@ within() {
   local toggles=() name
   for name in ${1//,/ }; do toggles+=("--toggle-collect=instructions::$name*"); done
   valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
-    "${toggles[@]}" "$bin" "${@:2}" 2>&1 | awk '/Collected :/ { print $4 }'
+    "${toggles[@]}" "$bin" "${@:2}" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+  awk '/Collected :/ { print $4; seen = 1 } END { exit !seen }' "$work/log"
 }
 # The same for each of `many - few` more: names, few, many, `first` or `last` place of the
 # number, the other argument.
@@ -63,7 +65,9 @@ for in_flight in 60 1; do
     row "$side, $in_flight in flight" "$total" "$transport"
   done
 done
-row "pass that finds nothing" "$(each empty_passes $few $many last empty)" "$(each client_rx $few $many last empty)"
+total=$(each empty_passes $few $many last empty)
+transport=$(each client_rx $few $many last empty)
+row "pass that finds nothing" "$total" "$transport"
 
 if [ "$mode" = --write ]; then
   cp "$work/measured" "$budget"

@@ -115,11 +115,9 @@ pub struct TxFrame {
 }
 
 impl TxFrame {
-    /// A frame without pieces, which are still to come; [`TxFrame::len`] is their sum.
-    #[inline(always)]
-    pub fn empty(path: PathId) -> Self {
-        TxFrame { path, segs: ArrayVec::new_const(), len: 0 }
-    }
+    /// A frame without pieces, to nowhere: what it is made of is still to come.
+    pub const EMPTY: TxFrame =
+        TxFrame { path: PathId(u32::MAX), segs: ArrayVec::new_const(), len: 0 };
 
     /// A frame of one piece.
     pub fn one(path: PathId, seg: TxSeg) -> Self {

@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use courser_buf::{AllocError, ArenaStats, MsgBuf};
 use courser_proto::{
-    CallId, EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats, Status,
+    CallId, Endpoint, EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats,
+    Status,
 };
 use smallbox::smallbox;
 
 use crate::conts::Cont;
 use crate::core::Core;
 use crate::error::{Refused, SessionError};
-use crate::message::{Done, Payload, Reply, ReplyHandle};
+use crate::message::{Answerer, Done, Reply, ReplyHandle};
 use crate::options::CallOptions;
 
 /// The endpoint, as handlers and continuations see it. Nothing here blocks or does I/O: calls and
@@ -25,6 +26,23 @@ pub struct Context<'a> {
 impl std::fmt::Debug for Context<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Context").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+/// The request that a reply answers.
+struct To<'a>(&'a mut Endpoint<Cont>, RequestId);
+
+impl Answerer for To<'_> {
+    type Given = Result<(), ReplyError>;
+
+    #[inline(always)]
+    fn bytes(self, bytes: &[u8]) -> Self::Given {
+        self.0.reply_bytes(self.1, bytes)
+    }
+
+    #[inline]
+    fn msg(self, msg: MsgBuf) -> Self::Given {
+        self.0.reply_msg(self.1, msg)
     }
 }
 
@@ -99,10 +117,7 @@ impl Context<'_> {
 
     #[inline]
     fn answer(&mut self, id: RequestId, reply: impl Reply) -> Result<(), ReplyError> {
-        reply.with(|payload| match payload {
-            Payload::Bytes(b) => self.core.proto.reply_bytes(id, b),
-            Payload::Msg(m) => self.core.proto.reply_msg(id, m),
-        })
+        reply.give(To(&mut self.core.proto, id))
     }
 
     /// Whether nobody waits for the answer to a deferred request any more: its client cancelled

@@ -5,9 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use courser_buf::RxBurst;
+use courser_buf::{RxBurst, RxFrame};
 use courser_net::Transport;
-use courser_proto::{Completion, Driver, Endpoint, Event, Status};
+use courser_proto::{Answered, Body, Completion, Driver, Endpoint, Event, RequestId, Status};
 
 use crate::context::Context;
 use crate::control::Mailbox;
@@ -77,10 +77,8 @@ impl<T: Transport> Rpc<T> {
             for (at, frame) in frames.iter().enumerate() {
                 self.core.proto.look_ahead(&frames, at);
                 let now_ns = if batched { now_ns } else { self.core.now_ns() };
-                if let Some(cursor) = self.core.proto.on_frame(frame, now_ns) {
-                    let (core, handlers) = (&mut self.core, &mut self.handlers);
-                    cursor.drive(&mut Dispatch { core, handlers, batched });
-                }
+                let (core, handlers) = (&mut self.core, &mut self.handlers);
+                work_through(&mut Dispatch { core, handlers, batched }, frame, now_ns);
             }
             let received = frames.len();
             drop(frames);
@@ -411,46 +409,91 @@ struct Dispatch<'a> {
     batched: bool,
 }
 
+/// Takes a received frame, and runs what it calls for.
+#[inline(never)] // so that it has the registers
+fn work_through(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>, now_ns: u64) {
+    Endpoint::receive(driver, frame, now_ns);
+}
+
+impl Dispatch<'_> {
+    #[inline(always)]
+    fn before_event(&mut self) {
+        if !self.batched {
+            std::hint::black_box(self.core.now_ns());
+        }
+    }
+}
+
 impl Driver<Cont> for Dispatch<'_> {
     #[inline(always)]
     fn endpoint(&mut self) -> &mut Endpoint<Cont> {
         &mut self.core.proto
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn on_event(&mut self, event: Event<'_, Cont>) {
-        if !self.batched {
-            std::hint::black_box(self.core.now_ns());
+        self.before_event();
+        match event {
+            Event::Request { id, req_type, body, deadline_ns } => {
+                handle(self.core, self.handlers, id, req_type, body, deadline_ns);
+            }
+            Event::Completion(done) => complete(self.core, self.handlers, done),
         }
-        dispatch(self.core, self.handlers, event);
+    }
+
+    #[inline(always)]
+    fn on_short_request(&mut self, id: RequestId, req_type: u16, body: &[u8]) {
+        self.before_event();
+        handle(self.core, self.handlers, id, req_type, Body::Borrowed(body), None);
+    }
+
+    #[inline(always)]
+    fn on_short_response(&mut self, call: Answered<Cont>, body: &[u8]) {
+        self.before_event();
+        let Answered { cont, session, request } = call;
+        let response = Response(Body::Borrowed(body));
+        // Made in its place: moved there, it would wait for its parts, which are stored in other
+        // sizes than they would be loaded in again.
+        if let Hearer::Tag(tag) = cont.hearer()
+            && let Some(f) = self.handlers.on_completion.as_mut()
+        {
+            let cx = &mut Context { core: self.core, request: None };
+            f.conclude(cx, tag, Done { request, result: Ok(response), session });
+        } else {
+            let done = Done { request, result: Ok(response), session };
+            conclude(self.core, self.handlers, cont, done);
+        }
     }
 }
 
-/// Runs the handler of a request, or the continuation of a call.
-#[inline(always)] // into the places where the event is made
-fn dispatch(core: &mut Core, handlers: &mut Handlers, event: Event<'_, Cont>) {
-    match event {
-        Event::Request { id, req_type, body, deadline_ns } => {
-            let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
-                core.proto.reply_status(id, Status::UnknownType);
-                return;
-            };
-            // It was in time when the burst arrived; since then other handlers may have run.
-            if deadline_ns.is_some_and(|deadline_ns| core.now_ns() >= deadline_ns) {
-                core.proto.reply_status(id, Status::DeadlineExceeded);
-                return;
-            }
-            let mut cx = Context { core, request: Some(id) };
-            let request = Request { body, req_type, session: id.session(), deadline_ns };
-            let panicked = caught("dispatch", req_type, || handler.handle(&mut cx, request));
-            if let Some(id) = cx.request {
-                let status = if panicked { Status::Panicked } else { Status::NoReply };
-                core.proto.reply_status(id, status);
-            }
-            core.handled.panics += u64::from(panicked);
-        }
-        Event::Completion(done) => complete(core, handlers, done),
+/// Runs the handler of a request.
+#[inline(always)] // into the places where the request is made
+fn handle(
+    core: &mut Core,
+    handlers: &mut Handlers,
+    id: RequestId,
+    req_type: u16,
+    body: Body<'_>,
+    deadline_ns: Option<u64>,
+) {
+    let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
+        core.proto.reply_status(id, Status::UnknownType);
+        return;
+    };
+    // It was in time when the burst arrived; since then other handlers may have run.
+    if deadline_ns.is_some_and(|deadline_ns| core.now_ns() >= deadline_ns) {
+        core.proto.reply_status(id, Status::DeadlineExceeded);
+        return;
     }
+    let mut cx = Context { core, request: Some(id) };
+    let panicked = caught("dispatch", req_type, || {
+        handler.handle(&mut cx, Request { body, req_type, session: id.session(), deadline_ns });
+    });
+    if let Some(id) = cx.request {
+        let status = if panicked { Status::Panicked } else { Status::NoReply };
+        core.proto.reply_status(id, status);
+    }
+    core.handled.panics += u64::from(panicked);
 }
 
 #[inline(always)] // one copy less of the continuation and the buffer
@@ -466,7 +509,6 @@ fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>
     }
 }
 
-#[inline(always)]
 fn conclude(core: &mut Core, handlers: &mut Handlers, cont: Cont, done: Done<'_>) {
     let mut cx = Context { core, request: None };
     match cont.hearer() {

@@ -112,77 +112,78 @@ pub struct Done<'f> {
 /// What can be a reply: bytes, which are copied, or a [`MsgBuf`], which is not.
 pub trait Reply {
     #[doc(hidden)]
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R;
+    fn give<A: Answerer>(self, to: A) -> A::Given;
 }
 
+/// Who takes a reply. Two functions, so that the handler has what it answers with in registers.
 #[doc(hidden)]
-#[derive(Debug)]
-pub enum Payload<'a> {
-    Bytes(&'a [u8]),
-    Msg(MsgBuf),
+pub trait Answerer {
+    type Given;
+    fn bytes(self, bytes: &[u8]) -> Self::Given;
+    fn msg(self, msg: MsgBuf) -> Self::Given;
 }
 
 impl Reply for &[u8] {
     #[inline]
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
-        send(Payload::Bytes(self))
+    fn give<A: Answerer>(self, to: A) -> A::Given {
+        to.bytes(self)
     }
 }
 
 impl<const N: usize> Reply for &[u8; N] {
     #[inline]
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
-        send(Payload::Bytes(self))
+    fn give<A: Answerer>(self, to: A) -> A::Given {
+        to.bytes(self)
     }
 }
 
 impl<const N: usize> Reply for [u8; N] {
     #[inline]
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
-        send(Payload::Bytes(&self))
+    fn give<A: Answerer>(self, to: A) -> A::Given {
+        to.bytes(&self)
     }
 }
 
 impl Reply for &str {
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
-        send(Payload::Bytes(self.as_bytes()))
+    fn give<A: Answerer>(self, to: A) -> A::Given {
+        to.bytes(self.as_bytes())
     }
 }
 
 impl Reply for String {
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
-        send(Payload::Bytes(self.as_bytes()))
+    fn give<A: Answerer>(self, to: A) -> A::Given {
+        to.bytes(self.as_bytes())
     }
 }
 
 impl Reply for Vec<u8> {
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
-        send(Payload::Bytes(&self))
+    fn give<A: Answerer>(self, to: A) -> A::Given {
+        to.bytes(&self)
     }
 }
 
 impl Reply for MsgBuf {
     #[inline]
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
-        send(Payload::Msg(self))
+    fn give<A: Answerer>(self, to: A) -> A::Given {
+        to.msg(self)
     }
 }
 
 impl Reply for Request<'_> {
     #[inline]
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+    fn give<A: Answerer>(self, to: A) -> A::Given {
         match self.body {
-            Body::Borrowed(b) => send(Payload::Bytes(b)),
-            Body::Owned(m) => send(Payload::Msg(m)),
+            Body::Borrowed(b) => to.bytes(b),
+            Body::Owned(m) => to.msg(m),
         }
     }
 }
 
 impl Reply for Response<'_> {
-    fn with<R>(self, send: impl FnOnce(Payload<'_>) -> R) -> R {
+    fn give<A: Answerer>(self, to: A) -> A::Given {
         match self.0 {
-            Body::Borrowed(b) => send(Payload::Bytes(b)),
-            Body::Owned(m) => send(Payload::Msg(m)),
+            Body::Borrowed(b) => to.bytes(b),
+            Body::Owned(m) => to.msg(m),
         }
     }
 }

@@ -77,6 +77,7 @@ impl<C> Endpoint<C> {
             self.retry_tx_ns = 0;
         }
         if now_ns >= self.timers.next_ns() {
+            self.settle_round_trip();
             self.look_around(now_ns);
         }
     }

@@ -12,23 +12,23 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{Addr, AllocError, Arena, Ecn, MsgBuf, PathId, RxFrame};
+use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId};
 
 use crate::config::{Config, ConfigError};
 use crate::error::{CallError, CallRefused};
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
 use crate::session::{
-    ClientSession, IdleSession, Peer, PeerState, QueuedCall, ServerSession, Session, SessionId,
-    SessionState, Shares,
+    ClientSession, IdleSession, Peer, QueuedCall, ServerSession, Session, SessionId, SessionState,
+    Shares,
 };
 use crate::slot::{ClientSlot, Lone};
 use crate::stats::{Drop, EndpointStats};
 use crate::timers::{Timed, Timers};
 use crate::tx::{TxItem, TxStage, Written};
 use crate::wire::{
-    FrameHeader, Packet, PlainHeader, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of,
-    parse_packet, parse_short, short_header,
+    Packet, SHORT_REQUEST, SHORT_RESPONSE, Short, packets_of, parse_packet, parse_short,
+    short_header,
 };
 
 /// One message as the application gets it.
@@ -111,11 +111,11 @@ pub enum Event<'f, C> {
 /// The packets of an accepted frame that were not looked at yet.
 #[derive(Debug)]
 pub struct FrameCursor<'f> {
-    rest: &'f [u8],
-    peer: u32,
-    data_per_packet: u16,
+    pub(crate) rest: &'f [u8],
+    pub(crate) peer: u32,
+    pub(crate) data_per_packet: u16,
     /// Messages of fewer bytes may take the short cuts.
-    short_end: u32,
+    pub(crate) short_end: u32,
 }
 
 /// An endpoint and who acts on its events.
@@ -123,9 +123,34 @@ pub trait Driver<C> {
     /// The endpoint.
     fn endpoint(&mut self) -> &mut Endpoint<C>;
 
-    /// Acts on an event of [`Driver::endpoint`]. Worth inlining: the event is made where it is
-    /// called, and what kind it is is known there.
+    /// Acts on an event of [`Driver::endpoint`].
     fn on_event(&mut self, event: Event<'_, C>);
+
+    /// [`Driver::on_event`] for a request that is read in place and has no deadline. Worth
+    /// inlining: what makes up a short message, here and in the next one, then stays in registers,
+    /// while an event is gathered in memory and taken apart again.
+    fn on_short_request(&mut self, id: RequestId, req_type: u16, body: &[u8]) {
+        let body = Body::Borrowed(body);
+        self.on_event(Event::Request { id, req_type, body, deadline_ns: None });
+    }
+
+    /// [`Driver::on_event`] for a call that has ended with a response that is read in place.
+    fn on_short_response(&mut self, call: Answered<C>, body: &[u8]) {
+        let Answered { cont, session, request } = call;
+        let result = Ok(Body::Borrowed(body));
+        self.on_event(Event::Completion(Completion { cont, session, request, result }));
+    }
+}
+
+/// A call that has ended with a response: [`Completion`] without it.
+#[derive(Debug)]
+pub struct Answered<C> {
+    /// What the caller gave with the call.
+    pub cont: C,
+    /// The session of the call.
+    pub session: SessionId,
+    /// The request buffer.
+    pub request: MsgBuf,
 }
 
 impl<'f> FrameCursor<'f> {
@@ -142,19 +167,17 @@ impl<'f> FrameCursor<'f> {
         while !rest.is_empty() {
             if let Some((short, behind)) = parse_short(rest, short_end) {
                 if short.kind == SHORT_RESPONSE {
-                    let done = driver.endpoint().rx_short_response(peer, &short);
-                    if let Some(event) = done {
+                    if let Some(call) = driver.endpoint().rx_short_response(peer, &short) {
                         rest = behind;
-                        driver.on_event(event);
+                        driver.on_short_response(call, short.data);
                         continue;
                     }
-                } else if short.kind == SHORT_REQUEST {
-                    let asked = driver.endpoint().rx_short_request(peer, &short);
-                    if let Some(event) = asked {
-                        rest = behind;
-                        driver.on_event(event);
-                        continue;
-                    }
+                } else if short.kind == SHORT_REQUEST
+                    && let Some(id) = driver.endpoint().rx_short_request(peer, &short)
+                {
+                    rest = behind;
+                    driver.on_short_request(id, short.req_type, short.data);
+                    continue;
                 }
             }
             let mut cursor = FrameCursor { rest, ..self };
@@ -180,6 +203,8 @@ pub struct Endpoint<C> {
     pub(crate) arena: Arena,
     pub(crate) id: u64,
     pub(crate) now_ns: u64,
+    /// The peer of the newest frame: the only one whose newest round trip may be unsettled.
+    pub(crate) heard: u32,
     pub(crate) peers: Vec<Option<Peer>>,
     /// Free entries of `peers`.
     pub(crate) vacant_peers: Vec<u32>,
@@ -235,6 +260,7 @@ impl<C> Endpoint<C> {
             arena,
             id,
             now_ns: 0,
+            heard: u32::MAX,
             peers: Vec::new(),
             vacant_peers: Vec::new(),
             sessions: Vec::new(),
@@ -259,75 +285,7 @@ impl<C> Endpoint<C> {
         })
     }
 
-    // ---- receive ------------------------------------------------------------------------------
-
-    /// Checks a frame at the door: form, peer, cookie, source, packet size (F14). Until all hold
-    /// no state is touched. `None`: the frame was discarded and counted.
-    #[inline]
-    pub fn on_frame<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
-        self.now_ns = now_ns;
-        self.stats.rx_frames += 1;
-        match self.admit(frame) {
-            Ok(cursor) => {
-                self.stats.rx_frames_accepted += 1;
-                Some(cursor)
-            }
-            Err(reason) => {
-                self.stats.drop(reason);
-                None
-            }
-        }
-    }
-
-    #[inline(always)]
-    fn admit<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
-        let Some((h, rest)) = PlainHeader::parse(frame.data) else { return self.admit_any(frame) };
-        match self.peers.get_mut(h.peer as usize) {
-            Some(Some(peer))
-                if peer.rx_cookie == h.cookie
-                    && peer.data_per_packet == h.data_per_packet
-                    && peer.addr == frame.src
-                    && peer.state == PeerState::Live
-                    && frame.ecn != Ecn::Ce =>
-            {
-                peer.on_plain(&h, self.now_ns, &self.cfg);
-            }
-            _ => return self.admit_any(frame),
-        }
-        let short_end = self.short_end(h.data_per_packet);
-        Ok(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
-    }
-
-    /// [`Endpoint::admit`] for any frame, with the reason when it is none of ours.
-    #[inline(never)]
-    fn admit_any<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
-        let (h, rest) = FrameHeader::parse(frame.data)?;
-        let peer = self.peers.get_mut(h.peer as usize).and_then(Option::as_mut);
-        let peer = peer.filter(|p| p.state == PeerState::Live).ok_or(Drop::UnknownPeer)?;
-        if peer.rx_cookie != h.cookie && !mutant::is_on(Mutant::CookieIgnored) {
-            return Err(Drop::Cookie);
-        }
-        if peer.addr != frame.src {
-            return Err(Drop::WrongSource);
-        }
-        if peer.data_per_packet != h.data_per_packet {
-            return Err(Drop::PacketSize);
-        }
-        peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
-        let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
-        // While sessions wait for credits, each that comes back is looked at.
-        let short_end = if awaited { 0 } else { self.short_end(data_per_packet) };
-        Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
-    }
-
-    /// Messages of fewer bytes fit one packet and are never refused for their size.
-    #[inline]
-    fn short_end(&self, data_per_packet: u16) -> u32 {
-        if !mutant::short_cuts() {
-            return 0;
-        }
-        self.cfg.max_msg_size.min(data_per_packet.into()) + 1
-    }
+    // ---- receive: see also `door.rs` ------------------------------------------------------------
 
     /// Works through the packets of a frame up to the next one that the application has to act
     /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
@@ -336,9 +294,16 @@ impl<C> Endpoint<C> {
         self.tx.open_writing(self.stage_items());
         while !cursor.rest.is_empty() {
             if let Some((short, rest)) = cursor.next_short() {
+                let body = Body::Borrowed(short.data);
                 let event = match short.kind {
-                    SHORT_REQUEST => self.rx_short_request(cursor.peer, &short),
-                    SHORT_RESPONSE => self.rx_short_response(cursor.peer, &short),
+                    SHORT_REQUEST => self.rx_short_request(cursor.peer, &short).map(|id| {
+                        let req_type = short.req_type;
+                        Event::Request { id, req_type, body, deadline_ns: None }
+                    }),
+                    SHORT_RESPONSE => self.rx_short_response(cursor.peer, &short).map(|call| {
+                        let Answered { cont, session, request } = call;
+                        Event::Completion(Completion { cont, session, request, result: Ok(body) })
+                    }),
                     _ => None,
                 };
                 if event.is_some() {
@@ -358,6 +323,7 @@ impl<C> Endpoint<C> {
     /// Takes one packet, of any kind and whatever state it finds.
     #[inline(never)] // so that short messages have the registers
     fn next_packet<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
+        self.settle_round_trip();
         // At the end, or when what follows cannot be delimited, the rest of the frame is done with.
         let rest = std::mem::take(&mut cursor.rest);
         let packet = match parse_packet(rest, cursor.data_per_packet) {

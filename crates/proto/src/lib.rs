@@ -13,6 +13,7 @@
 mod ahead;
 mod config;
 mod deadline;
+mod door;
 mod ending;
 mod endpoint;
 mod error;
@@ -37,7 +38,7 @@ mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
-pub use endpoint::{Body, Completion, Driver, Endpoint, Event, FrameCursor, RequestId};
+pub use endpoint::{Answered, Body, Completion, Driver, Endpoint, Event, FrameCursor, RequestId};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use look::{Role, SessionStats};
 pub use memory::{MemoryUse, SessionBytes};

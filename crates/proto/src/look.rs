@@ -169,7 +169,7 @@ impl<C> Endpoint<C> {
                 let homing = if peer == self.homing_peer { self.homing } else { 0 };
                 (out.pool, out.pool_left) = (p.pool.limit(), p.pool.left() + homing);
             }
-            if let Some((latest, smoothed, min, rto)) = p.rtt.report() {
+            if let Some((latest, smoothed, min, rto)) = p.rtt.report(&self.cfg) {
                 out.rtt_ns = Some(latest);
                 out.srtt_ns = Some(smoothed);
                 out.rtt_min_ns = Some(min);

@@ -95,6 +95,7 @@ impl Timers {
     #[inline]
     pub(crate) fn pass_by(&mut self) {
         self.first.pop_front();
+        self.find_next();
     }
 
     /// The next entry, if it is due: the earlier one of the two lists, so that neither waits for

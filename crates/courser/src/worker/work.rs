@@ -5,10 +5,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_buf::{AllocError, MsgBuf};
+use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
-use crate::message::{Payload, Reply};
+use crate::message::{Answerer, Reply};
 use crate::worker::home::{Home, Outcome};
 use crate::worker::queue::Term;
 
@@ -87,13 +87,7 @@ impl Work {
     /// # Errors
     /// No memory for the response; the client gets an error instead.
     pub fn try_reply(mut self, reply: impl Reply) -> Result<(), ReplyError> {
-        let response = reply.with(|payload| match payload {
-            Payload::Msg(m) => Ok(m),
-            Payload::Bytes(bytes) => self.home.arena.alloc(bytes.len()).map(|mut m| {
-                m.copy_from_slice(bytes);
-                m
-            }),
-        });
+        let response = reply.give(InMemory(&self.home.arena));
         match response {
             Ok(m) => {
                 self.answer(Outcome::Response(m));
@@ -140,6 +134,23 @@ impl Work {
 
     pub(super) fn home(&self) -> &Home {
         &self.home
+    }
+}
+
+/// Makes a message of a reply.
+struct InMemory<'a>(&'a Arena);
+
+impl Answerer for InMemory<'_> {
+    type Given = Result<MsgBuf, AllocError>;
+
+    fn bytes(self, bytes: &[u8]) -> Self::Given {
+        let mut m = self.0.alloc(bytes.len())?;
+        m.copy_from_slice(bytes);
+        Ok(m)
+    }
+
+    fn msg(self, msg: MsgBuf) -> Self::Given {
+        Ok(msg)
     }
 }
 

@@ -19,7 +19,13 @@ pub(crate) struct Rtt {
     latest_ns: u64,
     samples: u64,
     rto_ns: u64,
+    /// The newest sample, until it is settled; else [`NOTHING`].
+    unsettled: u32,
 }
+
+/// No sample.
+const NOTHING: u32 = u32::MAX;
+const _: () = assert!(NOTHING >= MAX_SAMPLE_NS);
 
 impl Rtt {
     pub(crate) fn new(cfg: &Config) -> Self {
@@ -30,18 +36,31 @@ impl Rtt {
             latest_ns: 0,
             samples: 0,
             rto_ns: cfg.rto_initial_ns,
+            unsettled: NOTHING,
         }
     }
 
-    /// Takes the sample that an echo gives, and gives it. Both are nanoseconds modulo 2^32.
+    /// Takes the sample that an echo gives, and gives it. Both are nanoseconds modulo 2^32. It
+    /// counts from [`Rtt::settle`] on, which is not on the way of a packet.
     #[inline]
     pub(crate) fn on_echo(&mut self, now: u32, echo: u32, cfg: &Config) -> Option<u32> {
         let sample = now.wrapping_sub(echo);
         if sample >= MAX_SAMPLE_NS {
             return None;
         }
-        self.on_sample(u64::from(sample), cfg);
+        if self.unsettled != NOTHING {
+            self.settle(cfg);
+        }
+        self.unsettled = sample;
         Some(sample)
+    }
+
+    /// Reckons with the newest sample.
+    pub(crate) fn settle(&mut self, cfg: &Config) {
+        let sample = std::mem::replace(&mut self.unsettled, NOTHING);
+        if sample != NOTHING {
+            self.on_sample(sample.into(), cfg);
+        }
     }
 
     /// The way takes about so long, by what other means have shown: until the first sample the
@@ -87,7 +106,8 @@ impl Rtt {
     }
 
     /// (latest, smoothed, smallest, timeout), ns; `None` before the first sample.
-    pub(crate) fn report(&self) -> Option<(u64, u64, u64, u64)> {
+    pub(crate) fn report(mut self, cfg: &Config) -> Option<(u64, u64, u64, u64)> {
+        self.settle(cfg);
         (self.samples > 0).then_some((self.latest_ns, self.srtt_ns, self.min_ns, self.rto_ns))
     }
 }
@@ -138,8 +158,8 @@ mod tests {
     fn the_clock_may_wrap_and_nonsense_is_ignored() {
         let mut r = Rtt::new(&cfg());
         r.on_echo(5, u32::MAX - 4, &cfg());
-        assert_eq!(r.report().unwrap().0, 10);
+        assert_eq!(r.report(&cfg()).unwrap().0, 10);
         r.on_echo(5, 6, &cfg()); // an echo from the future
-        assert_eq!(r.report().unwrap().0, 10);
+        assert_eq!(r.report(&cfg()).unwrap().0, 10);
     }
 }

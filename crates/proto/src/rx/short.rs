@@ -4,7 +4,7 @@
 
 use courser_buf::MsgBuf;
 
-use crate::endpoint::{Body, Completion, Endpoint, Event, RequestId, queue_started};
+use crate::endpoint::{Answered, Endpoint, RequestId, queue_started};
 use crate::session::{Session, SessionId, SessionState};
 use crate::slot::Lone;
 use crate::wire::Short;
@@ -14,11 +14,7 @@ impl<C> Endpoint<C> {
     /// [`Endpoint::rx_request`] for one packet, when every client has room for its buffers and
     /// nothing is copied.
     #[inline(always)]
-    pub(crate) fn rx_short_request<'f>(
-        &mut self,
-        peer: u32,
-        packet: &Short<'f>,
-    ) -> Option<Event<'f, C>> {
+    pub(crate) fn rx_short_request(&mut self, peer: u32, packet: &Short<'_>) -> Option<RequestId> {
         let Some(Session::Server(s)) = self.sessions.get_mut(packet.session as usize) else {
             return None;
         };
@@ -38,20 +34,18 @@ impl<C> Endpoint<C> {
         self.stats.requests += 1;
         self.stats.received(0);
         let session = SessionId { index: packet.session, generation };
-        let id = RequestId { session, slot: slot_no as u8, req_num: packet.req_num };
-        let body = Body::Borrowed(packet.data);
-        Some(Event::Request { id, req_type: packet.req_type, body, deadline_ns: None })
+        Some(RequestId { session, slot: slot_no as u8, req_num: packet.req_num })
     }
 
     /// The response to a [`Lone::Sent`] call of a session in which at most short calls wait, and for
     /// slots only: [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit
     /// back, and the slot to the call that waited longest.
     #[inline(always)]
-    pub(crate) fn rx_short_response<'f>(
+    pub(crate) fn rx_short_response(
         &mut self,
         peer: u32,
-        packet: &Short<'f>,
-    ) -> Option<Event<'f, C>> {
+        packet: &Short<'_>,
+    ) -> Option<Answered<C>> {
         let Some(Session::Client(s)) = self.sessions.get_mut(packet.session as usize) else {
             return None;
         };
@@ -85,7 +79,6 @@ impl<C> Endpoint<C> {
         }
         self.stats.responses += 1;
         self.stats.received(3);
-        let result = Ok(Body::Borrowed(packet.data));
-        Some(Event::Completion(Completion { cont, session: id, request, result }))
+        Some(Answered { cont, session: id, request })
     }
 }

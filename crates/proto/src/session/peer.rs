@@ -190,7 +190,8 @@ impl Peer {
     /// A deadline in this endpoint's time, of which `remaining_us` were left when the frame at
     /// hand was sent: never later than the client's (see [`super::transit`]).
     #[cold]
-    pub(crate) fn deadline_ns(&mut self, remaining_us: u32) -> u64 {
+    pub(crate) fn deadline_ns(&mut self, remaining_us: u32, cfg: &Config) -> u64 {
+        self.rtt.settle(cfg);
         let age_ns = self.transit.age_ns(self.rtt.least_ns());
         let left_ns = u64::from(remaining_us) * 1_000;
         (self.last_heard_ns + left_ns).saturating_sub(age_ns)
@@ -246,13 +247,13 @@ mod tests {
         let mut p = Peer::tentative(1, &cfg);
         let frame = |number, echo| FrameHeader { echo_at: Some(echo), ..header(number, 0) };
         p.on_frame(&frame(5, 1_000), Ecn::NotEct, 3_000, &cfg);
-        assert_eq!(p.rtt.report().unwrap().0, 2_000);
+        assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
         for replayed in [5, 4] {
             p.on_frame(&frame(replayed, 1_000), Ecn::NotEct, 900_000_000, &cfg);
         }
-        assert_eq!(p.rtt.report().unwrap().0, 2_000);
+        assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
         p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, 900_004_000, &cfg);
-        assert_eq!(p.rtt.report().unwrap().0, 4_000);
+        assert_eq!(p.rtt.report(&cfg).unwrap().0, 4_000);
     }
 
     #[test]
@@ -265,10 +266,10 @@ mod tests {
             ..header(number, (sent + 5_000_000_000) as u32)
         };
         p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, 10_000, &cfg);
-        assert_eq!(p.deadline_ns(50), 10_000 + 50_000 - 3_000);
+        assert_eq!(p.deadline_ns(50, &cfg), 10_000 + 50_000 - 3_000);
         // This one has waited for 200 us; so had the answer whose echo it brings.
         p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, 300_000, &cfg);
-        assert_eq!(p.deadline_ns(50), 300_000 + 50_000 - 200_000 - 3_000);
+        assert_eq!(p.deadline_ns(50, &cfg), 300_000 + 50_000 - 200_000 - 3_000);
     }
 
     #[test]

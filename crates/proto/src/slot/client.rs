@@ -176,7 +176,7 @@ impl<C> ClientSlot<C> {
 
     /// The response of a [`Lone::Sent`] call has come, in one packet: what
     /// [`ClientSlot::on_response`] and [`ClientSlot::finish`] do, where one credit comes back.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish_lone(&mut self) -> Option<(MsgBuf, C)> {
         debug_assert!(self.lone == Lone::Sent && self.in_flight() == 1);
         self.lone = Lone::No;

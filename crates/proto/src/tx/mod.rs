@@ -94,10 +94,11 @@ impl<C> Endpoint<C> {
         self.stats.tx_frames += (out.len() - before) as u64;
     }
 
-    /// The second half of [`Endpoint::poll_transmit`], for which no frame has to wait: the timeouts
-    /// of the calls whose requests have left.
+    /// The second half of [`Endpoint::poll_transmit`], for which no frame has to wait: the round
+    /// trip that the newest frame has shown, and the timeouts of the calls whose requests have left.
     #[inline]
     pub fn after_transmit(&mut self) {
+        self.settle_round_trip();
         while let Some(Written { session, slot, req_num }) = self.tx.take_written() {
             let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
                 continue;
@@ -114,6 +115,7 @@ impl<C> Endpoint<C> {
     /// Makes packets of what waits, as far as it belongs to this stage.
     #[inline(never)] // so that a stage in which all is written already has the registers
     fn stage_waiting(&mut self, out: &mut TxBurst) {
+        self.settle_round_trip();
         for _ in self.tx.written()..self.stage_items() {
             let Some(item) = self.tx.pop() else { break };
             let sent = match item {

@@ -235,8 +235,10 @@ impl TxStage {
     #[inline]
     fn take_room(&mut self, peer: u32) {
         self.room -= 1;
-        self.mixed |= self.last_peer != NO_FRAME && self.last_peer != peer;
-        self.last_peer = peer;
+        if self.last_peer != peer {
+            self.mixed |= self.last_peer != NO_FRAME;
+            self.last_peer = peer;
+        }
     }
 
     /// Takes a staging buffer in advance, so that an arena that is exhausted later makes sending
@@ -402,13 +404,13 @@ impl TxStage {
     }
 }
 
-/// Adds a frame of one piece. Made in its place: a frame that is built before and then moved there
-/// waits for its parts, which are stored in other sizes than they are loaded in again.
+/// Adds a frame of one piece. Made in its place: one that is made before and then moved there waits
+/// for its parts, which are stored in other sizes than they are loaded in again.
 #[inline(always)]
 fn push_frame(out: &mut TxBurst, path: PathId, seg: TxSeg) {
-    out.push_back(TxFrame::empty(path));
+    out.push_back(TxFrame::EMPTY);
     if let Some(frame) = out.back_mut() {
-        frame.len = seg.len() as u32;
+        (frame.path, frame.len) = (path, seg.len() as u32);
         frame.segs.push(seg);
     }
 }
@@ -485,5 +487,37 @@ pub(crate) fn copy_short(out: &mut [u8], data: &[u8]) {
         }
     } else {
         out.copy_from_slice(data);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{SHORT_RESPONSE, short_header};
+
+    #[test]
+    fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
+        let (cfg, arena) = (Config::default(), Arena::heap());
+        let mut stage = TxStage::new(1_500, &cfg);
+        let mut peers: Vec<_> = (0..2).map(|_| Some(Peer::tentative(1, &cfg))).collect();
+        let mut out = TxBurst::new();
+        for round in 1..4 {
+            stage.open_writing(cfg.tx_items);
+            for (no, peer) in (0..).zip(peers.iter_mut().flatten()) {
+                peer.path = PathId(no);
+                let header = short_header(SHORT_RESPONSE, 7, 8, 0, 4);
+                assert!(stage.may_write() && stage.append_short(no, peer, &arena, header, b"data"));
+                stage.wrote();
+            }
+            // The first one goes, and another peer takes its number.
+            stage.forget_peer(0);
+            peers[0] = Some(Peer::tentative(round, &cfg));
+            stage.begin(cfg.tx_frames);
+            stage.finish(&mut peers, 0, cfg.tx_frames, &mut out);
+            assert!(stage.is_empty() && !stage.may_write() && stage.staging.len() <= 2);
+            let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
+            assert_eq!(left, [PathId(1)]);
+            assert!(peers.iter().flatten().all(|p| p.open_frame == NO_FRAME));
+        }
     }
 }

@@ -96,11 +96,9 @@ impl PlainHeader {
     /// The header of a frame that has such a one, and the bytes behind it.
     #[inline(always)]
     pub(crate) fn parse(bytes: &[u8]) -> Option<(PlainHeader, &[u8])> {
-        let (low, rest) = bytes.split_first_chunk::<8>()?;
-        let (middle, rest) = rest.split_first_chunk::<8>()?;
-        let (high, rest) = rest.split_first_chunk::<8>()?;
-        let (low, middle) = (u64::from_le_bytes(*low), u64::from_le_bytes(*middle));
-        let high = u64::from_le_bytes(*high);
+        let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER>()?;
+        let ([low, middle, high], []) = head.as_chunks::<8>() else { return None };
+        let [low, middle, high] = [low, middle, high].map(|word| u64::from_le_bytes(*word));
         if low as u16 != PLAIN {
             return None;
         }

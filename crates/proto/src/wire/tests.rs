@@ -86,6 +86,31 @@ fn frame_header_bytes_are_as_documented() {
     assert_eq!(FrameHeader::parse(&out), Ok((h, &[][..])));
 }
 
+proptest! {
+    #[test]
+    fn plain_headers_are_read_and_written_as_any(
+        mut bytes in prop::collection::vec(any::<u8>(), 0..40),
+        flags in 0_u8..4,
+        version in prop::sample::select(vec![WIRE_VERSION, WIRE_VERSION, 0xC2]),
+    ) {
+        if let Some(start) = bytes.first_chunk_mut::<2>() {
+            *start = [version, flags];
+        }
+        let Some((h, rest)) = PlainHeader::parse(&bytes) else {
+            let plain = bytes.len() >= FRAME_HEADER && version == WIRE_VERSION && flags == 1;
+            prop_assert!(!plain);
+            return Ok(());
+        };
+        let PlainHeader { data_per_packet, peer, cookie, number, sent_at, echo_at } = h;
+        let (echo_at, ecn) = (Some(echo_at), None);
+        let any = FrameHeader { data_per_packet, peer, cookie, number, sent_at, echo_at, ecn };
+        prop_assert_eq!(FrameHeader::parse(&bytes), Ok((any, rest)));
+        let mut out = [0xff; FRAME_HEADER];
+        h.write(&mut out);
+        prop_assert_eq!(&out[..], &bytes[..FRAME_HEADER]);
+    }
+}
+
 #[test]
 fn unknown_versions_flags_and_kinds_are_refused() {
     let mut f = [0u8; FRAME_HEADER];

@@ -1,0 +1,127 @@
+//! The door (step 9 of a packet's path): which frames are let in (F14), and what a frame says about
+//! the path to its sender.
+
+use courser_buf::{Ecn, RxFrame};
+
+use crate::endpoint::{Driver, Endpoint, FrameCursor};
+use crate::mutant::{self, Mutant};
+use crate::session::PeerState;
+use crate::stats::Drop;
+use crate::wire::{FrameHeader, PlainHeader};
+
+impl<C> Endpoint<C> {
+    /// Checks a frame at the door: form, peer, cookie, source, packet size (F14). Until all hold
+    /// no state is touched. `None`: the frame was discarded and counted.
+    #[inline]
+    pub fn on_frame<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
+        self.admit_plain(frame, now_ns).or_else(|| self.admit_counted(frame, now_ns))
+    }
+
+    /// [`Endpoint::on_frame`] and [`FrameCursor::drive`] in one.
+    #[inline(always)]
+    pub fn receive(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
+        match driver.endpoint().admit_plain(frame, now_ns) {
+            Some(cursor) => cursor.drive(driver),
+            None => Self::receive_any(driver, frame, now_ns),
+        }
+    }
+
+    #[inline(never)] // so that plain frames have the registers
+    fn receive_any(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
+        let Some(mut cursor) = driver.endpoint().admit_counted(frame, now_ns) else { return };
+        while let Some(event) = driver.endpoint().next_event(&mut cursor) {
+            driver.on_event(event);
+        }
+    }
+
+    /// Admits a frame with a plain header that may be believed; `None`: it is for
+    /// [`Endpoint::admit_any`] to judge, and nothing was done.
+    #[inline(always)]
+    fn admit_plain<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
+        let (h, rest) = PlainHeader::parse(frame.data)?;
+        let awaited = match self.peers.get_mut(h.peer as usize) {
+            Some(Some(peer))
+                if peer.rx_cookie == h.cookie
+                    && peer.data_per_packet == h.data_per_packet
+                    && peer.addr == frame.src
+                    && peer.state == PeerState::Live
+                    && frame.ecn != Ecn::Ce =>
+            {
+                peer.on_plain(&h, now_ns, &self.cfg);
+                peer.pool.is_awaited()
+            }
+            _ => return None,
+        };
+        self.heard(h.peer);
+        self.now_ns = now_ns;
+        self.stats.rx_frames += 1;
+        self.stats.rx_frames_accepted += 1;
+        let short_end = self.short_end(h.data_per_packet, awaited);
+        Some(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
+    }
+
+    #[inline(never)]
+    fn admit_counted<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
+        self.now_ns = now_ns;
+        self.stats.rx_frames += 1;
+        match self.admit_any(frame) {
+            Ok(cursor) => {
+                self.stats.rx_frames_accepted += 1;
+                Some(cursor)
+            }
+            Err(reason) => {
+                self.stats.drop(reason);
+                None
+            }
+        }
+    }
+
+    /// Admits any frame, or says why not.
+    fn admit_any<'f>(&mut self, frame: &RxFrame<'f>) -> Result<FrameCursor<'f>, Drop> {
+        let (h, rest) = FrameHeader::parse(frame.data)?;
+        let peer = self.peers.get_mut(h.peer as usize).and_then(Option::as_mut);
+        let peer = peer.filter(|p| p.state == PeerState::Live).ok_or(Drop::UnknownPeer)?;
+        if peer.rx_cookie != h.cookie && !mutant::is_on(Mutant::CookieIgnored) {
+            return Err(Drop::Cookie);
+        }
+        if peer.addr != frame.src {
+            return Err(Drop::WrongSource);
+        }
+        if peer.data_per_packet != h.data_per_packet {
+            return Err(Drop::PacketSize);
+        }
+        peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
+        let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
+        self.heard(h.peer);
+        let short_end = self.short_end(data_per_packet, awaited);
+        Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
+    }
+
+    /// Notes whose frame is at hand: its round trip is reckoned with when its packets have been
+    /// taken, or before anything else wants to know.
+    #[inline(always)]
+    fn heard(&mut self, peer: u32) {
+        if self.heard != peer {
+            self.settle_round_trip();
+            self.heard = peer;
+        }
+    }
+
+    /// Reckons with the round trip that the newest frame has shown.
+    #[inline]
+    pub(crate) fn settle_round_trip(&mut self) {
+        if let Some(Some(peer)) = self.peers.get_mut(self.heard as usize) {
+            peer.rtt.settle(&self.cfg);
+        }
+    }
+
+    /// Messages of fewer bytes fit one packet and are never refused for their size. While sessions
+    /// wait for credits there are none: each credit that comes back is looked at.
+    #[inline(always)]
+    fn short_end(&self, data_per_packet: u16, awaited: bool) -> u32 {
+        if awaited || !mutant::short_cuts() {
+            return 0;
+        }
+        self.cfg.max_msg_size.min(data_per_packet.into()) + 1
+    }
+}
