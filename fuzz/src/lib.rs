@@ -11,6 +11,8 @@ pub mod endpoint;
 pub mod frame;
 pub mod program;
 pub mod seeds;
+#[cfg(fuzzing)]
+pub mod shm;
 pub mod text;
 
 /// The world of the protocol's own tests: endpoints joined by a link in memory.

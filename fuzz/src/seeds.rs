@@ -16,7 +16,7 @@ use crate::support::{Action, DPP, Forge, World, config};
 pub type Seed = (&'static str, String, Vec<u8>);
 
 pub fn all() -> Vec<Seed> {
-    [frames(), streams(), programs(), texts()].concat()
+    [frames(), streams(), programs(), rings(), meetings(), texts()].concat()
 }
 
 // ---- frames -----------------------------------------------------------------------------------
@@ -217,6 +217,41 @@ fn programs() -> Vec<Seed> {
         ("endpoint", name.to_owned(), encode(Setup { bits }, &ops))
     };
     out.into_iter().map(seed).collect()
+}
+
+// ---- shared memory ----------------------------------------------------------------------------
+
+/// What `courser_net::shm::fuzz::ring` reads: pushes (0, 2), receives (3), headers and words of
+/// somebody else (6, 7).
+fn rings() -> Vec<Seed> {
+    let push = |len: u16| [0, (len >> 8) as u8, len as u8];
+    let take = |lent| [3, lent];
+    let both = |len| [&push(len)[..], &take(0), &push(len), &take(1)].concat();
+    let lap: Vec<u8> = (0..40).flat_map(|n| both(n * 26)).collect();
+    let full = (0..20).flat_map(|_| push(240)).chain((0..20).flat_map(|_| take(1))).collect();
+    let wrong = [&push(20)[..], &[6, 1, 4, 0], &take(0), &take(0), &take(0)].concat();
+    let count = [&push(20)[..], &[7, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0], &[2].repeat(20)].concat();
+    [("lap", lap), ("full", full), ("wrong_length", wrong), ("wrong_count", count)]
+        .map(|(name, bytes)| ("shm_ring", name.to_owned(), bytes))
+        .to_vec()
+}
+
+/// What `courser_net::shm::fuzz::meeting` reads: a choice of files and words, their length, the
+/// words. 128: a good message, some of whose bytes are changed.
+fn meetings() -> Vec<Seed> {
+    let good = [128 + 10, 0];
+    [
+        ("good", good.to_vec()),
+        ("trusting", [128 + 64 + 10, 0].to_vec()),
+        ("twice", [good, good].concat()),
+        ("no_file", [128, 0].to_vec()),
+        ("two_files", [128 + 24 + 1, 0].to_vec()),
+        ("another_file", [128 + 11, 0].to_vec()),
+        ("another_shape", [128 + 10, 4, 12, 1, 17, 3].to_vec()),
+        ("words", [8, 5, b'h', b'e', b'l', b'l', b'o'].to_vec()),
+    ]
+    .map(|(name, bytes)| ("shm_meeting", name.to_owned(), bytes))
+    .to_vec()
 }
 
 // ---- text -------------------------------------------------------------------------------------

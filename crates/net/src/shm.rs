@@ -23,6 +23,8 @@ mod config;
 mod copy;
 mod dir;
 mod epoll;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod inbound;
 mod map;
 #[cfg(all(test, loom))]

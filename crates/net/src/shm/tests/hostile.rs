@@ -234,6 +234,20 @@ impl Scene {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    /// What the fuzzer runs with inputs of its own finding.
+    #[test]
+    fn fuzz_targets_run(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fuzz::ring(&bytes);
+        // Those that say nothing are waited for, a second each.
+        if !bytes.is_empty() {
+            fuzz::meeting(&bytes);
+        }
+    }
+}
+
 #[derive(Clone, Debug)]
 enum Deed {
     /// A word anywhere in what it can write.
