@@ -16,6 +16,9 @@ const BAR: i32 = 24;
 const LABELS: i32 = 280;
 const VALUES: i32 = 110;
 const HEAD: i32 = 44;
+const FOOT: i32 = 30;
+/// What the shades of the bars mean.
+const CAPTION: &str = "grey: RPC libraries; light: bare sockets, which are limits and no peers";
 const FONT: &str = "sans-serif";
 
 /// One bar.
@@ -72,7 +75,7 @@ pub fn write(measured: &Measured, path: &Path) -> Result<()> {
         },
     ];
     let heights = panels.each_ref().map(|panel| HEAD + BAR * panel.bars.len() as i32);
-    let height = heights.iter().sum::<i32>() + 12;
+    let height = heights.iter().sum::<i32>() + FOOT;
     let root = SVGBackend::new(path, (WIDTH, height as u32)).into_drawing_area();
     let failed = |error: String| anyhow!("cannot draw {}: {error}", path.display());
     root.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
@@ -81,6 +84,8 @@ pub fn write(measured: &Measured, path: &Path) -> Result<()> {
         draw(&root, panel, top).map_err(|error| failed(error.to_string()))?;
         top += height;
     }
+    let caption = Text::new(CAPTION, (12, top + 6), (FONT, 14).into_font());
+    root.draw(&caption).map_err(|error| failed(error.to_string()))?;
     root.present().map_err(|error| failed(error.to_string()))
 }
 
@@ -143,6 +148,7 @@ mod tests {
         assert!(text.starts_with("<svg") && text.contains("</svg>"));
         assert_eq!(text.matches("tarpc 0.38").count(), 3);
         assert_eq!(text.matches("Gbit/s").count(), 3);
+        assert_eq!(text.matches("bare sockets").count(), 1);
     }
 
     #[test]
