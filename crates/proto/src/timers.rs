@@ -73,6 +73,7 @@ impl Timers {
         due_ns
     }
 
+    #[inline]
     fn find_next(&mut self) {
         let first_ns = self.first.front().map_or(u64::MAX, |e| e.due_ns);
         self.next_ns = first_ns.min(self.later.next_ns);
@@ -358,6 +359,20 @@ mod tests {
         t.sift(|e| e.session.is_multiple_of(100));
         let left = std::iter::from_fn(|| t.pop(1 << 40)).map(|(_, e)| e.session);
         assert_eq!(left.filter(|s| s.is_multiple_of(100)).count(), 1_000);
+    }
+
+    #[test]
+    fn a_look_that_is_passed_by_leaves_the_time_of_the_next_one() {
+        let mut t = Timers::new();
+        t.look_first(entry(10, 0));
+        t.look_later(entry(15, 1));
+        assert_eq!((t.first_due(9), t.first_due(10)), (None, Some(entry(10, 0))));
+        t.pass_by();
+        assert_eq!((t.first_due(10), t.next_ns()), (None, 15));
+        assert_eq!(t.pop(15).map(|(look, _)| look), Some(Look::Later));
+        t.look_first(entry(30, 2));
+        t.pass_by();
+        assert_eq!(t.next_ns(), u64::MAX);
     }
 
     #[test]
