@@ -52,7 +52,7 @@ fn points(results: &[Value], key: &str) -> Vec<u64> {
 #[test]
 fn latency_has_rare_percentiles_and_the_difference_to_raw() {
     let _alone = alone();
-    for transport in ["mem", "udp"] {
+    for transport in ["mem", "shm", "udp"] {
         for result in results(&format!("latency --pairs 2 --transport {transport}")) {
             let keys = ["latency_p50_ns", "latency_p99_ns", "raw_p50_ns", "ratio"];
             positive(&result, &keys);
@@ -69,15 +69,17 @@ fn latency_has_rare_percentiles_and_the_difference_to_raw() {
 #[test]
 fn rates_have_a_result_for_each_batch() {
     let _alone = alone();
-    let results = results("rate --pairs 1 --transport mem --batch 1,3,11");
-    assert_eq!(points(&results, "batch"), [1, 3, 11]);
-    results.iter().for_each(|r| positive(r, &["rate_rps", "raw_rate_pps", "ratio"]));
+    for transport in ["mem", "shm"] {
+        let results = results(&format!("rate --pairs 1 --transport {transport} --batch 1,3,11"));
+        assert_eq!(points(&results, "batch"), [1, 3, 11]);
+        results.iter().for_each(|r| positive(r, &["rate_rps", "raw_rate_pps", "ratio"]));
+    }
 }
 
 #[test]
 fn both_sides_can_call_each_other() {
     let _alone = alone();
-    for transport in ["mem", "udp"] {
+    for transport in ["mem", "shm", "udp"] {
         let line = format!("rate --pairs 2 --batch 3 --symmetric --transport {transport}");
         results(&line).iter().for_each(|result| positive(result, &["rate_rps", "raw_rate_pps"]));
     }
@@ -86,16 +88,19 @@ fn both_sides_can_call_each_other() {
 #[test]
 fn bandwidth_stands_beside_copies_for_each_size() {
     let _alone = alone();
-    let results = results("bandwidth --pairs 1 --transport mem --size 1KiB,300KiB");
-    assert_eq!(points(&results, "request_bytes"), [1 << 10, 300 << 10]);
-    let keys = ["goodput_bps", "raw_goodput_bps", "memcpy_bps", "share_of_memcpy"];
-    results.iter().for_each(|result| positive(result, &keys));
+    for flags in ["mem", "shm", "shm --frame-size 1072"] {
+        let line = format!("bandwidth --pairs 1 --size 1KiB,300KiB --transport {flags}");
+        let results = results(&line);
+        assert_eq!(points(&results, "request_bytes"), [1 << 10, 300 << 10]);
+        let keys = ["goodput_bps", "raw_goodput_bps", "memcpy_bps", "share_of_memcpy"];
+        results.iter().for_each(|result| positive(result, &keys));
+    }
 }
 
 #[test]
 fn many_sessions_stand_beside_eight_and_their_memory_is_counted() {
     let _alone = alone();
-    let results = results("sessions --pairs 1 --transport mem --sessions 2,40");
+    let results = results("sessions --pairs 1 --transport shm --sessions 2,40");
     assert_eq!(points(&results, "sessions"), [2, 40]);
     for result in &results {
         positive(result, &["rate_rps", "of_8_sessions", "connects_per_s"]);
@@ -112,7 +117,7 @@ fn many_sessions_stand_beside_eight_and_their_memory_is_counted() {
 #[test]
 fn every_number_of_credits_has_latency_rate_and_bandwidth() {
     let _alone = alone();
-    let results = results("credits --pairs 1 --transport mem --size 64KiB");
+    let results = results("credits --pairs 1 --transport shm --size 64KiB");
     assert_eq!(points(&results, "credits"), [1, 2, 4, 8, 16, 32, 64]);
     let complete = |r: &&Value| r["rate_rps"].is_f64() && r["goodput_bps"].is_f64();
     assert!(results.iter().any(|r| complete(&r)), "{results:?}");
@@ -143,7 +148,7 @@ fn factors_begin_with_everything_on() {
 #[test]
 fn transmit_bursts_of_every_bound_work() {
     let _alone = alone();
-    let results = results("txqueue --pairs 1 --transport mem");
+    let results = results("txqueue --pairs 1 --transport shm");
     assert_eq!(points(&results, "tx_burst"), [1, 2, 4, 8, 16, 32, 64, 128, 256]);
     results.iter().for_each(|result| positive(result, &["rate_rps"]));
 }
@@ -151,7 +156,7 @@ fn transmit_bursts_of_every_bound_work() {
 #[test]
 fn threads_call_each_other_and_their_memory_is_stated() {
     let _alone = alone();
-    for transport in ["mem", "udp"] {
+    for transport in ["mem", "shm", "udp"] {
         let line = format!("bench threads --quick --pairs 1 --transport {transport} --json -");
         let report = json_of(&line);
         let results = report["results"].as_array().expect("a list");

@@ -25,6 +25,8 @@ mod dir;
 mod epoll;
 mod inbound;
 mod map;
+#[cfg(all(test, loom))]
+mod model;
 mod msg;
 mod outbound;
 mod ring;

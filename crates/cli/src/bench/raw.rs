@@ -43,8 +43,8 @@ const ROLE_LIMIT: Duration = Duration::from_secs(5);
 /// of round trips, and longer than the gaps in which the host takes a core away.
 const LOST_NS: u64 = 5_000_000;
 
-/// A window in which this much is lost in a row has failed: the other side is gone.
-const MAX_LOST_IN_A_ROW: u32 = 200;
+/// A window in which this much is lost in a row has failed: the other side is gone. Five seconds.
+const MAX_LOST_IN_A_ROW: u32 = 1000;
 
 /// The server process, as workloads see it.
 #[derive(Clone, Debug)]
@@ -136,6 +136,8 @@ impl Link {
 
     /// Sends a few bytes.
     fn send_bytes(&mut self, bytes: &[u8]) {
+        // What the transport still holds of the payload cannot be written.
+        self.transport.tx_flush();
         if let Some(buf) = self.payload.get_mut() {
             buf[..bytes.len()].copy_from_slice(bytes);
         }

@@ -11,16 +11,16 @@
 //! afterwards. With a barrier between on both sides one of them sees the other. The sender's is
 //! on the path of every burst, the receiver's is rare, so the receiver's does the work of both
 //! (`membarrier(2)`: every running thread of the registered processes passes a full barrier).
-//! Where that is not to be had both sides use a fence. Model: `ring::model`.
+//! Where that is not to be had both sides use a fence. `model` tries every order.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::LazyLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
 use rustix::io::Errno;
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use super::map::{self, Mapping, PAGE};
+use super::map::{self, Mapping, PAGE, Word, Words};
 
 /// Rings that an endpoint may receive from: the bits of one line.
 pub(super) const MAX_RINGS: usize = 512;
@@ -29,7 +29,7 @@ const WORDS: usize = MAX_RINGS / 64;
 /// In the state: odd while the receiver sleeps; every sleep has its own odd number.
 const EPOCH: usize = 0;
 /// In the state: not 0 when senders have to fence.
-const FENCE: usize = 4;
+const FENCE: usize = 8;
 /// In the state: the rings that are not looked at, a bit each; in a line of its own.
 const IDLE: usize = 64;
 
@@ -37,20 +37,39 @@ const IDLE: usize = 64;
 static REGISTERED: LazyLock<bool> =
     LazyLock::new(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok());
 
-/// The receiver's barrier: orders what it has stored before what it loads next, and makes every
-/// sender's stores before its last look at the state visible. A few microseconds.
-fn heavy_barrier() -> bool {
-    fence(Ordering::SeqCst);
-    *REGISTERED && membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+/// A page of a bell, and the barriers that go with it: of the system, or of a model.
+pub(super) trait Page: Words {
+    /// The receiver's barrier: orders what it has stored before what it loads next, and makes
+    /// every sender's stores before its last look at the state visible. False: it does the first
+    /// only, and senders have to fence.
+    fn heavy_barrier(&self) -> bool;
+    /// The sender's, between publishing and looking at the state; `fenced` when the receiver
+    /// cannot do it.
+    fn light_barrier(&self, fenced: bool);
+}
+
+impl Page for Mapping {
+    /// A few microseconds.
+    fn heavy_barrier(&self) -> bool {
+        fence(Ordering::SeqCst);
+        *REGISTERED && membarrier(MembarrierCommand::GlobalExpedited).is_ok()
+    }
+
+    #[inline(always)]
+    fn light_barrier(&self, fenced: bool) {
+        if *REGISTERED && !fenced {
+            compiler_fence(Ordering::SeqCst);
+        } else {
+            fence(Ordering::SeqCst);
+        }
+    }
 }
 
 /// The receiver's side.
 #[derive(Debug)]
-pub(super) struct Bell {
-    state: Mapping,
-    hints: Mapping,
-    state_fd: OwnedFd,
-    hints_fd: OwnedFd,
+pub(super) struct Bell<P = Mapping> {
+    state: P,
+    hints: P,
     /// Number of idle rings in each word, so that only words in use are looked at.
     idle: [u16; WORDS],
     /// Number of idle rings.
@@ -58,23 +77,26 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    pub(super) fn new() -> Result<Self, Errno> {
+    /// And the files of its two pages, for senders.
+    pub(super) fn new() -> Result<(Self, [OwnedFd; 2]), Errno> {
         let (state_fd, state) = map::create("courser-state", PAGE, true)?;
         let (hints_fd, hints) = map::create("courser-hints", PAGE, false)?;
-        let bell = Bell { state, hints, state_fd, hints_fd, idle: [0; WORDS], resting: 0 };
-        if !heavy_barrier() {
-            bell.state.half_word(FENCE).store(1, Ordering::Release);
+        Ok((Bell::on(state, hints), [state_fd, hints_fd]))
+    }
+}
+
+impl<P: Page> Bell<P> {
+    /// On pages that are all zero.
+    pub(super) fn on(state: P, hints: P) -> Self {
+        let bell = Bell { state, hints, idle: [0; WORDS], resting: 0 };
+        if !bell.state.heavy_barrier() {
+            bell.state.word(FENCE).store(1, Ordering::Release);
         }
-        Ok(bell)
+        bell
     }
 
-    pub(super) fn fds(&self) -> [BorrowedFd<'_>; 2] {
-        use std::os::fd::AsFd;
-        [self.state_fd.as_fd(), self.hints_fd.as_fd()]
-    }
-
-    fn epoch(&self) -> u32 {
-        self.state.half_word(EPOCH).load(Ordering::Relaxed)
+    fn epoch(&self) -> u64 {
+        self.state.word(EPOCH).load(Ordering::Relaxed)
     }
 
     pub(super) fn is_armed(&self) -> bool {
@@ -84,7 +106,7 @@ impl Bell {
     /// Asks senders for a signal. Afterwards the rings have to be looked at once more.
     pub(super) fn arm(&self) {
         if !self.is_armed() {
-            self.state.half_word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
+            self.state.word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
         }
         self.barrier();
     }
@@ -92,15 +114,15 @@ impl Bell {
     /// Signals are not needed any more.
     pub(super) fn disarm(&self) {
         if self.is_armed() {
-            self.state.half_word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
+            self.state.word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
         }
     }
 
     fn barrier(&self) {
-        if !heavy_barrier() {
+        if !self.state.heavy_barrier() {
             // It worked when this endpoint was made; from now on senders fence, and those that
             // have looked already are late by a look at all rings, as with a lost hint.
-            self.state.half_word(FENCE).store(1, Ordering::SeqCst);
+            self.state.word(FENCE).store(1, Ordering::SeqCst);
         }
     }
 
@@ -157,19 +179,18 @@ impl Bell {
 
 /// A sender's view of a receiver's bell.
 #[derive(Debug)]
-pub(super) struct RemoteBell {
-    state: Mapping,
-    hints: Mapping,
+pub(super) struct RemoteBell<P = Mapping> {
+    state: P,
+    hints: P,
     /// The ring's number at the receiver.
     ring: usize,
     /// The sleep for which a signal has been sent.
-    signalled: u32,
+    signalled: u64,
 }
 
 impl RemoteBell {
     /// From what a receiver sent.
     pub(super) fn new(state: &OwnedFd, hints: &OwnedFd, ring: u32) -> Result<Self, Errno> {
-        use std::os::fd::AsFd;
         let ring = ring as usize;
         if ring >= MAX_RINGS {
             return Err(Errno::INVAL);
@@ -177,23 +198,25 @@ impl RemoteBell {
         let state = map::adopt(state.as_fd(), PAGE, false)?;
         let hints = map::adopt(hints.as_fd(), PAGE, true)?;
         LazyLock::force(&REGISTERED);
-        Ok(RemoteBell { state, hints, ring, signalled: 0 })
+        Ok(RemoteBell::on(state, hints, ring))
+    }
+}
+
+impl<P: Page> RemoteBell<P> {
+    pub(super) fn on(state: P, hints: P, ring: usize) -> Self {
+        RemoteBell { state, hints, ring, signalled: 0 }
     }
 
     /// After publishing: leaves a hint if the receiver wants one. True: it sleeps, and has not
     /// been signalled since it fell asleep.
     #[inline]
     pub(super) fn ring(&mut self) -> bool {
-        if *REGISTERED && self.state.half_word(FENCE).load(Ordering::Relaxed) == 0 {
-            compiler_fence(Ordering::SeqCst);
-        } else {
-            fence(Ordering::SeqCst);
-        }
+        self.state.light_barrier(self.state.word(FENCE).load(Ordering::Relaxed) != 0);
         let idle = self.state.word(IDLE + self.ring / 64 * 8).load(Ordering::Relaxed);
         if idle >> (self.ring % 64) & 1 == 1 {
             self.hint();
         }
-        let epoch = self.state.half_word(EPOCH).load(Ordering::Relaxed);
+        let epoch = self.state.word(EPOCH).load(Ordering::Relaxed);
         epoch % 2 == 1 && epoch != std::mem::replace(&mut self.signalled, epoch)
     }
 
@@ -203,6 +226,14 @@ impl RemoteBell {
         // Also when the bit seems to be set: the operation orders the record before itself, so
         // that whoever clears the bit afterwards finds the record.
         hints.fetch_or(1 << (self.ring % 64), Ordering::AcqRel);
+    }
+}
+
+#[cfg(all(test, loom))]
+impl<P: Page> Bell<P> {
+    /// Whether any ring rests.
+    pub(super) fn is_resting(&self) -> bool {
+        self.resting > 0
     }
 }
 
@@ -223,8 +254,8 @@ mod tests {
     use super::*;
 
     fn pair(ring: u32) -> (Bell, RemoteBell) {
-        let bell = Bell::new().unwrap();
-        let remote = RemoteBell::new(&bell.state_fd, &bell.hints_fd, ring).unwrap();
+        let (bell, [state, hints]) = Bell::new().unwrap();
+        let remote = RemoteBell::new(&state, &hints, ring).unwrap();
         (bell, remote)
     }
 
@@ -262,13 +293,13 @@ mod tests {
 
     #[test]
     fn pages_of_a_stranger_are_checked() {
-        let bell = Bell::new().unwrap();
+        let (_bell, [state, hints]) = Bell::new().unwrap();
         let ring = |state, hints, ring| RemoteBell::new(state, hints, ring).is_ok();
-        assert!(ring(&bell.state_fd, &bell.hints_fd, 511));
-        assert!(!ring(&bell.state_fd, &bell.hints_fd, 512));
+        assert!(ring(&state, &hints, 511));
+        assert!(!ring(&state, &hints, 512));
         // The state cannot be written, so it is no page of hints.
-        assert!(!ring(&bell.state_fd, &bell.state_fd, 0));
+        assert!(!ring(&state, &state, 0));
         let (large, _) = map::create("test", 2 * PAGE, false).unwrap();
-        assert!(!ring(&large, &bell.hints_fd, 0));
+        assert!(!ring(&large, &hints, 0));
     }
 }

@@ -22,14 +22,14 @@ pub struct ShmConfig {
     /// from the start. Default: 1024.
     pub slots: usize,
     /// Bytes for frames of more than 240 bytes that a ring holds: a power of two, 4 KiB to 64 MiB,
-    /// at least four largest frames. They become present when they are first used. Default: 1 MiB.
+    /// at least four largest frames. They become present when they are first used. Default: 2 MiB.
     pub data_bytes: usize,
     /// Most endpoints that may send to this one, and most that it may send to, 1 to 512.
     /// Default: 256.
     ///
     /// Each pair that talks has a ring for each direction, made by the sender when it first sends:
-    /// `slots * 256 + data_bytes + 4096` bytes, 1.3 MiB by default, and two descriptors. So an
-    /// endpoint with 256 peers may hold 640 MiB, of which 128 MiB when all frames are small.
+    /// `slots * 256 + data_bytes + 4096` bytes, 2.3 MiB by default, and two descriptors. So an
+    /// endpoint with 256 peers may hold 1.2 GiB, of which 130 MiB when all frames are small.
     /// Senders may choose larger rings; together they get no more memory than `max_peers` rings
     /// of this endpoint's own measures have.
     pub max_peers: usize,
@@ -58,7 +58,7 @@ impl Default for ShmConfig {
             port: 0,
             max_frame: 8192,
             slots: 1024,
-            data_bytes: 1 << 20,
+            data_bytes: 2 << 20,
             max_peers: 256,
             trust: false,
             dir: None,

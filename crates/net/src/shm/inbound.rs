@@ -66,6 +66,8 @@ pub(super) struct Inbound {
     /// Where the next look at resting rings begins.
     next_look: usize,
     bell: Bell,
+    /// The files of the bell's pages, for senders.
+    pages: [OwnedFd; 2],
     strangers: Vec<Stranger>,
     /// A ring that broke in the burst whose frames may still be lent from it.
     broken: Option<Ring>,
@@ -96,12 +98,14 @@ impl Limits {
 
 impl Inbound {
     pub(super) fn new(local: Addr, limits: Limits, trust: bool) -> Result<Self, Errno> {
+        let (bell, pages) = Bell::new()?;
         Ok(Inbound {
             rings: Vec::new(),
             active: Vec::new(),
             cursor: 0,
             next_look: 0,
-            bell: Bell::new()?,
+            bell,
+            pages,
             strangers: Vec::new(),
             broken: None,
             limits,
@@ -259,7 +263,8 @@ impl Inbound {
         mapping.populate(hello.shape.front().min(self.limits.present));
         let welcome = Welcome { ring: number as u32 };
         // Before the ring is looked at for the first time: see `outbound`.
-        msg::send(socket.as_fd(), &welcome.to_bytes(), &self.bell.fds())?;
+        let pages = self.pages.each_ref().map(AsFd::as_fd);
+        msg::send(socket.as_fd(), &welcome.to_bytes(), &pages)?;
         epoll.remove(&socket);
         if !epoll.add(&socket, Token::Inbound(number as u32)) {
             return Err(Errno::NOSPC);

@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
@@ -53,6 +53,49 @@ pub(super) fn adopt(fd: BorrowedFd<'_>, bytes: usize, writable: bool) -> Result<
         return Err(Errno::INVAL);
     }
     Mapping::new(fd, bytes, writable)
+}
+
+/// An atomic word of shared memory, or of a model of it.
+pub(super) trait Word {
+    fn load(&self, order: Ordering) -> u64;
+    fn store(&self, value: u64, order: Ordering);
+    fn fetch_or(&self, bits: u64, order: Ordering) -> u64;
+    fn fetch_and(&self, bits: u64, order: Ordering) -> u64;
+}
+
+impl Word for AtomicU64 {
+    #[inline(always)]
+    fn load(&self, order: Ordering) -> u64 {
+        AtomicU64::load(self, order)
+    }
+    #[inline(always)]
+    fn store(&self, value: u64, order: Ordering) {
+        AtomicU64::store(self, value, order);
+    }
+    #[inline(always)]
+    fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_or(self, bits, order)
+    }
+    #[inline(always)]
+    fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
+        AtomicU64::fetch_and(self, bits, order)
+    }
+}
+
+/// Memory with such words. What two sides do with them is written for any such memory, so that
+/// the very same code runs on a model that tries every order (`scripts/loom.sh`).
+pub(super) trait Words {
+    type Word: Word;
+    /// The word at `at`, a multiple of 8. Storing to it is for who may write there.
+    fn word(&self, at: usize) -> &Self::Word;
+}
+
+impl Words for Mapping {
+    type Word = AtomicU64;
+    #[inline(always)]
+    fn word(&self, at: usize) -> &AtomicU64 {
+        Mapping::word(self, at)
+    }
 }
 
 /// A shared mapping; unmapped when dropped.
@@ -118,20 +161,11 @@ impl Mapping {
     #[inline(always)]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         let ptr = self.at(at, 8, self.len);
-        assert!(at.is_multiple_of(8));
+        assert!(at.is_multiple_of(8), "no word begins there");
         // SAFETY: valid and aligned by the checks (a mapping begins at a page) for as long as
         // `self`; the peer's accesses are the machine's, which atomic ones do not conflict with.
         // Test: `files_are_checked`.
         unsafe { AtomicU64::from_ptr(ptr.cast()) }
-    }
-
-    /// A shared 32-bit word.
-    #[inline(always)]
-    pub(super) fn half_word(&self, at: usize) -> &AtomicU32 {
-        let ptr = self.at(at, 4, self.len);
-        assert!(at.is_multiple_of(4));
-        // SAFETY: as in `word`. Test: `files_are_checked`.
-        unsafe { AtomicU32::from_ptr(ptr.cast()) }
     }
 
     /// Copies in, the last bytes first; see [`copy::copy_in`].
@@ -189,7 +223,6 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
-    use std::sync::atomic::Ordering;
 
     use super::*;
 
@@ -200,7 +233,6 @@ mod tests {
         ours.populate(2 * PAGE);
         ours.word(8).store(7, Ordering::Relaxed);
         assert_eq!(theirs.word(8).load(Ordering::Relaxed), 7);
-        assert_eq!(theirs.half_word(8).load(Ordering::Relaxed), 7);
         ours.protect_after(PAGE).unwrap();
         ours.write(100, b"some bytes");
         let mut out = [0; 16];
@@ -237,6 +269,6 @@ mod tests {
         // SAFETY: nobody else has this memory, and it exists until the end. Test: this one.
         assert!(refused(&|| _ = unsafe { map.lend(2 * PAGE - 8, 9) }));
         assert!(refused(&|| _ = map.word(2 * PAGE)));
-        assert!(refused(&|| _ = map.half_word(2)));
+        assert!(refused(&|| _ = map.word(2)));
     }
 }

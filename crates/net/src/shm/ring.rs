@@ -26,7 +26,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::map::{Mapping, PAGE};
+use super::map::{Mapping, PAGE, Word, Words};
 
 /// Bytes of a slot: four lines, of which a small frame touches one or two.
 pub(super) const SLOT: usize = 256;
@@ -128,15 +128,7 @@ impl Shape {
 }
 
 /// What a ring stands on: mapped memory, or a model of it.
-pub(super) trait Memory {
-    /// Stores a header, and publishes what was written before.
-    fn publish(&self, at: usize, word: u64);
-    /// Loads a header; what was written before it was published is seen.
-    fn look(&self, at: usize) -> u64;
-    /// Stores the receiver's count, after it has read.
-    fn set_consumed(&self, count: u64);
-    /// Loads the receiver's count.
-    fn consumed(&self) -> u64;
+pub(super) trait Memory: Words {
     /// Copies a few bytes in.
     fn write(&self, at: usize, src: &[u8]);
     /// Copies many bytes in.
@@ -148,22 +140,6 @@ pub(super) trait Memory {
 }
 
 impl Memory for Mapping {
-    #[inline(always)]
-    fn publish(&self, at: usize, word: u64) {
-        self.word(at).store(word, Ordering::Release);
-    }
-    #[inline(always)]
-    fn look(&self, at: usize) -> u64 {
-        self.word(at).load(Ordering::Acquire)
-    }
-    #[inline(always)]
-    fn set_consumed(&self, count: u64) {
-        self.word(CONSUMED).store(count, Ordering::Release);
-    }
-    #[inline(always)]
-    fn consumed(&self) -> u64 {
-        self.word(CONSUMED).load(Ordering::Acquire)
-    }
     #[inline(always)]
     fn write(&self, at: usize, src: &[u8]) {
         Mapping::write(self, at, src);
@@ -272,7 +248,8 @@ impl<M: Memory> Producer<M> {
 
     #[inline(always)]
     fn publish(&mut self, at: usize, len: usize) {
-        self.mem.publish(at, header(self.head, len));
+        // Publishes what was written before.
+        self.mem.word(at).store(header(self.head, len), Ordering::Release);
         self.data_ends[self.head as usize & (self.data_ends.len() - 1)] = self.data_head;
         self.head += 1;
     }
@@ -289,7 +266,8 @@ impl<M: Memory> Producer<M> {
     /// Looks how far the receiver is. Costs a line of the receiver's.
     #[cold]
     fn refresh(&mut self) -> Result<(), Refused> {
-        let consumed = self.mem.consumed();
+        // What is written from now on comes after the receiver's last look at what was there.
+        let consumed = self.mem.word(CONSUMED).load(Ordering::Acquire);
         let slots = u64::from(self.shape.slots);
         let known = self.limit - slots;
         if !(known..=self.head).contains(&consumed) {
@@ -355,7 +333,8 @@ impl<M: Memory> Consumer<M> {
     /// The length is beyond what was agreed.
     #[inline]
     pub(super) fn peek(&self) -> Result<Option<usize>, Broken> {
-        let word = self.mem.look(self.at);
+        // Whoever sees a header sees the record.
+        let word = self.mem.word(self.at).load(Ordering::Acquire);
         // Both lines of a usual frame come together, also when it is yet to be written: whoever
         // has the second line loses it when that is written, and asks again here.
         self.mem.prefetch(self.at + LINE);
@@ -400,7 +379,8 @@ impl<M: Memory> Consumer<M> {
     #[inline(always)]
     fn tell(&mut self) {
         if self.tail >= self.tell_at || self.data_tail >= self.tell_data_at {
-            self.mem.set_consumed(self.tail);
+            // After everything was read that is counted.
+            self.mem.word(CONSUMED).store(self.tail, Ordering::Release);
             self.plan();
         }
     }

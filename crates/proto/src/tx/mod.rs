@@ -99,15 +99,20 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn after_transmit(&mut self) {
         self.settle_round_trip();
-        while let Some(Written { session, slot, req_num }) = self.tx.take_written() {
+        while let Some(Written { session, slot: slot_no, req_num }) = self.tx.take_written() {
             let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
                 continue;
             };
-            let Some(slot) = s.slots.get_mut(usize::from(slot)) else { continue };
+            let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { continue };
             let Some(Some(peer)) = self.peers.get(s.peer as usize) else { continue };
-            if slot.lone == Lone::Sent && slot.req_num == req_num {
-                slot.started_ns = self.now_ns;
-                slot.deadline_ns = self.now_ns + peer.rtt.first_rto_ns();
+            if slot.lone != Lone::Sent || slot.req_num != req_num {
+                continue;
+            }
+            let due_ns = self.now_ns + peer.rtt.first_rto_ns();
+            (slot.started_ns, slot.deadline_ns) = (self.now_ns, due_ns);
+            if !slot.tracked {
+                // Its first look came between the call and now, and found nothing to wait for.
+                self.arm_slot(session, slot_no, due_ns);
             }
         }
     }

@@ -105,6 +105,8 @@ impl RawPeer {
     fn confirm(&mut self, to: Addr) {
         let Some(path) = self.path(to) else { return };
         let receipt = self.seen.to_bytes();
+        // What the transport still holds of the payload cannot be written.
+        self.transport.tx_flush();
         let Some(room) = self.payload.get_mut() else { return };
         room[..receipt.len()].copy_from_slice(&receipt);
         queue(&mut self.burst, path, &self.payload, 1, receipt.len());

@@ -537,11 +537,11 @@ fn a_false_receiver_is_left() {
     let false_one = Listener::bind(&room.cfg()).unwrap();
     let to = Addr { port: false_one.port.into(), ..a.local };
     let path = a.path_open(to, None).unwrap().id;
-    let pages = bell::Bell::new().unwrap();
+    let (_bell, pages) = bell::Bell::new().unwrap();
     let wrong = Welcome { ring: 512 }.to_bytes();
     let right = Welcome { ring: 0 }.to_bytes();
     let (large, _map) = map::create("test", 2 * PAGE, false).unwrap();
-    let [state, hints] = pages.fds();
+    let [state, hints] = pages.each_ref().map(AsFd::as_fd);
     let answers: [(&[u8], &[_]); 5] = [
         (b"no", &[]),
         (&wrong, &[state, hints]),

@@ -1,0 +1,521 @@
+//! The ring and the bell on a model of memory that tries every order in which two threads can
+//! run, and every value that a weakly ordered machine may let them see (`scripts/loom.sh`).
+//!
+//! What runs is the code of `ring` and `bell`; only the memory under them is the model's. Its
+//! bytes are cells that no two threads may touch unless the words order them. So a record that is
+//! read before it is published, or written while it is read, is found even where the bytes would
+//! happen to be right.
+//!
+//! A model that finds nothing shows nothing, so each rule is broken once ([`Mutant`]) and must be
+//! found.
+
+use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, fence};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use super::bell::{Bell, Page, RemoteBell};
+use super::map::{PAGE, Word, Words};
+use super::ring::{Consumer, Memory, Producer, Refused, Shape};
+
+/// What is done wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mutant {
+    None,
+    /// Records are published by a store that orders nothing.
+    RelaxedPublish,
+    /// Headers are looked at by a load that orders nothing.
+    RelaxedLook,
+    /// The receiver's count orders nothing where it is stored.
+    RelaxedCount,
+    /// Nor where it is loaded.
+    RelaxedRefresh,
+    /// The receiver counts before it has read.
+    CountFirst,
+    /// The sender does not wait between publishing and looking whether somebody sleeps.
+    NoLightBarrier,
+    /// The receiver does not wait between saying that it sleeps and its last look.
+    NoHeavyBarrier,
+    /// The sender looks whether somebody sleeps before it publishes.
+    RingFirst,
+    /// The receiver's last look comes before it says that it sleeps.
+    LookFirst,
+    /// The receiver looks at a ring before it says welcome to its sender.
+    LookBeforeWelcome,
+    /// The sender does not look once it has been welcomed.
+    SilentAfterWelcome,
+}
+
+// ---- memory ---------------------------------------------------------------------------------
+
+const LINE: usize = 64;
+/// Where the receiver's count lies.
+const CONSUMED: usize = 128;
+const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
+
+/// A word of the model, weakened by some mutants.
+#[derive(Debug)]
+struct ModelWord {
+    word: AtomicU64,
+    /// Orders of loads and stores that the mutant takes away.
+    lost: [bool; 2],
+}
+
+impl ModelWord {
+    fn new(at: usize, mutant: Mutant) -> Self {
+        let lost = match (mutant, at == CONSUMED) {
+            (Mutant::RelaxedLook, false) | (Mutant::RelaxedRefresh, true) => [true, false],
+            (Mutant::RelaxedPublish, false) | (Mutant::RelaxedCount, true) => [false, true],
+            _ => [false, false],
+        };
+        ModelWord { word: AtomicU64::new(0), lost }
+    }
+}
+
+impl Word for ModelWord {
+    fn load(&self, order: Ordering) -> u64 {
+        self.word.load(if self.lost[0] { Relaxed } else { order })
+    }
+    fn store(&self, value: u64, order: Ordering) {
+        self.word.store(value, if self.lost[1] { Relaxed } else { order });
+    }
+    fn fetch_or(&self, bits: u64, order: Ordering) -> u64 {
+        self.word.fetch_or(bits, order)
+    }
+    fn fetch_and(&self, bits: u64, order: Ordering) -> u64 {
+        self.word.fetch_and(bits, order)
+    }
+}
+
+/// A ring's memory: a word for the count and at the head of each slot, a cell for each line.
+#[derive(Clone, Debug)]
+struct RingMemory(Arc<(Vec<ModelWord>, Vec<UnsafeCell<[u8; LINE]>>)>);
+
+impl RingMemory {
+    fn new(mutant: Mutant) -> Self {
+        let word = |at| ModelWord::new(at, mutant);
+        let words = [word(CONSUMED)].into_iter().chain((0..16).map(|_| word(0))).collect();
+        let lines = (0..SHAPE.bytes() / LINE).map(|_| UnsafeCell::new([0; LINE])).collect();
+        RingMemory(Arc::new((words, lines)))
+    }
+
+    /// Calls `f` with each part of a range that lies in one line: line, place in it, and place in
+    /// the range.
+    fn by_lines(at: usize, len: usize, mut f: impl FnMut(usize, usize, std::ops::Range<usize>)) {
+        let mut done = 0;
+        while done < len {
+            let (line, place) = ((at + done) / LINE, (at + done) % LINE);
+            let part = (LINE - place).min(len - done);
+            f(line, place, done..done + part);
+            done += part;
+        }
+    }
+}
+
+impl Words for RingMemory {
+    type Word = ModelWord;
+    fn word(&self, at: usize) -> &ModelWord {
+        if at == CONSUMED { &self.0.0[0] } else { &self.0.0[1 + (at - PAGE) / 256] }
+    }
+}
+
+impl Memory for RingMemory {
+    fn write(&self, at: usize, src: &[u8]) {
+        Self::by_lines(at, src.len(), |line, place, range| {
+            self.0.1[line].with_mut(|bytes| {
+                // SAFETY: the model ends the test when another thread could be there.
+                // Test: the mutants.
+                unsafe { (&mut *bytes)[place..place + range.len()].copy_from_slice(&src[range]) };
+            });
+        });
+    }
+    fn write_bulk(&self, at: usize, src: &[u8]) {
+        self.write(at, src);
+    }
+    fn read(&self, at: usize, dst: &mut [u8]) {
+        Self::by_lines(at, dst.len(), |line, place, range| {
+            self.0.1[line].with(|bytes| {
+                // SAFETY: as in `write`. Test: the mutants.
+                let bytes = unsafe { &*bytes };
+                dst[range.clone()].copy_from_slice(&bytes[place..place + range.len()]);
+            });
+        });
+    }
+    fn prefetch(&self, _at: usize) {}
+}
+
+// ---- the ring alone -------------------------------------------------------------------------
+
+/// Frame `n`: its number, at a length that lies in the slot or in the data area.
+fn frame(n: u64, bulk: bool) -> Vec<u8> {
+    let mut frame = vec![n as u8; if bulk { 500 } else { 20 }];
+    frame[..8].copy_from_slice(&n.to_ne_bytes());
+    frame
+}
+
+/// The next frame is the one expected; false: there is none yet.
+fn pop(rx: &mut Consumer<RingMemory>, number: u64, bulk: bool, mutant: Mutant) -> bool {
+    let Some(len) = rx.peek().expect("nobody breaks the rules") else { return false };
+    let mut got = vec![0; len.next_multiple_of(16)];
+    if mutant == Mutant::CountFirst {
+        let at = rx.lend(len).expect("little is lent");
+        rx.release();
+        rx.memory().clone().read(at, &mut got);
+    } else {
+        rx.pop(len, &mut got);
+    }
+    assert_eq!(got[..len], frame(number, bulk));
+    true
+}
+
+/// A ring that is nearly full and about to begin its second lap, so that every push needs to know
+/// how far the receiver is: two threads, then what is left.
+fn ring(bulk: bool, mutant: Mutant) {
+    model(move || {
+        let memory = RingMemory::new(mutant);
+        let mut tx = Producer::new(memory.clone(), SHAPE);
+        let mut rx = Consumer::new(memory, SHAPE);
+        let (filled, emptied) = if bulk { (7, 6) } else { (16, 14) };
+        (0..filled).for_each(|n| tx.push(&[&frame(n, bulk)], frame(n, bulk).len()).unwrap());
+        (0..emptied).for_each(|n| assert!(pop(&mut rx, n, bulk, Mutant::None)));
+        let sender = thread::spawn(move || {
+            let mut head = filled;
+            for _ in 0..3 {
+                match tx.push(&[&frame(head, bulk)], frame(head, bulk).len()) {
+                    Ok(()) => head += 1,
+                    Err(Refused::Full) => {}
+                    Err(Refused::Broken) => panic!("nobody breaks the rules"),
+                }
+            }
+            head
+        });
+        let mut tail = emptied;
+        for _ in 0..4 {
+            tail += u64::from(pop(&mut rx, tail, bulk, mutant));
+        }
+        let head = sender.join().unwrap();
+        while tail < head {
+            assert!(pop(&mut rx, tail, bulk, mutant), "record {tail} of {head} is lost");
+            tail += 1;
+        }
+        assert!(!pop(&mut rx, tail, bulk, mutant), "a record was invented");
+    });
+}
+
+/// The same with frames that are lent: two at a time, read after both were taken.
+fn lending(release_first: bool) {
+    model(move || {
+        let memory = RingMemory::new(Mutant::None);
+        let mut tx = Producer::new(memory.clone(), SHAPE);
+        let mut rx = Consumer::new(memory.clone(), SHAPE);
+        (0..16).for_each(|n| tx.push(&[&frame(n, false)], 20).unwrap());
+        (0..12).for_each(|n| assert!(pop(&mut rx, n, false, Mutant::None)));
+        let sender = thread::spawn(move || {
+            (16..19).for_each(|n| drop(tx.push(&[&frame(n, false)], 20)));
+            (19..21).for_each(|n| drop(tx.push(&[&frame(n, false)], 20)));
+        });
+        let lent: Vec<_> = (0..2).map(|_| rx.lend(rx.peek().unwrap().unwrap()).unwrap()).collect();
+        if release_first {
+            rx.release();
+        }
+        for (at, n) in lent.into_iter().zip(12..) {
+            let mut got = [0; 32];
+            memory.read(at, &mut got);
+            assert_eq!(got[..20], frame(n, false));
+        }
+        rx.release();
+        sender.join().unwrap();
+    });
+}
+
+// ---- the bell -------------------------------------------------------------------------------
+
+/// The two pages. `membarrier` is a lock: whatever a sender does before or after its place in the
+/// program is before or after the barrier for both, and that is all that it is.
+#[derive(Clone, Debug)]
+struct ModelPage {
+    words: Arc<Vec<ModelWord>>,
+    barrier: Arc<Mutex<()>>,
+    /// Whether there is `membarrier`.
+    heavy: bool,
+    mutant: Mutant,
+}
+
+impl ModelPage {
+    fn new(heavy: bool, mutant: Mutant) -> Self {
+        let words = (0..9).map(|_| ModelWord::new(0, Mutant::None)).collect();
+        ModelPage { words: Arc::new(words), barrier: Arc::new(Mutex::new(())), heavy, mutant }
+    }
+}
+
+impl Words for ModelPage {
+    type Word = ModelWord;
+    fn word(&self, at: usize) -> &ModelWord {
+        &self.words[at / 8]
+    }
+}
+
+impl Page for ModelPage {
+    fn heavy_barrier(&self) -> bool {
+        if self.mutant != Mutant::NoHeavyBarrier {
+            fence(Ordering::SeqCst);
+            if self.heavy {
+                drop(self.barrier.lock().unwrap());
+            }
+        }
+        self.heavy
+    }
+
+    fn light_barrier(&self, fenced: bool) {
+        if self.mutant == Mutant::NoLightBarrier {
+        } else if fenced {
+            fence(Ordering::SeqCst);
+        } else {
+            drop(self.barrier.lock().unwrap());
+        }
+    }
+}
+
+/// The socket between the two: signals, and the welcome.
+#[derive(Debug, Default)]
+struct Socket {
+    signals: Mutex<u32>,
+    came: Condvar,
+    welcome: Mutex<bool>,
+}
+
+impl Socket {
+    fn signal(&self) {
+        *self.signals.lock().unwrap() += 1;
+        self.came.notify_one();
+    }
+
+    /// Sleeps until a signal comes, and takes it.
+    fn sleep(&self) {
+        let mut signals = self.signals.lock().unwrap();
+        while *signals == 0 {
+            signals = self.came.wait(signals).unwrap();
+        }
+        *signals -= 1;
+    }
+}
+
+/// A receiver that sleeps when it finds nothing, as `ShmTransport::wait` does, until it has `count`
+/// records. The model ends the test when it sleeps for ever.
+fn receive(
+    rx: &mut Consumer<RingMemory>,
+    bell: &Bell<ModelPage>,
+    socket: &Socket,
+    count: u64,
+    mutant: Mutant,
+) {
+    let mut got = 0;
+    while got < count {
+        let looked = mutant == Mutant::LookFirst && rx.peek() == Ok(None);
+        bell.arm();
+        if looked || mutant != Mutant::LookFirst && rx.peek() == Ok(None) {
+            socket.sleep();
+        }
+        bell.disarm();
+        while pop(rx, got, false, Mutant::None) {
+            got += 1;
+        }
+    }
+}
+
+/// Two records, each of which may have to wake the receiver.
+fn sleeping(heavy: bool, mutant: Mutant) {
+    model(move || {
+        let memory = RingMemory::new(Mutant::None);
+        let (state, hints) = (ModelPage::new(heavy, mutant), ModelPage::new(heavy, mutant));
+        let bell = Bell::on(state.clone(), hints.clone());
+        let mut tx = Producer::new(memory.clone(), SHAPE);
+        let mut rx = Consumer::new(memory, SHAPE);
+        let socket = Arc::new(Socket::default());
+        let to = socket.clone();
+        thread::spawn(move || {
+            let mut remote = RemoteBell::on(state, hints, 0);
+            for n in 0..2 {
+                let early = mutant == Mutant::RingFirst && remote.ring();
+                tx.push(&[&frame(n, false)], 20).unwrap();
+                if early || mutant != Mutant::RingFirst && remote.ring() {
+                    to.signal();
+                }
+            }
+        });
+        receive(&mut rx, &bell, &socket, 2, mutant);
+    });
+}
+
+/// A ring that is being taken over while its first record is sent, as `outbound::Link` does.
+fn meeting(mutant: Mutant) {
+    model(move || {
+        let memory = RingMemory::new(Mutant::None);
+        let (state, hints) = (ModelPage::new(true, mutant), ModelPage::new(true, mutant));
+        let bell = Bell::on(state.clone(), hints.clone());
+        let mut tx = Producer::new(memory.clone(), SHAPE);
+        let mut rx = Consumer::new(memory, SHAPE);
+        let socket = Arc::new(Socket::default());
+        let to = socket.clone();
+        thread::spawn(move || {
+            let mut remote = None;
+            for n in 0..2 {
+                tx.push(&[&frame(n, false)], 20).unwrap();
+                let new = remote.is_none() && *to.welcome.lock().unwrap();
+                if new {
+                    remote = Some(RemoteBell::on(state.clone(), hints.clone(), 0));
+                }
+                if new && mutant == Mutant::SilentAfterWelcome {
+                    continue;
+                }
+                if remote.as_mut().is_some_and(RemoteBell::ring) {
+                    to.signal();
+                }
+            }
+        });
+        let welcome = || *socket.welcome.lock().unwrap() = true;
+        if mutant == Mutant::LookBeforeWelcome {
+            bell.arm();
+            let nothing = rx.peek() == Ok(None);
+            welcome();
+            if nothing {
+                socket.sleep();
+            }
+            bell.disarm();
+        } else {
+            welcome();
+        }
+        receive(&mut rx, &bell, &socket, 2, mutant);
+    });
+}
+
+/// A ring that rests: what is sent is seen by the look after it was laid to rest, or there is a
+/// hint. It rests twice, so that the first hint may come late.
+fn resting(heavy: bool, mutant: Mutant) {
+    model(move || {
+        let memory = RingMemory::new(Mutant::None);
+        let (state, hints) = (ModelPage::new(heavy, mutant), ModelPage::new(heavy, mutant));
+        let mut bell = Bell::on(state.clone(), hints.clone());
+        let mut tx = Producer::new(memory.clone(), SHAPE);
+        let mut rx = Consumer::new(memory, SHAPE);
+        let sender = thread::spawn(move || {
+            let mut remote = RemoteBell::on(state, hints, 0);
+            for n in 0..2 {
+                if mutant == Mutant::RingFirst {
+                    remote.ring();
+                }
+                tx.push(&[&frame(n, false)], 20).unwrap();
+                if mutant != Mutant::RingFirst {
+                    remote.ring();
+                }
+            }
+        });
+        let mut got = 0;
+        for _ in 0..2 {
+            let looked = mutant == Mutant::LookFirst && rx.peek() == Ok(None);
+            bell.rest(0);
+            bell.settle();
+            if looked || mutant != Mutant::LookFirst && rx.peek() == Ok(None) {
+                // Not looked at any more until a hint comes.
+                if bell.hinted().is_none() {
+                    break;
+                }
+            }
+            bell.rouse(0);
+            while pop(&mut rx, got, false, Mutant::None) {
+                got += 1;
+            }
+        }
+        sender.join().unwrap();
+        let is_resting = bell.is_resting();
+        if rx.peek() != Ok(None) {
+            assert!(!is_resting || bell.hinted() == Some(0), "nobody will look at record {got}");
+        }
+    });
+}
+
+// ---- the tests ------------------------------------------------------------------------------
+
+fn model(f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    // More switches between two threads than a race of two words needs.
+    builder.preemption_bound = Some(4);
+    builder.check(f);
+}
+
+/// The model must end with a failure.
+fn found(f: impl FnOnce() + std::panic::UnwindSafe) {
+    assert!(std::panic::catch_unwind(f).is_err(), "the model did not find it");
+}
+
+#[test]
+fn records_are_published_whole_and_never_overwritten() {
+    ring(false, Mutant::None);
+    ring(true, Mutant::None);
+}
+
+#[test]
+fn a_ring_with_a_broken_rule_is_found() {
+    for bulk in [false, true] {
+        for mutant in [
+            Mutant::RelaxedPublish,
+            Mutant::RelaxedLook,
+            Mutant::RelaxedCount,
+            Mutant::RelaxedRefresh,
+            Mutant::CountFirst,
+        ] {
+            println!("{mutant:?}");
+            found(move || ring(bulk, mutant));
+        }
+    }
+}
+
+#[test]
+fn lent_records_are_not_overwritten() {
+    lending(false);
+    found(|| lending(true));
+}
+
+#[test]
+fn no_sleeper_is_left_asleep() {
+    sleeping(true, Mutant::None);
+    sleeping(false, Mutant::None);
+    meeting(Mutant::None);
+}
+
+#[test]
+fn a_bell_with_a_broken_rule_is_found() {
+    for heavy in [true, false] {
+        for mutant in
+            [Mutant::NoLightBarrier, Mutant::NoHeavyBarrier, Mutant::RingFirst, Mutant::LookFirst]
+        {
+            println!("{mutant:?}");
+            found(move || sleeping(heavy, mutant));
+        }
+    }
+    for mutant in [Mutant::LookBeforeWelcome, Mutant::SilentAfterWelcome] {
+        println!("{mutant:?}");
+        found(move || meeting(mutant));
+    }
+}
+
+#[test]
+fn no_resting_ring_is_forgotten() {
+    resting(true, Mutant::None);
+    resting(false, Mutant::None);
+}
+
+#[test]
+fn a_rest_with_a_broken_rule_is_found() {
+    for heavy in [true, false] {
+        for mutant in
+            [Mutant::NoLightBarrier, Mutant::NoHeavyBarrier, Mutant::RingFirst, Mutant::LookFirst]
+        {
+            println!("{mutant:?}");
+            found(move || resting(heavy, mutant));
+        }
+    }
+}
