@@ -172,7 +172,7 @@ impl Choice {
                 *state ^= *state << 13;
                 *state ^= *state >> 7;
                 *state ^= *state << 17;
-                (u128::from(*state) * u128::from(count) >> 64) as usize
+                ((u128::from(*state) * u128::from(count)) >> 64) as usize
             }
             None => {
                 self.next = (self.next + 1) % count as usize;

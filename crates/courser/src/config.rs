@@ -226,7 +226,6 @@ impl Config {
             rto_max_ns: ns(self.rto.1),
             rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),
             datapath_timeout_ns: ns(self.datapath_timeout),
-            ..defaults
         }
     }
 }

@@ -49,7 +49,7 @@ impl Side {
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
         let count = self.sessions.len() as u128;
-        self.sessions[(u128::from(self.random) * count >> 64) as usize]
+        self.sessions[((u128::from(self.random) * count) >> 64) as usize]
     }
 
     #[inline(always)]
