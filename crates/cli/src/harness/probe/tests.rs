@@ -15,7 +15,7 @@ fn two_cores() -> Option<(usize, usize)> {
     Some((cores.client, cores.server))
 }
 
-/// A probe that may be unlucky on a busy machine: asks again, up to ten times.
+/// A probe that may be unlucky on a busy machine: asks again, for ten seconds.
 fn measure_patiently(prober: &mut Prober) -> Result<u64, ProbeError> {
     let mut result = prober.measure();
     // Each one waits 5 ms for the other side, which on a machine with other work may have no core
