@@ -3,7 +3,7 @@
 
 #![allow(unreachable_pub)] // `support` is a module here, and of other programs too
 
-#[allow(unused_imports, dead_code)] // this program uses a part
+#[allow(unused_imports)] // this program uses a part
 #[path = "protocol/support/mod.rs"]
 mod support;
 
