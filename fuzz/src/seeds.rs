@@ -107,6 +107,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         cookie: 0xdead_beef,
         max_frame: 1472,
         credits: 32,
+        pool: 32,
         slots: 8,
         max_msg_size: 1 << 20,
         first_req_num: 64,
@@ -123,6 +124,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         data_per_packet: 1424,
         slots: 8,
         credits: 32,
+        pool: 32,
         max_msg_size: 8 << 20,
     };
     let reason = RefuseReason::TooManySessions { limit: 64 };
