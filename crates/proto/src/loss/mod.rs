@@ -1,4 +1,7 @@
 //! Loss recovery: when a client gives a packet up (`rto`), and what it does then (go-back-N,
 //! `[eRPC §5.3]`, in [`crate::slot`]). The server keeps no timer and rolls nothing back (F3).
 
+mod recovery;
 pub(crate) mod rto;
+
+pub use recovery::{Recovery, UnknownRecovery};
