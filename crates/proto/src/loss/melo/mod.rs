@@ -8,7 +8,7 @@
 //! - [`pool`]: [`BitsPool`], the bits of one side in blocks of eight, with its stack of free blocks;
 //! - `chain`: a connection's bitmap, a linked list of blocks, touched at its front and its end;
 //! - [`reorder`]: [`Reorder`], what a receiver keeps of each connection, and what a NACK says;
-//! - `sender`: `SenderMap`, the same bitmap rebuilt by the sender from NACKs.
+//! - [`sender`]: [`SenderMap`], the same bitmap rebuilt by the sender from NACKs.
 //!
 //! Data and metadata are apart (M1): nothing here knows where a packet's bytes are. A connection of
 //! the paper is here one message in flight, and a PSN is a packet's index in it (F2). The modules
@@ -26,6 +26,7 @@
 mod chain;
 pub(crate) mod pool;
 pub(crate) mod reorder;
+pub(crate) mod sender;
 
 #[cfg(test)]
 mod tests;
@@ -34,6 +35,8 @@ mod tests;
 pub(crate) use pool::{BitsPool, MeloPool, PoolUse};
 #[allow(unused_imports)]
 pub(crate) use reorder::{Arrival, Reorder, SwappedOut};
+#[allow(unused_imports)]
+pub(crate) use sender::{BadNack, Learned, SenderMap};
 
 /// Holes that a NACK carries at most, and that a receiver tracks (M12).
 pub(crate) const HOLES: usize = 3;
