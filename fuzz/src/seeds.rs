@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use courser_proto::wire::{EcnCounts, Packet, parse_packet};
 use courser_proto::{
-    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, RefuseReason,
+    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, RefuseReason, Recovery,
 };
 
 use crate::program::{Forged, Op, Setup, encode};
@@ -111,6 +111,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         slots: 8,
         max_msg_size: 1 << 20,
         first_req_num: 64,
+        recovery: Recovery::Selective,
     };
     let accept = ConnectAccept {
         endpoint_id: to.id,
@@ -126,6 +127,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         credits: 32,
         pool: 32,
         max_msg_size: 8 << 20,
+        recovery: Recovery::Melo,
     };
     let reason = RefuseReason::TooManySessions { limit: 64 };
     vec![

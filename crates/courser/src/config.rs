@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use courser_net::Caps;
 use courser_proto as proto;
-use courser_proto::Admission;
+use courser_proto::{Admission, Recovery};
 
 use crate::control::DEFAULT_FAILURE_TIMEOUT;
 use crate::error::BindError;
@@ -84,6 +84,10 @@ pub struct Config {
     /// priority; so does a network outage of that length. Sessions can be connected again then.
     /// Both sides decide for themselves, by their own setting.
     pub failure_timeout: Duration,
+    /// How lost packets are found and sent again; agreed on with the other side at connect (the
+    /// client's choice, or go-back-N if the server has chosen that). Default
+    /// [`Recovery::Selective`].
+    pub recovery: Recovery,
     /// Bounds of the retransmission timeout. Default 1 ms to 1 s, 20 ms before the first round
     /// trip was measured.
     pub rto: (Duration, Duration),
@@ -169,6 +173,7 @@ impl Default for Config {
             spin: None,
             connect_timeout: Duration::from_secs(5),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,
+            recovery: p.recovery,
             rto: (Duration::from_nanos(p.rto_min_ns), Duration::from_nanos(p.rto_max_ns)),
             datapath_timeout: Duration::from_nanos(p.datapath_timeout_ns),
             inline_max: p.inline_max,
@@ -222,6 +227,7 @@ impl Config {
             packing: self.tuning.packing,
             prefetch: self.tuning.prefetch,
             tx_halves: train == 1,
+            recovery: self.recovery,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),
             rto_initial_ns: defaults.rto_initial_ns.clamp(ns(self.rto.0), ns(self.rto.1)),

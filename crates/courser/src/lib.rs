@@ -54,7 +54,8 @@ pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};
 pub use courser_net::{AnyTransport, Transport, TransportStats};
 pub use courser_proto::{
     Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
-    RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats, Status,
+    Recovery, RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats,
+    Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError, WorkerError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};

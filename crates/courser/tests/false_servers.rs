@@ -87,6 +87,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         credits: 1,
         pool: 1,
         max_msg_size: 4096,
+        recovery: request.recovery,
     }
 }
 

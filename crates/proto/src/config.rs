@@ -1,5 +1,6 @@
 //! Every limit and every knob of an endpoint, in one place, each with its cost.
 
+use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
 
 /// How sessions share the endpoint's receive queue (F7).
@@ -78,6 +79,9 @@ pub struct Config {
     /// works on one half while it makes the other. Default false: long trains are worth more where
     /// each costs a system call.
     pub tx_halves: bool,
+    /// How lost packets are found and sent again (E56): what the client side of a session wants,
+    /// and what its server side agrees to.
+    pub recovery: Recovery,
     /// Lower bound of the retransmission timeout, ns. Default 1 ms: below it, a descheduled
     /// process looks like loss. It says nothing of the network: where threads are never
     /// descheduled, a few of the shortest round trips will do.
@@ -114,6 +118,7 @@ impl Default for Config {
             tx_frames: 128,
             tx_items: 64,
             tx_halves: false,
+            recovery: Recovery::Selective,
             rto_min_ns: 1_000_000,
             rto_max_ns: 1_000_000_000,
             rto_initial_ns: 20_000_000,

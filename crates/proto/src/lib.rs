@@ -41,6 +41,7 @@ pub use config::{Admission, Config, ConfigError};
 pub use endpoint::{Answered, Body, Completion, Driver, Endpoint, Event, FrameCursor, RequestId};
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
 pub use look::{Role, SessionStats};
+pub use loss::{Recovery, UnknownRecovery};
 pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;

@@ -5,6 +5,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf};
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
+use crate::loss::Recovery;
 use crate::session::{PeerState, Session, SessionId, SessionState};
 use crate::stats::EndpointStats;
 
@@ -48,6 +49,8 @@ pub struct SessionStats {
     pub quarantined: u32,
     /// Calls waiting for a slot.
     pub queued: usize,
+    /// How lost packets are recovered, as agreed at connect.
+    pub recovery: Recovery,
     /// Data bytes per packet.
     pub data_per_packet: u16,
     /// Retransmission timeouts that rolled a request back (client side; E59).
@@ -144,6 +147,7 @@ impl<C> Endpoint<C> {
                     slots: s.slots.count(),
                     queued: s.queue.len(),
                     data_per_packet: s.data_per_packet,
+                    recovery: s.recovery,
                     rollbacks: s.rollbacks,
                     retransmitted: s.retransmitted,
                     ..SessionStats::default()
@@ -158,6 +162,7 @@ impl<C> Endpoint<C> {
                     in_flight: s.slots.iter().filter(|slot| slot.is_open()).count() as u32,
                     slots: s.slots.count(),
                     data_per_packet: s.data_per_packet,
+                    recovery: s.recovery,
                     retransmitted: s.resent,
                     ..SessionStats::default()
                 },

@@ -3,4 +3,7 @@
 
 #[allow(dead_code)] // until sessions choose their recovery
 pub(crate) mod melo;
+mod recovery;
 pub(crate) mod rto;
+
+pub use recovery::{Recovery, UnknownRecovery};

@@ -16,6 +16,7 @@ use courser_buf::{Addr, PathId};
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
+use crate::loss::Recovery;
 
 /// What a client asks for. Everything in it is checked by [`crate::Endpoint::accept`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -42,6 +43,8 @@ pub struct ConnectRequest {
     pub max_msg_size: u32,
     /// The first request numbers will be this plus the slot number.
     pub first_req_num: u32,
+    /// How the client wants lost packets to be recovered.
+    pub recovery: Recovery,
 }
 
 /// What the server agreed to.
@@ -75,6 +78,8 @@ pub struct ConnectAccept {
     pub slots: u8,
     /// Largest message the server accepts.
     pub max_msg_size: u32,
+    /// How lost packets are recovered: as the client wants, or [`Recovery::GoBackN`].
+    pub recovery: Recovery,
 }
 
 /// Why a server endpoint refuses a session.

@@ -8,6 +8,7 @@ use super::{
     Peer, PeerState, Place, RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
 };
 use crate::endpoint::Endpoint;
+use crate::loss::Recovery;
 use crate::wire::{FRAME_HEADER_MAX, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
 
 impl<C> Endpoint<C> {
@@ -47,6 +48,7 @@ impl<C> Endpoint<C> {
                 credit_limit: 0,
                 quantum: 1,
                 data_per_packet: MIN_DATA_PER_PACKET,
+                recovery: Recovery::GoBackN,
                 max_msg_size,
                 first_req_num,
                 free: (1u64 << slots).wrapping_sub(1) as u32,
@@ -75,6 +77,7 @@ impl<C> Endpoint<C> {
             slots,
             max_msg_size: self.cfg.max_msg_size,
             first_req_num,
+            recovery: self.cfg.recovery,
         };
         Ok(Dialed { session, request })
     }
@@ -124,6 +127,7 @@ impl<C> Endpoint<C> {
             .ok_or(RefuseReason::NoCredits { queue, credits: r.credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.cfg.slots);
+        let recovery = Recovery::agreed(r.recovery, self.cfg.recovery);
         let peer_no = known.unwrap_or_else(|| {
             let mut p = Peer::tentative(offer.random, &self.cfg);
             p.state = PeerState::Live;
@@ -154,6 +158,7 @@ impl<C> Endpoint<C> {
                 credit_limit: credits,
                 data_per_packet: dpp,
                 max_msg_size: max_msg_size.min(r.max_msg_size),
+                recovery,
                 tenant,
                 slots: Slots::new(slots_granted, start),
                 first_req_num: r.first_req_num,
@@ -175,6 +180,7 @@ impl<C> Endpoint<C> {
             pool,
             slots: slots_granted,
             max_msg_size,
+            recovery,
         })
     }
 
@@ -236,7 +242,7 @@ impl<C> Endpoint<C> {
         path: PathId,
     ) -> Result<Established, ConnectError> {
         let quantum_frames = self.cfg.train_frames;
-        let wanted = self.cfg.credits;
+        let (wanted, recovery) = (self.cfg.credits, self.cfg.recovery);
         let Some(s) = self.client_session_at(a.client_session) else {
             return Err(ConnectError::Closed);
         };
@@ -256,6 +262,7 @@ impl<C> Endpoint<C> {
             && u32::from(a.slots) <= wanted_slots
             && a.session <= MAX_SESSION
             && a.data_per_packet >= MIN_DATA_PER_PACKET
+            && (a.recovery == recovery || a.recovery == Recovery::GoBackN)
             && frame <= self.tx.max_frame();
         let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
         if !sane || !self.attach_peer(tentative, a, addr, path) {
@@ -272,6 +279,7 @@ impl<C> Endpoint<C> {
             s.credit_limit = a.credits;
             s.quantum = (a.credits / 3).min(quantum_frames).max(1);
             s.data_per_packet = a.data_per_packet;
+            s.recovery = a.recovery;
             s.max_msg_size = max_msg_size;
             if u32::from(a.slots) < wanted_slots {
                 // Numbers start one step before their first: no call has used any yet.

@@ -35,6 +35,7 @@ pub(crate) use pool::Place;
 pub(crate) use shares::Shares;
 pub(crate) use slots::Slots;
 
+use crate::loss::Recovery;
 use crate::slot::{ClientSlot, ServerSlot};
 
 /// A session of this endpoint. Stale after the session ends: never mistaken for a later one.
@@ -96,6 +97,7 @@ pub(crate) struct ClientSession<C> {
     /// Large messages leave in steps of this many packets.
     pub(crate) quantum: u32,
     pub(crate) data_per_packet: u16,
+    pub(crate) recovery: Recovery,
     pub(crate) max_msg_size: u32,
     /// Number of the first request of slot 0.
     pub(crate) first_req_num: u32,
@@ -159,6 +161,7 @@ pub(crate) struct ServerSession {
     pub(crate) remote: u32,
     pub(crate) credit_limit: u32,
     pub(crate) data_per_packet: u16,
+    pub(crate) recovery: Recovery,
     /// Largest message that both sides take.
     pub(crate) max_msg_size: u32,
     /// What the client's process has taken of this endpoint.

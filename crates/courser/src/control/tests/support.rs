@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
+    Recovery,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -229,6 +230,7 @@ pub(super) fn connect(from: EndpointRef, to: Option<u16>, session: u32) -> Contr
         slots: 8,
         max_msg_size: 1 << 20,
         first_req_num: 0,
+        recovery: Recovery::Selective,
     };
     ControlMsg::Connect { from, to, request }
 }
@@ -255,6 +257,7 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         credits: 32,
         pool: 32,
         max_msg_size: 1 << 20,
+        recovery: Recovery::Selective,
     };
     ControlMsg::Accept { to, from, accept }
 }
