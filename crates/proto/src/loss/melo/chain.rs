@@ -131,17 +131,33 @@ impl Chain {
     }
 }
 
-/// A place in a chain that moves forward only.
+/// A place in a chain: a block, and which of the bitmap it is. It moves forward only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     number: u32,
     block: u8,
 }
 
 impl Walk {
-    /// At the first block of `chain`, which holds the bit of packet `psn`.
+    /// Where a walk is while there is no chain.
+    pub(super) const NOWHERE: Walk = Walk { number: 0, block: NIL };
+
+    /// At the first block of `chain`, which holds the bit of packet `psn`; also when there is none.
     #[inline]
     pub(super) fn from_front(chain: &Chain, psn: u32) -> Walk {
         Walk { number: block_of(psn), block: chain.start() }
+    }
+
+    /// At the last block of `chain`, which is not empty and ends with packet `last`.
+    #[inline]
+    pub(super) fn from_end(chain: &Chain, last: u32) -> Walk {
+        Walk { number: block_of(last), block: chain.end() }
+    }
+
+    /// Which block of the bitmap it is at.
+    #[inline]
+    pub(super) fn number(self) -> u32 {
+        self.number
     }
 
     /// Moves on to the block number `number`, which is in the chain and not behind; gives it.
@@ -152,5 +168,17 @@ impl Walk {
             self.number += 1;
         }
         self.block
+    }
+
+    /// Checks that it is at a block of the chain that begins with packet `from`, if any.
+    pub(super) fn check<const BLOCKS: usize>(
+        self,
+        pool: &BitsPool<BLOCKS>,
+        chain: &Chain,
+        from: u32,
+    ) {
+        let mut numbered = (block_of(from)..).zip(chain.blocks(pool));
+        let there = numbered.any(|place| place == (self.number, self.block));
+        assert!(there || (chain.is_empty() && self.block == NIL), "a walk that left its chain");
     }
 }

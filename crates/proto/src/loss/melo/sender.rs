@@ -53,6 +53,9 @@ pub(crate) enum BadNack {
 /// - (S2) The chain has exactly the blocks from that of `una` to that of `high - 1`.
 /// - (S3) There are `known` ones from `una` to `high`, and none from `high` on.
 /// - (S4) `una <= next <= high`.
+/// - (S5) `cursor` is at a block of the chain, not after that of `next`; at none when there is none.
+/// - (S6) From the lowest of `told` to `high`, what is known as received is all but `told`'s holes,
+///   or more.
 ///
 /// When the pool has too few blocks for what a NACK says, what they would hold stays unknown, and
 /// nothing else changes (M16); a later NACK may say it again.
@@ -70,18 +73,34 @@ pub(crate) struct SenderMap {
     /// Packets that no NACK has told about, among those from `next` on; empty when they are equal.
     unknown_from: u32,
     unknown_to: u32,
+    /// Where the block of `next` is, or one before it.
+    cursor: Walk,
+    /// The holes of the newest NACK, as it gave them. The next one repeats them, and then only what
+    /// is above them is news: so the bitmap is touched at its end.
+    told: [Hole; HOLES],
     /// Packets beyond `una` that are known as received.
     known: u16,
     chain: Chain,
 }
 
-const _: () = assert!(size_of::<SenderMap>() == 24);
+const _: () = assert!(size_of::<SenderMap>() <= 64);
+
+const NO_HOLE: Hole = Hole { first: 0, len: 0 };
 
 impl SenderMap {
     /// Nothing acknowledged.
     pub(crate) const fn new() -> SenderMap {
-        let (una, high, next, known) = (0, 0, 0, 0);
-        SenderMap { una, high, next, unknown_from: 0, unknown_to: 0, known, chain: Chain::EMPTY }
+        SenderMap {
+            una: 0,
+            high: 0,
+            next: 0,
+            unknown_from: 0,
+            unknown_to: 0,
+            cursor: Walk::NOWHERE,
+            told: [NO_HOLE; HOLES],
+            known: 0,
+            chain: Chain::EMPTY,
+        }
     }
 
     /// The cumulative acknowledgement: all below it have been received.
@@ -135,6 +154,12 @@ impl SenderMap {
         self.una = to;
         self.high = self.high.max(to);
         self.next = self.next.max(to);
+        if self.chain.is_empty() {
+            self.cursor = Walk::NOWHERE;
+            self.told = [NO_HOLE; HOLES];
+        } else if self.cursor.number() < block_of(to) {
+            self.cursor = Walk::from_front(&self.chain, to);
+        }
         acked
     }
 
@@ -143,8 +168,8 @@ impl SenderMap {
     /// the holes has been received, and nothing of what is below that hole, which is as earlier
     /// NACKs have said. Without holes only `rcv_high - 1` is known as received.
     ///
-    /// Cost: a step for each block between `una` and `rcv_high`, at most those of the pool; no
-    /// allocation. The caller has checked that `rcv_high` packets were sent.
+    /// Cost: a step for each new block when it repeats the holes of the one before, as it does when
+    /// none is lost; else one for each block from `una` on, at most those of the pool. No allocation. The caller has checked that `rcv_high` packets were sent.
     ///
     /// # Errors
     /// When no receiver sends that; nothing has changed then.
@@ -161,9 +186,31 @@ impl SenderMap {
             return Ok(Learned { acked, received: 0 });
         }
         let lowest = holes.last().map_or(rcv_high - 1, |hole| hole.first);
+        let repeats = rcv_high >= self.high && self.repeats(holes);
+        let from = if repeats { lowest.max(self.high) } else { lowest };
+        let at_end = !self.chain.is_empty() && block_of(from) >= block_of(self.high - 1);
+        let end = at_end.then(|| Walk::from_end(&self.chain, self.high - 1));
         self.extend(pool, rcv_high, lowest);
-        let received = self.mark(pool, rcv_high, lowest, holes);
+        let walk = end.unwrap_or_else(|| Walk::from_front(&self.chain, self.una));
+        let received = self.mark(pool, walk, (from, rcv_high), holes);
+        if rcv_high == self.high {
+            self.told = [NO_HOLE; HOLES];
+            self.told[..holes.len()].copy_from_slice(holes);
+        }
         Ok(Learned { acked, received })
+    }
+
+    /// Whether of `holes` those below `high` are the most recent of `told`, so that they tell
+    /// nothing new of what is below `high`. The lowest may have lost packets from its front: a NACK
+    /// does not tell of what is below its lowest hole.
+    #[inline]
+    fn repeats(&self, holes: &[Hole]) -> bool {
+        let above = holes.iter().take_while(|hole| hole.first >= self.high).count();
+        holes[above..].iter().zip(&self.told).enumerate().all(|(at, (hole, told))| {
+            let front = hole.first == told.first
+                || (hole.first > told.first && above + at + 1 == holes.len());
+            front && hole.first + hole.len == told.first + told.len
+        })
     }
 
     /// Makes the bitmap reach `rcv_high`, if there are blocks for it. What lies between the old
@@ -185,26 +232,27 @@ impl SenderMap {
             }
             self.unknown_to = lowest;
         }
+        if self.cursor == Walk::NOWHERE {
+            self.cursor = Walk::from_front(&self.chain, self.una);
+        }
         self.high = rcv_high;
     }
 
-    /// Sets the bits of what a NACK says is received, as far as the bitmap reaches; gives how many
-    /// were not set before.
+    /// Sets the bits of what a NACK says is received of the packets `from..rcv_high`, as far as the
+    /// bitmap reaches; gives how many were not set before. `walk` is not after the block of `from`.
     fn mark<const BLOCKS: usize>(
         &mut self,
         pool: &mut BitsPool<BLOCKS>,
-        rcv_high: u32,
-        lowest: u32,
+        mut walk: Walk,
+        (from, rcv_high): (u32, u32),
         holes: &[Hole],
     ) -> u32 {
-        let mut walk = Walk::from_front(&self.chain, self.una);
         let mut news = 0;
-        let mut from = lowest;
-        // From the lowest hole up: what lies between it and the next one, and after the last one.
-        let above = holes.iter().rev().map(|hole| (hole.first, hole.first + hole.len));
-        for (to, resume) in above.chain([(rcv_high, rcv_high)]) {
+        let mut from = from.max(self.una);
+        // Up to each hole, from the lowest on, and from the last one to `rcv_high`.
+        let holes = holes.iter().rev().map(|hole| (hole.first, hole.first + hole.len));
+        for (to, resume) in holes.chain([(rcv_high, rcv_high)]) {
             let to = to.min(self.high);
-            from = from.max(self.una);
             while from < to {
                 let number = block_of(from);
                 let bits = pool.bits_mut(walk.seek(pool, number));
@@ -213,29 +261,28 @@ impl SenderMap {
                 *bits |= mask;
                 from = to.min((number + 1) * BLOCK_BITS);
             }
-            from = resume;
+            from = from.max(resume);
         }
         self.known += news as u16;
         news
     }
 
     /// The next packets to retransmit, if there are any: lost ones, one after the other. Each is
-    /// handed out once, in order (M14); `len` is at least 1. Cost: a step for each block between
-    /// `una` and the hole, at most those of the pool.
+    /// handed out once, in order (M14); `len` is at least 1. Cost: a step for each block that it
+    /// passes, and none is passed twice.
     pub(crate) fn next_lost<const BLOCKS: usize>(
         &mut self,
         pool: &BitsPool<BLOCKS>,
     ) -> Option<Hole> {
-        let mut walk = Walk::from_front(&self.chain, self.una);
         let below = (self.next, self.high.min(self.unknown_from));
         let above = (self.next.max(self.unknown_to), self.high);
         for (from, to) in [below, above] {
             if from >= to {
                 continue;
             }
-            let first = find(pool, &mut walk, from, to, false);
+            let first = find(pool, &mut self.cursor, from, to, false);
             if first < to {
-                self.next = find(pool, &mut walk, first, to, true);
+                self.next = find(pool, &mut self.cursor, first, to, true);
                 return Some(Hole { first, len: self.next - first });
             }
         }
@@ -247,8 +294,9 @@ impl SenderMap {
     /// (M15), and gives the blocks back. Gives how many packets had been known as received.
     pub(crate) fn on_timeout<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) -> u32 {
         self.chain.release(pool);
-        (self.high, self.next, self.unknown_from, self.unknown_to) = (self.una, self.una, 0, 0);
-        u32::from(std::mem::take(&mut self.known))
+        let known = self.known_received();
+        *self = SenderMap { una: self.una, high: self.una, next: self.una, ..SenderMap::new() };
+        known
     }
 
     /// Gives all blocks back, for a connection that ends.
@@ -278,6 +326,19 @@ impl SenderMap {
         assert_eq!(ones(self.una, self.high), self.known_received(), "S3");
         assert_eq!(ones(self.high, self.high + BLOCK_BITS), 0, "S3: ones above {}", self.high);
         assert!(self.una <= self.next && self.next <= self.high, "S4: {}", self.next);
+        self.cursor.check(pool, &self.chain, self.una); // S5
+        assert!(self.chain.is_empty() || self.cursor.number() <= block_of(self.next), "S5");
+        self.check_told(ones);
+    }
+
+    /// S6; `ones` counts what is known as received.
+    fn check_told(&self, ones: impl Fn(u32, u32) -> u32) {
+        let mut top = self.high;
+        for hole in self.told.iter().take_while(|hole| hole.len > 0) {
+            let from = (hole.first + hole.len).max(self.una);
+            assert!(from >= top || ones(from, top) == top - from, "S6: {from}..{top}");
+            top = hole.first;
+        }
     }
 }
 

@@ -154,6 +154,7 @@ fn what_lost_nacks_would_have_told_is_unknown() {
     );
     // An old one that was late: what it says was received is learned, that and no more.
     assert_eq!(sender.nack(&nack(2, 36, &[(30, 4), (24, 1), (22, 1)])).unwrap().received, 8);
+    assert_eq!(sender.nack(&nack(2, 8, &[])).unwrap().received, 1);
     assert_eq!(sender.all_lost(), []);
     sender.timeout();
     assert_eq!((sender.map.una(), sender.learned, sender.pool.usage().in_use), (2, 2, 0));
