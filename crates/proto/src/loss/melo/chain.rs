@@ -9,14 +9,27 @@ pub(super) fn block_of(psn: u32) -> u32 {
     psn / BLOCK_BITS
 }
 
+/// The first packet of the block after that of `psn`.
+#[inline]
+pub(super) fn next_block(psn: u32) -> u32 {
+    (block_of(psn) + 1) * BLOCK_BITS
+}
+
 /// The bit of packet `psn` in its block.
 #[inline]
 pub(super) fn bit_of(psn: u32) -> u8 {
     1 << (psn % BLOCK_BITS)
 }
 
-/// The bits of packets `from..to` that are in block number `number`.
+/// The bits of packets `from..to` that are in the block of `from`; `from` is below `to`.
 #[inline]
+pub(super) fn mask_at(from: u32, to: u32) -> u8 {
+    let low = from % BLOCK_BITS;
+    let len = (to - from).min(BLOCK_BITS - low);
+    (((1u16 << len) - 1) << low) as u8
+}
+
+/// The bits of packets `from..to` that are in block number `number`; for checks.
 pub(super) fn mask_of(number: u32, from: u32, to: u32) -> u8 {
     let base = number * BLOCK_BITS;
     let low = from.max(base) - base;

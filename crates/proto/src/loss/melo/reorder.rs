@@ -172,15 +172,23 @@ impl Reorder {
         self.on_packet_out_of_order(pool, psn)
     }
 
+    // Neither it nor what it calls is inlined: each would make all ways through its caller save
+    // registers, that of packets in order among them.
+    #[inline(never)]
     fn on_packet_out_of_order<const BLOCKS: usize>(
         &mut self,
         pool: &mut BitsPool<BLOCKS>,
         psn: u32,
     ) -> Arrival {
-        let nxt = self.rcv_nxt();
+        let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
         if psn < nxt {
             Arrival::Duplicate
-        } else if psn >= self.rcv_high() {
+        } else if psn == high && psn % BLOCK_BITS != 0 && psn <= MAX_PSN {
+            // What follows a hole, one after the other, and is not the first in its block.
+            *pool.bits_mut(self.chain.end()) |= bit_of(psn);
+            self.marks.set_high(psn + 1);
+            Arrival::OutOfOrder { new_hole: false }
+        } else if psn >= high {
             self.append(pool, psn)
         } else if psn == nxt {
             self.fill_front(pool);
@@ -191,6 +199,7 @@ impl Reorder {
     }
 
     /// Fills the front and releases the run that follows it, with its blocks (M4).
+    #[inline(never)]
     fn fill_front<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
         let mut nxt = self.rcv_nxt();
         let high = self.rcv_high();
@@ -211,6 +220,7 @@ impl Reorder {
     }
 
     /// A packet at or above RCV.HIGH: accessed from the end, with as many new blocks as it needs.
+    #[inline(never)]
     fn append<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, psn: u32) -> Arrival {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
         if psn > MAX_PSN || !self.chain.cover(pool, nxt, high, psn) {
@@ -230,6 +240,7 @@ impl Reorder {
     }
 
     /// A packet between RCV.NXT and RCV.HIGH: looked at in the front and in the end block only.
+    #[inline(never)]
     fn fill_beyond<const BLOCKS: usize>(
         &mut self,
         pool: &mut BitsPool<BLOCKS>,

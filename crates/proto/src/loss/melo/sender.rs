@@ -1,7 +1,7 @@
 //! What a sender keeps of each connection: the receiver's bitmap, rebuilt from NACKs (M13-M15,
 //! `[MELO §3.1, §3.2.4]`).
 
-use super::chain::{Chain, Walk, block_of, mask_of};
+use super::chain::{Chain, Walk, block_of, mask_at, mask_of, next_block};
 use super::pool::{BLOCK_BITS, BitsPool};
 use super::{HOLES, Hole, MAX_PSN};
 
@@ -142,9 +142,8 @@ impl SenderMap {
         let covered = to.min(self.high);
         let (mut at, mut ones) = (self.una, 0);
         while at < covered {
-            let number = block_of(at);
-            ones += (pool.bits(self.chain.start()) & mask_of(number, at, covered)).count_ones();
-            at = covered.min((number + 1) * BLOCK_BITS);
+            ones += (pool.bits(self.chain.start()) & mask_at(at, covered)).count_ones();
+            at = covered.min(next_block(at));
             if at == self.high || at % BLOCK_BITS == 0 {
                 self.chain.pop_front(pool);
             }
@@ -254,12 +253,11 @@ impl SenderMap {
         for (to, resume) in holes.chain([(rcv_high, rcv_high)]) {
             let to = to.min(self.high);
             while from < to {
-                let number = block_of(from);
-                let bits = pool.bits_mut(walk.seek(pool, number));
-                let mask = mask_of(number, from, to);
+                let bits = pool.bits_mut(walk.seek(pool, block_of(from)));
+                let mask = mask_at(from, to);
                 news += (mask & !*bits).count_ones();
                 *bits |= mask;
-                from = to.min((number + 1) * BLOCK_BITS);
+                from = to.min(next_block(from));
             }
             from = from.max(resume);
         }
@@ -383,11 +381,11 @@ fn find<const BLOCKS: usize>(
     let mut at = from;
     while at < to {
         let number = block_of(at);
-        let hits = (pool.bits(walk.seek(pool, number)) ^ flip) & mask_of(number, at, to);
+        let hits = (pool.bits(walk.seek(pool, number)) ^ flip) & mask_at(at, to);
         if hits != 0 {
             return number * BLOCK_BITS + hits.trailing_zeros();
         }
-        at = (number + 1) * BLOCK_BITS;
+        at = next_block(at);
     }
     to
 }
