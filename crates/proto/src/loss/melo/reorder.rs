@@ -183,7 +183,7 @@ impl Reorder {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
         if psn < nxt {
             Arrival::Duplicate
-        } else if psn == high && psn % BLOCK_BITS != 0 && psn <= MAX_PSN {
+        } else if psn == high && !psn.is_multiple_of(BLOCK_BITS) && psn <= MAX_PSN {
             // What follows a hole, one after the other, and is not the first in its block.
             *pool.bits_mut(self.chain.end()) |= bit_of(psn);
             self.marks.set_high(psn + 1);

@@ -144,7 +144,7 @@ impl SenderMap {
         while at < covered {
             ones += (pool.bits(self.chain.start()) & mask_at(at, covered)).count_ones();
             at = covered.min(next_block(at));
-            if at == self.high || at % BLOCK_BITS == 0 {
+            if at == self.high || at.is_multiple_of(BLOCK_BITS) {
                 self.chain.pop_front(pool);
             }
         }
