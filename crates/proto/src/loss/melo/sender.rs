@@ -155,7 +155,6 @@ impl SenderMap {
         self.next = self.next.max(to);
         if self.chain.is_empty() {
             self.cursor = Walk::NOWHERE;
-            self.told = [NO_HOLE; HOLES];
         } else if self.cursor.number() < block_of(to) {
             self.cursor = Walk::from_front(&self.chain, to);
         }
