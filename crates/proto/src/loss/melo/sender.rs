@@ -167,7 +167,8 @@ impl SenderMap {
     /// NACKs have said. Without holes only `rcv_high - 1` is known as received.
     ///
     /// Cost: a step for each new block when it repeats the holes of the one before, as it does when
-    /// none is lost; else one for each block from `una` on, at most those of the pool. No allocation. The caller has checked that `rcv_high` packets were sent.
+    /// none is lost; else one for each block from `una` on, at most those of the pool. No
+    /// allocation. The caller has checked that `rcv_high` packets were sent.
     ///
     /// # Errors
     /// When no receiver sends that; nothing has changed then.
