@@ -8,9 +8,11 @@
 use crate::config::Config;
 use crate::endpoint::{Completion, Endpoint};
 use crate::error::{CallError, Executed};
+use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
+use crate::session::peer::PROBES;
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
-use crate::slot::ClientSlot;
+use crate::slot::{ClientSlot, Lone};
 use crate::timers::{Look, Timed};
 use crate::tx::TxItem;
 
@@ -61,7 +63,7 @@ impl<C> Endpoint<C> {
         if !self.done.is_empty() || (!self.tx.is_empty() && self.retry_tx_ns == 0) {
             return Some(0);
         }
-        let mut due_ns = self.timers.next_ns();
+        let mut due_ns = self.timers.next_ns().min(self.silence_ns);
         if !self.tx.is_empty() {
             due_ns = due_ns.min(self.retry_tx_ns);
         }
@@ -75,6 +77,9 @@ impl<C> Endpoint<C> {
         self.now_ns = now_ns;
         if now_ns >= self.retry_tx_ns {
             self.retry_tx_ns = 0;
+        }
+        if now_ns >= self.silence_ns {
+            self.on_silence();
         }
         if now_ns >= self.timers.next_ns() {
             self.settle_round_trip();
@@ -255,7 +260,7 @@ impl<C> Endpoint<C> {
         if now_ns >= slot.expires_ns {
             return Verdict::Expired;
         }
-        let due_ns = slot.deadline_ns.min(slot.expires_ns);
+        let due_ns = self.due_ns(s, slot).min(slot.expires_ns);
         if now_ns < due_ns {
             let waits = due_ns != u64::MAX;
             return if waits { Verdict::Again(due_ns) } else { Verdict::Nothing };
@@ -272,6 +277,15 @@ impl<C> Endpoint<C> {
             }
         }
         if slot.quarantined { Verdict::CancelAgain } else { Verdict::TimedOut }
+    }
+
+    /// When loss is to be suspected of a slot; `u64::MAX`: there is nothing to wait for.
+    fn due_ns(&self, s: &ClientSession<C>, slot: &ClientSlot<C>) -> u64 {
+        if slot.lone != Lone::Sent {
+            return slot.deadline_ns;
+        }
+        let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return slot.deadline_ns };
+        slot.started_ns.saturating_add(peer.timeout_ns(s.recovery, slot.retries, &self.cfg))
     }
 
     /// The datapath to a session's peer is dead (F13): ends every client session with that peer,
@@ -319,7 +333,9 @@ impl<C> Endpoint<C> {
         self.tx.push(TxItem::Ack { session, req_num });
     }
 
-    /// Go-back-N: reclaim the credits, send again from where the server is known to be.
+    /// Nothing was heard in time. Selective recovery probes for the end of the message first.
+    /// Otherwise all that is on its way is lost: reclaim the credits, send it again; with go-back-N
+    /// from where the server is known to be.
     fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -327,13 +343,18 @@ impl<C> Endpoint<C> {
             // Nothing can be lost: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
-        let credits = slot.roll_back();
+        let probes = s.recovery == Recovery::Selective && slot.retries < PROBES;
+        let credits = if probes { slot.probe() } else { slot.roll_back() };
         slot.retries = slot.retries.saturating_add(1);
         if !mutant::is_on(Mutant::CreditsLostInRollback) {
             s.credits += credits;
         }
-        s.rollbacks += 1;
-        self.stats.rollbacks += 1;
+        if probes {
+            self.stats.probes += 1;
+        } else {
+            s.rollbacks += 1;
+            self.stats.rollbacks += 1;
+        }
         let peer = s.peer;
         if !mutant::is_on(Mutant::PoolForgotten) {
             self.credits_home(peer, credits);
@@ -348,9 +369,10 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        slot.deadline_ns = now_ns + peer.rtt.rto_ns(slot.retries, &self.cfg);
+        slot.deadline_ns = now_ns + peer.timeout_ns(s.recovery, slot.retries, &self.cfg);
         // The first look is never later than a timeout from now.
-        if !slot.tracked && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
+        let exact = !slot.tracked || s.recovery == Recovery::Selective;
+        if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
             let due_ns = slot.deadline_ns;
             self.arm_slot(session, slot_no, due_ns);
         }

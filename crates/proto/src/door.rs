@@ -39,7 +39,7 @@ impl<C> Endpoint<C> {
     #[inline(always)]
     fn admit_plain<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
         let (h, rest) = PlainHeader::parse(frame.data)?;
-        let awaited = match self.peers.get_mut(h.peer as usize) {
+        let (awaited, gap) = match self.peers.get_mut(h.peer as usize) {
             Some(Some(peer))
                 if peer.rx_cookie == h.cookie
                     && peer.data_per_packet == h.data_per_packet
@@ -47,8 +47,8 @@ impl<C> Endpoint<C> {
                     && peer.state == PeerState::Live
                     && frame.ecn != Ecn::Ce =>
             {
-                peer.on_plain(&h, now_ns, &self.cfg);
-                peer.pool.is_awaited()
+                let gap = peer.on_plain(&h, now_ns, &self.cfg);
+                (peer.pool.is_awaited(), gap)
             }
             _ => return None,
         };
@@ -56,6 +56,9 @@ impl<C> Endpoint<C> {
         self.now_ns = now_ns;
         self.stats.rx_frames += 1;
         self.stats.rx_frames_accepted += 1;
+        if gap {
+            self.on_gap(h.peer);
+        }
         let short_end = self.short_end(h.data_per_packet, awaited);
         Some(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
     }
@@ -90,9 +93,12 @@ impl<C> Endpoint<C> {
         if peer.data_per_packet != h.data_per_packet {
             return Err(Drop::PacketSize);
         }
-        peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
+        let gap = peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
         let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
         self.heard(h.peer);
+        if gap {
+            self.on_gap(h.peer);
+        }
         let short_end = self.short_end(data_per_packet, awaited);
         Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
     }

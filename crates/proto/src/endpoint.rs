@@ -16,6 +16,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId};
 
 use crate::config::{Config, ConfigError};
 use crate::error::{CallError, CallRefused};
+use crate::loss::Scoreboard;
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
 use crate::session::{
@@ -196,6 +197,9 @@ impl<'f> FrameCursor<'f> {
     }
 }
 
+/// Scoreboards that are kept for messages to come: each has room for the credits of a session.
+const SPARE_BOARDS: usize = 64;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Endpoint<C> {
@@ -235,6 +239,12 @@ pub struct Endpoint<C> {
     pub(crate) tx: TxStage,
     /// When which client slots and sessions are to be looked at.
     pub(crate) timers: Timers,
+    /// When something should have been heard of every peer with calls; `u64::MAX`: nobody waits.
+    pub(crate) silence_ns: u64,
+    /// A client session has [`Recovery::Selective`].
+    pub(crate) watchful: bool,
+    /// Scoreboards that no message needs now.
+    pub(crate) boards: Vec<Box<Scoreboard>>,
     /// When to try again to make frames, after there was no memory for them; else 0.
     pub(crate) retry_tx_ns: u64,
     /// Completions that did not come from a packet, or that wait for the transport.
@@ -278,6 +288,9 @@ impl<C> Endpoint<C> {
             homing_peer: 0,
             tx,
             timers: Timers::new(),
+            silence_ns: u64::MAX,
+            watchful: false,
+            boards: Vec::new(),
             retry_tx_ns: 0,
             done: VecDeque::new(),
             failed: VecDeque::new(),
@@ -378,6 +391,14 @@ impl<C> Endpoint<C> {
             Packet::Cancel { session, req_num } => {
                 self.rx_cancel(peer, session, req_num)?;
                 (5, None)
+            }
+            Packet::Nack { session, req_num, count, high, holes } => {
+                self.rx_nack(peer, session, req_num, (count, high, holes))?;
+                (6, None)
+            }
+            Packet::Gap => {
+                self.rx_gap(peer)?;
+                (7, None)
             }
             Packet::OneWay { .. } => return Err(Drop::Unsupported),
         };
@@ -567,6 +588,11 @@ impl<C> Endpoint<C> {
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
         let untracked = !slot.tracked;
+        if let Some(board) = slot.board.take()
+            && self.boards.len() < SPARE_BOARDS
+        {
+            self.boards.push(board);
+        }
         if credits != 0 {
             self.credits_home(peer, credits);
         }

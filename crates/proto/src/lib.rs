@@ -50,4 +50,4 @@ pub use session::{
     ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, Heartbeat,
     IdleSession, RefuseReason, SessionId, SessionState,
 };
-pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats};
+pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};

@@ -83,6 +83,9 @@ impl From<Malformed> for Drop {
     }
 }
 
+/// How many kinds of packets are counted apart.
+pub const PACKET_KINDS: usize = 8;
+
 /// Counters since the endpoint was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
@@ -93,14 +96,14 @@ pub struct EndpointStats {
     /// Packets that were taken, of any kind.
     pub rx_packets: u64,
     /// Packets that were taken, by kind: request, credit return, request-for-response, response,
-    /// acknowledgement, cancellation.
-    pub rx_kinds: [u64; 6],
+    /// acknowledgement, cancellation, negative acknowledgement, gap.
+    pub rx_kinds: [u64; PACKET_KINDS],
     /// Frames made.
     pub tx_frames: u64,
     /// Packets made.
     pub tx_packets: u64,
     /// Packets made, by kind, in the order of `rx_kinds`.
-    pub tx_kinds: [u64; 6],
+    pub tx_kinds: [u64; PACKET_KINDS],
     /// Frames and packets discarded, by reason; index with [`Drop`].
     pub drops: [u64; DROP_REASONS],
     /// Calls accepted.
@@ -121,10 +124,18 @@ pub struct EndpointStats {
     pub requests_expired: u64,
     /// Requests that were answered with [`crate::Status::Cancelled`], unexecuted.
     pub requests_cancelled: u64,
-    /// Retransmission timeouts that rolled a request back (E59).
+    /// Retransmission timeouts that gave up all of a call's packets under way (E59).
     pub rollbacks: u64,
-    /// Packets sent again because of them.
+    /// Packets sent again, for whatever reason.
     pub retransmitted: u64,
+    /// Packets that were found lost because others that were sent later had arrived.
+    pub lost: u64,
+    /// Packets sent again to see what had become of a message whose end was not heard of.
+    pub probes: u64,
+    /// Packets sent again that had arrived before.
+    pub spurious: u64,
+    /// Times that a frame showed that frames before it were missing, lost or late.
+    pub gaps: u64,
     /// Stored responses sent again for duplicate requests (E61).
     pub responses_resent: u64,
     /// Answers "in progress" given (F5).

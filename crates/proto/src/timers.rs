@@ -91,6 +91,11 @@ impl Timers {
         self.first.front().copied().filter(|entry| entry.due_ns <= now_ns)
     }
 
+    /// One of the first looks, by its place.
+    pub(crate) fn nth_first(&self, at: usize) -> Option<Timed> {
+        self.first.get(at).copied()
+    }
+
     /// The next of the first looks is done with: nothing had to be done, so that it does not matter
     /// whether a later look is due before it.
     #[inline]

@@ -10,6 +10,9 @@ use crate::config::Config;
 /// Samples above this are not round trips but echoes of a clock that has wrapped: half of 2^32 ns.
 const MAX_SAMPLE_NS: u32 = 1 << 31;
 
+/// A pass of an event loop takes this long: there is no sense in looking more often.
+const PROBE_LEAST_NS: u64 = 500;
+
 /// Round-trip estimator of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rtt {
@@ -19,6 +22,8 @@ pub(crate) struct Rtt {
     latest_ns: u64,
     samples: u64,
     rto_ns: u64,
+    /// After which a probe is sent, without the reorder window.
+    probe_ns: u64,
     /// The newest sample, until it is settled; else [`NOTHING`].
     unsettled: u32,
 }
@@ -35,6 +40,7 @@ impl Rtt {
             latest_ns: 0,
             samples: 0,
             rto_ns: cfg.rto_initial_ns,
+            probe_ns: cfg.rto_initial_ns,
             unsettled: NOTHING,
         }
     }
@@ -68,6 +74,7 @@ impl Rtt {
         if self.samples == 0 {
             let rto_ns = rtt_ns.saturating_mul(2).max(cfg.rto_initial_ns);
             self.rto_ns = rto_ns.min(cfg.rto_max_ns);
+            self.probe_ns = self.rto_ns;
         }
     }
 
@@ -83,7 +90,10 @@ impl Rtt {
             self.srtt_ns = self.srtt_ns - self.srtt_ns / 8 + rtt_ns / 8;
         }
         self.samples += 1;
-        self.rto_ns = (self.srtt_ns + 4 * self.rttvar_ns).clamp(cfg.rto_min_ns, cfg.rto_max_ns);
+        let deviation_ns = 4 * self.rttvar_ns;
+        self.rto_ns = (self.srtt_ns + deviation_ns).clamp(cfg.rto_min_ns, cfg.rto_max_ns);
+        let probe_ns = self.srtt_ns + deviation_ns.max(self.srtt_ns);
+        self.probe_ns = probe_ns.max(PROBE_LEAST_NS).min(cfg.rto_max_ns);
     }
 
     /// The timeout after `retries` fruitless ones: doubled for each, up to the upper bound.
@@ -97,6 +107,19 @@ impl Rtt {
     #[inline]
     pub(crate) fn first_rto_ns(&self) -> u64 {
         self.rto_ns
+    }
+
+    /// When an answer that was not lost should have come: after twice the smoothed round trip, or
+    /// where round trips differ much, when the timeout would be if it had no lower bound.
+    #[inline]
+    pub(crate) fn probe_ns(&self) -> u64 {
+        self.probe_ns
+    }
+
+    /// The smoothed round trip, ns; 0 before the first sample.
+    #[inline]
+    pub(crate) fn smoothed_ns(&self) -> u64 {
+        self.srtt_ns
     }
 
     /// The smallest round trip, ns; 0 before the first sample.

@@ -1,8 +1,10 @@
 //! Credit returns at the client (E33, E42, F4).
 
 use crate::endpoint::Endpoint;
+use crate::loss::Seen;
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
+use crate::wire::Holes;
 
 impl<C> Endpoint<C> {
     #[inline]
@@ -14,7 +16,8 @@ impl<C> Endpoint<C> {
         count: u32,
         in_progress: bool,
     ) -> Result<(), Drop> {
-        let now_ns = self.now_ns;
+        let (now_ns, heard) = (self.now_ns, self.heard_of(peer));
+        let mut seen = Seen::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
             Err(reason) if in_progress => {
@@ -23,7 +26,7 @@ impl<C> Endpoint<C> {
             Err(reason) => return Err(reason),
         };
         let slot = &mut s.slots[usize::from(slot_no)];
-        let credits = slot.on_credit_return(count, in_progress)?;
+        let credits = slot.on_credit_return(count, in_progress, heard, &mut seen)?;
         slot.heard_ns = now_ns;
         if !mutant::is_on(Mutant::CreditReturnIgnored) {
             s.credits += credits;
@@ -32,10 +35,38 @@ impl<C> Endpoint<C> {
         if in_progress {
             // Not lost, only slow: ask again later and later (F5).
             slot.retries = slot.retries.saturating_add(1);
+            self.patient(peer);
         } else {
             slot.retries = 0;
         }
+        self.learn(peer, seen);
         self.credits_home(peer, in_pool);
+        self.extend_deadline(session, slot_no, now_ns);
+        self.wake_in_turn(session, slot_no);
+        Ok(())
+    }
+
+    /// A credit return with holes.
+    pub(crate) fn rx_nack(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+        (count, high, holes): (u32, u32, Holes<'_>),
+    ) -> Result<(), Drop> {
+        let (now_ns, heard) = (self.now_ns, self.heard_of(peer));
+        let mut seen = Seen::default();
+        let (s, slot_no) = self.client_slot(peer, session, req_num)?;
+        let slot = &mut s.slots[usize::from(slot_no)];
+        let lost = slot.lost;
+        let credits = slot.on_nack(count, high, holes, heard, &mut seen)?;
+        slot.heard_ns = now_ns;
+        slot.retries = 0;
+        s.credits += credits;
+        let lost = slot.lost.saturating_sub(lost);
+        self.stats.lost += u64::from(lost);
+        self.learn(peer, seen);
+        self.credits_home(peer, credits);
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
         Ok(())

@@ -4,6 +4,7 @@ use courser_buf::{AllocError, MsgBuf};
 
 use crate::endpoint::{Body, Endpoint, Event, RequestId, copy_of, server_at};
 use crate::error::Status;
+use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot, Stored};
@@ -36,11 +37,12 @@ impl<C> Endpoint<C> {
         let slot_no = (req_num & (step - 1)) as u8;
         let id = SessionId { index: session, generation: s.generation };
         let dpp = s.data_per_packet;
+        let in_order = s.recovery == Recovery::GoBackN;
         let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
-            Position::Next if index != 0 => return Err(Drop::OutOfOrder),
+            Position::Next if index != 0 && in_order => return Err(Drop::OutOfOrder),
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
@@ -60,7 +62,17 @@ impl<C> Endpoint<C> {
             return Err(Drop::Duplicate);
         }
         if index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken) {
-            return Err(Drop::OutOfOrder);
+            if in_order {
+                return Err(Drop::OutOfOrder);
+            }
+            let (count, packets) = (slot.req_rcvd, slot.req_packets);
+            if !slot.gaps.get_or_insert_default().insert(index, count, packets) {
+                self.on_duplicate(session, slot_no, req_num, index);
+                return Err(Drop::Duplicate);
+            }
+        }
+        if index == 0 {
+            slot.expires_ns = expires_ns; // known from now on, if later packets came first
         }
         let id = RequestId { session: id, slot: slot_no, req_num };
         if slot.req_packets == 1 {
@@ -99,7 +111,7 @@ impl<C> Endpoint<C> {
         copy_of(&self.arena, data).map(Body::Owned)
     }
 
-    /// The next packet, in order, of a request of several.
+    /// A packet that is new, of a request of several.
     #[inline(never)] // so that requests of one packet have the registers
     fn rx_request_part<'f>(
         &mut self,
@@ -116,12 +128,12 @@ impl<C> Endpoint<C> {
         let slot = self.server_slot_mut(id)?;
         let (size, req_type) = (slot.req_size, slot.req_type);
         let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
-        if index == 0 {
-            let buffer = match expired {
-                true => Err(Status::DeadlineExceeded), // the rest need not come
-                false => self.request_buffer(tenant, size),
-            };
-            match buffer {
+        if expired && index == 0 {
+            self.refuse(id, Status::DeadlineExceeded); // the rest need not come
+            return None;
+        }
+        if slot.req.is_none() {
+            match self.request_buffer(tenant, size) {
                 Ok(m) => {
                     let slot = self.server_slot_mut(id)?;
                     let held = m.capacity() as u32;
@@ -139,7 +151,12 @@ impl<C> Endpoint<C> {
         if let Some(req) = slot.req.as_mut() {
             req[offset..offset + data.len()].copy_from_slice(data);
         }
-        slot.req_rcvd += 1;
+        if index == slot.req_rcvd || mutant::is_on(Mutant::RequestGapTaken) {
+            slot.req_rcvd = match &mut slot.gaps {
+                None => slot.req_rcvd + 1,
+                Some(gaps) => gaps.advance(slot.req_rcvd),
+            };
+        }
         if slot.req_rcvd < slot.req_packets {
             if !slot.cr_queued {
                 slot.cr_queued = true;
@@ -182,6 +199,7 @@ impl<C> Endpoint<C> {
     fn refuse(&mut self, id: RequestId, status: Status) {
         if let Some(slot) = self.server_slot_mut(id) {
             slot.req_rcvd = slot.req_packets;
+            slot.req = None; // `reply_status` gives its bytes back
             slot.phase = ServerPhase::Executing;
         }
         self.reply_status(id, status);

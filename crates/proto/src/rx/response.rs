@@ -2,6 +2,7 @@
 
 use crate::endpoint::{Body, Endpoint, Event};
 use crate::error::{CallError, Executed, Status};
+use crate::loss::Seen;
 use crate::stats::Drop;
 use crate::wire::packets_of;
 
@@ -16,7 +17,8 @@ impl<C> Endpoint<C> {
         index: u32,
         data: &'f [u8],
     ) -> Result<Option<Event<'f, C>>, Drop> {
-        let limit = self.cfg.max_msg_size;
+        let (limit, heard) = (self.cfg.max_msg_size, self.heard_of(peer));
+        let mut seen = Seen::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
             Err(reason) => {
@@ -26,8 +28,9 @@ impl<C> Endpoint<C> {
         let dpp = s.data_per_packet;
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
-        let credits = slot.on_response(index, msg_size, packets)?;
+        let credits = slot.on_response(index, msg_size, packets, heard, &mut seen)?;
         s.credits += credits;
+        self.learn(peer, seen);
         self.credits_home(peer, credits);
         let Some(s) = self.client_session_at(session) else { return Ok(None) };
         let slot = &mut s.slots[usize::from(slot_no)];

@@ -2,6 +2,7 @@
 //! is asked for is sent, from one queue entry per slot.
 
 use crate::endpoint::Endpoint;
+use crate::loss::Recovery;
 use crate::slot::{Position, ServerPhase};
 use crate::stats::Drop;
 use crate::tx::TxItem;
@@ -18,7 +19,7 @@ impl<C> Endpoint<C> {
         let s = self.server_session(peer, session)?;
         let step = s.slots.count();
         let slot_no = (req_num & (step - 1)) as u8;
-        let credits = s.credit_limit;
+        let (credits, selective) = (s.credit_limit, s.recovery != Recovery::GoBackN);
         if s.slots.are_asleep() {
             return Err(s.slots.late(req_num));
         }
@@ -37,7 +38,7 @@ impl<C> Endpoint<C> {
         let Some(end) = end.filter(|_| first > 0 && count <= credits) else {
             return Err(Drop::Inconsistent);
         };
-        if slot.ask(first, end, credits) {
+        if slot.ask(first, end, credits, selective) {
             self.tx.push(TxItem::Response { session, slot: slot_no, req_num });
         }
         Ok(())

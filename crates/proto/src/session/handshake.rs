@@ -165,6 +165,7 @@ impl<C> Endpoint<C> {
                 resent: 0,
             })
         });
+        self.be_selective(peer_no, recovery);
         let pool = self.grant_pool(peer_no, credits, grows);
         Ok(ConnectAccept {
             endpoint_id: self.id,
@@ -269,6 +270,8 @@ impl<C> Endpoint<C> {
             self.refused(a.client_session);
             return Err(ConnectError::BadAnswer);
         }
+        self.be_selective(a.client_peer, a.recovery);
+        self.watchful |= a.recovery == Recovery::Selective;
         self.join_pool(a.client_peer, a.credits, a.pool, reserved);
         let max_msg_size = self.cfg.max_msg_size.min(a.max_msg_size);
         if let Some(s) = self.client_session_at(a.client_session) {
@@ -303,6 +306,13 @@ impl<C> Endpoint<C> {
             && let Some(Some(p)) = self.peers.get_mut(peer as usize)
         {
             p.rtt.expect(rtt_ns, &self.cfg);
+        }
+    }
+
+    /// A session with a peer uses this scheme.
+    fn be_selective(&mut self, peer: u32, recovery: Recovery) {
+        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+            p.selective |= recovery == Recovery::Selective;
         }
     }
 

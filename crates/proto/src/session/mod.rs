@@ -36,7 +36,7 @@ pub(crate) use shares::Shares;
 pub(crate) use slots::Slots;
 
 use crate::loss::Recovery;
-use crate::slot::{ClientSlot, ServerSlot};
+use crate::slot::{ClientSlot, Lone, ServerSlot};
 
 /// A session of this endpoint. Stale after the session ends: never mistaken for a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -230,7 +230,13 @@ impl<C> ClientSession<C> {
             let taken = s.active || s.quarantined;
             assert_eq!(taken, self.free & 1 << i == 0, "slot {i}: free bit");
             in_flight += s.in_flight();
-            let due_ns = s.expires_ns.min(if s.in_flight() > 0 { s.deadline_ns } else { u64::MAX });
+            let waits_until = match s.lone {
+                // A timeout from when it was sent: as long as the path's is at that time.
+                Lone::Sent => u64::MAX - 1,
+                _ if s.in_flight() > 0 => s.deadline_ns,
+                _ => u64::MAX,
+            };
+            let due_ns = s.expires_ns.min(waits_until);
             let is_timed = s.tracked || s.timer_ns <= due_ns || self.has_failed();
             assert!(!s.active || is_timed, "invariant 2: slot {i}");
         }

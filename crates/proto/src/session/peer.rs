@@ -7,6 +7,7 @@ use super::pool::Pool;
 use super::transit::Transit;
 use crate::config::Config;
 use crate::loss::rto::Rtt;
+use crate::loss::{Recovery, ReorderWindow, Seen};
 use crate::wire::{
     EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER, PlainHeader,
 };
@@ -18,6 +19,13 @@ pub(crate) enum PeerState {
     /// Agreed with the other side.
     Live,
 }
+
+/// So often the end of a message is probed for before all of it is given up: at once, and after twice
+/// the time.
+pub(crate) const PROBES: u8 = 2;
+
+/// Probes never wait more than a thousand times as long.
+const PATIENCE_MOST: u8 = 10;
 
 /// Marks that no frame to this peer is being filled.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
@@ -42,6 +50,13 @@ pub(crate) struct Peer {
     pub(crate) last_heard_ns: u64,
     pub(crate) rtt: Rtt,
     transit: Transit,
+    /// A session with it has [`Recovery::Selective`].
+    pub(crate) selective: bool,
+    /// It is to be told that a frame is missing.
+    pub(crate) gap_queued: bool,
+    /// Probes wait `1 << patience` times as long.
+    patience: u8,
+    reorder: ReorderWindow,
     // Cold.
     pub(crate) endpoint_id: u64,
     pub(crate) sessions: u32,
@@ -74,6 +89,10 @@ impl Peer {
             last_heard_ns: 0,
             rtt: Rtt::new(cfg),
             transit: Transit::new(),
+            selective: false,
+            gap_queued: false,
+            patience: 0,
+            reorder: ReorderWindow::default(),
             endpoint_id: 0,
             sessions: 0,
             reported: EcnCounts::default(),
@@ -141,15 +160,22 @@ impl Peer {
 
     /// [`Peer::on_frame`] for a frame that was not marked, with a header without ECN counts.
     #[inline(always)]
-    pub(crate) fn on_plain(&mut self, h: &PlainHeader, now_ns: u64, cfg: &Config) {
+    pub(crate) fn on_plain(&mut self, h: &PlainHeader, now_ns: u64, cfg: &Config) -> bool {
         self.last_heard_ns = now_ns;
         self.received.received = self.received.received.wrapping_add(1);
-        match self.echo {
-            Some(e) if h.number.wrapping_sub(e.number) as i32 <= 0 => {
-                self.transit.on_older(h.sent_at, now_ns);
-            }
-            _ => self.on_newer(h.number, h.sent_at, Some(h.echo_at), now_ns, cfg),
+        let ahead = self.ahead(h.number);
+        if ahead <= 0 {
+            self.transit.on_older(h.sent_at, now_ns);
+        } else {
+            self.on_newer(h.number, h.sent_at, Some(h.echo_at), now_ns, cfg);
         }
+        ahead > 1
+    }
+
+    /// How far a frame is ahead of the newest one.
+    #[inline(always)]
+    fn ahead(&self, number: u32) -> i32 {
+        self.echo.map_or(1, |e| number.wrapping_sub(e.number) as i32)
     }
 
     /// A frame that is newer than all before.
@@ -167,8 +193,15 @@ impl Peer {
         self.transit.on_newer(sent_at, round_trip, now_ns);
     }
 
-    /// Takes what a frame that passed the door says about the path.
-    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64, cfg: &Config) {
+    /// Takes what a frame that passed the door says about the path. Whether it shows that frames
+    /// before it are missing.
+    pub(crate) fn on_frame(
+        &mut self,
+        h: &FrameHeader,
+        ecn: Ecn,
+        now_ns: u64,
+        cfg: &Config,
+    ) -> bool {
         self.last_heard_ns = now_ns;
         self.received.received = self.received.received.wrapping_add(1);
         if ecn == Ecn::Ce {
@@ -176,8 +209,8 @@ impl Peer {
         }
         // Copies and frames that were overtaken tell nothing of the present: a replayed frame
         // would pass for a round trip of any length.
-        let newer = |e: Echo| (h.number.wrapping_sub(e.number) as i32) > 0;
-        if self.echo.is_none_or(newer) {
+        let ahead = self.ahead(h.number);
+        if ahead > 0 {
             if let Some(counts) = h.ecn {
                 self.reported = counts;
             }
@@ -185,6 +218,56 @@ impl Peer {
         } else {
             self.transit.on_older(h.sent_at, now_ns);
         }
+        ahead > 1
+    }
+
+    /// After how long without an answer to suspect loss, when that was suspected `retries` times.
+    pub(crate) fn timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
+        match retries.checked_sub(PROBES) {
+            _ if recovery != Recovery::Selective => self.rtt.rto_ns(retries, cfg),
+            Some(timeouts) => self.rtt.rto_ns(timeouts, cfg).max(self.probe_ns(retries, cfg)),
+            None => self.probe_ns(retries, cfg),
+        }
+    }
+
+    /// After how long without an answer to ask again, for the `n`th time.
+    fn probe_ns(&self, n: u8, cfg: &Config) -> u64 {
+        let once_ns = self.rtt.probe_ns() + self.window_ns(self.last_heard_ns);
+        once_ns
+            .saturating_mul(1 << u32::from(n.saturating_add(self.patience)).min(32))
+            .min(cfg.rto_max_ns)
+    }
+
+    /// The reorder window.
+    pub(crate) fn window_ns(&self, now_ns: u64) -> u64 {
+        self.reorder.window_ns(self.rtt.smoothed_ns(), self.rtt.least_ns(), now_ns)
+    }
+
+    /// The shortest time that a packet can be under way to cause the frame at hand: its round
+    /// trip, if it is the newest frame, or the smallest one.
+    pub(crate) fn round_trip_ns(&self) -> u64 {
+        self.transit.round_trip_ns().unwrap_or(self.rtt.least_ns())
+    }
+
+    /// Takes what an arrival has shown.
+    #[cold]
+    pub(crate) fn learn(&mut self, seen: Seen, now_ns: u64) {
+        if seen.late_ns > 0 {
+            self.reorder.on_late(seen.late_ns, now_ns);
+        }
+        if seen.spurious > 0 {
+            let (srtt_ns, least_ns) = (self.rtt.smoothed_ns(), self.rtt.least_ns());
+            self.reorder.on_spurious(srtt_ns, least_ns, now_ns);
+        }
+        if seen.useful > 0 {
+            self.patience = self.patience.saturating_sub(1);
+        }
+    }
+
+    /// A call was asked after that was not lost: its handler takes long.
+    #[cold]
+    pub(crate) fn be_patient(&mut self) {
+        self.patience = (self.patience + 1).min(PATIENCE_MOST);
     }
 
     /// A deadline in this endpoint's time, of which `remaining_us` were left when the frame at

@@ -92,6 +92,11 @@ impl Pool {
         self.head != NONE
     }
 
+    /// Whether some of its credits are in flight.
+    pub(crate) fn is_used(&self) -> bool {
+        self.left() < self.limit
+    }
+
     /// All credits, those in flight included.
     pub(crate) fn limit(&self) -> u32 {
         self.limit

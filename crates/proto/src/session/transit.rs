@@ -57,6 +57,12 @@ impl Transit {
         }
     }
 
+    /// The round trip that the frame at hand has completed.
+    #[inline]
+    pub(crate) fn round_trip_ns(&self) -> Option<u64> {
+        (self.round_trip != u32::MAX).then_some(self.round_trip.into())
+    }
+
     /// A frame that was overtaken, or a copy. It teaches nothing: an old frame that somebody
     /// replays would look as if it had come from the future.
     #[inline]

@@ -5,17 +5,28 @@
 //! `resp_rcvd <= resp_asked <= resp_high <= resp_packets`. `sent` and `asked` roll back on a
 //! timeout (E59); `high` marks never do: they tell a late answer from a forged one.
 //!
+//! A message of several packets of a session with selective recovery has a [`Scoreboard`]. Then
+//! nothing rolls back: of the packets between `acked` and `sent`, or `rcvd` and `asked`, `idle` hold
+//! no credit, because they have arrived out of order, or `lost` of them, because they are to be sent
+//! again.
+//!
 //! # Invariants
-//! 1. `in_flight = (req_sent - req_acked) + (resp_asked - resp_rcvd)`: the credits this slot holds.
+//! 1. `in_flight = (req_sent - req_acked) + (resp_asked - resp_rcvd) - idle`: the credits this slot
+//!    holds.
 //! 2. Once a response packet has arrived all request packets are acknowledged.
 //! 3. A credit return never acknowledges the last request packet; the response does (E42).
+//! 4. `lost <= idle`, and both are what the scoreboard says.
 
 use courser_buf::MsgBuf;
 
 use crate::error::Executed;
+use crate::loss::{Scoreboard, Seen};
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
-use crate::wire::MAX_REMAINING_US;
+use crate::wire::{HOLES_REACH, Holes, MAX_HOLES, MAX_REMAINING_US};
+
+/// Packets behind one that is missing go on to be sent until there are so many times the credits.
+const SPREAD: u32 = 16;
 
 /// What becomes of a slot whose call ends before its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,6 +102,21 @@ pub(crate) struct ClientSlot<C> {
     /// The request whose response was acknowledged last by a packet of its own.
     pub(crate) acked_num: u32,
     pub(crate) resp: Option<MsgBuf>,
+    /// Packets that were sent, or asked for, and are neither in order nor on their way.
+    pub(crate) idle: u32,
+    /// Those of them that are to be sent again.
+    pub(crate) lost: u32,
+    pub(crate) board: Option<Box<Scoreboard>>,
+}
+
+/// The frame at hand, as far as it tells when what it answers was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    pub(crate) now_ns: u64,
+    /// The shortest time that a packet can be under way to cause this frame.
+    pub(crate) round_trip_ns: u64,
+    /// The reorder window.
+    pub(crate) window_ns: u64,
 }
 
 const _: () = {
@@ -135,6 +161,9 @@ impl<C> ClientSlot<C> {
             seq: 0,
             req: None,
             resp: None,
+            idle: 0,
+            lost: 0,
+            board: None,
             cont: None,
         }
     }
@@ -192,17 +221,23 @@ impl<C> ClientSlot<C> {
     /// Credits this slot holds (invariant 1).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd)
+        (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) - self.idle
     }
 
     /// Packets that could be sent now if there were credits.
     #[inline]
     pub(crate) fn sendable(&self) -> u32 {
-        (self.req_packets - self.req_sent) + (self.resp_packets - self.resp_asked)
+        (self.req_packets - self.req_sent) + (self.resp_packets - self.resp_asked) + self.lost
     }
 
     /// A credit return for `count` packets; gives the credits that come back.
-    pub(crate) fn on_credit_return(&mut self, count: u32, in_progress: bool) -> Result<u32, Drop> {
+    pub(crate) fn on_credit_return(
+        &mut self,
+        count: u32,
+        in_progress: bool,
+        heard: Heard,
+        seen: &mut Seen,
+    ) -> Result<u32, Drop> {
         if count > self.req_high || count >= self.req_packets {
             return Err(Drop::Inconsistent);
         }
@@ -216,38 +251,129 @@ impl<C> ClientSlot<C> {
         } else if count <= self.req_acked {
             return Err(Drop::Duplicate);
         }
-        Ok(self.acknowledge(count))
+        let before = self.in_flight();
+        self.lone = Lone::No;
+        self.acknowledge(count);
+        if let Some(board) = &mut self.board {
+            board.in_order(count, heard.now_ns, heard.round_trip_ns, seen);
+            self.req_acked = board.advance().max(count).min(self.req_packets - 1);
+            self.judge(heard);
+        }
+        Ok(before.saturating_sub(self.in_flight()))
     }
 
-    /// Moves `req_acked` up to `count`; gives the credits that come back.
-    fn acknowledge(&mut self, count: u32) -> u32 {
+    /// A negative acknowledgement; gives the credits that come back. It may be older than others
+    /// that came before it: what has arrived has arrived.
+    pub(crate) fn on_nack(
+        &mut self,
+        count: u32,
+        high: u32,
+        holes: Holes<'_>,
+        heard: Heard,
+        seen: &mut Seen,
+    ) -> Result<u32, Drop> {
+        if high > self.req_high || high > self.req_packets || count >= self.req_packets {
+            return Err(Drop::Inconsistent);
+        }
+        if self.resp_rcvd > 0 {
+            return Err(Drop::Duplicate);
+        }
         let before = self.in_flight();
+        self.acknowledge(count);
+        let board = self.board.as_mut().ok_or(Drop::Inconsistent)?;
+        let Heard { now_ns, round_trip_ns, .. } = heard;
+        board.in_order(count, now_ns, round_trip_ns, seen);
+        let mut news = false;
+        // The last packet keeps its credit until the response comes (invariant 3).
+        let last = self.req_packets - 1;
+        let mut next = if holes.len() < MAX_HOLES { count } else { high };
+        for hole in holes.iter().rev() {
+            for index in next..hole.start {
+                news |= board.arrived(index, now_ns, round_trip_ns, seen);
+            }
+            next = hole.start + hole.len;
+        }
+        for index in next..high.min(last) {
+            news |= board.arrived(index, now_ns, round_trip_ns, seen);
+        }
+        if high > last {
+            board.glimpsed(last, now_ns, round_trip_ns);
+        }
+        self.req_acked = self.req_acked.max(board.advance()).min(last);
+        self.judge(heard);
+        let credits = before.saturating_sub(self.in_flight());
+        if news || credits > 0 { Ok(credits) } else { Err(Drop::Duplicate) }
+    }
+
+    /// A message of one packet each way, as far as is known.
+    #[inline]
+    pub(crate) fn is_small(&self) -> bool {
+        self.req_packets == 1 && self.resp_packets <= 1
+    }
+
+    /// Gives the slot a scoreboard, before the first packet that is to be on it is sent.
+    pub(crate) fn begin_board(&mut self, spare: Option<Box<Scoreboard>>) {
+        let board = self.board.insert(spare.unwrap_or_default());
+        board.begin(if self.resp_packets > 0 { self.resp_rcvd } else { self.req_acked });
+    }
+
+    /// Packets were sent, or asked for, of which some may be on the scoreboard as lost.
+    #[inline]
+    pub(crate) fn note_sent(&mut self, first: u32, count: u32, now_ns: u64) {
+        let Some(board) = &mut self.board else { return };
+        (first..first + count).for_each(|index| board.sent(index, now_ns));
+        (self.idle, self.lost) = (board.idle(), board.lost());
+    }
+
+    /// Whether the packets that were sent spread so far behind one that has not arrived that no more
+    /// may be sent, with so many credits: what is known of each costs memory on both sides.
+    #[inline]
+    pub(crate) fn is_spread(&self, credits: u32) -> bool {
+        let most = credits.saturating_mul(SPREAD).min(HOLES_REACH);
+        (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) >= most
+    }
+
+    /// Finds what is lost, and takes the counts of the scoreboard.
+    fn judge(&mut self, heard: Heard) {
+        if let Some(board) = &mut self.board {
+            board.judge(heard.window_ns);
+            (self.idle, self.lost) = (board.idle(), board.lost());
+        }
+    }
+
+    /// Moves `req_acked` up to `count`.
+    fn acknowledge(&mut self, count: u32) {
         self.req_acked = self.req_acked.max(count);
         self.req_sent = self.req_sent.max(self.req_acked);
-        before - self.in_flight()
     }
 
-    /// A packet of the response. `Ok`: it is the next in order, its data is to be stored, and so
-    /// many credits come back.
+    /// A packet of the response. `Ok`: its data is to be stored, and so many credits come back. It is
+    /// the next in order, unless there is a scoreboard.
     pub(crate) fn on_response(
         &mut self,
         index: u32,
         msg_size: u32,
         packets: u32,
+        heard: Heard,
+        seen: &mut Seen,
     ) -> Result<u32, Drop> {
         if self.req_high < self.req_packets {
             return Err(Drop::Inconsistent); // an answer to what was never completely asked
         }
         let before = self.in_flight();
-        self.lone = Lone::No;
         if index == 0 {
             if self.resp_rcvd > 0 {
                 return Err(Drop::Duplicate);
             }
+            self.lone = Lone::No;
             self.resp_size = msg_size;
             self.resp_packets = packets;
             self.acknowledge(self.req_packets);
             self.resp_high = 1;
+            (self.idle, self.lost) = (0, 0);
+            if let Some(board) = &mut self.board {
+                board.begin(1);
+            }
         } else {
             if self.resp_rcvd == 0 {
                 return Err(Drop::OutOfOrder);
@@ -257,6 +383,14 @@ impl<C> ClientSlot<C> {
             }
             if index < self.resp_rcvd {
                 return Err(Drop::Duplicate);
+            }
+            if let Some(board) = &mut self.board {
+                if !board.arrived(index, heard.now_ns, heard.round_trip_ns, seen) {
+                    return Err(Drop::Duplicate);
+                }
+                self.resp_rcvd = board.advance();
+                self.judge(heard);
+                return Ok(before.saturating_sub(self.in_flight()));
             }
             if index > self.resp_rcvd && !mutant::is_on(Mutant::ResponseGapTaken) {
                 return Err(Drop::OutOfOrder);
@@ -270,14 +404,34 @@ impl<C> ClientSlot<C> {
         Ok(before - self.in_flight())
     }
 
-    /// Go-back-N: forgets what was sent and not answered; gives the credits that come back
+    /// Nothing was heard for so long that all packets on their way are lost; gives the credits that
+    /// come back. Without a scoreboard this is go-back-N: forgets what was sent and not answered
     /// `[eRPC §5.3]` (E59).
     pub(crate) fn roll_back(&mut self) -> u32 {
         let credits = self.in_flight();
         self.lone = Lone::No;
+        if let Some(board) = &mut self.board {
+            board.time_out();
+            (self.idle, self.lost) = (board.idle(), board.lost());
+            return credits;
+        }
         self.req_sent = self.req_acked;
         self.resp_asked = self.resp_rcvd;
         credits
+    }
+
+    /// The newest packet on its way is sent again, to see whether it is on its way; gives the credit
+    /// that comes back.
+    pub(crate) fn probe(&mut self) -> u32 {
+        let before = self.in_flight();
+        match &mut self.board {
+            None => return self.roll_back(),
+            Some(board) => {
+                board.probe();
+                (self.idle, self.lost) = (board.idle(), board.lost());
+            }
+        }
+        before.saturating_sub(self.in_flight())
     }
 
     /// Ends the call and gives what belongs to the application.
@@ -291,6 +445,7 @@ impl<C> ClientSlot<C> {
         self.resp_rcvd = 0;
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
+        (self.idle, self.lost) = (0, 0);
         self.resp = None;
         match (self.req.take(), self.cont.take()) {
             (Some(req), Some(cont)) => Some((req, cont)),
@@ -357,7 +512,11 @@ impl<C> ClientSlot<C> {
             assert!(self.req_acked <= self.req_sent && self.req_sent <= self.req_packets);
             assert!(self.resp_rcvd <= self.resp_asked && self.resp_asked <= self.resp_packets);
             assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
+            let idle = self.board.as_ref().map_or((0, 0), |b| (b.idle(), b.lost()));
+            assert_eq!((self.idle, self.lost), idle, "invariant 4");
+            self.board.iter().for_each(|board| board.check());
         } else {
+            assert!(self.board.is_none());
             assert_eq!(self.lone, Lone::No);
             assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
             assert!(self.req.is_none() && self.cont.is_none());

@@ -5,9 +5,11 @@
 //! numbers come round only after 2^32 / slots requests.
 
 mod client;
+mod gaps;
 mod server;
 
-pub(crate) use client::{ClientSlot, Ending, Lone};
+pub(crate) use client::{ClientSlot, Ending, Heard, Lone};
+pub(crate) use gaps::Gaps;
 pub(crate) use server::{Position, ServerPhase, ServerSlot, Stored};
 
 #[cfg(test)]

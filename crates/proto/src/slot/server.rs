@@ -11,6 +11,7 @@
 
 use courser_buf::MsgBuf;
 
+use super::Gaps;
 use crate::mutant::{self, Mutant};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -87,6 +88,8 @@ pub(crate) struct ServerSlot {
     /// MTU-sized buffer for short responses, kept from request to request (E32).
     pub(crate) prealloc: Option<MsgBuf>,
     pub(crate) req: Option<MsgBuf>,
+    /// Only where packets were missing, or several parts of the response asked for at once.
+    pub(crate) gaps: Option<Box<Gaps>>,
 }
 
 const _: () = {
@@ -129,6 +132,7 @@ impl ServerSlot {
             held: 0,
             written_for: 0,
             prealloc: None,
+            gaps: None,
         }
     }
 
@@ -173,7 +177,14 @@ impl ServerSlot {
         self.cancelled = false;
         self.req = None;
         self.resp = Stored::None;
+        self.forget_gaps();
         std::mem::take(&mut self.held)
+    }
+
+    fn forget_gaps(&mut self) {
+        if let Some(gaps) = &mut self.gaps {
+            gaps.forget();
+        }
     }
 
     /// Whether the slot has no request and keeps no buffer of its own, but its preallocated one.
@@ -252,6 +263,7 @@ impl ServerSlot {
         }
         self.prealloc = None;
         self.held = 0;
+        self.gaps = None;
         held
     }
 
@@ -276,6 +288,7 @@ impl ServerSlot {
         self.resp_packets = packets;
         self.resp_queued = true;
         self.short_due = false;
+        self.forget_gaps();
         let unasked = u32::from(mutant::is_on(Mutant::ResponseUnasked));
         (self.send_next, self.send_end) = (0, 1 + unasked);
     }
@@ -295,10 +308,17 @@ impl ServerSlot {
     /// Packets `first..end` of the response are asked for. `true`: the slot is to be queued.
     /// What still waits and touches them is kept, up to `limit` packets together; else the newest
     /// wish counts: an honest client then has or has given up the other. So a slot is in the queue
-    /// once, and never owes more than `limit` packets, however often it is asked.
-    pub(crate) fn ask(&mut self, first: u32, end: u32, limit: u32) -> bool {
+    /// once, and never owes more than `limit` packets, however often it is asked. With `selective`
+    /// recovery an honest client asks for parts that are apart, and wants them all.
+    pub(crate) fn ask(&mut self, first: u32, end: u32, limit: u32, selective: bool) -> bool {
         let queued = self.resp_queued;
         self.short_due = false;
+        let apart = first > self.send_end || end < self.send_next;
+        if queued && selective && apart {
+            let due = self.send_end - self.send_next;
+            self.gaps.get_or_insert_default().ask(first, end, due, limit);
+            return false;
+        }
         if queued && first <= self.send_end && end >= self.send_next {
             self.send_next = self.send_next.min(first);
             self.send_end = self.send_end.max(end).min(self.send_next.saturating_add(limit));
@@ -307,6 +327,14 @@ impl ServerSlot {
         }
         self.resp_queued = true;
         !queued
+    }
+
+    /// What is asked for next of the response, now that the part before was sent. `false`: nothing.
+    #[inline]
+    pub(crate) fn next_part(&mut self) -> bool {
+        let Some(part) = self.gaps.as_mut().and_then(|gaps| gaps.next_ask()) else { return false };
+        (self.send_next, self.send_end) = part;
+        true
     }
 
     /// Checks the invariants; for debug builds and simulations.

@@ -4,7 +4,19 @@ use courser_buf::Arena;
 
 use super::*;
 use crate::error::Executed;
+use crate::loss::Seen;
 use crate::stats::Drop;
+
+/// A frame that tells nothing of times.
+const HEARD: Heard = Heard { now_ns: 0, round_trip_ns: 0, window_ns: 0 };
+
+fn credit_return(s: &mut ClientSlot<u8>, count: u32, in_progress: bool) -> Result<u32, Drop> {
+    s.on_credit_return(count, in_progress, HEARD, &mut Seen::default())
+}
+
+fn response(s: &mut ClientSlot<u8>, index: u32, size: u32, packets: u32) -> Result<u32, Drop> {
+    s.on_response(index, size, packets, HEARD, &mut Seen::default())
+}
 
 fn client(req_packets: u32) -> ClientSlot<u8> {
     let arena = Arena::heap();
@@ -39,42 +51,42 @@ fn request_numbers_wrap() {
 fn credit_returns_past_in_order_future() {
     let mut s = client(4);
     send(&mut s, 3);
-    assert_eq!(s.on_credit_return(1, false), Ok(1));
-    assert_eq!(s.on_credit_return(1, false), Err(Drop::Duplicate), "past");
-    assert_eq!(s.on_credit_return(3, false), Ok(2), "cumulative");
+    assert_eq!(credit_return(&mut s, 1, false), Ok(1));
+    assert_eq!(credit_return(&mut s, 1, false), Err(Drop::Duplicate), "past");
+    assert_eq!(credit_return(&mut s, 3, false), Ok(2), "cumulative");
     assert_eq!(s.in_flight(), 0);
     send(&mut s, 1);
-    assert_eq!(s.on_credit_return(4, false), Err(Drop::Inconsistent), "invariant 3");
+    assert_eq!(credit_return(&mut s, 4, false), Err(Drop::Inconsistent), "invariant 3");
     let mut t = client(4);
     send(&mut t, 2);
-    assert_eq!(t.on_credit_return(3, false), Err(Drop::Inconsistent), "never sent");
+    assert_eq!(credit_return(&mut t, 3, false), Err(Drop::Inconsistent), "never sent");
 }
 
 #[test]
 fn in_progress_keeps_the_last_credit() {
     let mut s = client(2);
     send(&mut s, 2);
-    assert_eq!(s.on_credit_return(0, true), Err(Drop::Inconsistent));
-    assert_eq!(s.on_credit_return(1, true), Ok(1));
-    assert_eq!(s.on_credit_return(1, true), Ok(0), "still in progress");
+    assert_eq!(credit_return(&mut s, 0, true), Err(Drop::Inconsistent));
+    assert_eq!(credit_return(&mut s, 1, true), Ok(1));
+    assert_eq!(credit_return(&mut s, 1, true), Ok(0), "still in progress");
     assert_eq!(s.in_flight(), 1);
 }
 
 #[test]
 fn responses_past_in_order_future() {
     let mut s = client(1);
-    assert_eq!(s.on_response(0, 5, 1), Err(Drop::Inconsistent), "nothing was sent");
+    assert_eq!(response(&mut s, 0, 5, 1), Err(Drop::Inconsistent), "nothing was sent");
     send(&mut s, 1);
-    assert_eq!(s.on_response(1, 5000, 4), Err(Drop::OutOfOrder), "before the first");
-    assert_eq!(s.on_response(0, 5000, 4), Ok(1));
-    assert_eq!(s.on_response(0, 5000, 4), Err(Drop::Duplicate));
-    assert_eq!(s.on_response(1, 5000, 4), Err(Drop::Inconsistent), "not asked for");
+    assert_eq!(response(&mut s, 1, 5000, 4), Err(Drop::OutOfOrder), "before the first");
+    assert_eq!(response(&mut s, 0, 5000, 4), Ok(1));
+    assert_eq!(response(&mut s, 0, 5000, 4), Err(Drop::Duplicate));
+    assert_eq!(response(&mut s, 1, 5000, 4), Err(Drop::Inconsistent), "not asked for");
     ask(&mut s, 2);
-    assert_eq!(s.on_response(2, 5000, 4), Err(Drop::OutOfOrder), "future");
-    assert_eq!(s.on_response(1, 5001, 4), Err(Drop::Inconsistent), "another size");
-    assert_eq!(s.on_response(1, 5000, 4), Ok(1));
-    assert_eq!(s.on_response(1, 5000, 4), Err(Drop::Duplicate), "past");
-    assert_eq!(s.on_response(2, 5000, 4), Ok(1));
+    assert_eq!(response(&mut s, 2, 5000, 4), Err(Drop::OutOfOrder), "future");
+    assert_eq!(response(&mut s, 1, 5001, 4), Err(Drop::Inconsistent), "another size");
+    assert_eq!(response(&mut s, 1, 5000, 4), Ok(1));
+    assert_eq!(response(&mut s, 1, 5000, 4), Err(Drop::Duplicate), "past");
+    assert_eq!(response(&mut s, 2, 5000, 4), Ok(1));
     assert_eq!(s.in_flight(), 0);
 }
 
@@ -82,15 +94,15 @@ fn responses_past_in_order_future() {
 fn after_a_rollback_late_answers_still_count_once() {
     let mut s = client(4);
     send(&mut s, 3);
-    assert_eq!(s.on_credit_return(1, false), Ok(1));
+    assert_eq!(credit_return(&mut s, 1, false), Ok(1));
     assert_eq!(s.roll_back(), 2);
-    assert_eq!(s.on_credit_return(2, false), Ok(0), "its credit came back with the rollback");
+    assert_eq!(credit_return(&mut s, 2, false), Ok(0), "its credit came back with the rollback");
     assert_eq!((s.req_acked, s.req_sent, s.in_flight()), (2, 2, 0));
     send(&mut s, 2);
-    assert_eq!(s.on_response(0, 9000, 5), Ok(2));
+    assert_eq!(response(&mut s, 0, 9000, 5), Ok(2));
     ask(&mut s, 3);
     assert_eq!(s.roll_back(), 3);
-    assert_eq!(s.on_response(1, 9000, 5), Ok(0));
+    assert_eq!(response(&mut s, 1, 9000, 5), Ok(0));
     assert_eq!(s.in_flight(), 0);
     s.check();
 }
@@ -115,7 +127,7 @@ fn what_becomes_of_a_slot_whose_call_ends_early() {
     assert_eq!(s.ending(), (Ending::Quarantine, Executed::Maybe));
     assert_eq!(s.roll_back(), 2);
     assert_eq!(s.ending(), (Ending::Quarantine, Executed::Maybe), "what was sent was sent");
-    assert_eq!(s.on_response(0, 9_000, 5), Ok(0));
+    assert_eq!(response(&mut s, 0, 9_000, 5), Ok(0));
     assert_eq!(s.ending(), (Ending::Free, Executed::Yes));
 }
 

@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::session::{Peer, Session};
 use crate::slot::{Lone, ServerPhase};
 use crate::stats::EndpointStats;
-use crate::wire::{PACKET_HEADER, Packet};
+use crate::wire::{Holes, MAX_HOLES, PACKET_HEADER, Packet};
 
 use stage::Direct;
 pub(crate) use stage::{TxStage, Written, copy_short};
@@ -40,6 +40,8 @@ pub(crate) enum TxItem {
     Response { session: u32, slot: u8, req_num: u32 },
     /// The response has arrived.
     Ack { session: u32, req_num: u32 },
+    /// A frame of a peer is missing.
+    Gap { peer: u32 },
     /// The request of a slot in quarantine is given up.
     Cancel { session: u32, slot: u8, req_num: u32 },
     /// Credits of a peer have come back: the turn of the session that has waited longest for them.
@@ -99,19 +101,19 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn after_transmit(&mut self) {
         self.settle_round_trip();
+        self.listen();
         while let Some(Written { session, slot: slot_no, req_num }) = self.tx.take_written() {
             let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
                 continue;
             };
             let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { continue };
-            let Some(Some(peer)) = self.peers.get(s.peer as usize) else { continue };
             if slot.lone != Lone::Sent || slot.req_num != req_num {
                 continue;
             }
-            let due_ns = self.now_ns + peer.rtt.first_rto_ns();
-            (slot.started_ns, slot.deadline_ns) = (self.now_ns, due_ns);
+            slot.started_ns = self.now_ns;
             if !slot.tracked {
                 // Its first look came between the call and now, and found nothing to wait for.
+                let due_ns = self.now_ns + self.cfg.rto_min_ns;
                 self.arm_slot(session, slot_no, due_ns);
             }
         }
@@ -142,6 +144,7 @@ impl<C> Endpoint<C> {
                 TxItem::Ack { session, req_num } => self.tx_ack(session, req_num),
                 TxItem::Cancel { session, slot, req_num } => self.tx_cancel(session, slot, req_num),
                 TxItem::Turn { peer } => self.tx_turn(peer, out),
+                TxItem::Gap { peer } => self.tx_gap(peer),
             };
             if let Sent::Rest(item) = sent {
                 self.tx.push_front(item);
@@ -170,7 +173,19 @@ impl<C> Endpoint<C> {
         }
         let count = slot.returnable();
         let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing;
-        if (count > 0 || in_progress) && slot.phase != ServerPhase::Acked {
+        let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
+        if let Some(high) = high.filter(|_| slot.phase == ServerPhase::Receiving) {
+            let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };
+            let mut room = [0; MAX_HOLES * 4];
+            let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(count));
+            let written = Holes::write(count, holes, &mut room);
+            let holes = Holes::written(room.get(..written).unwrap_or_default(), count);
+            let nack = Packet::Nack { session: s.remote, req_num, count, high, holes };
+            if !self.tx.append(s.peer, peer, &self.arena, nack.header(), nack.data()) {
+                return Sent::Rest(item);
+            }
+            self.stats.sent(6);
+        } else if (count > 0 || in_progress) && slot.phase != ServerPhase::Acked {
             let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };
             let cr = Packet::CreditReturn { session: s.remote, req_num, count, in_progress };
             if !self.tx.append(s.peer, peer, &self.arena, cr.header(), &[]) {
@@ -181,6 +196,19 @@ impl<C> Endpoint<C> {
         }
         slot.cr_queued = false;
         slot.cr_in_progress = false;
+        Sent::All
+    }
+
+    #[cold]
+    fn tx_gap(&mut self, peer_no: u32) -> Sent {
+        let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else { return Sent::All };
+        if peer.gap_queued {
+            if !self.tx.append(peer_no, peer, &self.arena, Packet::Gap.header(), &[]) {
+                return Sent::Rest(TxItem::Gap { peer: peer_no });
+            }
+            peer.gap_queued = false;
+            self.stats.sent(7);
+        }
         Sent::All
     }
 

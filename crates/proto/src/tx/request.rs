@@ -5,6 +5,7 @@ use courser_buf::TxBurst;
 
 use super::{Lane, Sent, TxItem};
 use crate::endpoint::Endpoint;
+use crate::loss::Recovery;
 use crate::session::{Session, SessionState};
 use crate::slot::{ClientSlot, Lone};
 use crate::wire::{Packet, data_len};
@@ -61,7 +62,13 @@ impl<C> Endpoint<C> {
                 in_line = s.credits != 0 && lane.peer.pool.open == 0;
                 break Sent::All;
             }
+            if slot.lost == 0 && slot.is_spread(s.credit_limit) {
+                break Sent::All; // more when the oldest packet has arrived
+            }
             let again = &mut s.retransmitted;
+            if slot.board.is_none() && s.recovery == Recovery::Selective && !slot.is_small() {
+                slot.begin_board(self.boards.pop());
+            }
             match step(&mut lane, slot, s.remote, credits, s.data_per_packet, again) {
                 Some(spent) => {
                     s.credits -= spent;
@@ -73,10 +80,10 @@ impl<C> Endpoint<C> {
         if s.credits != before {
             let in_flight = s.credit_limit - s.credits;
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
-            slot.deadline_ns = now_ns + lane.peer.rtt.rto_ns(slot.retries, &self.cfg);
+            slot.deadline_ns = now_ns + lane.peer.timeout_ns(s.recovery, slot.retries, &self.cfg);
         }
         slot.queued = matches!(sent, Sent::Rest(_));
-        if s.credits != before && !slot.tracked {
+        if s.credits != before && (!slot.tracked || s.recovery == Recovery::Selective) {
             let due_ns = slot.deadline_ns;
             self.arm_slot(session, slot_no, due_ns);
         }
@@ -99,10 +106,13 @@ fn step<C>(
     again: &mut u64,
 ) -> Option<u32> {
     let (session, req_num) = (remote, slot.req_num);
-    let index = slot.req_sent;
-    if index == slot.req_packets {
-        let first = slot.resp_asked;
-        let count = credits.min(slot.resp_packets - first);
+    let lost = if slot.lost > 0 { slot.board.as_mut().and_then(|b| b.next_lost()) } else { None };
+    let index = lost.unwrap_or(slot.req_sent);
+    if slot.resp_packets > 0 {
+        let (first, count) = match (lost, &mut slot.board) {
+            (Some(first), Some(board)) => (first, board.lost_run(first, credits)),
+            _ => (slot.resp_asked, credits.min(slot.resp_packets - slot.resp_asked)),
+        };
         let rfr = Packet::Rfr { session, req_num, first, count };
         if !lane.header_only(2, rfr.header()) {
             return None;
@@ -110,8 +120,9 @@ fn step<C>(
         if first < slot.resp_high {
             retransmitted(lane, again);
         }
-        slot.resp_asked += count;
+        slot.resp_asked = slot.resp_asked.max(first + count);
         slot.resp_high = slot.resp_high.max(slot.resp_asked);
+        slot.note_sent(first, count, lane.now_ns);
         return Some(count);
     }
     let remaining_us = if index == 0 { slot.remaining_us(lane.now_ns) } else { None };
@@ -135,8 +146,9 @@ fn step<C>(
     if index < slot.req_high {
         retransmitted(lane, again);
     }
-    slot.req_sent += 1;
+    slot.req_sent = slot.req_sent.max(index + 1);
     slot.req_high = slot.req_high.max(slot.req_sent);
+    slot.note_sent(index, 1, lane.now_ns);
     Some(1)
 }
 

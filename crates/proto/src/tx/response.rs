@@ -39,7 +39,7 @@ impl<C> Endpoint<C> {
         };
         let (remote, dpp, msg_size) = (s.remote, s.data_per_packet, slot.resp_size);
         slot.short_due = false;
-        while slot.send_next < slot.send_end.min(slot.resp_packets) {
+        while slot.send_next < slot.send_end.min(slot.resp_packets) || slot.next_part() {
             let index = slot.send_next;
             let msg = match &mut slot.resp {
                 Stored::None => break,

@@ -35,7 +35,6 @@ impl<C> Endpoint<C> {
             return false;
         }
         slot.sent_lone(self.now_ns);
-        slot.deadline_ns = self.now_ns + peer.rtt.first_rto_ns();
         s.credits -= 1;
         peer.pool.open -= 1;
         self.stats.sent(0);

@@ -8,6 +8,7 @@
 //! packets until the first [`Malformed`]. Nothing here allocates or trusts a length.
 
 mod frame;
+mod holes;
 mod packet;
 mod remaining;
 mod short;
@@ -15,6 +16,7 @@ mod short;
 pub(crate) use frame::PlainHeader;
 pub(crate) use frame::body_of;
 pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
+pub use holes::{HOLES_REACH, Hole, Holes, MAX_HOLES};
 pub use packet::{
     MAX_MSG_SIZE, MAX_PACKETS, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER, Packet, PacketKind,
     data_len, packets_of, parse_packet,

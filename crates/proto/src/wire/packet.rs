@@ -19,6 +19,8 @@
 //! | credit return | 0 | packets received in order | none |
 //! | request-for-response | packets asked for | first packet asked for | none |
 //! | acknowledgement, cancellation | 0 | 0 | none |
+//! | negative acknowledgement | one past the newest packet received | packets received in order | holes |
+//! | gap | 0 | 0 | none |
 //!
 //! With its deadline flag, a request packet is packet 0 of its message, and `index` bits 0..16
 //! are the time left as [`super::remaining`] codes it; bits 16..20 are 0.
@@ -27,6 +29,7 @@ use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Malformed;
+use super::holes::Holes;
 use super::remaining;
 
 /// Bytes of a packet header.
@@ -74,6 +77,10 @@ pub enum PacketKind {
     Ack = 6,
     /// The client has given the request up (F15).
     Cancel = 7,
+    /// A credit return of a request with holes (NACK).
+    Nack = 8,
+    /// A frame of the receiver of this packet is missing.
+    Gap = 9,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -119,6 +126,24 @@ pub enum Packet<'f> {
         /// The request is complete and its handler has not answered yet (F5).
         in_progress: bool,
     },
+    /// Negative acknowledgement: a credit return of a request of which packets are missing between
+    /// others that have arrived `[MELO §3.2.4]` (F4).
+    Nack {
+        /// The client's session number.
+        session: u32,
+        /// Request number.
+        req_num: u32,
+        /// Cumulative count (F4): RCV.NXT.
+        count: u32,
+        /// One past the newest packet that has arrived: RCV.HIGH.
+        high: u32,
+        /// The most recent holes in between. With [`MAX_HOLES`](super::MAX_HOLES) there may be older
+        /// ones, about which it says nothing; with fewer, all else has arrived.
+        holes: Holes<'f>,
+    },
+    /// The sender of this packet has received a frame whose number is more than one above those
+    /// before. What was missing may come late or never; no session is meant.
+    Gap,
     /// Request-for-response: send `count` packets of the response from `first` on.
     Rfr {
         /// The server's session number.
@@ -247,6 +272,11 @@ pub fn parse_packet(
         }
         6 => (Packet::Ack { session, req_num }, rest),
         7 => (Packet::Cancel { session, req_num }, rest),
+        8 => {
+            let (holes, rest) = Holes::parse(rest, req_type, index, size)?;
+            (Packet::Nack { session, req_num, count: index, high: size, holes }, rest)
+        }
+        9 => (Packet::Gap, rest),
         _ => return Err(Malformed::Kind),
     };
     Ok(Some(parsed))
@@ -314,6 +344,10 @@ impl Packet<'_> {
             Packet::Cancel { session, req_num } => {
                 (PacketKind::Cancel, 0, session, req_num, 0, 0, 0)
             }
+            Packet::Nack { session, req_num, count, high, holes } => {
+                (PacketKind::Nack, 0, session, req_num, high, count, holes.len() as u16)
+            }
+            Packet::Gap => (PacketKind::Gap, 0, 0, 0, 0, 0, 0),
         };
         debug_assert!(session <= MAX_SESSION && size <= MAX_MSG_SIZE && index < MAX_PACKETS);
         let [s0, s1, s2, _] = session.to_le_bytes();
@@ -333,6 +367,7 @@ impl Packet<'_> {
             Packet::Request { data, .. }
             | Packet::Response { data, .. }
             | Packet::OneWay { data, .. } => data,
+            Packet::Nack { holes, .. } => holes.as_bytes(),
             _ => &[],
         }
     }

@@ -62,7 +62,7 @@ fn frames_that_do_not_belong_change_nothing() {
     w.inject(0, 1, &ours);
     assert_eq!(w.nodes[1].executed[&1], 2);
     // A broken packet costs what follows it in the frame, and nothing before it.
-    ours.extend_from_slice(&[9; 16]);
+    ours.extend_from_slice(&[11; 16]);
     let malformed = w.ep(1).stats().dropped(Drop::Kind) + w.ep(1).stats().dropped(Drop::Flags);
     w.inject(0, 1, &ours);
     let stats = w.ep(1).stats();

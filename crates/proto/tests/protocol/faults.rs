@@ -6,7 +6,7 @@
 //! that end a session; its response is its own; credits in flight never exceed C; afterwards
 //! nothing is in use.
 
-use courser_proto::{CallError, Config, Drop, Role, SessionStats, Status};
+use courser_proto::{CallError, Config, Drop, Recovery, Role, SessionStats, Status};
 
 use crate::support::node::Handler;
 use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
@@ -30,6 +30,7 @@ pub fn some_config(rng: &mut Rng) -> Config {
         slots: rng.pick(&[1, 8, 32]),
         credits: rng.pick(&[1, 2, 8, 32]),
         train_frames: rng.pick(&[1, 4, 64]),
+        recovery: rng.pick(&[Recovery::GoBackN, Recovery::Selective]),
         inline_max: rng.pick(&[0, 512, 2048]),
         tx_frames: rng.pick(&[1, 7, 128]),
         ..config()

@@ -84,12 +84,12 @@ fn a_first_round_trip_that_nobody_foresaw_costs_copies_and_no_more() {
     w.call(0, s, 1, 32);
     assert!(w.finish(0, 1)[0].result.is_ok());
     assert_eq!(w.now_ns, 1_000 + 100_000_000);
-    let first = w.ep(0).session_stats(s).unwrap().rollbacks;
-    assert_eq!(first, 2, "at 20 and 60 ms");
+    let asked = |w: &mut World| w.ep(0).stats().probes + w.ep(0).stats().rollbacks;
+    assert_eq!(asked(&mut w), 2, "at 20 and 60 ms");
     // From the first sample on, the timeout fits.
     w.call(0, s, 2, 60_000);
     assert!(w.finish(0, 1)[0].result.is_ok());
-    assert_eq!(w.ep(0).session_stats(s).unwrap().rollbacks, first);
+    assert_eq!(asked(&mut w), 2);
 }
 
 #[test]

@@ -25,13 +25,17 @@ pub enum Kind {
     Ack,
     /// The client has given the request up.
     Cancel,
+    /// A credit return with holes.
+    Nack,
+    /// A frame is missing.
+    Gap,
     /// Bytes that are no packet, or a frame without a valid header.
     Malformed,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 11] = [
         Kind::Request,
         Kind::CreditReturn,
         Kind::Rfr,
@@ -40,6 +44,8 @@ impl Kind {
         Kind::OneWay,
         Kind::Ack,
         Kind::Cancel,
+        Kind::Nack,
+        Kind::Gap,
         Kind::Malformed,
     ];
     /// How many there are.
@@ -54,6 +60,8 @@ impl Kind {
         "one-way",
         "ack",
         "cancel",
+        "nack",
+        "gap",
         "malformed",
     ];
 
@@ -72,6 +80,8 @@ impl Kind {
             Ok(Packet::OneWay { .. }) => Kind::OneWay,
             Ok(Packet::Ack { .. }) => Kind::Ack,
             Ok(Packet::Cancel { .. }) => Kind::Cancel,
+            Ok(Packet::Nack { .. }) => Kind::Nack,
+            Ok(Packet::Gap) => Kind::Gap,
             Err(_) => Kind::Malformed,
         }
     }
@@ -116,8 +126,9 @@ pub(super) fn req_num(packet: &Packet<'_>) -> Option<u32> {
         | Packet::Response { req_num, .. }
         | Packet::ErrorResponse { req_num, .. }
         | Packet::Ack { req_num, .. }
-        | Packet::Cancel { req_num, .. } => Some(req_num),
-        Packet::OneWay { .. } => None,
+        | Packet::Cancel { req_num, .. }
+        | Packet::Nack { req_num, .. } => Some(req_num),
+        Packet::OneWay { .. } | Packet::Gap => None,
     }
 }
 
@@ -183,6 +194,11 @@ fn write_packet(f: &mut fmt::Formatter<'_>, packet: &Packet<'_>, dpp: u16) -> fm
         }
         Packet::Ack { session, req_num } => write!(f, "ACK s{session} r{req_num}"),
         Packet::Cancel { session, req_num } => write!(f, "CANCEL s{session} r{req_num}"),
+        Packet::Nack { session, req_num, count, high, holes } => {
+            write!(f, "NACK s{session} r{req_num} {count} of {high} missing")?;
+            holes.iter().try_for_each(|hole| write!(f, " {}+{}", hole.start, hole.len))
+        }
+        Packet::Gap => f.write_str("GAP"),
     }
 }
 

@@ -2,7 +2,7 @@
 //! nothing has been learnt about.
 
 use courser::DROP_NAMES;
-use courser::parts::proto::{DROP_REASONS, Drop};
+use courser::parts::proto::{DROP_REASONS, Drop, PACKET_KINDS};
 
 use super::faults::FaultKind;
 use super::kinds::ENDS;
@@ -10,7 +10,8 @@ use super::workload::Shared;
 use crate::{DropReason, HostId, Invariant, World};
 
 /// Packet kinds, in the order of [`courser::EndpointStats::tx_kinds`].
-pub const PACKETS: [&str; 6] = ["request", "credit-return", "rfr", "response", "ack", "cancel"];
+pub const PACKETS: [&str; PACKET_KINDS] =
+    ["request", "credit-return", "rfr", "response", "ack", "cancel", "nack", "gap"];
 
 /// Reasons of drops in the network and at hosts that honest operation under these faults does not
 /// reach: every host that is called exists, and is connected.

@@ -96,6 +96,8 @@ fn draw_fault(rng: &mut Rng, kind: FaultKind, topology: &Topology, lanes: &[Lane
                 PacketKind::Response,
                 PacketKind::Ack,
                 PacketKind::Cancel,
+                PacketKind::Nack,
+                PacketKind::Gap,
             ]);
             Fault::Predicate { link, packets, every: rng.one(&[2, 4, 5, 20]) }
         }

@@ -385,6 +385,8 @@ fn holds(frame: &[u8], kind: PacketKind) -> bool {
             P::Response { .. } | P::ErrorResponse { .. } => PacketKind::Response,
             P::Ack { .. } => PacketKind::Ack,
             P::Cancel { .. } => PacketKind::Cancel,
+            P::Nack { .. } => PacketKind::Nack,
+            P::Gap => PacketKind::Gap,
             _ => PacketKind::Padding,
         };
         if is == kind {

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use courser_buf::{Addr, PathId};
 use courser_proto::{
     CallId, CallOptions, CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed,
-    Endpoint, RefuseReason, SessionId,
+    Endpoint, Recovery, RefuseReason, SessionId,
 };
 pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen};
@@ -331,9 +331,11 @@ pub fn addr(node: usize) -> Addr {
     Addr { host: 0xfd00 + node as u128, port: port(node) }
 }
 
-/// Small credits and short timeouts: what goes wrong, goes wrong soon.
+/// Small credits and short timeouts: what goes wrong, goes wrong soon. Recovery is the papers'
+/// simplest, of which every packet can be foretold; `selective.rs` has the other schemes.
 pub fn config() -> Config {
     Config {
+        recovery: Recovery::GoBackN,
         rto_min_ns: 50_000,
         rto_initial_ns: 100_000,
         rto_max_ns: 2_000_000,

@@ -1,0 +1,277 @@
+//! What a client knows of the packets of one message that it has sent or asked for, with
+//! [`Recovery::Selective`]: request packets first, then those of the response. Here both are "sent".
+//!
+//! # States of a packet
+//! ```text
+//! sent -> arrived
+//!   |-> lost -> sent again -> arrived
+//!         |-> arrived (it was only late)    |-> lost ...
+//! ```
+//! A packet is lost when another that was sent a reorder window later has arrived: that holds for
+//! retransmissions as well, so that one which is lost again is found as fast. Packets are sent in the
+//! order of their index the first time, and retransmissions have a list of their own in the order of
+//! time: nothing is searched, each transmission is judged once.
+//!
+//! # Invariants
+//! 1. `entries` are the packets from `base`, the first one that has not arrived, to the newest that
+//!    was sent; but for a moment the first of them has not arrived.
+//! 2. `arrived` and `lost` count the entries in these states; all others are on their way.
+//! 3. Every lost entry is in `resend`. What else is there is passed over.
+//!
+//! [`Recovery::Selective`]: super::Recovery::Selective
+
+use std::collections::VecDeque;
+
+/// State of an entry: its two low bits.
+const SENT: u64 = 0;
+const ARRIVED: u64 = 1;
+const LOST: u64 = 2;
+const STATE: u64 = 3;
+/// It was sent more than once.
+const AGAIN: u64 = 4;
+/// Above the flags: when it was sent last, ns.
+const TIME_SHIFT: u32 = 3;
+
+/// What an arrival has shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    /// The most that a packet was later than one that was sent after it, ns.
+    pub(crate) late_ns: u64,
+    /// Packets that were sent again, and whose first copy has arrived.
+    pub(crate) spurious: u32,
+    /// Retransmissions that were needed.
+    pub(crate) useful: u32,
+}
+
+/// See the module's documentation.
+#[derive(Debug, Default)]
+pub(crate) struct Scoreboard {
+    base: u32,
+    entries: VecDeque<u64>,
+    /// First transmissions of packets before this one were judged.
+    judged: u32,
+    /// Retransmissions that were not judged, oldest first: packet and time.
+    again: VecDeque<(u32, u64)>,
+    /// Lost packets, in the order in which they are sent again.
+    resend: VecDeque<u32>,
+    /// When the newest packet that has arrived was sent, ns.
+    newest_ns: u64,
+    arrived: u32,
+    lost: u32,
+}
+
+impl Scoreboard {
+    /// Begins with a message of which `base` packets have arrived and nothing else was sent.
+    pub(crate) fn begin(&mut self, base: u32) {
+        self.entries.clear();
+        self.again.clear();
+        self.resend.clear();
+        (self.base, self.judged) = (base, base);
+        (self.arrived, self.lost, self.newest_ns) = (0, 0, 0);
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * 8 + self.again.capacity() * 16 + self.resend.capacity() * 4
+    }
+
+    pub(crate) fn lost(&self) -> u32 {
+        self.lost
+    }
+
+    /// Packets that are not on their way, though they were sent and are not in order.
+    pub(crate) fn idle(&self) -> u32 {
+        self.arrived + self.lost
+    }
+
+    fn entry(&mut self, index: u32) -> Option<&mut u64> {
+        self.entries.get_mut(index.checked_sub(self.base)? as usize)
+    }
+
+    /// A packet is sent: the next one for the first time, or a lost one.
+    #[inline]
+    pub(crate) fn sent(&mut self, index: u32, now_ns: u64) {
+        let at = index.wrapping_sub(self.base) as usize;
+        if at == self.entries.len() {
+            self.entries.push_back(now_ns << TIME_SHIFT);
+            return;
+        }
+        let Some(entry) = self.entries.get_mut(at).filter(|e| **e & STATE == LOST) else { return };
+        *entry = now_ns << TIME_SHIFT | AGAIN | SENT;
+        self.lost -= 1;
+        self.again.push_back((index, now_ns));
+    }
+
+    /// All packets before `count` have arrived, as a frame says whose way there and back took
+    /// `round_trip_ns`: what was sent later than that ago cannot have caused it.
+    pub(crate) fn in_order(
+        &mut self,
+        count: u32,
+        now_ns: u64,
+        round_trip_ns: u64,
+        seen: &mut Seen,
+    ) {
+        while self.base < count {
+            let Some(&entry) = self.entries.front() else { break };
+            self.take(entry, now_ns, round_trip_ns, seen);
+            self.entries.pop_front();
+            self.base += 1;
+            self.arrived -= u32::from(entry & STATE == ARRIVED);
+        }
+        self.base = self.base.max(count);
+        self.judged = self.judged.max(self.base);
+    }
+
+    /// A packet has arrived; `false`: that was known.
+    pub(crate) fn arrived(
+        &mut self,
+        index: u32,
+        now_ns: u64,
+        round_trip_ns: u64,
+        seen: &mut Seen,
+    ) -> bool {
+        let Some(&mut entry) = self.entry(index) else { return false };
+        if entry & STATE == ARRIVED {
+            return false;
+        }
+        self.take(entry, now_ns, round_trip_ns, seen);
+        self.arrived += 1;
+        if let Some(e) = self.entry(index) {
+            *e = *e & !STATE | ARRIVED;
+        }
+        true
+    }
+
+    /// A packet has arrived whose credit does not come back yet: its time counts.
+    pub(crate) fn glimpsed(&mut self, index: u32, now_ns: u64, round_trip_ns: u64) {
+        if let Some(&mut entry) = self.entry(index)
+            && entry & STATE == SENT
+            && now_ns.saturating_sub(entry >> TIME_SHIFT) >= round_trip_ns
+        {
+            self.newest_ns = self.newest_ns.max(entry >> TIME_SHIFT);
+        }
+    }
+
+    /// Moves `base` over what has arrived, and gives it.
+    pub(crate) fn advance(&mut self) -> u32 {
+        while self.entries.front().is_some_and(|e| e & STATE == ARRIVED) {
+            self.entries.pop_front();
+            self.base += 1;
+            self.arrived -= 1;
+        }
+        self.judged = self.judged.max(self.base);
+        self.base
+    }
+
+    /// An entry that has not arrived before does now.
+    fn take(&mut self, entry: u64, now_ns: u64, round_trip_ns: u64, seen: &mut Seen) {
+        let sent_ns = entry >> TIME_SHIFT;
+        match entry & STATE {
+            ARRIVED => return,
+            LOST => {
+                self.lost -= 1;
+                // It was late by more than the window.
+                seen.late_ns = seen.late_ns.max(self.newest_ns.saturating_sub(sent_ns));
+                return;
+            }
+            _ => {}
+        }
+        if entry & AGAIN == 0 {
+            seen.late_ns = seen.late_ns.max(self.newest_ns.saturating_sub(sent_ns));
+        } else if now_ns.saturating_sub(sent_ns) < round_trip_ns {
+            seen.spurious += 1; // the answer is to an earlier copy
+            return;
+        } else {
+            seen.useful += 1;
+        }
+        self.newest_ns = self.newest_ns.max(sent_ns);
+    }
+
+    /// Finds the packets that are lost now; gives how many.
+    pub(crate) fn judge(&mut self, window_ns: u64) -> u32 {
+        let before = self.lost;
+        let late = |sent_ns: u64| sent_ns + window_ns < self.newest_ns;
+        while let Some(entry) = self.entries.get_mut((self.judged - self.base) as usize) {
+            if *entry & (STATE | AGAIN) == SENT {
+                if !late(*entry >> TIME_SHIFT) {
+                    break;
+                }
+                *entry = *entry & !STATE | LOST;
+                self.lost += 1;
+                self.resend.push_back(self.judged);
+            }
+            self.judged += 1;
+        }
+        while let Some(&(index, sent_ns)) = self.again.front() {
+            if !late(sent_ns) {
+                break;
+            }
+            self.again.pop_front();
+            let at = index.wrapping_sub(self.base) as usize;
+            if let Some(entry) = self.entries.get_mut(at)
+                && *entry & STATE == SENT
+                && *entry >> TIME_SHIFT == sent_ns
+            {
+                *entry = *entry & !STATE | LOST;
+                self.lost += 1;
+                self.resend.push_back(index);
+            }
+        }
+        self.lost - before
+    }
+
+    /// The lost packet that is to be sent next.
+    pub(crate) fn next_lost(&mut self) -> Option<u32> {
+        while let Some(&index) = self.resend.front() {
+            if self.entry(index).is_some_and(|e| *e & STATE == LOST) {
+                return Some(index);
+            }
+            self.resend.pop_front();
+        }
+        None
+    }
+
+    /// How many lost packets are in a row from [`Scoreboard::next_lost`] on, at most `most`.
+    pub(crate) fn lost_run(&mut self, first: u32, most: u32) -> u32 {
+        let is_lost = |e: Option<&mut u64>| e.is_some_and(|e| *e & STATE == LOST);
+        (0..most).take_while(|n| is_lost(self.entry(first + n))).count() as u32
+    }
+
+    /// Nothing was heard for a time in which the end of the message should have been: its newest
+    /// packet that is on its way is sent again, so that its arrival tells of all others. `false`:
+    /// there is none.
+    pub(crate) fn probe(&mut self) -> bool {
+        let Some(at) = self.entries.iter().rposition(|e| e & STATE == SENT) else { return false };
+        self.entries[at] = self.entries[at] & !STATE | LOST;
+        self.lost += 1;
+        self.resend.push_back(self.base + at as u32);
+        true
+    }
+
+    /// Everything that is on its way is lost.
+    pub(crate) fn time_out(&mut self) {
+        self.resend.clear();
+        self.again.clear();
+        for (index, entry) in (self.base..).zip(&mut self.entries) {
+            if *entry & STATE != ARRIVED {
+                self.lost += u32::from(*entry & STATE == SENT);
+                *entry = *entry & !STATE | LOST;
+                self.resend.push_back(index);
+            }
+        }
+        self.judged = self.base + self.entries.len() as u32;
+    }
+
+    /// Checks the invariants.
+    pub(crate) fn check(&self) {
+        let count = |state| self.entries.iter().filter(|e| **e & STATE == state).count() as u32;
+        assert_eq!((self.arrived, self.lost), (count(ARRIVED), count(LOST)), "invariant 2");
+        assert!(self.base <= self.judged && self.judged <= self.base + self.entries.len() as u32);
+        let front = self.entries.front();
+        assert!(front.is_none_or(|e| e & STATE != ARRIVED), "invariant 1");
+        for (index, entry) in (self.base..).zip(&self.entries) {
+            let is_lost = entry & STATE == LOST;
+            assert!(!is_lost || self.resend.contains(&index), "invariant 3: {index}");
+        }
+    }
+}

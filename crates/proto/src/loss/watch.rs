@@ -1,0 +1,140 @@
+//! What is learnt of a path from the packets that arrive on it, and how the loss of messages of one
+//! packet is noticed, of which nothing but their answer tells.
+//!
+//! No call pays for it. Frames are numbered (F2): the receiver of frame `n + 2` knows that `n + 1`
+//! is lost or late, and says so with a [`Packet::Gap`]. Whoever has calls under way with that peer
+//! then sets a timer for each of them. Where no frame follows the lost one, nothing is heard any
+//! more: one timer of the endpoint sees to that, and does the same.
+//!
+//! [`Packet::Gap`]: crate::wire::Packet::Gap
+
+use super::Seen;
+use crate::endpoint::Endpoint;
+use crate::session::Session;
+use crate::slot::{Heard, Lone};
+use crate::stats::Drop;
+use crate::tx::TxItem;
+
+/// At most so many calls are looked at when a frame is missing.
+const WATCH_MOST: usize = 4096;
+
+impl<C> Endpoint<C> {
+    /// What the frame at hand says of when the packets were sent that it answers.
+    #[inline]
+    pub(crate) fn heard_of(&self, peer: u32) -> Heard {
+        let now_ns = self.now_ns;
+        match self.peers.get(peer as usize) {
+            Some(Some(p)) => {
+                let round_trip_ns = p.round_trip_ns();
+                Heard { now_ns, round_trip_ns, window_ns: p.window_ns(now_ns) }
+            }
+            _ => Heard { now_ns, round_trip_ns: 0, window_ns: 0 },
+        }
+    }
+
+    /// Takes what an arrival has shown of a path.
+    #[inline]
+    pub(crate) fn learn(&mut self, peer: u32, seen: Seen) {
+        if seen != Seen::default() {
+            self.learn_more(peer, seen);
+        }
+    }
+
+    #[cold]
+    fn learn_more(&mut self, peer: u32, seen: Seen) {
+        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
+        self.stats.spurious += u64::from(seen.spurious);
+        p.learn(seen, self.now_ns);
+    }
+
+    /// A call was asked after and is still with its handler: not lost, only slow.
+    #[cold]
+    pub(crate) fn patient(&mut self, peer: u32) {
+        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+            p.be_patient();
+        }
+    }
+
+    /// A frame of a peer is missing.
+    #[cold]
+    pub(crate) fn on_gap(&mut self, peer: u32) {
+        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
+        if !p.selective {
+            return;
+        }
+        self.stats.gaps += 1;
+        if !std::mem::replace(&mut p.gap_queued, true) {
+            self.tx.push(TxItem::Gap { peer });
+        }
+        self.watch(Some(peer));
+    }
+
+    /// A peer misses a frame.
+    pub(crate) fn rx_gap(&mut self, peer: u32) -> Result<(), Drop> {
+        self.watch(Some(peer));
+        Ok(())
+    }
+
+    /// Sets a timer for each small call under way, with one peer or with all of them.
+    #[cold]
+    fn watch(&mut self, peer: Option<u32>) {
+        let mut at = 0;
+        while let Some(entry) = self.timers.nth_first(at).filter(|_| at < WATCH_MOST) {
+            at += 1;
+            let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
+                continue;
+            };
+            if s.generation != entry.generation || peer.is_some_and(|peer| peer != s.peer) {
+                continue;
+            }
+            let Some(slot) = s.slots.get(usize::from(entry.slot)) else { continue };
+            let Some(Some(p)) = self.peers.get(s.peer as usize) else { continue };
+            if slot.lone == Lone::Sent && slot.started_ns != u64::MAX {
+                let timeout_ns = p.timeout_ns(s.recovery, slot.retries, &self.cfg);
+                let due_ns = slot.started_ns.saturating_add(timeout_ns);
+                self.arm_slot(entry.session, entry.slot, due_ns);
+            }
+        }
+    }
+
+    /// Begins to wait for an answer, unless that is done already: there are calls under way.
+    #[inline]
+    pub(crate) fn listen(&mut self) {
+        if self.silence_ns == u64::MAX && self.watchful && self.outstanding_calls() > 0 {
+            self.begin_to_listen();
+        }
+    }
+
+    #[cold]
+    fn begin_to_listen(&mut self) {
+        let wait_ns = match self.peers.get(self.heard as usize) {
+            Some(Some(p)) => p.rtt.probe_ns(),
+            _ => self.cfg.rto_initial_ns,
+        };
+        self.silence_ns = self.now_ns.saturating_add(wait_ns);
+    }
+
+    /// From some peer something should have been heard by now, if nothing was lost.
+    #[cold]
+    pub(crate) fn on_silence(&mut self) {
+        let now_ns = self.now_ns;
+        self.silence_ns = u64::MAX;
+        if self.outstanding_calls() == 0 {
+            return;
+        }
+        let (mut next_ns, mut silent) = (u64::MAX, false);
+        for p in self.peers.iter().flatten().filter(|p| p.selective && p.pool.is_used()) {
+            let wait_ns = p.rtt.probe_ns();
+            let due_ns = p.last_heard_ns.saturating_add(wait_ns);
+            silent |= due_ns <= now_ns;
+            next_ns = next_ns.min(if due_ns <= now_ns { now_ns + wait_ns } else { due_ns });
+        }
+        if silent {
+            self.watch(None);
+        }
+        // A look at each peer is not free.
+        let peers_ns = 50 * self.peers.len() as u64;
+        self.silence_ns =
+            if next_ns == u64::MAX { next_ns } else { next_ns.max(now_ns + peers_ns) };
+    }
+}

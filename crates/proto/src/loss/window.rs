@@ -1,0 +1,92 @@
+//! How much later than packets that were sent after it a packet may arrive, and not be lost: the
+//! reorder window of a peer (E58; the idea is that of RACK, RFC 8985).
+//!
+//! Where nothing was ever seen to arrive late it is a quarter of the smallest round trip, as there.
+//! Otherwise it is what was seen, and a quarter of that: a packet that arrives after one that was sent
+//! `d` later was late by `d`. Two windows of a second each keep the largest, so that it is
+//! forgotten when paths become orderly again. Packets that were sent again too early and arrive after
+//! all have shown that it is too short: it doubles until they do not.
+
+/// Length of a window of the maximum, ns.
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// The reorder window is at most so many round trips: beyond, a path is not late but broken.
+const MOST_ROUND_TRIPS: u64 = 8;
+
+/// See the module's documentation.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReorderWindow {
+    /// The latest that a packet was, in the second before and in this one, ns.
+    before_ns: u64,
+    now_ns: u64,
+    /// End of this second.
+    until_ns: u64,
+}
+
+impl ReorderWindow {
+    /// A packet has arrived after one that was sent `late_ns` later.
+    pub(crate) fn on_late(&mut self, late_ns: u64, now_ns: u64) {
+        self.turn(now_ns);
+        self.now_ns = self.now_ns.max(late_ns);
+    }
+
+    /// A packet was sent again after the window, and had not been lost.
+    pub(crate) fn on_spurious(&mut self, srtt_ns: u64, least_ns: u64, now_ns: u64) {
+        let longer_ns = self.window_ns(srtt_ns, least_ns, now_ns).saturating_mul(2);
+        self.turn(now_ns);
+        self.now_ns = self.now_ns.max(longer_ns).min(MOST_ROUND_TRIPS * srtt_ns);
+    }
+
+    /// The window, given the smoothed and the smallest round trip, ns.
+    pub(crate) fn window_ns(&self, srtt_ns: u64, least_ns: u64, now_ns: u64) -> u64 {
+        let seen_ns = if now_ns >= self.until_ns + SECOND_NS {
+            0
+        } else if now_ns >= self.until_ns {
+            self.now_ns
+        } else {
+            self.now_ns.max(self.before_ns)
+        };
+        (seen_ns + seen_ns / 4).min(MOST_ROUND_TRIPS * srtt_ns).max(least_ns / 4)
+    }
+
+    fn turn(&mut self, now_ns: u64) {
+        if now_ns < self.until_ns {
+            return;
+        }
+        let known = now_ns < self.until_ns + SECOND_NS;
+        self.before_ns = if known { self.now_ns } else { 0 };
+        self.now_ns = 0;
+        self.until_ns = now_ns + SECOND_NS;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RTT: u64 = 16_000;
+
+    #[test]
+    fn it_begins_with_a_quarter_of_a_round_trip_and_follows_what_is_seen() {
+        let mut w = ReorderWindow::default();
+        assert_eq!(w.window_ns(RTT, RTT, 5), RTT / 4);
+        w.on_late(40_000, 10);
+        w.on_late(20_000, 20);
+        assert_eq!(w.window_ns(RTT, RTT, 30), 50_000);
+        w.on_spurious(RTT, RTT, 40);
+        assert_eq!(w.window_ns(RTT, RTT, 50), 125_000);
+        w.on_late(u64::MAX / 4, 60);
+        assert_eq!(w.window_ns(RTT, RTT, 70), 8 * RTT);
+    }
+
+    #[test]
+    fn it_forgets_within_two_seconds() {
+        let mut w = ReorderWindow::default();
+        w.on_late(40_000, 7 * SECOND_NS);
+        w.on_late(8_000, 8 * SECOND_NS + 1);
+        assert_eq!(w.window_ns(RTT, RTT, 8 * SECOND_NS + 2), 50_000);
+        w.on_late(8_000, 9 * SECOND_NS + 2);
+        assert_eq!(w.window_ns(RTT, RTT, 9 * SECOND_NS + 3), 10_000);
+        assert_eq!(w.window_ns(RTT, RTT, 12 * SECOND_NS), RTT / 4);
+    }
+}

@@ -1,0 +1,160 @@
+//! The holes of a negative acknowledgement: 4 bytes each, the most recent one first
+//! `[MELO §3.2.4]` (M12).
+//!
+//! ```text
+//! byte 0..2   first missing packet, less the packets that have arrived in order
+//! byte 2..4   how many are missing, at least 1
+//! ```
+
+use super::Malformed;
+
+/// Most holes that a negative acknowledgement can carry: 256 bytes, the least data that a packet
+/// always has room for.
+pub const MAX_HOLES: usize = 64;
+
+/// Bytes of a hole.
+const HOLE: usize = 4;
+
+/// Packets further than this behind those that have arrived in order cannot be named.
+pub const HOLES_REACH: u32 = u16::MAX as u32;
+
+/// Packets that are missing between others that have arrived.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Hole {
+    /// The first of them.
+    pub start: u32,
+    /// How many.
+    pub len: u32,
+}
+
+/// The holes of a packet: in descending order, apart from each other, each between the packets
+/// that have arrived in order and the newest one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holes<'f> {
+    bytes: &'f [u8],
+    count: u32,
+}
+
+impl<'f> Holes<'f> {
+    /// Takes `holes` holes from `bytes`, of a message of which `count` packets have arrived in order
+    /// and `high` is one past the newest. Checks all that [`Holes`] promises.
+    pub(super) fn parse(
+        bytes: &'f [u8],
+        holes: u16,
+        count: u32,
+        high: u32,
+    ) -> Result<(Holes<'f>, &'f [u8]), Malformed> {
+        let holes = usize::from(holes);
+        if holes > MAX_HOLES {
+            return Err(Malformed::Range);
+        }
+        let (bytes, rest) = bytes.split_at_checked(holes * HOLE).ok_or(Malformed::Length)?;
+        let all = Holes { bytes, count };
+        // The newest packet has arrived, and so has one between any two holes.
+        let mut end = high;
+        for hole in all.iter() {
+            if hole.len == 0 || hole.start + hole.len >= end {
+                return Err(Malformed::Range);
+            }
+            end = hole.start;
+        }
+        if high <= count || end < count {
+            return Err(Malformed::Range);
+        }
+        Ok((all, rest))
+    }
+
+    /// Writes holes, the most recent first; gives the bytes they take of `out`. Those for which
+    /// there is no room, or which are out of [`HOLES_REACH`], are left out.
+    pub(crate) fn write(
+        count: u32,
+        holes: impl Iterator<Item = Hole>,
+        out: &mut [u8; MAX_HOLES * HOLE],
+    ) -> usize {
+        let mut len = 0;
+        for (hole, out) in holes.zip(out.as_chunks_mut::<HOLE>().0) {
+            let (Ok(start), Ok(missing)) =
+                (u16::try_from(hole.start - count), u16::try_from(hole.len))
+            else {
+                break;
+            };
+            let ([s0, s1], [l0, l1]) = (start.to_le_bytes(), missing.to_le_bytes());
+            *out = [s0, s1, l0, l1];
+            len += HOLE;
+        }
+        len
+    }
+
+    /// Holes that [`Holes::write`] has made.
+    pub(crate) fn written(bytes: &'f [u8], count: u32) -> Holes<'f> {
+        Holes { bytes, count }
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.bytes.len() / HOLE
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The holes, the most recent one first.
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = Hole> + use<'f> {
+        let count = self.count;
+        self.bytes.as_chunks::<HOLE>().0.iter().map(move |&[s0, s1, l0, l1]| Hole {
+            start: count + u32::from(u16::from_le_bytes([s0, s1])),
+            len: u16::from_le_bytes([l0, l1]).into(),
+        })
+    }
+
+    pub(super) fn as_bytes(&self) -> &'f [u8] {
+        self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes_of(count: u32, holes: &[(u32, u32)]) -> Vec<u8> {
+        let mut out = [0; MAX_HOLES * HOLE];
+        let holes = holes.iter().map(|&(start, len)| Hole { start, len });
+        let len = Holes::write(count, holes, &mut out);
+        out[..len].to_vec()
+    }
+
+    #[test]
+    fn holes_are_read_back() {
+        let holes = [(90, 5), (40, 1), (10, 3)];
+        let bytes = bytes_of(10, &holes);
+        let (read, rest) = Holes::parse(&bytes, 3, 10, 100).unwrap();
+        let read: Vec<_> = read.iter().map(|h| (h.start, h.len)).collect();
+        assert_eq!((&read[..], rest), (&holes[..], &[][..]));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let refused = |count, high, holes: &[(u32, u32)]| {
+            let bytes = bytes_of(count, holes);
+            Holes::parse(&bytes, holes.len() as u16, count, high).err()
+        };
+        assert_eq!(refused(0, 3, &[(1, 1)]), None);
+        assert_eq!(refused(3, 4, &[]), None);
+        assert_eq!(refused(3, 3, &[]), Some(Malformed::Range), "nothing is out of order");
+        assert_eq!(refused(0, 3, &[(1, 2)]), Some(Malformed::Range), "the newest has arrived");
+        assert_eq!(refused(0, 9, &[(1, 0)]), Some(Malformed::Range), "no hole");
+        assert_eq!(refused(0, 9, &[(1, 1), (3, 1)]), Some(Malformed::Range), "ascending");
+        assert_eq!(refused(0, 9, &[(3, 1), (2, 1)]), Some(Malformed::Range), "one hole");
+        assert_eq!(Holes::parse(&[0; 400], 65, 0, 9).err(), Some(Malformed::Range));
+        assert_eq!(Holes::parse(&[0; 3], 1, 0, 9).err(), Some(Malformed::Length));
+    }
+
+    #[test]
+    fn what_has_no_room_or_is_out_of_reach_is_left_out() {
+        let many: Vec<_> = (0..100).rev().map(|n| (2 * n, 1)).collect();
+        assert_eq!(bytes_of(0, &many).len(), MAX_HOLES * HOLE);
+        assert_eq!(bytes_of(0, &[(65_536, 1)]).len(), 0);
+    }
+}
