@@ -157,6 +157,26 @@ mod tests {
     }
 
     #[test]
+    fn chances_are_read_in_every_way_they_are_written() {
+        for (text, ppm) in [
+            ("0", 0),
+            ("1e-6", 1),
+            ("1e-5", 10),
+            ("0.001", 1_000),
+            ("0.1%", 1_000),
+            ("5 %", 50_000),
+            ("5e-2", 50_000),
+            ("0.3", 300_000),
+            ("100%", 1_000_000),
+        ] {
+            assert_eq!(chance(text), Ok(ppm), "{text}");
+        }
+        for text in ["", "%", "1e-7", "1.5e-6", "1.1", "-0.1", "nan", "inf", "101%"] {
+            assert!(chance(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn message_sizes_have_a_limit_that_the_error_names() {
         assert_eq!(message_size("8MiB"), Ok(8 << 20));
         assert!(message_size("8388609").is_err_and(|e| e.contains("at most 8 MiB")));

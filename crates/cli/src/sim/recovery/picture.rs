@@ -167,7 +167,7 @@ where
     Ok(())
 }
 
-/// `0.001` as `1e-3`, others as they are.
+/// `0.01` as `1e-2`, from a tenth on as it is.
 fn number(value: f64) -> String {
-    if value != 0.0 && value.abs() < 0.01 { format!("{value:e}") } else { format!("{value}") }
+    if value != 0.0 && value.abs() < 0.1 { format!("{value:e}") } else { format!("{value}") }
 }
