@@ -16,7 +16,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId};
 
 use crate::config::{Config, ConfigError};
 use crate::error::{CallError, CallRefused};
-use crate::loss::Scoreboard;
+use crate::loss::{Board, Pools};
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
 use crate::session::{
@@ -197,7 +197,7 @@ impl<'f> FrameCursor<'f> {
     }
 }
 
-/// Scoreboards that are kept for messages to come: each has room for the credits of a session.
+/// Boards that are kept for messages to come: each has room for the credits of a session.
 const SPARE_BOARDS: usize = 64;
 
 /// See the module's documentation.
@@ -243,8 +243,11 @@ pub struct Endpoint<C> {
     pub(crate) silence_ns: u64,
     /// A client session has [`Recovery::Selective`].
     pub(crate) watchful: bool,
-    /// Scoreboards that no message needs now.
-    pub(crate) boards: Vec<Box<Scoreboard>>,
+    /// Boards that no message needs now; boxed, as slots have them.
+    #[allow(clippy::vec_box)]
+    pub(crate) boards: Vec<Box<Board>>,
+    /// The bits of messages with [`crate::Recovery::Melo`] (M5).
+    pub(crate) pools: Pools,
     /// When to try again to make frames, after there was no memory for them; else 0.
     pub(crate) retry_tx_ns: u64,
     /// Completions that did not come from a packet, or that wait for the transport.
@@ -291,6 +294,7 @@ impl<C> Endpoint<C> {
             silence_ns: u64::MAX,
             watchful: false,
             boards: Vec::new(),
+            pools: Pools::new(),
             retry_tx_ns: 0,
             done: VecDeque::new(),
             failed: VecDeque::new(),
@@ -588,8 +592,9 @@ impl<C> Endpoint<C> {
         s.stalled &= !(1 << slot_no);
         let more = !s.queue.is_empty();
         let untracked = !slot.tracked;
-        if let Some(board) = slot.board.take()
+        if let Some(mut board) = slot.board.take()
             && self.boards.len() < SPARE_BOARDS
+            && board.renew(0)
         {
             self.boards.push(board);
         }

@@ -62,12 +62,15 @@ impl<C> Endpoint<C> {
                 + self.shares.table_bytes(),
             timers_bytes: self.timers.heap_bytes(),
             staging_bytes: self.tx.staging_bytes(),
+            slots_bytes: self.boards.iter().map(|board| board.heap_bytes()).sum(),
             ..MemoryUse::default()
         };
         for s in &self.sessions {
             match s {
                 Session::Client(s) => {
                     m.slots_bytes += s.slots.heap_bytes();
+                    let boards = s.slots.iter().filter_map(|slot| slot.board.as_ref());
+                    m.slots_bytes += boards.map(|board| board.heap_bytes()).sum::<usize>();
                     m.queues_bytes += s.queue.capacity() * size_of::<QueuedCall<C>>();
                 }
                 Session::Server(s) => {

@@ -134,6 +134,11 @@ pub struct EndpointStats {
     pub probes: u64,
     /// Packets sent again that had arrived before.
     pub spurious: u64,
+    /// Most bits of the pool for arriving messages with [`crate::Recovery::Melo`] that were in use,
+    /// of 1,024 (M18).
+    pub melo_bits_peak: u32,
+    /// Packets that were dropped because the pool had no bits left (M16).
+    pub melo_refused: u64,
     /// Times that a frame showed that frames before it were missing, lost or late.
     pub gaps: u64,
     /// Stored responses sent again for duplicate requests (E61).

@@ -7,10 +7,10 @@
 //!
 //! [`Recovery::Selective`]: super::Recovery::Selective
 
-use crate::wire::Hole;
+use super::melo::Hole;
 
 /// See the module's documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Arrived {
     words: Vec<u64>,
     /// One past the newest packet that has arrived.
@@ -19,10 +19,8 @@ pub(crate) struct Arrived {
 
 impl Arrived {
     /// Nothing has arrived of a message of so many packets, but for the first `count`.
-    pub(crate) fn begin(&mut self, count: u32, packets: u32) {
-        self.words.clear();
-        self.words.resize(packets.div_ceil(64) as usize, 0);
-        self.high = count;
+    pub(crate) fn new(count: u32, packets: u32) -> Self {
+        Arrived { words: vec![0; packets.div_ceil(64) as usize], high: count }
     }
 
     /// One past the newest packet that has arrived.
@@ -59,9 +57,9 @@ impl Arrived {
         let mut end = self.high;
         std::iter::from_fn(move || {
             let last = self.before(end, count, false)?;
-            let start = self.before(last, count, true).map_or(count, |arrived| arrived + 1);
-            end = start;
-            Some(Hole { start, len: last + 1 - start })
+            let first = self.before(last, count, true).map_or(count, |arrived| arrived + 1);
+            end = first;
+            Some(Hole { first, len: last + 1 - first })
         })
     }
 
@@ -92,8 +90,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_bitmap(packets in 1..300_u32, seen in prop::collection::vec(0..300_u32, 0..200)) {
-            let (mut a, mut model) = (Arrived::default(), vec![false; packets as usize]);
-            a.begin(0, packets);
+            let (mut a, mut model) = (Arrived::new(0, packets), vec![false; packets as usize]);
             let mut count = 0;
             for index in seen.into_iter().map(|i| i % packets) {
                 prop_assert_eq!(a.insert(index), !model[index as usize]);
@@ -105,7 +102,7 @@ mod tests {
                 prop_assert_eq!(a.high(), high);
                 let mut missing: Vec<u32> = Vec::new();
                 for hole in a.holes(count) {
-                    missing.extend((hole.start..hole.start + hole.len).rev());
+                    missing.extend((hole.first..hole.first + hole.len).rev());
                 }
                 let expected = (count..high).rev().filter(|&i| !model[i as usize]);
                 prop_assert_eq!(missing, expected.collect::<Vec<_>>());
@@ -115,8 +112,7 @@ mod tests {
 
     #[test]
     fn beyond_the_message_nothing_arrives() {
-        let mut a = Arrived::default();
-        a.begin(3, 64);
+        let mut a = Arrived::new(3, 64);
         assert!(!a.insert(64) && a.insert(5));
         assert_eq!((a.in_order(3), a.in_order(5)), (3, 6));
     }

@@ -2,6 +2,11 @@
 //! `[eRPC §5.3]`, in [`crate::slot`]). The server keeps no timer and rolls nothing back (F3).
 
 mod arrived;
+mod board;
+#[allow(dead_code)] // swapping (M17), for receivers with less memory than connections
+pub(crate) mod melo;
+mod melo_board;
+mod pooled;
 mod recovery;
 pub(crate) mod rto;
 mod scoreboard;
@@ -9,6 +14,9 @@ mod watch;
 mod window;
 
 pub(crate) use arrived::Arrived;
+pub(crate) use board::{Board, Heard, Nack, Seen};
+pub use melo::Hole;
+pub(crate) use pooled::{Pools, Receiver};
 pub use recovery::{Recovery, UnknownRecovery};
-pub(crate) use scoreboard::{Scoreboard, Seen};
+pub(crate) use scoreboard::Scoreboard;
 pub(crate) use window::ReorderWindow;

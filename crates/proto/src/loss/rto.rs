@@ -103,12 +103,6 @@ impl Rtt {
         doubled.min(cfg.rto_max_ns)
     }
 
-    /// [`Rtt::rto_ns`] without retries: the estimate keeps within the bounds as it is.
-    #[inline]
-    pub(crate) fn first_rto_ns(&self) -> u64 {
-        self.rto_ns
-    }
-
     /// When an answer that was not lost should have come: after twice the smoothed round trip, or
     /// where round trips differ much, when the timeout would be if it had no lower bound.
     #[inline]
@@ -146,7 +140,6 @@ mod tests {
     fn before_a_sample_the_initial_timeout_holds_and_backs_off() {
         let r = Rtt::new(&cfg());
         assert_eq!(r.rto_ns(0, &cfg()), cfg().rto_initial_ns);
-        assert_eq!(r.first_rto_ns(), cfg().rto_initial_ns);
         assert_eq!(r.rto_ns(1, &cfg()), 2 * cfg().rto_initial_ns);
         assert_eq!(r.rto_ns(200, &cfg()), cfg().rto_max_ns);
     }
@@ -158,7 +151,6 @@ mod tests {
             r.on_sample(20_000, &cfg());
         }
         let rto = r.rto_ns(0, &cfg());
-        assert_eq!(r.first_rto_ns(), rto);
         assert!((20_000..20_100).contains(&rto), "{rto}");
         for _ in 0..200 {
             r.on_sample(100, &cfg());

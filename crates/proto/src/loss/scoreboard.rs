@@ -22,6 +22,9 @@
 
 use std::collections::VecDeque;
 
+use super::{Heard, Nack, Seen};
+use crate::wire::MAX_HOLES;
+
 /// State of an entry: its two low bits.
 const SENT: u64 = 0;
 const ARRIVED: u64 = 1;
@@ -31,17 +34,6 @@ const STATE: u64 = 3;
 const AGAIN: u64 = 4;
 /// Above the flags: when it was sent last, ns.
 const TIME_SHIFT: u32 = 3;
-
-/// What an arrival has shown.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Seen {
-    /// The most that a packet was later than one that was sent after it, ns.
-    pub(crate) late_ns: u64,
-    /// Packets that were sent again, and whose first copy has arrived.
-    pub(crate) spurious: u32,
-    /// Retransmissions that were needed.
-    pub(crate) useful: u32,
-}
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -61,6 +53,10 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
+    pub(crate) fn new(base: u32) -> Self {
+        Scoreboard { base, judged: base, ..Scoreboard::default() }
+    }
+
     /// Begins with a message of which `base` packets have arrived and nothing else was sent.
     pub(crate) fn begin(&mut self, base: u32) {
         self.entries.clear();
@@ -79,9 +75,8 @@ impl Scoreboard {
         self.lost
     }
 
-    /// Packets that are not on their way, though they were sent and are not in order.
-    pub(crate) fn idle(&self) -> u32 {
-        self.arrived + self.lost
+    pub(crate) fn arrived_count(&self) -> u32 {
+        self.arrived
     }
 
     fn entry(&mut self, index: u32) -> Option<&mut u64> {
@@ -102,18 +97,11 @@ impl Scoreboard {
         self.again.push_back((index, now_ns));
     }
 
-    /// All packets before `count` have arrived, as a frame says whose way there and back took
-    /// `round_trip_ns`: what was sent later than that ago cannot have caused it.
-    pub(crate) fn in_order(
-        &mut self,
-        count: u32,
-        now_ns: u64,
-        round_trip_ns: u64,
-        seen: &mut Seen,
-    ) {
+    /// All packets before `count` have arrived.
+    pub(crate) fn in_order(&mut self, count: u32, heard: Heard, seen: &mut Seen) {
         while self.base < count {
             let Some(&entry) = self.entries.front() else { break };
-            self.take(entry, now_ns, round_trip_ns, seen);
+            self.take(entry, heard, seen);
             self.entries.pop_front();
             self.base += 1;
             self.arrived -= u32::from(entry & STATE == ARRIVED);
@@ -123,18 +111,12 @@ impl Scoreboard {
     }
 
     /// A packet has arrived; `false`: that was known.
-    pub(crate) fn arrived(
-        &mut self,
-        index: u32,
-        now_ns: u64,
-        round_trip_ns: u64,
-        seen: &mut Seen,
-    ) -> bool {
+    pub(crate) fn arrived(&mut self, index: u32, heard: Heard, seen: &mut Seen) -> bool {
         let Some(&mut entry) = self.entry(index) else { return false };
         if entry & STATE == ARRIVED {
             return false;
         }
-        self.take(entry, now_ns, round_trip_ns, seen);
+        self.take(entry, heard, seen);
         self.arrived += 1;
         if let Some(e) = self.entry(index) {
             *e = *e & !STATE | ARRIVED;
@@ -142,11 +124,31 @@ impl Scoreboard {
         true
     }
 
+    /// Takes what a negative acknowledgement says, whichever came before it; `true`: it was news.
+    pub(crate) fn on_nack(&mut self, nack: Nack<'_>, heard: Heard, seen: &mut Seen) -> bool {
+        let Nack { count, high, holes, last } = nack;
+        let mut news = false;
+        let mut next = if holes.len() < MAX_HOLES { count } else { high };
+        for hole in holes.iter().rev() {
+            for index in next..hole.first.min(last) {
+                news |= self.arrived(index, heard, seen);
+            }
+            next = hole.first + hole.len;
+        }
+        for index in next..high.min(last) {
+            news |= self.arrived(index, heard, seen);
+        }
+        if high > last {
+            self.glimpsed(last, heard);
+        }
+        news
+    }
+
     /// A packet has arrived whose credit does not come back yet: its time counts.
-    pub(crate) fn glimpsed(&mut self, index: u32, now_ns: u64, round_trip_ns: u64) {
+    fn glimpsed(&mut self, index: u32, heard: Heard) {
         if let Some(&mut entry) = self.entry(index)
             && entry & STATE == SENT
-            && now_ns.saturating_sub(entry >> TIME_SHIFT) >= round_trip_ns
+            && heard.now_ns.saturating_sub(entry >> TIME_SHIFT) >= heard.round_trip_ns
         {
             self.newest_ns = self.newest_ns.max(entry >> TIME_SHIFT);
         }
@@ -164,7 +166,7 @@ impl Scoreboard {
     }
 
     /// An entry that has not arrived before does now.
-    fn take(&mut self, entry: u64, now_ns: u64, round_trip_ns: u64, seen: &mut Seen) {
+    fn take(&mut self, entry: u64, heard: Heard, seen: &mut Seen) {
         let sent_ns = entry >> TIME_SHIFT;
         match entry & STATE {
             ARRIVED => return,
@@ -178,7 +180,7 @@ impl Scoreboard {
         }
         if entry & AGAIN == 0 {
             seen.late_ns = seen.late_ns.max(self.newest_ns.saturating_sub(sent_ns));
-        } else if now_ns.saturating_sub(sent_ns) < round_trip_ns {
+        } else if heard.now_ns.saturating_sub(sent_ns) < heard.round_trip_ns {
             seen.spurious += 1; // the answer is to an earlier copy
             return;
         } else {
@@ -220,21 +222,17 @@ impl Scoreboard {
         self.lost - before
     }
 
-    /// The lost packet that is to be sent next.
-    pub(crate) fn next_lost(&mut self) -> Option<u32> {
-        while let Some(&index) = self.resend.front() {
-            if self.entry(index).is_some_and(|e| *e & STATE == LOST) {
-                return Some(index);
+    /// The lost packets that are to be sent next: the first, and how many in a row.
+    pub(crate) fn next_lost(&mut self) -> Option<(u32, u32)> {
+        let is_lost = |e: Option<&mut u64>| e.is_some_and(|e| *e & STATE == LOST);
+        while let Some(&first) = self.resend.front() {
+            let run = (first..).take_while(|&index| is_lost(self.entry(index))).count();
+            if run > 0 {
+                return Some((first, run as u32));
             }
             self.resend.pop_front();
         }
         None
-    }
-
-    /// How many lost packets are in a row from [`Scoreboard::next_lost`] on, at most `most`.
-    pub(crate) fn lost_run(&mut self, first: u32, most: u32) -> u32 {
-        let is_lost = |e: Option<&mut u64>| e.is_some_and(|e| *e & STATE == LOST);
-        (0..most).take_while(|n| is_lost(self.entry(first + n))).count() as u32
     }
 
     /// Nothing was heard for a time in which the end of the message should have been: its newest

@@ -8,10 +8,10 @@
 //!
 //! [`Packet::Gap`]: crate::wire::Packet::Gap
 
-use super::Seen;
+use super::{Heard, Seen};
 use crate::endpoint::Endpoint;
 use crate::session::Session;
-use crate::slot::{Heard, Lone};
+use crate::slot::Lone;
 use crate::stats::Drop;
 use crate::tx::TxItem;
 

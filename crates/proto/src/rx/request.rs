@@ -38,6 +38,7 @@ impl<C> Endpoint<C> {
         let id = SessionId { index: session, generation: s.generation };
         let dpp = s.data_per_packet;
         let in_order = s.recovery == Recovery::GoBackN;
+        let pools = (s.recovery == Recovery::Melo).then_some(&self.pools);
         let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
@@ -66,9 +67,14 @@ impl<C> Endpoint<C> {
                 return Err(Drop::OutOfOrder);
             }
             let (count, packets) = (slot.req_rcvd, slot.req_packets);
-            if !slot.gaps.get_or_insert_default().insert(index, count, packets) {
+            let gaps = slot.gaps.get_or_insert_default();
+            let inserted = gaps.insert(index, count, packets, pools);
+            if let Some(pools) = pools {
+                (self.stats.melo_bits_peak, self.stats.melo_refused) = pools.rx_use();
+            }
+            if let Err(reason) = inserted {
                 self.on_duplicate(session, slot_no, req_num, index);
-                return Err(Drop::Duplicate);
+                return Err(reason);
             }
         }
         if index == 0 {

@@ -2,7 +2,7 @@
 
 use crate::endpoint::{Body, Endpoint, Event};
 use crate::error::{CallError, Executed, Status};
-use crate::loss::Seen;
+use crate::loss::{Recovery, Seen};
 use crate::stats::Drop;
 use crate::wire::packets_of;
 
@@ -28,9 +28,13 @@ impl<C> Endpoint<C> {
         let dpp = s.data_per_packet;
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
+        let is_melo = s.recovery == Recovery::Melo;
         let credits = slot.on_response(index, msg_size, packets, heard, &mut seen)?;
         s.credits += credits;
         self.learn(peer, seen);
+        if is_melo {
+            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.pools.rx_use();
+        }
         self.credits_home(peer, credits);
         let Some(s) = self.client_session_at(session) else { return Ok(None) };
         let slot = &mut s.slots[usize::from(slot_no)];

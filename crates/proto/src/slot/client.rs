@@ -5,7 +5,7 @@
 //! `resp_rcvd <= resp_asked <= resp_high <= resp_packets`. `sent` and `asked` roll back on a
 //! timeout (E59); `high` marks never do: they tell a late answer from a forged one.
 //!
-//! A message of several packets of a session with selective recovery has a [`Scoreboard`]. Then
+//! A message of several packets of a session with selective recovery has a [`Board`]. Then
 //! nothing rolls back: of the packets between `acked` and `sent`, or `rcvd` and `asked`, `idle` hold
 //! no credit, because they have arrived out of order, or `lost` of them, because they are to be sent
 //! again.
@@ -15,15 +15,15 @@
 //!    holds.
 //! 2. Once a response packet has arrived all request packets are acknowledged.
 //! 3. A credit return never acknowledges the last request packet; the response does (E42).
-//! 4. `lost <= idle`, and both are what the scoreboard says.
+//! 4. `lost <= idle`, and both are what the board says.
 
 use courser_buf::MsgBuf;
 
 use crate::error::Executed;
-use crate::loss::{Scoreboard, Seen};
+use crate::loss::{Board, Heard, Nack, Seen};
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
-use crate::wire::{HOLES_REACH, Holes, MAX_HOLES, MAX_REMAINING_US};
+use crate::wire::{HOLES_REACH, Holes, MAX_REMAINING_US};
 
 /// Packets behind one that is missing go on to be sent until there are so many times the credits.
 const SPREAD: u32 = 16;
@@ -106,17 +106,7 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) idle: u32,
     /// Those of them that are to be sent again.
     pub(crate) lost: u32,
-    pub(crate) board: Option<Box<Scoreboard>>,
-}
-
-/// The frame at hand, as far as it tells when what it answers was sent.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Heard {
-    pub(crate) now_ns: u64,
-    /// The shortest time that a packet can be under way to cause this frame.
-    pub(crate) round_trip_ns: u64,
-    /// The reorder window.
-    pub(crate) window_ns: u64,
+    pub(crate) board: Option<Box<Board>>,
 }
 
 const _: () = {
@@ -255,9 +245,9 @@ impl<C> ClientSlot<C> {
         self.lone = Lone::No;
         self.acknowledge(count);
         if let Some(board) = &mut self.board {
-            board.in_order(count, heard.now_ns, heard.round_trip_ns, seen);
-            self.req_acked = board.advance().max(count).min(self.req_packets - 1);
-            self.judge(heard);
+            let in_order = board.in_order(count, heard, seen);
+            self.req_acked = in_order.max(count).min(self.req_packets - 1);
+            self.take_counts();
         }
         Ok(before.saturating_sub(self.in_flight()))
     }
@@ -279,30 +269,33 @@ impl<C> ClientSlot<C> {
             return Err(Drop::Duplicate);
         }
         let before = self.in_flight();
-        self.acknowledge(count);
-        let board = self.board.as_mut().ok_or(Drop::Inconsistent)?;
-        let Heard { now_ns, round_trip_ns, .. } = heard;
-        board.in_order(count, now_ns, round_trip_ns, seen);
-        let mut news = false;
-        // The last packet keeps its credit until the response comes (invariant 3).
         let last = self.req_packets - 1;
-        let mut next = if holes.len() < MAX_HOLES { count } else { high };
-        for hole in holes.iter().rev() {
-            for index in next..hole.start {
-                news |= board.arrived(index, now_ns, round_trip_ns, seen);
-            }
-            next = hole.start + hole.len;
-        }
-        for index in next..high.min(last) {
-            news |= board.arrived(index, now_ns, round_trip_ns, seen);
-        }
-        if high > last {
-            board.glimpsed(last, now_ns, round_trip_ns);
-        }
-        self.req_acked = self.req_acked.max(board.advance()).min(last);
-        self.judge(heard);
+        let board = self.board.as_mut().ok_or(Drop::Inconsistent)?;
+        let mut news = false;
+        // After a timeout that has gone back, the server is ahead of what is sent again: then only
+        // what is in order counts.
+        let in_order = if high <= self.req_sent {
+            let nack = Nack { count, high, holes, last };
+            let (in_order, is_news) = board.on_nack(nack, heard, seen)?;
+            news = is_news;
+            in_order
+        } else {
+            board.in_order(count, heard, seen)
+        };
+        self.acknowledge(count.max(in_order).min(last));
+        self.take_counts();
         let credits = before.saturating_sub(self.in_flight());
         if news || credits > 0 { Ok(credits) } else { Err(Drop::Duplicate) }
+    }
+
+    /// Takes the counts of the board.
+    #[inline]
+    fn take_counts(&mut self) {
+        let sent = (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd);
+        if let Some(board) = &mut self.board {
+            board.settle(sent);
+            (self.idle, self.lost) = board.idle_and_lost();
+        }
     }
 
     /// A message of one packet each way, as far as is known.
@@ -311,18 +304,13 @@ impl<C> ClientSlot<C> {
         self.req_packets == 1 && self.resp_packets <= 1
     }
 
-    /// Gives the slot a scoreboard, before the first packet that is to be on it is sent.
-    pub(crate) fn begin_board(&mut self, spare: Option<Box<Scoreboard>>) {
-        let board = self.board.insert(spare.unwrap_or_default());
-        board.begin(if self.resp_packets > 0 { self.resp_rcvd } else { self.req_acked });
-    }
-
-    /// Packets were sent, or asked for, of which some may be on the scoreboard as lost.
+    /// Packets were sent, or asked for, of which some may be on the board as lost.
     #[inline]
     pub(crate) fn note_sent(&mut self, first: u32, count: u32, now_ns: u64) {
-        let Some(board) = &mut self.board else { return };
-        (first..first + count).for_each(|index| board.sent(index, now_ns));
-        (self.idle, self.lost) = (board.idle(), board.lost());
+        if let Some(board) = &mut self.board {
+            board.sent(first, count, now_ns);
+            (self.idle, self.lost) = board.idle_and_lost();
+        }
     }
 
     /// Whether the packets that were sent spread so far behind one that has not arrived that no more
@@ -333,14 +321,6 @@ impl<C> ClientSlot<C> {
         (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) >= most
     }
 
-    /// Finds what is lost, and takes the counts of the scoreboard.
-    fn judge(&mut self, heard: Heard) {
-        if let Some(board) = &mut self.board {
-            board.judge(heard.window_ns);
-            (self.idle, self.lost) = (board.idle(), board.lost());
-        }
-    }
-
     /// Moves `req_acked` up to `count`.
     fn acknowledge(&mut self, count: u32) {
         self.req_acked = self.req_acked.max(count);
@@ -348,7 +328,7 @@ impl<C> ClientSlot<C> {
     }
 
     /// A packet of the response. `Ok`: its data is to be stored, and so many credits come back. It is
-    /// the next in order, unless there is a scoreboard.
+    /// the next in order, unless there is a board.
     pub(crate) fn on_response(
         &mut self,
         index: u32,
@@ -372,7 +352,7 @@ impl<C> ClientSlot<C> {
             self.resp_high = 1;
             (self.idle, self.lost) = (0, 0);
             if let Some(board) = &mut self.board {
-                board.begin(1);
+                board.begin_response();
             }
         } else {
             if self.resp_rcvd == 0 {
@@ -385,11 +365,12 @@ impl<C> ClientSlot<C> {
                 return Err(Drop::Duplicate);
             }
             if let Some(board) = &mut self.board {
-                if !board.arrived(index, heard.now_ns, heard.round_trip_ns, seen) {
-                    return Err(Drop::Duplicate);
+                if index > self.resp_rcvd && index >= self.resp_asked {
+                    return Err(Drop::OutOfOrder); // given up after a timeout, and not asked again
                 }
-                self.resp_rcvd = board.advance();
-                self.judge(heard);
+                self.resp_rcvd = board.on_response(index, heard, seen)?;
+                self.resp_asked = self.resp_asked.max(self.resp_rcvd);
+                self.take_counts();
                 return Ok(before.saturating_sub(self.in_flight()));
             }
             if index > self.resp_rcvd && !mutant::is_on(Mutant::ResponseGapTaken) {
@@ -405,15 +386,17 @@ impl<C> ClientSlot<C> {
     }
 
     /// Nothing was heard for so long that all packets on their way are lost; gives the credits that
-    /// come back. Without a scoreboard this is go-back-N: forgets what was sent and not answered
+    /// come back. Without a board this is go-back-N: forgets what was sent and not answered
     /// `[eRPC §5.3]` (E59).
     pub(crate) fn roll_back(&mut self) -> u32 {
         let credits = self.in_flight();
         self.lone = Lone::No;
         if let Some(board) = &mut self.board {
-            board.time_out();
-            (self.idle, self.lost) = (board.idle(), board.lost());
-            return credits;
+            let stays = board.time_out();
+            self.take_counts();
+            if stays {
+                return credits;
+            }
         }
         self.req_sent = self.req_acked;
         self.resp_asked = self.resp_rcvd;
@@ -424,13 +407,10 @@ impl<C> ClientSlot<C> {
     /// that comes back.
     pub(crate) fn probe(&mut self) -> u32 {
         let before = self.in_flight();
-        match &mut self.board {
-            None => return self.roll_back(),
-            Some(board) => {
-                board.probe();
-                (self.idle, self.lost) = (board.idle(), board.lost());
-            }
+        if !self.board.as_mut().is_some_and(|board| board.probe()) {
+            return self.roll_back();
         }
+        self.take_counts();
         before.saturating_sub(self.in_flight())
     }
 
@@ -512,7 +492,7 @@ impl<C> ClientSlot<C> {
             assert!(self.req_acked <= self.req_sent && self.req_sent <= self.req_packets);
             assert!(self.resp_rcvd <= self.resp_asked && self.resp_asked <= self.resp_packets);
             assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
-            let idle = self.board.as_ref().map_or((0, 0), |b| (b.idle(), b.lost()));
+            let idle = self.board.as_ref().map_or((0, 0), |b| b.idle_and_lost());
             assert_eq!((self.idle, self.lost), idle, "invariant 4");
             self.board.iter().for_each(|board| board.check());
         } else {

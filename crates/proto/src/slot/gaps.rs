@@ -3,53 +3,100 @@
 
 use std::collections::VecDeque;
 
-use crate::loss::Arrived;
-use crate::wire::{HOLES_REACH, Hole};
+use crate::loss::melo::Arrival;
+use crate::loss::{Arrived, Hole, Pools, Receiver};
+use crate::stats::Drop;
+use crate::wire::HOLES_REACH;
+
+/// Which packets of a request have arrived out of order.
+#[derive(Debug)]
+enum Tracker {
+    Selective(Arrived),
+    Melo(Receiver),
+}
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
     /// Of a request that is arriving with packets missing.
-    arrived: Option<Arrived>,
+    tracker: Option<Tracker>,
     /// Parts of the response that are asked for, besides the one that is being sent.
     asks: VecDeque<(u32, u32)>,
 }
 
 impl Gaps {
     /// A packet of a request of `packets`, of which those before `count` have arrived, is not the
-    /// next one. `false`: it has been here before, or is out of reach.
-    pub(crate) fn insert(&mut self, index: u32, count: u32, packets: u32) -> bool {
+    /// next one.
+    ///
+    /// # Errors
+    /// It has been here before, or cannot be kept.
+    pub(crate) fn insert(
+        &mut self,
+        index: u32,
+        count: u32,
+        packets: u32,
+        pools: Option<&Pools>,
+    ) -> Result<(), Drop> {
         if index - count >= HOLES_REACH {
-            return false;
+            return Err(Drop::OutOfOrder);
         }
-        let arrived = self.arrived.get_or_insert_with(|| {
-            let mut arrived = Arrived::default();
-            arrived.begin(count, packets);
-            arrived
+        let tracker = self.tracker.get_or_insert_with(|| match pools {
+            Some(pools) => Tracker::Melo(Receiver::new(count, &pools.rx)),
+            None => Tracker::Selective(Arrived::new(count, packets)),
         });
-        arrived.insert(index)
+        match tracker {
+            Tracker::Selective(arrived) => {
+                if arrived.insert(index) {
+                    Ok(())
+                } else {
+                    Err(Drop::Duplicate)
+                }
+            }
+            Tracker::Melo(receiver) => match receiver.on_packet(index) {
+                Arrival::InOrder | Arrival::OutOfOrder { .. } => Ok(()),
+                Arrival::Duplicate => Err(Drop::Duplicate),
+                Arrival::Middle | Arrival::NoBits => Err(Drop::OutOfOrder),
+            },
+        }
     }
 
     /// The next packet in order has arrived: how many have now.
     pub(crate) fn advance(&mut self, count: u32) -> u32 {
-        let Some(arrived) = &mut self.arrived else { return count + 1 };
-        arrived.insert(count);
-        arrived.in_order(count)
+        match &mut self.tracker {
+            None => count + 1,
+            Some(Tracker::Selective(arrived)) => {
+                arrived.insert(count);
+                arrived.in_order(count)
+            }
+            Some(Tracker::Melo(receiver)) => {
+                receiver.on_packet(count);
+                receiver.rcv_nxt()
+            }
+        }
     }
 
     /// One past the newest packet that has arrived, if that is beyond `count`.
     pub(crate) fn high(&self, count: u32) -> Option<u32> {
-        self.arrived.as_ref().map(Arrived::high).filter(|&high| high > count)
+        let high = match self.tracker.as_ref()? {
+            Tracker::Selective(arrived) => arrived.high(),
+            Tracker::Melo(receiver) => receiver.rcv_high(),
+        };
+        (high > count).then_some(high)
     }
 
-    /// The missing packets, the most recent ones first.
+    /// The missing packets, the most recent ones first: all of them, or the three that MELO tracks.
     pub(crate) fn holes(&self, count: u32) -> impl Iterator<Item = Hole> + '_ {
-        self.arrived.iter().flat_map(move |arrived| arrived.holes(count))
+        let (all, tracked) = match &self.tracker {
+            Some(Tracker::Selective(arrived)) => (Some(arrived.holes(count)), None),
+            Some(Tracker::Melo(receiver)) => (None, Some(receiver.holes())),
+            None => (None, None),
+        };
+        all.into_iter().flatten().chain(tracked.into_iter().flatten())
     }
 
     /// The request is another one, or is answered.
     pub(crate) fn forget(&mut self) {
-        self.arrived = None;
+        self.tracker = None;
         self.asks.clear();
     }
 

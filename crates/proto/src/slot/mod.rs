@@ -8,7 +8,7 @@ mod client;
 mod gaps;
 mod server;
 
-pub(crate) use client::{ClientSlot, Ending, Heard, Lone};
+pub(crate) use client::{ClientSlot, Ending, Lone};
 pub(crate) use gaps::Gaps;
 pub(crate) use server::{Position, ServerPhase, ServerSlot, Stored};
 

@@ -4,7 +4,7 @@ use courser_buf::Arena;
 
 use super::*;
 use crate::error::Executed;
-use crate::loss::Seen;
+use crate::loss::{Heard, Seen};
 use crate::stats::Drop;
 
 /// A frame that tells nothing of times.

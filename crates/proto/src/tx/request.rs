@@ -5,7 +5,7 @@ use courser_buf::TxBurst;
 
 use super::{Lane, Sent, TxItem};
 use crate::endpoint::Endpoint;
-use crate::loss::Recovery;
+use crate::loss::{Board, Pools, Recovery};
 use crate::session::{Session, SessionState};
 use crate::slot::{ClientSlot, Lone};
 use crate::wire::{Packet, data_len};
@@ -66,8 +66,8 @@ impl<C> Endpoint<C> {
                 break Sent::All; // more when the oldest packet has arrived
             }
             let again = &mut s.retransmitted;
-            if slot.board.is_none() && s.recovery == Recovery::Selective && !slot.is_small() {
-                slot.begin_board(self.boards.pop());
+            if slot.board.is_none() && s.recovery != Recovery::GoBackN && !slot.is_small() {
+                slot.board = begin_board(&mut self.boards, &self.pools, s.recovery, slot);
             }
             match step(&mut lane, slot, s.remote, credits, s.data_per_packet, again) {
                 Some(spent) => {
@@ -94,6 +94,25 @@ impl<C> Endpoint<C> {
     }
 }
 
+/// A board for the message of a slot that is about to be sent, or asked for.
+#[cold]
+fn begin_board<C>(
+    #[allow(clippy::vec_box)] // as slots have them
+    spare: &mut Vec<Box<Board>>,
+    pools: &Pools,
+    recovery: Recovery,
+    slot: &ClientSlot<C>,
+) -> Option<Box<Board>> {
+    let in_order = if slot.resp_packets > 0 { slot.resp_rcvd } else { slot.req_acked };
+    if recovery == Recovery::Selective
+        && let Some(mut board) = spare.pop()
+        && board.renew(in_order)
+    {
+        return Some(board);
+    }
+    Board::new(recovery, pools, slot.req_packets, in_order).map(Box::new)
+}
+
 /// One packet of a slot that has something to send: gives the credits it cost, or `None` when
 /// the stage has no room. A packet that was sent before is also counted in `again`.
 #[inline]
@@ -107,12 +126,11 @@ fn step<C>(
 ) -> Option<u32> {
     let (session, req_num) = (remote, slot.req_num);
     let lost = if slot.lost > 0 { slot.board.as_mut().and_then(|b| b.next_lost()) } else { None };
-    let index = lost.unwrap_or(slot.req_sent);
+    let index = lost.map_or(slot.req_sent, |(first, _)| first);
     if slot.resp_packets > 0 {
-        let (first, count) = match (lost, &mut slot.board) {
-            (Some(first), Some(board)) => (first, board.lost_run(first, credits)),
-            _ => (slot.resp_asked, credits.min(slot.resp_packets - slot.resp_asked)),
-        };
+        let new = (slot.resp_asked, slot.resp_packets - slot.resp_asked);
+        let (first, count) = lost.unwrap_or(new);
+        let count = count.min(credits);
         let rfr = Packet::Rfr { session, req_num, first, count };
         if !lane.header_only(2, rfr.header()) {
             return None;

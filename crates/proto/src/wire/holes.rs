@@ -7,6 +7,7 @@
 //! ```
 
 use super::Malformed;
+pub use crate::loss::Hole;
 
 /// Most holes that a negative acknowledgement can carry: 256 bytes, the least data that a packet
 /// always has room for.
@@ -17,15 +18,6 @@ const HOLE: usize = 4;
 
 /// Packets further than this behind those that have arrived in order cannot be named.
 pub const HOLES_REACH: u32 = u16::MAX as u32;
-
-/// Packets that are missing between others that have arrived.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Hole {
-    /// The first of them.
-    pub start: u32,
-    /// How many.
-    pub len: u32,
-}
 
 /// The holes of a packet: in descending order, apart from each other, each between the packets
 /// that have arrived in order and the newest one.
@@ -53,10 +45,10 @@ impl<'f> Holes<'f> {
         // The newest packet has arrived, and so has one between any two holes.
         let mut end = high;
         for hole in all.iter() {
-            if hole.len == 0 || hole.start + hole.len >= end {
+            if hole.len == 0 || hole.first + hole.len >= end {
                 return Err(Malformed::Range);
             }
-            end = hole.start;
+            end = hole.first;
         }
         if high <= count || end < count {
             return Err(Malformed::Range);
@@ -74,7 +66,7 @@ impl<'f> Holes<'f> {
         let mut len = 0;
         for (hole, out) in holes.zip(out.as_chunks_mut::<HOLE>().0) {
             let (Ok(start), Ok(missing)) =
-                (u16::try_from(hole.start - count), u16::try_from(hole.len))
+                (u16::try_from(hole.first - count), u16::try_from(hole.len))
             else {
                 break;
             };
@@ -104,7 +96,7 @@ impl<'f> Holes<'f> {
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Hole> + use<'f> {
         let count = self.count;
         self.bytes.as_chunks::<HOLE>().0.iter().map(move |&[s0, s1, l0, l1]| Hole {
-            start: count + u32::from(u16::from_le_bytes([s0, s1])),
+            first: count + u32::from(u16::from_le_bytes([s0, s1])),
             len: u16::from_le_bytes([l0, l1]).into(),
         })
     }
@@ -120,7 +112,7 @@ mod tests {
 
     fn bytes_of(count: u32, holes: &[(u32, u32)]) -> Vec<u8> {
         let mut out = [0; MAX_HOLES * HOLE];
-        let holes = holes.iter().map(|&(start, len)| Hole { start, len });
+        let holes = holes.iter().map(|&(first, len)| Hole { first, len });
         let len = Holes::write(count, holes, &mut out);
         out[..len].to_vec()
     }
@@ -130,7 +122,7 @@ mod tests {
         let holes = [(90, 5), (40, 1), (10, 3)];
         let bytes = bytes_of(10, &holes);
         let (read, rest) = Holes::parse(&bytes, 3, 10, 100).unwrap();
-        let read: Vec<_> = read.iter().map(|h| (h.start, h.len)).collect();
+        let read: Vec<_> = read.iter().map(|h| (h.first, h.len)).collect();
         assert_eq!((&read[..], rest), (&holes[..], &[][..]));
     }
 

@@ -30,7 +30,7 @@ pub fn some_config(rng: &mut Rng) -> Config {
         slots: rng.pick(&[1, 8, 32]),
         credits: rng.pick(&[1, 2, 8, 32]),
         train_frames: rng.pick(&[1, 4, 64]),
-        recovery: rng.pick(&[Recovery::GoBackN, Recovery::Selective]),
+        recovery: rng.pick(&Recovery::ALL),
         inline_max: rng.pick(&[0, 512, 2048]),
         tx_frames: rng.pick(&[1, 7, 128]),
         ..config()

@@ -196,7 +196,7 @@ fn write_packet(f: &mut fmt::Formatter<'_>, packet: &Packet<'_>, dpp: u16) -> fm
         Packet::Cancel { session, req_num } => write!(f, "CANCEL s{session} r{req_num}"),
         Packet::Nack { session, req_num, count, high, holes } => {
             write!(f, "NACK s{session} r{req_num} {count} of {high} missing")?;
-            holes.iter().try_for_each(|hole| write!(f, " {}+{}", hole.start, hole.len))
+            holes.iter().try_for_each(|hole| write!(f, " {}+{}", hole.first, hole.len))
         }
         Packet::Gap => f.write_str("GAP"),
     }

@@ -84,7 +84,7 @@ pub fn describe(from: usize, frame: &[u8]) -> Vec<Seen> {
             Packet::Ack { req_num, .. } => (false, format!("ACK {req_num}")),
             Packet::Cancel { req_num, .. } => (false, format!("CANCEL {req_num}")),
             Packet::Nack { req_num, count, high, holes, .. } => {
-                let holes = holes.iter().map(|h| format!(" {}+{}", h.start, h.len));
+                let holes = holes.iter().map(|h| format!(" {}+{}", h.first, h.len));
                 (true, format!("NACK {req_num}+{count}<{high}{}", holes.collect::<String>()))
             }
             Packet::Gap => (false, "GAP".into()),

@@ -1,0 +1,234 @@
+//! What a client slot knows of the packets of its message, whatever the scheme. A session with
+//! go-back-N has none, nor has a message of one packet.
+
+use super::melo::Arrival;
+use super::melo_board::MeloBoard;
+use super::pooled::Pools;
+use super::{Recovery, Scoreboard};
+use crate::stats::Drop;
+use crate::wire::Holes;
+
+/// The frame at hand, as far as it tells when what it answers was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heard {
+    pub(crate) now_ns: u64,
+    /// The shortest time that a packet can be under way to cause this frame.
+    pub(crate) round_trip_ns: u64,
+    /// The reorder window.
+    pub(crate) window_ns: u64,
+}
+
+/// What an arrival has shown of the path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    /// The most that a packet was later than one that was sent after it, ns.
+    pub(crate) late_ns: u64,
+    /// Packets that were sent again, and whose first copy has arrived.
+    pub(crate) spurious: u32,
+    /// Retransmissions that were needed.
+    pub(crate) useful: u32,
+}
+
+/// What a negative acknowledgement says, besides how many packets have arrived in order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Nack<'f> {
+    /// Packets that have arrived in order.
+    pub(crate) count: u32,
+    /// One past the newest packet that has arrived.
+    pub(crate) high: u32,
+    pub(crate) holes: Holes<'f>,
+    /// The last packet of the request: it keeps its credit until the response comes.
+    pub(crate) last: u32,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) enum Board {
+    Selective(Scoreboard),
+    Melo(MeloBoard),
+}
+
+impl Board {
+    /// For a request of so many packets, of which none was sent, or, if `in_order` is not 0, for a
+    /// response of which so many have arrived. `None`: the scheme has no use for one.
+    pub(crate) fn new(
+        recovery: Recovery,
+        pools: &Pools,
+        req_packets: u32,
+        in_order: u32,
+    ) -> Option<Board> {
+        match recovery {
+            Recovery::GoBackN => None,
+            Recovery::Melo => Some(Board::Melo(MeloBoard::new(pools, req_packets, in_order))),
+            Recovery::Selective => Some(Board::Selective(Scoreboard::new(in_order))),
+        }
+    }
+
+    /// Makes it one for another message, as [`Board::new`]; `false`: it has to be a new one.
+    pub(crate) fn renew(&mut self, in_order: u32) -> bool {
+        match self {
+            Board::Selective(board) => {
+                board.begin(in_order);
+                true
+            }
+            Board::Melo(_) => false,
+        }
+    }
+
+    /// The response has begun.
+    pub(crate) fn begin_response(&mut self) {
+        match self {
+            Board::Selective(board) => board.begin(1),
+            Board::Melo(board) => board.begin_response(),
+        }
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        size_of::<Board>()
+            + match self {
+                Board::Selective(board) => board.heap_bytes(),
+                Board::Melo(board) => board.heap_bytes(),
+            }
+    }
+
+    /// Packets that were sent, are not in order, and are not on their way: how many, and how many of
+    /// them are to be sent again.
+    #[inline]
+    pub(crate) fn idle_and_lost(&self) -> (u32, u32) {
+        let (arrived, lost) = match self {
+            Board::Selective(board) => (board.arrived_count(), board.lost()),
+            Board::Melo(board) => (board.arrived(), board.lost()),
+        };
+        (arrived + lost, lost)
+    }
+
+    /// `sent` packets were sent and are not in order: no more can have arrived or be lost.
+    pub(crate) fn settle(&mut self, sent: u32) {
+        if let Board::Melo(board) = self {
+            board.settle(sent);
+        }
+    }
+
+    /// Packets are sent, for the first time or again.
+    #[inline]
+    pub(crate) fn sent(&mut self, first: u32, count: u32, now_ns: u64) {
+        match self {
+            Board::Selective(board) => {
+                (first..first + count).for_each(|index| board.sent(index, now_ns));
+            }
+            Board::Melo(board) => (first..first + count).for_each(|index| board.sent(index)),
+        }
+    }
+
+    /// The lost packets that are to be sent next: the first one and how many in a row.
+    pub(crate) fn next_lost(&mut self) -> Option<(u32, u32)> {
+        match self {
+            Board::Selective(board) => board.next_lost(),
+            Board::Melo(board) => board.next_lost().map(|run| (run.first, run.len)),
+        }
+    }
+
+    /// So many packets of the request have arrived in order; or more, as it knows itself.
+    pub(crate) fn in_order(&mut self, count: u32, heard: Heard, seen: &mut Seen) -> u32 {
+        match self {
+            Board::Selective(board) => {
+                board.in_order(count, heard, seen);
+                let in_order = board.advance();
+                board.judge(heard.window_ns);
+                in_order
+            }
+            Board::Melo(board) => {
+                board.in_order(count);
+                count
+            }
+        }
+    }
+
+    /// Takes a negative acknowledgement; gives how many packets are in order, and whether any of it
+    /// was news.
+    ///
+    /// # Errors
+    /// No receiver sends that.
+    pub(crate) fn on_nack(
+        &mut self,
+        nack: Nack<'_>,
+        heard: Heard,
+        seen: &mut Seen,
+    ) -> Result<(u32, bool), Drop> {
+        match self {
+            Board::Selective(board) => {
+                board.in_order(nack.count, heard, seen);
+                let news = board.on_nack(nack, heard, seen);
+                let in_order = board.advance();
+                board.judge(heard.window_ns);
+                Ok((in_order, news))
+            }
+            Board::Melo(board) => {
+                let before = (board.arrived(), board.lost());
+                if !board.on_nack(nack.count, nack.high, nack.holes.iter()) {
+                    return Err(Drop::Inconsistent);
+                }
+                Ok((nack.count, before != (board.arrived(), board.lost())))
+            }
+        }
+    }
+
+    /// A packet of the response has arrived; gives how many are in order.
+    ///
+    /// # Errors
+    /// It has been here before, or cannot be kept.
+    pub(crate) fn on_response(
+        &mut self,
+        index: u32,
+        heard: Heard,
+        seen: &mut Seen,
+    ) -> Result<u32, Drop> {
+        match self {
+            Board::Selective(board) => {
+                if !board.arrived(index, heard, seen) {
+                    return Err(Drop::Duplicate);
+                }
+                let in_order = board.advance();
+                board.judge(heard.window_ns);
+                Ok(in_order)
+            }
+            Board::Melo(board) => match board.on_response(index) {
+                (Arrival::InOrder | Arrival::OutOfOrder { .. }, in_order) => Ok(in_order),
+                (Arrival::Duplicate, _) => Err(Drop::Duplicate),
+                (Arrival::Middle | Arrival::NoBits, _) => Err(Drop::OutOfOrder),
+            },
+        }
+    }
+
+    /// The newest packet on its way is to be sent again, to see what has become of the others.
+    /// `false`: that is not done.
+    pub(crate) fn probe(&mut self) -> bool {
+        match self {
+            Board::Selective(board) => board.probe(),
+            Board::Melo(_) => false,
+        }
+    }
+
+    /// All packets on their way are lost. `false`: all others that are not in order are to be sent
+    /// again, too.
+    pub(crate) fn time_out(&mut self) -> bool {
+        match self {
+            Board::Selective(board) => {
+                board.time_out();
+                true
+            }
+            Board::Melo(board) => {
+                board.time_out();
+                false
+            }
+        }
+    }
+
+    /// Checks its invariants.
+    pub(crate) fn check(&self) {
+        if let Board::Selective(board) = self {
+            board.check();
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! MELO's states with the pool that their blocks are of: they go back to it by themselves.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use super::melo::pool::BLOCK_BITS;
+use super::melo::{Arrival, Hole, MeloPool, Reorder, SenderMap};
+
+/// A bits pool, shared by all messages of one direction of an endpoint (M5).
+pub(crate) type SharedPool = Rc<RefCell<MeloPool>>;
+
+/// Both pools of an endpoint: what it receives, and what it sends (M13).
+#[derive(Clone, Debug)]
+pub(crate) struct Pools {
+    pub(crate) rx: SharedPool,
+    pub(crate) tx: SharedPool,
+}
+
+impl Pools {
+    pub(crate) fn new() -> Self {
+        let pool = || Rc::new(RefCell::new(MeloPool::new()));
+        Pools { rx: pool(), tx: pool() }
+    }
+
+    /// Of what arrives: most bits in use at once, and how often there were too few.
+    pub(crate) fn rx_use(&self) -> (u32, u64) {
+        let used = self.rx.borrow().usage();
+        (used.most * BLOCK_BITS, used.refusals)
+    }
+}
+
+/// A receiver's state of one message.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    state: Reorder,
+    pool: SharedPool,
+}
+
+impl Receiver {
+    /// All packets before `count` have arrived, and no other.
+    pub(crate) fn new(count: u32, pool: &SharedPool) -> Self {
+        Receiver { state: Reorder::at(count), pool: pool.clone() }
+    }
+
+    pub(crate) fn on_packet(&mut self, index: u32) -> Arrival {
+        self.state.on_packet(&mut self.pool.borrow_mut(), index)
+    }
+
+    pub(crate) fn rcv_nxt(&self) -> u32 {
+        self.state.rcv_nxt()
+    }
+
+    pub(crate) fn rcv_high(&self) -> u32 {
+        self.state.rcv_high()
+    }
+
+    pub(crate) fn holes(&self) -> impl Iterator<Item = Hole> + '_ {
+        self.state.holes()
+    }
+
+    /// Forgets what has arrived out of order.
+    pub(crate) fn release(&mut self) {
+        self.state.release(&mut self.pool.borrow_mut());
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+/// A sender's state of one message.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    state: SenderMap,
+    pool: SharedPool,
+}
+
+impl Sender {
+    pub(crate) fn new(pool: &SharedPool) -> Self {
+        Sender { state: SenderMap::new(), pool: pool.clone() }
+    }
+
+    pub(crate) fn on_ack(&mut self, rcv_nxt: u32) {
+        self.state.on_ack(&mut self.pool.borrow_mut(), rcv_nxt);
+    }
+
+    /// Takes a NACK; `false`: no receiver sends that.
+    pub(crate) fn on_nack(&mut self, rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> bool {
+        self.state.on_nack(&mut self.pool.borrow_mut(), rcv_nxt, rcv_high, holes).is_ok()
+    }
+
+    pub(crate) fn next_lost(&mut self) -> Option<Hole> {
+        self.state.next_lost(&self.pool.borrow())
+    }
+
+    /// Packets beyond the acknowledged ones that are known to have arrived, without `last`.
+    pub(crate) fn known_before(&self, last: u32) -> u32 {
+        self.state.known_received() - u32::from(self.state.high() > last)
+    }
+
+    /// Forgets all of it, so that everything is sent again.
+    pub(crate) fn time_out(&mut self) {
+        self.state.on_timeout(&mut self.pool.borrow_mut());
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.state.release(&mut self.pool.borrow_mut());
+    }
+}
