@@ -210,18 +210,15 @@ impl Board {
         }
     }
 
-    /// All packets on their way are lost. `false`: all others that are not in order are to be sent
-    /// again, too.
-    pub(crate) fn time_out(&mut self) -> bool {
+    /// All packets on their way are lost. If it gives a packet, those from there on are forgotten, and
+    /// to be sent as if for the first time.
+    pub(crate) fn time_out(&mut self, is_response: bool, again: bool) -> Option<u32> {
         match self {
             Board::Selective(board) => {
                 board.time_out();
-                true
+                None
             }
-            Board::Melo(board) => {
-                board.time_out();
-                false
-            }
+            Board::Melo(board) => board.time_out(is_response, again),
         }
     }
 

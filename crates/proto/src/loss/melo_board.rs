@@ -39,7 +39,9 @@ impl MeloBoard {
 
     /// The first packet of the response has arrived.
     pub(crate) fn begin_response(&mut self) {
-        self.time_out();
+        self.request.release();
+        self.resend.clear();
+        (self.arrived, self.lost) = (0, 0);
         self.response.on_packet(0);
     }
 
@@ -188,11 +190,27 @@ impl MeloBoard {
         (arrival, now)
     }
 
-    /// All begins again from the front (M15).
-    pub(crate) fn time_out(&mut self) {
-        self.request.time_out();
-        self.response.release();
+    /// The first hole was not filled in time: all that is missing is sent again, from the front
+    /// (M15). What is behind the newest packet known to have arrived may still be on its way; if the
+    /// timeout comes `again`, or nothing is known to be missing, that is sent again as well: from the
+    /// packet on that it gives.
+    pub(crate) fn time_out(&mut self, is_response: bool, again: bool) -> Option<u32> {
         self.resend.clear();
-        (self.arrived, self.lost) = (0, 0);
+        self.lost = 0;
+        let high = if is_response {
+            for index in self.response.all_missing() {
+                self.lost += 1;
+                self.resend_later(index);
+            }
+            self.response.rcv_high()
+        } else {
+            let high = self.request.restart();
+            while let Some(hole) = self.request.next_lost() {
+                self.add_lost(hole);
+            }
+            self.arrived = self.request.known_before(self.last);
+            high
+        };
+        (again || self.lost == 0).then_some(high)
     }
 }

@@ -58,6 +58,11 @@ impl Receiver {
         self.state.holes()
     }
 
+    /// All packets that are missing before the newest one.
+    pub(crate) fn all_missing(&self) -> Vec<u32> {
+        self.state.all_missing(&*self.pool.borrow()).collect()
+    }
+
     /// Forgets what has arrived out of order.
     pub(crate) fn release(&mut self) {
         self.state.release(&mut self.pool.borrow_mut());
@@ -104,14 +109,20 @@ impl Sender {
         self.state.known_received() - u32::from(self.state.high() > last)
     }
 
-    /// Forgets all of it, so that everything is sent again.
-    pub(crate) fn time_out(&mut self) {
-        self.state.on_timeout(&mut self.pool.borrow_mut());
+    /// Everything that is not known to have arrived is lost; gives where what is known of ends.
+    pub(crate) fn restart(&mut self) -> u32 {
+        self.state.restart();
+        self.state.high()
+    }
+
+    /// Forgets all of it.
+    pub(crate) fn release(&mut self) {
+        self.state.release(&mut self.pool.borrow_mut());
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        self.state.release(&mut self.pool.borrow_mut());
+        self.release();
     }
 }

@@ -1,7 +1,7 @@
 //! Credit returns at the client (E33, E42, F4).
 
 use crate::endpoint::Endpoint;
-use crate::loss::Seen;
+use crate::loss::{Recovery, Seen};
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::Holes;
@@ -58,16 +58,22 @@ impl<C> Endpoint<C> {
         let mut seen = Seen::default();
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;
         let slot = &mut s.slots[usize::from(slot_no)];
-        let lost = slot.lost;
+        let (lost, front) = (slot.lost, slot.req_acked);
         let credits = slot.on_nack(count, high, holes, heard, &mut seen)?;
         slot.heard_ns = now_ns;
-        slot.retries = 0;
+        // MELO's timeout is that of the first hole: others may be filled meanwhile (M15).
+        let moved = s.recovery != Recovery::Melo || slot.req_acked > front;
+        if moved {
+            slot.retries = 0;
+        }
         s.credits += credits;
         let lost = slot.lost.saturating_sub(lost);
         self.stats.lost += u64::from(lost);
         self.learn(peer, seen);
         self.credits_home(peer, credits);
-        self.extend_deadline(session, slot_no, now_ns);
+        if moved {
+            self.extend_deadline(session, slot_no, now_ns);
+        }
         self.wake_in_turn(session, slot_no);
         Ok(())
     }

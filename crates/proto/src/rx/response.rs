@@ -29,7 +29,9 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
         let is_melo = s.recovery == Recovery::Melo;
+        let front = slot.resp_rcvd;
         let credits = slot.on_response(index, msg_size, packets, heard, &mut seen)?;
+        let moved = !is_melo || slot.resp_rcvd > front;
         s.credits += credits;
         self.learn(peer, seen);
         if is_melo {
@@ -45,7 +47,7 @@ impl<C> Endpoint<C> {
             slot.ack_owed = true;
             Ok(Body::Borrowed(data))
         } else {
-            match self.rx_response_part(session, slot_no, index, msg_size, data) {
+            match self.rx_response_part(session, slot_no, index, msg_size, data, moved) {
                 Ok(None) => return Ok(None),
                 Ok(Some(body)) => Ok(body),
                 Err(e) => Err(e),
@@ -54,7 +56,8 @@ impl<C> Endpoint<C> {
         Ok(self.complete(session, slot_no, result).map(Event::Completion))
     }
 
-    /// The next packet, in order, of a response of several; gives the response when it is whole.
+    /// A packet that is new, of a response of several; gives the response when it is whole. `moved`:
+    /// the time for what is missing begins again.
     fn rx_response_part<'f>(
         &mut self,
         session: u32,
@@ -62,6 +65,7 @@ impl<C> Endpoint<C> {
         index: u32,
         msg_size: u32,
         data: &[u8],
+        moved: bool,
     ) -> Result<Option<Body<'f>>, CallError> {
         let now_ns = self.now_ns;
         let Some(s) = self.client_session_at(session) else { return Ok(None) };
@@ -83,9 +87,11 @@ impl<C> Endpoint<C> {
             slot.ack_owed = true;
             return Ok(slot.resp.take().map(Body::Owned));
         }
-        slot.retries = 0;
         slot.heard_ns = now_ns;
-        self.extend_deadline(session, slot_no, now_ns);
+        if moved {
+            slot.retries = 0;
+            self.extend_deadline(session, slot_no, now_ns);
+        }
         self.wake_in_turn(session, slot_no);
         Ok(None)
     }

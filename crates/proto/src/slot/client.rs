@@ -392,11 +392,20 @@ impl<C> ClientSlot<C> {
         let credits = self.in_flight();
         self.lone = Lone::No;
         if let Some(board) = &mut self.board {
-            let stays = board.time_out();
-            self.take_counts();
-            if stays {
-                return credits;
+            let is_response = self.resp_packets > 0;
+            match board.time_out(is_response, self.retries > 0) {
+                None => {}
+                Some(end) if is_response => {
+                    self.resp_asked = self.resp_asked.min(end.max(self.resp_rcvd));
+                }
+                // The last packet is sent again in any case: that is how the response is asked for.
+                Some(end) => {
+                    let end = end.min(self.req_packets - 1).max(self.req_acked);
+                    self.req_sent = self.req_sent.min(end);
+                }
             }
+            self.take_counts();
+            return credits.saturating_sub(self.in_flight());
         }
         self.req_sent = self.req_acked;
         self.resp_asked = self.resp_rcvd;

@@ -47,6 +47,7 @@ impl<C> Endpoint<C> {
             out,
         };
         let before = s.credits;
+        let waits = slot.in_flight() > 0;
         let mut in_line = false;
         let sent = loop {
             let sendable = slot.sendable();
@@ -80,7 +81,11 @@ impl<C> Endpoint<C> {
         if s.credits != before {
             let in_flight = s.credit_limit - s.credits;
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
-            slot.deadline_ns = now_ns + lane.peer.timeout_ns(s.recovery, slot.retries, &self.cfg);
+            // MELO's timeout is that of the first hole.
+            if s.recovery != Recovery::Melo || !waits {
+                let timeout_ns = lane.peer.timeout_ns(s.recovery, slot.retries, &self.cfg);
+                slot.deadline_ns = now_ns + timeout_ns;
+            }
         }
         slot.queued = matches!(sent, Sent::Rest(_));
         if s.credits != before && (!slot.tracked || s.recovery == Recovery::Selective) {

@@ -369,6 +369,20 @@ impl Reorder {
         }
     }
 
+    /// All packets that are missing, from RCV.NXT on. Costs a walk over the chain: not for the path of
+    /// a packet, which needs three holes at most.
+    pub(crate) fn all_missing<'a, const BLOCKS: usize>(
+        &self,
+        pool: &'a BitsPool<BLOCKS>,
+    ) -> impl Iterator<Item = u32> + use<'a, BLOCKS> {
+        let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
+        (block_of(nxt)..).zip(self.chain.blocks(pool)).flat_map(move |(number, block)| {
+            let missing = mask_of(number, nxt, high) & !pool.bits(block);
+            let bits = (0..BLOCK_BITS).filter(move |bit| missing & 1 << bit != 0);
+            bits.map(move |bit| number * BLOCK_BITS + bit)
+        })
+    }
+
     /// How many of the packets `from..to` are missing. Costs a walk over the chain.
     fn missing<const BLOCKS: usize>(&self, pool: &BitsPool<BLOCKS>, from: u32, to: u32) -> u32 {
         let numbered = (block_of(self.rcv_nxt())..).zip(self.chain.blocks(pool));

@@ -317,6 +317,17 @@ impl SenderMap {
         known
     }
 
+    /// A timeout, when the receiver is known to have forgotten nothing: everything that is not known
+    /// as received is handed out again, from the front (M15), whether a NACK has named it or not, up
+    /// to [`SenderMap::high`]. What is beyond is to be sent again, too.
+    pub(crate) fn restart(&mut self) {
+        self.next = self.una;
+        (self.unknown_from, self.unknown_to) = (0, 0);
+        if !self.chain.is_empty() {
+            self.cursor = Walk::from_front(&self.chain, self.una);
+        }
+    }
+
     /// Gives all blocks back, for a connection that ends.
     pub(crate) fn release<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
         self.on_timeout(pool);
