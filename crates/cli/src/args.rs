@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use courser::Recovery;
+use courser::parts::net::FaultPlan;
 
 use crate::bench::{Kind, Over};
 use crate::soak::Experiment;
@@ -187,6 +189,11 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
   txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
   threads     as rate with B = 3, of threads of one process that all call each other
 
+With --fault, latency, rate (B = 3 over shm and mem) and bandwidth are measured without
+faults and with each SPEC in turn, under each scheme of --recovery: both sides lose that
+share of the frames that they send. SPEC is loss=1e-3, or parts with commas between: loss,
+duplicate, reorder (by up to span=N frames), corrupt; shares of frames, from 1e-6.
+
 `workers` and `overload` run in one process and take only --quick, --pairs and --max-time
 (workers), and --json.
 
@@ -195,6 +202,7 @@ Examples:
   courser bench rate --sessions 8 --in-flight 64 --json -
   courser bench rate --batch 3 --symmetric --transport mem
   courser bench bandwidth --size 1MiB --quick
+  courser bench bandwidth --fault loss=1e-3 --fault loss=1e-2 --recovery go-back-n,default
   courser bench sessions --sessions 8,1000 --quick
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {
@@ -245,6 +253,14 @@ pub(crate) struct BenchArgs {
     /// Largest datagram payload, bytes; default: what a 1500-byte link carries
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     pub(crate) frame_size: Option<u64>,
+    /// For latency, rate, bandwidth: lose frames on purpose, and measure beside none; may be given
+    /// again
+    #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
+    pub(crate) fault: Vec<FaultPlan>,
+    /// For latency, rate, bandwidth: how lost packets are recovered: go-back-n, melo, default;
+    /// several are compared
+    #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
+    pub(crate) recovery: Vec<Recovery>,
     /// Write the result as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
@@ -400,6 +416,10 @@ mod tests {
             "courser bench latency --transport carrier-pigeon",
             "courser bench rate --batch three",
             "courser bench bandwidth --sizes --size 1KiB",
+            "courser bench rate --fault 1e-3",
+            "courser bench rate --fault loss=2",
+            "courser bench rate --recovery gobackn",
+            "courser bench rate --fault loss=1e-3 --connect udp://a:1",
             "courser completions word",
             "courser stat",
             "courser soak --load 0",
