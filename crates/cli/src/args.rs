@@ -100,6 +100,10 @@ pub(crate) struct ServeArgs {
     /// Endpoints, each with a thread of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
+    /// How lost packets are recovered: go-back-n, which then holds for all clients; melo or default
+    /// leave it to them
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub(crate) recovery: Recovery,
 }
 
 #[derive(Debug, Args)]
@@ -127,6 +131,9 @@ pub(crate) struct PingArgs {
     /// Count a call as lost after this time
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
     pub(crate) timeout: Duration,
+    /// How lost packets are recovered: go-back-n, melo, default; go-back-n if the server insists
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub(crate) recovery: Recovery,
     /// Only the summary, no line for each call
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -140,9 +147,15 @@ pub(crate) struct PingArgs {
 Reads the counters of a `courser serve` through an ordinary session of its own, marked
 with * among the sessions. URI/N shows endpoint N only.
 
-  requests, replies   calls that others made here      resent     packets sent once more
-  calls, open, errors calls that this endpoint made    rollbacks  timeouts behind them
+  requests, replies   calls that others made here
+  calls, open, errors calls that this endpoint made
   credits             packets that all sessions together may have under way
+  resent              packets sent once more, for whatever reason; of these
+    lost              found lost, since later ones had arrived
+    probes            sent to hear what became of the end of a message
+    spurious          had arrived before
+  rollbacks           timeouts that gave up all packets of a call
+  recovery            the session's scheme of loss recovery, as agreed at connect
   RTT, RTO            round trips without handlers, and the timeout derived from them
   in flight           requests on the session's slots; queued ones wait for a slot
 
@@ -353,6 +366,9 @@ pub(crate) struct SoakArgs {
     /// Largest message, up to 8MiB
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
     pub(crate) max_size: usize,
+    /// How lost packets are recovered: go-back-n, melo, default
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub(crate) recovery: Recovery,
     /// Repeats a plan: who dies when, and what is sent
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -422,6 +438,9 @@ mod tests {
             "courser bench rate --fault loss=1e-3 --connect udp://a:1",
             "courser completions word",
             "courser stat",
+            "courser serve --recovery none",
+            "courser ping udp://a:1 --recovery go-back-n,melo",
+            "courser soak --recovery gbn",
             "courser soak --load 0",
             "courser soak --load inf",
             "courser soak everything",
