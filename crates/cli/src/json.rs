@@ -56,6 +56,16 @@ pub(crate) fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure
     report::write_json(target, value).map_err(|e| Failure::writing(target, &e))
 }
 
+/// Writes a text, such as a picture, as [`write`] does an object.
+///
+/// # Errors
+/// What the system said; no partial file is left.
+pub(crate) fn write_text(target: &Path, text: &str) -> Result<(), Failure> {
+    let replaced = !target.exists() || target.is_file();
+    let _writing = replaced.then(interrupt::writing);
+    report::write_text(target, text).map_err(|e| Failure::writing(target, &e))
+}
+
 /// The machine of a result of which nothing was pinned; `null` when it cannot be told.
 pub(crate) fn environment(clock: &Clock) -> Option<Value> {
     let cores = affinity::choose().ok()?;

@@ -64,6 +64,20 @@ pub(crate) fn nonzero_time(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Reads a chance, `1e-3`, `0.001` or `0.1%`, as parts per million.
+pub(crate) fn chance(text: &str) -> Result<u32, String> {
+    let (digits, scale) = match text.trim().strip_suffix('%') {
+        Some(digits) => (digits, 1e4),
+        None => (text.trim(), 1e6),
+    };
+    let wrong = || "write a chance from 0 to 1, in millionths: 1e-3, 0.001 or 0.1%".to_owned();
+    let ppm = digits.trim_end().parse::<f64>().map_err(|_| wrong())? * scale;
+    let whole = ppm.round();
+    // The product is off by a few units of the last place.
+    let is_whole = (ppm - whole).abs() <= 1e-6 * whole.max(1.0);
+    if is_whole && (0.0..=1e6).contains(&whole) { Ok(whole as u32) } else { Err(wrong()) }
+}
+
 /// Reads calls per second.
 pub(crate) fn load(text: &str) -> Result<f64, String> {
     let load: Option<f64> = text.parse().ok();
@@ -139,6 +153,26 @@ mod tests {
         }
         for text in ["", "MiB", "-1", "1.5k", "8 MiBs", "0x10", "18446744073709551615k"] {
             assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn chances_are_read_in_every_way_they_are_written() {
+        for (text, ppm) in [
+            ("0", 0),
+            ("1e-6", 1),
+            ("1e-5", 10),
+            ("0.001", 1_000),
+            ("0.1%", 1_000),
+            ("5 %", 50_000),
+            ("5e-2", 50_000),
+            ("0.3", 300_000),
+            ("100%", 1_000_000),
+        ] {
+            assert_eq!(chance(text), Ok(ppm), "{text}");
+        }
+        for text in ["", "%", "1e-7", "1.5e-6", "1.1", "-0.1", "nan", "inf", "101%"] {
+            assert!(chance(text).is_err(), "{text}");
         }
     }
 

@@ -143,14 +143,14 @@ fn faulty(plan: &FaultPlan, calls: u64) -> (u64, u64) {
         FaultTransport::new(t, FaultConfig { seed, tx: plan.clone(), rx: FaultPlan::default() })
     });
     let drops = client.stats().drops_total() + server.stats().drops_total();
-    (client.stats().rollbacks, drops)
+    (client.stats().retransmitted, drops)
 }
 
 #[test]
 fn lost_frames_are_sent_again() {
     for percent in [1, 5] {
-        let (rollbacks, _) = faulty(&FaultPlan::loss(percent * 10_000), 400);
-        assert!(rollbacks > 0);
+        let (again, _) = faulty(&FaultPlan::loss(percent * 10_000), 400);
+        assert!(again > 0);
     }
 }
 
@@ -176,8 +176,8 @@ fn everything_at_once() {
         reorder_span: 30,
         ..FaultPlan::default()
     };
-    let (rollbacks, drops) = faulty(&plan, 400);
-    assert!(rollbacks > 0 && drops > 0);
+    let (again, drops) = faulty(&plan, 400);
+    assert!(again > 0 && drops > 0);
 }
 
 /// Flipped bits have no checksum of ours to catch them (UDP has one); what they must not do is

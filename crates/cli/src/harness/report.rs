@@ -394,19 +394,27 @@ fn placement_result(
 pub(crate) fn write_json(target: &Path, value: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
+    write_text(target, &text)
+}
+
+/// Writes a text as [`write_json`] does an object.
+///
+/// # Errors
+/// What the system said; the temporary file is gone then.
+pub(crate) fn write_text(target: &Path, text: &str) -> io::Result<()> {
     if target == Path::new("-") {
-        return quiet_on_broken_pipe(write_all(io::stdout().lock(), &text));
+        return quiet_on_broken_pipe(write_all(io::stdout().lock(), text));
     }
     match fs::canonicalize(target) {
         // A link is followed: its target is replaced, not the link.
-        Ok(real) if real.is_file() => replace(&real, &text),
+        Ok(real) if real.is_file() => replace(&real, text),
         // A pipe or a device cannot be renamed over.
         Ok(real) if !real.is_dir() => {
             let file = OpenOptions::new().write(true).open(real)?;
-            quiet_on_broken_pipe(write_all(file, &text))
+            quiet_on_broken_pipe(write_all(file, text))
         }
         Ok(_) => Err(io::ErrorKind::IsADirectory.into()),
-        Err(_) => replace(target, &text),
+        Err(_) => replace(target, text),
     }
 }
 

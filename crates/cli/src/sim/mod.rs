@@ -1,5 +1,6 @@
 //! `courser sim`: the simulated datacenter.
 
+mod recovery;
 mod replay;
 mod run;
 mod swarm;
@@ -16,7 +17,8 @@ Examples:
   courser sim swarm --seeds 1000          1,000 drawn worlds, with everything checked
   courser sim replay --seed 17 --trace    one of them, packet by packet
   courser sim run e76                     100 nodes, each talking to all others
-  courser sim run incast --senders 50     what stands in front of one receiver")]
+  courser sim run incast --senders 50     what stands in front of one receiver
+  courser sim loss --svg loss.svg         goodput of each loss recovery against loss")]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
     command: SimCommand,
@@ -30,6 +32,8 @@ enum SimCommand {
     Replay(replay::ReplayArgs),
     /// Repeat a measurement of the paper, beside the arithmetic or the paper's own numbers
     Run(run::RunArgs),
+    /// Goodput of one flow against loss and reordering, for each loss recovery [MELO §4.1.1]
+    Loss(recovery::LossArgs),
 }
 
 /// Runs what was asked for.
@@ -41,5 +45,6 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::Swarm(args) => swarm::run(args),
         SimCommand::Replay(args) => replay::run(args),
         SimCommand::Run(args) => run::run(args),
+        SimCommand::Loss(args) => recovery::loss(args),
     }
 }

@@ -3,7 +3,7 @@
 mod args;
 mod figures;
 mod observe;
-mod tables;
+pub(super) mod tables;
 
 use std::io::Write;
 use std::path::Path;
@@ -114,7 +114,7 @@ fn speed(args: &SpeedArgs) -> Result<(), Failure> {
 }
 
 /// Shows progress of something that takes many steps.
-fn steps<R>(
+pub(super) fn steps<R>(
     run: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<R, ScenarioError>,
 ) -> Result<R, Failure> {
     let bar = measure::bar()?;
@@ -127,7 +127,7 @@ fn steps<R>(
 }
 
 /// The table for people, the object for programs.
-fn tell(
+pub(super) fn tell(
     target: &Option<std::path::PathBuf>,
     bench: &str,
     config: &impl Serialize,

@@ -100,6 +100,27 @@ impl MeloBoard {
         }
     }
 
+    /// A packet has arrived: if it was found lost, it is not sent again.
+    fn found(&mut self, index: u32) {
+        for run in std::mem::take(&mut self.resend) {
+            for lost in run.first..run.first + run.len {
+                if lost == index {
+                    self.lost -= 1;
+                } else {
+                    self.resend_later(lost);
+                }
+            }
+        }
+    }
+
+    /// Adds a packet to those that are to be sent again, which are in order.
+    fn resend_later(&mut self, index: u32) {
+        match self.resend.back_mut() {
+            Some(run) if run.first + run.len == index => run.len += 1,
+            _ => self.resend.push_back(Hole { first: index, len: 1 }),
+        }
+    }
+
     fn add_lost(&mut self, hole: Hole) {
         self.lost += hole.len;
         self.resend.push_back(hole);
@@ -127,10 +148,20 @@ impl MeloBoard {
         if !self.request.on_nack(count, high, told) {
             return false;
         }
+        self.in_order(count);
+        // Found lost before, and arrived after all.
+        for run in std::mem::take(&mut self.resend) {
+            for index in run.first..run.first + run.len {
+                if self.request.is_received(index) {
+                    self.lost -= 1;
+                } else {
+                    self.resend_later(index);
+                }
+            }
+        }
         while let Some(hole) = self.request.next_lost() {
             self.add_lost(hole);
         }
-        self.in_order(count);
         true
     }
 
@@ -146,6 +177,7 @@ impl MeloBoard {
             }
             Arrival::OutOfOrder { new_hole } => {
                 self.arrived += 1;
+                self.found(index);
                 let hole = if new_hole { self.response.holes().next() } else { None };
                 if let Some(hole) = hole {
                     self.add_lost(hole);

@@ -91,6 +91,10 @@ impl Sender {
         self.state.on_nack(&mut self.pool.borrow_mut(), rcv_nxt, rcv_high, holes).is_ok()
     }
 
+    pub(crate) fn is_received(&self, index: u32) -> bool {
+        self.state.is_received(&self.pool.borrow(), index)
+    }
+
     pub(crate) fn next_lost(&mut self) -> Option<Hole> {
         self.state.next_lost(&self.pool.borrow())
     }

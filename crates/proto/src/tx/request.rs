@@ -96,8 +96,8 @@ impl<C> Endpoint<C> {
 
 /// A board for the message of a slot that is about to be sent, or asked for.
 #[cold]
+#[allow(clippy::vec_box)] // as slots have them
 fn begin_board<C>(
-    #[allow(clippy::vec_box)] // as slots have them
     spare: &mut Vec<Box<Board>>,
     pools: &Pools,
     recovery: Recovery,

@@ -10,6 +10,8 @@ mod app;
 pub mod buffers;
 pub mod credits;
 pub mod incast;
+pub mod loss;
+mod path;
 pub mod response_rtt;
 pub mod sessions;
 pub mod speed;
@@ -147,7 +149,17 @@ impl From<&Times> for Latency {
 
 /// Data bytes of a full packet over a NIC that takes datagrams of `max_frame` bytes.
 pub const fn data_per_packet(max_frame: usize) -> usize {
-    max_frame - FRAME_HEADER_MAX - PACKET_HEADER
+    max_frame - data_overhead()
+}
+
+/// Bytes of a datagram that has one packet, beside the packet's data, at most.
+const fn data_overhead() -> usize {
+    FRAME_HEADER_MAX + PACKET_HEADER
+}
+
+/// A share as a number; chances are per million in settings, so that they are exact.
+fn share(ppm: u32) -> f64 {
+    f64::from(ppm) / 1e6
 }
 
 /// Bytes on the wire of a frame that has one packet with so much data: as long as no mark of

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use courser::{Admission, Config};
+use courser::{Admission, Config, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
@@ -76,6 +76,7 @@ impl Scenario {
         // Some handlers panic on purpose.
         world.checks = Checks { record: true, handler_panics: false, ..Checks::default() };
         let endpoints = rng.one(&[1, 1, 2, 3]);
+        world.recovery = draw_recovery(&mut rng); // last, so that it moves nothing else
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -166,8 +167,9 @@ impl fmt::Display for Scenario {
         let c = &w.nexus;
         writeln!(
             f,
-            "  slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
+            "  recovery {}, slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
              {:?}, inline {}, queue {}, workers {} with {}, held {} B",
+            w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
             c.slots,
             c.credits,
             c.admission,
@@ -300,6 +302,11 @@ fn draw_config(rng: &mut Rng) -> Config {
         worker_queue: rng.one(&[1_024, 64, 2]),
         ..Config::default()
     }
+}
+
+/// The schemes of the hosts in turn: one of them everywhere, or two or three of them mixed.
+fn draw_recovery(rng: &mut Rng) -> Vec<Recovery> {
+    (0..rng.between(1, 3)).map(|_| rng.one(&Recovery::ALL)).collect()
 }
 
 fn draw_mix(rng: &mut Rng, world: &WorldConfig) -> Mix {

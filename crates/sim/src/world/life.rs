@@ -50,7 +50,10 @@ impl World {
         let now_ns = self.now_ns;
         let hosts = self.hosts.len();
         let (wakes, streams) = (self.wakes.clone(), self.streams.clone());
-        let (seed, config) = (self.cfg.seed, self.cfg.nexus.clone());
+        let (seed, mut config) = (self.cfg.seed, self.cfg.nexus.clone());
+        if let Some(at) = (host.0 as usize).checked_rem(self.cfg.recovery.len()) {
+            config.recovery = self.cfg.recovery[at];
+        }
         let h = self.host(host);
         h.up = true;
         let Some(mut setup) = h.setup.take() else { return Ok(()) };

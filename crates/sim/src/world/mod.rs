@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use courser::{Config, Nexus, Rpc};
+use courser::{Config, Nexus, Recovery, Rpc};
 
 use crate::event::EventQueue;
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
@@ -54,6 +54,9 @@ pub struct WorldConfig {
     /// Settings of every nexus. Unlike on a real machine the number of workers is 2 by default:
     /// nothing of the machine that simulates may show.
     pub nexus: Config,
+    /// Loss recovery of single hosts, by their number, from the first on again when there are more
+    /// hosts; empty: as `nexus` says.
+    pub recovery: Vec<Recovery>,
     /// One way between two hosts for the control plane, whatever the distance, ns. Default 20 us.
     pub control_latency_ns: u64,
     /// A machine that is down does not answer; after this time a connection is asked for again, ns.
@@ -74,6 +77,7 @@ impl WorldConfig {
             costs: CpuCosts::default(),
             nic: NicConfig::default(),
             nexus: Config { workers: 2, ..Config::default() },
+            recovery: Vec::new(),
             control_latency_ns: 20_000,
             connect_retry_ns: 1_000_000_000,
             clocks_differ: true,

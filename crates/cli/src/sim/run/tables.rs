@@ -7,7 +7,7 @@ use super::Timed;
 use super::figures::Speed;
 use crate::units::{show_bytes, show_ns, show_per_second};
 
-fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
+pub(in crate::sim) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
     for line in [
@@ -28,11 +28,11 @@ fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table 
     table
 }
 
-fn ns(ns: u64) -> String {
+pub(in crate::sim) fn ns(ns: u64) -> String {
     show_ns(ns as f64)
 }
 
-fn bps(bps: u64) -> String {
+pub(in crate::sim) fn bps(bps: u64) -> String {
     show_per_second(bps as f64, "bit/s")
 }
 

@@ -47,6 +47,7 @@ const _: () = assert!((u8::MAX as u32) * pool::BLOCK_BITS <= u16::MAX as u32);
 
 /// Packets that are missing, one after the other, between packets that are not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(unreachable_pub)] // an example has the module without what exports it
 pub struct Hole {
     /// The first of them.
     pub first: u32,

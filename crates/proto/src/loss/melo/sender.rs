@@ -121,6 +121,20 @@ impl SenderMap {
         u32::from(self.known)
     }
 
+    /// Whether a packet is known as received. Cost: a step for each block before it.
+    pub(crate) fn is_received<const BLOCKS: usize>(
+        &self,
+        pool: &BitsPool<BLOCKS>,
+        psn: u32,
+    ) -> bool {
+        if psn < self.una || psn >= self.high {
+            return psn < self.una;
+        }
+        let number = block_of(psn);
+        let block = Walk::from_front(&self.chain, self.una).seek(pool, number);
+        pool.bits(block) & mask_of(number, psn, psn + 1) != 0
+    }
+
     /// Takes a cumulative acknowledgement; gives how many packets below it were not known as
     /// received until now. An old one changes nothing. Cost: one step for eight packets that the
     /// bitmap covers; without loss it covers none.
