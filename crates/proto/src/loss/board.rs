@@ -25,6 +25,8 @@ pub(crate) struct Seen {
     pub(crate) late_ns: u64,
     /// Packets that were sent again, and whose first copy has arrived.
     pub(crate) spurious: u32,
+    /// Of these, packets that the reorder window was too short for.
+    pub(crate) hasty: u32,
     /// Retransmissions that were needed.
     pub(crate) useful: u32,
 }

@@ -32,8 +32,10 @@ const LOST: u64 = 2;
 const STATE: u64 = 3;
 /// It was sent more than once.
 const AGAIN: u64 = 4;
+/// It was found lost, or probed for, because nothing was heard for long.
+const TIMED: u64 = 8;
 /// Above the flags: when it was sent last, ns.
-const TIME_SHIFT: u32 = 3;
+const TIME_SHIFT: u32 = 4;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -48,6 +50,9 @@ pub(crate) struct Scoreboard {
     resend: VecDeque<u32>,
     /// When the newest packet that has arrived was sent, ns.
     newest_ns: u64,
+    /// The same before the frame at hand, which may tell of many packets: in which order these have
+    /// arrived it does not say.
+    known_ns: u64,
     arrived: u32,
     lost: u32,
 }
@@ -63,7 +68,8 @@ impl Scoreboard {
         self.again.clear();
         self.resend.clear();
         (self.base, self.judged) = (base, base);
-        (self.arrived, self.lost, self.newest_ns) = (0, 0, 0);
+        (self.arrived, self.lost) = (0, 0);
+        (self.newest_ns, self.known_ns) = (0, 0);
     }
 
     /// Bytes on the heap.
@@ -92,7 +98,7 @@ impl Scoreboard {
             return;
         }
         let Some(entry) = self.entries.get_mut(at).filter(|e| **e & STATE == LOST) else { return };
-        *entry = now_ns << TIME_SHIFT | AGAIN | SENT;
+        *entry = now_ns << TIME_SHIFT | *entry & TIMED | AGAIN | SENT;
         self.lost -= 1;
         self.again.push_back((index, now_ns));
     }
@@ -184,15 +190,16 @@ impl Scoreboard {
             LOST => {
                 self.lost -= 1;
                 // It was late by more than the window.
-                seen.late_ns = seen.late_ns.max(self.newest_ns.saturating_sub(sent_ns));
+                seen.late_ns = seen.late_ns.max(self.known_ns.saturating_sub(sent_ns));
                 return;
             }
             _ => {}
         }
         if entry & AGAIN == 0 {
-            seen.late_ns = seen.late_ns.max(self.newest_ns.saturating_sub(sent_ns));
+            seen.late_ns = seen.late_ns.max(self.known_ns.saturating_sub(sent_ns));
         } else if heard.now_ns.saturating_sub(sent_ns) < heard.round_trip_ns {
             seen.spurious += 1; // the answer is to an earlier copy
+            seen.hasty += u32::from(entry & TIMED == 0);
             return;
         } else {
             seen.useful += 1;
@@ -200,16 +207,18 @@ impl Scoreboard {
         self.newest_ns = self.newest_ns.max(sent_ns);
     }
 
-    /// Finds the packets that are lost now; gives how many.
+    /// Finds the packets that are lost now, when all that the frame at hand tells is taken; gives
+    /// how many.
     pub(crate) fn judge(&mut self, window_ns: u64) -> u32 {
         let before = self.lost;
+        self.known_ns = self.newest_ns;
         let late = |sent_ns: u64| sent_ns + window_ns < self.newest_ns;
         while let Some(entry) = self.entries.get_mut((self.judged - self.base) as usize) {
             if *entry & (STATE | AGAIN) == SENT {
                 if !late(*entry >> TIME_SHIFT) {
                     break;
                 }
-                *entry = *entry & !STATE | LOST;
+                *entry = *entry & !(STATE | TIMED) | LOST;
                 self.lost += 1;
                 self.resend.push_back(self.judged);
             }
@@ -225,7 +234,7 @@ impl Scoreboard {
                 && *entry & STATE == SENT
                 && *entry >> TIME_SHIFT == sent_ns
             {
-                *entry = *entry & !STATE | LOST;
+                *entry = *entry & !(STATE | TIMED) | LOST;
                 self.lost += 1;
                 self.resend.push_back(index);
             }
@@ -251,7 +260,7 @@ impl Scoreboard {
     /// there is none.
     pub(crate) fn probe(&mut self) -> bool {
         let Some(at) = self.entries.iter().rposition(|e| e & STATE == SENT) else { return false };
-        self.entries[at] = self.entries[at] & !STATE | LOST;
+        self.entries[at] = self.entries[at] & !STATE | TIMED | LOST;
         self.lost += 1;
         self.resend.push_back(self.base + at as u32);
         true
@@ -264,7 +273,7 @@ impl Scoreboard {
         for (index, entry) in (self.base..).zip(&mut self.entries) {
             if *entry & STATE != ARRIVED {
                 self.lost += u32::from(*entry & STATE == SENT);
-                *entry = *entry & !STATE | LOST;
+                *entry = *entry & !STATE | TIMED | LOST;
                 self.resend.push_back(index);
             }
         }
@@ -282,5 +291,71 @@ impl Scoreboard {
             let is_lost = entry & STATE == LOST;
             assert!(!is_lost || self.resend.contains(&index), "invariant 3: {index}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW_NS: u64 = 4_000;
+
+    fn heard(now_ns: u64) -> Heard {
+        Heard { now_ns, round_trip_ns: 16_000, window_ns: WINDOW_NS }
+    }
+
+    /// Packets 0 to 9 are sent, one in 10 us, and packet 2 is lost: found so when 3 is heard of.
+    fn with_a_loss() -> (Scoreboard, Seen) {
+        let (mut b, mut seen) = (Scoreboard::new(0), Seen::default());
+        (0..10).for_each(|index| b.sent(index, u64::from(index) * 10_000));
+        b.in_order(2, heard(30_000), &mut seen);
+        assert!(b.arrived(3, heard(50_000), &mut seen));
+        assert_eq!((b.judge(WINDOW_NS), b.next_lost()), (1, Some((2, 1))));
+        b.sent(2, 100_000);
+        (b, seen)
+    }
+
+    #[test]
+    fn what_one_frame_tells_of_has_no_order() {
+        let (mut b, mut seen) = with_a_loss();
+        // The retransmission is the newest of all, and has a lower number than those before it.
+        b.in_order(10, heard(120_000), &mut seen);
+        assert_eq!(seen, Seen { useful: 1, ..Seen::default() });
+    }
+
+    #[test]
+    fn a_packet_that_arrives_after_one_that_was_sent_later_is_late() {
+        let (mut b, mut seen) = with_a_loss();
+        assert!(b.arrived(7, heard(90_000), &mut seen));
+        b.judge(u64::MAX / 2);
+        assert!(b.arrived(5, heard(91_000), &mut seen));
+        assert_eq!(seen.late_ns, 20_000);
+    }
+
+    #[test]
+    fn a_hasty_retransmission_is_one_that_the_window_was_too_short_for() {
+        let (mut b, mut seen) = with_a_loss();
+        b.in_order(4, heard(105_000), &mut seen);
+        assert_eq!((seen.spurious, seen.hasty, seen.useful), (1, 1, 0));
+        // Nothing was heard for long, since the other side had no core: that says nothing of order.
+        b.time_out();
+        let (first, count) = b.next_lost().expect("all of them");
+        (first..first + count).for_each(|index| b.sent(index, 500_000));
+        b.in_order(10, heard(505_000), &mut seen);
+        assert_eq!((seen.spurious, seen.hasty, seen.useful), (7, 1, 0));
+        b.check();
+    }
+
+    #[test]
+    fn a_packet_that_is_found_lost_after_a_timeout_is_judged_by_the_window_again() {
+        let (mut b, mut seen) = with_a_loss();
+        b.time_out();
+        b.sent(2, 200_000);
+        b.sent(4, 210_000);
+        assert!(b.arrived(4, heard(230_000), &mut seen));
+        assert_eq!(b.judge(WINDOW_NS), 1);
+        b.sent(2, 240_000);
+        b.in_order(3, heard(245_000), &mut seen);
+        assert_eq!((seen.spurious, seen.hasty, seen.useful), (1, 1, 1));
     }
 }

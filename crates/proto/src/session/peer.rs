@@ -255,7 +255,7 @@ impl Peer {
         if seen.late_ns > 0 {
             self.reorder.on_late(seen.late_ns, now_ns);
         }
-        if seen.spurious > 0 {
+        if seen.hasty > 0 {
             let (srtt_ns, least_ns) = (self.rtt.smoothed_ns(), self.rtt.least_ns());
             self.reorder.on_spurious(srtt_ns, least_ns, now_ns);
         }
