@@ -25,9 +25,6 @@ use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::{HOLES_REACH, Holes, MAX_REMAINING_US};
 
-/// Packets behind one that is missing go on to be sent until there are so many times the credits.
-const SPREAD: u32 = 16;
-
 /// What becomes of a slot whose call ends before its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
@@ -313,11 +310,11 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Whether the packets that were sent spread so far behind one that has not arrived that no more
-    /// may be sent, with so many credits: what is known of each costs memory on both sides.
+    /// Whether as many packets as may be were sent from one that has not arrived on: what is known of
+    /// each costs memory on both sides.
     #[inline]
-    pub(crate) fn is_spread(&self, credits: u32) -> bool {
-        let most = credits.saturating_mul(SPREAD).min(HOLES_REACH);
+    pub(crate) fn is_spread(&self, most: u32) -> bool {
+        let most = most.min(HOLES_REACH);
         (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) >= most
     }
 

@@ -235,6 +235,9 @@ pub(in crate::sim) struct BitsPoolArgs {
     /// Recovery time of what is lost twice
     #[arg(long, value_name = "TIME", default_value = "600us", value_parser = units::nonzero_time)]
     rto: Duration,
+    /// Packets that a connection sends from the first missing one on, in multiples of its credits
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    spread: u32,
     /// Virtual time of a run
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::nonzero_time)]
     time: Duration,
@@ -252,6 +255,7 @@ impl BitsPoolArgs {
             loss_ppm: self.loss.clone().unwrap_or(defaults.loss_ppm),
             rtt_ns: nanos(self.rtt),
             rto_ns: nanos(self.rto),
+            spread: self.spread,
             time_ns: nanos(self.time),
         }
     }
