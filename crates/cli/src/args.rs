@@ -6,9 +6,8 @@ use std::time::Duration;
 use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use courser::Recovery;
-use courser::parts::net::FaultPlan;
 
-use crate::bench::{Kind, Over};
+use crate::bench::{Faults, Kind, Over};
 use crate::soak::Experiment;
 use crate::units;
 
@@ -205,7 +204,8 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
 With --fault, latency, rate (B = 3 over shm and mem) and bandwidth are measured without
 faults and with each SPEC in turn, under each scheme of --recovery: both sides lose that
 share of the frames that they send. SPEC is loss=1e-3, or parts with commas between: loss,
-duplicate, reorder (by up to span=N frames), corrupt; shares of frames, from 1e-6.
+duplicate, reorder (by up to span=N frames), corrupt; shares of frames, from 1e-6. A part
+that comes again begins another SPEC.
 
 `workers` and `overload` run in one process and take only --quick, --pairs and --max-time
 (workers), and --json.
@@ -215,7 +215,7 @@ Examples:
   courser bench rate --sessions 8 --in-flight 64 --json -
   courser bench rate --batch 3 --symmetric --transport mem
   courser bench bandwidth --size 1MiB --quick
-  courser bench bandwidth --fault loss=1e-3 --fault loss=1e-2 --recovery go-back-n,default
+  courser bench bandwidth --fault loss=1e-3,loss=1e-2 --recovery go-back-n,default
   courser bench sessions --sessions 8,1000 --quick
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {
@@ -266,10 +266,10 @@ pub(crate) struct BenchArgs {
     /// Largest datagram payload, bytes; default: what a 1500-byte link carries
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     pub(crate) frame_size: Option<u64>,
-    /// For latency, rate, bandwidth: lose frames on purpose, and measure beside none; may be given
-    /// again
+    /// For latency, rate, bandwidth: lose frames on purpose, and measure beside none; several, as
+    /// loss=1e-3,loss=1e-2
     #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
-    pub(crate) fault: Vec<FaultPlan>,
+    pub(crate) fault: Vec<Faults>,
     /// For latency, rate, bandwidth: how lost packets are recovered: go-back-n, melo, default;
     /// several are compared
     #[arg(long, value_name = "SCHEME", value_delimiter = ',')]

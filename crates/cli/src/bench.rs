@@ -54,6 +54,7 @@ pub(crate) mod threads;
 pub(crate) mod txqueue;
 pub(crate) mod workers;
 
+pub(crate) use faults::Faults;
 pub(crate) use raw::shared_memory;
 pub(crate) use run::run;
 pub(crate) use side::Over;

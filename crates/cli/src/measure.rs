@@ -67,7 +67,8 @@ fn faults(args: &BenchArgs, spec: &BenchSpec, bar: &ProgressBar) -> Result<(), F
         schemes => schemes,
     };
     bar.set_prefix(spec.kind.name());
-    let report = bench::faults::run(spec, schemes, &args.fault, &mut |now| {
+    let plans: Vec<_> = args.fault.iter().flat_map(|faults| faults.0.iter().cloned()).collect();
+    let report = bench::faults::run(spec, schemes, &plans, &mut |now| {
         bar.set_message(counts(now));
         bar.set_position((done(&spec.plan, now) * 1000.0) as u64);
     });

@@ -70,14 +70,14 @@ fn every_scheme_gets_large_requests_through_losses_on_every_transport() {
 #[test]
 fn small_calls_and_round_trips_stand_beside_those_without_faults() {
     let _alone = alone();
-    let losses = "--fault loss=0.01 --fault reorder=0.01,span=4 --pairs 1";
+    let losses = "--fault loss=0.01 --fault loss=0.02,reorder=0.01,span=4,loss=0.03 --pairs 1";
     let rates = results(&format!("rate --transport shm {losses}"));
     for result in of(&rates, "default", 0.01) {
         assert!(result["rate_rps"].as_f64() > Some(0.0), "{result}");
         assert!(result["rate_fraction"].as_f64() > Some(0.0), "{result}");
     }
     let faults: Vec<_> = rates.iter().filter_map(|r| r["fault"].as_str()).collect();
-    for fault in ["none", "loss=0.01", "reorder=0.01,span=4"] {
+    for fault in ["none", "loss=0.01", "loss=0.02,reorder=0.01,span=4", "loss=0.03"] {
         assert!(faults.contains(&fault), "{faults:?}");
     }
     for result in of(&results(&format!("latency --transport mem {losses}")), "default", 0.01) {
@@ -130,8 +130,8 @@ fn what_cannot_be_done_is_refused_with_what_can() {
     refused("bench workers --recovery melo", "--recovery has no meaning");
     refused("bench rate --fault loss=1e-3 --symmetric", "--symmetric has no meaning");
     refused("bench rate --fault loss=1e-3 --batch 1,3", "--batch with several values");
-    let many: String = (1..9).map(|n| format!("--fault loss=0.0{n} ")).collect();
-    let line = format!("bench rate {many} --recovery go-back-n,melo,default");
+    let many: Vec<_> = (1..9).map(|n| format!("loss=0.0{n}")).collect();
+    let line = format!("bench rate --fault {} --recovery go-back-n,melo,default", many.join(","));
     refused(&line, "name fewer schemes or faults");
     refused("bench bandwidth --size 200MiB --fault loss=1e-3 --recovery go-back-n,melo", "smaller");
 }

@@ -7,7 +7,9 @@
 //! probability of (1 - p)². The endpoints without faults have the same layer between them and the
 //! transport, which lets everything pass: a fraction of their figures is the cost of the faults alone.
 
-use courser::parts::net::FaultPlan;
+use std::str::FromStr;
+
+use courser::parts::net::{FaultPlan, FaultSyntax};
 use courser::{EndpointStats, Recovery};
 
 use super::caller::Load;
@@ -20,6 +22,27 @@ use crate::harness::window::Progress;
 
 /// Most endpoints of a side at a time: each has its own buffers, and a turn in each round.
 const MAX_POINTS: usize = 16;
+
+/// Plans in text, a point of the series each: parts as [`FaultPlan`] has them, and a name that comes
+/// again begins another plan. `loss=1e-3,loss=1e-2` are two.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Faults(pub(crate) Vec<FaultPlan>);
+
+impl FromStr for Faults {
+    type Err = FaultSyntax;
+
+    fn from_str(text: &str) -> Result<Self, FaultSyntax> {
+        let name = |part: &str| part.split('=').next().unwrap_or_default().trim().to_owned();
+        let mut plans: Vec<Vec<&str>> = vec![Vec::new()];
+        for part in text.split(',') {
+            match plans.last_mut() {
+                Some(plan) if plan.iter().all(|other| name(other) != name(part)) => plan.push(part),
+                _ => plans.push(vec![part]),
+            }
+        }
+        plans.iter().map(|plan| plan.join(",").parse()).collect::<Result<_, _>>().map(Faults)
+    }
+}
 
 /// A scheme under a plan of faults, `None` where nothing is wrapped.
 #[derive(Clone, Debug, PartialEq)]
@@ -208,6 +231,20 @@ mod tests {
                 (Selective, Some(1_000), 2, Some(1)),
             ]
         );
+    }
+
+    #[test]
+    fn a_name_that_comes_again_begins_another_plan() {
+        let plans = |text: &str| text.parse::<Faults>().map(|faults| faults.0);
+        let loss = FaultPlan::loss;
+        assert_eq!(
+            plans("loss=0,loss=1e-3, loss=1e-2"),
+            Ok(vec![loss(0), loss(1_000), loss(10_000)])
+        );
+        let both = FaultPlan { reorder_ppm: 20_000, reorder_span: 3, ..loss(1_000) };
+        let text = "loss=1e-3,reorder=0.02,span=3,loss=1e-2";
+        assert_eq!(plans(text), Ok(vec![both, loss(10_000)]));
+        assert!(plans("1e-3,1e-2").is_err());
     }
 
     #[test]

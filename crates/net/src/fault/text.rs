@@ -20,6 +20,9 @@ pub enum FaultSyntax {
     /// The span is no number.
     #[error("span={0:?}: write how many later frames may pass, 1 to 4096")]
     Span(String),
+    /// A name is there twice.
+    #[error("{0} is there twice: write it once")]
+    Twice(String),
     /// A frame suffers one fault at most.
     #[error("the shares of all faults together are more than 1")]
     TooMany,
@@ -52,13 +55,17 @@ impl FromStr for FaultPlan {
     type Err = FaultSyntax;
 
     fn from_str(text: &str) -> Result<Self, FaultSyntax> {
-        let mut plan = FaultPlan::default();
+        let (mut plan, mut seen) = (FaultPlan::default(), Vec::new());
         if text.trim() == NONE {
             return Ok(plan);
         }
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, value) =
                 part.split_once('=').ok_or_else(|| FaultSyntax::Name(shown(part)))?;
+            if seen.contains(&name) {
+                return Err(FaultSyntax::Twice(shown(name)));
+            }
+            seen.push(name);
             match name {
                 "loss" => plan.loss_ppm = share("loss", value)?,
                 "duplicate" => plan.duplicate_ppm = share("duplicate", value)?,
@@ -135,6 +142,7 @@ mod tests {
             ("loss=-0.1", "1e-6 to 1"),
             ("loss=nan", "1e-6 to 1"),
             ("duplicate=inf", "duplicate"),
+            ("loss=0.1,loss=0.2", "twice"),
             ("reorder=0.1,span=0", "1 to 4096"),
             ("reorder=0.1,span=9999", "1 to 4096"),
             ("loss=0.6,corrupt=0.6", "together"),

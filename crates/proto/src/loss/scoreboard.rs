@@ -198,11 +198,12 @@ impl Scoreboard {
         if entry & AGAIN == 0 {
             seen.late_ns = seen.late_ns.max(self.known_ns.saturating_sub(sent_ns));
         } else if heard.now_ns.saturating_sub(sent_ns) < heard.round_trip_ns {
-            seen.spurious += 1; // the answer is to an earlier copy
-            seen.hasty += u32::from(entry & TIMED == 0);
+            // The answer is to an earlier copy.
+            seen.spurious = seen.spurious.saturating_add(1);
+            seen.hasty = seen.hasty.saturating_add(u16::from(entry & TIMED == 0));
             return;
         } else {
-            seen.useful += 1;
+            seen.useful = seen.useful.saturating_add(1);
         }
         self.newest_ns = self.newest_ns.max(sent_ns);
     }

@@ -42,8 +42,9 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn learn_more(&mut self, peer: u32, seen: Seen) {
-        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
+        self.stats.lost += u64::from(seen.lost);
         self.stats.spurious += u64::from(seen.spurious);
+        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
         p.learn(seen, self.now_ns);
     }
 
