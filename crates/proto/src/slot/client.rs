@@ -86,6 +86,8 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) resp_rcvd: u32,
     pub(crate) resp_asked: u32,
     pub(crate) resp_high: u32,
+    /// When a call without a board was given up last, to be sent again: ns modulo 2^32.
+    pub(crate) again_at: u32,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
     /// The call's running number.
@@ -150,6 +152,7 @@ impl<C> ClientSlot<C> {
             resp: None,
             idle: 0,
             lost: 0,
+            again_at: 0,
             board: None,
             cont: None,
         }
