@@ -132,7 +132,7 @@ pub struct Tuning {
     /// refused with [`crate::Status::NoMemory`] when there is none.
     pub zero_copy_rx: bool,
     /// While a packet of a message is missing, others go on to be sent until they spread over so many
-    /// times C packets: 1 to 1,024, default 16 (M26).
+    /// times C packets: 1 to 1,024, default 4 (M26).
     pub spread: u32,
     /// Whether small packets to one peer share frames. Default true. False: a frame for each.
     pub packing: bool,

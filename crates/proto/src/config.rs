@@ -83,7 +83,7 @@ pub struct Config {
     /// and what its server side agrees to.
     pub recovery: Recovery,
     /// While a packet of a message is missing, others go on to be sent until they spread over so many
-    /// times C packets: 1 to 1,024, default 16. A packet that is lost again and again holds the
+    /// times C packets: 1 to 1,024, default 4. A packet that is lost again and again holds the
     /// others up then. Each costs a client 8 bytes; with [`Recovery::Melo`] its receiver keeps a bit of
     /// 1,024 for each.
     pub spread: u32,
@@ -124,7 +124,7 @@ impl Default for Config {
             tx_items: 64,
             tx_halves: false,
             recovery: Recovery::Selective,
-            spread: 16,
+            spread: 4,
             rto_min_ns: 1_000_000,
             rto_max_ns: 1_000_000_000,
             rto_initial_ns: 20_000_000,

@@ -9,7 +9,7 @@
 //!
 //! A connection sends at most its credits from the first packet that is missing on, as hardware
 //! does whose reorder buffer is one bandwidth-delay product (M2): so a packet that is lost twice does
-//! not fill the pool until its timeout. With Courser's own limit, 16 times as many, it does
+//! not fill the pool until its timeout. With Courser's own limit, four times as many, it does
 //! ([`Settings::spread`]).
 //!
 //! A packet here is 1,130 bytes on the wire, so that 885 fill the round trip; with the paper's
