@@ -56,7 +56,7 @@ impl ReorderWindow {
         let known = now_ns < self.until_ns + SECOND_NS;
         self.before_ns = if known { self.now_ns } else { 0 };
         self.now_ns = 0;
-        self.until_ns = now_ns + SECOND_NS;
+        self.until_ns = if known { self.until_ns } else { now_ns } + SECOND_NS;
     }
 }
 
