@@ -29,6 +29,8 @@ use crate::wire::MAX_HOLES;
 const SENT: u64 = 0;
 const ARRIVED: u64 = 1;
 const LOST: u64 = 2;
+/// It has arrived, and keeps its credit: the last packet of a request.
+const HELD: u64 = 3;
 const STATE: u64 = 3;
 /// It was sent more than once.
 const AGAIN: u64 = 4;
@@ -144,13 +146,13 @@ impl Scoreboard {
         news
     }
 
-    /// A packet has arrived whose credit does not come back yet: its time counts.
+    /// A packet has arrived whose credit does not come back yet: its time counts, and it is not lost.
     fn glimpsed(&mut self, index: u32, heard: Heard) {
-        if let Some(&mut entry) = self.entry(index)
-            && entry & STATE == SENT
-            && heard.now_ns.saturating_sub(entry >> TIME_SHIFT) >= heard.round_trip_ns
-        {
-            self.newest_ns = self.newest_ns.max(entry >> TIME_SHIFT);
+        let Some(entry) = self.entry(index).filter(|e| **e & STATE == SENT) else { return };
+        let sent_ns = *entry >> TIME_SHIFT;
+        *entry |= HELD;
+        if heard.now_ns.saturating_sub(sent_ns) >= heard.round_trip_ns {
+            self.newest_ns = self.newest_ns.max(sent_ns);
         }
     }
 
@@ -239,7 +241,8 @@ impl Scoreboard {
     /// packet that is on its way is sent again, so that its arrival tells of all others. `false`:
     /// there is none.
     pub(crate) fn probe(&mut self) -> bool {
-        let Some(at) = self.entries.iter().rposition(|e| e & STATE == SENT) else { return false };
+        let newest = |state| self.entries.iter().rposition(|e| e & STATE == state);
+        let Some(at) = newest(SENT).or_else(|| newest(HELD)) else { return false };
         self.entries[at] = self.entries[at] & !STATE | LOST;
         self.lost += 1;
         self.resend.push_back(self.base + at as u32);
@@ -252,7 +255,7 @@ impl Scoreboard {
         self.again.clear();
         for (index, entry) in (self.base..).zip(&mut self.entries) {
             if *entry & STATE != ARRIVED {
-                self.lost += u32::from(*entry & STATE == SENT);
+                self.lost += u32::from(*entry & STATE != LOST);
                 *entry = *entry & !STATE | LOST;
                 self.resend.push_back(index);
             }
@@ -275,4 +278,5 @@ impl Scoreboard {
 }
 
 #[cfg(test)]
+#[path = "scoreboard/tests.rs"] // also where an example uses this file
 mod tests;

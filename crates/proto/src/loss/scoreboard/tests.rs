@@ -325,6 +325,17 @@ fn the_last_packet_keeps_its_credit_and_its_time_counts() {
     assert!(!b.on_nack(Nack { count: 0, high, holes, last: 7 }, HEARD, &mut Seen::default()));
     assert_eq!(b.arrived_count(), 0, "only the response acknowledges it");
     assert_eq!(b.judge(0), 7);
+    // Others that were sent again after it have arrived: that does not make it lost.
+    (0..7).for_each(|index| b.sent(index, 20_000));
+    b.arrived(0, Heard { now_ns: 30_000, ..HEARD }, &mut Seen::default());
+    b.advance();
+    assert_eq!((b.judge(0), b.lost()), (0, 0));
+    b.check();
+    // It asks for the response, when all others have arrived.
+    (1..7).for_each(|index| _ = b.arrived(index, HEARD, &mut Seen::default()));
+    b.advance();
+    assert!(b.probe());
+    assert_eq!(b.next_lost(), Some((7, 1)));
     b.check();
 }
 
