@@ -86,8 +86,9 @@ impl Upload {
     fn answer(&mut self, (count, high, holes): Said) {
         let c = &mut self.client;
         let last = c.packets - 1;
+        let is_nack = high > count; // else it is a credit return
         let count = count.min(last);
-        if high > count && high <= c.sent {
+        if is_nack && high <= c.sent {
             assert!(c.board.on_nack(count, high, holes.into_iter()), "an honest NACK");
         } else {
             c.board.in_order(count);
