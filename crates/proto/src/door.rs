@@ -118,6 +118,9 @@ impl<C> Endpoint<C> {
     pub(crate) fn settle_round_trip(&mut self) {
         if let Some(Some(peer)) = self.peers.get_mut(self.heard as usize) {
             peer.rtt.settle(&self.cfg);
+            if self.silence_guessed && peer.rtt.smoothed_ns() > 0 {
+                self.listen_anew();
+            }
         }
     }
 

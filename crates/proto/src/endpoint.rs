@@ -241,6 +241,8 @@ pub struct Endpoint<C> {
     pub(crate) timers: Timers,
     /// When something should have been heard of every peer with calls; `u64::MAX`: nobody waits.
     pub(crate) silence_ns: u64,
+    /// Nothing was known of how long to wait until then.
+    pub(crate) silence_guessed: bool,
     /// A client session has [`Recovery::Selective`].
     pub(crate) watchful: bool,
     /// Boards that no message needs now; boxed, as slots have them.
@@ -292,6 +294,7 @@ impl<C> Endpoint<C> {
             tx,
             timers: Timers::new(),
             silence_ns: u64::MAX,
+            silence_guessed: false,
             watchful: false,
             boards: Vec::new(),
             pools: Pools::new(),

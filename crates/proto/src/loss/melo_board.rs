@@ -214,3 +214,6 @@ impl MeloBoard {
         (again || self.lost == 0).then_some(high)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -118,11 +118,18 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn begin_to_listen(&mut self) {
-        let wait_ns = match self.peers.get(self.heard as usize) {
-            Some(Some(p)) => p.rtt.probe_ns(),
-            _ => self.cfg.rto_initial_ns,
-        };
+        let known = self.peers.get(self.heard as usize).and_then(Option::as_ref);
+        let wait_ns = known.map_or(self.cfg.rto_initial_ns, |p| p.rtt.probe_ns());
+        self.silence_guessed = known.is_none_or(|p| p.rtt.smoothed_ns() == 0);
         self.silence_ns = self.now_ns.saturating_add(wait_ns);
+    }
+
+    /// The first round trip is known: what was waited for until now was a guess, and far too long.
+    #[cold]
+    pub(crate) fn listen_anew(&mut self) {
+        self.silence_guessed = false;
+        self.silence_ns = u64::MAX;
+        self.listen();
     }
 
     /// From some peer something should have been heard by now, if nothing was lost.

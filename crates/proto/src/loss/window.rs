@@ -56,15 +56,68 @@ impl ReorderWindow {
         let known = now_ns < self.until_ns + SECOND_NS;
         self.before_ns = if known { self.now_ns } else { 0 };
         self.now_ns = 0;
-        self.until_ns = now_ns + SECOND_NS;
+        self.until_ns = if known { self.until_ns } else { now_ns } + SECOND_NS;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const RTT: u64 = 16_000;
+
+    proptest! {
+        #[test]
+        fn it_holds_what_was_late_in_the_last_second_and_nothing_older_than_two(
+            lates in prop::collection::vec((0..SECOND_NS, 0..20 * RTT), 1..60),
+            after_ns in 0..3 * SECOND_NS,
+            least_ns in 1..RTT,
+        ) {
+            let (mut w, mut now_ns, mut all) = (ReorderWindow::default(), SECOND_NS, Vec::new());
+            for (gap_ns, late_ns) in lates {
+                now_ns += gap_ns;
+                w.on_late(late_ns, now_ns);
+                all.push((now_ns, late_ns));
+                check(&w, &all, now_ns, least_ns)?;
+            }
+            check(&w, &all, now_ns + after_ns, least_ns)?;
+        }
+
+        #[test]
+        fn what_was_sent_again_too_early_never_shortens_it_and_soon_suffices(
+            late_ns in 0..8 * RTT,
+            least_ns in 4..RTT,
+        ) {
+            let mut w = ReorderWindow::default();
+            let mut window_ns = w.window_ns(RTT, least_ns, 5);
+            let mut turns = 0;
+            while window_ns < late_ns {
+                w.on_spurious(RTT, least_ns, 5);
+                let longer_ns = w.window_ns(RTT, least_ns, 5);
+                prop_assert!(longer_ns >= (2 * window_ns).min(8 * RTT));
+                (window_ns, turns) = (longer_ns, turns + 1);
+                prop_assert!(turns <= 20, "{} of {}", window_ns, late_ns);
+            }
+        }
+    }
+
+    fn check(
+        w: &ReorderWindow,
+        all: &[(u64, u64)],
+        now_ns: u64,
+        least_ns: u64,
+    ) -> Result<(), TestCaseError> {
+        let most = |within_ns: u64| {
+            let recent = all.iter().filter(|late| now_ns - late.0 < within_ns);
+            let late_ns = recent.map(|late| late.1).max().unwrap_or(0);
+            (late_ns + late_ns / 4).min(MOST_ROUND_TRIPS * RTT).max(least_ns / 4)
+        };
+        let window_ns = w.window_ns(RTT, least_ns, now_ns);
+        prop_assert!((most(SECOND_NS)..=most(2 * SECOND_NS)).contains(&window_ns));
+        Ok(())
+    }
 
     #[test]
     fn it_begins_with_a_quarter_of_a_round_trip_and_follows_what_is_seen() {
