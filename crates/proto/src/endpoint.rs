@@ -243,7 +243,7 @@ pub struct Endpoint<C> {
     pub(crate) silence_ns: u64,
     /// Nothing was known of how long to wait until then.
     pub(crate) silence_guessed: bool,
-    /// A client session has [`Recovery::Selective`].
+    /// A client session has [`crate::Recovery::Selective`].
     pub(crate) watchful: bool,
     /// Boards that no message needs now; boxed, as slots have them.
     #[allow(clippy::vec_box)]
