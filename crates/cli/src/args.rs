@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::builder::PossibleValue;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use courser::Recovery;
 
-use crate::bench::{Kind, Over};
+use crate::bench::{Faults, Kind, Over};
 use crate::soak::Experiment;
 use crate::units;
 
@@ -98,6 +99,10 @@ pub(crate) struct ServeArgs {
     /// Endpoints, each with a thread of its own
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
+    /// How lost packets are recovered: go-back-n, which then holds for all clients; melo or default
+    /// leave it to them
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub(crate) recovery: Recovery,
 }
 
 #[derive(Debug, Args)]
@@ -125,6 +130,9 @@ pub(crate) struct PingArgs {
     /// Count a call as lost after this time
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
     pub(crate) timeout: Duration,
+    /// How lost packets are recovered: go-back-n, melo, default; go-back-n if the server insists
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub(crate) recovery: Recovery,
     /// Only the summary, no line for each call
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -138,9 +146,15 @@ pub(crate) struct PingArgs {
 Reads the counters of a `courser serve` through an ordinary session of its own, marked
 with * among the sessions. URI/N shows endpoint N only.
 
-  requests, replies   calls that others made here      resent     packets sent once more
-  calls, open, errors calls that this endpoint made    rollbacks  timeouts behind them
+  requests, replies   calls that others made here
+  calls, open, errors calls that this endpoint made
   credits             packets that all sessions together may have under way
+  resent              packets sent once more, for whatever reason; of these
+    lost              found lost, since later ones had arrived
+    probes            sent to hear what became of the end of a message
+    spurious          had arrived before
+  rollbacks           timeouts that gave up all packets of a call
+  recovery            the session's scheme of loss recovery, as agreed at connect
   RTT, RTO            round trips without handlers, and the timeout derived from them
   in flight           requests on the session's slots; queued ones wait for a slot
 
@@ -187,6 +201,12 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
   txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
   threads     as rate with B = 3, of threads of one process that all call each other
 
+With --fault, latency, rate (B = 3 over shm and mem) and bandwidth are measured without
+faults and with each SPEC in turn, under each scheme of --recovery: both sides lose that
+share of the frames that they send. SPEC is loss=1e-3, or parts with commas between: loss,
+duplicate, reorder (by up to span=N frames), corrupt; shares of frames, from 1e-6. A part
+that comes again begins another SPEC.
+
 `workers` and `overload` run in one process and take only --quick, --pairs and --max-time
 (workers), and --json.
 
@@ -195,6 +215,7 @@ Examples:
   courser bench rate --sessions 8 --in-flight 64 --json -
   courser bench rate --batch 3 --symmetric --transport mem
   courser bench bandwidth --size 1MiB --quick
+  courser bench bandwidth --fault loss=1e-3,loss=1e-2 --recovery go-back-n,default
   courser bench sessions --sessions 8,1000 --quick
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {
@@ -245,6 +266,14 @@ pub(crate) struct BenchArgs {
     /// Largest datagram payload, bytes; default: what a 1500-byte link carries
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     pub(crate) frame_size: Option<u64>,
+    /// For latency, rate, bandwidth: lose frames on purpose, and measure beside none; several, as
+    /// loss=1e-3,loss=1e-2
+    #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
+    pub(crate) fault: Vec<Faults>,
+    /// For latency, rate, bandwidth: how lost packets are recovered: go-back-n, melo, default;
+    /// several are compared
+    #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
+    pub(crate) recovery: Vec<Recovery>,
     /// Write the result as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
@@ -337,6 +366,9 @@ pub(crate) struct SoakArgs {
     /// Largest message, up to 8MiB
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
     pub(crate) max_size: usize,
+    /// How lost packets are recovered: go-back-n, melo, default
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub(crate) recovery: Recovery,
     /// Repeats a plan: who dies when, and what is sent
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
@@ -400,8 +432,15 @@ mod tests {
             "courser bench latency --transport carrier-pigeon",
             "courser bench rate --batch three",
             "courser bench bandwidth --sizes --size 1KiB",
+            "courser bench rate --fault 1e-3",
+            "courser bench rate --fault loss=2",
+            "courser bench rate --recovery gobackn",
+            "courser bench rate --fault loss=1e-3 --connect udp://a:1",
             "courser completions word",
             "courser stat",
+            "courser serve --recovery none",
+            "courser ping udp://a:1 --recovery go-back-n,melo",
+            "courser soak --recovery gbn",
             "courser soak --load 0",
             "courser soak --load inf",
             "courser soak everything",

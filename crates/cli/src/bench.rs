@@ -13,6 +13,7 @@
 //! | rate | 32-byte echoes: 128 in flight on 16 sessions, or batches on 8 | trains of 32 frames of 48 bytes, echoed |
 //! | bandwidth | requests of a size, 32-byte answers | trains of full frames, counted on arrival; `memcpy` |
 //! | [`factors`] | rate with one optimization after another off | the step before |
+//! | [`faults`] | any of the first three under loss and other faults, by scheme of recovery | the same without |
 //! | [`sessions`] | rate on more and more sessions; memory of idle ones | rate on eight |
 //! | [`credits`] | latency, rate and bandwidth with C credits | |
 //! | [`txqueue`] | rate with bounded transmit bursts | the longest |
@@ -34,6 +35,7 @@ mod child;
 mod copy;
 pub(crate) mod credits;
 pub(crate) mod factors;
+pub(crate) mod faults;
 mod figures;
 mod goals;
 mod ground;
@@ -52,6 +54,7 @@ pub(crate) mod threads;
 pub(crate) mod txqueue;
 pub(crate) mod workers;
 
+pub(crate) use faults::Faults;
 pub(crate) use raw::shared_memory;
 pub(crate) use run::run;
 pub(crate) use side::Over;

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use courser::Nexus;
+use courser::{Nexus, Recovery};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{BenchArgs, What};
@@ -20,6 +20,9 @@ use crate::units;
 
 /// Windows of the workers benchmark: ten handlers long.
 const WORKERS_WINDOW: Duration = Duration::from_millis(40);
+
+/// The batch of the small-call rate in a series over faults, as in the other series.
+const FAULT_BATCH: u32 = 3;
 
 /// Runs the benchmark that was asked for.
 ///
@@ -41,12 +44,37 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.connect.is_none() && args.transport == Over::Udp {
         machine_warnings().iter().for_each(|warning| out::warn(warning));
     }
+    if compares_recovery(args) {
+        return faults(args, &spec, &bar);
+    }
     let report = with_progress(&spec, &bar, (0.0, 1.0))?;
     bar.finish_and_clear();
     show(args, &report, || {
         let elsewhere = "untagged: a server elsewhere has no probes and no raw baseline\n";
         table::render(&report) + args.connect.as_ref().map_or("", |_| elsewhere)
     })
+}
+
+/// Whether faults or several schemes make a series of the benchmark.
+fn compares_recovery(args: &BenchArgs) -> bool {
+    !args.fault.is_empty() || args.recovery.len() > 1
+}
+
+/// Latency, rate or bandwidth with faults and without, under one scheme of recovery or several.
+fn faults(args: &BenchArgs, spec: &BenchSpec, bar: &ProgressBar) -> Result<(), Failure> {
+    let schemes = match &args.recovery[..] {
+        [] => &[Recovery::default()],
+        schemes => schemes,
+    };
+    bar.set_prefix(spec.kind.name());
+    let plans: Vec<_> = args.fault.iter().flat_map(|faults| faults.0.iter().cloned()).collect();
+    let report = bench::faults::run(spec, schemes, &plans, &mut |now| {
+        bar.set_message(counts(now));
+        bar.set_position((done(&spec.plan, now) * 1000.0) as u64);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    show(args, &report, || table::render(&report))
 }
 
 /// Says which flag has no meaning for a benchmark, rather than to ignore it.
@@ -62,6 +90,8 @@ fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> 
         ("--symmetric", args.symmetric),
         ("--credits", args.credits.is_some()),
         ("--frame-size", args.frame_size.is_some()),
+        ("--fault", !args.fault.is_empty()),
+        ("--recovery", !args.recovery.is_empty()),
         ("--pairs", args.pairs.is_some() && !pairs),
         ("--max-time", args.max_time.is_some() && !pairs),
     ];
@@ -95,6 +125,8 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
         ("--symmetric", args.symmetric),
         ("--credits", args.credits.is_some()),
         ("--frame-size", args.frame_size.is_some()),
+        ("--fault", !args.fault.is_empty()),
+        ("--recovery", !args.recovery.is_empty()),
     ];
     no_meaning(&given, name)?;
     let plan = plan(args);
@@ -200,6 +232,8 @@ fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
         }
         if !args.batch.is_empty() {
             spec.batches.clone_from(&args.batch);
+        } else if compares_recovery(args) && !spec.batches.is_empty() {
+            spec.batches = vec![FAULT_BATCH];
         }
     }
     spec.transport = args.transport;
@@ -217,6 +251,7 @@ fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
     spec.in_flight = args.in_flight.unwrap_or(spec.in_flight);
     spec.credits = args.credits;
     spec.frame = args.frame_size.map(count);
+    spec.recovery = args.recovery.first().copied().unwrap_or_default();
     if let [batch] = spec.batches[..] {
         (spec.batch, spec.batches) = (batch, Vec::new());
     }
@@ -232,7 +267,18 @@ fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
         ("--size with several values", args.size.len() > 1 && kind != Kind::Bandwidth),
         ("--sessions with several values", args.sessions.len() > 1),
     ];
-    no_meaning(&given, kind.name())
+    no_meaning(&given, kind.name())?;
+    if !compares_recovery(args) {
+        return Ok(());
+    }
+    let given = [
+        ("--symmetric", args.symmetric),
+        ("--sizes", args.sizes),
+        ("--size with several values", args.size.len() > 1),
+        ("--batch with several values", args.batch.len() > 1),
+        ("--connect", args.connect.is_some()),
+    ];
+    no_meaning(&given, &format!("{} with --fault or several schemes", kind.name()))
 }
 
 /// A bar on standard error, invisible unless that is a terminal; a signal takes it away and ends

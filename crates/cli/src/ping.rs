@@ -5,7 +5,7 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use courser::{CallError, Context, Done, MsgBuf, Nexus, Rpc, SessionId, SessionState, Uri};
+use courser::{CallError, Config, Context, Done, MsgBuf, Nexus, Rpc, SessionId, SessionState, Uri};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -87,7 +87,8 @@ pub(crate) fn run(args: &PingArgs) -> Result<(), Failure> {
 impl Pinger {
     fn connect(args: &PingArgs) -> Result<Self, Failure> {
         let uri: Uri = args.uri.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
-        let mut rpc = Nexus::bind(&bind_for(&uri))?.endpoint()?;
+        let config = Config { recovery: args.recovery, ..Config::default() };
+        let mut rpc = Nexus::bind_with(&bind_for(&uri), config)?.endpoint()?;
         rpc.warnings().iter().for_each(|warning| out::warn(warning));
         let session = rpc.connect(&args.uri)?;
         rpc.wait_connected(session)?;
@@ -253,6 +254,8 @@ impl Pinger {
                 "interval_ns": args.interval.as_nanos() as u64,
                 "size": args.size,
                 "timeout_ns": args.timeout.as_nanos() as u64,
+                // As agreed with the server, not as asked for.
+                "recovery": self.rpc.session_stats(self.session).map(|s| s.recovery.name()),
             },
             "results": [{
                 "placement": "untagged",

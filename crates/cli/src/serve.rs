@@ -37,7 +37,8 @@ struct Served {
 /// # Errors
 /// The address cannot be bound, or an endpoint's event loop failed.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
-    let nexus = Nexus::bind_with(&args.bind, Config::default())?;
+    let config = Config { recovery: args.recovery, ..Config::default() };
+    let nexus = Nexus::bind_with(&args.bind, config)?;
     let nexus = std::sync::Arc::new(nexus);
     let mut out = out::stdout();
     let (mut started, mut threads) = (Vec::new(), Vec::new());

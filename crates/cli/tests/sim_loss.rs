@@ -46,7 +46,9 @@ fn a_picture_has_every_scheme_and_the_paper_s_points() {
     let picture = std::fs::read_to_string(&path).expect("a picture");
     std::fs::remove_file(&path).expect("clean up");
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
-    for text in ["go-back-n", "melo", "default", "the paper's", "chance that a packet is lost"] {
+    for text in
+        ["go-back-n", "melo", "default", "go-back-n in the paper", "chance that a packet is lost"]
+    {
         assert!(picture.contains(text), "{text}");
     }
 }
@@ -68,11 +70,64 @@ fn sweeps_vary_what_they_are_named_for() {
 }
 
 #[test]
+fn flows_have_a_row_for_each_scheme_and_load() {
+    let path = std::env::temp_dir().join(format!("courser-fct-{}.svg", std::process::id()));
+    let small = "--hosts 20 --flows 12 --lanes 2 --json -";
+    let report = json_of(&format!("sim fct --load 0.2,50% {small} --svg {}", path.display()));
+    let rows = results(&report, "fct");
+    assert_eq!((rows.len(), &report["config"]["hosts"]), (6, &20.into()));
+    for row in rows {
+        numbers(row, &["load", "fct_p50_ns", "fct_p99_ns", "fct_mean_ns", "flows", "shared"]);
+        assert_eq!(row["flows"], 12);
+    }
+    assert_eq!((&rows[1]["scheme"], &rows[1]["load"]), (&"go-back-n".into(), &0.5.into()));
+    let picture = std::fs::read_to_string(&path).expect("a picture");
+    std::fs::remove_file(&path).expect("clean up");
+    assert!(picture.contains("load") && picture.contains("melo in the paper"));
+}
+
+#[test]
+fn the_pool_and_the_small_calls_are_told() {
+    let line = "sim bits-pool --connections 1,4 --loss 1% --rtt 50us --time 2ms --json -";
+    let report = json_of(line);
+    let rows = results(&report, "bits-pool");
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        numbers(row, &["connections", "loss", "pool_fraction", "bits_peak", "refused"]);
+    }
+    let report = json_of("sim lost-call --calls 2000 --loss 1% --json -");
+    let rows = results(&report, "lost-call");
+    assert_eq!((rows.len(), &rows[2]["scheme"]), (3, &"default".into()));
+    for row in rows {
+        numbers(row, &["rtt_ns", "bound_ns", "worst_rtts"]);
+        numbers(&row["lost_one"], &["count", "p50_ns", "p99_ns", "max_ns"]);
+    }
+    let text = stdout(&run("sim lost-call --calls 200 --scheme default"));
+    assert!(text.contains("lost one packet") && text.contains("reorder window"), "{text}");
+    let text = stdout(&run("sim bits-pool --connections 1 --loss 1% --rtt 50us --time 1ms"));
+    assert!(text.contains("of the pool"), "{text}");
+}
+
+#[test]
 fn help_teaches() {
-    for (command, phrases) in [(
-        "loss",
-        &["go-back-n", "melo", "--rto-sweep", "--reorder", "5%:48us", "--fit", "--svg", "45.6 %"][..],
-    )] {
+    for (command, phrases) in [
+        ("fct", &["--load", "--hosts", "--flows", "web search", "--svg", "spine"][..]),
+        ("bits-pool", &["--connections", "1,024 bits", "65.6 %"]),
+        ("lost-call", &["--in-flight", "reorder window", "--calls"]),
+        (
+            "loss",
+            &[
+                "go-back-n",
+                "melo",
+                "--rto-sweep",
+                "--reorder",
+                "5%:48us",
+                "--fit",
+                "--svg",
+                "45.6 %",
+            ],
+        ),
+    ] {
         let text = stdout(&run(&format!("sim {command} --help")));
         for phrase in phrases.iter().chain(&["Examples:", "--json"]) {
             assert!(text.contains(phrase), "{command}: {phrase}: {text}");
@@ -91,5 +146,10 @@ fn what_cannot_be_run_is_refused_at_once() {
     refused("sim loss --reorder 5%", "5%:48us");
     refused("sim loss --fit --rto 1ms", "--rto");
     refused("sim loss --svg /absent/loss.svg", "cannot write");
+    refused("sim fct --hosts 50", "a multiple of 20");
+    refused("sim fct --load 99%", "load_ppm");
+    refused("sim fct --load much", "a share of a link");
+    refused("sim bits-pool --connections 0", "connections");
+    refused("sim lost-call --calls 1", "100 to 10,000,000");
     refused("sim loss --json /absent/loss.json", "cannot write");
 }

@@ -131,6 +131,9 @@ pub struct Tuning {
     /// `[eRPC §4.2.3]` (E28). Default true. False: each is first copied to a buffer of its own, and
     /// refused with [`crate::Status::NoMemory`] when there is none.
     pub zero_copy_rx: bool,
+    /// While a packet of a message is missing, others go on to be sent until they spread over so many
+    /// times C packets: 1 to 1,024, default 4 (M26).
+    pub spread: u32,
     /// Whether small packets to one peer share frames. Default true. False: a frame for each.
     pub packing: bool,
     /// Whether the state that the next frames of a received burst need is fetched into the cache
@@ -148,6 +151,7 @@ impl Default for Tuning {
             zero_copy_rx: p.zero_copy_rx,
             packing: p.packing,
             prefetch: p.prefetch,
+            spread: p.spread,
         }
     }
 }
@@ -226,6 +230,7 @@ impl Config {
             zero_copy_rx: self.tuning.zero_copy_rx,
             packing: self.tuning.packing,
             prefetch: self.tuning.prefetch,
+            spread: self.tuning.spread,
             tx_halves: train == 1,
             recovery: self.recovery,
             rto_min_ns: ns(self.rto.0),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
-use courser_net::{BindSpec, Transport, any};
+use courser_net::{AnyTransport, BindSpec, Transport, any};
 use courser_proto::Endpoint;
 
 use crate::config::Config;
@@ -99,6 +99,18 @@ impl Nexus {
     /// # Errors
     /// The transport cannot be opened, or a setting is out of range.
     pub fn endpoint(&self) -> Result<Rpc, BindError> {
+        self.endpoint_with(|transport| transport)
+    }
+
+    /// [`Nexus::endpoint`] with something around the transport, such as a
+    /// [`FaultTransport`](courser_net::FaultTransport) that loses frames on purpose.
+    ///
+    /// # Errors
+    /// As [`Nexus::endpoint`].
+    pub fn endpoint_with<T: Transport>(
+        &self,
+        wrap: impl FnOnce(AnyTransport) -> T,
+    ) -> Result<Rpc<T>, BindError> {
         let index = self.next_index()?;
         let wanted = self.bound.port().checked_add(index).unwrap_or(0);
         let wanted = self.bind_spec(wanted);
@@ -110,7 +122,7 @@ impl Nexus {
             Err(e) if e.is_in_use() && self.uri.port == 0 => open(&self.bind_spec(0))?,
             opened => opened?,
         };
-        self.make(transport, index)
+        self.make(wrap(transport), index)
     }
 
     /// Makes this thread an endpoint on a transport of your own (F0).

@@ -21,7 +21,7 @@ mod transport;
 pub mod udp;
 
 pub use any::{AnyTransport, BindSpec, OpenError};
-pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultTransport};
+pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultSyntax, FaultTransport};
 pub use hold::{HoldConfig, HoldTransport};
 pub use mem::{MemConfig, MemError, MemNetwork, MemTransport};
 pub use paths::PathTable;

@@ -82,6 +82,11 @@ pub struct Config {
     /// How lost packets are found and sent again (E56): what the client side of a session wants,
     /// and what its server side agrees to.
     pub recovery: Recovery,
+    /// While a packet of a message is missing, others go on to be sent until they spread over so many
+    /// times C packets: 1 to 1,024, default 4. A packet that is lost again and again holds the
+    /// others up then. Each costs a client 8 bytes; with [`Recovery::Melo`] its receiver keeps a bit of
+    /// 1,024 for each.
+    pub spread: u32,
     /// Lower bound of the retransmission timeout, ns. Default 1 ms: below it, a descheduled
     /// process looks like loss. It says nothing of the network: where threads are never
     /// descheduled, a few of the shortest round trips will do.
@@ -119,6 +124,7 @@ impl Default for Config {
             tx_items: 64,
             tx_halves: false,
             recovery: Recovery::Selective,
+            spread: 4,
             rto_min_ns: 1_000_000,
             rto_max_ns: 1_000_000_000,
             rto_initial_ns: 20_000_000,
@@ -186,6 +192,7 @@ impl Config {
             self.idle_after_ns,
             "at least rto_min_ns",
         )?;
+        check((1..=1_024).contains(&self.spread), "spread", self.spread.into(), "1 to 1,024")?;
         check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
         check(self.tx_items >= 1, "tx_items", self.tx_items as u64, "at least 1")?;
         check(

@@ -346,6 +346,7 @@ impl<C> Endpoint<C> {
         let probes = s.recovery == Recovery::Selective && slot.retries < PROBES;
         let credits = if probes { slot.probe() } else { slot.roll_back() };
         slot.retries = slot.retries.saturating_add(1);
+        slot.again_at = now_ns as u32;
         if !mutant::is_on(Mutant::CreditsLostInRollback) {
             s.credits += credits;
         }

@@ -85,6 +85,25 @@ pub(super) fn of_calls(
     }
 }
 
+/// The goals of the default scheme where frames are lost, one in a thousand or one in a hundred.
+pub(super) fn under_loss(
+    over: Over,
+    kind: Kind,
+    load: &super::caller::Load,
+    thousandth: bool,
+    hundredth: bool,
+) -> Vec<Goal> {
+    let at_least = |key, bound| vec![goal(None, key, Unit::Percent, Bound::AtLeast(bound))];
+    match kind {
+        Kind::Bandwidth if load.size == 8 << 20 && thousandth => at_least("goodput_fraction", 0.95),
+        Kind::Bandwidth if load.size == 8 << 20 && hundredth => at_least("goodput_fraction", 0.85),
+        Kind::Rate if over == Over::Shm && load.size == 32 && thousandth => {
+            at_least("rate_fraction", 0.9)
+        }
+        _ => Vec::new(),
+    }
+}
+
 /// The goals of many sessions.
 pub(super) fn of_sessions(sessions: usize) -> Vec<Goal> {
     match sessions {

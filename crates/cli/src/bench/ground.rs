@@ -13,7 +13,7 @@ use super::calls::SharedCaller;
 use super::child::Child;
 use super::raw::Other;
 use super::run::Pinned;
-use super::side::{Back, Over, Setup, Side, Variant, open_raw};
+use super::side::{Back, Over, Seed, Setup, Side, Variant, open_raw};
 use super::spec::BenchError;
 use super::{figures, role};
 use crate::harness::affinity::Cores;
@@ -56,7 +56,7 @@ impl Ground {
         // Our side first: what is wrong with the settings is said once and plainly.
         let sides = variants
             .iter()
-            .map(|variant| Side::open(over, &network, variant))
+            .map(|variant| Side::open(over, &network, variant, Seed::Client))
             .collect::<Result<Vec<_>, _>>()?;
         let raw_frame = variants.first().and_then(|variant| variant.frame);
         let raw = open_raw(over, &network, raw_frame)?;

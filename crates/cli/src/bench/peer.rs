@@ -18,7 +18,7 @@ use serde_json::json;
 use super::caller::{Caller, Loaded};
 use super::raw::{Other, RawPeer};
 use super::role::Role;
-use super::side::{Ready, Setup, Side, open_raw};
+use super::side::{Ready, Seed, Setup, Side, open_raw};
 use super::spec::BenchError;
 use super::{figures, service};
 use crate::harness::affinity;
@@ -92,7 +92,7 @@ pub(super) fn serve(
     let sides: Vec<Side> = setup
         .variants
         .iter()
-        .map(|variant| Side::open(setup.over, &setup.network, variant))
+        .map(|variant| Side::open(setup.over, &setup.network, variant, Seed::Server))
         .collect::<Result<_, _>>()?;
     let socket = RawPeer::new(open_raw(setup.over, &setup.network, setup.raw_frame)?)?;
     // Only this thread: the control threads started above go where there is room.

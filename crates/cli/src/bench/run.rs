@@ -294,6 +294,7 @@ pub(super) fn agreed(caller: &SharedCaller) -> Config {
         "credits": session.as_ref().map(|s| s.credit_limit),
         "slots": session.as_ref().map(|s| s.slots),
         "data_per_packet": session.as_ref().map(|s| s.data_per_packet),
+        "recovery": session.as_ref().map(|s| s.recovery.name()),
         "max_frame": caps.max_frame,
         "train_frames": caps.train_frames,
         "rx_queue_frames": caps.rx_queue_frames,

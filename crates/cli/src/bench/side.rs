@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use courser::parts::net::{AnyTransport, BindSpec, any};
-use courser::{Config, Nexus, Rpc};
+use courser::parts::net::{AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, any};
+use courser::{Config, Nexus, Recovery, Rpc};
 use serde::{Deserialize, Serialize};
 
 use super::spec::BenchError;
@@ -47,6 +47,21 @@ pub(super) struct Variant {
     pub(super) burst: Option<usize>,
     /// Optimizations that are switched off.
     pub(super) off: Vec<super::factors::Switch>,
+    /// How lost packets are found and sent again.
+    pub(super) recovery: Recovery,
+    /// Faults of the frames that each side sends, as [`FaultPlan`] reads them; `none` passes them
+    /// through the same layer untouched, `None` is without it.
+    pub(super) fault: Option<String>,
+}
+
+/// The two sides, as far as chance is concerned: they draw different faults, each the same ones in
+/// every run and, frame by frame, for every variant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Seed {
+    /// The side that measures.
+    Client = 1,
+    /// The other.
+    Server = 2,
 }
 
 impl Variant {
@@ -66,6 +81,7 @@ impl Variant {
             failure_timeout: PATIENCE,
             connect_timeout: PATIENCE,
             datapath_timeout: PATIENCE,
+            recovery: self.recovery,
             ..defaults
         };
         if let Some(burst) = self.burst {
@@ -142,10 +158,25 @@ impl Side {
     ///
     /// # Errors
     /// A setting is out of range, or the transport cannot be opened.
-    pub(super) fn open(over: Over, network: &str, variant: &Variant) -> Result<Self, BenchError> {
+    pub(super) fn open(
+        over: Over,
+        network: &str,
+        variant: &Variant,
+        seed: Seed,
+    ) -> Result<Self, BenchError> {
         let uri = format!("{}://127.0.0.1:0", over.name());
         let nexus = Nexus::bind_with(&uri, variant.config())?;
-        let rpc = open_on(over, network, &nexus, variant.frame)?;
+        let Some(fault) = &variant.fault else {
+            let rpc = open_on(over, network, &nexus, variant.frame)?;
+            return Ok(Self { nexus, rpc });
+        };
+        let tx: FaultPlan = fault.parse().map_err(|e| BenchError::Raw(format!("{e}")))?;
+        let faults = FaultConfig { seed: seed as u64, tx, rx: FaultPlan::default() };
+        let wrap = |transport| Box::new(FaultTransport::new(transport, faults)) as AnyTransport;
+        let rpc = match over {
+            Over::Udp | Over::Shm => nexus.endpoint_with(wrap)?,
+            Over::Mem => nexus.endpoint_on(wrap(open_mem(network, variant.frame)?))?,
+        };
         Ok(Self { nexus, rpc })
     }
 }
@@ -217,8 +248,8 @@ mod tests {
 
     #[test]
     fn a_network_in_memory_joins_sides_and_sockets() {
-        let a = Side::open(Over::Mem, "side-test", &Variant::default()).expect("opens");
-        let b = Side::open(Over::Mem, "side-test", &Variant::default()).expect("opens");
+        let open = |seed| Side::open(Over::Mem, "side-test", &Variant::default(), seed);
+        let (a, b) = (open(Seed::Client).expect("opens"), open(Seed::Server).expect("opens"));
         assert_eq!(a.rpc.transport().local_addr().host, b.rpc.transport().local_addr().host);
         let mut raw = open_raw(Over::Mem, "side-test", Some(4096)).expect("opens");
         assert_eq!(raw.caps().max_frame, 4096);

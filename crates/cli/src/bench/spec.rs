@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use courser::Recovery;
+
 use super::caller::Load;
 use super::service;
 use super::side::{Over, Variant};
@@ -82,6 +84,8 @@ pub(crate) struct BenchSpec {
     pub(crate) credits: Option<u32>,
     /// Largest frame, bytes; `None`: the transport's default.
     pub(crate) frame: Option<usize>,
+    /// How lost packets are found and sent again.
+    pub(crate) recovery: Recovery,
     /// Whether the report holds both sides' counters (`config.diagnostics`).
     pub(crate) stats: bool,
 }
@@ -103,7 +107,7 @@ pub(crate) const SERIES_SIZES: [usize; 9] =
     [1 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 64 << 20];
 
 /// Memory that all requests of a run may take together.
-const MAX_MEMORY: usize = 512 << 20;
+pub(super) const MAX_MEMORY: usize = 512 << 20;
 
 impl BenchSpec {
     /// The benchmark that the README shows.
@@ -130,6 +134,7 @@ impl BenchSpec {
             plan,
             credits: None,
             frame: None,
+            recovery: Recovery::default(),
             stats: true,
         }
     }
@@ -210,6 +215,7 @@ impl BenchSpec {
             credits: self.credits,
             frame: self.frame,
             sessions: self.sessions as usize,
+            recovery: self.recovery,
             ..Variant::default()
         }
     }

@@ -3,10 +3,11 @@
 //! Each step has a pair of endpoints of its own, and all of them are up at once; their windows take
 //! turns, so that one step is compared with another within tens of milliseconds.
 
+use courser::EndpointStats;
 use serde_json::json;
 
 use super::caller::Load;
-use super::calls::Calls;
+use super::calls::{Calls, SharedCaller};
 use super::ground::Ground;
 use super::run::{agreed, object};
 use super::series::{Series, plan_for};
@@ -35,11 +36,17 @@ pub(super) struct Steps {
 /// The windows of all steps.
 pub(super) struct Windows<'s, 'a> {
     series: &'s Series<'a>,
+    callers: &'s [SharedCaller],
     points: &'s [Compared],
     per_step: usize,
 }
 
 impl Windows<'_, '_> {
+    /// What this side's endpoint of a step counted, in all of its windows.
+    pub(super) fn client(&self, step: usize) -> EndpointStats {
+        self.callers[step].borrow().rpc().stats().clone()
+    }
+
     /// The first quantity of a step over that of another, within each round.
     pub(super) fn ratio(
         &self,
@@ -100,7 +107,7 @@ impl Steps {
             .collect();
         let ran = series.run(&mut runner, progress);
         ran.map_err(|error| ground.child.explain(error.into()))?;
-        let results = self.results(&mut series, &points, tell);
+        let results = self.results(&mut series, &points, &ground.callers, tell);
         drop(series);
         drop(calls);
         config.insert("diagnostics".to_owned(), ground.diagnostics());
@@ -118,6 +125,7 @@ impl Steps {
         &self,
         series: &mut Series<'_>,
         points: &[Compared],
+        callers: &[SharedCaller],
         tell: &dyn Fn(usize, &Windows<'_, '_>, &mut PlacementResult),
     ) -> Vec<PlacementResult> {
         let per_step = self.loads.len();
@@ -132,7 +140,7 @@ impl Steps {
                     }
                 }
             }
-            let windows = Windows { series: &*series, points, per_step };
+            let windows = Windows { series: &*series, callers, points, per_step };
             these.iter_mut().for_each(|result| tell(step, &windows, result));
             all.append(&mut these);
         }
@@ -153,7 +161,7 @@ fn merge(result: &mut PlacementResult, other: PlacementResult) {
 
 /// What a session of each step was granted.
 fn credits(ground: &Ground) -> Vec<Option<u32>> {
-    let of = |caller: &super::calls::SharedCaller| {
+    let of = |caller: &SharedCaller| {
         let caller = caller.borrow();
         let session = caller.first_session()?;
         Some(caller.rpc().session_stats(session)?.credit_limit)

@@ -198,6 +198,8 @@ pub(crate) enum Unit {
     Bytes,
     /// A plain number.
     Plain,
+    /// How many there are of something.
+    Count,
     /// A fraction, shown in percent.
     Percent,
 }

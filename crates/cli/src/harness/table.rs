@@ -106,6 +106,7 @@ pub(crate) fn show(unit: Unit, value: f64) -> String {
         Unit::Bits => bits(value),
         Unit::Bytes => format!("{value:.0} B"),
         Unit::Plain => plain(value),
+        Unit::Count => format!("{value:.0}"),
         Unit::Percent => format!("{:.1} %", value * 100.0),
     }
 }

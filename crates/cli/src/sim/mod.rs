@@ -34,6 +34,12 @@ enum SimCommand {
     Run(run::RunArgs),
     /// Goodput of one flow against loss and reordering, for each loss recovery [MELO §4.1.1]
     Loss(recovery::LossArgs),
+    /// Completion times of web-search flows over a lossy spine [MELO §4.1.2]
+    Fct(recovery::FctArgs),
+    /// Use of the receiver's bits pool with MELO [MELO §4.2.2]
+    BitsPool(recovery::BitsPoolArgs),
+    /// What the loss of a packet costs a small call
+    LostCall(recovery::LostCallArgs),
 }
 
 /// Runs what was asked for.
@@ -46,5 +52,8 @@ pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
         SimCommand::Replay(args) => replay::run(args),
         SimCommand::Run(args) => run::run(args),
         SimCommand::Loss(args) => recovery::loss(args),
+        SimCommand::Fct(args) => recovery::fct(args),
+        SimCommand::BitsPool(args) => recovery::bits_pool(args),
+        SimCommand::LostCall(args) => recovery::lost_call(args),
     }
 }

@@ -1,6 +1,6 @@
 //! `courser sim run`: the experiments of [`courser_sim::scenario`], as tables and as JSON.
 
-mod args;
+pub(super) mod args;
 mod figures;
 mod observe;
 pub(super) mod tables;

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use courser::{
-    CallError, CallId, CallOptions, Context, Done, Executed, Nexus, Rpc, SessionId, SessionState,
-    Status,
+    CallError, CallId, CallOptions, Context, Done, Executed, Nexus, Recovery, Rpc, SessionId,
+    SessionState, Status,
 };
 
 use super::ledger::{Event, Ledger, Record, now_ns};
@@ -37,6 +37,8 @@ pub(crate) struct ClientArgs {
     seed: u64,
     #[arg(long)]
     ledger: PathBuf,
+    #[arg(long, default_value_t)]
+    recovery: Recovery,
     /// Calls per second
     #[arg(long)]
     load: f64,
@@ -232,7 +234,7 @@ struct Client {
 pub(crate) fn main(args: &ClientArgs) -> Result<(), Failure> {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let stop = stop_with_stdin()?;
-    let mut rpc = Nexus::bind_with("udp://127.0.0.1:0", config())?.endpoint()?;
+    let mut rpc = Nexus::bind_with("udp://127.0.0.1:0", config(args.recovery))?.endpoint()?;
     if args.connects > 0 {
         say("ready");
         return connects(&mut rpc, args, &stop);

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use courser::Recovery;
 use rustix::process::Signal;
 
 use super::check::Checker;
@@ -33,7 +34,7 @@ pub(super) const SLACK: Duration = Duration::from_millis(1700);
 
 /// The longest time in which a peer that is dead, or looks so, is noticed.
 pub(super) fn detection() -> Duration {
-    config().failure_timeout
+    config(Recovery::default()).failure_timeout
 }
 
 /// A server's place, which outlives its processes.
@@ -126,6 +127,8 @@ impl<'a> Cluster<'a> {
             &ledger,
             "--nested",
             nested,
+            "--recovery",
+            self.args.recovery.name(),
         ];
         let process = Process::start(&name, &args.map(str::to_owned))?;
         Ok(Server { process, incarnation, uri: uri.to_owned(), nested: nested.to_owned() })
@@ -158,6 +161,8 @@ impl<'a> Cluster<'a> {
             &HANG.as_millis().to_string(),
             "--connects",
             &connects.to_string(),
+            "--recovery",
+            self.args.recovery.name(),
         ];
         let process = Process::start(&format!("client {number}"), &args.map(str::to_owned))?;
         self.clients.push(Client { process, number });

@@ -339,6 +339,7 @@ fn tell(args: &SoakArgs, seed: u64, summary: &Summary, clock: &Clock) -> Result<
                 "kills": args.kills,
                 "load": args.load,
                 "max_size": args.max_size,
+                "recovery": args.recovery.name(),
                 "seed": seed,
             },
             "results": [summary],

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use courser::{
-    AllocError, CallOptions, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, SessionState,
-    Work,
+    AllocError, CallOptions, Config, Context, MsgBuf, Nexus, Recovery, Request, Rpc, SessionId,
+    SessionState, Work,
 };
 
 use super::ledger::{Event, Ledger, Record, now_ns};
@@ -35,14 +35,16 @@ pub(crate) struct ServerArgs {
     /// The server that nested calls go to
     #[arg(long)]
     nested: String,
+    #[arg(long, default_value_t)]
+    recovery: Recovery,
 }
 
 /// Between two attempts to reach the other server.
 const RETRY: Duration = Duration::from_millis(100);
 
 /// Settings of both sides: defaults, but nobody spins, as a soak is to leave the machine usable.
-pub(super) fn config() -> Config {
-    Config { spin: Some(Duration::ZERO), ..Config::default() }
+pub(super) fn config(recovery: Recovery) -> Config {
+    Config { spin: Some(Duration::ZERO), recovery, ..Config::default() }
 }
 
 /// Runs until it is no longer wanted.
@@ -52,7 +54,7 @@ pub(super) fn config() -> Config {
 pub(crate) fn main(args: &ServerArgs) -> Result<(), Failure> {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let stop = stop_with_stdin()?;
-    let nexus = Nexus::bind_with(&args.bind, config())?;
+    let nexus = Nexus::bind_with(&args.bind, config(args.recovery))?;
     let mut rpc = nexus.endpoint()?;
     let other = Rc::new(Cell::new(None));
     let book =

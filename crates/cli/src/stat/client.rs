@@ -221,6 +221,7 @@ fn bounded(mut snapshot: Snapshot) -> Snapshot {
     for row in &mut snapshot.sessions {
         row.role = clean(&row.role);
         row.state = clean(&row.state);
+        row.recovery = clean(&row.recovery);
         row.peer = row.peer.as_deref().map(clean);
     }
     snapshot
@@ -253,14 +254,16 @@ mod tests {
         let row = SessionRow {
             role: "r".repeat(1000),
             state: "s".repeat(1000),
+            recovery: "y".repeat(1000),
             peer: Some("p".repeat(1000)),
             ..SessionRow::default()
         };
         let page = bounded(Snapshot { sessions: vec![row; PAGE + 1], ..Snapshot::default() });
         assert_eq!(page.sessions.len(), PAGE);
         let row = &page.sessions[0];
-        let lengths = [row.role.len(), row.state.len(), row.peer.as_ref().map_or(0, String::len)];
-        assert_eq!(lengths, [80; 3]);
+        let peer = row.peer.as_ref().map_or(0, String::len);
+        let lengths = [row.role.len(), row.state.len(), row.recovery.len(), peer];
+        assert_eq!(lengths, [80; 4]);
     }
 
     #[test]

@@ -96,6 +96,12 @@ pub(crate) struct Counters {
     pub(crate) requests_cancelled: u64,
     pub(crate) rollbacks: u64,
     pub(crate) retransmitted: u64,
+    pub(crate) lost: u64,
+    pub(crate) probes: u64,
+    pub(crate) spurious: u64,
+    pub(crate) gaps: u64,
+    pub(crate) melo_bits_peak: u32,
+    pub(crate) melo_refused: u64,
     pub(crate) responses_resent: u64,
     pub(crate) in_progress_sent: u64,
     pub(crate) completions_parked: u64,
@@ -138,6 +144,9 @@ pub(crate) struct SessionRow {
     pub(crate) state: String,
     /// The other endpoint's datapath address, once it is known.
     pub(crate) peer: Option<String>,
+    /// How lost packets are recovered: `go-back-n`, `melo` or `default`; empty from a server that
+    /// does not say.
+    pub(crate) recovery: String,
     /// Modulo 2^27.
     pub(crate) requests: u32,
     pub(crate) credits: Option<u32>,
@@ -240,6 +249,12 @@ fn counters<T: Transport>(rpc: &Rpc<T>) -> Counters {
         requests_cancelled: p.requests_cancelled,
         rollbacks: p.rollbacks,
         retransmitted: p.retransmitted,
+        lost: p.lost,
+        probes: p.probes,
+        spurious: p.spurious,
+        gaps: p.gaps,
+        melo_bits_peak: p.melo_bits_peak,
+        melo_refused: p.melo_refused,
         responses_resent: p.responses_resent,
         in_progress_sent: p.in_progress_sent,
         completions_parked: p.completions_parked,
@@ -274,6 +289,7 @@ fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
         }
         .to_owned(),
         peer: s.peer.map(|peer| peer.to_string()),
+        recovery: s.recovery.name().to_owned(),
         requests: s.requests,
         // The client spends them; the server does not know how many are left.
         credits: (s.role == Role::Client).then_some(s.credits),

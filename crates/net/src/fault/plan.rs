@@ -37,6 +37,12 @@ impl FaultPlan {
         FaultPlan { loss_ppm: ppm, ..FaultPlan::default() }
     }
 
+    /// Whether every frame passes as it is.
+    pub fn is_none(&self) -> bool {
+        let shares = [self.loss_ppm, self.duplicate_ppm, self.reorder_ppm, self.corrupt_ppm];
+        shares == [0; 4] && self.script.is_empty()
+    }
+
     pub(super) fn corrupts(&self) -> bool {
         self.corrupt_ppm > 0 || self.script.iter().any(|(_, f)| matches!(f, Fault::Corrupt(_)))
     }
@@ -90,7 +96,7 @@ pub(super) struct Dice {
 }
 
 /// Probabilities are out of this.
-const MILLION: u32 = 1_000_000;
+pub(super) const MILLION: u32 = 1_000_000;
 
 impl Dice {
     pub(super) fn new(seed: u64, mut plan: FaultPlan) -> Self {

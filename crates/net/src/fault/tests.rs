@@ -138,3 +138,17 @@ fn delayed_frames_are_bounded() {
     }
     assert!(b.rx_faults().overflow > 0 && c.tx_faults().overflow > 0);
 }
+
+#[test]
+fn received_frames_that_suffer_nothing_are_lent_where_they_are() {
+    for (ppm, copied) in [(0, 0), (1, 3)] {
+        let cfg = FaultConfig { rx: FaultPlan::loss(ppm), ..FaultConfig::default() };
+        let (mut a, mut b, path) = pair(cfg);
+        let arena = Arena::heap();
+        let frame = |_| TxFrame::one(path, arena.alloc(4).unwrap().data_seg(0..4).unwrap());
+        a.tx_burst(&mut (0..3).map(frame).collect());
+        let mut got = Vec::new();
+        receive(&mut b, &mut got);
+        assert_eq!((got.len(), b.lent.len(), b.rx_faults().frames), (3, copied, 3), "{ppm}");
+    }
+}

@@ -18,15 +18,28 @@ pub(crate) struct Heard {
     pub(crate) window_ns: u64,
 }
 
-/// What an arrival has shown of the path.
+/// What an arrival has shown of the path. Counts end at 65,535: more packets than that are never on
+/// their way at a time, and every packet that arrives is asked whether there is anything here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seen {
     /// The most that a packet was later than one that was sent after it, ns.
     pub(crate) late_ns: u64,
+    /// Packets that were found lost.
+    pub(crate) lost: u16,
     /// Packets that were sent again, and whose first copy has arrived.
-    pub(crate) spurious: u32,
+    pub(crate) spurious: u16,
+    /// Of these, packets that the reorder window was too short for.
+    pub(crate) hasty: u16,
     /// Retransmissions that were needed.
-    pub(crate) useful: u32,
+    pub(crate) useful: u16,
+}
+
+const _: () = assert!(size_of::<Seen>() == 16, "two words to compare");
+
+impl Seen {
+    fn add_lost(&mut self, count: u32) {
+        self.lost = self.lost.saturating_add(u16::try_from(count).unwrap_or(u16::MAX));
+    }
 }
 
 /// What a negative acknowledgement says, besides how many packets have arrived in order.
@@ -135,7 +148,7 @@ impl Board {
             Board::Selective(board) => {
                 board.in_order(count, heard, seen);
                 let in_order = board.advance();
-                board.judge(heard.window_ns);
+                seen.add_lost(board.judge(heard.window_ns));
                 in_order
             }
             Board::Melo(board) => {
@@ -161,7 +174,7 @@ impl Board {
                 board.in_order(nack.count, heard, seen);
                 let news = board.on_nack(nack, heard, seen);
                 let in_order = board.advance();
-                board.judge(heard.window_ns);
+                seen.add_lost(board.judge(heard.window_ns));
                 Ok((in_order, news))
             }
             Board::Melo(board) => {
@@ -169,6 +182,7 @@ impl Board {
                 if !board.on_nack(nack.count, nack.high, nack.holes.iter()) {
                     return Err(Drop::Inconsistent);
                 }
+                seen.add_lost(board.lost().saturating_sub(before.1));
                 Ok((nack.count, before != (board.arrived(), board.lost())))
             }
         }
@@ -190,14 +204,19 @@ impl Board {
                     return Err(Drop::Duplicate);
                 }
                 let in_order = board.advance();
-                board.judge(heard.window_ns);
+                seen.add_lost(board.judge(heard.window_ns));
                 Ok(in_order)
             }
-            Board::Melo(board) => match board.on_response(index) {
-                (Arrival::InOrder | Arrival::OutOfOrder { .. }, in_order) => Ok(in_order),
-                (Arrival::Duplicate, _) => Err(Drop::Duplicate),
-                (Arrival::Middle | Arrival::NoBits, _) => Err(Drop::OutOfOrder),
-            },
+            Board::Melo(board) => {
+                let before = board.lost();
+                let (arrival, in_order) = board.on_response(index);
+                seen.add_lost(board.lost().saturating_sub(before));
+                match arrival {
+                    Arrival::InOrder | Arrival::OutOfOrder { .. } => Ok(in_order),
+                    Arrival::Duplicate => Err(Drop::Duplicate),
+                    Arrival::Middle | Arrival::NoBits => Err(Drop::OutOfOrder),
+                }
+            }
         }
     }
 

@@ -1,5 +1,13 @@
-//! Loss recovery: when a client gives a packet up (`rto`), and what it does then (go-back-N,
-//! `[eRPC §5.3]`, in [`crate::slot`]). The server keeps no timer and rolls nothing back (F3).
+//! Loss recovery: how a client finds out which packets were lost, and what it does then
+//! ([`Recovery`]). Step 12 of a packet's path tells it what has arrived, step 4 sends again. The
+//! server keeps no timer and rolls nothing back (F3).
+//!
+//! - `board`: what a client slot knows of its message's packets, with `scoreboard` (selective) or
+//!   `melo_board`;
+//! - `arrived`: which packets of a request a server has, out of order; with MELO `melo`'s receiver;
+//! - `melo`: the paper's data structures, and `pooled`, what keeps them together with their pool;
+//! - `rto`, `window`: round trips, timeouts, and how late packets may be; a peer's;
+//! - `watch`: calls of one packet, of whose loss no other packet tells.
 
 mod arrived;
 mod board;

@@ -34,8 +34,10 @@ const HELD: u64 = 3;
 const STATE: u64 = 3;
 /// It was sent more than once.
 const AGAIN: u64 = 4;
+/// It was found lost, or probed for, because nothing was heard for long.
+const TIMED: u64 = 8;
 /// Above the flags: when it was sent last, ns.
-const TIME_SHIFT: u32 = 3;
+const TIME_SHIFT: u32 = 4;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
@@ -50,6 +52,9 @@ pub(crate) struct Scoreboard {
     resend: VecDeque<u32>,
     /// When the newest packet that has arrived was sent, ns.
     newest_ns: u64,
+    /// The same before the frame at hand, which may tell of many packets: in which order these have
+    /// arrived it does not say.
+    known_ns: u64,
     arrived: u32,
     lost: u32,
 }
@@ -65,7 +70,8 @@ impl Scoreboard {
         self.again.clear();
         self.resend.clear();
         (self.base, self.judged) = (base, base);
-        (self.arrived, self.lost, self.newest_ns) = (0, 0, 0);
+        (self.arrived, self.lost) = (0, 0);
+        (self.newest_ns, self.known_ns) = (0, 0);
     }
 
     /// Bytes on the heap.
@@ -94,13 +100,24 @@ impl Scoreboard {
             return;
         }
         let Some(entry) = self.entries.get_mut(at).filter(|e| **e & STATE == LOST) else { return };
-        *entry = now_ns << TIME_SHIFT | AGAIN | SENT;
+        *entry = now_ns << TIME_SHIFT | *entry & TIMED | AGAIN | SENT;
         self.lost -= 1;
         self.again.push_back((index, now_ns));
     }
 
     /// All packets before `count` have arrived.
     pub(crate) fn in_order(&mut self, count: u32, heard: Heard, seen: &mut Seen) {
+        let covered = count.saturating_sub(self.base) as usize;
+        if self.arrived == 0
+            && self.lost == 0
+            && self.again.is_empty()
+            && let Some(newest) = covered.checked_sub(1).and_then(|at| self.entries.get(at))
+        {
+            // All were sent once, one after the other.
+            self.newest_ns = self.newest_ns.max(newest >> TIME_SHIFT);
+            self.entries.drain(..covered);
+            self.base = count;
+        }
         while self.base < count {
             let Some(&entry) = self.entries.front() else { break };
             self.take(entry, heard, seen);
@@ -175,32 +192,36 @@ impl Scoreboard {
             LOST => {
                 self.lost -= 1;
                 // It was late by more than the window.
-                seen.late_ns = seen.late_ns.max(self.newest_ns.saturating_sub(sent_ns));
+                seen.late_ns = seen.late_ns.max(self.known_ns.saturating_sub(sent_ns));
                 return;
             }
             _ => {}
         }
         if entry & AGAIN == 0 {
-            seen.late_ns = seen.late_ns.max(self.newest_ns.saturating_sub(sent_ns));
+            seen.late_ns = seen.late_ns.max(self.known_ns.saturating_sub(sent_ns));
         } else if heard.now_ns.saturating_sub(sent_ns) < heard.round_trip_ns {
-            seen.spurious += 1; // the answer is to an earlier copy
+            // The answer is to an earlier copy.
+            seen.spurious = seen.spurious.saturating_add(1);
+            seen.hasty = seen.hasty.saturating_add(u16::from(entry & TIMED == 0));
             return;
         } else {
-            seen.useful += 1;
+            seen.useful = seen.useful.saturating_add(1);
         }
         self.newest_ns = self.newest_ns.max(sent_ns);
     }
 
-    /// Finds the packets that are lost now; gives how many.
+    /// Finds the packets that are lost now, when all that the frame at hand tells is taken; gives
+    /// how many.
     pub(crate) fn judge(&mut self, window_ns: u64) -> u32 {
         let before = self.lost;
+        self.known_ns = self.newest_ns;
         let late = |sent_ns: u64| sent_ns + window_ns < self.newest_ns;
         while let Some(entry) = self.entries.get_mut((self.judged - self.base) as usize) {
             if *entry & (STATE | AGAIN) == SENT {
                 if !late(*entry >> TIME_SHIFT) {
                     break;
                 }
-                *entry = *entry & !STATE | LOST;
+                *entry = *entry & !(STATE | TIMED) | LOST;
                 self.lost += 1;
                 self.resend.push_back(self.judged);
             }
@@ -216,7 +237,7 @@ impl Scoreboard {
                 && *entry & STATE == SENT
                 && *entry >> TIME_SHIFT == sent_ns
             {
-                *entry = *entry & !STATE | LOST;
+                *entry = *entry & !(STATE | TIMED) | LOST;
                 self.lost += 1;
                 self.resend.push_back(index);
             }
@@ -243,7 +264,7 @@ impl Scoreboard {
     pub(crate) fn probe(&mut self) -> bool {
         let newest = |state| self.entries.iter().rposition(|e| e & STATE == state);
         let Some(at) = newest(SENT).or_else(|| newest(HELD)) else { return false };
-        self.entries[at] = self.entries[at] & !STATE | LOST;
+        self.entries[at] = self.entries[at] & !STATE | TIMED | LOST;
         self.lost += 1;
         self.resend.push_back(self.base + at as u32);
         true
@@ -256,7 +277,7 @@ impl Scoreboard {
         for (index, entry) in (self.base..).zip(&mut self.entries) {
             if *entry & STATE != ARRIVED {
                 self.lost += u32::from(*entry & STATE != LOST);
-                *entry = *entry & !STATE | LOST;
+                *entry = *entry & !STATE | TIMED | LOST;
                 self.resend.push_back(index);
             }
         }
@@ -277,6 +298,9 @@ impl Scoreboard {
     }
 }
 
+#[cfg(test)]
+#[path = "scoreboard/frames.rs"]
+mod frames;
 #[cfg(test)]
 #[path = "scoreboard/tests.rs"] // also where an example uses this file
 mod tests;

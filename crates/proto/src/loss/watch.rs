@@ -42,9 +42,20 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn learn_more(&mut self, peer: u32, seen: Seen) {
-        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
+        self.stats.lost += u64::from(seen.lost);
         self.stats.spurious += u64::from(seen.spurious);
+        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
         p.learn(seen, self.now_ns);
+    }
+
+    /// A call of one packet was answered after it was sent again, `age_ns` ago.
+    #[cold]
+    pub(crate) fn asked_twice(&mut self, peer: u32, age_ns: u32, heard: Heard) {
+        let early = u64::from(age_ns) < heard.round_trip_ns;
+        self.stats.spurious += u64::from(early);
+        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+            if early { p.be_patient() } else { p.be_hasty() }
+        }
     }
 
     /// A call was asked after and is still with its handler: not lost, only slow.
@@ -129,12 +140,13 @@ impl<C> Endpoint<C> {
         if self.outstanding_calls() == 0 {
             return;
         }
+        // Who is silent is waited for by each call's own timer, until there are new calls.
         let (mut next_ns, mut silent) = (u64::MAX, false);
         for p in self.peers.iter().flatten().filter(|p| p.selective && p.pool.is_used()) {
             let wait_ns = p.rtt.probe_ns();
             let due_ns = p.last_heard_ns.saturating_add(wait_ns);
             silent |= due_ns <= now_ns;
-            next_ns = next_ns.min(if due_ns <= now_ns { now_ns + wait_ns } else { due_ns });
+            next_ns = next_ns.min(if due_ns <= now_ns { u64::MAX } else { due_ns });
         }
         if silent {
             self.watch(None);

@@ -58,7 +58,7 @@ impl<C> Endpoint<C> {
         let mut seen = Seen::default();
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;
         let slot = &mut s.slots[usize::from(slot_no)];
-        let (lost, front) = (slot.lost, slot.req_acked);
+        let front = slot.req_acked;
         let credits = slot.on_nack(count, high, holes, heard, &mut seen)?;
         slot.heard_ns = now_ns;
         // MELO's timeout is that of the first hole: others may be filled meanwhile (M15).
@@ -67,8 +67,6 @@ impl<C> Endpoint<C> {
             slot.retries = 0;
         }
         s.credits += credits;
-        let lost = slot.lost.saturating_sub(lost);
-        self.stats.lost += u64::from(lost);
         self.learn(peer, seen);
         self.credits_home(peer, credits);
         if moved {

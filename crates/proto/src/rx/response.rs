@@ -31,9 +31,14 @@ impl<C> Endpoint<C> {
         let is_melo = s.recovery == Recovery::Melo;
         let front = slot.resp_rcvd;
         let credits = slot.on_response(index, msg_size, packets, heard, &mut seen)?;
+        let asked_twice = slot.retries > 0 && packets == 1 && slot.heard_ns < slot.started_ns;
+        let age_ns = (heard.now_ns as u32).wrapping_sub(slot.again_at);
         let moved = !is_melo || slot.resp_rcvd > front;
         s.credits += credits;
         self.learn(peer, seen);
+        if asked_twice {
+            self.asked_twice(peer, age_ns, heard);
+        }
         if is_melo {
             (self.stats.melo_bits_peak, self.stats.melo_refused) = self.pools.rx_use();
         }

@@ -255,13 +255,19 @@ impl Peer {
         if seen.late_ns > 0 {
             self.reorder.on_late(seen.late_ns, now_ns);
         }
-        if seen.spurious > 0 {
+        if seen.hasty > 0 {
             let (srtt_ns, least_ns) = (self.rtt.smoothed_ns(), self.rtt.least_ns());
             self.reorder.on_spurious(srtt_ns, least_ns, now_ns);
         }
         if seen.useful > 0 {
-            self.patience = self.patience.saturating_sub(1);
+            self.be_hasty();
         }
+    }
+
+    /// A packet that was sent again had been lost.
+    #[cold]
+    pub(crate) fn be_hasty(&mut self) {
+        self.patience = self.patience.saturating_sub(1);
     }
 
     /// A call was asked after that was not lost: its handler takes long.

@@ -25,9 +25,6 @@ use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::{HOLES_REACH, Holes, MAX_REMAINING_US};
 
-/// Packets behind one that is missing go on to be sent until there are so many times the credits.
-const SPREAD: u32 = 16;
-
 /// What becomes of a slot whose call ends before its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
@@ -89,6 +86,8 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) resp_rcvd: u32,
     pub(crate) resp_asked: u32,
     pub(crate) resp_high: u32,
+    /// When a call without a board was given up last, to be sent again: ns modulo 2^32.
+    pub(crate) again_at: u32,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
     /// The call's running number.
@@ -153,6 +152,7 @@ impl<C> ClientSlot<C> {
             resp: None,
             idle: 0,
             lost: 0,
+            again_at: 0,
             board: None,
             cont: None,
         }
@@ -313,11 +313,11 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Whether the packets that were sent spread so far behind one that has not arrived that no more
-    /// may be sent, with so many credits: what is known of each costs memory on both sides.
+    /// Whether as many packets as may be were sent from one that has not arrived on: what is known of
+    /// each costs memory on both sides.
     #[inline]
-    pub(crate) fn is_spread(&self, credits: u32) -> bool {
-        let most = credits.saturating_mul(SPREAD).min(HOLES_REACH);
+    pub(crate) fn is_spread(&self, most: u32) -> bool {
+        let most = most.min(HOLES_REACH);
         (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) >= most
     }
 

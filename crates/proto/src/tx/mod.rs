@@ -94,6 +94,7 @@ impl<C> Endpoint<C> {
         self.tx.finish(&mut self.peers, now_ns, self.cfg.tx_frames, out);
         self.retry_tx_ns = if self.tx.starved() { now_ns + self.cfg.rto_min_ns } else { 0 };
         self.stats.tx_frames += (out.len() - before) as u64;
+        self.listen();
     }
 
     /// The second half of [`Endpoint::poll_transmit`], for which no frame has to wait: the round
@@ -101,7 +102,6 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn after_transmit(&mut self) {
         self.settle_round_trip();
-        self.listen();
         while let Some(Written { session, slot: slot_no, req_num }) = self.tx.take_written() {
             let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
                 continue;

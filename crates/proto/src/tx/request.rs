@@ -63,7 +63,7 @@ impl<C> Endpoint<C> {
                 in_line = s.credits != 0 && lane.peer.pool.open == 0;
                 break Sent::All;
             }
-            if slot.lost == 0 && slot.is_spread(s.credit_limit) {
+            if slot.lost == 0 && slot.is_spread(s.credit_limit.saturating_mul(self.cfg.spread)) {
                 break Sent::All; // more when the oldest packet has arrived
             }
             let again = &mut s.retransmitted;

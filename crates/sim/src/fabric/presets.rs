@@ -144,9 +144,15 @@ impl Topology {
     /// cables of a round trip; its switches store packets and add nothing, as packet-level
     /// simulators have it. The paper gives no buffer size: it is the default here.
     pub fn melo() -> Topology {
+        Topology::melo_part(32)
+    }
+
+    /// Fewer leaves of [`Topology::melo`], with their hosts and all spines: as large a share of the
+    /// traffic crosses each spine.
+    pub fn melo_part(leaves: u32) -> Topology {
         let delay_ns = 2_000;
         Topology::leaf_spine(LeafSpine {
-            leaves: 32,
+            leaves,
             hosts_per_leaf: 10,
             spines: 4,
             cables_per_spine: 1,

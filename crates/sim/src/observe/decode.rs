@@ -117,6 +117,15 @@ pub(super) fn frame(bytes: &[u8]) -> Result<(FrameHeader, Packets<'_>), Malforme
     Ok((header, Packets { rest, data_per_packet: header.data_per_packet }))
 }
 
+/// The data of the requests and responses that a frame carries.
+pub(crate) fn payloads(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let packets = frame(bytes).ok().map(|(_, packets)| packets);
+    packets.into_iter().flatten().filter_map(|packet| match packet {
+        Ok(Packet::Request { data, .. } | Packet::Response { data, .. }) => Some(data),
+        _ => None,
+    })
+}
+
 /// The request number of a packet, if its kind has one.
 pub(super) fn req_num(packet: &Packet<'_>) -> Option<u32> {
     match *packet {

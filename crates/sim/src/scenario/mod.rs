@@ -7,15 +7,19 @@
 //! follow from the settings; how long a run takes is the caller's to measure.
 
 mod app;
+pub mod bits_pool;
 pub mod buffers;
 pub mod credits;
+pub mod fct;
 pub mod incast;
 pub mod loss;
+pub mod lost_call;
 mod path;
 pub mod response_rtt;
 pub mod sessions;
 pub mod speed;
 mod traffic;
+mod web_search;
 
 use serde::Serialize;
 

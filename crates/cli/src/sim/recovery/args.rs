@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use courser::Recovery;
-use courser_sim::scenario::loss;
+use courser_sim::scenario::{Cpu, bits_pool, fct, loss, lost_call};
 
+use crate::sim::run::args::CpuName;
 use crate::units;
 
 fn nanos(time: Duration) -> u64 {
@@ -138,6 +139,176 @@ impl LossArgs {
     }
 }
 
+/// Reads a load, `0.1` or `10%`.
+fn load(text: &str) -> Result<u32, String> {
+    units::chance(text).map_err(|_| "write a share of a link: 0.1 or 10%".to_owned())
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+MELO's network, or a part of it with as large a share of the traffic on each spine: leaves with ten
+hosts at 40 Gbit/s, four spines, 100 Gbit/s between them, a round trip of 16 us. Each host of one
+half sends to one of the other half, across leaves. Flow sizes are those of web search (8.8 kB to
+29 MB, 1.67 MB on average), arrivals are independent. Spine 0 loses 1 % of what crosses it. A flow
+is a request, on a session of its own unless all of its sender's lanes are taken, with credits for
+one bandwidth-delay product. The same flows come at the same times with every scheme.
+
+Examples:
+  courser sim fct                                  40 hosts, loads 0.1 to 0.9, 1,000 flows each
+  courser sim fct --load 0.3,0.6 --flows 5000
+  courser sim fct --hosts 320 --flows 4000 --svg fct.svg
+  courser sim fct --scheme go-back-n,default --load 0.5 --json -")]
+pub(in crate::sim) struct FctArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Schemes, with commas: go-back-n, melo, default; without it all
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    scheme: Option<Vec<Recovery>>,
+    /// Loads as shares of a sender's link, with commas; without it 0.1 to 0.9
+    #[arg(long, value_name = "SHARE,..", value_delimiter = ',', value_parser = load)]
+    load: Option<Vec<u32>>,
+    /// Hosts: 20 to 320, a multiple of 20; the paper has 320
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    hosts: u32,
+    /// Flows that are counted at each load; all under way are in memory
+    #[arg(long, value_name = "N", default_value_t = 1_000)]
+    flows: u32,
+    /// Endpoints of a sender, with a session each
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    lanes: u32,
+    /// Chance that spine 0 loses a packet
+    #[arg(long, value_name = "CHANCE", default_value = "1%", value_parser = units::chance)]
+    loss: u32,
+    /// Recovery time of go-back-n and melo; default: that of `sim loss`
+    #[arg(long, value_name = "TIME", value_parser = units::nonzero_time)]
+    rto: Option<Duration>,
+    /// Draw the 99th percentile against load as SVG
+    #[arg(long, value_name = "PATH")]
+    pub(super) svg: Option<PathBuf>,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl FctArgs {
+    pub(super) fn settings(&self) -> fct::Settings {
+        let defaults = fct::Settings::default();
+        fct::Settings {
+            seed: self.seed,
+            schemes: self.scheme.clone().unwrap_or(defaults.schemes),
+            load_ppm: self.load.clone().unwrap_or(defaults.load_ppm),
+            hosts: self.hosts,
+            flows: self.flows,
+            lanes: self.lanes,
+            loss_ppm: self.loss,
+            rto_ns: self.rto.map_or(defaults.rto_ns, nanos),
+            window_permille: defaults.window_permille,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A receiver with MELO keeps what has arrived out of order in one pool of 1,024 bits for all its
+connections, a bit for a packet, in blocks of 8. One host sends to another under a different leaf,
+which loses packets; all connections together have the credits of one bandwidth-delay product. What
+is shown is the most bits in use. The paper has 96.9 % with one connection at any loss and 65.6 %
+with 20 at 2 %.
+
+Examples:
+  courser sim bits-pool
+  courser sim bits-pool --connections 1,20 --loss 2% --json -")]
+pub(in crate::sim) struct BitsPoolArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Numbers of connections, with commas; without it 1, 5, 10, 15, 20
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    connections: Option<Vec<u32>>,
+    /// Chances that the receiver's leaf loses a packet, with commas; without it 0.1 to 2 %
+    #[arg(long, value_name = "CHANCE,..", value_delimiter = ',', value_parser = units::chance)]
+    loss: Option<Vec<u32>>,
+    /// Round trip of the idle network
+    #[arg(long, value_name = "TIME", default_value = "200us", value_parser = units::nonzero_time)]
+    rtt: Duration,
+    /// Recovery time of what is lost twice
+    #[arg(long, value_name = "TIME", default_value = "600us", value_parser = units::nonzero_time)]
+    rto: Duration,
+    /// Packets that a connection sends from the first missing one on, in multiples of its credits
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    spread: u32,
+    /// Virtual time of a run
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::nonzero_time)]
+    time: Duration,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl BitsPoolArgs {
+    pub(super) fn settings(&self) -> bits_pool::Settings {
+        let defaults = bits_pool::Settings::default();
+        bits_pool::Settings {
+            seed: self.seed,
+            connections: self.connections.clone().unwrap_or(defaults.connections),
+            loss_ppm: self.loss.clone().unwrap_or(defaults.loss_ppm),
+            rtt_ns: nanos(self.rtt),
+            rto_ns: nanos(self.rto),
+            spread: self.spread,
+            time_ns: nanos(self.time),
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Two hosts at one switch, which loses each datagram with the given chance. Each loss is written down
+for the calls whose request or response was in it, so calls that lost one packet are seen apart.
+The bound is the 99th percentile without loss and three round trips; the reorder window, a quarter
+of a round trip here, comes on top of it.
+
+Examples:
+  courser sim lost-call
+  courser sim lost-call --in-flight 8 --scheme default --calls 1000000")]
+pub(in crate::sim) struct LostCallArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Schemes, with commas: go-back-n, melo, default; without it all
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    scheme: Option<Vec<Recovery>>,
+    /// Chance that the switch loses a datagram
+    #[arg(long, value_name = "CHANCE", default_value = "1e-3", value_parser = units::chance)]
+    loss: u32,
+    /// Calls of each run
+    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    calls: u64,
+    /// Calls under way
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    in_flight: u32,
+    /// What work costs the CPUs
+    #[arg(long, value_name = "MODEL", value_enum, default_value = "erpc")]
+    cpu: CpuName,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl LostCallArgs {
+    pub(super) fn settings(&self) -> lost_call::Settings {
+        let defaults = lost_call::Settings::default();
+        lost_call::Settings {
+            seed: self.seed,
+            schemes: self.scheme.clone().unwrap_or(defaults.schemes),
+            loss_ppm: self.loss,
+            calls: self.calls,
+            in_flight: self.in_flight,
+            cpu: Cpu::from(self.cpu),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
@@ -150,6 +321,24 @@ mod tests {
         args: LossArgs,
     }
 
+    #[derive(Parser)]
+    struct FctLine {
+        #[command(flatten)]
+        args: FctArgs,
+    }
+
+    #[derive(Parser)]
+    struct PoolLine {
+        #[command(flatten)]
+        args: BitsPoolArgs,
+    }
+
+    #[derive(Parser)]
+    struct CallLine {
+        #[command(flatten)]
+        args: LostCallArgs,
+    }
+
     fn loss_args(line: &str) -> loss::Settings {
         LossLine::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}")).args.settings()
     }
@@ -157,6 +346,12 @@ mod tests {
     #[test]
     fn defaults_are_those_of_the_experiments() {
         assert_eq!(loss_args("loss"), loss::Settings::default());
+        let fct = FctLine::parse_from(["fct"]).args.settings();
+        assert_eq!(fct, fct::Settings::default());
+        let pool = PoolLine::parse_from(["bits-pool"]).args.settings();
+        assert_eq!(pool, bits_pool::Settings::default());
+        let call = CallLine::parse_from(["lost-call"]).args.settings();
+        assert_eq!(call, lost_call::Settings::default());
     }
 
     #[test]

@@ -4,10 +4,10 @@ mod args;
 mod picture;
 mod tables;
 
-use courser_sim::scenario::loss;
+use courser_sim::scenario::{bits_pool, fct, loss, lost_call};
 use serde_json::json;
 
-pub(super) use self::args::LossArgs;
+pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
 
 use super::run::{steps, tell};
 use crate::fail::Failure;
@@ -30,4 +30,43 @@ pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
         picture::loss(&points, path)?;
     }
     tell(&args.json, "loss", &settings, json!(points), || tables::loss(&settings, &points))
+}
+
+/// Completion times of flows over a lossy spine.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    json::check_target(args.svg.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| fct::run(&settings, step))?;
+    if let Some(path) = &args.svg {
+        picture::fct(&points, path)?;
+    }
+    tell(&args.json, "fct", &settings, json!(points), || tables::fct(&settings, &points))
+}
+
+/// Use of MELO's bits pool.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn bits_pool(args: &BitsPoolArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| bits_pool::run(&settings, step))?;
+    let table = || tables::bits_pool(&settings, &points);
+    tell(&args.json, "bits-pool", &settings, json!(points), table)
+}
+
+/// What a lost packet costs a small call.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn lost_call(args: &LostCallArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| lost_call::run(&settings, step))?;
+    let table = || tables::lost_call(&settings, &points);
+    tell(&args.json, "lost-call", &settings, json!(points), table)
 }

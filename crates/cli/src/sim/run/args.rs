@@ -44,7 +44,7 @@ pub(super) enum Scenario {
 
 /// What work costs the CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum CpuName {
+pub(in crate::sim) enum CpuName {
     /// Nothing: only the network takes time
     None,
     /// As the paper's: 44 ns a packet

@@ -18,6 +18,8 @@ struct Packet {
     state: State,
     sent_ns: u64,
     again: bool,
+    /// It was given up for want of an answer, not for the order.
+    timed: bool,
 }
 
 /// Every packet that was ever sent.
@@ -25,13 +27,16 @@ struct Packet {
 struct Model {
     packets: Vec<Packet>,
     newest_ns: u64,
+    /// As of before the frame at hand.
+    known_ns: u64,
     seen: Seen,
 }
 
 impl Model {
     fn send(&mut self, index: u32, now_ns: u64) {
         let again = (index as usize) < self.packets.len();
-        let packet = Packet { state: State::Sent, sent_ns: now_ns, again };
+        let timed = self.packets.get(index as usize).is_some_and(|p| p.timed);
+        let packet = Packet { state: State::Sent, sent_ns: now_ns, again, timed };
         if again {
             self.packets[index as usize] = packet;
         } else {
@@ -42,7 +47,7 @@ impl Model {
     fn arrive(&mut self, index: u32, heard: Heard) -> bool {
         let Some(p) = self.packets.get_mut(index as usize) else { return false };
         let was = std::mem::replace(&mut p.state, State::Arrived);
-        let late_ns = self.newest_ns.saturating_sub(p.sent_ns);
+        let late_ns = self.known_ns.saturating_sub(p.sent_ns);
         match was {
             State::Arrived => return false,
             State::Lost => self.seen.late_ns = self.seen.late_ns.max(late_ns),
@@ -53,6 +58,7 @@ impl Model {
             // Nothing comes back sooner than a round trip after it was sent.
             State::Sent if heard.now_ns - p.sent_ns < heard.round_trip_ns => {
                 self.seen.spurious += 1;
+                self.seen.hasty += u16::from(!p.timed);
             }
             State::Sent => {
                 self.seen.useful += 1;
@@ -65,8 +71,11 @@ impl Model {
     /// A packet on its way is lost exactly when one sent more than a window later has arrived.
     fn judge(&mut self, window_ns: u64) -> u32 {
         let newest_ns = self.newest_ns;
+        self.known_ns = newest_ns;
         let late = |p: &&mut Packet| p.state == State::Sent && p.sent_ns + window_ns < newest_ns;
-        let lost = self.packets.iter_mut().filter(late).map(|p| p.state = State::Lost);
+        let lost = self.packets.iter_mut().filter(late).map(|p| {
+            (p.state, p.timed) = (State::Lost, false);
+        });
         lost.count() as u32
     }
 
@@ -210,13 +219,13 @@ proptest! {
                     let newest = m.packets.iter().rposition(|p| p.state == State::Sent);
                     prop_assert_eq!(b.probe(), newest.is_some());
                     if let Some(at) = newest {
-                        m.packets[at].state = State::Lost;
+                        (m.packets[at].state, m.packets[at].timed) = (State::Lost, true);
                     }
                 }
                 Op::TimeOut => {
                     b.time_out();
-                    let sent = m.packets.iter_mut().filter(|p| p.state == State::Sent);
-                    sent.for_each(|p| p.state = State::Lost);
+                    let sent = m.packets.iter_mut().filter(|p| p.state != State::Arrived);
+                    sent.for_each(|p| (p.state, p.timed) = (State::Lost, true));
                 }
             }
             prop_assert_eq!(seen, m.seen);

@@ -1,0 +1,167 @@
+//! The benchmarks under faults, and the choice of loss recovery, as a user meets them.
+
+mod common;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::{Server, json_of, refused, run, stderr, stdout};
+use serde_json::Value;
+
+const SCHEMES: [&str; 3] = ["go-back-n", "melo", "default"];
+
+/// What a client does about lost packets.
+const COUNTERS: [&str; 6] =
+    ["tx_packets", "retransmitted", "rollbacks", "lost", "probes", "spurious"];
+
+/// Benchmarks poll on two cores: one at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn results(line: &str) -> Vec<Value> {
+    let report = json_of(&format!("bench {line} --quick --json -"));
+    assert_eq!(report["config"]["faults_of"], "frames that either side sends", "{report}");
+    report["results"].as_array().expect("a list").clone()
+}
+
+/// The results of a scheme under a loss: one for each placement that occurred.
+fn of<'a>(results: &'a [Value], scheme: &str, loss: f64) -> Vec<&'a Value> {
+    let found = results.iter().filter(|r| r["scheme"] == scheme && r["loss"] == loss);
+    let found: Vec<_> = found.collect();
+    assert!(!found.is_empty(), "{scheme} {loss}: {results:?}");
+    found
+}
+
+#[test]
+fn every_scheme_gets_large_requests_through_losses_on_every_transport() {
+    let _alone = alone();
+    for transport in ["mem", "shm --frame-size 1072", "udp"] {
+        let line = format!(
+            "bandwidth --transport {transport} --size 512KiB --pairs 1 --fault loss=0.02 \
+             --recovery go-back-n,melo,default"
+        );
+        let results = results(&line);
+        for scheme in SCHEMES {
+            for result in of(&results, scheme, 0.0) {
+                assert_eq!(
+                    (&result["fault"], &result["goodput_fraction"]),
+                    (&"none".into(), &1.0.into())
+                );
+            }
+            for result in of(&results, scheme, 0.02) {
+                assert_eq!(result["fault"], "loss=0.02");
+                assert!(result["goodput_bps"].as_f64() > Some(0.0), "{result}");
+                assert!(result["goodput_fraction"].as_f64() > Some(0.0), "{result}");
+                assert!(result["retransmitted"].as_u64() > Some(0), "{result}");
+                assert!(COUNTERS.iter().all(|key| result[key].is_u64()), "{result}");
+                assert_eq!(result["of_go_back_n"].is_f64(), scheme != "go-back-n", "{result}");
+            }
+        }
+        // What tells the schemes apart: one only rolls back, the others find what was lost.
+        assert!(of(&results, "go-back-n", 0.02).iter().all(|r| r["lost"] == 0), "{results:?}");
+        for scheme in ["melo", "default"] {
+            let lost = |r: &&Value| r["lost"].as_u64() > Some(0);
+            assert!(of(&results, scheme, 0.02).iter().all(lost), "{scheme}: {results:?}");
+        }
+    }
+}
+
+#[test]
+fn small_calls_and_round_trips_stand_beside_those_without_faults() {
+    let _alone = alone();
+    let losses = "--fault loss=0.01 --fault loss=0.02,reorder=0.01,span=4,loss=0.03 --pairs 1";
+    let rates = results(&format!("rate --transport shm {losses}"));
+    for result in of(&rates, "default", 0.01) {
+        assert!(result["rate_rps"].as_f64() > Some(0.0), "{result}");
+        assert!(result["rate_fraction"].as_f64() > Some(0.0), "{result}");
+    }
+    let faults: Vec<_> = rates.iter().filter_map(|r| r["fault"].as_str()).collect();
+    for fault in ["none", "loss=0.01", "loss=0.02,reorder=0.01,span=4", "loss=0.03"] {
+        assert!(faults.contains(&fault), "{faults:?}");
+    }
+    for result in of(&results(&format!("latency --transport mem {losses}")), "default", 0.01) {
+        assert!(result["latency_p50_fraction"].as_f64() > Some(0.0), "{result}");
+        assert!(result["latency_p999_ns"].as_f64() > Some(0.0), "{result}");
+    }
+}
+
+#[test]
+fn schemes_are_compared_without_faults_too_and_one_is_an_ordinary_benchmark() {
+    let _alone = alone();
+    let line = "bench bandwidth --transport mem --size 64KiB --pairs 1 --quick --recovery";
+    let both = json_of(&format!("{line} go-back-n,default --json -"));
+    assert_eq!(both["config"]["faults_of"], "none");
+    let default = of(both["results"].as_array().expect("a list"), "default", 0.0)[0].clone();
+    assert!(default["of_go_back_n"].is_f64() && default["goodput_fraction"].is_null(), "{default}");
+
+    let one = json_of(&format!("{line} melo --json -"));
+    assert_eq!(one["config"]["recovery"], "melo");
+    assert!(one["results"][0]["raw_goodput_bps"].is_f64(), "{one}");
+}
+
+#[test]
+fn people_see_each_scheme_and_fault() {
+    let _alone = alone();
+    let output = run("bench bandwidth --quick --pairs 1 --transport mem --size 512KiB \
+                      --fault loss=0.02 --recovery go-back-n,default");
+    let text = stdout(&output);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for phrase in
+        ["go-back-n none", "default loss=0.02", "of the same without faults", "of go-back-n"]
+    {
+        assert!(text.contains(phrase), "{phrase}: {text}");
+    }
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_what_can() {
+    let bad = |line: &str, hint: &str| {
+        let output = run(line);
+        assert_eq!(output.status.code(), Some(2), "{line}");
+        assert!(stderr(&output).contains(hint), "{line}: {}", stderr(&output));
+    };
+    bad("bench rate --fault 1e-3", "write loss=1e-3");
+    bad("bench rate --fault loss=1e-9", "1e-6 to 1");
+    bad("bench rate --recovery sack", "choose go-back-n, melo or default");
+    bad("serve --recovery sack", "choose go-back-n, melo or default");
+    bad("bench rate --fault loss=1e-3 --connect udp://127.0.0.1:1", "--connect");
+    refused("bench sessions --fault loss=1e-3", "--fault has no meaning");
+    refused("bench workers --recovery melo", "--recovery has no meaning");
+    refused("bench rate --fault loss=1e-3 --symmetric", "--symmetric has no meaning");
+    refused("bench rate --fault loss=1e-3 --batch 1,3", "--batch with several values");
+    let many: Vec<_> = (1..9).map(|n| format!("loss=0.0{n}")).collect();
+    let line = format!("bench rate --fault {} --recovery go-back-n,melo,default", many.join(","));
+    refused(&line, "name fewer schemes or faults");
+    refused("bench bandwidth --size 200MiB --fault loss=1e-3 --recovery go-back-n,melo", "smaller");
+}
+
+#[test]
+fn a_server_can_insist_on_go_back_n_and_ping_and_stat_say_what_was_agreed() {
+    let own = |server: &Server| {
+        let report = json_of(&format!("stat {} --once --json -", server.uri));
+        let result = &report["results"][0];
+        for key in ["lost", "probes", "spurious", "gaps", "melo_refused"] {
+            assert_eq!(result["counters"][key], 0, "{key}: {result}");
+        }
+        let sessions = result["sessions"].as_array().expect("sessions");
+        let own = sessions.iter().find(|s| s["session"] == result["asked_by"]).expect("its own");
+        own["recovery"].as_str().expect("a scheme").to_owned()
+    };
+    let pinged = |server: &Server, scheme: &str| {
+        let line = format!("ping {} --count 1 --timeout 20s --recovery {scheme}", server.uri);
+        json_of(&format!("{line} --json -"))["config"]["recovery"].clone()
+    };
+    let server = Server::local();
+    assert_eq!(own(&server), "default");
+    for scheme in SCHEMES {
+        assert_eq!(pinged(&server, scheme), scheme);
+    }
+    let server = Server::start("serve --bind udp://127.0.0.1:0 --recovery go-back-n");
+    assert_eq!(own(&server), "go-back-n");
+    assert_eq!(pinged(&server, "melo"), "go-back-n");
+    let text = stdout(&run(&format!("stat {} --once", server.uri)));
+    for column in ["lost", "probes", "spurious", "recovery", "go-back-n"] {
+        assert!(text.contains(column), "{column}: {text}");
+    }
+}

@@ -1,0 +1,66 @@
+use super::*;
+
+fn small() -> Settings {
+    Settings {
+        schemes: vec![Recovery::GoBackN],
+        load_ppm: vec![300_000],
+        hosts: 20,
+        flows: 30,
+        lanes: 4,
+        ..Settings::default()
+    }
+}
+
+#[test]
+fn a_lossy_spine_costs_go_back_n_time_and_the_seed_decides_all() {
+    let clean = Settings { loss_ppm: 0, ..small() };
+    let run = |settings: &Settings| run(settings, |_, _| {}).expect("runs").pop().expect("a point");
+    let (clean, lossy) = (run(&clean), run(&small()));
+    assert_eq!((clean.flows, clean.lost, lossy.flows), (30, 0, 30));
+    assert!(lossy.lost > 0 && lossy.timeouts > 0, "{lossy:?}");
+    assert!(lossy.fct_mean_ns > clean.fct_mean_ns, "{lossy:?} against {clean:?}");
+    assert!(clean.fct_p50_ns > RTT_NS && clean.fct_p50_ns <= clean.fct_p99_ns, "{clean:?}");
+    assert_eq!(run(&small()), lossy);
+    assert_ne!(run(&Settings { seed: 2, ..small() }).digest, lossy.digest);
+}
+
+#[test]
+fn the_flows_of_a_load_ask_for_that_share_of_the_links() {
+    let settings = Settings { flows: 50_000, ..Settings::default() };
+    let flows = flows(&settings, 500_000);
+    let bytes: u64 = flows.iter().map(|f| f.bytes).sum();
+    let wire = bytes as f64 * wire_bytes(DATA) as f64 / DATA as f64;
+    let time_s = flows.last().expect("flows").at_ns as f64 / 1e9;
+    let load = wire * 8.0 / time_s / (RATE_BPS as f64 * 20.0);
+    assert!((0.48..0.52).contains(&load), "{load}");
+    assert!(flows.is_sorted_by_key(|f| f.at_ns) && flows.iter().all(|f| f.sender < 20));
+}
+
+#[test]
+fn the_scaled_network_is_as_the_paper_s() {
+    let t = Settings { hosts: 320, ..Settings::default() }.topology();
+    assert_eq!(t, Topology::melo());
+    assert_eq!(small().topology().switches().len(), 2 + 4);
+    assert_eq!(Settings::default().credits(), 71);
+}
+
+#[test]
+fn settings_out_of_range_are_named() {
+    type Spoil = fn(&mut Settings);
+    let bad: [(&str, Spoil); 6] = [
+        ("hosts", |s| s.hosts = 30),
+        ("load_ppm", |s| s.load_ppm = vec![960_000]),
+        ("flows", |s| s.flows = 9),
+        ("lanes", |s| s.lanes = 65),
+        ("rto_ns", |s| s.rto_ns = 0),
+        ("schemes", |s| s.schemes.clear()),
+    ];
+    for (field, spoil) in bad {
+        let mut settings = small();
+        spoil(&mut settings);
+        match run(&settings, |_, _| {}) {
+            Err(ScenarioError::Setting { name, .. }) => assert_eq!(name, field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+}
