@@ -115,9 +115,29 @@ fn a_lost_packet_of_a_request_is_the_only_one_sent_again() {
     let n = 8 * DPP;
     lose(&mut w, 0, &[(&format!("#1/{n}"), 1)]);
     let took = upload(&mut w, s, 8);
-    // Packets 2 and 3 were sent with 1, and tell nothing; 4 to 6 were sent a round trip later.
-    let story = w.story();
-    println!("{story:#?}");
+    // Packets 2 and 3 were sent with 1, and tell nothing; 4 was sent a round trip later.
+    let req = |index| format!("0: REQ 32#{index}/{n}");
+    let want = [
+        req(0),
+        req(1),
+        req(2),
+        req(3),
+        "1: CR 32+1".into(),
+        "1: GAP".into(),
+        "1: NACK 32+1<3 1+1".into(),
+        "1: NACK 32+1<4 1+1".into(),
+        req(4),
+        req(5),
+        req(6),
+        "1: NACK 32+1<5 1+1".into(),
+        "1: NACK 32+1<6 1+1".into(),
+        "1: NACK 32+1<7 1+1".into(),
+        req(1),
+        req(7),
+        "1: CR 32+7".into(),
+        "1: RESP 32#0/1".into(),
+    ];
+    assert_eq!(w.story(), want);
     assert_eq!(efforts(&w), (1, 0, 0));
     assert!(took <= 5 * RTT_NS, "{took}");
 }
@@ -128,8 +148,27 @@ fn melo_sends_a_packet_again_as_soon_as_its_hole_is_told() {
     let n = 8 * DPP;
     lose(&mut w, 0, &[(&format!("#1/{n}"), 1)]);
     let took = upload(&mut w, s, 8);
-    let story = w.story();
-    println!("{story:#?}");
+    let req = |index| format!("0: REQ 32#{index}/{n}");
+    let want = [
+        req(0),
+        req(1),
+        req(2),
+        req(3),
+        "1: CR 32+1".into(),
+        "1: NACK 32+1<3 1+1".into(),
+        "1: NACK 32+1<4 1+1".into(),
+        req(4),
+        req(1),
+        req(5),
+        req(6),
+        "1: NACK 32+1<5 1+1".into(),
+        "1: CR 32+5".into(),
+        "1: CR 32+6".into(),
+        "1: CR 32+7".into(),
+        req(7),
+        "1: RESP 32#0/1".into(),
+    ];
+    assert_eq!(w.story(), want);
     assert_eq!(efforts(&w), (1, 0, 0));
     assert!(took <= 4 * RTT_NS, "{took}");
 }
