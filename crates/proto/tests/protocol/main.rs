@@ -16,6 +16,7 @@ mod fuzz;
 mod lifecycle;
 mod position;
 mod round_trips;
+mod selective;
 mod slow;
 mod support;
 mod switches;

@@ -239,6 +239,12 @@ impl World {
         }
     }
 
+    /// A frame that arrives when `at_ns` has come.
+    pub fn arrive_at(&mut self, from: usize, to: usize, bytes: Vec<u8>, at_ns: u64) {
+        self.sent += 1;
+        self.wire.insert((at_ns, self.sent), (from, to, bytes));
+    }
+
     /// Gives a frame to a node as if it came from `from`, and lets it answer.
     pub fn inject(&mut self, from: usize, to: usize, bytes: &[u8]) {
         self.deliver(from, to, bytes);
