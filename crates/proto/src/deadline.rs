@@ -107,6 +107,7 @@ impl<C> Endpoint<C> {
         }
         if self.timers.next_ns() == u64::MAX {
             self.timers.trim();
+            self.boards = Vec::new();
         }
     }
 

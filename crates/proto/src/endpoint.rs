@@ -1,7 +1,7 @@
 //! One thread's endpoint: packets in, packets out, the next deadline (`[eRPC §3.1]`, E5, E7).
 //!
 //! The endpoint does no I/O and reads no clock: every call that needs the time takes `now_ns`,
-//! any monotonic count of nanoseconds. One pass of an event loop is
+//! any monotonic count of nanoseconds below 2^60, which is 36 years. One pass of an event loop is
 //!
 //! 1. [`Endpoint::on_frame`] for each received frame, then [`Endpoint::next_event`] until `None`;
 //! 2. [`Endpoint::on_deadline`] when [`Endpoint::next_deadline`] has passed;
@@ -243,7 +243,7 @@ pub struct Endpoint<C> {
     pub(crate) silence_ns: u64,
     /// Nothing was known of how long to wait until then.
     pub(crate) silence_guessed: bool,
-    /// A client session has [`Recovery::Selective`].
+    /// A client session has [`crate::Recovery::Selective`].
     pub(crate) watchful: bool,
     /// Boards that no message needs now; boxed, as slots have them.
     #[allow(clippy::vec_box)]
@@ -404,7 +404,7 @@ impl<C> Endpoint<C> {
                 (6, None)
             }
             Packet::Gap => {
-                self.rx_gap(peer)?;
+                self.rx_gap(peer);
                 (7, None)
             }
             Packet::OneWay { .. } => return Err(Drop::Unsupported),

@@ -77,6 +77,7 @@ impl<C> Endpoint<C> {
                     m.slots_bytes += s.slots.heap_bytes();
                     for slot in s.slots.iter() {
                         m.prealloc_bytes += slot.prealloc.as_ref().map_or(0, |b| b.capacity());
+                        m.slots_bytes += slot.gaps.as_ref().map_or(0, |gaps| gaps.heap_bytes());
                         m.held_bytes += slot.req.as_ref().map_or(0, |b| b.capacity());
                         if let Stored::Owned(b) = &slot.resp {
                             m.held_bytes += b.capacity();

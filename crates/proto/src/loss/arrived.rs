@@ -23,6 +23,11 @@ impl Arrived {
         Arrived { words: vec![0; packets.div_ceil(64) as usize], high: count }
     }
 
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.words.capacity() * 8
+    }
+
     /// One past the newest packet that has arrived.
     pub(crate) fn high(&self) -> u32 {
         self.high

@@ -87,10 +87,10 @@ impl Board {
         }
     }
 
-    /// The lost packets that are to be sent next: the first one and how many in a row.
-    pub(crate) fn next_lost(&mut self) -> Option<(u32, u32)> {
+    /// The lost packets that are to be sent next: the first one and how many in a row, at most `most`.
+    pub(crate) fn next_lost(&mut self, most: u32) -> Option<(u32, u32)> {
         match self {
-            Board::Selective(board) => board.next_lost(),
+            Board::Selective(board) => board.next_lost(most),
             Board::Melo(board) => board.next_lost().map(|run| (run.first, run.len)),
         }
     }

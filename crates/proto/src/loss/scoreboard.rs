@@ -39,6 +39,9 @@ const TIMED: u64 = 8;
 /// Above the flags: when it was sent last, ns.
 const TIME_SHIFT: u32 = 4;
 
+/// A board that waits for its next message keeps room for so many packets.
+const KEEP: usize = 1024;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
@@ -69,6 +72,9 @@ impl Scoreboard {
         self.entries.clear();
         self.again.clear();
         self.resend.clear();
+        self.entries.shrink_to(KEEP);
+        self.again.shrink_to(KEEP);
+        self.resend.shrink_to(KEEP);
         (self.base, self.judged) = (base, base);
         (self.arrived, self.lost) = (0, 0);
         (self.newest_ns, self.known_ns) = (0, 0);
@@ -147,7 +153,7 @@ impl Scoreboard {
     pub(crate) fn on_nack(&mut self, nack: Nack<'_>, heard: Heard, seen: &mut Seen) -> bool {
         let Nack { count, high, holes, last } = nack;
         let mut news = false;
-        let mut next = if holes.len() < MAX_HOLES { count } else { high };
+        let mut next = if holes.len() < MAX_HOLES { count.max(self.base) } else { high };
         for hole in holes.iter().rev() {
             for index in next..hole.first.min(last) {
                 news |= self.arrived(index, heard, seen);
@@ -245,11 +251,11 @@ impl Scoreboard {
         self.lost - before
     }
 
-    /// The lost packets that are to be sent next: the first, and how many in a row.
-    pub(crate) fn next_lost(&mut self) -> Option<(u32, u32)> {
+    /// The lost packets that are to be sent next: the first, and how many in a row, at most `most`.
+    pub(crate) fn next_lost(&mut self, most: u32) -> Option<(u32, u32)> {
         let is_lost = |e: Option<&mut u64>| e.is_some_and(|e| *e & STATE == LOST);
         while let Some(&first) = self.resend.front() {
-            let run = (first..).take_while(|&index| is_lost(self.entry(index))).count();
+            let run = (first..first + most).take_while(|&index| is_lost(self.entry(index))).count();
             if run > 0 {
                 return Some((first, run as u32));
             }

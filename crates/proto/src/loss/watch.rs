@@ -12,7 +12,6 @@ use super::{Heard, Seen};
 use crate::endpoint::Endpoint;
 use crate::session::Session;
 use crate::slot::Lone;
-use crate::stats::Drop;
 use crate::tx::TxItem;
 
 /// At most so many calls are looked at when a frame is missing.
@@ -77,19 +76,26 @@ impl<C> Endpoint<C> {
         if !std::mem::replace(&mut p.gap_queued, true) {
             self.tx.push(TxItem::Gap { peer });
         }
-        self.watch(Some(peer));
+        if p.is_to_be_watched(self.now_ns) {
+            self.watch(Some(peer));
+        }
     }
 
     /// A peer misses a frame.
-    pub(crate) fn rx_gap(&mut self, peer: u32) -> Result<(), Drop> {
-        self.watch(Some(peer));
-        Ok(())
+    pub(crate) fn rx_gap(&mut self, peer: u32) {
+        let now_ns = self.now_ns;
+        if let Some(Some(p)) = self.peers.get_mut(peer as usize)
+            && p.is_to_be_watched(now_ns)
+        {
+            self.watch(Some(peer));
+        }
     }
 
-    /// Sets a timer for each small call under way, with one peer or with all of them.
+    /// Sets a timer for each small call under way with a peer; or with all that are silent, if the
+    /// call is older than half of the time that its answer may take. `true`: there are younger ones.
     #[cold]
-    fn watch(&mut self, peer: Option<u32>) {
-        let mut at = 0;
+    fn watch(&mut self, peer: Option<u32>) -> bool {
+        let (mut at, mut young) = (0, false);
         while let Some(entry) = self.timers.nth_first(at).filter(|_| at < WATCH_MOST) {
             at += 1;
             let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
@@ -100,12 +106,21 @@ impl<C> Endpoint<C> {
             }
             let Some(slot) = s.slots.get(usize::from(entry.slot)) else { continue };
             let Some(Some(p)) = self.peers.get(s.peer as usize) else { continue };
-            if slot.lone == Lone::Sent && slot.started_ns != u64::MAX {
-                let timeout_ns = p.timeout_ns(s.recovery, slot.retries, &self.cfg);
-                let due_ns = slot.started_ns.saturating_add(timeout_ns);
-                self.arm_slot(entry.session, entry.slot, due_ns);
+            if slot.lone != Lone::Sent || slot.started_ns == u64::MAX {
+                continue;
             }
+            let wait_ns = p.rtt.probe_ns();
+            let is_silent = p.last_heard_ns.saturating_add(wait_ns) <= self.now_ns;
+            let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.now_ns;
+            if peer.is_none() && (is_young || !is_silent) {
+                young |= is_silent;
+                continue;
+            }
+            let timeout_ns = p.timeout_ns(s.recovery, slot.retries, &self.cfg);
+            let due_ns = slot.started_ns.saturating_add(timeout_ns);
+            self.arm_slot(entry.session, entry.slot, due_ns);
         }
+        young
     }
 
     /// Begins to wait for an answer, unless that is done already: there are calls under way.
@@ -121,7 +136,12 @@ impl<C> Endpoint<C> {
         let known = self.peers.get(self.heard as usize).and_then(Option::as_ref);
         let wait_ns = known.map_or(self.cfg.rto_initial_ns, |p| p.rtt.probe_ns());
         self.silence_guessed = known.is_none_or(|p| p.rtt.smoothed_ns() == 0);
-        self.silence_ns = self.now_ns.saturating_add(wait_ns);
+        self.silence_ns = self.now_ns.saturating_add(wait_ns.max(self.look_ns()));
+    }
+
+    /// What a look at all peers may cost, and ten times that: not to be spent more often.
+    fn look_ns(&self) -> u64 {
+        50 * self.peers.len() as u64
     }
 
     /// The first round trip is known: what was waited for until now was a guess, and far too long.
@@ -141,19 +161,22 @@ impl<C> Endpoint<C> {
             return;
         }
         // Who is silent is waited for by each call's own timer, until there are new calls.
-        let (mut next_ns, mut silent) = (u64::MAX, false);
+        let (mut next_ns, mut silent, mut young_ns) = (u64::MAX, false, u64::MAX / 2);
         for p in self.peers.iter().flatten().filter(|p| p.selective && p.pool.is_used()) {
             let wait_ns = p.rtt.probe_ns();
             let due_ns = p.last_heard_ns.saturating_add(wait_ns);
-            silent |= due_ns <= now_ns;
-            next_ns = next_ns.min(if due_ns <= now_ns { u64::MAX } else { due_ns });
+            if due_ns > now_ns {
+                next_ns = next_ns.min(due_ns);
+            } else {
+                silent = true;
+                young_ns = young_ns.min(wait_ns / 2);
+            }
         }
-        if silent {
-            self.watch(None);
+        if silent && self.watch(None) {
+            next_ns = next_ns.min(now_ns + young_ns);
         }
-        // A look at each peer is not free.
-        let peers_ns = 50 * self.peers.len() as u64;
-        self.silence_ns =
-            if next_ns == u64::MAX { next_ns } else { next_ns.max(now_ns + peers_ns) };
+        if next_ns != u64::MAX {
+            self.silence_ns = next_ns.max(now_ns + self.look_ns());
+        }
     }
 }

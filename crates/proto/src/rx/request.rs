@@ -38,7 +38,6 @@ impl<C> Endpoint<C> {
         let id = SessionId { index: session, generation: s.generation };
         let dpp = s.data_per_packet;
         let in_order = s.recovery == Recovery::GoBackN;
-        let pools = (s.recovery == Recovery::Melo).then_some(&self.pools);
         let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
@@ -62,25 +61,22 @@ impl<C> Endpoint<C> {
             self.on_duplicate(session, slot_no, req_num, index);
             return Err(Drop::Duplicate);
         }
-        if index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken) {
+        let id = RequestId { session: id, slot: slot_no, req_num };
+        let slot = if index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken) {
             if in_order {
                 return Err(Drop::OutOfOrder);
             }
-            let (count, packets) = (slot.req_rcvd, slot.req_packets);
-            let gaps = slot.gaps.get_or_insert_default();
-            let inserted = gaps.insert(index, count, packets, pools);
-            if let Some(pools) = pools {
-                (self.stats.melo_bits_peak, self.stats.melo_refused) = pools.rx_use();
+            self.insert_early(id, index)?;
+            match self.server_slot_mut(id) {
+                Some(slot) if slot.phase == ServerPhase::Receiving => slot,
+                _ => return Ok(None), // refused
             }
-            if let Err(reason) = inserted {
-                self.on_duplicate(session, slot_no, req_num, index);
-                return Err(reason);
-            }
-        }
+        } else {
+            slot
+        };
         if index == 0 {
             slot.expires_ns = expires_ns; // known from now on, if later packets came first
         }
-        let id = RequestId { session: id, slot: slot_no, req_num };
         if slot.req_packets == 1 {
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
@@ -126,32 +122,16 @@ impl<C> Endpoint<C> {
         offset: usize,
         data: &[u8],
     ) -> Option<Event<'f, C>> {
-        let Session::Server(s) = self.sessions.get_mut(id.session.index as usize)? else {
-            return None;
-        };
-        let tenant = s.tenant;
         let now_ns = self.now_ns;
         let slot = self.server_slot_mut(id)?;
-        let (size, req_type) = (slot.req_size, slot.req_type);
+        let req_type = slot.req_type;
         let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
         if expired && index == 0 {
             self.refuse(id, Status::DeadlineExceeded); // the rest need not come
             return None;
         }
-        if slot.req.is_none() {
-            match self.request_buffer(tenant, size) {
-                Ok(m) => {
-                    let slot = self.server_slot_mut(id)?;
-                    let held = m.capacity() as u32;
-                    slot.req = Some(m);
-                    slot.held = held;
-                    self.shares.hold(tenant, held);
-                }
-                Err(status) => {
-                    self.refuse(id, status);
-                    return None;
-                }
-            }
+        if slot.req.is_none() && !self.begin_request(id) {
+            return None;
         }
         let slot = self.server_slot_mut(id)?;
         if let Some(req) = slot.req.as_mut() {
@@ -180,6 +160,53 @@ impl<C> Endpoint<C> {
         }
         self.stats.requests += 1;
         Some(Event::Request { id, req_type, body, deadline_ns })
+    }
+
+    /// Memory for a request of several packets, of which the first one has arrived. `false`: it was
+    /// refused.
+    fn begin_request(&mut self, id: RequestId) -> bool {
+        let Some(Session::Server(s)) = self.sessions.get(id.session.index as usize) else {
+            return false;
+        };
+        let tenant = s.tenant;
+        let Some(size) = self.server_slot_mut(id).map(|slot| slot.req_size) else { return false };
+        let buffer = match self.request_buffer(tenant, size) {
+            Ok(buffer) => buffer,
+            Err(status) => {
+                self.refuse(id, status);
+                return false;
+            }
+        };
+        let Some(slot) = self.server_slot_mut(id) else { return false };
+        slot.held = buffer.capacity() as u32;
+        slot.req = Some(buffer);
+        let held = slot.held;
+        self.shares.hold(tenant, held);
+        true
+    }
+
+    /// Notes a packet of a request that comes before others that are missing, unless the request is
+    /// refused.
+    #[cold]
+    fn insert_early(&mut self, id: RequestId, index: u32) -> Result<(), Drop> {
+        let Some(slot) = self.server_slot_mut(id) else { return Err(Drop::Stale) };
+        if slot.req.is_none() && !self.begin_request(id) {
+            return Ok(());
+        }
+        let Some(Session::Server(s)) = self.sessions.get_mut(id.session.index as usize) else {
+            return Err(Drop::Stale);
+        };
+        let pools = (s.recovery == Recovery::Melo).then_some(&self.pools);
+        let Some(slot) = s.slots.get_mut(usize::from(id.slot)) else { return Err(Drop::Stale) };
+        let (count, packets) = (slot.req_rcvd, slot.req_packets);
+        let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
+        if let Some(pools) = pools {
+            (self.stats.melo_bits_peak, self.stats.melo_refused) = pools.rx_use();
+        }
+        if inserted.is_err() {
+            self.on_duplicate(id.session.index, id.slot, id.req_num, index);
+        }
+        inserted
     }
 
     /// The deadline of a request of the frame at hand, of which `remaining_us` were left when it

@@ -30,7 +30,13 @@ impl<C> Endpoint<C> {
         let packets = packets_of(msg_size, dpp);
         let is_melo = s.recovery == Recovery::Melo;
         let front = slot.resp_rcvd;
-        let credits = slot.on_response(index, msg_size, packets, heard, &mut seen)?;
+        let credits = match slot.on_response(index, msg_size, packets, heard, &mut seen) {
+            Ok(credits) => credits,
+            Err(reason) => {
+                self.note_pool(is_melo);
+                return Err(reason);
+            }
+        };
         let asked_twice = slot.retries > 0 && packets == 1 && slot.heard_ns < slot.started_ns;
         let age_ns = (heard.now_ns as u32).wrapping_sub(slot.again_at);
         let moved = !is_melo || slot.resp_rcvd > front;
@@ -39,9 +45,7 @@ impl<C> Endpoint<C> {
         if asked_twice {
             self.asked_twice(peer, age_ns, heard);
         }
-        if is_melo {
-            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.pools.rx_use();
-        }
+        self.note_pool(is_melo);
         self.credits_home(peer, credits);
         let Some(s) = self.client_session_at(session) else { return Ok(None) };
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -59,6 +63,14 @@ impl<C> Endpoint<C> {
             }
         };
         Ok(self.complete(session, slot_no, result).map(Event::Completion))
+    }
+
+    /// Takes the use of MELO's bits.
+    #[inline]
+    fn note_pool(&mut self, is_melo: bool) {
+        if is_melo {
+            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.pools.rx_use();
+        }
     }
 
     /// A packet that is new, of a response of several; gives the response when it is whole. `moved`:

@@ -54,6 +54,8 @@ pub(crate) struct Peer {
     pub(crate) selective: bool,
     /// It is to be told that a frame is missing.
     pub(crate) gap_queued: bool,
+    /// When the calls under way with it were last given timers, ns.
+    watched_ns: u64,
     /// Probes wait `1 << patience` times as long.
     patience: u8,
     reorder: ReorderWindow,
@@ -91,6 +93,7 @@ impl Peer {
             transit: Transit::new(),
             selective: false,
             gap_queued: false,
+            watched_ns: 0,
             patience: 0,
             reorder: ReorderWindow::default(),
             endpoint_id: 0,
@@ -221,21 +224,20 @@ impl Peer {
         ahead > 1
     }
 
-    /// After how long without an answer to suspect loss, when that was suspected `retries` times.
+    /// After how long without an answer to suspect loss, when that was suspected `retries` times: never
+    /// later than with go-back-N.
     pub(crate) fn timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
-        match retries.checked_sub(PROBES) {
-            _ if recovery != Recovery::Selective => self.rtt.rto_ns(retries, cfg),
-            Some(timeouts) => self.rtt.rto_ns(timeouts, cfg).max(self.probe_ns(retries, cfg)),
-            None => self.probe_ns(retries, cfg),
+        let most_ns = self.rtt.rto_ns(retries, cfg);
+        if recovery != Recovery::Selective {
+            return most_ns;
         }
-    }
-
-    /// After how long without an answer to ask again, for the `n`th time.
-    fn probe_ns(&self, n: u8, cfg: &Config) -> u64 {
         let once_ns = self.rtt.probe_ns() + self.window_ns(self.last_heard_ns);
-        once_ns
-            .saturating_mul(1 << u32::from(n.saturating_add(self.patience)).min(32))
-            .min(cfg.rto_max_ns)
+        let doubled = |times: u8| once_ns.saturating_mul(1 << u32::from(times).min(32));
+        let wait_ns = match retries.checked_sub(PROBES) {
+            None => doubled(retries.saturating_add(self.patience)),
+            Some(timeouts) => self.rtt.rto_ns(timeouts, cfg).max(doubled(retries)),
+        };
+        wait_ns.min(most_ns)
     }
 
     /// The reorder window.
@@ -262,6 +264,18 @@ impl Peer {
         if seen.useful > 0 {
             self.be_hasty();
         }
+    }
+
+    /// A frame is missing on either side. Whether the calls under way are to be looked at: there are
+    /// some, and it was not done within the last half of a round trip.
+    #[cold]
+    pub(crate) fn is_to_be_watched(&mut self, now_ns: u64) -> bool {
+        let soon_ns = self.watched_ns.saturating_add(self.rtt.probe_ns() / 4);
+        if !self.selective || !self.pool.is_used() || now_ns < soon_ns {
+            return false;
+        }
+        self.watched_ns = now_ns.max(1);
+        true
     }
 
     /// A packet that was sent again had been lost.

@@ -304,6 +304,12 @@ impl<C> ClientSlot<C> {
         self.req_packets == 1 && self.resp_packets <= 1
     }
 
+    /// The lost packets to be sent next: one of a request, or a run of a response.
+    pub(crate) fn next_lost(&mut self, credits: u32) -> Option<(u32, u32)> {
+        let most = if self.resp_packets > 0 { credits } else { 1 };
+        self.board.as_mut()?.next_lost(most)
+    }
+
     /// Packets were sent, or asked for, of which some may be on the board as lost.
     #[inline]
     pub(crate) fn note_sent(&mut self, first: u32, count: u32, now_ns: u64) {

@@ -94,6 +94,15 @@ impl Gaps {
         all.into_iter().flatten().chain(tracked.into_iter().flatten())
     }
 
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let tracked = match &self.tracker {
+            Some(Tracker::Selective(arrived)) => arrived.heap_bytes(),
+            Some(Tracker::Melo(_)) | None => 0,
+        };
+        size_of::<Gaps>() + tracked + self.asks.capacity() * size_of::<(u32, u32)>()
+    }
+
     /// The request is another one, or is answered.
     pub(crate) fn forget(&mut self) {
         self.tracker = None;

@@ -63,7 +63,10 @@ impl<C> Endpoint<C> {
                 in_line = s.credits != 0 && lane.peer.pool.open == 0;
                 break Sent::All;
             }
-            if slot.lost == 0 && slot.is_spread(s.credit_limit.saturating_mul(self.cfg.spread)) {
+            if slot.lost == 0
+                && slot.in_flight() > 0
+                && slot.is_spread(s.credit_limit.saturating_mul(self.cfg.spread))
+            {
                 break Sent::All; // more when the oldest packet has arrived
             }
             let again = &mut s.retransmitted;
@@ -130,7 +133,7 @@ fn step<C>(
     again: &mut u64,
 ) -> Option<u32> {
     let (session, req_num) = (remote, slot.req_num);
-    let lost = if slot.lost > 0 { slot.board.as_mut().and_then(|b| b.next_lost()) } else { None };
+    let lost = if slot.lost > 0 { slot.next_lost(credits) } else { None };
     let index = lost.map_or(slot.req_sent, |(first, _)| first);
     if slot.resp_packets > 0 {
         let new = (slot.resp_asked, slot.resp_packets - slot.resp_asked);

@@ -5,7 +5,7 @@
 //! connection would cost most of a connection's state; but the packets in flight to a host are
 //! bounded by bandwidth x RTT, however many connections share it. So the bits are shared, too:
 //!
-//! - [`pool`]: [`BitsPool`], the bits of one side in blocks of eight, with its stack of free blocks;
+//! - [`pool`]: `BitsPool`, the bits of one side in blocks of eight, with its stack of free blocks;
 //! - `chain`: a connection's bitmap, a linked list of blocks, touched at its front and its end;
 //! - [`reorder`]: [`Reorder`], what a receiver keeps of each connection, and what a NACK says;
 //! - [`sender`]: [`SenderMap`], the same bitmap rebuilt by the sender from NACKs.

@@ -14,7 +14,7 @@ fn with_a_loss() -> (Scoreboard, Seen) {
     (0..10).for_each(|index| b.sent(index, u64::from(index) * 10_000));
     b.in_order(2, heard(30_000), &mut seen);
     assert!(b.arrived(3, heard(50_000), &mut seen));
-    assert_eq!((b.judge(WINDOW_NS), b.next_lost()), (1, Some((2, 1))));
+    assert_eq!((b.judge(WINDOW_NS), b.next_lost(u32::MAX >> 8)), (1, Some((2, 1))));
     b.sent(2, 100_000);
     (b, seen)
 }
@@ -43,7 +43,7 @@ fn a_hasty_retransmission_is_one_that_the_window_was_too_short_for() {
     assert_eq!((seen.spurious, seen.hasty, seen.useful), (1, 1, 0));
     // Nothing was heard for long, since the other side had no core: that says nothing of order.
     b.time_out();
-    let (first, count) = b.next_lost().expect("all of them");
+    let (first, count) = b.next_lost(u32::MAX >> 8).expect("all of them");
     (first..first + count).for_each(|index| b.sent(index, 500_000));
     b.in_order(10, heard(505_000), &mut seen);
     assert_eq!((seen.spurious, seen.hasty, seen.useful), (7, 1, 0));

@@ -13,7 +13,7 @@
 //! its lossless goodput. Go-back-N stands still for a recovery time after every loss: with `n` packets
 //! a second, it gets about `1 / (1 + p n (RTO + RTT))`. The paper does not say its RTO. The one
 //! with which the simulation has the paper's 45.6 % at 1e-3 is [`GO_BACK_N_RTO_NS`]; that at 1e-2 the
-//! paper has 7.1 % (its 99.0 % over 14.02) is then no longer free ([`fit`]).
+//! paper has 7.1 % (its 99.0 % over 14.02) is then no longer free ([`fit()`]).
 
 mod fit;
 #[cfg(test)]
@@ -36,7 +36,7 @@ use crate::{World, WorldConfig};
 pub use fit::{Fit, fit};
 
 /// The recovery time with which go-back-N has the paper's throughput at a loss of 1e-3, as
-/// [`fit`] finds it, ns. What follows at 1e-2 is 7.5 % of the lossless goodput, where the paper has
+/// [`fit()`] finds it, ns. What follows at 1e-2 is 7.5 % of the lossless goodput, where the paper has
 /// 7.1 %.
 pub const GO_BACK_N_RTO_NS: u64 = 262_500;
 
