@@ -188,7 +188,7 @@ fn sender_board(order: &[(u32, u64)], packets: u32) -> u64 {
         board.arrived(psn, heard, &mut Seen::default());
         board.advance();
         board.judge(window_ns);
-        while let Some((first, run)) = board.next_lost() {
+        while let Some((first, run)) = board.next_lost(packets) {
             (first..first + run).for_each(|psn| board.sent(psn, heard.now_ns));
         }
     }
