@@ -27,6 +27,9 @@ use std::time::Instant;
 #[path = "../src/loss/arrived.rs"]
 #[allow(dead_code)] // what is not measured
 mod arrived;
+#[path = "../src/loss/heard.rs"]
+#[allow(dead_code)]
+mod heard;
 #[path = "../src/loss/melo/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod melo;
@@ -36,37 +39,12 @@ mod scoreboard;
 
 /// What the modules above know of the wire.
 mod wire {
-    pub(crate) use courser_proto::wire::MAX_HOLES;
+    pub(crate) use courser_proto::wire::{Holes, MAX_HOLES};
 }
 
 use arrived::Arrived;
+use heard::{Heard, Nack, Seen};
 use scoreboard::Scoreboard;
-
-/// As in `loss/board.rs`.
-#[derive(Clone, Copy)]
-struct Heard {
-    now_ns: u64,
-    round_trip_ns: u64,
-}
-
-/// As in `loss/board.rs`.
-#[derive(Default)]
-#[allow(dead_code)]
-struct Seen {
-    late_ns: u64,
-    spurious: u16,
-    hasty: u16,
-    useful: u16,
-}
-
-/// As in `loss/board.rs`; not measured.
-#[allow(dead_code)]
-struct Nack<'f> {
-    count: u32,
-    high: u32,
-    holes: courser_proto::wire::Holes<'f>,
-    last: u32,
-}
 
 const PACKET: usize = 1024;
 const LINK_BPS: u64 = 40_000_000_000;
@@ -204,11 +182,13 @@ fn sender_board(order: &[(u32, u64)], packets: u32) -> u64 {
             board.sent(next, u64::from(next) * 205);
             next += 1;
         }
-        let heard = Heard { now_ns: (slot + ROUND_TRIP) * 205, round_trip_ns: ROUND_TRIP * 205 };
+        let round_trip_ns = ROUND_TRIP * 205;
+        let window_ns = round_trip_ns / 4;
+        let heard = Heard { now_ns: slot * 205 + round_trip_ns, round_trip_ns, window_ns };
         board.arrived(psn, heard, &mut Seen::default());
         board.advance();
-        board.judge(ROUND_TRIP * 205 / 4);
-        while let Some((first, run)) = board.next_lost(1 << 20) {
+        board.judge(window_ns);
+        while let Some((first, run)) = board.next_lost(packets) {
             (first..first + run).for_each(|psn| board.sent(psn, heard.now_ns));
         }
     }

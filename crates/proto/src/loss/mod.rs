@@ -11,6 +11,7 @@
 
 mod arrived;
 mod board;
+mod heard;
 #[allow(dead_code)] // swapping (M17), for receivers with less memory than connections
 pub(crate) mod melo;
 mod melo_board;
@@ -22,7 +23,8 @@ mod watch;
 mod window;
 
 pub(crate) use arrived::Arrived;
-pub(crate) use board::{Board, Heard, Nack, Seen};
+pub(crate) use board::Board;
+pub(crate) use heard::{Heard, Nack, Seen};
 pub use melo::Hole;
 pub(crate) use pooled::{Pools, Receiver};
 pub use recovery::{Recovery, UnknownRecovery};

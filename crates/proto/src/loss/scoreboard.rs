@@ -254,6 +254,7 @@ impl Scoreboard {
     /// The lost packets that are to be sent next: the first, and how many in a row, at most `most`.
     pub(crate) fn next_lost(&mut self, most: u32) -> Option<(u32, u32)> {
         let is_lost = |e: Option<&mut u64>| e.is_some_and(|e| *e & STATE == LOST);
+        debug_assert!(most > 0);
         while let Some(&first) = self.resend.front() {
             let run = (first..first + most).take_while(|&index| is_lost(self.entry(index))).count();
             if run > 0 {
