@@ -53,7 +53,7 @@ impl<C> Endpoint<C> {
         let early = u64::from(age_ns) < heard.round_trip_ns;
         self.stats.spurious += u64::from(early);
         if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-            if early { p.be_patient() } else { p.be_hasty() }
+            if early { p.be_patient(self.now_ns) } else { p.be_hasty() }
         }
     }
 
@@ -61,7 +61,7 @@ impl<C> Endpoint<C> {
     #[cold]
     pub(crate) fn patient(&mut self, peer: u32) {
         if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-            p.be_patient();
+            p.be_patient(self.now_ns);
         }
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct Peer {
     watched_ns: u64,
     /// Probes wait `1 << patience` times as long.
     patience: u8,
+    /// When that may grow again, ns.
+    patient_ns: u64,
     reorder: ReorderWindow,
     // Cold.
     pub(crate) endpoint_id: u64,
@@ -95,6 +97,7 @@ impl Peer {
             gap_queued: false,
             watched_ns: 0,
             patience: 0,
+            patient_ns: 0,
             reorder: ReorderWindow::default(),
             endpoint_id: 0,
             sessions: 0,
@@ -286,8 +289,12 @@ impl Peer {
 
     /// A call was asked after that was not lost: its handler takes long.
     #[cold]
-    pub(crate) fn be_patient(&mut self) {
-        self.patience = (self.patience + 1).min(PATIENCE_MOST);
+    pub(crate) fn be_patient(&mut self, now_ns: u64) {
+        // Calls that wait together are one lesson.
+        if now_ns >= self.patient_ns {
+            self.patience = (self.patience + 1).min(PATIENCE_MOST);
+            self.patient_ns = now_ns.saturating_add(self.rtt.probe_ns());
+        }
     }
 
     /// A deadline in this endpoint's time, of which `remaining_us` were left when the frame at
