@@ -5,7 +5,8 @@ use std::rc::Rc;
 
 use courser_proto::wire::{EcnCounts, Packet, parse_packet};
 use courser_proto::{
-    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, RefuseReason, Recovery,
+    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, Recovery,
+    RefuseReason,
 };
 
 use crate::program::{Forged, Op, Setup, encode};
