@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use courser_proto::wire::{EcnCounts, Packet, parse_packet};
+use courser_proto::wire::{EcnCounts, Holes, Packet, parse_packet};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, Recovery,
     RefuseReason,
@@ -70,6 +70,8 @@ fn kinds(bytes: &[u8]) -> String {
             Packet::OneWay { .. } => "o",
             Packet::Ack { .. } => "a",
             Packet::Cancel { .. } => "x",
+            Packet::Nack { .. } => "n",
+            Packet::Gap => "g",
         };
     }
     name.truncate(6);
@@ -84,6 +86,8 @@ fn rare_frames(mut forge: Forge) -> Vec<Seed> {
     let (remaining_us, data) = (Some(1_000), &b"abc"[..]);
     let timed = Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
     let timed = frame(&h, &[timed, Packet::Cancel { session, req_num }]);
+    let nack = Packet::Nack { session, req_num, count: 1, high: 3, holes: Holes::default() };
+    let nack = frame(&h, &[nack, Packet::Gap]);
     h.echo_at = Some(5);
     h.ecn = Some(EcnCounts { marked: 1, received: 9 });
     let mut counted = vec![0; h.wire_len()];
@@ -91,7 +95,13 @@ fn rare_frames(mut forge: Forge) -> Vec<Seed> {
     counted.extend_from_slice(&plain[24..]);
     let mut padded = plain.clone();
     padded.extend_from_slice(&[0; 9]);
-    let named = [("one_way", plain), ("counts", counted), ("padding", padded), ("timed", timed)];
+    let named = [
+        ("one_way", plain),
+        ("counts", counted),
+        ("padding", padded),
+        ("timed", timed),
+        ("nack", nack),
+    ];
     named.map(|(name, bytes)| ("frame", name.to_owned(), bytes)).to_vec()
 }
 

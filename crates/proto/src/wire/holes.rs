@@ -21,7 +21,7 @@ pub const HOLES_REACH: u32 = u16::MAX as u32;
 
 /// The holes of a packet: in descending order, apart from each other, each between the packets
 /// that have arrived in order and the newest one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holes<'f> {
     bytes: &'f [u8],
     count: u32,

@@ -281,6 +281,7 @@ mod tests {
 
     use super::made::{HEADER, frame_of, request};
     use super::*;
+    use courser::parts::proto::wire::Holes;
 
     #[test]
     fn every_kind_is_read_and_named() {
@@ -295,6 +296,8 @@ mod tests {
             Packet::OneWay { session: 5, req_type: 1, msg_size: 900, index: 0, data: &data },
             Packet::Ack { session: 5, req_num: 8 },
             Packet::Cancel { session: 5, req_num: 9 },
+            Packet::Nack { session: 5, req_num: 8, count: 1, high: 3, holes: Holes::default() },
+            Packet::Gap,
         ];
         let mut bytes = frame_of(&all);
         bytes.push(15); // no kind
@@ -304,7 +307,8 @@ mod tests {
             "#7 peer 3 cookie deadbeef | REQ s5 r8 0/1 of 900 B type 1 | \
              CR s5 r8 credits 2 in progress | RFR s5 r8 from 1 credits 4 | \
              RESP s5 r8 1/3 of 2900 B | ERR s5 r8 status 4 | ONEWAY s5 0/1 of 900 B type 1 | \
-             ACK s5 r8 | CANCEL s5 r9 | malformed packet: truncated header"
+             ACK s5 r8 | CANCEL s5 r9 | NACK s5 r8 1 of 3 missing | GAP | \
+             malformed packet: truncated header"
         );
         let kinds: Vec<Kind> = frame(&bytes).unwrap().1.map(|p| Kind::of(&p)).collect();
         assert_eq!(kinds, Kind::ALL);

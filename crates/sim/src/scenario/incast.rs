@@ -9,6 +9,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use courser::Recovery;
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
@@ -192,6 +193,8 @@ fn config(settings: &Settings) -> WorldConfig {
     let in_flight = settings.senders as usize * settings.credits as usize;
     config.nic.rx_queue = (2 * in_flight).max(NicConfig::default().rx_queue);
     config.nexus.credits = Some(settings.credits);
+    // The paper's: while queues grow tenfold, others ask after packets that only stand in them.
+    config.nexus.recovery = Recovery::GoBackN;
     config
 }
 
