@@ -23,8 +23,8 @@ use serde::Serialize;
 
 use super::app::{self, SharedTally};
 use super::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, SERVER};
-use super::{Cpu, MAX_TIME_NS, ScenarioError, Traffic};
-use super::{check, observed, per_second, share};
+use super::{Cpu, ScenarioError, Traffic};
+use super::{check, check_loss, check_rto, check_time, observed, per_second, run_pairs, share};
 use crate::fabric::Topology;
 use crate::host::process::SetupError;
 use crate::observe::{DropReason, Tap};
@@ -84,16 +84,14 @@ impl Settings {
             check((1..=100).contains(&n), "connections", n, "1 to 100")?;
         }
         for &ppm in &self.loss_ppm {
-            check(ppm <= 500_000, "loss_ppm", ppm, "0 to 500,000 per million")?;
+            check_loss(ppm)?;
         }
         let least_ns = self.path().fixed_ns();
         let range = "what NICs and packets need (2.4 us) to 10 ms";
         check((least_ns..=10_000_000).contains(&self.rtt_ns), "rtt_ns", self.rtt_ns, range)?;
         check((1..=1_024).contains(&self.spread), "spread", self.spread, "1 to 1,024")?;
-        let rto_ns = self.rto_ns;
-        check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")?;
-        let time_ns = self.time_ns;
-        check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")
+        check_rto(self.rto_ns)?;
+        check_time(self.time_ns)
     }
 
     fn path(&self) -> Path {
@@ -145,19 +143,12 @@ pub struct Point {
 /// A setting is out of range, sessions were not connected, or a call has failed.
 pub fn run(
     settings: &Settings,
-    mut progress: impl FnMut(usize, usize),
+    progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Point>, ScenarioError> {
     settings.check()?;
-    let all = settings.connections.len() * settings.loss_ppm.len();
-    let mut points = Vec::with_capacity(all);
-    for &connections in &settings.connections {
-        for &loss_ppm in &settings.loss_ppm {
-            progress(points.len(), all);
-            points.push(point(settings, connections, loss_ppm, None)?);
-        }
-    }
-    progress(all, all);
-    Ok(points)
+    run_pairs(&settings.connections, &settings.loss_ppm, progress, |connections, loss_ppm| {
+        point(settings, connections, loss_ppm, None)
+    })
 }
 
 fn config(settings: &Settings, credits: u32) -> WorldConfig {
@@ -222,6 +213,7 @@ pub fn point(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
 
     fn small() -> Settings {
         Settings {
@@ -257,21 +249,13 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_named() {
-        type Spoil = fn(&mut Settings);
-        let bad: [(&str, Spoil); 5] = [
+        let bad: &[Spoilt<Settings>] = &[
             ("connections", |s| s.connections = vec![0]),
             ("loss_ppm", |s| s.loss_ppm = vec![600_000]),
             ("rtt_ns", |s| s.rtt_ns = 2_000),
             ("rto_ns", |s| s.rto_ns = 1),
             ("spread", |s| s.spread = 0),
         ];
-        for (field, spoil) in bad {
-            let mut settings = small();
-            spoil(&mut settings);
-            match run(&settings, |_, _| {}) {
-                Err(ScenarioError::Setting { name, .. }) => assert_eq!(name, field),
-                other => panic!("{field}: {other:?}"),
-            }
-        }
+        assert_refused(bad, small, |settings| run(settings, |_, _| {}));
     }
 }

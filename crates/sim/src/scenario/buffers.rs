@@ -9,7 +9,7 @@
 use serde::Serialize;
 
 use super::incast;
-use super::{Cpu, ScenarioError, check, wire_bytes};
+use super::{Cpu, ScenarioError, check, run_pairs, wire_bytes};
 use crate::fabric::Buffer;
 use crate::observe::Tap;
 use crate::{STORED_OVERHEAD, WIRE_OVERHEAD};
@@ -88,7 +88,7 @@ pub struct Point {
 /// A setting is out of range, sessions were not connected, or a call has failed.
 pub fn run(
     settings: &Settings,
-    mut progress: impl FnMut(usize, usize),
+    progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Point>, ScenarioError> {
     let fixed = settings.static_bytes.iter().map(|&bytes| Buffer::PerPort { bytes });
     let buffers: Vec<Buffer> = std::iter::once(DYNAMIC).chain(fixed).collect();
@@ -97,15 +97,9 @@ pub fn run(
     for &bytes in &settings.static_bytes {
         check((2_000..=1 << 40).contains(&bytes), "static_bytes", bytes, "2,000 to 2^40")?;
     }
-    let mut points = Vec::with_capacity(all);
-    for &senders in &settings.senders {
-        for &buffer in &buffers {
-            progress(points.len(), all);
-            points.push(point(settings, senders, buffer, None)?);
-        }
-    }
-    progress(all, all);
-    Ok(points)
+    run_pairs(&settings.senders, &buffers, progress, |senders, buffer| {
+        point(settings, senders, buffer, None)
+    })
 }
 
 /// Runs one combination.

@@ -12,8 +12,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
-use super::{Cpu, MAX_TIME_NS, ScenarioError, Traffic};
-use super::{check, data_per_packet, observed, per_second, wire_bytes, wire_ns};
+use super::{Cpu, ScenarioError, Traffic};
+use super::{
+    check, check_time, check_warm_up, data_per_packet, observed, per_second, wire_bytes, wire_ns,
+};
 use crate::fabric::{CableSpec, Topology};
 use crate::observe::Tap;
 use crate::{HostId, World, WorldConfig};
@@ -90,9 +92,8 @@ impl Settings {
         let rates = "1 Gbit/s to 1 Tbit/s";
         let rated = (1_000_000_000..=1_000_000_000_000).contains(&rate_bps);
         check(rated, "rate_bps", rate_bps, rates)?;
-        let time_ns = self.time_ns;
-        check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")?;
-        check(self.warm_up_ns <= MAX_TIME_NS, "warm_up_ns", self.warm_up_ns, "at most 10 s")?;
+        check_time(self.time_ns)?;
+        check_warm_up(self.warm_up_ns)?;
         let credits = self.max_credits.unwrap_or(1);
         check((1..=65_535).contains(&credits), "max_credits", credits, "1 to 65,535")?;
         let least_ns = self.fixed_ns();

@@ -27,7 +27,9 @@ use serde::Serialize;
 use super::app::{self, SharedTally};
 use super::path::{self, DATA, MAX_FRAME, Part, Path, RATE_BPS};
 use super::{Cpu, ScenarioError, Traffic};
-use super::{check, loss, observed, share, web_search, wire_bytes};
+use super::{
+    check, check_loss, check_rto, loss, observed, run_pairs, share, web_search, wire_bytes,
+};
 use crate::fabric::Topology;
 use crate::host::process::SetupError;
 use crate::observe::{DropReason, Tap};
@@ -106,9 +108,8 @@ impl Settings {
         check(whole, "hosts", hosts, "20 to 320, a multiple of 20")?;
         check((10..=100_000).contains(&self.flows), "flows", self.flows, "10 to 100,000")?;
         check((1..=64).contains(&self.lanes), "lanes", self.lanes, "1 to 64")?;
-        check(self.loss_ppm <= 500_000, "loss_ppm", self.loss_ppm, "0 to 500,000 per million")?;
-        let rto_ns = self.rto_ns;
-        check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")?;
+        check_loss(self.loss_ppm)?;
+        check_rto(self.rto_ns)?;
         let window = self.window_permille;
         check((100..=100_000).contains(&window), "window_permille", window, "100 to 100,000")
     }
@@ -169,20 +170,12 @@ pub struct Point {
 /// A setting is out of range, sessions were not connected, or a call has failed.
 pub fn run(
     settings: &Settings,
-    mut progress: impl FnMut(usize, usize),
+    progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Point>, ScenarioError> {
     settings.check()?;
-    let loads = settings.load_ppm.len();
-    let all = loads * settings.schemes.len();
-    let mut points = Vec::with_capacity(all);
-    for &scheme in &settings.schemes {
-        for &load_ppm in &settings.load_ppm {
-            progress(points.len(), all);
-            points.push(point(settings, scheme, load_ppm, None)?);
-        }
-    }
-    progress(all, all);
-    Ok(points)
+    run_pairs(&settings.schemes, &settings.load_ppm, progress, |scheme, load_ppm| {
+        point(settings, scheme, load_ppm, None)
+    })
 }
 
 /// A flow to come.

@@ -13,8 +13,10 @@ use courser::Recovery;
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
-use super::{Cpu, Latency, MAX_HOSTS, MAX_TIME_NS, ScenarioError, Traffic};
-use super::{check, data_per_packet, observed, per_second, wire_bytes, wire_ns};
+use super::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic};
+use super::{
+    check, check_time, check_warm_up, data_per_packet, observed, per_second, wire_bytes, wire_ns,
+};
 use crate::fabric::{Buffer, HOST_RATE_BPS, Topology};
 use crate::observe::{DropReason, Tap, Times};
 use crate::{HostId, NicConfig, World, WorldConfig};
@@ -91,9 +93,8 @@ impl Settings {
         let held = bytes as u64 * u64::from(senders);
         let fits = (packet..=8 << 20).contains(&bytes) && held <= 960 << 20;
         check(fits, "request_bytes", bytes as u64, range)?;
-        let time_ns = self.time_ns;
-        check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")?;
-        check(self.warm_up_ns <= MAX_TIME_NS, "warm_up_ns", self.warm_up_ns, "at most 10 s")
+        check_time(self.time_ns)?;
+        check_warm_up(self.warm_up_ns)
     }
 
     /// The network that it runs on.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::app;
 use super::path::{self, CLIENT, SERVER};
 use super::{Cpu, Latency, ScenarioError};
-use super::{check, loss, observed, share};
+use super::{check, check_loss, loss, observed, share};
 use crate::fabric::{Fate, Topology};
 use crate::host::process::SetupError;
 use crate::observe::{Tap, Times, decode};
@@ -62,7 +62,7 @@ impl Default for Settings {
 impl Settings {
     fn check(&self) -> Result<(), ScenarioError> {
         check(!self.schemes.is_empty(), "schemes", 0_u64, "one or more")?;
-        check(self.loss_ppm <= 500_000, "loss_ppm", self.loss_ppm, "0 to 500,000 per million")?;
+        check_loss(self.loss_ppm)?;
         let calls = self.calls;
         check((100..=10_000_000).contains(&calls), "calls", calls, "100 to 10,000,000")?;
         check((1..=32).contains(&self.in_flight), "in_flight", self.in_flight, "1 to 32")
@@ -316,6 +316,7 @@ fn client(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
 
     fn small(scheme: Recovery, in_flight: u32) -> Settings {
         let (schemes, loss_ppm) = (vec![scheme], 10_000);
@@ -356,19 +357,11 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_named() {
-        type Spoil = fn(&mut Settings);
-        let bad: [(&str, Spoil); 3] = [
+        let bad: &[Spoilt<Settings>] = &[
             ("loss_ppm", |s| s.loss_ppm = 500_001),
             ("calls", |s| s.calls = 99),
             ("in_flight", |s| s.in_flight = 33),
         ];
-        for (field, spoil) in bad {
-            let mut settings = small(Recovery::GoBackN, 1);
-            spoil(&mut settings);
-            match run(&settings, |_, _| {}) {
-                Err(ScenarioError::Setting { name, .. }) => assert_eq!(name, field),
-                other => panic!("{field}: {other:?}"),
-            }
-        }
+        assert_refused(bad, || small(Recovery::GoBackN, 1), |settings| run(settings, |_, _| {}));
     }
 }

@@ -75,6 +75,46 @@ fn check(
     if ok { Ok(()) } else { Err(ScenarioError::Setting { name, value: value.into(), range }) }
 }
 
+/// A time in which is counted.
+fn check_time(time_ns: u64) -> Result<(), ScenarioError> {
+    check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")
+}
+
+/// A time before anything is counted.
+fn check_warm_up(warm_up_ns: u64) -> Result<(), ScenarioError> {
+    check(warm_up_ns <= MAX_TIME_NS, "warm_up_ns", warm_up_ns, "at most 10 s")
+}
+
+/// A chance that packets are lost.
+fn check_loss(ppm: u32) -> Result<(), ScenarioError> {
+    check(ppm <= 500_000, "loss_ppm", ppm, "0 to 500,000 per million")
+}
+
+/// A retransmission timeout.
+fn check_rto(rto_ns: u64) -> Result<(), ScenarioError> {
+    check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")
+}
+
+/// Runs all pairs, each of the first with all of the second. `progress` is told how many are done,
+/// of how many.
+fn run_pairs<A: Copy, B: Copy, P>(
+    first: &[A],
+    second: &[B],
+    mut progress: impl FnMut(usize, usize),
+    mut run: impl FnMut(A, B) -> Result<P, ScenarioError>,
+) -> Result<Vec<P>, ScenarioError> {
+    let all = first.len() * second.len();
+    let mut points = Vec::with_capacity(all);
+    for &a in first {
+        for &b in second {
+            progress(points.len(), all);
+            points.push(run(a, b)?);
+        }
+    }
+    progress(all, all);
+    Ok(points)
+}
+
 /// Longest time that an experiment may take, ns of virtual time: ten seconds.
 const MAX_TIME_NS: u64 = 10_000_000_000;
 
@@ -196,6 +236,27 @@ fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
         world.set_tap(tap);
     }
     world
+}
+
+/// A field of settings, and what puts it out of its range.
+#[cfg(test)]
+type Spoilt<S> = (&'static str, fn(&mut S));
+
+/// Each of these settings is refused, by its name.
+#[cfg(test)]
+fn assert_refused<S, P: std::fmt::Debug>(
+    bad: &[Spoilt<S>],
+    good: impl Fn() -> S,
+    run: impl Fn(&S) -> Result<P, ScenarioError>,
+) {
+    for (field, spoil) in bad {
+        let mut settings = good();
+        spoil(&mut settings);
+        match run(&settings) {
+            Err(ScenarioError::Setting { name, .. }) => assert_eq!(name, *field),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ use courser::{Context, Done, MsgBuf, Nexus, Rpc, SessionId};
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
-use super::{Cpu, Latency, MAX_HOSTS, MAX_TIME_NS, ScenarioError, Traffic};
-use super::{check, observed, per_second};
+use super::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic};
+use super::{check, check_time, check_warm_up, observed, per_second};
 use crate::fabric::Topology;
 use crate::host::process::SetupError;
 use crate::observe::{Tap, Times};
@@ -86,9 +86,8 @@ impl Settings {
         check((1..=1_024).contains(&bytes), "request_bytes", bytes as u64, "1 to 1,024")?;
         let credits = self.credits;
         check((1..=65_535).contains(&credits), "credits", credits, "1 to 65,535")?;
-        let time_ns = self.time_ns;
-        check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")?;
-        check(self.warm_up_ns <= MAX_TIME_NS, "warm_up_ns", self.warm_up_ns, "at most 10 s")
+        check_time(self.time_ns)?;
+        check_warm_up(self.warm_up_ns)
     }
 
     /// The network that it runs on.

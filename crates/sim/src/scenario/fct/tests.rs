@@ -1,4 +1,5 @@
 use super::*;
+use crate::scenario::{Spoilt, assert_refused};
 
 fn small() -> Settings {
     Settings {
@@ -46,8 +47,7 @@ fn the_scaled_network_is_as_the_paper_s() {
 
 #[test]
 fn settings_out_of_range_are_named() {
-    type Spoil = fn(&mut Settings);
-    let bad: [(&str, Spoil); 6] = [
+    let bad: &[Spoilt<Settings>] = &[
         ("hosts", |s| s.hosts = 30),
         ("load_ppm", |s| s.load_ppm = vec![960_000]),
         ("flows", |s| s.flows = 9),
@@ -55,12 +55,5 @@ fn settings_out_of_range_are_named() {
         ("rto_ns", |s| s.rto_ns = 0),
         ("schemes", |s| s.schemes.clear()),
     ];
-    for (field, spoil) in bad {
-        let mut settings = small();
-        spoil(&mut settings);
-        match run(&settings, |_, _| {}) {
-            Err(ScenarioError::Setting { name, .. }) => assert_eq!(name, field),
-            other => panic!("{field}: {other:?}"),
-        }
-    }
+    assert_refused(bad, small, |settings| run(settings, |_, _| {}));
 }

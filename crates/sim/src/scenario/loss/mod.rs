@@ -27,8 +27,11 @@ use serde::{Serialize, Serializer};
 
 use super::app::{self, SharedTally};
 use super::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, RATE_BPS, SERVER};
-use super::{Cpu, MAX_TIME_NS, ScenarioError, Traffic};
-use super::{check, observed, per_second, share, wire_bytes};
+use super::{Cpu, ScenarioError, Traffic};
+use super::{
+    check, check_loss, check_rto, check_time, check_warm_up, observed, per_second, share,
+    wire_bytes,
+};
 use crate::fabric::{LinkFaults, Topology};
 use crate::observe::{DropReason, Tap};
 use crate::{World, WorldConfig};
@@ -117,14 +120,14 @@ impl Settings {
         check(!self.loss_ppm.is_empty(), "loss", 0_u64, "one or more")?;
         check(!self.rto_ns.is_empty(), "rto_ns", 0_u64, "one or more")?;
         for &ppm in &self.loss_ppm {
-            check(ppm <= 500_000, "loss_ppm", ppm, "0 to 500,000 per million")?;
+            check_loss(ppm)?;
         }
         for r in &self.reorder {
             check(r.ppm <= 1_000_000, "reorder_ppm", r.ppm, "0 to 1,000,000 per million")?;
             check(r.max_ns <= 100_000_000, "reorder_max_ns", r.max_ns, "at most 100 ms")?;
         }
         for &rto_ns in &self.rto_ns {
-            check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")?;
+            check_rto(rto_ns)?;
         }
         let least_ns = self.path().fixed_ns();
         let range = "what NICs and packets need (2.1 us) to 10 ms";
@@ -142,10 +145,8 @@ impl Settings {
         let fits = (DATA..=128 << 20).contains(&bytes);
         check(fits, "request_bytes", bytes as u64, "a packet to 128 MiB")?;
         check((1..=8).contains(&self.outstanding), "outstanding", self.outstanding, "1 to 8")?;
-        let warm_up_ns = self.warm_up_ns.unwrap_or(0);
-        check(warm_up_ns <= MAX_TIME_NS, "warm_up_ns", warm_up_ns, "at most 10 s")?;
-        let time_ns = self.time_ns;
-        check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")
+        check_warm_up(self.warm_up_ns.unwrap_or(0))?;
+        check_time(self.time_ns)
     }
 
     fn path(&self) -> Path {

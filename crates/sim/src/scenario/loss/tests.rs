@@ -1,4 +1,5 @@
 use super::*;
+use crate::scenario::{Spoilt, assert_refused};
 
 /// A few milliseconds.
 fn small() -> Settings {
@@ -71,8 +72,7 @@ fn the_round_trip_is_what_was_asked_for() {
 
 #[test]
 fn settings_out_of_range_are_named() {
-    type Spoil = fn(&mut Settings);
-    let bad: [(&str, Spoil); 8] = [
+    let bad: &[Spoilt<Settings>] = &[
         ("schemes", |s| s.schemes.clear()),
         ("loss_ppm", |s| s.loss_ppm = vec![500_001]),
         ("rto_ns", |s| s.rto_ns = vec![999]),
@@ -82,12 +82,5 @@ fn settings_out_of_range_are_named() {
         ("outstanding", |s| s.outstanding = 0),
         ("time_ns", |s| s.time_ns = 0),
     ];
-    for (field, spoil) in bad {
-        let mut settings = small();
-        spoil(&mut settings);
-        match run(&settings, |_, _| {}) {
-            Err(ScenarioError::Setting { name, .. }) => assert_eq!(name, field),
-            other => panic!("{field}: {other:?}"),
-        }
-    }
+    assert_refused(bad, small, |settings| run(settings, |_, _| {}));
 }
