@@ -230,11 +230,25 @@ impl Client {
     /// A call that proves that all is well again; it must succeed.
     pub(super) fn prove(self: &Rc<Self>, cx: &mut Context<'_>, session: SessionId) {
         let made = Made { must_succeed: true, ..self.draw(Kind::Echo, None) };
+        if !self.has_memory(cx, made.request_len as usize) {
+            return;
+        }
         if !self.make(cx, session, made, CallOptions::new(), Then::Nothing) {
             let host = self.who.host;
             let detail = format!("n{host}: a call on a connected session was not taken");
             lock(&self.shared.oracle).wrong(Invariant::Liveness, detail);
         }
+    }
+
+    /// Whether a request of this length can be had, if need be for all buffers kept for others. With
+    /// a limit that is met, those of calls under way may be all there is.
+    fn has_memory(&self, cx: &Context<'_>, len: usize) -> bool {
+        let has = || cx.alloc(len).is_ok();
+        if has() {
+            return true;
+        }
+        self.pool.borrow_mut().clear();
+        has() || !lock(&self.shared.oracle).may_lack_memory()
     }
 
     /// A call that a handler makes, on a session of its endpoint that is there for it.

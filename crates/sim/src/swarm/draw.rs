@@ -168,7 +168,7 @@ impl fmt::Display for Scenario {
         writeln!(
             f,
             "  recovery {}, slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
-             {:?}, inline {}, queue {}, workers {} with {}, held {} B",
+             {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B",
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
             c.slots,
             c.credits,
@@ -183,6 +183,7 @@ impl fmt::Display for Scenario {
             c.workers,
             c.worker_queue,
             c.max_held_per_peer,
+            c.memory_limit,
         )?;
         let (calls, lanes) = (self.calls, self.lanes.len());
         writeln!(

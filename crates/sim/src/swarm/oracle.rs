@@ -125,6 +125,11 @@ impl Oracle {
         }))
     }
 
+    /// Whether memory limits are so tight that they are met.
+    pub(super) fn may_lack_memory(&self) -> bool {
+        self.allowed.no_memory
+    }
+
     /// What is wrong; later finds are consequences, perhaps.
     pub(super) fn wrong(&mut self, what: Invariant, detail: String) {
         self.found.get_or_insert((what, detail));
