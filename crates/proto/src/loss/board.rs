@@ -1,9 +1,8 @@
 //! What a client slot knows of the packets of its message, whatever the scheme. A session with
 //! go-back-N has none, nor has a message of one packet.
 
-use super::melo::Arrival;
 use super::melo_board::MeloBoard;
-use super::pooled::Pools;
+use super::pooled::{self, Pools};
 use super::{Heard, Nack, Recovery, Scoreboard, Seen};
 use crate::stats::Drop;
 
@@ -67,13 +66,6 @@ impl Board {
             Board::Melo(board) => (board.arrived(), board.lost()),
         };
         (arrived + lost, lost)
-    }
-
-    /// `sent` packets were sent and are not in order: no more can have arrived or be lost.
-    pub(crate) fn settle(&mut self, sent: u32) {
-        if let Board::Melo(board) = self {
-            board.settle(sent);
-        }
     }
 
     /// Packets are sent, for the first time or again.
@@ -164,11 +156,7 @@ impl Board {
                 let before = board.lost();
                 let (arrival, in_order) = board.on_response(index);
                 seen.add_lost(board.lost().saturating_sub(before));
-                match arrival {
-                    Arrival::InOrder | Arrival::OutOfOrder { .. } => Ok(in_order),
-                    Arrival::Duplicate => Err(Drop::Duplicate),
-                    Arrival::Middle | Arrival::NoBits => Err(Drop::OutOfOrder),
-                }
+                pooled::is_kept(arrival).map(|()| in_order)
             }
         }
     }

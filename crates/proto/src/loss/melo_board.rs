@@ -4,10 +4,9 @@
 //!
 //! [`Recovery::Melo`]: super::Recovery::Melo
 
-use std::collections::VecDeque;
-
 use super::melo::{Arrival, HOLES, Hole};
 use super::pooled::{Pools, Receiver, Sender};
+use super::resend::Resend;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -18,9 +17,9 @@ pub(crate) struct MeloBoard {
     last: u32,
     /// Packets that have arrived out of order.
     arrived: u32,
-    /// Packets that were found lost and were not sent again yet, in order, and how many.
-    resend: VecDeque<Hole>,
-    lost: u32,
+    /// Packets that were found lost and were not sent again yet. None of them is known to have
+    /// arrived.
+    resend: Resend,
 }
 
 impl MeloBoard {
@@ -32,8 +31,7 @@ impl MeloBoard {
             response: Receiver::new(in_order, &pools.rx),
             last: req_packets - 1,
             arrived: 0,
-            resend: VecDeque::new(),
-            lost: 0,
+            resend: Resend::default(),
         }
     }
 
@@ -41,17 +39,17 @@ impl MeloBoard {
     pub(crate) fn begin_response(&mut self) {
         self.request.release();
         self.resend.clear();
-        (self.arrived, self.lost) = (0, 0);
+        self.arrived = 0;
         self.response.on_packet(0);
     }
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.resend.capacity() * size_of::<Hole>()
+        self.resend.heap_bytes()
     }
 
     pub(crate) fn lost(&self) -> u32 {
-        self.lost
+        self.resend.count()
     }
 
     pub(crate) fn arrived(&self) -> u32 {
@@ -60,79 +58,18 @@ impl MeloBoard {
 
     /// A packet is sent: if it was lost, it is so no more.
     pub(crate) fn sent(&mut self, index: u32) {
-        let Some(run) = self.resend.front_mut().filter(|run| run.first == index) else { return };
-        (run.first, run.len) = (run.first + 1, run.len - 1);
-        self.lost -= 1;
-        if run.len == 0 {
-            self.resend.pop_front();
-        }
+        self.resend.sent(index);
     }
 
     pub(crate) fn next_lost(&self) -> Option<Hole> {
-        self.resend.front().copied()
-    }
-
-    /// Packets below `count` need not be sent again.
-    fn trim(&mut self, count: u32) {
-        while let Some(run) = self.resend.front_mut().filter(|run| run.first < count) {
-            let below = run.len.min(count - run.first);
-            (run.first, run.len) = (run.first + below, run.len - below);
-            self.lost -= below;
-            if run.len > 0 {
-                break;
-            }
-            self.resend.pop_front();
-        }
-    }
-
-    /// Of `sent` packets that are not in order, some have arrived, and others are lost. Where packets
-    /// overtake each other one may be in both counts: found lost, arrived after all, and not sent
-    /// again yet. Then the first of the lost ones are not.
-    pub(crate) fn settle(&mut self, sent: u32) {
-        let mut excess = (self.arrived + self.lost).saturating_sub(sent).min(self.lost);
-        self.lost -= excess;
-        while let Some(run) = self.resend.front_mut().filter(|_| excess > 0) {
-            let part = run.len.min(excess);
-            (run.first, run.len) = (run.first + part, run.len - part);
-            excess -= part;
-            if run.len > 0 {
-                break;
-            }
-            self.resend.pop_front();
-        }
-    }
-
-    /// A packet has arrived: if it was found lost, it is not sent again.
-    fn found(&mut self, index: u32) {
-        for run in std::mem::take(&mut self.resend) {
-            for lost in run.first..run.first + run.len {
-                if lost == index {
-                    self.lost -= 1;
-                } else {
-                    self.resend_later(lost);
-                }
-            }
-        }
-    }
-
-    /// Adds a packet to those that are to be sent again, which are in order.
-    fn resend_later(&mut self, index: u32) {
-        match self.resend.back_mut() {
-            Some(run) if run.first + run.len == index => run.len += 1,
-            _ => self.resend.push_back(Hole { first: index, len: 1 }),
-        }
-    }
-
-    fn add_lost(&mut self, hole: Hole) {
-        self.lost += hole.len;
-        self.resend.push_back(hole);
+        self.resend.next()
     }
 
     /// The request's packets below `count` have arrived.
     pub(crate) fn in_order(&mut self, count: u32) {
         self.request.on_ack(count);
         self.arrived = self.request.known_before(self.last);
-        self.trim(count);
+        self.resend.trim(count);
     }
 
     /// A NACK of the request; `false`: no receiver sends that.
@@ -152,17 +89,9 @@ impl MeloBoard {
         }
         self.in_order(count);
         // Found lost before, and arrived after all.
-        for run in std::mem::take(&mut self.resend) {
-            for index in run.first..run.first + run.len {
-                if self.request.is_received(index) {
-                    self.lost -= 1;
-                } else {
-                    self.resend_later(index);
-                }
-            }
-        }
+        self.resend.retain(|index| !self.request.is_received(index));
         while let Some(hole) = self.request.next_lost() {
-            self.add_lost(hole);
+            self.resend.push(hole);
         }
         true
     }
@@ -175,14 +104,14 @@ impl MeloBoard {
         match arrival {
             Arrival::InOrder => {
                 self.arrived -= now - before - 1;
-                self.trim(now);
+                self.resend.trim(now);
             }
             Arrival::OutOfOrder { new_hole } => {
                 self.arrived += 1;
-                self.found(index);
+                self.resend.remove(index);
                 let hole = if new_hole { self.response.holes().next() } else { None };
                 if let Some(hole) = hole {
-                    self.add_lost(hole);
+                    self.resend.push(hole);
                 }
             }
             Arrival::Duplicate | Arrival::Middle | Arrival::NoBits => {}
@@ -196,22 +125,20 @@ impl MeloBoard {
     /// packet on that it gives.
     pub(crate) fn time_out(&mut self, is_response: bool, again: bool) -> Option<u32> {
         self.resend.clear();
-        self.lost = 0;
         let high = if is_response {
             for index in self.response.all_missing() {
-                self.lost += 1;
-                self.resend_later(index);
+                self.resend.push(Hole { first: index, len: 1 });
             }
             self.response.rcv_high()
         } else {
             let high = self.request.restart();
             while let Some(hole) = self.request.next_lost() {
-                self.add_lost(hole);
+                self.resend.push(hole);
             }
             self.arrived = self.request.known_before(self.last);
             high
         };
-        (again || self.lost == 0).then_some(high)
+        (again || self.lost() == 0).then_some(high)
     }
 }
 

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use super::melo::pool::BLOCK_BITS;
 use super::melo::{Arrival, Hole, MeloPool, Reorder, SenderMap};
+use crate::stats::Drop as Dropped;
 
 /// A bits pool, shared by all messages of one direction of an endpoint (M5).
 pub(crate) type SharedPool = Rc<RefCell<MeloPool>>;
@@ -26,6 +27,18 @@ impl Pools {
     pub(crate) fn rx_use(&self) -> (u32, u64) {
         let used = self.rx.borrow().usage();
         (used.most * BLOCK_BITS, used.refusals)
+    }
+}
+
+/// Whether a packet that has arrived is kept.
+///
+/// # Errors
+/// It has been here before, or there is no place for what is known of it (M10, M16).
+pub(crate) fn is_kept(arrival: Arrival) -> Result<(), Dropped> {
+    match arrival {
+        Arrival::InOrder | Arrival::OutOfOrder { .. } => Ok(()),
+        Arrival::Duplicate => Err(Dropped::Duplicate),
+        Arrival::Middle | Arrival::NoBits => Err(Dropped::OutOfOrder),
     }
 }
 

@@ -216,20 +216,29 @@ impl Scoreboard {
         self.newest_ns = self.newest_ns.max(sent_ns);
     }
 
+    /// An entry that is on its way, or may be, is lost.
+    fn lose(&mut self, at: usize, how: u64) {
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        *entry = *entry & !(STATE | TIMED) | how | LOST;
+        self.lost += 1;
+        self.resend.push_back(self.base + at as u32);
+    }
+
     /// Finds the packets that are lost now, when all that the frame at hand tells is taken; gives
     /// how many.
     pub(crate) fn judge(&mut self, window_ns: u64) -> u32 {
         let before = self.lost;
         self.known_ns = self.newest_ns;
-        let late = |sent_ns: u64| sent_ns + window_ns < self.newest_ns;
-        while let Some(entry) = self.entries.get_mut((self.judged - self.base) as usize) {
-            if *entry & (STATE | AGAIN) == SENT {
-                if !late(*entry >> TIME_SHIFT) {
+        let newest_ns = self.newest_ns;
+        let late = |sent_ns: u64| sent_ns + window_ns < newest_ns;
+        loop {
+            let at = (self.judged - self.base) as usize;
+            let Some(entry) = self.entries.get(at) else { break };
+            if entry & (STATE | AGAIN) == SENT {
+                if !late(entry >> TIME_SHIFT) {
                     break;
                 }
-                *entry = *entry & !(STATE | TIMED) | LOST;
-                self.lost += 1;
-                self.resend.push_back(self.judged);
+                self.lose(at, 0);
             }
             self.judged += 1;
         }
@@ -239,13 +248,9 @@ impl Scoreboard {
             }
             self.again.pop_front();
             let at = index.wrapping_sub(self.base) as usize;
-            if let Some(entry) = self.entries.get_mut(at)
-                && *entry & STATE == SENT
-                && *entry >> TIME_SHIFT == sent_ns
-            {
-                *entry = *entry & !(STATE | TIMED) | LOST;
-                self.lost += 1;
-                self.resend.push_back(index);
+            let on_its_way = |e: &&u64| **e & STATE == SENT && **e >> TIME_SHIFT == sent_ns;
+            if self.entries.get(at).filter(on_its_way).is_some() {
+                self.lose(at, 0);
             }
         }
         self.lost - before
@@ -271,9 +276,7 @@ impl Scoreboard {
     pub(crate) fn probe(&mut self) -> bool {
         let newest = |state| self.entries.iter().rposition(|e| e & STATE == state);
         let Some(at) = newest(SENT).or_else(|| newest(HELD)) else { return false };
-        self.entries[at] = self.entries[at] & !STATE | TIMED | LOST;
-        self.lost += 1;
-        self.resend.push_back(self.base + at as u32);
+        self.lose(at, TIMED);
         true
     }
 

@@ -200,9 +200,8 @@ impl<C> Endpoint<C> {
         let Some(slot) = s.slots.get_mut(usize::from(id.slot)) else { return Err(Drop::Stale) };
         let (count, packets) = (slot.req_rcvd, slot.req_packets);
         let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
-        if let Some(pools) = pools {
-            (self.stats.melo_bits_peak, self.stats.melo_refused) = pools.rx_use();
-        }
+        let is_melo = pools.is_some();
+        self.note_pool(is_melo);
         if inserted.is_err() {
             self.on_duplicate(id.session.index, id.slot, id.req_num, index);
         }

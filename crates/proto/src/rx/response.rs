@@ -67,7 +67,7 @@ impl<C> Endpoint<C> {
 
     /// Takes the use of MELO's bits.
     #[inline]
-    fn note_pool(&mut self, is_melo: bool) {
+    pub(super) fn note_pool(&mut self, is_melo: bool) {
         if is_melo {
             (self.stats.melo_bits_peak, self.stats.melo_refused) = self.pools.rx_use();
         }

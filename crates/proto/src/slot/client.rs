@@ -291,9 +291,7 @@ impl<C> ClientSlot<C> {
     /// Takes the counts of the board.
     #[inline]
     fn take_counts(&mut self) {
-        let sent = (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd);
-        if let Some(board) = &mut self.board {
-            board.settle(sent);
+        if let Some(board) = &self.board {
             (self.idle, self.lost) = board.idle_and_lost();
         }
     }

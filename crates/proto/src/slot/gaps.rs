@@ -3,8 +3,7 @@
 
 use std::collections::VecDeque;
 
-use crate::loss::melo::Arrival;
-use crate::loss::{Arrived, Hole, Pools, Receiver};
+use crate::loss::{Arrived, Hole, Pools, Receiver, is_kept};
 use crate::stats::Drop;
 use crate::wire::HOLES_REACH;
 
@@ -52,11 +51,7 @@ impl Gaps {
                     Err(Drop::Duplicate)
                 }
             }
-            Tracker::Melo(receiver) => match receiver.on_packet(index) {
-                Arrival::InOrder | Arrival::OutOfOrder { .. } => Ok(()),
-                Arrival::Duplicate => Err(Drop::Duplicate),
-                Arrival::Middle | Arrival::NoBits => Err(Drop::OutOfOrder),
-            },
+            Tracker::Melo(receiver) => is_kept(receiver.on_packet(index)),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::session::{Peer, Session};
 use crate::slot::{Lone, ServerPhase};
 use crate::stats::EndpointStats;
-use crate::wire::{Holes, MAX_HOLES, PACKET_HEADER, Packet};
+use crate::wire::{Holes, NO_HOLES, PACKET_HEADER, Packet};
 
 use stage::Direct;
 pub(crate) use stage::{TxStage, Written, copy_short};
@@ -176,10 +176,9 @@ impl<C> Endpoint<C> {
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
         if let Some(high) = high.filter(|_| slot.phase == ServerPhase::Receiving) {
             let Some(Some(peer)) = self.peers.get_mut(s.peer as usize) else { return Sent::All };
-            let mut room = [0; MAX_HOLES * 4];
+            let mut room = NO_HOLES;
             let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(count));
-            let written = Holes::write(count, holes, &mut room);
-            let holes = Holes::written(room.get(..written).unwrap_or_default(), count);
+            let holes = Holes::write(count, holes, &mut room);
             let nack = Packet::Nack { session: s.remote, req_num, count, high, holes };
             if !self.tx.append(s.peer, peer, &self.arena, nack.header(), nack.data()) {
                 return Sent::Rest(item);

@@ -16,6 +16,11 @@ pub const MAX_HOLES: usize = 64;
 /// Bytes of a hole.
 const HOLE: usize = 4;
 
+/// Room for as many.
+pub(crate) type HolesRoom = [u8; MAX_HOLES * HOLE];
+/// Nothing is written yet.
+pub(crate) const NO_HOLES: HolesRoom = [0; MAX_HOLES * HOLE];
+
 /// Packets further than this behind those that have arrived in order cannot be named.
 pub const HOLES_REACH: u32 = u16::MAX as u32;
 
@@ -56,13 +61,13 @@ impl<'f> Holes<'f> {
         Ok((all, rest))
     }
 
-    /// Writes holes, the most recent first; gives the bytes they take of `out`. Those for which
-    /// there is no room, or which are out of [`HOLES_REACH`], are left out.
+    /// Writes holes, the most recent first. Those for which there is no room, or which are out of
+    /// [`HOLES_REACH`], are left out.
     pub(crate) fn write(
         count: u32,
         holes: impl Iterator<Item = Hole>,
-        out: &mut [u8; MAX_HOLES * HOLE],
-    ) -> usize {
+        out: &'f mut HolesRoom,
+    ) -> Holes<'f> {
         let mut len = 0;
         for (hole, out) in holes.zip(out.as_chunks_mut::<HOLE>().0) {
             let (Ok(start), Ok(missing)) =
@@ -74,12 +79,7 @@ impl<'f> Holes<'f> {
             *out = [s0, s1, l0, l1];
             len += HOLE;
         }
-        len
-    }
-
-    /// Holes that [`Holes::write`] has made.
-    pub(crate) fn written(bytes: &'f [u8], count: u32) -> Holes<'f> {
-        Holes { bytes, count }
+        Holes { bytes: out.get(..len).unwrap_or_default(), count }
     }
 
     /// How many.
@@ -111,10 +111,9 @@ mod tests {
     use super::*;
 
     fn bytes_of(count: u32, holes: &[(u32, u32)]) -> Vec<u8> {
-        let mut out = [0; MAX_HOLES * HOLE];
+        let mut out = NO_HOLES;
         let holes = holes.iter().map(|&(first, len)| Hole { first, len });
-        let len = Holes::write(count, holes, &mut out);
-        out[..len].to_vec()
+        Holes::write(count, holes, &mut out).as_bytes().to_vec()
     }
 
     #[test]

@@ -16,6 +16,9 @@ mod short;
 pub(crate) use frame::PlainHeader;
 pub(crate) use frame::body_of;
 pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
+#[cfg(test)]
+pub(crate) use holes::HolesRoom;
+pub(crate) use holes::NO_HOLES;
 pub use holes::{HOLES_REACH, Hole, Holes, MAX_HOLES};
 pub use packet::{
     MAX_MSG_SIZE, MAX_PACKETS, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER, Packet, PacketKind,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::loss::Hole;
-use crate::wire::Holes;
+use crate::wire::{Holes, HolesRoom, NO_HOLES};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
@@ -136,7 +136,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// What a receiver says that has `has`, counted from `count` on, and the packets that it tells of.
-fn nack_of(count: u32, has: &[bool], out: &mut [u8; MAX_HOLES * 4]) -> (u32, usize, Vec<u32>) {
+fn nack_of<'o>(count: u32, has: &[bool], out: &'o mut HolesRoom) -> (u32, Holes<'o>, Vec<u32>) {
     let high = has.iter().rposition(|&b| b).map_or(0, |at| at + 1);
     let mut holes = Vec::new();
     let mut at = high;
@@ -206,9 +206,8 @@ proptest! {
                     // Only of what was sent, and never of the last packet alone.
                     let count = m.base();
                     let has = &has[..has.len().min((end - count) as usize)];
-                    let mut room = [0; MAX_HOLES * 4];
-                    let (high, written, told) = nack_of(count, has, &mut room);
-                    let holes = Holes::written(&room[..written], count);
+                    let mut room = NO_HOLES;
+                    let (high, holes, told) = nack_of(count, has, &mut room);
                     let news = b.on_nack(Nack { count, high, holes, last: end }, heard, &mut seen);
                     let fresh = told.into_iter().filter(|&i| m.arrive(i, heard)).count();
                     prop_assert_eq!(news, fresh > 0);
@@ -297,9 +296,8 @@ fn an_answer_within_a_round_trip_is_to_the_first_copy() {
 fn every_second(n: usize) -> Scoreboard {
     let mut b = sent(300);
     let has: Vec<bool> = (0..2 * n).map(|i| i % 2 == 1).collect();
-    let mut room = [0; MAX_HOLES * 4];
-    let (high, written, _) = nack_of(0, &has, &mut room);
-    let holes = Holes::written(&room[..written], 0);
+    let mut room = NO_HOLES;
+    let (high, holes, _) = nack_of(0, &has, &mut room);
     assert_eq!(holes.len(), n.min(MAX_HOLES));
     assert!(b.on_nack(Nack { count: 0, high, holes, last: 299 }, HEARD, &mut Seen::default()));
     b.check();
@@ -327,10 +325,9 @@ fn with_as_many_holes_as_there_is_room_for_the_rest_is_not_known() {
 #[test]
 fn the_last_packet_keeps_its_credit_and_its_time_counts() {
     let mut b = sent(8);
-    let mut room = [0; MAX_HOLES * 4];
+    let mut room = NO_HOLES;
     let has = [false, false, false, false, false, false, false, true];
-    let (high, written, _) = nack_of(0, &has, &mut room);
-    let holes = Holes::written(&room[..written], 0);
+    let (high, holes, _) = nack_of(0, &has, &mut room);
     assert!(!b.on_nack(Nack { count: 0, high, holes, last: 7 }, HEARD, &mut Seen::default()));
     assert_eq!(b.arrived_count(), 0, "only the response acknowledges it");
     assert_eq!(b.judge(0), 7);
