@@ -220,9 +220,11 @@ impl Transport for ShmTransport {
             return;
         }
         self.stats.tx_calls += 1;
+        // Before the stores to the ring: giving a frame back takes a locked instruction, which waits
+        // for all stores before it, and those have to get their lines from the receiver first.
+        self.sent.clear();
         let own = Own { dir: &self.listener.dir, hello: &self.hello, epoll: &self.epoll };
         self.outbound.burst(own, burst, &mut self.stats);
-        self.sent.clear();
         std::mem::swap(burst, &mut self.sent);
         self.sent_anew = true;
     }
