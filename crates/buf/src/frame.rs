@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use crate::TxSeg;
+use crate::{Tail, TxSeg};
 
 /// Most gather entries that a [`TxFrame`] has.
 pub const TX_GATHER: usize = 3;
@@ -149,8 +149,76 @@ impl TxFrame {
 pub struct RxFrame<'a> {
     /// Who sent it, as the transport saw it.
     pub src: Addr,
-    /// The datagram's bytes.
+    /// The datagram's bytes, or the first ones of them: at least [`RX_HEAD`], if there is a tail.
     pub data: &'a [u8],
+    /// The rest of the datagram behind `data`. Empty, except where a transport leaves the end of a
+    /// large frame in memory that its sender can still write, so that it is copied once only, to
+    /// where it is needed.
+    pub tail: Tail<'a>,
     /// The congestion mark it arrived with.
     pub ecn: Ecn,
+}
+
+/// Bytes at the front of a frame that are never in its tail: room for the headers of a frame and
+/// of its first packet.
+pub const RX_HEAD: usize = 256;
+
+const _: () = assert!(size_of::<RxFrame<'_>>() == 64, "a cache line");
+
+impl<'a> RxFrame<'a> {
+    /// A frame without a tail.
+    #[inline(always)]
+    pub fn new(src: Addr, data: &'a [u8], ecn: Ecn) -> Self {
+        RxFrame { src, data, tail: Tail::NONE, ecn }
+    }
+
+    /// Length of the datagram, bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.data.len() + self.tail.len()
+    }
+
+    /// Whether the datagram has not a single byte.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.data.is_empty() && self.tail.is_empty()
+    }
+
+    /// Copies the datagram to the end of `out`.
+    pub fn copy_to(&self, out: &mut Vec<u8>) {
+        out.reserve(self.len());
+        out.extend_from_slice(self.data);
+        self.tail.append_to(out);
+    }
+
+    /// The datagram in one piece, in `room`, which is overwritten.
+    pub fn join<'b>(&self, room: &'b mut Vec<u8>) -> RxFrame<'b> {
+        room.clear();
+        self.copy_to(room);
+        RxFrame::new(self.src, room, self.ecn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_in_two_pieces_is_joined() {
+        let src = Addr { host: 1, port: 2 };
+        let tail = Tail::from(&b" and the rest"[..]);
+        let whole = RxFrame::new(src, b"head", Ecn::Ce);
+        let frame = RxFrame { tail, ..whole };
+        let mut room = b"something else".to_vec();
+        for (frame, want) in [(frame, &b"head and the rest"[..]), (whole, b"head")] {
+            assert_eq!((frame.len(), frame.is_empty()), (want.len(), false));
+            let joined = frame.join(&mut room);
+            assert_eq!((joined.src, joined.data, joined.ecn), (src, want, Ecn::Ce));
+            assert!(joined.tail.is_empty());
+            let mut out = b">".to_vec();
+            frame.copy_to(&mut out);
+            assert_eq!(out, [b">", want].concat());
+        }
+        assert!(RxFrame::new(src, b"", Ecn::Ce).is_empty());
+    }
 }

@@ -52,11 +52,15 @@ mod cpu;
 mod frame;
 mod mem;
 mod msgbuf;
+mod tail;
 
 pub use arena::{
     AllocError, Arena, ArenaConfig, ArenaStats, ClassStats, ConfigError, MAX_HEADROOM,
 };
 pub use cpu::{has_steady_ticks, prefetch, prefetch_bytes, ticks};
-pub use frame::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
+pub use frame::{
+    Addr, Ecn, PathId, RX_BURST, RX_HEAD, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame,
+};
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
 pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, TxSeg};
+pub use tail::{Tail, copy_shared};

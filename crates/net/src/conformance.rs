@@ -17,7 +17,10 @@ mod checks;
 
 use std::time::{Duration, Instant};
 
-use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{
+    Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RX_HEAD, RxBurst, RxFrame, TxBurst,
+    TxFrame,
+};
 
 use crate::{Caps, Path, Transport};
 
@@ -155,11 +158,20 @@ fn whole(path: PathId, buf: &MsgBuf) -> TxFrame {
     TxFrame::one(path, buf.data_seg(0..buf.len()).expect("all of it"))
 }
 
+/// A frame's bytes, wherever they lie.
+fn bytes(frame: &RxFrame<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame.copy_to(&mut bytes);
+    assert_eq!(bytes.len(), frame.len());
+    assert!(frame.tail.is_empty() || frame.data.len() >= RX_HEAD, "a short front");
+    bytes
+}
+
 /// One receive burst, copied.
 fn poll(t: &mut impl Transport) -> Vec<Got> {
     let mut out = RxBurst::new();
     t.rx_burst(&mut out);
-    out.iter().map(|f| Got { src: f.src, data: f.data.to_vec(), ecn: f.ecn }).collect()
+    out.iter().map(|f| Got { src: f.src, data: bytes(f), ecn: f.ecn }).collect()
 }
 
 /// Receives until `n` frames have come.

@@ -191,7 +191,7 @@ impl<T: Transport> FaultTransport<T> {
         for frame in &burst {
             let mut data = self.spare.pop().unwrap_or_default();
             data.clear();
-            data.extend_from_slice(frame.data);
+            frame.copy_to(&mut data);
             arrived.push(Stored { src: frame.src, ecn: frame.ecn, data });
         }
         drop(burst);
@@ -279,7 +279,7 @@ impl<T: Transport> Transport for FaultTransport<T> {
         let count = out.remaining_capacity().min(self.rx.ready.len());
         self.lent.extend(self.rx.ready.drain(..count));
         let frames = self.lent.iter();
-        out.extend(frames.map(|f| RxFrame { src: f.src, data: &f.data, ecn: f.ecn }));
+        out.extend(frames.map(|f| RxFrame::new(f.src, &f.data, f.ecn)));
     }
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {

@@ -347,7 +347,7 @@ impl Transport for MemTransport {
             self.stats.rx_frames += 1;
             self.stats.rx_bytes += packet.data.len() as u64;
             // Nothing marks frames on the way: they come as they were sent.
-            out.push(RxFrame { src: packet.src, data: &packet.data, ecn: Ecn::Ect0 });
+            out.push(RxFrame::new(packet.src, &packet.data, Ecn::Ect0));
         }
     }
 

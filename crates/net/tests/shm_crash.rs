@@ -36,7 +36,9 @@ fn receive(t: &mut ShmTransport) -> (u64, u64) {
     let mut out = RxBurst::new();
     t.rx_burst(&mut out);
     let mut spoken = 0;
+    let mut room = Vec::new();
     for frame in &out {
+        let frame = frame.join(&mut room);
         let word = |at: usize| u64::from_ne_bytes(*frame.data[at..].first_chunk().expect("a word"));
         let number = word(0);
         assert_eq!(frame.data.len(), 16 + (number as usize * 61) % 3000, "frame {number}");

@@ -81,7 +81,7 @@ impl Seen {
         let mut out = RxBurst::new();
         t.rx_burst(&mut out);
         for frame in &out {
-            match flipped(frame.data, max_frame) {
+            match flipped(frame.join(&mut Vec::new()).data, max_frame) {
                 Some((number, 0)) => *self.whole.entry(number).or_default() += 1,
                 _ => self.changed += 1,
             }

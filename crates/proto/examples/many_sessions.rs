@@ -55,7 +55,7 @@ impl Side {
     #[inline(always)]
     fn pass(&mut self, from: Addr, frames: &[Vec<u8>], now_ns: u64) {
         let frames: Vec<_> =
-            frames.iter().map(|data| RxFrame { src: from, data, ecn: Ecn::NotEct }).collect();
+            frames.iter().map(|data| RxFrame::new(from, data, Ecn::NotEct)).collect();
         for (at, frame) in frames.iter().enumerate() {
             self.ep.look_ahead(&frames, at);
             if let Some(cursor) = self.ep.on_frame(frame, now_ns) {

@@ -88,6 +88,8 @@ pub(super) struct Link {
     /// What all frames are cut from; its contents matter to nobody.
     payload: MsgBuf,
     burst: TxBurst,
+    /// Where received frames end up: see [`copy_out`].
+    room: Vec<u8>,
     pub(super) clock: Clock,
     pub(super) other: Other,
     /// Frames that never came back or never arrived.
@@ -109,8 +111,8 @@ impl Link {
         let path = transport.path_open(peer, None).map_err(|e| raw(e.to_string()))?;
         let payload = payload(path.max_frame).map_err(|e| raw(e.to_string()))?;
         let (path, max_frame) = (path.id, path.max_frame);
-        let burst = TxBurst::new();
-        Ok(Self { transport, path, max_frame, payload, burst, clock, other, lost: 0 })
+        let (burst, room) = (TxBurst::new(), Vec::new());
+        Ok(Self { transport, path, max_frame, payload, burst, room, clock, other, lost: 0 })
     }
 
     /// Frames of a size that are sent together at most.
@@ -153,6 +155,18 @@ impl Link {
             if arrived.is_empty() {
                 return;
             }
+        }
+    }
+}
+
+/// Copies what a transport has left of the frames of a burst in memory that others can write, one
+/// frame over the other: the raw transport receives into private memory, as it sends from there.
+#[inline]
+fn copy_out(arrived: &RxBurst<'_>, room: &mut Vec<u8>) {
+    for frame in arrived {
+        if !frame.tail.is_empty() {
+            room.clear();
+            frame.tail.append_to(room);
         }
     }
 }

@@ -203,7 +203,7 @@ fn room<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let n = rig.window().min(60);
     let mut burst = (0..n).map(|i| rig.frame(i, 30)).collect();
     rig.send(&mut burst);
-    let filler = RxFrame { src: rig.b.local_addr(), data: b"there before", ecn: Ecn::NotEct };
+    let filler = RxFrame::new(rig.b.local_addr(), b"there before", Ecn::NotEct);
     let mut got = Vec::new();
     let deadline = std::time::Instant::now() + super::PATIENCE;
     for space in [0, 1, 3, 7].into_iter().cycle() {
@@ -212,7 +212,7 @@ fn room<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
         rig.b.rx_burst(&mut out);
         let (before, new) = out.split_at(RX_BURST - space);
         assert!(before.iter().all(|f| f.data == filler.data));
-        got.extend(new.iter().map(|f| f.data.to_vec()));
+        got.extend(new.iter().map(super::bytes));
         if got.len() >= n {
             break;
         }
@@ -244,7 +244,7 @@ fn wait_rest<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let mut count = 0;
     while count < n {
         rig.b.wait(-1, None).expect("waiting works");
-        let filler = RxFrame { src: rig.b.local_addr(), data: b"", ecn: Ecn::NotEct };
+        let filler = RxFrame::new(rig.b.local_addr(), b"", Ecn::NotEct);
         let mut out = RxBurst::new();
         (10..RX_BURST).for_each(|_| out.push(filler));
         rig.b.rx_burst(&mut out);

@@ -42,7 +42,7 @@ fn carry(cfg: FaultConfig, n: u32, burst: usize) -> (Vec<Vec<u8>>, FaultCounts, 
 fn receive(b: &mut Faulty, got: &mut Vec<Vec<u8>>) {
     let mut out = RxBurst::new();
     b.rx_burst(&mut out);
-    got.extend(out.iter().map(|f| f.data.to_vec()));
+    got.extend(out.iter().map(|f| f.join(&mut Vec::new()).data.to_vec()));
 }
 
 fn numbers(frames: &[Vec<u8>]) -> Vec<u32> {

@@ -4,7 +4,9 @@
 //! A peer promises nothing. So shared memory is only touched by instructions that the compiler
 //! does not look into (inline assembly on x86-64) or must take as they stand (volatile accesses
 //! elsewhere): whatever the peer does, the result is some bytes, and nothing else is concluded
-//! from them.
+//! from them. Many bytes are [`courser_buf::copy_shared`]'s.
+
+use courser_buf::copy_shared;
 
 /// Copies into shared memory, **last bytes first**: the first line of a record is the one that the
 /// consumer looks at, so it should be taken from the consumer once, for all stores, and after the
@@ -48,7 +50,7 @@ pub(super) unsafe fn copy_in_bulk(dst: *mut u8, src: &[u8]) {
         if src.len() < BULK {
             copy_in(dst, src);
         } else {
-            copy_many(dst, src.as_ptr(), src.len());
+            copy_shared(dst, src.as_ptr(), src.len());
         }
     }
 }
@@ -66,7 +68,7 @@ pub(super) unsafe fn copy_out(dst: &mut [u8], src: *const u8) {
     // the bounds of the loop. Test: `copies_are_exact`.
     unsafe {
         if len >= BULK {
-            return copy_many(to, src, len);
+            return copy_shared(to, src, len);
         }
         let mut at = 0;
         while at < len {
@@ -120,33 +122,6 @@ unsafe fn move8(dst: *mut u8, src: *const u8) {
     // Test: `copies_are_exact`.
     unsafe {
         for at in 0..8 {
-            dst.add(at).write_volatile(src.add(at).read_volatile());
-        }
-    }
-}
-
-/// # Safety
-/// `len` bytes can be read at `src` and written at `dst`; they do not overlap.
-#[inline]
-unsafe fn copy_many(dst: *mut u8, src: *const u8, len: usize) {
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: as promised by the caller; the direction flag is clear in Rust code. Test:
-    // `copies_are_exact`.
-    unsafe {
-        std::arch::asm!(
-            "rep movsb",
-            inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
-            options(nostack, preserves_flags),
-        );
-    }
-    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: as promised by the caller. Test: `copies_are_exact`.
-    unsafe {
-        let words = len / 8;
-        for word in 0..words {
-            move8(dst.add(word * 8), src.add(word * 8));
-        }
-        for at in words * 8..len {
             dst.add(at).write_volatile(src.add(at).read_volatile());
         }
     }

@@ -396,7 +396,7 @@ impl Ring {
             *memory = rest;
             self.consumer.pop(len, &mut own[..len.next_multiple_of(16)]);
             // Nothing marks frames on the way: they come as they were sent.
-            out.push(RxFrame { src: self.src, data: &own[..len], ecn: Ecn::Ect0 });
+            out.push(RxFrame::new(self.src, &own[..len], Ecn::Ect0));
             stats.rx_bytes += len as u64;
             frames += 1;
         };
@@ -437,7 +437,7 @@ impl Ring {
             // `release` does. This holds for honest senders only, which is what trust means: see
             // `ShmConfig::trust`. Test: `lent_frames_stay_while_they_are_lent`.
             let data = unsafe { self.consumer.memory().lend(at, len) };
-            out.push(RxFrame { src: self.src, data, ecn: Ecn::Ect0 });
+            out.push(RxFrame::new(self.src, data, Ecn::Ect0));
             stats.rx_bytes += len as u64;
             frames += 1;
         };

@@ -232,7 +232,7 @@ impl Rx {
                     }
                     let end = (a.done + a.segment).min(a.len);
                     let data = &buf[a.done as usize..end as usize];
-                    out.push(RxFrame { src: a.src, data, ecn: a.ecn });
+                    out.push(RxFrame::new(a.src, data, a.ecn));
                     stats.rx_frames += 1;
                     stats.rx_bytes += data.len() as u64;
                     a.done = end;

@@ -165,7 +165,7 @@ fn frames_from_wrong_addresses_are_counted_only() {
                 continue;
             }
             let (now, stats) = (w.now_ns, w.ep(to).stats().clone());
-            let rx = RxFrame { data: &bytes, src, ecn: Ecn::Ce };
+            let rx = RxFrame::new(src, &bytes, Ecn::Ce);
             assert!(w.ep(to).on_frame(&rx, now).is_none());
             let after = w.ep(to).stats();
             assert_eq!(after.dropped(Drop::WrongSource), stats.dropped(Drop::WrongSource) + 1);

@@ -50,7 +50,7 @@ fn frames_that_do_not_belong_change_nothing() {
     let figures = format!("{:?}", w.ep(1));
     for (n, (bytes, src, reason)) in cases.iter().enumerate() {
         let count = w.ep(1).stats().dropped(*reason);
-        let rx = RxFrame { data: bytes, src: *src, ecn: Ecn::Ce };
+        let rx = RxFrame::new(*src, bytes, Ecn::Ce);
         assert!(w.ep(1).on_frame(&rx, now).is_none(), "case {n}");
         assert_eq!(w.ep(1).stats().dropped(*reason), count + 1, "case {n}");
         assert_eq!(inside(w.ep(1).stats()), before, "case {n}");

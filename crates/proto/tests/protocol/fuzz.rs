@@ -29,7 +29,7 @@ pub fn packets(bytes: &[u8]) -> u64 {
 fn feed(w: &mut World, to: usize, bytes: &[u8], now_ns: u64) {
     let ep = &mut w.nodes[to].ep;
     let before = ep.stats().clone();
-    let rx = RxFrame { data: bytes, src: addr(1 - to), ecn: Ecn::NotEct };
+    let rx = RxFrame::new(addr(1 - to), bytes, Ecn::NotEct);
     let mut expected = 1;
     if let Some(mut cursor) = ep.on_frame(&rx, now_ns) {
         expected = packets(bytes);

@@ -334,7 +334,7 @@ impl Transport for SimTransport {
             self.stats.rx_bytes += len;
             let packets = packets_in(std::iter::once(&frame.bytes[..]));
             self.clock.spend(costs.rx_ns(packets, len));
-            out.push(RxFrame { src: frame.src, data: &frame.bytes, ecn: frame.ecn });
+            out.push(RxFrame::new(frame.src, &frame.bytes, frame.ecn));
         }
     }
 

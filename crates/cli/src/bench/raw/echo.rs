@@ -5,7 +5,7 @@ use std::time::Duration;
 use courser::Transport;
 use courser::parts::buf::RxBurst;
 
-use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed};
+use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed, copy_out};
 use crate::bench::role;
 use crate::harness::latency::{Latency, Pool, Tail};
 use crate::harness::placement::{Placement, Tag};
@@ -46,6 +46,7 @@ impl PingPong {
                 let mut arrived = RxBurst::new();
                 self.link.transport.rx_burst(&mut arrived);
                 if !arrived.is_empty() {
+                    copy_out(&arrived, &mut self.link.room);
                     return true;
                 }
                 drop(arrived);
@@ -165,6 +166,7 @@ impl Workload for EchoTrains {
             let mut arrived = RxBurst::new();
             self.link.transport.rx_burst(&mut arrived);
             let count = arrived.len();
+            copy_out(&arrived, &mut self.link.room);
             drop(arrived);
             now_ns = self.link.clock.now_ns();
             if count > 0 {

@@ -4,7 +4,7 @@ use courser::parts::buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
 use courser::parts::net::AnyTransport;
 use courser::{MsgBuf, Transport};
 
-use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, payload, queue, train_of};
+use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, copy_out, payload, queue, train_of};
 use crate::bench::figures;
 use crate::bench::spec::BenchError;
 
@@ -15,6 +15,8 @@ pub(in crate::bench) struct RawPeer {
     client: Option<(Addr, PathId)>,
     payload: MsgBuf,
     burst: TxBurst,
+    /// Where received frames end up.
+    room: Vec<u8>,
     /// Lengths of the frames of one receive burst.
     lens: Vec<usize>,
     seen: Receipt,
@@ -36,6 +38,7 @@ impl RawPeer {
             client: None,
             payload,
             burst: TxBurst::with_capacity(RX_BURST),
+            room: Vec::new(),
             lens: Vec::with_capacity(RX_BURST),
             seen: Receipt::default(),
             unconfirmed: 0,
@@ -61,7 +64,8 @@ impl RawPeer {
         self.transport.rx_burst(&mut arrived);
         let Some(src) = arrived.last().map(|frame| frame.src) else { return false };
         self.lens.clear();
-        self.lens.extend(arrived.iter().map(|frame| frame.data.len()));
+        self.lens.extend(arrived.iter().map(|frame| frame.len()));
+        copy_out(&arrived, &mut self.room);
         drop(arrived);
         if let Some(path) = self.path(src) {
             for train in self.lens.chunks(RATE_TRAIN) {
@@ -81,6 +85,7 @@ impl RawPeer {
         self.transport.rx_burst(&mut arrived);
         let Some(src) = arrived.last().map(|frame| frame.src) else { return false };
         let mut asked = false;
+        copy_out(&arrived, &mut self.room);
         for frame in &arrived {
             match <[u8; QUERY]>::try_from(frame.data) {
                 Ok(number) => {
@@ -88,7 +93,7 @@ impl RawPeer {
                     asked = true;
                 }
                 Err(_) => {
-                    self.seen.bytes += frame.data.len() as u64;
+                    self.seen.bytes += frame.len() as u64;
                     self.seen.frames += 1;
                     self.unconfirmed += 1;
                 }

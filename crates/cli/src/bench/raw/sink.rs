@@ -11,7 +11,7 @@ use std::time::Duration;
 use courser::Transport;
 use courser::parts::buf::RxBurst;
 
-use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed};
+use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed, copy_out};
 use crate::bench::role;
 use crate::harness::window::{Sample, Workload, WorkloadError};
 
@@ -87,6 +87,7 @@ impl SinkTrains {
     fn receive(&mut self) -> bool {
         let mut arrived = RxBurst::new();
         self.link.transport.rx_burst(&mut arrived);
+        copy_out(&arrived, &mut self.link.room);
         let newest = arrived.iter().filter_map(|frame| Receipt::read(frame.data)).next_back();
         self.seen = newest.unwrap_or(self.seen);
         newest.is_some()

@@ -141,7 +141,7 @@ impl Node {
     pub fn receive(&mut self, src: Addr, bytes: &[u8], now_ns: u64) {
         self.now_ns = now_ns;
         // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
-        let frame = RxFrame { data: bytes, src, ecn: Ecn::Ect0 };
+        let frame = RxFrame::new(src, bytes, Ecn::Ect0);
         self.ep.look_ahead(&[frame, frame], 0);
         let Some(mut cursor) = self.ep.on_frame(&frame, now_ns + self.clock_ns) else { return };
         if !self.pulls {

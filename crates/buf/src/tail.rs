@@ -1,0 +1,179 @@
+//! Bytes that another process may change at any moment: they can be copied, and nothing else.
+//!
+//! A reference, and also `ptr::copy`, promises the compiler that nobody else writes meanwhile.
+//! Another process promises nothing. So such bytes are only touched by instructions that the
+//! compiler does not look into (inline assembly on x86-64) or must take as they stand (volatile
+//! accesses elsewhere): whatever the other process does, the copy is some bytes, and nothing else
+//! is concluded from the original.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// Bytes that others may change at any moment: the rest of a frame that a transport has left in
+/// shared memory. They can be copied to where they are needed, and nothing else: what two copies
+/// show may differ, so whatever is to be checked must be in a copy when it is checked.
+///
+/// 12 bytes, so that an [`crate::RxFrame`] fits a cache line.
+#[derive(Clone, Copy)]
+#[repr(Rust, packed(4))]
+pub struct Tail<'a> {
+    at: *const u8,
+    len: u32,
+    memory: PhantomData<&'a [u8]>,
+}
+
+impl<'a> Tail<'a> {
+    /// No bytes.
+    pub const NONE: Tail<'static> = Tail { at: std::ptr::null(), len: 0, memory: PhantomData };
+
+    /// The `len` bytes at `at`.
+    ///
+    /// # Safety
+    /// For as long as `'a` the bytes can be read by any thread. They may change meanwhile, but only
+    /// by the hand of another process, or by accesses that do not conflict with volatile ones.
+    #[inline(always)]
+    pub unsafe fn new(at: *const u8, len: u32) -> Tail<'a> {
+        Tail { at, len, memory: PhantomData }
+    }
+
+    /// How many bytes there are.
+    #[inline(always)]
+    pub fn len(self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there is not a single byte.
+    #[inline(always)]
+    pub fn is_empty(self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies the bytes as they are now.
+    ///
+    /// # Panics
+    /// `out` is of another length.
+    #[inline]
+    pub fn copy_to(self, out: &mut [u8]) {
+        assert_eq!(out.len(), self.len(), "a tail is copied whole");
+        // SAFETY: `out` has `len` bytes, and so has the tail, by the promise of `new`; whoever has
+        // `out` exclusively knows that they do not overlap. Test: `what_is_there_now_is_copied`.
+        unsafe { copy_shared(out.as_mut_ptr(), self.at, self.len()) }
+    }
+
+    /// Copies the bytes as they are now to the end of `out`.
+    #[inline]
+    pub fn append_to(self, out: &mut Vec<u8>) {
+        let len = self.len();
+        out.reserve(len);
+        // SAFETY: `reserve` has made room for `len` bytes behind those that there are, which the
+        // copy initialises; the rest as in `copy_to`. Test: `what_is_there_now_is_copied`.
+        unsafe {
+            copy_shared(out.as_mut_ptr().add(out.len()), self.at, len);
+            out.set_len(out.len() + len);
+        }
+    }
+}
+
+/// Bytes that nobody changes, in the place of such that somebody may.
+impl<'a> From<&'a [u8]> for Tail<'a> {
+    /// # Panics
+    /// There are more than `u32::MAX` bytes.
+    fn from(bytes: &'a [u8]) -> Self {
+        let len = u32::try_from(bytes.len()).expect("no frame is as long");
+        // SAFETY: the bytes are borrowed for `'a`, and do not change. Test:
+        // `a_frame_in_two_pieces_is_joined`.
+        unsafe { Tail::new(bytes.as_ptr(), len) }
+    }
+}
+
+impl Default for Tail<'_> {
+    fn default() -> Self {
+        Tail::NONE
+    }
+}
+
+impl fmt::Debug for Tail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} shared bytes", self.len())
+    }
+}
+
+/// Copies `len` bytes of which others may change the original, or look at the copy, at any moment.
+/// For many bytes: it costs some 30 instructions more than a loop.
+///
+/// # Safety
+/// `len` bytes can be read at `src` and written at `dst`; they do not overlap. Other threads of this
+/// process access them only in ways that do not conflict with volatile accesses.
+#[inline]
+pub unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as promised by the caller; the direction flag is clear in Rust code. Test:
+    // `what_is_there_now_is_copied`.
+    unsafe {
+        std::arch::asm!(
+            "rep movsb",
+            inout("rcx") len => _, inout("rdi") dst => _, inout("rsi") src => _,
+            options(nostack, preserves_flags),
+        );
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    // SAFETY: as promised by the caller; both sides are aligned or not, so byte by byte.
+    // Test: `what_is_there_now_is_copied`.
+    unsafe {
+        for at in 0..len {
+            dst.add(at).write_volatile(src.add(at).read_volatile());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_is_there_now_is_copied() {
+        let memory: Vec<AtomicU8> = (0..5000_u32).map(|i| AtomicU8::new(i as u8)).collect();
+        for (from, len) in [(0, 0), (1, 1), (3, 7), (0, 64), (17, 100), (8, 4100), (901, 4099)] {
+            // SAFETY: atomics can be written at any time by their nature; all within the vector,
+            // by the numbers above. Test: this one.
+            let tail = unsafe { Tail::new(memory[from].as_ptr(), len) };
+            assert_eq!((tail.len(), tail.is_empty()), (len as usize, len == 0));
+            let mut out = vec![0xEE; tail.len() + 20];
+            let mut appended = b"before".to_vec();
+            for flip in [0, 0xFF] {
+                for byte in &memory {
+                    byte.fetch_xor(flip, Ordering::Relaxed);
+                }
+                tail.copy_to(&mut out[7..7 + len as usize]);
+                appended.truncate(6);
+                tail.append_to(&mut appended);
+                let now = memory[from..].iter().map(|b| b.load(Ordering::Relaxed));
+                let now: Vec<u8> = now.take(tail.len()).collect();
+                assert_eq!(out[7..7 + tail.len()], now);
+                assert!(out[..7].iter().chain(&out[7 + tail.len()..]).all(|&b| b == 0xEE));
+                assert_eq!((&appended[..6], &appended[6..]), (&b"before"[..], &now[..]));
+            }
+            for byte in &memory {
+                byte.fetch_xor(0xFF, Ordering::Relaxed);
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_is_copied_from_nowhere() {
+        Tail::NONE.copy_to(&mut []);
+        let mut out = Vec::new();
+        Tail::default().append_to(&mut out);
+        assert!(out.is_empty() && Tail::NONE.is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "copied whole")]
+    fn a_tail_is_not_cut() {
+        let memory = [AtomicU8::new(1), AtomicU8::new(2)];
+        // SAFETY: as above, two bytes. Test: this one.
+        unsafe { Tail::new(memory[0].as_ptr(), 2) }.copy_to(&mut [0]);
+    }
+}
