@@ -12,14 +12,21 @@ use crate::wire::{FrameHeader, PlainHeader};
 impl<C> Endpoint<C> {
     /// Checks a frame at the door: form, peer, cookie, source, packet size (F14). Until all hold
     /// no state is touched. `None`: the frame was discarded and counted.
+    ///
+    /// The cursor is over [`RxFrame::data`]. Frames that have a [`RxFrame::tail`] are for
+    /// [`Endpoint::receive`], or have to be joined first: a packet that ends in the tail is
+    /// discarded otherwise.
     #[inline]
     pub fn on_frame<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
         self.admit_plain(frame, now_ns).or_else(|| self.admit_counted(frame, now_ns))
     }
 
-    /// [`Endpoint::on_frame`] and [`FrameCursor::drive`] in one.
+    /// [`Endpoint::on_frame`] and [`FrameCursor::drive`] in one; also of frames with a tail.
     #[inline(always)]
     pub fn receive(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
+        if !frame.tail.is_empty() {
+            return Self::receive_in_parts(driver, frame, now_ns);
+        }
         match driver.endpoint().admit_plain(frame, now_ns) {
             Some(cursor) => cursor.drive(driver),
             None => Self::receive_any(driver, frame, now_ns),

@@ -237,6 +237,8 @@ pub struct Endpoint<C> {
     pub(crate) homing: u32,
     pub(crate) homing_peer: u32,
     pub(crate) tx: TxStage,
+    /// Where a frame is put together whose end is in shared memory: at most a largest frame.
+    pub(crate) room: Vec<u8>,
     /// When which client slots and sessions are to be looked at.
     pub(crate) timers: Timers,
     /// When something should have been heard of every peer with calls; `u64::MAX`: nobody waits.
@@ -292,6 +294,7 @@ impl<C> Endpoint<C> {
             homing: 0,
             homing_peer: 0,
             tx,
+            room: Vec::new(),
             timers: Timers::new(),
             silence_ns: u64::MAX,
             silence_guessed: false,

@@ -4,7 +4,10 @@
 mod ack;
 mod cancel;
 mod credit_return;
+mod parts;
 mod request;
 mod response;
 mod rfr;
 mod short;
+
+pub(crate) use parts::Content;

@@ -6,6 +6,7 @@ use crate::endpoint::{Body, Endpoint, Event, RequestId, copy_of, server_at};
 use crate::error::Status;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
+use crate::rx::Content;
 use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot, Stored};
 use crate::stats::Drop;
@@ -24,7 +25,7 @@ impl<C> Endpoint<C> {
         msg_size: u32,
         index: u32,
         remaining_us: Option<u32>,
-        data: &'f [u8],
+        data: impl Content<'f>,
     ) -> Result<Option<Event<'f, C>>, Drop> {
         let expires_ns = remaining_us.map_or(u64::MAX, |us| self.deadline_of(peer, us));
         let now_ns = self.now_ns;
@@ -78,6 +79,7 @@ impl<C> Endpoint<C> {
             slot.expires_ns = expires_ns; // known from now on, if later packets came first
         }
         if slot.req_packets == 1 {
+            let data = data.whole().ok_or(Drop::Length)?;
             slot.req_rcvd = 1;
             slot.phase = ServerPhase::Executing;
             let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
@@ -120,7 +122,7 @@ impl<C> Endpoint<C> {
         id: RequestId,
         index: u32,
         offset: usize,
-        data: &[u8],
+        data: impl Content<'f>,
     ) -> Option<Event<'f, C>> {
         let now_ns = self.now_ns;
         let slot = self.server_slot_mut(id)?;
@@ -135,7 +137,7 @@ impl<C> Endpoint<C> {
         }
         let slot = self.server_slot_mut(id)?;
         if let Some(req) = slot.req.as_mut() {
-            req[offset..offset + data.len()].copy_from_slice(data);
+            data.copy_to(&mut req[offset..offset + data.len()]);
         }
         if index == slot.req_rcvd || mutant::is_on(Mutant::RequestGapTaken) {
             slot.req_rcvd = match &mut slot.gaps {

@@ -3,6 +3,7 @@
 use crate::endpoint::{Body, Endpoint, Event};
 use crate::error::{CallError, Executed, Status};
 use crate::loss::{Recovery, Seen};
+use crate::rx::Content;
 use crate::stats::Drop;
 use crate::wire::packets_of;
 
@@ -15,7 +16,7 @@ impl<C> Endpoint<C> {
         req_num: u32,
         msg_size: u32,
         index: u32,
-        data: &'f [u8],
+        data: impl Content<'f>,
     ) -> Result<Option<Event<'f, C>>, Drop> {
         let (limit, heard) = (self.cfg.max_msg_size, self.heard_of(peer));
         let mut seen = Seen::default();
@@ -28,6 +29,7 @@ impl<C> Endpoint<C> {
         let dpp = s.data_per_packet;
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
+        let whole = if packets == 1 { Some(data.whole().ok_or(Drop::Length)?) } else { None };
         let is_melo = s.recovery == Recovery::Melo;
         let front = slot.resp_rcvd;
         let credits = match slot.on_response(index, msg_size, packets, heard, &mut seen) {
@@ -52,7 +54,7 @@ impl<C> Endpoint<C> {
         let result = if msg_size > limit {
             slot.ack_owed = true; // it is of no use here: the server need not keep it
             Err(CallError::ResponseTooLarge { response_bytes: msg_size, limit })
-        } else if packets == 1 {
+        } else if let Some(data) = whole {
             slot.ack_owed = true;
             Ok(Body::Borrowed(data))
         } else {
@@ -81,7 +83,7 @@ impl<C> Endpoint<C> {
         slot_no: u8,
         index: u32,
         msg_size: u32,
-        data: &[u8],
+        data: impl Content<'f>,
         moved: bool,
     ) -> Result<Option<Body<'f>>, CallError> {
         let now_ns = self.now_ns;
@@ -98,7 +100,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.client_session_at(session) else { return Ok(None) };
         let slot = &mut s.slots[usize::from(slot_no)];
         if let Some(resp) = slot.resp.as_mut() {
-            resp[offset..offset + data.len()].copy_from_slice(data);
+            data.copy_to(&mut resp[offset..offset + data.len()]);
         }
         if slot.resp_rcvd == slot.resp_packets {
             slot.ack_owed = true;

@@ -20,6 +20,7 @@ pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VER
 pub(crate) use holes::HolesRoom;
 pub(crate) use holes::NO_HOLES;
 pub use holes::{HOLES_REACH, Hole, Holes, MAX_HOLES};
+pub(crate) use packet::parse_front;
 pub use packet::{
     MAX_MSG_SIZE, MAX_PACKETS, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER, Packet, PacketKind,
     data_len, packets_of, parse_packet,

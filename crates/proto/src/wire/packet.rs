@@ -227,6 +227,30 @@ pub fn parse_packet(
     bytes: &[u8],
     data_per_packet: u16,
 ) -> Result<Option<(Packet<'_>, &[u8])>, Malformed> {
+    parse(bytes, data_per_packet, 0)
+}
+
+/// The packet that a frame body of one packet is, the last `extra` bytes of which, at least one, are
+/// not at hand; its data is what is at hand of it. `None`: it is anything else than one packet of a
+/// request or of a response of several packets, so whoever wants to know has to fetch them.
+pub(crate) fn parse_front(bytes: &[u8], data_per_packet: u16, extra: usize) -> Option<Packet<'_>> {
+    let (packet, _) = parse(bytes, data_per_packet, extra).ok()??;
+    let (Packet::Request { msg_size, index, data, .. }
+    | Packet::Response { msg_size, index, data, .. }) = packet
+    else {
+        return None;
+    };
+    let whole = data_len(msg_size, index, data_per_packet) == data.len() + extra;
+    (whole && packets_of(msg_size, data_per_packet) > 1).then_some(packet)
+}
+
+/// [`parse_packet`] of a frame body whose last packet may lack the last `extra` bytes of its data.
+#[inline(always)]
+fn parse(
+    bytes: &[u8],
+    data_per_packet: u16,
+    extra: usize,
+) -> Result<Option<(Packet<'_>, &[u8])>, Malformed> {
     if bytes.is_empty() || bytes[0] == PacketKind::Padding as u8 {
         return Ok(None);
     }
@@ -242,12 +266,12 @@ pub fn parse_packet(
     if flags & !allowed_flags != 0 {
         return Err(Malformed::Flags);
     }
-    let body = |rest| take_data(rest, size, index, data_per_packet);
+    let body = |rest| take_data(rest, size, index, data_per_packet, extra);
     let parsed = match kind {
         1 => {
             let (index, remaining_us) =
                 if flags == 0 { (index, None) } else { (0, Some(take_remaining(index)?)) };
-            let (data, rest) = take_data(rest, size, index, data_per_packet)?;
+            let (data, rest) = take_data(rest, size, index, data_per_packet, extra)?;
             let msg_size = size;
             let packet =
                 Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
@@ -293,11 +317,15 @@ fn take_data(
     size: u32,
     index: u32,
     data_per_packet: u16,
+    extra: usize,
 ) -> Result<(&[u8], &[u8]), Malformed> {
     if data_per_packet < MIN_DATA_PER_PACKET || index >= packets_of(size, data_per_packet) {
         return Err(Malformed::Range);
     }
     let len = data_len(size, index, data_per_packet);
+    if extra > 0 && len == rest.len() + extra {
+        return Ok((rest, &[]));
+    }
     rest.split_at_checked(len).ok_or(Malformed::Length)
 }
 

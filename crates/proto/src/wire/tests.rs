@@ -200,6 +200,57 @@ proptest! {
         prop_assert_eq!(parse_packet(rest, dpp), Ok(None));
     }
 
+    /// The front of a body says what the whole would: that it is one packet of a large message.
+    #[test]
+    fn a_front_is_taken_for_what_the_whole_is(
+        (dpp, msg_size, index) in message(),
+        kind in 0..16u8,
+        (more, less) in prop::sample::select(vec![(0, 0), (0, 0), (1, 0), (0, 1)]),
+        another: bool,
+        cut: prop::sample::Index,
+    ) {
+        let len = data_len(msg_size, index, dpp);
+        let data = vec![11; (len + more).saturating_sub(less)];
+        let (session, req_num, req_type) = (1, 2, 3);
+        let left = (index == 0 && kind & 8 != 0).then_some(7);
+        let packet = match kind & 3 {
+            0 => Packet::OneWay { session, req_type, msg_size, index, data: &data },
+            1 => Packet::Response { session, req_num, msg_size, index, data: &data },
+            _ => Packet::Request { session, req_num, req_type, msg_size, index,
+                remaining_us: left, data: &data },
+        };
+        let mut bytes = encode(&[packet]);
+        if another {
+            bytes.extend_from_slice(&encode(&[Packet::Gap]));
+        }
+        let cut = cut.index(bytes.len());
+        let (front, extra) = (&bytes[..cut], bytes.len() - cut);
+        let large = packets_of(msg_size, dpp) > 1 && kind & 3 != 0;
+        let exact = data.len() == len && !another;
+        let want = large && exact && cut >= PACKET_HEADER;
+        let got = parse_front(front, dpp, extra);
+        prop_assert_eq!(got.is_some(), want);
+        if let Some(mut got) = got {
+            prop_assert_eq!(got.data(), &data[..cut - PACKET_HEADER]);
+            if let Packet::Request { data: d, .. } | Packet::Response { data: d, .. } = &mut got {
+                *d = &data;
+            }
+            prop_assert_eq!(got, packet);
+        }
+    }
+
+    #[test]
+    fn any_front_ends_in_a_verdict(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        dpp: u16,
+        extra in 1..70_000_usize,
+    ) {
+        if let Some(p) = parse_front(&bytes, dpp, extra) {
+            prop_assert_eq!(p.data().len() + PACKET_HEADER, bytes.len());
+            prop_assert!(p.data().len() + extra <= usize::from(dpp));
+        }
+    }
+
     #[test]
     fn any_bytes_end_in_a_verdict(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok((h, mut rest)) = FrameHeader::parse(&bytes) {

@@ -70,6 +70,7 @@ fn run(seed: u64, calls: u16, scale: usize) {
     w.link = some_link(&mut rng);
     for i in 0..2 {
         w.nodes[i].handler = handler(seed + i as u64, scale);
+        w.nodes[i].front = Rng(seed ^ i as u64).pick(&[usize::MAX, 48, 256, 1000]);
     }
     // Both directions at once, and a second session of the same peer.
     let first = rng.next();

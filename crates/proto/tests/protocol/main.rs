@@ -20,4 +20,5 @@ mod selective;
 mod slow;
 mod support;
 mod switches;
+mod tails;
 mod traces;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, RxFrame, TxBurst, TxFrame};
+use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, RxFrame, Tail, TxBurst, TxFrame};
 use courser_proto::{
     Body, CallError, Completion, Config, Driver, Endpoint, Event, RequestId, SessionId, Status,
 };
@@ -50,6 +50,8 @@ pub struct Node {
     held: Vec<(TxFrame, Vec<u8>)>,
     /// Takes events one by one instead of being driven.
     pub pulls: bool,
+    /// All beyond so many bytes of a frame it receives as the frame's tail.
+    pub front: usize,
     /// Requests that came in buffers of their own.
     pub copied: u64,
     pub allowed: u64,
@@ -87,6 +89,7 @@ impl Node {
             tx: TxBurst::new(),
             held: Vec::new(),
             pulls: false,
+            front: usize::MAX,
             copied: 0,
             allowed: 0,
             server_sent: 0,
@@ -142,6 +145,13 @@ impl Node {
         self.now_ns = now_ns;
         // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
         let frame = RxFrame::new(src, bytes, Ecn::Ect0);
+        if let Some((data, rest)) = bytes.split_at_checked(self.front)
+            && !rest.is_empty()
+        {
+            let frame = RxFrame { data, tail: Tail::from(rest), ..frame };
+            self.ep.look_ahead(&[frame, frame], 0);
+            return Endpoint::receive(self, &frame, now_ns + self.clock_ns);
+        }
         self.ep.look_ahead(&[frame, frame], 0);
         let Some(mut cursor) = self.ep.on_frame(&frame, now_ns + self.clock_ns) else { return };
         if !self.pulls {
