@@ -2,7 +2,8 @@
 //!
 //! Each pair of endpoints that talk has a ring for each direction, in memory that the sender makes
 //! and passes over a Unix socket. So a hostile or broken peer spoils its own traffic only; what it
-//! writes is copied out before it is looked at. Nothing on the way of a frame is a system call, but
+//! writes is copied out before it is looked at: at once, or, behind the front of large frames, when
+//! its place is known (`RxFrame::tail`). Nothing on the way of a frame is a system call, but
 //! waking a receiver that sleeps.
 //!
 //! * `config`: settings and errors. * `dir`: the directory where endpoints find each other.
@@ -135,7 +136,7 @@ impl ShmTransport {
                 train_frames: 1,
                 train_bytes: cfg.max_frame,
                 polls_memory: true,
-                rx_queue_frames: shape.frames(cfg.trust),
+                rx_queue_frames: shape.frames(cfg.trust || cfg.max_frame >= inbound::LARGE),
                 holds_frames: true,
             },
             local,

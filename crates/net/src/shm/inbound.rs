@@ -7,7 +7,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use courser_buf::{Addr, Ecn, RX_BURST, RxBurst, RxFrame};
+use courser_buf::{Addr, Ecn, RX_BURST, RX_HEAD, RxBurst, RxFrame};
 use rustix::io::Errno;
 
 use super::bell::Bell;
@@ -32,6 +32,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const SIGNALS: usize = 64;
 /// Frames begin at a line.
 const LINE: usize = 64;
+/// Frames of so many bytes and more are copied once: all but their front stays in the ring until
+/// the next burst. Below that two copies cost less than holding the ring's places for so long.
+pub(super) const LARGE: usize = 4096;
+
+const _: () = assert!(LARGE > RX_HEAD && RX_HEAD.is_multiple_of(LINE));
 
 /// A ring that somebody sends by.
 #[derive(Debug)]
@@ -40,6 +45,8 @@ struct Ring {
     src: Addr,
     /// Frames are read where they lie: both sides have said that they trust each other.
     trusted: bool,
+    /// Of frames of the last burst all but the front lies here still, though it is not trusted.
+    lent: bool,
     resting: bool,
     /// Records received when upkeep last looked.
     seen: u64,
@@ -273,6 +280,7 @@ impl Inbound {
             consumer: Consumer::new(mapping, hello.shape),
             src: Addr { port: hello.port, ..self.local },
             trusted: self.trust && hello.trust,
+            lent: false,
             resting: false,
             seen: 0,
             last: None,
@@ -378,6 +386,9 @@ impl Ring {
             // SAFETY: as promised by the caller. Test: `frames_of_a_ring_that_broke_stay`.
             return unsafe { self.lend(quota, out, stats) };
         }
+        if std::mem::take(&mut self.lent) {
+            self.consumer.release();
+        }
         let mut frames = 0;
         let result = loop {
             if frames == quota {
@@ -388,6 +399,13 @@ impl Ring {
                 Ok(None) => break Ok(true),
                 Err(broken) => break Err(broken),
             };
+            if len >= LARGE {
+                // SAFETY: as promised by the caller. Test: `frames_of_a_ring_that_broke_stay`.
+                let (more, result) =
+                    unsafe { self.receive_large(quota - frames, memory, out, stats) };
+                frames += more;
+                break result;
+            }
             let room = len.next_multiple_of(LINE);
             if out.is_full() || room > memory.len() {
                 break Ok(false);
@@ -403,6 +421,54 @@ impl Ring {
         stats.rx_frames += frames as u64;
         stats.rx_calls += u64::from(frames > 0);
         result
+    }
+
+    /// The rest of a burst in which there is a large frame; also how many frames it was. Of large
+    /// frames the front is copied, and the rest can be, until the next burst. So the sender is not
+    /// told of any of these frames before.
+    ///
+    /// # Safety
+    /// As `receive`.
+    #[inline(never)] // so that bursts of small frames have the registers
+    unsafe fn receive_large<'a>(
+        &mut self,
+        quota: usize,
+        memory: &mut &'a mut [u8],
+        out: &mut RxBurst<'a>,
+        stats: &mut TransportStats,
+    ) -> (usize, Result<bool, Broken>) {
+        // All before was copied out: a whole part of the ring may be lent.
+        self.consumer.release();
+        self.lent = true;
+        let mut frames = 0;
+        let result = loop {
+            if frames == quota {
+                break Ok(true);
+            }
+            let len = match self.consumer.peek() {
+                Ok(Some(len)) => len,
+                Ok(None) => break Ok(true),
+                Err(broken) => break Err(broken),
+            };
+            let front = if len >= LARGE { RX_HEAD } else { len };
+            let room = front.next_multiple_of(LINE);
+            if out.is_full() || room > memory.len() {
+                break Ok(false);
+            }
+            let Some(at) = self.consumer.lend(len) else { break Ok(true) };
+            let (own, rest) = std::mem::take(memory).split_at_mut(room);
+            *memory = rest;
+            let ring = self.consumer.memory();
+            ring.read(at, &mut own[..front.next_multiple_of(16)]);
+            // SAFETY: the ring's memory stays mapped as long as the ring exists, by the caller's
+            // promise longer than the frames are used. Its sender may write there, which is what
+            // tails are for. Test: `frames_of_a_ring_that_broke_stay`.
+            let tail = unsafe { ring.tail(at + front, len - front) };
+            out.push(RxFrame { tail, ..RxFrame::new(self.src, &own[..front], Ecn::Ect0) });
+            stats.rx_bytes += len as u64;
+            frames += 1;
+        };
+        (frames, result)
     }
 
     /// The same without copies; the frames of the last burst are given back first.

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use courser_buf::Tail;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
@@ -205,6 +206,19 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(ptr, len) }
     }
 
+    /// Bytes that are to be copied later, as they are then.
+    ///
+    /// # Safety
+    /// As long as the tail is used the mapping exists.
+    #[inline(always)]
+    pub(super) unsafe fn tail<'a>(&self, at: usize, len: usize) -> Tail<'a> {
+        let ptr = self.at(at, len, self.len);
+        // SAFETY: within the mapping, by the check, and mapped by the caller's promise; whoever
+        // writes there does so through a mapping of his own, or by the copies of `copy`.
+        // Test: `nothing_reaches_outside`.
+        unsafe { Tail::new(ptr, len as u32) }
+    }
+
     /// Asks for the line at `at`.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: usize) {
@@ -268,6 +282,8 @@ mod tests {
         assert!(refused(&|| map.read(2 * PAGE - 8, &mut [0; 16])));
         // SAFETY: nobody else has this memory, and it exists until the end. Test: this one.
         assert!(refused(&|| _ = unsafe { map.lend(2 * PAGE - 8, 9) }));
+        // SAFETY: as before. Test: this one.
+        assert!(refused(&|| _ = unsafe { map.tail(2 * PAGE - 8, 9) }));
         assert!(refused(&|| _ = map.word(2 * PAGE)));
         assert!(refused(&|| _ = map.word(2)));
     }

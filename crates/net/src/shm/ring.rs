@@ -42,7 +42,7 @@ const CONSUMED: usize = 128;
 const AHEAD: u64 = 4;
 /// The receiver counts after this part of the ring.
 const PART: u64 = 8;
-/// A burst of frames that are read where they lie ends after this part of the ring.
+/// A burst of frames that stay where they lie ends after this part of the ring.
 const LENT_PART: u64 = 4;
 
 /// Largest frame of any ring.
@@ -89,18 +89,18 @@ impl Shape {
     }
 
     /// Largest frames that are held for certain: the receiver may be behind with its count, a
-    /// frame leaves room before the end of the data area, and with `trust` the frames of a burst
+    /// frame leaves room before the end of the data area, and with `lent` the frames of a burst
     /// keep their places until the next one.
-    pub(super) fn frames(&self, trust: bool) -> usize {
+    pub(super) fn frames(&self, lent: bool) -> usize {
         let part = PART as usize;
-        let parts = part - 1 - if trust { part / LENT_PART as usize } else { 0 };
+        let parts = part - 1 - if lent { part / LENT_PART as usize } else { 0 };
         let slots = self.slots as usize / part * parts;
         if self.max_frame as usize <= INLINE {
             return slots;
         }
         let line = (self.max_frame as usize).next_multiple_of(LINE);
         // The last frame of a burst may lie beyond its part.
-        let left = 1 + usize::from(trust);
+        let left = 1 + usize::from(lent);
         let data = (self.data as usize / part * parts).saturating_sub(left * line) / line;
         slots.min(data).max(1)
     }

@@ -1,7 +1,9 @@
 //! The ring alone, and endpoints over shared memory whose peers vanish and come back. `hostile`:
-//! peers that lie and scribble. `trusted`: frames that are read where they lie.
+//! peers that lie and scribble. `trusted`: frames that are read where they lie. `large`: those that
+//! are copied from there once.
 
 mod hostile;
+mod large;
 mod trusted;
 
 use std::os::fd::{AsFd, OwnedFd};

@@ -1,0 +1,239 @@
+//! Large frames between peers that do not trust each other: all but the front stays in the ring
+//! until the next burst, and is copied from there.
+
+use std::collections::VecDeque;
+
+use courser_buf::{RX_HEAD, RxFrame};
+
+use super::super::inbound::LARGE;
+use super::*;
+
+const LARGE_SHAPE: Shape = Shape { slots: 16, data: 1 << 16, max_frame: 8192 };
+
+fn whole(frame: &RxFrame<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame.copy_to(&mut out);
+    out
+}
+
+/// A receiver, senders that have been heard, and their paths to it.
+fn meeting(
+    room: &Room,
+    senders: usize,
+    change: fn(&mut ShmConfig),
+) -> (ShmTransport, Vec<(ShmTransport, PathId)>) {
+    let mut cfg = room.cfg();
+    change(&mut cfg);
+    let bind = || ShmTransport::bind(&cfg).unwrap();
+    let mut t = bind();
+    let mut all: Vec<_> = (0..senders).map(|_| bind()).collect();
+    let paths: Vec<_> = all.iter_mut().map(|p| p.path_open(t.local, None).unwrap().id).collect();
+    for (peer, &path) in all.iter_mut().zip(&paths) {
+        reaches(peer, path, &mut t);
+    }
+    while !poll(&mut t).is_empty() {}
+    (t, all.into_iter().zip(paths).collect())
+}
+
+#[test]
+fn only_the_front_of_large_frames_is_copied_at_once() {
+    let room = Room::new();
+    let (mut t, mut peers) = meeting(&room, 1, |_| {});
+    let before = t.stats();
+    let lens = [10, LARGE - 1, LARGE, 100, 8192, 0, 240, 241, LARGE + 1, 8191, 5];
+    let (peer, path) = &mut peers[0];
+    lens.iter().for_each(|&len| send(peer, *path, &bytes(len)));
+    let mut out = RxBurst::new();
+    t.rx_burst(&mut out);
+    assert_eq!(out.len(), lens.len());
+    for (frame, &len) in out.iter().zip(&lens) {
+        let front = if len >= LARGE { RX_HEAD } else { len };
+        assert_eq!((frame.data.len(), frame.tail.len()), (front, len - front));
+        assert_eq!((whole(frame), frame.src), (bytes(len).to_vec(), peer.local));
+    }
+    drop(out);
+    let (now, sum) = (t.stats(), lens.iter().sum::<usize>());
+    let rx = (now.rx_frames - before.rx_frames, now.rx_bytes - before.rx_bytes);
+    assert_eq!((rx, now.rx_calls - before.rx_calls), ((lens.len() as u64, sum as u64), 1));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
+
+    /// Against queues: what was sent arrives, in order, and stays as it was until the next burst,
+    /// whatever is sent meanwhile.
+    #[test]
+    fn a_burst_stays_as_it_is(
+        bursts in proptest::collection::vec(
+            (proptest::collection::vec((0..2usize, 0..3u8, 0..8193usize), 0..30), any::<bool>()),
+            0..40,
+        ),
+    ) {
+        let room = Room::new();
+        let (mut t, mut peers) =
+            meeting(&room, 2, |c| (c.slots, c.data_bytes) = (64, 1 << 16));
+        let mut queues = [VecDeque::new(), VecDeque::new()];
+        let mut number = 0_u8;
+        let mut send_all = |frames: &[(usize, u8, usize)], queues: &mut [VecDeque<Vec<u8>>; 2]| {
+            for &(from, size, len) in frames {
+                let len = [len % 300, len, 8192][usize::from(size)];
+                let (peer, path) = &mut peers[from];
+                number = number.wrapping_add(1);
+                let mut frame = bytes(len);
+                frame.iter_mut().for_each(|b| *b = b.wrapping_mul(3) ^ number);
+                let dropped = peer.stats().tx_dropped;
+                send(peer, *path, &frame);
+                if peer.stats().tx_dropped == dropped {
+                    queues[from].push_back(frame.to_vec());
+                }
+            }
+            [peers[0].0.local, peers[1].0.local]
+        };
+        let addrs = send_all(&[], &mut queues);
+        for (frames, before) in bursts {
+            if before {
+                send_all(&frames, &mut queues);
+            }
+            let mut out = RxBurst::new();
+            t.rx_burst(&mut out);
+            if !before {
+                send_all(&frames, &mut queues);
+            }
+            for frame in &out {
+                let from = addrs.iter().position(|&a| a == frame.src).unwrap();
+                prop_assert!(Some(whole(frame)) == queues[from].pop_front());
+            }
+        }
+        let end = Instant::now() + PATIENCE;
+        while queues.iter().any(|q| !q.is_empty()) {
+            prop_assert!(Instant::now() < end, "frames are missing");
+            let mut out = RxBurst::new();
+            t.rx_burst(&mut out);
+            for frame in &out {
+                let from = addrs.iter().position(|&a| a == frame.src).unwrap();
+                prop_assert!(Some(whole(frame)) == queues[from].pop_front());
+            }
+        }
+    }
+
+    /// As many frames as are promised always fit, also while a burst is looked at.
+    #[test]
+    fn promised_frames_fit_beside_a_burst(
+        rounds in proptest::collection::vec((1..40usize, 0..3u8), 1..10),
+        other in any::<bool>(),
+    ) {
+        let room = Room::new();
+        let (mut t, mut peers) = meeting(&room, 1, if other {
+            |c| (c.slots, c.data_bytes, c.max_frame) = (16, 1 << 18, LARGE)
+        } else {
+            |c| (c.slots, c.data_bytes) = (256, 1 << 17)
+        });
+        let (promised, max_frame) = (t.caps.rx_queue_frames, t.caps.max_frame);
+        let (peer, path) = &mut peers[0];
+        let dropped = peer.stats().tx_dropped;
+        for (ahead, small) in rounds {
+            for n in 0..ahead {
+                let len = if small == 0 || n % 3 < usize::from(small) { max_frame } else { 100 };
+                send(peer, *path, &bytes(len));
+                poll(&mut t);
+            }
+            let mut out = RxBurst::new();
+            t.rx_burst(&mut out);
+            (0..promised).for_each(|_| send(peer, *path, &bytes(max_frame)));
+            prop_assert_eq!(peer.stats().tx_dropped, dropped, "of {}", promised);
+            drop(out);
+            let mut got = 0;
+            while got < promised {
+                got += poll(&mut t).len();
+            }
+        }
+    }
+}
+
+/// An impostor's ring with a large frame of one letter, and what its last bytes are at.
+fn forge(t: &mut ShmTransport, second: u64) -> (OwnedFd, Mapping, usize) {
+    let shape = LARGE_SHAPE;
+    let (socket, memory) = impostor(t, Hello { shape, ..hello(7) });
+    until(t, |t, _| t.inbound.len() == 1);
+    memory.write_bulk(shape.front(), &[b'a'; 8000]);
+    memory.word(PAGE + 256).store(second, Ordering::Release);
+    memory.word(PAGE).store(1 << 32 | 8000, Ordering::Release);
+    (socket, memory, shape.front())
+}
+
+/// What a sender changes later, of its own ring, is what comes out of the tail, and nothing else.
+#[test]
+fn a_front_does_not_change() {
+    let room = Room::new();
+    let mut t = room.endpoint();
+    let (_socket, memory, at) = forge(&mut t, 0);
+    let mut out = RxBurst::new();
+    t.rx_burst(&mut out);
+    assert_eq!(out.len(), 1);
+    assert_eq!(whole(&out[0]), [b'a'; 8000]);
+    for new in [b'b', b'c'] {
+        memory.write_bulk(at, &[new; 8192]);
+        // Also what the ring says of the frame.
+        memory.word(PAGE).store(u64::from(new), Ordering::Release);
+        assert_eq!((out[0].data, out[0].tail.len()), (&[b'a'; RX_HEAD][..], 8000 - RX_HEAD));
+        let mut rest = vec![0; 8000 - RX_HEAD];
+        out[0].tail.copy_to(&mut rest);
+        assert!(rest.iter().all(|&b| b == new));
+    }
+}
+
+/// A ring that breaks behind a large frame, in the same burst, is there as long as the frame is;
+/// also when its sender has gone.
+#[test]
+fn large_frames_of_a_ring_that_broke_stay() {
+    for gone in [false, true] {
+        let room = Room::new();
+        let mut t = room.endpoint();
+        let (socket, memory, _) = forge(&mut t, 2 << 32 | 8193);
+        let mut out = RxBurst::new();
+        if gone {
+            drop((socket, memory));
+        }
+        t.rx_burst(&mut out);
+        assert_eq!(out.len(), 1);
+        assert_eq!(whole(&out[0]), [b'a'; 8000]);
+        drop(out);
+        assert_eq!((t.stats().rx_dropped, t.inbound.len()), (1, 0));
+        until(&mut t, |t, _| t.inbound.is_empty());
+    }
+}
+
+/// Frames of a sender that goes while they are lent.
+#[test]
+fn large_frames_outlive_their_sender() {
+    let room = Room::new();
+    let (mut t, mut peers) = meeting(&room, 1, |_| {});
+    let (mut peer, path) = peers.remove(0);
+    (0..5).for_each(|_| send(&mut peer, path, &bytes(8000)));
+    let mut out = RxBurst::new();
+    t.rx_burst(&mut out);
+    drop(peer);
+    assert_eq!(out.len(), 5);
+    assert!(out.iter().all(|f| whole(f) == bytes(8000)[..]));
+    drop(out);
+    until(&mut t, |t, _| t.inbound.is_empty());
+}
+
+/// A sender whose ring is full is told when the burst has been looked at, also when nothing more
+/// comes.
+#[test]
+fn places_are_given_back_by_the_next_burst() {
+    let room = Room::new();
+    let (mut t, mut peers) = meeting(&room, 1, |c| (c.slots, c.data_bytes) = (16, 1 << 15));
+    let (peer, path) = &mut peers[0];
+    for _ in 0..20 {
+        let dropped = peer.stats().tx_dropped;
+        while peer.stats().tx_dropped == dropped {
+            send(peer, *path, &bytes(8192));
+        }
+        while !poll(&mut t).is_empty() {}
+        let dropped = peer.stats().tx_dropped;
+        (0..2).for_each(|_| send(peer, *path, &bytes(8192)));
+        assert_eq!(peer.stats().tx_dropped, dropped);
+    }
+}
