@@ -136,7 +136,7 @@ impl ShmTransport {
                 train_frames: 1,
                 train_bytes: cfg.max_frame,
                 polls_memory: true,
-                rx_queue_frames: shape.frames(cfg.trust || cfg.max_frame >= inbound::LARGE),
+                rx_queue_frames: shape.frames(inbound::lends(cfg)),
                 holds_frames: true,
             },
             local,

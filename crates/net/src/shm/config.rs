@@ -8,6 +8,15 @@ use super::bell::MAX_RINGS;
 use super::ring::{MAX_FRAME, Shape};
 
 /// Settings of a [`super::ShmTransport`].
+///
+/// # What is copied
+/// A sender copies every frame into the ring. Its receiver copies frames of less than 4 KiB to
+/// private memory at once, and lends them from there; of longer ones it copies the first 256 bytes,
+/// and leaves the rest in the ring until the next burst ([`RxFrame::tail`]), so that the protocol
+/// copies it to its place in the message, and nobody copies it twice. With `trust` on both sides a
+/// receiver copies nothing, and all of a frame is read where it lies.
+///
+/// [`RxFrame::tail`]: courser_buf::RxFrame::tail
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
     /// The address that it goes by: `127.0.0.1` (default) or `::1`. Endpoints reach those of the
@@ -23,6 +32,7 @@ pub struct ShmConfig {
     pub slots: usize,
     /// Bytes for frames of more than 240 bytes that a ring holds: a power of two, 4 KiB to 64 MiB,
     /// at least four largest frames. They become present when they are first used. Default: 2 MiB.
+    /// Larger rings take more of the caches, and large messages then come slower.
     pub data_bytes: usize,
     /// Most endpoints that may send to this one, and most that it may send to, 1 to 512.
     /// Default: 256.

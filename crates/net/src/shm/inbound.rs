@@ -11,10 +11,11 @@ use courser_buf::{Addr, Ecn, RX_BURST, RX_HEAD, RxBurst, RxFrame};
 use rustix::io::Errno;
 
 use super::bell::Bell;
+use super::config::ShmConfig;
 use super::epoll::{Epoll, Token};
 use super::map::{self, Mapping, PAGE};
 use super::msg::{self, Hello, Received, Welcome};
-use super::ring::{Broken, Consumer, Shape};
+use super::ring::{Broken, Consumer, Lent, Shape};
 use crate::TransportStats;
 
 /// Rings that are looked at in any case.
@@ -37,6 +38,15 @@ const LINE: usize = 64;
 pub(super) const LARGE: usize = 4096;
 
 const _: () = assert!(LARGE > RX_HEAD && RX_HEAD.is_multiple_of(LINE));
+
+/// What is lent of the frames of an endpoint of these settings.
+pub(super) fn lends(cfg: &ShmConfig) -> Lent {
+    match cfg.max_frame {
+        _ if cfg.trust => Lent::Frames,
+        LARGE.. => Lent::Tails,
+        _ => Lent::Nothing,
+    }
+}
 
 /// A ring that somebody sends by.
 #[derive(Debug)]
@@ -387,7 +397,7 @@ impl Ring {
             return unsafe { self.lend(quota, out, stats) };
         }
         if std::mem::take(&mut self.lent) {
-            self.consumer.release();
+            self.consumer.settle();
         }
         let mut frames = 0;
         let result = loop {
@@ -438,7 +448,7 @@ impl Ring {
         stats: &mut TransportStats,
     ) -> (usize, Result<bool, Broken>) {
         // All before was copied out: a whole part of the ring may be lent.
-        self.consumer.release();
+        self.consumer.settle();
         self.lent = true;
         let mut frames = 0;
         let result = loop {

@@ -42,8 +42,19 @@ const CONSUMED: usize = 128;
 const AHEAD: u64 = 4;
 /// The receiver counts after this part of the ring.
 const PART: u64 = 8;
-/// A burst of frames that stay where they lie ends after this part of the ring.
+/// A burst of frames that are read where they lie ends after this part of the ring.
 const LENT_PART: u64 = 4;
+
+/// Of which frames the places are kept until the next burst.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lent {
+    /// Of none: all are copied out.
+    Nothing,
+    /// Of large ones, whose ends are copied later: [`Consumer::settle`].
+    Tails,
+    /// Of all: [`Consumer::release`].
+    Frames,
+}
 
 /// Largest frame of any ring.
 pub(super) const MAX_FRAME: usize = 65_536;
@@ -89,18 +100,19 @@ impl Shape {
     }
 
     /// Largest frames that are held for certain: the receiver may be behind with its count, a
-    /// frame leaves room before the end of the data area, and with `lent` the frames of a burst
-    /// keep their places until the next one.
-    pub(super) fn frames(&self, lent: bool) -> usize {
+    /// frame leaves room before the end of the data area, and the frames of a burst may keep their
+    /// places until the next one.
+    pub(super) fn frames(&self, lent: Lent) -> usize {
         let part = PART as usize;
-        let parts = part - 1 - if lent { part / LENT_PART as usize } else { 0 };
+        // Before tails are lent the receiver is not behind: they take the place of that.
+        let parts = part - 1 - if lent == Lent::Frames { part / LENT_PART as usize } else { 0 };
         let slots = self.slots as usize / part * parts;
         if self.max_frame as usize <= INLINE {
             return slots;
         }
         let line = (self.max_frame as usize).next_multiple_of(LINE);
         // The last frame of a burst may lie beyond its part.
-        let left = 1 + usize::from(lent);
+        let left = 1 + usize::from(lent != Lent::Nothing);
         let data = (self.data as usize / part * parts).saturating_sub(left * line) / line;
         slots.min(data).max(1)
     }
@@ -379,10 +391,15 @@ impl<M: Memory> Consumer<M> {
     #[inline(always)]
     fn tell(&mut self) {
         if self.tail >= self.tell_at || self.data_tail >= self.tell_data_at {
-            // After everything was read that is counted.
-            self.mem.word(CONSUMED).store(self.tail, Ordering::Release);
-            self.plan();
+            self.tell_now();
         }
+    }
+
+    #[inline(always)]
+    fn tell_now(&mut self) {
+        // After everything was read that is counted.
+        self.mem.word(CONSUMED).store(self.tail, Ordering::Release);
+        self.plan();
     }
 
     /// Like [`Consumer::pop`], without the copy: where the frame lies until
@@ -399,6 +416,17 @@ impl<M: Memory> Consumer<M> {
         self.tell();
         self.lend_until = self.tail + u64::from(self.shape.slots) / LENT_PART;
         self.lend_data_until = self.data_tail + u64::from(self.shape.data) / LENT_PART;
+    }
+
+    /// Like [`Consumer::release`], where only the ends of large frames are lent: so few that, if the
+    /// sender is told at once, the ring has as much room as when all are copied out.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if self.tail + u64::from(self.shape.slots) / PART != self.tell_at {
+            self.tell_now();
+        }
+        self.lend_until = self.tail + u64::from(self.shape.slots) / PART;
+        self.lend_data_until = self.data_tail + u64::from(self.shape.data) / PART;
     }
 
     /// The memory, for frames that were lent.

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 
 use super::map::{Mapping, PAGE};
 use super::msg::{Received, Welcome};
-use super::ring::{Broken, Consumer, Producer, Refused, Shape};
+use super::ring::{Broken, Consumer, Lent, Producer, Refused, Shape};
 use super::*;
 use crate::OpenError;
 
@@ -178,9 +178,9 @@ proptest! {
             prop_assert_eq!(tx.push(&[&frame], frame.len()), Ok(()));
             prop_assert!(pop(&mut rx).unwrap().is_some());
         }
-        for n in 0..shape.frames(false) {
+        for n in 0..shape.frames(Lent::Nothing) {
             let pushed = tx.push(&[&frame], frame.len());
-            prop_assert_eq!(pushed, Ok(()), "frame {} of {}", n, shape.frames(false));
+            prop_assert_eq!(pushed, Ok(()), "frame {} of {}", n, shape.frames(Lent::Nothing));
         }
     }
 

@@ -69,9 +69,9 @@ proptest! {
                 prop_assert!(lend(&mut rx).unwrap().is_some());
             }
         }
-        for n in 0..shape.frames(true) {
+        for n in 0..shape.frames(Lent::Frames) {
             let pushed = tx.push(&[&frame], frame.len());
-            prop_assert_eq!(pushed, Ok(()), "frame {} of {}", n, shape.frames(true));
+            prop_assert_eq!(pushed, Ok(()), "frame {} of {}", n, shape.frames(Lent::Frames));
         }
     }
 
