@@ -52,6 +52,7 @@ mod cpu;
 mod frame;
 mod mem;
 mod msgbuf;
+mod runs;
 
 pub use arena::{
     AllocError, Arena, ArenaConfig, ArenaStats, ClassStats, ConfigError, MAX_HEADROOM,
@@ -60,3 +61,4 @@ pub use cpu::{has_steady_ticks, prefetch, prefetch_bytes, ticks};
 pub use frame::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
 pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, TxSeg};
+pub use runs::{Run, Runs};
