@@ -52,6 +52,7 @@ mod cpu;
 mod frame;
 mod mem;
 mod msgbuf;
+mod runs;
 mod tail;
 
 pub use arena::{
@@ -63,4 +64,5 @@ pub use frame::{
 };
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
 pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, TxSeg};
+pub use runs::{Run, Runs};
 pub use tail::{Tail, copy_shared};

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId};
+use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, Runs};
 
 use crate::config::{Config, ConfigError};
 use crate::error::{CallError, CallRefused};
@@ -23,7 +23,7 @@ use crate::session::{
     ClientSession, IdleSession, Peer, QueuedCall, ServerSession, Session, SessionId, SessionState,
     Shares,
 };
-use crate::slot::{ClientSlot, Lone};
+use crate::slot::{ClientSlot, Lone, ServerSlot};
 use crate::stats::{Drop, EndpointStats};
 use crate::timers::{Timed, Timers};
 use crate::tx::{TxItem, TxStage, Written};
@@ -213,6 +213,9 @@ pub struct Endpoint<C> {
     /// Free entries of `peers`.
     pub(crate) vacant_peers: Vec<u32>,
     pub(crate) sessions: Vec<Session<C>>,
+    /// The slots of those in use.
+    pub(crate) client_slots: Runs<ClientSlot<C>>,
+    pub(crate) server_slots: Runs<ServerSlot>,
     /// Free entries of `sessions`.
     pub(crate) vacant: Vec<u32>,
     pub(crate) live_sessions: usize,
@@ -281,6 +284,8 @@ impl<C> Endpoint<C> {
             peers: Vec::new(),
             vacant_peers: Vec::new(),
             sessions: Vec::new(),
+            client_slots: Runs::new(),
+            server_slots: Runs::new(),
             vacant: Vec::new(),
             live_sessions: 0,
             known_peers: BTreeMap::new(),
@@ -541,7 +546,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn start_call(&mut self, index: u32, call: QueuedCall<C>) {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
         if s.slots.are_asleep() {
-            s.slots.wake(ClientSlot::new);
+            s.slots.wake(&mut self.client_slots, ClientSlot::new);
             let idle_ns = self.now_ns.saturating_add(self.cfg.idle_after_ns);
             s.watch_idle(&mut self.timers, index, idle_ns);
         }

@@ -25,7 +25,8 @@ pub struct MemoryUse {
     pub sessions_bytes: usize,
     /// Entries of the peer and tenant tables.
     pub peers_bytes: usize,
-    /// Slots of sessions in use, and the numbers of those of idle ones.
+    /// Slots of sessions in use, by the blocks that they are cut from (16 KiB to 2 MiB), and the
+    /// numbers of those of idle ones.
     pub slots_bytes: usize,
     /// Calls that wait for a slot, without their messages.
     pub queues_bytes: usize,
@@ -62,7 +63,9 @@ impl<C> Endpoint<C> {
                 + self.shares.table_bytes(),
             timers_bytes: self.timers.heap_bytes(),
             staging_bytes: self.tx.staging_bytes(),
-            slots_bytes: self.boards.iter().map(|board| board.heap_bytes()).sum(),
+            slots_bytes: self.boards.iter().map(|board| board.heap_bytes()).sum::<usize>()
+                + self.client_slots.bytes()
+                + self.server_slots.bytes(),
             ..MemoryUse::default()
         };
         for s in &self.sessions {

@@ -91,9 +91,10 @@ impl Timers {
         self.first.front().copied().filter(|entry| entry.due_ns <= now_ns)
     }
 
-    /// One of the first looks, by its place.
-    pub(crate) fn nth_first(&self, at: usize) -> Option<Timed> {
-        self.first.get(at).copied()
+    /// The first looks, the newest one first.
+    pub(crate) fn newest_first(&self, at: usize) -> Option<Timed> {
+        let last = self.first.len().checked_sub(1)?;
+        self.first.get(last.checked_sub(at)?).copied()
     }
 
     /// The next of the first looks is done with: nothing had to be done, so that it does not matter

@@ -94,7 +94,11 @@ impl<C> Endpoint<C> {
     #[cold]
     fn watch(&mut self, peer: Option<u32>) -> bool {
         let (mut at, mut young) = (0, false);
-        while let Some(entry) = self.timers.nth_first(at).filter(|_| at < WATCH_MOST) {
+        // Nearly all calls under way are among the newest; with many sessions most of the others are
+        // over.
+        let mut left = self.outstanding_calls();
+        while let Some(entry) = self.timers.newest_first(at).filter(|_| at < WATCH_MOST && left > 0)
+        {
             at += 1;
             let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
                 continue;
@@ -103,10 +107,11 @@ impl<C> Endpoint<C> {
                 continue;
             }
             let Some(slot) = s.slots.get(usize::from(entry.slot)) else { continue };
-            let Some(Some(p)) = self.peers.get(s.peer as usize) else { continue };
+            left = left.saturating_sub(u64::from(slot.active));
             if slot.lone != Lone::Sent || slot.started_ns == u64::MAX {
                 continue;
             }
+            let Some(Some(p)) = self.peers.get(s.peer as usize) else { continue };
             let wait_ns = p.rtt.probe_ns();
             let is_silent = p.last_heard_ns.saturating_add(wait_ns) <= self.now_ns;
             let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.now_ns;

@@ -17,7 +17,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn rx_cancel(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
         let s = server_at(&mut self.sessions, peer, session)?;
         if s.slots.are_asleep() {
-            s.slots.wake_for(req_num, ServerSlot::new)?;
+            s.slots.wake_for(req_num, &mut self.server_slots, ServerSlot::new)?;
         }
         let (step, tenant) = (s.slots.count(), s.tenant);
         let slot_no = (req_num & (step - 1)) as u8;

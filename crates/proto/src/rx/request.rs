@@ -32,7 +32,7 @@ impl<C> Endpoint<C> {
         let s = server_at(&mut self.sessions, peer, session)?;
         if s.slots.are_asleep() {
             // Only a new request wakes them: what is late is dropped without a trace.
-            s.slots.wake_for(req_num, ServerSlot::new)?;
+            s.slots.wake_for(req_num, &mut self.server_slots, ServerSlot::new)?;
         }
         let (step, tenant) = (s.slots.count(), s.tenant);
         let slot_no = (req_num & (step - 1)) as u8;

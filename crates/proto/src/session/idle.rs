@@ -58,6 +58,7 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
         let done: Vec<u32> = s.slots.iter().map(|slot| slot.req_num).collect();
         s.slots.sleep(|slot| slot.req_num);
+        self.client_slots.trim();
         let session = SessionId { index, generation: s.generation };
         self.idle.push_back(IdleSession { session, remote: s.remote, done });
     }
@@ -90,6 +91,7 @@ impl<C> Endpoint<C> {
         let quiet = |phase| matches!(phase, ServerPhase::Idle | ServerPhase::Acked);
         if s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None)) {
             s.slots.sleep(|slot| slot.req_num);
+            self.server_slots.trim();
         }
         self.shares.give_back(tenant, freed);
     }

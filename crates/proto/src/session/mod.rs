@@ -249,6 +249,8 @@ impl<C> ClientSession<C> {
 
 #[cfg(test)]
 mod tests {
+    use courser_buf::Runs;
+
     use super::*;
 
     #[test]
@@ -257,7 +259,7 @@ mod tests {
         let first = u32::MAX - 1;
         let at = |done: [u32; 4], asleep: bool| {
             let mut slots: Slots<u32> = Slots::new(4, first.wrapping_sub(4));
-            slots.wake(|n| n);
+            slots.wake(&mut Runs::new(), |n| n);
             slots.iter_mut().zip(done).for_each(|(s, n)| *s = s.wrapping_add(n.wrapping_mul(4)));
             if asleep {
                 slots.sleep(|n| *n);

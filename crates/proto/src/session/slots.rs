@@ -2,13 +2,15 @@
 
 use std::ops::{Deref, DerefMut};
 
+use courser_buf::{Run, Runs};
+
 use crate::stats::Drop;
 
 /// Reads as the slice of its slots, which is empty while they are asleep.
 #[derive(Debug)]
 pub(crate) struct Slots<S> {
     count: u32,
-    awake: Box<[S]>,
+    awake: Run<S>,
     /// Each slot's request number; empty while they are awake.
     asleep: Box<[u32]>,
 }
@@ -19,7 +21,7 @@ impl<S> Slots<S> {
     pub(crate) fn new(count: u8, start: u32) -> Self {
         let count = u32::from(count);
         let asleep = (0..count).map(|i| start.wrapping_add(i)).collect();
-        Slots { count, awake: Box::default(), asleep }
+        Slots { count, awake: Run::default(), asleep }
     }
 
     /// How many there are, awake or not: the step between two numbers of one slot.
@@ -40,11 +42,11 @@ impl<S> Slots<S> {
         self.awake.is_empty()
     }
 
-    /// Makes the slots from their numbers.
+    /// Makes the slots from their numbers, in a place `of` all that are awake.
     #[cold]
-    pub(crate) fn wake(&mut self, make: impl FnMut(u32) -> S) {
+    pub(crate) fn wake(&mut self, of: &mut Runs<S>, make: impl FnMut(u32) -> S) {
         if self.are_asleep() {
-            self.awake = std::mem::take(&mut self.asleep).into_iter().map(make).collect();
+            self.awake = of.collect(std::mem::take(&mut self.asleep).iter().copied().map(make));
         }
     }
 
@@ -56,12 +58,13 @@ impl<S> Slots<S> {
     pub(crate) fn wake_for(
         &mut self,
         req_num: u32,
+        of: &mut Runs<S>,
         make: impl FnMut(u32) -> S,
     ) -> Result<(), Drop> {
         if self.ahead(req_num) != self.count {
             return Err(self.late(req_num));
         }
-        self.wake(make);
+        self.wake(of, make);
         Ok(())
     }
 
@@ -82,7 +85,7 @@ impl<S> Slots<S> {
     pub(crate) fn sleep(&mut self, number: impl FnMut(&S) -> u32) {
         if !self.are_asleep() {
             self.asleep = self.awake.iter().map(number).collect();
-            self.awake = Box::default();
+            self.awake = Run::default();
         }
     }
 
@@ -96,9 +99,9 @@ impl<S> Slots<S> {
         self.asleep.iter().copied().chain(self.awake.iter().map(number))
     }
 
-    /// Bytes on the heap.
+    /// Bytes on the heap, but for those of slots that are awake.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.awake.len() * size_of::<S>() + self.asleep.len() * size_of::<u32>()
+        self.asleep.len() * size_of::<u32>()
     }
 }
 
@@ -125,12 +128,13 @@ mod tests {
     fn numbers_survive_sleep() {
         let mut s: Slots<u32> = Slots::new(4, u32::MAX - 1);
         assert!(s.are_asleep() && s.is_empty());
-        s.wake(|n| n);
+        let mut all = Runs::new();
+        s.wake(&mut all, |n| n);
         assert_eq!(s[..], [u32::MAX - 1, u32::MAX, 0, 1]);
         s[2] = 8;
         s.sleep(|n| *n);
         assert_eq!((s.len(), s.count(), s.heap_bytes()), (0, 4, 16));
-        s.wake(|n| n);
+        s.wake(&mut all, |n| n);
         assert_eq!(s[..], [u32::MAX - 1, u32::MAX, 8, 1]);
     }
 }

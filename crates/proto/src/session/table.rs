@@ -151,6 +151,8 @@ impl<C> Endpoint<C> {
         self.sessions[index as usize] = Session::Vacant { generation: generation.wrapping_add(1) };
         self.vacant.push(index);
         self.live_sessions -= 1;
+        self.client_slots.trim();
+        self.server_slots.trim();
     }
 
     /// A handler has answered a request whose client is gone. The session goes with the last one.

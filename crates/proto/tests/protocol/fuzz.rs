@@ -3,7 +3,7 @@
 
 use courser_buf::{Ecn, RxFrame};
 use courser_proto::wire::{FrameHeader, parse_packet};
-use courser_proto::{CallOptions, Event, SessionId};
+use courser_proto::{CallOptions, Config, Event, Recovery, SessionId};
 
 use crate::support::{Action, DPP, Rng, World, addr, config, pattern};
 
@@ -94,16 +94,16 @@ fn random_bytes() {
     calls_work(&mut w, s);
 }
 
-/// Frames of real traffic: both directions, all kinds.
-fn corpus() -> (World, Vec<(usize, Vec<u8>)>) {
-    let mut w = World::pair(config());
+/// Frames of real traffic: both directions, all kinds, short messages and long ones.
+fn corpus(recovery: Recovery) -> (World, Vec<(usize, Vec<u8>)>) {
+    let mut w = World::pair(Config { recovery, ..config() });
     let s = w.connect(0, 1);
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));
     let copy = seen.clone();
-    w.link.loss = 50_000;
+    (w.link.loss, w.link.reorder, w.link.late_ns) = (50_000, 200_000, 6_000);
     w.nodes[1].handler = Box::new(|id, _| match id % 3 {
         0 => Action::Reply(vec![1; 10]),
-        1 => Action::Reply(vec![2; 4 * DPP]),
+        1 => Action::Reply(vec![2; if id % 2 == 0 { 4 } else { 90 } * DPP]),
         _ => Action::Defer(300_000, vec![]),
     });
     w.filter = Some(Box::new(move |from, bytes| {
@@ -111,7 +111,11 @@ fn corpus() -> (World, Vec<(usize, Vec<u8>)>) {
         true
     }));
     for id in 0..100 {
-        let len = if id % 2 == 0 { 20 } else { 3 * DPP };
+        let len = match id % 6 {
+            0 | 2 | 4 => 20,
+            3 => 80 * DPP,
+            _ => 3 * DPP,
+        };
         match id % 5 {
             0 => {
                 let call = w.call(0, s, id, len);
@@ -134,7 +138,7 @@ fn corpus() -> (World, Vec<(usize, Vec<u8>)>) {
     let frames = seen.take();
     assert!(frames.len() > 100);
     let cancels = w.ep(1).stats().rx_kinds[5];
-    assert!(cancels > 5, "{cancels} cancellations are in the corpus");
+    assert!(cancels > 0, "{cancels} cancellations are in the corpus");
     (w, frames)
 }
 
@@ -157,8 +161,22 @@ fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
 }
 
 #[test]
-fn mutated_frames() {
-    let (mut w, corpus) = corpus();
+fn mutated_frames_with_go_back_n() {
+    mutated_frames(Recovery::GoBackN);
+}
+
+#[test]
+fn mutated_frames_with_melo() {
+    mutated_frames(Recovery::Melo);
+}
+
+#[test]
+fn mutated_frames_with_selective_recovery() {
+    mutated_frames(Recovery::Selective);
+}
+
+fn mutated_frames(recovery: Recovery) {
+    let (mut w, corpus) = corpus(recovery);
     let old = w.sessions[0].1;
     let mut rng = Rng(12);
     let mut now_ns = w.now_ns;
@@ -169,7 +187,8 @@ fn mutated_frames() {
         if n % 64 == 0 {
             // Something is always under way, and the clock runs.
             now_ns += rng.below(200_000);
-            let mut req = w.ep(0).alloc(2 * DPP).expect("memory");
+            let packets = [2, 40, 90][rng.below(3) as usize];
+            let mut req = w.ep(0).alloc(packets * DPP).expect("memory");
             req.fill(1);
             let options = CallOptions::new().with_deadline_ns(now_ns + rng.below(300_000));
             if let Ok(call) = w.ep(0).call_with(old, 1, req, n, options)

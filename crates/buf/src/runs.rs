@@ -1,0 +1,313 @@
+//! Slices of equal length, many of them, close to each other in memory.
+//!
+//! Each session of an endpoint has a slice of slots. From the allocator of the program 20,000 of
+//! them come on as many small pages as there are, and every call on a session drawn at random
+//! waits for the page tables as well as for memory. Here they are cut from blocks, which are of huge
+//! pages when there are many, one size beside the other.
+//!
+//! # Invariants
+//! 1. A place of a block belongs to one [`Run`], or its number is in the block's list of free ones.
+//! 2. A block lives as long as any of its runs, or as the [`Runs`] that it is of.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{align_of, size_of};
+use std::ops::{Deref, DerefMut};
+use std::ptr::{NonNull, slice_from_raw_parts_mut};
+use std::rc::Rc;
+
+use crate::{Heap, HugePages, MemorySource, Region};
+
+/// Runs begin at a cache line, and so do those after them.
+const LINE: usize = 64;
+/// Bytes of the first block; each is twice as long as the one before, up to [`LAST`].
+const FIRST: usize = 16 << 10;
+/// A huge page.
+const LAST: usize = 2 << 20;
+
+/// What runs are cut from. Costs nothing until the first one; then blocks of 16 KiB, twice as much,
+/// and so on to 2 MiB, which are on huge pages where the system has some. A block goes back to the
+/// system by [`Runs::trim`].
+pub struct Runs<T> {
+    blocks: Vec<Rc<Block>>,
+    /// The block that had room last.
+    recent: usize,
+    of: PhantomData<T>,
+}
+
+/// Some memory, in places of one size.
+struct Block {
+    region: Region,
+    /// Elements of a run.
+    len: usize,
+    /// Bytes from one place to the next.
+    stride: usize,
+    places: u32,
+    /// The places below this one are in use or in `free`.
+    fresh: Cell<u32>,
+    free: RefCell<Vec<u32>>,
+}
+
+impl Block {
+    fn new<T>(bytes: usize, len: usize) -> Option<Block> {
+        let stride = (size_of::<T>() * len).next_multiple_of(LINE.max(align_of::<T>()));
+        let bytes = bytes.max(stride);
+        let region = Heap { huge: HugePages::Auto }.map(bytes).ok()?;
+        let places = u32::try_from(region.len() / stride).ok()?;
+        let (fresh, free) = (Cell::new(0), RefCell::default());
+        Some(Block { region, len, stride, places, fresh, free })
+    }
+
+    fn take(&self) -> Option<u32> {
+        if let Some(place) = self.free.borrow_mut().pop() {
+            return Some(place);
+        }
+        let place = self.fresh.get();
+        (place < self.places).then(|| {
+            self.fresh.set(place + 1);
+            place
+        })
+    }
+
+    fn at<T>(&self, place: u32) -> NonNull<T> {
+        assert!(place < self.places);
+        // SAFETY: the region has `places` times `stride` bytes, by `new`. Test: `runs_are_apart`.
+        unsafe { self.region.as_ptr().add(place as usize * self.stride).cast() }
+    }
+
+    fn is_unused(&self) -> bool {
+        self.free.borrow().len() == self.fresh.get() as usize
+    }
+}
+
+impl<T> Runs<T> {
+    /// None yet, and no memory.
+    pub const fn new() -> Self {
+        Runs { blocks: Vec::new(), recent: 0, of: PhantomData }
+    }
+
+    /// A run of what `items` gives, in a place of its own; from the allocator where the system has
+    /// no memory to map.
+    pub fn collect(&mut self, items: impl ExactSizeIterator<Item = T>) -> Run<T> {
+        let most = items.len();
+        let mut run = self.room(most);
+        for item in items.take(most) {
+            // SAFETY: the run has room for `most` elements, of which `len` are initialised.
+            // Test: `runs_are_apart`, `a_panic_drops_what_there_was`.
+            unsafe { run.first.add(run.len).write(item) };
+            run.len += 1;
+        }
+        run
+    }
+
+    /// An empty run that has room for so many.
+    fn room(&mut self, most: usize) -> Run<T> {
+        assert!(align_of::<T>() <= 4096);
+        if most == 0 || size_of::<T>() == 0 {
+            return Run::default();
+        }
+        let home = self.place(most);
+        let first = match &home {
+            Home::Block(block, place) => block.at(*place),
+            Home::Heap(_) => {
+                let room = Vec::with_capacity(most);
+                NonNull::new(std::mem::ManuallyDrop::new(room).as_mut_ptr())
+                    .unwrap_or(NonNull::dangling())
+            }
+            Home::Nowhere => NonNull::dangling(),
+        };
+        Run { first, len: 0, home }
+    }
+
+    fn place(&mut self, len: usize) -> Home {
+        let from = |block: &Rc<Block>| {
+            let place = if block.len == len { block.take() } else { None };
+            place.map(|place| Home::Block(block.clone(), place))
+        };
+        if let Some(home) = self.blocks.get(self.recent).and_then(from) {
+            return home;
+        }
+        for (at, block) in self.blocks.iter().enumerate() {
+            if let Some(home) = from(block) {
+                self.recent = at;
+                return home;
+            }
+        }
+        let bytes = FIRST << self.blocks.len().min((LAST / FIRST).ilog2() as usize);
+        let Some(block) = Block::new::<T>(bytes, len) else { return Home::Heap(len) };
+        self.recent = self.blocks.len();
+        self.blocks.push(Rc::new(block));
+        self.blocks.last().and_then(from).unwrap_or(Home::Heap(len))
+    }
+
+    /// Gives blocks back of which no run is in use. Cost: a look at each block.
+    pub fn trim(&mut self) {
+        self.blocks.retain(|block| !block.is_unused());
+    }
+
+    /// Bytes of all blocks.
+    pub fn bytes(&self) -> usize {
+        self.blocks.iter().map(|block| block.region.len()).sum()
+    }
+}
+
+impl<T> Default for Runs<T> {
+    fn default() -> Self {
+        Runs::new()
+    }
+}
+
+impl<T> fmt::Debug for Runs<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runs").field("bytes", &self.bytes()).finish()
+    }
+}
+
+/// Where a run is.
+enum Home {
+    /// It is of no length.
+    Nowhere,
+    Block(Rc<Block>, u32),
+    /// A vector of this capacity.
+    Heap(usize),
+}
+
+/// A slice of its own; its place goes back when it is dropped.
+pub struct Run<T> {
+    first: NonNull<T>,
+    len: usize,
+    home: Home,
+}
+
+impl<T> Default for Run<T> {
+    fn default() -> Self {
+        Run { first: NonNull::dangling(), len: 0, home: Home::Nowhere }
+    }
+}
+
+impl<T> Deref for Run<T> {
+    type Target = [T];
+    #[inline]
+    fn deref(&self) -> &[T] {
+        // SAFETY: so many elements are initialised, and nobody else reaches them (invariant 1).
+        // Test: `runs_are_apart`.
+        unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T> DerefMut for Run<T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [T] {
+        // SAFETY: as in `deref`, and `self` is borrowed exclusively. Test: `runs_are_apart`.
+        unsafe { std::slice::from_raw_parts_mut(self.first.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Run<T> {
+    fn drop(&mut self) {
+        /// Gives the place back also when an element's drop panics.
+        struct Back<'a, T>(&'a mut Run<T>);
+        impl<T> Drop for Back<'_, T> {
+            fn drop(&mut self) {
+                match std::mem::replace(&mut self.0.home, Home::Nowhere) {
+                    Home::Nowhere => {}
+                    Home::Block(block, place) => block.free.borrow_mut().push(place),
+                    Home::Heap(room) => {
+                        let first = self.0.first.as_ptr();
+                        // SAFETY: the memory of a vector of this capacity, whose elements are gone.
+                        // Test: `without_blocks_the_allocator_serves`.
+                        drop(unsafe { Vec::from_raw_parts(first, 0, room) });
+                    }
+                }
+            }
+        }
+        let back = Back(self);
+        let (first, len) = (back.0.first, std::mem::take(&mut back.0.len));
+        // SAFETY: so many elements are initialised, and dropped once: `len` is 0 from now on.
+        // Test: `a_panic_drops_what_there_was`.
+        unsafe { slice_from_raw_parts_mut(first.as_ptr(), len).drop_in_place() };
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Run<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.deref().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn runs_are_apart() {
+        let mut runs = Runs::<[u64; 3]>::new();
+        assert_eq!(runs.bytes(), 0);
+        let mut all: Vec<_> = (0..2_000u64)
+            .map(|n| runs.collect((0..1 + n as u32 % 3).map(|i| [n, i.into(), n ^ u64::from(i)])))
+            .collect();
+        for run in &mut all {
+            assert_eq!(run.as_ptr() as usize % LINE, 0);
+            run.iter_mut().for_each(|e| e[2] += 1);
+        }
+        for (n, run) in (0..).zip(&all) {
+            assert_eq!(run.len() as u64, 1 + n % 3);
+            assert!((0..).zip(run.iter()).all(|(i, e)| *e == [n, i, (n ^ i) + 1]));
+        }
+    }
+
+    #[test]
+    fn places_are_used_again_and_empty_blocks_go() {
+        let mut runs = Runs::<u64>::new();
+        let made = |runs: &mut Runs<u64>| -> Vec<_> {
+            (0..10_000).map(|n| runs.collect([n; 8].into_iter())).collect()
+        };
+        let all = made(&mut runs);
+        let bytes = runs.bytes();
+        assert!((640_000..1_300_000).contains(&bytes), "{bytes}");
+        runs.trim();
+        assert_eq!(runs.bytes(), bytes, "all are in use");
+        drop(all);
+        let all = made(&mut runs);
+        assert_eq!(runs.bytes(), bytes, "no more than before");
+        let one = { all }.swap_remove(7_000);
+        runs.trim();
+        assert!(runs.bytes() < bytes && runs.bytes() > 0, "but that of the one");
+        drop(runs);
+        assert_eq!(*one, [7_000; 8], "it outlives what it is of");
+    }
+
+    #[test]
+    fn runs_of_nothing_have_no_place() {
+        let mut runs = Runs::<u64>::new();
+        assert!(runs.collect(std::iter::empty()).is_empty());
+        assert_eq!((runs.bytes(), Run::<u64>::default().len()), (0, 0));
+    }
+
+    #[test]
+    fn without_blocks_the_allocator_serves() {
+        let room = std::mem::ManuallyDrop::new(Vec::<Rc<()>>::with_capacity(4)).as_mut_ptr();
+        let counted = Rc::new(());
+        let mut run = Run { first: NonNull::new(room).unwrap(), len: 0, home: Home::Heap(4) };
+        // SAFETY: there is room for four. Test: this one.
+        unsafe { run.first.write(counted.clone()) };
+        run.len = 1;
+        assert_eq!(Rc::strong_count(&counted), 2);
+        drop(run);
+        assert_eq!(Rc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn a_panic_drops_what_there_was() {
+        let counted = Rc::new(());
+        let mut runs = Runs::new();
+        let unlucky = |i: u32| if i == 3 { panic!("unlucky") } else { counted.clone() };
+        assert!(catch_unwind(AssertUnwindSafe(|| runs.collect((0..4).map(unlucky)))).is_err());
+        assert_eq!(Rc::strong_count(&counted), 1);
+        runs.trim();
+        assert_eq!(runs.bytes(), 0, "its place is free");
+    }
+}
