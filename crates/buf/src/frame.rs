@@ -191,9 +191,10 @@ impl<'a> RxFrame<'a> {
         self.tail.append_to(out);
     }
 
-    /// The datagram in one piece, in `room`, which is overwritten.
+    /// The datagram in one piece, in `room`, which is overwritten, and grows to its length at most.
     pub fn join<'b>(&self, room: &'b mut Vec<u8>) -> RxFrame<'b> {
         room.clear();
+        room.reserve_exact(self.len());
         self.copy_to(room);
         RxFrame::new(self.src, room, self.ecn)
     }

@@ -124,7 +124,8 @@ pub trait Transport {
 
     /// Appends received frames to `out` until it is full, nothing is left, or the transport has a
     /// natural end of burst (a train). Never blocks. The frames borrow the transport's receive
-    /// memory, which is not given back to the network before the next call (E29).
+    /// memory, which is not given back to the network before the next call (E29). The end of a
+    /// large frame may be in memory that its sender can still write ([`courser_buf::RxFrame::tail`]).
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>);
 
     /// A descriptor that polls readable when a frame may be waiting, when there is one.
