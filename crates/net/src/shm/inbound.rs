@@ -410,7 +410,7 @@ impl Ring {
                 Err(broken) => break Err(broken),
             };
             if len >= LARGE {
-                // SAFETY: as promised by the caller. Test: `frames_of_a_ring_that_broke_stay`.
+                // SAFETY: as promised by the caller. Test: `large_frames_of_a_ring_that_broke_stay`.
                 let (more, result) =
                     unsafe { self.receive_large(quota - frames, memory, out, stats) };
                 frames += more;
@@ -472,7 +472,7 @@ impl Ring {
             ring.read(at, &mut own[..front.next_multiple_of(16)]);
             // SAFETY: the ring's memory stays mapped as long as the ring exists, by the caller's
             // promise longer than the frames are used. Its sender may write there, which is what
-            // tails are for. Test: `frames_of_a_ring_that_broke_stay`.
+            // tails are for. Test: `large_frames_of_a_ring_that_broke_stay`.
             let tail = unsafe { ring.tail(at + front, len - front) };
             out.push(RxFrame { tail, ..RxFrame::new(self.src, &own[..front], Ecn::Ect0) });
             stats.rx_bytes += len as u64;
