@@ -91,6 +91,9 @@ impl Board {
     pub(crate) fn in_order(&mut self, count: u32, heard: Heard, seen: &mut Seen) -> u32 {
         match self {
             Board::Selective(board) => {
+                if board.arrive_in_order(count) {
+                    return count;
+                }
                 board.in_order(count, heard, seen);
                 let in_order = board.advance();
                 seen.add_lost(board.judge(heard.window_ns));
@@ -145,6 +148,9 @@ impl Board {
     ) -> Result<u32, Drop> {
         match self {
             Board::Selective(board) => {
+                if board.is_next(index) && board.arrive_in_order(index + 1) {
+                    return Ok(index + 1);
+                }
                 if !board.arrived(index, heard, seen) {
                     return Err(Drop::Duplicate);
                 }

@@ -111,19 +111,37 @@ impl Scoreboard {
         self.again.push_back((index, now_ns));
     }
 
+    /// The packets before `count` have arrived, as nearly always: all were sent once, one after the
+    /// other, and none after them has arrived. So none is lost, and there is nothing to be learnt.
+    /// `false`: it may be otherwise, and nothing was done.
+    #[inline]
+    pub(crate) fn arrive_in_order(&mut self, count: u32) -> bool {
+        let last = count.wrapping_sub(self.base).wrapping_sub(1) as usize;
+        let Some(&newest) = self.entries.get(last) else { return false };
+        let newest_ns = newest >> TIME_SHIFT;
+        let in_order = self.arrived == 0 && self.lost == 0 && self.again.is_empty();
+        if !in_order || newest_ns < self.newest_ns {
+            return false;
+        }
+        (self.newest_ns, self.known_ns) = (newest_ns, newest_ns);
+        if last == 0 {
+            self.entries.pop_front();
+        } else {
+            self.entries.drain(..=last);
+        }
+        self.base = count;
+        self.judged = self.judged.max(count);
+        true
+    }
+
+    /// Whether a packet is the first one that has not arrived.
+    #[inline]
+    pub(crate) fn is_next(&self, index: u32) -> bool {
+        index == self.base
+    }
+
     /// All packets before `count` have arrived.
     pub(crate) fn in_order(&mut self, count: u32, heard: Heard, seen: &mut Seen) {
-        let covered = count.saturating_sub(self.base) as usize;
-        if self.arrived == 0
-            && self.lost == 0
-            && self.again.is_empty()
-            && let Some(newest) = covered.checked_sub(1).and_then(|at| self.entries.get(at))
-        {
-            // All were sent once, one after the other.
-            self.newest_ns = self.newest_ns.max(newest >> TIME_SHIFT);
-            self.entries.drain(..covered);
-            self.base = count;
-        }
         while self.base < count {
             let Some(&entry) = self.entries.front() else { break };
             self.take(entry, heard, seen);
