@@ -7,7 +7,8 @@
 //!
 //! # Invariants
 //! 1. A place of a block belongs to one [`Run`], or its number is in the block's list of free ones.
-//! 2. A block lives as long as any of its runs, or as the [`Runs`] that it is of.
+//! 2. A block lives as long as any of its runs, or as the [`Runs`] that it is of, until
+//!    [`Runs::trim`] finds it unused.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -51,7 +52,8 @@ struct Block {
 
 impl Block {
     fn new<T>(bytes: usize, len: usize) -> Option<Block> {
-        let stride = (size_of::<T>() * len).next_multiple_of(LINE.max(align_of::<T>()));
+        let run = size_of::<T>().checked_mul(len)?;
+        let stride = run.checked_next_multiple_of(LINE.max(align_of::<T>()))?;
         let bytes = bytes.max(stride);
         let region = Heap { huge: HugePages::Auto }.map(bytes).ok()?;
         let places = u32::try_from(region.len() / stride).ok()?;
@@ -107,38 +109,36 @@ impl<T> Runs<T> {
         if most == 0 || size_of::<T>() == 0 {
             return Run::default();
         }
-        let home = self.place(most);
-        let first = match &home {
-            Home::Block(block, place) => block.at(*place),
-            Home::Heap(_) => {
-                let room = Vec::with_capacity(most);
-                NonNull::new(std::mem::ManuallyDrop::new(room).as_mut_ptr())
-                    .unwrap_or(NonNull::dangling())
-            }
-            Home::Nowhere => NonNull::dangling(),
+        let Some((block, place)) = self.place(most) else {
+            let mut room = std::mem::ManuallyDrop::new(Vec::with_capacity(most));
+            let first = NonNull::new(room.as_mut_ptr()).unwrap_or(NonNull::dangling());
+            return Run { first, len: 0, home: Home::Heap(room.capacity()) };
         };
+        let (first, home) = (block.at(place), Home::Block(block, place));
         Run { first, len: 0, home }
     }
 
-    fn place(&mut self, len: usize) -> Home {
+    /// A place for so many elements; `None`: the system has no memory to map.
+    fn place(&mut self, len: usize) -> Option<(Rc<Block>, u32)> {
         let from = |block: &Rc<Block>| {
             let place = if block.len == len { block.take() } else { None };
-            place.map(|place| Home::Block(block.clone(), place))
+            place.map(|place| (block.clone(), place))
         };
-        if let Some(home) = self.blocks.get(self.recent).and_then(from) {
-            return home;
+        if let Some(found) = self.blocks.get(self.recent).and_then(from) {
+            return Some(found);
         }
         for (at, block) in self.blocks.iter().enumerate() {
-            if let Some(home) = from(block) {
+            if let Some(found) = from(block) {
                 self.recent = at;
-                return home;
+                return Some(found);
             }
         }
-        let bytes = FIRST << self.blocks.len().min((LAST / FIRST).ilog2() as usize);
-        let Some(block) = Block::new::<T>(bytes, len) else { return Home::Heap(len) };
+        let alike = self.blocks.iter().filter(|block| block.len == len).count();
+        let bytes = FIRST << alike.min((LAST / FIRST).ilog2() as usize);
+        let block = Rc::new(Block::new::<T>(bytes, len)?);
         self.recent = self.blocks.len();
-        self.blocks.push(Rc::new(block));
-        self.blocks.last().and_then(from).unwrap_or(Home::Heap(len))
+        self.blocks.push(block.clone());
+        from(&block)
     }
 
     /// Gives blocks back of which no run is in use. Cost: a look at each block.
@@ -298,6 +298,14 @@ mod tests {
         assert_eq!(Rc::strong_count(&counted), 2);
         drop(run);
         assert_eq!(Rc::strong_count(&counted), 1);
+    }
+
+    #[test]
+    fn a_run_of_more_bytes_than_there_can_be_is_refused() {
+        let mut runs = Runs::new();
+        let endless = std::iter::repeat_n(7_u64, usize::MAX / 4);
+        assert!(catch_unwind(AssertUnwindSafe(|| runs.collect(endless))).is_err());
+        assert_eq!(runs.bytes(), 0);
     }
 
     #[test]

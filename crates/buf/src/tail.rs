@@ -22,6 +22,12 @@ pub struct Tail<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
+// SAFETY: any thread may read the bytes, by the promise of `new`, and nobody writes through a tail.
+// Test: `frames_cross_threads`.
+unsafe impl Send for Tail<'_> {}
+// SAFETY: as above. Test: `frames_cross_threads`.
+unsafe impl Sync for Tail<'_> {}
+
 impl<'a> Tail<'a> {
     /// No bytes.
     pub const NONE: Tail<'static> = Tail { at: std::ptr::null(), len: 0, memory: PhantomData };
@@ -159,6 +165,17 @@ mod tests {
                 byte.fetch_xor(0xFF, Ordering::Relaxed);
             }
         }
+    }
+
+    #[test]
+    fn frames_cross_threads() {
+        fn crosses<T: Send + Sync>() {}
+        crosses::<crate::RxFrame<'_>>();
+        crosses::<crate::RxBurst<'_>>();
+        let tail = Tail::from(&b"here"[..]);
+        let mut there = [0; 4];
+        std::thread::scope(|scope| _ = scope.spawn(|| tail.copy_to(&mut there)));
+        assert_eq!(&there, b"here");
     }
 
     #[test]

@@ -64,7 +64,7 @@ const UPKEEP_EVERY: Duration = Duration::from_micros(250);
 /// nothing.
 const CALLS: u32 = 1024;
 /// Private memory that a receive burst is copied to. Small enough to stay in the cache, and at
-/// least a largest frame.
+/// least a largest frame, though of those from `inbound::LARGE` on only the front comes here.
 const BURST_BYTES: usize = 128 << 10;
 /// Connections accepted in one round of upkeep.
 const ACCEPTS: usize = 16;

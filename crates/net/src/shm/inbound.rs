@@ -39,7 +39,8 @@ pub(super) const LARGE: usize = 4096;
 
 const _: () = assert!(LARGE > RX_HEAD && RX_HEAD.is_multiple_of(LINE));
 
-/// What is lent of the frames of an endpoint of these settings.
+/// What is lent of the frames of an endpoint of these settings. Of a sender with larger frames more may
+/// be: the promise is about frames of our own measures.
 pub(super) fn lends(cfg: &ShmConfig) -> Lent {
     match cfg.max_frame {
         _ if cfg.trust => Lent::Frames,

@@ -11,12 +11,12 @@
 //!   polls that line gets both at once. No index of the sender is shared.
 //! * Sequence numbers tell laps apart, so the receiver clears nothing and never writes into the
 //!   sender's lines. A slot's header is only ever a header, so no frame can pass for one.
-//! * The receiver writes how far it is once in an eighth of the ring; the sender reads that only
-//!   when, by what it knew before, the ring is full.
+//! * The receiver writes how far it is once in an eighth of the ring, and around bursts with large
+//!   frames; the sender reads that only when, by what it knew before, the ring is full.
 //!
 //! # Trust
 //! None. The sender believes nothing but the receiver's count, and that only between its own two
-//! ends. The receiver reads a header once, checks the length, and uses what it has checked; a
+//! ends. The receiver reads a length once, checks it, and uses what it has checked; a
 //! sender that breaks the rules gives it wrong frames or none, and [`Broken`] at worst.
 //!
 //! # Invariants
@@ -419,7 +419,7 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Like [`Consumer::release`], where only the ends of large frames are lent: so few that, if the
-    /// sender is told at once, the ring has as much room as when all are copied out.
+    /// sender is told at once, the ring has as much room as when all are copied out, but for a frame.
     #[inline]
     pub(super) fn settle(&mut self) {
         if self.tail + u64::from(self.shape.slots) / PART != self.tell_at {

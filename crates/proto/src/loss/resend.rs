@@ -63,7 +63,7 @@ impl Resend {
         }
     }
 
-    /// A packet is not to be sent again. Cost: a step for each run before it, if it is here at all.
+    /// A packet is not to be sent again. Cost: a step for each run; if it is here, one for each packet.
     pub(crate) fn remove(&mut self, index: u32) {
         if self.runs.iter().any(|run| (run.first..run.first + run.len).contains(&index)) {
             self.retain(|other| other != index);

@@ -112,7 +112,8 @@ impl Scoreboard {
     }
 
     /// The packets before `count` have arrived, as nearly always: all were sent once, one after the
-    /// other, and none after them has arrived. So none is lost, and there is nothing to be learnt.
+    /// other, and none after them has arrived. So none is lost, and there is nothing to be learnt. (A
+    /// request's last packet, which may be there already, is never among them: the response tells.)
     /// `false`: it may be otherwise, and nothing was done.
     #[inline]
     pub(crate) fn arrive_in_order(&mut self, count: u32) -> bool {

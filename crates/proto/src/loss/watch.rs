@@ -94,8 +94,8 @@ impl<C> Endpoint<C> {
     #[cold]
     fn watch(&mut self, peer: Option<u32>) -> bool {
         let (mut at, mut young) = (0, false);
-        // Nearly all calls under way are among the newest; with many sessions most of the others are
-        // over.
+        // Nearly all calls under way are among the newest entries; with many sessions most of the
+        // others are over.
         let mut left = self.outstanding_calls();
         while let Some(entry) = self.timers.newest_first(at).filter(|_| at < WATCH_MOST && left > 0)
         {
