@@ -4,6 +4,7 @@
 //! rest until a hint comes (E15). So the cost of a burst grows with the peers that send, not with
 //! those that could.
 
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -393,135 +394,143 @@ impl Ring {
         out: &mut RxBurst<'a>,
         stats: &mut TransportStats,
     ) -> Result<bool, Broken> {
-        if self.trusted {
+        let before = out.len();
+        let end = before + quota;
+        let result = if self.trusted {
             // SAFETY: as promised by the caller. Test: `frames_of_a_ring_that_broke_stay`.
-            return unsafe { self.lend(quota, out, stats) };
-        }
-        if std::mem::take(&mut self.lent) {
-            self.consumer.settle();
-        }
-        let mut frames = 0;
-        let result = loop {
-            if frames == quota {
-                break Ok(true);
-            }
-            let len = match self.consumer.peek() {
-                Ok(Some(len)) => len,
-                Ok(None) => break Ok(true),
-                Err(broken) => break Err(broken),
-            };
-            if len >= LARGE {
-                // SAFETY: as promised by the caller. Test: `large_frames_of_a_ring_that_broke_stay`.
-                let (more, result) =
-                    unsafe { self.receive_large(quota - frames, memory, out, stats) };
-                frames += more;
-                break result;
-            }
-            let room = len.next_multiple_of(LINE);
-            if out.is_full() || room > memory.len() {
-                break Ok(false);
-            }
-            let (own, rest) = std::mem::take(memory).split_at_mut(room);
-            *memory = rest;
-            self.consumer.pop(len, &mut own[..len.next_multiple_of(16)]);
-            // Nothing marks frames on the way: they come as they were sent.
-            out.push(RxFrame::new(self.src, &own[..len], Ecn::Ect0));
-            stats.rx_bytes += len as u64;
-            frames += 1;
+            unsafe { self.lend(end, out, stats) }
+        } else {
+            // SAFETY: as above. Test: `large_frames_of_a_ring_that_broke_stay`.
+            unsafe { self.copy(end, memory, out, stats) }
         };
+        let frames = out.len() - before;
         stats.rx_frames += frames as u64;
         stats.rx_calls += u64::from(frames > 0);
         result
     }
 
-    /// The rest of a burst in which there is a large frame; also how many frames it was. Of large
-    /// frames the front is copied, and the rest can be, until the next burst. So the sender is not
-    /// told of any of these frames before.
+    /// Has `take` make a frame of one record after another, of the length that it is told, until
+    /// there are `end` in the burst, no record is left, or `take` says whether there is room for
+    /// more. False: the burst is full.
+    #[inline(always)]
+    fn each<'a>(
+        &mut self,
+        end: usize,
+        out: &mut RxBurst<'a>,
+        stats: &mut TransportStats,
+        mut take: impl FnMut(&mut Self, usize) -> ControlFlow<bool, RxFrame<'a>>,
+    ) -> Result<bool, Broken> {
+        while out.len() < end {
+            let Some(len) = self.consumer.peek()? else { break };
+            if out.is_full() {
+                return Ok(false);
+            }
+            match take(self, len) {
+                ControlFlow::Continue(frame) => out.push(frame),
+                ControlFlow::Break(more) => return Ok(more),
+            }
+            stats.rx_bytes += len as u64;
+        }
+        Ok(true)
+    }
+
+    /// Frames that are copied to private memory.
+    ///
+    /// # Safety
+    /// As `receive`.
+    #[inline(always)]
+    unsafe fn copy<'a>(
+        &mut self,
+        end: usize,
+        memory: &mut &'a mut [u8],
+        out: &mut RxBurst<'a>,
+        stats: &mut TransportStats,
+    ) -> Result<bool, Broken> {
+        if std::mem::take(&mut self.lent) {
+            self.consumer.settle();
+        }
+        let mut large = false;
+        let result = self.each(end, out, stats, |ring, len| {
+            if len >= LARGE {
+                large = true;
+                return ControlFlow::Break(true);
+            }
+            let Some(own) = room(memory, len) else { return ControlFlow::Break(false) };
+            ring.consumer.pop(len, &mut own[..len.next_multiple_of(16)]);
+            // Nothing marks frames on the way: they come as they were sent.
+            ControlFlow::Continue(RxFrame::new(ring.src, &own[..len], Ecn::Ect0))
+        });
+        // SAFETY: as promised by the caller. Test: `large_frames_of_a_ring_that_broke_stay`.
+        if large { unsafe { self.copy_fronts(end, memory, out, stats) } } else { result }
+    }
+
+    /// The rest of a burst in which there is a large frame. Of large frames the front is copied, and
+    /// the rest can be, until the next burst. So the sender is not told of any of these frames
+    /// before.
     ///
     /// # Safety
     /// As `receive`.
     #[inline(never)] // so that bursts of small frames have the registers
-    unsafe fn receive_large<'a>(
+    unsafe fn copy_fronts<'a>(
         &mut self,
-        quota: usize,
+        end: usize,
         memory: &mut &'a mut [u8],
         out: &mut RxBurst<'a>,
         stats: &mut TransportStats,
-    ) -> (usize, Result<bool, Broken>) {
+    ) -> Result<bool, Broken> {
         // All before was copied out: a whole part of the ring may be lent.
         self.consumer.settle();
         self.lent = true;
-        let mut frames = 0;
-        let result = loop {
-            if frames == quota {
-                break Ok(true);
-            }
-            let len = match self.consumer.peek() {
-                Ok(Some(len)) => len,
-                Ok(None) => break Ok(true),
-                Err(broken) => break Err(broken),
-            };
+        self.each(end, out, stats, |ring, len| {
             let front = if len >= LARGE { RX_HEAD } else { len };
-            let room = front.next_multiple_of(LINE);
-            if out.is_full() || room > memory.len() {
-                break Ok(false);
-            }
-            let Some(at) = self.consumer.lend(len) else { break Ok(true) };
-            let (own, rest) = std::mem::take(memory).split_at_mut(room);
-            *memory = rest;
-            let ring = self.consumer.memory();
-            ring.read(at, &mut own[..front.next_multiple_of(16)]);
+            let Some(own) = room(memory, front) else { return ControlFlow::Break(false) };
+            let Some(at) = ring.consumer.lend(len) else { return ControlFlow::Break(true) };
+            let lent = ring.consumer.memory();
+            lent.read(at, &mut own[..front.next_multiple_of(16)]);
             // SAFETY: the ring's memory stays mapped as long as the ring exists, by the caller's
             // promise longer than the frames are used. Its sender may write there, which is what
             // tails are for. Test: `large_frames_of_a_ring_that_broke_stay`.
-            let tail = unsafe { ring.tail(at + front, len - front) };
-            out.push(RxFrame { tail, ..RxFrame::new(self.src, &own[..front], Ecn::Ect0) });
-            stats.rx_bytes += len as u64;
-            frames += 1;
-        };
-        (frames, result)
+            let tail = unsafe { lent.tail(at + front, len - front) };
+            let frame = RxFrame::new(ring.src, &own[..front], Ecn::Ect0);
+            ControlFlow::Continue(RxFrame { tail, ..frame })
+        })
     }
 
-    /// The same without copies; the frames of the last burst are given back first.
+    /// Frames that are read where they lie; those of the last burst are given back first.
     ///
     /// # Safety
     /// As `receive`.
     unsafe fn lend<'a>(
         &mut self,
-        quota: usize,
+        end: usize,
         out: &mut RxBurst<'a>,
         stats: &mut TransportStats,
     ) -> Result<bool, Broken> {
         self.consumer.release();
-        let mut frames = 0;
-        let result = loop {
-            if frames == quota {
-                break Ok(true);
-            }
-            let len = match self.consumer.peek() {
-                Ok(Some(len)) => len,
-                Ok(None) => break Ok(true),
-                Err(broken) => break Err(broken),
-            };
-            if out.is_full() {
-                break Ok(false);
-            }
-            let Some(at) = self.consumer.lend(len) else { break Ok(true) };
+        self.each(end, out, stats, |ring, len| {
+            let Some(at) = ring.consumer.lend(len) else { return ControlFlow::Break(true) };
             // SAFETY: the ring's memory stays mapped as long as the ring exists, by the caller's
             // promise longer than the frames are used. Nobody writes there: the sender has said
             // that it trusts us and can be trusted, and the rules of the ring (its invariant 2)
             // forbid it to write to a record that has not been counted as consumed, which
             // `release` does. This holds for honest senders only, which is what trust means: see
             // `ShmConfig::trust`. Test: `lent_frames_stay_while_they_are_lent`.
-            let data = unsafe { self.consumer.memory().lend(at, len) };
-            out.push(RxFrame::new(self.src, data, Ecn::Ect0));
-            stats.rx_bytes += len as u64;
-            frames += 1;
-        };
-        stats.rx_frames += frames as u64;
-        stats.rx_calls += u64::from(frames > 0);
-        result
+            let data = unsafe { ring.consumer.memory().lend(at, len) };
+            ControlFlow::Continue(RxFrame::new(ring.src, data, Ecn::Ect0))
+        })
     }
+}
+
+/// Whole lines of private memory for so many bytes; `None`: there are not as many left.
+#[inline(always)]
+fn room<'a>(memory: &mut &'a mut [u8], len: usize) -> Option<&'a mut [u8]> {
+    let lines = len.next_multiple_of(LINE);
+    if lines > memory.len() {
+        return None;
+    }
+    let (own, rest) = std::mem::take(memory).split_at_mut(lines);
+    *memory = rest;
+    Some(own)
 }
 
 #[cfg(test)]
