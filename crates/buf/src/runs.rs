@@ -32,8 +32,6 @@ const LAST: usize = 2 << 20;
 /// system by [`Runs::trim`].
 pub struct Runs<T> {
     blocks: Vec<Rc<Block>>,
-    /// The block that had room last.
-    recent: usize,
     of: PhantomData<T>,
 }
 
@@ -86,7 +84,7 @@ impl Block {
 impl<T> Runs<T> {
     /// None yet, and no memory.
     pub const fn new() -> Self {
-        Runs { blocks: Vec::new(), recent: 0, of: PhantomData }
+        Runs { blocks: Vec::new(), of: PhantomData }
     }
 
     /// A run of what `items` gives, in a place of its own; from the allocator where the system has
@@ -118,25 +116,16 @@ impl<T> Runs<T> {
         Run { first, len: 0, home }
     }
 
-    /// A place for so many elements; `None`: the system has no memory to map.
+    /// A place for so many elements, in the newest block that has one. `None`: the system has no
+    /// memory to map.
     fn place(&mut self, len: usize) -> Option<(Rc<Block>, u32)> {
-        let from = |block: &Rc<Block>| {
-            let place = if block.len == len { block.take() } else { None };
-            place.map(|place| (block.clone(), place))
-        };
-        if let Some(found) = self.blocks.get(self.recent).and_then(from) {
+        let from = |block: &Rc<Block>| block.take().map(|place| (block.clone(), place));
+        let alike = self.blocks.iter().filter(|block| block.len == len);
+        if let Some(found) = alike.clone().rev().find_map(from) {
             return Some(found);
         }
-        for (at, block) in self.blocks.iter().enumerate() {
-            if let Some(found) = from(block) {
-                self.recent = at;
-                return Some(found);
-            }
-        }
-        let alike = self.blocks.iter().filter(|block| block.len == len).count();
-        let bytes = FIRST << alike.min((LAST / FIRST).ilog2() as usize);
+        let bytes = FIRST << alike.count().min((LAST / FIRST).ilog2() as usize);
         let block = Rc::new(Block::new::<T>(bytes, len)?);
-        self.recent = self.blocks.len();
         self.blocks.push(block.clone());
         from(&block)
     }
