@@ -95,9 +95,7 @@ impl Board {
                     return count;
                 }
                 board.in_order(count, heard, seen);
-                let in_order = board.advance();
-                seen.add_lost(board.judge(heard.window_ns));
-                in_order
+                board.conclude(heard, seen)
             }
             Board::Melo(board) => {
                 board.in_order(count);
@@ -121,9 +119,7 @@ impl Board {
             Board::Selective(board) => {
                 board.in_order(nack.count, heard, seen);
                 let news = board.on_nack(nack, heard, seen);
-                let in_order = board.advance();
-                seen.add_lost(board.judge(heard.window_ns));
-                Ok((in_order, news))
+                Ok((board.conclude(heard, seen), news))
             }
             Board::Melo(board) => {
                 let before = (board.arrived(), board.lost());
@@ -154,9 +150,7 @@ impl Board {
                 if !board.arrived(index, heard, seen) {
                     return Err(Drop::Duplicate);
                 }
-                let in_order = board.advance();
-                seen.add_lost(board.judge(heard.window_ns));
-                Ok(in_order)
+                Ok(board.conclude(heard, seen))
             }
             Board::Melo(board) => {
                 let before = board.lost();

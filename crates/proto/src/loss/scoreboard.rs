@@ -198,6 +198,14 @@ impl Scoreboard {
         }
     }
 
+    /// When all that the frame at hand tells is taken: gives how many packets are in order, and
+    /// finds those that are lost now.
+    pub(crate) fn conclude(&mut self, heard: Heard, seen: &mut Seen) -> u32 {
+        let in_order = self.advance();
+        seen.add_lost(self.judge(heard.window_ns));
+        in_order
+    }
+
     /// Moves `base` over what has arrived, and gives it.
     pub(crate) fn advance(&mut self) -> u32 {
         while self.entries.front().is_some_and(|e| e & STATE == ARRIVED) {
@@ -243,8 +251,7 @@ impl Scoreboard {
         self.resend.push_back(self.base + at as u32);
     }
 
-    /// Finds the packets that are lost now, when all that the frame at hand tells is taken; gives
-    /// how many.
+    /// Finds the packets that are lost now; gives how many.
     pub(crate) fn judge(&mut self, window_ns: u64) -> u32 {
         let before = self.lost;
         self.known_ns = self.newest_ns;
