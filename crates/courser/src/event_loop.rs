@@ -211,13 +211,16 @@ impl<T: Transport> Rpc<T> {
         self.next_trim_ns = u64::MAX; // the next idle pass says when again
     }
 
-    /// Steps 4 to 8 of a packet's path. The clock is read again after handlers ran, so that
-    /// round trips do not contain them (F5).
-    #[inline]
+    /// Steps 4 to 8 of a packet's path, if there is anything to send.
+    #[inline(always)] // the question, into passes that find nothing
     fn transmit(&mut self, now_ns: u64, ran: bool) -> bool {
-        if !self.core.proto.wants_transmit() && self.burst.is_empty() {
-            return false;
-        }
+        let any = self.core.proto.wants_transmit() || !self.burst.is_empty();
+        any && self.transmit_some(now_ns, ran)
+    }
+
+    /// The clock is read again after handlers ran, so that round trips do not contain them (F5).
+    #[inline(never)]
+    fn transmit_some(&mut self, now_ns: u64, ran: bool) -> bool {
         let now_ns = if ran { self.core.now_ns() } else { now_ns };
         let packets = self.core.proto.stats().tx_packets;
         self.core.proto.poll_frames(now_ns, &mut self.burst);

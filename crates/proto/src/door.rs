@@ -54,7 +54,7 @@ impl<C> Endpoint<C> {
                     && peer.state == PeerState::Live
                     && frame.ecn != Ecn::Ce =>
             {
-                let gap = peer.on_plain(&h, now_ns, &self.cfg);
+                let gap = peer.on_plain(&h, now_ns);
                 (peer.pool.is_awaited(), gap)
             }
             _ => return None,
@@ -100,7 +100,7 @@ impl<C> Endpoint<C> {
         if peer.data_per_packet != h.data_per_packet {
             return Err(Drop::PacketSize);
         }
-        let gap = peer.on_frame(&h, frame.ecn, self.now_ns, &self.cfg);
+        let gap = peer.on_frame(&h, frame.ecn, self.now_ns);
         let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
         self.heard(h.peer);
         if gap {
@@ -124,7 +124,7 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn settle_round_trip(&mut self) {
         if let Some(Some(peer)) = self.peers.get_mut(self.heard as usize) {
-            peer.rtt.settle(&self.cfg);
+            peer.rtt.settle();
             if self.silence_guessed && peer.rtt.smoothed_ns() > 0 {
                 self.listen_anew();
             }

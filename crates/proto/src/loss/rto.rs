@@ -21,9 +21,8 @@ pub(crate) struct Rtt {
     min_ns: u64,
     latest_ns: u64,
     samples: u64,
-    rto_ns: u64,
-    /// After which a probe is sent, without the reorder window.
-    probe_ns: u64,
+    /// The timeout until the first sample.
+    guess_ns: u64,
     /// The newest sample, until it is settled; else [`NOTHING`].
     unsettled: u32,
 }
@@ -39,8 +38,7 @@ impl Rtt {
             min_ns: u64::MAX,
             latest_ns: 0,
             samples: 0,
-            rto_ns: cfg.rto_initial_ns,
-            probe_ns: cfg.rto_initial_ns,
+            guess_ns: cfg.rto_initial_ns,
             unsettled: NOTHING,
         }
     }
@@ -48,23 +46,23 @@ impl Rtt {
     /// Takes the sample that an echo gives, and gives it. Both are nanoseconds modulo 2^32. It
     /// counts from [`Rtt::settle`] on, which is not on the way of a packet.
     #[inline]
-    pub(crate) fn on_echo(&mut self, now: u32, echo: u32, cfg: &Config) -> Option<u32> {
+    pub(crate) fn on_echo(&mut self, now: u32, echo: u32) -> Option<u32> {
         let sample = now.wrapping_sub(echo);
         if sample >= MAX_SAMPLE_NS {
             return None;
         }
         if self.unsettled != NOTHING {
-            self.settle(cfg);
+            self.settle();
         }
         self.unsettled = sample;
         Some(sample)
     }
 
     /// Reckons with the newest sample.
-    pub(crate) fn settle(&mut self, cfg: &Config) {
+    pub(crate) fn settle(&mut self) {
         let sample = std::mem::replace(&mut self.unsettled, NOTHING);
         if sample != NOTHING {
-            self.on_sample(sample.into(), cfg);
+            self.on_sample(sample.into());
         }
     }
 
@@ -73,12 +71,11 @@ impl Rtt {
     pub(crate) fn expect(&mut self, rtt_ns: u64, cfg: &Config) {
         if self.samples == 0 {
             let rto_ns = rtt_ns.saturating_mul(2).max(cfg.rto_initial_ns);
-            self.rto_ns = rto_ns.min(cfg.rto_max_ns);
-            self.probe_ns = self.rto_ns;
+            self.guess_ns = rto_ns.min(cfg.rto_max_ns);
         }
     }
 
-    fn on_sample(&mut self, rtt_ns: u64, cfg: &Config) {
+    fn on_sample(&mut self, rtt_ns: u64) {
         self.latest_ns = rtt_ns;
         self.min_ns = self.min_ns.min(rtt_ns);
         if self.samples == 0 {
@@ -90,24 +87,29 @@ impl Rtt {
             self.srtt_ns = self.srtt_ns - self.srtt_ns / 8 + rtt_ns / 8;
         }
         self.samples += 1;
-        let deviation_ns = 4 * self.rttvar_ns;
-        self.rto_ns = (self.srtt_ns + deviation_ns).clamp(cfg.rto_min_ns, cfg.rto_max_ns);
-        let probe_ns = self.srtt_ns + deviation_ns.max(self.srtt_ns);
-        self.probe_ns = probe_ns.max(PROBE_LEAST_NS).min(cfg.rto_max_ns);
     }
 
-    /// The timeout after `retries` fruitless ones: doubled for each, up to the upper bound.
-    #[inline]
+    /// The timeout after `retries` fruitless ones: doubled for each, up to the upper bound. Reckoned
+    /// when it is asked for: a sample comes with each frame, a timeout with one call in a thousand.
     pub(crate) fn rto_ns(&self, retries: u8, cfg: &Config) -> u64 {
-        let doubled = self.rto_ns.saturating_mul(1 << u32::from(retries).min(20));
-        doubled.min(cfg.rto_max_ns)
+        let rto_ns = match self.samples {
+            0 => self.guess_ns,
+            _ => (self.srtt_ns + 4 * self.rttvar_ns).clamp(cfg.rto_min_ns, cfg.rto_max_ns),
+        };
+        rto_ns.saturating_mul(1 << u32::from(retries).min(20)).min(cfg.rto_max_ns)
     }
 
     /// When an answer that was not lost should have come: after twice the smoothed round trip, or
-    /// where round trips differ much, when the timeout would be if it had no lower bound.
-    #[inline]
-    pub(crate) fn probe_ns(&self) -> u64 {
-        self.probe_ns
+    /// where round trips differ much, when the timeout would be if it had no lower bound. Without
+    /// the reorder window.
+    pub(crate) fn probe_ns(&self, cfg: &Config) -> u64 {
+        match self.samples {
+            0 => self.guess_ns,
+            _ => {
+                let late_ns = self.srtt_ns + (4 * self.rttvar_ns).max(self.srtt_ns);
+                late_ns.max(PROBE_LEAST_NS).min(cfg.rto_max_ns)
+            }
+        }
     }
 
     /// The smoothed round trip, ns; 0 before the first sample.
@@ -123,8 +125,9 @@ impl Rtt {
 
     /// (latest, smoothed, smallest, timeout), ns; `None` before the first sample.
     pub(crate) fn report(mut self, cfg: &Config) -> Option<(u64, u64, u64, u64)> {
-        self.settle(cfg);
-        (self.samples > 0).then_some((self.latest_ns, self.srtt_ns, self.min_ns, self.rto_ns))
+        self.settle();
+        let rto_ns = self.rto_ns(0, cfg);
+        (self.samples > 0).then_some((self.latest_ns, self.srtt_ns, self.min_ns, rto_ns))
     }
 }
 
@@ -148,12 +151,12 @@ mod tests {
     fn a_steady_round_trip_converges_and_stays_above_the_lower_bound() {
         let mut r = Rtt::new(&cfg());
         for _ in 0..200 {
-            r.on_sample(20_000, &cfg());
+            r.on_sample(20_000);
         }
         let rto = r.rto_ns(0, &cfg());
         assert!((20_000..20_100).contains(&rto), "{rto}");
         for _ in 0..200 {
-            r.on_sample(100, &cfg());
+            r.on_sample(100);
         }
         assert_eq!(r.rto_ns(0, &cfg()), cfg().rto_min_ns);
     }
@@ -162,8 +165,8 @@ mod tests {
     fn jitter_widens_the_timeout() {
         let (mut steady, mut jittery) = (Rtt::new(&cfg()), Rtt::new(&cfg()));
         for i in 0..200u64 {
-            steady.on_sample(50_000, &cfg());
-            jittery.on_sample(if i % 2 == 0 { 20_000 } else { 80_000 }, &cfg());
+            steady.on_sample(50_000);
+            jittery.on_sample(if i % 2 == 0 { 20_000 } else { 80_000 });
         }
         assert!(jittery.rto_ns(0, &cfg()) > 2 * steady.rto_ns(0, &cfg()));
     }
@@ -171,9 +174,9 @@ mod tests {
     #[test]
     fn the_clock_may_wrap_and_nonsense_is_ignored() {
         let mut r = Rtt::new(&cfg());
-        r.on_echo(5, u32::MAX - 4, &cfg());
+        r.on_echo(5, u32::MAX - 4);
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
-        r.on_echo(5, 6, &cfg()); // an echo from the future
+        r.on_echo(5, 6); // an echo from the future
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
     }
 }

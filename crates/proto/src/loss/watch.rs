@@ -53,7 +53,7 @@ impl<C> Endpoint<C> {
         let early = u64::from(age_ns) < heard.round_trip_ns;
         self.stats.spurious += u64::from(early);
         if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-            if early { p.be_patient(self.now_ns) } else { p.be_hasty() }
+            if early { p.be_patient(self.now_ns, &self.cfg) } else { p.be_hasty() }
         }
     }
 
@@ -61,7 +61,7 @@ impl<C> Endpoint<C> {
     #[cold]
     pub(crate) fn patient(&mut self, peer: u32) {
         if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-            p.be_patient(self.now_ns);
+            p.be_patient(self.now_ns, &self.cfg);
         }
     }
 
@@ -83,7 +83,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn rx_gap(&mut self, peer: u32) {
         let now_ns = self.now_ns;
         if let Some(Some(p)) = self.peers.get_mut(peer as usize)
-            && p.is_to_be_watched(now_ns)
+            && p.is_to_be_watched(now_ns, &self.cfg)
         {
             self.watch(Some(peer));
         }
@@ -112,7 +112,7 @@ impl<C> Endpoint<C> {
                 continue;
             }
             let Some(Some(p)) = self.peers.get(s.peer as usize) else { continue };
-            let wait_ns = p.rtt.probe_ns();
+            let wait_ns = p.rtt.probe_ns(&self.cfg);
             let is_silent = p.last_heard_ns.saturating_add(wait_ns) <= self.now_ns;
             let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.now_ns;
             if peer.is_none() && (is_young || !is_silent) {
@@ -137,7 +137,7 @@ impl<C> Endpoint<C> {
     #[cold]
     fn begin_to_listen(&mut self) {
         let known = self.peers.get(self.heard as usize).and_then(Option::as_ref);
-        let wait_ns = known.map_or(self.cfg.rto_initial_ns, |p| p.rtt.probe_ns());
+        let wait_ns = known.map_or(self.cfg.rto_initial_ns, |p| p.rtt.probe_ns(&self.cfg));
         self.silence_guessed = known.is_none_or(|p| p.rtt.smoothed_ns() == 0);
         self.silence_ns = self.now_ns.saturating_add(wait_ns.max(self.look_ns()));
     }
@@ -167,7 +167,7 @@ impl<C> Endpoint<C> {
         // Who is silent is waited for by each call's own timer, until there are new calls.
         let (mut next_ns, mut silent, mut young_ns) = (u64::MAX, false, u64::MAX / 2);
         for p in self.peers.iter().flatten().filter(|p| p.selective && p.pool.is_used()) {
-            let wait_ns = p.rtt.probe_ns();
+            let wait_ns = p.rtt.probe_ns(&self.cfg);
             let due_ns = p.last_heard_ns.saturating_add(wait_ns);
             if due_ns > now_ns {
                 next_ns = next_ns.min(due_ns);

@@ -215,7 +215,7 @@ impl<C> Endpoint<C> {
     #[cold]
     fn deadline_of(&mut self, peer: u32, remaining_us: u32) -> u64 {
         let peer = self.peers.get_mut(peer as usize).and_then(Option::as_mut);
-        peer.map_or(u64::MAX, |p| p.deadline_ns(remaining_us, &self.cfg))
+        peer.map_or(u64::MAX, |p| p.deadline_ns(remaining_us))
     }
 
     /// Memory for a request of several packets, if its client may have that much.

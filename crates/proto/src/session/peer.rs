@@ -166,14 +166,14 @@ impl Peer {
 
     /// [`Peer::on_frame`] for a frame that was not marked, with a header without ECN counts.
     #[inline(always)]
-    pub(crate) fn on_plain(&mut self, h: &PlainHeader, now_ns: u64, cfg: &Config) -> bool {
+    pub(crate) fn on_plain(&mut self, h: &PlainHeader, now_ns: u64) -> bool {
         self.last_heard_ns = now_ns;
         self.received.received = self.received.received.wrapping_add(1);
         let ahead = self.ahead(h.number);
         if ahead <= 0 {
             self.transit.on_older(h.sent_at, now_ns);
         } else {
-            self.on_newer(h.number, h.sent_at, Some(h.echo_at), now_ns, cfg);
+            self.on_newer(h.number, h.sent_at, Some(h.echo_at), now_ns);
         }
         ahead > 1
     }
@@ -186,28 +186,15 @@ impl Peer {
 
     /// A frame that is newer than all before.
     #[inline(always)]
-    fn on_newer(
-        &mut self,
-        number: u32,
-        sent_at: u32,
-        echo: Option<u32>,
-        now_ns: u64,
-        cfg: &Config,
-    ) {
+    fn on_newer(&mut self, number: u32, sent_at: u32, echo: Option<u32>, now_ns: u64) {
         self.echo = Some(Echo { sent_at, arrived_ns: now_ns, number });
-        let round_trip = echo.and_then(|e| self.rtt.on_echo(now_ns as u32, e, cfg));
+        let round_trip = echo.and_then(|e| self.rtt.on_echo(now_ns as u32, e));
         self.transit.on_newer(sent_at, round_trip, now_ns);
     }
 
     /// Takes what a frame that passed the door says about the path. Whether it shows that frames
     /// before it are missing.
-    pub(crate) fn on_frame(
-        &mut self,
-        h: &FrameHeader,
-        ecn: Ecn,
-        now_ns: u64,
-        cfg: &Config,
-    ) -> bool {
+    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64) -> bool {
         self.last_heard_ns = now_ns;
         self.received.received = self.received.received.wrapping_add(1);
         if ecn == Ecn::Ce {
@@ -220,7 +207,7 @@ impl Peer {
             if let Some(counts) = h.ecn {
                 self.reported = counts;
             }
-            self.on_newer(h.number, h.sent_at, h.echo_at, now_ns, cfg);
+            self.on_newer(h.number, h.sent_at, h.echo_at, now_ns);
         } else {
             self.transit.on_older(h.sent_at, now_ns);
         }
@@ -234,7 +221,7 @@ impl Peer {
         if recovery != Recovery::Selective {
             return most_ns;
         }
-        let once_ns = self.rtt.probe_ns() + self.window_ns(self.last_heard_ns);
+        let once_ns = self.rtt.probe_ns(cfg) + self.window_ns(self.last_heard_ns);
         let doubled = |times: u8| once_ns.saturating_mul(1 << u32::from(times).min(32));
         let wait_ns = match retries.checked_sub(PROBES) {
             None => doubled(retries.saturating_add(self.patience)),
@@ -272,8 +259,8 @@ impl Peer {
     /// A frame is missing on either side. Whether the calls under way are to be looked at: there are
     /// some, and it was not done within the last half of a round trip.
     #[cold]
-    pub(crate) fn is_to_be_watched(&mut self, now_ns: u64) -> bool {
-        let soon_ns = self.watched_ns.saturating_add(self.rtt.probe_ns() / 4);
+    pub(crate) fn is_to_be_watched(&mut self, now_ns: u64, cfg: &Config) -> bool {
+        let soon_ns = self.watched_ns.saturating_add(self.rtt.probe_ns(cfg) / 4);
         if !self.selective || !self.pool.is_used() || now_ns < soon_ns {
             return false;
         }
@@ -289,19 +276,19 @@ impl Peer {
 
     /// A call was asked after that was not lost: its handler takes long.
     #[cold]
-    pub(crate) fn be_patient(&mut self, now_ns: u64) {
+    pub(crate) fn be_patient(&mut self, now_ns: u64, cfg: &Config) {
         // Calls that wait together are one lesson.
         if now_ns >= self.patient_ns {
             self.patience = (self.patience + 1).min(PATIENCE_MOST);
-            self.patient_ns = now_ns.saturating_add(self.rtt.probe_ns());
+            self.patient_ns = now_ns.saturating_add(self.rtt.probe_ns(cfg));
         }
     }
 
     /// A deadline in this endpoint's time, of which `remaining_us` were left when the frame at
     /// hand was sent: never later than the client's (see [`super::transit`]).
     #[cold]
-    pub(crate) fn deadline_ns(&mut self, remaining_us: u32, cfg: &Config) -> u64 {
-        self.rtt.settle(cfg);
+    pub(crate) fn deadline_ns(&mut self, remaining_us: u32) -> u64 {
+        self.rtt.settle();
         let age_ns = self.transit.age_ns(self.rtt.least_ns());
         let left_ns = u64::from(remaining_us) * 1_000;
         (self.last_heard_ns + left_ns).saturating_sub(age_ns)
@@ -346,8 +333,8 @@ mod tests {
         let cfg = Config::default();
         let mut p = Peer::tentative(1, &cfg);
         assert_eq!(p.next_header(5, FRAME_HEADER).echo_at, None);
-        p.on_frame(&header(7, 1000), Ecn::NotEct, 50, &cfg);
-        p.on_frame(&header(6, 900), Ecn::NotEct, 60, &cfg); // reordered: older
+        p.on_frame(&header(7, 1000), Ecn::NotEct, 50);
+        p.on_frame(&header(6, 900), Ecn::NotEct, 60); // reordered: older
         assert_eq!(p.next_header(80, FRAME_HEADER).echo_at, Some(1030));
     }
 
@@ -356,13 +343,13 @@ mod tests {
         let cfg = Config::default();
         let mut p = Peer::tentative(1, &cfg);
         let frame = |number, echo| FrameHeader { echo_at: Some(echo), ..header(number, 0) };
-        p.on_frame(&frame(5, 1_000), Ecn::NotEct, 3_000, &cfg);
+        p.on_frame(&frame(5, 1_000), Ecn::NotEct, 3_000);
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
         for replayed in [5, 4] {
-            p.on_frame(&frame(replayed, 1_000), Ecn::NotEct, 900_000_000, &cfg);
+            p.on_frame(&frame(replayed, 1_000), Ecn::NotEct, 900_000_000);
         }
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
-        p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, 900_004_000, &cfg);
+        p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, 900_004_000);
         assert_eq!(p.rtt.report(&cfg).unwrap().0, 4_000);
     }
 
@@ -375,20 +362,20 @@ mod tests {
             echo_at: Some(echo as u32),
             ..header(number, (sent + 5_000_000_000) as u32)
         };
-        p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, 10_000, &cfg);
-        assert_eq!(p.deadline_ns(50, &cfg), 10_000 + 50_000 - 3_000);
+        p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, 10_000);
+        assert_eq!(p.deadline_ns(50), 10_000 + 50_000 - 3_000);
         // This one has waited for 200 us; so had the answer whose echo it brings.
-        p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, 300_000, &cfg);
-        assert_eq!(p.deadline_ns(50, &cfg), 300_000 + 50_000 - 200_000 - 3_000);
+        p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, 300_000);
+        assert_eq!(p.deadline_ns(50), 300_000 + 50_000 - 200_000 - 3_000);
     }
 
     #[test]
     fn ecn_marks_are_counted_and_reported_from_the_first_on() {
         let cfg = Config::default();
         let mut p = Peer::tentative(1, &cfg);
-        p.on_frame(&header(0, 0), Ecn::Ect0, 0, &cfg);
+        p.on_frame(&header(0, 0), Ecn::Ect0, 0);
         assert_eq!(p.header_len(), FRAME_HEADER);
-        p.on_frame(&header(1, 0), Ecn::Ce, 0, &cfg);
+        p.on_frame(&header(1, 0), Ecn::Ce, 0);
         let len = p.header_len();
         assert_eq!(len, FRAME_HEADER_MAX);
         let ecn = p.next_header(0, len).ecn;

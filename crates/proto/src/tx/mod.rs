@@ -79,7 +79,7 @@ impl<C> Endpoint<C> {
 
     /// The first half of [`Endpoint::poll_transmit`]: the frames. [`Endpoint::after_transmit`] must
     /// follow before the endpoint is asked for anything else.
-    #[inline]
+    #[inline(always)] // into the pass, which is the one place
     pub fn poll_frames(&mut self, now_ns: u64, out: &mut TxBurst) {
         self.now_ns = now_ns;
         if self.tx.is_empty() {
@@ -99,7 +99,7 @@ impl<C> Endpoint<C> {
 
     /// The second half of [`Endpoint::poll_transmit`], for which no frame has to wait: the round
     /// trip that the newest frame has shown, and the timeouts of the calls whose requests have left.
-    #[inline]
+    #[inline(always)]
     pub fn after_transmit(&mut self) {
         self.settle_round_trip();
         while let Some(Written { session, slot: slot_no, req_num }) = self.tx.take_written() {
@@ -123,8 +123,11 @@ impl<C> Endpoint<C> {
     #[inline(never)] // so that a stage in which all is written already has the registers
     fn stage_waiting(&mut self, out: &mut TxBurst) {
         self.settle_round_trip();
-        for _ in self.tx.written()..self.stage_items() {
-            let Some(item) = self.tx.pop() else { break };
+        let mut left = self.stage_items().saturating_sub(self.tx.written());
+        while left > 0
+            && let Some(item) = self.tx.pop()
+        {
+            left -= 1;
             let sent = match item {
                 TxItem::Client { session, slot, req_num } => {
                     if self.tx_short_request(session, slot, req_num) {

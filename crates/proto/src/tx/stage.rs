@@ -365,7 +365,7 @@ impl TxStage {
 
     /// Completes the open frames and moves them to `out`; frames of one path stand together then.
     /// The stage has ended; the next may have so many frames, less those in `out`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn finish(
         &mut self,
         peers: &mut [Option<Peer>],
