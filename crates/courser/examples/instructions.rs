@@ -1,12 +1,12 @@
-//! Small RPCs over the in-memory transport, client and server on one thread, for counting
+//! Small RPCs in memory or over shared memory, client and server on one thread, for counting
 //! instructions: `scripts/instructions.sh` runs this under callgrind, which gives the same number
 //! on a noisy machine.
 //!
-//! Usage: `instructions RPCS IN_FLIGHT [SESSIONS [RTO_MS]]` (32 bytes each way, on 8 sessions or as
-//! many as there are calls in flight; or on so many, each call on one drawn at random), or
-//! `instructions empty PASSES`: passes of an event loop that find nothing. With `RTO_MS` the looks
-//! of the timers and the acknowledgements count too: callgrind makes everything some 50 times
-//! slower, so 50 is like the default of 1.
+//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]]` (32 bytes each way, on 8
+//! sessions or as many as there are calls in flight; or on so many, each call on one drawn at
+//! random), or `instructions mem|shm empty PASSES`: passes of an event loop that find nothing. With
+//! `RTO_MS` the looks of the timers and the acknowledgements count too: callgrind makes everything
+//! some 50 times slower, so 50 is like the default of 1.
 //!
 //! What is counted is named by function: [`client_pass`], [`server_pass`], and of each what the
 //! transport does, [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use courser::parts::buf::{Addr, PathId, RxBurst, TxBurst};
-use courser::parts::net::{Caps, MemConfig, MemNetwork, MemTransport, Path, PathError};
-use courser::parts::net::{Transport, TransportStats};
-use courser::{Config, Nexus, Rpc, SessionId};
+use courser::parts::net::{Caps, MemConfig, MemNetwork, Path, PathError};
+use courser::parts::net::{ShmConfig, ShmTransport, Transport, TransportStats};
+use courser::{Config, Context, Nexus, Request, Rpc, SessionId};
 
 const ECHO: u16 = 1;
 const SESSIONS: usize = 8;
@@ -60,33 +60,33 @@ fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
 static COUNTS: AtomicBool = AtomicBool::new(false);
 
 /// The transport, with a function for each direction and side that callgrind can tell apart.
-struct Side<const SIDE: u8>(MemTransport);
+struct Side<const SIDE: u8, T>(T);
 
 #[inline(never)]
-fn client_tx(t: &mut MemTransport, burst: &mut TxBurst) {
+fn client_tx<T: Transport>(t: &mut T, burst: &mut TxBurst) {
     std::hint::black_box("client tx");
     t.tx_burst(burst);
 }
 
 #[inline(never)]
-fn client_rx<'a>(t: &'a mut MemTransport, out: &mut RxBurst<'a>) {
+fn client_rx<'a, T: Transport>(t: &'a mut T, out: &mut RxBurst<'a>) {
     std::hint::black_box("client rx");
     t.rx_burst(out);
 }
 
 #[inline(never)]
-fn server_tx(t: &mut MemTransport, burst: &mut TxBurst) {
+fn server_tx<T: Transport>(t: &mut T, burst: &mut TxBurst) {
     std::hint::black_box("server side tx");
     t.tx_burst(burst);
 }
 
 #[inline(never)]
-fn server_rx<'a>(t: &'a mut MemTransport, out: &mut RxBurst<'a>) {
+fn server_rx<'a, T: Transport>(t: &'a mut T, out: &mut RxBurst<'a>) {
     std::hint::black_box("server side rx");
     t.rx_burst(out);
 }
 
-impl<const SIDE: u8> Transport for Side<SIDE> {
+impl<const SIDE: u8, T: Transport> Transport for Side<SIDE, T> {
     fn caps(&self) -> &Caps {
         self.0.caps()
     }
@@ -132,9 +132,9 @@ impl<const SIDE: u8> Transport for Side<SIDE> {
     }
 }
 
-fn connect(
-    client: &mut Rpc<Side<CLIENT>>,
-    server: &mut Rpc<Side<SERVER>>,
+fn connect<T: Transport>(
+    client: &mut Rpc<Side<CLIENT, T>>,
+    server: &mut Rpc<Side<SERVER, T>>,
     uri: &str,
     count: usize,
 ) -> Result<Vec<SessionId>, Failure> {
@@ -184,35 +184,43 @@ impl Choice {
 }
 
 fn main() -> Result<(), Failure> {
-    let usage = "usage: instructions (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] | empty PASSES)";
+    let usage =
+        "usage: instructions (mem | shm) (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] | empty PASSES)";
     let mut args = std::env::args().skip(1);
+    match args.next().as_deref() {
+        Some("mem") => {
+            let network = MemNetwork::new();
+            let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
+            let host = MemConfig { host: loopback, ..MemConfig::default() };
+            run("mem://127.0.0.1:0", || Ok(network.endpoint(host)?), args, usage)
+        }
+        Some("shm") => {
+            let bind = || Ok(ShmTransport::bind(&ShmConfig::default())?);
+            run("shm://127.0.0.1:0", bind, args, usage)
+        }
+        _ => Err(usage.into()),
+    }
+}
+
+/// The run that the arguments ask for, between two endpoints on such transports.
+fn run<T: Transport>(
+    bind: &str,
+    transport: impl Fn() -> Result<T, Failure>,
+    mut args: impl Iterator<Item = String>,
+    usage: &str,
+) -> Result<(), Failure> {
     let (first, second) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
     let number: u64 = second.parse()?;
     let drawn: Option<usize> = args.next().map(|n| n.parse()).transpose()?;
     let rto_ms: Option<u64> = args.next().map(|n| n.parse()).transpose()?;
     let count = drawn.unwrap_or(SESSIONS.min(usize::try_from(number)?)).max(1);
 
-    let network = MemNetwork::new();
-    // Calls last much longer here than outside of callgrind, and so often outlive the first look
-    // at their timeout, which usually one call in a thousand does.
-    let never = Duration::from_secs(60);
-    let rto = rto_ms.map_or(never, Duration::from_millis);
-    let (max_sessions, max_sessions_per_peer) = (count + SESSIONS, count + SESSIONS);
-    let config = Config {
-        connect_timeout: never,
-        rto: (rto, never),
-        idle_after: never,
-        max_sessions,
-        max_sessions_per_peer,
-        ..Config::default()
-    };
-    let server_nexus = Nexus::bind_with("mem://127.0.0.1:0", config.clone())?;
-    let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-    let host = MemConfig { host: loopback, ..MemConfig::default() };
-    let mut server = server_nexus.endpoint_on(Side::<SERVER>(network.endpoint(host)?))?;
-    server.on(ECHO, |cx, req| cx.reply(req));
-    let nexus = Nexus::bind_with("mem://127.0.0.1:0", config)?;
-    let mut client = nexus.endpoint_on(Side::<CLIENT>(network.endpoint(host)?))?;
+    let config = config(count, rto_ms);
+    let server_nexus = Nexus::bind_with(bind, config.clone())?;
+    let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
+    server.on(ECHO, echo);
+    let nexus = Nexus::bind_with(bind, config)?;
+    let mut client = nexus.endpoint_on(Side::<CLIENT, T>(transport()?))?;
     let uri = server_nexus.local_uri();
     let sessions = connect(&mut client, &mut server, &uri, count)?;
     COUNTS.store(true, Ordering::Relaxed);
@@ -220,9 +228,39 @@ fn main() -> Result<(), Failure> {
         empty_passes(&mut client, number);
         return Ok(());
     }
-    let (rpcs, in_flight): (u64, u64) = (first.parse()?, number);
+    let choice = Choice { sessions, random: drawn.map(|_| 0x9e37_79b9_7f4a_7c15), next: 0 };
+    echoes(&mut client, &mut server, choice, first.parse()?, number)
+}
 
-    let mut choice = Choice { sessions, random: drawn.map(|_| 0x9e37_79b9_7f4a_7c15), next: 0 };
+/// Settings under which only the packets' path counts.
+fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
+    // Calls last much longer here than outside of callgrind, and so often outlive the first look
+    // at their timeout, which usually one call in a thousand does.
+    let never = Duration::from_secs(60);
+    let (max_sessions, max_sessions_per_peer) = (sessions + SESSIONS, sessions + SESSIONS);
+    Config {
+        connect_timeout: never,
+        rto: (rto_ms.map_or(never, Duration::from_millis), never),
+        idle_after: never,
+        max_sessions,
+        max_sessions_per_peer,
+        ..Config::default()
+    }
+}
+
+/// One function for all transports, as a program has it.
+fn echo(cx: &mut Context<'_>, req: Request<'_>) {
+    cx.reply(req);
+}
+
+/// So many echoes, `in_flight` at a time.
+fn echoes<T: Transport>(
+    client: &mut Rpc<Side<CLIENT, T>>,
+    server: &mut Rpc<Side<SERVER, T>>,
+    mut choice: Choice,
+    rpcs: u64,
+    in_flight: u64,
+) -> Result<(), Failure> {
     for i in 0..in_flight.min(rpcs) {
         let request = client.alloc(32)?;
         client.call_tagged(choice.next(), ECHO, request, i)?;
@@ -242,8 +280,8 @@ fn main() -> Result<(), Failure> {
     // Both sides do something in every pass: with one call in flight this is the path of the
     // latency, pass by pass.
     while done.get() < rpcs {
-        client_pass(&mut client);
-        server_pass(&mut server);
+        client_pass(client);
+        server_pass(server);
     }
     println!("{} RPCs", done.get());
     Ok(())
