@@ -13,7 +13,7 @@ use crate::mutant::{self, Mutant};
 use crate::session::peer::PROBES;
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::slot::{ClientSlot, Lone};
-use crate::timers::{Look, Timed};
+use crate::timers::{Look, Timed, Timers};
 use crate::tx::TxItem;
 
 /// In place of a slot's number in a timer: the calls that wait for a slot.
@@ -33,9 +33,9 @@ const LOOKS: usize = 4096;
 /// of its own, it does not wait.
 const CALLS_PER_ACK: u32 = 8;
 
-/// The longest time after which a response is acknowledged, ns: a tenth of what a server waits that
-/// shuts down.
-const ACK_WAIT_MAX_NS: u64 = 100_000_000;
+/// The longest such wait, ns. It is looked at as often, so a response may be acknowledged after twice
+/// that: less than half of what a server waits that shuts down.
+const ACK_WAIT_MAX_NS: u64 = 200_000_000;
 
 /// So often the wait is doubled at most: from 1 us or more, that is far beyond [`ACK_WAIT_MAX_NS`].
 const ACK_DOUBLED_MOST: u8 = 16;
@@ -92,7 +92,7 @@ impl<C> Endpoint<C> {
         let mut left = LOOKS;
         while left > 0 {
             if let Some(entry) = self.timers.first_due(now_ns)
-                && self.pass_by(entry)
+                && (entry.is_forgotten() || self.pass_by(entry))
             {
                 self.timers.pass_by();
                 left -= 1;
@@ -128,14 +128,9 @@ impl<C> Endpoint<C> {
         if slot.active || slot.quarantined {
             return false;
         }
-        if slot.ack_owed {
-            let wait_ns = ack_wait_ns(&self.cfg, slot, dpp);
-            if slot.timer_ns > slot.deadline_ns.saturating_add(wait_ns) {
-                return false;
-            }
-        }
-        slot.tracked = false;
-        true
+        let done = needs_no_look(&self.cfg, slot, dpp);
+        slot.tracked &= !done;
+        done
     }
 
     /// Does what is due at one place; gives what it cost beyond one look.
@@ -192,9 +187,10 @@ impl<C> Endpoint<C> {
         match entry.slot {
             QUEUE => self.time_queue(session, due_ns),
             IDLE => {
-                let Some(s) = self.client_session_at(session) else { return };
-                s.idle_timed = true;
-                self.timers.look_later(Timed { due_ns, ..entry });
+                let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {
+                    return;
+                };
+                s.watch_idle(&mut self.timers, &self.cfg, session, due_ns);
             }
             slot => self.arm_slot(session, slot, due_ns),
         }
@@ -204,10 +200,18 @@ impl<C> Endpoint<C> {
     /// slots in use cost less than a look for each call.
     fn look_less(&mut self, entry: Timed, due_ns: u64) {
         let Timed { session, slot, .. } = entry;
+        let most_ns = ack_wait_most_ns(&self.cfg);
         if let Some(Session::Client(s)) = self.sessions.get_mut(session as usize)
             && let Some(slot) = s.slots.get_mut(usize::from(slot))
         {
             slot.ack_doubled = (slot.ack_doubled + 1).min(ACK_DOUBLED_MOST);
+            let wait_ns = ack_wait_ns(&self.cfg, slot, s.data_per_packet);
+            if wait_ns == most_ns && slot.timer_ns == u64::MAX {
+                // With the same delay for all they need no sorting.
+                slot.timer_ns = self.now_ns.saturating_add(most_ns);
+                self.timers.look_quietly(Timed { due_ns: slot.timer_ns, ..entry });
+                return;
+            }
         }
         self.arm_slot(session, slot, due_ns);
     }
@@ -471,6 +475,34 @@ impl<C> Endpoint<C> {
     }
 }
 
+/// Whether a first look at a free slot would find nothing to do: nothing is owed, or a later look
+/// comes before the acknowledgement is due.
+#[inline]
+fn needs_no_look<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> bool {
+    let wait_ns = ack_wait_ns(cfg, slot, data_per_packet);
+    !slot.ack_owed || slot.timer_ns <= slot.deadline_ns.saturating_add(wait_ns)
+}
+
+/// Sessions from which on first looks are forgotten: each slot is then used about once before its
+/// look. With fewer the look is cheaper, because it serves all calls of its slot until then.
+pub(crate) const FORGETS_FROM: usize = 2048;
+
+/// A call of one of many sessions is over: its first look is forgotten, if it would find nothing. By
+/// then slot and session would have to come from memory for that.
+#[inline]
+pub(crate) fn forget_look<C>(
+    timers: &mut Timers,
+    cfg: &Config,
+    slot: &mut ClientSlot<C>,
+    session: u32,
+    data_per_packet: u16,
+) {
+    if needs_no_look(cfg, slot, data_per_packet) {
+        timers.forget(slot.look_at, session);
+        slot.tracked = false;
+    }
+}
+
 /// How long a slot is quiet before the server is told that its response has arrived.
 #[inline]
 fn ack_wait_ns<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> u64 {
@@ -478,8 +510,12 @@ fn ack_wait_ns<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> u
     if slot.resp_size > u32::from(data_per_packet) {
         return least_ns;
     }
-    let most_ns = ACK_WAIT_MAX_NS.min(cfg.idle_after_ns / 2).max(least_ns);
-    (least_ns << slot.ack_doubled).min(most_ns)
+    (least_ns << slot.ack_doubled).min(ack_wait_most_ns(cfg))
+}
+
+/// The longest of these waits.
+fn ack_wait_most_ns(cfg: &Config) -> u64 {
+    ACK_WAIT_MAX_NS.min(cfg.idle_after_ns / 2).max(cfg.rto_min_ns)
 }
 
 /// Whether an entry of the timers' later looks is still the one of its place.

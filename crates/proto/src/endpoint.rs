@@ -548,7 +548,7 @@ impl<C> Endpoint<C> {
         if s.slots.are_asleep() {
             s.slots.wake(&mut self.client_slots, ClientSlot::new);
             let idle_ns = self.now_ns.saturating_add(self.cfg.idle_after_ns);
-            s.watch_idle(&mut self.timers, index, idle_ns);
+            s.watch_idle(&mut self.timers, &self.cfg, index, idle_ns);
         }
         let slot_no = s.free.trailing_zeros() as u8;
         s.free &= !(1 << slot_no);
@@ -750,7 +750,8 @@ fn track<C>(
     slot.deadline_ns = u64::MAX;
     let SessionId { index, generation } = session;
     if !std::mem::replace(&mut slot.tracked, true) {
-        timers.look_first(Timed { due_ns: look_ns, session: index, generation, slot: slot_no });
+        let entry = Timed { due_ns: look_ns, session: index, generation, slot: slot_no };
+        slot.look_at = timers.look_first(entry);
     }
 }
 

@@ -1,11 +1,13 @@
 //! What is to be looked at, and when: the endpoint's timers, at a cost that does not depend on how
 //! many there are.
 //!
-//! Two lists, because nearly every call is over before its retransmission timeout can be:
+//! Three lists, because nearly every call is over before its retransmission timeout can be:
 //!
 //! - *First looks*, a queue. A slot that gets a call is looked at once, `Config::rto_min_ns` later:
 //!   no timeout is shorter. The delay is the same for all, so the queue is in order by itself, and
 //!   a call costs it one entry at its end, or none when its slot's last look has not been yet.
+//! - *Quiet looks*, a queue of the same kind with a longer delay, at slots that are used now and then
+//!   and owe their last response's acknowledgement: one for a slot at a time, as long as it is used.
 //! - *Later looks*, for what the first look found unfinished, with exact times: a radix heap.
 //!   Entries stand in buckets by the highest bit in which their time differs from the time of the
 //!   last one that was taken; the lowest bucket in use is spread over those below it when its first
@@ -14,7 +16,8 @@
 //!
 //! Nothing is removed before its time: an entry says where to look, and who looks sees whether
 //! there is something to do. What an entry was made for may have ended, or have an entry at another
-//! time; [`Timers::overgrown`] bounds how much of that there can be.
+//! time; [`Timers::overgrown`] bounds how much of that there can be. A first look of which it is
+//! known that there will be nothing to see can be forgotten: that spares the look, not the entry.
 
 use std::collections::VecDeque;
 
@@ -26,6 +29,17 @@ pub(crate) struct Timed {
     pub(crate) generation: u32,
     /// A slot's number, or one of the marks of [`crate::deadline`].
     pub(crate) slot: u8,
+}
+
+/// No session has this number.
+const NOBODY: u32 = u32::MAX;
+
+impl Timed {
+    /// Nobody has to look there any more.
+    #[inline]
+    pub(crate) fn is_forgotten(&self) -> bool {
+        self.session == NOBODY
+    }
 }
 
 /// Which list an entry comes from.
@@ -41,6 +55,9 @@ pub(crate) struct Timers {
     /// When the next entry of either list is due; `u64::MAX`: there is none.
     next_ns: u64,
     first: VecDeque<Timed>,
+    /// First looks that were taken out so far, modulo 2^32.
+    taken: u32,
+    quiet: VecDeque<Timed>,
     later: RadixHeap,
     /// No later entry is taken out before its time until there are so many.
     sift_at: usize,
@@ -54,16 +71,43 @@ impl Timers {
         Timers {
             next_ns: u64::MAX,
             first: VecDeque::new(),
+            taken: 0,
+            quiet: VecDeque::new(),
             later: RadixHeap::new(),
             sift_at: SIFT_LEAST,
         }
     }
 
-    /// An entry whose delay from now is that of all others here.
+    /// An entry whose delay from now is that of all others here; gives its place.
     #[inline]
-    pub(crate) fn look_first(&mut self, entry: Timed) {
+    pub(crate) fn look_first(&mut self, entry: Timed) -> u32 {
         self.next_ns = self.next_ns.min(entry.due_ns);
+        let place = self.taken.wrapping_add(self.first.len() as u32);
         self.first.push_back(entry);
+        place
+    }
+
+    /// There will be nothing to see at the first look at this place, which is for this session: it
+    /// is [`Timed::is_forgotten`] from now on.
+    #[inline]
+    pub(crate) fn forget(&mut self, place: u32, session: u32) {
+        let at = place.wrapping_sub(self.taken) as usize;
+        if let Some(entry) = self.first.get_mut(at).filter(|entry| entry.session == session) {
+            entry.session = NOBODY;
+        }
+    }
+
+    #[inline]
+    fn take_first(&mut self) {
+        self.first.pop_front();
+        self.taken = self.taken.wrapping_add(1);
+        self.find_next();
+    }
+
+    /// An entry for a later look whose delay from now is that of all others here.
+    pub(crate) fn look_quietly(&mut self, entry: Timed) {
+        self.next_ns = self.next_ns.min(entry.due_ns);
+        self.quiet.push_back(entry);
     }
 
     /// An entry for any time; gives its time, which is not before that of one that was taken.
@@ -75,8 +119,8 @@ impl Timers {
 
     #[inline]
     fn find_next(&mut self) {
-        let first_ns = self.first.front().map_or(u64::MAX, |e| e.due_ns);
-        self.next_ns = first_ns.min(self.later.next_ns);
+        let due_ns = |queue: &VecDeque<Timed>| queue.front().map_or(u64::MAX, |e| e.due_ns);
+        self.next_ns = due_ns(&self.first).min(due_ns(&self.quiet)).min(self.later.next_ns);
     }
 
     /// When the next entry is due; `u64::MAX`: there is none.
@@ -101,50 +145,59 @@ impl Timers {
     /// whether a later look is due before it.
     #[inline]
     pub(crate) fn pass_by(&mut self) {
-        self.first.pop_front();
-        self.find_next();
+        self.take_first();
     }
 
-    /// The next entry, if it is due: the earlier one of the two lists, so that neither waits for
-    /// the end of the other.
+    /// The next entry, if it is due: the earlier one of the first looks and the others, so that
+    /// neither waits for the end of the other.
     pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(Look, Timed)> {
         if let Some(&entry) = self.first.front()
             && entry.due_ns <= now_ns
             && entry.due_ns <= self.later.next_ns
+            && self.quiet.front().is_none_or(|quiet| entry.due_ns <= quiet.due_ns)
         {
-            self.first.pop_front();
-            self.find_next();
+            self.take_first();
             return Some((Look::First, entry));
         }
-        let entry = self.later.pop(now_ns)?;
+        let entry = match self.quiet.front() {
+            Some(&entry) if entry.due_ns <= now_ns && entry.due_ns <= self.later.next_ns => {
+                self.quiet.pop_front();
+                entry
+            }
+            _ => self.later.pop(now_ns)?,
+        };
         self.find_next();
         Some((Look::Later, entry))
     }
 
-    /// Whether later entries have doubled since they were last sifted: time to
+    /// Whether later and quiet entries have doubled since they were last sifted: time to
     /// [`Timers::sift`], at a cost that those which came since have paid for.
     pub(crate) fn overgrown(&self) -> bool {
-        self.later.len() >= self.sift_at
+        self.later.len() + self.quiet.len() >= self.sift_at
     }
 
-    /// Drops the later entries that nothing needs any more.
-    pub(crate) fn sift(&mut self, is_needed: impl FnMut(&Timed) -> bool) {
-        self.later.retain(is_needed);
+    /// Drops the later and quiet entries that nothing needs any more.
+    pub(crate) fn sift(&mut self, mut is_needed: impl FnMut(&Timed) -> bool) {
+        self.later.retain(&mut is_needed);
+        self.quiet.retain(is_needed);
         self.find_next();
-        self.sift_at = SIFT_LEAST.max(2 * self.later.len());
+        self.sift_at = SIFT_LEAST.max(2 * (self.later.len() + self.quiet.len()));
     }
 
     /// Gives memory back when there is nothing to look at.
     pub(crate) fn trim(&mut self) {
-        if self.first.is_empty() && self.first.capacity() > SIFT_LEAST {
-            self.first = VecDeque::new();
+        for queue in [&mut self.first, &mut self.quiet] {
+            if queue.is_empty() && queue.capacity() > SIFT_LEAST {
+                *queue = VecDeque::new();
+            }
         }
         self.later.trim();
     }
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.first.capacity() * size_of::<Timed>() + self.later.nodes.capacity() * size_of::<Node>()
+        let queued = self.first.capacity() + self.quiet.capacity();
+        queued * size_of::<Timed>() + self.later.nodes.capacity() * size_of::<Node>()
     }
 }
 
@@ -341,10 +394,11 @@ mod tests {
             for i in 0..2_000 {
                 t.look_later(entry(round * 1_000_000 + u64::from(i), i));
                 t.look_first(entry(round * 1_000_000, i));
+                t.look_quietly(entry(round * 1_000_000, i));
             }
             let popped = std::iter::from_fn(|| t.pop((round + 1) * 1_000_000)).count();
-            assert_eq!(popped, 4_000);
-            assert!(t.heap_bytes() <= 4096 * (size_of::<Node>() + size_of::<Timed>()));
+            assert_eq!(popped, 6_000);
+            assert!(t.heap_bytes() <= 4096 * (size_of::<Node>() + 2 * size_of::<Timed>()));
         }
         t.trim();
         assert_eq!((t.heap_bytes(), t.next_ns()), (0, u64::MAX));
@@ -355,13 +409,17 @@ mod tests {
         let mut t = Timers::new();
         let mut sifted = 0;
         for i in 0..100_000_u32 {
-            t.look_later(entry(1 << 40, i));
+            match i % 3 {
+                0 => t.look_quietly(entry(1 << 40, i)),
+                _ => drop(t.look_later(entry(1 << 40, i))),
+            }
             if t.overgrown() {
                 t.sift(|e| e.session.is_multiple_of(100));
                 sifted += 1;
             }
         }
-        assert!(sifted >= 10 && t.later.len() <= 2 * 1_000 + SIFT_LEAST, "{sifted}");
+        let len = t.later.len() + t.quiet.len();
+        assert!(sifted >= 10 && len <= 2 * 1_000 + SIFT_LEAST, "{sifted}");
         t.sift(|e| e.session.is_multiple_of(100));
         let left = std::iter::from_fn(|| t.pop(1 << 40)).map(|(_, e)| e.session);
         assert_eq!(left.filter(|s| s.is_multiple_of(100)).count(), 1_000);
@@ -382,13 +440,32 @@ mod tests {
     }
 
     #[test]
-    fn the_earlier_of_both_lists_comes_first() {
+    fn a_first_look_is_forgotten_wherever_its_list_has_got_to() {
+        let mut t = Timers::new();
+        t.taken = u32::MAX - 1; // places wrap
+        let places: Vec<u32> = (0..4).map(|i| t.look_first(entry(10, i))).collect();
+        t.pass_by();
+        t.forget(places[0], 0); // it is gone
+        t.forget(places[1], 3); // somebody else's
+        t.forget(places[2], 2);
+        t.forget(places[3].wrapping_add(1), 3); // not there yet
+        let left: Vec<bool> =
+            std::iter::from_fn(|| t.pop(10)).map(|e| e.1.is_forgotten()).collect();
+        assert_eq!(left, [false, true, false]);
+    }
+
+    #[test]
+    fn the_earliest_of_all_lists_comes_first() {
         let mut t = Timers::new();
         t.look_first(entry(10, 0));
+        t.look_quietly(entry(12, 3));
         t.look_first(entry(20, 1));
         t.look_later(entry(15, 2));
+        t.look_quietly(entry(17, 4));
         assert_eq!((t.next_ns(), t.pop(9)), (10, None));
         let order: Vec<_> = std::iter::from_fn(|| t.pop(30)).map(|(l, e)| (l, e.session)).collect();
-        assert_eq!(order, [(Look::First, 0), (Look::Later, 2), (Look::First, 1)]);
+        let (first, later) = (Look::First, Look::Later);
+        assert_eq!(order, [(first, 0), (later, 3), (later, 2), (later, 4), (first, 1)]);
+        assert_eq!(t.next_ns(), u64::MAX);
     }
 }

@@ -4,6 +4,7 @@
 
 use courser_buf::MsgBuf;
 
+use crate::deadline::{FORGETS_FROM, forget_look};
 use crate::endpoint::{Answered, Endpoint, RequestId, queue_started};
 use crate::session::{Session, SessionId, SessionState};
 use crate::slot::Lone;
@@ -46,6 +47,7 @@ impl<C> Endpoint<C> {
         peer: u32,
         packet: &Short<'_>,
     ) -> Option<Answered<C>> {
+        let many = self.sessions.len() >= FORGETS_FROM;
         let Some(Session::Client(s)) = self.sessions.get_mut(packet.session as usize) else {
             return None;
         };
@@ -75,6 +77,10 @@ impl<C> Endpoint<C> {
             None => {
                 slot.deadline_ns = self.now_ns;
                 s.free |= 1 << slot_no;
+                if many {
+                    let timers = &mut self.timers;
+                    forget_look(timers, &self.cfg, slot, packet.session, s.data_per_packet);
+                }
             }
         }
         self.stats.responses += 1;

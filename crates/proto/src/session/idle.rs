@@ -7,6 +7,7 @@
 //! harmed: the message frees only what it names.
 
 use super::{ClientSession, Session, SessionId};
+use crate::config::Config;
 use crate::deadline::IDLE;
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase, Stored};
@@ -24,11 +25,19 @@ pub struct IdleSession {
 }
 
 impl<C> ClientSession<C> {
-    /// Sees that this session, number `index`, whose slots have come awake, is looked at when it
-    /// may be idle.
+    /// Sees that this session, number `index`, whose slots are awake, is looked at when it may be
+    /// idle at `due_ns`, or up to a 32nd of `Config::idle_after_ns` later: with few different times
+    /// the timers have little to sort.
     #[cold]
-    pub(crate) fn watch_idle(&mut self, timers: &mut Timers, index: u32, due_ns: u64) {
+    pub(crate) fn watch_idle(
+        &mut self,
+        timers: &mut Timers,
+        cfg: &Config,
+        index: u32,
+        due_ns: u64,
+    ) {
         if !std::mem::replace(&mut self.idle_timed, true) {
+            let due_ns = due_ns | ((cfg.idle_after_ns / 64).next_power_of_two() - 1);
             let generation = self.generation;
             timers.look_later(Timed { due_ns, session: index, generation, slot: IDLE });
         }

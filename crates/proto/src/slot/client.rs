@@ -86,18 +86,20 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) resp_rcvd: u32,
     pub(crate) resp_asked: u32,
     pub(crate) resp_high: u32,
-    /// When a call without a board was given up last, to be sent again: ns modulo 2^32.
-    pub(crate) again_at: u32,
+    /// Where the first look is, while the slot is tracked: [`crate::timers::Timers::forget`].
+    pub(crate) look_at: u32,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
     /// The call's running number.
     pub(crate) seq: u64,
+    /// The earliest later look at this slot that the endpoint's timers have; `u64::MAX`: none.
+    pub(crate) timer_ns: u64,
     /// The call's deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
     /// When anything of the server about this request was last taken, ns.
     pub(crate) heard_ns: u64,
-    /// The earliest later look at this slot that the endpoint's timers have; `u64::MAX`: none.
-    pub(crate) timer_ns: u64,
+    /// When a call without a board was given up last, to be sent again: ns modulo 2^32.
+    pub(crate) again_at: u32,
     /// The request whose response was acknowledged last by a packet of its own.
     pub(crate) acked_num: u32,
     pub(crate) resp: Option<MsgBuf>,
@@ -113,7 +115,7 @@ const _: () = {
     // With continuations of 16 bytes, as `courser` has them.
     type Slot = ClientSlot<Result<u64, u32>>;
     assert!(offset_of!(Slot, req_type) + 2 <= 64, "what finds and frees a slot is in one line");
-    assert!(offset_of!(Slot, expires_ns) + 8 <= 128, "a small RPC is two lines");
+    assert!(offset_of!(Slot, timer_ns) + 8 <= 128, "a small RPC is two lines");
     assert!(size_of::<Slot>() == 192 && align_of::<Slot>() == 64);
 };
 
@@ -127,6 +129,7 @@ impl<C> ClientSlot<C> {
             quarantined: false,
             ack_owed: false,
             tracked: false,
+            look_at: 0,
             queued: false,
             queued_ahead: false,
             retries: 0,

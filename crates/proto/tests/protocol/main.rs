@@ -14,6 +14,7 @@ mod failure;
 mod faults;
 mod fuzz;
 mod lifecycle;
+mod many;
 mod position;
 mod round_trips;
 mod selective;
