@@ -498,8 +498,7 @@ pub(crate) fn forget_look<C>(
     data_per_packet: u16,
 ) {
     if needs_no_look(cfg, slot, data_per_packet) {
-        timers.forget(slot.look_at, session);
-        slot.tracked = false;
+        slot.tracked = !timers.forget(slot.look_at, session);
     }
 }
 

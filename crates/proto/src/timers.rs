@@ -63,6 +63,10 @@ pub(crate) struct Timers {
     sift_at: usize,
 }
 
+/// Where there are more first looks, none is forgotten any more: 1.5 MB, which calls fill within a
+/// `Config::rto_min_ns` only if that is tens of milliseconds.
+const FORGOTTEN_MOST: usize = 1 << 16;
+
 /// So many later entries need no sifting.
 const SIFT_LEAST: usize = 1024;
 
@@ -88,12 +92,18 @@ impl Timers {
     }
 
     /// There will be nothing to see at the first look at this place, which is for this session: it
-    /// is [`Timed::is_forgotten`] from now on.
+    /// is [`Timed::is_forgotten`] from now on. `false`: it stays, because there are many already,
+    /// and the slot's next call would make one more.
     #[inline]
-    pub(crate) fn forget(&mut self, place: u32, session: u32) {
+    pub(crate) fn forget(&mut self, place: u32, session: u32) -> bool {
         let at = place.wrapping_sub(self.taken) as usize;
-        if let Some(entry) = self.first.get_mut(at).filter(|entry| entry.session == session) {
-            entry.session = NOBODY;
+        let few = self.first.len() <= FORGOTTEN_MOST;
+        match self.first.get_mut(at) {
+            Some(entry) if few && entry.session == session => {
+                entry.session = NOBODY;
+                true
+            }
+            _ => false,
         }
     }
 
@@ -440,15 +450,25 @@ mod tests {
     }
 
     #[test]
+    fn forgotten_looks_have_a_bound() {
+        let mut t = Timers::new();
+        let calls = (0..100_000).filter(|&i| {
+            let place = t.look_first(entry(1 << 40, i));
+            t.forget(place, i)
+        });
+        assert_eq!(calls.count(), FORGOTTEN_MOST);
+    }
+
+    #[test]
     fn a_first_look_is_forgotten_wherever_its_list_has_got_to() {
         let mut t = Timers::new();
         t.taken = u32::MAX - 1; // places wrap
         let places: Vec<u32> = (0..4).map(|i| t.look_first(entry(10, i))).collect();
         t.pass_by();
-        t.forget(places[0], 0); // it is gone
-        t.forget(places[1], 3); // somebody else's
-        t.forget(places[2], 2);
-        t.forget(places[3].wrapping_add(1), 3); // not there yet
+        assert!(!t.forget(places[0], 0), "it is gone");
+        assert!(!t.forget(places[1], 3), "somebody else's");
+        assert!(t.forget(places[2], 2));
+        assert!(!t.forget(places[3].wrapping_add(1), 3), "not there yet");
         let left: Vec<bool> =
             std::iter::from_fn(|| t.pop(10)).map(|e| e.1.is_forgotten()).collect();
         assert_eq!(left, [false, true, false]);
