@@ -173,10 +173,12 @@ impl Harvest {
 
 /// A discarded packet that nobody may have sent. When a session has `ended`, closed or failed, a
 /// late packet of it may come to the next of the same number, where the numbers of requests begin
-/// anywhere: then it may seem to come from the future.
+/// anywhere, and which may go the other way: then it may seem to come from the future, or to be for
+/// the other role.
 pub(super) fn forbidden(host: HostId, drops: &[u64; DROP_REASONS], ended: bool) -> Option<String> {
     let reached = |at: usize| PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
-    let allowed = |at: usize| reached(at) || (ended && at == Drop::Future as usize);
+    let late = [Drop::Future as usize, Drop::WrongRole as usize];
+    let allowed = |at: usize| reached(at) || (ended && late.contains(&at));
     let at = (0..DROP_REASONS).find(|&at| drops[at] > 0 && !allowed(at))?;
     let (count, name) = (drops[at], DROP_NAMES[at]);
     Some(format!("n{}: {count} packets were discarded as {name}", host.0))
