@@ -12,7 +12,7 @@ use crate::rpc::Rpc;
 /// all sessions.
 const LOOK_EVERY_NS: u64 = 200_000;
 
-/// A client whose event loop runs acknowledges a response within milliseconds. When all that is
+/// A client whose event loop runs acknowledges a response within 0.4 s (F6). When all that is
 /// missing is acknowledgements, clients that do not run are waited for this long, ns.
 const ACKNOWLEDGE_NS: u64 = 1_000_000_000;
 

@@ -95,7 +95,8 @@ impl<C> Endpoint<C> {
                 && (entry.is_forgotten() || self.pass_by(entry))
             {
                 self.timers.pass_by();
-                left -= 1;
+                // What was forgotten costs nothing and must not keep the others waiting.
+                left -= usize::from(!entry.is_forgotten());
                 continue;
             }
             let Some((look, entry)) = self.timers.pop(now_ns) else { break };

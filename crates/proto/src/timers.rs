@@ -7,7 +7,7 @@
 //!   no timeout is shorter. The delay is the same for all, so the queue is in order by itself, and
 //!   a call costs it one entry at its end, or none when its slot's last look has not been yet.
 //! - *Quiet looks*, a queue of the same kind with a longer delay, at slots that are used now and then
-//!   and owe their last response's acknowledgement: one for a slot at a time, as long as it is used.
+//!   and owe their last response's acknowledgement: one that counts for each slot, as long as it is used.
 //! - *Later looks*, for what the first look found unfinished, with exact times: a radix heap.
 //!   Entries stand in buckets by the highest bit in which their time differs from the time of the
 //!   last one that was taken; the lowest bucket in use is spread over those below it when its first
@@ -52,7 +52,7 @@ pub(crate) enum Look {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// When the next entry of either list is due; `u64::MAX`: there is none.
+    /// When the next entry of any list is due; `u64::MAX`: there is none.
     next_ns: u64,
     first: VecDeque<Timed>,
     /// First looks that were taken out so far, modulo 2^32.
