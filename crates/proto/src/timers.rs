@@ -107,13 +107,6 @@ impl Timers {
         }
     }
 
-    #[inline]
-    fn take_first(&mut self) {
-        self.first.pop_front();
-        self.taken = self.taken.wrapping_add(1);
-        self.find_next();
-    }
-
     /// An entry for a later look whose delay from now is that of all others here.
     pub(crate) fn look_quietly(&mut self, entry: Timed) {
         self.next_ns = self.next_ns.min(entry.due_ns);
@@ -151,11 +144,13 @@ impl Timers {
         self.first.get(last.checked_sub(at)?).copied()
     }
 
-    /// The next of the first looks is done with: nothing had to be done, so that it does not matter
-    /// whether a later look is due before it.
+    /// Takes the next of the first looks out. From outside: it is done with, and nothing had to be
+    /// done, so that it does not matter whether a later look is due before it.
     #[inline]
     pub(crate) fn pass_by(&mut self) {
-        self.take_first();
+        self.first.pop_front();
+        self.taken = self.taken.wrapping_add(1);
+        self.find_next();
     }
 
     /// The next entry, if it is due: the earlier one of the first looks and the others, so that
@@ -166,7 +161,7 @@ impl Timers {
             && entry.due_ns <= self.later.next_ns
             && self.quiet.front().is_none_or(|quiet| entry.due_ns <= quiet.due_ns)
         {
-            self.take_first();
+            self.pass_by();
             return Some((Look::First, entry));
         }
         let entry = match self.quiet.front() {
