@@ -79,7 +79,7 @@ pub(super) unsafe fn copy_out(dst: &mut [u8], src: *const u8) {
 }
 
 /// From this many bytes on the processor's own copy is faster than a loop of 16 bytes a time.
-const BULK: usize = 1024;
+const BULK: usize = 512;
 
 /// # Safety
 /// 16 bytes can be read at `src` and written at `dst`.
