@@ -10,6 +10,7 @@
 //! 2. A record is in at most one free list, and only while `refs` counts nobody.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
 
@@ -44,6 +45,12 @@ pub(crate) struct Chunk {
     pub(crate) data: NonNull<u8>,
     /// The arena; alive as long as this record (see `Inner`).
     pub(crate) inner: NonNull<Inner>,
+    /// Valid data bytes of the `MsgBuf`, at most `capacity`. This and the next are the `MsgBuf`'s own:
+    /// who has that exclusively may set them, who has it may read them, and nobody else looks. They
+    /// stand here so that it is two pointers, which stay in registers wherever it goes.
+    pub(crate) len: Cell<u32>,
+    /// Headers below this index may be covered by a `TxSeg` while the buffer is shared.
+    pub(crate) exposed: Cell<u32>,
 }
 
 const _: () = assert!(size_of::<Chunk>() == 64);
@@ -81,6 +88,8 @@ impl Chunk {
             // SAFETY: a footprint is longer than FRONT. Test: `positions_are_exact` under miri.
             data: unsafe { start.add(FRONT) },
             inner,
+            len: Cell::new(0),
+            exposed: Cell::new(0),
         }
     }
 

@@ -30,11 +30,11 @@ const _: () = assert!(MAX_HEADROOM + HEADER_ROOM <= FRONT);
 pub struct MsgBuf {
     data: NonNull<u8>,
     chunk: NonNull<Chunk>,
-    /// Valid data bytes, at most the chunk's capacity.
-    len: u32,
-    /// Headers below this index may be covered by a `TxSeg` while the buffer is shared.
-    exposed: u32,
 }
+
+// Two words are passed in registers. More would be stored one by one and loaded two at a time by
+// whoever they are passed to, and such a load waits until the stores have reached the cache.
+const _: () = assert!(size_of::<Option<MsgBuf>>() == 2 * size_of::<usize>());
 
 // SAFETY: a `MsgBuf` owns its data like a `Box<[u8]>`; reference counts and free lists are atomic.
 // Test: `buffers_come_back_from_other_threads`, also under miri.
@@ -62,8 +62,10 @@ impl MsgBuf {
     #[inline]
     pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>, len: u32) -> Self {
         // SAFETY: a claimed record is alive. Test: `positions_are_exact` under miri.
-        let data = unsafe { chunk.as_ref() }.data;
-        MsgBuf { data, chunk, len, exposed: 0 }
+        let record = unsafe { chunk.as_ref() };
+        record.len.set(len);
+        record.exposed.set(0);
+        MsgBuf { data: record.data, chunk }
     }
 
     #[inline]
@@ -83,13 +85,13 @@ impl MsgBuf {
     /// Number of data bytes.
     #[inline]
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.chunk().len.get() as usize
     }
 
     /// Whether there are no data bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
     /// Data bytes that the buffer has room for: at least what was asked for at allocation.
@@ -102,7 +104,7 @@ impl MsgBuf {
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
-            self.len = len as u32;
+            self.chunk().len.set(len as u32);
         }
     }
 
@@ -114,7 +116,7 @@ impl MsgBuf {
         if len > capacity {
             return Err(CapacityError { asked: len, capacity });
         }
-        self.len = len as u32;
+        self.chunk().len.set(len as u32);
         Ok(())
     }
 
@@ -130,7 +132,7 @@ impl MsgBuf {
         if self.is_shared() {
             return None;
         }
-        self.exposed = 0;
+        self.chunk().exposed.set(0);
         // SAFETY: invariant 2: no `TxSeg` exists, and none can come while `self` is borrowed.
         // `len` is within the capacity; the memory is initialised. Test: proptest
         // `random_use_agrees_with_the_model` under miri.
@@ -159,11 +161,11 @@ impl MsgBuf {
     #[inline]
     pub fn header_mut(&mut self, index: u32) -> Option<&mut [u8; HEADER_ROOM]> {
         let end = self.header_end(index)?;
-        if index < self.exposed {
+        if index < self.chunk().exposed.get() {
             if self.is_shared() {
                 return None;
             }
-            self.exposed = 0;
+            self.chunk().exposed.set(0);
         }
         // SAFETY: the room lies within the chunk: FRONT bytes before the data, or one of its slots
         // behind. No `TxSeg` covers it (invariant 3), data pieces never reach header rooms, and
@@ -183,9 +185,9 @@ impl MsgBuf {
         assert!(
             header_len <= HEADER_ROOM && data_len <= self.len(),
             "first_seg({header_len}, {data_len}) of a buffer of {} bytes",
-            self.len
+            self.len()
         );
-        self.exposed = self.exposed.max(1);
+        self.expose(1);
         // SAFETY: FRONT bytes precede the data and `data_len` is within it. The header is marked
         // exposed. Test: `positions_are_exact`.
         unsafe {
@@ -203,7 +205,7 @@ impl MsgBuf {
             return None;
         }
         let room = if index == 0 { FRONT } else { self.chunk().slot_size as usize };
-        self.exposed = self.exposed.max(index + 1);
+        self.expose(index + 1);
         // SAFETY: the bytes lie within the header room of `index`, marked exposed above.
         // Test: `positions_are_exact`.
         Some(unsafe {
@@ -220,6 +222,13 @@ impl MsgBuf {
         }
         // SAFETY: the range lies within the data. Test: `positions_are_exact`.
         Some(unsafe { self.seg(self.data.add(range.start), range.len(), 0) })
+    }
+
+    /// Headers below `end` may be covered by a `TxSeg` from now on.
+    #[inline]
+    fn expose(&mut self, end: u32) {
+        let exposed = &self.chunk().exposed;
+        exposed.set(exposed.get().max(end));
     }
 
     /// # Safety
@@ -287,7 +296,7 @@ impl Drop for MsgBuf {
 impl fmt::Debug for MsgBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MsgBuf")
-            .field("len", &self.len)
+            .field("len", &self.len())
             .field("capacity", &self.capacity())
             .field("shared", &self.is_shared())
             .finish()

@@ -13,7 +13,7 @@ const _: () = {
     // What docs/performance.md states. `C` is 8 bytes here; a larger one is paid per client slot.
     assert!(size_of::<Session<u64>>() <= 192);
     assert!(size_of::<ClientSlot<u64>>() <= 192);
-    assert!(size_of::<ServerSlot>() <= 192);
+    assert!(size_of::<ServerSlot>() <= 128);
     assert!(size_of::<Peer>() <= 304);
 };
 

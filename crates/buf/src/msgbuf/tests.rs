@@ -180,6 +180,6 @@ fn debug_output_is_short() {
 
 #[test]
 fn handles_have_the_sizes_that_were_planned() {
-    assert_eq!((size_of::<MsgBuf>(), size_of::<TxSeg>()), (24, 24));
-    assert_eq!(size_of::<Option<MsgBuf>>(), 24);
+    assert_eq!((size_of::<MsgBuf>(), size_of::<TxSeg>()), (16, 24));
+    assert_eq!(size_of::<Option<MsgBuf>>(), 16);
 }

@@ -99,7 +99,7 @@ const _: () = {
         "all that is not a buffer is in one line"
     );
     assert!(offset_of!(ServerSlot, req) <= 128, "a small RPC is two lines");
-    assert!(size_of::<ServerSlot>() == 192);
+    assert!(size_of::<ServerSlot>() == 128);
 };
 
 impl ServerSlot {
