@@ -53,28 +53,54 @@ impl std::ops::Deref for Body<'_> {
 
 /// Names one request at its server until it is answered. Copies are harmless: the second answer
 /// is refused.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+///
+/// Two words, so that it stays in registers: of more parts one would be stored after the other, and
+/// loaded together by whoever gets it, who would wait until the stores have reached the cache.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    pub(crate) session: SessionId,
-    pub(crate) slot: u8,
-    pub(crate) req_num: u32,
+    /// Index and, above it, generation.
+    session: u64,
+    /// Number and, above it, slot.
+    request: u64,
 }
 
 impl RequestId {
+    #[inline(always)]
+    pub(crate) fn new(session: SessionId, slot: u8, req_num: u32) -> Self {
+        let SessionId { index, generation } = session;
+        RequestId {
+            session: u64::from(index) | u64::from(generation) << 32,
+            request: u64::from(req_num) | u64::from(slot) << 32,
+        }
+    }
+
     /// The session that the request came on.
+    #[inline(always)]
     pub fn session(&self) -> SessionId {
-        self.session
+        SessionId { index: self.session as u32, generation: (self.session >> 32) as u32 }
     }
 
     /// The session's slot that it occupies: below [`crate::Config::slots`].
+    #[inline(always)]
     pub fn slot(&self) -> u8 {
-        self.slot
+        (self.request >> 32) as u8
     }
 
     /// Its number in the slot. Session, slot and number together name a request at its server,
     /// until the number wraps.
+    #[inline(always)]
     pub fn req_num(&self) -> u32 {
-        self.req_num
+        self.request as u32
+    }
+}
+
+impl std::fmt::Debug for RequestId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RequestId")
+            .field("session", &self.session())
+            .field("slot", &self.slot())
+            .field("req_num", &self.req_num())
+            .finish()
     }
 }
 

@@ -47,7 +47,7 @@ impl<C> Endpoint<C> {
                 && len <= self.cfg.inline_max
                 && let Some(data) = w.slot.short_response()
                 && let Some(Some(peer)) = self.peers.get_mut(w.peer as usize)
-                && let header = short_header(SHORT_RESPONSE, w.remote, id.req_num, 0, len as u32)
+                && let header = short_header(SHORT_RESPONSE, w.remote, id.req_num(), 0, len as u32)
                 && self.tx.append_short(w.peer, peer, &self.arena, header, data)
             {
                 w.slot.sent_short();
@@ -177,7 +177,7 @@ impl<C> Endpoint<C> {
     /// There is nobody to answer; a session that only waited for this answer ends (E68).
     #[cold]
     fn gone(&mut self, id: RequestId, e: ReplyError) -> ReplyError {
-        self.drained(id.session, id.slot, id.req_num);
+        self.drained(id.session(), id.slot(), id.req_num());
         e
     }
 
@@ -207,16 +207,16 @@ struct Waiting<'s> {
 
 #[inline(always)]
 fn waiting<C>(sessions: &mut [Session<C>], id: RequestId) -> Result<Waiting<'_>, ReplyError> {
-    let Some(Session::Server(s)) = sessions.get_mut(id.session.index as usize) else {
+    let Some(Session::Server(s)) = sessions.get_mut(id.session().index as usize) else {
         return Err(ReplyError::Gone);
     };
-    if s.generation != id.session.generation {
+    if s.generation != id.session().generation {
         return Err(ReplyError::Gone);
     }
     let (peer, remote, tenant) = (s.peer, s.remote, s.tenant);
     let (data_per_packet, limit) = (s.data_per_packet, s.max_msg_size);
-    match s.slots.get_mut(usize::from(id.slot)) {
-        Some(slot) if slot.req_num == id.req_num && slot.phase == ServerPhase::Executing => {
+    match s.slots.get_mut(usize::from(id.slot())) {
+        Some(slot) if slot.req_num == id.req_num() && slot.phase == ServerPhase::Executing => {
             Ok(Waiting { slot, peer, remote, tenant, data_per_packet, limit })
         }
         _ => Err(ReplyError::Gone),
@@ -235,5 +235,5 @@ fn light<C>(sessions: &mut [Session<C>], id: RequestId, len: usize) -> Option<Wa
 
 #[inline(always)]
 fn response(id: RequestId) -> TxItem {
-    TxItem::Response { session: id.session.index, slot: id.slot, req_num: id.req_num }
+    TxItem::Response { session: id.session().index, slot: id.slot(), req_num: id.req_num() }
 }

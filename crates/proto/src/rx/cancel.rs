@@ -41,7 +41,7 @@ impl<C> Endpoint<C> {
                 slot.cancelled = true;
                 // As `reply_status` wants it; nobody sees the request in this phase.
                 slot.phase = ServerPhase::Executing;
-                let id = RequestId { session: session_id, slot: slot_no, req_num };
+                let id = RequestId::new(session_id, slot_no, req_num);
                 self.reply_status(id, Status::Cancelled);
                 return Ok(());
             }
@@ -82,9 +82,9 @@ impl<C> Endpoint<C> {
     }
 
     fn server_slot(&self, id: RequestId) -> Option<&ServerSlot> {
-        match self.sessions.get(id.session.index as usize)? {
-            Session::Server(s) if s.generation == id.session.generation => {
-                s.slots.get(usize::from(id.slot)).filter(|slot| slot.req_num == id.req_num)
+        match self.sessions.get(id.session().index as usize)? {
+            Session::Server(s) if s.generation == id.session().generation => {
+                s.slots.get(usize::from(id.slot())).filter(|slot| slot.req_num == id.req_num())
             }
             _ => None,
         }

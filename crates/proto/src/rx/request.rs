@@ -62,7 +62,7 @@ impl<C> Endpoint<C> {
             self.on_duplicate(session, slot_no, req_num, index);
             return Err(Drop::Duplicate);
         }
-        let id = RequestId { session: id, slot: slot_no, req_num };
+        let id = RequestId::new(id, slot_no, req_num);
         let slot = if index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken) {
             if in_order {
                 return Err(Drop::OutOfOrder);
@@ -148,7 +148,7 @@ impl<C> Endpoint<C> {
         if slot.req_rcvd < slot.req_packets {
             if !slot.cr_queued {
                 slot.cr_queued = true;
-                let (session, slot, req_num) = (id.session.index, id.slot, id.req_num);
+                let (session, slot, req_num) = (id.session().index, id.slot(), id.req_num());
                 self.tx.push(TxItem::CreditReturn { session, slot, req_num });
             }
             return None;
@@ -167,7 +167,7 @@ impl<C> Endpoint<C> {
     /// Memory for a request of several packets, of which the first one has arrived. `false`: it was
     /// refused.
     fn begin_request(&mut self, id: RequestId) -> bool {
-        let Some(Session::Server(s)) = self.sessions.get(id.session.index as usize) else {
+        let Some(Session::Server(s)) = self.sessions.get(id.session().index as usize) else {
             return false;
         };
         let tenant = s.tenant;
@@ -195,17 +195,17 @@ impl<C> Endpoint<C> {
         if slot.req.is_none() && !self.begin_request(id) {
             return Ok(());
         }
-        let Some(Session::Server(s)) = self.sessions.get_mut(id.session.index as usize) else {
+        let Some(Session::Server(s)) = self.sessions.get_mut(id.session().index as usize) else {
             return Err(Drop::Stale);
         };
         let pools = (s.recovery == Recovery::Melo).then_some(&self.pools);
-        let Some(slot) = s.slots.get_mut(usize::from(id.slot)) else { return Err(Drop::Stale) };
+        let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return Err(Drop::Stale) };
         let (count, packets) = (slot.req_rcvd, slot.req_packets);
         let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
         let is_melo = pools.is_some();
         self.note_pool(is_melo);
         if inserted.is_err() {
-            self.on_duplicate(id.session.index, id.slot, id.req_num, index);
+            self.on_duplicate(id.session().index, id.slot(), id.req_num(), index);
         }
         inserted
     }
@@ -273,10 +273,10 @@ impl<C> Endpoint<C> {
 
     /// The slot of a request, as long as it is the slot's current one.
     pub(crate) fn server_slot_mut(&mut self, id: RequestId) -> Option<&mut ServerSlot> {
-        match self.sessions.get_mut(id.session.index as usize)? {
-            Session::Server(s) if s.generation == id.session.generation => {
-                let slot = s.slots.get_mut(usize::from(id.slot))?;
-                (slot.req_num == id.req_num).then_some(slot)
+        match self.sessions.get_mut(id.session().index as usize)? {
+            Session::Server(s) if s.generation == id.session().generation => {
+                let slot = s.slots.get_mut(usize::from(id.slot()))?;
+                (slot.req_num == id.req_num()).then_some(slot)
             }
             _ => None,
         }

@@ -35,7 +35,7 @@ impl<C> Endpoint<C> {
         self.stats.requests += 1;
         self.stats.received(0);
         let session = SessionId { index: packet.session, generation };
-        Some(RequestId { session, slot: slot_no as u8, req_num: packet.req_num })
+        Some(RequestId::new(session, slot_no as u8, packet.req_num))
     }
 
     /// The response to a [`Lone::Sent`] call of a session in which at most short calls wait, and for
