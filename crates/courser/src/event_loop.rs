@@ -454,15 +454,13 @@ impl Driver<Cont> for Dispatch<'_> {
     fn on_short_response(&mut self, call: Answered<Cont>, body: &[u8]) {
         self.before_event();
         let Answered { cont, session, request } = call;
-        let response = Response(Body::Borrowed(body));
-        // Made in its place: moved there, it would wait for its parts, which are stored in other
-        // sizes than they would be loaded in again.
         if let Hearer::Tag(tag) = cont.hearer()
             && let Some(f) = self.handlers.on_completion.as_mut()
         {
             let cx = &mut Context { core: self.core, request: None };
-            f.conclude(cx, tag, Done { request, result: Ok(response), session });
+            f.conclude_short(cx, tag, request, body, session);
         } else {
+            let response = Response(Body::Borrowed(body));
             let done = Done { request, result: Ok(response), session };
             conclude(self.core, self.handlers, cont, done);
         }
@@ -489,8 +487,12 @@ fn handle(
         return;
     }
     let mut cx = Context { core, request: Some(id) };
-    let panicked = caught("dispatch", req_type, || {
-        handler.handle(&mut cx, Request { body, req_type, session: id.session(), deadline_ns });
+    let session = id.session();
+    let panicked = caught("dispatch", req_type, || match body {
+        Body::Borrowed(body) if deadline_ns.is_none() => {
+            handler.handle_short(&mut cx, body, req_type, session);
+        }
+        body => handler.handle(&mut cx, Request { body, req_type, session, deadline_ns }),
     });
     if let Some(id) = cx.request {
         let status = if panicked { Status::Panicked } else { Status::NoReply };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use courser_buf::{AllocError, ArenaStats, MsgBuf, TxBurst};
 use courser_net::{AnyTransport, Transport, TransportStats};
 use courser_proto::{
-    CallId, EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId, SessionState,
+    Body, CallId, EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId, SessionState,
     SessionStats,
 };
 
@@ -17,7 +17,7 @@ use crate::control::{Command, Control, Mail, Mailbox};
 use crate::core::Core;
 use crate::error::{Refused, SessionError};
 use crate::mail::Links;
-use crate::message::{Done, Reply, ReplyHandle, Request};
+use crate::message::{Done, Reply, ReplyHandle, Request, Response};
 use crate::options::CallOptions;
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
@@ -26,6 +26,15 @@ use crate::worker::{Answer, Workers};
 /// and so a request would be copied once more.
 pub(crate) trait Handle {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>);
+
+    /// The same for a request of one packet without a deadline, whose parts stay in registers.
+    fn handle_short(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &[u8],
+        req_type: u16,
+        session: SessionId,
+    );
 }
 
 impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
@@ -33,17 +42,51 @@ impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
         self(cx, request);
     }
+
+    #[inline]
+    fn handle_short(
+        &mut self,
+        cx: &mut Context<'_>,
+        body: &[u8],
+        req_type: u16,
+        session: SessionId,
+    ) {
+        self(cx, Request { body: Body::Borrowed(body), req_type, session, deadline_ns: None });
+    }
 }
 
 /// The completion function; not `dyn FnMut` either.
 pub(crate) trait Conclude {
     fn conclude(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>);
+
+    /// The same for a response of one packet, in parts: see [`Handle::handle_short`].
+    fn conclude_short(
+        &mut self,
+        cx: &mut Context<'_>,
+        tag: u64,
+        request: MsgBuf,
+        body: &[u8],
+        session: SessionId,
+    );
 }
 
 impl<F: FnMut(&mut Context<'_>, u64, Done<'_>)> Conclude for F {
     #[inline]
     fn conclude(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>) {
         self(cx, tag, done);
+    }
+
+    #[inline]
+    fn conclude_short(
+        &mut self,
+        cx: &mut Context<'_>,
+        tag: u64,
+        request: MsgBuf,
+        body: &[u8],
+        session: SessionId,
+    ) {
+        let result = Ok(Response(Body::Borrowed(body)));
+        self(cx, tag, Done { request, result, session });
     }
 }
 
