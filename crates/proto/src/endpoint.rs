@@ -189,8 +189,7 @@ impl<'f> FrameCursor<'f> {
         // The rest of the frame stays in registers as long as nobody else is given the cursor.
         let FrameCursor { mut rest, peer, short_end, .. } = self;
         driver.endpoint().home_is(peer);
-        let most = driver.endpoint().stage_items();
-        driver.endpoint().tx.open_writing(most);
+        driver.endpoint().open_writing();
         while !rest.is_empty() {
             if let Some((short, behind)) = parse_short(rest, short_end) {
                 if short.kind == SHORT_RESPONSE {
@@ -345,7 +344,7 @@ impl<C> Endpoint<C> {
     /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
         self.home_is(cursor.peer);
-        self.tx.open_writing(self.stage_items());
+        self.open_writing();
         while !cursor.rest.is_empty() {
             if let Some((short, rest)) = cursor.next_short() {
                 let body = Body::Borrowed(short.data);
@@ -495,7 +494,7 @@ impl<C> Endpoint<C> {
         self.stats.calls += 1;
         let req_num = slot.req_num.wrapping_add(step);
         let size = req.len();
-        let written = self.tx.may_write()
+        let written = self.tx.may_write_request()
             && s.credits > 0
             && size <= self.cfg.inline_max
             && match self.peers.get_mut(s.peer as usize) {

@@ -82,7 +82,7 @@ impl<C> Endpoint<C> {
     ) -> Option<Event<'f, C>> {
         let peer = cursor.peer;
         self.home_is(peer);
-        self.tx.open_writing(self.stage_items());
+        self.open_writing();
         self.settle_round_trip();
         let (kind, event) = match packet {
             Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data } => {

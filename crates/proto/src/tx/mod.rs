@@ -123,13 +123,17 @@ impl<C> Endpoint<C> {
     #[inline(never)] // so that a stage in which all is written already has the registers
     fn stage_waiting(&mut self, out: &mut TxBurst) {
         self.settle_round_trip();
-        let mut left = self.stage_items().saturating_sub(self.tx.written());
+        let (written, requests) = self.tx.written();
+        let mut left = self.cfg.tx_items.saturating_sub(written);
+        let mut calls = self.stage_calls().saturating_sub(requests);
         while left > 0
             && let Some(item) = self.tx.pop()
         {
             left -= 1;
             let sent = match item {
+                TxItem::Client { .. } if calls == 0 => Sent::Rest(item),
                 TxItem::Client { session, slot, req_num } => {
+                    calls -= 1;
                     if self.tx_short_request(session, slot, req_num) {
                         continue;
                     }
@@ -156,13 +160,20 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Requests and replies of one stage. When it would be all calls of a client, it and its server
-    /// take turns, and each waits half of the time.
+    /// Requests of one stage. When it would be all calls of a client, it and its server take turns,
+    /// and each waits half of the time. Replies are none of them: two sides that call each other are
+    /// both busy anyway, and work least with large frames.
     #[inline]
-    pub(crate) fn stage_items(&self) -> usize {
+    fn stage_calls(&self) -> usize {
         let calls = self.outstanding_calls() as usize;
         let most = self.cfg.tx_items;
         if self.cfg.tx_halves && calls > 0 { (calls / 2).max(STAGE_LEAST).min(most) } else { most }
+    }
+
+    /// A received frame is about to be worked through: see [`TxStage::open_writing`].
+    #[inline(always)]
+    pub(crate) fn open_writing(&mut self) {
+        self.tx.open_writing(self.cfg.tx_items, self.stage_calls());
     }
 
     fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {

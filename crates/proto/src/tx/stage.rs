@@ -99,6 +99,8 @@ pub(crate) struct TxStage {
     /// How many may be; 0 when something waits, and while no received frame is worked through: until
     /// its stage a call can be taken back.
     writable: u32,
+    /// How many of them may be requests.
+    callable: u32,
     /// Number of this stage, or the next; wraps.
     number: u32,
     /// The slots of the requests among those that were written: the timeouts of their calls begin
@@ -124,6 +126,7 @@ impl TxStage {
             room: cfg.tx_frames,
             written: 0,
             writable: 0,
+            callable: 0,
             number: 1,
             requests: Vec::new(),
             starved: false,
@@ -143,10 +146,11 @@ impl TxStage {
     }
 
     /// A received frame is being worked through: what it causes may be written at once, until there
-    /// are `most` packets.
+    /// are `most` packets, of requests `calls`.
     #[inline(always)]
-    pub(crate) fn open_writing(&mut self, most: usize) {
+    pub(crate) fn open_writing(&mut self, most: usize, calls: usize) {
         self.writable = if self.queue.is_empty() { most as u32 } else { 0 };
+        self.callable = calls as u32;
     }
 
     /// What is asked for from now on waits for its stage.
@@ -160,6 +164,12 @@ impl TxStage {
     #[inline(always)]
     pub(crate) fn may_write(&self) -> bool {
         self.written < self.writable
+    }
+
+    /// Whether that packet may be a request.
+    #[inline(always)]
+    pub(crate) fn may_write_request(&self) -> bool {
+        self.may_write() && self.requests.len() < self.callable as usize
     }
 
     /// A packet was written; gives the number of its stage.
@@ -186,9 +196,9 @@ impl TxStage {
         self.number
     }
 
-    /// Packets that were written before this stage.
-    pub(crate) fn written(&self) -> usize {
-        self.written as usize
+    /// Packets that were written before this stage, and how many of them are requests.
+    pub(crate) fn written(&self) -> (usize, usize) {
+        (self.written as usize, self.requests.len())
     }
 
     /// A peer is gone, and with it what was written for it.
@@ -502,7 +512,7 @@ mod tests {
         let mut peers: Vec<_> = (0..2).map(|_| Some(Peer::tentative(1, &cfg))).collect();
         let mut out = TxBurst::new();
         for round in 1..4 {
-            stage.open_writing(cfg.tx_items);
+            stage.open_writing(cfg.tx_items, cfg.tx_items);
             for (no, peer) in (0..).zip(peers.iter_mut().flatten()) {
                 peer.path = PathId(no);
                 let header = short_header(SHORT_RESPONSE, 7, 8, 0, 4);
