@@ -21,6 +21,8 @@
 
 use std::collections::VecDeque;
 
+use crate::wire::MAX_SESSION;
+
 /// Where to look, and when. The generation tells a session from its successor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Timed {
@@ -31,8 +33,45 @@ pub(crate) struct Timed {
     pub(crate) slot: u8,
 }
 
-/// No session has this number.
-const NOBODY: u32 = u32::MAX;
+/// No session has this number: theirs are of 24 bits, as on the wire, and an endpoint has at most 2^20
+/// (`Config::max_sessions`).
+const NOBODY: u32 = MAX_SESSION;
+
+/// An entry as queues have it: two words, which go in registers to where they are stored. Of more
+/// parts it would be gathered in memory, and loaded again before its parts have got there.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    due_ns: u64,
+    /// Session, slot and generation, from the lowest bit on.
+    place: u64,
+}
+
+impl Queued {
+    #[inline(always)]
+    fn new(entry: Timed) -> Self {
+        let Timed { due_ns, session, generation, slot } = entry;
+        debug_assert!(session < NOBODY);
+        let place = u64::from(session) | u64::from(slot) << 24 | u64::from(generation) << 32;
+        Queued { due_ns, place }
+    }
+
+    /// An entry for nobody.
+    #[inline(always)]
+    fn forgotten(due_ns: u64) -> Self {
+        Queued { due_ns, place: u64::from(NOBODY) }
+    }
+
+    #[inline(always)]
+    fn session(self) -> u32 {
+        self.place as u32 & 0xff_ffff
+    }
+
+    #[inline(always)]
+    fn entry(self) -> Timed {
+        let (slot, generation) = ((self.place >> 24) as u8, (self.place >> 32) as u32);
+        Timed { due_ns: self.due_ns, session: self.session(), generation, slot }
+    }
+}
 
 impl Timed {
     /// Nobody has to look there any more.
@@ -54,16 +93,16 @@ pub(crate) enum Look {
 pub(crate) struct Timers {
     /// When the next entry of any list is due; `u64::MAX`: there is none.
     next_ns: u64,
-    first: VecDeque<Timed>,
+    first: VecDeque<Queued>,
     /// First looks that were taken out so far, modulo 2^32.
     taken: u32,
-    quiet: VecDeque<Timed>,
+    quiet: VecDeque<Queued>,
     later: RadixHeap,
     /// No later entry is taken out before its time until there are so many.
     sift_at: usize,
 }
 
-/// Where there are more first looks, none is forgotten any more: 1.5 MB, which calls fill within a
+/// Where there are more first looks, none is forgotten any more: 1 MB, which calls fill within a
 /// `Config::rto_min_ns` only if that is tens of milliseconds.
 const FORGOTTEN_MOST: usize = 1 << 16;
 
@@ -87,7 +126,7 @@ impl Timers {
     pub(crate) fn look_first(&mut self, entry: Timed) -> u32 {
         self.next_ns = self.next_ns.min(entry.due_ns);
         let place = self.taken.wrapping_add(self.first.len() as u32);
-        self.first.push_back(entry);
+        self.first.push_back(Queued::new(entry));
         place
     }
 
@@ -99,8 +138,8 @@ impl Timers {
         let at = place.wrapping_sub(self.taken) as usize;
         let few = self.first.len() <= FORGOTTEN_MOST;
         match self.first.get_mut(at) {
-            Some(entry) if few && entry.session == session => {
-                entry.session = NOBODY;
+            Some(entry) if few && entry.session() == session => {
+                *entry = Queued::forgotten(entry.due_ns);
                 true
             }
             _ => false,
@@ -110,7 +149,7 @@ impl Timers {
     /// An entry for a later look whose delay from now is that of all others here.
     pub(crate) fn look_quietly(&mut self, entry: Timed) {
         self.next_ns = self.next_ns.min(entry.due_ns);
-        self.quiet.push_back(entry);
+        self.quiet.push_back(Queued::new(entry));
     }
 
     /// An entry for any time; gives its time, which is not before that of one that was taken.
@@ -122,7 +161,7 @@ impl Timers {
 
     #[inline]
     fn find_next(&mut self) {
-        let due_ns = |queue: &VecDeque<Timed>| queue.front().map_or(u64::MAX, |e| e.due_ns);
+        let due_ns = |queue: &VecDeque<Queued>| queue.front().map_or(u64::MAX, |e| e.due_ns);
         self.next_ns = due_ns(&self.first).min(due_ns(&self.quiet)).min(self.later.next_ns);
     }
 
@@ -135,13 +174,13 @@ impl Timers {
     /// The next of the first looks, if it is due.
     #[inline]
     pub(crate) fn first_due(&self, now_ns: u64) -> Option<Timed> {
-        self.first.front().copied().filter(|entry| entry.due_ns <= now_ns)
+        self.first.front().filter(|queued| queued.due_ns <= now_ns).map(|queued| queued.entry())
     }
 
     /// The first looks, the newest one first.
     pub(crate) fn newest_first(&self, at: usize) -> Option<Timed> {
         let last = self.first.len().checked_sub(1)?;
-        self.first.get(last.checked_sub(at)?).copied()
+        self.first.get(last.checked_sub(at)?).map(|queued| queued.entry())
     }
 
     /// Takes the next of the first looks out. From outside: it is done with, and nothing had to be
@@ -162,12 +201,12 @@ impl Timers {
             && self.quiet.front().is_none_or(|quiet| entry.due_ns <= quiet.due_ns)
         {
             self.pass_by();
-            return Some((Look::First, entry));
+            return Some((Look::First, entry.entry()));
         }
         let entry = match self.quiet.front() {
             Some(&entry) if entry.due_ns <= now_ns && entry.due_ns <= self.later.next_ns => {
                 self.quiet.pop_front();
-                entry
+                entry.entry()
             }
             _ => self.later.pop(now_ns)?,
         };
@@ -184,7 +223,7 @@ impl Timers {
     /// Drops the later and quiet entries that nothing needs any more.
     pub(crate) fn sift(&mut self, mut is_needed: impl FnMut(&Timed) -> bool) {
         self.later.retain(&mut is_needed);
-        self.quiet.retain(is_needed);
+        self.quiet.retain(|queued| is_needed(&queued.entry()));
         self.find_next();
         self.sift_at = SIFT_LEAST.max(2 * (self.later.len() + self.quiet.len()));
     }
@@ -202,7 +241,7 @@ impl Timers {
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         let queued = self.first.capacity() + self.quiet.capacity();
-        queued * size_of::<Timed>() + self.later.nodes.capacity() * size_of::<Node>()
+        queued * size_of::<Queued>() + self.later.nodes.capacity() * size_of::<Node>()
     }
 }
 
