@@ -193,7 +193,7 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
   rate        small calls; with --batch as in eRPC (NSDI '19), section 6.2: batches of B,
               60 in flight, 8 sessions drawn at random; --symmetric: both sides call
   bandwidth   large requests, 32-byte answers, beside copies of the same memory;
-              --sizes: 1 KiB to 64 MiB
+              --sizes: 1 KiB to 64 MiB; --no-copy: without the server's copy
   factors     as rate with B = 3, with one optimization after another switched off
   sessions    as rate with B = 3, on more and more sessions of one endpoint, beside 8;
               time to connect, and memory of idle sessions by component
@@ -260,6 +260,10 @@ pub(crate) struct BenchArgs {
     /// For rate: both sides call each other at the same time; the rate of one is shown
     #[arg(long)]
     pub(crate) symmetric: bool,
+    /// For bandwidth: the server does not copy what arrives to its message, whose bytes are
+    /// arbitrary then; shows what that copy costs
+    #[arg(long)]
+    pub(crate) no_copy: bool,
     /// Packets a session may have in flight; default: three trains, as the receive buffer allows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) credits: Option<u32>,

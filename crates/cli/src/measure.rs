@@ -88,6 +88,7 @@ fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> 
         ("--in-flight", args.in_flight.is_some()),
         ("--batch", !args.batch.is_empty()),
         ("--symmetric", args.symmetric),
+        ("--no-copy", args.no_copy),
         ("--credits", args.credits.is_some()),
         ("--frame-size", args.frame_size.is_some()),
         ("--fault", !args.fault.is_empty()),
@@ -123,6 +124,7 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
         ("--in-flight", args.in_flight.is_some()),
         ("--batch", !args.batch.is_empty()),
         ("--symmetric", args.symmetric),
+        ("--no-copy", args.no_copy),
         ("--credits", args.credits.is_some()),
         ("--frame-size", args.frame_size.is_some()),
         ("--fault", !args.fault.is_empty()),
@@ -239,6 +241,7 @@ fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
     spec.transport = args.transport;
     spec.connect.clone_from(&args.connect);
     spec.symmetric = args.symmetric;
+    spec.no_copy = args.no_copy;
     // What does not fit is too large for the benchmark too, which says so.
     let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     match &args.size[..] {
@@ -263,6 +266,7 @@ fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
     let given = [
         ("--batch", !args.batch.is_empty() && kind != Kind::Rate),
         ("--symmetric", args.symmetric && kind != Kind::Rate),
+        ("--no-copy", args.no_copy && kind != Kind::Bandwidth),
         ("--sizes", args.sizes && kind != Kind::Bandwidth),
         ("--size with several values", args.size.len() > 1 && kind != Kind::Bandwidth),
         ("--sessions with several values", args.sessions.len() > 1),
@@ -273,6 +277,7 @@ fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
     }
     let given = [
         ("--symmetric", args.symmetric),
+        ("--no-copy", args.no_copy),
         ("--sizes", args.sizes),
         ("--size with several values", args.size.len() > 1),
         ("--batch with several values", args.batch.len() > 1),

@@ -131,6 +131,11 @@ pub struct Tuning {
     /// `[eRPC §4.2.3]` (E28). Default true. False: each is first copied to a buffer of its own, and
     /// refused with [`crate::Status::NoMemory`] when there is none.
     pub zero_copy_rx: bool,
+    /// Whether what arrives of requests of several packets is copied to their message. Default true.
+    /// False: **a handler gets a message of the right length with arbitrary bytes**. For measuring
+    /// what the server's copy costs (`courser bench bandwidth --no-copy`, `[eRPC §6.4]`, E78), and for
+    /// nothing else.
+    pub copy_requests: bool,
     /// While a packet of a message is missing, others go on to be sent until they spread over so many
     /// times C packets: 1 to 1,024, default 4 (M26).
     pub spread: u32,
@@ -149,6 +154,7 @@ impl Default for Tuning {
             tx_items: p.tx_items,
             prealloc_responses: p.prealloc_responses,
             zero_copy_rx: p.zero_copy_rx,
+            copy_requests: p.copy_requests,
             packing: p.packing,
             prefetch: p.prefetch,
             spread: p.spread,
@@ -228,6 +234,7 @@ impl Config {
             tx_items: self.tuning.tx_items,
             prealloc_responses: self.tuning.prealloc_responses,
             zero_copy_rx: self.tuning.zero_copy_rx,
+            copy_requests: self.tuning.copy_requests,
             packing: self.tuning.packing,
             prefetch: self.tuning.prefetch,
             spread: self.tuning.spread,

@@ -64,6 +64,10 @@ pub struct Config {
     /// on; off, each is copied to a buffer from the arena first, and refused with
     /// [`crate::Status::NoMemory`] when there is none.
     pub zero_copy_rx: bool,
+    /// What arrives of requests of several packets is copied to their message. Default on; off, a
+    /// handler gets a message of the right length with arbitrary bytes: for measuring what the
+    /// server's copy costs (E78), and for nothing else.
+    pub copy_requests: bool,
     /// Small packets to one peer share frames (F1). Default on; off, each is a frame of its own.
     pub packing: bool,
     /// With many sessions, the state that the next received frames need is fetched into the cache
@@ -118,6 +122,7 @@ impl Default for Config {
             inline_max: 512,
             prealloc_responses: true,
             zero_copy_rx: true,
+            copy_requests: true,
             packing: true,
             prefetch: true,
             tx_frames: 128,

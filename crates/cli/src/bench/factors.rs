@@ -29,6 +29,9 @@ pub(crate) enum Switch {
     Packing,
     /// Trains of frames that the kernel takes and hands over as one.
     Trains,
+    /// What arrives of a large request is copied to its message (E78). Not one of the series: the
+    /// server's handlers get arbitrary bytes without it.
+    RequestCopies,
 }
 
 /// The paper's row for the same step: calls per second with it off, and what that costs of the rate
@@ -62,6 +65,7 @@ impl Switch {
             Self::Prefetch => &mut config.tuning.prefetch,
             Self::Packing => &mut config.tuning.packing,
             Self::Trains => &mut config.offloads,
+            Self::RequestCopies => &mut config.tuning.copy_requests,
         };
         *switch = false;
     }
@@ -80,6 +84,7 @@ impl Switch {
             Self::Prefetch => "prefetch",
             Self::Packing => "packing",
             Self::Trains => "trains",
+            Self::RequestCopies => "request_copies",
         }
     }
 
@@ -92,6 +97,7 @@ impl Switch {
             Self::Prefetch => "- prefetch",
             Self::Packing => "- packets that share frames",
             Self::Trains => "- trains of frames",
+            Self::RequestCopies => "- copies of requests",
         }
     }
 
@@ -102,7 +108,7 @@ impl Switch {
             Self::BatchedTimestamps => (4.84e6, 0.024),
             Self::PreallocatedResponses => (3.55e6, 0.126),
             Self::ZeroCopyRequests => (3.05e6, 0.140),
-            Self::Prefetch | Self::Packing | Self::Trains => return None,
+            Self::Prefetch | Self::Packing | Self::Trains | Self::RequestCopies => return None,
         };
         Some(Paper { rate_rps, loss })
     }
@@ -166,7 +172,7 @@ mod tests {
     fn each_switch_changes_a_setting_of_its_own() {
         let mut config = Config::default();
         let mut seen = vec![format!("{config:?}")];
-        for switch in Switch::ALL {
+        for switch in Switch::ALL.into_iter().chain([Switch::RequestCopies]) {
             switch.turn_off(&mut config);
             let now = format!("{config:?}");
             assert!(!seen.contains(&now), "{}", switch.name());

@@ -218,10 +218,10 @@ fn results(
                     }
                 }
             }
-            goals::judge(
-                &mut result,
-                &goals::of_calls(spec.transport, spec.kind, load, spec.symmetric, frame),
-            );
+            if !spec.no_copy {
+                let goals = goals::of_calls(spec.transport, spec.kind, load, spec.symmetric, frame);
+                goals::judge(&mut result, &goals);
+            }
             all.push(result);
         }
     }
@@ -279,6 +279,7 @@ fn described(spec: &BenchSpec, cores: &Cores) -> Config {
     let loads = spec.loads();
     config.insert("random_sessions".to_owned(), spec.random.into());
     config.insert("symmetric".to_owned(), spec.symmetric.into());
+    config.insert("server_copies".to_owned(), (!spec.no_copy).into());
     config.insert("batches".to_owned(), loads.iter().map(|load| load.batch).collect());
     config.insert("sizes".to_owned(), loads.iter().map(|load| load.size).collect());
     config

@@ -6,6 +6,7 @@ use std::time::Duration;
 use courser::Recovery;
 
 use super::caller::Load;
+use super::factors::Switch;
 use super::service;
 use super::side::{Over, Variant};
 use crate::harness::affinity::AffinityError;
@@ -78,6 +79,8 @@ pub(crate) struct BenchSpec {
     pub(crate) random: bool,
     /// Both sides make the calls, to each other.
     pub(crate) symmetric: bool,
+    /// The server does not copy what arrives to its message (E78).
+    pub(crate) no_copy: bool,
     /// How long to measure.
     pub(crate) plan: Plan,
     /// Packets that a session may have outstanding; `None`: the transport's default.
@@ -131,6 +134,7 @@ impl BenchSpec {
             sizes: Vec::new(),
             random: false,
             symmetric: false,
+            no_copy: false,
             plan,
             credits: None,
             frame: None,
@@ -193,6 +197,8 @@ impl BenchSpec {
         }
         let both = "a side of this machine: leave --connect or --symmetric out";
         check(!self.symmetric || self.connect.is_none(), "the other caller", both.to_owned())?;
+        let ours = "a server of this machine: leave --connect or --no-copy out";
+        check(!self.no_copy || self.connect.is_none(), "the copy of a server", ours.to_owned())?;
         let only = "measured over udp or shm: threads of this process only see each other";
         let elsewhere = self.connect.is_none() || self.transport != Over::Mem;
         check(elsewhere, "a server elsewhere", only.to_owned())?;
@@ -216,6 +222,7 @@ impl BenchSpec {
             frame: self.frame,
             sessions: self.sessions as usize,
             recovery: self.recovery,
+            off: if self.no_copy { vec![Switch::RequestCopies] } else { Vec::new() },
             ..Variant::default()
         }
     }

@@ -124,7 +124,7 @@ impl<C> Endpoint<C> {
         offset: usize,
         data: impl Content<'f>,
     ) -> Option<Event<'f, C>> {
-        let now_ns = self.now_ns;
+        let (now_ns, copies) = (self.now_ns, self.cfg.copy_requests);
         let slot = self.server_slot_mut(id)?;
         let req_type = slot.req_type;
         let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
@@ -136,7 +136,7 @@ impl<C> Endpoint<C> {
             return None;
         }
         let slot = self.server_slot_mut(id)?;
-        if let Some(req) = slot.req.as_mut() {
+        if let Some(req) = slot.req.as_mut().filter(|_| copies) {
             data.copy_to(&mut req[offset..offset + data.len()]);
         }
         if index == slot.req_rcvd || mutant::is_on(Mutant::RequestGapTaken) {

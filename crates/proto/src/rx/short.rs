@@ -1,6 +1,6 @@
 //! Short cuts of the receive path: a short message that comes in order on a slot with nothing else
 //! going on. Each first looks whether all of that holds, and takes nothing when it does not; what
-//! it does is then what the general code would (`tests/protocol/short.rs` compares the two).
+//! it does is then what the general code would (`tests/short_cuts.rs` compares the two).
 
 use courser_buf::MsgBuf;
 

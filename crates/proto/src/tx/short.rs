@@ -1,6 +1,6 @@
 //! Short cuts of the transmit path: one small packet that is copied into its peer's open frame.
 //! Each first looks whether that is all there is to do, and does nothing when it is not; what it
-//! does is then what the general code would (`tests/protocol/short.rs` compares the two).
+//! does is then what the general code would (`tests/short_cuts.rs` compares the two).
 
 use crate::endpoint::Endpoint;
 use crate::session::{Session, SessionState};

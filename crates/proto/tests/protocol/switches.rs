@@ -3,7 +3,7 @@
 
 use courser_proto::Config;
 
-use super::support::{World, config, pattern};
+use super::support::{DPP, World, config, pattern};
 
 fn echoes(cfg: Config) -> World {
     let mut w = World::pair(cfg);
@@ -73,4 +73,22 @@ fn halves_let_the_server_begin_with_the_first_calls() {
         assert_eq!((client.tx_packets, client.tx_frames), (8, frames), "halves: {tx_halves}");
         w.nodes[0].ep.check();
     }
+}
+
+#[test]
+fn without_the_copy_of_requests_handlers_get_the_right_length_and_nothing_else_changes() {
+    let run = |copy_requests: bool| {
+        let mut w = World::pair(Config { copy_requests, ..config() });
+        w.tracing = true;
+        let s = w.connect(0, 1);
+        _ = w.call(0, s, 7, 5 * DPP);
+        let done = w.finish(0, 1);
+        let answer = done[0].result.as_ref().expect("an echo").clone();
+        (answer, w)
+    };
+    let ((with, on), (without, off)) = (run(true), run(false));
+    assert_eq!(with, pattern(7, 5 * DPP));
+    assert_eq!(without.len(), with.len());
+    assert_ne!(without, with, "nothing was copied");
+    assert_eq!(on.nodes[1].ep.stats(), off.nodes[1].ep.stats());
 }
