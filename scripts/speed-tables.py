@@ -169,6 +169,7 @@ def conditions(config):
     """The settings that a reader needs to read a table."""
     known = [
         ("symmetric", lambda yes: "both sides call" if yes else None),
+        ("server_copies", lambda yes: None if yes else "without the server's copy"),
         ("sessions", lambda n: f"{n} sessions" if isinstance(n, int) else None),
         ("in_flight", lambda n: f"{n} in flight"),
         ("batch", lambda n: f"B = {n}" if len(set(config.get("batches", [n]))) == 1 else None),

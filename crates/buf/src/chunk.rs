@@ -269,7 +269,8 @@ impl Stack {
             // load of the head synchronises with that push. Records outlive the stack's users
             // (invariant 1). Test: `free_lists_survive_threads`.
             let chunk = unsafe { table.get(id) };
-            // SAFETY: as above; only atomics of a record change after it was published.
+            // SAFETY: as above; `next` is atomic, and the length, which is not, is looked at only by
+            // who has the `MsgBuf`.
             let below = unsafe { chunk.as_ref() }.next.load(Ordering::Relaxed);
             match self.head.compare_exchange_weak(
                 head,

@@ -39,8 +39,8 @@ const _: () = assert!(size_of::<Option<MsgBuf>>() == 2 * size_of::<usize>());
 // SAFETY: a `MsgBuf` owns its data like a `Box<[u8]>`; reference counts and free lists are atomic.
 // Test: `buffers_come_back_from_other_threads`, also under miri.
 unsafe impl Send for MsgBuf {}
-// SAFETY: `&MsgBuf` allows reading the data and taking counted references, both safe from many
-// threads at once. Test: `buffers_come_back_from_other_threads`.
+// SAFETY: `&MsgBuf` allows reading the data and its length, which only `&mut MsgBuf` changes, and
+// taking counted references: all safe from many threads at once. Test: `buffers_come_back_from_other_threads`.
 unsafe impl Sync for MsgBuf {}
 
 /// A length above the capacity of a buffer was asked for.
@@ -70,8 +70,9 @@ impl MsgBuf {
 
     #[inline]
     fn chunk(&self) -> &Chunk {
-        // SAFETY: this holds a reference, so the record is alive, and only its atomics change.
-        // Test: `every_drop_order` under miri.
+        // SAFETY: this holds a reference, so the record is alive. Of it only atomics change, which
+        // others look at too, and `len` and `exposed`, which only the one `MsgBuf` looks at, and sets
+        // through `&mut self` only. Test: `every_drop_order` under miri.
         unsafe { self.chunk.as_ref() }
     }
 
@@ -79,7 +80,10 @@ impl MsgBuf {
     #[inline(always)]
     pub fn prefetch(&self) {
         crate::prefetch(self.chunk());
-        crate::prefetch(&**self);
+        // Not by way of the slice: its length stands in the record that is on its way.
+        // SAFETY: FRONT bytes before `data` are memory of the buffer, and so is the one at it, which is
+        // initialised. Test: `positions_are_exact`.
+        crate::prefetch(unsafe { self.data.as_ref() });
     }
 
     /// Number of data bytes.

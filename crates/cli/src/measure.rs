@@ -383,6 +383,7 @@ mod tests {
         assert_eq!((given.size, given.sessions, given.in_flight), (1 << 20, 3, 5));
         assert_eq!((given.credits, given.frame), (Some(64), Some(4096)));
         assert_eq!(given.connect.as_deref(), Some("udp://a:1"));
+        assert!(!given.no_copy && spec_of("courser bench bandwidth --no-copy").no_copy);
     }
 
     #[test]
@@ -408,7 +409,12 @@ mod tests {
 
     #[test]
     fn flags_without_a_meaning_are_refused() {
-        for line in ["courser bench latency --batch 3", "courser bench rate --sizes"] {
+        for line in [
+            "courser bench latency --batch 3",
+            "courser bench rate --sizes",
+            "courser bench rate --no-copy",
+            "courser bench bandwidth --no-copy --fault loss=1e-3",
+        ] {
             let Command::Bench(args) = Cli::try_parse_from(line.split(' ')).expect(line).command
             else {
                 panic!("{line}")

@@ -3,6 +3,9 @@
 use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
 
+/// Largest [`Config::max_sessions`].
+pub(crate) const MOST_SESSIONS: usize = 1 << 20;
+
 /// How sessions share the endpoint's receive queue (F7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
@@ -79,8 +82,8 @@ pub struct Config {
     /// a first part leaves while the rest is still being made, and both sides work at the same
     /// time. Small values make trains short.
     pub tx_items: usize,
-    /// An endpoint with calls of its own makes a stage of at most half of them, so that its server
-    /// works on one half while it makes the other. Default false: long trains are worth more where
+    /// An endpoint with calls of its own sends the requests of at most half of them in a stage, so that
+    /// its server works on one half while it makes the other. Replies do not count. Default false: long trains are worth more where
     /// each costs a system call.
     pub tx_halves: bool,
     /// How lost packets are found and sent again (E56): what the client side of a session wants,
@@ -174,7 +177,7 @@ impl Config {
             "0 to 268,435,455 bytes",
         )?;
         check(
-            (1..=1 << 20).contains(&self.max_sessions),
+            (1..=MOST_SESSIONS).contains(&self.max_sessions),
             "max_sessions",
             self.max_sessions as u64,
             "1 to 1,048,576",

@@ -21,6 +21,7 @@
 
 use std::collections::VecDeque;
 
+use crate::config::MOST_SESSIONS;
 use crate::wire::MAX_SESSION;
 
 /// Where to look, and when. The generation tells a session from its successor.
@@ -36,6 +37,7 @@ pub(crate) struct Timed {
 /// No session has this number: theirs are of 24 bits, as on the wire, and an endpoint has at most 2^20
 /// (`Config::max_sessions`).
 const NOBODY: u32 = MAX_SESSION;
+const _: () = assert!(MOST_SESSIONS <= NOBODY as usize);
 
 /// An entry as queues have it: two words, which go in registers to where they are stored. Of more
 /// parts it would be gathered in memory, and loaded again before its parts have got there.
@@ -395,6 +397,19 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn any_place_stands_in_two_words() {
+        for session in [0, 7, MOST_SESSIONS as u32 - 1] {
+            for (slot, generation) in [(0, 1), (31, u32::MAX), (254, 0), (255, 1 << 31)] {
+                let entry = Timed { due_ns: u64::MAX - 1, session, generation, slot };
+                assert_eq!(Queued::new(entry).entry(), entry);
+                assert!(!entry.is_forgotten());
+            }
+        }
+        let gone = Queued::forgotten(5).entry();
+        assert!(gone.is_forgotten() && gone.due_ns == 5);
+    }
 
     fn entry(due_ns: u64, session: u32) -> Timed {
         Timed { due_ns, session, generation: 0, slot: 0 }

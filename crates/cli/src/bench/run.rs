@@ -279,7 +279,9 @@ fn described(spec: &BenchSpec, cores: &Cores) -> Config {
     let loads = spec.loads();
     config.insert("random_sessions".to_owned(), spec.random.into());
     config.insert("symmetric".to_owned(), spec.symmetric.into());
-    config.insert("server_copies".to_owned(), (!spec.no_copy).into());
+    if spec.kind == Kind::Bandwidth {
+        config.insert("server_copies".to_owned(), (!spec.no_copy).into());
+    }
     config.insert("batches".to_owned(), loads.iter().map(|load| load.batch).collect());
     config.insert("sizes".to_owned(), loads.iter().map(|load| load.size).collect());
     config

@@ -317,7 +317,7 @@ mod tests {
     #[test]
     fn each_limit_is_checked() {
         type Spoil = fn(&mut BenchSpec);
-        let bad: [(&str, Spoil); 12] = [
+        let bad: [(&str, Spoil); 13] = [
             ("size", |s| s.size = 0),
             ("size", |s| s.size = MAX_SIZE + 1),
             ("sessions", |s| s.sessions = 0),
@@ -329,6 +329,7 @@ mod tests {
             ("together", |s| s.size = MAX_MEMORY / 64 + 1),
             ("batch", |s| s.batches = vec![1, s.in_flight + 1]),
             ("size", |s| s.sizes = vec![32, 0]),
+            ("copy of a server", |s| (s.no_copy, s.connect) = (true, Some("udp://a:1".into()))),
             ("other caller", |s| (s.symmetric, s.connect) = (true, Some("udp://a:1".into()))),
         ];
         for (name, spoil) in bad {

@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn copies_are_exact() {
         let src: Vec<u8> = (0..3000u32).map(|i| (i * 7 + i / 256) as u8).collect();
-        for len in (0..300).chain([1023, 1024, 1025, 2047, 2900]) {
+        for len in (0..300).chain(495..530).chain([1023, 1024, 1025, 2047, 2900]) {
             for shift in [0, 1, 16] {
                 for bulk in [false, true] {
                     let mut dst = vec![0xEE_u8; 3000];

@@ -162,7 +162,8 @@ impl<C> Endpoint<C> {
 
     /// Requests of one stage. When it would be all calls of a client, it and its server take turns,
     /// and each waits half of the time. Replies are none of them: two sides that call each other are
-    /// both busy anyway, and work least with large frames.
+    /// both busy anyway, and work least with large frames. What sessions send in their turn for credits
+    /// is none of them either; a reply made behind a request that has to wait waits with it.
     #[inline]
     fn stage_calls(&self) -> usize {
         let calls = self.outstanding_calls() as usize;

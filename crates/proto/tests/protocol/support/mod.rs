@@ -301,6 +301,20 @@ impl World {
         while self.now_ns < t_ns && self.step() {}
     }
 
+    /// To a time and not beyond it, whatever else is due later.
+    pub fn run_to(&mut self, t_ns: u64) {
+        self.pump();
+        while self.next_ns().is_some_and(|at| at <= t_ns) && self.step() {}
+        self.now_ns = self.now_ns.max(t_ns);
+    }
+
+    /// When the next thing happens.
+    fn next_ns(&self) -> Option<u64> {
+        let frame = self.wire.first_key_value().map(|(&(at, _), _)| at);
+        let own = self.nodes.iter().filter_map(Node::due_ns).min();
+        frame.into_iter().chain(own).min()
+    }
+
     /// Until `n` calls of a node have ended.
     pub fn finish(&mut self, node: usize, n: usize) -> Vec<Done> {
         while self.nodes[node].done.len() < n {
