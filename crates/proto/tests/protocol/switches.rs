@@ -3,7 +3,7 @@
 
 use courser_proto::Config;
 
-use super::support::{DPP, World, config, pattern};
+use super::support::{Action, DPP, World, config, pattern};
 
 fn echoes(cfg: Config) -> World {
     let mut w = World::pair(cfg);
@@ -94,4 +94,21 @@ fn without_the_copy_of_requests_handlers_get_the_right_length_and_nothing_else_c
     for node in 0..2 {
         assert_eq!(on.nodes[node].ep.stats(), off.nodes[node].ep.stats());
     }
+}
+
+#[test]
+fn halves_are_of_calls_and_replies_leave_together() {
+    let cfg = |tx_halves| Config { tx_halves, slots: 8, ..config() };
+    let mut w = World::new(&[cfg(false), cfg(true)], 1);
+    w.nodes[0].handler = Box::new(|_, req| Action::Defer(500_000, req.to_vec()));
+    let (there, back) = (w.connect(0, 1), w.connect(1, 0));
+    (0..8).for_each(|id| _ = w.call(1, back, id, 32));
+    w.run_to(w.now_ns + 100_000);
+    assert_eq!(w.nodes[1].ep.outstanding_calls(), 8, "its calls wait for their answers");
+    let before = w.nodes[1].ep.stats().clone();
+    (10..18).for_each(|id| _ = w.call(0, there, id, 32));
+    w.finish(0, 8);
+    let after = w.nodes[1].ep.stats();
+    let sent = (after.tx_packets - before.tx_packets, after.tx_frames - before.tx_frames);
+    assert_eq!(sent, (8, 1), "more than half of its calls");
 }
