@@ -40,7 +40,8 @@ const _: () = assert!(size_of::<Option<MsgBuf>>() == 2 * size_of::<usize>());
 // Test: `buffers_come_back_from_other_threads`, also under miri.
 unsafe impl Send for MsgBuf {}
 // SAFETY: `&MsgBuf` allows reading the data and its length, which only `&mut MsgBuf` changes, and
-// taking counted references: all safe from many threads at once. Test: `buffers_come_back_from_other_threads`.
+// taking counted references: all safe from many threads at once. Test:
+// `buffers_come_back_from_other_threads`.
 unsafe impl Sync for MsgBuf {}
 
 /// A length above the capacity of a buffer was asked for.

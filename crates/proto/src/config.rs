@@ -82,9 +82,9 @@ pub struct Config {
     /// a first part leaves while the rest is still being made, and both sides work at the same
     /// time. Small values make trains short.
     pub tx_items: usize,
-    /// An endpoint with calls of its own sends the requests of at most half of them in a stage, so that
-    /// its server works on one half while it makes the other. Replies do not count. Default false: long trains are worth more where
-    /// each costs a system call.
+    /// An endpoint with calls of its own sends the requests of at most half of them in a stage, so
+    /// that its server works on one half while it makes the other. Replies do not count. Default
+    /// false: long trains are worth more where each costs a system call.
     pub tx_halves: bool,
     /// How lost packets are found and sent again (E56): what the client side of a session wants,
     /// and what its server side agrees to.

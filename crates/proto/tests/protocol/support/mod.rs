@@ -264,15 +264,12 @@ impl World {
     /// Goes to the next thing that happens, and lets it happen. `false`: nothing ever will.
     pub fn step(&mut self) -> bool {
         self.pump();
-        let frame = self.wire.first_key_value().map(|(&(at, _), _)| at);
-        let own = self.nodes.iter().filter_map(Node::due_ns).min();
-        let Some(at) = frame.into_iter().chain(own).min() else { return false };
+        let Some(at) = self.next_ns() else { return false };
+        let is_frame = self.wire.first_key_value().is_some_and(|(key, _)| key.0 == at);
         self.steps += 1;
         assert!(self.steps < 20_000_000, "no end in sight: {self:?}");
         self.now_ns = self.now_ns.max(at);
-        if frame == Some(at)
-            && let Some((_, (from, to, bytes))) = self.wire.pop_first()
-        {
+        if is_frame && let Some((_, (from, to, bytes))) = self.wire.pop_first() {
             self.deliver(from, to, &bytes);
             self.pump_node(to);
             return true;
