@@ -1,7 +1,6 @@
 //! What the processor offers beside loads and stores: prefetches, and its own clock.
 
 /// Cache lines are 64 bytes on every processor that this is tuned for.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 
 /// Asks for the cache line that `place` begins in. A hint: it changes nothing but when later loads
@@ -15,8 +14,18 @@ pub fn prefetch<T: ?Sized>(place: &T) {
 #[inline(always)]
 pub fn prefetch_bytes(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr());
-    #[cfg(all(target_arch = "x86_64", not(miri)))]
     prefetch_at(bytes.as_ptr().wrapping_add(LINE));
+}
+
+/// Asks for all cache lines of `place`, without a look at any of them.
+#[inline(always)]
+pub fn prefetch_whole<T>(place: &T) {
+    let first = std::ptr::from_ref(place).cast::<u8>();
+    for at in (0..size_of::<T>()).step_by(LINE) {
+        prefetch_at(first.wrapping_add(at));
+    }
+    // The last one, where `place` does not begin at a line.
+    prefetch_at(first.wrapping_add(size_of::<T>().saturating_sub(1)));
 }
 
 #[inline(always)]
@@ -76,6 +85,8 @@ mod tests {
         prefetch("text");
         prefetch_bytes(&[]);
         prefetch_bytes(&[0; 65]);
+        prefetch_whole(&());
+        prefetch_whole(&[7_u64; 100]);
     }
 
     #[test]

@@ -142,7 +142,8 @@ pub struct Tuning {
     /// Whether small packets to one peer share frames. Default true. False: a frame for each.
     pub packing: bool,
     /// Whether the state that the next frames of a received burst need is fetched into the cache
-    /// while one is worked on; with few sessions it is there anyway. Default true.
+    /// while one is worked on, and what announced calls need ([`crate::Context::prefetch`]); with few
+    /// sessions it is there anyway. Default true.
     pub prefetch: bool,
 }
 

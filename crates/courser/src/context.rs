@@ -260,6 +260,16 @@ impl Context<'_> {
         self.core.add_timer(due_ns, Box::new(f));
     }
 
+    /// Announces a call on `session`: what the call will need is fetched into the CPU's caches, and
+    /// calls on thousands of sessions in turn no longer wait for memory, which doubles their rate.
+    /// Announce each call some eight calls before it is made, as who takes requests from a queue of
+    /// its own can. Only a hint: any session may be named, and called or not. Costs a nanosecond
+    /// with up to 511 sessions, where it does nothing.
+    #[inline]
+    pub fn prefetch(&mut self, session: SessionId) {
+        self.core.proto.prefetch(session);
+    }
+
     /// The endpoint's clock: nanoseconds since it was made.
     pub fn now_ns(&self) -> u64 {
         self.core.now_ns()

@@ -1,4 +1,5 @@
-//! Looking ahead in a burst: what the next frames need is fetched while this one is worked on.
+//! Looking ahead: what the next frames of a burst need is fetched while this one is worked on, and
+//! what the next calls need, where the application says on which sessions they will be.
 //!
 //! With some hundred sessions all that an RPC touches is in the nearest caches. With many thousand
 //! it is not, and a request would wait for memory three times, one after the other: for its
@@ -6,10 +7,10 @@
 //! frame overlap each other and the work on the frames before. What is looked at was not checked
 //! yet: it can name anything, and nothing comes of it but a hint to the CPU.
 
-use courser_buf::{RxFrame, prefetch};
+use courser_buf::{RxFrame, prefetch, prefetch_whole};
 
 use crate::endpoint::Endpoint;
-use crate::session::Session;
+use crate::session::{Session, SessionId};
 use crate::wire::{PACKET_HEADER, body_of};
 
 /// Sessions from which on it is worth it: the lines that so many take fill a quarter of a level-2
@@ -19,6 +20,27 @@ const FAR_SESSIONS: usize = 512;
 /// Packets of a frame that are looked at.
 const PACKETS: usize = 64;
 
+/// A slot is asked for when so many more sessions were named than its own: by then the session,
+/// which tells where it is, has come.
+const NAMED: usize = 4;
+
+/// The sessions that [`Endpoint::prefetch`] was told of last.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    sessions: [u32; NAMED],
+    oldest: usize,
+}
+
+impl Named {
+    /// Takes one more, and gives the one that has been here longest.
+    #[inline]
+    fn push(&mut self, session: u32) -> u32 {
+        let at = self.oldest % NAMED;
+        self.oldest = at + 1;
+        std::mem::replace(&mut self.sessions[at], session)
+    }
+}
+
 impl<C> Endpoint<C> {
     /// Call it before each frame of a received burst, which is `frames[at]`. Costs a test or two
     /// unless the endpoint has many sessions; then some 20 instructions for each packet and level.
@@ -26,6 +48,30 @@ impl<C> Endpoint<C> {
     pub fn look_ahead(&self, frames: &[RxFrame<'_>], at: usize) {
         if self.sessions.len() >= FAR_SESSIONS && self.cfg.prefetch {
             self.fetch(frames, at);
+        }
+    }
+
+    /// There will be a call on `session`, some calls from now; eight is best. Nothing but a hint to
+    /// the CPU: any session may be named, and called or not. Costs a test or two unless the endpoint
+    /// has many sessions; then some 30 instructions, where a call that was not announced waits for
+    /// memory twice, for its session and then for the slot.
+    #[inline]
+    pub fn prefetch(&mut self, session: SessionId) {
+        if self.sessions.len() >= FAR_SESSIONS && self.cfg.prefetch {
+            self.fetch_for_call(session);
+        }
+    }
+
+    fn fetch_for_call(&mut self, session: SessionId) {
+        if let Some(session) = self.sessions.get(session.index as usize) {
+            prefetch_whole(session);
+        }
+        let before = self.named.push(session.index);
+        if let Some(Session::Client(s)) = self.sessions.get(before as usize)
+            && let Some(slot) = s.slots.get(s.free.trailing_zeros() as usize)
+        {
+            prefetch(slot);
+            prefetch(&slot.req_packets);
         }
     }
 
@@ -44,7 +90,7 @@ impl<C> Endpoint<C> {
     fn fetch_sessions(&self, frame: &RxFrame<'_>) {
         each_packet(frame, |session, _| {
             if let Some(session) = self.sessions.get(session as usize) {
-                prefetch(session);
+                prefetch_whole(session);
             }
             true
         });

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, Runs};
 
+use crate::ahead::Named;
 use crate::config::{Config, ConfigError};
 use crate::error::{CallError, CallRefused};
 use crate::loss::{Board, Pools};
@@ -264,6 +265,8 @@ pub struct Endpoint<C> {
     /// Credits of short responses from one peer that its pool has not got back yet.
     pub(crate) homing: u32,
     pub(crate) homing_peer: u32,
+    /// Sessions that calls were announced for.
+    pub(crate) named: Named,
     pub(crate) tx: TxStage,
     /// Where a frame is put together whose end is in shared memory: at most a largest frame.
     pub(crate) room: Vec<u8>,
@@ -323,6 +326,7 @@ impl<C> Endpoint<C> {
             credits_granted: 0,
             homing: 0,
             homing_peer: 0,
+            named: Named::default(),
             tx,
             room: Vec::new(),
             timers: Timers::new(),

@@ -29,6 +29,9 @@ const STALL_NS: u64 = 60_000_000_000;
 /// empty pass, and 16 passes are microseconds in a window of milliseconds.
 const PASSES: u32 = 16;
 
+/// Calls on sessions drawn at random are announced so many calls before.
+const AHEAD: usize = 8;
+
 /// Connects under way at a time, so that their round trips overlap.
 const CONNECTING: usize = 64;
 
@@ -67,6 +70,8 @@ pub(super) struct Load {
     pub(super) batch: u32,
     /// Sessions are drawn at random for each call, evenly; else each call keeps to one.
     pub(super) random: bool,
+    /// They are drawn [`AHEAD`] calls before, and the endpoint is told.
+    pub(super) announced: bool,
     /// Latency of each call is recorded. Not for rates: clock reads would show.
     pub(super) timed: bool,
 }
@@ -117,6 +122,9 @@ struct State {
     lacks: Vec<u32>,
     /// Draws sessions. A fixed seed: every run draws the same.
     random: u64,
+    /// The sessions of the next calls, the oldest behind `drawn_at`, if they are announced.
+    drawn: Vec<SessionId>,
+    drawn_at: usize,
     latency: Latency,
     running: bool,
     in_flight: u32,
@@ -125,28 +133,48 @@ struct State {
 }
 
 impl State {
-    /// One of the sessions in use.
+    /// One of the sessions in use, drawn at random.
     #[inline]
-    fn session(&mut self, tag: usize) -> SessionId {
-        let count = self.load.sessions as u32;
-        let at = if self.load.random {
-            // Knuth's linear congruential generator; its upper half is good enough to pick by.
-            self.random = self
-                .random
-                .wrapping_mul(6_364_136_223_846_793_005)
-                .wrapping_add(1_442_695_040_888_963_407);
-            ((self.random >> 32) * u64::from(count)) >> 32
-        } else {
-            u64::from(tag as u32 % count)
-        };
+    fn draw(&mut self) -> SessionId {
+        // Knuth's linear congruential generator; its upper half is good enough to pick by.
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let at = ((self.random >> 32) * self.load.sessions as u64) >> 32;
         self.sessions[at as usize]
+    }
+
+    /// The session of the next call.
+    #[inline]
+    fn session(&mut self, cx: &mut Context<'_>, tag: usize) -> SessionId {
+        if !self.load.random {
+            return self.sessions[(tag as u32 % self.load.sessions as u32) as usize];
+        }
+        let drawn = self.draw();
+        if !self.load.announced {
+            return drawn;
+        }
+        cx.prefetch(drawn);
+        self.drawn_at = (self.drawn_at + 1) % AHEAD;
+        std::mem::replace(&mut self.drawn[self.drawn_at], drawn)
+    }
+
+    /// Draws and announces the first sessions of a load.
+    fn announce(&mut self, cx: &mut Context<'_>) {
+        self.drawn.clear();
+        for _ in 0..AHEAD {
+            let drawn = self.draw();
+            cx.prefetch(drawn);
+            self.drawn.push(drawn);
+        }
     }
 
     #[inline]
     fn issue(&mut self, cx: &mut Context<'_>, tag: usize, now_ns: u64) {
         let Some(request) = self.parked[tag].take() else { return };
         self.issued[tag] = now_ns;
-        let session = self.session(tag);
+        let session = self.session(cx, tag);
         match cx.call_tagged(session, self.load.req_type, request, tag as u64) {
             Ok(_) => self.in_flight += 1,
             Err(Refused { reason, request }) => {
@@ -235,6 +263,7 @@ impl Caller {
             in_flight: 0,
             batch: 1,
             random: false,
+            announced: false,
             timed: false,
         };
         let state = Rc::new(RefCell::new(State {
@@ -246,6 +275,8 @@ impl Caller {
             chain_of: Vec::new(),
             lacks: Vec::new(),
             random: 0x9e37_79b9_7f4a_7c15,
+            drawn: Vec::new(),
+            drawn_at: 0,
             latency: Latency::new(),
             running: false,
             in_flight: 0,
@@ -342,6 +373,9 @@ impl Caller {
         state.running = state.load.sessions > 0;
         let now_ns = state.now_if_timed();
         let mut cx = self.rpc.context();
+        if state.running && state.load.announced {
+            state.announce(&mut cx);
+        }
         for chain in 0..chains {
             if state.running {
                 state.issue_chain(&mut cx, chain, now_ns);
@@ -427,6 +461,7 @@ mod tests {
             in_flight,
             batch,
             random: true,
+            announced: false,
             timed: false,
         };
         let cases =
