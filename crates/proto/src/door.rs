@@ -66,8 +66,9 @@ impl<C> Endpoint<C> {
         if gap {
             self.on_gap(h.peer);
         }
-        let short_end = self.short_end(h.data_per_packet, awaited);
-        Some(FrameCursor { rest, peer: h.peer, data_per_packet: h.data_per_packet, short_end })
+        let short_end = self.short_end(h.data_per_packet);
+        let (peer, data_per_packet) = (h.peer, h.data_per_packet);
+        Some(FrameCursor { rest, peer, data_per_packet, awaited, short_end })
     }
 
     #[inline(never)]
@@ -106,8 +107,8 @@ impl<C> Endpoint<C> {
         if gap {
             self.on_gap(h.peer);
         }
-        let short_end = self.short_end(data_per_packet, awaited);
-        Ok(FrameCursor { rest, peer: h.peer, data_per_packet, short_end })
+        let short_end = self.short_end(data_per_packet);
+        Ok(FrameCursor { rest, peer: h.peer, data_per_packet, awaited, short_end })
     }
 
     /// Notes whose frame is at hand: its round trip is reckoned with when its packets have been
@@ -131,11 +132,10 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Messages of fewer bytes fit one packet and are never refused for their size. While sessions
-    /// wait for credits there are none: each credit that comes back is looked at.
+    /// Messages of fewer bytes fit one packet and are never refused for their size.
     #[inline(always)]
-    fn short_end(&self, data_per_packet: u16, awaited: bool) -> u32 {
-        if awaited || !mutant::short_cuts() {
+    fn short_end(&self, data_per_packet: u16) -> u32 {
+        if !mutant::short_cuts() {
             return 0;
         }
         self.cfg.max_msg_size.min(data_per_packet.into()) + 1

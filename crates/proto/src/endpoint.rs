@@ -142,6 +142,9 @@ pub struct FrameCursor<'f> {
     pub(crate) rest: &'f [u8],
     pub(crate) peer: u32,
     pub(crate) data_per_packet: u16,
+    /// Sessions wait for credits of the peer's pool: each that comes home is for them, so responses
+    /// take no short cut.
+    pub(crate) awaited: bool,
     /// Messages of fewer bytes may take the short cuts.
     pub(crate) short_end: u32,
 }
@@ -188,13 +191,15 @@ impl<'f> FrameCursor<'f> {
     #[inline(always)]
     pub fn drive<C>(self, driver: &mut impl Driver<C>) {
         // The rest of the frame stays in registers as long as nobody else is given the cursor.
-        let FrameCursor { mut rest, peer, short_end, .. } = self;
+        let FrameCursor { mut rest, peer, awaited, short_end, .. } = self;
         driver.endpoint().home_is(peer);
         driver.endpoint().open_writing();
         while !rest.is_empty() {
             if let Some((short, behind)) = parse_short(rest, short_end) {
                 if short.kind == SHORT_RESPONSE {
-                    if let Some(call) = driver.endpoint().rx_short_response(peer, &short) {
+                    if !awaited
+                        && let Some(call) = driver.endpoint().rx_short_response(peer, &short)
+                    {
                         rest = behind;
                         driver.on_short_response(call, short.data);
                         continue;
@@ -357,10 +362,13 @@ impl<C> Endpoint<C> {
                         let req_type = short.req_type;
                         Event::Request { id, req_type, body, deadline_ns: None }
                     }),
-                    SHORT_RESPONSE => self.rx_short_response(cursor.peer, &short).map(|call| {
-                        let Answered { cont, session, request } = call;
-                        Event::Completion(Completion { cont, session, request, result: Ok(body) })
-                    }),
+                    SHORT_RESPONSE if !cursor.awaited => {
+                        self.rx_short_response(cursor.peer, &short).map(|call| {
+                            let Answered { cont, session, request } = call;
+                            let result = Ok(body);
+                            Event::Completion(Completion { cont, session, request, result })
+                        })
+                    }
                     _ => None,
                 };
                 if event.is_some() {
