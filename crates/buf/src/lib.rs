@@ -64,5 +64,5 @@ pub use frame::{
 };
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
 pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, TxSeg};
-pub use runs::{Run, Runs};
+pub use runs::{RUN_HOT, Run, Runs};
 pub use tail::{Tail, copy_shared};

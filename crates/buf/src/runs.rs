@@ -162,7 +162,11 @@ enum Home {
     Heap(usize),
 }
 
+/// Bytes at the front of a [`Run`] that say where its elements are, and how many.
+pub const RUN_HOT: usize = 2 * size_of::<usize>();
+
 /// A slice of its own; its place goes back when it is dropped.
+#[repr(C)] // see `RUN_HOT`
 pub struct Run<T> {
     first: NonNull<T>,
     len: usize,

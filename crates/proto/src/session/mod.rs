@@ -33,7 +33,7 @@ pub use idle::IdleSession;
 pub(crate) use peer::{Peer, PeerState};
 pub(crate) use pool::Place;
 pub(crate) use shares::Shares;
-pub(crate) use slots::Slots;
+pub(crate) use slots::{HOT as SLOTS_HOT, Slots};
 
 use crate::loss::Recovery;
 use crate::slot::{ClientSlot, Lone, ServerSlot};
@@ -83,36 +83,38 @@ pub(crate) struct QueuedCall<C> {
 /// 1. `credits` + the slots' credits in flight = `credit_limit` (E33).
 /// 2. The timers look at a slot with a call by the time at which it has to be looked at.
 /// 3. They look at a session whose slots are awake, which may be idle some time.
+///
+/// In order of use: a small RPC touches the first line, and of the last whether calls wait.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct ClientSession<C> {
     pub(crate) generation: u32,
-    pub(crate) state: SessionState,
     pub(crate) peer: u32,
-    /// The control connection it was made over.
-    pub(crate) control: u64,
     /// The server's number for this session.
     pub(crate) remote: u32,
     pub(crate) credits: u32,
     pub(crate) credit_limit: u32,
-    /// Large messages leave in steps of this many packets.
-    pub(crate) quantum: u32,
-    pub(crate) data_per_packet: u16,
-    pub(crate) recovery: Recovery,
-    pub(crate) max_msg_size: u32,
-    /// Number of the first request of slot 0.
-    pub(crate) first_req_num: u32,
     /// Bit per free slot.
     pub(crate) free: u32,
-    /// The endpoint's timers have a look at the session as a whole.
-    pub(crate) idle_timed: bool,
     /// Bit per slot that waits for credits.
     pub(crate) stalled: u32,
+    pub(crate) max_msg_size: u32,
+    pub(crate) data_per_packet: u16,
+    pub(crate) state: SessionState,
+    pub(crate) recovery: Recovery,
+    pub(crate) slots: Slots<ClientSlot<C>>,
+    /// The control connection it was made over.
+    pub(crate) control: u64,
     /// Where it stands in the line for the credits of its peer.
     pub(crate) place: Place,
+    /// Number of the first request of slot 0.
+    pub(crate) first_req_num: u32,
+    /// Large messages leave in steps of this many packets.
+    pub(crate) quantum: u32,
+    /// The endpoint's timers have a look at the session as a whole.
+    pub(crate) idle_timed: bool,
     /// The slot that is first in its next turn, modulo 32.
     pub(crate) next_in_turn: u8,
-    pub(crate) slots: Slots<ClientSlot<C>>,
-    pub(crate) queue: VecDeque<QueuedCall<C>>,
     /// No call in the queue expires before, ns.
     pub(crate) queue_expires_ns: u64,
     /// The earliest look at the queue that the endpoint's timers have; `u64::MAX`: none.
@@ -120,7 +122,15 @@ pub(crate) struct ClientSession<C> {
     /// Timeouts that rolled a request back, and packets sent again because of them.
     pub(crate) rollbacks: u64,
     pub(crate) retransmitted: u64,
+    /// At the end, because the compiler tells the kinds of [`Session`] apart by it: all others have
+    /// room before.
+    pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
+
+const _: () = assert!(
+    std::mem::offset_of!(ClientSession<u64>, slots) + SLOTS_HOT <= 64,
+    "what finds a slot is in one line"
+);
 
 impl<C> ClientSession<C> {
     /// Calls put on slots, modulo [`REQUESTS_MODULO`].
@@ -207,6 +217,7 @@ pub(crate) struct Draining {
 
 /// An entry of the session table.
 #[derive(Debug)]
+#[repr(align(64))]
 pub(crate) enum Session<C> {
     /// Free; the next session here gets this generation.
     Vacant { generation: u32 },

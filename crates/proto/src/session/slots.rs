@@ -8,12 +8,16 @@ use crate::stats::Drop;
 
 /// Reads as the slice of its slots, which is empty while they are asleep.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Slots<S> {
     count: u32,
     awake: Run<S>,
     /// Each slot's request number; empty while they are awake.
     asleep: Box<[u32]>,
 }
+
+/// Bytes at the front that say where the slots are.
+pub(crate) const HOT: usize = size_of::<u64>() + courser_buf::RUN_HOT;
 
 impl<S> Slots<S> {
     /// `count` slots, a power of two, of which slot `i` has had `start + i` last. They come awake
