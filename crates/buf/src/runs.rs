@@ -3,7 +3,9 @@
 //! Each session of an endpoint has a slice of slots. From the allocator of the program 20,000 of
 //! them come on as many small pages as there are, and every call on a session drawn at random
 //! waits for the page tables as well as for memory. Here they are cut from blocks, which are of huge
-//! pages when there are many, one size beside the other.
+//! pages when there are many, one size beside the other. Runs are an odd number of cache lines apart:
+//! else the first elements of all of them, which are used most, would share a part of the sets of
+//! every cache, and the rest would be of no use to them.
 //!
 //! # Invariants
 //! 1. A place of a block belongs to one [`Run`], or its number is in the block's list of free ones.
@@ -50,8 +52,7 @@ struct Block {
 
 impl Block {
     fn new<T>(bytes: usize, len: usize) -> Option<Block> {
-        let run = size_of::<T>().checked_mul(len)?;
-        let stride = run.checked_next_multiple_of(LINE.max(align_of::<T>()))?;
+        let stride = Runs::<T>::stride(len)?;
         let bytes = bytes.max(stride);
         let region = Heap { huge: HugePages::Auto }.map(bytes).ok()?;
         let places = u32::try_from(region.len() / stride).ok()?;
@@ -85,6 +86,17 @@ impl<T> Runs<T> {
     /// None yet, and no memory.
     pub const fn new() -> Self {
         Runs { blocks: Vec::new(), of: PhantomData }
+    }
+
+    /// Bytes that a run of `len` elements takes: whole cache lines, an odd number of them
+    /// unless elements are aligned to more. `None`: more than there can be.
+    pub const fn stride(len: usize) -> Option<usize> {
+        let Some(run) = size_of::<T>().checked_mul(len) else { return None };
+        let align = if align_of::<T>() > LINE { align_of::<T>() } else { LINE };
+        match run.checked_next_multiple_of(align) {
+            Some(even) if align == LINE && even.is_multiple_of(2 * LINE) => even.checked_add(LINE),
+            stride => stride,
+        }
     }
 
     /// A run of what `items` gives, in a place of its own; from the allocator where the system has
@@ -271,6 +283,17 @@ mod tests {
         assert!(runs.bytes() < bytes && runs.bytes() > 0, "but that of the one");
         drop(runs);
         assert_eq!(*one, [7_000; 8], "it outlives what it is of");
+    }
+
+    #[test]
+    fn runs_are_an_odd_number_of_lines_apart() {
+        #[repr(align(64))]
+        struct Line([u8; 192]);
+        let strides = [1, 2, 8, 32].map(|len| Runs::<Line>::stride(len).unwrap());
+        assert_eq!(strides, [192, 7 * 64, 25 * 64, 97 * 64]);
+        assert_eq!(Runs::<u8>::stride(65), Some(192));
+        assert_eq!(Runs::<u64>::stride(usize::MAX / 4), None);
+        assert_eq!(Line([0; 192]).0.len(), 192);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //! each slot that has answered (E32); all of that goes when it has been idle for
 //! `Config::idle_after_ns`.
 
+use courser_buf::Runs;
+
 use crate::endpoint::Endpoint;
 use crate::session::{Peer, QueuedCall, Session};
 use crate::slot::{ClientSlot, ServerSlot, Stored};
@@ -102,10 +104,18 @@ impl<C> Endpoint<C> {
         let entry = size_of::<Session<C>>();
         SessionBytes {
             idle: entry + slots * size_of::<u32>(),
-            client: entry + slots * size_of::<ClientSlot<C>>(),
-            server: entry + slots * size_of::<ServerSlot>(),
+            client: entry + in_use::<ClientSlot<C>>(slots),
+            server: entry + in_use::<ServerSlot>(slots),
             peer: size_of::<Option<Peer>>(),
         }
+    }
+}
+
+/// Bytes of the slots of a session in use.
+const fn in_use<S>(slots: usize) -> usize {
+    match Runs::<S>::stride(slots) {
+        Some(bytes) => bytes,
+        None => usize::MAX,
     }
 }
 
