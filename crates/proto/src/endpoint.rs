@@ -350,7 +350,8 @@ impl<C> Endpoint<C> {
     // ---- receive: see also `door.rs` ------------------------------------------------------------
 
     /// Works through the packets of a frame up to the next one that the application has to act
-    /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less.
+    /// on; `None` at the end of the frame. [`FrameCursor::drive`] costs less. Nothing is transmitted
+    /// before the frame has ended.
     pub fn next_event<'f>(&mut self, cursor: &mut FrameCursor<'f>) -> Option<Event<'f, C>> {
         self.home_is(cursor.peer);
         self.open_writing();

@@ -40,7 +40,8 @@ impl<C> Endpoint<C> {
 
     /// The response to a [`Lone::Sent`] call of a session in which at most short calls wait, and for
     /// slots only: [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit
-    /// back, and the slot to the call that waited longest.
+    /// back, and the slot to the call that waited longest. Not while sessions wait for credits of the
+    /// peer's pool: what comes home here wakes none of them.
     #[inline(always)]
     pub(crate) fn rx_short_response(
         &mut self,
