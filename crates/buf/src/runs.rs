@@ -175,7 +175,7 @@ enum Home {
 }
 
 /// Bytes at the front of a [`Run`] that say where its elements are, and how many.
-pub const RUN_HOT: usize = 2 * size_of::<usize>();
+pub const RUN_HOT: usize = std::mem::offset_of!(Run<u8>, home);
 
 /// A slice of its own; its place goes back when it is dropped.
 #[repr(C)] // see `RUN_HOT`

@@ -7,7 +7,7 @@
 //! frame overlap each other and the work on the frames before. What is looked at was not checked
 //! yet: it can name anything, and nothing comes of it but a hint to the CPU.
 
-use courser_buf::{RxFrame, prefetch, prefetch_whole};
+use courser_buf::{RxFrame, prefetch, prefetch_ends};
 
 use crate::endpoint::Endpoint;
 use crate::session::{Session, SessionId};
@@ -20,7 +20,7 @@ const FAR_SESSIONS: usize = 512;
 /// Packets of a frame that are looked at.
 const PACKETS: usize = 64;
 
-/// A slot is asked for when so many more sessions were named than its own: by then the session,
+/// A slot is asked for when so many sessions have been named after its own: by then the session,
 /// which tells where it is, has come.
 const NAMED: usize = 4;
 
@@ -51,7 +51,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// There will be a call on `session`, some calls from now; eight is best. Nothing but a hint to
+    /// There will be a call on `session`, some calls from now; eight is best. The session is asked for
+    /// at once, and the slot when four more calls have been announced. Nothing but a hint to
     /// the CPU: any session may be named, and called or not. Costs a test or two unless the endpoint
     /// has many sessions; then some 30 instructions, where a call that was not announced waits for
     /// memory twice, for its session and then for the slot.
@@ -64,7 +65,7 @@ impl<C> Endpoint<C> {
 
     fn fetch_for_call(&mut self, session: SessionId) {
         if let Some(session) = self.sessions.get(session.index as usize) {
-            prefetch_whole(session);
+            prefetch_ends(session);
         }
         let before = self.named.push(session.index);
         if let Some(Session::Client(s)) = self.sessions.get(before as usize)
@@ -90,7 +91,7 @@ impl<C> Endpoint<C> {
     fn fetch_sessions(&self, frame: &RxFrame<'_>) {
         each_packet(frame, |session, _| {
             if let Some(session) = self.sessions.get(session as usize) {
-                prefetch_whole(session);
+                prefetch_ends(session);
             }
             true
         });

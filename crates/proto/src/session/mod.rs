@@ -127,10 +127,14 @@ pub(crate) struct ClientSession<C> {
     pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
 
-const _: () = assert!(
-    std::mem::offset_of!(ClientSession<u64>, slots) + SLOTS_HOT <= 64,
-    "what finds a slot is in one line"
-);
+const _: () = {
+    use std::mem::offset_of;
+    type Client = ClientSession<u64>;
+    // Then the compiler tells kinds apart without a tag before them.
+    assert!(size_of::<Session<u64>>() == size_of::<Client>());
+    let slots = [offset_of!(Client, slots), offset_of!(ServerSession, slots)];
+    assert!(slots[0] + SLOTS_HOT <= 64 && slots[1] + SLOTS_HOT <= 64, "found in one line");
+};
 
 impl<C> ClientSession<C> {
     /// Calls put on slots, modulo [`REQUESTS_MODULO`].
@@ -162,20 +166,21 @@ impl<C> ClientSession<C> {
     }
 }
 
-/// The server side of a session.
+/// The server side of a session. In order of use, as the client's.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct ServerSession {
     pub(crate) generation: u32,
     pub(crate) peer: u32,
     /// The client's number for this session.
     pub(crate) remote: u32,
     pub(crate) credit_limit: u32,
-    pub(crate) data_per_packet: u16,
-    pub(crate) recovery: Recovery,
     /// Largest message that both sides take.
     pub(crate) max_msg_size: u32,
     /// What the client's process has taken of this endpoint.
     pub(crate) tenant: u32,
+    pub(crate) data_per_packet: u16,
+    pub(crate) recovery: Recovery,
     pub(crate) slots: Slots<ServerSlot>,
     /// Number of the first request of slot 0.
     pub(crate) first_req_num: u32,

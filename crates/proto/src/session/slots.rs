@@ -17,7 +17,7 @@ pub(crate) struct Slots<S> {
 }
 
 /// Bytes at the front that say where the slots are.
-pub(crate) const HOT: usize = size_of::<u64>() + courser_buf::RUN_HOT;
+pub(crate) const HOT: usize = std::mem::offset_of!(Slots<u64>, awake) + courser_buf::RUN_HOT;
 
 impl<S> Slots<S> {
     /// `count` slots, a power of two, of which slot `i` has had `start + i` last. They come awake

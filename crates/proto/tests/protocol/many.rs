@@ -9,7 +9,7 @@ const SESSIONS: usize = 2_100;
 /// The longest wait for an acknowledgement is half of it.
 const IDLE_NS: u64 = 4_000_000;
 
-/// `rounds` calls on each session, one after the other, so that each session's come a part of
+/// `count` calls on each session, one after the other, so that each session's come a part of
 /// [`IDLE_NS`] after each other; each call's response is right, each request ran once.
 fn rounds(w: &mut World, count: u64) {
     announced(w, count, |_, _| {});
@@ -81,11 +81,12 @@ fn announcements_change_nothing_whatever_they_name() {
                 return;
             }
             if others.is_empty() {
-                // Sessions that the other endpoint serves, some of which this one has not.
+                // The server has one session more than the client: the last is out of its range.
                 others.extend(w.ep(1).sessions_from(0));
             }
             w.ep(0).prefetch(next);
             w.ep(0).prefetch(gone);
+            w.ep(0).prefetch(others[others.len() - 1]);
             w.ep(1).prefetch(others[next.index() as usize % others.len()]);
         });
         (format!("{:?}", w.ep(0).stats()), format!("{:?}", w.ep(1).stats()), w.now_ns)
