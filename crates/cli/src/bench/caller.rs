@@ -163,6 +163,7 @@ impl State {
     /// Draws and announces the first sessions of a load.
     fn announce(&mut self, cx: &mut Context<'_>) {
         self.drawn.clear();
+        self.drawn_at = AHEAD - 1;
         for _ in 0..AHEAD {
             let drawn = self.draw();
             cx.prefetch(drawn);

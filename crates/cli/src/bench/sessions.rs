@@ -147,7 +147,7 @@ fn measure(
             result.add("of_8_sessions", "of the rate with 8", Unit::Percent, share);
         }
         let rate = |pair: &Pair| Metric::Rate.value(&pair.measured);
-        let outcome = series.outcome(announced);
+        let outcome = series.outcome(Compared { baseline: None, ..announced });
         if let Some(rate) = report::over_pairs(&outcome, result.placement(), rate) {
             result.add("announced_rate_rps", "rate, announced", Unit::PerSecond, rate);
         }
