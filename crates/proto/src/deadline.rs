@@ -6,8 +6,9 @@
 //! gone quiet tell the server at last that their response has arrived (F6).
 
 use crate::config::Config;
-use crate::endpoint::{Completion, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
+use crate::event::Completion;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::session::peer::PROBES;

@@ -3,7 +3,8 @@
 
 use courser_buf::{Ecn, RxFrame};
 
-use crate::endpoint::{Driver, Endpoint, FrameCursor};
+use crate::endpoint::Endpoint;
+use crate::event::{Driver, FrameCursor};
 use crate::mutant::{self, Mutant};
 use crate::session::PeerState;
 use crate::stats::Drop;

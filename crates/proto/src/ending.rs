@@ -16,8 +16,9 @@
 //! long, if a handler is; the session has a slot less until then ([`crate::SessionStats`]).
 
 use crate::deadline::QUEUE;
-use crate::endpoint::{Completion, Endpoint};
+use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
+use crate::event::Completion;
 use crate::mutant::{self, Mutant};
 use crate::options::CallId;
 use crate::overload::serve_newest;

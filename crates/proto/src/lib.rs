@@ -17,6 +17,7 @@ mod door;
 mod ending;
 mod endpoint;
 mod error;
+mod event;
 mod look;
 mod loss;
 mod memory;
@@ -38,8 +39,9 @@ mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
-pub use endpoint::{Answered, Body, Completion, Driver, Endpoint, Event, FrameCursor, RequestId};
+pub use endpoint::Endpoint;
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
+pub use event::{Answered, Body, Completion, Driver, Event, FrameCursor, RequestId};
 pub use look::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};
 pub use memory::{MemoryUse, SessionBytes};

@@ -2,8 +2,9 @@
 
 use courser_buf::{AllocError, MsgBuf};
 
-use crate::endpoint::{Endpoint, RequestId, copy_of};
+use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{ReplyError, Status};
+use crate::event::RequestId;
 use crate::mutant;
 use crate::session::Session;
 use crate::slot::{ServerPhase, ServerSlot, Stored};

@@ -6,8 +6,9 @@
 //! handler it is "in progress", and the handler may look ([`Endpoint::is_cancelled`]); the client
 //! asks again, and has its answer when the handler has given one.
 
-use crate::endpoint::{Endpoint, RequestId, server_at};
+use crate::endpoint::{Endpoint, server_at};
 use crate::error::Status;
+use crate::event::RequestId;
 use crate::session::{Session, SessionId};
 use crate::slot::{Position, ServerPhase, ServerSlot};
 use crate::stats::Drop;

@@ -5,7 +5,8 @@
 
 use courser_buf::{RxFrame, Tail};
 
-use crate::endpoint::{Driver, Endpoint, Event, FrameCursor};
+use crate::endpoint::Endpoint;
+use crate::event::{Driver, Event, FrameCursor};
 use crate::stats::Drop;
 use crate::wire::{Packet, parse_front};
 

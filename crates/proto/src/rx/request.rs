@@ -2,8 +2,9 @@
 
 use courser_buf::{AllocError, MsgBuf};
 
-use crate::endpoint::{Body, Endpoint, Event, RequestId, copy_of, server_at};
+use crate::endpoint::{Endpoint, copy_of, server_at};
 use crate::error::Status;
+use crate::event::{Body, Event, RequestId};
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::rx::Content;

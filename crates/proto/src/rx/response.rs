@@ -1,7 +1,8 @@
 //! Responses at the client: order, reassembly, completion (E2, E28, E42, E43).
 
-use crate::endpoint::{Body, Endpoint, Event};
+use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, Status};
+use crate::event::{Body, Event};
 use crate::loss::{Recovery, Seen};
 use crate::rx::Content;
 use crate::stats::Drop;

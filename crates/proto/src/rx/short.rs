@@ -5,7 +5,8 @@
 use courser_buf::MsgBuf;
 
 use crate::deadline::{FORGETS_FROM, forget_look};
-use crate::endpoint::{Answered, Endpoint, RequestId, queue_started};
+use crate::endpoint::{Endpoint, queue_started};
+use crate::event::{Answered, RequestId};
 use crate::session::{Session, SessionId, SessionState};
 use crate::slot::Lone;
 use crate::wire::Short;
