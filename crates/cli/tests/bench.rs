@@ -98,6 +98,21 @@ fn bandwidth_stands_beside_copies_for_each_size() {
 }
 
 #[test]
+fn bandwidth_without_the_servers_copy_says_so() {
+    let _alone = alone();
+    for (flag, copies) in [("", true), (" --no-copy", false)] {
+        let line = format!("bench bandwidth --quick --pairs 1 --size 300KiB --transport shm{flag}");
+        let report = json_of(&format!("{line} --json -"));
+        assert_eq!(report["config"]["server_copies"], copies, "{line}");
+        report["results"].as_array().expect("a list").iter().for_each(|result| {
+            positive(result, &["goodput_bps", "raw_goodput_bps"]);
+        });
+        let table = stdout(&run(&line));
+        assert_eq!(table.contains("no copy"), !copies, "{table}");
+    }
+}
+
+#[test]
 fn many_sessions_stand_beside_eight_and_their_memory_is_counted() {
     let _alone = alone();
     let results = results("sessions --pairs 1 --transport shm --sessions 2,40");

@@ -210,9 +210,10 @@ fn results(
                     result.at_point("batch", load.batch, words);
                 }
                 Kind::Bandwidth => {
-                    let words = show_bytes(load.size as u64);
-                    let words = if loads.len() > 1 { words } else { String::new() };
-                    result.at_point("request_bytes", load.size, words);
+                    let several = (loads.len() > 1).then(|| show_bytes(load.size as u64));
+                    let no_copy = spec.no_copy.then(|| "no copy".to_owned());
+                    let words: Vec<_> = several.into_iter().chain(no_copy).collect();
+                    result.at_point("request_bytes", load.size, words.join(", "));
                     if let Some(&copies) = copies.get(at) {
                         add_copies(&series.beside(point, copies), &mut result);
                     }
