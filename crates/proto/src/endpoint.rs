@@ -166,8 +166,8 @@ impl<C> Endpoint<C> {
                         let req_type = short.req_type;
                         Event::Request { id, req_type, body, deadline_ns: None }
                     }),
-                    SHORT_RESPONSE if !cursor.awaited => {
-                        self.rx_short_response(cursor.peer, &short).map(|call| {
+                    SHORT_RESPONSE => {
+                        self.rx_short_response(cursor.peer, cursor.awaited, &short).map(|call| {
                             let Answered { cont, session, request } = call;
                             let result = Ok(body);
                             Event::Completion(Completion { cont, session, request, result })

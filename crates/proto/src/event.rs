@@ -172,9 +172,8 @@ impl<'f> FrameCursor<'f> {
         while !rest.is_empty() {
             if let Some((short, behind)) = parse_short(rest, short_end) {
                 if short.kind == SHORT_RESPONSE {
-                    if !awaited
-                        && let Some(call) = driver.endpoint().rx_short_response(peer, &short)
-                    {
+                    let call = driver.endpoint().rx_short_response(peer, awaited, &short);
+                    if let Some(call) = call {
                         rest = behind;
                         driver.on_short_response(call, short.data);
                         continue;

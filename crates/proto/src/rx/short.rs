@@ -41,14 +41,18 @@ impl<C> Endpoint<C> {
 
     /// The response to a [`Lone::Sent`] call of a session in which at most short calls wait, and for
     /// slots only: [`Endpoint::rx_response`] and [`Endpoint::complete`], which then give one credit
-    /// back, and the slot to the call that waited longest. Not while sessions wait for credits of the
-    /// peer's pool: what comes home here wakes none of them.
+    /// back, and the slot to the call that waited longest. Not while the peer's credits are `awaited`:
+    /// what comes home here wakes none of the sessions that wait for them.
     #[inline(always)]
     pub(crate) fn rx_short_response(
         &mut self,
         peer: u32,
+        awaited: bool,
         packet: &Short<'_>,
     ) -> Option<Answered<C>> {
+        if awaited {
+            return None;
+        }
         let many = self.sessions.len() >= FORGETS_FROM;
         let Some(Session::Client(s)) = self.sessions.get_mut(packet.session as usize) else {
             return None;
