@@ -11,6 +11,7 @@ use courser_buf::{RxFrame, prefetch, prefetch_ends};
 
 use crate::endpoint::Endpoint;
 use crate::session::{Session, SessionId};
+use crate::slot::ClientSlot;
 use crate::wire::{PACKET_HEADER, body_of};
 
 /// Sessions from which on it is worth it: the lines that so many take fill a quarter of a level-2
@@ -71,8 +72,7 @@ impl<C> Endpoint<C> {
         if let Some(Session::Client(s)) = self.sessions.get(before as usize)
             && let Some(slot) = s.slots.get(s.free.trailing_zeros() as usize)
         {
-            prefetch(slot);
-            prefetch(&slot.req_packets);
+            fetch_client_slot(slot);
         }
     }
 
@@ -108,8 +108,7 @@ impl<C> Endpoint<C> {
                 }
                 Some(Session::Client(s)) => {
                     if let Some(slot) = s.slots.of(req_num) {
-                        prefetch(slot);
-                        prefetch(&slot.req_packets);
+                        fetch_client_slot(slot);
                     }
                 }
                 _ => {}
@@ -132,6 +131,13 @@ impl<C> Endpoint<C> {
             true
         });
     }
+}
+
+/// The two lines of a slot that a small RPC touches.
+#[inline(always)]
+fn fetch_client_slot<C>(slot: &ClientSlot<C>) {
+    prefetch(slot);
+    prefetch(&slot.req_packets);
 }
 
 /// Session and request number of the packets at the front of a frame that are whole messages, as
