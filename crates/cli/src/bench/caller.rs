@@ -9,6 +9,7 @@
 //! time and calls.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 use courser::{CallError, Context, Done, MsgBuf, Refused, Rpc, SessionId, SessionState};
@@ -122,9 +123,8 @@ struct State {
     lacks: Vec<u32>,
     /// Draws sessions. A fixed seed: every run draws the same.
     random: u64,
-    /// The sessions of the next calls, the oldest behind `drawn_at`, if they are announced.
-    drawn: Vec<SessionId>,
-    drawn_at: usize,
+    /// The sessions of the next calls, if they are announced.
+    drawn: VecDeque<SessionId>,
     latency: Latency,
     running: bool,
     in_flight: u32,
@@ -151,24 +151,18 @@ impl State {
         if !self.load.random {
             return self.sessions[(tag as u32 % self.load.sessions as u32) as usize];
         }
-        let drawn = self.draw();
-        if !self.load.announced {
-            return drawn;
+        if self.load.announced {
+            self.announce(cx);
         }
-        cx.prefetch(drawn);
-        self.drawn_at = (self.drawn_at + 1) % AHEAD;
-        std::mem::replace(&mut self.drawn[self.drawn_at], drawn)
+        self.drawn.pop_front().unwrap_or_else(|| self.draw())
     }
 
-    /// Draws and announces the first sessions of a load.
+    /// Draws and announces the session of a later call.
+    #[inline]
     fn announce(&mut self, cx: &mut Context<'_>) {
-        self.drawn.clear();
-        self.drawn_at = AHEAD - 1;
-        for _ in 0..AHEAD {
-            let drawn = self.draw();
-            cx.prefetch(drawn);
-            self.drawn.push(drawn);
-        }
+        let drawn = self.draw();
+        cx.prefetch(drawn);
+        self.drawn.push_back(drawn);
     }
 
     #[inline]
@@ -276,8 +270,7 @@ impl Caller {
             chain_of: Vec::new(),
             lacks: Vec::new(),
             random: 0x9e37_79b9_7f4a_7c15,
-            drawn: Vec::new(),
-            drawn_at: 0,
+            drawn: VecDeque::new(),
             latency: Latency::new(),
             running: false,
             in_flight: 0,
@@ -374,8 +367,9 @@ impl Caller {
         state.running = state.load.sessions > 0;
         let now_ns = state.now_if_timed();
         let mut cx = self.rpc.context();
+        state.drawn.clear();
         if state.running && state.load.announced {
-            state.announce(&mut cx);
+            (0..AHEAD).for_each(|_| state.announce(&mut cx));
         }
         for chain in 0..chains {
             if state.running {
