@@ -117,6 +117,25 @@ impl<C> Endpoint<C> {
         });
     }
 
+    /// Asks for what the next quiet looks will see. There are many with many sessions, each at another
+    /// one that has not been used for a while.
+    #[inline]
+    pub(crate) fn fetch_for_looks(&self) {
+        if !self.cfg.prefetch {
+            return;
+        }
+        let [session, slot] = LOOKS_AHEAD.map(|at| self.timers.quiet_ahead(at));
+        if let Some(session) = session.and_then(|look| self.sessions.get(look.session as usize)) {
+            prefetch_ends(session);
+        }
+        if let Some(look) = slot
+            && let Some(Session::Client(s)) = self.sessions.get(look.session as usize)
+            && let Some(slot) = s.slots.get(usize::from(look.slot))
+        {
+            fetch_client_slot(slot);
+        }
+    }
+
     /// The frames of a client have nothing to be fetched here: the first packet tells.
     fn fetch_buffers(&self, frame: &RxFrame<'_>) {
         each_packet(frame, |session, req_num| {
@@ -132,6 +151,10 @@ impl<C> Endpoint<C> {
         });
     }
 }
+
+/// How many looks from now a session is asked for, and then its slot. With 20,000 sessions in use
+/// quiet looks are microseconds apart.
+const LOOKS_AHEAD: [usize; 2] = [4, 2];
 
 /// The two lines of a slot that a small RPC touches.
 #[inline(always)]

@@ -101,6 +101,7 @@ impl<C> Endpoint<C> {
                 continue;
             }
             let Some((look, entry)) = self.timers.pop(now_ns) else { break };
+            self.fetch_for_looks();
             left = left.saturating_sub(1 + self.look_at(look, entry, now_ns));
         }
         if self.timers.overgrown() {

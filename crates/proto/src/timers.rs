@@ -185,6 +185,12 @@ impl Timers {
         self.first.get(last.checked_sub(at)?).map(|queued| queued.entry())
     }
 
+    /// The quiet look that comes so many after the next one.
+    #[inline]
+    pub(crate) fn quiet_ahead(&self, at: usize) -> Option<Timed> {
+        self.quiet.get(at).map(|queued| queued.entry())
+    }
+
     /// Takes the next of the first looks out. From outside: it is done with, and nothing had to be
     /// done, so that it does not matter whether a later look is due before it.
     #[inline]
