@@ -88,8 +88,6 @@ COLUMNS = {
         ("sessions", "sessions", word),
         RATE,
         ("of the rate with 8", "of_8_sessions", share),
-        ("announced", "announced_rate_rps", rate),
-        ("of the rate with 8", "announced_of_8_sessions", share),
         ("connects", "connects_per_s", rate),
         ("client, idle session", "client_bytes_per_session", size),
         ("server, idle session", "server_bytes_per_session", size),

@@ -329,10 +329,7 @@ impl ValueEnum for What {
             What::Workers => ("workers", "round trip beside worker handlers of 4 ms"),
             What::Overload => ("overload", "answers in time at twice a worker's capacity"),
             What::Factors => ("factors", "small calls with one optimization after another off"),
-            What::Sessions => (
-                "sessions",
-                "small calls on 1 to 20,000 sessions, announced and not, and their memory",
-            ),
+            What::Sessions => ("sessions", "small calls on 1 to 20,000 sessions, and their memory"),
             What::Credits => ("credits", "latency, rate and bandwidth with 1 to 64 credits"),
             What::TxQueue => ("txqueue", "small calls with transmit bursts of 1 to 256 packets"),
             What::Threads => ("threads", "small calls of as many threads as there are cores"),

@@ -142,9 +142,12 @@ pub struct Tuning {
     /// Whether small packets to one peer share frames. Default true. False: a frame for each.
     pub packing: bool,
     /// Whether the state that the next frames of a received burst need is fetched into the cache
-    /// while one is worked on, and what announced calls need ([`crate::Context::prefetch`]); with few
-    /// sessions it is there anyway. Default true.
+    /// while one is worked on, and that of calls while the next ones are made: with many sessions
+    /// ([`Tuning::far_sessions`]) a short call is put on its slot up to eight calls later, and in the
+    /// same pass. With few sessions all is there anyway. Default true.
     pub prefetch: bool,
+    /// So many sessions are many, as client and server together. Default 512.
+    pub far_sessions: usize,
 }
 
 impl Default for Tuning {
@@ -158,6 +161,7 @@ impl Default for Tuning {
             copy_requests: p.copy_requests,
             packing: p.packing,
             prefetch: p.prefetch,
+            far_sessions: p.far_sessions,
             spread: p.spread,
         }
     }
@@ -238,6 +242,7 @@ impl Config {
             copy_requests: self.tuning.copy_requests,
             packing: self.tuning.packing,
             prefetch: self.tuning.prefetch,
+            far_sessions: self.tuning.far_sessions,
             spread: self.tuning.spread,
             tx_halves: train == 1,
             recovery: self.recovery,

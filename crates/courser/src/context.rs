@@ -260,20 +260,6 @@ impl Context<'_> {
         self.core.add_timer(due_ns, Box::new(f));
     }
 
-    /// Announces a call on `session`: what the call will need is fetched into the CPU's caches. Calls
-    /// on thousands of sessions in turn then do not wait for memory, and have two to three times
-    /// the rate (`docs/performance.md`).
-    /// Announce each call about eight calls before it is made; an application with a queue of its own
-    /// can do that. The session's slot is fetched when four more calls have been announced.
-    ///
-    /// Only a hint: any session may be named, and called or not. Does nothing, for a nanosecond, until
-    /// the endpoint has had 512 sessions at a time, as client and server together, and with
-    /// [`crate::Tuning::prefetch`] off.
-    #[inline]
-    pub fn prefetch(&mut self, session: SessionId) {
-        self.core.proto.prefetch(session);
-    }
-
     /// The endpoint's clock: nanoseconds since it was made.
     pub fn now_ns(&self) -> u64 {
         self.core.now_ns()

@@ -290,12 +290,6 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.alloc(len)
     }
 
-    /// [`Context::prefetch`].
-    #[inline]
-    pub fn prefetch(&mut self, session: SessionId) {
-        self.core.proto.prefetch(session);
-    }
-
     /// The endpoint as handlers see it, for use outside of them.
     #[inline]
     pub fn context(&mut self) -> Context<'_> {

@@ -1,5 +1,5 @@
 //! Looking ahead: what the next frames of a burst need is fetched while this one is worked on, and
-//! what the next calls need, where the application says on which sessions they will be.
+//! what the next looks of the timers will see. The same for calls is `deferred.rs`.
 //!
 //! With some hundred sessions all that an RPC touches is in the nearest caches. With many thousand
 //! it is not, and a request would wait for memory three times, one after the other: for its
@@ -10,69 +10,20 @@
 use courser_buf::{RxFrame, prefetch, prefetch_ends};
 
 use crate::endpoint::Endpoint;
-use crate::session::{Session, SessionId};
+use crate::session::Session;
 use crate::slot::ClientSlot;
 use crate::wire::{PACKET_HEADER, body_of};
 
-/// Sessions from which on it is worth it: the lines that so many take fill a quarter of a level-2
-/// cache of 1 MiB.
-const FAR_SESSIONS: usize = 512;
-
 /// Packets of a frame that are looked at.
 const PACKETS: usize = 64;
-
-/// A slot is asked for when so many sessions have been named after its own: by then the session,
-/// which tells where it is, has come.
-const NAMED: usize = 4;
-
-/// The sessions that [`Endpoint::prefetch`] was told of last.
-#[derive(Debug, Default)]
-pub(crate) struct Named {
-    sessions: [u32; NAMED],
-    oldest: usize,
-}
-
-impl Named {
-    /// Takes one more, and gives the one that has been here longest.
-    #[inline]
-    fn push(&mut self, session: u32) -> u32 {
-        let at = self.oldest % NAMED;
-        self.oldest = at + 1;
-        std::mem::replace(&mut self.sessions[at], session)
-    }
-}
 
 impl<C> Endpoint<C> {
     /// Call it before each frame of a received burst, which is `frames[at]`. Costs a test or two
     /// unless the endpoint has many sessions; then some 20 instructions for each packet and level.
     #[inline(always)]
     pub fn look_ahead(&self, frames: &[RxFrame<'_>], at: usize) {
-        if self.sessions.len() >= FAR_SESSIONS && self.cfg.prefetch {
+        if self.sessions.len() >= self.cfg.far_sessions && self.cfg.prefetch {
             self.fetch(frames, at);
-        }
-    }
-
-    /// There will be a call on `session`, some calls from now; eight is best. The session is asked for
-    /// at once, and the slot when four more calls have been announced. Nothing but a hint to
-    /// the CPU: any session may be named, and called or not. Costs a test or two unless the endpoint
-    /// has many sessions; then some 30 instructions, where a call that was not announced waits for
-    /// memory twice, for its session and then for the slot.
-    #[inline]
-    pub fn prefetch(&mut self, session: SessionId) {
-        if self.sessions.len() >= FAR_SESSIONS && self.cfg.prefetch {
-            self.fetch_for_call(session);
-        }
-    }
-
-    fn fetch_for_call(&mut self, session: SessionId) {
-        if let Some(session) = self.sessions.get(session.index as usize) {
-            prefetch_ends(session);
-        }
-        let before = self.named.push(session.index);
-        if let Some(Session::Client(s)) = self.sessions.get(before as usize)
-            && let Some(slot) = s.slots.get(s.free.trailing_zeros() as usize)
-        {
-            fetch_client_slot(slot);
         }
     }
 
@@ -158,7 +109,7 @@ const LOOKS_AHEAD: [usize; 2] = [4, 2];
 
 /// The two lines of a slot that a small RPC touches.
 #[inline(always)]
-fn fetch_client_slot<C>(slot: &ClientSlot<C>) {
+pub(crate) fn fetch_client_slot<C>(slot: &ClientSlot<C>) {
     prefetch(slot);
     prefetch(&slot.req_packets);
 }

@@ -73,9 +73,13 @@ pub struct Config {
     pub copy_requests: bool,
     /// Small packets to one peer share frames (F1). Default on; off, each is a frame of its own.
     pub packing: bool,
-    /// With many sessions, the state that the next received frames need is fetched into the cache
-    /// while this one is worked on ([`crate::Endpoint::look_ahead`]). Default on.
+    /// With many sessions, the state that the next received frames and the next calls need is
+    /// fetched into the cache before they are worked on ([`crate::Endpoint::look_ahead`],
+    /// [`crate::Endpoint::call_with`]). Default on.
     pub prefetch: bool,
+    /// So many sessions are many, as client and server together. Default 512: the lines that so many
+    /// take fill a quarter of a level-2 cache of 1 MiB.
+    pub far_sessions: usize,
     /// Frames that one transmit stage makes. Default 128.
     pub tx_frames: usize,
     /// Requests and replies that one transmit stage works on. Default 64: with more of them ready,
@@ -128,6 +132,7 @@ impl Default for Config {
             copy_requests: true,
             packing: true,
             prefetch: true,
+            far_sessions: 512,
             tx_frames: 128,
             tx_items: 64,
             tx_halves: false,

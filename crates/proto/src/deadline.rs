@@ -61,11 +61,11 @@ impl<C> Endpoint<C> {
     /// attempt is due after `Config::rto_min_ns`, so that an exhausted arena is no busy loop.
     #[inline]
     pub fn next_deadline(&self) -> Option<u64> {
-        if !self.done.is_empty() || (!self.tx.is_empty() && self.retry_tx_ns == 0) {
+        if !self.done.is_empty() || self.wants_transmit() {
             return Some(0);
         }
         let mut due_ns = self.timers.next_ns().min(self.silence_ns);
-        if !self.tx.is_empty() {
+        if self.has_unsent() {
             due_ns = due_ns.min(self.retry_tx_ns);
         }
         (due_ns != u64::MAX).then_some(due_ns)
@@ -434,6 +434,8 @@ impl<C> Endpoint<C> {
     /// Ends all calls of a client session with an error that says what is known of each, and the
     /// session with them.
     pub(crate) fn fail_session(&mut self, session: u32, error: fn(Executed) -> CallError) {
+        self.make_deferred();
+        self.deferred.take_no_more(session);
         let Some(s) = self.client_session_at(session) else { return };
         s.state = SessionState::Gone;
         let id = SessionId { index: session, generation: s.generation };

@@ -38,6 +38,7 @@ impl<C> Endpoint<C> {
     ///
     /// Cost: a look at each slot of the session, or a binary search in its queue.
     pub fn cancel(&mut self, call: CallId) -> bool {
+        self.make_deferred();
         let index = call.session.index;
         let Some(s) = self.client_session_at(index) else { return false };
         if s.generation != call.session.generation {
@@ -100,7 +101,12 @@ impl<C> Endpoint<C> {
     }
 
     /// Ends a call that has left its session's queue.
-    fn end_waiting(&mut self, session: SessionId, call: QueuedCall<C>, error: CallError) {
+    pub(crate) fn end_waiting(
+        &mut self,
+        session: SessionId,
+        call: QueuedCall<C>,
+        error: CallError,
+    ) {
         let QueuedCall { req, cont, .. } = call;
         self.stats.errors += 1;
         self.count_ending(&error);

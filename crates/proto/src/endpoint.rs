@@ -14,8 +14,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, Runs};
 
-use crate::ahead::Named;
 use crate::config::{Config, ConfigError};
+use crate::deferred::Deferred;
 use crate::error::{CallError, CallRefused};
 use crate::event::{Answered, Body, Completion, Event, FrameCursor};
 use crate::loss::{Board, Pools};
@@ -73,8 +73,7 @@ pub struct Endpoint<C> {
     /// Credits of short responses from one peer that its pool has not got back yet.
     pub(crate) homing: u32,
     pub(crate) homing_peer: u32,
-    /// Sessions that calls were announced for.
-    pub(crate) named: Named,
+    pub(crate) deferred: Deferred<C>,
     pub(crate) tx: TxStage,
     /// Where a frame is put together whose end is in shared memory: at most a largest frame.
     pub(crate) room: Vec<u8>,
@@ -134,7 +133,7 @@ impl<C> Endpoint<C> {
             credits_granted: 0,
             homing: 0,
             homing_peer: 0,
-            named: Named::default(),
+            deferred: Deferred::default(),
             tx,
             room: Vec::new(),
             timers: Timers::new(),
@@ -280,8 +279,9 @@ impl<C> Endpoint<C> {
     }
 
     /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
-    /// are taken, or the session is still connecting, the call waits in the session's queue. The
-    /// number that it gives is for [`Endpoint::cancel`].
+    /// are taken, or the session is still connecting, the call waits in the session's queue. With
+    /// many sessions (`Config::far_sessions`) a small call waits for memory like that, too, until eight
+    /// more were made or frames are. The number that it gives is for [`Endpoint::cancel`].
     ///
     /// # Errors
     /// With the buffer and the continuation, when the call cannot be taken.
@@ -294,20 +294,44 @@ impl<C> Endpoint<C> {
         cont: C,
         options: CallOptions,
     ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
-        let Some(Session::Client(s)) = self.sessions.get_mut(session.index as usize) else {
+        if options.deadline_ns.is_some() || !mutant::short_cuts() {
             return self.call_general(session, req_type, req, cont, options);
+        }
+        if self.deferred.takes(session) && req.len() <= self.cfg.inline_max {
+            return Ok(self.defer(session, req_type, req, cont));
+        }
+        let seq = self.stats.calls;
+        match self.start_short(session, req_type, req, cont, seq) {
+            Ok(()) => {
+                self.stats.calls += 1;
+                self.may_defer_next(session);
+                Ok(CallId { session, seq })
+            }
+            Err((req, cont)) => self.call_general(session, req_type, req, cont, options),
+        }
+    }
+
+    /// Puts a call without a deadline on a slot, if one is free and the request is one packet, and
+    /// the request in its frame, if that may be.
+    #[inline(always)]
+    pub(crate) fn start_short(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+        seq: u64,
+    ) -> Result<(), (MsgBuf, C)> {
+        let Some(Session::Client(s)) = self.sessions.get_mut(session.index as usize) else {
+            return Err((req, cont));
         };
         let takes_short = s.generation == session.generation && s.takes_short(req.len());
         let (slot_no, step) = (s.free.trailing_zeros() as u8, s.slots.count());
         let slot = match s.slots.get_mut(usize::from(slot_no)) {
-            Some(slot) if takes_short && options.deadline_ns.is_none() && mutant::short_cuts() => {
-                slot
-            }
-            _ => return self.call_general(session, req_type, req, cont, options),
+            Some(slot) if takes_short => slot,
+            _ => return Err((req, cont)),
         };
         s.free &= s.free - 1;
-        let seq = self.stats.calls;
-        self.stats.calls += 1;
         let req_num = slot.req_num.wrapping_add(step);
         let size = req.len();
         let written = self.tx.may_write_request()
@@ -337,7 +361,7 @@ impl<C> Endpoint<C> {
         } else {
             queue_started(&mut self.tx, &mut self.timers, slot, session, slot_no, look_ns);
         }
-        Ok(CallId { session, seq })
+        Ok(())
     }
 
     /// [`Endpoint::call_with`] for any call.
@@ -350,6 +374,7 @@ impl<C> Endpoint<C> {
         cont: C,
         options: CallOptions,
     ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+        self.make_deferred();
         let limit = self.cfg.call_queue;
         let s = match self.sessions.get_mut(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
@@ -369,6 +394,9 @@ impl<C> Endpoint<C> {
             return Err((CallRefused::QueueFull { limit }, req, cont));
         }
         self.stats.calls += 1;
+        if waits {
+            self.deferred.take_no_more(session.index);
+        }
         if waits && expires_ns == u64::MAX {
             // Nothing has to see to it in time: `call_later` in one line.
             s.queue.push_back(QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns });

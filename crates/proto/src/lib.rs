@@ -13,6 +13,7 @@
 mod ahead;
 mod config;
 mod deadline;
+mod deferred;
 mod door;
 mod ending;
 mod endpoint;

@@ -145,7 +145,7 @@ impl<C> Endpoint<C> {
                     in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
                     quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
                     slots: s.slots.count(),
-                    queued: s.queue.len(),
+                    queued: s.queue.len() + self.deferred.count(session),
                     data_per_packet: s.data_per_packet,
                     recovery: s.recovery,
                     rollbacks: s.rollbacks,
@@ -222,7 +222,7 @@ impl<C> Endpoint<C> {
 
     /// Whether nothing is in flight, queued or waiting to be sent.
     pub fn is_quiet(&self) -> bool {
-        self.tx.is_empty()
+        !self.has_unsent()
             && self.done.is_empty()
             && self.sessions.iter().all(|s| match s {
                 Session::Client(s) => s.queue.is_empty() && s.free.count_ones() == s.slots.count(),
@@ -242,5 +242,6 @@ impl<C> Endpoint<C> {
             }
         }
         self.check_pools();
+        self.check_deferred();
     }
 }

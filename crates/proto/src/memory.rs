@@ -60,7 +60,8 @@ impl<C> Endpoint<C> {
     /// Bytes in use for sessions, by component. Looks at every session: not for the hot path.
     pub fn memory(&self) -> MemoryUse {
         let mut m = MemoryUse {
-            sessions_bytes: self.sessions.capacity() * size_of::<Session<C>>(),
+            sessions_bytes: self.sessions.capacity() * size_of::<Session<C>>()
+                + self.deferred.heap_bytes(),
             peers_bytes: self.peers.capacity() * size_of::<Option<Peer>>()
                 + self.shares.table_bytes(),
             timers_bytes: self.timers.heap_bytes(),

@@ -43,6 +43,8 @@ fn some_config(rng: &mut Rng, faults: bool) -> Config {
         // With little room sessions wait in line for credits.
         rx_queue_frames: rng.pick(&[2, 4, 8, 1024]),
         inline_max: rng.pick(&[0, 40, 512]),
+        // Calls are deferred, or not.
+        far_sessions: rng.pick(&[0, 512]),
         // Some messages are too large, and some processes hold too much.
         max_msg_size: rng.pick(&[50, 1_000, 1 << 20]),
         max_held_per_peer: rng.pick(&[3 * DPP, 256 << 20, 256 << 20]),

@@ -9,7 +9,6 @@
 //! time and calls.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
 use std::rc::Rc;
 
 use courser::{CallError, Context, Done, MsgBuf, Refused, Rpc, SessionId, SessionState};
@@ -29,9 +28,6 @@ const STALL_NS: u64 = 60_000_000_000;
 /// Passes of the event loop between two looks at the clock: a look costs as much as an eighth of an
 /// empty pass, and 16 passes are microseconds in a window of milliseconds.
 const PASSES: u32 = 16;
-
-/// Calls on sessions drawn at random are announced so many calls before.
-const AHEAD: usize = 8;
 
 /// Connects under way at a time, so that their round trips overlap.
 const CONNECTING: usize = 64;
@@ -71,8 +67,6 @@ pub(super) struct Load {
     pub(super) batch: u32,
     /// Sessions are drawn at random for each call, evenly; else each call keeps to one.
     pub(super) random: bool,
-    /// They are drawn [`AHEAD`] calls before, and the endpoint is told.
-    pub(super) announced: bool,
     /// Latency of each call is recorded. Not for rates: clock reads would show.
     pub(super) timed: bool,
 }
@@ -123,8 +117,6 @@ struct State {
     lacks: Vec<u32>,
     /// Draws sessions. A fixed seed: every run draws the same.
     random: u64,
-    /// The sessions of the next calls, if they are announced.
-    drawn: VecDeque<SessionId>,
     latency: Latency,
     running: bool,
     in_flight: u32,
@@ -147,29 +139,18 @@ impl State {
 
     /// The session of the next call.
     #[inline]
-    fn session(&mut self, cx: &mut Context<'_>, tag: usize) -> SessionId {
-        if !self.load.random {
-            return self.sessions[(tag as u32 % self.load.sessions as u32) as usize];
+    fn session(&mut self, tag: usize) -> SessionId {
+        match self.load.random {
+            true => self.draw(),
+            false => self.sessions[(tag as u32 % self.load.sessions as u32) as usize],
         }
-        if self.load.announced {
-            self.announce(cx);
-        }
-        self.drawn.pop_front().unwrap_or_else(|| self.draw())
-    }
-
-    /// Draws and announces the session of a later call.
-    #[inline]
-    fn announce(&mut self, cx: &mut Context<'_>) {
-        let drawn = self.draw();
-        cx.prefetch(drawn);
-        self.drawn.push_back(drawn);
     }
 
     #[inline]
     fn issue(&mut self, cx: &mut Context<'_>, tag: usize, now_ns: u64) {
         let Some(request) = self.parked[tag].take() else { return };
         self.issued[tag] = now_ns;
-        let session = self.session(cx, tag);
+        let session = self.session(tag);
         match cx.call_tagged(session, self.load.req_type, request, tag as u64) {
             Ok(_) => self.in_flight += 1,
             Err(Refused { reason, request }) => {
@@ -258,7 +239,6 @@ impl Caller {
             in_flight: 0,
             batch: 1,
             random: false,
-            announced: false,
             timed: false,
         };
         let state = Rc::new(RefCell::new(State {
@@ -270,7 +250,6 @@ impl Caller {
             chain_of: Vec::new(),
             lacks: Vec::new(),
             random: 0x9e37_79b9_7f4a_7c15,
-            drawn: VecDeque::new(),
             latency: Latency::new(),
             running: false,
             in_flight: 0,
@@ -367,10 +346,6 @@ impl Caller {
         state.running = state.load.sessions > 0;
         let now_ns = state.now_if_timed();
         let mut cx = self.rpc.context();
-        state.drawn.clear();
-        if state.running && state.load.announced {
-            (0..AHEAD).for_each(|_| state.announce(&mut cx));
-        }
         for chain in 0..chains {
             if state.running {
                 state.issue_chain(&mut cx, chain, now_ns);
@@ -456,7 +431,6 @@ mod tests {
             in_flight,
             batch,
             random: true,
-            announced: false,
             timed: false,
         };
         let cases =

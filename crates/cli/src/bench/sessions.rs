@@ -2,10 +2,8 @@
 //!
 //! One endpoint connects more and more sessions to one other. With each number of them, small calls
 //! on sessions drawn at random take turns with the same calls on eight sessions of a second pair of
-//! endpoints, which has no more: the ratio is what many sessions cost. So do the same calls on many
-//! sessions again, announced to the endpoint before they are made (`Context::prefetch`). After that
-//! all sessions are left alone until they are idle, and their memory is counted, by component, on
-//! both sides.
+//! endpoints, which has no more: the ratio is what many sessions cost. After that all sessions are left
+//! alone until they are idle, and their memory is counted, by component, on both sides.
 
 use std::time::{Duration, Instant};
 
@@ -23,8 +21,8 @@ use super::{figures, role};
 use crate::harness::affinity;
 use crate::harness::clock::Clock;
 use crate::harness::environment::Environment;
-use crate::harness::report::{self, Metric, PlacementResult, Report, Unit};
-use crate::harness::window::{Compared, Pair, Plan, Progress, Runner, Workload, WorkloadError};
+use crate::harness::report::{Metric, PlacementResult, Report, Unit};
+use crate::harness::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
 
 /// The numbers of sessions that are measured, unless told otherwise.
 pub(crate) const COUNTS: [u32; 6] = [1, 8, 100, 1_000, 10_000, 20_000];
@@ -68,11 +66,9 @@ pub(crate) fn run(
             let connected = connect(&mut ground, count as usize)?;
             let load = super::caller::Load { sessions: count as usize, ..load.clone() };
             let caller = &ground.callers[usize::from(MANY)];
-            let ahead = super::caller::Load { announced: true, ..load.clone() };
             let mut many = Calls::new(caller, load, MANY, &clock, &ground.other)?;
-            let mut ahead = Calls::new(caller, ahead, MANY, &clock, &ground.other)?;
             warm_up(&mut many, count)?;
-            let mut stage = measure([&mut few, &mut many, &mut ahead], &mut runner, progress)?;
+            let mut stage = measure([&mut few, &mut many], &mut runner, progress)?;
             let memory = idle_memory(&mut ground)?;
             for result in &mut stage {
                 tell(result, count, &connected, &memory);
@@ -126,17 +122,15 @@ fn warm_up(many: &mut Calls, count: u32) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Calls on few sessions, on many, and on many that are announced, in turn.
+/// Calls on few sessions, and on many, in turn.
 fn measure(
-    [few, many, announced]: [&mut Calls; 3],
+    [few, many]: [&mut Calls; 2],
     runner: &mut Runner<crate::harness::probe::Prober>,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Vec<PlacementResult>, BenchError> {
     let mut series = Series::default();
     let (few, many) = (series.workload(few), series.workload(many));
-    let announced = series.workload(announced);
     let point = series.point(many, Some(few));
-    let announced = Compared { measured: series.window(announced), ..point };
     series.run(runner, progress)?;
     // The baseline is no raw transport: its rate has a name of its own.
     let alone = Compared { measured: point.measured, baseline: None };
@@ -144,14 +138,6 @@ fn measure(
     for result in &mut results {
         if let Some(share) = series.ratio(point, Metric::Rate, result) {
             result.add("of_8_sessions", "of the rate with 8", Unit::Percent, share);
-        }
-        let rate = |pair: &Pair| Metric::Rate.value(&pair.measured);
-        let outcome = series.outcome(Compared { baseline: None, ..announced });
-        if let Some(rate) = report::over_pairs(&outcome, result.placement(), rate) {
-            result.add("announced_rate_rps", "rate, announced", Unit::PerSecond, rate);
-        }
-        if let Some(share) = series.ratio(announced, Metric::Rate, result) {
-            result.add("announced_of_8_sessions", "announced, of 8", Unit::Percent, share);
         }
     }
     Ok(results)

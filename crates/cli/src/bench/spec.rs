@@ -160,7 +160,6 @@ impl BenchSpec {
             in_flight: self.in_flight,
             batch,
             random: self.random,
-            announced: false,
             timed: self.kind == Kind::Latency,
         };
         match (&self.sizes[..], &self.batches[..]) {

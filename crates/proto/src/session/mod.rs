@@ -146,11 +146,16 @@ impl<C> ClientSession<C> {
     /// one packet.
     #[inline]
     pub(crate) fn takes_short(&self, len: usize) -> bool {
-        let limit = self.max_msg_size.min(self.data_per_packet.into());
         self.free != 0
             && self.state == SessionState::Connected
             && self.queue.is_empty()
-            && len <= limit as usize
+            && len <= self.most_in_a_packet()
+    }
+
+    /// Bytes of the largest request that is one packet.
+    #[inline]
+    pub(crate) fn most_in_a_packet(&self) -> usize {
+        self.max_msg_size.min(self.data_per_packet.into()) as usize
     }
 
     /// Whether a waiting call is one packet and has no deadline. It then is the next one to be

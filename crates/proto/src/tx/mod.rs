@@ -64,7 +64,13 @@ impl<C> Endpoint<C> {
     /// memory.
     #[inline]
     pub fn wants_transmit(&self) -> bool {
-        !self.tx.is_empty() && self.retry_tx_ns == 0
+        self.has_unsent() && self.retry_tx_ns == 0
+    }
+
+    /// A packet waits, or a call whose packet is not made yet.
+    #[inline]
+    pub(crate) fn has_unsent(&self) -> bool {
+        !(self.tx.is_empty() && self.deferred.is_empty())
     }
 
     /// Makes frames of what waits to be sent, up to `Config::tx_frames` in `out`, of at most
@@ -82,6 +88,12 @@ impl<C> Endpoint<C> {
     #[inline(always)] // into the pass, which is the one place
     pub fn poll_frames(&mut self, now_ns: u64, out: &mut TxBurst) {
         self.now_ns = now_ns;
+        if !self.deferred.is_empty() {
+            // They may be written at once: from here on none can be taken back.
+            self.open_writing();
+            self.make_deferred();
+            self.tx.close_writing();
+        }
         if self.tx.is_empty() {
             return;
         }

@@ -9,6 +9,7 @@ mod cancel;
 mod connect;
 mod control;
 mod deadlines;
+mod deferred;
 mod door;
 mod failure;
 mod faults;

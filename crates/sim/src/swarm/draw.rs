@@ -76,7 +76,9 @@ impl Scenario {
         // Some handlers panic on purpose.
         world.checks = Checks { record: true, handler_panics: false, ..Checks::default() };
         let endpoints = rng.one(&[1, 1, 2, 3]);
-        world.recovery = draw_recovery(&mut rng); // last, so that it moves nothing else
+        // What came later is drawn last, so that it moves nothing else.
+        world.recovery = draw_recovery(&mut rng);
+        world.nexus.tuning.far_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -168,7 +170,7 @@ impl fmt::Display for Scenario {
         writeln!(
             f,
             "  recovery {}, slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
-             {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B",
+             {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B, far from {}",
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
             c.slots,
             c.credits,
@@ -184,6 +186,7 @@ impl fmt::Display for Scenario {
             c.worker_queue,
             c.max_held_per_peer,
             c.memory_limit,
+            c.tuning.far_sessions,
         )?;
         let (calls, lanes) = (self.calls, self.lanes.len());
         writeln!(
