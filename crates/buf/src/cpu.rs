@@ -17,14 +17,6 @@ pub fn prefetch_bytes(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr().wrapping_add(LINE));
 }
 
-/// Asks for the first and the last cache line of `place`.
-#[inline(always)]
-pub fn prefetch_ends<T>(place: &T) {
-    let first = std::ptr::from_ref(place).cast::<u8>();
-    prefetch_at(first);
-    prefetch_at(first.wrapping_add(size_of::<T>().saturating_sub(1)));
-}
-
 #[inline(always)]
 fn prefetch_at(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -82,8 +74,6 @@ mod tests {
         prefetch("text");
         prefetch_bytes(&[]);
         prefetch_bytes(&[0; 65]);
-        prefetch_ends(&());
-        prefetch_ends(&[7_u64; 100]);
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! frame overlap each other and the work on the frames before. What is looked at was not checked
 //! yet: it can name anything, and nothing comes of it but a hint to the CPU.
 
-use courser_buf::{RxFrame, prefetch, prefetch_ends};
+use courser_buf::{RxFrame, prefetch};
 
 use crate::endpoint::Endpoint;
 use crate::session::Session;
@@ -42,7 +42,7 @@ impl<C> Endpoint<C> {
     fn fetch_sessions(&self, frame: &RxFrame<'_>) {
         each_packet(frame, |session, _| {
             if let Some(session) = self.sessions.get(session as usize) {
-                prefetch_ends(session);
+                prefetch(session);
             }
             true
         });
@@ -77,7 +77,7 @@ impl<C> Endpoint<C> {
         }
         let [session, slot] = LOOKS_AHEAD.map(|at| self.timers.quiet_ahead(at));
         if let Some(session) = session.and_then(|look| self.sessions.get(look.session as usize)) {
-            prefetch_ends(session);
+            prefetch(session);
         }
         if let Some(look) = slot
             && let Some(Session::Client(s)) = self.sessions.get(look.session as usize)

@@ -361,7 +361,7 @@ impl<C> Endpoint<C> {
         if probes {
             self.stats.probes += 1;
         } else {
-            s.rollbacks += 1;
+            s.rollbacks = s.rollbacks.wrapping_add(1);
             self.stats.rollbacks += 1;
         }
         let peer = s.peer;
@@ -439,7 +439,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.client_session_at(session) else { return };
         s.state = SessionState::Gone;
         let id = SessionId { index: session, generation: s.generation };
-        for QueuedCall { req, cont, .. } in std::mem::take(&mut s.queue) {
+        for QueuedCall { req, cont, .. } in s.with_queue(std::mem::take) {
             if mutant::is_on(Mutant::WaitingCallsForgotten) {
                 continue;
             }
@@ -492,17 +492,16 @@ fn needs_no_look<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) ->
 /// look. With fewer the look is cheaper, because it serves all calls of its slot until then.
 pub(crate) const FORGETS_FROM: usize = 2048;
 
-/// A call of one of many sessions is over: its first look is forgotten, if it would find nothing. By
-/// then slot and session would have to come from memory for that.
+/// A call of one of many sessions is over, with a response of one packet: its first look is forgotten,
+/// if it would find nothing. By then slot and session would have to come from memory for that.
 #[inline]
 pub(crate) fn forget_look<C>(
     timers: &mut Timers,
     cfg: &Config,
     slot: &mut ClientSlot<C>,
     session: u32,
-    data_per_packet: u16,
 ) {
-    if needs_no_look(cfg, slot, data_per_packet) {
+    if needs_no_look(cfg, slot, u16::MAX) {
         slot.tracked = !timers.forget(slot.look_at, session);
     }
 }

@@ -17,7 +17,7 @@
 
 use std::collections::VecDeque;
 
-use courser_buf::{MsgBuf, prefetch_ends};
+use courser_buf::{MsgBuf, prefetch};
 
 use crate::ahead::fetch_client_slot;
 use crate::endpoint::Endpoint;
@@ -111,7 +111,10 @@ impl<C> Endpoint<C> {
     fn defer_next(&mut self, session: SessionId) {
         let (at, cfg) = (session.index as usize, &self.cfg);
         let Some(Session::Client(s)) = self.sessions.get(at) else { return };
-        if cfg.prefetch && cfg.call_queue > SPAN && s.most_in_a_packet() >= cfg.inline_max {
+        if cfg.prefetch
+            && cfg.call_queue > SPAN
+            && usize::from(s.most_in_a_packet) >= cfg.inline_max
+        {
             if self.deferred.marks.len() <= at {
                 self.deferred.marks.resize(self.sessions.len(), NONE);
             }
@@ -131,7 +134,7 @@ impl<C> Endpoint<C> {
         let seq = self.stats.calls;
         self.stats.calls += 1;
         if let Some(entry) = self.sessions.get(session.index as usize) {
-            prefetch_ends(entry);
+            prefetch(entry);
         }
         let calls = &mut self.deferred.calls;
         calls.push_back(DeferredCall { session, req, cont, seq, req_type });
@@ -173,7 +176,7 @@ impl<C> Endpoint<C> {
         self.deferred.take_no_more(session.index);
         match self.client_session_at(session.index) {
             Some(s) if s.generation == session.generation && !s.has_failed() => {
-                s.queue.push_back(call);
+                s.with_queue(|queue| queue.push_back(call));
                 self.start_queued(session.index);
             }
             // It has the mark of a session that ended long ago.
@@ -207,8 +210,9 @@ impl<C> Endpoint<C> {
             };
             assert_eq!(taken, mark(s.generation), "session {index}: of another one");
             assert_eq!(s.state, SessionState::Connected, "session {index}");
-            assert!(s.queue.is_empty(), "session {index}: calls wait");
-            assert!(s.most_in_a_packet() >= self.cfg.inline_max, "session {index}: small packets");
+            assert!(!s.waits, "session {index}: calls wait");
+            let most = usize::from(s.most_in_a_packet);
+            assert!(most >= self.cfg.inline_max, "session {index}: small packets");
         }
     }
 }

@@ -15,6 +15,8 @@
 //! again with back-off, until the server answers the request, with whatever answer. That may be
 //! long, if a handler is; the session has a slot less until then ([`crate::SessionStats`]).
 
+use std::collections::VecDeque;
+
 use crate::deadline::QUEUE;
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
@@ -48,7 +50,7 @@ impl<C> Endpoint<C> {
         if let Some(slot_no) = s.slots.iter().position(on_slot) {
             self.end_early(index, slot_no as u8, CallError::Cancelled);
         } else if let Ok(at) = s.queue.binary_search_by_key(&call.seq, |c| c.seq)
-            && let Some(waiting) = s.queue.remove(at)
+            && let Some(waiting) = s.with_queue(|queue| queue.remove(at))
         {
             self.end_waiting(call.session, waiting, CallError::Cancelled(Executed::Never));
         } else {
@@ -215,12 +217,12 @@ impl<C> Endpoint<C> {
         s.queue_expires_ns = u64::MAX;
         for _ in 0..waiting {
             let Some(s) = self.client_session_at(session) else { return };
-            let Some(call) = s.queue.pop_front() else { return };
+            let Some(call) = s.with_queue(VecDeque::pop_front) else { return };
             if call.expires_ns <= now_ns {
                 self.end_waiting(id, call, CallError::DeadlineExceeded(Executed::Never));
             } else {
                 s.queue_expires_ns = s.queue_expires_ns.min(call.expires_ns);
-                s.queue.push_back(call);
+                s.with_queue(|queue| queue.push_back(call));
             }
         }
     }
@@ -232,7 +234,7 @@ impl<C> Endpoint<C> {
         if expires_ns <= self.now_ns {
             self.end_waiting(session, call, CallError::DeadlineExceeded(Executed::Never));
         } else if let Some(s) = self.client_session_at(session.index) {
-            s.queue.push_back(call);
+            s.with_queue(|queue| queue.push_back(call));
             if expires_ns != u64::MAX {
                 self.time_queue(session.index, expires_ns);
             }
@@ -245,7 +247,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn next_waiting(&mut self, session: u32) -> Option<QueuedCall<C>> {
         let s = self.client_session_at(session)?;
         if s.queue.front()?.expires_ns == u64::MAX {
-            return s.queue.pop_front();
+            return s.with_queue(VecDeque::pop_front);
         }
         self.next_by_deadline(session)
     }
@@ -266,7 +268,7 @@ impl<C> Endpoint<C> {
             } else {
                 0
             };
-            let call = s.queue.remove(at)?;
+            let call = s.with_queue(|queue| queue.remove(at))?;
             if call.expires_ns > now_ns {
                 return Some(call);
             }

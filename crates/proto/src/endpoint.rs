@@ -389,7 +389,7 @@ impl<C> Endpoint<C> {
         }
         let (seq, queued_ns) = (self.stats.calls, self.now_ns);
         let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
-        let waits = s.free == 0 || s.state != SessionState::Connected || !s.queue.is_empty();
+        let waits = s.free == 0 || s.state != SessionState::Connected || s.waits;
         if waits && s.queue.len() >= limit {
             return Err((CallRefused::QueueFull { limit }, req, cont));
         }
@@ -399,7 +399,8 @@ impl<C> Endpoint<C> {
         }
         if waits && expires_ns == u64::MAX {
             // Nothing has to see to it in time: `call_later` in one line.
-            s.queue.push_back(QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns });
+            let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+            s.with_queue(|queue| queue.push_back(call));
             return Ok(CallId { session, seq });
         }
         let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
@@ -470,7 +471,7 @@ impl<C> Endpoint<C> {
         slot.deadline_ns = self.now_ns;
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
-        let more = !s.queue.is_empty();
+        let more = s.waits;
         let untracked = !slot.tracked;
         if let Some(mut board) = slot.board.take()
             && self.boards.len() < SPARE_BOARDS

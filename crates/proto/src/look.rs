@@ -53,7 +53,7 @@ pub struct SessionStats {
     pub recovery: Recovery,
     /// Data bytes per packet.
     pub data_per_packet: u16,
-    /// Retransmission timeouts that rolled a request back (client side; E59).
+    /// Retransmission timeouts that rolled a request back, modulo 2^32 (client side; E59).
     pub rollbacks: u64,
     /// Packets sent again because of them (client), or stored responses sent again (server).
     pub retransmitted: u64,
@@ -148,7 +148,7 @@ impl<C> Endpoint<C> {
                     queued: s.queue.len() + self.deferred.count(session),
                     data_per_packet: s.data_per_packet,
                     recovery: s.recovery,
-                    rollbacks: s.rollbacks,
+                    rollbacks: s.rollbacks.into(),
                     retransmitted: s.retransmitted,
                     ..SessionStats::default()
                 },
@@ -225,7 +225,7 @@ impl<C> Endpoint<C> {
         !self.has_unsent()
             && self.done.is_empty()
             && self.sessions.iter().all(|s| match s {
-                Session::Client(s) => s.queue.is_empty() && s.free.count_ones() == s.slots.count(),
+                Session::Client(s) => !s.waits && s.free.count_ones() == s.slots.count(),
                 _ => true,
             })
     }

@@ -59,7 +59,8 @@ impl<C> Endpoint<C> {
         };
         let step = s.slots.count();
         let slot_no = packet.req_num & (step - 1);
-        let waits = s.stalled != 0 || s.queue.front().is_some_and(|call| !s.is_short(call));
+        let waits =
+            s.stalled != 0 || (s.waits && s.queue.front().is_some_and(|call| !s.is_short(call)));
         let slot = s.slots.get_mut(slot_no as usize)?;
         // A slot whose first look is over needs a timer for its acknowledgement.
         let expected = slot.lone == Lone::Sent && slot.req_num == packet.req_num && slot.tracked;
@@ -73,8 +74,9 @@ impl<C> Endpoint<C> {
         s.credits += 1;
         self.homing += 1; // its peer's too, at the end of its frames
         let id = SessionId { index: packet.session, generation: s.generation };
-        match s.queue.pop_front() {
+        match if s.waits { s.queue.pop_front() } else { None } {
             Some(next) => {
+                s.waits = !s.queue.is_empty();
                 slot.start_lone(step, next.req_type, next.req, next.cont);
                 slot.seq = next.seq;
                 let look_ns = u64::MAX; // it is tracked
@@ -85,7 +87,7 @@ impl<C> Endpoint<C> {
                 s.free |= 1 << slot_no;
                 if many {
                     let timers = &mut self.timers;
-                    forget_look(timers, &self.cfg, slot, packet.session, s.data_per_packet);
+                    forget_look(timers, &self.cfg, slot, packet.session);
                 }
             }
         }

@@ -48,6 +48,8 @@ impl<C> Endpoint<C> {
                 credit_limit: 0,
                 quantum: 1,
                 data_per_packet: MIN_DATA_PER_PACKET,
+                most_in_a_packet: 0,
+                waits: false,
                 recovery: Recovery::GoBackN,
                 max_msg_size,
                 first_req_num,
@@ -280,10 +282,9 @@ impl<C> Endpoint<C> {
             s.remote = a.session;
             s.credits = a.credits;
             s.credit_limit = a.credits;
-            s.quantum = (a.credits / 3).min(quantum_frames).max(1);
-            s.data_per_packet = a.data_per_packet;
+            s.quantum = (a.credits / 3).min(quantum_frames).clamp(1, u16::MAX.into()) as u16;
+            s.set_sizes(a.data_per_packet, max_msg_size);
             s.recovery = a.recovery;
-            s.max_msg_size = max_msg_size;
             if u32::from(a.slots) < wanted_slots {
                 // Numbers start one step before their first: no call has used any yet.
                 let first = s.first_req_num;

@@ -49,7 +49,7 @@ impl<C> Endpoint<C> {
     /// shrink. Looks at its slots no further than to the first that was used of late.
     pub(crate) fn idle_due_ns(&self, s: &ClientSession<C>, now_ns: u64) -> u64 {
         let whole_ns = self.cfg.idle_after_ns;
-        if s.free.count_ones() != s.slots.count() || !s.queue.is_empty() {
+        if s.free.count_ones() != s.slots.count() || s.waits {
             return now_ns.saturating_add(whole_ns);
         }
         // A free slot's deadline is the time at which its call ended.

@@ -84,7 +84,7 @@ pub(crate) struct QueuedCall<C> {
 /// 2. The timers look at a slot with a call by the time at which it has to be looked at.
 /// 3. They look at a session whose slots are awake, which may be idle some time.
 ///
-/// In order of use: a small RPC touches the first line, and of the last whether calls wait.
+/// In order of use: a small RPC touches the first line only.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ClientSession<C> {
@@ -98,10 +98,11 @@ pub(crate) struct ClientSession<C> {
     pub(crate) free: u32,
     /// Bit per slot that waits for credits.
     pub(crate) stalled: u32,
-    pub(crate) max_msg_size: u32,
-    pub(crate) data_per_packet: u16,
+    /// Bytes of the largest request that is one packet.
+    pub(crate) most_in_a_packet: u16,
     pub(crate) state: SessionState,
-    pub(crate) recovery: Recovery,
+    /// There are calls in the queue.
+    pub(crate) waits: bool,
     pub(crate) slots: Slots<ClientSlot<C>>,
     /// The control connection it was made over.
     pub(crate) control: u64,
@@ -109,8 +110,13 @@ pub(crate) struct ClientSession<C> {
     pub(crate) place: Place,
     /// Number of the first request of slot 0.
     pub(crate) first_req_num: u32,
+    pub(crate) max_msg_size: u32,
+    /// Timeouts that rolled a request back, modulo 2^32.
+    pub(crate) rollbacks: u32,
     /// Large messages leave in steps of this many packets.
-    pub(crate) quantum: u32,
+    pub(crate) quantum: u16,
+    pub(crate) data_per_packet: u16,
+    pub(crate) recovery: Recovery,
     /// The endpoint's timers have a look at the session as a whole.
     pub(crate) idle_timed: bool,
     /// The slot that is first in its next turn, modulo 32.
@@ -119,21 +125,20 @@ pub(crate) struct ClientSession<C> {
     pub(crate) queue_expires_ns: u64,
     /// The earliest look at the queue that the endpoint's timers have; `u64::MAX`: none.
     pub(crate) queue_timer_ns: u64,
-    /// Timeouts that rolled a request back, and packets sent again because of them.
-    pub(crate) rollbacks: u64,
+    /// Packets sent again because of timeouts.
     pub(crate) retransmitted: u64,
-    /// At the end, because the compiler tells the kinds of [`Session`] apart by it: all others have
-    /// room before.
+    /// See [`ClientSession::with_queue`].
     pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
 
 const _: () = {
     use std::mem::offset_of;
-    type Client = ClientSession<u64>;
-    // Then the compiler tells kinds apart without a tag before them.
-    assert!(size_of::<Session<u64>>() == size_of::<Client>());
-    let slots = [offset_of!(Client, slots), offset_of!(ServerSession, slots)];
-    assert!(slots[0] + SLOTS_HOT <= 64 && slots[1] + SLOTS_HOT <= 64, "found in one line");
+    let slots = [offset_of!(ClientSession<u64>, slots), offset_of!(ServerSession, slots)];
+    let tag = align_of::<ClientSession<u64>>();
+    assert!(
+        tag + slots[0] + SLOTS_HOT <= 64 && tag + slots[1] + SLOTS_HOT <= 64,
+        "found in one line"
+    );
 };
 
 impl<C> ClientSession<C> {
@@ -148,14 +153,22 @@ impl<C> ClientSession<C> {
     pub(crate) fn takes_short(&self, len: usize) -> bool {
         self.free != 0
             && self.state == SessionState::Connected
-            && self.queue.is_empty()
-            && len <= self.most_in_a_packet()
+            && !self.waits
+            && len <= usize::from(self.most_in_a_packet)
     }
 
-    /// Bytes of the largest request that is one packet.
+    /// Sets what was agreed on of sizes.
+    pub(crate) fn set_sizes(&mut self, data_per_packet: u16, max_msg_size: u32) {
+        (self.data_per_packet, self.max_msg_size) = (data_per_packet, max_msg_size);
+        self.most_in_a_packet = max_msg_size.min(data_per_packet.into()) as u16;
+    }
+
+    /// Does something to the queue, and sees whether calls are left.
     #[inline]
-    pub(crate) fn most_in_a_packet(&self) -> usize {
-        self.max_msg_size.min(self.data_per_packet.into()) as usize
+    pub(crate) fn with_queue<R>(&mut self, f: impl FnOnce(&mut VecDeque<QueuedCall<C>>) -> R) -> R {
+        let result = f(&mut self.queue);
+        self.waits = !self.queue.is_empty();
+        result
     }
 
     /// Whether a waiting call is one packet and has no deadline. It then is the next one to be
@@ -225,9 +238,9 @@ pub(crate) struct Draining {
     pub(crate) executing: Vec<(u8, u32)>,
 }
 
-/// An entry of the session table.
+/// An entry of the session table. Its kind stands at the front, in the line that is used most.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(u8, align(64))]
 pub(crate) enum Session<C> {
     /// Free; the next session here gets this generation.
     Vacant { generation: u32 },
@@ -262,6 +275,7 @@ impl<C> ClientSession<C> {
             assert!(!s.active || is_timed, "invariant 2: slot {i}");
         }
         assert!(self.slots.are_asleep() || self.idle_timed || self.has_failed(), "invariant 3");
+        assert_eq!(self.waits, !self.queue.is_empty());
         assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_expires_ns));
         assert!(self.queue_timer_ns <= self.queue_expires_ns || self.has_failed());
         assert_eq!(self.credits + in_flight, self.credit_limit, "invariant 1");

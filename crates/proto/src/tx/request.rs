@@ -46,7 +46,7 @@ impl<C> Endpoint<C> {
             peer,
             out,
         };
-        let before = s.credits;
+        let (before, quantum) = (s.credits, u32::from(s.quantum));
         let waits = slot.in_flight() > 0;
         let mut in_line = false;
         let sent = loop {
@@ -57,8 +57,8 @@ impl<C> Endpoint<C> {
             // A large message leaves in steps of a train: fewer packets wait until more credits
             // are back, as long as something is on its way that brings them.
             let credits = s.credits.min(lane.peer.pool.open);
-            let short = credits < s.quantum.min(sendable) && !turn;
-            if credits == 0 || (short && slot.in_flight() >= s.quantum) {
+            let short = credits < quantum.min(sendable) && !turn;
+            if credits == 0 || (short && slot.in_flight() >= quantum) {
                 s.stalled |= 1 << slot_no;
                 in_line = s.credits != 0 && lane.peer.pool.open == 0;
                 break Sent::All;
