@@ -142,11 +142,15 @@ pub struct Tuning {
     /// Whether small packets to one peer share frames. Default true. False: a frame for each.
     pub packing: bool,
     /// Whether the state that the next frames of a received burst need is fetched into the cache
-    /// while one is worked on, and that of calls while the next ones are made: with many sessions
-    /// ([`Tuning::far_sessions`]) a short call is put on its slot up to eight calls later, and in the
-    /// same pass. With few sessions all is there anyway. Default true.
+    /// while one is worked on, that of calls while the next ones are made, and that of timers. With many
+    /// sessions ([`Tuning::far_sessions`]) a small call is put on its slot up to eight calls later, and
+    /// in the same pass, unless [`Config::call_queue`] is 8 or less, or a request of
+    /// [`Config::inline_max`] bytes is more than a packet. With few sessions all is there anyway.
+    /// Default true.
     pub prefetch: bool,
-    /// So many sessions are many, as client and server together. Default 512.
+    /// So many sessions are many ([`Tuning::prefetch`]): the most that the endpoint had at a time, as
+    /// client and server together. Default 512. 0: always; `usize::MAX`: never. Costs 4 bytes for each
+    /// client session.
     pub far_sessions: usize,
 }
 

@@ -72,7 +72,7 @@ impl<C> Endpoint<C> {
     /// one that has not been used for a while.
     #[inline]
     pub(crate) fn fetch_for_looks(&self) {
-        if !self.cfg.prefetch {
+        if !self.cfg.prefetch || self.sessions.len() < self.cfg.far_sessions {
             return;
         }
         let [session, slot] = LOOKS_AHEAD.map(|at| self.timers.quiet_ahead(at));

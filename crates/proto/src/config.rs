@@ -73,12 +73,16 @@ pub struct Config {
     pub copy_requests: bool,
     /// Small packets to one peer share frames (F1). Default on; off, each is a frame of its own.
     pub packing: bool,
-    /// With many sessions, the state that the next received frames and the next calls need is
-    /// fetched into the cache before they are worked on ([`crate::Endpoint::look_ahead`],
-    /// [`crate::Endpoint::call_with`]). Default on.
+    /// With many sessions (`far_sessions`), the state that the next received frames, the next calls
+    /// and the next looks of the timers need is fetched into the cache before they are worked on
+    /// ([`crate::Endpoint::look_ahead`], [`crate::Endpoint::call_with`]). Default on.
     pub prefetch: bool,
-    /// So many sessions are many, as client and server together. Default 512: the lines that so many
-    /// take fill a quarter of a level-2 cache of 1 MiB.
+    /// So many sessions are many: the most that there were at a time, as client and server together.
+    /// From there on calls are deferred ([`crate::Endpoint::call_with`]), and what the next frames and
+    /// looks of the timers need is fetched ahead. Default 512: the lines that so many take fill a
+    /// quarter of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs 4 bytes for each
+    /// client session. No call is deferred with `prefetch` off, `call_queue` up to 8, or where a
+    /// request of `inline_max` bytes is not one packet.
     pub far_sessions: usize,
     /// Frames that one transmit stage makes. Default 128.
     pub tx_frames: usize,

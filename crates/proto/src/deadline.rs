@@ -434,7 +434,6 @@ impl<C> Endpoint<C> {
     /// Ends all calls of a client session with an error that says what is known of each, and the
     /// session with them.
     pub(crate) fn fail_session(&mut self, session: u32, error: fn(Executed) -> CallError) {
-        self.make_deferred();
         self.deferred.take_no_more(session);
         let Some(s) = self.client_session_at(session) else { return };
         s.state = SessionState::Gone;
@@ -446,6 +445,9 @@ impl<C> Endpoint<C> {
             let result = Err(error(Executed::Never));
             self.stats.errors += 1;
             self.done.push_back(Completion { cont, session: id, request: req, result });
+        }
+        while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
+            self.end_waiting(id, call, error(Executed::Never));
         }
         self.fail_slots(session, error);
     }

@@ -4,11 +4,11 @@
 //! which knows the slot, and for the slot. So a short call on a session that is seldom used is taken,
 //! and made some calls later: its session is asked for at once, its slot when four more calls have
 //! been taken, and after another four both are there. All that is left is made before a stage, and
-//! before anything else happens to calls or to a client session; so calls stay in their order, and
-//! nobody can tell the difference but by the time.
+//! before a call on the same session that is not deferred; so calls of a session stay in their order.
+//! Until then they are calls that wait: given up, alone or with their session, they were never sent.
 //!
 //! A call is refused at once or not at all. Whether a session takes one can be seen here, from a
-//! byte for each, without looking at the session.
+//! number for each, without looking at the session.
 //!
 //! # Invariant
 //! A session that [`Deferred::takes`] a call is this endpoint's as a client, connected, and takes
@@ -24,6 +24,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
 use crate::options::CallId;
 use crate::session::{QueuedCall, Session, SessionId, SessionState};
+use crate::slot::ClientSlot;
 
 /// So many calls at most are deferred.
 const SPAN: usize = 8;
@@ -32,38 +33,31 @@ const SPAN: usize = 8;
 /// which tells where the slot is, has come.
 const SLOT_AT: usize = 4;
 
-/// A session that takes no deferred call.
-const NONE: u8 = 0;
-
-/// A session of this generation that takes them. Of 128 generations one has the same mark: a call on
-/// a session that ended so long ago may be taken, and then ends at once.
-#[inline(always)]
-fn mark(generation: u32) -> u8 {
-    generation as u8 | 0x80
-}
+/// In place of a generation: a session that takes no deferred call.
+const NONE: u32 = u32::MAX;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Deferred<C> {
     /// The oldest first.
     calls: VecDeque<DeferredCall<C>>,
-    /// By session.
-    marks: Vec<u8>,
+    /// By session: its generation, if it takes calls.
+    takers: Vec<u32>,
 }
 
 /// A call without a deadline whose request is a small packet.
 #[derive(Debug)]
-struct DeferredCall<C> {
-    session: SessionId,
+pub(crate) struct DeferredCall<C> {
+    pub(crate) session: SessionId,
     req: MsgBuf,
     cont: C,
-    seq: u64,
+    pub(crate) seq: u64,
     req_type: u16,
 }
 
 impl<C> Default for Deferred<C> {
     fn default() -> Self {
-        Deferred { calls: VecDeque::new(), marks: Vec::new() }
+        Deferred { calls: VecDeque::new(), takers: Vec::new() }
     }
 }
 
@@ -76,14 +70,15 @@ impl<C> Deferred<C> {
     /// Whether a call on this session may be deferred.
     #[inline(always)]
     pub(crate) fn takes(&self, session: SessionId) -> bool {
-        self.marks.get(session.index as usize) == Some(&mark(session.generation))
+        let generation = self.takers.get(session.index as usize);
+        generation == Some(&session.generation) && session.generation != NONE
     }
 
     /// Calls on this session are made at once from now on.
     #[inline]
     pub(crate) fn take_no_more(&mut self, session: u32) {
-        if let Some(taken) = self.marks.get_mut(session as usize) {
-            *taken = NONE;
+        if let Some(generation) = self.takers.get_mut(session as usize) {
+            *generation = NONE;
         }
     }
 
@@ -94,7 +89,8 @@ impl<C> Deferred<C> {
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.calls.capacity() * size_of::<DeferredCall<C>>() + self.marks.capacity()
+        self.calls.capacity() * size_of::<DeferredCall<C>>()
+            + self.takers.capacity() * size_of::<u32>()
     }
 }
 
@@ -102,23 +98,21 @@ impl<C> Endpoint<C> {
     /// A short call was made at once; the next on this session may be deferred.
     #[inline(always)]
     pub(crate) fn may_defer_next(&mut self, session: SessionId) {
-        if self.sessions.len() >= self.cfg.far_sessions {
+        let cfg = &self.cfg;
+        if self.sessions.len() >= cfg.far_sessions && cfg.prefetch && cfg.call_queue > SPAN {
             self.defer_next(session);
         }
     }
 
-    #[cold]
+    #[inline(never)] // with few sessions it is not called
     fn defer_next(&mut self, session: SessionId) {
-        let (at, cfg) = (session.index as usize, &self.cfg);
+        let at = session.index as usize;
         let Some(Session::Client(s)) = self.sessions.get(at) else { return };
-        if cfg.prefetch
-            && cfg.call_queue > SPAN
-            && usize::from(s.most_in_a_packet) >= cfg.inline_max
-        {
-            if self.deferred.marks.len() <= at {
-                self.deferred.marks.resize(self.sessions.len(), NONE);
+        if usize::from(s.most_in_a_packet) >= self.cfg.inline_max {
+            if self.deferred.takers.len() <= at {
+                self.deferred.takers.resize(self.sessions.len(), NONE);
             }
-            self.deferred.marks[at] = mark(session.generation);
+            self.deferred.takers[at] = session.generation;
         }
     }
 
@@ -173,14 +167,32 @@ impl<C> Endpoint<C> {
     /// Makes a call that does not find a free slot, or whose session's slots are asleep.
     #[cold]
     fn make_otherwise(&mut self, session: SessionId, call: QueuedCall<C>) {
-        self.deferred.take_no_more(session.index);
-        match self.client_session_at(session.index) {
-            Some(s) if s.generation == session.generation && !s.has_failed() => {
-                s.with_queue(|queue| queue.push_back(call));
-                self.start_queued(session.index);
-            }
-            // It has the mark of a session that ended long ago.
-            _ => self.end_waiting(session, call, CallError::Closed(Executed::Never)),
+        let Some(s) = self.client_session_at(session.index) else {
+            return self.end_waiting(session, call, CallError::Closed(Executed::Never));
+        };
+        s.with_queue(|queue| queue.push_back(call));
+        self.start_queued(session.index);
+        if self.client_session_at(session.index).is_none_or(|s| s.waits) {
+            self.deferred.take_no_more(session.index);
+        }
+    }
+
+    /// Takes the oldest of the deferred calls that are meant back.
+    pub(crate) fn take_deferred(
+        &mut self,
+        meant: impl Fn(&DeferredCall<C>) -> bool,
+    ) -> Option<(SessionId, QueuedCall<C>)> {
+        let at = self.deferred.calls.iter().position(meant)?;
+        let DeferredCall { session, req, cont, seq, req_type } = self.deferred.calls.remove(at)?;
+        let (queued_ns, expires_ns) = (self.now_ns, u64::MAX);
+        Some((session, QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns }))
+    }
+
+    /// There will be a call on this session that is not deferred: those that are come first.
+    #[inline(always)]
+    pub(crate) fn make_deferred_of(&mut self, session: SessionId) {
+        if !self.deferred.is_empty() && self.deferred.count(session) > 0 {
+            self.make_deferred();
         }
     }
 
@@ -201,16 +213,28 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Checks the invariant; for debug builds and simulations.
+    /// Checks the invariant, and the order of calls; for debug builds and simulations.
     pub(crate) fn check_deferred(&self) {
         assert!(self.deferred.calls.len() <= SPAN);
-        for (index, &taken) in self.deferred.marks.iter().enumerate().filter(|(_, m)| **m != NONE) {
+        for DeferredCall { session, seq, .. } in &self.deferred.calls {
+            let Some(Session::Client(s)) = self.sessions.get(session.index as usize) else {
+                panic!("a call is deferred on {session:?}, which is no client session");
+            };
+            assert_eq!(s.generation, session.generation, "deferred on a session that has ended");
+            let earlier = |slot: &ClientSlot<C>| !slot.active || slot.seq < *seq;
+            assert!(
+                s.slots.iter().all(earlier) && s.queue.iter().all(|c| c.seq < *seq),
+                "overtaken"
+            );
+        }
+        let takers = self.deferred.takers.iter().enumerate().filter(|(_, g)| **g != NONE);
+        for (index, &generation) in takers {
             let Some(Session::Client(s)) = self.sessions.get(index) else {
                 panic!("calls are taken on {index}, which is no client session");
             };
-            assert_eq!(taken, mark(s.generation), "session {index}: of another one");
+            assert_eq!(generation, s.generation, "session {index}: of another one");
             assert_eq!(s.state, SessionState::Connected, "session {index}");
-            assert!(!s.waits, "session {index}: calls wait");
+            assert!(!s.waits && self.cfg.call_queue > SPAN, "session {index}: calls wait");
             let most = usize::from(s.most_in_a_packet);
             assert!(most >= self.cfg.inline_max, "session {index}: small packets");
         }

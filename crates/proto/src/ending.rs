@@ -18,6 +18,7 @@
 use std::collections::VecDeque;
 
 use crate::deadline::QUEUE;
+use crate::deferred::DeferredCall;
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
 use crate::event::Completion;
@@ -38,9 +39,14 @@ impl<C> Endpoint<C> {
     /// and which [`Endpoint::poll_completion`] gives. The server is told if it may know of it.
     /// `false`: the call has ended already.
     ///
-    /// Cost: a look at each slot of the session, or a binary search in its queue.
+    /// Cost: a look at the deferred calls, eight at most, and at each slot of the session, or a binary
+    /// search in its queue.
     pub fn cancel(&mut self, call: CallId) -> bool {
-        self.make_deferred();
+        let is_it = |c: &DeferredCall<C>| c.session == call.session && c.seq == call.seq;
+        if let Some((session, deferred)) = self.take_deferred(is_it) {
+            self.end_waiting(session, deferred, CallError::Cancelled(Executed::Never));
+            return true;
+        }
         let index = call.session.index;
         let Some(s) = self.client_session_at(index) else { return false };
         if s.generation != call.session.generation {

@@ -294,11 +294,13 @@ impl<C> Endpoint<C> {
         cont: C,
         options: CallOptions,
     ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+        let deferrable = options.deadline_ns.is_none() && req.len() <= self.cfg.inline_max;
+        if deferrable && self.deferred.takes(session) {
+            return Ok(self.defer(session, req_type, req, cont));
+        }
+        self.make_deferred_of(session);
         if options.deadline_ns.is_some() || !mutant::short_cuts() {
             return self.call_general(session, req_type, req, cont, options);
-        }
-        if self.deferred.takes(session) && req.len() <= self.cfg.inline_max {
-            return Ok(self.defer(session, req_type, req, cont));
         }
         let seq = self.stats.calls;
         match self.start_short(session, req_type, req, cont, seq) {
@@ -374,7 +376,6 @@ impl<C> Endpoint<C> {
         cont: C,
         options: CallOptions,
     ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
-        self.make_deferred();
         let limit = self.cfg.call_queue;
         let s = match self.sessions.get_mut(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,

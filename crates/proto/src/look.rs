@@ -47,7 +47,7 @@ pub struct SessionStats {
     /// Slots whose call has ended and whose request the server has not answered yet (F15): they
     /// take no call until then.
     pub quarantined: u32,
-    /// Calls waiting for a slot.
+    /// Calls waiting for a slot, deferred ones (`Config::far_sessions`) among them.
     pub queued: usize,
     /// How lost packets are recovered, as agreed at connect.
     pub recovery: Recovery,

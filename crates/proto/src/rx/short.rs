@@ -76,7 +76,7 @@ impl<C> Endpoint<C> {
         let id = SessionId { index: packet.session, generation: s.generation };
         match if s.waits { s.queue.pop_front() } else { None } {
             Some(next) => {
-                s.waits = !s.queue.is_empty();
+                s.waits = !s.queue.is_empty(); // as `with_queue`, which would need the slot too
                 slot.start_lone(step, next.req_type, next.req, next.cont);
                 slot.seq = next.seq;
                 let look_ns = u64::MAX; // it is tracked

@@ -89,7 +89,7 @@ impl<C> Endpoint<C> {
     pub fn poll_frames(&mut self, now_ns: u64, out: &mut TxBurst) {
         self.now_ns = now_ns;
         if !self.deferred.is_empty() {
-            // They may be written at once: from here on none can be taken back.
+            // They may be written at once: none can be taken back before the stage any more.
             self.open_writing();
             self.make_deferred();
             self.tx.close_writing();
@@ -183,7 +183,7 @@ impl<C> Endpoint<C> {
         if self.cfg.tx_halves && calls > 0 { (calls / 2).max(STAGE_LEAST).min(most) } else { most }
     }
 
-    /// A received frame is about to be worked through: see [`TxStage::open_writing`].
+    /// See [`TxStage::open_writing`].
     #[inline(always)]
     pub(crate) fn open_writing(&mut self) {
         self.tx.open_writing(self.cfg.tx_items, self.stage_calls());

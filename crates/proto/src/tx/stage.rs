@@ -96,8 +96,8 @@ pub(crate) struct TxStage {
     room: usize,
     /// Packets that were written since the last stage, before this one.
     written: u32,
-    /// How many may be; 0 when something waits, and while no received frame is worked through: until
-    /// its stage a call can be taken back.
+    /// How many may be; 0 when something waits, and but for when a received frame is worked through, or
+    /// a stage begins: until its stage a call can be taken back.
     writable: u32,
     /// How many of them may be requests.
     callable: u32,
@@ -145,8 +145,8 @@ impl TxStage {
         self.queue.push_front(item);
     }
 
-    /// A received frame is being worked through: what it causes may be written at once, until there
-    /// are `most` packets, of requests `calls`.
+    /// A received frame is being worked through, or deferred calls are made for a stage: what it causes
+    /// may be written at once, until there are `most` packets, of requests `calls`.
     #[inline(always)]
     pub(crate) fn open_writing(&mut self, most: usize, calls: usize) {
         self.writable = if self.queue.is_empty() { most as u32 } else { 0 };

@@ -1,9 +1,10 @@
 //! Calls that are taken and made some calls later, as with many sessions; here from the first on
 //! (`Config::far_sessions`).
 
+use courser_buf::{Ecn, RxFrame};
 use courser_proto::{CallError, CallRefused, Config, Executed, SessionId, SessionState};
 
-use crate::support::{World, config, pattern};
+use crate::support::{World, addr, config, pattern};
 
 /// As many calls are deferred at most.
 const SPAN: usize = 8;
@@ -113,24 +114,65 @@ fn what_is_refused_is_refused_at_once() {
     assert_eq!(w.try_call(0, s, 4, 32).unwrap_err(), CallRefused::NoSession);
 }
 
-#[test]
-fn a_session_of_long_ago_has_its_calls_ended_at_the_latest() {
-    let (mut w, old) = world(far(config()));
-    w.ep(0).close(old);
-    let mut ended = 0;
-    for _ in 0..300 {
-        let s = w.connect(0, 1);
-        assert_eq!(s.index(), old.index());
-        use_session(&mut w, s);
-        if w.try_call(0, old, 1_000, 32).is_ok() {
-            w.pump();
-            assert_eq!(ends(&mut w), [(1_000, CallError::Closed(Executed::Never))]);
-            ended += 1;
-        }
-        w.ep(0).close(s);
+/// The order in which the server runs calls of these lengths, the first being number 1, after `before`.
+fn order(config: Config, lens: &[usize], before: impl Fn(&mut World, SessionId)) -> Vec<u16> {
+    let (mut w, s) = world(config);
+    before(&mut w, s);
+    w.nodes[1].started.clear();
+    for (id, &len) in (1..).zip(lens) {
+        w.call(0, s, id, len);
+        w.ep(0).check();
     }
-    assert_eq!(ended, 2, "of 128 generations one looks the same");
-    assert!(w.ep(0).is_quiet());
+    assert!(w.finish(0, lens.len()).iter().all(|d| d.result.is_ok()));
+    w.nodes[1].started.iter().map(|started| started.0).collect()
+}
+
+#[test]
+fn a_call_that_is_not_deferred_does_not_overtake_those_that_are() {
+    let in_order = |n: u16| (1..=n).collect::<Vec<_>>();
+    // One packet, but too long to be deferred.
+    let config_of = |slots| far(Config { slots, ..config() });
+    assert_eq!(order(config_of(1), &[32, 32, 600, 32], |_, _| {}), in_order(4));
+    // It leaves in a frame of its own, before what shares one; that is so for all calls.
+    let never = Config { far_sessions: usize::MAX, ..config_of(8) };
+    let orders = [config_of(8), never].map(|config| order(config, &[32, 32, 600, 32], |_, _| {}));
+    assert_eq!(orders[0], orders[1]);
+    // The slots come awake with the ninth call.
+    let config = far(Config { slots: 32, idle_after_ns: 1_000_000, ..config() });
+    let idle = |w: &mut World, _| w.run_until(w.now_ns + 20_000_000);
+    assert_eq!(order(config, &[32; 12], idle), in_order(12));
+}
+
+#[test]
+fn what_is_given_up_while_a_frame_is_worked_through_was_never_sent() {
+    for closes in [false, true] {
+        let (mut w, s) = world(far(config()));
+        let back = w.connect(1, 0);
+        let mut frames = Vec::new();
+        w.call(1, back, 500, 32);
+        let now_ns = w.now_ns;
+        for (_, bytes) in w.nodes[1].transmit(now_ns, false, true) {
+            frames.push(bytes);
+        }
+        let calls = [1, 2].map(|id| w.call(0, s, id, 32));
+        let ep = w.ep(0);
+        let frame = RxFrame::new(addr(1), &frames[0], Ecn::NotEct);
+        let mut cursor = ep.on_frame(&frame, now_ns).unwrap();
+        assert!(ep.next_event(&mut cursor).is_some(), "a request: writing is open");
+        if closes {
+            ep.close(s);
+        } else {
+            assert!(calls.iter().all(|&call| ep.cancel(call)));
+        }
+        assert!(ep.next_event(&mut cursor).is_none());
+        let error = match closes {
+            true => CallError::Closed(Executed::Never),
+            false => CallError::Cancelled(Executed::Never),
+        };
+        assert_eq!(ends(&mut w), [(1, error), (2, error)]);
+        w.run_until(now_ns + 10_000_000);
+        assert!([1, 2].iter().all(|id| !w.nodes[1].executed.contains_key(id)));
+    }
 }
 
 #[test]
