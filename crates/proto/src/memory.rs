@@ -1,9 +1,9 @@
 //! What an endpoint's sessions cost, by component (E18, F6).
 //!
 //! A session costs an entry of the session table, a share of its peer's entry, and 4 bytes for each
-//! slot; at a client with many sessions 4 bytes more. While it is used it has its slots besides, and at the server a packet-sized buffer for
-//! each slot that has answered (E32); all of that goes when it has been idle for
-//! `Config::idle_after_ns`.
+//! slot; at a client with many sessions 4 bytes more. While it is used it has its slots besides, and at
+//! the server a packet-sized buffer for each slot that has answered (E32); all of that goes when it
+//! has been idle for `Config::idle_after_ns`.
 
 use courser_buf::Runs;
 
