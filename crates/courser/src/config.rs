@@ -149,7 +149,7 @@ pub struct Tuning {
     /// Default true.
     pub prefetch: bool,
     /// So many sessions are many ([`Tuning::prefetch`]): the most that the endpoint had at a time, as
-    /// client and server together. Default 512. 0: always; `usize::MAX`: never. Costs 4 bytes for each
+    /// client and server together. Default 512. 0: always; `usize::MAX`: never. Costs a byte for each
     /// client session.
     pub far_sessions: usize,
 }

@@ -80,9 +80,9 @@ pub struct Config {
     /// So many sessions are many: the most that there were at a time, as client and server together.
     /// From there on calls are deferred ([`crate::Endpoint::call_with`]), and what the next frames and
     /// looks of the timers need is fetched ahead. Default 512: the lines that so many take fill a
-    /// quarter of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs 4 bytes for each
-    /// client session. No call is deferred with `prefetch` off, `call_queue` up to 8, or where a
-    /// request of `inline_max` bytes is not one packet.
+    /// quarter of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs a byte for each
+    /// client session. No call is deferred with `prefetch` off, `call_queue` up to 8, where a request
+    /// of `inline_max` bytes is not one packet, or on a session whose number 255 others had before.
     pub far_sessions: usize,
     /// Frames that one transmit stage makes. Default 128.
     pub tx_frames: usize,

@@ -1,7 +1,7 @@
 //! What an endpoint's sessions cost, by component (E18, F6).
 //!
 //! A session costs an entry of the session table, a share of its peer's entry, and 4 bytes for each
-//! slot; at a client with many sessions 4 bytes more. While it is used it has its slots besides, and at
+//! slot; at a client with many sessions a byte more. While it is used it has its slots besides, and at
 //! the server a packet-sized buffer for each slot that has answered (E32); all of that goes when it
 //! has been idle for `Config::idle_after_ns`.
 
@@ -23,7 +23,7 @@ const _: () = {
 /// are parts of what it reports.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryUse {
-    /// Entries of the session table, and, for a client with many sessions, 4 bytes for each that say
+    /// Entries of the session table, and, for a client with many sessions, a byte for each that says
     /// whether its calls are deferred (`Config::far_sessions`).
     pub sessions_bytes: usize,
     /// Entries of the peer and tenant tables.

@@ -128,6 +128,26 @@ fn order(config: Config, lens: &[usize], before: impl Fn(&mut World, SessionId))
 }
 
 #[test]
+fn of_the_sessions_that_had_a_number_before_none_takes_calls() {
+    let (mut w, mut s) = world(far(config()));
+    let mut old = Vec::new();
+    for round in 0..520_usize {
+        w.ep(0).close(s);
+        old.push(s);
+        s = w.connect(0, 1);
+        assert_eq!(s.index(), old[0].index());
+        use_session(&mut w, s);
+        for at in [0, round / 2, round.saturating_sub(255)] {
+            assert_eq!(w.try_call(0, old[at], 1_000, 32).unwrap_err(), CallRefused::NoSession);
+        }
+        w.call(0, s, 1, 32);
+        // The first 255 are deferred; later ones are made at once.
+        assert_eq!(waiting(&w, s), if round < 254 { (1, 0) } else { (0, 1) }, "{round}");
+        w.finish(0, 1);
+    }
+}
+
+#[test]
 fn a_call_that_is_not_deferred_does_not_overtake_those_that_are() {
     let in_order = |n: u16| (1..=n).collect::<Vec<_>>();
     // One packet, but too long to be deferred.
