@@ -71,8 +71,10 @@ impl<C> Deferred<C> {
     /// Whether a call on this session may be deferred.
     #[inline(always)]
     pub(crate) fn takes(&self, session: SessionId) -> bool {
-        let taker = self.takers.get(session.index as usize).copied().unwrap_or(NONE);
-        taker != NONE && u32::from(taker) == session.generation
+        match self.takers.get(session.index as usize) {
+            Some(&taker) => taker != NONE && u32::from(taker) == session.generation,
+            None => false, // with few sessions there are none
+        }
     }
 
     /// Calls on this session are made at once from now on.
