@@ -18,11 +18,17 @@ use crate::wire::{PACKET_HEADER, body_of};
 const PACKETS: usize = 64;
 
 impl<C> Endpoint<C> {
+    /// Whether there are so many sessions that looking ahead is worth it.
+    #[inline(always)]
+    pub(crate) fn looks_far(&self) -> bool {
+        self.sessions.len() >= self.cfg.far_sessions && self.cfg.prefetch
+    }
+
     /// Call it before each frame of a received burst, which is `frames[at]`. Costs a test or two
     /// unless the endpoint has many sessions; then some 20 instructions for each packet and level.
     #[inline(always)]
     pub fn look_ahead(&self, frames: &[RxFrame<'_>], at: usize) {
-        if self.sessions.len() >= self.cfg.far_sessions && self.cfg.prefetch {
+        if self.looks_far() {
             self.fetch(frames, at);
         }
     }
@@ -72,7 +78,7 @@ impl<C> Endpoint<C> {
     /// one that has not been used for a while.
     #[inline]
     pub(crate) fn fetch_for_looks(&self) {
-        if !self.cfg.prefetch || self.sessions.len() < self.cfg.far_sessions {
+        if !self.looks_far() {
             return;
         }
         let [session, slot] = LOOKS_AHEAD.map(|at| self.timers.quiet_ahead(at));

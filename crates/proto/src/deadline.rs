@@ -12,7 +12,7 @@ use crate::event::Completion;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
 use crate::session::peer::PROBES;
-use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
+use crate::session::{ClientSession, Session, SessionId, SessionState};
 use crate::slot::{ClientSlot, Lone};
 use crate::timers::{Look, Timed, Timers};
 use crate::tx::TxItem;
@@ -438,13 +438,10 @@ impl<C> Endpoint<C> {
         let Some(s) = self.client_session_at(session) else { return };
         s.state = SessionState::Gone;
         let id = SessionId { index: session, generation: s.generation };
-        for QueuedCall { req, cont, .. } in s.with_queue(std::mem::take) {
-            if mutant::is_on(Mutant::WaitingCallsForgotten) {
-                continue;
+        for call in s.with_queue(std::mem::take) {
+            if !mutant::is_on(Mutant::WaitingCallsForgotten) {
+                self.end_waiting(id, call, error(Executed::Never));
             }
-            let result = Err(error(Executed::Never));
-            self.stats.errors += 1;
-            self.done.push_back(Completion { cont, session: id, request: req, result });
         }
         while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
             self.end_waiting(id, call, error(Executed::Never));

@@ -100,8 +100,7 @@ impl<C> Endpoint<C> {
     /// A short call was made at once; the next on this session may be deferred.
     #[inline(always)]
     pub(crate) fn may_defer_next(&mut self, session: SessionId) {
-        let cfg = &self.cfg;
-        if self.sessions.len() >= cfg.far_sessions && cfg.prefetch && cfg.call_queue > SPAN {
+        if self.looks_far() && self.cfg.call_queue > SPAN {
             self.defer_next(session);
         }
     }
@@ -199,15 +198,8 @@ impl<C> Endpoint<C> {
     }
 
     /// Makes the calls that were deferred. Their slots come from memory together.
-    #[inline(always)]
+    #[inline(never)] // who has few sessions asks whether there are any, and that is all
     pub(crate) fn make_deferred(&mut self) {
-        if !self.deferred.is_empty() {
-            self.make_all();
-        }
-    }
-
-    #[inline(never)]
-    fn make_all(&mut self) {
         let count = self.deferred.calls.len();
         (count.saturating_sub(SLOT_AT)..count).for_each(|at| self.fetch_slot_of(at));
         while !self.deferred.is_empty() {
