@@ -193,7 +193,7 @@ fn a_handler_passes_on_the_time_that_is_left() {
         cx.call_with(to_back, KEEP, request, options, move |cx, done| {
             let e = done.result.err().unwrap();
             assert!(matches!(e, CallError::DeadlineExceeded(_)), "{e}");
-            let _ = cx.reply_to(handle, "expired"); // the client has gone on
+            let _ = cx.reply_to(handle, "expired"); // the client has gone on, as a rule
         })
         .unwrap();
     });
@@ -206,8 +206,12 @@ fn a_handler_passes_on_the_time_that_is_left() {
     let request = message(&front, 2, 32);
     front.call_with(session, ECHO, request, within(100), log_end(&log, 2)).unwrap();
     drive(&mut [&mut front, &mut back, &mut server], || log.borrow().len() == 2);
-    let result = &log.borrow()[1].1.result;
-    assert!(matches!(result, Err(CallError::DeadlineExceeded(_))), "{result:?}");
+    // In the middle the time may be over earlier, by what a frame takes, never later; so now and then
+    // its answer comes in time.
+    match &log.borrow()[1].1.result {
+        Ok(answer) => assert_eq!(answer, b"expired"),
+        result => assert!(matches!(result, Err(CallError::DeadlineExceeded(_))), "{result:?}"),
+    }
     assert_eq!(left.borrow()[0], None);
     if let Some(Some(time_left)) = left.borrow().get(1) {
         assert!(*time_left <= Duration::from_millis(100));
