@@ -166,8 +166,8 @@ impl Machine {
             }
             Op::Clocks { to, sent_at, echo_at, marked } => self.forge(to.into(), |f, to| {
                 let mut h = f.header(to);
-                h.sent_at = sent_at;
-                h.echo_at = Some(echo_at);
+                h.sent_at = (sent_at != 0).then_some(sent_at); // or it is not said
+                h.echo_at = h.sent_at.map(|_| echo_at);
                 let mut out = frame(&h, &[]);
                 h.ecn = Some(EcnCounts { marked, received: sent_at });
                 out.resize(h.wire_len(), 0);

@@ -1,7 +1,7 @@
 //! An endpoint's clock on a real system: the processor's counter, held to the system's clock.
 //!
 //! The system's monotonic clock takes 25 ns and the processor's counter 10, and a round trip over
-//! shared memory has four readings in it. So time is counted in ticks of the processor from an
+//! shared memory may have four readings in it. So time is counted in ticks of the processor from an
 //! anchor that is a few milliseconds old, at the rate that was measured up to that anchor. Each new
 //! anchor is a reading of the system's clock: the two never come apart by more than what the rate
 //! changed since, some ten nanoseconds, however long the endpoint lives, whatever time servers do
@@ -62,6 +62,12 @@ impl SystemClock {
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.at(ticks()).unwrap_or_else(|| self.by_the_system())
+    }
+
+    /// The last reading.
+    #[inline]
+    pub(crate) fn last_ns(&self) -> u64 {
+        self.last_ns.get()
     }
 
     /// The time at a count of ticks, if the rate is known.

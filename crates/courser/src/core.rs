@@ -107,6 +107,15 @@ impl Core {
         }
     }
 
+    /// The time when it was last asked for.
+    #[inline]
+    pub(crate) fn last_ns(&self) -> u64 {
+        match &self.time {
+            Time::System(clock) => clock.last_ns(),
+            Time::Virtual { .. } => self.now_ns(),
+        }
+    }
+
     /// Virtual time passes while frames are received; so it is read before. `None`: the time is
     /// real, and when there is nothing to receive or the frames are there is soon enough.
     #[inline]

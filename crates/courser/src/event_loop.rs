@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use courser_buf::{RxBurst, RxFrame};
 use courser_net::Transport;
+use courser_proto::wire::is_untimed;
 use courser_proto::{Answered, Body, Completion, Driver, Endpoint, Event, RequestId, Status};
 
 use crate::context::Context;
@@ -53,6 +54,7 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     pub fn poll(&mut self) -> bool {
         self.looks = 0;
+        self.time_is_new &= !self.mailbox.signals_always(); // a caller who sleeps has asked for that
         self.turn()
     }
 
@@ -72,8 +74,10 @@ impl<T: Transport> Rpc<T> {
             if frames.is_empty() {
                 continue;
             }
-            let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
             let batched = self.batched_timestamps;
+            let (core, is_new) = (&self.core, batched && self.time_is_new);
+            let now_ns = virtual_ns.unwrap_or_else(|| arrival_ns(core, is_new, &frames));
+            self.time_is_new = !is_new;
             for (at, frame) in frames.iter().enumerate() {
                 self.core.proto.look_ahead(&frames, at);
                 let now_ns = if batched { now_ns } else { self.core.now_ns() };
@@ -117,7 +121,7 @@ impl<T: Transport> Rpc<T> {
             return false;
         }
         let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
-        self.pass_ns = now_ns;
+        (self.pass_ns, self.time_is_new) = (now_ns, true);
         if mail {
             self.on_mail();
         }
@@ -218,12 +222,16 @@ impl<T: Transport> Rpc<T> {
         any && self.transmit_some(now_ns, ran)
     }
 
-    /// The clock is read again after handlers ran, so that round trips do not contain them (F5).
+    /// The clock is read again after handlers ran, so that round trips do not contain them (F5); for a
+    /// frame that says no time only after it has left.
     #[inline(never)]
-    fn transmit_some(&mut self, now_ns: u64, ran: bool) -> bool {
-        let now_ns = if ran { self.core.now_ns() } else { now_ns };
+    fn transmit_some(&mut self, mut now_ns: u64, ran: bool) -> bool {
+        let untimed = ran && self.batched_timestamps && self.core.proto.sends_untimed();
+        if ran && !untimed {
+            now_ns = self.core.now_ns();
+        }
         let packets = self.core.proto.stats().tx_packets;
-        self.core.proto.poll_frames(now_ns, &mut self.burst);
+        self.core.proto.poll_frames(now_ns, untimed, &mut self.burst);
         if !self.batched_timestamps {
             for _ in packets..self.core.proto.stats().tx_packets {
                 std::hint::black_box(self.core.now_ns());
@@ -233,7 +241,12 @@ impl<T: Transport> Rpc<T> {
         if before > 0 {
             self.transport.tx_burst(&mut self.burst);
         }
-        self.core.proto.after_transmit();
+        if untimed {
+            now_ns = self.core.now_ns();
+            self.pass_ns = now_ns;
+        }
+        self.time_is_new = true;
+        self.core.proto.after_transmit(now_ns);
         self.burst.len() < before
     }
 
@@ -343,6 +356,7 @@ impl<T: Transport> Rpc<T> {
             return self.sleep(now_ns, end_ns);
         }
         if self.spin.yields || quiet_ns > YIELD_AFTER_NS {
+            self.time_is_new = false;
             std::thread::yield_now();
         } else if self.burst.is_empty() {
             // No pause instruction: it takes as long as ten looks.
@@ -360,6 +374,7 @@ impl<T: Transport> Rpc<T> {
             return Ok(());
         }
         let wake = self.mailbox.raw_fd().ok_or(RunError::VirtualTime);
+        self.time_is_new = false;
         let waited = wake.map(|wake| self.transport.wait(wake, timeout_ns));
         self.mailbox.wake_up();
         Ok(waited??)
@@ -410,6 +425,16 @@ struct Dispatch<'a> {
     handlers: &'a mut Handlers,
     /// The clock is read once for a burst, not for each packet.
     batched: bool,
+}
+
+/// When frames were received. For a lone one that says no time the last reading will do, if that is
+/// new: a few looks old.
+#[inline(always)]
+fn arrival_ns(core: &Core, last_is_new: bool, frames: &RxBurst<'_>) -> u64 {
+    match frames[..] {
+        [frame] if last_is_new && is_untimed(frame.data) => core.last_ns(),
+        _ => core.now_ns(),
+    }
 }
 
 /// Takes a received frame, and runs what it calls for.

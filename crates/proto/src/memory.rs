@@ -16,7 +16,7 @@ const _: () = {
     assert!(size_of::<Session<u64>>() <= 192);
     assert!(size_of::<ClientSlot<u64>>() <= 192);
     assert!(size_of::<ServerSlot>() <= 128);
-    assert!(size_of::<Peer>() <= 304);
+    assert!(size_of::<Peer>() <= 320);
 };
 
 /// Bytes in use for sessions, by component. Message buffers are the arena's: the two last fields

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::loss::{Recovery, ReorderWindow, Seen};
 use crate::wire::{
-    EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER, PlainHeader,
+    EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER, PlainHeader, Times,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,6 +26,9 @@ pub(crate) const PROBES: u8 = 2;
 
 /// Probes never wait more than a thousand times as long.
 const PATIENCE_MOST: u8 = 10;
+
+/// More than any time apart from every time.
+const NEVER: u64 = 1 << 63;
 
 /// Marks that no frame to this peer is being filled.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
@@ -45,6 +48,11 @@ pub(crate) struct Peer {
     /// Credits of all sessions with it (F7).
     pub(crate) pool: Pool,
     tx_number: u64,
+    /// When it was last told the time, ns, or [`NEVER`].
+    told_ns: u64,
+    /// Number of its newest frame.
+    newest: Option<u32>,
+    /// Its newest frame that said when it was sent.
     echo: Option<Echo>,
     received: EcnCounts,
     pub(crate) last_heard_ns: u64,
@@ -72,7 +80,15 @@ pub(crate) struct Peer {
 struct Echo {
     sent_at: u32,
     arrived_ns: u64,
-    number: u32,
+}
+
+impl Echo {
+    /// Without the time that it has been held (F5).
+    #[inline(always)]
+    fn at(&self, now_ns: u64) -> u32 {
+        let held = now_ns.saturating_sub(self.arrived_ns) as u32;
+        self.sent_at.wrapping_add(held)
+    }
 }
 
 impl Peer {
@@ -88,6 +104,8 @@ impl Peer {
             open_frame: NO_FRAME,
             pool: Pool::new(),
             tx_number: 0,
+            told_ns: NEVER,
+            newest: None,
             echo: None,
             received: EcnCounts::default(),
             last_heard_ns: 0,
@@ -118,21 +136,25 @@ impl Peer {
         FRAME_HEADER_MAX + PACKET_HEADER + usize::from(self.data_per_packet)
     }
 
+    /// Whether it was told the time less than `within_ns` ago.
+    #[inline(always)]
+    pub(crate) fn was_told(&self, now_ns: u64, within_ns: u64) -> bool {
+        now_ns.wrapping_sub(self.told_ns) < within_ns
+    }
+
     /// The header of the next frame: takes a fresh number (F2) and ages the echo (F5). `len` is
-    /// what [`Peer::header_len`] said when the frame was begun.
-    pub(crate) fn next_header(&mut self, now_ns: u64, len: usize) -> FrameHeader {
+    /// what [`Peer::header_len`] said when the frame was begun; `now_ns` is `None` for a frame that is to
+    /// say no time.
+    pub(crate) fn next_header(&mut self, now_ns: Option<u64>, len: usize) -> FrameHeader {
         let number = self.tx_number as u32;
         self.tx_number += 1;
-        let echo_at = self.echo.map(|e| {
-            let held = now_ns.saturating_sub(e.arrived_ns) as u32;
-            e.sent_at.wrapping_add(held)
-        });
+        let echo_at = self.echo.zip(now_ns).map(|(echo, now_ns)| echo.at(now_ns));
         FrameHeader {
             data_per_packet: self.data_per_packet,
             peer: self.remote,
             cookie: self.tx_cookie,
             number,
-            sent_at: now_ns as u32,
+            sent_at: now_ns.map(|now_ns| now_ns as u32),
             echo_at,
             ecn: (len == FRAME_HEADER_MAX).then_some(self.received),
         }
@@ -141,26 +163,35 @@ impl Peer {
     /// Writes [`Peer::next_header`] to the first `len` bytes of a frame.
     #[inline(always)]
     pub(crate) fn write_header(&mut self, now_ns: u64, len: usize, frame: &mut [u8]) {
+        self.told_ns = now_ns;
         match (self.echo, frame.first_chunk_mut::<FRAME_HEADER>()) {
             (Some(echo), Some(out)) if len == FRAME_HEADER => {
-                let held = now_ns.saturating_sub(echo.arrived_ns) as u32;
-                let header = PlainHeader {
-                    data_per_packet: self.data_per_packet,
-                    peer: self.remote,
-                    cookie: self.tx_cookie,
-                    number: self.tx_number as u32,
-                    sent_at: now_ns as u32,
-                    echo_at: echo.sent_at.wrapping_add(held),
-                };
-                self.tx_number += 1;
-                header.write(out);
+                let times = Times { sent_at: now_ns as u32, echo_at: echo.at(now_ns) };
+                self.plain_header(Some(times)).write(out);
             }
-            _ => self.write_any_header(now_ns, len, frame),
+            _ => self.write_any_header(Some(now_ns), len, frame),
         }
     }
 
+    /// Writes the header of a frame that says no time.
+    #[inline(always)]
+    pub(crate) fn write_untimed_header(&mut self, len: usize, frame: &mut [u8]) {
+        match frame.first_chunk_mut::<FRAME_HEADER>() {
+            Some(out) if len == FRAME_HEADER => self.plain_header(None).write(out),
+            _ => self.write_any_header(None, len, frame),
+        }
+    }
+
+    #[inline(always)]
+    fn plain_header(&mut self, times: Option<Times>) -> PlainHeader {
+        let number = self.tx_number as u32;
+        self.tx_number += 1;
+        let (data_per_packet, peer, cookie) = (self.data_per_packet, self.remote, self.tx_cookie);
+        PlainHeader { data_per_packet, peer, cookie, number, times }
+    }
+
     #[cold]
-    fn write_any_header(&mut self, now_ns: u64, len: usize, frame: &mut [u8]) {
+    fn write_any_header(&mut self, now_ns: Option<u64>, len: usize, frame: &mut [u8]) {
         self.next_header(now_ns, len).write(frame);
     }
 
@@ -170,10 +201,11 @@ impl Peer {
         self.last_heard_ns = now_ns;
         self.received.received = self.received.received.wrapping_add(1);
         let ahead = self.ahead(h.number);
-        if ahead <= 0 {
-            self.transit.on_older(h.sent_at, now_ns);
-        } else {
-            self.on_newer(h.number, h.sent_at, Some(h.echo_at), now_ns);
+        match h.times {
+            Some(Times { sent_at, echo_at }) => {
+                self.on_times(ahead, h.number, sent_at, Some(echo_at), now_ns);
+            }
+            None => self.on_untimed(ahead, h.number),
         }
         ahead > 1
     }
@@ -181,15 +213,29 @@ impl Peer {
     /// How far a frame is ahead of the newest one.
     #[inline(always)]
     fn ahead(&self, number: u32) -> i32 {
-        self.echo.map_or(1, |e| number.wrapping_sub(e.number) as i32)
+        self.newest.map_or(1, |newest| number.wrapping_sub(newest) as i32)
     }
 
-    /// A frame that is newer than all before.
+    /// A frame that is so far ahead of all before, and its times. Copies and frames that were overtaken
+    /// tell nothing of the present: a replayed frame would pass for a round trip of any length.
     #[inline(always)]
-    fn on_newer(&mut self, number: u32, sent_at: u32, echo: Option<u32>, now_ns: u64) {
-        self.echo = Some(Echo { sent_at, arrived_ns: now_ns, number });
+    fn on_times(&mut self, ahead: i32, number: u32, sent_at: u32, echo: Option<u32>, now_ns: u64) {
+        if ahead <= 0 {
+            return self.transit.on_older(sent_at, now_ns);
+        }
+        self.newest = Some(number);
+        self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
         let round_trip = echo.and_then(|e| self.rtt.on_echo(now_ns as u32, e));
         self.transit.on_newer(sent_at, round_trip, now_ns);
+    }
+
+    /// [`Peer::on_times`] of a frame without. When it arrived is not known exactly.
+    #[inline(always)]
+    fn on_untimed(&mut self, ahead: i32, number: u32) {
+        if ahead > 0 {
+            self.newest = Some(number);
+        }
+        self.transit.on_untimed();
     }
 
     /// Takes what a frame that passed the door says about the path. Whether it shows that frames
@@ -200,16 +246,13 @@ impl Peer {
         if ecn == Ecn::Ce {
             self.received.marked = self.received.marked.wrapping_add(1).max(1);
         }
-        // Copies and frames that were overtaken tell nothing of the present: a replayed frame
-        // would pass for a round trip of any length.
         let ahead = self.ahead(h.number);
-        if ahead > 0 {
-            if let Some(counts) = h.ecn {
-                self.reported = counts;
-            }
-            self.on_newer(h.number, h.sent_at, h.echo_at, now_ns);
-        } else {
-            self.transit.on_older(h.sent_at, now_ns);
+        if let Some(counts) = h.ecn.filter(|_| ahead > 0) {
+            self.reported = counts;
+        }
+        match h.sent_at {
+            Some(sent_at) => self.on_times(ahead, h.number, sent_at, h.echo_at, now_ns),
+            None => self.on_untimed(ahead, h.number),
         }
         ahead > 1
     }
@@ -315,7 +358,7 @@ mod tests {
             peer: 0,
             cookie: 0,
             number,
-            sent_at,
+            sent_at: Some(sent_at),
             echo_at: None,
             ecn: None,
         }
@@ -324,7 +367,8 @@ mod tests {
     #[test]
     fn every_frame_takes_a_fresh_number() {
         let mut p = Peer::tentative(1, &Config::default());
-        let numbers: Vec<u32> = (0..4).map(|_| p.next_header(0, FRAME_HEADER).number).collect();
+        let numbers: Vec<u32> =
+            (0..4).map(|_| p.next_header(Some(0), FRAME_HEADER).number).collect();
         assert_eq!(numbers, [0, 1, 2, 3]);
     }
 
@@ -332,10 +376,10 @@ mod tests {
     fn the_echo_is_the_newest_frames_and_ages_while_it_is_held() {
         let cfg = Config::default();
         let mut p = Peer::tentative(1, &cfg);
-        assert_eq!(p.next_header(5, FRAME_HEADER).echo_at, None);
+        assert_eq!(p.next_header(Some(5), FRAME_HEADER).echo_at, None);
         p.on_frame(&header(7, 1000), Ecn::NotEct, 50);
         p.on_frame(&header(6, 900), Ecn::NotEct, 60); // reordered: older
-        assert_eq!(p.next_header(80, FRAME_HEADER).echo_at, Some(1030));
+        assert_eq!(p.next_header(Some(80), FRAME_HEADER).echo_at, Some(1030));
     }
 
     #[test]
@@ -378,7 +422,7 @@ mod tests {
         p.on_frame(&header(1, 0), Ecn::Ce, 0);
         let len = p.header_len();
         assert_eq!(len, FRAME_HEADER_MAX);
-        let ecn = p.next_header(0, len).ecn;
+        let ecn = p.next_header(Some(0), len).ecn;
         assert_eq!(ecn, Some(EcnCounts { marked: 1, received: 2 }));
     }
 }

@@ -71,6 +71,13 @@ impl Transit {
         self.round_trip = u32::MAX;
     }
 
+    /// A frame that does not say when it was sent: it is taken for one that met no queue.
+    #[inline]
+    pub(crate) fn on_untimed(&mut self) {
+        self.frame = self.least;
+        self.round_trip = u32::MAX;
+    }
+
     #[cold]
     fn next_window(&mut self, now_ns: u64) {
         // After a pause what was known is too old to be of use.

@@ -79,14 +79,25 @@ impl<C> Endpoint<C> {
     /// what they caused leaves together.
     #[inline]
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut TxBurst) {
-        self.poll_frames(now_ns, out);
-        self.after_transmit();
+        self.poll_frames(now_ns, self.sends_untimed(), out);
+        self.after_transmit(now_ns);
+    }
+
+    /// Whether what [`Endpoint::poll_frames`] would make now is one frame of a single small packet
+    /// whose peer was told the time less than `Config::time_every_ns` ago. Such a frame need not say the
+    /// time: on the way of a lone packet a reading of the clock counts.
+    #[inline(always)]
+    pub fn sends_untimed(&self) -> bool {
+        let Some(peer) = self.tx.only_packet() else { return false };
+        let Some(Some(peer)) = self.peers.get(peer as usize) else { return false };
+        self.deferred.is_empty() && peer.was_told(self.now_ns, self.cfg.time_every_ns)
     }
 
     /// The first half of [`Endpoint::poll_transmit`]: the frames. [`Endpoint::after_transmit`] must
-    /// follow before the endpoint is asked for anything else.
+    /// follow before the endpoint is asked for anything else. Frames that are `untimed`, as
+    /// [`Endpoint::sends_untimed`] has said, say no time, so any recent one will do for `now_ns`.
     #[inline(always)] // into the pass, which is the one place
-    pub fn poll_frames(&mut self, now_ns: u64, out: &mut TxBurst) {
+    pub fn poll_frames(&mut self, now_ns: u64, untimed: bool, out: &mut TxBurst) {
         self.now_ns = now_ns;
         if !self.deferred.is_empty() {
             // They may be written at once: none can be taken back before the stage any more.
@@ -103,7 +114,7 @@ impl<C> Endpoint<C> {
         if self.tx.has_waiting() {
             self.stage_waiting(out);
         }
-        self.tx.finish(&mut self.peers, now_ns, self.cfg.tx_frames, out);
+        self.tx.finish(&mut self.peers, now_ns, untimed, self.cfg.tx_frames, out);
         self.retry_tx_ns = if self.tx.starved() { now_ns + self.cfg.rto_min_ns } else { 0 };
         self.stats.tx_frames += (out.len() - before) as u64;
         self.listen();
@@ -111,8 +122,10 @@ impl<C> Endpoint<C> {
 
     /// The second half of [`Endpoint::poll_transmit`], for which no frame has to wait: the round
     /// trip that the newest frame has shown, and the timeouts of the calls whose requests have left.
+    /// `now_ns` is that of the first half, or later.
     #[inline(always)]
-    pub fn after_transmit(&mut self) {
+    pub fn after_transmit(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
         self.settle_round_trip();
         while let Some(Written { session, slot: slot_no, req_num }) = self.tx.take_written() {
             let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else {

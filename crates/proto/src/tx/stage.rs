@@ -373,13 +373,24 @@ impl TxStage {
         true
     }
 
+    /// The peer for which one packet was written, if that is all there is.
+    #[inline(always)]
+    pub(crate) fn only_packet(&self) -> Option<u32> {
+        match self.open[..] {
+            [OpenFrame { peer, .. }] if self.written == 1 && self.queue.is_empty() => Some(peer),
+            _ => None,
+        }
+    }
+
     /// Completes the open frames and moves them to `out`; frames of one path stand together then.
+    /// Those that are `untimed` say no time.
     /// The stage has ended; the next may have so many frames, less those in `out`.
     #[inline(always)]
     pub(crate) fn finish(
         &mut self,
         peers: &mut [Option<Peer>],
         now_ns: u64,
+        untimed: bool,
         room: usize,
         out: &mut TxBurst,
     ) {
@@ -389,7 +400,11 @@ impl TxStage {
             if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
                 peer.open_frame = NO_FRAME;
                 if let Some(bytes) = staging.buf.get_mut() {
-                    peer.write_header(now_ns, f.header_len as usize, bytes);
+                    let len = f.header_len as usize;
+                    match untimed {
+                        true => peer.write_untimed_header(len, bytes),
+                        false => peer.write_header(now_ns, len, bytes),
+                    }
                     push_frame(out, peer.path, staging.buf.first_seg(0, f.len as usize));
                 }
             }
@@ -523,7 +538,7 @@ mod tests {
             stage.forget_peer(0);
             peers[0] = Some(Peer::tentative(round, &cfg));
             stage.begin(cfg.tx_frames);
-            stage.finish(&mut peers, 0, cfg.tx_frames, &mut out);
+            stage.finish(&mut peers, 0, false, cfg.tx_frames, &mut out);
             assert!(stage.is_empty() && !stage.may_write() && stage.staging.len() <= 2);
             let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
             assert_eq!(left, [PathId(1)]);

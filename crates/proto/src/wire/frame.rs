@@ -20,7 +20,9 @@ const _: () = assert!(FRAME_HEADER == 24 && FRAME_HEADER_MAX == 32);
 const FLAG_ECHO: u8 = 0x01;
 /// The ECN extension follows the fixed header.
 const FLAG_ECN: u8 = 0x02;
-const KNOWN_FLAGS: u8 = FLAG_ECHO | FLAG_ECN;
+/// `sent_at` is not valid; then neither is `echo_at`.
+const FLAG_UNTIMED: u8 = 0x04;
+const KNOWN_FLAGS: u8 = FLAG_ECHO | FLAG_ECN | FLAG_UNTIMED;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -62,8 +64,9 @@ pub struct FrameHeader {
     pub cookie: u32,
     /// Low 32 bits of the frame's number; never used twice in a direction (F2).
     pub number: u32,
-    /// The sender's clock when it built the frame: nanoseconds modulo 2^32.
-    pub sent_at: u32,
+    /// The sender's clock when it built the frame: nanoseconds modulo 2^32. `None`: it has not looked
+    /// at its clock, and there is no echo.
+    pub sent_at: Option<u32>,
     /// The newest `sent_at` the sender has received, advanced by the time it has held it (F5), so
     /// that the receiver's clock less this is a round trip without the peer's processing.
     pub echo_at: Option<u32>,
@@ -78,19 +81,33 @@ pub(crate) fn body_of(frame: &[u8]) -> &[u8] {
     frame.get(if counts { FRAME_HEADER_MAX } else { FRAME_HEADER }..).unwrap_or_default()
 }
 
-/// A header with an echo and without extensions: all but the first ones of a connection, while no
-/// frame is marked. It is told by its first two bytes, and read and written in whole words.
+/// Whether a well-formed frame says no time, so that it does not matter when exactly it arrives.
+#[inline]
+pub fn is_untimed(frame: &[u8]) -> bool {
+    frame.get(1).is_some_and(|flags| flags & FLAG_UNTIMED != 0)
+}
+
+/// A header with both times or none, and without extensions: all but the first ones of a
+/// connection, while no frame is marked. It is told by its first two bytes, and read and written in
+/// whole words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PlainHeader {
     pub(crate) data_per_packet: u16,
     pub(crate) peer: u32,
     pub(crate) cookie: u32,
     pub(crate) number: u32,
+    pub(crate) times: Option<Times>,
+}
+
+/// The times of a frame: see [`FrameHeader`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Times {
     pub(crate) sent_at: u32,
     pub(crate) echo_at: u32,
 }
 
 const PLAIN: u16 = WIRE_VERSION as u16 | (FLAG_ECHO as u16) << 8;
+const PLAIN_UNTIMED: u16 = WIRE_VERSION as u16 | (FLAG_UNTIMED as u16) << 8;
 
 impl PlainHeader {
     /// The header of a frame that has such a one, and the bytes behind it.
@@ -99,16 +116,17 @@ impl PlainHeader {
         let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER>()?;
         let ([low, middle, high], []) = head.as_chunks::<8>() else { return None };
         let [low, middle, high] = [low, middle, high].map(|word| u64::from_le_bytes(*word));
-        if low as u16 != PLAIN {
-            return None;
-        }
+        let times = match low as u16 {
+            PLAIN => Some(Times { sent_at: high as u32, echo_at: (high >> 32) as u32 }),
+            PLAIN_UNTIMED => None,
+            _ => return None,
+        };
         let header = PlainHeader {
             data_per_packet: (low >> 16) as u16,
             peer: (low >> 32) as u32,
             cookie: middle as u32,
             number: (middle >> 32) as u32,
-            sent_at: high as u32,
-            echo_at: (high >> 32) as u32,
+            times,
         };
         Some((header, rest))
     }
@@ -116,12 +134,12 @@ impl PlainHeader {
     #[inline(always)]
     pub(crate) fn write(&self, out: &mut [u8; FRAME_HEADER]) {
         let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
-        let first = u32::from(PLAIN) | u32::from(self.data_per_packet) << 16;
-        let words = [
-            pair(first, self.peer),
-            pair(self.cookie, self.number),
-            pair(self.sent_at, self.echo_at),
-        ];
+        let (mark, times) = match self.times {
+            Some(Times { sent_at, echo_at }) => (PLAIN, pair(sent_at, echo_at)),
+            None => (PLAIN_UNTIMED, 0),
+        };
+        let first = u32::from(mark) | u32::from(self.data_per_packet) << 16;
+        let words = [pair(first, self.peer), pair(self.cookie, self.number), times];
         for (out, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
             *out = word.to_le_bytes();
         }
@@ -135,7 +153,8 @@ impl FrameHeader {
         if raw.version != WIRE_VERSION {
             return Err(Malformed::Version);
         }
-        if raw.flags & !KNOWN_FLAGS != 0 {
+        let untimed = raw.flags & FLAG_UNTIMED != 0;
+        if raw.flags & !KNOWN_FLAGS != 0 || (untimed && raw.flags & FLAG_ECHO != 0) {
             return Err(Malformed::Flags);
         }
         let (ecn, rest) = if raw.flags & FLAG_ECN != 0 {
@@ -149,7 +168,7 @@ impl FrameHeader {
             peer: raw.peer.get(),
             cookie: raw.cookie.get(),
             number: raw.number.get(),
-            sent_at: raw.sent_at.get(),
+            sent_at: (!untimed).then_some(raw.sent_at.get()),
             echo_at: (raw.flags & FLAG_ECHO != 0).then_some(raw.echo_at.get()),
             ecn,
         };
@@ -168,8 +187,10 @@ impl FrameHeader {
     /// When `out` is shorter: a mistake of ours, not of the peer.
     #[inline]
     pub fn write(&self, out: &mut [u8]) {
-        let flags = if self.echo_at.is_some() { FLAG_ECHO } else { 0 }
-            | if self.ecn.is_some() { FLAG_ECN } else { 0 };
+        let echo_at = self.echo_at.filter(|_| self.sent_at.is_some());
+        let flags = if echo_at.is_some() { FLAG_ECHO } else { 0 }
+            | if self.ecn.is_some() { FLAG_ECN } else { 0 }
+            | if self.sent_at.is_none() { FLAG_UNTIMED } else { 0 };
         let raw = RawHeader {
             version: WIRE_VERSION,
             flags,
@@ -177,8 +198,8 @@ impl FrameHeader {
             peer: self.peer.into(),
             cookie: self.cookie.into(),
             number: self.number.into(),
-            sent_at: self.sent_at.into(),
-            echo_at: self.echo_at.unwrap_or(0).into(),
+            sent_at: self.sent_at.unwrap_or(0).into(),
+            echo_at: echo_at.unwrap_or(0).into(),
         };
         out[..FRAME_HEADER].copy_from_slice(raw.as_bytes());
         if let Some(e) = self.ecn {

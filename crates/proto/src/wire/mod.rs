@@ -13,9 +13,9 @@ mod packet;
 mod remaining;
 mod short;
 
-pub(crate) use frame::PlainHeader;
 pub(crate) use frame::body_of;
-pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION};
+pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION, is_untimed};
+pub(crate) use frame::{PlainHeader, Times};
 #[cfg(test)]
 pub(crate) use holes::HolesRoom;
 pub(crate) use holes::NO_HOLES;

@@ -72,7 +72,7 @@ fn frame_header_bytes_are_as_documented() {
         peer: 7,
         cookie: 0xdead_beef,
         number: 9,
-        sent_at: 10,
+        sent_at: Some(10),
         echo_at: Some(11),
         ecn: Some(EcnCounts { marked: 1, received: 2 }),
     };
@@ -90,19 +90,24 @@ proptest! {
     #[test]
     fn plain_headers_are_read_and_written_as_any(
         mut bytes in prop::collection::vec(any::<u8>(), 0..40),
-        flags in 0_u8..4,
+        flags in 0_u8..8,
         version in prop::sample::select(vec![WIRE_VERSION, WIRE_VERSION, 0xC2]),
     ) {
         if let Some(start) = bytes.first_chunk_mut::<2>() {
             *start = [version, flags];
         }
+        if let Some(times) = bytes.get_mut(16..24).filter(|_| flags == 4) {
+            times.fill(0); // what is not said is not written
+        }
         let Some((h, rest)) = PlainHeader::parse(&bytes) else {
-            let plain = bytes.len() >= FRAME_HEADER && version == WIRE_VERSION && flags == 1;
-            prop_assert!(!plain);
+            let plain = bytes.len() >= FRAME_HEADER && version == WIRE_VERSION;
+            prop_assert!(!plain || (flags != 1 && flags != 4));
             return Ok(());
         };
-        let PlainHeader { data_per_packet, peer, cookie, number, sent_at, echo_at } = h;
-        let (echo_at, ecn) = (Some(echo_at), None);
+        let PlainHeader { data_per_packet, peer, cookie, number, times } = h;
+        let (sent_at, echo_at) = times.map(|t| (t.sent_at, t.echo_at)).unzip();
+        prop_assert_eq!(is_untimed(&bytes), times.is_none());
+        let ecn = None;
         let any = FrameHeader { data_per_packet, peer, cookie, number, sent_at, echo_at, ecn };
         prop_assert_eq!(FrameHeader::parse(&bytes), Ok((any, rest)));
         let mut out = [0xff; FRAME_HEADER];
@@ -117,6 +122,8 @@ fn unknown_versions_flags_and_kinds_are_refused() {
     assert_eq!(FrameHeader::parse(&f), Err(Malformed::Version));
     f[0] = WIRE_VERSION;
     f[1] = 0x80;
+    assert_eq!(FrameHeader::parse(&f), Err(Malformed::Flags));
+    f[1] = 5; // an echo in a frame without times
     assert_eq!(FrameHeader::parse(&f), Err(Malformed::Flags));
     assert_eq!(FrameHeader::parse(&f[..23]), Err(Malformed::Truncated));
     let mut p = [0u8; PACKET_HEADER];

@@ -24,3 +24,4 @@ mod support;
 mod switches;
 mod tails;
 mod traces;
+mod untimed;

@@ -31,9 +31,15 @@ fn settings(recovery: Recovery) -> Config {
 
 /// Two endpoints that have measured a round trip, and have slots that are free.
 fn warm(cfg: Config) -> (World, SessionId) {
+    warm_by(4, cfg)
+}
+
+/// [`warm`] by so many lone calls, of which every other one is a sample of the round trip:
+/// `Config::time_every_ns`.
+fn warm_by(calls: usize, cfg: Config) -> (World, SessionId) {
     let mut w = World::pair(cfg);
     let s = w.connect(0, 1);
-    for _ in 0..4 {
+    for _ in 0..calls {
         w.call(0, s, 9_999, 10);
         assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(9_999, 10)));
     }

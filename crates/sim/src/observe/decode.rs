@@ -226,7 +226,7 @@ pub(super) mod made {
         peer: 3,
         cookie: 0xdead_beef,
         number: 7,
-        sent_at: 0,
+        sent_at: Some(0),
         echo_at: None,
         ecn: None,
     };

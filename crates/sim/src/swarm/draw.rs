@@ -79,6 +79,8 @@ impl Scenario {
         // What came later is drawn last, so that it moves nothing else.
         world.recovery = draw_recovery(&mut rng);
         world.nexus.tuning.far_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
+        // Lone packets say when they were sent, or not.
+        world.nexus.tuning.time_every = Duration::from_micros(rng.one(&[0, 4, 1_000]));
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -170,7 +172,8 @@ impl fmt::Display for Scenario {
         writeln!(
             f,
             "  recovery {}, slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
-             {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B, far from {}",
+             {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B, far from {}, \
+             times every {:?}",
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
             c.slots,
             c.credits,
@@ -187,6 +190,7 @@ impl fmt::Display for Scenario {
             c.max_held_per_peer,
             c.memory_limit,
             c.tuning.far_sessions,
+            c.tuning.time_every,
         )?;
         let (calls, lanes) = (self.calls, self.lanes.len());
         writeln!(

@@ -58,7 +58,7 @@ fn what_is_lost_and_nothing_follows_is_asked_for_again_after_a_silence() {
 #[test]
 fn lost_twice_it_waits_twice_as_long_and_only_then_for_the_timeout() {
     let took = |times| {
-        let (mut w, s) = warm(small());
+        let (mut w, s) = warm_by(8, small());
         lose(&mut w, 0, &[("REQ", times)]);
         let start = w.now_ns;
         w.call(0, s, 1, 10);

@@ -25,7 +25,15 @@ impl Forge {
             if to == 1 { (a.peer, a.cookie) } else { (a.client_peer, a.client_cookie) };
         let data_per_packet = a.data_per_packet;
         let number = self.number;
-        FrameHeader { data_per_packet, peer, cookie, number, sent_at: 0, echo_at: None, ecn: None }
+        FrameHeader {
+            data_per_packet,
+            peer,
+            cookie,
+            number,
+            sent_at: Some(0),
+            echo_at: None,
+            ecn: None,
+        }
     }
 
     pub fn frame(&mut self, to: usize, packets: &[Packet<'_>]) -> Vec<u8> {

@@ -1,8 +1,9 @@
 //! One endpoint with its transport, its handler and its application.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, RxFrame, Tail, TxBurst, TxFrame};
+use courser_proto::wire::is_untimed;
 use courser_proto::{
     Body, CallError, Completion, Config, Driver, Endpoint, Event, RequestId, SessionId, Status,
 };
@@ -43,6 +44,8 @@ pub struct Node {
     nested: BTreeMap<u64, RequestId>,
     pub requests: Vec<RequestId>,
     pub done: Vec<Done>,
+    /// Calls that are made one by one, each when another has ended: session, number, length.
+    pub next: VecDeque<(SessionId, u16, usize)>,
     /// Address and length of the buffers of calls under way.
     pub given: BTreeMap<u64, (usize, usize)>,
     pub tx: TxBurst,
@@ -57,6 +60,8 @@ pub struct Node {
     pub allowed: u64,
     pub server_sent: u64,
     now_ns: u64,
+    /// When the endpoint was last told the time, until it has taken a frame at that time.
+    told_ns: Option<u64>,
     /// What this node's clock shows more than the world's.
     pub clock_ns: u64,
     /// Deadlines of its calls, in the world's time.
@@ -85,6 +90,7 @@ impl Node {
             nested: BTreeMap::new(),
             requests: Vec::new(),
             done: Vec::new(),
+            next: VecDeque::new(),
             given: BTreeMap::new(),
             tx: TxBurst::new(),
             held: Vec::new(),
@@ -94,6 +100,7 @@ impl Node {
             allowed: 0,
             server_sent: 0,
             now_ns: 0,
+            told_ns: None,
             clock_ns: 0,
             deadlines: BTreeMap::new(),
             started: Vec::new(),
@@ -107,6 +114,7 @@ impl Node {
             return Vec::new();
         }
         self.ep.poll_transmit(now_ns + self.clock_ns, &mut self.tx);
+        self.told_ns = Some(now_ns);
         let mut out = Vec::new();
         for frame in self.tx.drain(..) {
             let bytes = bytes_of(&frame);
@@ -143,6 +151,9 @@ impl Node {
 
     pub fn receive(&mut self, src: Addr, bytes: &[u8], now_ns: u64) {
         self.now_ns = now_ns;
+        // When a frame that says no time has come is not known exactly.
+        let told_ns = self.told_ns.take().filter(|_| is_untimed(bytes));
+        let now_ns = told_ns.unwrap_or(now_ns);
         // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
         let frame = RxFrame::new(src, bytes, Ecn::Ect0);
         if let Some((data, rest)) = bytes.split_at_checked(self.front)
@@ -177,12 +188,9 @@ impl Node {
             }
             Action::Status(status) => self.ep.reply_status(id, status),
             Action::Nest(session, call, len) => {
-                let mut req = self.ep.alloc(len).expect("nested memory");
-                req.copy_from_slice(&pattern(call.into(), len));
                 let key = 1 << 32 | u64::from(call);
                 self.nested.insert(key, id);
-                self.given.insert(key, (req.as_ptr() as usize, len));
-                self.ep.call(session, call, req, key).map_err(|e| e.0).expect("nested call");
+                self.call(session, call, len, key);
             }
             Action::Forget => {}
         }
@@ -212,6 +220,16 @@ impl Node {
             Body::Owned(m) => m.to_vec(),
         });
         self.done.push(Done { id: cont, session, result, request });
+        if let Some((session, id, len)) = self.next.pop_front() {
+            self.call(session, id, len, id.into());
+        }
+    }
+
+    fn call(&mut self, session: SessionId, id: u16, len: usize, key: u64) {
+        let mut req = self.ep.alloc(len).expect("memory for a request");
+        req.copy_from_slice(&pattern(id.into(), len));
+        self.given.insert(key, (req.as_ptr() as usize, len));
+        self.ep.call(session, id, req, key).map_err(|e| e.0).expect("a call");
     }
 
     /// When this node next has something to do by itself.

@@ -1,0 +1,150 @@
+//! Frames that say no time (`Config::time_every_ns`).
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use courser_proto::wire::{FrameHeader, is_untimed};
+use courser_proto::{Config, Recovery, SessionId};
+
+use crate::support::{Link, World, config, pattern};
+
+const EVERY_NS: u64 = 4_000;
+
+fn settings(time_every_ns: u64) -> Config {
+    Config { recovery: Recovery::Selective, time_every_ns, ..config() }
+}
+
+/// Nodes whose frames take half of `rtt_ns`. Who sent each, and whether it said the time, is noted.
+type Sent = Rc<RefCell<Vec<(usize, bool)>>>;
+
+fn world(nodes: usize, rtt_ns: u64, cfg: &Config) -> (World, Sent) {
+    let mut w = World::new(&vec![cfg.clone(); nodes], 1);
+    w.link = Link { latency_ns: rtt_ns / 2, ..Link::default() };
+    let sent = Sent::default();
+    let seen = Rc::clone(&sent);
+    w.filter = Some(Box::new(move |from, bytes| {
+        seen.borrow_mut().push((from, !is_untimed(bytes)));
+        true
+    }));
+    (w, sent)
+}
+
+/// Calls one after the other, on sessions in turn, each made by the continuation of the one before.
+fn calls(w: &mut World, sessions: &[SessionId], count: u16) {
+    let in_turn = |id: u16| (sessions[usize::from(id) % sessions.len()], id, 32);
+    w.nodes[0].next = (1..count).map(in_turn).collect();
+    w.call(0, sessions[0], 0, 32);
+    let done = w.finish(0, count.into());
+    assert!(done.iter().all(|d| d.result == Ok(pattern(d.id, 32))));
+}
+
+fn timed(sent: &Sent, node: usize) -> usize {
+    sent.borrow().iter().filter(|(from, timed)| *from == node && *timed).count()
+}
+
+#[test]
+fn lone_packets_say_the_time_now_and_then_and_round_trips_are_known_as_well() {
+    const RTT_NS: u64 = 500;
+    for (every_ns, least, most) in [(0, 1_000, 1_000), (EVERY_NS, 110, 130)] {
+        let (mut w, sent) = world(2, RTT_NS, &settings(every_ns));
+        let s = w.connect(0, 1);
+        sent.borrow_mut().clear();
+        calls(&mut w, &[s], 1_000);
+        for node in 0..2 {
+            let told = timed(&sent, node);
+            assert!((least..=most).contains(&told), "every {every_ns} ns: node {node} {told}");
+        }
+        let srtt_ns = w.ep(0).session_stats(s).unwrap().srtt_ns.unwrap();
+        assert!(srtt_ns.abs_diff(RTT_NS) <= RTT_NS / 50, "every {every_ns} ns: {srtt_ns}");
+        let stats = w.ep(0).session_stats(s).unwrap();
+        assert_eq!((stats.rollbacks, stats.retransmitted), (0, 0));
+    }
+}
+
+#[test]
+fn where_frames_are_further_apart_all_say_the_time() {
+    let (mut w, sent) = world(2, EVERY_NS, &settings(EVERY_NS));
+    let s = w.connect(0, 1);
+    calls(&mut w, &[s], 100);
+    assert!(sent.borrow().iter().all(|(_, timed)| *timed));
+}
+
+#[test]
+fn only_a_lone_small_packet_without_a_deadline_does_without() {
+    let (mut w, sent) = world(2, 500, &settings(1_000_000_000));
+    let s = w.connect(0, 1);
+    calls(&mut w, &[s], 2);
+    // What the client sends when the first of its calls ends.
+    let told = |w: &mut World, next: &[usize]| {
+        w.nodes[0].next = next.iter().map(|&len| (s, 9, len)).collect();
+        w.call(0, s, 8, 32);
+        w.pump();
+        sent.borrow_mut().clear();
+        w.finish(0, 1 + next.len());
+        timed(&sent, 0)
+    };
+    assert_eq!(told(&mut w, &[]), 0);
+    assert_eq!(told(&mut w, &[32]), 0);
+    assert!(told(&mut w, &[5_000]) >= 5, "a large one");
+    sent.borrow_mut().clear();
+    w.call(0, s, 3, 32);
+    w.call(0, s, 4, 32);
+    w.finish(0, 2);
+    assert_eq!((timed(&sent, 0), timed(&sent, 1)), (1, 1), "two in a frame");
+    sent.borrow_mut().clear();
+    w.call_within(0, s, 6, 32, 1_000_000);
+    w.finish(0, 1);
+    assert_eq!(timed(&sent, 0), 1, "with a deadline");
+}
+
+#[test]
+fn each_peer_is_told_the_time() {
+    // Calls to two servers in turn: one of them would never be, if the time counted for both.
+    let (mut w, _) = world(3, 500, &settings(EVERY_NS));
+    let sessions = [w.connect(0, 1), w.connect(0, 2)];
+    calls(&mut w, &sessions, 400);
+    for s in sessions {
+        let srtt_ns = w.ep(0).session_stats(s).unwrap().srtt_ns.unwrap();
+        assert!(srtt_ns.abs_diff(500) <= 10, "{srtt_ns}");
+    }
+}
+
+#[test]
+fn a_lost_first_frame_leaves_a_peer_without_an_echo_and_nothing_else() {
+    let (mut w, sent) = world(2, 500, &settings(1_000_000_000));
+    let s = w.connect(0, 1);
+    // What says the time is lost; the next say none, for a second.
+    let seen = Rc::clone(&sent);
+    w.filter = Some(Box::new(move |from, bytes| {
+        seen.borrow_mut().push((from, !is_untimed(bytes)));
+        from == 1 || is_untimed(bytes) || seen.borrow().len() > 8
+    }));
+    calls(&mut w, &[s], 40);
+    assert!((0..40).all(|id| w.nodes[1].executed[&id] == 1));
+}
+
+#[test]
+fn a_deadline_in_a_frame_without_times_is_not_later_than_meant() {
+    // Nobody sends such frames; an endpoint that does gets the time that it has left, or less.
+    let (mut w, _) = world(2, 500, &settings(0));
+    let s = w.connect(0, 1);
+    calls(&mut w, &[s], 20);
+    let sent_ns = w.now_ns;
+    let caught = Rc::new(RefCell::new(Vec::new()));
+    let trap = Rc::clone(&caught);
+    w.filter = Some(Box::new(move |_, bytes| {
+        trap.borrow_mut().push(bytes.to_vec());
+        false
+    }));
+    w.call_within(0, s, 20, 32, 50_000);
+    w.pump();
+    w.filter = None;
+    let mut bytes = caught.borrow_mut().remove(0);
+    let (header, _) = FrameHeader::parse(&bytes).unwrap();
+    FrameHeader { sent_at: None, echo_at: None, ..header }.write(&mut bytes);
+    w.now_ns += 250;
+    w.inject(0, 1, &bytes);
+    let (_, _, deadline_ns) = *w.nodes[1].started.last().unwrap();
+    let deadline_ns = deadline_ns.unwrap() - w.nodes[1].clock_ns;
+    assert!((sent_ns + 45_000..=sent_ns + 50_000).contains(&deadline_ns), "{deadline_ns}");
+}
