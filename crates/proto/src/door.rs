@@ -19,7 +19,9 @@ impl<C> Endpoint<C> {
     /// discarded otherwise.
     #[inline]
     pub fn on_frame<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
-        self.admit_plain(frame, now_ns).or_else(|| self.admit_counted(frame, now_ns))
+        let cursor = self.admit_plain::<true>(frame, now_ns);
+        let cursor = cursor.or_else(|| self.admit_plain::<false>(frame, now_ns));
+        cursor.or_else(|| self.admit_counted(frame, now_ns))
     }
 
     /// [`Endpoint::on_frame`] and [`FrameCursor::drive`] in one; also of frames with a tail.
@@ -28,7 +30,15 @@ impl<C> Endpoint<C> {
         if !frame.tail.is_empty() {
             return Self::receive_in_parts(driver, frame, now_ns);
         }
-        match driver.endpoint().admit_plain(frame, now_ns) {
+        match driver.endpoint().admit_plain::<true>(frame, now_ns) {
+            Some(cursor) => cursor.drive(driver),
+            None => Self::receive_untimed(driver, frame, now_ns),
+        }
+    }
+
+    #[inline(never)] // so that frames of many packets have the registers
+    fn receive_untimed(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
+        match driver.endpoint().admit_plain::<false>(frame, now_ns) {
             Some(cursor) => cursor.drive(driver),
             None => Self::receive_any(driver, frame, now_ns),
         }
@@ -42,11 +52,15 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Admits a frame with a plain header that may be believed; `None`: it is for
-    /// [`Endpoint::admit_any`] to judge, and nothing was done.
+    /// Admits a frame with a plain header, with times or without, that may be believed; `None`: it is
+    /// for [`Endpoint::admit_any`] to judge, and nothing was done.
     #[inline(always)]
-    fn admit_plain<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
-        let (h, rest) = PlainHeader::parse(frame.data)?;
+    fn admit_plain<'f, const TIMED: bool>(
+        &mut self,
+        frame: &RxFrame<'f>,
+        now_ns: u64,
+    ) -> Option<FrameCursor<'f>> {
+        let (h, rest) = PlainHeader::parse::<TIMED>(frame.data)?;
         let (awaited, gap) = match self.peers.get_mut(h.peer as usize) {
             Some(Some(peer))
                 if peer.rx_cookie == h.cookie

@@ -110,17 +110,17 @@ const PLAIN: u16 = WIRE_VERSION as u16 | (FLAG_ECHO as u16) << 8;
 const PLAIN_UNTIMED: u16 = WIRE_VERSION as u16 | (FLAG_UNTIMED as u16) << 8;
 
 impl PlainHeader {
-    /// The header of a frame that has such a one, and the bytes behind it.
+    /// The header of a frame that has such a one, with times or without, and the bytes behind it.
     #[inline(always)]
-    pub(crate) fn parse(bytes: &[u8]) -> Option<(PlainHeader, &[u8])> {
+    pub(crate) fn parse<const TIMED: bool>(bytes: &[u8]) -> Option<(PlainHeader, &[u8])> {
         let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER>()?;
         let ([low, middle, high], []) = head.as_chunks::<8>() else { return None };
         let [low, middle, high] = [low, middle, high].map(|word| u64::from_le_bytes(*word));
-        let times = match low as u16 {
-            PLAIN => Some(Times { sent_at: high as u32, echo_at: (high >> 32) as u32 }),
-            PLAIN_UNTIMED => None,
-            _ => return None,
-        };
+        if low as u16 != if TIMED { PLAIN } else { PLAIN_UNTIMED } {
+            return None;
+        }
+        let times = Times { sent_at: high as u32, echo_at: (high >> 32) as u32 };
+        let times = if TIMED { Some(times) } else { None };
         let header = PlainHeader {
             data_per_packet: (low >> 16) as u16,
             peer: (low >> 32) as u32,
