@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+mod calls;
 mod config;
 mod deadline;
 mod deferred;

@@ -4,8 +4,9 @@
 
 use courser_buf::MsgBuf;
 
+use crate::calls::queue_started;
 use crate::deadline::{FORGETS_FROM, forget_look};
-use crate::endpoint::{Endpoint, queue_started};
+use crate::endpoint::Endpoint;
 use crate::event::{Answered, RequestId};
 use crate::session::{Session, SessionId, SessionState};
 use crate::slot::Lone;
