@@ -32,6 +32,7 @@ mod context;
 mod control;
 mod conts;
 mod core;
+mod dispatch;
 mod error;
 mod event_loop;
 mod machine;
