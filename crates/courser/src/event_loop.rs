@@ -11,7 +11,6 @@ use courser_proto::wire::is_untimed;
 
 use crate::context::Context;
 use crate::control::Mailbox;
-use crate::core::Core;
 use crate::dispatch::{Dispatch, complete, work_through};
 use crate::error::RunError;
 use crate::rpc::Rpc;
@@ -51,7 +50,6 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     pub fn poll(&mut self) -> bool {
         self.looks = 0;
-        self.time_is_new &= !self.mailbox.signals_always(); // a caller who sleeps has asked for that
         self.turn()
     }
 
@@ -72,9 +70,12 @@ impl<T: Transport> Rpc<T> {
                 continue;
             }
             let batched = self.batched_timestamps;
-            let (core, is_new) = (&self.core, batched && self.time_is_new);
-            let now_ns = virtual_ns.unwrap_or_else(|| arrival_ns(core, is_new, &frames));
-            self.time_is_new = !is_new;
+            let lone = batched && virtual_ns.is_none() && is_lone_untimed(&frames);
+            let now_ns = match virtual_ns {
+                Some(virtual_ns) => virtual_ns,
+                None if lone => self.core.last_ns(),
+                None => self.core.now_ns(),
+            };
             for (at, frame) in frames.iter().enumerate() {
                 self.core.proto.look_ahead(&frames, at);
                 let now_ns = if batched { now_ns } else { self.core.now_ns() };
@@ -83,10 +84,24 @@ impl<T: Transport> Rpc<T> {
             }
             let received = frames.len();
             drop(frames);
-            self.after_frames(received, now_ns);
+            match lone {
+                true => self.after_lone_frame(now_ns),
+                false => self.after_frames(received, now_ns),
+            }
             return true;
         }
         self.without_frames(virtual_ns)
+    }
+
+    /// The rest of a pass that has received one frame, which says no time and was taken at `then_ns`, the
+    /// last reading of the clock, however long ago that was: its answer leaves, and everything else
+    /// happens at the time that it is.
+    #[inline]
+    fn after_lone_frame(&mut self, then_ns: u64) {
+        let sent = self.transmit(then_ns, true);
+        let now_ns = if sent { self.core.last_ns() } else { self.core.now_ns() };
+        self.core.proto.heard_at(now_ns);
+        self.after_frames(1, now_ns);
     }
 
     /// The rest of a pass that has received frames.
@@ -118,7 +133,7 @@ impl<T: Transport> Rpc<T> {
             return false;
         }
         let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
-        (self.pass_ns, self.time_is_new) = (now_ns, true);
+        self.pass_ns = now_ns;
         if mail {
             self.on_mail();
         }
@@ -240,9 +255,7 @@ impl<T: Transport> Rpc<T> {
         }
         if untimed {
             now_ns = self.core.now_ns();
-            self.pass_ns = now_ns;
         }
-        self.time_is_new = true;
         self.core.proto.after_transmit(now_ns);
         self.burst.len() < before
     }
@@ -353,7 +366,6 @@ impl<T: Transport> Rpc<T> {
             return self.sleep(now_ns, end_ns);
         }
         if self.spin.yields || quiet_ns > YIELD_AFTER_NS {
-            self.time_is_new = false;
             std::thread::yield_now();
         } else if self.burst.is_empty() {
             // No pause instruction: it takes as long as ten looks.
@@ -371,7 +383,6 @@ impl<T: Transport> Rpc<T> {
             return Ok(());
         }
         let wake = self.mailbox.raw_fd().ok_or(RunError::VirtualTime);
-        self.time_is_new = false;
         let waited = wake.map(|wake| self.transport.wait(wake, timeout_ns));
         self.mailbox.wake_up();
         Ok(waited??)
@@ -416,12 +427,8 @@ pub(crate) fn poller<T: Transport>(
     Ok(Some(poller))
 }
 
-/// When frames were received. For a lone one that says no time the last reading will do, if that is
-/// new: a few looks old.
+/// Whether one frame was received, and says no time: then its answer need not wait for the clock.
 #[inline(always)]
-fn arrival_ns(core: &Core, last_is_new: bool, frames: &RxBurst<'_>) -> u64 {
-    match frames[..] {
-        [frame] if last_is_new && is_untimed(frame.data) => core.last_ns(),
-        _ => core.now_ns(),
-    }
+fn is_lone_untimed(frames: &RxBurst<'_>) -> bool {
+    matches!(frames[..], [frame] if is_untimed(frame.data))
 }

@@ -212,7 +212,6 @@ impl Nexus {
             looks_a_pass,
             holds_frames,
             pass_ns: 0,
-            time_is_new: false,
             was_busy: false,
             next_trim_ns: u64::MAX,
             quiet_since_ns: 0,

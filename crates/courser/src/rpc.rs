@@ -130,8 +130,6 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) holds_frames: bool,
     /// The time of the last whole pass, ns.
     pub(crate) pass_ns: u64,
-    /// The clock was read since a pass that did without, and this thread did nothing else since.
-    pub(crate) time_is_new: bool,
     /// Something was done since the loop was last idle.
     pub(crate) was_busy: bool,
     /// When idle message memory is looked at next, ns; `u64::MAX`: when there is some.

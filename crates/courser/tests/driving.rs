@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use courser::{Config, Nexus};
+use courser::{Config, Context, Done, Nexus, SessionId, Tuning};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 const ECHO: u16 = 1;
@@ -218,4 +218,57 @@ fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
         }
         wakers.iter().for_each(|w| w.stop());
     });
+}
+
+#[test]
+fn a_thread_that_was_away_gives_no_peer_up() {
+    // A lone answer says no time, and is taken at the last time that the endpoint knew, which is long
+    // ago; meanwhile a call waits that was asked after. Nobody was silent.
+    const HOLD: u16 = 2;
+    const AWAY: Duration = Duration::from_millis(300);
+    let tuning = Tuning { time_every: Duration::from_micros(100), ..Tuning::default() };
+    let config = Config { datapath_timeout: AWAY * 2 / 3, tuning, ..Config::default() };
+    let [server_nexus, client_nexus] =
+        [0, 1].map(|_| Nexus::bind_with("shm://127.0.0.1:0", config.clone()).unwrap());
+    let (mut server, mut client) =
+        (server_nexus.endpoint().unwrap(), client_nexus.endpoint().unwrap());
+    server.on(ECHO, |cx, req| cx.reply(req));
+    let held = Rc::new(RefCell::new(Vec::new()));
+    let holds = held.clone();
+    server.on(HOLD, move |cx, _| holds.borrow_mut().push(cx.defer().unwrap()));
+    let session = connect(&mut client, &mut [&mut server], &server_nexus.local_uri());
+    let log = Log::default();
+    let request = message(&client, 1, 16);
+    call(&mut client, session, HOLD, request, &log, 1);
+    let asked = Instant::now();
+    drive(&mut [&mut client, &mut server], || asked.elapsed() > AWAY / 3);
+    for round in 0..3 {
+        let left = Rc::new(Cell::new(60 + round));
+        let replies = server.stats().replies + u64::from(left.get());
+        chain(&mut client.context(), session, left.clone());
+        drive(&mut [&mut client, &mut server], || left.get() == 1);
+        while server.stats().replies < replies {
+            server.poll();
+        }
+        std::thread::sleep(AWAY);
+        drive(&mut [&mut client, &mut server], || left.get() == 0);
+        let back = Instant::now();
+        drive(&mut [&mut client, &mut server], || back.elapsed() > AWAY / 10);
+    }
+    assert_eq!(client.session_error(session).map(|e| e.to_string()), None);
+    assert!(log.borrow().is_empty());
+    held.borrow_mut().clear();
+}
+
+/// So many calls, each made by the continuation of the one before.
+fn chain(cx: &mut Context<'_>, session: SessionId, left: Rc<Cell<u32>>) {
+    let request = cx.alloc(16).unwrap();
+    let next = move |cx: &mut Context<'_>, done: Done<'_>| {
+        done.result.unwrap();
+        left.set(left.get() - 1);
+        if left.get() > 0 {
+            chain(cx, session, left);
+        }
+    };
+    cx.call(session, ECHO, request, next).unwrap();
 }

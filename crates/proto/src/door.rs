@@ -17,6 +17,9 @@ impl<C> Endpoint<C> {
     /// The cursor is over [`RxFrame::data`]. Frames that have a [`RxFrame::tail`] are for
     /// [`Endpoint::receive`], or have to be joined first: a packet that ends in the tail is
     /// discarded otherwise.
+    ///
+    /// For a frame that says no time ([`crate::wire::is_untimed`]) `now_ns` may be any earlier time that
+    /// the endpoint was given, if [`Endpoint::heard_at`] follows.
     #[inline]
     pub fn on_frame<'f>(&mut self, frame: &RxFrame<'f>, now_ns: u64) -> Option<FrameCursor<'f>> {
         let cursor = self.admit_plain::<true>(frame, now_ns);
@@ -75,6 +78,9 @@ impl<C> Endpoint<C> {
             _ => return None,
         };
         self.heard(h.peer);
+        if !TIMED {
+            self.heard_untimed = h.peer;
+        }
         self.now_ns = now_ns;
         self.stats.rx_frames += 1;
         self.stats.rx_frames_accepted += 1;
@@ -119,11 +125,25 @@ impl<C> Endpoint<C> {
         let gap = peer.on_frame(&h, frame.ecn, self.now_ns);
         let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
         self.heard(h.peer);
+        if h.sent_at.is_none() {
+            self.heard_untimed = h.peer;
+        }
         if gap {
             self.on_gap(h.peer);
         }
         let short_end = self.short_end(data_per_packet);
         Ok(FrameCursor { rest, peer: h.peer, data_per_packet, awaited, short_end })
+    }
+
+    /// Says when a frame has come that says no time, for which an older time was given: now, or
+    /// little before. To be called before [`Endpoint::on_deadline`], which would else take the peer for
+    /// silent since then.
+    #[inline(always)]
+    pub fn heard_at(&mut self, now_ns: u64) {
+        let peer = std::mem::replace(&mut self.heard_untimed, u32::MAX);
+        if let Some(Some(peer)) = self.peers.get_mut(peer as usize) {
+            peer.last_heard_ns = now_ns;
+        }
     }
 
     /// Notes whose frame is at hand: its round trip is reckoned with when its packets have been

@@ -37,6 +37,8 @@ pub struct Endpoint<C> {
     pub(crate) now_ns: u64,
     /// The peer of the newest frame: the only one whose newest round trip may be unsettled.
     pub(crate) heard: u32,
+    /// The peer of a frame that says no time, until [`Endpoint::heard_at`]; else `u32::MAX`.
+    pub(crate) heard_untimed: u32,
     pub(crate) peers: Vec<Option<Peer>>,
     /// Free entries of `peers`.
     pub(crate) vacant_peers: Vec<u32>,
@@ -110,6 +112,7 @@ impl<C> Endpoint<C> {
             id,
             now_ns: 0,
             heard: u32::MAX,
+            heard_untimed: u32::MAX,
             peers: Vec::new(),
             vacant_peers: Vec::new(),
             sessions: Vec::new(),

@@ -46,7 +46,7 @@ fn some_config(rng: &mut Rng, faults: bool) -> Config {
         // Calls are deferred, or not.
         far_sessions: rng.pick(&[0, 512]),
         // Lone packets say when they were sent, or not.
-        time_every_ns: rng.pick(&[0, 4_000, 1_000_000]),
+        time_every_ns: rng.pick(&[0, 4_000, 100_000]),
         // Some messages are too large, and some processes hold too much.
         max_msg_size: rng.pick(&[50, 1_000, 1 << 20]),
         max_held_per_peer: rng.pick(&[3 * DPP, 256 << 20, 256 << 20]),

@@ -217,12 +217,6 @@ impl Mailbox {
         }
     }
 
-    /// Whether it may be.
-    #[inline]
-    pub(crate) fn signals_always(&self) -> bool {
-        self.flags() & FOREIGN != 0
-    }
-
     /// Takes no more answers, and drops those that wait.
     pub(crate) fn close(&self) {
         let mut inbox = self.lock();

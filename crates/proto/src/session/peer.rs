@@ -414,6 +414,24 @@ mod tests {
     }
 
     #[test]
+    fn a_frame_without_times_counts_and_reports_marks_and_keeps_the_echo() {
+        let cfg = Config::default();
+        let mut p = Peer::tentative(1, &cfg);
+        p.on_frame(&header(0, 1_000), Ecn::Ce, 5_000);
+        let counts = Some(EcnCounts { marked: 7, received: 9 });
+        let untimed = FrameHeader { sent_at: None, ecn: counts, ..header(1, 0) };
+        assert!(!p.on_frame(&untimed, Ecn::Ce, 5_500));
+        assert!(p.on_frame(&FrameHeader { number: 3, ..untimed }, Ecn::NotEct, 5_500), "a gap");
+        assert_eq!(p.reported, EcnCounts { marked: 7, received: 9 });
+        let mut bytes = [0; FRAME_HEADER_MAX];
+        p.write_untimed_header(FRAME_HEADER_MAX, &mut bytes);
+        let (h, _) = FrameHeader::parse(&bytes).unwrap();
+        assert_eq!((h.sent_at, h.echo_at), (None, None));
+        assert_eq!(h.ecn, Some(EcnCounts { marked: 2, received: 3 }));
+        assert_eq!(p.next_header(Some(6_000), FRAME_HEADER_MAX).echo_at, Some(2_000));
+    }
+
+    #[test]
     fn ecn_marks_are_counted_and_reported_from_the_first_on() {
         let cfg = Config::default();
         let mut p = Peer::tentative(1, &cfg);

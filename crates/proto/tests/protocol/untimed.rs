@@ -6,7 +6,8 @@ use std::rc::Rc;
 use courser_proto::wire::{FrameHeader, is_untimed};
 use courser_proto::{Config, Recovery, SessionId};
 
-use crate::support::{Link, World, config, pattern};
+use crate::support::link::describe;
+use crate::support::{Action, Link, World, config, pattern};
 
 const EVERY_NS: u64 = 4_000;
 
@@ -14,15 +15,17 @@ fn settings(time_every_ns: u64) -> Config {
     Config { recovery: Recovery::Selective, time_every_ns, ..config() }
 }
 
-/// Nodes whose frames take half of `rtt_ns`. Who sent each, and whether it said the time, is noted.
+/// Who sent each frame, and whether it said the time.
 type Sent = Rc<RefCell<Vec<(usize, bool)>>>;
 
+/// Nodes whose frames take half of `rtt_ns`.
 fn world(nodes: usize, rtt_ns: u64, cfg: &Config) -> (World, Sent) {
     let mut w = World::new(&vec![cfg.clone(); nodes], 1);
     w.link = Link { latency_ns: rtt_ns / 2, ..Link::default() };
     let sent = Sent::default();
     let seen = Rc::clone(&sent);
     w.filter = Some(Box::new(move |from, bytes| {
+        assert!(!is_untimed(bytes) || describe(from, bytes).len() == 1, "more than one packet");
         seen.borrow_mut().push((from, !is_untimed(bytes)));
         true
     }));
@@ -71,7 +74,7 @@ fn where_frames_are_further_apart_all_say_the_time() {
 
 #[test]
 fn only_a_lone_small_packet_without_a_deadline_does_without() {
-    let (mut w, sent) = world(2, 500, &settings(1_000_000_000));
+    let (mut w, sent) = world(2, 500, &settings(100_000));
     let s = w.connect(0, 1);
     calls(&mut w, &[s], 2);
     // What the client sends when the first of its calls ends.
@@ -98,6 +101,25 @@ fn only_a_lone_small_packet_without_a_deadline_does_without() {
 }
 
 #[test]
+fn a_call_that_is_deferred_beside_a_lone_answer_says_the_time() {
+    let far = Config { far_sessions: 0, ..settings(100_000) };
+    let (mut w, sent) = world(2, 500, &far);
+    let (s, back) = (w.connect(0, 1), w.connect(1, 0));
+    calls(&mut w, &[s], 10);
+    w.call(1, back, 10, 32);
+    w.finish(1, 1);
+    w.nodes[1].handler = Box::new(move |kind, req| match kind {
+        12 => Action::Nest(back, 500, 32),
+        _ => Action::Reply(req.to_vec()),
+    });
+    sent.borrow_mut().clear();
+    w.call(0, s, 11, 32);
+    w.call(0, s, 12, 32);
+    w.finish(0, 2);
+    assert!(sent.borrow().contains(&(1, true)), "the filter of the world looks at the rest");
+}
+
+#[test]
 fn each_peer_is_told_the_time() {
     // Calls to two servers in turn: one of them would never be, if the time counted for both.
     let (mut w, _) = world(3, 500, &settings(EVERY_NS));
@@ -111,9 +133,9 @@ fn each_peer_is_told_the_time() {
 
 #[test]
 fn a_lost_first_frame_leaves_a_peer_without_an_echo_and_nothing_else() {
-    let (mut w, sent) = world(2, 500, &settings(1_000_000_000));
+    let (mut w, sent) = world(2, 500, &settings(100_000));
     let s = w.connect(0, 1);
-    // What says the time is lost; the next say none, for a second.
+    // What says the time is lost; the next say none.
     let seen = Rc::clone(&sent);
     w.filter = Some(Box::new(move |from, bytes| {
         seen.borrow_mut().push((from, !is_untimed(bytes)));
@@ -129,17 +151,23 @@ fn a_deadline_in_a_frame_without_times_is_not_later_than_meant() {
     let (mut w, _) = world(2, 500, &settings(0));
     let s = w.connect(0, 1);
     calls(&mut w, &[s], 20);
-    let sent_ns = w.now_ns;
     let caught = Rc::new(RefCell::new(Vec::new()));
     let trap = Rc::clone(&caught);
     w.filter = Some(Box::new(move |_, bytes| {
         trap.borrow_mut().push(bytes.to_vec());
         false
     }));
+    // The one before has waited for long; that says nothing of this one.
+    w.call(0, s, 21, 32);
+    w.pump();
+    w.now_ns += 40_000;
+    let late = caught.borrow_mut().remove(0);
+    w.inject(0, 1, &late);
+    let sent_ns = w.now_ns;
     w.call_within(0, s, 20, 32, 50_000);
     w.pump();
     w.filter = None;
-    let mut bytes = caught.borrow_mut().remove(0);
+    let mut bytes = caught.borrow_mut().pop().unwrap();
     let (header, _) = FrameHeader::parse(&bytes).unwrap();
     FrameHeader { sent_at: None, echo_at: None, ..header }.write(&mut bytes);
     w.now_ns += 250;

@@ -80,7 +80,7 @@ impl Scenario {
         world.recovery = draw_recovery(&mut rng);
         world.nexus.tuning.far_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
         // Lone packets say when they were sent, or not.
-        world.nexus.tuning.time_every = Duration::from_micros(rng.one(&[0, 4, 1_000]));
+        world.nexus.tuning.time_every = Duration::from_micros(rng.one(&[0, 4, 100]));
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;

@@ -60,8 +60,8 @@ pub struct Node {
     pub allowed: u64,
     pub server_sent: u64,
     now_ns: u64,
-    /// When the endpoint was last told the time, until it has taken a frame at that time.
-    told_ns: Option<u64>,
+    /// When the endpoint was last told the time.
+    told_ns: u64,
     /// What this node's clock shows more than the world's.
     pub clock_ns: u64,
     /// Deadlines of its calls, in the world's time.
@@ -100,7 +100,7 @@ impl Node {
             allowed: 0,
             server_sent: 0,
             now_ns: 0,
-            told_ns: None,
+            told_ns: 0,
             clock_ns: 0,
             deadlines: BTreeMap::new(),
             started: Vec::new(),
@@ -114,7 +114,7 @@ impl Node {
             return Vec::new();
         }
         self.ep.poll_transmit(now_ns + self.clock_ns, &mut self.tx);
-        self.told_ns = Some(now_ns);
+        self.told_ns = now_ns;
         let mut out = Vec::new();
         for frame in self.tx.drain(..) {
             let bytes = bytes_of(&frame);
@@ -151,9 +151,14 @@ impl Node {
 
     pub fn receive(&mut self, src: Addr, bytes: &[u8], now_ns: u64) {
         self.now_ns = now_ns;
-        // When a frame that says no time has come is not known exactly.
-        let told_ns = self.told_ns.take().filter(|_| is_untimed(bytes));
-        let now_ns = told_ns.unwrap_or(now_ns);
+        // One that says no time is taken at the last time that was given, however long ago.
+        let then_ns = if is_untimed(bytes) { self.told_ns } else { now_ns };
+        self.take(src, bytes, then_ns + self.clock_ns);
+        self.ep.heard_at(now_ns + self.clock_ns);
+        self.told_ns = now_ns;
+    }
+
+    fn take(&mut self, src: Addr, bytes: &[u8], now_ns: u64) {
         // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
         let frame = RxFrame::new(src, bytes, Ecn::Ect0);
         if let Some((data, rest)) = bytes.split_at_checked(self.front)
@@ -161,10 +166,10 @@ impl Node {
         {
             let frame = RxFrame { data, tail: Tail::from(rest), ..frame };
             self.ep.look_ahead(&[frame, frame], 0);
-            return Endpoint::receive(self, &frame, now_ns + self.clock_ns);
+            return Endpoint::receive(self, &frame, now_ns);
         }
         self.ep.look_ahead(&[frame, frame], 0);
-        let Some(mut cursor) = self.ep.on_frame(&frame, now_ns + self.clock_ns) else { return };
+        let Some(mut cursor) = self.ep.on_frame(&frame, now_ns) else { return };
         if !self.pulls {
             return cursor.drive(self);
         }
@@ -248,6 +253,7 @@ impl Node {
         let now_ns = now_ns + self.clock_ns;
         if self.ep.next_deadline().is_some_and(|t| t <= now_ns) {
             self.ep.on_deadline(now_ns);
+            self.told_ns = self.now_ns;
         }
     }
 }
