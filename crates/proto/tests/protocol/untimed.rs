@@ -102,12 +102,14 @@ fn only_a_lone_small_packet_without_a_deadline_does_without() {
 
 #[test]
 fn a_call_that_is_deferred_beside_a_lone_answer_says_the_time() {
-    let far = Config { far_sessions: 0, ..settings(100_000) };
+    let far = Config { far_sessions: 0, inline_max: 40, ..settings(100_000) };
     let (mut w, sent) = world(2, 500, &far);
     let (s, back) = (w.connect(0, 1), w.connect(1, 0));
     calls(&mut w, &[s], 10);
-    w.call(1, back, 10, 32);
-    w.finish(1, 1);
+    for id in [20, 21] {
+        w.call(1, back, id, 32); // the next one is deferred
+        w.finish(1, 1);
+    }
     w.nodes[1].handler = Box::new(move |kind, req| match kind {
         12 => Action::Nest(back, 500, 32),
         _ => Action::Reply(req.to_vec()),
