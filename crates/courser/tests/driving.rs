@@ -227,7 +227,9 @@ fn a_thread_that_was_away_gives_no_peer_up() {
     const HOLD: u16 = 2;
     const AWAY: Duration = Duration::from_millis(300);
     let tuning = Tuning { time_every: Duration::from_micros(100), ..Tuning::default() };
-    let config = Config { datapath_timeout: AWAY * 2 / 3, tuning, ..Config::default() };
+    // The call that waits is asked after often enough not to pass for one that no packet reaches.
+    let rto = (Duration::from_millis(1), Duration::from_millis(10));
+    let config = Config { datapath_timeout: AWAY * 2 / 3, rto, tuning, ..Config::default() };
     let [server_nexus, client_nexus] =
         [0, 1].map(|_| Nexus::bind_with("shm://127.0.0.1:0", config.clone()).unwrap());
     let (mut server, mut client) =
