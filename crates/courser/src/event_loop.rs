@@ -71,11 +71,8 @@ impl<T: Transport> Rpc<T> {
             }
             let batched = self.batched_timestamps;
             let lone = batched && virtual_ns.is_none() && is_lone_untimed(&frames);
-            let now_ns = match virtual_ns {
-                Some(virtual_ns) => virtual_ns,
-                None if lone => self.core.last_ns(),
-                None => self.core.now_ns(),
-            };
+            let read_ns = || if lone { self.core.last_ns() } else { self.core.now_ns() };
+            let now_ns = virtual_ns.unwrap_or_else(read_ns);
             for (at, frame) in frames.iter().enumerate() {
                 self.core.proto.look_ahead(&frames, at);
                 let now_ns = if batched { now_ns } else { self.core.now_ns() };
@@ -84,9 +81,10 @@ impl<T: Transport> Rpc<T> {
             }
             let received = frames.len();
             drop(frames);
-            match lone {
-                true => self.after_lone_frame(now_ns),
-                false => self.after_frames(received, now_ns),
+            if lone {
+                self.after_lone_frame(now_ns);
+            } else {
+                self.after_frames(received, now_ns);
             }
             return true;
         }

@@ -77,10 +77,7 @@ impl<C> Endpoint<C> {
             }
             _ => return None,
         };
-        self.heard(h.peer);
-        if !TIMED {
-            self.heard_untimed = h.peer;
-        }
+        self.heard(h.peer, TIMED);
         self.now_ns = now_ns;
         self.stats.rx_frames += 1;
         self.stats.rx_frames_accepted += 1;
@@ -124,10 +121,7 @@ impl<C> Endpoint<C> {
         }
         let gap = peer.on_frame(&h, frame.ecn, self.now_ns);
         let (data_per_packet, awaited) = (h.data_per_packet, peer.pool.is_awaited());
-        self.heard(h.peer);
-        if h.sent_at.is_none() {
-            self.heard_untimed = h.peer;
-        }
+        self.heard(h.peer, h.sent_at.is_some());
         if gap {
             self.on_gap(h.peer);
         }
@@ -147,9 +141,13 @@ impl<C> Endpoint<C> {
     }
 
     /// Notes whose frame is at hand: its round trip is reckoned with when its packets have been
-    /// taken, or before anything else wants to know.
+    /// taken, or before anything else wants to know. One that is not `timed` is for
+    /// [`Endpoint::heard_at`], too.
     #[inline(always)]
-    fn heard(&mut self, peer: u32) {
+    fn heard(&mut self, peer: u32, timed: bool) {
+        if !timed {
+            self.heard_untimed = peer;
+        }
         if self.heard != peer {
             self.settle_round_trip();
             self.heard = peer;

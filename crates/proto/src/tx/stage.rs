@@ -401,9 +401,10 @@ impl TxStage {
                 peer.open_frame = NO_FRAME;
                 if let Some(bytes) = staging.buf.get_mut() {
                     let len = f.header_len as usize;
-                    match untimed {
-                        true => peer.write_untimed_header(len, bytes),
-                        false => peer.write_header(now_ns, len, bytes),
+                    if untimed {
+                        peer.write_untimed_header(len, bytes);
+                    } else {
+                        peer.write_header(now_ns, len, bytes);
                     }
                     push_frame(out, peer.path, staging.buf.first_seg(0, f.len as usize));
                 }
