@@ -43,7 +43,7 @@ impl<C> Endpoint<C> {
             fill(out);
             w.slot.respond_short(len as u32);
             self.stats.replies += 1;
-            // It is written at once, unless others wait before it.
+            // It is written at once, if there is room for it beside what waits.
             if self.tx.may_write()
                 && len <= self.cfg.inline_max
                 && let Some(data) = w.slot.short_response()

@@ -100,8 +100,11 @@ impl<C> Endpoint<C> {
     pub fn poll_frames(&mut self, now_ns: u64, untimed: bool, out: &mut TxBurst) {
         self.now_ns = now_ns;
         if !self.deferred.is_empty() {
-            // They may be written at once: none can be taken back before the stage any more.
-            self.open_writing();
+            // They may be written at once: none can be taken back before the stage any more. Not past
+            // calls that were not deferred, of which many are of the same session.
+            if !self.tx.has_waiting() {
+                self.open_writing();
+            }
             self.make_deferred();
             self.tx.close_writing();
         }
@@ -156,7 +159,7 @@ impl<C> Endpoint<C> {
         {
             left -= 1;
             let sent = match item {
-                TxItem::Client { .. } if calls == 0 => Sent::Rest(item),
+                TxItem::Client { .. } if calls == 0 => return self.tx.put_off(item),
                 TxItem::Client { session, slot, req_num } => {
                     calls -= 1;
                     if self.tx_short_request(session, slot, req_num) {
@@ -179,8 +182,7 @@ impl<C> Endpoint<C> {
                 TxItem::Gap { peer } => self.tx_gap(peer),
             };
             if let Sent::Rest(item) = sent {
-                self.tx.push_front(item);
-                break;
+                return self.tx.found_no_room(item);
             }
         }
     }
@@ -188,7 +190,7 @@ impl<C> Endpoint<C> {
     /// Requests of one stage. When it would be all calls of a client, it and its server take turns,
     /// and each waits half of the time. Replies are none of them: two sides that call each other are
     /// both busy anyway, and work least with large frames. What sessions send in their turn for credits
-    /// is none of them either; a reply made behind a request that has to wait waits with it.
+    /// is none of them either; a reply that is queued behind a request which has to wait waits with it.
     #[inline]
     fn stage_calls(&self) -> usize {
         let calls = self.outstanding_calls() as usize;

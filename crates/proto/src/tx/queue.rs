@@ -57,6 +57,11 @@ impl TxQueue {
     }
 
     #[inline(always)]
+    pub(crate) fn len(&self) -> usize {
+        self.items.len() - self.head
+    }
+
+    #[inline(always)]
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
@@ -98,7 +103,7 @@ mod tests {
                         prop_assert_eq!(is, model.pop_front());
                     }
                 }
-                prop_assert_eq!(q.is_empty(), model.is_empty());
+                prop_assert_eq!((q.len(), q.is_empty()), (model.len(), model.is_empty()));
                 prop_assert!(q.items.capacity() <= 2 * model.len().max(8) + 400);
             }
         }

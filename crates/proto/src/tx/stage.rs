@@ -1,10 +1,10 @@
 //! Frames in the making.
 //!
 //! A frame is filled in two places. A short message that is caused by a received one is written
-//! where it is made, by the call or the reply, as long as nothing waits before it
-//! ([`TxStage::may_write`]): so it takes the shortest way from the frame that caused it to the frame
-//! that carries it. Everything else waits in the queue for the next stage. Either way packets
-//! stand in the order in which they were made, and the same ones stand in a frame.
+//! where it is made, by the call or the reply, as long as there is a place for all that waits in the
+//! stage that it leaves with ([`TxStage::may_write`]): so it takes the shortest way from the frame
+//! that caused it to the frame that carries it. Everything else waits in the queue for the next
+//! stage. What is written passes what waits, but only within a stage.
 //!
 //! # Invariants
 //! 1. After a stage no frame is open, no staging buffer is marked as open, and every peer's
@@ -96,10 +96,10 @@ pub(crate) struct TxStage {
     room: usize,
     /// Packets that were written since the last stage, before this one.
     written: u32,
-    /// How many may be; 0 when something waits, and but for when a received frame is worked through, or
-    /// a stage begins: until its stage a call can be taken back.
+    /// How many may be, with those that wait; 0 but for when a received frame is worked through, or a
+    /// stage begins: until its stage a call can be taken back.
     writable: u32,
-    /// How many of them may be requests.
+    /// How many of both may be requests.
     callable: u32,
     /// Number of this stage, or the next; wraps.
     number: u32,
@@ -108,6 +108,8 @@ pub(crate) struct TxStage {
     requests: Vec<Written>,
     /// There was no staging buffer to be had.
     starved: bool,
+    /// The last stage had no room for something, which is first in the next.
+    full: bool,
     /// Peers in this stage, to know whether frames must be sorted.
     last_peer: u32,
     mixed: bool,
@@ -130,6 +132,7 @@ impl TxStage {
             number: 1,
             requests: Vec::new(),
             starved: false,
+            full: false,
             last_peer: NO_FRAME,
             mixed: false,
         }
@@ -137,19 +140,25 @@ impl TxStage {
 
     #[inline(always)]
     pub(crate) fn push(&mut self, item: TxItem) {
-        self.writable = 0;
         self.queue.push(item);
     }
 
-    pub(crate) fn push_front(&mut self, item: TxItem) {
+    /// Puts a request back that has its turn in the next stage.
+    pub(crate) fn put_off(&mut self, item: TxItem) {
         self.queue.push_front(item);
     }
 
+    /// Puts back what remains of an item for which this stage had no room.
+    pub(crate) fn found_no_room(&mut self, rest: TxItem) {
+        self.full = true;
+        self.queue.push_front(rest);
+    }
+
     /// A received frame is being worked through, or deferred calls are made for a stage: what it causes
-    /// may be written at once, until there are `most` packets, of requests `calls`.
+    /// may be written at once, until that and what waits is `most` packets, of requests `calls`.
     #[inline(always)]
     pub(crate) fn open_writing(&mut self, most: usize, calls: usize) {
-        self.writable = if self.queue.is_empty() { most as u32 } else { 0 };
+        self.writable = if self.full { 0 } else { most as u32 };
         self.callable = calls as u32;
     }
 
@@ -163,13 +172,13 @@ impl TxStage {
     /// then [`TxStage::wrote`].
     #[inline(always)]
     pub(crate) fn may_write(&self) -> bool {
-        self.written < self.writable
+        self.written + (self.queue.len() as u32) < self.writable
     }
 
     /// Whether that packet may be a request.
     #[inline(always)]
     pub(crate) fn may_write_request(&self) -> bool {
-        self.may_write() && self.requests.len() < self.callable as usize
+        self.may_write() && self.requests.len() + self.queue.len() < self.callable as usize
     }
 
     /// A packet was written; gives the number of its stage.
@@ -239,7 +248,7 @@ impl TxStage {
     #[inline(always)]
     pub(crate) fn begin(&mut self, room: usize) {
         self.room = room.saturating_sub(self.open.len());
-        self.starved = false;
+        (self.starved, self.full) = (false, false);
     }
 
     #[inline]
@@ -545,5 +554,59 @@ mod tests {
             assert_eq!(left, [PathId(1)]);
             assert!(peers.iter().flatten().all(|p| p.open_frame == NO_FRAME));
         }
+    }
+
+    fn stage() -> TxStage {
+        let mut stage = TxStage::new(1_500, &Config::default());
+        stage.begin(8);
+        stage
+    }
+
+    fn request(slot: u8) -> TxItem {
+        TxItem::Client { session: 0, slot, req_num: slot.into() }
+    }
+
+    #[test]
+    fn what_is_written_leaves_room_for_what_waits() {
+        let mut stage = stage();
+        stage.push(request(0));
+        stage.push(TxItem::Ack { session: 0, req_num: 7 });
+        // Five packets, of which four may be requests.
+        stage.open_writing(5, 4);
+        let mut requests = 0;
+        while stage.may_write_request() {
+            stage.wrote_request(Written { session: 1, slot: requests, req_num: 0 });
+            requests += 1;
+        }
+        assert_eq!(requests, 2, "each that waits may be a request");
+        assert!(stage.may_write());
+        stage.wrote();
+        assert!(!stage.may_write(), "three that are written, two that wait");
+        // Another one that waits takes the place of one to come.
+        stage.open_writing(7, 4);
+        assert!(stage.may_write());
+        stage.push(request(1));
+        assert!(stage.may_write());
+        stage.push(request(2));
+        assert!(!stage.may_write());
+    }
+
+    #[test]
+    fn nothing_passes_what_found_no_room() {
+        let mut stage = stage();
+        stage.push(request(0));
+        let item = stage.pop().expect("it waits");
+        // It has its turn in the next stage: that is no lack of room.
+        stage.put_off(item);
+        stage.open_writing(8, 8);
+        assert!(stage.may_write());
+        let item = stage.pop().expect("it is first");
+        stage.found_no_room(item);
+        stage.open_writing(8, 8);
+        assert!(!stage.may_write() && !stage.may_write_request());
+        // Until a stage had room.
+        stage.begin(8);
+        stage.open_writing(8, 8);
+        assert!(stage.may_write_request());
     }
 }

@@ -447,3 +447,28 @@ fn an_answer_that_overtakes_its_cancellation_is_acknowledged() {
     assert_eq!(count(&w, "ACK 0"), 1);
     assert!(w.ep(0).poll_idle().is_some());
 }
+
+#[test]
+fn a_number_that_was_not_sent_goes_to_a_call_that_is_written_at_once() {
+    let mut w = World::pair(config());
+    let (there, back) = (w.connect(0, 1), w.connect(1, 0));
+    // The place of the call that was given up is still in the queue.
+    let given_up = w.call(1, back, 1, 32);
+    assert!(w.ep(1).cancel(given_up));
+    w.nodes[1].handler = Box::new(move |_, _| Action::Nest(back, 2, 32));
+    let now_ns = w.now_ns;
+    w.call(0, there, 20, 32);
+    let frames = w.nodes[0].transmit(now_ns, false, true);
+    w.tracing = true;
+    w.inject(0, 1, &frames[0].1);
+    assert_eq!(count(&w, "REQ"), 1, "of the call that came in its place");
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(2, 32)), "what the nested call gave");
+    let ended: Vec<u64> = w.take_done(1).iter().map(|d| d.id).collect();
+    assert_eq!(ended[0], 1, "given up");
+    // Its slot takes calls as before.
+    for id in 3..12 {
+        w.call(1, back, id, 32);
+        assert!(w.finish(1, 1).iter().all(|d| d.result.is_ok()));
+    }
+    assert_eq!(w.ep(1).stats().retransmitted, 0);
+}

@@ -3,6 +3,7 @@
 
 use courser_proto::Config;
 
+use super::support::link::describe;
 use super::support::{Action, DPP, World, config, pattern};
 
 fn echoes(cfg: Config) -> World {
@@ -111,4 +112,26 @@ fn halves_are_of_calls_and_replies_leave_together() {
     let after = w.nodes[1].ep.stats();
     let sent = (after.tx_packets - before.tx_packets, after.tx_frames - before.tx_frames);
     assert_eq!(sent, (8, 1), "more than half of its calls");
+}
+
+#[test]
+fn a_reply_does_not_wait_with_a_request_that_has_its_turn_in_the_next_stage() {
+    let cfg = |tx_halves| Config { tx_halves, slots: 8, ..config() };
+    let mut w = World::new(&[cfg(false), cfg(true)], 1);
+    let (there, back) = (w.connect(0, 1), w.connect(1, 0));
+    w.call(0, there, 19, 32);
+    w.finish(0, 1); // the buffer for responses of its slot is there
+    w.call(0, there, 20, 32);
+    let now_ns = w.now_ns;
+    let frames = w.nodes[0].transmit(now_ns, false, true);
+    // Half of these leave at a time, and then comes the request.
+    (0..8).for_each(|id| _ = w.call(1, back, id, 32));
+    w.deliver_only(0, 1, &frames[0].1);
+    let kinds = |w: &mut World| -> Vec<_> {
+        let frames = w.nodes[1].transmit(now_ns, false, true);
+        let seen = frames.iter().flat_map(|(_, bytes)| describe(1, bytes));
+        seen.map(|packet| packet.server_kind).collect()
+    };
+    assert_eq!(kinds(&mut w), [true, false, false, false, false], "the reply, and four requests");
+    assert_eq!(kinds(&mut w), [false; 4], "the others");
 }
