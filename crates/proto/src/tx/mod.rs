@@ -54,6 +54,8 @@ pub(crate) enum Sent {
     All,
     /// No room left in this stage; this is what remains.
     Rest(TxItem),
+    /// It has its turn in the next stage.
+    Later(TxItem),
 }
 
 /// Fewer calls are not divided: a frame costs as much as a few of them.
@@ -159,7 +161,7 @@ impl<C> Endpoint<C> {
         {
             left -= 1;
             let sent = match item {
-                TxItem::Client { .. } if calls == 0 => return self.tx.put_off(item),
+                TxItem::Client { .. } if calls == 0 => Sent::Later(item),
                 TxItem::Client { session, slot, req_num } => {
                     calls -= 1;
                     if self.tx_short_request(session, slot, req_num) {
@@ -181,9 +183,13 @@ impl<C> Endpoint<C> {
                 TxItem::Turn { peer } => self.tx_turn(peer, out),
                 TxItem::Gap { peer } => self.tx_gap(peer),
             };
-            if let Sent::Rest(item) = sent {
-                return self.tx.found_no_room(item);
+            // The one way out: with returns above, what is made of this loop takes 2 ns more a request.
+            match sent {
+                Sent::All => continue,
+                Sent::Later(item) => self.tx.put_off(item),
+                Sent::Rest(item) => self.tx.found_no_room(item),
             }
+            break;
         }
     }
 
