@@ -81,6 +81,10 @@ impl Scenario {
         world.nexus.tuning.far_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
         // Lone packets say when they were sent, or not.
         world.nexus.tuning.time_every = Duration::from_micros(rng.one(&[0, 4, 100]));
+        // Transmit stages that have no room for all that there is.
+        world.nexus.tuning.tx_frames = rng.one(&[128, 128, 128, 2]);
+        world.nexus.tuning.tx_items = rng.one(&[64, 64, 64, 3]);
+        world.nexus.tuning.packing = rng.one(&[true, true, true, false]);
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -173,7 +177,7 @@ impl fmt::Display for Scenario {
             f,
             "  recovery {}, slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
              {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B, far from {}, \
-             times every {:?}",
+             times every {:?}, stages of {} frames and {} items, packing {}",
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
             c.slots,
             c.credits,
@@ -191,6 +195,9 @@ impl fmt::Display for Scenario {
             c.memory_limit,
             c.tuning.far_sessions,
             c.tuning.time_every,
+            c.tuning.tx_frames,
+            c.tuning.tx_items,
+            c.tuning.packing,
         )?;
         let (calls, lanes) = (self.calls, self.lanes.len());
         writeln!(
