@@ -25,7 +25,8 @@ pub(crate) use stage::{TxStage, Written, copy_short};
 
 /// Something to send. Names a request by number: an item that its slot has outlived is ignored.
 /// A slot has at most one live item of each kind in the queue, whatever its peer repeats: that
-/// bounds the queue by the number of slots.
+/// bounds the queue by the number of slots. (And one more for a while, when a call is written at once
+/// in the place of one that was given up unsent.)
 ///
 /// An item may also outlive its session, and name a slot of the session that has the number now.
 /// Should even the request number be the same, that slot is asked what it has to send, which is

@@ -4,7 +4,9 @@
 //! where it is made, by the call or the reply, as long as there is a place for all that waits in the
 //! stage that it leaves with ([`TxStage::may_write`]): so it takes the shortest way from the frame
 //! that caused it to the frame that carries it. Everything else waits in the queue for the next
-//! stage. What is written passes what waits, but only within a stage.
+//! stage. What is written passes what waits; that leaves in the same frames, or, where there is room
+//! for fewer frames than packets, in the next stage. A request that waited for credits is passed by no
+//! other: whatever is called because of the same frame would take them from it, and again with the next.
 //!
 //! # Invariants
 //! 1. After a stage no frame is open, no staging buffer is marked as open, and every peer's
@@ -110,6 +112,8 @@ pub(crate) struct TxStage {
     starved: bool,
     /// The last stage had no room for something, which is first in the next.
     full: bool,
+    /// A request that waited for credits is in the queue. None is written that could take them again.
+    woken: bool,
     /// Peers in this stage, to know whether frames must be sorted.
     last_peer: u32,
     mixed: bool,
@@ -133,6 +137,7 @@ impl TxStage {
             requests: Vec::new(),
             starved: false,
             full: false,
+            woken: false,
             last_peer: NO_FRAME,
             mixed: false,
         }
@@ -141,6 +146,12 @@ impl TxStage {
     #[inline(always)]
     pub(crate) fn push(&mut self, item: TxItem) {
         self.queue.push(item);
+    }
+
+    /// Queues a request that waited for credits, or for packets of it to be lost.
+    pub(crate) fn push_woken(&mut self, item: TxItem) {
+        (self.woken, self.callable) = (true, 0);
+        self.push(item);
     }
 
     /// Puts a request back that has its turn in the next stage.
@@ -159,7 +170,7 @@ impl TxStage {
     #[inline(always)]
     pub(crate) fn open_writing(&mut self, most: usize, calls: usize) {
         self.writable = if self.full { 0 } else { most as u32 };
-        self.callable = calls as u32;
+        self.callable = if self.woken { 0 } else { calls as u32 };
     }
 
     /// What is asked for from now on waits for its stage.
@@ -430,6 +441,7 @@ impl TxStage {
     fn rest(&mut self, room: usize) {
         self.close_writing();
         self.room = room;
+        self.woken &= !self.queue.is_empty();
         self.written = 0;
         self.number = self.number.wrapping_add(1);
         (self.last_peer, self.mixed) = (NO_FRAME, false);
@@ -589,6 +601,23 @@ mod tests {
         assert!(stage.may_write());
         stage.push(request(2));
         assert!(!stage.may_write());
+    }
+
+    #[test]
+    fn no_request_passes_one_that_waited_for_credits() {
+        let mut stage = stage();
+        stage.open_writing(8, 8);
+        assert!(stage.may_write_request());
+        stage.push_woken(request(0));
+        assert!(stage.may_write() && !stage.may_write_request(), "a reply takes no credit");
+        // Nor in the frames after, as long as it is there.
+        stage.rest(8);
+        stage.open_writing(8, 8);
+        assert!(!stage.may_write_request());
+        stage.pop();
+        stage.rest(8);
+        stage.open_writing(8, 8);
+        assert!(stage.may_write_request());
     }
 
     #[test]

@@ -460,7 +460,9 @@ fn a_number_that_was_not_sent_goes_to_a_call_that_is_written_at_once() {
     w.call(0, there, 20, 32);
     let frames = w.nodes[0].transmit(now_ns, false, true);
     w.tracing = true;
-    w.inject(0, 1, &frames[0].1);
+    w.deliver_only(0, 1, &frames[0].1);
+    assert_eq!(w.nodes[1].ep.session_stats(back).unwrap().in_flight, 1, "written before its stage");
+    w.pump();
     assert_eq!(count(&w, "REQ"), 1, "of the call that came in its place");
     assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(2, 32)), "what the nested call gave");
     let ended: Vec<u64> = w.take_done(1).iter().map(|d| d.id).collect();
