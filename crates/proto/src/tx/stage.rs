@@ -148,7 +148,7 @@ impl TxStage {
         self.queue.push(item);
     }
 
-    /// Queues a request that waited for credits, or for packets of it to be lost.
+    /// Queues a request that waited for credits, or of which packets are to be sent again.
     pub(crate) fn push_woken(&mut self, item: TxItem) {
         (self.woken, self.callable) = (true, 0);
         self.push(item);
