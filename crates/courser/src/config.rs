@@ -238,6 +238,7 @@ impl Config {
             credits: self.credits.unwrap_or_else(|| (3 * train).max(32).min(queue)),
             admission: self.admission,
             rx_queue_frames: queue,
+            rx_queue_per_peer: caps.rx_queue_per_peer,
             train_frames: train,
             max_msg_size: self.max_msg_size,
             call_queue: self.call_queue,

@@ -238,6 +238,7 @@ impl MemTransport {
                 train_bytes: cfg.max_frame,
                 polls_memory: true,
                 rx_queue_frames: cfg.depth,
+                rx_queue_per_peer: false,
                 holds_frames: false,
             },
             paths: PathTable::default(),

@@ -137,6 +137,7 @@ impl ShmTransport {
                 train_bytes: cfg.max_frame,
                 polls_memory: true,
                 rx_queue_frames: shape.frames(inbound::lends(cfg)),
+                rx_queue_per_peer: true,
                 holds_frames: true,
             },
             local,

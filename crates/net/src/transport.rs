@@ -31,6 +31,9 @@ pub struct Caps {
     /// Frames of `max_frame` bytes that its receive queue holds before it drops: the paper's |RQ|
     /// (`[eRPC §4.3.1]`, F7). For a socket: granted bytes over the kernel's true cost of a frame.
     pub rx_queue_frames: usize,
+    /// Whether each sender has a receive queue of that length for itself, instead of one that all
+    /// share.
+    pub rx_queue_per_peer: bool,
     /// Whether a receive burst that finds nothing makes no system call: some ten nanoseconds, so that
     /// an event loop may look several times before it looks after anything else.
     pub polls_memory: bool,

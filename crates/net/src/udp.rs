@@ -73,6 +73,7 @@ impl UdpTransport {
                 train_bytes: if bound.gso { MAX_DATAGRAM } else { max_frame },
                 polls_memory: false,
                 rx_queue_frames: socket::queue_frames(bound.rcvbuf, max_frame),
+                rx_queue_per_peer: false,
                 holds_frames: false,
             },
             local: Addr::from_socket(bound.local),

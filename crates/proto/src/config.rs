@@ -36,6 +36,9 @@ pub struct Config {
     pub admission: Admission,
     /// |RQ|: full-sized frames that the transport's receive queue holds.
     pub rx_queue_frames: u32,
+    /// Whether each peer's frames have a queue of that length for themselves, instead of one that all
+    /// share. Then the requests of either side may fill half of it. Default false.
+    pub rx_queue_per_peer: bool,
     /// Frames that leave as one train; large messages are sent in steps of this many packets.
     pub train_frames: u32,
     /// Largest message accepted and sent, bytes: up to 2^28 - 1, default 8 MiB (E79). A peer can
@@ -130,6 +133,7 @@ impl Default for Config {
             credits: 32,
             admission: Admission::Oversubscribed,
             rx_queue_frames: 1024,
+            rx_queue_per_peer: false,
             train_frames: 1,
             max_msg_size: 8 << 20,
             call_queue: 1024,

@@ -29,7 +29,8 @@ impl<C> Endpoint<C> {
         if self.live_sessions >= self.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
         }
-        let pool = self.growth(0, credits).ok_or(ConnectError::NoCredits { queue, credits })?;
+        let pool =
+            self.growth(None, 0, credits).ok_or(ConnectError::NoCredits { queue, credits })?;
         let peer = self.add_peer(Peer::tentative(random as u32, &self.cfg));
         self.reserve_pool(peer, pool);
         let slots = self.cfg.slots;
@@ -125,7 +126,7 @@ impl<C> Endpoint<C> {
         let credits = r.credits.min(self.cfg.credits);
         let has = known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.pool.granted);
         let grows = self
-            .growth(has, credits)
+            .growth(known, has, credits)
             .ok_or(RefuseReason::NoCredits { queue, credits: r.credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.cfg.slots);

@@ -21,7 +21,8 @@
 //!    [`Endpoint::check`], for all sessions of a peer).
 //! 2. Nothing is kept unless some session stands in line, and nothing is open while one does.
 //! 3. While something is kept, the transmit stage has the peer's turn in its queue.
-//! 4. What all pools of an endpoint have beyond one credit each is at most |RQ|.
+//! 4. What all pools of an endpoint have beyond one credit each is at most |RQ|; where each peer has a
+//!    receive queue of its own, what both pools between the two have.
 
 use courser_buf::TxBurst;
 
@@ -146,22 +147,32 @@ impl Pool {
 impl<C> Endpoint<C> {
     // ---- admission ----------------------------------------------------------------------------
 
-    /// By how much the pool of a peer, now of `pool` credits, grows with a session that may have
-    /// `wanted` packets in flight; `None`: the session is refused.
+    /// By how much one of the two pools between here and a peer, now of `pool` credits, grows with
+    /// a session that may have `wanted` packets in flight; `None`: the session is refused.
     ///
     /// Oversubscribed, a pool grows to at most half of what the others leave, so that there is
-    /// something for who comes later; but a peer always has one credit.
-    pub(super) fn growth(&self, pool: u32, wanted: u32) -> Option<u32> {
+    /// something for who comes later; but a peer always has one credit. In a queue that a peer has for
+    /// itself nobody comes later: the requests of one side have one half, those of the other the
+    /// other.
+    pub(super) fn growth(&self, peer: Option<u32>, pool: u32, wanted: u32) -> Option<u32> {
         let queue = u64::from(self.cfg.rx_queue_frames);
-        let free = queue.saturating_sub(self.credits_granted);
+        let own = self.cfg.rx_queue_per_peer;
+        let free =
+            queue.saturating_sub(if own { self.granted_to(peer) } else { self.credits_granted });
         match self.cfg.admission {
             Admission::Strict => (u64::from(wanted) <= free).then_some(wanted),
             Admission::Oversubscribed => {
-                let half = (free + u64::from(pool)) / 2;
+                let half = if own { queue } else { free + u64::from(pool) } / 2;
                 let grows = half.saturating_sub(pool.into()).min(free).min(wanted.into()) as u32;
                 Some(if pool == 0 { grows.max(1) } else { grows })
             }
         }
+    }
+
+    /// What both pools between here and a peer have; nothing if it is not known yet.
+    fn granted_to(&self, peer: Option<u32>) -> u64 {
+        let known = peer.and_then(|p| self.peers.get(p as usize)?.as_ref());
+        known.map_or(0, |p| u64::from(p.pool.limit) + u64::from(p.pool.granted))
     }
 
     /// The server side of a session with this peer has C = `credits`, and its pool grows by `grows`.
@@ -206,8 +217,9 @@ impl<C> Endpoint<C> {
         let Some(Some(p)) = self.peers.get(peer as usize) else { return };
         let had = p.pool.limit;
         // Room that was there when the session was begun, and was reserved, is there.
-        let grows =
-            self.growth(had, credits).map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
+        let grows = self
+            .growth(Some(peer), had, credits)
+            .map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
         let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
         p.pool.caps += u64::from(credits);
         p.pool.stated = stated.min(had + grows);
@@ -402,14 +414,15 @@ impl<C> Endpoint<C> {
                 *caps += u64::from(s.credit_limit);
             }
         }
-        let (mut all, mut beyond_one) = (0, 0);
+        let (mut all, mut beyond_one, mut most_beyond_one) = (0, 0, 0);
         for (at, (p, (in_flight, caps))) in (0..).zip(self.peers.iter().zip(in_flight)) {
             let Some(p) = p else { continue };
             let pool = &p.pool;
-            for part in [pool.limit, pool.granted].map(u64::from) {
-                all += part;
-                beyond_one += part.saturating_sub(1);
-            }
+            let parts = [pool.limit, pool.granted].map(u64::from);
+            let beyond = parts.iter().map(|part| part.saturating_sub(1)).sum::<u64>();
+            all += parts.iter().sum::<u64>();
+            beyond_one += beyond;
+            most_beyond_one = beyond.max(most_beyond_one);
             if p.state == PeerState::Tentative {
                 continue; // reserved
             }
@@ -421,6 +434,7 @@ impl<C> Endpoint<C> {
         }
         assert_eq!(all, self.credits_granted, "sum of the pools");
         let queue = u64::from(self.cfg.rx_queue_frames);
-        assert!(beyond_one <= queue, "pools of {all} credits for {queue} frames");
+        let in_a_queue = if self.cfg.rx_queue_per_peer { most_beyond_one } else { beyond_one };
+        assert!(in_a_queue <= queue, "pools of {all} credits for {queue} frames");
     }
 }

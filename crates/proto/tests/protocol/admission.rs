@@ -138,6 +138,43 @@ fn pools_of_many_peers_fit_the_queue_and_go_with_them() {
 }
 
 #[test]
+fn where_each_peer_has_a_queue_of_its_own_neither_side_nor_a_peer_takes_from_another() {
+    let own = Config { rx_queue_frames: 65, rx_queue_per_peer: true, ..config() };
+    let mut w = World::new(&vec![own; 6], 1);
+    // All directions between 0 and the others, one after the other, each with more than it gets.
+    let pairs = (1..6).flat_map(|n| [(n, 0), (0, n), (n, 0), (0, n)]);
+    let sessions: Vec<_> = pairs.map(|(from, to)| (from, w.connect(from, to))).collect();
+    for &(node, s) in &sessions {
+        assert_eq!(pool(&mut w, node, s), (32, 32));
+    }
+    assert_eq!(w.ep(0).credits_granted(), 5 * 64);
+    for (id, &(node, s)) in sessions.iter().enumerate() {
+        w.call(node, s, id as u16, 50 * DPP);
+    }
+    for (node, calls) in [(0, 10), (1, 2), (2, 2), (3, 2), (4, 2), (5, 2)] {
+        assert!(w.finish(node, calls).iter().all(|d| d.result.is_ok()));
+    }
+}
+
+#[test]
+fn strict_admission_counts_for_each_peer_where_each_has_a_queue_of_its_own() {
+    let server = Config {
+        admission: Admission::Strict,
+        rx_queue_frames: 100,
+        rx_queue_per_peer: true,
+        ..config()
+    };
+    let mut w = World::new(&[config(), server, config()], 1);
+    for client in [0, 2] {
+        for _ in 0..3 {
+            w.connect(client, 1);
+        }
+        let refused = w.try_connect(client, 1, 9).unwrap_err();
+        assert_eq!(refused, RefuseReason::NoCredits { queue: 100, credits: 32 });
+    }
+}
+
+#[test]
 fn a_pool_shrinks_with_its_sessions_on_both_sides_alike() {
     let server = Config { rx_queue_frames: 100, ..config() };
     let mut w = World::new(&[config(), server], 1);

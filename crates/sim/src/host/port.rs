@@ -219,6 +219,7 @@ impl SimTransport {
             train_bytes: nic.max_frame,
             polls_memory: false,
             rx_queue_frames: nic.rx_queue,
+            rx_queue_per_peer: false,
             holds_frames: true,
         };
         let transport = SimTransport {
