@@ -17,8 +17,9 @@ const MAX_WORKER_QUEUE: usize = 1 << 20;
 /// Settings of a nexus and its endpoints. `Config::default()` is what the README measures.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Concurrent requests per session: a power of two, 1 to 32, default 8 `[eRPC §4.3]`. The
-    /// smaller of both sides' settings holds. Cost: [`crate::Rpc::session_bytes`].
+    /// Concurrent requests per session `[eRPC §4.3]`: a power of two, 1 to 32, default 16. Further
+    /// calls wait. The smaller of both sides' settings holds. Cost while the session is used:
+    /// [`crate::Rpc::session_bytes`].
     pub slots: u8,
     /// Packets a client session may have outstanding, C `[eRPC §4.3.1]`: 1 to 65,535. `None`:
     /// three full trains of the transport, at most what the receive buffer holds. Small values

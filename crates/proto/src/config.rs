@@ -24,7 +24,8 @@ pub enum Admission {
 /// Settings of one endpoint. The defaults work; `Config::default()` is what the README measures.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Concurrent requests per session `[eRPC §4.3]` (E30): a power of two, 1 to 32, default 8; the
+    /// Concurrent requests per session `[eRPC §4.3]` (E30): a power of two, 1 to 32, default 16
+    /// (the paper has 8, with which nearly half of 60 calls on 8 sessions drawn at random wait); the
     /// smaller of both sides' settings holds. While a session is used each costs 192 bytes on
     /// either side, three cache lines of which a small RPC touches two (more at the client if its
     /// continuations have more than 24 bytes); 4 while it is idle (F6).
@@ -129,7 +130,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            slots: 8,
+            slots: 16,
             credits: 32,
             admission: Admission::Oversubscribed,
             rx_queue_frames: 1024,

@@ -349,9 +349,11 @@ pub fn addr(node: usize) -> Addr {
 }
 
 /// Small credits and short timeouts: what goes wrong, goes wrong soon. Recovery is the papers'
-/// simplest, of which every packet can be foretold; `selective.rs` has the other schemes.
+/// simplest, of which every packet can be foretold; `selective.rs` has the other schemes. Slots are
+/// the paper's eight, by which tests tell which numbers follow each other.
 pub fn config() -> Config {
     Config {
+        slots: 8,
         recovery: Recovery::GoBackN,
         rto_min_ns: 50_000,
         rto_initial_ns: 100_000,
