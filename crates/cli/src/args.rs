@@ -267,6 +267,9 @@ pub(crate) struct BenchArgs {
     /// Packets a session may have in flight; default: three trains, as the receive buffer allows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) credits: Option<u32>,
+    /// Calls a session may have under way: 1, 2, 4, 8, 16 or 32; default 16
+    #[arg(long, value_name = "N", value_parser = units::slots)]
+    pub(crate) slots: Option<u8>,
     /// Largest datagram payload, bytes; default: what a 1500-byte link carries
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     pub(crate) frame_size: Option<u64>,

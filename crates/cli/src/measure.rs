@@ -90,6 +90,7 @@ fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> 
         ("--symmetric", args.symmetric),
         ("--no-copy", args.no_copy),
         ("--credits", args.credits.is_some()),
+        ("--slots", args.slots.is_some()),
         ("--frame-size", args.frame_size.is_some()),
         ("--fault", !args.fault.is_empty()),
         ("--recovery", !args.recovery.is_empty()),
@@ -126,6 +127,7 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
         ("--symmetric", args.symmetric),
         ("--no-copy", args.no_copy),
         ("--credits", args.credits.is_some()),
+        ("--slots", args.slots.is_some()),
         ("--frame-size", args.frame_size.is_some()),
         ("--fault", !args.fault.is_empty()),
         ("--recovery", !args.recovery.is_empty()),
@@ -253,6 +255,7 @@ fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
     spec.sessions = args.sessions.first().copied().unwrap_or(spec.sessions);
     spec.in_flight = args.in_flight.unwrap_or(spec.in_flight);
     spec.credits = args.credits;
+    spec.slots = args.slots;
     spec.frame = args.frame_size.map(count);
     spec.recovery = args.recovery.first().copied().unwrap_or_default();
     if let [batch] = spec.batches[..] {
@@ -375,13 +378,13 @@ mod tests {
         assert_eq!(format!("{plain:?}"), format!("{defaults:?}"));
         let given = spec_of(
             "courser bench bandwidth --quick --pairs 7 --max-time 3s --size 1MiB --sessions 3 \
-             --outstanding 5 --credits 64 --frame-size 4KiB --connect udp://a:1",
+             --outstanding 5 --credits 64 --slots 4 --frame-size 4KiB --connect udp://a:1",
         );
         assert_eq!(given.kind, Kind::Bandwidth);
         let max_time = Duration::from_secs(3);
         assert_eq!(given.plan, Plan { pairs: 7, max_time, ..Plan::quick() });
         assert_eq!((given.size, given.sessions, given.in_flight), (1 << 20, 3, 5));
-        assert_eq!((given.credits, given.frame), (Some(64), Some(4096)));
+        assert_eq!((given.credits, given.slots, given.frame), (Some(64), Some(4), Some(4096)));
         assert_eq!(given.connect.as_deref(), Some("udp://a:1"));
         assert!(!given.no_copy && spec_of("courser bench bandwidth --no-copy").no_copy);
     }

@@ -93,6 +93,14 @@ pub(crate) fn count_or_all(text: &str) -> Result<usize, String> {
     }
 }
 
+/// Reads the slots of a session.
+pub(crate) fn slots(text: &str) -> Result<u8, String> {
+    let slots: Option<u8> = text.parse().ok();
+    slots
+        .filter(|n| n.is_power_of_two() && *n <= 32)
+        .ok_or_else(|| "write 1, 2, 4, 8, 16 or 32".to_owned())
+}
+
 /// `32 B`, `64 KiB`, `8 MiB`: exact, in the largest unit that divides it.
 pub(crate) fn show_bytes(bytes: u64) -> String {
     for (scale, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
@@ -153,6 +161,14 @@ mod tests {
         }
         for text in ["", "MiB", "-1", "1.5k", "8 MiBs", "0x10", "18446744073709551615k"] {
             assert!(bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn slots_are_powers_of_two() {
+        assert_eq!(["1", "16", "32"].map(slots), [Ok(1), Ok(16), Ok(32)]);
+        for text in ["0", "3", "64", "-8", "256", "many"] {
+            assert!(slots(text).is_err(), "{text}");
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Variant {
     pub(super) size: usize,
     /// Packets that a session may have outstanding.
     pub(super) credits: Option<u32>,
+    /// Calls that a session may have under way.
+    pub(super) slots: Option<u8>,
     /// Largest frame, bytes.
     pub(super) frame: Option<usize>,
     /// Sessions, if they are more than the default limit allows.
@@ -71,6 +73,7 @@ impl Variant {
         let size = u32::try_from(self.size).unwrap_or(u32::MAX);
         let mut config = Config {
             credits: self.credits,
+            slots: self.slots.unwrap_or(defaults.slots),
             max_frame: self.frame,
             max_msg_size: defaults.max_msg_size.max(size),
             max_sessions: defaults.max_sessions.max(self.sessions + SPARE_SESSIONS),

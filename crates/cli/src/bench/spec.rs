@@ -85,6 +85,8 @@ pub(crate) struct BenchSpec {
     pub(crate) plan: Plan,
     /// Packets that a session may have outstanding; `None`: the transport's default.
     pub(crate) credits: Option<u32>,
+    /// Calls that a session may have under way; `None`: the default.
+    pub(crate) slots: Option<u8>,
     /// Largest frame, bytes; `None`: the transport's default.
     pub(crate) frame: Option<usize>,
     /// How lost packets are found and sent again.
@@ -137,6 +139,7 @@ impl BenchSpec {
             no_copy: false,
             plan,
             credits: None,
+            slots: None,
             frame: None,
             recovery: Recovery::default(),
             stats: true,
@@ -219,6 +222,7 @@ impl BenchSpec {
         Variant {
             size: self.largest(),
             credits: self.credits,
+            slots: self.slots,
             frame: self.frame,
             sessions: self.sessions as usize,
             recovery: self.recovery,
