@@ -10,8 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
-use arrayvec::ArrayVec;
-use courser_buf::{PathId, TX_GATHER, TxBurst, TxFrame};
+use courser_buf::{PathId, TxBurst, TxFrame};
 use rustix::io::Errno;
 
 use super::bell::RemoteBell;
@@ -224,10 +223,7 @@ impl Link {
         }
         let pushed = match &frame.segs[..] {
             [one] => self.producer.push_one(one),
-            many => {
-                let pieces: ArrayVec<&[u8], TX_GATHER> = many.iter().map(|s| &s[..]).collect();
-                self.producer.push(&pieces, len)
-            }
+            many => self.producer.push(many, len),
         };
         match pushed {
             Ok(()) => {

@@ -104,7 +104,9 @@ impl<C> Endpoint<C> {
             self.stats.requests += 1;
             return Ok(Some(Event::Request { id, req_type, body, deadline_ns }));
         }
-        Ok(self.rx_request_part(id, index, index as usize * usize::from(dpp), data))
+        let offset = index as usize * usize::from(dpp);
+        let Some(event) = self.rx_request_part(id, index, offset, data) else { return Ok(None) };
+        Ok(Some(event))
     }
 
     /// A request of one packet as its handler gets it.
