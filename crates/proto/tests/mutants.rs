@@ -27,9 +27,10 @@ const END_NS: u64 = CALM_NS + 500 * MS;
 
 fn some_config(rng: &mut Rng) -> Config {
     Config {
-        slots: rng.pick(&[1, 2, 8]),
+        slots: rng.pick(&[1, 2, 8, 16]),
         credits: rng.pick(&[1, 2, 8, 32]),
         rx_queue_frames: rng.pick(&[2, 8, 64, 1024]),
+        rx_queue_per_peer: rng.below(2) != 0,
         train_frames: rng.pick(&[1, 4, 64]),
         inline_max: rng.pick(&[0, 512, 2048]),
         ..config()

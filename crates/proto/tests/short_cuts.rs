@@ -38,10 +38,11 @@ fn size(rng: &mut Rng) -> usize {
 
 fn some_config(rng: &mut Rng, faults: bool) -> Config {
     let cfg = Config {
-        slots: rng.pick(&[1, 2, 8]),
+        slots: rng.pick(&[1, 2, 8, 16]),
         credits: rng.pick(&[1, 2, 8, 32]),
         // With little room sessions wait in line for credits.
         rx_queue_frames: rng.pick(&[2, 4, 8, 1024]),
+        rx_queue_per_peer: rng.below(2) != 0,
         inline_max: rng.pick(&[0, 40, 512]),
         // Calls are deferred, or not.
         far_sessions: rng.pick(&[0, 512]),
