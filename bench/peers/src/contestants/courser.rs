@@ -1,7 +1,7 @@
 //! Courser, default settings, over the transport that the address names.
 //!
 //! A window with one request in flight uses one session. One with more uses eight, since a session
-//! executes eight requests at a time by default; all of them share one endpoint and one datapath.
+//! executes sixteen requests at a time by default; all of them share one endpoint and one datapath.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

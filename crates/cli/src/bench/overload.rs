@@ -28,7 +28,7 @@ use crate::harness::stats::Summary;
 const HANDLER: Duration = Duration::from_millis(1);
 /// What a caller waits.
 const DEADLINE: Duration = Duration::from_millis(20);
-/// Sessions: with eight slots each, more calls are at the server than can be done in time.
+/// Sessions: with sixteen slots each, more calls are at the server than can be done in time.
 const SESSIONS: usize = 8;
 /// Calls in flight while the capacity is measured.
 const BUSY: u32 = 4;
