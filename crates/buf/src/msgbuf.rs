@@ -360,6 +360,13 @@ impl TxSeg {
     }
 }
 
+impl AsRef<[u8]> for TxSeg {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
 impl Deref for TxSeg {
     type Target = [u8];
 

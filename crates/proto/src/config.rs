@@ -15,7 +15,8 @@ pub enum Admission {
     /// Any number of sessions. Those of one client endpoint share a pool of credits, of which a
     /// session takes what it has in flight, up to C, and an idle one nothing; when the pool is
     /// empty they wait, each for its turn (E36). A pool grows with sessions to at most half of what
-    /// other peers leave of the receive queue. Every peer has at least one credit: only with more
+    /// other peers leave of the receive queue, or of the queue that the peer has for itself
+    /// ([`Config::rx_queue_per_peer`]). Every peer has at least one credit: only with more
     /// peers than the queue has room for may it be overrun, and such losses are recovered like any
     /// other (E60).
     Oversubscribed,
@@ -38,7 +39,8 @@ pub struct Config {
     /// |RQ|: full-sized frames that the transport's receive queue holds.
     pub rx_queue_frames: u32,
     /// Whether each peer's frames have a queue of that length for themselves, instead of one that all
-    /// share. Then the requests of either side may fill half of it. Default false.
+    /// share. Then the requests of either side may fill half of it; [`Admission::Strict`] counts as
+    /// if all shared one. Default false.
     pub rx_queue_per_peer: bool,
     /// Frames that leave as one train; large messages are sent in steps of this many packets.
     pub train_frames: u32,

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{Addr, AllocError, Arena, MsgBuf, PathId, Runs};
+use courser_buf::{AllocError, Arena, MsgBuf, PathId, Runs};
 
 use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
@@ -20,7 +20,8 @@ use crate::event::{Answered, Body, Completion, Event, FrameCursor};
 use crate::loss::{Board, Pools};
 use crate::mutant::{self, Mutant};
 use crate::session::{
-    ClientSession, IdleSession, Peer, ServerSession, Session, SessionId, SessionState, Shares,
+    ClientSession, IdleSession, Peer, PeerName, ServerSession, Session, SessionId, SessionState,
+    Shares,
 };
 use crate::slot::{ClientSlot, ServerSlot};
 use crate::stats::{Drop, EndpointStats};
@@ -49,8 +50,9 @@ pub struct Endpoint<C> {
     /// Free entries of `sessions`.
     pub(crate) vacant: Vec<u32>,
     pub(crate) live_sessions: usize,
-    /// Live peers by the number and the address of their endpoint.
-    pub(crate) known_peers: BTreeMap<(u64, Addr), u32>,
+    /// Live peers by the number and the address of their endpoint: one, or, when both sides have
+    /// dialed each other at the same time, several, of which the last is taken for what follows.
+    pub(crate) known_peers: BTreeMap<PeerName, Vec<u32>>,
     /// Peers without a session that a connect under way may need, and their control connections.
     pub(crate) lingering: Vec<(u32, u64)>,
     /// Client sessions whose server has not answered.

@@ -119,7 +119,7 @@ impl BenchSpec {
     pub(crate) fn new(kind: Kind, plan: Plan) -> Self {
         let (size, sessions, in_flight) = match kind {
             Kind::Latency => (32, 1, 1),
-            // The slots of sixteen sessions: enough that both sides work at the same time. The raw
+            // Enough calls that both sides work at the same time, and slots for all of them. The raw
             // echo finds its own best window, up to 256 packets in flight.
             Kind::Rate => (32, 16, RATE_IN_FLIGHT),
             Kind::Bandwidth => (8 << 20, 1, 1),

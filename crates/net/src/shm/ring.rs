@@ -24,7 +24,6 @@
 //! 2. A slot and its data are written only by the sender, and only while the receiver has counted
 //!    them as consumed; they are read only between publication and that count.
 
-use std::ops::Deref;
 use std::sync::atomic::Ordering;
 
 use super::map::{Mapping, PAGE, Word, Words};
@@ -229,11 +228,7 @@ impl<M: Memory> Producer<M> {
     /// Publishes a frame, given as its pieces, which are `len` bytes together and at most
     /// `max_frame`.
     #[inline(never)] // small frames of one piece are `push_one`'s
-    pub(super) fn push<P: Deref<Target = [u8]>>(
-        &mut self,
-        pieces: &[P],
-        len: usize,
-    ) -> Result<(), Refused> {
+    pub(super) fn push<P: AsRef<[u8]>>(&mut self, pieces: &[P], len: usize) -> Result<(), Refused> {
         debug_assert!(len <= self.shape.max_frame as usize);
         if self.head >= self.limit {
             self.refresh()?;
@@ -253,7 +248,7 @@ impl<M: Memory> Producer<M> {
                 }
             }
             let mut to = self.shape.data_at(begin);
-            for piece in pieces {
+            for piece in pieces.iter().map(AsRef::as_ref) {
                 self.mem.write_bulk(to, piece);
                 to += piece.len();
             }
@@ -272,9 +267,9 @@ impl<M: Memory> Producer<M> {
     }
 
     /// A small frame of several pieces; in order of addresses backwards, as `Memory::write` does.
-    fn write_pieces<P: Deref<Target = [u8]>>(&self, at: usize, pieces: &[P]) {
-        let mut end = at + pieces.iter().map(|p| p.len()).sum::<usize>();
-        for piece in pieces.iter().rev() {
+    fn write_pieces<P: AsRef<[u8]>>(&self, at: usize, pieces: &[P]) {
+        let mut end = at + pieces.iter().map(|p| p.as_ref().len()).sum::<usize>();
+        for piece in pieces.iter().rev().map(AsRef::as_ref) {
             end -= piece.len();
             self.mem.write(end, piece);
         }

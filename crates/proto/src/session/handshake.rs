@@ -3,6 +3,7 @@
 use courser_buf::{Addr, PathId};
 
 use super::connect::InvalidField;
+use super::pool::Requests;
 use super::{
     ClientSession, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established,
     Peer, PeerState, Place, RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
@@ -29,8 +30,9 @@ impl<C> Endpoint<C> {
         if self.live_sessions >= self.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
         }
-        let pool =
-            self.growth(None, 0, credits).ok_or(ConnectError::NoCredits { queue, credits })?;
+        let pool = self
+            .growth(Requests::Own, None, 0, credits)
+            .ok_or(ConnectError::NoCredits { queue, credits })?;
         let peer = self.add_peer(Peer::tentative(random as u32, &self.cfg));
         self.reserve_pool(peer, pool);
         let slots = self.cfg.slots;
@@ -106,7 +108,7 @@ impl<C> Endpoint<C> {
     /// peer: it has given up an earlier connect, whose end is not known here yet. Under that number
     /// it now waits for the new cookie, and would never accept a frame with the old one.
     fn find_peer(&self, r: &ConnectRequest, addr: Addr) -> Option<u32> {
-        let at = *self.known_peers.get(&(r.endpoint_id, addr))?;
+        let at = *self.known_peers.get(&(r.endpoint_id, addr))?.last()?;
         let p = self.peers.get(at as usize)?.as_ref()?;
         (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
@@ -126,7 +128,7 @@ impl<C> Endpoint<C> {
         let credits = r.credits.min(self.cfg.credits);
         let has = known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.pool.granted);
         let grows = self
-            .growth(known, has, credits)
+            .growth(Requests::Peers, Some((r.endpoint_id, offer.addr)), has, credits)
             .ok_or(RefuseReason::NoCredits { queue, credits: r.credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.cfg.slots);
@@ -142,7 +144,7 @@ impl<C> Endpoint<C> {
             p.path = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
             p.last_heard_ns = self.now_ns;
             let at = self.add_peer(p);
-            self.known_peers.insert((r.endpoint_id, offer.addr), at);
+            self.known_peers.entry((r.endpoint_id, offer.addr)).or_default().push(at);
             at
         });
         let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
@@ -331,7 +333,7 @@ impl<C> Endpoint<C> {
             p.tx_cookie = a.cookie;
             p.data_per_packet = a.data_per_packet;
             p.last_heard_ns = now_ns;
-            self.known_peers.insert((a.endpoint_id, addr), tentative);
+            self.known_peers.entry((a.endpoint_id, addr)).or_default().push(tentative);
         } else {
             let same = p.state == PeerState::Live
                 && p.endpoint_id == a.endpoint_id

@@ -30,7 +30,7 @@ pub use control::{
 };
 pub use heartbeat::{Beat, Heartbeat};
 pub use idle::IdleSession;
-pub(crate) use peer::{Peer, PeerState};
+pub(crate) use peer::{Peer, PeerName, PeerState};
 pub(crate) use pool::Place;
 pub(crate) use shares::Shares;
 pub(crate) use slots::{HOT as SLOTS_HOT, Slots};

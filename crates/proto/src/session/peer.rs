@@ -91,7 +91,14 @@ impl Echo {
     }
 }
 
+/// The number of an endpoint and its address.
+pub(crate) type PeerName = (u64, Addr);
+
 impl Peer {
+    pub(crate) fn name(&self) -> PeerName {
+        (self.endpoint_id, self.addr)
+    }
+
     pub(crate) fn tentative(rx_cookie: u32, cfg: &Config) -> Self {
         Peer {
             addr: Addr { host: 0, port: 0 },

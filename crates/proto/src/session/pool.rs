@@ -22,11 +22,13 @@
 //! 2. Nothing is kept unless some session stands in line, and nothing is open while one does.
 //! 3. While something is kept, the transmit stage has the peer's turn in its queue.
 //! 4. What all pools of an endpoint have beyond one credit each is at most |RQ|; where each peer has a
-//!    receive queue of its own, what both pools between the two have.
+//!    receive queue of its own, what those between two endpoints have.
+
+use std::collections::BTreeMap;
 
 use courser_buf::TxBurst;
 
-use super::{PeerState, Session};
+use super::{PeerName, PeerState, Session};
 use crate::config::Admission;
 use crate::endpoint::Endpoint;
 use crate::tx::{Sent, TxItem};
@@ -56,6 +58,24 @@ pub(crate) struct Pool {
     pub(super) granted: u32,
     /// Sum of the C of its sessions.
     pub(super) granted_caps: u64,
+}
+
+/// Whose requests a pool is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Requests {
+    /// This endpoint's; their answers come here.
+    Own,
+    /// The peer's; they come here.
+    Peers,
+}
+
+impl Requests {
+    fn part(self, pool: &Pool) -> u32 {
+        match self {
+            Requests::Own => pool.limit,
+            Requests::Peers => pool.granted,
+        }
+    }
 }
 
 /// A session's place in its peer's line.
@@ -147,32 +167,40 @@ impl Pool {
 impl<C> Endpoint<C> {
     // ---- admission ----------------------------------------------------------------------------
 
-    /// By how much one of the two pools between here and a peer, now of `pool` credits, grows with
-    /// a session that may have `wanted` packets in flight; `None`: the session is refused.
+    /// By how much a pool, now of `pool` credits, grows with a session that may have `wanted` packets
+    /// in flight; `None`: the session is refused. Whose peer is not known yet has no name.
     ///
     /// Oversubscribed, a pool grows to at most half of what the others leave, so that there is
     /// something for who comes later; but a peer always has one credit. In a queue that a peer has for
-    /// itself nobody comes later: the requests of one side have one half, those of the other the
-    /// other.
-    pub(super) fn growth(&self, peer: Option<u32>, pool: u32, wanted: u32) -> Option<u32> {
+    /// itself nobody comes later: one half is for the requests of either side.
+    pub(super) fn growth(
+        &self,
+        requests: Requests,
+        peer: Option<PeerName>,
+        pool: u32,
+        wanted: u32,
+    ) -> Option<u32> {
         let queue = u64::from(self.cfg.rx_queue_frames);
-        let own = self.cfg.rx_queue_per_peer;
-        let free =
-            queue.saturating_sub(if own { self.granted_to(peer) } else { self.credits_granted });
-        match self.cfg.admission {
-            Admission::Strict => (u64::from(wanted) <= free).then_some(wanted),
-            Admission::Oversubscribed => {
-                let half = if own { queue } else { free + u64::from(pool) } / 2;
-                let grows = half.saturating_sub(pool.into()).min(free).min(wanted.into()) as u32;
-                Some(if pool == 0 { grows.max(1) } else { grows })
+        let free = queue.saturating_sub(self.credits_granted);
+        let (has, wants) = (u64::from(pool), u64::from(wanted));
+        let grows = match self.cfg.admission {
+            Admission::Strict => return (wants <= free).then_some(wanted),
+            Admission::Oversubscribed if self.cfg.rx_queue_per_peer => {
+                let have = peer.map_or(0, |name| self.pools_with(requests, name));
+                (queue / 2).saturating_sub(have)
             }
-        }
+            Admission::Oversubscribed => ((free + has) / 2).saturating_sub(has).min(free),
+        };
+        let grows = grows.min(wants) as u32;
+        Some(if pool == 0 { grows.max(1) } else { grows })
     }
 
-    /// What both pools between here and a peer have; nothing if it is not known yet.
-    fn granted_to(&self, peer: Option<u32>) -> u64 {
-        let known = peer.and_then(|p| self.peers.get(p as usize)?.as_ref());
-        known.map_or(0, |p| u64::from(p.pool.limit) + u64::from(p.pool.granted))
+    /// What the pools for the requests of one side have between here and an endpoint. It is several
+    /// peers here when both sides have dialed each other at the same time.
+    fn pools_with(&self, requests: Requests, name: PeerName) -> u64 {
+        let peers = self.known_peers.get(&name).into_iter().flatten();
+        let peers = peers.filter_map(|&at| self.peers.get(at as usize)?.as_ref());
+        peers.map(|p| u64::from(requests.part(&p.pool))).sum()
     }
 
     /// The server side of a session with this peer has C = `credits`, and its pool grows by `grows`.
@@ -215,10 +243,10 @@ impl<C> Endpoint<C> {
     pub(super) fn join_pool(&mut self, peer: u32, credits: u32, stated: u32, reserved: u32) {
         self.settle();
         let Some(Some(p)) = self.peers.get(peer as usize) else { return };
-        let had = p.pool.limit;
-        // Room that was there when the session was begun, and was reserved, is there.
+        let (had, name) = (p.pool.limit, p.name());
+        // Reserved room is free again, and there.
         let grows = self
-            .growth(Some(peer), had, credits)
+            .growth(Requests::Own, Some(name), had, credits)
             .map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
         let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
         p.pool.caps += u64::from(credits);
@@ -414,15 +442,17 @@ impl<C> Endpoint<C> {
                 *caps += u64::from(s.credit_limit);
             }
         }
-        let (mut all, mut beyond_one, mut most_beyond_one) = (0, 0, 0);
+        let own_queues =
+            self.cfg.rx_queue_per_peer && self.cfg.admission == Admission::Oversubscribed;
+        let (mut all, mut beyond_one) = (0, BTreeMap::<_, u64>::new());
         for (at, (p, (in_flight, caps))) in (0..).zip(self.peers.iter().zip(in_flight)) {
             let Some(p) = p else { continue };
             let pool = &p.pool;
             let parts = [pool.limit, pool.granted].map(u64::from);
             let beyond = parts.iter().map(|part| part.saturating_sub(1)).sum::<u64>();
             all += parts.iter().sum::<u64>();
-            beyond_one += beyond;
-            most_beyond_one = beyond.max(most_beyond_one);
+            let tentative = (p.state == PeerState::Tentative).then_some(at);
+            *beyond_one.entry(own_queues.then(|| (p.name(), tentative))).or_default() += beyond;
             if p.state == PeerState::Tentative {
                 continue; // reserved
             }
@@ -434,7 +464,8 @@ impl<C> Endpoint<C> {
         }
         assert_eq!(all, self.credits_granted, "sum of the pools");
         let queue = u64::from(self.cfg.rx_queue_frames);
-        let in_a_queue = if self.cfg.rx_queue_per_peer { most_beyond_one } else { beyond_one };
-        assert!(in_a_queue <= queue, "pools of {all} credits for {queue} frames");
+        for (peer, beyond_one) in beyond_one {
+            assert!(beyond_one <= queue, "{peer:?}: {beyond_one} credits for {queue} frames");
+        }
     }
 }

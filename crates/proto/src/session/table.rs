@@ -36,9 +36,11 @@ impl<C> Endpoint<C> {
         self.tx.forget_peer(peer);
         // Its number may be another's soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);
-        let name = (dropped.endpoint_id, dropped.addr);
-        if self.known_peers.get(&name) == Some(&peer) {
-            self.known_peers.remove(&name);
+        if let Some(peers) = self.known_peers.get_mut(&dropped.name()) {
+            peers.retain(|&at| at != peer);
+            if peers.is_empty() {
+                self.known_peers.remove(&dropped.name());
+            }
         }
         Some(dropped)
     }

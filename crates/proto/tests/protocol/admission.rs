@@ -157,7 +157,37 @@ fn where_each_peer_has_a_queue_of_its_own_neither_side_nor_a_peer_takes_from_ano
 }
 
 #[test]
-fn strict_admission_counts_for_each_peer_where_each_has_a_queue_of_its_own() {
+fn connects_that_cross_take_no_more_of_a_queue_that_is_one_peers_alone() {
+    // Each side dials before it has heard of the other, and so both know the other as two peers.
+    let own = Config { rx_queue_frames: 64, rx_queue_per_peer: true, ..config() };
+    let mut w = World::pair(own);
+    let dialed: Vec<_> = (0..6).map(|n| (n % 2, w.dial(n % 2, 5 + n as u64))).collect();
+    let accepted: Vec<_> =
+        dialed.iter().map(|(n, d)| w.accept(1 - n, *n, &d.request).unwrap()).collect();
+    let mut sessions = Vec::new();
+    for ((n, d), a) in dialed.iter().zip(&accepted) {
+        let path = courser_buf::PathId((1 - n) as u32);
+        w.ep(*n).established(a, crate::support::addr(1 - n), path).unwrap();
+        sessions.push((*n, d.session));
+    }
+    sessions.extend((0..6).map(|n| (n % 2, w.connect(n % 2, 1 - n % 2))));
+    for node in [0, 1] {
+        // One half for the requests of each, and one for every further peer that needs one.
+        let granted = w.ep(node).credits_granted();
+        assert!((64..=64 + 6).contains(&granted), "{granted}");
+        w.ep(node).check();
+    }
+    for (id, &(node, s)) in sessions.iter().enumerate() {
+        w.call(node, s, id as u16, 50 * DPP);
+    }
+    for node in [0, 1] {
+        assert!(w.finish(node, 6).iter().all(|d| d.result.is_ok()));
+    }
+}
+
+#[test]
+fn strict_admission_counts_all_peers_also_where_each_has_a_queue_of_its_own() {
+    // What a queue has room for is known before a client knows whose it will be.
     let server = Config {
         admission: Admission::Strict,
         rx_queue_frames: 100,
@@ -165,10 +195,10 @@ fn strict_admission_counts_for_each_peer_where_each_has_a_queue_of_its_own() {
         ..config()
     };
     let mut w = World::new(&[config(), server, config()], 1);
+    for client in [0, 2, 0] {
+        w.connect(client, 1);
+    }
     for client in [0, 2] {
-        for _ in 0..3 {
-            w.connect(client, 1);
-        }
         let refused = w.try_connect(client, 1, 9).unwrap_err();
         assert_eq!(refused, RefuseReason::NoCredits { queue: 100, credits: 32 });
     }
