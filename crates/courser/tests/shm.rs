@@ -126,6 +126,20 @@ fn several_endpoints_of_one_nexus() {
     }
 }
 
+/// Each has a ring of its own to the server, and so all credits that it asks for.
+#[test]
+fn clients_take_no_credits_from_each_other() {
+    let server = shm_server(Config::default());
+    let nexus = Nexus::bind(SHM).unwrap();
+    let mut clients: Vec<Rpc> = (0..12).map(|_| nexus.endpoint().unwrap()).collect();
+    for client in &mut clients {
+        let session = client.connect(&server.uri).unwrap();
+        client.wait_connected(session).unwrap();
+        let stats = client.session_stats(session).unwrap();
+        assert_eq!((stats.credit_limit, stats.pool), (32, 32));
+    }
+}
+
 #[test]
 fn addresses_elsewhere_are_refused() {
     for host in ["0.0.0.0", "[::]", "10.0.0.1", "127.0.0.2"] {
