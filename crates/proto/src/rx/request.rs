@@ -105,6 +105,7 @@ impl<C> Endpoint<C> {
             return Ok(Some(Event::Request { id, req_type, body, deadline_ns }));
         }
         let offset = index as usize * usize::from(dpp);
+        // Taken apart here: an event that is none, moved whole, would wait for the stores of the copy.
         let Some(event) = self.rx_request_part(id, index, offset, data) else { return Ok(None) };
         Ok(Some(event))
     }
