@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use common::*;
 use courser::parts::net::{FaultConfig, FaultPlan, FaultTransport, ShmConfig, ShmTransport};
-use courser::{BindError, CallError, Config, Nexus, Rpc, SessionError};
+use courser::{BindError, CallError, Config, Nexus, Rpc, SessionError, SessionState};
 
 const SHM: &str = "shm://127.0.0.1:0";
 const ECHO: u16 = 1;
@@ -137,6 +137,41 @@ fn clients_take_no_credits_from_each_other() {
         client.wait_connected(session).unwrap();
         let stats = client.session_stats(session).unwrap();
         assert_eq!((stats.credit_limit, stats.pool), (32, 32));
+    }
+}
+
+/// Endpoints that dial each other at the same time are two peers to each other, with one ring.
+#[test]
+fn sessions_both_ways_overrun_no_ring() {
+    let nexuses = [0, 1].map(|_| Nexus::bind(SHM).unwrap());
+    let [mut a, mut b] = [0, 1].map(|n| nexuses[n].endpoint().unwrap());
+    for rpc in [&mut a, &mut b] {
+        rpc.on(ECHO, |cx, req| cx.reply(req));
+    }
+    let mut sessions = Vec::new();
+    for _ in 0..6 {
+        let new = [
+            a.connect(&nexuses[1].local_uri().to_string()).unwrap(),
+            b.connect(&nexuses[0].local_uri().to_string()).unwrap(),
+        ];
+        let open = |rpc: &Rpc, session| rpc.session_state(session) == SessionState::Connected;
+        drive_until(&mut [&mut a, &mut b], |all| open(all[0], new[0]) && open(all[1], new[1]));
+        sessions.extend([(0, new[0]), (1, new[1])]);
+    }
+    let log = Log::default();
+    for (id, &(n, session)) in (0..).zip(&sessions) {
+        let rpc = if n == 0 { &mut a } else { &mut b };
+        let request = message(rpc, id, 4 << 20);
+        call(rpc, session, ECHO, request, &log, id);
+    }
+    drive(&mut [&mut a, &mut b], || log.borrow().len() == sessions.len());
+    assert!(log.borrow().iter().all(|(id, e)| e.result == Ok(expected(*id, 4 << 20))));
+    for rpc in [&a, &b] {
+        let (granted, queue) =
+            (rpc.credits_granted(), rpc.transport().caps().rx_queue_frames as u64);
+        assert!(granted <= queue + 4, "{granted} credits for {queue} frames");
+        assert_eq!(rpc.transport_stats().tx_dropped, 0);
+        rpc.check();
     }
 }
 
