@@ -151,8 +151,8 @@ fn sessions_both_ways_overrun_no_ring() {
     let mut sessions = Vec::new();
     for _ in 0..6 {
         let new = [
-            a.connect(&nexuses[1].local_uri().to_string()).unwrap(),
-            b.connect(&nexuses[0].local_uri().to_string()).unwrap(),
+            a.connect(&nexuses[1].local_uri()).unwrap(),
+            b.connect(&nexuses[0].local_uri()).unwrap(),
         ];
         let open = |rpc: &Rpc, session| rpc.session_state(session) == SessionState::Connected;
         drive_until(&mut [&mut a, &mut b], |all| open(all[0], new[0]) && open(all[1], new[1]));

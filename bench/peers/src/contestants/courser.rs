@@ -1,7 +1,7 @@
 //! Courser, default settings, over the transport that the address names.
 //!
-//! A window with one request in flight uses one session. One with more uses eight, since a session
-//! executes sixteen requests at a time by default; all of them share one endpoint and one datapath.
+//! A window with one request in flight uses one session. One with more uses eight, of which each executes
+//! sixteen requests at a time by default; all of them share one endpoint and one datapath.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
