@@ -17,6 +17,12 @@ pub fn prefetch_bytes(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr().wrapping_add(LINE));
 }
 
+/// Asks for all lines of `bytes`, an instruction each.
+#[inline(always)]
+pub fn prefetch_lines(bytes: &[u8]) {
+    bytes.chunks(LINE).for_each(|line| prefetch_at(line.as_ptr()));
+}
+
 #[inline(always)]
 fn prefetch_at(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -74,6 +80,8 @@ mod tests {
         prefetch("text");
         prefetch_bytes(&[]);
         prefetch_bytes(&[0; 65]);
+        prefetch_lines(&[]);
+        prefetch_lines(&[0; 129]);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 //! * `config`: settings and errors.
 //! * `socket`: making the socket; what the receive queue truly holds (F7).
 //! * `path`: destinations, their MTUs and source addresses.
-//! * `tx`, `rx`: the bursts; `cmsg`: control messages for both.
+//! * `tx`, `rx`: the bursts; `joined`: frames in pieces; `cmsg`: control messages.
 //!
 //! Sending copies in the kernel, so no frame is held after [`Transport::tx_burst`].
 
 mod cmsg;
 mod config;
+mod joined;
 mod path;
 mod rx;
 mod socket;

@@ -2,15 +2,18 @@
 //!
 //! The kernel's cost is per message, not per frame: about 2 us for a frame or for a train of 64.
 //! So frames for one path that stand together and have equal lengths become one message with
-//! `UDP_SEGMENT`, gathered from where they lie, and several messages leave with one `sendmmsg`.
+//! `UDP_SEGMENT`, gathered from where they lie or where `joined` has brought them together, and several
+//! messages leave with one `sendmmsg`.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use courser_buf::{TX_GATHER, TxBurst};
+use courser_buf::{TX_GATHER, TxBurst, TxFrame};
 
 use super::config::MAX_DATAGRAM;
+use super::joined::Joined;
 use super::path::{Entry, SOURCE_SPACE, Table};
 use super::{TRAIN_FRAMES, cmsg};
 use crate::TransportStats;
@@ -21,6 +24,9 @@ const IOVECS: usize = 1024;
 /// Most messages of one system call.
 const MESSAGES: usize = 64;
 
+/// While a frame is brought together, the one so many places behind it is asked for.
+const AHEAD: usize = 2;
+
 /// Room for the source address and the segment size.
 const CTRL: usize = SOURCE_SPACE + cmsg::space(size_of::<u16>());
 
@@ -29,6 +35,7 @@ const _: () = assert!(TRAIN_FRAMES * TX_GATHER <= IOVECS && IOVECS <= libc::UIO_
 /// The send side: arrays that are filled for each call, and nothing else to remember.
 pub(super) struct Tx {
     iovecs: Box<[libc::iovec]>,
+    joined: Joined,
     messages: Box<[libc::mmsghdr]>,
     ctrl: Box<[cmsg::Buf<CTRL>]>,
     /// Frames in each message.
@@ -59,6 +66,7 @@ impl Tx {
         let message: libc::mmsghdr = unsafe { std::mem::zeroed() };
         Tx {
             iovecs: vec![iovec; IOVECS].into(),
+            joined: Joined::default(),
             messages: vec![message; MESSAGES].into(),
             ctrl: vec![cmsg::Buf([0; CTRL]); MESSAGES].into(),
             frames: vec![0; MESSAGES].into(),
@@ -148,17 +156,17 @@ impl Tx {
     /// Lays frames from the front of the burst out as at most `limit` messages of at most `train`
     /// frames; ends before the first frame that cannot be sent. Returns the number of messages.
     fn fill(&mut self, paths: &Table, burst: &TxBurst, train: usize, limit: usize) -> usize {
-        let mut frames = burst.iter().peekable();
-        let (mut iovecs, mut count) = (0, 0);
+        self.joined.clear();
+        let (mut at, mut iovecs, mut count) = (0, 0, 0);
         while count < limit && iovecs + train * TX_GATHER <= IOVECS {
-            let Some(first) = frames.next() else { break };
+            let Some(first) = burst.get(at) else { break };
             let Some(path) = paths.accept(first) else { break };
             let start = iovecs;
-            iovecs = self.gather(iovecs, &first.segs);
+            iovecs = self.gather(start..iovecs, first, burst.get(at + AHEAD));
             let (mut members, mut total) = (1, first.len as usize);
             // An empty datagram has no place in a train: the kernel would not see it.
             while members < train && first.len > 0 {
-                let Some(&next) = frames.peek() else { break };
+                let Some(next) = burst.get(at + members) else { break };
                 let len = next.len as usize;
                 let joins = next.path == first.path
                     && (1..=first.len as usize).contains(&len)
@@ -166,13 +174,13 @@ impl Tx {
                 if !joins {
                     break;
                 }
-                iovecs = self.gather(iovecs, &next.segs);
+                iovecs = self.gather(start..iovecs, next, burst.get(at + members + AHEAD));
                 (members, total) = (members + 1, total + len);
-                frames.next();
                 if len < first.len as usize {
                     break;
                 }
             }
+            at += members;
             let segment = (members > 1).then_some(first.len as u16);
             self.message(count, path, start..iovecs, segment);
             self.frames[count] = members as u32;
@@ -181,22 +189,28 @@ impl Tx {
         count
     }
 
+    /// Adds a frame to those of a message, which have the entries `of`; returns where these end now.
     #[inline]
-    fn gather(&mut self, at: usize, segs: &[courser_buf::TxSeg]) -> usize {
-        for (iovec, seg) in self.iovecs[at..].iter_mut().zip(segs) {
+    fn gather(&mut self, of: Range<usize>, frame: &TxFrame, later: Option<&TxFrame>) -> usize {
+        let end = of.end;
+        if let Some(piece) = self.joined.join(frame, later) {
+            if let Some(last) = self.iovecs[of].last_mut()
+                && last.iov_base.wrapping_byte_add(last.iov_len) == piece.iov_base
+            {
+                last.iov_len += piece.iov_len;
+                return end;
+            }
+            self.iovecs[end] = piece;
+            return end + 1;
+        }
+        for (iovec, seg) in self.iovecs[end..].iter_mut().zip(&frame.segs) {
             *iovec = libc::iovec { iov_base: seg.as_ptr().cast_mut().cast(), iov_len: seg.len() };
         }
-        at + segs.len()
+        end + frame.segs.len()
     }
 
     #[inline]
-    fn message(
-        &mut self,
-        index: usize,
-        path: &Entry,
-        iovecs: std::ops::Range<usize>,
-        segment: Option<u16>,
-    ) {
+    fn message(&mut self, index: usize, path: &Entry, iovecs: Range<usize>, segment: Option<u16>) {
         let hdr = &mut self.messages[index].msg_hdr;
         hdr.msg_name = path.name_ptr().cast_mut().cast();
         hdr.msg_namelen = path.name_len;

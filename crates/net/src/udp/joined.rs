@@ -1,0 +1,107 @@
+//! Frames in several pieces, brought together before the kernel copies them.
+//!
+//! The kernel copies what a system call sends, piece by piece, and it begins anew with each piece. A
+//! packet of a large message is two: its headers, and data that has long left the caches. Copied here
+//! first, by a loop that sees the next pieces come, a train is one piece in the nearest cache. That is
+//! a second copy and takes less time in all: `docs/performance.md`, "The path over UDP".
+
+use courser_buf::{TxFrame, TxSeg, prefetch_lines};
+
+/// Frames of this size and more stay in pieces: what is long is copied well from where it lies.
+const LARGE: usize = 16 << 10;
+
+/// Room for what a stage usually has: more stays in pieces.
+const ROOM: usize = 256 << 10;
+
+/// The frames of one system call that were brought together, each behind the one before.
+#[derive(Default)]
+pub(super) struct Joined {
+    /// Empty, without memory, until it is first needed; never grows beyond [`ROOM`] after that, so
+    /// what lies in it stays in its place.
+    bytes: Vec<u8>,
+}
+
+impl Joined {
+    /// Forgets the frames of the call before.
+    #[inline]
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+    }
+
+    /// Copies the pieces of a frame together and gives the place, or `None` when they stay where they
+    /// are. `later` is a frame that may come soon.
+    #[inline]
+    pub(super) fn join(&mut self, frame: &TxFrame, later: Option<&TxFrame>) -> Option<libc::iovec> {
+        let len = frame.len as usize;
+        if frame.segs.len() < 2 || len >= LARGE {
+            return None;
+        }
+        self.copy(&frame.segs, later)
+    }
+
+    #[inline(never)] // small frames are in one piece
+    fn copy(&mut self, segs: &[TxSeg], later: Option<&TxFrame>) -> Option<libc::iovec> {
+        let (start, len) = (self.bytes.len(), segs.iter().map(TxSeg::len).sum::<usize>());
+        if self.bytes.capacity() == 0 {
+            self.bytes.reserve_exact(ROOM);
+        }
+        if start + len > ROOM {
+            return None;
+        }
+        if let Some(data) = later.and_then(|frame| frame.segs.last()) {
+            prefetch_lines(data);
+        }
+        segs.iter().for_each(|seg| self.bytes.extend_from_slice(seg));
+        let place = self.bytes.as_ptr().wrapping_add(start);
+        Some(libc::iovec { iov_base: place.cast_mut().cast(), iov_len: len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use courser_buf::{Arena, PathId};
+
+    use super::*;
+
+    /// A frame whose data is `seed`, `seed + 1` and so on, in pieces that meet at `cut`.
+    fn frame(len: usize, cut: usize, seed: u8) -> TxFrame {
+        let mut m = Arena::heap().alloc(len).unwrap();
+        m.iter_mut().zip(0u8..=u8::MAX).for_each(|(b, n)| *b = n.wrapping_add(seed));
+        TxFrame::two(PathId(0), m.data_seg(0..cut).unwrap(), m.data_seg(cut..len).unwrap())
+    }
+
+    fn whole(frame: &TxFrame) -> Vec<u8> {
+        frame.segs.iter().flat_map(|seg| seg.iter().copied()).collect()
+    }
+
+    #[test]
+    fn frames_in_pieces_lie_one_behind_the_other() {
+        let mut joined = Joined::default();
+        for _call in 0..3 {
+            joined.clear();
+            let frames = [frame(100, 40, 1), frame(77, 1, 2), frame(LARGE - 1, 500, 3)];
+            let places: Vec<_> = frames.iter().map(|f| joined.join(f, Some(f)).unwrap()).collect();
+            for (place, next) in places.iter().zip(&places[1..]) {
+                assert_eq!(place.iov_base.wrapping_byte_add(place.iov_len), next.iov_base);
+            }
+            assert!(places.iter().zip(&frames).all(|(p, f)| p.iov_len == f.len as usize));
+            assert_eq!(joined.bytes, frames.iter().flat_map(whole).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn what_is_one_piece_or_long_or_finds_no_room_stays() {
+        let mut joined = Joined::default();
+        let one = Arena::heap().alloc(100).unwrap();
+        let one = TxFrame::one(PathId(0), one.data_seg(0..100).unwrap());
+        assert!(joined.join(&one, None).is_none());
+        assert!(joined.join(&frame(LARGE, 24, 0), None).is_none());
+        assert_eq!(joined.bytes.capacity(), 0, "no memory until it is needed");
+        let frame = frame(10_000, 24, 0);
+        let fit = (0..1_000).take_while(|_| joined.join(&frame, None).is_some()).count();
+        assert_eq!(fit, ROOM / 10_000);
+        assert_eq!(joined.bytes.capacity(), ROOM, "it does not grow");
+        joined.clear();
+        assert!(joined.join(&frame, None).is_some());
+    }
+}
