@@ -17,10 +17,17 @@ pub fn prefetch_bytes(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr().wrapping_add(LINE));
 }
 
-/// Asks for all lines of `bytes`, an instruction each.
+/// Longer copies the processor sees coming by itself, and asking for all of their lines takes longer
+/// than it saves: over shared memory packets of 1 KiB move a third faster for it, of 2 KiB a seventh, of
+/// 4 KiB no more, and of 8 KiB a twentieth slower.
+const LONG_COPY: usize = 2_048;
+
+/// Asks for all lines of what is going to be copied soon, or copied to, unless it is long.
 #[inline(always)]
-pub fn prefetch_lines(bytes: &[u8]) {
-    bytes.chunks(LINE).for_each(|line| prefetch_at(line.as_ptr()));
+pub fn prefetch_copy(bytes: &[u8]) {
+    if bytes.len() <= LONG_COPY {
+        bytes.chunks(LINE).for_each(|line| prefetch_at(line.as_ptr()));
+    }
 }
 
 #[inline(always)]
@@ -80,8 +87,8 @@ mod tests {
         prefetch("text");
         prefetch_bytes(&[]);
         prefetch_bytes(&[0; 65]);
-        prefetch_lines(&[]);
-        prefetch_lines(&[0; 129]);
+        prefetch_copy(&[]);
+        prefetch_copy(&[0; 129]);
     }
 
     #[test]

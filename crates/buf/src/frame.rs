@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
-use crate::{Tail, TxSeg};
+use crate::{Tail, TxSeg, prefetch_copy};
 
 /// Most gather entries that a [`TxFrame`] has.
 pub const TX_GATHER: usize = 3;
@@ -125,6 +125,17 @@ impl TxFrame {
         let mut segs = ArrayVec::new();
         segs.push(seg);
         TxFrame { path, segs, len }
+    }
+
+    /// Asks for the data of a frame in pieces, a packet of a large message that may have left the
+    /// caches since it was written: for who is going to copy it soon.
+    #[inline(always)]
+    pub fn prefetch_data(&self) {
+        if self.segs.len() > 1
+            && let Some(data) = self.segs.last()
+        {
+            prefetch_copy(data);
+        }
     }
 
     /// A frame of a header and the data behind it.

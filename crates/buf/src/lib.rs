@@ -58,7 +58,7 @@ mod tail;
 pub use arena::{
     AllocError, Arena, ArenaConfig, ArenaStats, ClassStats, ConfigError, MAX_HEADROOM,
 };
-pub use cpu::{has_steady_ticks, prefetch, prefetch_bytes, prefetch_lines, ticks};
+pub use cpu::{has_steady_ticks, prefetch, prefetch_bytes, prefetch_copy, ticks};
 pub use frame::{
     Addr, Ecn, PathId, RX_BURST, RX_HEAD, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame,
 };

@@ -24,6 +24,8 @@ use crate::{PathError, PathTable, TransportStats};
 /// After a failed attempt, and twice that after each further one, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(64);
+/// While a frame is copied to the ring, the data of the one so many places behind it is asked for.
+const AHEAD: usize = 2;
 /// Bursts that find the ring full, in a row, before the peer is asked whether it lives.
 const FULL_BURSTS: u32 = 64;
 
@@ -131,7 +133,10 @@ impl Outbound {
             return;
         };
         let mut result = Ok(());
-        for frame in frames {
+        for (at, frame) in frames.iter().enumerate() {
+            if let Some(later) = frames.get(at + AHEAD) {
+                later.prefetch_data();
+            }
             result = result.and(link.send(frame, own.hello.shape.max_frame, stats));
         }
         if result.and_then(|()| link.finish()).is_err() {

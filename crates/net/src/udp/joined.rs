@@ -5,7 +5,7 @@
 //! first, by a loop that sees the next pieces come, a train is one piece in the nearest cache. That is
 //! a second copy and takes less time in all: `docs/performance.md`, "The path over UDP".
 
-use courser_buf::{TxFrame, TxSeg, prefetch_lines};
+use courser_buf::{TxFrame, TxSeg};
 
 /// Frames of this size and more stay in pieces: what is long is copied well from where it lies.
 const LARGE: usize = 16 << 10;
@@ -48,8 +48,8 @@ impl Joined {
         if start + len > ROOM {
             return None;
         }
-        if let Some(data) = later.and_then(|frame| frame.segs.last()) {
-            prefetch_lines(data);
+        if let Some(later) = later {
+            later.prefetch_data();
         }
         segs.iter().for_each(|seg| self.bytes.extend_from_slice(seg));
         let place = self.bytes.as_ptr().wrapping_add(start);

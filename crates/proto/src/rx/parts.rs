@@ -3,7 +3,7 @@
 //! its headers are checked in the front of the frame, which is ours, and of the rest nothing is
 //! concluded. Any other frame is copied into one piece before it is looked at.
 
-use courser_buf::{RxFrame, Tail};
+use courser_buf::{RxFrame, Tail, prefetch_copy};
 
 use crate::endpoint::Endpoint;
 use crate::event::{Driver, Event, FrameCursor};
@@ -17,6 +17,13 @@ pub(crate) trait Content<'f>: Copy {
     fn len(self) -> usize;
     /// Copies it to where it belongs, which is as long.
     fn copy_to(self, out: &mut [u8]);
+    /// Copies it to where it begins in its message, and asks for the place of the packet after it.
+    #[inline(always)]
+    fn copy_into(self, message: &mut [u8], begin: usize) {
+        let end = begin + self.len();
+        prefetch_copy(&message[end..message.len().min(end + self.len())]);
+        self.copy_to(&mut message[begin..end]);
+    }
 }
 
 impl<'f> Content<'f> for &'f [u8] {

@@ -141,7 +141,7 @@ impl<C> Endpoint<C> {
         }
         let slot = self.server_slot_mut(id)?;
         if let Some(req) = slot.req.as_mut().filter(|_| copies) {
-            data.copy_to(&mut req[offset..offset + data.len()]);
+            data.copy_into(req, offset);
         }
         if index == slot.req_rcvd || mutant::is_on(Mutant::RequestGapTaken) {
             slot.req_rcvd = match &mut slot.gaps {

@@ -101,7 +101,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.client_session_at(session) else { return Ok(None) };
         let slot = &mut s.slots[usize::from(slot_no)];
         if let Some(resp) = slot.resp.as_mut() {
-            data.copy_to(&mut resp[offset..offset + data.len()]);
+            data.copy_into(resp, offset);
         }
         if slot.resp_rcvd == slot.resp_packets {
             slot.ack_owed = true;
