@@ -107,30 +107,36 @@ impl Chunk {
         self.refs.load(Ordering::Acquire) != 1
     }
 
-    /// Adds a reference; the caller holds the `MsgBuf`, mutably.
+    /// Adds `count` references; the caller holds the `MsgBuf`, mutably.
     ///
     /// While that is the only reference nobody else can change the count, and a store will do: a
     /// locked instruction costs some 20 cycles, and every frame takes a reference.
     #[inline]
-    pub(crate) fn retain_mut(&self) {
+    pub(crate) fn retain_mut(&self, count: u32) {
         // Acquire: a store ends the release sequence of those who gave up references before, so
         // what they did with the bytes is taken over here. Test: `every_drop_order`,
         // `pieces_go_to_other_threads_again_and_again`, also under ThreadSanitizer.
         if self.refs.load(Ordering::Acquire) == 1 {
-            self.refs.store(2, Ordering::Relaxed);
+            self.refs.store(1 + count, Ordering::Relaxed);
         } else {
-            self.retain();
+            self.retain(count);
         }
     }
 
-    /// Adds a reference; the caller holds one.
+    /// Adds `count` references; the caller holds one.
     #[inline]
-    pub(crate) fn retain(&self) {
-        // Relaxed: the new reference is derived from one that is alive.
-        if self.refs.fetch_add(1, Ordering::Relaxed) > u32::MAX / 2 {
+    pub(crate) fn retain(&self, count: u32) {
+        // Relaxed: the new references are derived from one that is alive.
+        if self.refs.fetch_add(count, Ordering::Relaxed) > u32::MAX / 2 {
             // Two billion leaked references: going on would end in a use after free.
             std::process::abort();
         }
+    }
+
+    /// Gives up `count` references of a caller who keeps another one.
+    #[inline]
+    pub(crate) fn release_some(&self, count: u32) {
+        self.refs.fetch_sub(count, Ordering::Release);
     }
 
     /// Gives up a reference. `true` when it was the last: the caller must then recycle.

@@ -10,6 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use arrayvec::ArrayVec;
 
+use crate::msgbuf::drop_segs;
 use crate::{Tail, TxSeg, prefetch_copy};
 
 /// Most gather entries that a [`TxFrame`] has.
@@ -155,6 +156,13 @@ impl TxFrame {
     }
 }
 
+/// Drops the first `count` frames of a burst, as a transport does that has sent them: packets of a
+/// large message at a fraction of what each by itself costs.
+#[inline(never)] // beside small frames, which are dropped one by one
+pub fn drop_frames(burst: &mut TxBurst, count: usize) {
+    drop_segs(burst.drain(..count).flat_map(|frame| frame.segs));
+}
+
 /// One datagram that arrived, borrowed from the transport until its next receive burst.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
@@ -213,7 +221,51 @@ impl<'a> RxFrame<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+    use crate::{Arena, MsgBuf};
+
+    #[test]
+    fn frames_are_dropped_from_the_front_and_give_back_what_nobody_else_holds() {
+        for (pieces, kept) in [(2, true), (2, false), (1, true), (1, false)] {
+            let arena = Arena::heap();
+            let mut messages: Vec<_> = (0..3).map(|_| arena.alloc(8_000).unwrap()).collect();
+            // Of one message, of two in turn, and of a third one that is also held elsewhere.
+            let order = [0, 0, 0, 0, 1, 0, 1, 1, 2, 2];
+            let mut burst = TxBurst::new();
+            for (index, message) in (1..).zip(order) {
+                let message = &mut messages[message];
+                burst.push_back(if pieces == 2 {
+                    let (header, data) = message.packet_segs(index % 4, 24, 10..500).unwrap();
+                    TxFrame::two(PathId(index), header, data)
+                } else {
+                    TxFrame::one(PathId(index), message.data_seg(10..500).unwrap())
+                });
+            }
+            let elsewhere = burst[8].segs[0].clone();
+            let shared = |messages: &[MsgBuf]| messages.iter().map(MsgBuf::is_shared).collect();
+            let mut seen: Vec<Vec<bool>> = Vec::new();
+            if !kept {
+                messages.clear();
+            }
+            for count in [0, 3, 3, 2, 2] {
+                drop_frames(&mut burst, count);
+                seen.push(shared(&messages));
+                let held: BTreeSet<_> = order[10 - burst.len()..].iter().chain([&2]).collect();
+                let want = if kept { 3 } else { held.len() };
+                assert_eq!(arena.stats().in_use_buffers, want, "{pieces} pieces, {count}");
+            }
+            assert!(burst.is_empty());
+            if kept {
+                let (yes, no) = (true, false);
+                let rows = [[yes; 3], [yes; 3], [no, yes, yes], [no, no, yes], [no, no, yes]];
+                assert_eq!(seen, rows);
+            }
+            drop((elsewhere, messages));
+            assert_eq!(arena.stats().in_use_buffers, 0);
+        }
+    }
 
     #[test]
     fn a_frame_in_two_pieces_is_joined() {

@@ -205,28 +205,64 @@ impl MsgBuf {
     /// buffer has no such packet or `header_len` is above [`HEADER_ROOM`].
     #[inline]
     pub fn header_seg(&mut self, index: u32, header_len: usize) -> Option<TxSeg> {
-        let end = self.header_end(index)?;
-        if header_len > HEADER_ROOM {
-            return None;
-        }
-        let room = if index == 0 { FRONT } else { self.chunk().slot_size as usize };
+        let (start, headroom) = self.header_place(index, header_len)?;
         self.expose(index + 1);
         // SAFETY: the bytes lie within the header room of `index`, marked exposed above.
         // Test: `positions_are_exact`.
-        Some(unsafe {
-            let start = self.data.add(end).sub(header_len);
-            self.seg_mut(start, header_len, room - header_len)
-        })
+        Some(unsafe { self.seg_mut(start, header_len, headroom) })
     }
 
     /// A piece of the data. `None` when the range is not within `0..len()`.
     #[inline]
     pub fn data_seg(&self, range: Range<usize>) -> Option<TxSeg> {
+        let start = self.data_place(&range)?;
+        self.chunk().retain(1);
+        Some(TxSeg { ptr: start, chunk: self.chunk, len: range.len() as u32, headroom: 0 })
+    }
+
+    /// [`MsgBuf::header_seg`] and [`MsgBuf::data_seg`] together, for one locked instruction: packet
+    /// `index`, of which `range` is the data.
+    #[inline]
+    pub fn packet_segs(
+        &mut self,
+        index: u32,
+        header_len: usize,
+        range: Range<usize>,
+    ) -> Option<(TxSeg, TxSeg)> {
+        let data = self.data_place(&range)?;
+        let (start, headroom) = self.header_place(index, header_len)?;
+        self.expose(index + 1);
+        self.chunk().retain_mut(2);
+        let seg = |ptr, len: usize, headroom: usize| TxSeg {
+            ptr,
+            chunk: self.chunk,
+            len: len as u32,
+            headroom: headroom as u32,
+        };
+        Some((seg(start, header_len, headroom), seg(data, range.len(), 0)))
+    }
+
+    /// Where the last `header_len` bytes of a header room begin, and the bytes before them.
+    #[inline]
+    fn header_place(&self, index: u32, header_len: usize) -> Option<(NonNull<u8>, usize)> {
+        let end = self.header_end(index)?;
+        if header_len > HEADER_ROOM {
+            return None;
+        }
+        let room = if index == 0 { FRONT } else { self.chunk().slot_size as usize };
+        // SAFETY: within the header room of `index`, which is memory of the buffer.
+        // Test: `positions_are_exact`.
+        Some((unsafe { self.data.add(end).sub(header_len) }, room - header_len))
+    }
+
+    /// Where a piece of the data begins.
+    #[inline]
+    fn data_place(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
         if range.start > range.end || range.end > self.len() {
             return None;
         }
-        // SAFETY: the range lies within the data. Test: `positions_are_exact`.
-        Some(unsafe { self.seg(self.data.add(range.start), range.len(), 0) })
+        // SAFETY: within the data, or at its end. Test: `positions_are_exact`.
+        Some(unsafe { self.data.add(range.start) })
     }
 
     /// Headers below `end` may be covered by a `TxSeg` from now on.
@@ -236,23 +272,15 @@ impl MsgBuf {
         exposed.set(exposed.get().max(end));
     }
 
+    /// A reference of a caller whom nobody else can use this `MsgBuf` beside: mostly without a
+    /// locked instruction.
+    ///
     /// # Safety
     /// `len` bytes at `ptr` are data or exposed header room of this buffer, and `headroom` bytes
     /// before them are neither data nor another packet's header room.
     #[inline]
-    unsafe fn seg(&self, ptr: NonNull<u8>, len: usize, headroom: usize) -> TxSeg {
-        self.chunk().retain();
-        TxSeg { ptr, chunk: self.chunk, len: len as u32, headroom: headroom as u32 }
-    }
-
-    /// [`MsgBuf::seg`] of a caller whom nobody else can use this `MsgBuf` beside: mostly without
-    /// a locked instruction.
-    ///
-    /// # Safety
-    /// As for `seg`.
-    #[inline]
     unsafe fn seg_mut(&mut self, ptr: NonNull<u8>, len: usize, headroom: usize) -> TxSeg {
-        self.chunk().retain_mut();
+        self.chunk().retain_mut(1);
         TxSeg { ptr, chunk: self.chunk, len: len as u32, headroom: headroom as u32 }
     }
 }
@@ -360,6 +388,37 @@ impl TxSeg {
     }
 }
 
+/// Drops pieces; those of one buffer that come one after another are given up together, for two locked
+/// instructions in all.
+#[inline]
+pub(crate) fn drop_segs(segs: impl IntoIterator<Item = TxSeg>) {
+    let mut held: Option<TxSeg> = None;
+    let mut more = 0;
+    for seg in segs {
+        match &held {
+            Some(one) if one.chunk == seg.chunk => {
+                more += 1;
+                std::mem::forget(seg); // counted
+            }
+            _ => {
+                drop_with(held.replace(seg), more);
+                more = 0;
+            }
+        }
+    }
+    drop_with(held, more);
+}
+
+/// Drops a piece, and gives up `more` references to its buffer.
+#[inline]
+fn drop_with(seg: Option<TxSeg>, more: u32) {
+    if let Some(seg) = seg
+        && more > 0
+    {
+        seg.chunk().release_some(more);
+    }
+}
+
 impl AsRef<[u8]> for TxSeg {
     #[inline]
     fn as_ref(&self) -> &[u8] {
@@ -381,7 +440,7 @@ impl Deref for TxSeg {
 impl Clone for TxSeg {
     #[inline]
     fn clone(&self) -> Self {
-        self.chunk().retain();
+        self.chunk().retain(1);
         TxSeg { ..*self }
     }
 }

@@ -42,7 +42,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst};
+use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst, drop_frames};
 
 pub(crate) use config::check_host;
 pub use config::{ShmConfig, ShmError};
@@ -147,6 +147,22 @@ impl ShmTransport {
         })
     }
 
+    /// Lets go of the last burst's frames.
+    #[inline(always)]
+    fn let_go(&mut self) {
+        if !self.sent.is_empty() {
+            self.drop_sent();
+        }
+    }
+
+    #[inline(never)] // most passes have sent nothing
+    fn drop_sent(&mut self) {
+        match self.sent.len() {
+            1 => drop(self.sent.pop_front()),
+            count => drop_frames(&mut self.sent, count),
+        }
+    }
+
     /// Reads the clock, and looks after the sockets when it is time.
     #[cold]
     fn look_after(&mut self) {
@@ -224,7 +240,7 @@ impl Transport for ShmTransport {
         self.stats.tx_calls += 1;
         // Before the stores to the ring: giving a frame back takes a locked instruction, which waits
         // for all stores before it, and those have to get their lines from the receiver first.
-        self.sent.clear();
+        self.let_go();
         let own = Own { dir: &self.listener.dir, hello: &self.hello, epoll: &self.epoll };
         self.outbound.burst(own, burst, &mut self.stats);
         std::mem::swap(burst, &mut self.sent);
@@ -234,13 +250,13 @@ impl Transport for ShmTransport {
     #[inline]
     fn tx_reclaim(&mut self) -> usize {
         if !std::mem::take(&mut self.sent_anew) {
-            self.sent.clear();
+            self.let_go();
         }
         self.sent.len()
     }
 
     fn tx_flush(&mut self) {
-        self.sent.clear();
+        self.let_go();
     }
 
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {

@@ -38,7 +38,12 @@ fn positions_are_exact() {
             assert_eq!(offset(&buf, seg.as_ptr()), 384 + index as isize * slot - 20);
             assert_eq!(seg.headroom(), slot as usize - 20);
             assert!(seg.headroom() >= headroom + HEADER_ROOM - 20);
+            let (header, data) = buf.packet_segs(index, 20, 100..130).unwrap();
+            assert_eq!((header.as_ptr(), header.len()), (seg.as_ptr(), seg.len()));
+            assert_eq!(header.headroom(), seg.headroom());
+            assert_eq!((offset(&buf, data.as_ptr()), data.len(), data.headroom()), (100, 30, 0));
         }
+        assert!(!buf.is_shared());
         let seg = buf.first_seg(32, 100);
         assert_eq!(offset(&buf, seg.as_ptr()), -32);
         assert_eq!((seg.len(), seg.headroom()), (132, 96));
@@ -84,6 +89,10 @@ fn pieces_beyond_the_buffer_are_refused() {
     assert!(buf.data_seg(usize::MAX..usize::MAX).is_none());
     assert!(buf.header_seg(0, HEADER_ROOM + 1).is_none());
     assert!(buf.header_seg(3, 1).is_none());
+    for (index, header, range) in [(3, 1, 0..1), (0, HEADER_ROOM + 1, 0..1), (0, 1, 0..11)] {
+        assert!(buf.packet_segs(index, header, range).is_none());
+    }
+    assert!(!buf.is_shared(), "a refusal holds nothing");
     assert!(!buf.is_shared(), "what was refused holds nothing");
     assert!(buf.data_seg(10..10).unwrap().is_empty());
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use courser_buf::{TX_GATHER, TxBurst, TxFrame};
+use courser_buf::{TX_GATHER, TxBurst, TxFrame, drop_frames};
 
 use super::config::MAX_DATAGRAM;
 use super::joined::Joined;
@@ -265,9 +265,9 @@ impl Tx {
     /// Removes the frames of the first `n` messages: the kernel has them.
     fn take(&self, burst: &mut TxBurst, n: usize, stats: &mut TransportStats) {
         let count: u32 = self.frames[..n].iter().sum();
-        for frame in burst.drain(..count as usize) {
-            stats.tx_bytes += u64::from(frame.len);
-        }
+        let sent = burst.iter().take(count as usize);
+        stats.tx_bytes += sent.map(|frame| u64::from(frame.len)).sum::<u64>();
+        drop_frames(burst, count as usize);
         stats.tx_frames += u64::from(count);
     }
 

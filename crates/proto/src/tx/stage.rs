@@ -496,7 +496,7 @@ pub(super) fn direct(
     let frame = if index == 0 {
         TxFrame::one(peer.path, msg.first_seg(header_len, range.len()))
     } else {
-        let segs = msg.header_seg(index, header_len).zip(msg.data_seg(range));
+        let segs = msg.packet_segs(index, header_len, range);
         let Some((headers, data)) = segs else { return Direct::NoRoom };
         TxFrame::two(peer.path, headers, data)
     };
