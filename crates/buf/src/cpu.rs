@@ -18,11 +18,11 @@ pub fn prefetch_bytes(bytes: &[u8]) {
 }
 
 /// Longer copies the processor sees coming by itself, and asking for all of their lines takes longer
-/// than it saves: over shared memory packets of 1 KiB move a third faster for it, of 2 KiB a seventh, of
-/// 4 KiB no more, and of 8 KiB a twentieth slower.
+/// than it saves (`docs/performance.md`, "Copies that see the next packet come").
 const LONG_COPY: usize = 2_048;
 
-/// Asks for all lines of what is going to be copied soon, or copied to, unless it is long.
+/// Asks for the lines of what is going to be copied soon, or copied to: those of its first byte and of
+/// each 64th after it. Nothing when it is longer than 2 KiB. An instruction for each line.
 #[inline(always)]
 pub fn prefetch_copy(bytes: &[u8]) {
     if bytes.len() <= LONG_COPY {

@@ -10,12 +10,17 @@
 //! 3. Header room is written only while no `TxSeg` covers it: the buffer is not shared, or that
 //!    header was not exposed since the buffer was last seen unshared.
 
+mod seg;
+
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 
 use crate::arena::{Inner, MAX_HEADROOM};
 use crate::chunk::{Chunk, FRONT};
+
+pub use seg::TxSeg;
+pub(crate) use seg::drop_segs;
 
 /// Bytes for headers before the data of every packet: a frame header of up to 32 bytes and a
 /// packet header of 16 (F1, E45).
@@ -193,23 +198,13 @@ impl MsgBuf {
             self.len()
         );
         self.expose(1);
-        // SAFETY: FRONT bytes precede the data and `data_len` is within it. The header is marked
-        // exposed. Test: `positions_are_exact`.
+        self.chunk().retain_mut(1);
+        // SAFETY: the reference is counted. FRONT bytes precede the data and `data_len` is within it. The
+        // header is marked exposed. Test: `positions_are_exact`.
         unsafe {
             let start = self.data.sub(header_len);
-            self.seg_mut(start, header_len + data_len, FRONT - header_len)
+            TxSeg::new(start, header_len + data_len, FRONT - header_len, self.chunk)
         }
-    }
-
-    /// The last `header_len` bytes of the header room of packet `index` (E21). `None` when the
-    /// buffer has no such packet or `header_len` is above [`HEADER_ROOM`].
-    #[inline]
-    pub fn header_seg(&mut self, index: u32, header_len: usize) -> Option<TxSeg> {
-        let (start, headroom) = self.header_place(index, header_len)?;
-        self.expose(index + 1);
-        // SAFETY: the bytes lie within the header room of `index`, marked exposed above.
-        // Test: `positions_are_exact`.
-        Some(unsafe { self.seg_mut(start, header_len, headroom) })
     }
 
     /// A piece of the data. `None` when the range is not within `0..len()`.
@@ -217,11 +212,15 @@ impl MsgBuf {
     pub fn data_seg(&self, range: Range<usize>) -> Option<TxSeg> {
         let start = self.data_place(&range)?;
         self.chunk().retain(1);
-        Some(TxSeg { ptr: start, chunk: self.chunk, len: range.len() as u32, headroom: 0 })
+        // SAFETY: the reference is counted, and the range lies within the data.
+        // Test: `positions_are_exact`.
+        Some(unsafe { TxSeg::new(start, range.len(), 0, self.chunk) })
     }
 
-    /// [`MsgBuf::header_seg`] and [`MsgBuf::data_seg`] together, for one locked instruction: packet
-    /// `index`, of which `range` is the data.
+    /// Packet `index` in two pieces: the last `header_len` bytes of its header room (E21), and `range`
+    /// of the data. One locked instruction at most, while the buffer is shared already. `None`, and
+    /// nothing has changed, when the buffer has no such packet, `header_len` is above [`HEADER_ROOM`], or
+    /// the range is not within `0..len()`.
     #[inline]
     pub fn packet_segs(
         &mut self,
@@ -230,29 +229,20 @@ impl MsgBuf {
         range: Range<usize>,
     ) -> Option<(TxSeg, TxSeg)> {
         let data = self.data_place(&range)?;
-        let (start, headroom) = self.header_place(index, header_len)?;
-        self.expose(index + 1);
-        self.chunk().retain_mut(2);
-        let seg = |ptr, len: usize, headroom: usize| TxSeg {
-            ptr,
-            chunk: self.chunk,
-            len: len as u32,
-            headroom: headroom as u32,
-        };
-        Some((seg(start, header_len, headroom), seg(data, range.len(), 0)))
-    }
-
-    /// Where the last `header_len` bytes of a header room begin, and the bytes before them.
-    #[inline]
-    fn header_place(&self, index: u32, header_len: usize) -> Option<(NonNull<u8>, usize)> {
         let end = self.header_end(index)?;
         if header_len > HEADER_ROOM {
             return None;
         }
         let room = if index == 0 { FRONT } else { self.chunk().slot_size as usize };
-        // SAFETY: within the header room of `index`, which is memory of the buffer.
-        // Test: `positions_are_exact`.
-        Some((unsafe { self.data.add(end).sub(header_len) }, room - header_len))
+        self.expose(index + 1);
+        self.chunk().retain_mut(2);
+        // SAFETY: both references are counted; the bytes lie within the header room of `index`, which is
+        // marked exposed, and within the data. Test: `positions_are_exact`.
+        Some(unsafe {
+            let start = self.data.add(end).sub(header_len);
+            let header = TxSeg::new(start, header_len, room - header_len, self.chunk);
+            (header, TxSeg::new(data, range.len(), 0, self.chunk))
+        })
     }
 
     /// Where a piece of the data begins.
@@ -270,18 +260,6 @@ impl MsgBuf {
     fn expose(&mut self, end: u32) {
         let exposed = &self.chunk().exposed;
         exposed.set(exposed.get().max(end));
-    }
-
-    /// A reference of a caller whom nobody else can use this `MsgBuf` beside: mostly without a
-    /// locked instruction.
-    ///
-    /// # Safety
-    /// `len` bytes at `ptr` are data or exposed header room of this buffer, and `headroom` bytes
-    /// before them are neither data nor another packet's header room.
-    #[inline]
-    unsafe fn seg_mut(&mut self, ptr: NonNull<u8>, len: usize, headroom: usize) -> TxSeg {
-        self.chunk().retain_mut(1);
-        TxSeg { ptr, chunk: self.chunk, len: len as u32, headroom: headroom as u32 }
     }
 }
 
@@ -333,131 +311,6 @@ impl fmt::Debug for MsgBuf {
             .field("capacity", &self.capacity())
             .field("shared", &self.is_shared())
             .finish()
-    }
-}
-
-/// A counted reference to bytes of a [`MsgBuf`], held by a transmit queue.
-///
-/// The bytes do not change and the memory is not used again while it exists (E24, E27).
-pub struct TxSeg {
-    ptr: NonNull<u8>,
-    chunk: NonNull<Chunk>,
-    len: u32,
-    headroom: u32,
-}
-
-const _: () = assert!(size_of::<TxSeg>() == 24 || size_of::<usize>() != 8);
-
-// SAFETY: the bytes are read-only while a `TxSeg` exists, and the count is atomic.
-// Test: `buffers_come_back_from_other_threads`, also under miri.
-unsafe impl Send for TxSeg {}
-// SAFETY: as above. Test: the same.
-unsafe impl Sync for TxSeg {}
-
-impl TxSeg {
-    #[inline]
-    fn chunk(&self) -> &Chunk {
-        // SAFETY: this holds a reference, so the record is alive. Test: `every_drop_order`.
-        unsafe { self.chunk.as_ref() }
-    }
-
-    /// First byte.
-    #[inline]
-    pub fn as_ptr(&self) -> *const u8 {
-        self.ptr.as_ptr()
-    }
-
-    /// Number of bytes.
-    #[inline]
-    pub fn len(&self) -> usize {
-        self.len as usize
-    }
-
-    /// Whether there are no bytes.
-    #[inline]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// How many bytes directly before this piece a transport may use for lower-layer headers, by
-    /// means of [`as_ptr`](Self::as_ptr): at least the arena's headroom before a header, 0 before
-    /// data. Clones, and pieces that were made again from the same header, share them.
-    #[inline]
-    pub fn headroom(&self) -> usize {
-        self.headroom as usize
-    }
-}
-
-/// Drops pieces; those of one buffer that come one after another are given up together, for two locked
-/// instructions in all.
-#[inline]
-pub(crate) fn drop_segs(segs: impl IntoIterator<Item = TxSeg>) {
-    let mut held: Option<TxSeg> = None;
-    let mut more = 0;
-    for seg in segs {
-        match &held {
-            Some(one) if one.chunk == seg.chunk => {
-                more += 1;
-                std::mem::forget(seg); // counted
-            }
-            _ => {
-                drop_with(held.replace(seg), more);
-                more = 0;
-            }
-        }
-    }
-    drop_with(held, more);
-}
-
-/// Drops a piece, and gives up `more` references to its buffer.
-#[inline]
-fn drop_with(seg: Option<TxSeg>, more: u32) {
-    if let Some(seg) = seg
-        && more > 0
-    {
-        seg.chunk().release_some(more);
-    }
-}
-
-impl AsRef<[u8]> for TxSeg {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        self
-    }
-}
-
-impl Deref for TxSeg {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        // SAFETY: initialised bytes of a buffer that this keeps alive and unwritten (invariants 2
-        // and 3). Test: `random_use_agrees_with_the_model` under miri.
-        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len()) }
-    }
-}
-
-impl Clone for TxSeg {
-    #[inline]
-    fn clone(&self) -> Self {
-        self.chunk().retain(1);
-        TxSeg { ..*self }
-    }
-}
-
-impl Drop for TxSeg {
-    #[inline]
-    fn drop(&mut self) {
-        if self.chunk().release() {
-            // SAFETY: that was the last reference. Test: `every_drop_order`.
-            unsafe { Inner::recycle(self.chunk) }
-        }
-    }
-}
-
-impl fmt::Debug for TxSeg {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TxSeg").field("len", &self.len).field("headroom", &self.headroom).finish()
     }
 }
 

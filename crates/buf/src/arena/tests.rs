@@ -3,7 +3,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
 
 use super::*;
-use crate::{HugePages, MapCause, Region, TxSeg};
+use crate::{HugePages, MapCause, PathId, Region, TxBurst, TxFrame, TxSeg, drop_frames};
 
 mod model;
 
@@ -373,10 +373,12 @@ fn pieces_go_to_other_threads_again_and_again() {
     let arena = small_arena(1 << 20);
     std::thread::scope(|scope| {
         let readers = [(); 2].map(|()| {
-            let (tx, rx) = mpsc::channel::<(u8, TxSeg)>();
+            let (tx, rx) = mpsc::channel::<(u8, TxBurst)>();
             scope.spawn(move || {
-                for (stamp, seg) in rx {
-                    assert!(seg.iter().all(|&b| b == stamp));
+                for (stamp, mut burst) in rx {
+                    let mut pieces = burst.iter().flat_map(|frame| &frame.segs);
+                    assert!(pieces.all(|seg| seg.iter().all(|&b| b == stamp)));
+                    drop_frames(&mut burst, usize::MAX);
                 }
             });
             tx
@@ -391,9 +393,14 @@ fn pieces_go_to_other_threads_again_and_again() {
                 }
             };
             data.fill(stamp);
-            // The second reference may find the first one given up already, or not.
+            // The second reader's references may find those of the first given up already, or not.
             for reader in &readers {
-                reader.send((stamp, buf.first_seg(0, 64))).unwrap();
+                let mut burst = TxBurst::from([TxFrame::one(PathId(0), buf.first_seg(0, 64))]);
+                for _ in 0..round % 4 {
+                    let (header, data) = buf.packet_segs(0, 0, 3..60).unwrap();
+                    burst.push_back(TxFrame::two(PathId(0), header, data));
+                }
+                reader.send((stamp, burst)).unwrap();
             }
         }
     });

@@ -112,10 +112,7 @@ fn empty_datagrams_are_frames_and_keep_no_train_waiting() {
 
 #[test]
 fn frames_in_pieces_arrive_whole_and_in_order() {
-    let cfg =
-        || UdpConfig { max_frame: Some(40_000), ..UdpConfig::new("127.0.0.1:0".parse().unwrap()) };
-    let (mut a, mut b) = (UdpTransport::bind(cfg()).unwrap(), UdpTransport::bind(cfg()).unwrap());
-    let path = a.path_open(b.local_addr(), None).unwrap().id;
+    let local = || UdpConfig::new("127.0.0.1:0".parse().unwrap());
     let arena = Arena::heap();
     // Trains of frames that are brought together, one that stays in pieces, and some of one piece.
     let lens = [[1_000; 40].as_slice(), &[30_000, 30_000], &[900; 5], &[16, 800, 800, 799]];
@@ -123,21 +120,35 @@ fn frames_in_pieces_arrive_whole_and_in_order() {
         .zip(lens.concat())
         .map(|(seed, len)| (0u8..251).cycle().map(|b| b ^ seed).take(len).collect())
         .collect();
-    let mut burst = TxBurst::new();
-    for (i, data) in frames.iter().enumerate() {
-        let mut m = arena.alloc(data.len()).unwrap();
-        m.copy_from_slice(data);
-        let cut = (i * 37) % data.len().min(200);
-        let pieces = (m.data_seg(0..cut).unwrap(), m.data_seg(cut..data.len()).unwrap());
-        burst.push_back(match i % 8 {
-            0 => TxFrame::one(path, m.data_seg(0..data.len()).unwrap()),
-            _ => TxFrame::two(path, pieces.0, pieces.1),
-        });
+    for gso in [Offload::Auto, Offload::Off] {
+        let cfg = || UdpConfig { max_frame: Some(40_000), gso, ..local() };
+        let (mut a, mut b) =
+            (UdpTransport::bind(cfg()).unwrap(), UdpTransport::bind(cfg()).unwrap());
+        let path = a.path_open(b.local_addr(), None).unwrap().id;
+        // More in all than there is room to bring together.
+        for _round in 0..8 {
+            let mut burst = TxBurst::new();
+            for (i, data) in frames.iter().enumerate() {
+                let mut m = arena.alloc(data.len()).unwrap();
+                m.copy_from_slice(data);
+                let cut = (i * 37) % data.len().min(200);
+                let pieces = (m.data_seg(0..cut).unwrap(), m.data_seg(cut..data.len()).unwrap());
+                burst.push_back(match i % 8 {
+                    0 => TxFrame::one(path, m.data_seg(0..data.len()).unwrap()),
+                    _ => TxFrame::two(path, pieces.0, pieces.1),
+                });
+            }
+            a.tx_burst(&mut burst);
+            assert!(burst.is_empty());
+            let got = receive(&mut b, frames.len()).into_iter().map(|(_, data)| data);
+            assert!(got.collect::<Vec<_>>() == frames);
+        }
+        // Room is there again for each call.
+        let m = arena.alloc(700).unwrap();
+        let pieces = (m.data_seg(0..24).unwrap(), m.data_seg(24..700).unwrap());
+        a.tx_burst(&mut TxBurst::from([TxFrame::two(path, pieces.0, pieces.1)]));
+        assert_eq!((receive(&mut b, 1).len(), a.tx.pieces()), (1, 1));
     }
-    a.tx_burst(&mut burst);
-    assert!(burst.is_empty());
-    let got: Vec<_> = receive(&mut b, frames.len()).into_iter().map(|(_, data)| data).collect();
-    assert!(got == frames);
 }
 
 #[test]

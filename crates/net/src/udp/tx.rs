@@ -40,6 +40,9 @@ pub(super) struct Tx {
     ctrl: Box<[cmsg::Buf<CTRL>]>,
     /// Frames in each message.
     frames: Box<[u32]>,
+    /// The last call found the send queue full: the next one offers one message, so that an endpoint that
+    /// tries again and again does not bring all of its frames together each time.
+    full: bool,
     /// Trains are sent; cleared for good when the system proves unable to.
     pub(super) gso: bool,
 }
@@ -70,6 +73,7 @@ impl Tx {
             messages: vec![message; MESSAGES].into(),
             ctrl: vec![cmsg::Buf([0; CTRL]); MESSAGES].into(),
             frames: vec![0; MESSAGES].into(),
+            full: false,
             gso,
         }
     }
@@ -89,13 +93,15 @@ impl Tx {
                 continue;
             }
             let train = if self.gso { TRAIN_FRAMES } else { 1 };
-            let count = self.fill(paths, burst, train, MESSAGES);
+            let limit = if self.full { 1 } else { MESSAGES };
+            let count = self.fill(paths, burst, train, limit);
             match self.send(fd, count, stats) {
                 Outcome::Sent(n) => {
-                    retried = false;
+                    (retried, self.full) = (false, false);
                     self.take(burst, n, stats);
                 }
                 Outcome::Full => {
+                    self.full = true;
                     stats.tx_full += 1;
                     return;
                 }
@@ -238,8 +244,9 @@ impl Tx {
             stats.tx_calls += 1;
             let rc = if count == 1 {
                 // SAFETY: `fill` has just written message 0: its pointers are to the path table,
-                // to `ctrl` and to frames of the burst, all borrowed by the caller until after
-                // this call; the kernel only reads them. Test: `conformance` over UDP.
+                // to `ctrl`, to what `joined` keeps in its place until it is cleared, and to frames
+                // of the burst, all borrowed by the caller until after this call; the kernel only
+                // reads them. Test: `conformance` over UDP.
                 let rc = unsafe {
                     libc::sendmsg(fd, &raw const self.messages[0].msg_hdr, libc::MSG_DONTWAIT)
                 };
@@ -260,6 +267,12 @@ impl Tx {
                 _ => return Outcome::Refused(e),
             }
         }
+    }
+
+    /// Pieces of the first message of the last call.
+    #[cfg(test)]
+    pub(super) fn pieces(&self) -> usize {
+        self.messages[0].msg_hdr.msg_iovlen as _
     }
 
     /// Removes the frames of the first `n` messages: the kernel has them.

@@ -15,7 +15,7 @@ enum Op {
     Write { pick: usize },
     WriteHeader { pick: usize, index: u32 },
     First { pick: usize, header: usize, data: usize },
-    Header { pick: usize, index: u32, len: usize },
+    Packet { pick: usize, index: u32, header: usize, start: usize, len: usize },
     Data { pick: usize, start: usize, len: usize },
     CloneSeg { pick: usize },
     DropSeg { pick: usize },
@@ -36,8 +36,9 @@ fn op() -> impl Strategy<Value = Op> {
         2 => (pick(), 0..6u32).prop_map(|(pick, index)| Op::WriteHeader { pick, index }),
         2 => (pick(), 0..=HEADER_ROOM, len())
             .prop_map(|(pick, header, data)| Op::First { pick, header, data }),
-        2 => (pick(), 0..6u32, 0..=HEADER_ROOM + 1)
-            .prop_map(|(pick, index, len)| Op::Header { pick, index, len }),
+        2 => (pick(), 0..6u32, 0..=HEADER_ROOM + 1, len(), len()).prop_map(
+            |(pick, index, header, start, len)| Op::Packet { pick, index, header, start, len }
+        ),
         2 => (pick(), len(), len()).prop_map(|(pick, start, len)| Op::Data { pick, start, len }),
         1 => pick().prop_map(|pick| Op::CloneSeg { pick }),
         3 => pick().prop_map(|pick| Op::DropSeg { pick }),
@@ -101,7 +102,7 @@ impl Model {
             | Op::Write { pick }
             | Op::WriteHeader { pick, .. }
             | Op::First { pick, .. }
-            | Op::Header { pick, .. }
+            | Op::Packet { pick, .. }
             | Op::Data { pick, .. } => {
                 if let Some(i) = Self::pick(&self.bufs, pick) {
                     self.apply_to(i, op);
@@ -198,11 +199,16 @@ impl Model {
                 }
                 made = Some((seg, Some(0)));
             }
-            Op::Header { index, len, .. } => {
-                if let Some(seg) = live.buf.header_seg(index, len) {
+            Op::Packet { index, header, start, len, .. } => {
+                let range = start..start + len;
+                let expected = live.data.get(range.clone());
+                if let Some((seg, data)) = live.buf.packet_segs(index, header, range) {
                     if let Some(written) = live.headers.get(&index) {
-                        assert_eq!(*seg, written[HEADER_ROOM - len..]);
+                        assert_eq!(*seg, written[HEADER_ROOM - header..]);
                     }
+                    assert_eq!(Some(&*data), expected);
+                    let bytes = data.to_vec();
+                    self.segs.push(Sent { of, seg: data, bytes, header: None });
                     made = Some((seg, Some(index)));
                 }
             }
