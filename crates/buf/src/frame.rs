@@ -13,6 +13,10 @@ use arrayvec::ArrayVec;
 use crate::msgbuf::drop_segs;
 use crate::{Tail, TxSeg, prefetch_copy};
 
+/// Who copies frames one after another asks for the data of the one so many places behind
+/// ([`TxFrame::prefetch_data`]).
+pub const COPY_AHEAD: usize = 2;
+
 /// Most gather entries that a [`TxFrame`] has.
 pub const TX_GATHER: usize = 3;
 

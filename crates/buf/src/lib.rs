@@ -60,8 +60,8 @@ pub use arena::{
 };
 pub use cpu::{has_steady_ticks, prefetch, prefetch_bytes, prefetch_copy, ticks};
 pub use frame::{
-    Addr, Ecn, PathId, RX_BURST, RX_HEAD, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame,
-    drop_frames,
+    Addr, COPY_AHEAD, Ecn, PathId, RX_BURST, RX_HEAD, RxBurst, RxFrame, TX_GATHER, TxBurst,
+    TxFrame, drop_frames,
 };
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
 pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, TxSeg};

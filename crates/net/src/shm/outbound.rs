@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path as FilePath;
 use std::time::{Duration, Instant};
 
-use courser_buf::{PathId, TxBurst, TxFrame};
+use courser_buf::{COPY_AHEAD, PathId, TxBurst, TxFrame};
 use rustix::io::Errno;
 
 use super::bell::RemoteBell;
@@ -24,8 +24,6 @@ use crate::{PathError, PathTable, TransportStats};
 /// After a failed attempt, and twice that after each further one, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(64);
-/// While a frame is copied to the ring, the data of the one so many places behind it is asked for.
-const AHEAD: usize = 2;
 /// Bursts that find the ring full, in a row, before the peer is asked whether it lives.
 const FULL_BURSTS: u32 = 64;
 
@@ -134,7 +132,7 @@ impl Outbound {
         };
         let mut result = Ok(());
         for (at, frame) in frames.iter().enumerate() {
-            if let Some(later) = frames.get(at + AHEAD) {
+            if let Some(later) = frames.get(at + COPY_AHEAD) {
                 later.prefetch_data();
             }
             result = result.and(link.send(frame, own.hello.shape.max_frame, stats));

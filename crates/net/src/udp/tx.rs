@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 
-use courser_buf::{TX_GATHER, TxBurst, TxFrame, drop_frames};
+use courser_buf::{COPY_AHEAD, TX_GATHER, TxBurst, TxFrame, drop_frames};
 
 use super::config::MAX_DATAGRAM;
 use super::joined::Joined;
@@ -23,9 +23,6 @@ const IOVECS: usize = 1024;
 
 /// Most messages of one system call.
 const MESSAGES: usize = 64;
-
-/// While a frame is brought together, the one so many places behind it is asked for.
-const AHEAD: usize = 2;
 
 /// Room for the source address and the segment size.
 const CTRL: usize = SOURCE_SPACE + cmsg::space(size_of::<u16>());
@@ -168,7 +165,7 @@ impl Tx {
             let Some(first) = burst.get(at) else { break };
             let Some(path) = paths.accept(first) else { break };
             let start = iovecs;
-            iovecs = self.gather(start..iovecs, first, burst.get(at + AHEAD));
+            iovecs = self.gather(start..iovecs, first, burst.get(at + COPY_AHEAD));
             let (mut members, mut total) = (1, first.len as usize);
             // An empty datagram has no place in a train: the kernel would not see it.
             while members < train && first.len > 0 {
@@ -180,7 +177,7 @@ impl Tx {
                 if !joins {
                     break;
                 }
-                iovecs = self.gather(start..iovecs, next, burst.get(at + members + AHEAD));
+                iovecs = self.gather(start..iovecs, next, burst.get(at + members + COPY_AHEAD));
                 (members, total) = (members + 1, total + len);
                 if len < first.len as usize {
                     break;
