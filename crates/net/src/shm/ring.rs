@@ -352,6 +352,9 @@ impl<M: Memory> Consumer<M> {
         self.mem.prefetch(self.at + LINE);
         let len = word ^ self.expected;
         if len > 0xffff_ffff {
+            // Nor do the others of the slot come later than these, while there is time to ask.
+            self.mem.prefetch(self.at + 2 * LINE);
+            self.mem.prefetch(self.at + 3 * LINE);
             return Ok(None);
         }
         let len = len as usize;
