@@ -11,6 +11,7 @@
 //!    header was not exposed since the buffer was last seen unshared.
 
 mod seg;
+mod unshared;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -21,6 +22,7 @@ use crate::chunk::{Chunk, FRONT};
 
 pub use seg::TxSeg;
 pub(crate) use seg::drop_segs;
+pub use unshared::Unshared;
 
 /// Bytes for headers before the data of every packet: a frame header of up to 32 bytes and a
 /// packet header of 16 (F1, E45).

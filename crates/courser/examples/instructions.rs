@@ -81,6 +81,18 @@ fn server_tx<T: Transport>(t: &mut T, burst: &mut TxBurst) {
 }
 
 #[inline(never)]
+fn client_tx_copy<T: Transport>(t: &mut T, path: PathId, frame: &[u8]) -> bool {
+    std::hint::black_box("client side tx_copy");
+    t.tx_copy(path, frame)
+}
+
+#[inline(never)]
+fn server_tx_copy<T: Transport>(t: &mut T, path: PathId, frame: &[u8]) -> bool {
+    std::hint::black_box("server side tx_copy");
+    t.tx_copy(path, frame)
+}
+
+#[inline(never)]
 fn server_rx<'a, T: Transport>(t: &'a mut T, out: &mut RxBurst<'a>) {
     std::hint::black_box("server side rx");
     t.rx_burst(out);
@@ -105,6 +117,14 @@ impl<const SIDE: u8, T: Transport> Transport for Side<SIDE, T> {
             _ if !COUNTS.load(Ordering::Relaxed) => self.0.tx_burst(burst),
             CLIENT => client_tx(&mut self.0, burst),
             _ => server_tx(&mut self.0, burst),
+        }
+    }
+    #[inline]
+    fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
+        match SIDE {
+            _ if !COUNTS.load(Ordering::Relaxed) => self.0.tx_copy(path, frame),
+            CLIENT => client_tx_copy(&mut self.0, path, frame),
+            _ => server_tx_copy(&mut self.0, path, frame),
         }
     }
     fn tx_reclaim(&mut self) -> usize {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
+use courser_proto::Endpoint;
 use courser_proto::wire::is_untimed;
 
 use crate::context::Context;
@@ -73,6 +74,13 @@ impl<T: Transport> Rpc<T> {
             let lone = batched && virtual_ns.is_none() && is_lone_untimed(&frames);
             let read_ns = || if lone { self.core.last_ns() } else { self.core.now_ns() };
             let now_ns = virtual_ns.unwrap_or_else(read_ns);
+            if lone && let [frame] = &frames[..] {
+                let (core, handlers) = (&mut self.core, &mut self.handlers);
+                Endpoint::receive_untimed(&mut Dispatch { core, handlers, batched }, frame, now_ns);
+                drop(frames);
+                self.after_lone_frame(now_ns);
+                return true;
+            }
             for (at, frame) in frames.iter().enumerate() {
                 self.core.proto.look_ahead(&frames, at);
                 let now_ns = if batched { now_ns } else { self.core.now_ns() };
@@ -81,11 +89,7 @@ impl<T: Transport> Rpc<T> {
             }
             let received = frames.len();
             drop(frames);
-            if lone {
-                self.after_lone_frame(now_ns);
-            } else {
-                self.after_frames(received, now_ns);
-            }
+            self.after_frames(received, now_ns);
             return true;
         }
         self.without_frames(virtual_ns)
@@ -232,16 +236,18 @@ impl<T: Transport> Rpc<T> {
         any && self.transmit_some(now_ns, ran)
     }
 
-    /// The clock is read again after handlers ran, so that round trips do not contain them (F5); for a
-    /// frame that says no time only after it has left.
+    /// The clock is read again after handlers ran, so that round trips do not contain them (F5).
     #[inline(never)]
     fn transmit_some(&mut self, mut now_ns: u64, ran: bool) -> bool {
-        let untimed = ran && self.batched_timestamps && self.core.proto.sends_untimed();
-        if ran && !untimed {
+        let may_be_lone = ran && self.batched_timestamps && self.burst.is_empty();
+        if may_be_lone && self.core.proto.sends_untimed() {
+            return self.transmit_lone(now_ns);
+        }
+        if ran {
             now_ns = self.core.now_ns();
         }
         let packets = self.core.proto.stats().tx_packets;
-        self.core.proto.poll_frames(now_ns, untimed, &mut self.burst);
+        self.core.proto.poll_frames(now_ns, &mut self.burst);
         if !self.batched_timestamps {
             for _ in packets..self.core.proto.stats().tx_packets {
                 std::hint::black_box(self.core.now_ns());
@@ -251,11 +257,21 @@ impl<T: Transport> Rpc<T> {
         if before > 0 {
             self.transport.tx_burst(&mut self.burst);
         }
-        if untimed {
-            now_ns = self.core.now_ns();
-        }
         self.core.proto.after_transmit(now_ns);
         self.burst.len() < before
+    }
+
+    /// The same for a frame that says no time, by a copy where the transport has that: the clock is
+    /// read when it has left.
+    #[inline(always)]
+    fn transmit_lone(&mut self, then_ns: u64) -> bool {
+        let Rpc { core, transport, burst, .. } = self;
+        core.proto.poll_lone(then_ns, burst, |path, frame| transport.tx_copy(path, frame));
+        if !burst.is_empty() {
+            transport.tx_burst(burst);
+        }
+        core.proto.after_transmit(core.now_ns());
+        burst.is_empty()
     }
 
     /// Completions that waited: for a timeout, a failure, or their buffer (E24).
@@ -428,5 +444,5 @@ pub(crate) fn poller<T: Transport>(
 /// Whether one frame was received, and says no time: then its answer need not wait for the clock.
 #[inline(always)]
 fn is_lone_untimed(frames: &RxBurst<'_>) -> bool {
-    matches!(frames[..], [frame] if is_untimed(frame.data))
+    matches!(frames[..], [frame] if is_untimed(frame.data) && frame.tail.is_empty())
 }

@@ -93,7 +93,8 @@ pub struct TransportStats {
 /// Unreliable datagram I/O of one endpoint. Owned by one thread.
 ///
 /// # Order of calls in one pass of an event loop
-/// `tx_reclaim` (when frames are held) · `rx_burst` · the protocol · `tx_burst` ·
+/// `tx_reclaim` (when frames are held) · `rx_burst` · the protocol · `tx_burst`, or `tx_copy` when no
+/// burst is left over ·
 /// `tx_flush` (only when a buffer must come back now).
 pub trait Transport {
     /// What this transport can do.
@@ -117,6 +118,14 @@ pub trait Transport {
     /// the protocol treats it as lost. Frames for one path that stand together and have equal
     /// lengths (the last may be shorter) leave as trains where the system can.
     fn tx_burst(&mut self, burst: &mut TxBurst);
+
+    /// Sends one frame by copying it, and holds nothing: the shortest way for a small one that leaves
+    /// alone, behind what was sent before. Like those of a burst it may be refused or lost. `false`, as
+    /// by default: this transport has no such way, and nothing was sent.
+    fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
+        let _ = (path, frame);
+        false
+    }
 
     /// Lets go of frames whose transmission has ended, without waiting. Returns how many are
     /// still held. 0 for a transport that holds nothing.
@@ -176,6 +185,9 @@ impl<T: Transport + ?Sized> Transport for Box<T> {
     }
     fn tx_burst(&mut self, burst: &mut TxBurst) {
         (**self).tx_burst(burst);
+    }
+    fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
+        (**self).tx_copy(path, frame)
     }
     fn tx_reclaim(&mut self) -> usize {
         (**self).tx_reclaim()

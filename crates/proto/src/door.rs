@@ -39,8 +39,9 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// The same for a frame that says no time, and is all in [`RxFrame::data`].
     #[inline(never)] // so that frames of many packets have the registers
-    fn receive_untimed(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
+    pub fn receive_untimed(driver: &mut impl Driver<C>, frame: &RxFrame<'_>, now_ns: u64) {
         match driver.endpoint().admit_plain::<false>(frame, now_ns) {
             Some(cursor) => cursor.drive(driver),
             None => Self::receive_any(driver, frame, now_ns),

@@ -80,6 +80,7 @@ fn world(seed: u64, rng: &mut Rng, faults: bool) -> World {
     let configs = [some_config(rng, faults), some_config(rng, faults)];
     let mut w = World::new(&configs, seed);
     for node in &mut w.nodes {
+        node.copies = rng.below(2) != 0;
         let seed = rng.clone().below(1 << 32);
         node.handler = Box::new(move |_, req| {
             // Whatever was asked before.
@@ -104,7 +105,8 @@ fn world(seed: u64, rng: &mut Rng, faults: bool) -> World {
     w
 }
 
-fn run(seed: u64, pulls: bool, faults: bool) -> Seen {
+/// What was seen, and how many lone frames were copied.
+fn run(seed: u64, pulls: bool, faults: bool) -> (Seen, u64) {
     let mut rng = Rng(seed);
     let mut w = world(seed, &mut rng, faults);
     w.nodes.iter_mut().for_each(|n| n.pulls = pulls);
@@ -144,21 +146,23 @@ fn run(seed: u64, pulls: bool, faults: bool) -> Seen {
         let stats = node.ep.stats();
         seen.counts.push([stats.requests, stats.responses, stats.errors]);
     }
-    seen
+    (seen, w.nodes.iter().map(|n| n.lone).sum())
 }
 
 #[test]
 fn the_short_cuts_do_what_the_general_code_does() {
-    let mut calls = 0;
+    let (mut calls, mut lone) = (0, 0);
     for (seed, faults) in (0..SEEDS).flat_map(|seed| [(seed, false), (seed, true)]) {
         take_short_cuts(false);
-        let general = run(seed, true, faults);
+        let (general, _) = run(seed, true, faults);
         take_short_cuts(true);
         for pulls in [false, true] {
-            let short = run(seed, pulls, faults);
+            let (short, copied) = run(seed, pulls, faults);
             assert_eq!(general, short, "seed {seed}, pulls {pulls}, faults {faults}");
+            lone += copied;
         }
         calls += general.ended.len();
     }
     assert!(calls > 20_000, "{calls} calls: nothing happened");
+    assert!(lone > 1_000, "{lone} frames were copied");
 }

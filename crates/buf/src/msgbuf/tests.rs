@@ -180,6 +180,33 @@ fn exposure_is_forgotten_only_when_nothing_is_sent() {
 }
 
 #[test]
+fn an_unshared_buffer_is_written_and_sent() {
+    let arena = arena(100, 0);
+    let buf = arena.alloc(300).unwrap();
+    let place = buf.as_ptr();
+    let seg = buf.data_seg(0..10).unwrap();
+    let buf = buf.try_unshare().expect_err("a transmit queue reads it");
+    drop(seg);
+
+    let mut unshared = buf.try_unshare().unwrap();
+    assert_eq!((unshared.len(), unshared.capacity(), unshared.as_ptr()), (300, 320, place));
+    unshared.fill(7);
+    unshared.truncate(301);
+    assert_eq!(unshared.len(), 300);
+    unshared.truncate(200);
+    unshared.fill(8);
+    assert_eq!(unshared.len(), 200);
+    // The message is as long as it was, and as good as any.
+    let mut buf = unshared.into_msg();
+    assert_eq!(*buf, [[8; 200].as_slice(), &[7; 100]].concat());
+    assert_eq!(*buf.first_seg(0, 300), *buf);
+
+    let dropped = buf.try_unshare().unwrap();
+    drop(dropped);
+    assert_eq!(arena.stats().in_use_buffers, 0);
+}
+
+#[test]
 fn debug_output_is_short() {
     let mut buf = arena(100, 0).alloc(3).unwrap();
     let seg = buf.first_seg(16, 3);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 
-use courser_buf::{Ecn, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
+use courser_buf::{Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Check, Rig, assert_quiet, poll, receive, whole};
@@ -31,6 +31,7 @@ pub(super) fn all<A: Transport, B: Transport>() -> Vec<Check<A, B>> {
         "waiting ends while a burst is half received" => wait_rest,
         "waiting ends with the wake descriptor and with time" => wait_other,
         "frames are let go by flushing, and the count of held ones is true" => held,
+        "frames that are copied arrive like others, and are not held" => copied,
         "a dropped transport lets go of all memory" => dropped,
         "congestion marks can be read" => ecn,
         "counters count" => counters,
@@ -283,6 +284,39 @@ fn held<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
         assert_eq!(rig.a().tx_reclaim(), 0);
         assert_eq!(receive(&mut rig.b, 1)[0].data, buf[..]);
     }
+}
+
+fn copied<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
+    let (path, max) = (rig.path, rig.path.max_frame);
+    let mut copies = false;
+    for (tag, len) in [1, 2, 16, 48, 100, 300, max / 2, max - 1, max].into_iter().enumerate() {
+        let len = len.clamp(1, max);
+        let mut buf = rig.buf(tag, len);
+        copies = rig.a().tx_copy(path.id, &buf);
+        assert_eq!(rig.a().tx_reclaim(), 0, "a copied frame is held");
+        let want = buf.to_vec();
+        buf.fill(0);
+        if copies {
+            assert_eq!(receive(&mut rig.b, 1)[0].data, want, "{len} bytes");
+        }
+    }
+    // Among frames of bursts, in order; what no path carries goes nowhere.
+    let (one, two, three) = (rig.frame(1, 10), rig.buf(2, max.min(20)), rig.frame(3, 10));
+    let large = rig.buf(4, max + 1);
+    rig.send(&mut TxBurst::from([one]));
+    let sent = rig.a().stats().tx_frames;
+    for path in [path.id, PathId(u32::MAX)] {
+        let frame: &[u8] = if path == rig.path.id { &large } else { &two };
+        rig.a().tx_copy(path, frame);
+    }
+    assert_eq!(rig.a().stats().tx_frames, sent);
+    rig.a().tx_copy(path.id, &two);
+    rig.send(&mut TxBurst::from([three]));
+    let got: Vec<_> =
+        receive(&mut rig.b, 2 + usize::from(copies)).into_iter().map(|g| g.data).collect();
+    let want = [rig.buf(1, 10).to_vec(), two.to_vec(), rig.buf(3, 10).to_vec()];
+    assert_eq!(got, if copies { want.to_vec() } else { vec![want[0].clone(), want[2].clone()] });
+    assert_quiet(&mut rig.b);
 }
 
 fn dropped<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {

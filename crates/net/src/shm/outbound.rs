@@ -123,10 +123,7 @@ impl Outbound {
     /// Frames of one path.
     #[inline(always)]
     fn run(&mut self, own: Own<'_>, path: PathId, frames: &[TxFrame], stats: &mut TransportStats) {
-        let number = self.paths.get_mut(path).copied();
-        let peer = number.and_then(|n| Some((n, self.peers.get_mut(n as usize)?.as_mut()?)));
-        let link = peer.and_then(|(number, peer)| peer.link(own, number));
-        let Some(link) = link else {
+        let Some(link) = self.link(own, path) else {
             stats.tx_dropped += frames.len() as u64;
             return;
         };
@@ -140,6 +137,32 @@ impl Outbound {
         if result.and_then(|()| link.finish()).is_err() {
             self.down(path);
         }
+    }
+
+    /// One frame of one piece.
+    #[inline]
+    pub(super) fn one(
+        &mut self,
+        own: Own<'_>,
+        path: PathId,
+        frame: &[u8],
+        stats: &mut TransportStats,
+    ) {
+        let Some(link) = self.link(own, path) else {
+            stats.tx_dropped += 1;
+            return;
+        };
+        let sent = link.send_one(frame, own.hello.shape.max_frame, stats);
+        if sent.and_then(|()| link.finish()).is_err() {
+            self.down(path);
+        }
+    }
+
+    /// The ring that a path leads to, if there is one or one can be made.
+    #[inline(always)]
+    fn link(&mut self, own: Own<'_>, path: PathId) -> Option<&mut Link> {
+        let number = *self.paths.get_mut(path)?;
+        self.peers.get_mut(number as usize)?.as_mut()?.link(own, number)
     }
 
     #[cold]
@@ -219,20 +242,49 @@ impl Link {
         max_frame: u32,
         stats: &mut TransportStats,
     ) -> Result<(), Errno> {
-        let len = frame.len as usize;
-        if frame.len > max_frame {
+        match &frame.segs[..] {
+            [one] => self.send_one(one, max_frame, stats),
+            many => {
+                let len = frame.len as usize;
+                if frame.len > max_frame {
+                    stats.tx_dropped += 1;
+                    return Ok(());
+                }
+                let pushed = self.producer.push(many, len);
+                self.pushed(pushed, len, stats)
+            }
+        }
+    }
+
+    /// A frame of one piece.
+    #[inline(always)]
+    fn send_one(
+        &mut self,
+        frame: &[u8],
+        max_frame: u32,
+        stats: &mut TransportStats,
+    ) -> Result<(), Errno> {
+        if frame.len() > max_frame as usize {
             stats.tx_dropped += 1;
             return Ok(());
         }
-        let pushed = match &frame.segs[..] {
-            [one] => self.producer.push_one(one),
-            many => self.producer.push(many, len),
-        };
+        let pushed = self.producer.push_one(frame);
+        self.pushed(pushed, frame.len(), stats)
+    }
+
+    /// What has become of a frame of `len` bytes.
+    #[inline(always)]
+    fn pushed(
+        &mut self,
+        pushed: Result<(), Refused>,
+        len: usize,
+        stats: &mut TransportStats,
+    ) -> Result<(), Errno> {
         match pushed {
             Ok(()) => {
                 self.full = 0;
                 stats.tx_frames += 1;
-                stats.tx_bytes += u64::from(frame.len);
+                stats.tx_bytes += len as u64;
                 Ok(())
             }
             Err(Refused::Full) => {

@@ -11,8 +11,9 @@ mod request;
 mod response;
 mod short;
 mod stage;
+mod staging;
 
-use courser_buf::{Arena, MsgBuf, TxBurst};
+use courser_buf::{Arena, MsgBuf, PathId, TxBurst};
 
 use crate::endpoint::Endpoint;
 use crate::session::{Peer, Session};
@@ -82,13 +83,17 @@ impl<C> Endpoint<C> {
     /// what they caused leaves together.
     #[inline]
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut TxBurst) {
-        self.poll_frames(now_ns, self.sends_untimed(), out);
+        if self.sends_untimed() {
+            self.poll_lone(now_ns, out, |_, _| false);
+        } else {
+            self.poll_frames(now_ns, out);
+        }
         self.after_transmit(now_ns);
     }
 
     /// Whether what [`Endpoint::poll_frames`] would make now is one frame of a single small packet
     /// whose peer was told the time less than `Config::time_every_ns` ago. Such a frame need not say the
-    /// time: on the way of a lone packet a reading of the clock counts.
+    /// time ([`Endpoint::poll_lone`]): on the way of a lone packet a reading of the clock counts.
     #[inline(always)]
     pub fn sends_untimed(&self) -> bool {
         let Some(peer) = self.tx.only_packet() else { return false };
@@ -97,10 +102,9 @@ impl<C> Endpoint<C> {
     }
 
     /// The first half of [`Endpoint::poll_transmit`]: the frames. [`Endpoint::after_transmit`] must
-    /// follow before the endpoint is asked for anything else. Frames that are `untimed`, as
-    /// [`Endpoint::sends_untimed`] has said, say no time, so any recent one will do for `now_ns`.
+    /// follow before the endpoint is asked for anything else.
     #[inline(always)] // into the pass, which is the one place
-    pub fn poll_frames(&mut self, now_ns: u64, untimed: bool, out: &mut TxBurst) {
+    pub fn poll_frames(&mut self, now_ns: u64, out: &mut TxBurst) {
         self.now_ns = now_ns;
         if !self.deferred.is_empty() {
             // They may be written at once: none can be taken back before the stage any more. Not past
@@ -120,9 +124,27 @@ impl<C> Endpoint<C> {
         if self.tx.has_waiting() {
             self.stage_waiting(out);
         }
-        self.tx.finish(&mut self.peers, now_ns, untimed, self.cfg.tx_frames, out);
+        self.tx.finish(&mut self.peers, now_ns, self.cfg.tx_frames, out);
         self.retry_tx_ns = if self.tx.starved() { now_ns + self.cfg.rto_min_ns } else { 0 };
         self.stats.tx_frames += (out.len() - before) as u64;
+        self.listen();
+    }
+
+    /// [`Endpoint::poll_frames`] for the one frame of which [`Endpoint::sends_untimed`] has said that
+    /// it is all there is. It says no time, so any recent one will do for `now_ns`. `copy` sends it, if
+    /// the transport does so by a copy, and says whether; else it is in `out`.
+    #[inline(always)] // into the pass, which is the one place
+    pub fn poll_lone(
+        &mut self,
+        now_ns: u64,
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) {
+        self.tx.finish_lone(&mut self.peers, self.cfg.tx_frames, out, copy);
+        self.now_ns = now_ns;
+        self.settle();
+        self.retry_tx_ns = 0;
+        self.stats.tx_frames += 1;
         self.listen();
     }
 

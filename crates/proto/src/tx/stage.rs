@@ -9,30 +9,22 @@
 //! other: whatever is called because of the same frame would take them from it, and again with the next.
 //!
 //! # Invariants
-//! 1. After a stage no frame is open, no staging buffer is marked as open, and every peer's
+//! 1. After a stage no frame is open, every staging buffer is in its place, and every peer's
 //!    `open_frame` is [`NO_FRAME`], until a frame is received.
 //! 2. A staging buffer is written only while no transport references it, and is part of one open
 //!    frame at most.
 //! 3. Packets of one message leave in the order in which they were added: go-back-N drops what
 //!    comes before its turn (E58). Packets of other messages may pass them.
 
-use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame, TxSeg};
+use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame, TxSeg, Unshared};
 
 use super::TxItem;
 use super::queue::TxQueue;
+use super::staging::Staging;
 use crate::config::Config;
 use crate::session::Peer;
 use crate::session::peer::NO_FRAME;
 use crate::wire::{PACKET_HEADER, header_words};
-
-/// Bytes of staging buffers that the transport may reference at once; beyond, the stage waits for
-/// the transport to let go. Enough for any number of frames that a kernel or a NIC queues.
-const STAGING_BYTES: usize = 8 << 20;
-/// However large frames are, some fit.
-const MIN_STAGING: usize = 128;
-/// Buffers that are looked at to find one that the transport has let go. More than one, because
-/// a transport may keep a single frame for long while later ones come back.
-const STAGING_PROBES: usize = 4;
 
 /// What became of a packet that could leave without a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -46,29 +38,34 @@ pub(super) enum Direct {
 }
 
 /// A frame that is being filled.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct OpenFrame {
+    /// As many bytes as the frame may have.
+    buf: Unshared,
+    /// How many it has.
+    len: u32,
+    header_len: u32,
     peer: u32,
     /// Its buffer's place in `TxStage::staging`.
     at: u32,
-    header_len: u32,
-    len: u32,
-    /// Bytes that it may have.
-    limit: u32,
 }
 
-/// A buffer that frames are copied together in.
-#[derive(Debug)]
-struct Staging {
-    buf: MsgBuf,
-    /// A frame is being filled in it.
-    open: bool,
-}
-
-impl Staging {
-    #[inline]
-    fn is_free(&self) -> bool {
-        !self.open && !self.buf.is_shared()
+impl OpenFrame {
+    /// Adds a packet. `false`: it does not fit, and nothing has changed.
+    #[inline(always)]
+    fn add(&mut self, header: [u64; 2], data: &[u8]) -> bool {
+        let at = self.len as usize;
+        let end = at + PACKET_HEADER + data.len();
+        if let Some(out) = self.buf.get_mut(at..end)
+            && let Some((low, out)) = out.split_first_chunk_mut()
+            && let Some((high, body)) = out.split_first_chunk_mut()
+        {
+            self.len = end as u32;
+            (*low, *high) = (header[0].to_le_bytes(), header[1].to_le_bytes());
+            copy_short(body, data);
+            return true;
+        }
+        false
     }
 }
 
@@ -84,13 +81,7 @@ pub(crate) struct Written {
 pub(crate) struct TxStage {
     queue: TxQueue,
     open: Vec<OpenFrame>,
-    /// Used in turn from `next` on: what was used longest ago is the first that the transport lets
-    /// go of. One that keeps no frames always finds the first ones free, which are the ones in the
-    /// cache.
-    staging: Vec<Staging>,
-    next: usize,
-    /// The transport was seen to keep a frame since the turn began.
-    held: bool,
+    staging: Staging,
     max_frame: usize,
     /// Packets share frames.
     packing: bool,
@@ -108,8 +99,6 @@ pub(crate) struct TxStage {
     /// The slots of the requests among those that were written: the timeouts of their calls begin
     /// when they leave.
     requests: Vec<Written>,
-    /// There was no staging buffer to be had.
-    starved: bool,
     /// The last stage had no room for something, which is first in the next.
     full: bool,
     /// A request that waited for credits is in the queue. None is written that could take them again.
@@ -124,9 +113,7 @@ impl TxStage {
         TxStage {
             queue: TxQueue::default(),
             open: Vec::new(),
-            staging: Vec::new(),
-            next: 0,
-            held: false,
+            staging: Staging::new(max_frame),
             max_frame,
             packing: cfg.packing,
             room: cfg.tx_frames,
@@ -135,7 +122,6 @@ impl TxStage {
             callable: 0,
             number: 1,
             requests: Vec::new(),
-            starved: false,
             full: false,
             woken: false,
             last_peer: NO_FRAME,
@@ -248,7 +234,7 @@ impl TxStage {
     /// staging buffer.
     #[inline]
     pub(crate) fn starved(&self) -> bool {
-        self.starved
+        self.staging.starved
     }
 
     pub(crate) fn max_frame(&self) -> usize {
@@ -259,7 +245,7 @@ impl TxStage {
     #[inline(always)]
     pub(crate) fn begin(&mut self, room: usize) {
         self.room = room.saturating_sub(self.open.len());
-        (self.starved, self.full) = (false, false);
+        (self.staging.starved, self.full) = (false, false);
     }
 
     #[inline]
@@ -274,58 +260,13 @@ impl TxStage {
     /// Takes a staging buffer in advance, so that an arena that is exhausted later makes sending
     /// slow but never stops it.
     pub(crate) fn reserve(&mut self, arena: &Arena) {
-        let _ = self.fresh_staging(arena);
+        let _ = self.staging.add(arena);
     }
 
     /// Data bytes of all staging buffers.
     pub(crate) fn staging_bytes(&self) -> usize {
-        self.staging.iter().map(|s| s.buf.capacity()).sum()
-    }
-
-    /// The place of a staging buffer that nobody references, if there may be one more.
-    #[inline]
-    fn free_staging(&mut self, arena: &Arena) -> Option<usize> {
-        let at = self.next;
-        match self.staging.get(at) {
-            Some(staging) if staging.is_free() => {
-                self.next = at + 1;
-                Some(at)
-            }
-            _ => self.search_staging(arena),
-        }
-    }
-
-    #[cold]
-    fn search_staging(&mut self, arena: &Arena) -> Option<usize> {
-        for _ in 0..self.staging.len().min(STAGING_PROBES) {
-            if self.next >= self.staging.len() {
-                // A turn in which every buffer was found free ends the precaution.
-                (self.next, self.held) = (0, false);
-            }
-            let at = self.next;
-            self.next += 1;
-            if self.staging[at].is_free() {
-                return Some(at);
-            }
-            self.held |= !self.staging[at].open;
-        }
-        let limit = (STAGING_BYTES / self.max_frame.max(1)).max(MIN_STAGING);
-        if self.staging.len() < limit
-            && let Some(fresh) = self.fresh_staging(arena)
-        {
-            return Some(fresh);
-        }
-        // Rare enough to look at them all.
-        let free = self.staging.iter().position(Staging::is_free);
-        self.starved |= free.is_none();
-        free
-    }
-
-    fn fresh_staging(&mut self, arena: &Arena) -> Option<usize> {
-        let buf = arena.alloc(self.max_frame).ok()?;
-        self.staging.push(Staging { buf, open: false });
-        self.next = self.staging.len();
-        Some(self.next - 1)
+        let filled = self.open.iter().map(|f| f.buf.capacity());
+        self.staging.bytes() + filled.sum::<usize>()
     }
 
     /// Adds a packet to the peer's open frame, or to a new one. `false`: there is no room before the
@@ -339,27 +280,12 @@ impl TxStage {
         header: [u64; 2],
         data: &[u8],
     ) -> bool {
-        let need = PACKET_HEADER + data.len();
-        let fits = match self.open.get(peer.open_frame as usize) {
-            Some(f) => f.len as usize + need <= f.limit as usize,
-            None => false,
-        };
-        if !fits && !self.open_frame(peer_no, peer, arena, need) {
-            return false;
-        }
-        if let Some(f) = self.open.get_mut(peer.open_frame as usize)
-            && let (at, end) = (f.len as usize, f.len as usize + need)
-            && let Some(staging) = self.staging.get_mut(f.at as usize)
-            && let Some(out) = staging.buf.get_mut().and_then(|out| out.get_mut(at..end))
-            && let Some((low, out)) = out.split_first_chunk_mut()
-            && let Some((high, body)) = out.split_first_chunk_mut()
+        if let Some(frame) = self.open.get_mut(peer.open_frame as usize)
+            && frame.add(header, data)
         {
-            f.len = end as u32;
-            (*low, *high) = (header[0].to_le_bytes(), header[1].to_le_bytes());
-            copy_short(body, data);
             return true;
         }
-        false
+        self.append_to_new(peer_no, peer, arena, header, data)
     }
 
     /// [`TxStage::append_short`] with any header.
@@ -375,21 +301,32 @@ impl TxStage {
         self.append_short(peer_no, peer, arena, header_words(header), data)
     }
 
-    /// Begins a frame whose first packet needs so many bytes.
+    /// Begins a frame with a packet.
     #[inline(never)]
-    fn open_frame(&mut self, peer_no: u32, peer: &mut Peer, arena: &Arena, need: usize) -> bool {
+    fn append_to_new(
+        &mut self,
+        peer_no: u32,
+        peer: &mut Peer,
+        arena: &Arena,
+        header: [u64; 2],
+        data: &[u8],
+    ) -> bool {
         if self.room == 0 {
             return false;
         }
-        let Some(at) = self.free_staging(arena) else { return false };
-        self.staging[at].open = true;
+        let Some((at, mut buf)) = self.staging.take(arena) else { return false };
+        let header_len = peer.header_len();
+        let first = header_len + PACKET_HEADER + data.len();
+        buf.truncate(if self.packing { peer.max_frame() } else { first });
+        let len = header_len as u32;
+        let mut frame = OpenFrame { buf, len, header_len: len, peer: peer_no, at: at as u32 };
+        if !frame.add(header, data) {
+            self.staging.put_back(at, frame.buf);
+            return false;
+        }
         self.take_room(peer_no);
-        let header_len = peer.header_len() as u32;
         peer.open_frame = self.open.len() as u32;
-        let most = peer.max_frame().min(self.max_frame) as u32;
-        let limit = if self.packing { most } else { header_len + need as u32 };
-        let (at, len) = (at as u32, header_len);
-        self.open.push(OpenFrame { peer: peer_no, at, header_len, len, limit });
+        self.open.push(frame);
         true
     }
 
@@ -403,36 +340,60 @@ impl TxStage {
     }
 
     /// Completes the open frames and moves them to `out`; frames of one path stand together then.
-    /// Those that are `untimed` say no time.
     /// The stage has ended; the next may have so many frames, less those in `out`.
     #[inline(always)]
     pub(crate) fn finish(
         &mut self,
         peers: &mut [Option<Peer>],
         now_ns: u64,
-        untimed: bool,
         room: usize,
         out: &mut TxBurst,
     ) {
-        for f in &self.open {
-            let staging = &mut self.staging[f.at as usize];
-            staging.open = false;
-            if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
-                peer.open_frame = NO_FRAME;
-                if let Some(bytes) = staging.buf.get_mut() {
-                    let len = f.header_len as usize;
-                    if untimed {
-                        peer.write_untimed_header(len, bytes);
-                    } else {
-                        peer.write_header(now_ns, len, bytes);
-                    }
-                    push_frame(out, peer.path, staging.buf.first_seg(0, f.len as usize));
-                }
-            }
+        if self.open.len() > 1 {
+            self.open.reverse(); // the first one is taken first
         }
-        self.open.clear();
+        while let Some(mut f) = self.open.pop() {
+            let at = f.at as usize;
+            let Some(Some(peer)) = peers.get_mut(f.peer as usize) else {
+                self.staging.put_back(at, f.buf);
+                continue;
+            };
+            peer.open_frame = NO_FRAME;
+            let len = f.header_len as usize;
+            peer.write_header(now_ns, len, &mut f.buf);
+            let buf = self.staging.put_back(at, f.buf);
+            push_frame(out, peer.path, buf.first_seg(0, f.len as usize));
+        }
         if self.mixed {
             out.make_contiguous().sort_by_key(|f| f.path);
+        }
+        self.rest(room.saturating_sub(out.len()));
+    }
+
+    /// The same for the only packet ([`TxStage::only_packet`]), whose frame says no time, and is moved to
+    /// `out` if `copy` does not take it.
+    #[inline(always)]
+    pub(crate) fn finish_lone(
+        &mut self,
+        peers: &mut [Option<Peer>],
+        room: usize,
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) {
+        self.begin(room);
+        if let Some(mut f) = self.open.pop() {
+            let (at, len) = (f.at as usize, f.len as usize);
+            if let Some(Some(peer)) = peers.get_mut(f.peer as usize) {
+                peer.open_frame = NO_FRAME;
+                peer.write_untimed_header(f.header_len as usize, &mut f.buf);
+                let copied = f.buf.get(..len).is_some_and(|frame| copy(peer.path, frame));
+                let buf = self.staging.put_back(at, f.buf);
+                if !copied {
+                    push_frame(out, peer.path, buf.first_seg(0, len));
+                }
+            } else {
+                self.staging.put_back(at, f.buf);
+            }
         }
         self.rest(room.saturating_sub(out.len()));
     }
@@ -445,9 +406,7 @@ impl TxStage {
         self.written = 0;
         self.number = self.number.wrapping_add(1);
         (self.last_peer, self.mixed) = (NO_FRAME, false);
-        if !self.held {
-            self.next = 0;
-        }
+        self.staging.rest();
     }
 }
 
@@ -480,14 +439,14 @@ pub(super) fn direct(
     let frame_len = peer.header_len();
     let header_len = frame_len + PACKET_HEADER;
     let Some(room) = msg.header_mut(index) else {
-        let Some(at) = tx.free_staging(arena) else { return Direct::NoRoom };
-        let buf = &mut tx.staging[at].buf;
+        let Some((at, mut buf)) = tx.staging.take(arena) else { return Direct::NoRoom };
         let len = header_len + range.len();
-        if let Some(bytes) = buf.get_mut().and_then(|b| b.get_mut(..len)) {
+        if let Some(bytes) = buf.get_mut(..len) {
             let (headers, data) = bytes.split_at_mut(header_len);
             write_headers(headers, frame_len, peer, *now_ns, header);
             data.copy_from_slice(&msg[range]);
         }
+        let buf = tx.staging.put_back(at, buf);
         out.push_back(TxFrame::one(peer.path, buf.first_seg(0, len)));
         tx.take_room(*peer_no);
         return Direct::Copied;
@@ -538,104 +497,4 @@ pub(crate) fn copy_short(out: &mut [u8], data: &[u8]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::wire::{SHORT_RESPONSE, short_header};
-
-    #[test]
-    fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
-        let (cfg, arena) = (Config::default(), Arena::heap());
-        let mut stage = TxStage::new(1_500, &cfg);
-        let mut peers: Vec<_> = (0..2).map(|_| Some(Peer::tentative(1, &cfg))).collect();
-        let mut out = TxBurst::new();
-        for round in 1..4 {
-            stage.open_writing(cfg.tx_items, cfg.tx_items);
-            for (no, peer) in (0..).zip(peers.iter_mut().flatten()) {
-                peer.path = PathId(no);
-                let header = short_header(SHORT_RESPONSE, 7, 8, 0, 4);
-                assert!(stage.may_write() && stage.append_short(no, peer, &arena, header, b"data"));
-                stage.wrote();
-            }
-            // The first one goes, and another peer takes its number.
-            stage.forget_peer(0);
-            peers[0] = Some(Peer::tentative(round, &cfg));
-            stage.begin(cfg.tx_frames);
-            stage.finish(&mut peers, 0, false, cfg.tx_frames, &mut out);
-            assert!(stage.is_empty() && !stage.may_write() && stage.staging.len() <= 2);
-            let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
-            assert_eq!(left, [PathId(1)]);
-            assert!(peers.iter().flatten().all(|p| p.open_frame == NO_FRAME));
-        }
-    }
-
-    fn stage() -> TxStage {
-        let mut stage = TxStage::new(1_500, &Config::default());
-        stage.begin(8);
-        stage
-    }
-
-    fn request(slot: u8) -> TxItem {
-        TxItem::Client { session: 0, slot, req_num: slot.into() }
-    }
-
-    #[test]
-    fn what_is_written_leaves_room_for_what_waits() {
-        let mut stage = stage();
-        stage.push(request(0));
-        stage.push(TxItem::Ack { session: 0, req_num: 7 });
-        // Five packets, of which four may be requests.
-        stage.open_writing(5, 4);
-        let mut requests = 0;
-        while stage.may_write_request() {
-            stage.wrote_request(Written { session: 1, slot: requests, req_num: 0 });
-            requests += 1;
-        }
-        assert_eq!(requests, 2, "each that waits may be a request");
-        assert!(stage.may_write());
-        stage.wrote();
-        assert!(!stage.may_write(), "three that are written, two that wait");
-        // Another one that waits takes the place of one to come.
-        stage.open_writing(7, 4);
-        assert!(stage.may_write());
-        stage.push(request(1));
-        assert!(stage.may_write());
-        stage.push(request(2));
-        assert!(!stage.may_write());
-    }
-
-    #[test]
-    fn no_request_passes_one_that_waited_for_credits() {
-        let mut stage = stage();
-        stage.open_writing(8, 8);
-        assert!(stage.may_write_request());
-        stage.push_woken(request(0));
-        assert!(stage.may_write() && !stage.may_write_request(), "a reply takes no credit");
-        // Nor in the frames after, as long as it is there.
-        stage.rest(8);
-        stage.open_writing(8, 8);
-        assert!(!stage.may_write_request());
-        stage.pop();
-        stage.rest(8);
-        stage.open_writing(8, 8);
-        assert!(stage.may_write_request());
-    }
-
-    #[test]
-    fn nothing_passes_what_found_no_room() {
-        let mut stage = stage();
-        stage.push(request(0));
-        let item = stage.pop().expect("it waits");
-        // It has its turn in the next stage: that is no lack of room.
-        stage.put_off(item);
-        stage.open_writing(8, 8);
-        assert!(stage.may_write());
-        let item = stage.pop().expect("it is first");
-        stage.found_no_room(item);
-        stage.open_writing(8, 8);
-        assert!(!stage.may_write() && !stage.may_write_request());
-        // Until a stage had room.
-        stage.begin(8);
-        stage.open_writing(8, 8);
-        assert!(stage.may_write_request());
-    }
-}
+mod tests;

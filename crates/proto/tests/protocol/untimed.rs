@@ -65,6 +65,29 @@ fn lone_packets_say_the_time_now_and_then_and_round_trips_are_known_as_well() {
 }
 
 #[test]
+fn frames_that_a_transport_copies_are_the_same() {
+    let run = |copies| {
+        let (mut w, _) = world(2, 500, &settings(EVERY_NS));
+        let frames = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&frames);
+        w.filter = Some(Box::new(move |from, bytes| {
+            seen.borrow_mut().push((from, bytes.to_vec()));
+            bytes.len() > 1_000 || seen.borrow().len() % 50 != 0 // some are lost
+        }));
+        w.nodes.iter_mut().for_each(|n| n.copies = copies);
+        let s = w.connect(0, 1);
+        calls(&mut w, &[s], 300);
+        let lone = w.nodes.iter().map(|n| n.lone).sum::<u64>();
+        let ends = w.nodes.iter().map(|n| (n.ep.stats().clone(), n.ep.session_stats(s)));
+        (format!("{:?}", ends.collect::<Vec<_>>()), frames.take(), lone)
+    };
+    let (held, copied) = (run(false), run(true));
+    assert_eq!((held.2, &held.0), (0, &copied.0));
+    assert!(copied.2 > 400, "{} frames", copied.2);
+    assert!(held.1 == copied.1, "frames differ");
+}
+
+#[test]
 fn where_frames_are_further_apart_all_say_the_time() {
     let (mut w, sent) = world(2, EVERY_NS, &settings(EVERY_NS));
     let s = w.connect(0, 1);

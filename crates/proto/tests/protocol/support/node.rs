@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, RxFrame, Tail, TxBurst, TxFrame};
+use courser_buf::{
+    Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RxFrame, Tail, TxBurst, TxFrame,
+};
 use courser_proto::wire::is_untimed;
 use courser_proto::{
     Body, CallError, Completion, Config, Driver, Endpoint, Event, RequestId, SessionId, Status,
@@ -53,6 +55,9 @@ pub struct Node {
     held: Vec<(TxFrame, Vec<u8>)>,
     /// Takes events one by one instead of being driven.
     pub pulls: bool,
+    /// The transport copies frames of one packet that say no time, and how many it has.
+    pub copies: bool,
+    pub lone: u64,
     /// All beyond so many bytes of a frame it receives as the frame's tail.
     pub front: usize,
     /// Requests that came in buffers of their own.
@@ -95,6 +100,8 @@ impl Node {
             tx: TxBurst::new(),
             held: Vec::new(),
             pulls: false,
+            copies: false,
+            lone: 0,
             front: usize::MAX,
             copied: 0,
             allowed: 0,
@@ -113,9 +120,22 @@ impl Node {
         if self.ep.next_deadline() != Some(0) {
             return Vec::new();
         }
-        self.ep.poll_transmit(now_ns + self.clock_ns, &mut self.tx);
         self.told_ns = now_ns;
         let mut out = Vec::new();
+        let clock_ns = now_ns + self.clock_ns;
+        if self.copies && self.ep.sends_untimed() {
+            let frames = self.ep.stats().tx_frames;
+            let copy = |path: PathId, frame: &[u8]| {
+                out.push((path.0 as usize, frame.to_vec()));
+                true
+            };
+            self.ep.poll_lone(clock_ns, &mut self.tx, copy);
+            self.ep.after_transmit(clock_ns);
+            assert_eq!((out.len(), self.ep.stats().tx_frames), (1, frames + 1));
+            self.lone += 1;
+        } else {
+            self.ep.poll_transmit(clock_ns, &mut self.tx);
+        }
         for frame in self.tx.drain(..) {
             let bytes = bytes_of(&frame);
             out.push((frame.path.0 as usize, bytes.clone()));

@@ -1,0 +1,77 @@
+//! Message buffers that are written piece by piece.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::MsgBuf;
+
+/// A [`MsgBuf`] of which no transmit queue holds a part, and none can: writing it looks at nothing but
+/// this.
+///
+/// What is written there again and again costs one question at the beginning, instead of a look at
+/// the buffer's record each time. Made by [`MsgBuf::try_unshare`].
+pub struct Unshared {
+    /// Invariant: the only reference to its buffer, and nobody is given another.
+    msg: MsgBuf,
+    /// At most the data bytes of `msg`.
+    len: u32,
+}
+
+impl MsgBuf {
+    /// Takes a buffer out of reach of transmit queues; it comes back as it is while one still holds a
+    /// part of it.
+    #[inline]
+    pub fn try_unshare(mut self) -> Result<Unshared, MsgBuf> {
+        match self.get_mut() {
+            Some(data) => Ok(Unshared { len: data.len() as u32, msg: self }),
+            None => Err(self),
+        }
+    }
+}
+
+impl Unshared {
+    /// Shortens what can be written to `len` bytes; nothing happens when it is not longer.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len as usize {
+            self.len = len as u32;
+        }
+    }
+
+    /// The buffer with all of its data, for sending.
+    #[inline]
+    pub fn into_msg(self) -> MsgBuf {
+        self.msg
+    }
+
+    /// Data bytes that the buffer has room for.
+    pub fn capacity(&self) -> usize {
+        self.msg.capacity()
+    }
+}
+
+impl Deref for Unshared {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: as many initialised bytes of a buffer that this owns. Test:
+        // `an_unshared_buffer_is_written_and_sent`, also under miri.
+        unsafe { std::slice::from_raw_parts(self.msg.data.as_ptr(), self.len as usize) }
+    }
+}
+
+impl DerefMut for Unshared {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and no `TxSeg` exists: none did when this was made, and they come from
+        // the `MsgBuf` alone, which nobody else sees. Test: the same.
+        unsafe { std::slice::from_raw_parts_mut(self.msg.data.as_ptr(), self.len as usize) }
+    }
+}
+
+impl fmt::Debug for Unshared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Unshared").field("len", &self.len).field("msg", &self.msg).finish()
+    }
+}
