@@ -13,6 +13,12 @@ use crate::spin::cpus;
 /// More threads than this are a mistake.
 const MAX_WORKERS: usize = 1024;
 const MAX_WORKER_QUEUE: usize = 1 << 20;
+/// Trains of packets a session has in flight by default: one at the sender, one under way, and one
+/// at the receiver. More would fill the buffers of switches.
+const NETWORK_TRAINS: u32 = 3;
+/// Within a host, where the receive queue is the only buffer: a train more for each of them, so that
+/// neither side waits while the other is late.
+const HOST_TRAINS: u32 = 6;
 
 /// Settings of a nexus and its endpoints. `Config::default()` is what the README measures.
 #[derive(Clone, Debug)]
@@ -22,9 +28,10 @@ pub struct Config {
     /// [`crate::Rpc::session_bytes`].
     pub slots: u8,
     /// Packets a client session may have outstanding, C `[eRPC §4.3.1]`: 1 to 65,535. `None`:
-    /// three full trains of the transport, at most what the receive buffer holds. Small values
-    /// for latency or many sessions, large ones for bandwidth. The smaller of both sides' settings
-    /// holds.
+    /// three full trains of the transport, or six to a server of the same host, where no switch's
+    /// buffer is in between, unless admission is strict; at least 32, and at most what the receive
+    /// buffer holds. Small values for latency or many sessions, large ones for bandwidth. The smaller
+    /// of both sides' settings holds.
     pub credits: Option<u32>,
     /// Whether sessions share the credits that the receive queue has room for (default), or each has
     /// its own and one for which there is no room is refused.
@@ -213,6 +220,16 @@ impl Default for Config {
     }
 }
 
+/// Full frames of a train.
+fn train(caps: &Caps) -> u32 {
+    caps.train_frames.min(caps.train_bytes / caps.max_frame.max(1)).max(1) as u32
+}
+
+/// Frames of the receive queue, |RQ|.
+fn rx_queue(caps: &Caps) -> u32 {
+    caps.rx_queue_frames.clamp(1, 65_535) as u32
+}
+
 impl Config {
     /// Checks what belongs to the nexus; the protocol checks its own part for each endpoint.
     pub(crate) fn validate(&self) -> Result<(), BindError> {
@@ -229,15 +246,24 @@ impl Config {
         Ok(())
     }
 
+    /// C of a session that may have so many trains in flight by default.
+    fn credits_for(&self, caps: &Caps, trains: u32) -> u32 {
+        self.credits.unwrap_or_else(|| (trains * train(caps)).max(32).min(rx_queue(caps)))
+    }
+
     /// What the protocol is told, given what the transport can do.
     pub(crate) fn for_transport(&self, caps: &Caps) -> proto::Config {
-        let train = caps.train_frames.min(caps.train_bytes / caps.max_frame.max(1)).max(1) as u32;
-        let queue = caps.rx_queue_frames.clamp(1, 65_535) as u32;
+        let train = train(caps);
+        let queue = rx_queue(caps);
+        // Who asks for strict admission wants room for many sessions.
+        let strict = self.admission == Admission::Strict;
+        let trains = if strict { NETWORK_TRAINS } else { HOST_TRAINS };
         let defaults = proto::Config::default();
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         proto::Config {
             slots: self.slots,
-            credits: self.credits.unwrap_or_else(|| (3 * train).max(32).min(queue)),
+            credits: self.credits_for(caps, trains),
+            plain_credits: self.credits_for(caps, NETWORK_TRAINS),
             admission: self.admission,
             rx_queue_frames: queue,
             rx_queue_per_peer: caps.rx_queue_per_peer,

@@ -259,6 +259,9 @@ impl<T: Transport> Rpc<T> {
         dialing.asked_ns = asked_ns;
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
+        if is_same_host(remote, local) {
+            self.core.proto.widen(dialing.session, &mut dialing.request);
+        }
         self.core.proto.bind_control(dialing.session, d.control);
         let msg = ControlMsg::Connect { from, to: dialing.to, request: dialing.request.clone() };
         self.control.send(Command::Send { control: d.control, msg });
@@ -266,7 +269,10 @@ impl<T: Transport> Rpc<T> {
 
     fn dial_failed(&mut self, at: usize, error: SessionError) {
         let d = self.links.dialing.swap_remove(at);
-        self.core.proto.refused(d.session.index());
+        // It may have been closed, and another connect have its number now.
+        if self.core.proto.session_state(d.session) == SessionState::Connecting {
+            self.core.proto.refused(d.session.index());
+        }
         self.core.remember_failure(d.session, error);
     }
 
@@ -324,6 +330,10 @@ impl<T: Transport> Rpc<T> {
             local_port: self.transport.local_addr().port,
             control,
             random: self.core.platform.random_u64() as u32,
+            credits: match is_same_host(remote, local) {
+                true => u32::MAX,
+                false => self.core.proto.plain_credits(),
+            },
         };
         let accepted = self.core.proto.accept(request, offer);
         if let (Err(_), Some(path)) = (&accepted, path) {
@@ -427,6 +437,11 @@ impl<T: Transport> Rpc<T> {
         self.close_unused_paths();
         any
     }
+}
+
+/// What goes between two ends with one address does not leave the host, and fills no switch's buffer.
+fn is_same_host(remote: IpAddr, local: IpAddr) -> bool {
+    remote == local
 }
 
 fn addr(ip: IpAddr, port: u16) -> Addr {

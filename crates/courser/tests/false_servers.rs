@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use common::*;
 use courser::parts::proto::{
-    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
+    CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
+    EndpointRef,
 };
 use courser::{Config, LostReason, RefuseReason, SessionError, SessionState};
 
@@ -26,7 +27,14 @@ struct FalseServer {
 impl FalseServer {
     /// One that greets its first client, and the address it has.
     fn start(f: impl FnOnce(FalseServer) + Send + 'static) -> (String, JoinHandle<()>) {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        Self::start_at(Ipv4Addr::LOCALHOST, f)
+    }
+
+    fn start_at(
+        host: Ipv4Addr,
+        f: impl FnOnce(FalseServer) + Send + 'static,
+    ) -> (String, JoinHandle<()>) {
+        let listener = TcpListener::bind((host, 0)).unwrap();
         let uri = format!("udp://{}", listener.local_addr().unwrap());
         let thread = std::thread::spawn(move || {
             let stream = listener.accept().unwrap().0;
@@ -137,6 +145,25 @@ fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
     drive_until(&mut [&mut client], |all| all[0].session_state(session) == gone);
     assert!(matches!(client.session_error(session), Some(SessionError::EndpointGone)));
     client.check();
+    drop(client);
+    thread.join().unwrap();
+}
+
+/// Across a network a client asks for fewer credits than it could have, and gets no more.
+#[test]
+fn a_server_that_gives_more_than_was_asked_for_is_refused() {
+    let (uri, thread) = FalseServer::start_at(Ipv4Addr::new(127, 0, 0, 2), |mut server| {
+        let (to, request) = server.asked();
+        let accept = ConnectAccept { credits: request.credits + 1, ..answer(&request) };
+        server.send(&ControlMsg::Accept { to, from: ME, accept });
+        assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 3, .. })));
+        server.recv();
+    });
+    let mut client = client(Config::default());
+    let session = client.connect(&uri).unwrap();
+    let error = client.wait_connected(session).unwrap_err();
+    assert!(matches!(error, SessionError::Local(ConnectError::BadAnswer)), "{error:?}");
+    assert_eq!(client.credits_granted(), 0, "what was kept for it is free again");
     drop(client);
     thread.join().unwrap();
 }

@@ -127,6 +127,7 @@ fn connect(client: &mut Side, server: &mut Side, random: u64) -> Result<(), Fail
         local_port: addr(2).port,
         control: CONTROL,
         random: random as u32,
+        credits: u32::MAX,
     };
     let dialed = client.ep.dial(CONTROL, random, addr(1).port, MAX_FRAME)?;
     let accept = server.ep.accept(&dialed.request, offer)?;

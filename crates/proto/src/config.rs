@@ -34,6 +34,11 @@ pub struct Config {
     /// Packets that a client session may have outstanding, C `[eRPC §4.3.1]` (E33, E37): 1 to
     /// 65,535. What a session really gets is agreed at connect.
     pub credits: u32,
+    /// Credits that a session asks for before it is known where its server is, and by which a pool grows
+    /// with a session. Up to `credits` a session gets more only from a server of the same host
+    /// ([`crate::Endpoint::widen`]), and its pool only while that is at most a sixteenth of what other
+    /// peers leave of the receive queue. Default: no less than `credits`.
+    pub plain_credits: u32,
     /// How the receive queue is shared.
     pub admission: Admission,
     /// |RQ|: full-sized frames that the transport's receive queue holds.
@@ -134,6 +139,7 @@ impl Default for Config {
         Config {
             slots: 16,
             credits: 32,
+            plain_credits: u32::MAX,
             admission: Admission::Oversubscribed,
             rx_queue_frames: 1024,
             rx_queue_per_peer: false,

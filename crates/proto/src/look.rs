@@ -208,6 +208,11 @@ impl<C> Endpoint<C> {
         })
     }
 
+    /// [`crate::Config::plain_credits`].
+    pub fn plain_credits(&self) -> u32 {
+        self.cfg.plain_credits
+    }
+
     /// Sum of the pools of credits of all peers, in both directions (F7): at most the receive queue,
     /// and one for each peer that it had no room for.
     pub fn credits_granted(&self) -> u64 {

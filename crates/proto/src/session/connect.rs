@@ -204,6 +204,9 @@ pub struct ConnectOffer {
     pub control: u64,
     /// Random bits for the cookie.
     pub random: u32,
+    /// Most packets in flight that this path is for, at least 1: C is no more, nor more than
+    /// [`crate::Config::credits`].
+    pub credits: u32,
 }
 
 /// What an answer led to.

@@ -25,7 +25,7 @@ impl<C> Endpoint<C> {
         local_port: u32,
         max_frame: usize,
     ) -> Result<Dialed, ConnectError> {
-        let credits = self.cfg.credits;
+        let credits = self.cfg.credits.min(self.cfg.plain_credits);
         let queue = self.cfg.rx_queue_frames;
         if self.live_sessions >= self.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
@@ -34,7 +34,7 @@ impl<C> Endpoint<C> {
             .growth(Requests::Own, None, 0, credits)
             .ok_or(ConnectError::NoCredits { queue, credits })?;
         let peer = self.add_peer(Peer::tentative(random as u32, &self.cfg));
-        self.reserve_pool(peer, pool);
+        self.reserve_pool(peer, credits, pool);
         let slots = self.cfg.slots;
         let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
         // Slots start one step before their first number.
@@ -125,11 +125,11 @@ impl<C> Endpoint<C> {
         let known = self.find_peer(r, offer.addr);
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
-        let credits = r.credits.min(self.cfg.credits);
+        let credits = r.credits.min(self.cfg.credits).min(offer.credits.max(1));
         let has = known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.pool.granted);
         let grows = self
             .growth(Requests::Peers, Some((r.endpoint_id, offer.addr)), has, credits)
-            .ok_or(RefuseReason::NoCredits { queue, credits: r.credits })?
+            .ok_or(RefuseReason::NoCredits { queue, credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.cfg.slots);
         let recovery = Recovery::agreed(r.recovery, self.cfg.recovery);
@@ -248,7 +248,7 @@ impl<C> Endpoint<C> {
         path: PathId,
     ) -> Result<Established, ConnectError> {
         let quantum_frames = self.cfg.train_frames;
-        let (wanted, recovery) = (self.cfg.credits, self.cfg.recovery);
+        let recovery = self.cfg.recovery;
         let Some(s) = self.client_session_at(a.client_session) else {
             return Err(ConnectError::Closed);
         };
@@ -258,9 +258,10 @@ impl<C> Endpoint<C> {
         let wanted_slots = s.slots.count();
         let tentative = s.peer;
         let asked = self.peers.get(tentative as usize).and_then(Option::as_ref);
-        if asked.is_none_or(|p| p.rx_cookie != a.client_cookie) {
+        let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
             return Err(ConnectError::Closed);
-        }
+        };
+        let wanted = asked.pool.caps as u32;
         let frame = FRAME_HEADER_MAX + PACKET_HEADER + usize::from(a.data_per_packet);
         let sane = (1..=wanted).contains(&a.credits)
             && a.pool >= 1

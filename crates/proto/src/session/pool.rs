@@ -28,7 +28,7 @@ use std::collections::BTreeMap;
 
 use courser_buf::TxBurst;
 
-use super::{PeerName, PeerState, Session};
+use super::{ConnectRequest, PeerName, PeerState, Session, SessionId, SessionState};
 use crate::config::Admission;
 use crate::endpoint::Endpoint;
 use crate::tx::{Sent, TxItem};
@@ -47,7 +47,7 @@ pub(crate) struct Pool {
     pub(super) limit: u32,
     /// What the server has stated.
     pub(super) stated: u32,
-    /// Sum of the C of this endpoint's client sessions.
+    /// Sum of the C of this endpoint's client sessions; of a tentative peer, the C that was asked for.
     pub(super) caps: u64,
     /// Sessions in line.
     head: u32,
@@ -171,7 +171,8 @@ impl<C> Endpoint<C> {
     /// in flight; `None`: the session is refused. Whose peer is not known yet has no name.
     ///
     /// Oversubscribed, a pool grows to at most half of what the others leave, so that there is
-    /// something for who comes later; but a peer always has one credit. In a queue that a peer has for
+    /// something for who comes later, and by more than `Config::plain_credits` only while there is
+    /// plenty; but a peer always has one credit. In a queue that a peer has for
     /// itself nobody comes later: one half is for the requests of either side.
     pub(super) fn growth(
         &self,
@@ -182,9 +183,11 @@ impl<C> Endpoint<C> {
     ) -> Option<u32> {
         let queue = u64::from(self.cfg.rx_queue_frames);
         let free = queue.saturating_sub(self.credits_granted);
-        let (has, wants) = (u64::from(pool), u64::from(wanted));
+        let has = u64::from(pool);
+        let plain = u64::from(self.cfg.plain_credits);
+        let wants = u64::from(wanted).min(plain.max(free / 16));
         let grows = match self.cfg.admission {
-            Admission::Strict => return (wants <= free).then_some(wanted),
+            Admission::Strict => return (u64::from(wanted) <= free).then_some(wanted),
             Admission::Oversubscribed if self.cfg.rx_queue_per_peer => {
                 let have = peer.map_or(0, |name| self.pools_with(requests, name));
                 (queue / 2).saturating_sub(have)
@@ -222,17 +225,34 @@ impl<C> Endpoint<C> {
         p.pool.granted = keeps;
     }
 
-    /// A session that is being connected reserves room for the answers to `credits` packets, under
-    /// the name of its tentative peer.
-    pub(super) fn reserve_pool(&mut self, peer: u32, credits: u32) {
+    /// A session that is being connected, with C = `credits` if its server agrees, reserves room for
+    /// the answers to `pool` packets, under the name of its tentative peer.
+    pub(super) fn reserve_pool(&mut self, peer: u32, credits: u32, pool: u32) {
         let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
-        p.pool.limit = credits;
-        self.credits_granted += u64::from(credits);
+        (p.pool.limit, p.pool.caps) = (pool, u64::from(credits));
+        self.credits_granted += u64::from(pool);
+    }
+
+    /// The server of a session that is being connected, with this request, is of the same host: it may
+    /// have all of [`crate::Config::credits`], as far as there is room.
+    pub fn widen(&mut self, session: SessionId, request: &mut ConnectRequest) {
+        let credits = self.cfg.credits;
+        if credits <= request.credits || self.session_state(session) != SessionState::Connecting {
+            return;
+        }
+        let Some(s) = self.client_session_at(session.index) else { return };
+        let peer = s.peer;
+        let reserved = self.unreserve_pool(peer);
+        if let Some(pool) = self.growth(Requests::Own, None, 0, credits) {
+            (request.credits, request.pool) = (credits, pool.max(reserved));
+        }
+        self.reserve_pool(peer, request.credits, request.pool);
     }
 
     /// Gives the reservation back; the connect has been answered.
     pub(super) fn unreserve_pool(&mut self, peer: u32) -> u32 {
         let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return 0 };
+        p.pool.caps = 0;
         let reserved = std::mem::take(&mut p.pool.limit);
         self.credits_granted -= u64::from(reserved);
         reserved

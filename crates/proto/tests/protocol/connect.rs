@@ -2,7 +2,7 @@
 
 use courser_buf::{Addr, PathId};
 use courser_proto::{
-    CallError, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, RefuseReason,
+    CallError, Config, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, RefuseReason,
     SessionState,
 };
 
@@ -10,7 +10,8 @@ use crate::support::{DPP, World, addr, config, port};
 
 fn offer(client: usize) -> ConnectOffer {
     let path = Some((PathId(client as u32), 1472));
-    ConnectOffer { addr: addr(client), path, local_port: port(1), control: 7, random: 99 }
+    let (addr, local_port) = (addr(client), port(1));
+    ConnectOffer { addr, path, local_port, control: 7, random: 99, credits: u32::MAX }
 }
 
 #[test]
@@ -174,6 +175,73 @@ fn the_smaller_frame_decides_the_packet_size() {
     d.request.endpoint_id += 1;
     let a = w.ep(1).accept(&d.request, offer(0)).unwrap();
     assert_eq!(a.data_per_packet, 700 - 48);
+}
+
+#[test]
+fn a_session_has_no_more_credits_than_its_path_is_for() {
+    let mut w = World::pair(config());
+    let wanted = config().credits;
+    for (most, credits) in [(0, 1), (1, 1), (5, 5), (wanted, wanted), (u32::MAX, wanted)] {
+        let d = w.dial(0, 5);
+        let offer = ConnectOffer { credits: most, ..offer(0) };
+        let a = w.ep(1).accept(&d.request, offer).unwrap();
+        assert_eq!(a.credits, credits, "a path for {most}");
+        assert!(a.pool >= 1);
+    }
+}
+
+/// Six trains of credits where three are plain.
+fn ample() -> Config {
+    Config { credits: 264, plain_credits: 132, rx_queue_frames: 5_461, ..config() }
+}
+
+#[test]
+fn pools_are_wide_only_within_a_host_and_while_there_is_plenty() {
+    let pools = |wide: bool, count: usize| {
+        let mut w = World::pair(ample());
+        let requests = (0..count).map(|n| {
+            let mut d = w.dial(0, 5 + n as u64);
+            assert_eq!((d.request.credits, d.request.pool), (132, 132));
+            if wide {
+                w.ep(0).widen(d.session, &mut d.request);
+            }
+            w.ep(0).check();
+            d.request
+        });
+        requests.collect::<Vec<_>>()
+    };
+    let across = pools(false, 40);
+    assert!(across.iter().all(|r| (r.credits, r.pool) == (132, 132)), "{across:?}");
+    let within = pools(true, 20);
+    assert!(within.iter().all(|r| r.credits == 264 && r.pool >= 132), "{within:?}");
+    assert_eq!(within[0].pool, 264);
+    assert!(within[19].pool < 264, "the last ones find less");
+}
+
+#[test]
+fn a_server_widens_pools_while_there_is_plenty_and_gives_what_was_asked_for() {
+    let mut w = World::pair(ample());
+    for (wide, credits) in [(false, 132), (true, 264)] {
+        let mut d = w.dial(0, 5);
+        if wide {
+            w.ep(0).widen(d.session, &mut d.request);
+        }
+        let a = w.accept(1, 0, &d.request).unwrap();
+        assert_eq!(a.credits, credits);
+        // More than was asked for, which this endpoint would have taken had it asked.
+        let more = ConnectAccept { credits: credits + 1, ..a.clone() };
+        let result = w.ep(0).established(&more, addr(1), PathId(1));
+        assert_eq!(result, Err(ConnectError::BadAnswer), "{more:?}");
+        // That ended it: an answer to it ends no other session, whatever it grants.
+        let next = w.dial(0, 6);
+        let late = ConnectAccept { client_session: next.session.index(), ..more };
+        let result = w.ep(0).established(&late, addr(1), PathId(1));
+        assert_eq!(result, Err(ConnectError::Closed));
+        assert_eq!(w.ep(0).session_state(next.session), SessionState::Connecting);
+        w.ep(0).refused(next.session.index());
+        w.ep(0).check();
+        assert_eq!(w.ep(0).credits_granted(), 0, "what was kept for them is free again");
+    }
 }
 
 /// A client closes its last session with a server while the server accepts another: the answer

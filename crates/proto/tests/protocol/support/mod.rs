@@ -94,6 +94,7 @@ impl World {
             local_port: port(server),
             control: 7,
             random: self.rng.next() as u32,
+            credits: u32::MAX,
         };
         self.nodes[server].ep.accept(r, offer)
     }
