@@ -264,7 +264,12 @@ pub(crate) struct BenchArgs {
     /// arbitrary then; shows what that copy costs
     #[arg(long)]
     pub(crate) no_copy: bool,
-    /// Packets a session may have in flight; default: three trains, as the receive buffer allows
+    /// For latency over shm: raw packets leave by a copy, as lone ones of calls do, instead of as a
+    /// burst of one
+    #[arg(long)]
+    pub(crate) raw_copy: bool,
+    /// Packets a session may have in flight; default: six trains within a host, three across
+    /// a network, as the receive buffer allows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) credits: Option<u32>,
     /// Calls a session may have under way: 1, 2, 4, 8, 16 or 32; default 16

@@ -5,7 +5,8 @@
 //! Windows of RPCs and of raw packets take turns under the [harness](crate::harness); for a raw
 //! window the server runs a fixed program on a bare transport instead of its endpoint ([`role`]).
 //! Raw and RPC use the same transport with the same settings, through the same `tx_burst` and
-//! `rx_burst`.
+//! `rx_burst`; but lone frames of RPCs leave by `tx_copy` where there is that, and raw ones do so with
+//! `--raw-copy` only.
 //!
 //! | bench | RPC | beside it |
 //! | --- | --- | --- |

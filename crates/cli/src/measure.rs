@@ -89,6 +89,7 @@ fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> 
         ("--batch", !args.batch.is_empty()),
         ("--symmetric", args.symmetric),
         ("--no-copy", args.no_copy),
+        ("--raw-copy", args.raw_copy),
         ("--credits", args.credits.is_some()),
         ("--slots", args.slots.is_some()),
         ("--frame-size", args.frame_size.is_some()),
@@ -126,6 +127,7 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
         ("--batch", !args.batch.is_empty()),
         ("--symmetric", args.symmetric),
         ("--no-copy", args.no_copy),
+        ("--raw-copy", args.raw_copy),
         ("--credits", args.credits.is_some()),
         ("--slots", args.slots.is_some()),
         ("--frame-size", args.frame_size.is_some()),
@@ -244,6 +246,7 @@ fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
     spec.connect.clone_from(&args.connect);
     spec.symmetric = args.symmetric;
     spec.no_copy = args.no_copy;
+    spec.raw_copy = args.raw_copy;
     // What does not fit is too large for the benchmark too, which says so.
     let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     match &args.size[..] {
@@ -270,6 +273,7 @@ fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
         ("--batch", !args.batch.is_empty() && kind != Kind::Rate),
         ("--symmetric", args.symmetric && kind != Kind::Rate),
         ("--no-copy", args.no_copy && kind != Kind::Bandwidth),
+        ("--raw-copy", args.raw_copy && kind != Kind::Latency),
         ("--sizes", args.sizes && kind != Kind::Bandwidth),
         ("--size with several values", args.size.len() > 1 && kind != Kind::Bandwidth),
         ("--sessions with several values", args.sessions.len() > 1),
@@ -281,6 +285,7 @@ fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
     let given = [
         ("--symmetric", args.symmetric),
         ("--no-copy", args.no_copy),
+        ("--raw-copy", args.raw_copy),
         ("--sizes", args.sizes),
         ("--size with several values", args.size.len() > 1),
         ("--batch with several values", args.batch.len() > 1),
@@ -416,6 +421,7 @@ mod tests {
             "courser bench latency --batch 3",
             "courser bench rate --sizes",
             "courser bench rate --no-copy",
+            "courser bench rate --raw-copy",
             "courser bench bandwidth --no-copy --fault loss=1e-3",
         ] {
             let Command::Bench(args) = Cli::try_parse_from(line.split(' ')).expect(line).command

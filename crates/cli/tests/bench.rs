@@ -52,7 +52,7 @@ fn points(results: &[Value], key: &str) -> Vec<u64> {
 #[test]
 fn latency_has_rare_percentiles_and_the_difference_to_raw() {
     let _alone = alone();
-    for transport in ["mem", "shm", "udp"] {
+    for transport in ["mem", "shm", "shm --raw-copy", "udp"] {
         for result in results(&format!("latency --pairs 2 --transport {transport}")) {
             let keys = ["latency_p50_ns", "latency_p99_ns", "raw_p50_ns", "ratio"];
             positive(&result, &keys);

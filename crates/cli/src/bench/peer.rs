@@ -183,7 +183,7 @@ impl<'a> Peer<'a> {
     #[inline]
     fn pass(&mut self) -> bool {
         match self.role {
-            Role::Echo => self.socket.echo(),
+            Role::Echo { copy } => self.socket.echo(copy),
             Role::Sink => self.socket.sink(),
             Role::Serve(at) | Role::Memory(at) => self.callers[at].poll(),
             Role::Call(load) => self.callers[self.setup.back[load].variant].poll(),
@@ -206,7 +206,7 @@ impl<'a> Peer<'a> {
     /// Takes up a role; a number that stands for nothing is the role at start.
     fn enter(&mut self, role: Role, say: &dyn Fn(&str)) -> Result<(), BenchError> {
         let known = match role {
-            Role::Echo | Role::Sink => true,
+            Role::Echo { .. } | Role::Sink => true,
             Role::Serve(at) | Role::Memory(at) => at < self.callers.len(),
             Role::Call(at) => at < self.setup.back.len(),
         };
@@ -217,7 +217,7 @@ impl<'a> Peer<'a> {
                 say(&format!("memory {memory}"));
             }
             Role::Call(at) => self.begin(at)?,
-            Role::Echo | Role::Sink | Role::Serve(_) => {}
+            Role::Echo { .. } | Role::Sink | Role::Serve(_) => {}
         }
         Ok(())
     }

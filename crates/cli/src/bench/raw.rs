@@ -136,6 +136,15 @@ impl Link {
         self.burst.clear();
     }
 
+    /// Sends a frame of `len` bytes, by a copy or as a burst of one.
+    #[inline]
+    fn send_one(&mut self, len: usize, copy: bool) {
+        let frame = &self.payload[..len.min(self.payload.len())];
+        if !(copy && self.transport.tx_copy(self.path, frame)) {
+            self.send(1, len);
+        }
+    }
+
     /// Sends a few bytes.
     fn send_bytes(&mut self, bytes: &[u8]) {
         // What the transport still holds of the payload cannot be written.

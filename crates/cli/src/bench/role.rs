@@ -2,6 +2,8 @@
 
 /// Sends every datagram of the raw socket back, in trains as they came.
 pub(super) const ECHO: u32 = 2;
+/// The same, where a datagram that comes alone is sent back by a copy.
+pub(super) const ECHO_COPY: u32 = 5;
 /// Counts what the raw socket receives and reports it.
 pub(super) const SINK: u32 = 3;
 
@@ -27,8 +29,8 @@ pub(super) const fn call(load: u16) -> u32 {
 /// A role as the server side understands it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// [`ECHO`].
-    Echo,
+    /// [`ECHO`], or [`ECHO_COPY`].
+    Echo { copy: bool },
     /// [`SINK`].
     Sink,
     /// [`serve`].
@@ -44,7 +46,8 @@ impl Role {
     pub(super) fn of(word: u32) -> Self {
         let number = usize::from(word as u16);
         match (word, word & 0xffff_0000) {
-            (ECHO, _) => Self::Echo,
+            (ECHO, _) => Self::Echo { copy: false },
+            (ECHO_COPY, _) => Self::Echo { copy: true },
             (SINK, _) => Self::Sink,
             (_, SERVE) => Self::Serve(number),
             (_, MEMORY) => Self::Memory(number),
@@ -63,7 +66,9 @@ mod tests {
         assert_eq!(Role::of(serve(7)), Role::Serve(7));
         assert_eq!(Role::of(memory(0)), Role::Memory(0));
         assert_eq!(Role::of(call(u16::MAX)), Role::Call(65_535));
-        assert_eq!((Role::of(ECHO), Role::of(SINK)), (Role::Echo, Role::Sink));
+        assert_eq!(Role::of(ECHO), Role::Echo { copy: false });
+        assert_eq!(Role::of(ECHO_COPY), Role::Echo { copy: true });
+        assert_eq!(Role::of(SINK), Role::Sink);
         for word in [0, 1, 4, 0x4_0000, u32::MAX] {
             assert_eq!(Role::of(word), Role::Serve(0), "{word:#x}");
         }

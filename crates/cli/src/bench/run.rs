@@ -283,6 +283,9 @@ fn described(spec: &BenchSpec, cores: &Cores) -> Config {
     if spec.kind == Kind::Bandwidth {
         config.insert("server_copies".to_owned(), (!spec.no_copy).into());
     }
+    if spec.kind == Kind::Latency {
+        config.insert("raw_copy".to_owned(), spec.raw_copy.into());
+    }
     config.insert("batches".to_owned(), loads.iter().map(|load| load.batch).collect());
     config.insert("sizes".to_owned(), loads.iter().map(|load| load.size).collect());
     config
@@ -326,7 +329,7 @@ impl Raw {
         let link = Link::new(socket, peer, clock.clone(), other)?;
         let failed = |source: WorkloadError| RunError::Workload { name: "raw".to_owned(), source };
         Ok(match spec.kind {
-            Kind::Latency => Self::Latency(Box::new(PingPong::new(link, spec.size))),
+            Kind::Latency => Self::Latency(Box::new(PingPong::new(link, spec.size, spec.raw_copy))),
             Kind::Rate => {
                 let mut trains = EchoTrains::new(link, RATE_TRAIN, spec.size + RPC_HEADER);
                 let windows = trains.link().windows(trains.shape(), &RATE_WINDOWS);

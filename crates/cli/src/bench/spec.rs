@@ -81,6 +81,8 @@ pub(crate) struct BenchSpec {
     pub(crate) symmetric: bool,
     /// The server does not copy what arrives to its message (E78).
     pub(crate) no_copy: bool,
+    /// Raw datagrams leave as lone frames of an endpoint do, by [`courser::Transport::tx_copy`].
+    pub(crate) raw_copy: bool,
     /// How long to measure.
     pub(crate) plan: Plan,
     /// Packets that a session may have outstanding; `None`: the transport's default.
@@ -137,6 +139,7 @@ impl BenchSpec {
             random: false,
             symmetric: false,
             no_copy: false,
+            raw_copy: false,
             plan,
             credits: None,
             slots: None,
@@ -202,6 +205,9 @@ impl BenchSpec {
         check(!self.symmetric || self.connect.is_none(), "the other caller", both.to_owned())?;
         let ours = "a server of this machine: leave --connect or --no-copy out";
         check(!self.no_copy || self.connect.is_none(), "the copy of a server", ours.to_owned())?;
+        let copies = "what shared memory has, with a server of this machine".to_owned();
+        let has = self.transport == Over::Shm && self.connect.is_none();
+        check(!self.raw_copy || has, "raw packets that are copied", copies)?;
         let only = "measured over udp or shm: threads of this process only see each other";
         let elsewhere = self.connect.is_none() || self.transport != Over::Mem;
         check(elsewhere, "a server elsewhere", only.to_owned())?;
@@ -321,7 +327,7 @@ mod tests {
     #[test]
     fn each_limit_is_checked() {
         type Spoil = fn(&mut BenchSpec);
-        let bad: [(&str, Spoil); 13] = [
+        let bad: [(&str, Spoil); 14] = [
             ("size", |s| s.size = 0),
             ("size", |s| s.size = MAX_SIZE + 1),
             ("sessions", |s| s.sessions = 0),
@@ -333,6 +339,7 @@ mod tests {
             ("together", |s| s.size = MAX_MEMORY / 64 + 1),
             ("batch", |s| s.batches = vec![1, s.in_flight + 1]),
             ("size", |s| s.sizes = vec![32, 0]),
+            ("packets that are copied", |s| s.raw_copy = true),
             ("copy of a server", |s| (s.no_copy, s.connect) = (true, Some("udp://a:1".into()))),
             ("other caller", |s| (s.symmetric, s.connect) = (true, Some("udp://a:1".into()))),
         ];

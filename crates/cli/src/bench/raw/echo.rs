@@ -15,6 +15,8 @@ use crate::harness::window::{Sample, Workload, WorkloadError};
 pub(in crate::bench) struct PingPong {
     link: Link,
     size: usize,
+    /// Datagrams leave by a copy.
+    copy: bool,
     latency: Latency,
     pool: Pool,
 }
@@ -24,9 +26,9 @@ const LOOKS: u32 = 64;
 
 impl PingPong {
     /// Datagrams of `size` bytes, at most a frame.
-    pub(in crate::bench) fn new(link: Link, size: usize) -> Self {
+    pub(in crate::bench) fn new(link: Link, size: usize, copy: bool) -> Self {
         let size = size.min(link.max_frame);
-        Self { link, size, latency: Latency::new(), pool: Pool::new() }
+        Self { link, size, copy, latency: Latency::new(), pool: Pool::new() }
     }
 
     /// The socket and what it lost.
@@ -65,7 +67,7 @@ impl Workload for PingPong {
     }
 
     fn prepare(&mut self) -> Result<(), WorkloadError> {
-        self.link.other.ask(role::ECHO)?;
+        self.link.other.ask(if self.copy { role::ECHO_COPY } else { role::ECHO })?;
         self.link.drain();
         Ok(())
     }
@@ -77,7 +79,7 @@ impl Workload for PingPong {
         let (mut now_ns, mut lost_in_a_row) = (start_ns, 0);
         // On a machine with other work the other side may not run in the whole of a window.
         while now_ns < end_ns || sample.operations == 0 {
-            self.link.send(1, self.size);
+            self.link.send_one(self.size, self.copy);
             let answered = self.answered(now_ns);
             let done_ns = self.link.clock.now_ns();
             if answered {

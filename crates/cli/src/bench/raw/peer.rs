@@ -58,8 +58,8 @@ impl RawPeer {
     }
 
     /// One receive burst, sent back in trains no longer than those of the client. Equal
-    /// frames only stand together in one train.
-    pub(in crate::bench) fn echo(&mut self) -> bool {
+    /// frames only stand together in one train. With `copy` a lone frame leaves by a copy.
+    pub(in crate::bench) fn echo(&mut self, copy: bool) -> bool {
         let mut arrived = RxBurst::new();
         self.transport.rx_burst(&mut arrived);
         let Some(src) = arrived.last().map(|frame| frame.src) else { return false };
@@ -68,6 +68,11 @@ impl RawPeer {
         copy_out(&arrived, &mut self.room);
         drop(arrived);
         if let Some(path) = self.path(src) {
+            if let ([len], true) = (&self.lens[..], copy)
+                && self.transport.tx_copy(path, &self.payload[..(*len).min(self.payload.len())])
+            {
+                return true;
+            }
             for train in self.lens.chunks(RATE_TRAIN) {
                 for &len in train {
                     queue(&mut self.burst, path, &self.payload, 1, len);
