@@ -44,18 +44,18 @@ within() {
     END { exit !seen }' "$work/calls"
 }
 # The same for each of `many - few` more, over `$over`: names, few, many, `first` or `last` place of
-# the number, the other argument.
+# the number, the other arguments.
 each() {
   local few many
   if [ "$4" = first ]; then
-    few=$(within "$1" "$over" "$2" "$5"); many=$(within "$1" "$over" "$3" "$5")
+    few=$(within "$1" "$over" "$2" "${@:5}"); many=$(within "$1" "$over" "$3" "${@:5}")
   else
     few=$(within "$1" "$over" "$5" "$2"); many=$(within "$1" "$over" "$5" "$3")
   fi
   awk -v a="$few" -v b="$many" -v n=$(($3 - $2)) 'BEGIN { printf "%.1f", (b - a) / n }'
 }
 
-show='%-30s %8s %8s %10s %8s\n'
+show='%-45s %8s %8s %10s %8s\n'
 # shellcheck disable=SC2059 # the format is ours
 printf "$show" "" total without transport budget
 status=0
@@ -73,11 +73,15 @@ row() {
 }
 few=20000 many=40000
 for over in mem shm; do
-  for in_flight in 60 1; do
+  # Calls in flight, and on how many sessions drawn at random: those of many look ahead.
+  for load in '60' '60 4096' '1'; do
+    read -r in_flight sessions <<<"$load"
     for side in client server; do
-      total=$(each "${side}_pass" $few $many first $in_flight)
-      transport=$(each "${side}_rx,${side}_tx" $few $many first $in_flight)
-      row "$over: $side, $in_flight in flight" "$total" "$transport"
+      # shellcheck disable=SC2086 # one argument or two
+      total=$(each "${side}_pass" $few $many first $load)
+      # shellcheck disable=SC2086
+      transport=$(each "${side}_rx,${side}_tx" $few $many first $load)
+      row "$over: $side, $in_flight in flight${sessions:+, $sessions sessions}" "$total" "$transport"
     done
   done
   total=$(each empty_passes $few $many last empty)

@@ -12,10 +12,14 @@ use courser_buf::{RxFrame, prefetch};
 use crate::endpoint::Endpoint;
 use crate::session::Session;
 use crate::slot::ClientSlot;
-use crate::wire::{PACKET_HEADER, body_of};
+use crate::wire::{PACKET_HEADER, SHORT_RESPONSE, body_of};
 
 /// Packets of a frame that are looked at.
 const PACKETS: usize = 64;
+
+/// With fewer calls under way, all that their responses need is still in the nearest caches: some 300
+/// bytes for each, of which 512 have 150 KB.
+const FAR_CALLS: u64 = 512;
 
 impl<C> Endpoint<C> {
     /// Whether there are so many sessions that looking ahead is worth it.
@@ -37,8 +41,10 @@ impl<C> Endpoint<C> {
     fn fetch(&self, frames: &[RxFrame<'_>], at: usize) {
         // Each frame comes by here at each distance; those at the front of the burst at once.
         let nearest = if at == 0 { 0 } else { 3 };
+        let near_calls = self.outstanding_calls() < FAR_CALLS;
         let at_distance = |from: usize, to: usize| {
-            frames.iter().skip(at + from).take((to + 1).saturating_sub(from))
+            let some = frames.iter().skip(at + from).take((to + 1).saturating_sub(from));
+            some.filter(move |frame| !(near_calls && begins_with_response(frame)))
         };
         at_distance(nearest, 3).for_each(|f| self.fetch_sessions(f));
         at_distance(nearest.min(2), 2).for_each(|f| self.fetch_slots(f));
@@ -118,6 +124,12 @@ const LOOKS_AHEAD: [usize; 2] = [4, 2];
 pub(crate) fn fetch_client_slot<C>(slot: &ClientSlot<C>) {
     prefetch(slot);
     prefetch(&slot.req_packets);
+}
+
+/// Frames of a client hold nothing else, as a rule.
+#[inline(always)]
+fn begins_with_response(frame: &RxFrame<'_>) -> bool {
+    body_of(frame.data).first() == Some(&SHORT_RESPONSE)
 }
 
 /// Session and request number of the packets at the front of a frame that are whole messages, as

@@ -41,7 +41,7 @@ impl<C> Endpoint<C> {
     ///
     /// # Errors
     /// With the buffer and the continuation, when the call cannot be taken.
-    #[inline]
+    #[inline(always)] // the question, which gets ready for neither answer
     pub fn call_with(
         &mut self,
         session: SessionId,
@@ -54,6 +54,19 @@ impl<C> Endpoint<C> {
         if deferrable && self.deferred.takes(session) {
             return Ok(self.defer(session, req_type, req, cont));
         }
+        self.call_now(session, req_type, req, cont, options)
+    }
+
+    /// [`Endpoint::call_with`] for a call that is not deferred.
+    #[inline(never)]
+    fn call_now(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+        options: CallOptions,
+    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
         self.make_deferred_of(session);
         if options.deadline_ns.is_some() || !mutant::short_cuts() {
             return self.call_general(session, req_type, req, cont, options);

@@ -132,13 +132,13 @@ impl<C> Endpoint<C> {
             prefetch(entry);
         }
         let calls = &mut self.deferred.calls;
+        let oldest = if calls.len() < SPAN { None } else { calls.pop_front() };
         calls.push_back(DeferredCall { session, req, cont, seq, req_type });
-        let count = calls.len();
-        if let Some(at) = count.checked_sub(1 + SLOT_AT) {
+        if let Some(at) = calls.len().checked_sub(1 + SLOT_AT) {
             self.fetch_slot_of(at);
         }
-        if count > SPAN {
-            self.make_oldest();
+        if let Some(oldest) = oldest {
+            self.make(oldest);
         }
         CallId { session, seq }
     }
@@ -154,9 +154,9 @@ impl<C> Endpoint<C> {
         }
     }
 
-    #[inline(never)] // one copy of what makes a call
-    fn make_oldest(&mut self) {
-        let Some(call) = self.deferred.calls.pop_front() else { return };
+    /// Puts a deferred call on its slot.
+    #[inline(always)] // into what takes the next one, where most are made
+    fn make(&mut self, call: DeferredCall<C>) {
         let DeferredCall { session, req, cont, seq, req_type } = call;
         if let Err((req, cont)) = self.start_short(session, req_type, req, cont, seq) {
             let (queued_ns, expires_ns) = (self.now_ns, u64::MAX);
@@ -202,8 +202,8 @@ impl<C> Endpoint<C> {
     pub(crate) fn make_deferred(&mut self) {
         let count = self.deferred.calls.len();
         (count.saturating_sub(SLOT_AT)..count).for_each(|at| self.fetch_slot_of(at));
-        while !self.deferred.is_empty() {
-            self.make_oldest();
+        while let Some(oldest) = self.deferred.calls.pop_front() {
+            self.make(oldest);
         }
     }
 
