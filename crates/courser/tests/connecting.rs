@@ -352,10 +352,10 @@ fn sessions_are_connected_and_closed_from_callbacks() {
 /// Two addresses of this host stand for two hosts: packets between them are taken to cross a network.
 #[test]
 fn sessions_within_a_host_have_more_credits_than_those_across_a_network() {
-    let limits = |config: Config| {
-        let mut client = client(config.clone());
+    let limits = |config: Config, servers: Config| {
+        let mut client = client(config);
         ["udp://127.0.0.1:0", "udp://127.0.0.2:0"].map(|uri| {
-            let nexus = Nexus::bind_with(uri, config.clone()).unwrap();
+            let nexus = Nexus::bind_with(uri, servers.clone()).unwrap();
             let mut server = nexus.endpoint().unwrap();
             echo(&mut server);
             let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
@@ -366,9 +366,13 @@ fn sessions_within_a_host_have_more_credits_than_those_across_a_network() {
     let caps = client.transport().caps();
     let train = caps.train_frames.min(caps.train_bytes / caps.max_frame) as u32;
     let trains = |n: u32| (n * train).max(32).min(caps.rx_queue_frames as u32);
-    assert_eq!(limits(Config::default()), [trains(6), trains(3)]);
+    let both = |config: Config| limits(config.clone(), config);
+    assert_eq!(both(Config::default()), [trains(6), trains(3)]);
     let strict = Config { admission: Admission::Strict, ..Config::default() };
-    assert_eq!(limits(strict), [trains(3), trains(3)], "room for sessions");
+    assert_eq!(both(strict), [trains(3), trains(3)], "room for sessions");
     let chosen = Config { credits: Some(7), ..Config::default() };
-    assert_eq!(limits(chosen), [7, 7]);
+    assert_eq!(both(chosen), [7, 7]);
+    // The server keeps to it, too, whatever a client asks for.
+    let greedy = Config { credits: Some(trains(6)), ..Config::default() };
+    assert_eq!(limits(greedy, Config::default()), [trains(6), trains(3)]);
 }
