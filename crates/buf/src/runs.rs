@@ -147,6 +147,11 @@ impl<T> Runs<T> {
         self.blocks.retain(|block| !block.is_unused());
     }
 
+    /// Whether there is no block, as before the first run.
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
     /// Bytes of all blocks.
     pub fn bytes(&self) -> usize {
         self.blocks.iter().map(|block| block.region.len()).sum()
@@ -250,7 +255,7 @@ mod tests {
     #[test]
     fn runs_are_apart() {
         let mut runs = Runs::<[u64; 3]>::new();
-        assert_eq!(runs.bytes(), 0);
+        assert_eq!((runs.bytes(), runs.is_empty()), (0, true));
         let mut all: Vec<_> = (0..2_000u64)
             .map(|n| runs.collect((0..1 + n as u32 % 3).map(|i| [n, i.into(), n ^ u64::from(i)])))
             .collect();
@@ -272,7 +277,7 @@ mod tests {
         };
         let all = made(&mut runs);
         let bytes = runs.bytes();
-        assert!((640_000..1_300_000).contains(&bytes), "{bytes}");
+        assert!((640_000..1_300_000).contains(&bytes) && !runs.is_empty(), "{bytes}");
         runs.trim();
         assert_eq!(runs.bytes(), bytes, "all are in use");
         drop(all);

@@ -163,9 +163,9 @@ pub struct Tuning {
     /// Frames of a single small packet that answer a frame say no time for so long after one to the same
     /// peer that did, and as a rule neither side reads its clock while such a packet is on its way: 20 ns
     /// of a round trip over shared memory. Round trips are sampled this often then; all frames are
-    /// samples where they are further apart. Default 4 us, up to 1 s. Two clocks that differ by 50 ppm
-    /// make an error of 5 ns of 100 us: more is for tools that slow everything down. 0: every frame says
-    /// the time.
+    /// samples where they are further apart. Default 4 us, up to 1 s. Clocks may differ by 50 ppm: that is
+    /// 5 ns in 100 us and 50 us in 1 s, of a round trip and of a server's deadline. So more than 100 us is
+    /// for tools that slow everything down. 0: every frame says the time.
     pub time_every: Duration,
 }
 

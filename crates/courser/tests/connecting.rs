@@ -366,6 +366,9 @@ fn sessions_within_a_host_have_more_credits_than_those_across_a_network() {
     let caps = client.transport().caps();
     let train = caps.train_frames.min(caps.train_bytes / caps.max_frame) as u32;
     let trains = |n: u32| (n * train).max(32).min(caps.rx_queue_frames as u32);
+    if trains(6) == trains(3) {
+        return eprintln!("skipped: the receive queue holds no more than three trains");
+    }
     let both = |config: Config| limits(config.clone(), config);
     assert_eq!(both(Config::default()), [trains(6), trains(3)]);
     let strict = Config { admission: Admission::Strict, ..Config::default() };

@@ -41,7 +41,8 @@ impl<C> Endpoint<C> {
     fn fetch(&self, frames: &[RxFrame<'_>], at: usize) {
         // Each frame comes by here at each distance; those at the front of the burst at once.
         let nearest = if at == 0 { 0 } else { 3 };
-        let near_calls = self.outstanding_calls() < FAR_CALLS;
+        // Who serves, too, gets frames that hold requests behind responses.
+        let near_calls = self.outstanding_calls() < FAR_CALLS && self.server_slots.is_empty();
         let at_distance = |from: usize, to: usize| {
             let some = frames.iter().skip(at + from).take((to + 1).saturating_sub(from));
             some.filter(move |frame| !(near_calls && begins_with_response(frame)))
@@ -126,7 +127,7 @@ pub(crate) fn fetch_client_slot<C>(slot: &ClientSlot<C>) {
     prefetch(&slot.req_packets);
 }
 
-/// Frames of a client hold nothing else, as a rule.
+/// A client's frames hold nothing else, as a rule.
 #[inline(always)]
 fn begins_with_response(frame: &RxFrame<'_>) -> bool {
     body_of(frame.data).first() == Some(&SHORT_RESPONSE)

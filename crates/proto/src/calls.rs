@@ -41,7 +41,7 @@ impl<C> Endpoint<C> {
     ///
     /// # Errors
     /// With the buffer and the continuation, when the call cannot be taken.
-    #[inline(always)] // the question, which gets ready for neither answer
+    #[inline(always)] // only the question: each answer is a function of its own
     pub fn call_with(
         &mut self,
         session: SessionId,

@@ -109,7 +109,7 @@ pub struct Config {
     /// same peer that did, ns: neither side need read its clock while such a packet is on its way, which
     /// saves 20 ns of a round trip. Round trips are sampled this often then; every other frame is a
     /// sample, and all are where frames are further apart. Default 4,000, up to 1,000,000,000. A sample
-    /// counts by the peer's clock how long it was held, and 50 ppm of 100,000 are 5 ns: more is for
+    /// counts by the peer's clock how long it was held, and 50 ppm of 100,000 are 5 ns, of a deadline too: more is for
     /// tools that slow everything down. 0: every frame says the time.
     pub time_every_ns: u64,
     /// How lost packets are found and sent again (E56): what the client side of a session wants,
