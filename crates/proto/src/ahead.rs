@@ -12,7 +12,7 @@ use courser_buf::{RxFrame, prefetch};
 use crate::endpoint::Endpoint;
 use crate::session::Session;
 use crate::slot::ClientSlot;
-use crate::wire::{PACKET_HEADER, SHORT_RESPONSE, body_of};
+use crate::wire::{PACKET_HEADER, body_of};
 
 /// Packets of a frame that are looked at.
 const PACKETS: usize = 64;
@@ -39,13 +39,14 @@ impl<C> Endpoint<C> {
 
     #[inline(never)]
     fn fetch(&self, frames: &[RxFrame<'_>], at: usize) {
+        // Who serves nobody gets responses only.
+        if self.server_slots.is_empty() && self.outstanding_calls() < FAR_CALLS {
+            return;
+        }
         // Each frame comes by here at each distance; those at the front of the burst at once.
         let nearest = if at == 0 { 0 } else { 3 };
-        // Who serves, too, gets frames that hold requests behind responses.
-        let near_calls = self.outstanding_calls() < FAR_CALLS && self.server_slots.is_empty();
         let at_distance = |from: usize, to: usize| {
-            let some = frames.iter().skip(at + from).take((to + 1).saturating_sub(from));
-            some.filter(move |frame| !(near_calls && begins_with_response(frame)))
+            frames.iter().skip(at + from).take((to + 1).saturating_sub(from))
         };
         at_distance(nearest, 3).for_each(|f| self.fetch_sessions(f));
         at_distance(nearest.min(2), 2).for_each(|f| self.fetch_slots(f));
@@ -125,12 +126,6 @@ const LOOKS_AHEAD: [usize; 2] = [4, 2];
 pub(crate) fn fetch_client_slot<C>(slot: &ClientSlot<C>) {
     prefetch(slot);
     prefetch(&slot.req_packets);
-}
-
-/// A client's frames hold nothing else, as a rule.
-#[inline(always)]
-fn begins_with_response(frame: &RxFrame<'_>) -> bool {
-    body_of(frame.data).first() == Some(&SHORT_RESPONSE)
 }
 
 /// Session and request number of the packets at the front of a frame that are whole messages, as
