@@ -23,8 +23,9 @@ bin="${CARGO_TARGET_DIR:-target}/release/examples/instructions"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-# What is done every so many microseconds: a look at the sockets, and one at the system's clock.
-by_time='::ShmTransport>?::look_after|::SystemClock>?::by_the_system'
+# What is done every so many microseconds: a look at the sockets, one at the system's clock, and one at
+# the slots whose calls have deadlines. In the rows without deadlines no such look is due.
+by_time='::ShmTransport>?::look_after|::SystemClock>?::by_the_system|::deadline::.*::look_around'
 
 # Instructions within functions of the example with these names, separated by commas: all but those,
 # and those.
@@ -62,7 +63,7 @@ each() {
   }' || { echo "$1, ${*:5}: $few and $many instructions counted and left out: nothing, or too much" >&2; return 1; }
 }
 
-show='%-45s %8s %8s %10s %8s\n'
+show='%-49s %8s %8s %10s %8s\n'
 # shellcheck disable=SC2059 # the format is ours
 printf "$show" "" total without transport budget
 status=0
@@ -80,15 +81,23 @@ row() {
 }
 few=20000 many=40000
 for over in mem shm; do
-  # Calls in flight, and on how many sessions drawn at random: those of many look ahead.
-  for load in '60' '60 4096' '1'; do
-    read -r in_flight sessions <<<"$load"
+  # Calls in flight, and on how many sessions drawn at random: those of many look ahead. Calls with a
+  # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
+  for load in '60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked'; do
+    name=
+    for word in $load; do
+      case "$word" in
+        deadline) name+=', deadline' ;;
+        marked) name+=', after marks' ;;
+        *) if [ -z "$name" ]; then name="$word in flight"; else name+=", $word sessions"; fi ;;
+      esac
+    done
     for side in client server; do
-      # shellcheck disable=SC2086 # one argument or two
+      # shellcheck disable=SC2086 # one argument or several
       total=$(each "${side}_pass" $few $many first $load)
       # shellcheck disable=SC2086
       transport=$(each "${side}_rx,${side}_tx" $few $many first $load)
-      row "$over: $side, $in_flight in flight${sessions:+, $sessions sessions}" "$total" "$transport"
+      row "$over: $side, $name" "$total" "$transport"
     done
   done
   total=$(each empty_passes $few $many last empty)

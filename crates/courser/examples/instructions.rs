@@ -2,11 +2,15 @@
 //! instructions: `scripts/instructions.sh` runs this under callgrind, which gives the same number
 //! on a noisy machine.
 //!
-//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]]` (32 bytes each way, on 8
-//! sessions or as many as there are calls in flight; or on so many, each call on one drawn at
-//! random), or `instructions mem|shm empty PASSES`: passes of an event loop that find nothing. With
-//! `RTO_MS` the looks of the timers and the acknowledgements count too: callgrind makes everything
-//! some 50 times slower, so 50 is like the default of 1.
+//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]` (32 bytes
+//! each way, on 8 sessions or as many as there are calls in flight; or on so many, each call on one
+//! drawn at random), or `instructions mem|shm empty PASSES`: passes of an event loop that find
+//! nothing. With `RTO_MS` the looks of the timers and the acknowledgements count too: callgrind
+//! makes everything some 50 times slower, so 50 is like the default of 1.
+//!
+//! With `deadline` each call has a deadline, which no call reaches. With `marked` each side has
+//! received one frame with a congestion mark before anything is counted, as after any congestion
+//! on the way: from then on frames carry ECN counts.
 //!
 //! What is counted is named by function: [`client_pass`], [`server_pass`], and of each what the
 //! transport does, [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
@@ -18,10 +22,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use courser::parts::buf::{Addr, PathId, RxBurst, TxBurst};
+use courser::parts::buf::{Addr, Ecn, PathId, RxBurst, TxBurst};
 use courser::parts::net::{Caps, MemConfig, MemNetwork, Path, PathError};
 use courser::parts::net::{ShmConfig, ShmTransport, Transport, TransportStats};
-use courser::{Config, Context, Nexus, Request, Rpc, SessionId, Tuning};
+use courser::{
+    CallId, CallOptions, Config, Context, MsgBuf, Nexus, Refused, Request, Rpc, SessionId, Tuning,
+};
 
 const ECHO: u16 = 1;
 const SESSIONS: usize = 8;
@@ -29,6 +35,8 @@ const SESSIONS: usize = 8;
 const CONNECTING: usize = 64;
 const CLIENT: u8 = 0;
 const SERVER: u8 = 1;
+/// So late that no call reaches it, under callgrind neither.
+const DEADLINE: Duration = Duration::from_secs(30);
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -58,6 +66,23 @@ fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
 /// Whether the transport is called through the functions that are counted: not while sessions are
 /// connected, which takes as many passes as it takes time.
 static COUNTS: AtomicBool = AtomicBool::new(false);
+
+/// Sides whose next received frame is presented with a congestion mark: by [`CLIENT`] and
+/// [`SERVER`].
+static TO_MARK: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
+
+/// What is received before anything is counted, the first frame marked if so wished.
+#[inline(never)]
+fn uncounted_rx<'a, T: Transport>(side: u8, t: &'a mut T, out: &mut RxBurst<'a>) {
+    let before = out.len();
+    t.rx_burst(out);
+    let to_mark = &TO_MARK[usize::from(side)];
+    if let Some(frame) = out.get_mut(before)
+        && to_mark.swap(false, Ordering::Relaxed)
+    {
+        frame.ecn = Ecn::Ce;
+    }
+}
 
 /// The transport, with a function for each direction and side that callgrind can tell apart.
 struct Side<const SIDE: u8, T>(T);
@@ -136,7 +161,7 @@ impl<const SIDE: u8, T: Transport> Transport for Side<SIDE, T> {
     #[inline]
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
         match SIDE {
-            _ if !COUNTS.load(Ordering::Relaxed) => self.0.rx_burst(out),
+            _ if !COUNTS.load(Ordering::Relaxed) => uncounted_rx(SIDE, &mut self.0, out),
             CLIENT => client_rx(&mut self.0, out),
             _ => server_rx(&mut self.0, out),
         }
@@ -203,39 +228,70 @@ impl Choice {
     }
 }
 
+const USAGE: &str = "usage: instructions (mem | shm) \
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] | empty PASSES)";
+
 fn main() -> Result<(), Failure> {
-    let usage =
-        "usage: instructions (mem | shm) (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] | empty PASSES)";
     let mut args = std::env::args().skip(1);
-    match args.next().as_deref() {
-        Some("mem") => {
+    let transport = args.next().ok_or(USAGE)?;
+    let load = Load::parse(args)?;
+    match transport.as_str() {
+        "mem" => {
             let network = MemNetwork::new();
             let loopback = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
             let host = MemConfig { host: loopback, ..MemConfig::default() };
-            run("mem://127.0.0.1:0", || Ok(network.endpoint(host)?), args, usage)
+            run("mem://127.0.0.1:0", || Ok(network.endpoint(host)?), &load)
         }
-        Some("shm") => {
+        "shm" => {
             let bind = || Ok(ShmTransport::bind(&ShmConfig::default())?);
-            run("shm://127.0.0.1:0", bind, args, usage)
+            run("shm://127.0.0.1:0", bind, &load)
         }
-        _ => Err(usage.into()),
+        _ => Err(USAGE.into()),
     }
 }
 
-/// The run that the arguments ask for, between two endpoints on such transports.
+/// What a run does.
+struct Load {
+    /// RPCs, or nothing for empty passes.
+    rpcs: Option<u64>,
+    /// Calls in flight, or the empty passes.
+    number: u64,
+    /// Sessions to draw from at random for each call.
+    drawn: Option<usize>,
+    rto_ms: Option<u64>,
+    deadline: bool,
+    marked: bool,
+}
+
+impl Load {
+    /// Takes the arguments behind the transport.
+    fn parse(args: impl Iterator<Item = String>) -> Result<Load, Failure> {
+        let (words, numbers): (Vec<_>, Vec<_>) =
+            args.partition(|a| matches!(a.as_str(), "deadline" | "marked"));
+        let mut numbers = numbers.into_iter();
+        let (first, second) = (numbers.next().ok_or(USAGE)?, numbers.next().ok_or(USAGE)?);
+        let load = Load {
+            rpcs: if first == "empty" { None } else { Some(first.parse()?) },
+            number: second.parse()?,
+            drawn: numbers.next().map(|n| n.parse()).transpose()?,
+            rto_ms: numbers.next().map(|n| n.parse()).transpose()?,
+            deadline: words.iter().any(|w| w == "deadline"),
+            marked: words.iter().any(|w| w == "marked"),
+        };
+        if numbers.next().is_some() { Err(USAGE.into()) } else { Ok(load) }
+    }
+}
+
+/// The run that is asked for, between two endpoints on such transports.
 fn run<T: Transport>(
     bind: &str,
     transport: impl Fn() -> Result<T, Failure>,
-    mut args: impl Iterator<Item = String>,
-    usage: &str,
+    load: &Load,
 ) -> Result<(), Failure> {
-    let (first, second) = (args.next().ok_or(usage)?, args.next().ok_or(usage)?);
-    let number: u64 = second.parse()?;
-    let drawn: Option<usize> = args.next().map(|n| n.parse()).transpose()?;
-    let rto_ms: Option<u64> = args.next().map(|n| n.parse()).transpose()?;
-    let count = drawn.unwrap_or(SESSIONS.min(usize::try_from(number)?)).max(1);
+    let eight = SESSIONS.min(usize::try_from(load.number)?);
+    let count = load.drawn.unwrap_or(eight).max(1);
 
-    let config = config(count, rto_ms);
+    let config = config(count, load.rto_ms);
     let server_nexus = Nexus::bind_with(bind, config.clone())?;
     let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
     server.on(ECHO, echo);
@@ -243,13 +299,46 @@ fn run<T: Transport>(
     let mut client = nexus.endpoint_on(Side::<CLIENT, T>(transport()?))?;
     let uri = server_nexus.local_uri();
     let sessions = connect(&mut client, &mut server, &uri, count)?;
-    COUNTS.store(true, Ordering::Relaxed);
-    if first == "empty" {
-        empty_passes(&mut client, number);
-        return Ok(());
+    if load.marked {
+        mark(&mut client, &mut server, sessions[0])?;
     }
-    let choice = Choice { sessions, random: drawn.map(|_| 0x9e37_79b9_7f4a_7c15), next: 0 };
-    echoes(&mut client, &mut server, choice, first.parse()?, number)
+    COUNTS.store(true, Ordering::Relaxed);
+    let Some(rpcs) = load.rpcs else {
+        empty_passes(&mut client, load.number);
+        return Ok(());
+    };
+    let random = load.drawn.map(|_| 0x9e37_79b9_7f4a_7c15);
+    let choice = Choice { sessions, random, next: 0 };
+    if load.deadline {
+        echoes::<_, true>(&mut client, &mut server, choice, rpcs, load.number)
+    } else {
+        echoes::<_, false>(&mut client, &mut server, choice, rpcs, load.number)
+    }
+}
+
+/// Lets each side receive a frame with a congestion mark, by calls that are not counted.
+fn mark<T: Transport>(
+    client: &mut Rpc<Side<CLIENT, T>>,
+    server: &mut Rpc<Side<SERVER, T>>,
+    session: SessionId,
+) -> Result<(), Failure> {
+    TO_MARK.iter().for_each(|side| side.store(true, Ordering::Relaxed));
+    // The second call's frames carry ECN counts already.
+    for _ in 0..2 {
+        let done = Rc::new(Cell::new(false));
+        let told = done.clone();
+        let request = client.alloc(32)?;
+        client.call(session, ECHO, request, move |_, ended| {
+            assert!(ended.result.is_ok());
+            told.set(true);
+        })?;
+        while !done.get() {
+            client.poll();
+            server.poll();
+        }
+    }
+    assert!(!TO_MARK.iter().any(|side| side.load(Ordering::Relaxed)), "nothing was marked");
+    Ok(())
 }
 
 /// Settings under which only the packets' path counts.
@@ -277,8 +366,29 @@ fn echo(cx: &mut Context<'_>, req: Request<'_>) {
     cx.reply(req);
 }
 
-/// So many echoes, `in_flight` at a time.
-fn echoes<T: Transport>(
+const fn with_deadline() -> CallOptions {
+    CallOptions::new().deadline(DEADLINE)
+}
+
+/// Makes an echo from a continuation. Calls without a deadline take the function without options, as
+/// programs do.
+#[inline(always)]
+fn call<const WITH_DEADLINE: bool>(
+    cx: &mut Context<'_>,
+    session: SessionId,
+    request: MsgBuf,
+    tag: u64,
+) -> Result<CallId, Refused> {
+    if WITH_DEADLINE {
+        cx.call_tagged_with(session, ECHO, request, with_deadline(), tag)
+    } else {
+        cx.call_tagged(session, ECHO, request, tag)
+    }
+}
+
+/// So many echoes, `in_flight` at a time, each with a deadline or none. A constant says
+/// which, so that calls without one do not pay for the choice.
+fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     client: &mut Rpc<Side<CLIENT, T>>,
     server: &mut Rpc<Side<SERVER, T>>,
     mut choice: Choice,
@@ -287,7 +397,11 @@ fn echoes<T: Transport>(
 ) -> Result<(), Failure> {
     for i in 0..in_flight.min(rpcs) {
         let request = client.alloc(32)?;
-        client.call_tagged(choice.next(), ECHO, request, i)?;
+        if WITH_DEADLINE {
+            client.call_tagged_with(choice.next(), ECHO, request, with_deadline(), i)?;
+        } else {
+            client.call_tagged(choice.next(), ECHO, request, i)?;
+        }
     }
     let done = Rc::new(Cell::new(0_u64));
     let count = done.clone();
@@ -296,7 +410,7 @@ fn echoes<T: Transport>(
         count.set(count.get() + 1);
         let session = if choice.random.is_some() { choice.next() } else { ended.session };
         if count.get() + in_flight <= rpcs
-            && let Err(e) = cx.call_tagged(session, ECHO, ended.request, tag)
+            && let Err(e) = call::<WITH_DEADLINE>(cx, session, ended.request, tag)
         {
             panic!("{e}");
         }
