@@ -238,6 +238,8 @@ impl MemTransport {
                 train_bytes: cfg.max_frame,
                 polls_memory: true,
                 rx_queue_frames: cfg.depth,
+                small_frame: cfg.max_frame, // the queue counts frames, whatever their size
+                rx_queue_small_frames: cfg.depth,
                 rx_queue_per_peer: false,
                 holds_frames: false,
             },

@@ -137,6 +137,8 @@ impl ShmTransport {
                 train_bytes: cfg.max_frame,
                 polls_memory: true,
                 rx_queue_frames: shape.frames(inbound::lends(cfg)),
+                small_frame: cfg.max_frame.min(ring::INLINE),
+                rx_queue_small_frames: shape.small_frames(inbound::lends(cfg)),
                 rx_queue_per_peer: true,
                 holds_frames: true,
             },

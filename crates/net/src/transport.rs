@@ -31,7 +31,13 @@ pub struct Caps {
     /// Frames of `max_frame` bytes that its receive queue holds before it drops: the paper's |RQ|
     /// (`[eRPC §4.3.1]`, F7). For a socket: granted bytes over the kernel's true cost of a frame.
     pub rx_queue_frames: usize,
-    /// Whether each sender has a receive queue of that length for itself, instead of one that all
+    /// Frames of at most this many bytes take no more room in the receive queue than the smallest
+    /// ones: 1 to `max_frame`.
+    pub small_frame: usize,
+    /// Frames of at most `small_frame` bytes that its receive queue holds before it drops: at least
+    /// `rx_queue_frames`.
+    pub rx_queue_small_frames: usize,
+    /// Whether each sender has a receive queue of these lengths for itself, instead of one that all
     /// share.
     pub rx_queue_per_peer: bool,
     /// Whether a receive burst that finds nothing makes no system call: some ten nanoseconds, so that

@@ -74,6 +74,11 @@ impl UdpTransport {
                 train_bytes: if bound.gso { MAX_DATAGRAM } else { max_frame },
                 polls_memory: false,
                 rx_queue_frames: socket::queue_frames(bound.rcvbuf, max_frame),
+                small_frame: max_frame.min(socket::SMALL_FRAME),
+                rx_queue_small_frames: socket::queue_frames(
+                    bound.rcvbuf,
+                    max_frame.min(socket::SMALL_FRAME),
+                ),
                 rx_queue_per_peer: false,
                 holds_frames: false,
             },

@@ -305,6 +305,8 @@ pub(super) fn agreed(caller: &SharedCaller) -> Config {
         "max_frame": caps.max_frame,
         "train_frames": caps.train_frames,
         "rx_queue_frames": caps.rx_queue_frames,
+        "rx_queue_small_frames": caps.rx_queue_small_frames,
+        "small_frame": caps.small_frame,
         "receive_buffer_bytes": figures::receive_buffer(rpc.transport()),
         "warnings": rpc.warnings(),
     }))

@@ -2,12 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use courser_buf::{Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Check, Rig, assert_quiet, poll, receive, whole};
 use crate::Transport;
+
+/// Without a frame for this long, a queue that was filled is empty.
+const QUIET: Duration = Duration::from_secs(2);
+/// So many times its length goes through a queue that is filled again while it is read.
+const REFILLED: usize = 3;
 
 macro_rules! checks {
     ($($name:literal => $f:ident),* $(,)?) => { vec![$(Check { name: $name, run: $f }),*] };
@@ -23,6 +29,8 @@ pub(super) fn all<A: Transport, B: Transport>() -> Vec<Check<A, B>> {
         "frames of unequal sizes keep their boundaries" => boundaries,
         "frames for different destinations do not mix" => destinations,
         "frames above the path's limit are refused and counted" => too_large,
+        "the receive queue holds as many of the largest frames as it says" => promised,
+        "the receive queue holds as many small frames as it says" => promised_small,
         "more frames than fit are dropped, never doubled or invented" => overload,
         "the source address is right and can be answered" => source,
         "receiving without frames returns at once" => empty,
@@ -47,6 +55,8 @@ fn caps<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     assert!((2..=TX_GATHER).contains(&caps.gather), "{caps:?}");
     assert!(caps.train_frames >= 1 && caps.train_bytes >= caps.max_frame, "{caps:?}");
     assert!(caps.rx_queue_frames >= 1, "{caps:?}");
+    assert!((1..=caps.max_frame).contains(&caps.small_frame), "{caps:?}");
+    assert!(caps.rx_queue_small_frames >= caps.rx_queue_frames, "{caps:?}");
 }
 
 fn sizes<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
@@ -156,6 +166,48 @@ fn too_large<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     assert_eq!(rig.a().stats().tx_dropped - before, 3);
 }
 
+fn promised<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
+    let (frames, len) = (rig.b.caps().rx_queue_frames, rig.path.max_frame);
+    holds(rig, frames, len);
+}
+
+fn promised_small<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
+    let caps = rig.b.caps();
+    let (frames, len) = (caps.rx_queue_small_frames, caps.small_frame.min(rig.path.max_frame));
+    holds(rig, frames, len);
+    // Smaller ones take no more room.
+    holds(rig, frames, len.min(1));
+}
+
+/// The receive queue of the second endpoint holds so many frames of a length, also while it is
+/// being read: what a burst has taken out may be sent again.
+fn holds<A: Transport, B: Transport>(rig: &mut Rig<A, B>, frames: usize, len: usize) {
+    let buf = rig.buf(7, len);
+    let path = rig.path.id;
+    let some = |count: usize| -> TxBurst { (0..count).map(|_| whole(path, &buf)).collect() };
+    let (mut sent, mut got) = (frames, 0);
+    rig.send(&mut some(frames));
+    let mut arrived = Instant::now();
+    while got < sent {
+        let burst = poll(&mut rig.b);
+        assert!(burst.iter().all(|frame| frame.data == buf[..]), "other bytes");
+        if burst.is_empty() {
+            let lost = sent - got;
+            let long = arrived.elapsed() > QUIET;
+            assert!(!long, "{lost} of {sent} frames of {len} bytes are lost, {frames} at a time");
+            continue;
+        }
+        arrived = Instant::now();
+        got += burst.len();
+        if sent < REFILLED * frames {
+            rig.send(&mut some(burst.len()));
+            sent += burst.len();
+        }
+    }
+    assert_eq!(got, sent, "more frames arrived than were sent");
+    assert_quiet(&mut rig.b);
+}
+
 fn overload<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let n = (rig.b.caps().rx_queue_frames * 3).clamp(300, 30_000);
     let mut burst = TxBurst::new();
@@ -206,7 +258,7 @@ fn room<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     rig.send(&mut burst);
     let filler = RxFrame::new(rig.b.local_addr(), b"there before", Ecn::NotEct);
     let mut got = Vec::new();
-    let deadline = std::time::Instant::now() + super::PATIENCE;
+    let deadline = Instant::now() + super::PATIENCE;
     for space in [0, 1, 3, 7].into_iter().cycle() {
         let mut out = RxBurst::new();
         (space..RX_BURST).for_each(|_| out.push(filler));
@@ -217,7 +269,7 @@ fn room<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
         if got.len() >= n {
             break;
         }
-        assert!(std::time::Instant::now() < deadline, "{} of {n} arrived", got.len());
+        assert!(Instant::now() < deadline, "{} of {n} arrived", got.len());
     }
     for (i, data) in got.iter().enumerate() {
         assert_eq!(data[..], rig.buf(i, 30)[..], "frame {i}");

@@ -123,3 +123,25 @@ fn sleepers_are_woken_across_threads() {
     let b = other.join().unwrap();
     assert_eq!((a.stats().rx_overflow, b.stats().rx_overflow), (0, 0));
 }
+
+/// The conformance suite finds a transport that says more of its queue than is true.
+#[test]
+fn a_queue_that_is_shorter_than_it_says_is_found() {
+    let found = |overstate: fn(&mut Caps)| {
+        let made = || {
+            let net = MemNetwork::new();
+            let [mut a, mut b] = [1, 2].map(|port| endpoint(&net, port, 64));
+            (overstate(&mut a.caps), overstate(&mut b.caps));
+            (a, b)
+        };
+        let run = std::panic::AssertUnwindSafe(|| crate::conformance::run(made));
+        let panic = std::panic::catch_unwind(run).expect_err("it is true");
+        panic.downcast_ref::<String>().expect("a text").clone()
+    };
+    let text = found(|caps| caps.rx_queue_small_frames += 1);
+    assert!(text.contains("lost, 65 at a time"), "{text}");
+    let text = found(|caps| caps.rx_queue_small_frames -= 1);
+    assert!(text.contains("rx_queue_small_frames: 63"), "{text}");
+    let text = found(|caps| caps.small_frame += 1);
+    assert!(text.contains("small_frame"), "{text}");
+}

@@ -99,14 +99,25 @@ impl Shape {
         PAGE + self.slots as usize * SLOT
     }
 
-    /// Largest frames that are held for certain: the receiver may be behind with its count, a
-    /// frame leaves room before the end of the data area, and the frames of a burst may keep their
-    /// places until the next one.
-    pub(super) fn frames(&self, lent: Lent) -> usize {
+    /// Eighths ([`PART`]) of a ring that are free for certain once everything in it was received:
+    /// the receiver may be behind with its count, and the frames of a burst may keep their places
+    /// until the next one.
+    fn parts(lent: Lent) -> usize {
         let part = PART as usize;
         // Before tails are lent the receiver is not behind: they take the place of that.
-        let parts = part - 1 - if lent == Lent::Frames { part / LENT_PART as usize } else { 0 };
-        let slots = self.slots as usize / part * parts;
+        part - 1 - if lent == Lent::Frames { part / LENT_PART as usize } else { 0 }
+    }
+
+    /// Frames of at most [`INLINE`] bytes that are held for certain.
+    pub(super) fn small_frames(&self, lent: Lent) -> usize {
+        self.slots as usize / PART as usize * Self::parts(lent)
+    }
+
+    /// Largest frames that are held for certain: as small ones, and a frame leaves room before the
+    /// end of the data area.
+    pub(super) fn frames(&self, lent: Lent) -> usize {
+        let (part, parts) = (PART as usize, Self::parts(lent));
+        let slots = self.small_frames(lent);
         if self.max_frame as usize <= INLINE {
             return slots;
         }

@@ -166,13 +166,19 @@ pub(super) fn get(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c
     if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Datagrams of at most this many bytes fit the smallest data area of an skb, and cost a receive buffer
+/// what the smallest ones do ([`truesize`]).
+pub(super) const SMALL_FRAME: usize = 448;
+
 /// What the kernel charges a receive buffer for one datagram of `frame` bytes (an skb's
 /// `truesize`), at most.
 ///
 /// An skb is a `struct sk_buff` (256 bytes with alignment) and a data area that holds all
 /// headers, the datagram and a `skb_shared_info` (320), rounded up to what the allocator has:
 /// powers of two. A 1500-byte packet takes 2048 + 256 = 2304, on the loopback as from
-/// drivers. Above 16 KiB the data are in pages, and at least one page more than needed.
+/// drivers. Or the headers have a small area for themselves and the datagram lies in pages, of which it
+/// is charged its bytes: so do datagrams that were sent as a train and received without `UDP_GRO`. Above
+/// 16 KiB the data are in pages, and at least one page more than needed.
 pub(super) fn truesize(frame: usize) -> usize {
     /// IP, UDP and link headers with the kernel's reserve for more of them.
     const HEADERS: usize = 128;
@@ -181,9 +187,11 @@ pub(super) fn truesize(frame: usize) -> usize {
     const PAGE: usize = 4096;
     /// Data area of a small packet: it comes from a cache of its own (about 700 bytes).
     const SMALL: usize = 1024;
+    /// Area for headers alone.
+    const HEAD: usize = 576;
     let linear = frame + HEADERS + SHARED_INFO;
     if linear <= 4 * PAGE {
-        SK_BUFF + linear.next_power_of_two().max(SMALL)
+        SK_BUFF + linear.next_power_of_two().max(SMALL).max(HEAD + frame)
     } else {
         SK_BUFF + linear.next_multiple_of(PAGE) + PAGE
     }
@@ -207,6 +215,8 @@ mod tests {
     #[test]
     fn the_common_limit_gives_known_numbers() {
         assert_eq!(truesize(1472), 2304);
+        assert_eq!(truesize(SMALL_FRAME), truesize(1));
+        assert!(truesize(SMALL_FRAME + 1) > truesize(1));
         assert_eq!(queue_frames(212_992, 1472), 69);
         assert_eq!(queue_frames(1, 65_507), 1);
     }
@@ -231,8 +241,11 @@ mod tests {
 
     #[test]
     fn the_kernel_charges_no_more_than_we_think() {
-        for size in [1, 48, 300, 700, 1472, 1973, 4000, 8192, 8972, 15_000, 16_400, 40_000, 65_507]
-        {
+        let sizes = [
+            1, 48, 300, 448, 576, 700, 1472, 1600, 1973, 3648, 4000, 8192, 8972, 15_000, 16_400,
+            40_000, 65_507,
+        ];
+        for size in sizes {
             let rx = UdpSocket::bind("127.0.0.1:0").unwrap();
             let tx = UdpSocket::bind("127.0.0.1:0").unwrap();
             tx.send_to(&vec![0; size], rx.local_addr().unwrap()).unwrap();

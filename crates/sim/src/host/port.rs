@@ -219,6 +219,8 @@ impl SimTransport {
             train_bytes: nic.max_frame,
             polls_memory: false,
             rx_queue_frames: nic.rx_queue,
+            small_frame: nic.max_frame, // a descriptor each, whatever their size
+            rx_queue_small_frames: nic.rx_queue,
             rx_queue_per_peer: false,
             holds_frames: true,
         };
