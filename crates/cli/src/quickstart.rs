@@ -193,7 +193,7 @@ fn row(bench: &str, transport: &str, result: &PlacementResult) -> [String; 6] {
             ratio.map(|ratio| format!("{ratio:.2} x")),
         ),
         "rate" => (
-            format!("32 B calls, {RATE_IN_FLIGHT} in flight"),
+            format!("32 B calls, {RATE_IN_FLIGHT} in flight{}", waits(result)),
             result.rate.map(|q| show_per_second(q.rate_rps, "/s")),
             result.raw_rate.map(|q| show_per_second(q.raw_rate_pps, "/s")),
             ratio.map(share),
@@ -213,6 +213,12 @@ fn row(bench: &str, transport: &str, result: &PlacementResult) -> [String; 6] {
         raw.unwrap_or_else(none),
         ratio.unwrap_or_else(none),
     ]
+}
+
+/// How often sessions waited for the credits that they share, on a line of its own.
+fn waits(result: &PlacementResult) -> String {
+    let each = result.value("pool_waits_per_call");
+    each.map(|each| format!("\n  {each:.3} pool waits a call")).unwrap_or_default()
 }
 
 /// What the words in the second column mean.

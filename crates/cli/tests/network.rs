@@ -205,6 +205,8 @@ fn quickstart_writes_a_table_and_a_file() {
             let these: Vec<_> = results(&report).iter().filter(these).collect();
             assert!(!these.is_empty(), "{bench} {transport}");
             these.iter().for_each(|result| positive(result, "ratio"));
+            let counted = these.iter().all(|result| result["pool_waits"].is_u64());
+            assert_eq!(counted, bench == "rate", "{bench} {transport}");
         }
         assert!(report["config"][bench].is_object(), "{bench}");
         assert!(report["config"]["shm"][bench].is_object(), "{bench}");
@@ -212,6 +214,7 @@ fn quickstart_writes_a_table_and_a_file() {
     let calls: Vec<_> = text.lines().filter(|line| line.contains("32 B calls")).collect();
     assert!(calls.iter().any(|row| row.contains(" udp ")), "{text}");
     assert!(calls.iter().any(|row| row.contains(" shm ")), "{text}");
+    assert!(text.contains("pool waits a call"), "{text}");
 }
 
 #[test]

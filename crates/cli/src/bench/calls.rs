@@ -11,6 +11,7 @@ use super::spec::BenchError;
 use crate::harness::clock::Clock;
 use crate::harness::latency::{Pool, Tail};
 use crate::harness::placement::{Placement, Tag};
+use crate::harness::report::{PlacementResult, Unit};
 use crate::harness::window::{Sample, Workload, WorkloadError};
 
 /// How long the other side may take to begin or to end its own calls. The first time, it connects
@@ -31,6 +32,52 @@ pub(super) struct Calls {
     /// The load that the other side has meanwhile, if it calls back.
     back: Option<u16>,
     pool: Option<Pool>,
+    waits: Option<Waits>,
+}
+
+/// How often sessions had to wait for credits that they share.
+#[derive(Default)]
+struct Waits {
+    /// In the last window.
+    last: Counted,
+    /// In the windows of each placement that a result counts.
+    near: Counted,
+    far: Counted,
+    untagged: Counted,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counted {
+    waits: u64,
+    calls: u64,
+}
+
+impl Waits {
+    /// Counts the last window where its probes were.
+    fn tagged(&mut self, tag: Tag) {
+        let at = match tag {
+            Tag::At(Placement::Near) => &mut self.near,
+            Tag::At(Placement::Far) => &mut self.far,
+            _ => &mut self.untagged,
+        };
+        at.waits += self.last.waits;
+        at.calls += self.last.calls;
+    }
+
+    fn tell(&self, result: &mut PlacementResult) {
+        let of = match result.placement() {
+            Some(Placement::Near) => self.near,
+            Some(Placement::Far) => self.far,
+            None => self.untagged,
+        };
+        let note = "for credits that sessions share, in all windows";
+        result.add_value("pool_waits", "pool waits", Unit::Count, of.waits as f64, note);
+        result.extra.insert("pool_waits".to_owned(), of.waits.into()); // not as a fraction
+        if of.calls > 0 {
+            let (label, each) = ("pool waits a call", of.waits as f64 / of.calls as f64);
+            result.add_value("pool_waits_per_call", label, Unit::Plain, each, "");
+        }
+    }
 }
 
 impl Calls {
@@ -48,7 +95,17 @@ impl Calls {
         let pool = load.timed.then(Pool::new);
         let loaded = Loaded::new(load, caller.borrow().rpc())?;
         let (caller, clock, other) = (Rc::clone(caller), clock.clone(), other.clone());
-        Ok(Self { caller, loaded, clock, other, variant, back: None, pool })
+        Ok(Self { caller, loaded, clock, other, variant, back: None, pool, waits: None })
+    }
+
+    /// The results say how often sessions waited for the credits that they share.
+    pub(super) fn with_waits(mut self) -> Self {
+        self.waits = Some(Waits::default());
+        self
+    }
+
+    fn pool_waits(&self) -> u64 {
+        self.caller.borrow().rpc().stats().pool_waits
     }
 
     /// The other side makes the calls of its load `back` meanwhile. A window then counts the mean
@@ -70,6 +127,15 @@ impl Calls {
             }
         }
         Ok(())
+    }
+
+    /// A window in which only this side calls.
+    fn run_alone(&mut self, duration_ns: u64) -> Result<Sample, WorkloadError> {
+        let mut caller = self.caller.borrow_mut();
+        let ran = caller.run(duration_ns, &mut self.loaded)?;
+        let latency = caller.with_latency(|latency| latency.take());
+        let bytes = ran.calls * self.loaded.load.size as u64;
+        Ok(Sample { operations: ran.calls, bytes, elapsed_ns: ran.elapsed_ns, latency })
     }
 
     /// A window in which the other side calls too; calls and time of this side, calls per second of
@@ -103,17 +169,28 @@ impl Workload for Calls {
 
     fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError> {
         let duration_ns = u64::try_from(duration.as_nanos())?;
-        if let Some(back) = self.back {
-            return self.run_both(duration_ns, back);
+        let before = self.pool_waits();
+        let sample = match self.back {
+            Some(back) => self.run_both(duration_ns, back)?,
+            None => self.run_alone(duration_ns)?,
+        };
+        let waits = self.pool_waits() - before;
+        if let Some(counted) = &mut self.waits {
+            counted.last = Counted { waits, calls: sample.operations };
         }
-        let mut caller = self.caller.borrow_mut();
-        let ran = caller.run(duration_ns, &mut self.loaded)?;
-        let latency = caller.with_latency(|latency| latency.take());
-        let bytes = ran.calls * self.loaded.load.size as u64;
-        Ok(Sample { operations: ran.calls, bytes, elapsed_ns: ran.elapsed_ns, latency })
+        Ok(sample)
+    }
+
+    fn tell(&self, result: &mut PlacementResult) {
+        if let Some(waits) = &self.waits {
+            waits.tell(result);
+        }
     }
 
     fn tagged(&mut self, tag: Tag) {
+        if let Some(waits) = &mut self.waits {
+            waits.tagged(tag);
+        }
         if let Some(pool) = &mut self.pool {
             self.caller.borrow_mut().with_latency(|latency| pool.add(tag, latency));
         }

@@ -28,6 +28,7 @@ fn endpoint(protocol: &EndpointStats, transport: &TransportStats) -> Value {
         "melo_bits_peak": protocol.melo_bits_peak,
         "melo_refused": protocol.melo_refused,
         "responses_resent": protocol.responses_resent,
+        "pool_waits": protocol.pool_waits,
         "completions_parked": protocol.completions_parked,
         "max_in_flight": protocol.max_in_flight,
         "drops": drops,

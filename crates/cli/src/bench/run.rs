@@ -107,6 +107,7 @@ fn with_raw(
     let mut calls = Vec::new();
     for (at, load) in loads.iter().enumerate() {
         let made = Calls::new(&caller, load.clone(), 0, &clock, &ground.other)?;
+        let made = if spec.kind == Kind::Rate { made.with_waits() } else { made };
         calls.push(if spec.symmetric { made.both_ways(at as u16) } else { made });
     }
     let mut copies = Vec::new();
@@ -153,7 +154,8 @@ fn against(
     let caller = Rc::new(RefCell::new(caller));
     let mut calls = Vec::new();
     for load in &loads {
-        calls.push(Calls::new(&caller, load.clone(), 0, clock, &other)?);
+        let made = Calls::new(&caller, load.clone(), 0, clock, &other)?;
+        calls.push(if spec.kind == Kind::Rate { made.with_waits() } else { made });
     }
     let mut config = agreed(&caller);
     let mut runner = Runner::<Prober>::new(plan_for(spec.plan, loads.len()), None)?;

@@ -74,6 +74,11 @@ impl<'a> Series<'a> {
             let sides = [("latency", Some(point.measured)), ("raw", point.baseline)];
             for (prefix, at) in sides {
                 let workload = at.map(|at| &mut self.workloads[self.order[at]]);
+                if let Some(workload) = &workload
+                    && prefix == "latency"
+                {
+                    workload.tell(result);
+                }
                 if let Some(tail) = workload.and_then(|workload| workload.tail(placement)) {
                     result.add_tail(prefix, tail);
                 }

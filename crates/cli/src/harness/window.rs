@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::latency::{Percentiles, Tail};
 use super::placement::{Placement, Tag};
 use super::probe::Probe;
+use super::report::PlacementResult;
 
 /// Error of a workload, whatever its kind.
 pub(crate) type WorkloadError = Box<dyn std::error::Error + Send + Sync>;
@@ -46,6 +47,11 @@ pub(crate) trait Workload {
     fn tail(&mut self, placement: Option<Placement>) -> Option<Tail> {
         let _ = placement;
         None
+    }
+
+    /// Adds what else the workload counted in its windows of a placement to their result.
+    fn tell(&self, result: &mut PlacementResult) {
+        let _ = result;
     }
 }
 
