@@ -154,6 +154,7 @@ with * among the sessions. URI/N shows endpoint N only.
     probes            sent to hear what became of the end of a message
     spurious          had arrived before
   rollbacks           timeouts that gave up all packets of a call
+  pool waits          times that a session waited for credits that it shares with others
   recovery            the session's scheme of loss recovery, as agreed at connect
   RTT, RTO            round trips without handlers, and the timeout derived from them
   in flight           requests on the session's slots; queued ones wait for a slot
@@ -198,6 +199,8 @@ placement; --quick is for a first look. Where a figure is aimed at, it is shown 
   sessions    as rate with B = 3, on more and more sessions of one endpoint, beside 8;
               time to connect, and memory of idle sessions by component
   credits     one small call, many, and one large one, with C = 1 to 64 credits
+  sweep       small calls with 1 to 1,024 in flight, for frames of 1 to 64 KiB; --in-flight
+              and --frame-size choose; how far the rate falls when more are in flight
   txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
   threads     as rate with B = 3, of threads of one process that all call each other
 
@@ -217,6 +220,7 @@ Examples:
   courser bench bandwidth --size 1MiB --quick
   courser bench bandwidth --fault loss=1e-3,loss=1e-2 --recovery go-back-n,default
   courser bench sessions --sessions 8,1000 --quick
+  courser bench sweep --transport shm --frame-size 1KiB,8KiB --svg sweep.svg
   courser bench latency --connect udp://10.0.0.5:31850")]
 pub(crate) struct BenchArgs {
     /// What to measure
@@ -250,9 +254,9 @@ pub(crate) struct BenchArgs {
     #[arg(long, value_name = "N", value_delimiter = ',')]
     pub(crate) sessions: Vec<u32>,
     /// Calls in flight at a time, over all sessions; for bandwidth: requests outstanding; default 1,
-    /// for rate 128; with --batch 60
-    #[arg(long, value_name = "N", visible_alias = "outstanding")]
-    pub(crate) in_flight: Option<u32>,
+    /// for rate 128; with --batch 60; for sweep several, rising: default 1 to 1024
+    #[arg(long, value_name = "N", visible_alias = "outstanding", value_delimiter = ',')]
+    pub(crate) in_flight: Vec<u32>,
     /// For rate: calls that leave together, each on a session drawn at random; several, as 1,3,5;
     /// default over shm and mem 1,3,5,8,11, over udp each answer is followed by a call
     #[arg(long, value_name = "B", value_delimiter = ',')]
@@ -268,16 +272,17 @@ pub(crate) struct BenchArgs {
     /// burst of one
     #[arg(long)]
     pub(crate) raw_copy: bool,
-    /// Packets a session may have in flight; default: six trains within a host, three across
-    /// a network, as the receive buffer allows
+    /// Packets a session may have in flight; default: six trains or 256 KiB of full frames within a
+    /// host, three trains across a network, as the receive buffer allows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
     pub(crate) credits: Option<u32>,
     /// Calls a session may have under way: 1, 2, 4, 8, 16 or 32; default 16
     #[arg(long, value_name = "N", value_parser = units::slots)]
     pub(crate) slots: Option<u8>,
-    /// Largest datagram payload, bytes; default: what a 1500-byte link carries
-    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
-    pub(crate) frame_size: Option<u64>,
+    /// Largest datagram payload, bytes; default: what a 1500-byte link carries; for sweep several:
+    /// default 1KiB to 64KiB
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
+    pub(crate) frame_size: Vec<u64>,
     /// For latency, rate, bandwidth: lose frames on purpose, and measure beside none; several, as
     /// loss=1e-3,loss=1e-2
     #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
@@ -286,6 +291,9 @@ pub(crate) struct BenchArgs {
     /// several are compared
     #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
     pub(crate) recovery: Vec<Recovery>,
+    /// For sweep: draw the rates to this file
+    #[arg(long, value_name = "PATH")]
+    pub(crate) svg: Option<PathBuf>,
     /// Write the result as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
@@ -306,6 +314,8 @@ pub(crate) enum What {
     Sessions,
     /// More and more credits.
     Credits,
+    /// More and more calls in flight, by frame size.
+    Sweep,
     /// Longer and longer transmit bursts.
     TxQueue,
     /// More and more threads.
@@ -314,7 +324,7 @@ pub(crate) enum What {
 
 impl ValueEnum for What {
     fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [What; 10] = [
+        const ALL: [What; 11] = [
             What::Calls(Kind::Latency),
             What::Calls(Kind::Rate),
             What::Calls(Kind::Bandwidth),
@@ -323,6 +333,7 @@ impl ValueEnum for What {
             What::Factors,
             What::Sessions,
             What::Credits,
+            What::Sweep,
             What::TxQueue,
             What::Threads,
         ];
@@ -339,6 +350,7 @@ impl ValueEnum for What {
             What::Factors => ("factors", "small calls with one optimization after another off"),
             What::Sessions => ("sessions", "small calls on 1 to 20,000 sessions, and their memory"),
             What::Credits => ("credits", "latency, rate and bandwidth with 1 to 64 credits"),
+            What::Sweep => ("sweep", "small calls with 1 to 1,024 in flight, by frame size"),
             What::TxQueue => ("txqueue", "small calls with transmit bursts of 1 to 256 packets"),
             What::Threads => ("threads", "small calls of as many threads as there are cores"),
         };

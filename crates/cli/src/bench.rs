@@ -17,6 +17,7 @@
 //! | [`faults`] | any of the first three under loss and other faults, by scheme of recovery | the same without |
 //! | [`sessions`] | rate on more and more sessions; memory of idle ones | rate on eight |
 //! | [`credits`] | latency, rate and bandwidth with C credits | |
+//! | [`sweep`] | rate by calls in flight and frame size | the best with fewer in flight |
 //! | [`txqueue`] | rate with bounded transmit bursts | the longest |
 //! | [`threads`] | rate of one, two, four... threads | that of one |
 //!
@@ -51,6 +52,7 @@ pub(crate) mod sessions;
 mod side;
 mod spec;
 mod steps;
+pub(crate) mod sweep;
 pub(crate) mod threads;
 pub(crate) mod txqueue;
 pub(crate) mod workers;

@@ -8,6 +8,7 @@ use courser::{Nexus, Recovery};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::args::{BenchArgs, What};
+use crate::bench::sweep::{FRAMES, IN_FLIGHT, Sweep};
 use crate::bench::{self, BenchSpec, Kind, Over, SERIES_SIZES};
 use crate::fail::Failure;
 use crate::harness::report::Report;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         What::Calls(kind) => kind,
         What::Workers => return workers(args),
         What::Overload => return overload(args),
+        What::Sweep => return sweep(args),
         What::Factors | What::Sessions | What::Credits | What::TxQueue | What::Threads => {
             return series(args);
         }
@@ -85,16 +87,17 @@ fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> 
         ("--size", !args.size.is_empty()),
         ("--sizes", args.sizes),
         ("--sessions", !args.sessions.is_empty()),
-        ("--in-flight", args.in_flight.is_some()),
+        ("--in-flight", !args.in_flight.is_empty()),
         ("--batch", !args.batch.is_empty()),
         ("--symmetric", args.symmetric),
         ("--no-copy", args.no_copy),
         ("--raw-copy", args.raw_copy),
         ("--credits", args.credits.is_some()),
         ("--slots", args.slots.is_some()),
-        ("--frame-size", args.frame_size.is_some()),
+        ("--frame-size", !args.frame_size.is_empty()),
         ("--fault", !args.fault.is_empty()),
         ("--recovery", !args.recovery.is_empty()),
+        ("--svg", args.svg.is_some()),
         ("--pairs", args.pairs.is_some() && !pairs),
         ("--max-time", args.max_time.is_some() && !pairs),
     ];
@@ -123,16 +126,17 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
         ("--size with several values", args.size.len() > 1),
         ("--sizes", args.sizes),
         ("--sessions", !args.sessions.is_empty() && !sessions),
-        ("--in-flight", args.in_flight.is_some()),
+        ("--in-flight", !args.in_flight.is_empty()),
         ("--batch", !args.batch.is_empty()),
         ("--symmetric", args.symmetric),
         ("--no-copy", args.no_copy),
         ("--raw-copy", args.raw_copy),
         ("--credits", args.credits.is_some()),
         ("--slots", args.slots.is_some()),
-        ("--frame-size", args.frame_size.is_some()),
+        ("--frame-size", !args.frame_size.is_empty()),
         ("--fault", !args.fault.is_empty()),
         ("--recovery", !args.recovery.is_empty()),
+        ("--svg", args.svg.is_some()),
     ];
     no_meaning(&given, name)?;
     let plan = plan(args);
@@ -159,6 +163,50 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report = report?;
     show(args, &report, || table::render(&report))
+}
+
+/// More and more calls in flight, by frame size.
+fn sweep(args: &BenchArgs) -> Result<(), Failure> {
+    let given = [
+        ("--connect", args.connect.is_some()),
+        ("--size", !args.size.is_empty()),
+        ("--sizes", args.sizes),
+        ("--sessions", !args.sessions.is_empty()),
+        ("--batch", !args.batch.is_empty()),
+        ("--symmetric", args.symmetric),
+        ("--no-copy", args.no_copy),
+        ("--raw-copy", args.raw_copy),
+        ("--credits", args.credits.is_some()),
+        ("--slots", args.slots.is_some()),
+        ("--fault", !args.fault.is_empty()),
+        ("--recovery", !args.recovery.is_empty()),
+    ];
+    no_meaning(&given, "sweep")?;
+    json::check_target(args.svg.as_deref())?;
+    let frames: Vec<usize> =
+        args.frame_size.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
+    let plan = plan(args);
+    let sweep = Sweep {
+        over: args.transport,
+        plan,
+        frames: if frames.is_empty() { FRAMES.to_vec() } else { frames },
+        in_flight: match &args.in_flight[..] {
+            [] => IN_FLIGHT.to_vec(),
+            given => given.to_vec(),
+        },
+    };
+    let bar = bar()?;
+    bar.set_prefix("sweep");
+    let report = sweep.run(&mut |now| {
+        bar.set_message(counts(now));
+        bar.set_position((done(&plan, now) * 1000.0) as u64);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    if let Some(path) = &args.svg {
+        bench::sweep::draw(&report, path)?;
+    }
+    show(args, &report, || bench::sweep::render(&report))
 }
 
 /// The numbers of sessions of that benchmark: they can only rise.
@@ -256,10 +304,10 @@ fn spec(kind: Kind, args: &BenchArgs) -> BenchSpec {
         sizes => spec.sizes = sizes.iter().copied().map(count).collect(),
     }
     spec.sessions = args.sessions.first().copied().unwrap_or(spec.sessions);
-    spec.in_flight = args.in_flight.unwrap_or(spec.in_flight);
+    spec.in_flight = args.in_flight.first().copied().unwrap_or(spec.in_flight);
     spec.credits = args.credits;
     spec.slots = args.slots;
-    spec.frame = args.frame_size.map(count);
+    spec.frame = args.frame_size.first().copied().map(count);
     spec.recovery = args.recovery.first().copied().unwrap_or_default();
     if let [batch] = spec.batches[..] {
         (spec.batch, spec.batches) = (batch, Vec::new());
@@ -277,6 +325,9 @@ fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
         ("--sizes", args.sizes && kind != Kind::Bandwidth),
         ("--size with several values", args.size.len() > 1 && kind != Kind::Bandwidth),
         ("--sessions with several values", args.sessions.len() > 1),
+        ("--in-flight with several values", args.in_flight.len() > 1),
+        ("--frame-size with several values", args.frame_size.len() > 1),
+        ("--svg", args.svg.is_some()),
     ];
     no_meaning(&given, kind.name())?;
     if !compares_recovery(args) {

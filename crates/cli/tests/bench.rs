@@ -73,6 +73,8 @@ fn rates_have_a_result_for_each_batch() {
         let results = results(&format!("rate --pairs 1 --transport {transport} --batch 1,3,11"));
         assert_eq!(points(&results, "batch"), [1, 3, 11]);
         results.iter().for_each(|r| positive(r, &["rate_rps", "raw_rate_pps", "ratio"]));
+        let counted = |r: &Value| r["pool_waits"].is_u64() && r["pool_waits_per_call"].is_f64();
+        assert!(results.iter().all(counted), "{results:?}");
     }
 }
 
@@ -169,6 +171,47 @@ fn transmit_bursts_of_every_bound_work() {
 }
 
 #[test]
+fn a_sweep_compares_each_point_with_the_best_before_it() {
+    let _alone = alone();
+    for transport in ["mem", "shm", "udp"] {
+        let flags = "--pairs 3 --in-flight 1,4,130 --frame-size 1KiB,64KiB";
+        let results = results(&format!("sweep {flags} --transport {transport}"));
+        let most = if transport == "udp" { 65_507 } else { 65_536 };
+        assert_eq!(points(&results, "frame_bytes"), [1024, most]);
+        assert_eq!(points(&results, "in_flight"), [1, 4, 130]);
+        assert_eq!(points(&results, "sessions"), [8, 9]);
+        for result in &results {
+            positive(result, &["rate_rps"]);
+            assert!(result["pool_waits"].is_u64(), "{result}");
+            let first = result["in_flight"] == 1;
+            assert!(!first || result["of_best_fewer"].is_null(), "{result}");
+        }
+        let compared = |r: &&Value| r["worst_of_frame"] == true;
+        let worst: Vec<_> = results.iter().filter(compared).collect();
+        assert!(!worst.is_empty(), "{results:?}");
+        let keys = ["of_best_fewer", "best_fewer_in_flight", "wanted_of_best_fewer"];
+        worst.iter().for_each(|result| positive(result, &keys));
+    }
+}
+
+#[test]
+fn a_sweep_is_a_table_and_a_picture() {
+    let _alone = alone();
+    let path = std::env::temp_dir().join(format!("courser-sweep-{}.svg", std::process::id()));
+    let flags = "--pairs 2 --in-flight 1,8 --frame-size 1KiB,2KiB --transport mem";
+    let output = run(&format!("bench sweep --quick {flags} --svg {}", path.display()));
+    let picture = std::fs::read_to_string(&path);
+    let _ = std::fs::remove_file(&path);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    for phrase in ["32 B calls over mem", "in flight", "1 KiB", "2 KiB", "at worst"] {
+        assert!(text.contains(phrase), "{phrase}: {text}");
+    }
+    let picture = picture.expect("a picture");
+    assert!(picture.starts_with("<svg") && picture.contains("calls in flight"), "{picture}");
+}
+
+#[test]
 fn threads_call_each_other_and_their_memory_is_stated() {
     let _alone = alone();
     for transport in ["mem", "shm", "udp"] {
@@ -202,4 +245,8 @@ fn what_has_no_meaning_is_refused() {
     refused("bench factors --credits 3", "--credits has no meaning");
     refused("bench rate --transport mem --connect mem://127.0.0.1:1", "threads of this process");
     refused("bench rate --batch 61", "the batch");
+    refused("bench sweep --in-flight 8,4", "rise");
+    refused("bench sweep --batch 3", "--batch has no meaning");
+    refused("bench rate --frame-size 1KiB,2KiB", "--frame-size with several values");
+    refused("bench rate --svg a.svg", "--svg has no meaning");
 }

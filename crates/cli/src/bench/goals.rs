@@ -116,6 +116,11 @@ pub(super) fn of_sessions(sessions: usize) -> Vec<Goal> {
     }
 }
 
+/// The goal of more calls in flight: the rate does not fall off a cliff.
+pub(super) fn of_sweep() -> Vec<Goal> {
+    vec![goal(None, "of_best_fewer", Unit::Plain, Bound::AtLeast(0.85))]
+}
+
 /// Adds to a result what is wanted of it, as `wanted_<key>`, and whether all of that is reached.
 pub(super) fn judge(result: &mut PlacementResult, goals: &[Goal]) {
     let here = result.placement();

@@ -99,7 +99,7 @@ pub(crate) struct BenchSpec {
 
 /// Most sessions and calls in flight: beyond, a run would measure its own tables.
 const MAX_SESSIONS: u32 = 4096;
-const MAX_IN_FLIGHT: u32 = 65_536;
+pub(super) const MAX_IN_FLIGHT: u32 = 65_536;
 /// Largest message of the wire format.
 const MAX_SIZE: usize = (1 << 28) - 1;
 /// Calls in flight in the rate benchmark, unless told otherwise.

@@ -1,0 +1,98 @@
+//! The sweep for people: a table for each placement, a column for each frame size.
+
+use std::fmt::Write;
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::harness::report::{PlacementResult, Report};
+use crate::units::show_bytes;
+
+/// All tables of a report, and the worst point of each frame size.
+pub(crate) fn render(report: &Report) -> String {
+    let mut text = String::new();
+    for placement in ["near", "far", "untagged"] {
+        let of = |result: &&PlacementResult| result.placement == placement;
+        let results: Vec<_> = report.results.iter().filter(of).collect();
+        if results.is_empty() {
+            continue;
+        }
+        let _ = writeln!(
+            text,
+            "32 B calls over {}, {placement}: M/s by calls in flight and largest frame, and the 95 % \
+             interval\n{}",
+            report.transport,
+            table(&results)
+        );
+        for worst in results.iter().filter(|r| r.extra.contains_key("worst_of_frame")) {
+            let _ = writeln!(text, "{}", worst_line(worst));
+        }
+        text.push('\n');
+    }
+    let dropped = report.results.iter().map(|r| r.windows_dropped).max().unwrap_or(0);
+    let _ = writeln!(text, "{dropped} windows of a point dropped at most");
+    text
+}
+
+/// `8 KiB: at worst 0.91 [0.90, 0.92] of the best with fewer in flight (104 to 60); wanted: 0.85`
+fn worst_line(worst: &PlacementResult) -> String {
+    let of = |key: &str| worst.value(key).unwrap_or(0.0);
+    let interval = match (worst.value("of_best_fewer_ci_low"), worst.value("of_best_fewer_ci_high"))
+    {
+        (Some(low), Some(high)) => format!(" [{low:.2}, {high:.2}]"),
+        _ => String::new(),
+    };
+    let verdict =
+        if worst.extra.get("wanted_reached") == Some(&true.into()) { "reached" } else { "missed" };
+    format!(
+        "{}: at worst {:.3}{interval} of the best rate with fewer calls in flight ({} after {}); {} or \
+         more is wanted: {verdict}",
+        show_bytes(of("frame_bytes") as u64),
+        of("of_best_fewer"),
+        of("in_flight"),
+        of("best_fewer_in_flight"),
+        of("wanted_of_best_fewer"),
+    )
+}
+
+fn table(results: &[&PlacementResult]) -> Table {
+    let number = |result: &PlacementResult, key: &str| result.value(key).unwrap_or(0.0) as u64;
+    let distinct = |key: &str| {
+        let mut all: Vec<u64> = results.iter().map(|result| number(result, key)).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    };
+    let frames = distinct("frame_bytes");
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    let header = ["in flight".to_owned(), "sessions".to_owned()];
+    table.set_header(header.into_iter().chain(frames.iter().map(|&frame| show_bytes(frame))));
+    for in_flight in distinct("in_flight") {
+        let here: Vec<_> = results.iter().filter(|r| number(r, "in_flight") == in_flight).collect();
+        let sessions = here.first().map_or(0, |result| number(result, "sessions"));
+        let cells = frames.iter().map(|&frame| {
+            let result = here.iter().find(|result| number(result, "frame_bytes") == frame);
+            result.map_or_else(|| "-".to_owned(), |result| cell(result))
+        });
+        let first = [in_flight.to_string(), sessions.to_string()];
+        table.add_row(first.into_iter().chain(cells));
+    }
+    for column in table.column_iter_mut() {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+/// The median, its interval below, and the waits for shared credits where there are any.
+fn cell(result: &PlacementResult) -> String {
+    let Some(rate) = result.rate else { return "-".to_owned() };
+    let mut text = format!("{:.2}", rate.rate_rps / 1e6);
+    if let (Some(low), Some(high)) = (rate.rate_rps_ci_low, rate.rate_rps_ci_high) {
+        let _ = write!(text, "\n{:.2}-{:.2}", low / 1e6, high / 1e6);
+    }
+    let waits = result.value("pool_waits_per_call").filter(|&waits| waits >= 0.001);
+    if let Some(waits) = waits {
+        let _ = write!(text, "\n{waits:.3} waits");
+    }
+    text
+}
