@@ -131,7 +131,8 @@ fn a_queue_that_is_shorter_than_it_says_is_found() {
         let made = || {
             let net = MemNetwork::new();
             let [mut a, mut b] = [1, 2].map(|port| endpoint(&net, port, 64));
-            (overstate(&mut a.caps), overstate(&mut b.caps));
+            overstate(&mut a.caps);
+            overstate(&mut b.caps);
             (a, b)
         };
         let run = std::panic::AssertUnwindSafe(|| crate::conformance::run(made));
