@@ -19,6 +19,11 @@ const NETWORK_TRAINS: u32 = 3;
 /// Within a host, where the receive queue is the only buffer: a train more for each of them, so that
 /// neither side waits while the other is late.
 const HOST_TRAINS: u32 = 6;
+/// Within a host also at least so many bytes of full frames: a packet of a large message there takes
+/// as long as its copy, so what keeps both sides at work is a number of bytes, not of packets.
+const HOST_BYTES: usize = 256 << 10;
+/// Packets that a session may have in flight whatever their size.
+const LEAST_CREDITS: u32 = 32;
 
 /// Settings of a nexus and its endpoints. `Config::default()` is what the README measures.
 #[derive(Clone, Debug)]
@@ -28,9 +33,9 @@ pub struct Config {
     /// [`crate::Rpc::session_bytes`].
     pub slots: u8,
     /// Packets a client session may have outstanding, C `[eRPC §4.3.1]`: 1 to 65,535. `None`:
-    /// three full trains of the transport, or six to a server of the same host, where no switch's
-    /// buffer is in between, unless admission is strict; at least 32, and at most what the receive
-    /// buffer holds. Small values for latency or many sessions, large ones for bandwidth. The smaller
+    /// three full trains of the transport; to a server of the same host, where no switch's buffer is in
+    /// between, six of them or 256 KiB of full frames, whichever is more, unless admission is strict;
+    /// at least 32, and at most what the receive buffer holds. Small values for latency or many sessions, large ones for bandwidth. The smaller
     /// of both sides' settings holds.
     pub credits: Option<u32>,
     /// Whether sessions share the credits that the receive queue has room for (default), or each has
@@ -246,9 +251,11 @@ impl Config {
         Ok(())
     }
 
-    /// C of a session that may have so many trains in flight by default.
-    fn credits_for(&self, caps: &Caps, trains: u32) -> u32 {
-        self.credits.unwrap_or_else(|| (trains * train(caps)).max(32).min(rx_queue(caps)))
+    /// C of a session that may have so many trains and so many bytes in flight by default.
+    fn credits_for(&self, caps: &Caps, trains: u32, bytes: usize) -> u32 {
+        let frames = u32::try_from(bytes / caps.max_frame.max(1)).unwrap_or(u32::MAX);
+        let wanted = (trains * train(caps)).max(frames).max(LEAST_CREDITS);
+        self.credits.unwrap_or_else(|| wanted.min(rx_queue(caps)))
     }
 
     /// What the protocol is told, given what the transport can do.
@@ -257,13 +264,13 @@ impl Config {
         let queue = rx_queue(caps);
         // Who asks for strict admission wants room for many sessions.
         let strict = self.admission == Admission::Strict;
-        let trains = if strict { NETWORK_TRAINS } else { HOST_TRAINS };
+        let (trains, bytes) = if strict { (NETWORK_TRAINS, 0) } else { (HOST_TRAINS, HOST_BYTES) };
         let defaults = proto::Config::default();
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         proto::Config {
             slots: self.slots,
-            credits: self.credits_for(caps, trains),
-            plain_credits: self.credits_for(caps, NETWORK_TRAINS),
+            credits: self.credits_for(caps, trains, bytes),
+            plain_credits: self.credits_for(caps, NETWORK_TRAINS, 0),
             admission: self.admission,
             rx_queue_frames: queue,
             rx_queue_per_peer: caps.rx_queue_per_peer,
