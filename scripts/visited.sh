@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# The functions and files of crates/{buf,proto,net,courser}/src that one small RPC visits: 32 bytes, one
+# call in flight, transport `mem`, client and server on one thread (scripts/visited.rs). Everything is
+# built without optimisation and without `#[inline]`, so that every function of the source is one of the
+# program. Two runs are compared: a function counts when N more RPCs call it at least 0.7 N times more
+# often. A function that passes of the event loop without work call too counts only if it leads to one
+# that they do not call. Code that is generated (`derive`, macros) does not count; a closure belongs to
+# the function that it is written in.
+#
+#   scripts/visited.sh [TREE]           prints the functions in the order of the calls, and the totals
+#   scripts/visited.sh --check [TREE]   and fails when a total is above its limit in
+#                                       scripts/visited.limits of the tree
+#   scripts/visited.sh --write [TREE]   and makes the totals the limits
+#
+# TREE is the root of a source tree, by default the one that this script lies in.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+command -v valgrind >/dev/null || { echo "valgrind is not installed: apt-get install valgrind" >&2; exit 1; }
+mode=
+case "${1:-}" in
+  --check | --write) mode="$1"; shift ;;
+  -*) echo "usage: $0 [--check | --write] [TREE]" >&2; exit 2 ;;
+esac
+tree="$(cd "${1:-$here/..}" && pwd)"
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+
+mkdir "$work/tree"
+for entry in Cargo.toml Cargo.lock README.md rust-toolchain.toml crates; do
+  [ ! -e "$tree/$entry" ] || cp -r "$tree/$entry" "$work/tree/"
+done
+python3 "$here/visited.py" strip "$work/tree"
+cp "$here/visited.rs" "$work/tree/crates/courser/examples/visited.rs"
+(
+  cd "$work/tree"
+  CARGO_TARGET_DIR="$work/target" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 \
+    CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_LTO=off \
+    cargo build --locked -q -p courser --example visited
+)
+
+# The calls within a function of the program: file to write, function, arguments of the program.
+calls() {
+  valgrind --tool=callgrind --callgrind-out-file="$1" --collect-atstart=no --demangle=no \
+    --compress-strings=no --compress-pos=no --dump-instr=yes "--toggle-collect=*7visited${#2}$2*" \
+    "$work/target/debug/examples/visited" "${@:3}" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+}
+for rpcs in 200 1200; do
+  calls "$work/rpcs-$rpcs" one_rpc rpcs $rpcs
+done
+for passes in 200 1200; do
+  calls "$work/idle-$passes" idle_passes idle $passes
+done
+python3 "$here/visited.py" count "$work" "$tree" $mode
