@@ -47,13 +47,12 @@ use courser_proto::{ControlError, ControlMsg};
 
 use driver::{Driver, Parts};
 use tcp::Tcp;
-use virtual_time::Streams;
+use virtual_time::{Streams, TurnedDriver};
 
-use crate::machine::{Machine, Thread};
+use crate::machine::{ControlLoop, Machine, Thread};
 use crate::platform::Platform;
 
 pub(crate) use mailbox::Mailbox;
-pub use virtual_time::{ControlLoop, Turn};
 
 /// What the control thread tells an endpoint.
 #[derive(Debug)]
@@ -464,7 +463,8 @@ impl Control {
             }
             Platform::Virtual(machine) => {
                 let (streams, bound) = Streams::listen(machine, bind)?;
-                machine.start_control(ControlLoop::new(Driver::new(streams, shared)));
+                let driver = TurnedDriver::new(Driver::new(streams, shared));
+                machine.start_control(ControlLoop::new(driver));
                 (Inlet { events, wake: Wake::Machine(machine.clone()) }, None, bound)
             }
         };

@@ -27,9 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use courser_net::{AnyTransport, BindSpec, OpenError};
 use courser_proto::RequestId;
 
-pub use crate::control::{ControlLoop, Turn};
-pub use crate::worker::{VirtualJob, VirtualWorkers};
-
 /// A thread of a nexus, as the machine knows it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Thread {
@@ -154,5 +151,114 @@ impl VirtualClock {
     /// Lets time pass for the thread that runs.
     pub fn spend(&self, ns: u64) {
         self.now_ns.store(self.now_ns().saturating_add(ns), Ordering::Relaxed);
+    }
+}
+
+/// What a turn of the control loop leaves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// When the next turn has something to do by itself, in the time of the clock of
+    /// [`Thread::Control`], ns; a time that has come already: at once. `None`: not until something
+    /// happens.
+    pub due: Option<u64>,
+    /// The nexus is gone, and with it all of its connections: the loop is to be dropped.
+    pub ended: bool,
+}
+
+/// The control plane behind a [`ControlLoop`].
+pub(crate) trait ControlPlane: Send + fmt::Debug {
+    /// See [`ControlLoop::turn`].
+    fn turn(&mut self) -> Turn;
+}
+
+/// A nexus's control thread, in the hands of a simulated machine. Dropping it before it has ended
+/// drops all connections, as the death of the process would.
+#[derive(Debug)]
+pub struct ControlLoop {
+    plane: Box<dyn ControlPlane>,
+}
+
+impl ControlLoop {
+    pub(crate) fn new(plane: impl ControlPlane + 'static) -> Self {
+        ControlLoop { plane: Box::new(plane) }
+    }
+
+    /// One pass of the control thread: takes what its streams and its queue have, within limits,
+    /// and does what is due. Never blocks.
+    pub fn turn(&mut self) -> Turn {
+        self.plane.turn()
+    }
+}
+
+/// The queue behind [`VirtualWorkers`].
+pub(crate) trait JobQueue: Send + Sync {
+    /// See [`VirtualWorkers::next`].
+    fn next(&self) -> Option<VirtualJob>;
+}
+
+/// The worker handlers of a nexus, in the hands of a simulated machine.
+pub struct VirtualWorkers {
+    queue: Box<dyn JobQueue>,
+}
+
+impl VirtualWorkers {
+    pub(crate) fn new(queue: impl JobQueue + 'static) -> Self {
+        VirtualWorkers { queue: Box::new(queue) }
+    }
+
+    /// The next request that is to be executed now, in the order of production. Those that
+    /// nobody waits for any more are answered, and passed over. `None`: none waits, or the nexus
+    /// and all of its endpoints are gone.
+    pub fn next(&self) -> Option<VirtualJob> {
+        self.queue.next()
+    }
+}
+
+impl fmt::Debug for VirtualWorkers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualWorkers").finish_non_exhaustive()
+    }
+}
+
+/// A request that a virtual worker thread has begun to execute. The handler itself takes no
+/// virtual time: whoever lets it take some calls [`VirtualJob::run`] when that has passed, since
+/// that is when the answer is there. Dropped, it counts as a handler that gave no answer.
+#[must_use = "a job that is not run is answered with an error"]
+pub struct VirtualJob {
+    pub(crate) req_type: u16,
+    pub(crate) request: RequestId,
+    pub(crate) endpoint: u16,
+    /// Runs the handler. It holds the request, so dropping it answers the request with an error.
+    pub(crate) handler: Box<dyn FnOnce() + Send>,
+}
+
+impl VirtualJob {
+    /// The type of the request.
+    pub fn req_type(&self) -> u16 {
+        self.req_type
+    }
+
+    /// The request.
+    pub fn request(&self) -> RequestId {
+        self.request
+    }
+
+    /// The number of the endpoint that it came to.
+    pub fn endpoint(&self) -> u16 {
+        self.endpoint
+    }
+
+    /// Runs the handler. Its panics are caught and counted, as those on a thread.
+    pub fn run(self) {
+        (self.handler)();
+    }
+}
+
+impl fmt::Debug for VirtualJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VirtualJob")
+            .field("endpoint", &self.endpoint)
+            .field("req_type", &self.req_type)
+            .finish_non_exhaustive()
     }
 }

@@ -42,7 +42,6 @@ pub(crate) use home::Answer;
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
 pub(crate) use queue::Term;
-pub use virtual_time::{VirtualJob, VirtualWorkers};
 pub use work::Work;
 
 /// What happened to requests on the way to or from the handlers of an endpoint.

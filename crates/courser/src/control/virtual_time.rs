@@ -7,36 +7,24 @@ use std::sync::{Arc, Weak};
 
 use super::driver::Driver;
 use super::network::{self, Network, Ready};
-use crate::machine::{Listener, Machine, Stream};
+use crate::machine::{ControlPlane, Listener, Machine, Stream, Turn};
 use crate::platform::Clock;
 
-/// What a turn of the control loop leaves.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Turn {
-    /// When the next turn has something to do by itself, in the time of the clock of
-    /// [`super::Thread::Control`], ns; a time that has come already: at once. `None`: not until
-    /// something happens.
-    pub due: Option<u64>,
-    /// The nexus is gone, and with it all of its connections: the loop is to be dropped.
-    pub ended: bool,
-}
-
-/// A nexus's control thread, in the hands of a simulated machine. Dropping it before it has ended
-/// drops all connections, as the death of the process would.
-pub struct ControlLoop {
+/// The driver, turned by the machine.
+pub(super) struct TurnedDriver {
     driver: Driver<Streams>,
     ready: Vec<Ready>,
     ended: bool,
 }
 
-impl ControlLoop {
+impl TurnedDriver {
     pub(super) fn new(driver: Driver<Streams>) -> Self {
-        ControlLoop { driver, ready: Vec::new(), ended: false }
+        TurnedDriver { driver, ready: Vec::new(), ended: false }
     }
+}
 
-    /// One pass of the control thread: takes what its streams and its queue have, within limits,
-    /// and does what is due. Never blocks.
-    pub fn turn(&mut self) -> Turn {
+impl ControlPlane for TurnedDriver {
+    fn turn(&mut self) -> Turn {
         if !self.ended {
             self.driver.net.ready(&mut self.ready);
             self.driver.pass(&mut self.ready);
@@ -54,9 +42,9 @@ impl ControlLoop {
     }
 }
 
-impl std::fmt::Debug for ControlLoop {
+impl std::fmt::Debug for TurnedDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ControlLoop")
+        f.debug_struct("TurnedDriver")
             .field("connections", &self.driver.conns.len())
             .field("ended", &self.ended)
             .finish_non_exhaustive()

@@ -21,13 +21,12 @@ use courser_proto::{RequestId, Status};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::WorkerError;
-use crate::machine::{Machine, Thread};
+use crate::machine::{Machine, Thread, VirtualWorkers};
 use crate::panics::caught;
 use crate::platform::{Clock, Platform};
 use crate::spin::cpus;
 use crate::worker::home::Home;
 use crate::worker::queue::{Queue, Term};
-use crate::worker::virtual_time::VirtualWorkers;
 use crate::worker::work::Work;
 
 /// How long a worker looks for its next job before it sleeps. To wake it costs the endpoint about
