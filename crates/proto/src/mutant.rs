@@ -96,6 +96,19 @@ mutants! {
     /// the peer share (E36, E59). Seen: the pool and what is in flight do not add up; in the end no
     /// session of the peer can send.
     PoolForgotten = 21 "pool-forgotten",
+    /// A server takes nothing off a deadline for the time that a request was under way (F15). Seen: a
+    /// handler that starts after its client has given the call up.
+    AgeForgotten = 22 "age-forgotten",
+    /// Request numbers are compared as if they never wrapped (E30). Seen: the first requests behind
+    /// the wrap are never taken; their calls do not end.
+    WrapForgotten = 23 "wrap-forgotten",
+    /// Selective recovery finds no packet lost because others have overtaken it. Seen: each loss
+    /// within a message costs timeouts; nothing else.
+    LossFoundLate = 24 "loss-found-late",
+    /// A request is found by the number of its session alone, and that number is free although
+    /// handlers of the session have not answered (E68). Seen: an answer to a request of a session
+    /// that has ended answers one of the next session of that number.
+    GenerationIgnored = 25 "generation-ignored",
 }
 
 /// Whether a bug is planted; `false` in a build without the feature, and removed.

@@ -5,7 +5,7 @@ use courser_buf::{AllocError, MsgBuf};
 use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{ReplyError, Status};
 use crate::event::RequestId;
-use crate::mutant;
+use crate::mutant::{self, Mutant};
 use crate::session::Session;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::{TxItem, copy_short};
@@ -211,7 +211,7 @@ fn waiting<C>(sessions: &mut [Session<C>], id: RequestId) -> Result<Waiting<'_>,
     let Some(Session::Server(s)) = sessions.get_mut(id.session().index as usize) else {
         return Err(ReplyError::Gone);
     };
-    if s.generation != id.session().generation {
+    if s.generation != id.session().generation && !mutant::is_on(Mutant::GenerationIgnored) {
         return Err(ReplyError::Gone);
     }
     let (peer, remote, tenant) = (s.peer, s.remote, s.tenant);

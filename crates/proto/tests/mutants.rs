@@ -12,8 +12,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use courser_proto::mutant::{Mutant, plant};
 use courser_proto::wire::Packet;
-use courser_proto::{Beat, CallError, Config, Executed, Heartbeat, SessionId};
-use support::forge::frame;
+use courser_proto::{
+    Beat, CallError, Config, Executed, Heartbeat, Recovery, ReplyError, SessionId,
+};
+use support::forge::{frame, packets};
 use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern};
 
 const SEEDS: u64 = 300;
@@ -92,8 +94,15 @@ impl Calls {
         self.step_while(|w, done| w.now_ns < until_ns && done.len() < made.into());
     }
 
-    /// What each call says of itself is so.
+    /// What each call says of itself is so, and no handler has begun after its client gave up.
     fn check(&self) {
+        let [a, b] = &self.world.nodes[..] else { panic!("two nodes") };
+        for (client, server) in [(a, b), (b, a)] {
+            for (id, started_ns, _) in &server.started {
+                let due_ns = client.deadlines.get(id).copied().unwrap_or(u64::MAX);
+                assert!(*started_ns < due_ns, "call {id} was begun at {started_ns}, due {due_ns}");
+            }
+        }
         for d in &self.done {
             let by = |n: &Node| n.executed.get(&(d.id as u16)).copied();
             let times: u32 = self.world.nodes.iter().filter_map(by).sum();
@@ -112,12 +121,80 @@ impl Calls {
     }
 }
 
+/// Random bits of a session some of whose slots come to the last request number soon.
+fn near_the_wrap(rng: &mut Rng) -> u64 {
+    let first = 0u32.wrapping_sub(rng.pick(&[0, 1, 16, 32]));
+    u64::from(first) << 32 | rng.next() >> 32
+}
+
+/// Round trips are measured on both sides, as they are before deadlines can be kept exactly.
+fn warm(w: &mut World, sessions: &[(usize, SessionId)]) {
+    for id in 60_000..60_003 {
+        for &(node, s) in sessions {
+            w.call(node, s, id, 10);
+            w.finish(node, 1);
+        }
+    }
+}
+
+/// A packet that is lost in the middle of a message costs no timeout: those behind it tell.
+fn a_loss_is_found_early(seed: u64) {
+    let mut rng = Rng(seed);
+    let recovery = Recovery::Selective;
+    let mut w = World::new(&[0, 1].map(|_| Config { recovery, ..config() }), seed);
+    let s = w.connect(0, 1);
+    warm(&mut w, &[(0, s)]);
+    let (mut at, lost) = (0, rng.below(20));
+    w.filter = Some(Box::new(move |from, frame| {
+        let is_part = from == 0 && packets(frame).any(|p| matches!(p, Packet::Request { .. }));
+        at += u64::from(is_part);
+        !is_part || at != lost + 1
+    }));
+    w.call(0, s, 1, 60 * DPP);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+    let stats = w.ep(0).stats();
+    let timeouts = stats.rollbacks + stats.probes;
+    assert_eq!((timeouts, stats.retransmitted), (0, 1), "one loss, so many timeouts");
+}
+
+/// An answer to a request of a session that has ended is refused, although the next session has its
+/// place in the table, and a request of the same number.
+fn a_number_that_is_used_again_is_another(seed: u64) {
+    let mut rng = Rng(seed);
+    let mut w = World::pair(some_config(&mut rng));
+    let others = w.connect(0, 1); // their peer stays
+    let (first, calls) = (near_the_wrap(&mut rng), 1 + rng.below(20) as u16);
+    let mut old = Vec::new();
+    for session in 0..3 {
+        let (s, accept) = w.try_connect(0, 1, first).expect("connect");
+        for id in 0..calls {
+            w.call(0, s, id, 10);
+            w.finish(0, 1);
+        }
+        w.nodes[1].handler = Box::new(|_, req| Action::Defer(MS, req.to_vec()));
+        w.call(0, s, calls, 10);
+        w.settle_until_idle_link();
+        w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
+        for &id in &old {
+            let answered = w.ep(1).reply_bytes(id, b"late");
+            let gone = matches!(answered, Err(ReplyError::Gone));
+            assert!(gone, "session {session}: an answer for the one before was taken");
+        }
+        w.settle();
+        assert_eq!(w.take_done(0).len(), 1);
+        old.append(&mut w.nodes[1].requests);
+        w.ep(0).close(s).expect("it stood");
+        w.ep(1).disconnected(accept.session, 0xe0, 7);
+        w.sessions.retain(|&(_, at)| at != s);
+    }
+    assert_eq!(w.ep(1).live_sessions(), 1, "{others:?}");
+}
+
 fn run(seed: u64) {
     let mut rng = Rng(seed);
     let configs = [some_config(&mut rng), some_config(&mut rng)];
     let mut world = World::new(&configs, seed);
     let link = some_link(&mut rng);
-    world.link = link;
     for node in &mut world.nodes {
         let mut rng = rng.clone();
         node.handler = Box::new(move |id, req| {
@@ -129,9 +206,14 @@ fn run(seed: u64) {
             }
         });
     }
-    let (there, forge) = world.connect_forge(0, 1);
+    let first = near_the_wrap(&mut rng);
+    let (there, accept) = world.try_connect(0, 1, first).expect("connect");
+    let forge = Forge::new(accept);
+    let back = world.try_connect(1, 0, near_the_wrap(&mut rng)).expect("connect").0;
     // Two of them share their peer's credits.
-    let sessions = [(0, there), (1, world.connect(1, 0)), (0, world.connect(0, 1))];
+    let sessions = [(0, there), (1, back), (0, world.connect(0, 1))];
+    warm(&mut world, &sessions);
+    world.link = link;
     let mut calls = Calls { world, done: Vec::new() };
     let blackout = rng.below(u64::from(CALLS) - 4) as u16;
     for id in 0..CALLS {
@@ -159,6 +241,8 @@ fn run(seed: u64) {
     rests(&mut world);
     the_door_is_shut(&mut world, forge);
     vanish(world, &sessions, &mut rng);
+    a_loss_is_found_early(seed);
+    a_number_that_is_used_again_is_another(seed);
 }
 
 /// Nothing is in flight, waits, or is stored.
@@ -280,4 +364,8 @@ found! {
     stored_response_kept: StoredResponseKept by "Stored::None",
     claims_never_executed: ClaimsNeverExecuted by "Never, but it ran 1 times",
     pool_forgotten: PoolForgotten by ": the pool",
+    age_forgotten: AgeForgotten by "was begun at",
+    wrap_forgotten: WrapForgotten by "failed though the network is whole",
+    loss_found_late: LossFoundLate by "one loss, so many timeouts",
+    generation_ignored: GenerationIgnored by "an answer for the one before was taken",
 }

@@ -10,6 +10,7 @@
 
 use super::{Heard, Seen};
 use crate::endpoint::Endpoint;
+use crate::mutant::{self, Mutant};
 use crate::session::Session;
 use crate::slot::Lone;
 use crate::tx::TxItem;
@@ -25,7 +26,9 @@ impl<C> Endpoint<C> {
         match self.peers.get(peer as usize) {
             Some(Some(p)) => {
                 let round_trip_ns = p.round_trip_ns();
-                Heard { now_ns, round_trip_ns, window_ns: p.window_ns(now_ns) }
+                let blind = mutant::is_on(Mutant::LossFoundLate);
+                let window_ns = if blind { u64::MAX / 2 } else { p.window_ns(now_ns) };
+                Heard { now_ns, round_trip_ns, window_ns }
             }
             _ => Heard { now_ns, round_trip_ns: 0, window_ns: 0 },
         }

@@ -8,6 +8,7 @@ use super::transit::Transit;
 use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::loss::{Recovery, ReorderWindow, Seen};
+use crate::mutant::{self, Mutant};
 use crate::wire::{
     EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER, PlainHeader, Times,
 };
@@ -339,7 +340,10 @@ impl Peer {
     #[cold]
     pub(crate) fn deadline_ns(&mut self, remaining_us: u32) -> u64 {
         self.rtt.settle();
-        let age_ns = self.transit.age_ns(self.rtt.least_ns());
+        let mut age_ns = self.transit.age_ns(self.rtt.least_ns());
+        if mutant::is_on(Mutant::AgeForgotten) {
+            age_ns = 0;
+        }
         let left_ns = u64::from(remaining_us) * 1_000;
         (self.last_heard_ns + left_ns).saturating_sub(age_ns)
     }

@@ -139,7 +139,9 @@ impl ServerSlot {
     #[inline]
     pub(crate) fn position(&self, req_num: u32, step: u32) -> Position {
         let ahead = req_num.wrapping_sub(self.req_num);
-        if ahead == step {
+        if req_num < self.req_num && mutant::is_on(Mutant::WrapForgotten) {
+            Position::Past
+        } else if ahead == step {
             Position::Next
         } else if ahead == 0 {
             Position::Current

@@ -1,6 +1,6 @@
 //! Frames as the other side of a session could make them, and what must come of a bad one.
 
-use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet};
+use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet};
 use courser_proto::{ConnectAccept, Drop};
 
 use super::World;
@@ -89,6 +89,18 @@ impl Forge {
         let session = self.accept.session;
         self.clone().frame(1, &[Packet::Ack { session, req_num }])
     }
+}
+
+/// The packets of a frame.
+pub fn packets(frame: &[u8]) -> impl Iterator<Item = Packet<'_>> {
+    let parsed = FrameHeader::parse(frame).ok();
+    let dpp = parsed.map_or(0, |(h, _)| h.data_per_packet);
+    let mut rest = parsed.map_or(&[][..], |(_, rest)| rest);
+    std::iter::from_fn(move || {
+        let (packet, more) = parse_packet(rest, dpp).ok()??;
+        rest = more;
+        Some(packet)
+    })
 }
 
 pub fn frame(header: &FrameHeader, packets: &[Packet<'_>]) -> Vec<u8> {
