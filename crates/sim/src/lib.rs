@@ -52,6 +52,7 @@ pub mod swarm;
 mod world;
 
 pub use host::costs::CpuCosts;
+pub use host::machine::Numbers;
 pub use host::port::{NicConfig, SimTransport};
 pub use host::process::{Endpoints, SetupError};
 pub use observe::{DropReason, LinkId, Place, Tap};

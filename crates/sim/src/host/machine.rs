@@ -20,6 +20,7 @@ use super::{host_of, ip_of};
 use crate::packet::HostId;
 use crate::rng::Rng;
 use crate::streams::{SharedStreams, StreamListener};
+use crate::world::handler_begins;
 
 /// One incarnation of a host's process.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -51,8 +52,39 @@ pub(crate) struct Run {
     pub(crate) request: RequestId,
 }
 
+/// Where the request numbers of sessions begin: the upper half of the random bits that a session is
+/// begun with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Numbers {
+    /// Anywhere, as in production.
+    #[default]
+    Anywhere,
+    /// Up to 255 before their wrap, or before the middle, where a signed comparison would wrap.
+    NearWrap,
+    /// All sessions begin with the same number, 64 before the wrap: a request of a session that has
+    /// ended has the number of one of the next.
+    Same,
+}
+
+impl Numbers {
+    /// Random bits whose upper half is of this kind.
+    fn place(self, random: u64) -> u64 {
+        let low = random & u64::from(u32::MAX);
+        let before = |end: u32, n: u64| u64::from(end.wrapping_sub(1 + n as u32)) << 32 | low;
+        match self {
+            Numbers::Anywhere => random,
+            Numbers::NearWrap => {
+                let middle = if random >> 63 == 0 { 0 } else { 1 << 31 };
+                before(middle, random >> 32 & 0xff)
+            }
+            Numbers::Same => before(0, 63),
+        }
+    }
+}
+
 struct Inner {
     rng: Rng,
+    numbers: Numbers,
     /// What the clocks show at first.
     start_ns: u64,
     clocks: BTreeMap<Thread, Arc<VirtualClock>>,
@@ -74,11 +106,12 @@ impl SimMachine {
         costs: Costs,
         wakes: Wakes,
         streams: SharedStreams,
-        rng: Rng,
+        (rng, numbers): (Rng, Numbers),
         start_ns: u64,
     ) -> Self {
         let inner = Inner {
             rng,
+            numbers,
             start_ns,
             clocks: BTreeMap::new(),
             opened: Vec::new(),
@@ -133,7 +166,9 @@ impl Machine for SimMachine {
     }
 
     fn random_u64(&self) -> u64 {
-        lock(&self.inner).rng.next_u64()
+        let mut inner = lock(&self.inner);
+        let random = inner.rng.next_u64();
+        inner.numbers.place(random)
     }
 
     fn open(&self, endpoint: u16, spec: &BindSpec) -> Result<AnyTransport, OpenError> {
@@ -201,6 +236,7 @@ impl Machine for SimMachine {
     }
 
     fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId) {
+        handler_begins(None);
         let mut inner = lock(&self.inner);
         if let Some(clock) = inner.clocks.get(&Thread::Endpoint(endpoint)) {
             clock.spend(self.costs.get().handler(req_type));

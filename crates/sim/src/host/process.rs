@@ -62,9 +62,17 @@ pub(crate) struct Endpoint {
 pub(crate) struct Workers {
     pub(crate) source: VirtualWorkers,
     pub(crate) idle: usize,
-    /// Jobs that run, by number; each ends by an event.
-    pub(crate) running: Vec<(u64, VirtualJob)>,
+    /// Jobs that run; each ends by an event.
+    pub(crate) running: Vec<Working>,
     pub(crate) next: u64,
+}
+
+/// A job that runs.
+pub(crate) struct Working {
+    pub(crate) number: u64,
+    /// When it was taken, in the world's time.
+    pub(crate) began_ns: u64,
+    pub(crate) job: VirtualJob,
 }
 
 /// A control loop that is still not at its end after so many turns is dropped.

@@ -1,7 +1,8 @@
 //! The calling half of the swarm's application.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -11,7 +12,9 @@ use super::bytes::{NUMBER, write_request};
 use super::kinds::Kind;
 use super::oracle::{Ending, Made, Task, Who};
 use super::workload::{Shared, answer_later};
+use crate::host::hash::Mix as HashMix;
 use crate::host::port::lock;
+use crate::world::thread_now_ns;
 use crate::{Invariant, Rng};
 
 /// What calls are like.
@@ -110,6 +113,9 @@ pub(super) const BACKOFF_NS: u64 = 300_000;
 /// Buffers that an endpoint keeps for its next requests.
 const POOL: usize = 24;
 
+/// After so many responses a server knows how long frames take.
+const KNOWS: u32 = 4;
+
 /// A lane whose call was not taken tries again after up to so long.
 const RETRY_NS: u64 = 800_000;
 
@@ -138,6 +144,8 @@ pub(super) struct Client {
     /// Calls whose completions are tags.
     pub(super) tags: RefCell<BTreeMap<u64, Then>>,
     pub(super) rng: RefCell<Rng>,
+    /// Responses of each session.
+    pub(super) answered: RefCell<HashMap<SessionId, u32, BuildHasherDefault<HashMix>>>,
 }
 
 impl Client {
@@ -288,6 +296,7 @@ impl Client {
             request_len: mix.len(&mut rng).max(NUMBER as u64) as u32,
             response_len: mix.len(&mut rng) as u32,
             deadline_ns,
+            due_ns: None,
             takes_ns,
             at: 0,
             must_succeed: false,
@@ -323,7 +332,8 @@ impl Client {
             return false;
         };
         let at = bytes.as_ptr() as usize;
-        let number = lock(&self.shared.oracle).make(Made { at, ..made });
+        let due_ns = self.due_ns(cx, session, made.deadline_ns);
+        let number = lock(&self.shared.oracle).make(Made { at, due_ns, ..made });
         write_request(number, bytes);
         let kind = made.kind as u16;
         let mut rng = self.rng.borrow_mut();
@@ -364,6 +374,14 @@ impl Client {
         true
     }
 
+    /// A deadline in the world's time, from when on no handler may begin: on a session whose server has
+    /// measured a round trip.
+    fn due_ns(&self, cx: &Context<'_>, on: SessionId, deadline_ns: Option<u64>) -> Option<u64> {
+        let knows = self.answered.borrow().get(&on).is_some_and(|&n| n >= KNOWS);
+        let left_ns = deadline_ns.filter(|_| knows)?.saturating_sub(cx.now_ns());
+        Some(thread_now_ns()?.saturating_add(left_ns))
+    }
+
     fn keep(&self, m: MsgBuf) {
         let mut pool = self.pool.borrow_mut();
         if pool.len() < POOL {
@@ -373,7 +391,8 @@ impl Client {
 
     /// A call has ended.
     fn ended(self: &Rc<Self>, cx: &mut Context<'_>, number: u64, done: Done<'_>, then: Then) {
-        let Done { request, result, .. } = done;
+        let Done { request, result, session } = done;
+        *self.answered.borrow_mut().entry(session).or_default() += u32::from(result.is_ok());
         let end = Ending {
             now_ns: cx.now_ns(),
             result: result.as_ref().map(|r| &**r).map_err(|e| *e),

@@ -100,6 +100,7 @@ impl Scenario {
             silence: congested || faults.iter().any(|f| f.fault.silences()),
             closes: faults.iter().any(|f| f.fault.kind() == FaultKind::Close),
             crashes: faults.iter().any(|f| f.fault.kind() == FaultKind::Crash),
+            drift: faults.iter().any(|f| f.fault.kind() == FaultKind::Drift),
             refusals: world.nexus.admission == Admission::Strict,
             // A burst of handlers before, and the scan for time-outs, which is made every 10 ms when
             // bursts are full.

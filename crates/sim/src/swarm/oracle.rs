@@ -10,6 +10,7 @@ use super::kinds::{ENDS, Kind, end_index};
 use crate::Invariant;
 use crate::host::hash::Mix;
 use crate::host::port::lock;
+use crate::world::handler_began_ns;
 
 /// One process: host and life.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -27,6 +28,9 @@ pub(super) struct Made {
     pub(super) response_len: u32,
     /// In its client's time.
     pub(super) deadline_ns: Option<u64>,
+    /// The same in the world's time, when its server knows how long frames take: no handler begins
+    /// later.
+    pub(super) due_ns: Option<u64>,
     /// How long the server takes, if it is of a kind that takes time.
     pub(super) takes_ns: u64,
     /// Where its request buffer is.
@@ -88,6 +92,8 @@ pub(super) struct Allowed {
     pub(super) no_memory: bool,
     /// A call may end so long after its deadline, in its client's time.
     pub(super) late_ns: u64,
+    /// Clocks run at different rates: a server may take a deadline for later than it is.
+    pub(super) drift: bool,
 }
 
 /// The ledger of one world.
@@ -360,6 +366,7 @@ impl Oracle {
         number: Option<u64>,
         kind: Kind,
         by: Who,
+        began_ns: u64,
         request: &[u8],
     ) -> Option<Task> {
         let known = number.and_then(|n| Some((n, self.calls.get_mut(n as usize)?)));
@@ -388,6 +395,13 @@ impl Oracle {
             let detail = format!("call #{number} was executed, and its client was told: never");
             self.wrong(Invariant::AtMostOnce, detail);
         }
+        if let Some(due_ns) = made.due_ns.filter(|&due_ns| began_ns > due_ns)
+            && !self.allowed.drift
+        {
+            let late_ns = began_ns - due_ns;
+            let detail = format!("call #{number} ({kind:?}) was begun {late_ns} ns too late");
+            self.wrong(Invariant::Application, detail);
+        }
         let response_len = made.response_len as usize;
         Some(Task { response_len, takes_ns: made.takes_ns, answer: answer(number, by) })
     }
@@ -401,5 +415,5 @@ fn answer(number: u64, by: Who) -> u64 {
 /// Asks the ledger of a handler's request.
 pub(super) fn run(oracle: &SharedOracle, kind: Kind, by: Who, request: &[u8]) -> Option<Task> {
     let number = super::bytes::number_of(request);
-    lock(oracle).run(number, kind, by, request)
+    lock(oracle).run(number, kind, by, handler_began_ns(), request)
 }

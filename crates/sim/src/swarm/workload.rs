@@ -12,7 +12,6 @@ use super::client::{Client, Lane, LanePlan, Mix, Then};
 use super::kinds::Kind;
 use super::oracle::{SharedOracle, Task, Who, run};
 use crate::Rng;
-use crate::host::port::lock;
 use crate::host::process::SetupError;
 use crate::world::spend;
 
@@ -77,6 +76,7 @@ pub(super) fn set_up(
             pool: RefCell::default(),
             tags: RefCell::default(),
             rng: RefCell::new(Rng::stream(shared.seed, purpose + endpoint as u64)),
+            answered: RefCell::default(),
         });
         serve(&mut rpc, shared, &client)?;
         client.start(&mut rpc);
@@ -183,9 +183,7 @@ fn bytes(task: Task) -> Vec<u8> {
 }
 
 fn work_on(oracle: &SharedOracle, who: Who, work: Work) {
-    let number = super::bytes::number_of(&work);
-    let task = lock(oracle).run(number, Kind::Work, who, &work);
-    match task {
+    match run(oracle, Kind::Work, who, &work) {
         Some(task) => {
             spend(Duration::from_nanos(task.takes_ns));
             work.reply(bytes(task));

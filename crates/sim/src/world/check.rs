@@ -63,11 +63,13 @@ pub enum Invariant {
     Internal,
     /// I11: what the application promises about its answers (order, deadlines).
     Application,
+    /// I12: a lost packet costs few timeouts and few packets more than itself.
+    Recovery,
 }
 
 impl Invariant {
     /// All of them.
-    pub const ALL: [Invariant; 11] = [
+    pub const ALL: [Invariant; 12] = [
         Invariant::AtMostOnce,
         Invariant::ExactlyOneEnd,
         Invariant::ResponseMatches,
@@ -79,6 +81,7 @@ impl Invariant {
         Invariant::Incarnation,
         Invariant::Internal,
         Invariant::Application,
+        Invariant::Recovery,
     ];
 
     /// Its name in reports.
@@ -95,6 +98,7 @@ impl Invariant {
             Invariant::Incarnation => "incarnation",
             Invariant::Internal => "internal",
             Invariant::Application => "application",
+            Invariant::Recovery => "recovery",
         }
     }
 }

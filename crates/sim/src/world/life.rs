@@ -50,7 +50,7 @@ impl World {
         let now_ns = self.now_ns;
         let hosts = self.hosts.len();
         let (wakes, streams) = (self.wakes.clone(), self.streams.clone());
-        let (seed, mut config) = (self.cfg.seed, self.cfg.nexus.clone());
+        let (seed, numbers, mut config) = (self.cfg.seed, self.cfg.numbers, self.cfg.nexus.clone());
         if let Some(at) = (host.0 as usize).checked_rem(self.cfg.recovery.len()) {
             config.recovery = self.cfg.recovery[at];
         }
@@ -61,7 +61,7 @@ impl World {
         h.life += 1;
         let life = Life { host, number: h.life };
         let draws = purpose::PROCESS + (u64::from(host.0) << 32) + u64::from(life.number);
-        let rng = Rng::stream(seed, draws);
+        let rng = (Rng::stream(seed, draws), numbers);
         let local_ns = h.oscillator.shows(now_ns);
         let (nic, costs) = (h.nic.clone(), h.costs.clone());
         let machine = SimMachine::new(life, hosts, nic, costs, wakes, streams, rng, local_ns);

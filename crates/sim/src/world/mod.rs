@@ -10,6 +10,7 @@ mod check;
 mod faults;
 mod life;
 mod pass;
+mod thread;
 mod traffic;
 
 use std::fmt;
@@ -22,7 +23,7 @@ use crate::event::EventQueue;
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
 use crate::host::clock::Oscillator;
 use crate::host::costs::{Costs, CpuCosts};
-use crate::host::machine::{Life, Wakes};
+use crate::host::machine::{Life, Numbers, Wakes};
 use crate::host::port::{NicConfig, lock};
 use crate::host::process::{Process, Setup};
 use crate::observe::{DropReason, Place, Tap};
@@ -32,7 +33,8 @@ use crate::streams::{Sent, SharedStreams, Streams};
 
 pub(crate) use check::panic_text;
 pub use check::{Checks, Counts, Invariant, Violation};
-pub use pass::spend;
+pub use thread::spend;
+pub(crate) use thread::{handler_began_ns, handler_begins, thread_now_ns};
 
 /// No world lives longer: over a hundred years.
 const LATEST_NS: u64 = 1 << 62;
@@ -62,6 +64,8 @@ pub struct WorldConfig {
     /// A machine that is down does not answer; after this time a connection is asked for again, ns.
     /// Default 1 s, Linux's first retransmission of a SYN.
     pub connect_retry_ns: u64,
+    /// Where the request numbers of sessions begin. Default anywhere.
+    pub numbers: Numbers,
     /// Whether hosts' clocks start at different times. Default true.
     pub clocks_differ: bool,
     /// What is checked while the world runs.
@@ -80,6 +84,7 @@ impl WorldConfig {
             recovery: Vec::new(),
             control_latency_ns: 20_000,
             connect_retry_ns: 1_000_000_000,
+            numbers: Numbers::Anywhere,
             clocks_differ: true,
             checks: Checks::default(),
         }

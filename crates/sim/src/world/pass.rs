@@ -1,50 +1,18 @@
 //! Threads in virtual time: when an endpoint's event loop makes a pass, when a control loop turns,
 //! when a worker's job ends.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
 use courser::parts::machine::{Thread, VirtualClock};
 
 use super::check::NicSeen;
-use super::{Event, World, nanos};
+use super::thread::{handler_begins, on_clock};
+use super::{Event, World};
 use crate::host::machine::{Life, Run};
 use crate::host::port::lock;
+use crate::host::process::Working;
 use crate::packet::HostId;
-
-thread_local! {
-    /// The clock of the simulated thread that runs now.
-    static CURRENT: RefCell<Option<Arc<VirtualClock>>> = const { RefCell::new(None) };
-}
-
-/// Lets time pass for the simulated thread that runs now: called in a handler, a continuation or
-/// a timer, it is busy for so much longer. In a worker's handler likewise, and its answer wakes the
-/// endpoint as much later; one that is awake for another reason may find it before, which a cost in
-/// [`crate::CpuCosts::handlers`] does not have. Does nothing outside a simulation, so that a handler
-/// may say what it costs and run anywhere.
-pub fn spend(time: Duration) {
-    let ns = nanos(time);
-    CURRENT.with_borrow(|clock| {
-        if let Some(clock) = clock {
-            clock.spend(ns);
-        }
-    });
-}
-
-/// Runs something as a simulated thread.
-fn on_clock<R>(clock: &Arc<VirtualClock>, f: impl FnOnce() -> R) -> R {
-    /// Also when `f` panics, the next one is not charged.
-    struct Restore;
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            CURRENT.set(None);
-        }
-    }
-    CURRENT.set(Some(clock.clone()));
-    let _restore = Restore;
-    f()
-}
 
 /// How often an endpoint whose transmit queue is full looks after its deadlines.
 const STARVED_LOOK_NS: u64 = 10_000;
@@ -84,7 +52,7 @@ impl World {
         // A thread's clock may be ahead by what it has spent on a call from outside of a pass.
         let begin_ns = local_ns.max(e.clock.now_ns());
         e.clock.set(begin_ns);
-        let busy = on_clock(&e.clock, || e.rpc.poll());
+        let busy = on_clock(&e.clock, local_ns, now_ns, || e.rpc.poll());
         let spent_ns = e.clock.now_ns() - begin_ns + if busy { pass_ns } else { 0 };
         e.busy_until_ns = now_ns + spent_ns;
         e.passes += 1;
@@ -257,7 +225,7 @@ impl World {
             let number = workers.next;
             workers.next += 1;
             let cost_ns = costs.handler(job.req_type());
-            workers.running.push((number, job));
+            workers.running.push(Working { number, began_ns: now_ns, job });
             ends.push((now_ns.max(paused_ns) + cost_ns.max(1), number));
         }
         for (at_ns, number) in ends {
@@ -276,14 +244,15 @@ impl World {
         }
         let clock = p.machine.clock_of(Thread::Workers);
         let Some(workers) = &mut p.workers else { return };
-        let Some(at) = workers.running.iter().position(|(n, _)| *n == job) else { return };
-        let (_, job) = workers.running.swap_remove(at);
+        let Some(at) = workers.running.iter().position(|w| w.number == job) else { return };
+        let Working { began_ns, job, .. } = workers.running.swap_remove(at);
         clock.set(local_ns.max(clock.now_ns()));
         let (endpoint, req_type) = (job.endpoint(), job.req_type());
         let run = Run { endpoint, req_type, request: job.request() };
         // The workers' clock is that of all of them: what one spends is counted apart.
         let own = Arc::new(VirtualClock::default());
-        on_clock(&own, || job.run());
+        handler_begins(Some(began_ns));
+        on_clock(&own, 0, now_ns, || job.run());
         let spent_ns = own.now_ns();
         workers.idle += 1;
         self.checker.ran(now_ns, life, run);
