@@ -1,9 +1,13 @@
 //! The door: nothing behind it is touched by a frame that does not belong (F14).
 
-use courser_buf::{Ecn, RxFrame};
-use courser_proto::{Drop, EndpointStats};
+use std::cell::RefCell;
+use std::rc::Rc;
 
-use crate::support::forge::frame;
+use courser_buf::{Addr, Ecn, RxFrame};
+use courser_proto::wire::{FrameHeader, Packet};
+use courser_proto::{Config, Drop, EndpointStats, Recovery};
+
+use crate::support::forge::{frame, packets};
 use crate::support::{World, addr, config};
 
 /// All counters but those of the door.
@@ -19,7 +23,7 @@ fn frames_that_do_not_belong_change_nothing() {
     w.finish(0, 1);
     let good = f.header(1);
     let data = [0u8; 4];
-    let packet = courser_proto::wire::Packet::Request {
+    let packet = Packet::Request {
         session: f.accept.session,
         req_num: 8,
         req_type: 1,
@@ -29,7 +33,7 @@ fn frames_that_do_not_belong_change_nothing() {
         data: &data,
     };
     let mut ours = frame(&good, &[packet]);
-    let bad = |edit: fn(&mut courser_proto::wire::FrameHeader)| {
+    let bad = |edit: fn(&mut FrameHeader)| {
         let mut h = good;
         edit(&mut h);
         frame(&h, &[packet])
@@ -85,4 +89,120 @@ fn a_peer_that_is_gone_is_unknown() {
     w.connect(0, 1);
     w.inject(0, 1, &request);
     assert_eq!(w.ep(1).stats().dropped(Drop::Cookie), 1);
+}
+
+/// Where the fields of a header stand (docs/wire-protocol.md).
+const VERSION: usize = 0;
+const PACKET_SIZE: usize = 2;
+const PEER: usize = 4;
+const COOKIE: usize = 8;
+
+/// A request that is under way in a session that has been used: the frame that would arrive next, as
+/// its client has made it, with times or without. Nothing is wrong with it.
+fn in_flight(timed: bool) -> (World, Vec<u8>) {
+    let mut w = World::pair(Config { recovery: Recovery::Selective, ..config() });
+    let s = w.connect(0, 1);
+    let caught = Rc::new(RefCell::new(Vec::new()));
+    let catch = Rc::clone(&caught);
+    w.filter = Some(Box::new(move |from, frame| {
+        let plain = frame.get(1) == Some(if timed { &ECHOES } else { &UNTIMED });
+        let is_request = |p| matches!(p, Packet::Request { req_type: 9.., .. });
+        if from != 0 || !plain || !packets(frame).any(is_request) {
+            return true;
+        }
+        *catch.borrow_mut() = frame.to_vec();
+        false
+    }));
+    // Each is made when the one before has ended: frames that answer others may say no time.
+    w.nodes[0].next = (1..40).map(|id| (s, id, 20)).collect();
+    w.call(0, s, 0, 20);
+    while caught.borrow().is_empty() {
+        assert!(w.step(), "no frame of that form was sent");
+    }
+    w.filter = None;
+    (w, caught.take())
+}
+
+/// Flags of a header with both times, and of one with none.
+const ECHOES: u8 = 1;
+const UNTIMED: u8 = 4;
+
+/// The frame is discarded for this reason, and nothing else happens.
+fn expect_shut(w: &mut World, frame: &[u8], src: Addr, reason: Drop, what: &str) {
+    let before = w.ep(1).stats().clone();
+    let executed = w.nodes[1].executed.clone();
+    let now_ns = w.now_ns;
+    w.nodes[1].receive(src, frame, now_ns);
+    let after = w.ep(1).stats().clone();
+    assert_eq!(w.nodes[1].executed, executed, "{what}: a handler ran");
+    assert_eq!(after.rx_frames, before.rx_frames + 1, "{what}");
+    assert_eq!(after.rx_frames_accepted, before.rx_frames_accepted, "{what}: it was let in");
+    assert_eq!(after.dropped(reason), before.dropped(reason) + 1, "{what}: {reason:?}");
+    assert_eq!(after.drops_total(), before.drops_total() + 1, "{what}");
+    assert_eq!(inside(&after), inside(&before), "{what}");
+}
+
+/// Frames of the ordinary form, each with one field that is wrong. They are what a short cut for that
+/// form sees first.
+fn ordinary_frames_with_one_wrong_field_are_discarded(timed: bool) {
+    let (mut w, frame) = in_flight(timed);
+    let changed = |at: usize, bits: u8| {
+        let mut frame = frame.clone();
+        frame[at] ^= bits;
+        frame
+    };
+    let cases = [
+        (changed(COOKIE, 1), addr(0), Drop::Cookie, "cookie, lowest bit"),
+        (changed(COOKIE + 3, 0x80), addr(0), Drop::Cookie, "cookie, highest bit"),
+        (frame.clone(), addr(1), Drop::WrongSource, "source"),
+        (frame.clone(), Addr { port: 7, ..addr(0) }, Drop::WrongSource, "source port"),
+        (changed(PACKET_SIZE, 1), addr(0), Drop::PacketSize, "packet size, low byte"),
+        (changed(PACKET_SIZE + 1, 1), addr(0), Drop::PacketSize, "packet size, high byte"),
+        (changed(PEER, 1), addr(0), Drop::UnknownPeer, "peer"),
+        (changed(PEER + 3, 0x40), addr(0), Drop::UnknownPeer, "peer, far beyond the table"),
+        (changed(VERSION, 1), addr(0), Drop::Version, "version"),
+        (changed(VERSION, 0x80), addr(0), Drop::Version, "protocol mark"),
+        (changed(1, 0x80), addr(0), Drop::Flags, "unknown flag"),
+    ];
+    for pulls in [false, true] {
+        w.nodes[1].pulls = pulls;
+        for (bytes, src, reason, what) in &cases {
+            expect_shut(&mut w, bytes, *src, *reason, what);
+        }
+    }
+    // Unharmed it is taken: there was nothing else wrong with them.
+    let executed: u32 = w.nodes[1].executed.values().sum();
+    w.inject(0, 1, &frame);
+    assert_eq!(w.nodes[1].executed.values().sum::<u32>(), executed + 1);
+}
+
+#[test]
+fn ordinary_frames_with_times_and_one_wrong_field_are_discarded() {
+    ordinary_frames_with_one_wrong_field_are_discarded(true);
+}
+
+#[test]
+fn ordinary_frames_without_times_and_one_wrong_field_are_discarded() {
+    ordinary_frames_with_one_wrong_field_are_discarded(false);
+}
+
+#[test]
+fn a_peer_that_has_not_answered_is_spoken_to_by_nobody() {
+    let mut w = World::pair(config());
+    let request = w.dial(1, 77).request;
+    for sent_at in [Some(5), None] {
+        // As its place in the table stands until the answer comes: no address, no packet size.
+        let header = FrameHeader {
+            data_per_packet: 0,
+            peer: request.peer,
+            cookie: request.cookie,
+            number: 1,
+            sent_at,
+            echo_at: sent_at,
+            ecn: None,
+        };
+        let frame = frame(&header, &[Packet::Gap]);
+        let nowhere = Addr { host: 0, port: 0 };
+        expect_shut(&mut w, &frame, nowhere, Drop::UnknownPeer, "a tentative peer");
+    }
 }
