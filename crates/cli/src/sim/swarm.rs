@@ -41,6 +41,7 @@ breaks an invariant ends the run with status 1 and the command that shows its pa
   incarnation       nothing that was sent to a process before is taken
   internal          the protocol's own invariants; no packet that nobody may send
   application       deadlines hold; no error without a cause
+  recovery          a lost packet costs few timeouts and few packets more
 
 Examples:
   courser sim swarm --seeds 1000

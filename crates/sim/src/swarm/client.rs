@@ -149,8 +149,10 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Begins to make calls.
+    /// Begins to make calls, when the processes have run for as long as they are to be idle first.
     pub(super) fn start(self: &Rc<Self>, rpc: &mut Rpc) {
+        let first = self.who.life == 1;
+        let idle = Duration::from_nanos(if first { self.shared.idle_first_ns } else { 0 });
         let client = self.clone();
         rpc.on_completion(move |cx, number, done| {
             let then = client.tags.borrow_mut().remove(&number);
@@ -163,13 +165,14 @@ impl Client {
                 Pace::Closed { window, .. } => {
                     for _ in 0..window {
                         let client = self.clone();
-                        let after = self.up_to(RETRY_NS);
+                        let after = idle + self.up_to(RETRY_NS);
                         rpc.context().after(after, move |cx| client.next(cx, at));
                     }
                 }
                 Pace::Open { .. } => {
                     let client = self.clone();
-                    rpc.context().after(self.up_to(RETRY_NS), move |cx| client.burst(cx, at));
+                    let after = idle + self.up_to(RETRY_NS);
+                    rpc.context().after(after, move |cx| client.burst(cx, at));
                 }
             }
         }

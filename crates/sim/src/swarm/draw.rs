@@ -7,6 +7,7 @@ use courser::{Admission, Config, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
+use super::edges::{Edges, LOSSY_CALLS, close_often, only_lose};
 use super::faults::{Fault, FaultKind, Planned};
 use super::kinds::Kind;
 use super::oracle::Allowed;
@@ -18,6 +19,7 @@ mod purpose {
     pub(super) const WORLD: u64 = 0x5a_0001;
     pub(super) const WORK: u64 = 0x5a_0002;
     pub(super) const FAULTS: u64 = 0x5a_0003;
+    pub(super) const EDGES: u64 = 0x5a_0004;
 }
 
 pub(super) const US: u64 = 1_000;
@@ -38,6 +40,7 @@ pub struct Scenario {
     /// Faults begin and end before this.
     pub(super) stormy_ns: u64,
     pub(super) faults: Vec<Planned>,
+    pub(super) edges: Edges,
     pub(super) allowed: Allowed,
     /// At the end one machine dies for good, instead of all sessions being closed.
     pub(super) vanishes: bool,
@@ -88,12 +91,21 @@ impl Scenario {
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
-        let calls = rng.between(2_000, 4_200);
-        let mix = draw_mix(&mut rng, &world);
-        let lanes = draw_lanes(&mut rng, hosts, endpoints, calls, stormy_ns);
+        let mut calls = rng.between(2_000, 4_200);
+        let mut mix = draw_mix(&mut rng, &world);
+        let mut lanes = draw_lanes(&mut rng, hosts, endpoints, calls, stormy_ns);
 
         let mut rng = Rng::stream(seed, purpose::FAULTS);
-        let faults = draw_faults(&mut rng, &world.topology, &lanes, stormy_ns);
+        let mut faults = draw_faults(&mut rng, &world.topology, &lanes, stormy_ns);
+        let mut corner = Rng::stream(seed, purpose::EDGES);
+        let edges = Edges::draw(&mut corner, stormy_ns);
+        world.numbers = edges.numbers;
+        if edges.reuses {
+            close_often(&mut corner, &mut mix, &lanes, &mut faults, stormy_ns);
+        } else if edges.only_loses {
+            calls = LOSSY_CALLS;
+            only_lose(&mut corner, &mut world, &mut mix, &mut lanes, &mut faults, stormy_ns);
+        }
         let congested = world.nic.rx_queue < 256 || has_small_buffers(&world.topology);
         let allowed = Allowed {
             peers_fail: faults.iter().any(|f| f.fault.loses_peers()),
@@ -108,7 +120,7 @@ impl Scenario {
             no_memory: world.nexus.max_held_per_peer < 64 << 20
                 || world.nexus.memory_limit < 64 << 20,
         };
-        let vanishes = hosts > 1 && rng.once_in(3);
+        let vanishes = hosts > 1 && rng.once_in(3) && !edges.only_loses;
         Scenario {
             seed,
             world,
@@ -119,6 +131,7 @@ impl Scenario {
             calls,
             stormy_ns,
             faults,
+            edges,
             allowed,
             vanishes,
         }
@@ -209,6 +222,8 @@ impl fmt::Display for Scenario {
         for planned in &self.faults {
             writeln!(f, "    {planned}")?;
         }
+        let Edges { numbers, idle_first_ns, .. } = self.edges;
+        writeln!(f, "    request numbers {numbers:?}, idle before for {} us", idle_first_ns / US)?;
         if self.vanishes {
             writeln!(f, "    at the end, one machine dies")?;
         }

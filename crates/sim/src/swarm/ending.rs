@@ -9,7 +9,8 @@ use courser::{Role, SessionState};
 use super::client::{BACKOFF_NS, Client};
 use super::coverage::{Harvest, forbidden};
 use super::draw::{MS, Scenario, US};
-use super::faults::Weather;
+use super::edges::Cost;
+use super::faults::{Planned, Weather};
 use super::oracle::Who;
 use super::workload::Shared;
 use crate::host::port::lock;
@@ -45,8 +46,15 @@ pub(super) struct Play<'a> {
 impl Play<'_> {
     /// Everything, until the end or the first violation.
     pub(super) fn run(&self, world: &mut World) {
-        let steps: [fn(&Self, &mut World); 6] =
-            [Self::storm, Self::calm, Self::prove, Self::rest, Self::part, Self::last_look];
+        let steps: [fn(&Self, &mut World); 7] = [
+            Self::storm,
+            Self::calm,
+            Self::reckon,
+            Self::prove,
+            Self::rest,
+            Self::part,
+            Self::last_look,
+        ];
         for step in steps {
             step(self, world);
             self.look(world);
@@ -82,9 +90,12 @@ impl Play<'_> {
 
     /// Work under faults; then without, until all calls are made.
     fn storm(&self, world: &mut World) {
+        self.wait(world, self.scenario.edges.idle_first_ns, |_| false);
+        let begin_ns = world.now_ns();
         supervise(&self.shared, world);
-        for planned in &self.scenario.faults {
-            self.weather.plan(world, planned.clone());
+        for Planned { at_ns, until_ns, fault } in self.scenario.faults.iter().cloned() {
+            let (at_ns, until_ns) = (begin_ns + at_ns, begin_ns + until_ns);
+            self.weather.plan(world, Planned { at_ns, until_ns, fault });
         }
         let stormy_ns = self.scenario.stormy_ns;
         self.wait(world, stormy_ns, |_| false);
@@ -103,6 +114,24 @@ impl Play<'_> {
             let ms = bound_ns / MS;
             let detail = format!("{count} calls have not ended {ms} ms after all faults: {some}");
             world.violate(Invariant::Liveness, detail);
+        }
+    }
+
+    /// Where packets were lost and nothing else was wrong, that was cheap (I12).
+    fn reckon(&self, world: &mut World) {
+        if !self.scenario.edges.only_loses {
+            return;
+        }
+        let drops = world.fabric().drops().into_iter().chain(world.counts().dropped);
+        let lost = drops.sum();
+        let mut cost = Cost::default();
+        for (host, endpoint) in endpoints(&self.shared, world) {
+            if let Some(rpc) = world.endpoint(host, endpoint) {
+                cost.add(&rpc.stats());
+            }
+        }
+        if let Some(detail) = cost.too_dear(lost) {
+            world.violate(Invariant::Recovery, detail);
         }
     }
 

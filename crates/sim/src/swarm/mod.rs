@@ -15,6 +15,7 @@ mod client;
 mod coverage;
 mod draw;
 mod draw_faults;
+mod edges;
 mod ending;
 mod faults;
 mod kinds;

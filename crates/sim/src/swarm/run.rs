@@ -157,6 +157,7 @@ fn play(
         mix: scenario.mix.clone(),
         lanes: scenario.lanes.clone(),
         endpoints: scenario.endpoints,
+        idle_first_ns: scenario.edges.idle_first_ns,
         ended: Cell::new(false),
         left: Cell::new(scenario.calls),
         stopped: Cell::new(false),

@@ -22,6 +22,8 @@ pub(super) struct Shared {
     pub(super) mix: Mix,
     pub(super) lanes: Vec<LanePlan>,
     pub(super) endpoints: usize,
+    /// The first processes make no call before, ns.
+    pub(super) idle_first_ns: u64,
     /// A session was closed or has failed, and its number may be used again.
     pub(super) ended: Cell<bool>,
     /// Calls that are still to be made.

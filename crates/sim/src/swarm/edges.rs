@@ -1,0 +1,152 @@
+//! What the ordinary draws of a seed rarely reach: counters near their wrap, sessions that end and
+//! begin in quick succession while handlers still work for them, and losses with nothing else, so
+//! that what they cost can be bounded. Drawn after all else, from a stream of its own.
+
+use courser::{Admission, EndpointStats, Recovery};
+
+use super::client::{LanePlan, Mix, Pace};
+use super::draw::{Draw, MS, US};
+use super::faults::{Fault, FaultKind, Planned};
+use super::kinds::Kind;
+use crate::fabric::{Buffer, LinkFaults};
+use crate::host::costs::CpuCosts;
+use crate::host::machine::Numbers;
+use crate::{LinkId, Rng, WorldConfig};
+
+/// When the wire's clock wraps: 2^32 ns.
+const WIRE_CLOCK_NS: u64 = 1 << 32;
+
+/// The edges of a seed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Edges {
+    pub(super) numbers: Numbers,
+    /// The processes run for so long before anything else happens, ns.
+    pub(super) idle_first_ns: u64,
+    /// Sessions are closed again and again.
+    pub(super) reuses: bool,
+    /// Nothing goes wrong but that packets are lost: what that costs is checked.
+    pub(super) only_loses: bool,
+}
+
+impl Edges {
+    pub(super) fn draw(rng: &mut Rng, stormy_ns: u64) -> Edges {
+        let numbers = rng.one(&[
+            Numbers::Anywhere,
+            Numbers::Anywhere,
+            Numbers::NearWrap,
+            Numbers::NearWrap,
+            Numbers::Same,
+        ]);
+        // The wire's clock wraps while the faults last.
+        let idle_first_ns =
+            if rng.once_in(6) { WIRE_CLOCK_NS - rng.between(MS, stormy_ns) } else { 0 };
+        let only_loses = rng.once_in(10);
+        let reuses = numbers == Numbers::Same && !only_loses;
+        Edges { numbers, idle_first_ns, reuses, only_loses }
+    }
+}
+
+/// Sessions are closed again and again, with answers outstanding that take longer than that.
+pub(super) fn close_often(
+    rng: &mut Rng,
+    mix: &mut Mix,
+    lanes: &[LanePlan],
+    faults: &mut Vec<Planned>,
+    stormy_ns: u64,
+) {
+    mix.kinds.push((Kind::Later, 100));
+    mix.later_ns = mix.later_ns.max(2 * MS);
+    for _ in 0..rng.between(10, 40) {
+        let at_ns = rng.below(stormy_ns * 9 / 10);
+        let lane = &lanes[rng.below(lanes.len() as u64) as usize];
+        let among = lanes.iter().filter(|l| (l.host, l.endpoint) == (lane.host, lane.endpoint));
+        let number = rng.below(among.count() as u64) as usize;
+        let fault = Fault::Close { host: lane.host, endpoint: lane.endpoint, lane: number };
+        faults.push(Planned { at_ns, until_ns: at_ns + 1, fault });
+    }
+    faults.sort_by_key(|f| f.at_ns);
+}
+
+/// Calls of a world that only loses packets: most messages are of many packets.
+pub(super) const LOSSY_CALLS: u64 = 400;
+
+/// Sessions that make them: few, so that each knows its path well.
+const LOSSY_LANES: usize = 4;
+
+/// Packets are lost, and nothing else is wrong: queues are long, nobody waits for others, handlers
+/// answer at once.
+pub(super) fn only_lose(
+    rng: &mut Rng,
+    world: &mut WorldConfig,
+    mix: &mut Mix,
+    lanes: &mut [LanePlan],
+    faults: &mut Vec<Planned>,
+    stormy_ns: u64,
+) {
+    let topology = world.topology.clone();
+    world.topology = topology.each_switch(|_, s| (s.buffer, s.pfc) = (Buffer::default(), None));
+    world.recovery = vec![Recovery::Selective];
+    world.costs = CpuCosts::courser();
+    (world.nic.rx_queue, world.nic.tx_queue) = (4_096, 1_024);
+    world.nexus.admission = Admission::Oversubscribed;
+    world.nexus.credits = rng.one(&[None, Some(16), Some(64)]);
+    (world.nexus.memory_limit, world.nexus.max_held_per_peer) = (256 << 20, 256 << 20);
+    mix.kinds = vec![(Kind::Echo, 100)];
+    (mix.some_packets_ppm, mix.large_ppm) = (100_000, 800_000);
+    world.nic.max_frame = rng.one(&[600, 1_472]);
+    world.nexus.max_msg_size = 1 << 20;
+    mix.packet = world.nic.max_frame as u64 - 64;
+    mix.large = 64 * mix.packet;
+    (mix.deadline_ppm, mix.cancel_ppm) = (0, 0);
+    for (at, lane) in lanes.iter_mut().filter(|l| l.pace != Pace::Nested).enumerate() {
+        let think_ns = stormy_ns * LOSSY_LANES as u64 / LOSSY_CALLS;
+        let busy = Pace::Closed { window: 1, think_ns };
+        lane.pace = if at < LOSSY_LANES { busy } else { Pace::Idle };
+    }
+    let links: Vec<LinkId> = (0..2 * world.topology.cables().len() as u32).map(LinkId).collect();
+    let loss_ppm = rng.one(&[3_000, 10_000]);
+    let kind = FaultKind::Loss;
+    let fault =
+        Fault::Links { kind, links, faults: LinkFaults { loss_ppm, ..LinkFaults::default() } };
+    *faults = vec![Planned { at_ns: 200 * US, until_ns: stormy_ns, fault }];
+}
+
+/// Fewer losses say nothing.
+const LOSSES_LEAST: u64 = 120;
+
+/// What it has cost to recover from losses.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Cost {
+    /// Times that nothing was heard for too long.
+    timeouts: u64,
+    retransmitted: u64,
+    spurious: u64,
+    /// Packets that were found lost because others had overtaken them.
+    found: u64,
+}
+
+impl Cost {
+    pub(super) fn add(&mut self, stats: &EndpointStats) {
+        self.timeouts += stats.rollbacks + stats.probes;
+        self.retransmitted += stats.retransmitted;
+        self.spurious += stats.spurious;
+        self.found += stats.lost;
+    }
+
+    /// What was too much, if anything, when losses were all that went wrong. Of messages of many
+    /// packets most losses are found by the packets behind them, and there are 0.2 to 0.55 timeouts a
+    /// loss; without that each costs one.
+    pub(super) fn too_dear(&self, lost: u64) -> Option<String> {
+        let &Cost { timeouts, retransmitted, spurious, found } = self;
+        if lost < LOSSES_LEAST {
+            return None;
+        }
+        let dear = timeouts > lost * 2 / 3 || retransmitted > lost * 3 / 2 || spurious > lost / 2;
+        dear.then(|| {
+            format!(
+                "{lost} frames were lost, and {timeouts} timeouts came of it: {found} packets were \
+                 found lost early, {retransmitted} sent again, {spurious} of them needlessly"
+            )
+        })
+    }
+}
