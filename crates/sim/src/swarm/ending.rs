@@ -127,7 +127,7 @@ impl Play<'_> {
         let mut cost = Cost::default();
         for (host, endpoint) in endpoints(&self.shared, world) {
             if let Some(rpc) = world.endpoint(host, endpoint) {
-                cost.add(&rpc.stats());
+                cost.add(rpc.stats());
             }
         }
         if let Some(detail) = cost.too_dear(lost) {
