@@ -134,14 +134,14 @@ impl Cost {
     }
 
     /// What was too much, if anything, when losses were all that went wrong. Of messages of many
-    /// packets most losses are found by the packets behind them, and there are 0.2 to 0.55 timeouts a
+    /// packets most losses are found by the packets behind them, and there are 0.15 to 0.7 timeouts a
     /// loss; without that each costs one.
     pub(super) fn too_dear(&self, lost: u64) -> Option<String> {
         let &Cost { timeouts, retransmitted, spurious, found } = self;
         if lost < LOSSES_LEAST {
             return None;
         }
-        let dear = timeouts > lost * 2 / 3 || retransmitted > lost * 3 / 2 || spurious > lost / 2;
+        let dear = timeouts > lost * 4 / 5 || retransmitted > lost * 3 / 2 || spurious > lost / 2;
         dear.then(|| {
             format!(
                 "{lost} frames were lost, and {timeouts} timeouts came of it: {found} packets were \
