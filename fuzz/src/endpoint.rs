@@ -168,11 +168,8 @@ impl Machine {
                 let mut h = f.header(to);
                 h.sent_at = (sent_at != 0).then_some(sent_at); // or it is not said
                 h.echo_at = h.sent_at.map(|_| echo_at);
-                let mut out = frame(&h, &[]);
-                h.ecn = Some(EcnCounts { marked, received: sent_at });
-                out.resize(h.wire_len(), 0);
-                h.write(&mut out);
-                out
+                h.ecn = EcnCounts { marked: marked as u16, received: sent_at as u16 };
+                frame(&h, &[])
             }),
         }
     }

@@ -1,15 +1,14 @@
 //! The parsers of frames and packets: they end in a verdict, stay within the bytes, and what they
 //! take comes back from what the writers make of it.
 
-use courser_proto::wire::{FRAME_HEADER_MAX, FrameHeader, PACKET_HEADER, Packet, parse_packet};
+use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet};
 
 pub fn run(bytes: &[u8]) {
     let Ok((header, mut rest)) = FrameHeader::parse(bytes) else { return };
-    let mut again = [0; FRAME_HEADER_MAX];
-    let len = header.wire_len();
-    header.write(&mut again[..len]);
-    assert_eq!(FrameHeader::parse(&again[..len]), Ok((header, &[][..])));
-    assert_eq!(rest.len(), bytes.len() - len);
+    let mut again = [0; FRAME_HEADER];
+    header.write(&mut again);
+    assert_eq!(FrameHeader::parse(&again), Ok((header, &[][..])));
+    assert_eq!(rest.len(), bytes.len() - FRAME_HEADER);
     while let Ok(Some((packet, after))) = parse_packet(rest, header.data_per_packet) {
         let used = rest.len() - after.len();
         assert_eq!(used, PACKET_HEADER + packet.data().len());

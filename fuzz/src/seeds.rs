@@ -123,6 +123,8 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         max_msg_size: 1 << 20,
         first_req_num: 64,
         recovery: Recovery::Selective,
+        small_data: 0,
+        units_per_packet: 1,
     };
     let accept = ConnectAccept {
         endpoint_id: to.id,
@@ -139,6 +141,8 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         pool: 32,
         max_msg_size: 8 << 20,
         recovery: Recovery::Melo,
+        small_data: 196,
+        units_per_packet: 16,
     };
     let reason = RefuseReason::TooManySessions { limit: 64 };
     vec![

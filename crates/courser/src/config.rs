@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use courser_net::Caps;
 use courser_proto as proto;
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{Admission, Recovery};
 
 use crate::control::DEFAULT_FAILURE_TIMEOUT;
@@ -266,6 +267,7 @@ impl Config {
         let strict = self.admission == Admission::Strict;
         let (trains, bytes) = if strict { (NETWORK_TRAINS, 0) } else { (HOST_TRAINS, HOST_BYTES) };
         let defaults = proto::Config::default();
+        let small_data = caps.small_frame.saturating_sub(FRAME_HEADER + PACKET_HEADER);
         let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
         proto::Config {
             slots: self.slots,
@@ -273,6 +275,8 @@ impl Config {
             plain_credits: self.credits_for(caps, NETWORK_TRAINS, 0),
             admission: self.admission,
             rx_queue_frames: queue,
+            rx_queue_small_frames: u32::try_from(caps.rx_queue_small_frames).unwrap_or(u32::MAX),
+            small_data: u16::try_from(small_data).unwrap_or(u16::MAX),
             rx_queue_per_peer: caps.rx_queue_per_peer,
             train_frames: train,
             max_msg_size: self.max_msg_size,

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_buf::PathId;
+use courser_buf::{PathId, TxBurst};
 use courser_proto::{Dialed, Endpoint, SessionId};
 
 use crate::clock::SystemClock;
@@ -46,6 +46,16 @@ pub(crate) struct Local {
 enum Time {
     System(SystemClock),
     Virtual { clock: Arc<VirtualClock>, start_ns: u64 },
+}
+
+impl Time {
+    #[inline]
+    fn now_ns(&self) -> u64 {
+        match self {
+            Time::System(clock) => clock.now_ns(),
+            Time::Virtual { clock, start_ns } => clock.now_ns() - start_ns,
+        }
+    }
 }
 
 pub(crate) struct Core {
@@ -101,10 +111,28 @@ impl Core {
     /// Nanoseconds since the endpoint was made.
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        match &self.time {
-            Time::System(clock) => clock.now_ns(),
-            Time::Virtual { clock, start_ns } => clock.now_ns() - start_ns,
-        }
+        self.time.now_ns()
+    }
+
+    /// Steps 4 to 7 of a packet's path: makes frames of what has become ready. The clock is read
+    /// again if `then_ns` is `None`, unless the only frame says no time. Returns whether it was read.
+    #[inline(always)] // into the event loop
+    pub(crate) fn make_frames(
+        &mut self,
+        then_ns: Option<u64>,
+        out: &mut TxBurst,
+        copy: impl FnOnce(PathId, &[u8]) -> bool,
+    ) -> bool {
+        let Core { proto, time, .. } = self;
+        let mut read = false;
+        let now = || {
+            then_ns.unwrap_or_else(|| {
+                read = true;
+                time.now_ns()
+            })
+        };
+        proto.poll_transmit(now, out, copy);
+        read
     }
 
     /// The time when it was last asked for.

@@ -1,7 +1,7 @@
 //! From the events of an endpoint to handlers and continuations (step 13 of a packet's path).
 
-use courser_buf::RxFrame;
-use courser_proto::{Answered, Body, Completion, Driver, Endpoint, Event, RequestId, Status};
+use courser_buf::{MsgBuf, RxFrame};
+use courser_proto::{Body, CallError, Completion, Driver, Endpoint, RequestId, SessionId, Status};
 
 use crate::context::Context;
 use crate::conts::{Cont, Hearer};
@@ -16,12 +16,14 @@ pub(crate) struct Dispatch<'a> {
     pub(crate) handlers: &'a mut Handlers,
     /// The clock is read once for a burst, not for each packet.
     pub(crate) batched: bool,
+    /// The time of this burst, once it is known.
+    pub(crate) now_ns: Option<u64>,
 }
 
-/// Takes a received frame, and runs what it calls for.
+/// Receives a frame and runs what it calls for.
 #[inline(never)] // so that it has the registers
-pub(crate) fn work_through(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>, now_ns: u64) {
-    Endpoint::receive(driver, frame, now_ns);
+pub(crate) fn receive(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>) {
+    Endpoint::receive(driver, frame);
 }
 
 impl Dispatch<'_> {
@@ -39,37 +41,37 @@ impl Driver<Cont> for Dispatch<'_> {
         &mut self.core.proto
     }
 
-    #[inline(never)]
-    fn on_event(&mut self, event: Event<'_, Cont>) {
-        self.before_event();
-        match event {
-            Event::Request { id, req_type, body, deadline_ns } => {
-                handle(self.core, self.handlers, id, req_type, body, deadline_ns);
-            }
-            Event::Completion(done) => complete(self.core, self.handlers, done),
+    #[inline(always)]
+    fn now_ns(&mut self) -> u64 {
+        match self.now_ns {
+            Some(now_ns) if self.batched => now_ns,
+            _ => *self.now_ns.insert(self.core.now_ns()),
         }
     }
 
     #[inline(always)]
-    fn on_short_request(&mut self, id: RequestId, req_type: u16, body: &[u8]) {
+    fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64) {
         self.before_event();
-        handle(self.core, self.handlers, id, req_type, Body::Borrowed(body), None);
+        handle(self.core, self.handlers, id, req_type, body, expires_ns);
     }
 
     #[inline(always)]
-    fn on_short_response(&mut self, call: Answered<Cont>, body: &[u8]) {
+    fn on_completion(
+        &mut self,
+        cont: Cont,
+        session: SessionId,
+        request: MsgBuf,
+        result: Result<Body<'_>, CallError>,
+    ) {
         self.before_event();
-        let Answered { cont, session, request } = call;
-        if let Hearer::Tag(tag) = cont.hearer()
+        // In parts, which stay in registers.
+        if let (Hearer::Tag(tag), Ok(Body::Borrowed(body))) = (cont.hearer(), &result)
             && let Some(f) = self.handlers.on_completion.as_mut()
         {
             let cx = &mut Context { core: self.core, request: None };
-            f.conclude_short(cx, tag, request, body, session);
-        } else {
-            let response = Response(Body::Borrowed(body));
-            let done = Done { request, result: Ok(response), session };
-            conclude(self.core, self.handlers, cont, done);
+            return f.conclude_bytes(cx, tag, request, body, session);
         }
+        complete(self.core, self.handlers, Completion { cont, session, request, result });
     }
 }
 
@@ -81,24 +83,25 @@ fn handle(
     id: RequestId,
     req_type: u16,
     body: Body<'_>,
-    deadline_ns: Option<u64>,
+    expires_ns: u64,
 ) {
     let Some(Some(handler)) = handlers.by_type.get_mut(usize::from(req_type)) else {
         core.proto.reply_status(id, Status::UnknownType);
         return;
     };
     // It was in time when the burst arrived; since then other handlers may have run.
-    if deadline_ns.is_some_and(|deadline_ns| core.now_ns() >= deadline_ns) {
+    if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.proto.reply_status(id, Status::DeadlineExceeded);
         return;
     }
     let mut cx = Context { core, request: Some(id) };
     let session = id.session();
     let panicked = caught("dispatch", req_type, || match body {
-        Body::Borrowed(body) if deadline_ns.is_none() => {
-            handler.handle_short(&mut cx, body, req_type, session);
+        // In parts, which stay in registers.
+        Body::Borrowed(body) => {
+            handler.handle_bytes(&mut cx, body, req_type, session, expires_ns);
         }
-        body => handler.handle(&mut cx, Request { body, req_type, session, deadline_ns }),
+        body => handler.handle(&mut cx, Request { body, req_type, session, expires_ns }),
     });
     if let Some(id) = cx.request {
         let status = if panicked { Status::Panicked } else { Status::NoReply };
@@ -107,30 +110,20 @@ fn handle(
     core.handled.panics += u64::from(panicked);
 }
 
-#[inline(always)] // one copy less of the continuation and the buffer
+#[inline(never)]
 pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>) {
     let Completion { cont, session, request, result } = done;
-    // Each arm makes what it gives away: merged before, it would be copied twice.
-    match result {
-        Ok(body) => {
-            let done = Done { request, result: Ok(Response(body)), session };
-            conclude(core, handlers, cont, done);
-        }
-        Err(e) => conclude(core, handlers, cont, Done { request, result: Err(e), session }),
-    }
-}
-
-fn conclude(core: &mut Core, handlers: &mut Handlers, cont: Cont, done: Done<'_>) {
-    let mut cx = Context { core, request: None };
+    let cx = &mut Context { core, request: None };
+    let done = Done { request, result: result.map(Response), session };
     match cont.hearer() {
         Hearer::Call(at) => {
             if let Some(mut f) = cx.core.conts.take(at) {
-                f(&mut cx, done);
+                f(cx, done);
             }
         }
         Hearer::Tag(tag) => {
             if let Some(f) = handlers.on_completion.as_mut() {
-                f.conclude(&mut cx, tag, done);
+                f.conclude(cx, tag, done);
             }
         }
     }

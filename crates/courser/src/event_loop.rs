@@ -7,12 +7,10 @@ use std::time::Duration;
 
 use courser_buf::RxBurst;
 use courser_net::Transport;
-use courser_proto::Endpoint;
-use courser_proto::wire::is_untimed;
 
 use crate::context::Context;
 use crate::control::Mailbox;
-use crate::dispatch::{Dispatch, complete, work_through};
+use crate::dispatch::{self, Dispatch, complete};
 use crate::error::RunError;
 use crate::rpc::Rpc;
 
@@ -50,7 +48,7 @@ impl<T: Transport> Rpc<T> {
     /// has become ready. Never blocks. Returns whether there was anything to do.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        self.looks = 0;
+        (self.looks, self.clock_is_fresh) = (0, false);
         self.turn()
     }
 
@@ -70,57 +68,44 @@ impl<T: Transport> Rpc<T> {
             if frames.is_empty() {
                 continue;
             }
-            let batched = self.batched_timestamps;
-            let lone = batched && virtual_ns.is_none() && is_lone_untimed(&frames);
-            let read_ns = || if lone { self.core.last_ns() } else { self.core.now_ns() };
-            let now_ns = virtual_ns.unwrap_or_else(read_ns);
-            if lone && let [frame] = &frames[..] {
-                let (core, handlers) = (&mut self.core, &mut self.handlers);
-                Endpoint::receive_untimed(&mut Dispatch { core, handlers, batched }, frame, now_ns);
-                drop(frames);
-                self.after_lone_frame(now_ns);
-                return true;
+            if !self.clock_is_fresh || virtual_ns.is_some() {
+                let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
+                self.core.proto.advance(now_ns);
             }
+            let (core, handlers) = (&mut self.core, &mut self.handlers);
+            let batched = self.batched_timestamps;
+            let mut driver = Dispatch { core, handlers, batched, now_ns: virtual_ns };
             for (at, frame) in frames.iter().enumerate() {
-                self.core.proto.look_ahead(&frames, at);
-                let now_ns = if batched { now_ns } else { self.core.now_ns() };
-                let (core, handlers) = (&mut self.core, &mut self.handlers);
-                work_through(&mut Dispatch { core, handlers, batched }, frame, now_ns);
+                driver.core.proto.look_ahead(&frames, at);
+                dispatch::receive(&mut driver, frame);
             }
             let received = frames.len();
             drop(frames);
-            self.after_frames(received, now_ns);
+            self.after_frames(received);
             return true;
         }
         self.without_frames(virtual_ns)
     }
 
-    /// The rest of a pass that has received one frame, which says no time and was taken at `then_ns`, the
-    /// last reading of the clock, however long ago that was: its answer leaves, and everything else
-    /// happens at the time that it is.
-    #[inline]
-    fn after_lone_frame(&mut self, then_ns: u64) {
-        let sent = self.transmit(then_ns, true);
-        let now_ns = if sent { self.core.last_ns() } else { self.core.now_ns() };
-        self.core.proto.heard_at(now_ns);
-        self.after_frames(1, now_ns);
-    }
-
     /// The rest of a pass that has received frames.
     #[inline]
-    fn after_frames(&mut self, received: usize, now_ns: u64) {
+    fn after_frames(&mut self, received: usize) {
+        let then_ns = self.core.proto.now_ns();
+        let (_, read) = self.transmit(None);
+        if received < DRAINED || then_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
+            // At the time of the frames: a pass may take longer than a round trip, and the peers have
+            // not been silent meanwhile.
+            self.scan(then_ns);
+        }
+        let now_ns = if read { self.core.last_ns() } else { self.core.now_ns() };
+        self.core.proto.advance(now_ns);
+        self.clock_is_fresh = true;
+        self.pass_ns = now_ns;
         if self.mailbox.has_mail() {
             self.on_mail();
         }
-        // What is due goes along with the answers.
-        self.pass_ns = now_ns;
-        if received < DRAINED || now_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
-            self.scan(now_ns);
-        }
-        self.transmit(now_ns, true);
-        if self.chores(now_ns) {
-            self.transmit(now_ns, true);
-        }
+        self.chores(now_ns);
+        self.transmit(None);
         self.finish();
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         self.was_busy = true;
@@ -136,11 +121,13 @@ impl<T: Transport> Rpc<T> {
         }
         let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
         self.pass_ns = now_ns;
+        self.core.proto.advance(now_ns);
+        self.clock_is_fresh = true;
         if mail {
             self.on_mail();
         }
         let mut busy = mail | self.scan(now_ns) | self.chores(now_ns);
-        busy |= self.transmit(now_ns, busy);
+        busy |= self.transmit((!busy).then_some(now_ns)).0;
         busy |= self.finish();
         self.was_busy |= busy;
         if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
@@ -229,49 +216,32 @@ impl<T: Transport> Rpc<T> {
         self.next_trim_ns = u64::MAX; // the next idle pass says when again
     }
 
-    /// Steps 4 to 8 of a packet's path, if there is anything to send.
+    /// Steps 4 to 8 of a packet's path, if there is anything to send. `then_ns`: the time, unless
+    /// handlers have run since the clock was read; the clock is read again then, so that round trips do
+    /// not contain them (F5). Returns whether a frame left, and whether the clock was read.
     #[inline(always)] // the question, into passes that find nothing
-    fn transmit(&mut self, now_ns: u64, ran: bool) -> bool {
+    fn transmit(&mut self, then_ns: Option<u64>) -> (bool, bool) {
         let any = self.core.proto.wants_transmit() || !self.burst.is_empty();
-        any && self.transmit_some(now_ns, ran)
+        if any { self.transmit_some(then_ns) } else { (false, false) }
     }
 
-    /// The clock is read again after handlers ran, so that round trips do not contain them (F5).
     #[inline(never)]
-    fn transmit_some(&mut self, mut now_ns: u64, ran: bool) -> bool {
-        let may_be_lone = ran && self.batched_timestamps && self.burst.is_empty();
-        if may_be_lone && self.core.proto.sends_untimed() {
-            return self.transmit_lone(now_ns);
-        }
-        if ran {
-            now_ns = self.core.now_ns();
-        }
-        let packets = self.core.proto.stats().tx_packets;
-        self.core.proto.poll_frames(now_ns, &mut self.burst);
+    fn transmit_some(&mut self, then_ns: Option<u64>) -> (bool, bool) {
+        let Rpc { core, transport, burst, .. } = self;
+        let waiting = burst.len() as u64;
+        let before = core.proto.stats().tx_frames;
+        let packets = core.proto.stats().tx_packets;
+        let read = core.make_frames(then_ns, burst, |path, frame| transport.tx_copy(path, frame));
         if !self.batched_timestamps {
-            for _ in packets..self.core.proto.stats().tx_packets {
-                std::hint::black_box(self.core.now_ns());
+            for _ in packets..core.proto.stats().tx_packets {
+                std::hint::black_box(core.now_ns());
             }
         }
-        let before = self.burst.len();
-        if before > 0 {
-            self.transport.tx_burst(&mut self.burst);
-        }
-        self.core.proto.after_transmit(now_ns);
-        self.burst.len() < before
-    }
-
-    /// The same for a frame that says no time, by a copy where the transport has that: the clock is
-    /// read when it has left.
-    #[inline(always)]
-    fn transmit_lone(&mut self, then_ns: u64) -> bool {
-        let Rpc { core, transport, burst, .. } = self;
-        core.proto.poll_lone(then_ns, burst, |path, frame| transport.tx_copy(path, frame));
         if !burst.is_empty() {
             transport.tx_burst(burst);
         }
-        core.proto.after_transmit(core.now_ns());
-        burst.is_empty()
+        let made = core.proto.stats().tx_frames - before;
+        (waiting + made > burst.len() as u64, read)
     }
 
     /// Completions that waited: for a timeout, a failure, or their buffer (E24).
@@ -380,6 +350,7 @@ impl<T: Transport> Rpc<T> {
             return self.sleep(now_ns, end_ns);
         }
         if self.spin.yields || quiet_ns > YIELD_AFTER_NS {
+            self.clock_is_fresh = false;
             std::thread::yield_now();
         } else if self.burst.is_empty() {
             // No pause instruction: it takes as long as ten looks.
@@ -399,6 +370,7 @@ impl<T: Transport> Rpc<T> {
         let wake = self.mailbox.raw_fd().ok_or(RunError::VirtualTime);
         let waited = wake.map(|wake| self.transport.wait(wake, timeout_ns));
         self.mailbox.wake_up();
+        self.clock_is_fresh = false;
         Ok(waited??)
     }
 
@@ -439,10 +411,4 @@ pub(crate) fn poller<T: Transport>(
     epoll::add(&poller, fd, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
     epoll::add(&poller, mail, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
     Ok(Some(poller))
-}
-
-/// Whether one frame was received, and says no time: then its answer need not wait for the clock.
-#[inline(always)]
-fn is_lone_untimed(frames: &RxBurst<'_>) -> bool {
-    matches!(frames[..], [frame] if is_untimed(frame.data) && frame.tail.is_empty())
 }

@@ -19,8 +19,8 @@ pub struct Request<'f> {
     pub(crate) body: Body<'f>,
     pub(crate) req_type: u16,
     pub(crate) session: SessionId,
-    /// In the endpoint's time.
-    pub(crate) deadline_ns: Option<u64>,
+    /// In the endpoint's time; `u64::MAX`: never.
+    pub(crate) expires_ns: u64,
 }
 
 impl Request<'_> {
@@ -38,13 +38,13 @@ impl Request<'_> {
     /// about a round trip earlier than the client's own deadline, never later but for a request that
     /// lay in this process's socket for more than 3.7 s while it was stopped.
     pub fn deadline_ns(&self) -> Option<u64> {
-        self.deadline_ns
+        (self.expires_ns != u64::MAX).then_some(self.expires_ns)
     }
 
     /// What is left of the client's time, to be passed on with nested calls
     /// ([`crate::CallOptions::deadline`]); `None`: there is no deadline.
     pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
-        let deadline_ns = self.deadline_ns?;
+        let deadline_ns = self.deadline_ns()?;
         Some(Duration::from_nanos(deadline_ns.saturating_sub(cx.now_ns())))
     }
 

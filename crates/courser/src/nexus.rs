@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
-use courser_net::{AnyTransport, BindSpec, Transport, any};
-use courser_proto::Endpoint;
+use courser_net::{AnyTransport, BindSpec, Caps, Transport, any};
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
+use courser_proto::{Endpoint, Framing};
 
 use crate::config::Config;
 use crate::control::{Command, Control, ControlStats, Limits, Mailbox};
@@ -165,7 +166,7 @@ impl Nexus {
         let proto_config = self.config.for_transport(caps);
         let arena_config = ArenaConfig {
             limit_bytes: self.config.memory_limit,
-            data_per_packet: caps.max_frame.saturating_sub(48).max(256),
+            data_per_packet: caps.max_frame.saturating_sub(FRAME_HEADER + PACKET_HEADER).max(256),
             headroom: caps.headroom,
         };
         // Many machines of one simulation share this computer's memory.
@@ -176,7 +177,9 @@ impl Nexus {
         let arena = arena.map_err(|e| BindError::Memory(e.to_string()))?;
         let platform = self.platform.clone();
         let id = platform.random_u64();
-        let proto = Endpoint::new(proto_config, arena, id, caps.max_frame)?;
+        let Caps { max_frame, gather, tailroom, .. } = *caps;
+        let framing = Framing { max_frame, gather, tailroom };
+        let proto = Endpoint::new(proto_config, arena, id, framing)?;
         let mailbox = Mailbox::new(&platform, index)?;
         let poller = poller(&transport, &mailbox)?;
         let spin = Spin::on(&platform, self.config.spin);
@@ -209,6 +212,7 @@ impl Nexus {
             spin,
             batched_timestamps: self.config.batched_timestamps,
             looks: 0,
+            clock_is_fresh: false,
             looks_a_pass,
             holds_frames,
             pass_ns: 0,

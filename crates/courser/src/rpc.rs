@@ -27,13 +27,14 @@ use crate::worker::{Answer, Workers};
 pub(crate) trait Handle {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>);
 
-    /// The same for a request of one packet without a deadline, whose parts stay in registers.
-    fn handle_short(
+    /// The same for a request of one packet, whose parts stay in registers.
+    fn handle_bytes(
         &mut self,
         cx: &mut Context<'_>,
         body: &[u8],
         req_type: u16,
         session: SessionId,
+        expires_ns: u64,
     );
 }
 
@@ -44,14 +45,15 @@ impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
     }
 
     #[inline]
-    fn handle_short(
+    fn handle_bytes(
         &mut self,
         cx: &mut Context<'_>,
         body: &[u8],
         req_type: u16,
         session: SessionId,
+        expires_ns: u64,
     ) {
-        self(cx, Request { body: Body::Borrowed(body), req_type, session, deadline_ns: None });
+        self(cx, Request { body: Body::Borrowed(body), req_type, session, expires_ns });
     }
 }
 
@@ -59,8 +61,8 @@ impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
 pub(crate) trait Conclude {
     fn conclude(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>);
 
-    /// The same for a response of one packet, in parts: see [`Handle::handle_short`].
-    fn conclude_short(
+    /// The same for a response of one packet, in parts: see [`Handle::handle_bytes`].
+    fn conclude_bytes(
         &mut self,
         cx: &mut Context<'_>,
         tag: u64,
@@ -77,7 +79,7 @@ impl<F: FnMut(&mut Context<'_>, u64, Done<'_>)> Conclude for F {
     }
 
     #[inline]
-    fn conclude_short(
+    fn conclude_bytes(
         &mut self,
         cx: &mut Context<'_>,
         tag: u64,
@@ -124,6 +126,9 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) batched_timestamps: bool,
     /// How many passes may do without all but frames and mail.
     pub(crate) looks: u32,
+    /// The clock was read in the pass before, and nothing but passes happened since: frames that say
+    /// no time may count as received then.
+    pub(crate) clock_is_fresh: bool,
     /// How often a pass looks for frames before it takes it that there are none.
     pub(crate) looks_a_pass: u32,
     /// [`courser_net::Caps::holds_frames`], at hand.

@@ -198,7 +198,8 @@ fn hand_out(cx: &mut Context<'_>, request: Request<'_>, handler: &Arc<Registered
     if pool.is_full() {
         return refused(cx);
     }
-    let Request { body, req_type, deadline_ns, .. } = request;
+    let deadline_ns = request.deadline_ns();
+    let Request { body, req_type, .. } = request;
     let Some(body) = owned(body, cx) else {
         cx.core.handled.no_memory += 1;
         cx.core.proto.reply_status(id, Status::NoMemory);

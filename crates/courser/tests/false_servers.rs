@@ -96,6 +96,8 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         pool: 1,
         max_msg_size: 4096,
         recovery: request.recovery,
+        small_data: 0,
+        units_per_packet: 1,
     }
 }
 

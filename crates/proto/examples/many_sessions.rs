@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RxFrame, TxBurst};
 use courser_proto::{
-    Body, Completion, Config, ConnectOffer, Driver, Endpoint, EndpointStats, Event, SessionId,
+    Body, CallError, Config, ConnectOffer, Driver, Endpoint, EndpointStats, RequestId, SessionId,
 };
 
 const MAX_FRAME: usize = 1472;
@@ -32,6 +32,7 @@ struct Side {
     requests: Vec<MsgBuf>,
     random: u64,
     done: u64,
+    now_ns: u64,
 }
 
 impl Side {
@@ -40,7 +41,7 @@ impl Side {
         let arena = Arena::new(Arc::new(Heap::default()), limits)?;
         let ep = Endpoint::new(config, arena, id, MAX_FRAME)?;
         let (tx, sessions, requests) = Default::default();
-        Ok(Side { ep, tx, sessions, requests, random: 0x9e37_79b9_7f4a_7c15, done: 0 })
+        Ok(Side { ep, tx, sessions, requests, random: 0x9e37_79b9_7f4a_7c15, done: 0, now_ns: 0 })
     }
 
     /// A session at random: Marsaglia's xorshift64.
@@ -56,16 +57,15 @@ impl Side {
     fn pass(&mut self, from: Addr, frames: &[Vec<u8>], now_ns: u64) {
         let frames: Vec<_> =
             frames.iter().map(|data| RxFrame::new(from, data, Ecn::NotEct)).collect();
+        self.now_ns = now_ns;
         for (at, frame) in frames.iter().enumerate() {
             self.ep.look_ahead(&frames, at);
-            if let Some(cursor) = self.ep.on_frame(frame, now_ns) {
-                cursor.drive(self);
-            }
+            Endpoint::receive(self, frame);
         }
         if self.ep.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) {
             self.ep.on_deadline(now_ns);
         }
-        self.ep.poll_transmit(now_ns, &mut self.tx);
+        self.ep.poll_transmit(|| now_ns, &mut self.tx, |_, _| false);
     }
 
     /// What a transport would do.
@@ -85,20 +85,28 @@ impl Driver<u64> for Side {
     }
 
     #[inline(always)]
-    fn on_event(&mut self, event: Event<'_, u64>) {
-        match event {
-            Event::Request { id, body: Body::Borrowed(request), .. } => {
-                if let Err(e) = self.ep.reply_bytes(id, request) {
-                    panic!("{e}");
-                }
-            }
-            Event::Completion(Completion { request, result, .. }) => {
-                assert!(result.is_ok_and(|r| r.len() == 32));
-                self.done += 1;
-                self.requests.push(request);
-            }
-            Event::Request { .. } => panic!("a small request is borrowed"),
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    #[inline(always)]
+    fn on_request(&mut self, id: RequestId, _: u16, body: Body<'_>, _: u64) {
+        if let Err(e) = self.ep.reply_bytes(id, &body) {
+            panic!("{e}");
         }
+    }
+
+    #[inline(always)]
+    fn on_completion(
+        &mut self,
+        _: u64,
+        _: SessionId,
+        request: MsgBuf,
+        result: Result<Body<'_>, CallError>,
+    ) {
+        assert!(result.is_ok_and(|r| r.len() == 32));
+        self.done += 1;
+        self.requests.push(request);
     }
 }
 

@@ -43,6 +43,11 @@ pub struct Config {
     pub admission: Admission,
     /// |RQ|: full-sized frames that the transport's receive queue holds.
     pub rx_queue_frames: u32,
+    /// Frames of one packet of at most `small_data` data bytes that the receive queue holds. Such a
+    /// packet takes that much less of a pool of credits. Default: no more than `rx_queue_frames`.
+    pub rx_queue_small_frames: u32,
+    /// Largest packet, in data bytes, that counts as small. Default 0.
+    pub small_data: u16,
     /// Whether each peer's frames have a queue of that length for themselves, instead of one that all
     /// share. Then the requests of either side may fill half of it; [`Admission::Strict`] counts as
     /// if all shared one. Default false.
@@ -142,6 +147,8 @@ impl Default for Config {
             plain_credits: u32::MAX,
             admission: Admission::Oversubscribed,
             rx_queue_frames: 1024,
+            rx_queue_small_frames: 1024,
+            small_data: 0,
             rx_queue_per_peer: false,
             train_frames: 1,
             max_msg_size: 8 << 20,

@@ -4,23 +4,25 @@
 //! (`[eRPC §4.3, §5]`). Packets, time and random bits are arguments; frames and completions are
 //! results. The same code runs over sockets, over memory, and in virtual time.
 //!
-//! A reader follows one packet: out through [`Endpoint::call`], `slot/client`, `tx/request`,
-//! `tx/stage`; in through [`Endpoint::on_frame`], [`wire`], `rx/*`, and out again through
-//! [`Endpoint::reply_bytes`] and `tx/response`.
+//! A reader follows one packet: out through [`Endpoint::call`], `calls`, `tx/client`, `tx/batch`; in
+//! through [`Endpoint::receive`], `ingress`, [`wire`], `rx/*`; and out again through
+//! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
 
 #![forbid(unsafe_code)]
 
-mod ahead;
 mod calls;
+mod cancel;
 mod config;
-mod deadline;
+mod credits;
+mod defer;
 mod deferred;
-mod door;
-mod ending;
+mod driver;
 mod endpoint;
 mod error;
 mod event;
-mod look;
+mod expiry;
+mod ingress;
+mod introspect;
 mod loss;
 mod memory;
 #[cfg(not(feature = "mutants"))]
@@ -30,21 +32,27 @@ mod mutant;
 pub mod mutant;
 mod options;
 mod overload;
+mod path;
+mod peer;
+mod prefetch;
 mod reply;
 mod rx;
 mod session;
 mod shutdown;
 mod slot;
 mod stats;
+mod tail_probe;
 mod timers;
+mod transit;
 mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
+pub use driver::Driver;
 pub use endpoint::Endpoint;
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
-pub use event::{Answered, Body, Completion, Driver, Event, FrameCursor, RequestId};
-pub use look::{Role, SessionStats};
+pub use event::{Body, Completion, RequestId};
+pub use introspect::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};
 pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};
@@ -55,3 +63,4 @@ pub use session::{
     IdleSession, RefuseReason, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
+pub use tx::Framing;

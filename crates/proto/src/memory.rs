@@ -8,7 +8,8 @@
 use courser_buf::Runs;
 
 use crate::endpoint::Endpoint;
-use crate::session::{Peer, QueuedCall, Session};
+use crate::peer::Peer;
+use crate::session::{QueuedCall, Session};
 use crate::slot::{ClientSlot, ServerSlot, Stored};
 
 const _: () = {
@@ -16,7 +17,7 @@ const _: () = {
     assert!(size_of::<Session<u64>>() <= 192);
     assert!(size_of::<ClientSlot<u64>>() <= 192);
     assert!(size_of::<ServerSlot>() <= 128);
-    assert!(size_of::<Peer>() <= 320);
+    assert!(size_of::<Peer>() <= 384);
 };
 
 /// Bytes in use for sessions, by component. Message buffers are the arena's: the two last fields
@@ -61,23 +62,20 @@ impl<C> Endpoint<C> {
     /// Bytes in use for sessions, by component. Looks at every session: not for the hot path.
     pub fn memory(&self) -> MemoryUse {
         let mut m = MemoryUse {
-            sessions_bytes: self.sessions.capacity() * size_of::<Session<C>>()
-                + self.deferred.heap_bytes(),
-            peers_bytes: self.peers.capacity() * size_of::<Option<Peer>>()
-                + self.shares.table_bytes(),
+            sessions_bytes: self.sessions.table_bytes() + self.deferred.heap_bytes(),
+            peers_bytes: self.peers.table_bytes() + self.shares.table_bytes(),
             timers_bytes: self.timers.heap_bytes(),
-            staging_bytes: self.tx.staging_bytes(),
-            slots_bytes: self.boards.iter().map(|board| board.heap_bytes()).sum::<usize>()
-                + self.client_slots.bytes()
-                + self.server_slots.bytes(),
+            staging_bytes: self.tx.buffer_bytes(),
+            slots_bytes: self.boards.heap_bytes()
+                + self.sessions.client_slots.bytes()
+                + self.sessions.server_slots.bytes(),
             ..MemoryUse::default()
         };
-        for s in &self.sessions {
+        for s in self.sessions.iter() {
             match s {
                 Session::Client(s) => {
                     m.slots_bytes += s.slots.heap_bytes();
-                    let boards = s.slots.iter().filter_map(|slot| slot.board.as_ref());
-                    m.slots_bytes += boards.map(|board| board.heap_bytes()).sum::<usize>();
+                    m.slots_bytes += s.slots.iter().map(|slot| slot.board_bytes()).sum::<usize>();
                     m.queues_bytes += s.queue.capacity() * size_of::<QueuedCall<C>>();
                 }
                 Session::Server(s) => {

@@ -118,13 +118,6 @@ pub(crate) const fn is_on(_: Mutant) -> bool {
     false
 }
 
-/// Whether the short cuts are taken; `true` in a build without the feature.
-#[cfg(not(feature = "mutants"))]
-#[inline(always)]
-pub(crate) const fn short_cuts() -> bool {
-    true
-}
-
 #[cfg(feature = "mutants")]
 mod planted {
     use std::cell::Cell;
@@ -135,24 +128,12 @@ mod planted {
 
     thread_local! {
         static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
-        static SHORT_CUTS: Cell<bool> = const { Cell::new(true) };
     }
 
     /// Plants a bug in all endpoints that this thread runs from now on, or none. Other threads
     /// have their own: the simulations that a program runs side by side do not disturb each other.
     pub fn plant(mutant: Option<Mutant>) {
         PLANTED.set(mutant);
-    }
-
-    /// Whether endpoints that this thread runs from now on take the short cuts for small RPCs, as
-    /// they do unless told otherwise. Not a bug: the general code alone has to do the same.
-    pub fn take_short_cuts(on: bool) {
-        SHORT_CUTS.set(on);
-    }
-
-    #[inline]
-    pub(crate) fn short_cuts() -> bool {
-        SHORT_CUTS.get()
     }
 
     /// The bug that is planted on this thread.
@@ -196,9 +177,9 @@ mod planted {
 }
 
 #[cfg(feature = "mutants")]
-pub use planted::{UnknownMutant, plant, planted, take_short_cuts};
+pub(crate) use planted::is_on;
 #[cfg(feature = "mutants")]
-pub(crate) use planted::{is_on, short_cuts};
+pub use planted::{UnknownMutant, plant, planted};
 
 #[cfg(all(test, feature = "mutants"))]
 mod tests {

@@ -6,10 +6,10 @@ use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{ReplyError, Status};
 use crate::event::RequestId;
 use crate::mutant::{self, Mutant};
-use crate::session::Session;
+use crate::session::Sessions;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
-use crate::tx::{TxItem, copy_short};
-use crate::wire::{SHORT_RESPONSE, packets_of, short_header};
+use crate::tx::{SingleResponse, TxItem, copy_short, send_single_response};
+use crate::wire::packets_of;
 
 /// Largest response that finds a preallocated buffer: a packet of the usual networks. With larger
 /// packets most responses are still small, and what lies ready for them has to stay in the caches.
@@ -37,23 +37,23 @@ impl<C> Endpoint<C> {
         len: usize,
         fill: impl FnOnce(&mut [u8]),
     ) -> Result<(), ReplyError> {
-        if let Some(w) = light(&mut self.sessions, id, len)
+        if let Ok(w) = waiting(&mut self.sessions, id)
+            && len <= w.limit as usize
+            && w.slot.held == 0
             && let Some(out) = w.slot.prealloc_mut(len)
         {
             fill(out);
             w.slot.respond_short(len as u32);
             self.stats.replies += 1;
-            // It is written at once, if there is room for it beside what waits.
-            if self.tx.may_write()
-                && len <= self.cfg.inline_max
-                && let Some(data) = w.slot.short_response()
-                && let Some(Some(peer)) = self.peers.get_mut(w.peer as usize)
-                && let header = short_header(SHORT_RESPONSE, w.remote, id.req_num(), 0, len as u32)
-                && self.tx.append_short(w.peer, peer, &self.arena, header, data)
-            {
-                w.slot.sent_short();
-                w.slot.written_for = self.tx.wrote();
-                self.stats.sent(3);
+            let cx = SingleResponse {
+                tx: &mut self.tx,
+                peers: &mut self.peers,
+                arena: &self.arena,
+                cfg: &self.cfg,
+                stats: &mut self.stats,
+            };
+            if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
+                w.slot.written_for = self.tx.appended(false);
             } else {
                 self.tx.push(response(id));
             }
@@ -207,10 +207,8 @@ struct Waiting<'s> {
 }
 
 #[inline(always)]
-fn waiting<C>(sessions: &mut [Session<C>], id: RequestId) -> Result<Waiting<'_>, ReplyError> {
-    let Some(Session::Server(s)) = sessions.get_mut(id.session().index as usize) else {
-        return Err(ReplyError::Gone);
-    };
+fn waiting<C>(sessions: &mut Sessions<C>, id: RequestId) -> Result<Waiting<'_>, ReplyError> {
+    let Some(s) = sessions.server_mut(id.session().index) else { return Err(ReplyError::Gone) };
     if s.generation != id.session().generation && !mutant::is_on(Mutant::GenerationIgnored) {
         return Err(ReplyError::Gone);
     }
@@ -221,16 +219,6 @@ fn waiting<C>(sessions: &mut [Session<C>], id: RequestId) -> Result<Waiting<'_>,
             Ok(Waiting { slot, peer, remote, tenant, data_per_packet, limit })
         }
         _ => Err(ReplyError::Gone),
-    }
-}
-
-/// A request whose slot holds nothing but, at most, its preallocated response, if an answer
-/// of `len` bytes may be given.
-#[inline(always)]
-fn light<C>(sessions: &mut [Session<C>], id: RequestId, len: usize) -> Option<Waiting<'_>> {
-    match waiting(sessions, id) {
-        Ok(w) if len <= w.limit as usize && w.slot.held == 0 && mutant::short_cuts() => Some(w),
-        _ => None,
     }
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Timed {
     pub(crate) due_ns: u64,
     pub(crate) session: u32,
     pub(crate) generation: u32,
-    /// A slot's number, or one of the marks of [`crate::deadline`].
+    /// A slot's number, [`QUEUE`] or [`IDLE`].
     pub(crate) slot: u8,
 }
 
@@ -59,7 +59,7 @@ impl Queued {
 
     /// An entry for nobody.
     #[inline(always)]
-    fn forgotten(due_ns: u64) -> Self {
+    fn cancelled(due_ns: u64) -> Self {
         Queued { due_ns, place: u64::from(NOBODY) }
     }
 
@@ -78,14 +78,14 @@ impl Queued {
 impl Timed {
     /// Nobody has to look there any more.
     #[inline]
-    pub(crate) fn is_forgotten(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.session == NOBODY
     }
 }
 
 /// Which list an entry comes from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Look {
+pub(crate) enum Due {
     First,
     Later,
 }
@@ -106,7 +106,17 @@ pub(crate) struct Timers {
 
 /// Where there are more first looks, none is forgotten any more: 1 MB, which calls fill within a
 /// `Config::rto_min_ns` only if that is tens of milliseconds.
-const FORGOTTEN_MOST: usize = 1 << 16;
+const CANCELLED_MAX: usize = 1 << 16;
+
+/// In place of a slot's number: the calls that wait for a slot.
+pub(crate) const QUEUE: u8 = u8::MAX;
+
+/// In place of a slot's number: the session as a whole may be idle.
+pub(crate) const IDLE: u8 = u8::MAX - 1;
+
+/// With this many sessions, first timers are cancelled on completion: expiring one would cost two cache
+/// misses. With fewer, expiring is cheaper, because one timer serves all calls of its slot until then.
+pub(crate) const CANCEL_FROM: usize = 2048;
 
 /// So many later entries need no sifting.
 const SIFT_LEAST: usize = 1024;
@@ -125,7 +135,7 @@ impl Timers {
 
     /// An entry whose delay from now is that of all others here; gives its place.
     #[inline]
-    pub(crate) fn look_first(&mut self, entry: Timed) -> u32 {
+    pub(crate) fn arm_first(&mut self, entry: Timed) -> u32 {
         self.next_ns = self.next_ns.min(entry.due_ns);
         let place = self.taken.wrapping_add(self.first.len() as u32);
         self.first.push_back(Queued::new(entry));
@@ -133,15 +143,15 @@ impl Timers {
     }
 
     /// There will be nothing to see at the first look at this place, which is for this session: it
-    /// is [`Timed::is_forgotten`] from now on. `false`: it stays, because there are many already,
+    /// is [`Timed::is_cancelled`] from now on. `false`: it stays, because there are many already,
     /// and the slot's next call would make one more.
     #[inline]
-    pub(crate) fn forget(&mut self, place: u32, session: u32) -> bool {
+    pub(crate) fn cancel_first(&mut self, place: u32, session: u32) -> bool {
         let at = place.wrapping_sub(self.taken) as usize;
-        let few = self.first.len() <= FORGOTTEN_MOST;
+        let few = self.first.len() <= CANCELLED_MAX;
         match self.first.get_mut(at) {
             Some(entry) if few && entry.session() == session => {
-                *entry = Queued::forgotten(entry.due_ns);
+                *entry = Queued::cancelled(entry.due_ns);
                 true
             }
             _ => false,
@@ -149,13 +159,13 @@ impl Timers {
     }
 
     /// An entry for a later look whose delay from now is that of all others here.
-    pub(crate) fn look_quietly(&mut self, entry: Timed) {
+    pub(crate) fn arm_quiet(&mut self, entry: Timed) {
         self.next_ns = self.next_ns.min(entry.due_ns);
         self.quiet.push_back(Queued::new(entry));
     }
 
     /// An entry for any time; gives its time, which is not before that of one that was taken.
-    pub(crate) fn look_later(&mut self, entry: Timed) -> u64 {
+    pub(crate) fn arm_later(&mut self, entry: Timed) -> u64 {
         let due_ns = self.later.push(entry);
         self.next_ns = self.next_ns.min(due_ns);
         due_ns
@@ -194,7 +204,7 @@ impl Timers {
     /// Takes the next of the first looks out. From outside: it is done with, and nothing had to be
     /// done, so that it does not matter whether a later look is due before it.
     #[inline]
-    pub(crate) fn pass_by(&mut self) {
+    pub(crate) fn drop_first(&mut self) {
         self.first.pop_front();
         self.taken = self.taken.wrapping_add(1);
         self.find_next();
@@ -202,14 +212,14 @@ impl Timers {
 
     /// The next entry, if it is due: the earlier one of the first looks and the others, so that
     /// neither waits for the end of the other.
-    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(Look, Timed)> {
+    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(Due, Timed)> {
         if let Some(&entry) = self.first.front()
             && entry.due_ns <= now_ns
             && entry.due_ns <= self.later.next_ns
             && self.quiet.front().is_none_or(|quiet| entry.due_ns <= quiet.due_ns)
         {
-            self.pass_by();
-            return Some((Look::First, entry.entry()));
+            self.drop_first();
+            return Some((Due::First, entry.entry()));
         }
         let entry = match self.quiet.front() {
             Some(&entry) if entry.due_ns <= now_ns && entry.due_ns <= self.later.next_ns => {
@@ -219,7 +229,7 @@ impl Timers {
             _ => self.later.pop(now_ns)?,
         };
         self.find_next();
-        Some((Look::Later, entry))
+        Some((Due::Later, entry))
     }
 
     /// Whether later and quiet entries have doubled since they were last sifted: time to
@@ -410,11 +420,11 @@ mod tests {
             for (slot, generation) in [(0, 1), (31, u32::MAX), (254, 0), (255, 1 << 31)] {
                 let entry = Timed { due_ns: u64::MAX - 1, session, generation, slot };
                 assert_eq!(Queued::new(entry).entry(), entry);
-                assert!(!entry.is_forgotten());
+                assert!(!entry.is_cancelled());
             }
         }
-        let gone = Queued::forgotten(5).entry();
-        assert!(gone.is_forgotten() && gone.due_ns == 5);
+        let gone = Queued::cancelled(5).entry();
+        assert!(gone.is_cancelled() && gone.due_ns == 5);
     }
 
     fn entry(due_ns: u64, session: u32) -> Timed {
@@ -457,9 +467,9 @@ mod tests {
         let mut t = Timers::new();
         for round in 0..100_u64 {
             for i in 0..2_000 {
-                t.look_later(entry(round * 1_000_000 + u64::from(i), i));
-                t.look_first(entry(round * 1_000_000, i));
-                t.look_quietly(entry(round * 1_000_000, i));
+                t.arm_later(entry(round * 1_000_000 + u64::from(i), i));
+                t.arm_first(entry(round * 1_000_000, i));
+                t.arm_quiet(entry(round * 1_000_000, i));
             }
             let popped = std::iter::from_fn(|| t.pop((round + 1) * 1_000_000)).count();
             assert_eq!(popped, 6_000);
@@ -475,8 +485,8 @@ mod tests {
         let mut sifted = 0;
         for i in 0..100_000_u32 {
             match i % 3 {
-                0 => t.look_quietly(entry(1 << 40, i)),
-                _ => drop(t.look_later(entry(1 << 40, i))),
+                0 => t.arm_quiet(entry(1 << 40, i)),
+                _ => drop(t.arm_later(entry(1 << 40, i))),
             }
             if t.overgrown() {
                 t.sift(|e| e.session.is_multiple_of(100));
@@ -493,14 +503,14 @@ mod tests {
     #[test]
     fn a_look_that_is_passed_by_leaves_the_time_of_the_next_one() {
         let mut t = Timers::new();
-        t.look_first(entry(10, 0));
-        t.look_later(entry(15, 1));
+        t.arm_first(entry(10, 0));
+        t.arm_later(entry(15, 1));
         assert_eq!((t.first_due(9), t.first_due(10)), (None, Some(entry(10, 0))));
-        t.pass_by();
+        t.drop_first();
         assert_eq!((t.first_due(10), t.next_ns()), (None, 15));
-        assert_eq!(t.pop(15).map(|(look, _)| look), Some(Look::Later));
-        t.look_first(entry(30, 2));
-        t.pass_by();
+        assert_eq!(t.pop(15).map(|(look, _)| look), Some(Due::Later));
+        t.arm_first(entry(30, 2));
+        t.drop_first();
         assert_eq!(t.next_ns(), u64::MAX);
     }
 
@@ -508,38 +518,38 @@ mod tests {
     fn forgotten_looks_have_a_bound() {
         let mut t = Timers::new();
         let calls = (0..100_000).filter(|&i| {
-            let place = t.look_first(entry(1 << 40, i));
-            t.forget(place, i)
+            let place = t.arm_first(entry(1 << 40, i));
+            t.cancel_first(place, i)
         });
-        assert_eq!(calls.count(), FORGOTTEN_MOST);
+        assert_eq!(calls.count(), CANCELLED_MAX);
     }
 
     #[test]
-    fn a_first_look_is_forgotten_wherever_its_list_has_got_to() {
+    fn a_first_look_is_cancelled_wherever_its_list_has_got_to() {
         let mut t = Timers::new();
         t.taken = u32::MAX - 1; // places wrap
-        let places: Vec<u32> = (0..4).map(|i| t.look_first(entry(10, i))).collect();
-        t.pass_by();
-        assert!(!t.forget(places[0], 0), "it is gone");
-        assert!(!t.forget(places[1], 3), "somebody else's");
-        assert!(t.forget(places[2], 2));
-        assert!(!t.forget(places[3].wrapping_add(1), 3), "not there yet");
+        let places: Vec<u32> = (0..4).map(|i| t.arm_first(entry(10, i))).collect();
+        t.drop_first();
+        assert!(!t.cancel_first(places[0], 0), "it is gone");
+        assert!(!t.cancel_first(places[1], 3), "somebody else's");
+        assert!(t.cancel_first(places[2], 2));
+        assert!(!t.cancel_first(places[3].wrapping_add(1), 3), "not there yet");
         let left: Vec<bool> =
-            std::iter::from_fn(|| t.pop(10)).map(|e| e.1.is_forgotten()).collect();
+            std::iter::from_fn(|| t.pop(10)).map(|e| e.1.is_cancelled()).collect();
         assert_eq!(left, [false, true, false]);
     }
 
     #[test]
     fn the_earliest_of_all_lists_comes_first() {
         let mut t = Timers::new();
-        t.look_first(entry(10, 0));
-        t.look_quietly(entry(12, 3));
-        t.look_first(entry(20, 1));
-        t.look_later(entry(15, 2));
-        t.look_quietly(entry(17, 4));
+        t.arm_first(entry(10, 0));
+        t.arm_quiet(entry(12, 3));
+        t.arm_first(entry(20, 1));
+        t.arm_later(entry(15, 2));
+        t.arm_quiet(entry(17, 4));
         assert_eq!((t.next_ns(), t.pop(9)), (10, None));
         let order: Vec<_> = std::iter::from_fn(|| t.pop(30)).map(|(l, e)| (l, e.session)).collect();
-        let (first, later) = (Look::First, Look::Later);
+        let (first, later) = (Due::First, Due::Later);
         assert_eq!(order, [(first, 0), (later, 3), (later, 2), (later, 4), (first, 1)]);
         assert_eq!(t.next_ns(), u64::MAX);
     }

@@ -189,3 +189,55 @@ impl Board {
         }
     }
 }
+
+/// Boards that are kept for messages to come: each has room for the credits of a session.
+const SPARE_BOARDS: usize = 64;
+
+/// What loss recovery needs besides the slots: spare boards, and MELO's pools of bits (M5).
+#[derive(Debug)]
+pub(crate) struct Boards {
+    /// Boxed, as slots have them.
+    #[allow(clippy::vec_box)]
+    spare: Vec<Box<Board>>,
+    pub(crate) pools: Pools,
+}
+
+impl Boards {
+    pub(crate) fn new() -> Self {
+        Boards { spare: Vec::new(), pools: Pools::new() }
+    }
+
+    /// A board for a request of so many packets, or a response of which `in_order` have arrived.
+    #[cold]
+    pub(crate) fn take(
+        &mut self,
+        recovery: Recovery,
+        req_packets: u32,
+        in_order: u32,
+    ) -> Option<Box<Board>> {
+        if recovery == Recovery::Selective
+            && let Some(mut board) = self.spare.pop()
+            && board.renew(in_order)
+        {
+            return Some(board);
+        }
+        Board::new(recovery, &self.pools, req_packets, in_order).map(Box::new)
+    }
+
+    /// A message needs its board no more.
+    pub(crate) fn put(&mut self, mut board: Box<Board>) {
+        if self.spare.len() < SPARE_BOARDS && board.renew(0) {
+            self.spare.push(board);
+        }
+    }
+
+    /// Frees the spare boards.
+    pub(crate) fn trim(&mut self) {
+        self.spare = Vec::new();
+    }
+
+    /// Bytes of the spare boards on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.spare.iter().map(|board| board.heap_bytes()).sum()
+    }
+}

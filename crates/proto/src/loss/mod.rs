@@ -7,7 +7,7 @@
 //! - `arrived`: which packets of a request a server has, out of order; with MELO `melo`'s receiver;
 //! - `melo`: the paper's data structures, and `pooled`, what keeps them together with their pool;
 //! - `rto`, `window`: round trips, timeouts, and how late packets may be; a peer's;
-//! - `watch`: calls of one packet, of whose loss no other packet tells.
+//! - `tail_loss`: the timer of calls of one packet, which no later packet acknowledges.
 
 mod arrived;
 mod board;
@@ -20,14 +20,15 @@ mod recovery;
 mod resend;
 pub(crate) mod rto;
 mod scoreboard;
-mod watch;
+mod tail_loss;
 mod window;
 
 pub(crate) use arrived::Arrived;
-pub(crate) use board::Board;
+pub(crate) use board::{Board, Boards};
 pub(crate) use heard::{Heard, Nack, Seen};
 pub use melo::Hole;
 pub(crate) use pooled::{Pools, Receiver, is_kept};
 pub use recovery::{Recovery, UnknownRecovery};
 pub(crate) use scoreboard::Scoreboard;
+pub(crate) use tail_loss::TailLoss;
 pub(crate) use window::ReorderWindow;

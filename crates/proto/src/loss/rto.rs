@@ -23,12 +23,7 @@ pub(crate) struct Rtt {
     samples: u64,
     /// The timeout until the first sample.
     guess_ns: u64,
-    /// The newest sample, until it is settled; else [`NOTHING`].
-    unsettled: u32,
 }
-
-/// No sample: none is above [`MAX_SAMPLE_NS`].
-const NOTHING: u32 = u32::MAX;
 
 impl Rtt {
     pub(crate) fn new(cfg: &Config) -> Self {
@@ -39,31 +34,18 @@ impl Rtt {
             latest_ns: 0,
             samples: 0,
             guess_ns: cfg.rto_initial_ns,
-            unsettled: NOTHING,
         }
     }
 
-    /// Takes the sample that an echo gives, and gives it. Both are nanoseconds modulo 2^32. It
-    /// counts from [`Rtt::settle`] on, which is not on the way of a packet.
+    /// Takes the sample of an echo and returns it. Both arguments are nanoseconds modulo 2^32.
     #[inline]
     pub(crate) fn on_echo(&mut self, now: u32, echo: u32) -> Option<u32> {
         let sample = now.wrapping_sub(echo);
         if sample >= MAX_SAMPLE_NS {
             return None;
         }
-        if self.unsettled != NOTHING {
-            self.settle();
-        }
-        self.unsettled = sample;
+        self.on_sample(sample.into());
         Some(sample)
-    }
-
-    /// Reckons with the newest sample.
-    pub(crate) fn settle(&mut self) {
-        let sample = std::mem::replace(&mut self.unsettled, NOTHING);
-        if sample != NOTHING {
-            self.on_sample(sample.into());
-        }
     }
 
     /// The way takes about so long, by what other means have shown: until the first sample the
@@ -75,6 +57,7 @@ impl Rtt {
         }
     }
 
+    #[inline]
     fn on_sample(&mut self, rtt_ns: u64) {
         self.latest_ns = rtt_ns;
         self.min_ns = self.min_ns.min(rtt_ns);
@@ -124,8 +107,7 @@ impl Rtt {
     }
 
     /// (latest, smoothed, smallest, timeout), ns; `None` before the first sample.
-    pub(crate) fn report(mut self, cfg: &Config) -> Option<(u64, u64, u64, u64)> {
-        self.settle();
+    pub(crate) fn report(&self, cfg: &Config) -> Option<(u64, u64, u64, u64)> {
         let rto_ns = self.rto_ns(0, cfg);
         (self.samples > 0).then_some((self.latest_ns, self.srtt_ns, self.min_ns, rto_ns))
     }

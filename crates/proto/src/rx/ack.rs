@@ -6,7 +6,7 @@ use crate::stats::Drop;
 
 impl<C> Endpoint<C> {
     pub(crate) fn rx_ack(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
-        let s = self.server_session(peer, session)?;
+        let s = self.sessions.server_of(peer, session)?;
         let (step, tenant) = (s.slots.count(), s.tenant);
         if s.slots.are_asleep() {
             return Err(s.slots.late(req_num));

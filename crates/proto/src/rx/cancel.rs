@@ -6,7 +6,7 @@
 //! handler it is "in progress", and the handler may look ([`Endpoint::is_cancelled`]); the client
 //! asks again, and has its answer when the handler has given one.
 
-use crate::endpoint::{Endpoint, server_at};
+use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::event::RequestId;
 use crate::session::{Session, SessionId};
@@ -16,10 +16,10 @@ use crate::tx::TxItem;
 
 impl<C> Endpoint<C> {
     pub(crate) fn rx_cancel(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
-        let s = server_at(&mut self.sessions, peer, session)?;
-        if s.slots.are_asleep() {
-            s.slots.wake_for(req_num, &mut self.server_slots, ServerSlot::new)?;
+        if self.sessions.server_of(peer, session)?.slots.are_asleep() {
+            self.sessions.wake_server(session, req_num)?;
         }
+        let s = self.sessions.server_of(peer, session)?;
         let (step, tenant) = (s.slots.count(), s.tenant);
         let slot_no = (req_num & (step - 1)) as u8;
         let session_id = SessionId { index: session, generation: s.generation };
@@ -47,7 +47,7 @@ impl<C> Endpoint<C> {
                 return Ok(());
             }
             ServerPhase::Executing => {
-                self.given_up += u64::from(!std::mem::replace(&mut slot.cancelled, true));
+                self.outbox.given_up += u64::from(!std::mem::replace(&mut slot.cancelled, true));
                 slot.cr_in_progress = true;
                 if std::mem::replace(&mut slot.cr_queued, true) {
                     return Ok(());
@@ -79,7 +79,7 @@ impl<C> Endpoint<C> {
     /// [`Endpoint::is_cancelled`] has changed for some.
     #[inline]
     pub fn given_up(&self) -> u64 {
-        self.given_up
+        self.outbox.given_up
     }
 
     fn server_slot(&self, id: RequestId) -> Option<&ServerSlot> {

@@ -27,11 +27,11 @@ impl<C> Endpoint<C> {
         };
         let slot = &mut s.slots[usize::from(slot_no)];
         let credits = slot.on_credit_return(count, in_progress, heard, &mut seen)?;
+        let units = credits * slot.units();
         slot.heard_ns = now_ns;
         if !mutant::is_on(Mutant::CreditReturnIgnored) {
-            s.credits += credits;
+            s.credits.release(credits);
         }
-        let in_pool = credits;
         if in_progress {
             // Not lost, only slow: ask again later and later (F5).
             slot.retries = slot.retries.saturating_add(1);
@@ -40,7 +40,7 @@ impl<C> Endpoint<C> {
             slot.retries = 0;
         }
         self.learn(peer, seen);
-        self.credits_home(peer, in_pool);
+        self.release_room(peer, units);
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
         Ok(())
@@ -58,17 +58,18 @@ impl<C> Endpoint<C> {
         let mut seen = Seen::default();
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;
         let slot = &mut s.slots[usize::from(slot_no)];
-        let front = slot.req_acked;
+        let front = slot.acked();
         let credits = slot.on_nack(count, high, holes, heard, &mut seen)?;
         slot.heard_ns = now_ns;
         // MELO's timeout is that of the first hole: others may be filled meanwhile (M15).
-        let moved = s.recovery != Recovery::Melo || slot.req_acked > front;
+        let moved = s.recovery != Recovery::Melo || slot.acked() > front;
         if moved {
             slot.retries = 0;
         }
-        s.credits += credits;
+        let units = credits * slot.units();
+        s.credits.release(credits);
         self.learn(peer, seen);
-        self.credits_home(peer, credits);
+        self.release_room(peer, units);
         if moved {
             self.extend_deadline(session, slot_no, now_ns);
         }

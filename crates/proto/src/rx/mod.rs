@@ -1,13 +1,192 @@
-//! Receive, one file per packet kind (step 12 of a packet's path). Each takes a packet as past,
-//! in order, or future, and either changes its slot or names the reason for dropping it.
+//! Receive (steps 11 and 12 of a packet's path), one file per packet kind. Each function takes a
+//! packet as past, in order, or future, and either changes its slot or names the reason for dropping
+//! it. The straight line of `request` and `response` is a small RPC.
 
 mod ack;
 mod cancel;
+mod content;
 mod credit_return;
-mod parts;
 mod request;
 mod response;
 mod rfr;
-mod short;
 
-pub(crate) use parts::Content;
+use courser_buf::RxFrame;
+
+use crate::driver::{Driver, deliver};
+use crate::endpoint::Endpoint;
+use crate::event::Event;
+use crate::mutant::{self, Mutant};
+use crate::session::{ClientSession, Session, SessionState};
+use crate::stats::Drop;
+use crate::wire::{
+    DEADLINE_REQUEST, PLAIN_REQUEST, PLAIN_RESPONSE, Packet, parse_front, parse_packet,
+    parse_single,
+};
+
+use content::{Content, InParts};
+use request::RequestHeader;
+use response::ResponseHeader;
+
+/// The packets of an accepted frame that were not handled yet.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packets<'f> {
+    pub(crate) rest: &'f [u8],
+    pub(crate) peer: u32,
+    pub(crate) data_per_packet: u16,
+}
+
+/// Takes all packets of a frame.
+#[inline(always)]
+pub(crate) fn packets<C>(driver: &mut impl Driver<C>, packets: Packets<'_>) {
+    // The rest of the frame stays in registers as long as no other function gets it by reference.
+    let Packets { mut rest, peer, data_per_packet } = packets;
+    let limit = driver.endpoint().cfg.max_msg_size;
+    let single_end = limit.min(data_per_packet.into()) + 1;
+    while !rest.is_empty() {
+        if let Some((p, behind)) = parse_single(rest, single_end) {
+            let done = match p.kind {
+                PLAIN_RESPONSE => response::rx_response(driver, peer, &p),
+                PLAIN_REQUEST | DEADLINE_REQUEST => request::rx_request(driver, peer, &p),
+                _ => false,
+            };
+            if done {
+                rest = behind;
+                continue;
+            }
+        }
+        rest = rare_packet(driver, Packets { rest, ..packets });
+    }
+}
+
+/// Takes the next packet of a frame, of any kind and whatever state it meets, and returns what follows
+/// it.
+#[inline(never)] // so that small messages have the registers
+fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f [u8] {
+    let Packets { rest, peer, data_per_packet } = packets;
+    let (packet, behind) = match parse_packet(rest, data_per_packet) {
+        Ok(Some(parsed)) => parsed,
+        Ok(None) => return &[],
+        Err(malformed) => {
+            // What follows cannot be delimited.
+            driver.endpoint().stats.drop(malformed.into());
+            return &[];
+        }
+    };
+    match packet {
+        Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data } => {
+            let h = RequestHeader { session, req_num, req_type, msg_size, index, remaining_us };
+            request::rx_request_rare(driver, peer, h, data);
+        }
+        Packet::Response { session, req_num, msg_size, index, data } => {
+            let h = ResponseHeader { session, req_num, msg_size, index };
+            response::rx_response_rare(driver, peer, h, data);
+        }
+        other => {
+            let event = driver.endpoint().on_control(peer, other);
+            if let Some(event) = event {
+                deliver(driver, event);
+            }
+        }
+    }
+    behind
+}
+
+/// Takes a frame whose end the transport has left in memory that its sender can still write. One
+/// packet of a large message goes from there to its place in the message: its headers are checked in
+/// the front of the frame, which is private memory, and nothing is concluded from the rest. Any other
+/// frame is copied into one piece first.
+#[inline(never)] // so that other frames have the registers
+pub(crate) fn packets_in_parts<C>(
+    driver: &mut impl Driver<C>,
+    packets_of: Packets<'_>,
+    frame: &RxFrame<'_>,
+) {
+    let Packets { rest, peer, data_per_packet } = packets_of;
+    let tail = frame.tail;
+    match parse_front(rest, data_per_packet, tail.len()) {
+        Some(Packet::Request {
+            session,
+            req_num,
+            req_type,
+            msg_size,
+            index,
+            remaining_us,
+            data,
+        }) => {
+            let h = RequestHeader { session, req_num, req_type, msg_size, index, remaining_us };
+            request::rx_request_rare(driver, peer, h, InParts { front: data, tail });
+        }
+        Some(Packet::Response { session, req_num, msg_size, index, data }) => {
+            let h = ResponseHeader { session, req_num, msg_size, index };
+            response::rx_response_rare(driver, peer, h, InParts { front: data, tail });
+        }
+        _ => {
+            let mut scratch = std::mem::take(&mut driver.endpoint().scratch);
+            let header = frame.data.len() - rest.len();
+            let joined = frame.join(&mut scratch);
+            packets(driver, Packets { rest: &joined.data[header..], ..packets_of });
+            driver.endpoint().scratch = scratch;
+        }
+    }
+}
+
+impl<C> Endpoint<C> {
+    /// Takes a packet that is neither part of a request nor of a response.
+    fn on_control(&mut self, peer: u32, packet: Packet<'_>) -> Option<Event<'static, C>> {
+        let mut event = None;
+        let (kind, taken) = match packet {
+            Packet::CreditReturn { session, req_num, count, in_progress } => {
+                (1, self.rx_credit_return(peer, session, req_num, count, in_progress))
+            }
+            Packet::Rfr { session, req_num, first, count } => {
+                (2, self.rx_rfr(peer, session, req_num, first, count))
+            }
+            Packet::ErrorResponse { session, req_num, status } => {
+                let ended = self.rx_error_response(peer, session, req_num, status);
+                (3, ended.map(|completion| event = completion.map(Event::Completion)))
+            }
+            Packet::Ack { session, req_num } => (4, self.rx_ack(peer, session, req_num)),
+            Packet::Cancel { session, req_num } => (5, self.rx_cancel(peer, session, req_num)),
+            Packet::Nack { session, req_num, count, high, holes } => {
+                (6, self.rx_nack(peer, session, req_num, (count, high, holes)))
+            }
+            Packet::Gap => {
+                self.rx_gap(peer);
+                (7, Ok(()))
+            }
+            _ => (0, Err(Drop::Unsupported)),
+        };
+        match taken {
+            Ok(()) => self.stats.received(kind),
+            Err(reason) => self.stats.drop(reason),
+        }
+        event
+    }
+
+    /// A client session that `peer` may speak to, with the slot and its number of a request.
+    #[inline]
+    fn client_slot(
+        &mut self,
+        peer: u32,
+        session: u32,
+        req_num: u32,
+    ) -> Result<(&mut ClientSession<C>, u8), Drop> {
+        match self.sessions.get_mut(session as usize) {
+            Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => {
+                let slot_no = (req_num & (s.slots.count() - 1)) as u8;
+                let Some(slot) = s.slots.get(usize::from(slot_no)) else {
+                    return Err(s.slots.late(req_num));
+                };
+                let old_taken = slot.active && mutant::is_on(Mutant::OldAnswerTaken);
+                if slot.active && slot.req_num == req_num || old_taken {
+                    return Ok((s, slot_no));
+                }
+                let ahead = req_num.wrapping_sub(slot.req_num);
+                let future = ahead != 0 && ahead < 1 << 31;
+                Err(if future { Drop::Future } else { Drop::Stale })
+            }
+            Some(Session::Server(s)) if s.peer == peer => Err(Drop::WrongRole),
+            _ => Err(Drop::UnknownSession),
+        }
+    }
+}

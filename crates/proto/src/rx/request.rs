@@ -2,43 +2,106 @@
 
 use courser_buf::{AllocError, MsgBuf};
 
-use crate::endpoint::{Endpoint, copy_of, server_at};
+use super::Content;
+use crate::driver::{Driver, deliver};
+use crate::endpoint::{Endpoint, copy_of};
 use crate::error::Status;
 use crate::event::{Body, Event, RequestId};
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
-use crate::rx::Content;
-use crate::session::{Session, SessionId};
+use crate::session::SessionId;
 use crate::slot::{Position, ServerPhase, ServerSlot, Stored};
 use crate::stats::Drop;
 use crate::tx::TxItem;
-use crate::wire::packets_of;
+use crate::wire::{SinglePacket, packets_of};
+
+/// The header of a packet of a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestHeader {
+    pub(super) session: u32,
+    pub(super) req_num: u32,
+    pub(super) req_type: u16,
+    pub(super) msg_size: u32,
+    pub(super) index: u32,
+    pub(super) remaining_us: Option<u32>,
+}
+
+/// Takes a request of one packet: the straight line of a small RPC. `false`: something stands against
+/// that, nothing has changed, and the packet is for [`rx_request_rare`].
+#[inline(always)]
+pub(super) fn rx_request<C>(driver: &mut impl Driver<C>, peer: u32, p: &SinglePacket<'_>) -> bool {
+    let Some((id, expires_ns)) = driver.endpoint().begin_single(peer, p) else { return false };
+    driver.on_request(id, p.req_type, Body::Borrowed(p.data), expires_ns);
+    true
+}
+
+/// Takes a packet of a request that is several packets, a duplicate, late, too early, refused or copied,
+/// or whose slot has to be cleared first.
+#[inline(never)]
+pub(super) fn rx_request_rare<'f, C>(
+    driver: &mut impl Driver<C>,
+    peer: u32,
+    h: RequestHeader,
+    data: impl Content<'f>,
+) {
+    let endpoint = driver.endpoint();
+    let taken = endpoint.take_request(peer, h, data);
+    match taken {
+        Ok(event) => {
+            endpoint.stats.received(0);
+            if let Some(event) = event {
+                deliver(driver, event);
+            }
+        }
+        Err(reason) => endpoint.stats.drop(reason),
+    }
+}
 
 impl<C> Endpoint<C> {
-    #[inline]
-    #[allow(clippy::too_many_arguments)] // the fields of one packet
-    pub(crate) fn rx_request<'f>(
+    /// Begins a request of one packet on a clean slot, if nothing stands against that. Returns its
+    /// name and its deadline. `None`: nothing was changed.
+    #[inline(always)]
+    fn begin_single(&mut self, peer: u32, p: &SinglePacket<'_>) -> Option<(RequestId, u64)> {
+        let s = self.sessions.server_mut(p.session)?;
+        let (step, generation, size) = (s.slots.count(), s.generation, p.data.len() as u32);
+        let slot_no = p.req_num & (step - 1);
+        let slot = s.slots.get_mut(slot_no as usize)?;
+        let is_next = slot.req_num.wrapping_add(step) == p.req_num;
+        if s.peer != peer || !is_next || !slot.is_clean() || self.shares.choosy {
+            return None;
+        }
+        let mut expires_ns = u64::MAX;
+        if let Some(us) = p.remaining_us() {
+            expires_ns = self.peers.at_mut(peer)?.path.deadline_ns(us);
+            if expires_ns <= self.now_ns {
+                return None;
+            }
+        }
+        slot.renew(p.req_num, p.req_type, size, 1, expires_ns);
+        slot.arrived_whole();
+        self.stats.requests += 1;
+        self.stats.received(0);
+        let session = SessionId { index: p.session, generation };
+        Some((RequestId::new(session, slot_no as u8, p.req_num), expires_ns))
+    }
+
+    /// Takes a packet of a request, whatever it is.
+    fn take_request<'f>(
         &mut self,
         peer: u32,
-        session: u32,
-        req_num: u32,
-        req_type: u16,
-        msg_size: u32,
-        index: u32,
-        remaining_us: Option<u32>,
+        h: RequestHeader,
         data: impl Content<'f>,
     ) -> Result<Option<Event<'f, C>>, Drop> {
-        let expires_ns = remaining_us.map_or(u64::MAX, |us| self.deadline_of(peer, us));
-        let now_ns = self.now_ns;
-        let s = server_at(&mut self.sessions, peer, session)?;
-        if s.slots.are_asleep() {
-            // Only a new request wakes them: what is late is dropped without a trace.
-            s.slots.wake_for(req_num, &mut self.server_slots, ServerSlot::new)?;
-        }
-        let (step, tenant) = (s.slots.count(), s.tenant);
+        let RequestHeader { session, req_num, req_type, msg_size, index, remaining_us } = h;
+        let expires_ns = match (remaining_us, self.peers.at_mut(peer)) {
+            (Some(us), Some(peer)) => peer.path.deadline_ns(us),
+            _ => u64::MAX,
+        };
+        self.wake_server_slots(peer, session, req_num)?;
+        let s = self.sessions.server_of(peer, session)?;
+        let (step, tenant, dpp) = (s.slots.count(), s.tenant, s.data_per_packet);
         let slot_no = (req_num & (step - 1)) as u8;
         let id = SessionId { index: session, generation: s.generation };
-        let dpp = s.data_per_packet;
         let in_order = s.recovery == Recovery::GoBackN;
         let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
@@ -79,39 +142,62 @@ impl<C> Endpoint<C> {
         if index == 0 {
             slot.expires_ns = expires_ns; // known from now on, if later packets came first
         }
-        if slot.req_packets == 1 {
-            let data = data.whole().ok_or(Drop::Length)?;
-            slot.req_rcvd = 1;
-            slot.phase = ServerPhase::Executing;
-            let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
-            if (self.shares.choosy || msg_size > self.cfg.max_msg_size)
-                && let Some(status) = self.objection(tenant, msg_size)
-            {
-                self.reply_status(id, status);
-                return Ok(None);
-            }
-            if expired {
-                self.reply_status(id, Status::DeadlineExceeded);
-                return Ok(None);
-            }
-            let body = match self.request_body(data) {
-                Ok(body) => body,
-                Err(_) => {
-                    self.reply_status(id, Status::NoMemory);
-                    return Ok(None);
-                }
-            };
-            self.stats.requests += 1;
-            return Ok(Some(Event::Request { id, req_type, body, deadline_ns }));
+        if slot.req_packets > 1 {
+            let offset = index as usize * usize::from(dpp);
+            return Ok(self.rx_request_part(id, index, offset, data));
         }
-        let offset = index as usize * usize::from(dpp);
-        // Taken apart here: an event that is none, moved whole, would wait for the stores of the copy.
-        let Some(event) = self.rx_request_part(id, index, offset, data) else { return Ok(None) };
-        Ok(Some(event))
+        let data = data.whole().ok_or(Drop::Length)?;
+        slot.arrived_whole();
+        Ok(self.admit_single(id, tenant, h, data))
+    }
+
+    /// A request of one packet has arrived: decides whether its handler runs.
+    fn admit_single<'f>(
+        &mut self,
+        id: RequestId,
+        tenant: u32,
+        h: RequestHeader,
+        data: &'f [u8],
+    ) -> Option<Event<'f, C>> {
+        let expires_ns = self.server_slot_mut(id).map_or(u64::MAX, |slot| slot.expires_ns);
+        let refusal = match self.objection(tenant, h.msg_size) {
+            Some(status) => Err(status),
+            None if expires_ns <= self.now_ns => Err(Status::DeadlineExceeded),
+            None => self.request_body(data).map_err(|_| Status::NoMemory),
+        };
+        match refusal {
+            Ok(body) => {
+                self.stats.requests += 1;
+                Some(Event::Request { id, req_type: h.req_type, body, expires_ns })
+            }
+            Err(status) => {
+                self.reply_status(id, status);
+                None
+            }
+        }
+    }
+
+    /// Wakes the slots of a server session for a request that is the next of its slot. A late packet
+    /// is dropped without a trace.
+    fn wake_server_slots(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
+        if self.sessions.server_of(peer, session)?.slots.are_asleep() {
+            self.sessions.wake_server(session, req_num)?;
+        }
+        Ok(())
+    }
+
+    /// Why a new request of a tenant is not taken, if it is not.
+    fn objection(&self, tenant: u32, msg_size: u32) -> Option<Status> {
+        if self.shares.is_closing() {
+            Some(Status::ShuttingDown)
+        } else if msg_size > self.cfg.max_msg_size {
+            Some(Status::TooLarge)
+        } else {
+            (self.shares.room_of(tenant) == 0).then_some(Status::NoMemory)
+        }
     }
 
     /// A request of one packet as its handler gets it.
-    #[inline(always)]
     fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
         if self.cfg.zero_copy_rx {
             return Ok(Body::Borrowed(data));
@@ -131,12 +217,12 @@ impl<C> Endpoint<C> {
         let (now_ns, copies) = (self.now_ns, self.cfg.copy_requests);
         let slot = self.server_slot_mut(id)?;
         let req_type = slot.req_type;
-        let (deadline_ns, expired) = (slot.deadline_ns(), slot.expires_ns <= now_ns);
+        let (expires_ns, expired) = (slot.expires_ns, slot.expires_ns <= now_ns);
         if expired && index == 0 {
             self.refuse(id, Status::DeadlineExceeded); // the rest need not come
             return None;
         }
-        if slot.req.is_none() && !self.begin_request(id) {
+        if slot.req.is_none() && !self.reserve_request(id) {
             return None;
         }
         let slot = self.server_slot_mut(id)?;
@@ -165,15 +251,13 @@ impl<C> Endpoint<C> {
             return None;
         }
         self.stats.requests += 1;
-        Some(Event::Request { id, req_type, body, deadline_ns })
+        Some(Event::Request { id, req_type, body, expires_ns })
     }
 
     /// Memory for a request of several packets, of which the first one has arrived. `false`: it was
     /// refused.
-    fn begin_request(&mut self, id: RequestId) -> bool {
-        let Some(Session::Server(s)) = self.sessions.get(id.session().index as usize) else {
-            return false;
-        };
+    fn reserve_request(&mut self, id: RequestId) -> bool {
+        let Some(s) = self.sessions.server_mut(id.session().index) else { return false };
         let tenant = s.tenant;
         let Some(size) = self.server_slot_mut(id).map(|slot| slot.req_size) else { return false };
         let buffer = match self.request_buffer(tenant, size) {
@@ -196,13 +280,13 @@ impl<C> Endpoint<C> {
     #[cold]
     fn insert_early(&mut self, id: RequestId, index: u32) -> Result<(), Drop> {
         let Some(slot) = self.server_slot_mut(id) else { return Err(Drop::Stale) };
-        if slot.req.is_none() && !self.begin_request(id) {
+        if slot.req.is_none() && !self.reserve_request(id) {
             return Ok(());
         }
-        let Some(Session::Server(s)) = self.sessions.get_mut(id.session().index as usize) else {
+        let Some(s) = self.sessions.server_mut(id.session().index) else {
             return Err(Drop::Stale);
         };
-        let pools = (s.recovery == Recovery::Melo).then_some(&self.pools);
+        let pools = (s.recovery == Recovery::Melo).then_some(&self.boards.pools);
         let Some(slot) = s.slots.get_mut(usize::from(id.slot())) else { return Err(Drop::Stale) };
         let (count, packets) = (slot.req_rcvd, slot.req_packets);
         let inserted = slot.gaps.get_or_insert_default().insert(index, count, packets, pools);
@@ -212,14 +296,6 @@ impl<C> Endpoint<C> {
             self.on_duplicate(id.session().index, id.slot(), id.req_num(), index);
         }
         inserted
-    }
-
-    /// The deadline of a request of the frame at hand, of which `remaining_us` were left when it
-    /// was sent (F15).
-    #[cold]
-    fn deadline_of(&mut self, peer: u32, remaining_us: u32) -> u64 {
-        let peer = self.peers.get_mut(peer as usize).and_then(Option::as_mut);
-        peer.map_or(u64::MAX, |p| p.deadline_ns(remaining_us))
     }
 
     /// Memory for a request of several packets, if its client may have that much.
@@ -249,7 +325,7 @@ impl<C> Endpoint<C> {
     /// have been refused at its first one, and the client have no credits to come to the last.
     #[cold]
     fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
-        let Some(Session::Server(s)) = self.sessions.get_mut(session as usize) else { return };
+        let Some(s) = self.sessions.server_mut(session) else { return };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         let last = index + 1 == slot.req_packets || matches!(slot.resp, Stored::Error(_));
         let item = match slot.phase {
@@ -277,13 +353,10 @@ impl<C> Endpoint<C> {
 
     /// The slot of a request, as long as it is the slot's current one.
     pub(crate) fn server_slot_mut(&mut self, id: RequestId) -> Option<&mut ServerSlot> {
-        match self.sessions.get_mut(id.session().index as usize)? {
-            Session::Server(s) if s.generation == id.session().generation => {
-                let slot = s.slots.get_mut(usize::from(id.slot()))?;
-                (slot.req_num == id.req_num()).then_some(slot)
-            }
-            _ => None,
-        }
+        let s = self.sessions.server_mut(id.session().index)?;
+        let current = s.generation == id.session().generation;
+        let slot = s.slots.get_mut(usize::from(id.slot()))?;
+        (current && slot.req_num == id.req_num()).then_some(slot)
     }
 }
 

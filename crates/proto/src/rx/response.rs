@@ -1,24 +1,107 @@
 //! Responses at the client: order, reassembly, completion (E2, E28, E42, E43).
 
+use courser_buf::MsgBuf;
+
+use super::Content;
+use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, Status};
-use crate::event::{Body, Event};
+use crate::event::{Body, Completion, Event};
 use crate::loss::{Recovery, Seen};
-use crate::rx::Content;
+use crate::session::{SessionId, SessionState};
 use crate::stats::Drop;
-use crate::wire::packets_of;
+use crate::timers::CANCEL_FROM;
+use crate::tx::TxItem;
+use crate::wire::{SinglePacket, packets_of};
+
+/// The header of a packet of a response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ResponseHeader {
+    pub(super) session: u32,
+    pub(super) req_num: u32,
+    pub(super) msg_size: u32,
+    pub(super) index: u32,
+}
+
+/// Takes a response of one packet to a request of one packet that was sent once: the straight line of a
+/// small RPC. `false`: something stands against that, nothing has changed, and the packet is for
+/// [`rx_response_rare`].
+#[inline(always)]
+pub(super) fn rx_response<C>(driver: &mut impl Driver<C>, peer: u32, p: &SinglePacket<'_>) -> bool {
+    let Some((cont, session, request)) = driver.endpoint().end_single(peer, p) else {
+        return false;
+    };
+    driver.on_completion(cont, session, request, Ok(Body::Borrowed(p.data)));
+    true
+}
+
+/// Takes a packet of a response that is several packets, late, a duplicate, too large, an answer to
+/// what was sent again or in several packets, or whose request the transport still references.
+#[inline(never)]
+pub(super) fn rx_response_rare<'f, C>(
+    driver: &mut impl Driver<C>,
+    peer: u32,
+    h: ResponseHeader,
+    data: impl Content<'f>,
+) {
+    let endpoint = driver.endpoint();
+    match endpoint.take_response(peer, h, data) {
+        Ok(completion) => {
+            endpoint.stats.received(3);
+            if let Some(completion) = completion {
+                deliver(driver, Event::Completion(completion));
+            }
+        }
+        Err(reason) => endpoint.stats.drop(reason),
+    }
+}
 
 impl<C> Endpoint<C> {
-    #[inline]
-    pub(crate) fn rx_response<'f>(
+    /// Ends a call of one packet each way, if nothing stands against that: returns its credit, and its
+    /// slot to the call that waited longest. `None`: nothing was changed.
+    #[inline(always)]
+    fn end_single(&mut self, peer: u32, p: &SinglePacket<'_>) -> Option<(C, SessionId, MsgBuf)> {
+        let sessions = self.sessions.len();
+        let s = self.sessions.client_mut(p.session)?;
+        let session = SessionId { index: p.session, generation: s.generation };
+        let slot_no = p.req_num & (s.slots.count() - 1);
+        let is_ready = s.peer == peer && s.state == SessionState::Connected && s.stalled == 0;
+        let slot = s.slots.get_mut(slot_no as usize)?;
+        // A slot whose first timer has expired needs a timer for its acknowledgement.
+        let expected = slot.is_single_sent() && slot.req_num == p.req_num && slot.tracked;
+        if !expected || !is_ready {
+            return None;
+        }
+        let units = slot.units();
+        let (request, cont) = slot.finish_single()?;
+        slot.deadline_ns = self.now_ns;
+        s.credits.release(1);
+        s.free |= 1 << slot_no;
+        let waits = s.waits;
+        self.stats.responses += 1;
+        self.stats.received(3);
+        if let Some(peer_of) = self.peers.at_mut(peer) {
+            peer_of.credits.on_response(p.data.len());
+            if peer_of.credits.release(units) {
+                self.tx.push(TxItem::Turn { peer });
+            }
+        }
+        if waits {
+            self.start_queued(p.session);
+        } else if sessions >= CANCEL_FROM {
+            self.cancel_first_timer(p.session, slot_no as u8);
+        }
+        Some((cont, session, request))
+    }
+
+    /// Takes a packet of a response, whatever it is.
+    fn take_response<'f>(
         &mut self,
         peer: u32,
-        session: u32,
-        req_num: u32,
-        msg_size: u32,
-        index: u32,
+        h: ResponseHeader,
         data: impl Content<'f>,
-    ) -> Result<Option<Event<'f, C>>, Drop> {
+    ) -> Result<Option<Completion<'f, C>>, Drop> {
+        let ResponseHeader { session, req_num, msg_size, index } = h;
         let (limit, heard) = (self.cfg.max_msg_size, self.heard_of(peer));
         let mut seen = Seen::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
@@ -32,7 +115,7 @@ impl<C> Endpoint<C> {
         let packets = packets_of(msg_size, dpp);
         let whole = if packets == 1 { Some(data.whole().ok_or(Drop::Length)?) } else { None };
         let is_melo = s.recovery == Recovery::Melo;
-        let front = slot.resp_rcvd;
+        let (front, units) = (slot.in_order(), slot.units());
         let credits = match slot.on_response(index, msg_size, packets, heard, &mut seen) {
             Ok(credits) => credits,
             Err(reason) => {
@@ -41,17 +124,21 @@ impl<C> Endpoint<C> {
             }
         };
         let asked_twice = slot.retries > 0 && packets == 1 && slot.heard_ns < slot.started_ns;
-        let age_ns = (heard.now_ns as u32).wrapping_sub(slot.again_at);
-        let moved = !is_melo || slot.resp_rcvd > front;
-        s.credits += credits;
+        let age_ns = slot.age_of_retry(heard.now_ns);
+        let moved = !is_melo || slot.in_order() > front;
+        s.credits.release(credits);
         self.learn(peer, seen);
         if asked_twice {
             self.asked_twice(peer, age_ns, heard);
         }
         self.note_pool(is_melo);
-        self.credits_home(peer, credits);
-        let Some(s) = self.client_session_at(session) else { return Ok(None) };
-        let slot = &mut s.slots[usize::from(slot_no)];
+        if index == 0
+            && let Some(p) = self.peers.at_mut(peer)
+        {
+            p.credits.on_response(msg_size.min(dpp.into()) as usize);
+        }
+        self.release_room(peer, credits * units);
+        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return Ok(None) };
         let result = if msg_size > limit {
             slot.ack_owed = true; // it is of no use here: the server need not keep it
             Err(CallError::ResponseTooLarge { response_bytes: msg_size, limit })
@@ -65,14 +152,14 @@ impl<C> Endpoint<C> {
                 Err(e) => Err(e),
             }
         };
-        Ok(self.complete(session, slot_no, result).map(Event::Completion))
+        Ok(self.complete(session, slot_no, result))
     }
 
     /// Takes the use of MELO's bits.
     #[inline]
     pub(super) fn note_pool(&mut self, is_melo: bool) {
         if is_melo {
-            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.pools.rx_use();
+            (self.stats.melo_bits_peak, self.stats.melo_refused) = self.boards.pools.rx_use();
         }
     }
 
@@ -88,24 +175,24 @@ impl<C> Endpoint<C> {
         moved: bool,
     ) -> Result<Option<Body<'f>>, CallError> {
         let now_ns = self.now_ns;
-        let Some(s) = self.client_session_at(session) else { return Ok(None) };
+        let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
         let offset = index as usize * usize::from(s.data_per_packet);
         if index == 0 {
             let buffer = self.arena.alloc(msg_size as usize);
             let no_memory = |_| CallError::NoMemory { response_bytes: msg_size };
-            let Some(s) = self.client_session_at(session) else { return Ok(None) };
+            let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
             let slot = &mut s.slots[usize::from(slot_no)];
             slot.ack_owed = buffer.is_err();
-            slot.resp = Some(buffer.map_err(no_memory)?);
+            slot.set_response_buffer(buffer.map_err(no_memory)?);
         }
-        let Some(s) = self.client_session_at(session) else { return Ok(None) };
+        let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
         let slot = &mut s.slots[usize::from(slot_no)];
-        if let Some(resp) = slot.resp.as_mut() {
-            data.copy_into(resp, offset);
+        if let Some(response) = slot.response_buffer_mut() {
+            data.copy_into(response, offset);
         }
-        if slot.resp_rcvd == slot.resp_packets {
+        if slot.has_response() {
             slot.ack_owed = true;
-            return Ok(slot.resp.take().map(Body::Owned));
+            return Ok(slot.take_response().map(Body::Owned));
         }
         slot.heard_ns = now_ns;
         if moved {
@@ -116,13 +203,13 @@ impl<C> Endpoint<C> {
         Ok(None)
     }
 
-    pub(crate) fn rx_error_response<'f>(
+    pub(super) fn rx_error_response(
         &mut self,
         peer: u32,
         session: u32,
         req_num: u32,
         status: u16,
-    ) -> Result<Option<Event<'f, C>>, Drop> {
+    ) -> Result<Option<Completion<'static, C>>, Drop> {
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
             Err(reason) => {
@@ -131,7 +218,7 @@ impl<C> Endpoint<C> {
         };
         let slot = &mut s.slots[usize::from(slot_no)];
         // A server may refuse a request from its first packet on, so it need not be sent whole.
-        if slot.req_high == 0 || slot.resp_rcvd > 0 {
+        if !slot.awaits_response() {
             return Err(Drop::Inconsistent);
         }
         slot.ack_owed = true;
@@ -141,6 +228,6 @@ impl<C> Endpoint<C> {
             status => CallError::Server(status),
         };
         self.count_ending(&error);
-        Ok(self.complete(session, slot_no, Err(error)).map(Event::Completion))
+        Ok(self.complete(session, slot_no, Err(error)))
     }
 }

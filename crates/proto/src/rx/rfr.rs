@@ -16,7 +16,7 @@ impl<C> Endpoint<C> {
         first: u32,
         count: u32,
     ) -> Result<(), Drop> {
-        let s = self.server_session(peer, session)?;
+        let s = self.sessions.server_of(peer, session)?;
         let step = s.slots.count();
         let slot_no = (req_num & (step - 1)) as u8;
         let (credits, selective) = (s.credit_limit, s.recovery != Recovery::GoBackN);

@@ -45,6 +45,10 @@ pub struct ConnectRequest {
     pub first_req_num: u32,
     /// How the client wants lost packets to be recovered.
     pub recovery: Recovery,
+    /// Packets of at most this many data bytes count as small in pools.
+    pub small_data: u16,
+    /// Small packets that take as much room as one of full size, at least 1.
+    pub units_per_packet: u16,
 }
 
 /// What the server agreed to.
@@ -80,6 +84,11 @@ pub struct ConnectAccept {
     pub max_msg_size: u32,
     /// How lost packets are recovered: as the client wants, or [`Recovery::GoBackN`].
     pub recovery: Recovery,
+    /// Packets of at most this many data bytes count as small: at most what the client proposed.
+    pub small_data: u16,
+    /// Small packets that take as much room as one of full size: at least 1, and at most what the
+    /// client proposed. It holds for all sessions between the two.
+    pub units_per_packet: u16,
 }
 
 /// Why a server endpoint refuses a session.
@@ -141,6 +150,10 @@ pub enum InvalidField {
     Session,
     /// `port`
     Port,
+    /// `peer`
+    Peer,
+    /// `units_per_packet`
+    Room,
 }
 
 impl std::fmt::Display for InvalidField {
@@ -150,6 +163,8 @@ impl std::fmt::Display for InvalidField {
             InvalidField::Credits => "number of credits",
             InvalidField::Session => "session number",
             InvalidField::Port => "port",
+            InvalidField::Peer => "peer number",
+            InvalidField::Room => "room of a packet",
         })
     }
 }

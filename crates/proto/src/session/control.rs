@@ -15,7 +15,7 @@ pub const CONTROL_MAX: usize = 1024;
 /// Most slots that a session can have.
 const MAX_SLOTS: usize = 32;
 /// The control version this build speaks.
-const VERSION: u16 = 5;
+const VERSION: u16 = 6;
 /// What this build sends first.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
     let [a, b] = VERSION.to_le_bytes();

@@ -2,15 +2,17 @@
 
 use courser_buf::{Addr, PathId};
 
+use super::admission::Requests;
 use super::connect::InvalidField;
-use super::pool::Requests;
 use super::{
     ClientSession, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established,
-    Peer, PeerState, Place, RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
+    RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
 };
+use crate::credits::{Room, SessionCredits};
 use crate::endpoint::Endpoint;
 use crate::loss::Recovery;
-use crate::wire::{FRAME_HEADER_MAX, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
+use crate::peer::{Peer, PeerState};
+use crate::wire::{FRAME_HEADER, MAX_PEER, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
 
 impl<C> Endpoint<C> {
     /// Begins a session as its client. `control` names the control connection, `random` are 64
@@ -27,28 +29,27 @@ impl<C> Endpoint<C> {
     ) -> Result<Dialed, ConnectError> {
         let credits = self.cfg.credits.min(self.cfg.plain_credits);
         let queue = self.cfg.rx_queue_frames;
-        if self.live_sessions >= self.cfg.max_sessions {
+        if self.sessions.live() >= self.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
         }
         let pool = self
             .growth(Requests::Own, None, 0, credits)
             .ok_or(ConnectError::NoCredits { queue, credits })?;
-        let peer = self.add_peer(Peer::tentative(random as u32, &self.cfg));
+        let peer = self.peers.add(Peer::tentative(random as u32, &self.cfg));
         self.reserve_pool(peer, credits, pool);
         let slots = self.cfg.slots;
         let first_req_num = (random >> 32) as u32 & !(u32::from(slots) - 1);
         // Slots start one step before their first number.
         let start = first_req_num.wrapping_sub(u32::from(slots));
         let max_msg_size = self.cfg.max_msg_size;
-        let session = self.add_session(|generation| {
+        let session = self.sessions.add(|generation| {
             Session::Client(ClientSession {
                 generation,
                 state: SessionState::Connecting,
                 peer,
                 control,
                 remote: 0,
-                credits: 0,
-                credit_limit: 0,
+                credits: SessionCredits::default(),
                 quantum: 1,
                 data_per_packet: MIN_DATA_PER_PACKET,
                 most_in_a_packet: 0,
@@ -59,7 +60,7 @@ impl<C> Endpoint<C> {
                 free: (1u64 << slots).wrapping_sub(1) as u32,
                 idle_timed: false,
                 stalled: 0,
-                place: Place::OUT,
+                waits_for_room: false,
                 next_in_turn: 0,
                 slots: Slots::new(slots, start),
                 queue: Default::default(),
@@ -69,7 +70,8 @@ impl<C> Endpoint<C> {
                 retransmitted: 0,
             })
         });
-        self.connecting += 1;
+        self.sessions.connecting += 1;
+        let Room { small_data, units_per_packet } = self.own_room();
         let request = ConnectRequest {
             endpoint_id: self.id,
             port: local_port,
@@ -83,6 +85,8 @@ impl<C> Endpoint<C> {
             max_msg_size: self.cfg.max_msg_size,
             first_req_num,
             recovery: self.cfg.recovery,
+            small_data,
+            units_per_packet,
         };
         Ok(Dialed { session, request })
     }
@@ -90,7 +94,7 @@ impl<C> Endpoint<C> {
     /// Whether an endpoint is a live peer already, at whatever address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
         let least = (endpoint_id, Addr { host: 0, port: 0 });
-        let first = self.known_peers.range(least..).next();
+        let first = self.peers.known.range(least..).next();
         first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
@@ -108,7 +112,7 @@ impl<C> Endpoint<C> {
     /// peer: it has given up an earlier connect, whose end is not known here yet. Under that number
     /// it now waits for the new cookie, and would never accept a frame with the old one.
     fn find_peer(&self, r: &ConnectRequest, addr: Addr) -> Option<u32> {
-        let at = *self.known_peers.get(&(r.endpoint_id, addr))?.last()?;
+        let at = *self.peers.known.get(&(r.endpoint_id, addr))?.last()?;
         let p = self.peers.get(at as usize)?.as_ref()?;
         (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
@@ -126,13 +130,15 @@ impl<C> Endpoint<C> {
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
         let credits = r.credits.min(self.cfg.credits).min(offer.credits.max(1));
-        let has = known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.pool.granted);
+        let has =
+            known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.credits.granted());
         let grows = self
             .growth(Requests::Peers, Some((r.endpoint_id, offer.addr)), has, credits)
             .ok_or(RefuseReason::NoCredits { queue, credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.cfg.slots);
         let recovery = Recovery::agreed(r.recovery, self.cfg.recovery);
+        let own = self.own_room();
         let peer_no = known.unwrap_or_else(|| {
             let mut p = Peer::tentative(offer.random, &self.cfg);
             p.state = PeerState::Live;
@@ -141,10 +147,14 @@ impl<C> Endpoint<C> {
             p.remote = r.peer;
             p.tx_cookie = r.cookie;
             p.data_per_packet = dpp;
-            p.path = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
-            p.last_heard_ns = self.now_ns;
-            let at = self.add_peer(p);
-            self.known_peers.entry((r.endpoint_id, offer.addr)).or_default().push(at);
+            p.credits.set_room(Room {
+                small_data: own.small_data.min(r.small_data),
+                units_per_packet: own.units_per_packet.min(r.units_per_packet),
+            });
+            p.path_id = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
+            p.path.set_heard(self.now_ns);
+            let at = self.peers.add(p);
+            self.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
             at
         });
         let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
@@ -152,10 +162,11 @@ impl<C> Endpoint<C> {
         };
         peer.sessions += 1;
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
+        let Room { small_data, units_per_packet } = peer.credits.room();
         let tenant = self.shares.enter(offer.control);
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
         let max_msg_size = self.cfg.max_msg_size;
-        let session = self.add_session(|generation| {
+        let session = self.sessions.add(|generation| {
             Session::Server(ServerSession {
                 generation,
                 peer: peer_no,
@@ -187,6 +198,8 @@ impl<C> Endpoint<C> {
             slots: slots_granted,
             max_msg_size,
             recovery,
+            small_data,
+            units_per_packet,
         })
     }
 
@@ -200,7 +213,7 @@ impl<C> Endpoint<C> {
         if self.shares.is_closing() {
             return Err(RefuseReason::ShuttingDown);
         }
-        if self.live_sessions >= self.cfg.max_sessions {
+        if self.sessions.live() >= self.cfg.max_sessions {
             return Err(RefuseReason::TooManySessions { limit: self.cfg.max_sessions as u32 });
         }
         let limit = self.cfg.max_sessions_per_peer as u32;
@@ -216,6 +229,12 @@ impl<C> Endpoint<C> {
         if r.credits == 0 || r.credits > 65_535 || r.pool > r.credits {
             return Err(RefuseReason::Invalid(InvalidField::Credits));
         }
+        if r.peer > MAX_PEER {
+            return Err(RefuseReason::Invalid(InvalidField::Peer));
+        }
+        if r.units_per_packet == 0 {
+            return Err(RefuseReason::Invalid(InvalidField::Room));
+        }
         if r.port == 0 || r.port != offer.addr.port {
             return Err(RefuseReason::Invalid(InvalidField::Port));
         }
@@ -225,7 +244,7 @@ impl<C> Endpoint<C> {
         let (_, path_frame) = offer.path.ok_or(RefuseReason::NoPath)?;
         let own_frame = path_frame.min(self.tx.max_frame()).min(usize::from(u16::MAX));
         let max_frame = r.max_frame.min(own_frame as u32);
-        let headers = (FRAME_HEADER_MAX + PACKET_HEADER) as u32;
+        let headers = (FRAME_HEADER + PACKET_HEADER) as u32;
         let dpp = max_frame.saturating_sub(headers) as u16;
         if dpp < MIN_DATA_PER_PACKET {
             let needed = headers + u32::from(MIN_DATA_PER_PACKET);
@@ -247,9 +266,9 @@ impl<C> Endpoint<C> {
         addr: Addr,
         path: PathId,
     ) -> Result<Established, ConnectError> {
-        let quantum_frames = self.cfg.train_frames;
+        let (quantum_frames, own) = (self.cfg.train_frames, self.own_room());
         let recovery = self.cfg.recovery;
-        let Some(s) = self.client_session_at(a.client_session) else {
+        let Some(s) = self.sessions.client_mut(a.client_session) else {
             return Err(ConnectError::Closed);
         };
         if s.state != SessionState::Connecting {
@@ -261,13 +280,16 @@ impl<C> Endpoint<C> {
         let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
             return Err(ConnectError::Closed);
         };
-        let wanted = asked.pool.caps as u32;
-        let frame = FRAME_HEADER_MAX + PACKET_HEADER + usize::from(a.data_per_packet);
+        let wanted = asked.credits.asked();
+        let frame = FRAME_HEADER + PACKET_HEADER + usize::from(a.data_per_packet);
         let sane = (1..=wanted).contains(&a.credits)
             && a.pool >= 1
             && a.slots.is_power_of_two()
             && u32::from(a.slots) <= wanted_slots
             && a.session <= MAX_SESSION
+            && a.peer <= MAX_PEER
+            && a.small_data <= own.small_data
+            && (1..=own.units_per_packet).contains(&a.units_per_packet)
             && a.data_per_packet >= MIN_DATA_PER_PACKET
             && (a.recovery == recovery || a.recovery == Recovery::GoBackN)
             && frame <= self.tx.max_frame();
@@ -277,15 +299,14 @@ impl<C> Endpoint<C> {
             return Err(ConnectError::BadAnswer);
         }
         self.be_selective(a.client_peer, a.recovery);
-        self.watchful |= a.recovery == Recovery::Selective;
+        self.tail_loss.enable(a.recovery);
         self.join_pool(a.client_peer, a.credits, a.pool, reserved);
         let max_msg_size = self.cfg.max_msg_size.min(a.max_msg_size);
-        if let Some(s) = self.client_session_at(a.client_session) {
+        if let Some(s) = self.sessions.client_mut(a.client_session) {
             s.state = SessionState::Connected;
             s.peer = a.client_peer;
             s.remote = a.session;
-            s.credits = a.credits;
-            s.credit_limit = a.credits;
+            s.credits = SessionCredits::new(a.credits);
             s.quantum = (a.credits / 3).min(quantum_frames).clamp(1, u16::MAX.into()) as u16;
             s.set_sizes(a.data_per_packet, max_msg_size);
             s.recovery = a.recovery;
@@ -305,12 +326,12 @@ impl<C> Endpoint<C> {
     /// trip on the datapath was measured, its first retransmission timeout is at least twice that,
     /// within `Config::{rto_initial_ns, rto_max_ns}`.
     pub fn expect_round_trip(&mut self, session: SessionId, rtt_ns: u64) {
-        let Some(s) = self.client_session_at(session.index) else { return };
+        let Some(s) = self.sessions.client_mut(session.index) else { return };
         let (generation, peer) = (s.generation, s.peer);
         if generation == session.generation
             && let Some(Some(p)) = self.peers.get_mut(peer as usize)
         {
-            p.rtt.expect(rtt_ns, &self.cfg);
+            p.path.expect(rtt_ns, &self.cfg);
         }
     }
 
@@ -324,30 +345,32 @@ impl<C> Endpoint<C> {
     /// Makes the tentative peer live, or drops it for the earlier one that the server named.
     fn attach_peer(&mut self, tentative: u32, a: &ConnectAccept, addr: Addr, path: PathId) -> bool {
         let now_ns = self.now_ns;
-        let Some(Some(p)) = self.peers.get_mut(a.client_peer as usize) else { return false };
+        let room = Room { small_data: a.small_data, units_per_packet: a.units_per_packet };
+        let Some(p) = self.peers.at_mut(a.client_peer) else { return false };
+        p.sessions += 1;
         if a.client_peer == tentative {
+            p.credits.set_room(room);
             p.state = PeerState::Live;
             p.endpoint_id = a.endpoint_id;
             p.addr = addr;
-            p.path = path;
+            p.path_id = path;
             p.remote = a.peer;
             p.tx_cookie = a.cookie;
             p.data_per_packet = a.data_per_packet;
-            p.last_heard_ns = now_ns;
-            self.known_peers.entry((a.endpoint_id, addr)).or_default().push(tentative);
-        } else {
-            let same = p.state == PeerState::Live
-                && p.endpoint_id == a.endpoint_id
-                && p.data_per_packet == a.data_per_packet
-                && p.tx_cookie == a.cookie;
-            if !same {
-                return false;
-            }
+            p.path.set_heard(now_ns);
+            self.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
+            return true;
         }
-        p.sessions += 1;
-        if a.client_peer != tentative {
-            self.drop_peer(tentative);
+        let same = p.state == PeerState::Live
+            && p.endpoint_id == a.endpoint_id
+            && p.data_per_packet == a.data_per_packet
+            && p.tx_cookie == a.cookie
+            && p.credits.room() == room;
+        if !same {
+            p.sessions -= 1;
+            return false;
         }
+        self.drop_peer(tentative);
         true
     }
 }

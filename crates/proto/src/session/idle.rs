@@ -8,10 +8,9 @@
 
 use super::{ClientSession, Session, SessionId};
 use crate::config::Config;
-use crate::deadline::IDLE;
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase, Stored};
-use crate::timers::{Timed, Timers};
+use crate::timers::{IDLE, Timed, Timers};
 
 /// A client session that has shrunk; for its server.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -39,7 +38,7 @@ impl<C> ClientSession<C> {
         if !std::mem::replace(&mut self.idle_timed, true) {
             let due_ns = due_ns | ((cfg.idle_after_ns / 64).next_power_of_two() - 1);
             let generation = self.generation;
-            timers.look_later(Timed { due_ns, session: index, generation, slot: IDLE });
+            timers.arm_later(Timed { due_ns, session: index, generation, slot: IDLE });
         }
     }
 }
@@ -67,15 +66,15 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
         let done: Vec<u32> = s.slots.iter().map(|slot| slot.req_num).collect();
         s.slots.sleep(|slot| slot.req_num);
-        self.client_slots.trim();
         let session = SessionId { index, generation: s.generation };
-        self.idle.push_back(IdleSession { session, remote: s.remote, done });
+        self.outbox.idle.push_back(IdleSession { session, remote: s.remote, done });
+        self.sessions.client_slots.trim();
     }
 
     /// The next session that has shrunk, to be told to its server over the control connection.
     #[inline]
     pub fn poll_idle(&mut self) -> Option<IdleSession> {
-        self.idle.pop_front()
+        self.outbox.idle.pop_front()
     }
 
     /// A client says that a session is idle: frees what it names, and the slots when nothing else
@@ -100,7 +99,7 @@ impl<C> Endpoint<C> {
         let quiet = |phase| matches!(phase, ServerPhase::Idle | ServerPhase::Acked);
         if s.slots.iter().all(|slot| quiet(slot.phase) && matches!(slot.resp, Stored::None)) {
             s.slots.sleep(|slot| slot.req_num);
-            self.server_slots.trim();
+            self.sessions.server_slots.trim();
         }
         self.shares.give_back(tenant, freed);
     }

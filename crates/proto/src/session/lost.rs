@@ -2,15 +2,18 @@
 
 use courser_buf::PathId;
 
-use super::{PeerState, Session, SessionId, SessionState};
+use super::{Draining, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
-use crate::error::CallError;
+use crate::error::{CallError, Executed};
+use crate::event::Completion;
 use crate::mutant::{self, Mutant};
+use crate::peer::{Peer, PeerState};
+use crate::slot::{ServerPhase, ServerSlot};
 
 impl<C> Endpoint<C> {
     /// The connect of a session has failed: its waiting calls end, never executed.
     pub fn refused(&mut self, session: u32) {
-        if let Some(s) = self.client_session_at(session)
+        if let Some(s) = self.sessions.client_mut(session)
             && s.state == SessionState::Connecting
         {
             let tentative = s.peer;
@@ -26,7 +29,7 @@ impl<C> Endpoint<C> {
     /// connection, and the path that is no longer needed. `None`: there is no such session, or the
     /// server has not answered yet; an answer that comes later is [`crate::ConnectError::Closed`].
     pub fn close(&mut self, session: SessionId) -> Option<(u32, Option<PathId>)> {
-        let s = self.client_session_at(session.index)?;
+        let s = self.sessions.client_mut(session.index)?;
         if s.generation != session.generation {
             return None;
         }
@@ -43,7 +46,7 @@ impl<C> Endpoint<C> {
     /// A path that turned out to be needed no more; to be asked after each answer of a server and
     /// each connect that was given up.
     pub fn poll_unused_path(&mut self) -> Option<PathId> {
-        self.unused_paths.pop()
+        self.outbox.unused_paths.pop()
     }
 
     /// The client has closed its side: frees the server side. What a control connection says of
@@ -60,7 +63,7 @@ impl<C> Endpoint<C> {
 
     /// Whether a server session was made for that endpoint over that control connection. The
     /// number of an endpoint is no secret; connections cannot be borrowed.
-    pub(super) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
+    pub(crate) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
         matches!(self.sessions.get(session as usize), Some(Session::Server(_)))
             && self.party_to(session) == Some((Some(endpoint_id), control))
     }
@@ -80,7 +83,7 @@ impl<C> Endpoint<C> {
     /// Says which control connection a session that is still connecting uses.
     pub fn bind_control(&mut self, session: SessionId, control: u64) {
         if self.session_state(session) == SessionState::Connecting
-            && let Some(s) = self.client_session_at(session.index)
+            && let Some(s) = self.sessions.client_mut(session.index)
         {
             s.control = control;
         }
@@ -120,6 +123,153 @@ impl<C> Endpoint<C> {
             self.fail_session(index, CallError::PeerFailed);
             self.free_session(index);
             paths.extend(self.release_peer(peer));
+        }
+    }
+
+    /// Ends all calls of a client session with an error that says what is known of each, and the
+    /// session with them.
+    pub(crate) fn fail_session(&mut self, session: u32, error: fn(Executed) -> CallError) {
+        self.deferred.take_no_more(session);
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        s.state = SessionState::Gone;
+        let id = SessionId { index: session, generation: s.generation };
+        for call in s.with_queue(std::mem::take) {
+            if !mutant::is_on(Mutant::WaitingCallsForgotten) {
+                self.end_waiting(id, call, error(Executed::Never));
+            }
+        }
+        while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
+            self.end_waiting(id, call, error(Executed::Never));
+        }
+        self.fail_slots(session, error);
+    }
+
+    fn fail_slots(&mut self, session: u32, error: fn(Executed) -> CallError) {
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        for slot_no in 0..s.slots.len() as u8 {
+            let Some(s) = self.sessions.client_mut(session) else { return };
+            let slot = &mut s.slots[usize::from(slot_no)];
+            if slot.quarantined {
+                slot.release();
+                s.free |= 1 << slot_no;
+            }
+            if !slot.active {
+                continue;
+            }
+            let executed = slot.executed();
+            if let Some(c) = self.complete(session, slot_no, Err(error(executed))) {
+                let Completion { cont, session, request, .. } = c;
+                let result = Err(error(executed));
+                self.outbox.done.push_back(Completion { cont, session, request, result });
+            }
+        }
+    }
+
+    // ---- peers and entries of the tables ------------------------------------------------------
+
+    pub(crate) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
+        let dropped = self.peers.remove(peer)?;
+        self.tx.forget_peer(peer);
+        Some(dropped)
+    }
+
+    /// One session less; the peer goes with its last one.
+    pub(crate) fn release_peer(&mut self, peer: u32) -> Option<courser_buf::PathId> {
+        let p = self.peers.get_mut(peer as usize)?.as_mut()?;
+        p.sessions = p.sessions.saturating_sub(1);
+        if p.sessions > 0 {
+            return None;
+        }
+        self.drop_peer(peer).map(|p| p.path_id)
+    }
+
+    /// [`Endpoint::release_peer`] at the client. The server may have accepted another session with
+    /// this peer before it hears that this one is closed, and will name the peer in its answer: the
+    /// peer stays as long as a connect is under way over the same control connection.
+    pub(crate) fn leave_peer(&mut self, peer: u32, control: u64) -> Option<courser_buf::PathId> {
+        let last = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
+        if last && self.is_connecting_over(control) {
+            if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
+                p.sessions = 0;
+            }
+            if !self.peers.lingering.contains(&(peer, control)) {
+                self.peers.lingering.push((peer, control));
+            }
+            return None;
+        }
+        self.release_peer(peer)
+    }
+
+    /// A connect has ended: drops the peers that lingered for it and that nobody uses again.
+    pub(crate) fn connect_ended(&mut self) {
+        self.sessions.connecting = self.sessions.connecting.saturating_sub(1);
+        let mut at = 0;
+        while let Some(&(peer, control)) = self.peers.lingering.get(at) {
+            let is_used = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions > 0);
+            if !is_used && self.is_connecting_over(control) {
+                at += 1;
+                continue;
+            }
+            self.peers.lingering.swap_remove(at);
+            if !is_used && let Some(p) = self.drop_peer(peer) {
+                self.outbox.unused_paths.push(p.path_id);
+            }
+        }
+    }
+
+    fn is_connecting_over(&self, control: u64) -> bool {
+        let over = |s: &Session<C>| {
+            matches!(s, Session::Client(s)
+                if s.state == SessionState::Connecting && s.control == control)
+        };
+        self.sessions.connecting > 0 && self.sessions.iter().any(over)
+    }
+
+    /// Frees a session's memory and, unless handlers still work for it, its number (E68).
+    pub(crate) fn free_session(&mut self, index: u32) {
+        let Some(entry) = self.sessions.get_mut(index as usize) else { return };
+        match entry {
+            Session::Client(s) => {
+                let (generation, peer, credits) = (s.generation, s.peer, s.credits.limit());
+                self.leave_pool(index, peer, credits);
+                self.sessions.vacate(index, generation);
+            }
+            Session::Server(s) => {
+                let executing = |(i, slot): (usize, &ServerSlot)| {
+                    (slot.phase == ServerPhase::Executing).then_some((i as u8, slot.req_num))
+                };
+                let (generation, tenant) = (s.generation, s.tenant);
+                let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
+                let held: u64 = s.slots.iter().map(|slot| u64::from(slot.all_held())).sum();
+                let (peer, credits) = (s.peer, s.credit_limit);
+                let wait = !executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
+                self.outbox.given_up += executing.len() as u64;
+                *entry = Session::Draining(Draining { generation, tenant, executing });
+                self.ungrant_pool(peer, credits);
+                self.shares.give_back(tenant, held);
+                if !wait {
+                    self.shares.leave(tenant);
+                    self.sessions.vacate(index, generation);
+                }
+            }
+            Session::Draining(_) | Session::Vacant { .. } => {}
+        }
+    }
+
+    /// A handler has answered a request whose client is gone. The session goes with the last one.
+    #[cold]
+    pub(crate) fn drained(&mut self, session: SessionId, slot: u8, req_num: u32) {
+        let Some(Session::Draining(d)) = self.sessions.get_mut(session.index as usize) else {
+            return;
+        };
+        if d.generation != session.generation {
+            return;
+        }
+        d.executing.retain(|&e| e != (slot, req_num));
+        if d.executing.is_empty() {
+            let (generation, tenant) = (d.generation, d.tenant);
+            self.shares.leave(tenant);
+            self.sessions.vacate(session.index, generation);
         }
     }
 }

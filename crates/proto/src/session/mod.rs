@@ -1,22 +1,20 @@
 //! Sessions and peers: who talks to whom, with how many credits (`[eRPC §4.3]`; step 2 and 11 of
 //! a packet's path).
 //!
-//! A *peer* is another endpoint in one incarnation: address, cookies, frame numbers, round trips.
+//! A *peer* ([`crate::peer`]) is another endpoint in one incarnation: address, cookies, its path.
 //! A *session* is one-to-one between two endpoints, with a client and a server side (E6); all
 //! sessions between the same two endpoints share the peer, and so share frames.
 
+mod admission;
 mod connect;
 mod control;
 mod handshake;
 mod heartbeat;
 mod idle;
 mod lost;
-pub(crate) mod peer;
-mod pool;
 mod shares;
 mod slots;
 mod table;
-mod transit;
 
 use std::collections::VecDeque;
 
@@ -30,13 +28,13 @@ pub use control::{
 };
 pub use heartbeat::{Beat, Heartbeat};
 pub use idle::IdleSession;
-pub(crate) use peer::{Peer, PeerName, PeerState};
-pub(crate) use pool::Place;
 pub(crate) use shares::Shares;
 pub(crate) use slots::{HOT as SLOTS_HOT, Slots};
+pub(crate) use table::Sessions;
 
+use crate::credits::SessionCredits;
 use crate::loss::Recovery;
-use crate::slot::{ClientSlot, Lone, ServerSlot};
+use crate::slot::{ClientSlot, ServerSlot};
 
 /// A session of this endpoint. Stale after the session ends: never mistaken for a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -80,7 +78,7 @@ pub(crate) struct QueuedCall<C> {
 /// The client side of a session.
 ///
 /// # Invariants
-/// 1. `credits` + the slots' credits in flight = `credit_limit` (E33).
+/// 1. `credits` left + the slots' credits in flight = C (E33).
 /// 2. The timers look at a slot with a call by the time at which it has to be looked at.
 /// 3. They look at a session whose slots are awake, which may be idle some time.
 ///
@@ -92,8 +90,7 @@ pub(crate) struct ClientSession<C> {
     pub(crate) peer: u32,
     /// The server's number for this session.
     pub(crate) remote: u32,
-    pub(crate) credits: u32,
-    pub(crate) credit_limit: u32,
+    pub(crate) credits: SessionCredits,
     /// Bit per free slot.
     pub(crate) free: u32,
     /// Bit per slot that waits for credits.
@@ -106,8 +103,8 @@ pub(crate) struct ClientSession<C> {
     pub(crate) slots: Slots<ClientSlot<C>>,
     /// The control connection it was made over.
     pub(crate) control: u64,
-    /// Where it stands in the line for the credits of its peer.
-    pub(crate) place: Place,
+    /// It waits for room in the credit pool of its peer.
+    pub(crate) waits_for_room: bool,
     /// Number of the first request of slot 0.
     pub(crate) first_req_num: u32,
     pub(crate) max_msg_size: u32,
@@ -147,10 +144,9 @@ impl<C> ClientSession<C> {
         requests(self.first_req_num, &self.slots, |slot| slot.req_num)
     }
 
-    /// Whether a call without a deadline finds a slot at once, and its request of `len` bytes is
-    /// one packet.
-    #[inline]
-    pub(crate) fn takes_short(&self, len: usize) -> bool {
+    /// Whether a call finds a slot at once, and its request of `len` bytes is one packet.
+    #[inline(always)]
+    pub(crate) fn takes_single(&self, len: usize) -> bool {
         self.free != 0
             && self.state == SessionState::Connected
             && !self.waits
@@ -169,13 +165,6 @@ impl<C> ClientSession<C> {
         let result = f(&mut self.queue);
         self.waits = !self.queue.is_empty();
         result
-    }
-
-    /// Whether a waiting call is one packet and has no deadline. It then is the next one to be
-    /// served when it is the oldest.
-    #[inline]
-    pub(crate) fn is_short(&self, call: &QueuedCall<C>) -> bool {
-        call.expires_ns == u64::MAX && call.req.len() <= usize::from(self.data_per_packet)
     }
 
     /// Failed, and not closed by the application yet: it only keeps its number.
@@ -264,21 +253,13 @@ impl<C> ClientSession<C> {
             let taken = s.active || s.quarantined;
             assert_eq!(taken, self.free & 1 << i == 0, "slot {i}: free bit");
             in_flight += s.in_flight();
-            let waits_until = match s.lone {
-                // A timeout from when it was sent: as long as the path's is at that time.
-                Lone::Sent => u64::MAX - 1,
-                _ if s.in_flight() > 0 => s.deadline_ns,
-                _ => u64::MAX,
-            };
-            let due_ns = s.expires_ns.min(waits_until);
-            let is_timed = s.tracked || s.timer_ns <= due_ns || self.has_failed();
-            assert!(!s.active || is_timed, "invariant 2: slot {i}");
+            assert!(!s.active || s.is_timed() || self.has_failed(), "invariant 2: slot {i}");
         }
         assert!(self.slots.are_asleep() || self.idle_timed || self.has_failed(), "invariant 3");
         assert_eq!(self.waits, !self.queue.is_empty());
         assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_expires_ns));
         assert!(self.queue_timer_ns <= self.queue_expires_ns || self.has_failed());
-        assert_eq!(self.credits + in_flight, self.credit_limit, "invariant 1");
+        assert_eq!(self.credits.left() + in_flight, self.credits.limit(), "invariant 1");
     }
 }
 

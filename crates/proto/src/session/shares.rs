@@ -28,13 +28,15 @@ pub(crate) struct Shares {
     /// Tenants that hold that much or more.
     full: u32,
     closing: bool,
-    /// New requests are looked at twice: the endpoint is being shut down, or some tenant is full.
-    /// One flag, so that the others pay one test for both.
+    /// Requests are copied before they are handled.
+    copies: bool,
+    /// New requests are not simply handled: the endpoint is being shut down, some tenant is full, or
+    /// requests are copied. One flag, so that the others pay one test.
     pub(crate) choosy: bool,
 }
 
 impl Shares {
-    pub(crate) fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize, copies: bool) -> Self {
         Shares {
             tenants: Vec::new(),
             of: BTreeMap::new(),
@@ -42,7 +44,8 @@ impl Shares {
             limit: limit as u64,
             full: 0,
             closing: false,
-            choosy: false,
+            copies,
+            choosy: copies,
         }
     }
 
@@ -130,7 +133,7 @@ impl Shares {
         t.held = t.held.saturating_sub(bytes);
         if was_full && t.held < self.limit {
             self.full -= 1;
-            self.choosy = self.closing || self.full > 0;
+            self.choosy = self.closing || self.full > 0 || self.copies;
         }
     }
 
@@ -152,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_share_is_full_and_has_room_again() {
-        let mut s = Shares::new(100);
+        let mut s = Shares::new(100, false);
         let (a, b) = (s.enter(7), s.enter(8));
         assert_eq!((s.enter(7), s.sessions_over(7), s.sessions_over(9)), (a, 2, 0));
         s.hold(a, 99);

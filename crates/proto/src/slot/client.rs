@@ -17,10 +17,11 @@
 //! 3. A credit return never acknowledges the last request packet; the response does (E42).
 //! 4. `lost <= idle`, and both are what the board says.
 
-use courser_buf::MsgBuf;
+use courser_buf::{MsgBuf, prefetch};
 
+use crate::credits::CreditPool;
 use crate::error::Executed;
-use crate::loss::{Board, Heard, Nack, Seen};
+use crate::loss::{Board, Boards, Heard, Nack, Recovery, Seen};
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::{HOLES_REACH, Holes, MAX_REMAINING_US};
@@ -36,38 +37,69 @@ pub(crate) enum Ending {
     Quarantine,
 }
 
-/// Whether a call is of the common kind: its request is one packet, it has no deadline, and nothing
-/// happened to it but what the short cuts do (`tx/short`, `rx/short`). Anything else makes it
-/// [`Lone::No`], for good.
+/// The wait for an acknowledgement is doubled at most this often: from 1 us or more, that is far beyond
+/// the longest wait.
+const ACK_DOUBLED_MAX: u8 = 16;
+
+/// How far a call is whose request is one packet. Anything that happens to it but the usual makes it
+/// [`Single::No`], for good; the counters then say how far it is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Lone {
-    /// The counters say what it is.
+enum Single {
+    /// The request is several packets, or something unusual happened.
     No,
     /// Nothing was sent.
-    Fresh,
-    /// The request was sent once, and nothing of the response has come.
+    Unsent,
+    /// The request was sent once, and nothing of the response has arrived. No timer of its own
+    /// watches for its loss before its slot's first timer expires.
     Sent,
 }
 
-/// In order of use: a small RPC touches the first two cache lines only.
+/// What a slot sends next.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum NextPacket {
+    /// A packet of the request.
+    Request {
+        /// Which.
+        index: u32,
+    },
+    /// A request-for-response.
+    Ask {
+        /// The first packet asked for.
+        first: u32,
+        /// How many.
+        count: u32,
+    },
+}
+
+impl NextPacket {
+    /// Credits that it costs.
+    pub(crate) fn credits(self) -> u32 {
+        match self {
+            NextPacket::Request { .. } => 1,
+            NextPacket::Ask { count, .. } => count,
+        }
+    }
+}
+
+/// In order of use: a small RPC touches the first two cache lines only, and the line of its deadline.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientSlot<C> {
-    pub(crate) req: Option<MsgBuf>,
-    pub(crate) cont: Option<C>,
+    req: Option<MsgBuf>,
+    cont: Option<C>,
     /// When to suspect loss; of a free slot when its last call ended, ns.
     pub(crate) deadline_ns: u64,
     /// Number of the current request, or of the last one when the slot is free.
     pub(crate) req_num: u32,
-    pub(crate) lone: Lone,
+    single: Single,
     pub(crate) active: bool,
     /// The server still keeps the last response: it has not been told that it arrived (F6).
     pub(crate) ack_owed: bool,
-    /// The transmit stage has this slot in its queue: with its call, or its cancellation.
+    /// The transmit queue has this slot: with its call, or its cancellation.
     pub(crate) queued: bool,
-    /// The transmit stage has this free slot in its queue, with the number of its next request.
+    /// The transmit queue has this free slot, with the number of its next request.
     pub(crate) queued_ahead: bool,
-    /// The endpoint's timers have a first look at this slot.
+    /// The endpoint's timers have the first timer of this slot.
     pub(crate) tracked: bool,
     /// There is no call, but the server has not answered the request yet (F15): the slot cannot
     /// take another.
@@ -75,39 +107,41 @@ pub(crate) struct ClientSlot<C> {
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
     /// How often the wait for an acknowledgement was doubled.
-    pub(crate) ack_doubled: u8,
-    pub(crate) req_type: u16,
-    pub(crate) req_packets: u32,
-    pub(crate) req_sent: u32,
-    pub(crate) req_high: u32,
-    pub(crate) req_acked: u32,
-    pub(crate) resp_size: u32,
-    pub(crate) resp_packets: u32,
-    pub(crate) resp_rcvd: u32,
-    pub(crate) resp_asked: u32,
-    pub(crate) resp_high: u32,
-    /// Where the first look is, while the slot is tracked: [`crate::timers::Timers::forget`].
-    pub(crate) look_at: u32,
+    ack_doubled: u8,
+    req_type: u16,
+    req_packets: u32,
+    req_sent: u32,
+    req_high: u32,
+    req_acked: u32,
+    resp_size: u32,
+    resp_packets: u32,
+    resp_rcvd: u32,
+    resp_asked: u32,
+    resp_high: u32,
+    /// Where the first timer is, while the slot is tracked: [`crate::timers::Timers::cancel_first`].
+    pub(crate) first_timer: u32,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
     /// The call's running number.
     pub(crate) seq: u64,
-    /// The earliest later look at this slot that the endpoint's timers have; `u64::MAX`: none.
+    /// The earliest later timer of this slot that the endpoint's timers have; `u64::MAX`: none.
     pub(crate) timer_ns: u64,
     /// The call's deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
     /// When anything of the server about this request was last taken, ns.
     pub(crate) heard_ns: u64,
     /// When a call without a board was given up last, to be sent again: ns modulo 2^32.
-    pub(crate) again_at: u32,
+    again_at: u32,
     /// The request whose response was acknowledged last by a packet of its own.
-    pub(crate) acked_num: u32,
-    pub(crate) resp: Option<MsgBuf>,
-    /// Packets that were sent, or asked for, and are neither in order nor on their way.
-    pub(crate) idle: u32,
+    acked_num: u32,
+    resp: Option<MsgBuf>,
+    /// Packets that were sent, or asked for, and are neither in order nor in flight.
+    idle: u32,
     /// Those of them that are to be sent again.
-    pub(crate) lost: u32,
-    pub(crate) board: Option<Box<Board>>,
+    lost: u32,
+    board: Option<Box<Board>>,
+    /// Room that each packet in flight takes in the pool of the peer.
+    units: u16,
 }
 
 const _: () = {
@@ -125,11 +159,11 @@ impl<C> ClientSlot<C> {
         ClientSlot {
             req_num,
             active: false,
-            lone: Lone::No,
+            single: Single::No,
             quarantined: false,
             ack_owed: false,
             tracked: false,
-            look_at: 0,
+            first_timer: 0,
             queued: false,
             queued_ahead: false,
             retries: 0,
@@ -158,16 +192,17 @@ impl<C> ClientSlot<C> {
             again_at: 0,
             board: None,
             cont: None,
+            units: 1,
         }
     }
 
     /// Takes a call. `step` is the number of slots.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self, step: u32, req_type: u16, req: MsgBuf, packets: u32, cont: C) {
         debug_assert!(!self.active && !self.quarantined);
         self.req_num = self.req_num.wrapping_add(step);
         self.active = true;
-        self.lone = Lone::No;
+        self.single = if packets == 1 { Single::Unsent } else { Single::No };
         self.retries = 0;
         self.req_type = req_type;
         self.req_packets = packets;
@@ -178,37 +213,163 @@ impl<C> ClientSlot<C> {
         self.cont = Some(cont);
     }
 
-    /// [`ClientSlot::start`] for a request of one packet without a deadline.
-    #[inline]
-    pub(crate) fn start_lone(&mut self, step: u32, req_type: u16, req: MsgBuf, cont: C) {
-        self.start(step, req_type, req, 1, cont);
-        self.lone = Lone::Fresh;
+    /// Asks for the two cache lines that a small RPC touches.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self) {
+        prefetch(self);
+        prefetch(&self.req_packets);
     }
 
-    /// The request of a [`Lone::Fresh`] call was sent.
-    #[inline]
-    pub(crate) fn sent_lone(&mut self, now_ns: u64) {
-        debug_assert!(self.lone == Lone::Fresh);
-        self.lone = Lone::Sent;
+    /// The type of the request.
+    #[inline(always)]
+    pub(crate) fn req_type(&self) -> u16 {
+        self.req_type
+    }
+
+    /// The request, if it is one packet that was never sent.
+    #[inline(always)]
+    pub(crate) fn single_unsent(&self) -> Option<&[u8]> {
+        if self.single != Single::Unsent {
+            return None;
+        }
+        self.req.as_deref()
+    }
+
+    /// That packet was sent.
+    #[inline(always)]
+    pub(crate) fn sent_single(&mut self, units: u16, now_ns: u64) {
+        debug_assert!(self.single == Single::Unsent);
+        self.single = Single::Sent;
+        self.units = units;
         self.started_ns = now_ns;
         self.ack_owed = false; // the request says it (F6)
         self.queued = false;
         (self.req_sent, self.req_high) = (1, 1);
     }
 
-    /// The response of a [`Lone::Sent`] call has come, in one packet: what
-    /// [`ClientSlot::on_response`] and [`ClientSlot::finish`] do, where one credit comes back.
+    /// Whether the request is one packet that was sent once, and nothing of the response has arrived.
     #[inline(always)]
-    pub(crate) fn finish_lone(&mut self) -> Option<(MsgBuf, C)> {
-        debug_assert!(self.lone == Lone::Sent && self.in_flight() == 1);
-        self.lone = Lone::No;
+    pub(crate) fn is_single_sent(&self) -> bool {
+        self.single == Single::Sent
+    }
+
+    /// The response arrived in one packet, to a request that [`ClientSlot::is_single_sent`]: ends the
+    /// call. Returns its message and continuation, or `None` and changes nothing while the transport
+    /// references the request (E24). One packet's room of [`ClientSlot::units`] returns.
+    #[inline(always)]
+    pub(crate) fn finish_single(&mut self) -> Option<(MsgBuf, C)> {
+        debug_assert!(self.single == Single::Sent && self.in_flight() == 1);
+        if self.req.as_ref().is_none_or(MsgBuf::is_shared) {
+            return None;
+        }
+        self.single = Single::No;
         self.active = false;
+        self.expires_ns = u64::MAX;
         self.ack_owed = true;
         self.req_acked = 1; // nothing is in flight
         match (self.req.take(), self.cont.take()) {
             (Some(req), Some(cont)) => Some((req, cont)),
             _ => None,
         }
+    }
+
+    /// Room that each packet in flight takes in the pool of the peer.
+    #[inline(always)]
+    pub(crate) fn units(&self) -> u32 {
+        self.units.into()
+    }
+
+    /// Room of all packets in flight.
+    pub(crate) fn in_flight_units(&self) -> u32 {
+        self.in_flight() * self.units()
+    }
+
+    /// Room that each packet takes which is sent next. All packets in flight take the same.
+    pub(crate) fn units_to_send(&self, pool: &CreditPool) -> u16 {
+        if self.in_flight() > 0 {
+            return self.units;
+        }
+        match &self.req {
+            Some(req) if self.req_packets == 1 && self.resp_packets == 0 => {
+                pool.units_of(req.len())
+            }
+            _ => pool.units_per_packet(),
+        }
+    }
+
+    /// The request, to be sent.
+    pub(crate) fn request_mut(&mut self) -> Option<&mut MsgBuf> {
+        self.req.as_mut()
+    }
+
+    /// What is sent next with so many credits; something is [`ClientSlot::sendable`].
+    pub(crate) fn next_packet(&mut self, credits: u32) -> NextPacket {
+        let is_response = self.resp_packets > 0;
+        let lost = if self.lost > 0 {
+            let most = if is_response { credits } else { 1 };
+            self.board.as_mut().and_then(|board| board.next_lost(most))
+        } else {
+            None
+        };
+        if is_response {
+            let new = (self.resp_asked, self.resp_packets - self.resp_asked);
+            let (first, count) = lost.unwrap_or(new);
+            return NextPacket::Ask { first, count: count.min(credits) };
+        }
+        NextPacket::Request { index: lost.map_or(self.req_sent, |(first, _)| first) }
+    }
+
+    /// A packet was sent. Returns whether it was sent before.
+    pub(crate) fn on_sent(&mut self, packet: NextPacket, units: u16, now_ns: u64) -> bool {
+        self.units = units;
+        let again;
+        match packet {
+            NextPacket::Ask { first, count } => {
+                again = first < self.resp_high;
+                self.resp_asked = self.resp_asked.max(first + count);
+                self.resp_high = self.resp_high.max(self.resp_asked);
+                self.note_sent(first, count, now_ns);
+            }
+            NextPacket::Request { index } => {
+                // From here on it is like a call that was always so, if this is its only packet.
+                let first_time = self.single == Single::Unsent;
+                self.single = if first_time { Single::Sent } else { Single::No };
+                if self.req_high == 0 {
+                    self.started_ns = now_ns;
+                    self.ack_owed = false; // the request says it (F6)
+                }
+                again = index < self.req_high;
+                self.req_sent = self.req_sent.max(index + 1);
+                self.req_high = self.req_high.max(self.req_sent);
+                self.note_sent(index, 1, now_ns);
+            }
+        }
+        again
+    }
+
+    /// Packets were sent, of which the answer is due at `due_ns`; before, packets were in flight or not
+    /// (`waited`). Returns whether a timer has to be armed for [`ClientSlot::deadline_ns`].
+    pub(crate) fn await_answer(&mut self, recovery: Recovery, waited: bool, due_ns: u64) -> bool {
+        // MELO's timeout is that of the first hole.
+        if recovery != Recovery::Melo || !waited {
+            self.deadline_ns = due_ns;
+        }
+        !self.tracked || recovery == Recovery::Selective
+    }
+
+    /// Takes a board for a message of several packets that is about to be sent, or asked for.
+    #[inline]
+    pub(crate) fn begin_board(&mut self, boards: &mut Boards, recovery: Recovery) {
+        if self.board.is_none() && recovery != Recovery::GoBackN && !self.is_small() {
+            let is_response = self.resp_packets > 0;
+            let in_order = if is_response { self.resp_rcvd } else { self.req_acked };
+            self.board = boards.take(recovery, self.req_packets, in_order);
+        }
+    }
+
+    /// Takes the board away.
+    pub(crate) fn take_board(&mut self) -> Option<Box<Board>> {
+        self.board.take()
     }
 
     /// Credits this slot holds (invariant 1).
@@ -245,7 +406,7 @@ impl<C> ClientSlot<C> {
             return Err(Drop::Duplicate);
         }
         let before = self.in_flight();
-        self.lone = Lone::No;
+        self.single = Single::No;
         self.acknowledge(count);
         if let Some(board) = &mut self.board {
             let in_order = board.in_order(count, heard, seen);
@@ -301,19 +462,13 @@ impl<C> ClientSlot<C> {
 
     /// A message of one packet each way, as far as is known.
     #[inline]
-    pub(crate) fn is_small(&self) -> bool {
+    fn is_small(&self) -> bool {
         self.req_packets == 1 && self.resp_packets <= 1
-    }
-
-    /// The lost packets to be sent next: one of a request, or a run of a response.
-    pub(crate) fn next_lost(&mut self, credits: u32) -> Option<(u32, u32)> {
-        let most = if self.resp_packets > 0 { credits } else { 1 };
-        self.board.as_mut()?.next_lost(most)
     }
 
     /// Packets were sent, or asked for, of which some may be on the board as lost.
     #[inline]
-    pub(crate) fn note_sent(&mut self, first: u32, count: u32, now_ns: u64) {
+    fn note_sent(&mut self, first: u32, count: u32, now_ns: u64) {
         if let Some(board) = &mut self.board {
             board.sent(first, count, now_ns);
             (self.idle, self.lost) = board.idle_and_lost();
@@ -324,6 +479,9 @@ impl<C> ClientSlot<C> {
     /// each costs memory on both sides.
     #[inline]
     pub(crate) fn is_spread(&self, most: u32) -> bool {
+        if self.lost != 0 || self.in_flight() == 0 {
+            return false;
+        }
         let most = most.min(HOLES_REACH);
         (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) >= most
     }
@@ -352,7 +510,7 @@ impl<C> ClientSlot<C> {
             if self.resp_rcvd > 0 {
                 return Err(Drop::Duplicate);
             }
-            self.lone = Lone::No;
+            self.single = Single::No;
             self.resp_size = msg_size;
             self.resp_packets = packets;
             self.acknowledge(self.req_packets);
@@ -397,7 +555,7 @@ impl<C> ClientSlot<C> {
     /// `[eRPC §5.3]` (E59).
     pub(crate) fn roll_back(&mut self) -> u32 {
         let credits = self.in_flight();
-        self.lone = Lone::No;
+        self.single = Single::No;
         if let Some(board) = &mut self.board {
             let is_response = self.resp_packets > 0;
             match board.time_out(is_response, self.retries > 0) {
@@ -430,10 +588,83 @@ impl<C> ClientSlot<C> {
         before.saturating_sub(self.in_flight())
     }
 
+    /// How many packets of the response have arrived in order.
+    pub(crate) fn in_order(&self) -> u32 {
+        self.resp_rcvd
+    }
+
+    /// How many packets of the request the server has, in order.
+    pub(crate) fn acked(&self) -> u32 {
+        self.req_acked
+    }
+
+    /// Whether all packets of the response have arrived.
+    pub(crate) fn has_response(&self) -> bool {
+        self.resp_rcvd == self.resp_packets
+    }
+
+    /// Whether a packet of the request was sent, and nothing of the response has arrived.
+    pub(crate) fn awaits_response(&self) -> bool {
+        self.req_high > 0 && self.resp_rcvd == 0
+    }
+
+    /// Memory for a response of several packets.
+    pub(crate) fn set_response_buffer(&mut self, buffer: MsgBuf) {
+        self.resp = Some(buffer);
+    }
+
+    pub(crate) fn response_buffer_mut(&mut self) -> Option<&mut MsgBuf> {
+        self.resp.as_mut()
+    }
+
+    pub(crate) fn take_response(&mut self) -> Option<MsgBuf> {
+        self.resp.take()
+    }
+
+    /// How long ago the call was given up last, to be sent again, ns modulo 2^32.
+    pub(crate) fn age_of_retry(&self, now_ns: u64) -> u32 {
+        (now_ns as u32).wrapping_sub(self.again_at)
+    }
+
+    /// The call was given up, to be sent again.
+    pub(crate) fn retry(&mut self, now_ns: u64) {
+        self.retries = self.retries.saturating_add(1);
+        self.again_at = now_ns as u32;
+    }
+
+    /// Bytes of the board on the heap.
+    pub(crate) fn board_bytes(&self) -> usize {
+        self.board.as_ref().map_or(0, |board| board.heap_bytes())
+    }
+
+    /// How long the slot is quiet before the server is told that its response has arrived: from
+    /// `least_ns` to `most_ns`. A response of more than `data_per_packet` bytes holds memory of its own
+    /// at the server, so the wait is short then.
+    #[inline]
+    pub(crate) fn ack_wait_ns(&self, data_per_packet: u16, least_ns: u64, most_ns: u64) -> u64 {
+        if self.resp_size > u32::from(data_per_packet) {
+            return least_ns;
+        }
+        (least_ns << self.ack_doubled).min(most_ns)
+    }
+
+    /// The next wait for an acknowledgement is twice as long.
+    pub(crate) fn double_ack_wait(&mut self) {
+        self.ack_doubled = (self.ack_doubled + 1).min(ACK_DOUBLED_MAX);
+    }
+
+    /// The response is being acknowledged by a packet of its own. Returns how many requests there were
+    /// since the last such packet; `step` is the number of slots.
+    pub(crate) fn acknowledge_response(&mut self, step: u32) -> u32 {
+        self.ack_owed = false;
+        let before = std::mem::replace(&mut self.acked_num, self.req_num);
+        self.req_num.wrapping_sub(before) / step
+    }
+
     /// Ends the call and gives what belongs to the application.
     pub(crate) fn finish(&mut self) -> Option<(MsgBuf, C)> {
         self.active = false;
-        self.lone = Lone::No;
+        self.single = Single::No;
         self.expires_ns = u64::MAX;
         self.queued = false; // what is in the queue still is ignored by its number
         self.resp_packets = 0;
@@ -501,6 +732,14 @@ impl<C> ClientSlot<C> {
         self.queued = false; // what is in the queue still is ignored
     }
 
+    /// Ends a quarantine because the server has answered, with a response of unknown size.
+    pub(crate) fn release_answered(&mut self, now_ns: u64) {
+        self.release();
+        self.ack_owed = true;
+        self.resp_size = u32::MAX; // it may be large
+        self.deadline_ns = now_ns;
+    }
+
     /// Checks the invariants; for debug builds and simulations.
     pub(crate) fn check(&self) {
         assert!(!self.active || !(self.quarantined || self.queued_ahead));
@@ -513,16 +752,30 @@ impl<C> ClientSlot<C> {
             self.board.iter().for_each(|board| board.check());
         } else {
             assert!(self.board.is_none());
-            assert_eq!(self.lone, Lone::No);
+            assert_eq!(self.single, Single::No);
             assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
             assert!(self.req.is_none() && self.cont.is_none());
         }
-        let asked = (self.req_packets, self.expires_ns, self.resp_high, self.resp_packets);
+        let asked = (self.req_packets, self.resp_high, self.resp_packets);
         let sent = (self.req_acked, self.req_sent, self.req_high, self.queued);
-        match self.lone {
-            Lone::No => {}
-            Lone::Fresh => assert_eq!((asked, self.req_high), ((1, u64::MAX, 0, 0), 0)),
-            Lone::Sent => assert_eq!((asked, sent), ((1, u64::MAX, 0, 0), (0, 1, 1, false))),
+        match self.single {
+            Single::No => {}
+            Single::Unsent => assert_eq!((asked, self.req_high), ((1, 0, 0), 0)),
+            Single::Sent => assert_eq!((asked, sent), ((1, 0, 0), (0, 1, 1, false))),
         }
     }
+
+    /// Whether the timers look at this slot with a call by the time at which it has to be looked at.
+    pub(crate) fn is_timed(&self) -> bool {
+        let waits_until = match self.single {
+            // A timeout from when it was sent: as long as the path's is at that time.
+            Single::Sent => u64::MAX - 1,
+            _ if self.in_flight() > 0 => self.deadline_ns,
+            _ => u64::MAX,
+        };
+        self.tracked || self.timer_ns <= self.expires_ns.min(waits_until)
+    }
 }
+
+#[cfg(test)]
+mod tests;

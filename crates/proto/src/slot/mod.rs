@@ -8,9 +8,6 @@ mod client;
 mod gaps;
 mod server;
 
-pub(crate) use client::{ClientSlot, Ending, Lone};
+pub(crate) use client::{ClientSlot, Ending, NextPacket};
 pub(crate) use gaps::Gaps;
 pub(crate) use server::{Position, ServerPhase, ServerSlot, Stored};
-
-#[cfg(test)]
-mod tests;

@@ -163,6 +163,23 @@ impl ServerSlot {
         packets: u32,
         expires_ns: u64,
     ) -> u32 {
+        self.req = None;
+        self.forget_gaps();
+        let freed = std::mem::take(&mut self.held);
+        self.renew(req_num, req_type, size, packets, expires_ns);
+        freed
+    }
+
+    /// [`ServerSlot::begin`] for a slot that [`ServerSlot::is_clean`].
+    #[inline(always)]
+    pub(crate) fn renew(
+        &mut self,
+        req_num: u32,
+        req_type: u16,
+        size: u32,
+        packets: u32,
+        expires_ns: u64,
+    ) {
         self.req_num = req_num;
         self.phase = ServerPhase::Receiving;
         // Items of the request before are ignored by their number.
@@ -170,16 +187,13 @@ impl ServerSlot {
         self.cr_in_progress = false;
         self.resp_queued = false;
         self.short_due = false;
+        self.cancelled = false;
         self.req_type = req_type;
         self.req_size = size;
         self.req_packets = packets;
         self.req_rcvd = 0;
         self.expires_ns = expires_ns;
-        self.cancelled = false;
-        self.req = None;
         self.resp = Stored::None;
-        self.forget_gaps();
-        std::mem::take(&mut self.held)
     }
 
     fn forget_gaps(&mut self) {
@@ -189,28 +203,16 @@ impl ServerSlot {
     }
 
     /// Whether the slot has no request and keeps no buffer of its own, but its preallocated one.
-    #[inline]
-    pub(crate) fn is_light(&self) -> bool {
-        self.phase <= ServerPhase::Responded && self.held == 0
+    #[inline(always)]
+    pub(crate) fn is_clean(&self) -> bool {
+        self.phase <= ServerPhase::Responded && self.held == 0 && self.gaps.is_none()
     }
 
-    /// The next request is whole in one packet, has no deadline, and finds the slot
-    /// [light](ServerSlot::is_light): what [`ServerSlot::begin`] and its arrival do.
-    #[inline]
-    pub(crate) fn begin_short(&mut self, req_num: u32, req_type: u16, size: u32) {
-        debug_assert!(self.is_light() && self.req.is_none());
-        self.req_num = req_num;
+    /// All packets of the request have arrived at once.
+    #[inline(always)]
+    pub(crate) fn arrived_whole(&mut self) {
         self.phase = ServerPhase::Executing;
-        self.cr_queued = false;
-        self.cr_in_progress = false;
-        self.resp_queued = false;
-        self.short_due = false;
-        self.cancelled = false;
-        self.req_type = req_type;
-        self.req_size = size;
-        (self.req_packets, self.req_rcvd) = (1, 1);
-        self.expires_ns = u64::MAX;
-        self.resp = Stored::None;
+        self.req_rcvd = self.req_packets;
     }
 
     /// Stores a response of one packet that is in the preallocated buffer: as
@@ -221,7 +223,7 @@ impl ServerSlot {
         self.phase = ServerPhase::Responded;
         self.resp = Stored::Preallocated;
         (self.resp_size, self.resp_packets) = (size, 1);
-        (self.resp_queued, self.short_due) = (true, !unasked && mutant::short_cuts());
+        (self.resp_queued, self.short_due) = (true, !unasked);
         (self.send_next, self.send_end) = (0, 1 + u32::from(unasked));
     }
 
@@ -266,12 +268,6 @@ impl ServerSlot {
         self.held = 0;
         self.gaps = None;
         held
-    }
-
-    /// The deadline, if there is one.
-    #[inline]
-    pub(crate) fn deadline_ns(&self) -> Option<u64> {
-        (self.expires_ns != u64::MAX).then_some(self.expires_ns)
     }
 
     /// The packets a credit return may name: never the last one (E42).

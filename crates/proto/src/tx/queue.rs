@@ -3,7 +3,42 @@
 //! A vector and where its head is: a stage usually empties it, so that there is nothing to wrap
 //! round, and both ends cost a few instructions where a ring costs twenty.
 
-use super::TxItem;
+/// Something to send. Names a request by number: an item that its slot has outlived is ignored.
+/// A slot has at most one live item of each kind in the queue, whatever its peer repeats: that
+/// bounds the queue by the number of slots. (And one more for a while, when a call is appended to a
+/// frame in the place of one that was given up unsent.)
+///
+/// An item may also outlive its session, and name a slot of the session that has the number now.
+/// Should even the request number be the same, that slot is asked what it has to send, which is
+/// harmless: items carry no content.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TxItem {
+    /// Whatever the client slot can send: request packets, then requests-for-response.
+    Client { session: u32, slot: u8, req_num: u32 },
+    /// A credit return with what has arrived by then.
+    CreditReturn { session: u32, slot: u8, req_num: u32 },
+    /// The packets of a stored response that are due.
+    Response { session: u32, slot: u8, req_num: u32 },
+    /// The response has arrived.
+    Ack { session: u32, req_num: u32 },
+    /// A frame of a peer is missing.
+    Gap { peer: u32 },
+    /// The request of a slot in quarantine is given up.
+    Cancel { session: u32, slot: u8, req_num: u32 },
+    /// Credits of a peer have come back: the turn of the session that has waited longest for them.
+    Turn { peer: u32 },
+}
+
+/// What became of an item.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Sent {
+    /// Done with it (for now).
+    All,
+    /// No room left in this batch; this is what remains.
+    Rest(TxItem),
+    /// It is put back for the next batch.
+    Later(TxItem),
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct TxQueue {

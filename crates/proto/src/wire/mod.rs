@@ -11,11 +11,12 @@ mod frame;
 mod holes;
 mod packet;
 mod remaining;
-mod short;
+mod single;
 
-pub(crate) use frame::body_of;
-pub use frame::{EcnCounts, FRAME_HEADER, FRAME_HEADER_MAX, FrameHeader, WIRE_VERSION, is_untimed};
-pub(crate) use frame::{PlainHeader, Times};
+pub use frame::{
+    EcnCounts, FRAME_HEADER, FrameHeader, MAX_PEER, WIRE_VERSION, decode_held, encode_held,
+};
+pub(crate) use frame::{body_of, is_untimed};
 #[cfg(test)]
 pub(crate) use holes::HolesRoom;
 pub(crate) use holes::NO_HOLES;
@@ -26,8 +27,9 @@ pub use packet::{
     data_len, packets_of, parse_packet,
 };
 pub use remaining::MAX_REMAINING_US;
-pub(crate) use short::{
-    SHORT_REQUEST, SHORT_RESPONSE, Short, header_words, parse_short, short_header,
+pub(crate) use single::{
+    DEADLINE_REQUEST, PLAIN_REQUEST, PLAIN_RESPONSE, SinglePacket, header_words, parse_single,
+    single_request, single_response,
 };
 
 /// Why bytes were not a frame or not a packet. Each is a counter in the endpoint's statistics.

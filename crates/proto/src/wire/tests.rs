@@ -69,51 +69,83 @@ fn a_cancellation_is_sixteen_bytes() {
 fn frame_header_bytes_are_as_documented() {
     let h = FrameHeader {
         data_per_packet: 1424,
-        peer: 7,
+        peer: 0x0a_0b0c,
+        held: 0x25,
         cookie: 0xdead_beef,
         number: 9,
+        ecn: EcnCounts { marked: 1, received: 2 },
         sent_at: Some(10),
         echo_at: Some(11),
-        ecn: Some(EcnCounts { marked: 1, received: 2 }),
     };
-    let mut out = [0xff; FRAME_HEADER_MAX];
+    let mut out = [0xff; FRAME_HEADER];
     h.write(&mut out);
-    let mut want = vec![0xC1, 3, 0x90, 0x05];
-    for v in [7u32, 0xdead_beef, 9, 10, 11, 1, 2] {
+    let mut want = vec![0xC2, 1, 0x90, 0x05, 0x0c, 0x0b, 0x0a, 0x25];
+    for v in [0xdead_beef_u32, 9, 0x0002_0001, 10, 11] {
         want.extend_from_slice(&v.to_le_bytes());
     }
     assert_eq!(out.as_slice(), want);
     assert_eq!(FrameHeader::parse(&out), Ok((h, &[][..])));
 }
 
+#[test]
+fn a_frame_without_a_time_has_no_echo() {
+    let h = FrameHeader {
+        data_per_packet: 1424,
+        peer: 1,
+        held: 0,
+        cookie: 2,
+        number: 3,
+        ecn: EcnCounts::default(),
+        sent_at: None,
+        echo_at: Some(11),
+    };
+    let mut out = [0xff; FRAME_HEADER];
+    h.write(&mut out);
+    assert_eq!((out[1], &out[20..]), (2, &[0; 8][..]));
+    assert_eq!(FrameHeader::parse(&out), Ok((FrameHeader { echo_at: None, ..h }, &[][..])));
+}
+
+#[test]
+fn the_time_held_is_rounded_up_and_loses_little() {
+    for code in 0..=u8::MAX {
+        assert_eq!(encode_held(u64::from(decode_held(code)) * 1_000), code);
+    }
+    let mut ns = 1_u64;
+    while ns < 500_000_000 {
+        for ns in [ns - 1, ns, ns + 1] {
+            let back = u64::from(decode_held(encode_held(ns))) * 1_000;
+            assert!(back >= ns && back - ns <= 1_000 + ns / 15, "{ns} became {back}");
+        }
+        ns += ns / 7 + 1;
+    }
+    assert_eq!(encode_held(u64::MAX), u8::MAX);
+    assert_eq!(decode_held(u8::MAX), 507_904);
+}
+
 proptest! {
     #[test]
-    fn plain_headers_are_read_and_written_as_any(
+    fn frame_headers_that_parse_are_written_back(
         mut bytes in prop::collection::vec(any::<u8>(), 0..40),
-        flags in 0_u8..8,
-        version in prop::sample::select(vec![WIRE_VERSION, WIRE_VERSION, 0xC2]),
+        flags in 0_u8..4,
+        version in prop::sample::select(vec![WIRE_VERSION, WIRE_VERSION, 0xC1]),
     ) {
         if let Some(start) = bytes.first_chunk_mut::<2>() {
             *start = [version, flags];
         }
-        if let Some(times) = bytes.get_mut(16..24).filter(|_| flags == 4) {
-            times.fill(0); // what is not said is not written
-        }
-        let plain = PlainHeader::parse::<true>(&bytes);
-        let Some((h, rest)) = plain.or_else(|| PlainHeader::parse::<false>(&bytes)) else {
-            let plain = bytes.len() >= FRAME_HEADER && version == WIRE_VERSION;
-            prop_assert!(!plain || (flags != 1 && flags != 4));
+        let well_formed = bytes.len() >= FRAME_HEADER && version == WIRE_VERSION && flags < 3;
+        let Ok((h, rest)) = FrameHeader::parse(&bytes) else {
+            prop_assert!(!well_formed);
             return Ok(());
         };
-        let PlainHeader { data_per_packet, peer, cookie, number, times } = h;
-        let (sent_at, echo_at) = times.map(|t| (t.sent_at, t.echo_at)).unzip();
-        prop_assert_eq!(is_untimed(&bytes), times.is_none());
-        let ecn = None;
-        let any = FrameHeader { data_per_packet, peer, cookie, number, sent_at, echo_at, ecn };
-        prop_assert_eq!(FrameHeader::parse(&bytes), Ok((any, rest)));
+        prop_assert!(well_formed);
+        prop_assert_eq!(rest, &bytes[FRAME_HEADER..]);
+        // Bytes that the flags declare invalid are written as zero.
+        let valid = match flags { 0 => 24, 1 => 28, _ => 20 };
+        let mut want = bytes[..FRAME_HEADER].to_vec();
+        want[valid..].fill(0);
         let mut out = [0xff; FRAME_HEADER];
         h.write(&mut out);
-        prop_assert_eq!(&out[..], &bytes[..FRAME_HEADER]);
+        prop_assert_eq!(&out[..], &want[..]);
     }
 }
 
@@ -124,9 +156,9 @@ fn unknown_versions_flags_and_kinds_are_refused() {
     f[0] = WIRE_VERSION;
     f[1] = 0x80;
     assert_eq!(FrameHeader::parse(&f), Err(Malformed::Flags));
-    f[1] = 5; // an echo in a frame without times
+    f[1] = 3; // an echo in a frame without times
     assert_eq!(FrameHeader::parse(&f), Err(Malformed::Flags));
-    assert_eq!(FrameHeader::parse(&f[..23]), Err(Malformed::Truncated));
+    assert_eq!(FrameHeader::parse(&f[..27]), Err(Malformed::Truncated));
     let mut p = [0u8; PACKET_HEADER];
     p[0] = 15;
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Kind));

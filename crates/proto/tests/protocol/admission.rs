@@ -344,13 +344,13 @@ fn an_exhausted_arena_is_no_busy_loop_and_passes() {
     let hog: Vec<_> = std::iter::from_fn(|| arena.alloc(1_400).ok()).collect();
     assert!(!hog.is_empty());
     // The transport holds the only staging buffer there is.
-    w.ep(0).poll_transmit(1_000, &mut Default::default());
+    w.ep(0).poll_transmit(|| 1_000, &mut Default::default(), |_, _| false);
     let mut held = courser_buf::TxBurst::new();
     w.call(0, s, 2, 0);
-    w.ep(0).poll_transmit(2_000, &mut held);
+    w.ep(0).poll_transmit(|| 2_000, &mut held, |_, _| false);
     w.call(0, s, 3, 0);
     let mut none = courser_buf::TxBurst::new();
-    w.ep(0).poll_transmit(3_000, &mut none);
+    w.ep(0).poll_transmit(|| 3_000, &mut none, |_, _| false);
     assert_eq!((held.len(), none.len()), (1, 0));
     let due = w.ep(0).next_deadline().unwrap();
     assert!(due > 3_000, "due at once would be a busy loop");

@@ -28,7 +28,7 @@ fn a_bad_request_is_refused_and_changes_nothing() {
         |r| r.session = 1 << 24,
         |r| r.first_req_num = 1,
         |r| r.port = 0,
-        |r| r.max_frame = 300,
+        |r| r.max_frame = 299,
     ];
     for (n, spoil) in cases.into_iter().enumerate() {
         let mut r = good.clone();
@@ -174,7 +174,7 @@ fn the_smaller_frame_decides_the_packet_size() {
     d.request.max_frame = 700;
     d.request.endpoint_id += 1;
     let a = w.ep(1).accept(&d.request, offer(0)).unwrap();
-    assert_eq!(a.data_per_packet, 700 - 48);
+    assert_eq!(a.data_per_packet, 700 - 44);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Calls that are taken and made some calls later, as with many sessions; here from the first on
 //! (`Config::far_sessions`).
 
-use courser_buf::{Ecn, RxFrame};
-use courser_proto::{CallError, CallRefused, Config, Executed, SessionId, SessionState};
+use courser_buf::{Ecn, MsgBuf, RxFrame};
+use courser_proto::{
+    Body, CallError, CallId, CallRefused, Config, Driver, Endpoint, Executed, RequestId, SessionId,
+    SessionState,
+};
 
 use crate::support::{World, addr, config, pattern};
 
@@ -163,6 +166,36 @@ fn a_call_that_is_not_deferred_does_not_overtake_those_that_are() {
     assert_eq!(order(config, &[32; 12], idle), in_order(12));
 }
 
+/// Gives calls up, or closes their session, when a request arrives.
+struct GivesUp<'a> {
+    ep: &'a mut Endpoint<u64>,
+    session: Option<SessionId>,
+    calls: Vec<CallId>,
+    now_ns: u64,
+}
+
+impl Driver<u64> for GivesUp<'_> {
+    fn endpoint(&mut self) -> &mut Endpoint<u64> {
+        self.ep
+    }
+
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns
+    }
+
+    fn on_request(&mut self, _: RequestId, _: u16, _: Body<'_>, _: u64) {
+        let calls = std::mem::take(&mut self.calls);
+        match self.session {
+            Some(session) => drop(self.ep.close(session)),
+            None => assert!(calls.iter().all(|&call| self.ep.cancel(call))),
+        }
+    }
+
+    fn on_completion(&mut self, _: u64, _: SessionId, _: MsgBuf, _: Result<Body<'_>, CallError>) {
+        unreachable!("no call was sent");
+    }
+}
+
 #[test]
 fn what_is_given_up_while_a_frame_is_worked_through_was_never_sent() {
     for closes in [false, true] {
@@ -174,17 +207,11 @@ fn what_is_given_up_while_a_frame_is_worked_through_was_never_sent() {
         for (_, bytes) in w.nodes[1].transmit(now_ns, false, true) {
             frames.push(bytes);
         }
-        let calls = [1, 2].map(|id| w.call(0, s, id, 32));
-        let ep = w.ep(0);
+        let calls = [1, 2].map(|id| w.call(0, s, id, 32)).to_vec();
+        let mut app = GivesUp { ep: w.ep(0), session: closes.then_some(s), calls, now_ns };
         let frame = RxFrame::new(addr(1), &frames[0], Ecn::NotEct);
-        let mut cursor = ep.on_frame(&frame, now_ns).unwrap();
-        assert!(ep.next_event(&mut cursor).is_some(), "a request: writing is open");
-        if closes {
-            ep.close(s);
-        } else {
-            assert!(calls.iter().all(|&call| ep.cancel(call)));
-        }
-        assert!(ep.next_event(&mut cursor).is_none());
+        Endpoint::receive(&mut app, &frame);
+        assert!(app.calls.is_empty(), "the request was handled");
         let error = match closes {
             true => CallError::Closed(Executed::Never),
             false => CallError::Cancelled(Executed::Never),

@@ -1,6 +1,7 @@
 //! What sessions keep, and when they give it back: idle sessions, sessions that are waited for,
 //! what one process may take, shutting down.
 
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
     CallError, Config, ConnectRequest, Executed, RefuseReason, SessionState, Status,
 };
@@ -63,8 +64,9 @@ fn a_lost_acknowledgement_is_made_good_when_the_session_is_idle() {
     w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 100_000)));
     w.call(0, s, 1, 10);
     w.finish(0, 1);
-    // Acknowledgements stand alone in their frames here: 24 + 16 bytes.
-    w.filter = Some(Box::new(|from, bytes| from != 0 || bytes.len() != 24 + 16));
+    // Acknowledgements stand alone in their frames here.
+    w.filter =
+        Some(Box::new(|from, bytes| from != 0 || bytes.len() != FRAME_HEADER + PACKET_HEADER));
     w.settle();
     assert!(w.ep(1).memory().held_bytes >= 100_000, "the acknowledgement was lost");
     assert_eq!(tell_idle(&mut w), 1);
@@ -188,7 +190,8 @@ fn messages_that_are_never_finished_take_a_bounded_share_of_memory() {
     let mut w = World::new(&[config(), server], 1);
     let s = w.connect(0, 1);
     // Every packet but the first of each message is lost.
-    w.filter = Some(Box::new(|from, bytes| from == 1 || bytes[24 + 12..24 + 14] == [0, 0]));
+    let first = |packets: &[u8]| packets[12..14] == [0, 0];
+    w.filter = Some(Box::new(move |from, bytes| from == 1 || first(&bytes[FRAME_HEADER..])));
     for id in 0..8 {
         w.call(0, s, id, big);
     }

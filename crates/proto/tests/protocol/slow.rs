@@ -148,10 +148,9 @@ fn a_call_after_a_long_pause_gets_its_full_patience() {
 #[test]
 fn a_call_that_waits_for_credits_is_not_passed_by_those_that_follow_each_other() {
     // So many calls follow each other, and hold the credits of their session.
-    let passed_by = |credits, slots, loops: u16, len, tx_halves, pulls| {
+    let passed_by = |credits, slots, loops: u16, len, tx_halves| {
         let mut w = World::pair(Config { credits, slots, tx_halves, ..config() });
         let s = w.connect(0, 1);
-        (w.nodes[0].pulls, w.nodes[1].pulls) = (pulls, pulls);
         w.call(0, s, 0, 32);
         w.finish(0, 1); // the buffers of responses are there
         w.nodes[0].next.extend((100..5_000).map(|id| (s, id, 32)));
@@ -165,14 +164,14 @@ fn a_call_that_waits_for_credits_is_not_passed_by_those_that_follow_each_other()
         }
         ended.len() - 1
     };
-    for (halves, pulls) in [(false, false), (false, true), (true, false)] {
+    for halves in [false, true] {
         for (credits, slots, loops) in [(1, 2, 1), (1, 8, 3), (2, 8, 5), (7, 8, 7)] {
-            let passed = passed_by(credits, slots, loops, 32, halves, pulls);
+            let passed = passed_by(credits, slots, loops, 32, halves);
             assert!(passed <= 2 * usize::from(loops), "{passed} of C = {credits}");
         }
         // Each stage it has a packet or more.
         for (credits, slots, loops) in [(1, 2, 1), (7, 8, 7), (16, 32, 20), (32, 32, 31)] {
-            let passed = passed_by(credits, slots, loops, 20 * DPP, halves, pulls);
+            let passed = passed_by(credits, slots, loops, 20 * DPP, halves);
             assert!(passed <= 200, "{passed} of C = {credits}, 20 packets");
         }
     }

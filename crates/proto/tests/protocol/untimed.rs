@@ -3,11 +3,15 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use courser_proto::wire::{FrameHeader, is_untimed};
+use courser_proto::wire::{FRAME_HEADER, FrameHeader};
 use courser_proto::{Config, Recovery, SessionId};
 
 use crate::support::link::describe;
 use crate::support::{Action, Link, World, config, pattern};
+
+fn is_untimed(frame: &[u8]) -> bool {
+    FrameHeader::parse(frame).unwrap().0.sent_at.is_none()
+}
 
 const EVERY_NS: u64 = 4_000;
 
@@ -194,7 +198,8 @@ fn a_deadline_in_a_frame_without_times_is_not_later_than_meant() {
     w.filter = None;
     let mut bytes = caught.borrow_mut().pop().unwrap();
     let (header, _) = FrameHeader::parse(&bytes).unwrap();
-    FrameHeader { sent_at: None, echo_at: None, ..header }.write(&mut bytes);
+    let start = bytes.first_chunk_mut::<FRAME_HEADER>().unwrap();
+    FrameHeader { sent_at: None, echo_at: None, ..header }.write(start);
     w.now_ns += 250;
     w.inject(0, 1, &bytes);
     let (_, _, deadline_ns) = *w.nodes[1].started.last().unwrap();

@@ -158,8 +158,8 @@ impl fmt::Display for FrameText<'_> {
             Err(why) => return write!(f, "malformed frame: {why}"),
         };
         write!(f, "#{} peer {} cookie {:08x}", h.number, h.peer, h.cookie)?;
-        if let Some(ecn) = h.ecn {
-            write!(f, " ecn {}/{}", ecn.marked, ecn.received)?;
+        if h.ecn.marked > 0 {
+            write!(f, " ecn {}/{}", h.ecn.marked, h.ecn.received)?;
         }
         let mut more = 0;
         for (i, packet) in packets.enumerate() {
@@ -216,7 +216,7 @@ fn write_packet(f: &mut fmt::Formatter<'_>, packet: &Packet<'_>, dpp: u16) -> fm
 pub(super) mod made {
     use courser::Addr;
     use courser::parts::buf::Ecn;
-    use courser::parts::proto::wire::{FRAME_HEADER, PACKET_HEADER};
+    use courser::parts::proto::wire::{EcnCounts, FRAME_HEADER, PACKET_HEADER};
 
     use super::*;
     use crate::HostId;
@@ -225,15 +225,17 @@ pub(super) mod made {
         data_per_packet: 1000,
         peer: 3,
         cookie: 0xdead_beef,
+        held: 0,
         number: 7,
+        ecn: EcnCounts { marked: 0, received: 0 },
         sent_at: Some(0),
         echo_at: None,
-        ecn: None,
     };
 
     pub(in crate::observe) fn frame_of(packets: &[Packet<'_>]) -> Vec<u8> {
-        let mut out = vec![0; FRAME_HEADER];
-        HEADER.write(&mut out);
+        let mut start = [0; FRAME_HEADER];
+        HEADER.write(&mut start);
+        let mut out = start.to_vec();
         for p in packets {
             let mut h = [0; PACKET_HEADER];
             p.write_header(&mut h);
@@ -281,7 +283,7 @@ mod tests {
 
     use super::made::{HEADER, frame_of, request};
     use super::*;
-    use courser::parts::proto::wire::Holes;
+    use courser::parts::proto::wire::{FRAME_HEADER, Holes};
 
     #[test]
     fn every_kind_is_read_and_named() {
@@ -326,16 +328,16 @@ mod tests {
 
     #[test]
     fn a_header_of_another_version_is_said_to_be_malformed() {
-        assert_eq!(FrameText(&[0; 24]).to_string(), "malformed frame: unknown version");
+        assert_eq!(FrameText(&[0; FRAME_HEADER]).to_string(), "malformed frame: unknown version");
         assert_eq!(FrameText(&[]).to_string(), "malformed frame: truncated header");
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_one_line(tail in proptest::collection::vec(any::<u8>(), 0..200), dpp: u16) {
-            let mut bytes = vec![0; 24];
-            FrameHeader { data_per_packet: dpp, ..HEADER }.write(&mut bytes);
-            bytes.extend_from_slice(&tail);
+            let mut start = [0; FRAME_HEADER];
+            FrameHeader { data_per_packet: dpp, ..HEADER }.write(&mut start);
+            let bytes = [&start[..], &tail].concat();
             for bytes in [&bytes, &tail] {
                 let text = FrameText(bytes).to_string();
                 prop_assert!(!text.is_empty() && !text.contains('\n'));

@@ -23,7 +23,7 @@ mod web_search;
 
 use serde::Serialize;
 
-use courser::parts::proto::wire::{FRAME_HEADER, FRAME_HEADER_MAX, PACKET_HEADER};
+use courser::parts::proto::wire::{FRAME_HEADER, PACKET_HEADER};
 
 use crate::observe::{Tap, Times};
 use crate::{CpuCosts, World, WorldError};
@@ -198,7 +198,7 @@ pub const fn data_per_packet(max_frame: usize) -> usize {
 
 /// Bytes of a datagram that has one packet, beside the packet's data, at most.
 const fn data_overhead() -> usize {
-    FRAME_HEADER_MAX + PACKET_HEADER
+    FRAME_HEADER + PACKET_HEADER
 }
 
 /// A share as a number; chances are per million in settings, so that they are exact.
@@ -206,8 +206,7 @@ fn share(ppm: u32) -> f64 {
     f64::from(ppm) / 1e6
 }
 
-/// Bytes on the wire of a frame that has one packet with so much data: as long as no mark of
-/// congestion was seen, frame headers have no ECN counts.
+/// Bytes on the wire of a frame that has one packet with so much data.
 pub const fn wire_bytes(data: usize) -> u64 {
     let payload = FRAME_HEADER + PACKET_HEADER + data;
     payload as u64 + crate::WIRE_OVERHEAD as u64

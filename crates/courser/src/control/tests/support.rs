@@ -231,6 +231,8 @@ pub(super) fn connect(from: EndpointRef, to: Option<u16>, session: u32) -> Contr
         max_msg_size: 1 << 20,
         first_req_num: 0,
         recovery: Recovery::Selective,
+        small_data: 0,
+        units_per_packet: 1,
     };
     ControlMsg::Connect { from, to, request }
 }
@@ -258,6 +260,8 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         pool: 32,
         max_msg_size: 1 << 20,
         recovery: Recovery::Selective,
+        small_data: 0,
+        units_per_packet: 1,
     };
     ControlMsg::Accept { to, from, accept }
 }

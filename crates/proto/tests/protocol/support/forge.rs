@@ -1,6 +1,8 @@
 //! Frames as the other side of a session could make them, and what must come of a bad one.
 
-use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet};
+use courser_proto::wire::{
+    EcnCounts, FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet,
+};
 use courser_proto::{ConnectAccept, Drop};
 
 use super::World;
@@ -30,9 +32,10 @@ impl Forge {
             peer,
             cookie,
             number,
+            held: 0,
+            ecn: EcnCounts::default(),
             sent_at: Some(0),
             echo_at: None,
-            ecn: None,
         }
     }
 
@@ -104,8 +107,9 @@ pub fn packets(frame: &[u8]) -> impl Iterator<Item = Packet<'_>> {
 }
 
 pub fn frame(header: &FrameHeader, packets: &[Packet<'_>]) -> Vec<u8> {
-    let mut out = vec![0; FRAME_HEADER];
-    header.write(&mut out);
+    let mut start = [0; FRAME_HEADER];
+    header.write(&mut start);
+    let mut out = start.to_vec();
     for p in packets {
         let mut h = [0; PACKET_HEADER];
         p.write_header(&mut h);

@@ -38,10 +38,10 @@ impl Link {
         (0..copies).map(|_| delay()).collect()
     }
 
-    /// Flips one bit of what the door checks: version, packet size, peer, cookie.
+    /// Flips one bit of what the ingress checks: version, packet size, peer, cookie.
     pub fn spoil(&self, bytes: &mut [u8], rng: &mut Rng) {
         if rng.per_million(self.corrupt) {
-            let at = rng.pick(&[0usize, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]);
+            let at = rng.pick(&[0usize, 2, 3, 4, 5, 6, 8, 9, 10, 11]);
             bytes[at] ^= 1 << rng.below(8);
         }
     }

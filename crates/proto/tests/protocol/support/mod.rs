@@ -14,6 +14,7 @@ pub mod rng;
 use std::collections::BTreeMap;
 
 use courser_buf::{Addr, PathId};
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
     CallId, CallOptions, CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed,
     Endpoint, Recovery, RefuseReason, SessionId,
@@ -26,9 +27,9 @@ pub use rng::{Rng, pattern};
 use link::{allowance, describe};
 
 /// Frames of the world's transports.
-pub const MAX_FRAME: usize = 1472;
+pub const MAX_FRAME: usize = DPP + FRAME_HEADER + PACKET_HEADER;
 /// Data bytes per packet that follow from it.
-pub const DPP: usize = MAX_FRAME - 48;
+pub const DPP: usize = 1424;
 
 /// Sees the sender and the bytes of a frame.
 pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;

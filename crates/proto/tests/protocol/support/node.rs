@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use courser_buf::{
     Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RxFrame, Tail, TxBurst, TxFrame,
 };
-use courser_proto::wire::is_untimed;
 use courser_proto::{
-    Body, CallError, Completion, Config, Driver, Endpoint, Event, RequestId, SessionId, Status,
+    Body, CallError, Completion, Config, Driver, Endpoint, RequestId, SessionId, Status,
 };
 
 use super::{MAX_FRAME, pattern};
@@ -53,9 +52,7 @@ pub struct Node {
     pub tx: TxBurst,
     /// Frames that the transport keeps, and their bytes, which must not change.
     held: Vec<(TxFrame, Vec<u8>)>,
-    /// Takes events one by one instead of being driven.
-    pub pulls: bool,
-    /// The transport copies frames of one packet that say no time, and how many it has.
+    /// The transport copies frames that leave alone, and how many it has.
     pub copies: bool,
     pub lone: u64,
     /// All beyond so many bytes of a frame it receives as the frame's tail.
@@ -65,8 +62,6 @@ pub struct Node {
     pub allowed: u64,
     pub server_sent: u64,
     now_ns: u64,
-    /// When the endpoint was last told the time.
-    told_ns: u64,
     /// What this node's clock shows more than the world's.
     pub clock_ns: u64,
     /// Deadlines of its calls, in the world's time.
@@ -99,7 +94,6 @@ impl Node {
             given: BTreeMap::new(),
             tx: TxBurst::new(),
             held: Vec::new(),
-            pulls: false,
             copies: false,
             lone: 0,
             front: usize::MAX,
@@ -107,7 +101,6 @@ impl Node {
             allowed: 0,
             server_sent: 0,
             now_ns: 0,
-            told_ns: 0,
             clock_ns: 0,
             deadlines: BTreeMap::new(),
             started: Vec::new(),
@@ -120,22 +113,19 @@ impl Node {
         if self.ep.next_deadline() != Some(0) {
             return Vec::new();
         }
-        self.told_ns = now_ns;
         let mut out = Vec::new();
         let clock_ns = now_ns + self.clock_ns;
-        if self.copies && self.ep.sends_untimed() {
-            let frames = self.ep.stats().tx_frames;
-            let copy = |path: PathId, frame: &[u8]| {
+        let copies = self.copies;
+        let copy = |path: PathId, frame: &[u8]| {
+            if copies {
                 out.push((path.0 as usize, frame.to_vec()));
-                true
-            };
-            self.ep.poll_lone(clock_ns, &mut self.tx, copy);
-            self.ep.after_transmit(clock_ns);
-            assert_eq!((out.len(), self.ep.stats().tx_frames), (1, frames + 1));
-            self.lone += 1;
-        } else {
-            self.ep.poll_transmit(clock_ns, &mut self.tx);
-        }
+            }
+            copies
+        };
+        self.ep.poll_transmit(|| clock_ns, &mut self.tx, copy);
+        self.ep.advance(clock_ns);
+        assert!(out.is_empty() || self.tx.is_empty(), "a frame that is copied leaves alone");
+        self.lone += out.len() as u64;
         for frame in self.tx.drain(..) {
             let bytes = bytes_of(&frame);
             out.push((frame.path.0 as usize, bytes.clone()));
@@ -171,14 +161,18 @@ impl Node {
 
     pub fn receive(&mut self, src: Addr, bytes: &[u8], now_ns: u64) {
         self.now_ns = now_ns;
-        // One that says no time is taken at the last time that was given, however long ago.
-        let then_ns = if is_untimed(bytes) { self.told_ns } else { now_ns };
-        self.take(src, bytes, then_ns + self.clock_ns);
-        self.ep.heard_at(now_ns + self.clock_ns);
-        self.told_ns = now_ns;
+        self.take(src, bytes);
     }
 
-    fn take(&mut self, src: Addr, bytes: &[u8], now_ns: u64) {
+    /// Whether the endpoint accepts a frame.
+    pub fn accepts(&mut self, frame: &RxFrame<'_>, now_ns: u64) -> bool {
+        self.now_ns = now_ns;
+        let before = self.ep.stats().rx_frames_accepted;
+        Endpoint::receive(self, frame);
+        self.ep.stats().rx_frames_accepted > before
+    }
+
+    fn take(&mut self, src: Addr, bytes: &[u8]) {
         // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
         let frame = RxFrame::new(src, bytes, Ecn::Ect0);
         if let Some((data, rest)) = bytes.split_at_checked(self.front)
@@ -186,16 +180,10 @@ impl Node {
         {
             let frame = RxFrame { data, tail: Tail::from(rest), ..frame };
             self.ep.look_ahead(&[frame, frame], 0);
-            return Endpoint::receive(self, &frame, now_ns);
+            return Endpoint::receive(self, &frame);
         }
         self.ep.look_ahead(&[frame, frame], 0);
-        let Some(mut cursor) = self.ep.on_frame(&frame, now_ns) else { return };
-        if !self.pulls {
-            return cursor.drive(self);
-        }
-        while let Some(event) = self.ep.next_event(&mut cursor) {
-            self.on_event(event);
-        }
+        Endpoint::receive(self, &frame);
     }
 
     fn handle(&mut self, id: RequestId, req_type: u16, body: &[u8]) {
@@ -273,7 +261,6 @@ impl Node {
         let now_ns = now_ns + self.clock_ns;
         if self.ep.next_deadline().is_some_and(|t| t <= now_ns) {
             self.ep.on_deadline(now_ns);
-            self.told_ns = self.now_ns;
         }
     }
 }
@@ -283,16 +270,26 @@ impl Driver<u64> for Node {
         &mut self.ep
     }
 
-    fn on_event(&mut self, event: Event<'_, u64>) {
-        match event {
-            Event::Request { id, req_type, body, deadline_ns } => {
-                let deadline_ns = deadline_ns.map(|d| d.saturating_sub(self.clock_ns));
-                self.started.push((req_type, self.now_ns, deadline_ns));
-                self.copied += u64::from(matches!(body, Body::Owned(_)));
-                self.handle(id, req_type, &body);
-            }
-            Event::Completion(c) => self.complete(c),
-        }
+    fn now_ns(&mut self) -> u64 {
+        self.now_ns + self.clock_ns
+    }
+
+    fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64) {
+        let deadline_ns = (expires_ns != u64::MAX).then_some(expires_ns);
+        let deadline_ns = deadline_ns.map(|d| d.saturating_sub(self.clock_ns));
+        self.started.push((req_type, self.now_ns, deadline_ns));
+        self.copied += u64::from(matches!(body, Body::Owned(_)));
+        self.handle(id, req_type, &body);
+    }
+
+    fn on_completion(
+        &mut self,
+        cont: u64,
+        session: SessionId,
+        request: MsgBuf,
+        result: Result<Body<'_>, CallError>,
+    ) {
+        self.complete(Completion { cont, session, request, result });
     }
 }
 

@@ -7,21 +7,14 @@
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
-use crate::error::{CallError, Executed};
-use crate::event::Completion;
+use crate::error::CallError;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
-use crate::session::peer::PROBES;
+use crate::path::PROBES;
 use crate::session::{ClientSession, Session, SessionId, SessionState};
-use crate::slot::{ClientSlot, Lone};
-use crate::timers::{Look, Timed, Timers};
+use crate::slot::ClientSlot;
+use crate::timers::{Due, IDLE, QUEUE, Timed};
 use crate::tx::TxItem;
-
-/// In place of a slot's number in a timer: the calls that wait for a slot.
-pub(crate) const QUEUE: u8 = u8::MAX;
-
-/// In place of a slot's number in a timer: the session as a whole may be idle.
-pub(crate) const IDLE: u8 = u8::MAX - 1;
 
 /// So many looks at most in one [`Endpoint::on_deadline`], some 100 us of work; what else is due
 /// comes in the next pass of the event loop, after the packets that have arrived meanwhile.
@@ -37,9 +30,6 @@ const CALLS_PER_ACK: u32 = 8;
 /// The longest such wait, ns. It is looked at as often, so a response may be acknowledged after twice
 /// that: less than half of what a server waits that shuts down.
 const ACK_WAIT_MAX_NS: u64 = 200_000_000;
-
-/// So often the wait is doubled at most: from 1 us or more, that is far beyond [`ACK_WAIT_MAX_NS`].
-const ACK_DOUBLED_MOST: u8 = 16;
 
 enum Verdict {
     Again(u64),
@@ -61,12 +51,12 @@ impl<C> Endpoint<C> {
     /// attempt is due after `Config::rto_min_ns`, so that an exhausted arena is no busy loop.
     #[inline]
     pub fn next_deadline(&self) -> Option<u64> {
-        if !self.done.is_empty() || self.wants_transmit() {
+        if !self.outbox.done.is_empty() || self.wants_transmit() {
             return Some(0);
         }
-        let mut due_ns = self.timers.next_ns().min(self.silence_ns);
+        let mut due_ns = self.timers.next_ns().min(self.tail_loss.due_ns);
         if self.has_unsent() {
-            due_ns = due_ns.min(self.retry_tx_ns);
+            due_ns = due_ns.min(self.tx.retry_ns());
         }
         (due_ns != u64::MAX).then_some(due_ns)
     }
@@ -76,14 +66,13 @@ impl<C> Endpoint<C> {
     #[inline]
     pub fn on_deadline(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
-        if now_ns >= self.retry_tx_ns {
-            self.retry_tx_ns = 0;
+        if now_ns >= self.tx.retry_ns() {
+            self.tx.retry_now();
         }
-        if now_ns >= self.silence_ns {
-            self.on_silence();
+        if now_ns >= self.tail_loss.due_ns {
+            self.on_tail_loss();
         }
         if now_ns >= self.timers.next_ns() {
-            self.settle_round_trip();
             self.look_around(now_ns);
         }
     }
@@ -93,11 +82,11 @@ impl<C> Endpoint<C> {
         let mut left = LOOKS;
         while left > 0 {
             if let Some(entry) = self.timers.first_due(now_ns)
-                && (entry.is_forgotten() || self.pass_by(entry))
+                && (entry.is_cancelled() || self.pass_by(entry))
             {
-                self.timers.pass_by();
+                self.timers.drop_first();
                 // What was forgotten costs nothing and must not keep the others waiting.
-                left -= usize::from(!entry.is_forgotten());
+                left -= usize::from(!entry.is_cancelled());
                 continue;
             }
             let Some((look, entry)) = self.timers.pop(now_ns) else { break };
@@ -110,7 +99,7 @@ impl<C> Endpoint<C> {
         }
         if self.timers.next_ns() == u64::MAX {
             self.timers.trim();
-            self.boards = Vec::new();
+            self.boards.trim();
         }
     }
 
@@ -136,8 +125,18 @@ impl<C> Endpoint<C> {
         done
     }
 
+    /// With many sessions, cancels the first timer of a slot whose call has ended with a response of one
+    /// packet, if expiring it would do nothing.
+    #[inline(never)]
+    pub(crate) fn cancel_first_timer(&mut self, session: u32, slot_no: u8) {
+        let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
+        if needs_no_look(&self.cfg, slot, u16::MAX) {
+            slot.tracked = !self.timers.cancel_first(slot.first_timer, session);
+        }
+    }
+
     /// Does what is due at one place; gives what it cost beyond one look.
-    fn look_at(&mut self, look: Look, entry: Timed, now_ns: u64) -> usize {
+    fn look_at(&mut self, look: Due, entry: Timed, now_ns: u64) -> usize {
         let Timed { session, slot, .. } = entry;
         if !self.take_timer(look, entry) {
             return 0;
@@ -152,7 +151,7 @@ impl<C> Endpoint<C> {
             Verdict::Expired => self.end_early(session, slot, CallError::DeadlineExceeded),
             Verdict::CancelAgain => self.cancel_again(session, slot, now_ns),
             Verdict::QueueExpired => {
-                let waiting = self.client_session_at(session).map_or(0, |s| s.queue.len());
+                let waiting = self.sessions.client_mut(session).map_or(0, |s| s.queue.len());
                 self.expire_queue(session, now_ns);
                 self.time_queue(session, u64::MAX); // those that are left
                 return waiting;
@@ -163,11 +162,11 @@ impl<C> Endpoint<C> {
     }
 
     /// The timers have this entry no more. `false`: nobody needs it.
-    fn take_timer(&mut self, look: Look, entry: Timed) -> bool {
-        if look == Look::Later && !is_needed(&self.sessions, &entry) {
+    fn take_timer(&mut self, look: Due, entry: Timed) -> bool {
+        if look == Due::Later && !is_needed(&self.sessions, &entry) {
             return false;
         }
-        let Some(s) = self.client_session_at(entry.session) else { return false };
+        let Some(s) = self.sessions.client_mut(entry.session) else { return false };
         if s.generation != entry.generation {
             return false;
         }
@@ -177,8 +176,8 @@ impl<C> Endpoint<C> {
             (slot, look) => {
                 let Some(slot) = s.slots.get_mut(usize::from(slot)) else { return false };
                 match look {
-                    Look::First => slot.tracked = false,
-                    Look::Later => slot.timer_ns = u64::MAX,
+                    Due::First => slot.tracked = false,
+                    Due::Later => slot.timer_ns = u64::MAX,
                 }
             }
         }
@@ -207,12 +206,12 @@ impl<C> Endpoint<C> {
         if let Some(Session::Client(s)) = self.sessions.get_mut(session as usize)
             && let Some(slot) = s.slots.get_mut(usize::from(slot))
         {
-            slot.ack_doubled = (slot.ack_doubled + 1).min(ACK_DOUBLED_MOST);
+            slot.double_ack_wait();
             let wait_ns = ack_wait_ns(&self.cfg, slot, s.data_per_packet);
             if wait_ns == most_ns && slot.timer_ns == u64::MAX {
                 // With the same delay for all they need no sorting.
                 slot.timer_ns = self.now_ns.saturating_add(most_ns);
-                self.timers.look_quietly(Timed { due_ns: slot.timer_ns, ..entry });
+                self.timers.arm_quiet(Timed { due_ns: slot.timer_ns, ..entry });
                 return;
             }
         }
@@ -227,7 +226,7 @@ impl<C> Endpoint<C> {
         let due_ns = due_ns.min(slot.expires_ns);
         if due_ns < slot.timer_ns {
             let entry = Timed { due_ns, session, generation, slot: slot_no };
-            slot.timer_ns = self.timers.look_later(entry);
+            slot.timer_ns = self.timers.arm_later(entry);
         }
     }
 
@@ -273,10 +272,10 @@ impl<C> Endpoint<C> {
             let waits = due_ns != u64::MAX;
             return if waits { Verdict::Again(due_ns) } else { Verdict::Nothing };
         }
-        let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return Verdict::Silent };
+        let Some(peer) = self.peers.at(s.peer) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
             let timeout_ns = self.cfg.datapath_timeout_ns;
-            let silent_ns = now_ns.saturating_sub(peer.last_heard_ns.max(slot.started_ns));
+            let silent_ns = now_ns.saturating_sub(peer.path.last_heard_ns().max(slot.started_ns));
             // Other packets of the peer arrive and none for this slot: it may be that large
             // packets do not pass any more.
             let stuck_ns = now_ns.saturating_sub(slot.heard_ns.max(slot.started_ns));
@@ -289,23 +288,23 @@ impl<C> Endpoint<C> {
 
     /// When loss is to be suspected of a slot; `u64::MAX`: there is nothing to wait for.
     fn due_ns(&self, s: &ClientSession<C>, slot: &ClientSlot<C>) -> u64 {
-        if slot.lone != Lone::Sent {
+        if !slot.is_single_sent() {
             return slot.deadline_ns;
         }
-        let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return slot.deadline_ns };
-        slot.started_ns.saturating_add(peer.timeout_ns(s.recovery, slot.retries, &self.cfg))
+        let Some(peer) = self.peers.at(s.peer) else { return slot.deadline_ns };
+        slot.started_ns.saturating_add(peer.path.timeout_ns(s.recovery, slot.retries, &self.cfg))
     }
 
     /// The datapath to a session's peer is dead (F13): ends every client session with that peer,
     /// because they all share it.
     fn give_up_peer(&mut self, session: u32) {
-        let Some(peer) = self.client_session_at(session).map(|s| s.peer) else { return };
+        let Some(peer) = self.sessions.client_mut(session).map(|s| s.peer) else { return };
         for index in 0..self.sessions.len() as u32 {
-            let Some(s) = self.client_session_at(index) else { continue };
+            let Some(s) = self.sessions.client_mut(index) else { continue };
             if s.peer == peer && s.state == SessionState::Connected {
                 let id = SessionId { index, generation: s.generation };
                 self.fail_session(index, CallError::DatapathSilent);
-                self.failed.push_back(id);
+                self.outbox.failed.push_back(id);
             }
         }
     }
@@ -315,7 +314,7 @@ impl<C> Endpoint<C> {
     /// server.
     #[inline]
     pub fn poll_failed(&mut self) -> Option<SessionId> {
-        while let Some(id) = self.failed.pop_front() {
+        while let Some(id) = self.outbox.failed.pop_front() {
             if self.is_live_entry(id) {
                 return Some(id);
             }
@@ -329,14 +328,12 @@ impl<C> Endpoint<C> {
     }
 
     fn acknowledge(&mut self, session: u32, slot_no: u8) {
-        let Some(s) = self.client_session_at(session) else { return };
+        let Some(s) = self.sessions.client_mut(session) else { return };
         let step = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-        slot.ack_owed = false;
         let req_num = slot.req_num;
-        let calls = req_num.wrapping_sub(std::mem::replace(&mut slot.acked_num, req_num)) / step;
-        if calls < CALLS_PER_ACK {
-            slot.ack_doubled = (slot.ack_doubled + 1).min(ACK_DOUBLED_MOST);
+        if slot.acknowledge_response(step) < CALLS_PER_ACK {
+            slot.double_ack_wait();
         }
         self.tx.push(TxItem::Ack { session, req_num });
     }
@@ -345,18 +342,19 @@ impl<C> Endpoint<C> {
     /// Otherwise all that is on its way is lost: reclaim the credits, send it again; with go-back-N
     /// from where the server is known to be.
     fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
-        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
+        let Some(s) = self.sessions.client_mut(session) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        if slot.in_flight() == 0 || slot.resp_rcvd > 0 && mutant::is_on(Mutant::RfrNotRepeated) {
+        let has_part = slot.in_order() > 0;
+        if slot.in_flight() == 0 || has_part && mutant::is_on(Mutant::RfrNotRepeated) {
             // Nothing can be lost: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
         let probes = s.recovery == Recovery::Selective && slot.retries < PROBES;
         let credits = if probes { slot.probe() } else { slot.roll_back() };
-        slot.retries = slot.retries.saturating_add(1);
-        slot.again_at = now_ns as u32;
+        let units = credits * slot.units();
+        slot.retry(now_ns);
         if !mutant::is_on(Mutant::CreditsLostInRollback) {
-            s.credits += credits;
+            s.credits.release(credits);
         }
         if probes {
             self.stats.probes += 1;
@@ -366,7 +364,7 @@ impl<C> Endpoint<C> {
         }
         let peer = s.peer;
         if !mutant::is_on(Mutant::PoolForgotten) {
-            self.credits_home(peer, credits);
+            self.release_room(peer, units);
         }
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
@@ -375,10 +373,10 @@ impl<C> Endpoint<C> {
     /// Puts a slot's deadline one timeout ahead, and sees that it is looked at by then.
     #[inline]
     pub(crate) fn extend_deadline(&mut self, session: u32, slot_no: u8, now_ns: u64) {
-        let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
-        let Some(Some(peer)) = self.peers.get(s.peer as usize) else { return };
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        let Some(peer) = self.peers.at(s.peer) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        slot.deadline_ns = now_ns + peer.timeout_ns(s.recovery, slot.retries, &self.cfg);
+        slot.deadline_ns = now_ns + peer.path.timeout_ns(s.recovery, slot.retries, &self.cfg);
         // The first look is never later than a timeout from now.
         let exact = !slot.tracked || s.recovery == Recovery::Selective;
         if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
@@ -405,7 +403,7 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn wake_stalled(&mut self, session: u32, after: u8) {
         let Some(Session::Client(s)) = self.sessions.get(session as usize) else { return };
-        if s.stalled == 0 || s.credits == 0 || s.place.waits {
+        if s.stalled == 0 || s.credits.left() == 0 || s.waits_for_room {
             return;
         }
         self.wake_each(session, after);
@@ -430,53 +428,6 @@ impl<C> Endpoint<C> {
         self.wake_stalled(session, slot_no);
         self.wake_slot(session, slot_no);
     }
-
-    /// Ends all calls of a client session with an error that says what is known of each, and the
-    /// session with them.
-    pub(crate) fn fail_session(&mut self, session: u32, error: fn(Executed) -> CallError) {
-        self.deferred.take_no_more(session);
-        let Some(s) = self.client_session_at(session) else { return };
-        s.state = SessionState::Gone;
-        let id = SessionId { index: session, generation: s.generation };
-        for call in s.with_queue(std::mem::take) {
-            if !mutant::is_on(Mutant::WaitingCallsForgotten) {
-                self.end_waiting(id, call, error(Executed::Never));
-            }
-        }
-        while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
-            self.end_waiting(id, call, error(Executed::Never));
-        }
-        self.fail_slots(session, error);
-    }
-
-    fn fail_slots(&mut self, session: u32, error: fn(Executed) -> CallError) {
-        let Some(s) = self.client_session_at(session) else { return };
-        for slot_no in 0..s.slots.len() as u8 {
-            let Some(s) = self.client_session_at(session) else { return };
-            let slot = &mut s.slots[usize::from(slot_no)];
-            if slot.quarantined {
-                slot.release();
-                s.free |= 1 << slot_no;
-            }
-            if !slot.active {
-                continue;
-            }
-            let executed = slot.executed();
-            if let Some(c) = self.complete(session, slot_no, Err(error(executed))) {
-                let Completion { cont, session, request, .. } = c;
-                let result = Err(error(executed));
-                self.done.push_back(Completion { cont, session, request, result });
-            }
-        }
-    }
-
-    #[inline]
-    pub(crate) fn client_session_at(&mut self, session: u32) -> Option<&mut ClientSession<C>> {
-        match self.sessions.get_mut(session as usize)? {
-            Session::Client(s) => Some(s),
-            _ => None,
-        }
-    }
 }
 
 /// Whether a first look at a free slot would find nothing to do: nothing is owed, or a later look
@@ -487,32 +438,10 @@ fn needs_no_look<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) ->
     !slot.ack_owed || slot.timer_ns <= slot.deadline_ns.saturating_add(wait_ns)
 }
 
-/// Sessions from which on first looks are forgotten: each slot is then used about once before its
-/// look. With fewer the look is cheaper, because it serves all calls of its slot until then.
-pub(crate) const FORGETS_FROM: usize = 2048;
-
-/// A call of one of many sessions is over, with a response of one packet: its first look is forgotten,
-/// if it would find nothing. By then slot and session would have to come from memory for that.
-#[inline]
-pub(crate) fn forget_look<C>(
-    timers: &mut Timers,
-    cfg: &Config,
-    slot: &mut ClientSlot<C>,
-    session: u32,
-) {
-    if needs_no_look(cfg, slot, u16::MAX) {
-        slot.tracked = !timers.forget(slot.look_at, session);
-    }
-}
-
 /// How long a slot is quiet before the server is told that its response has arrived.
 #[inline]
 fn ack_wait_ns<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> u64 {
-    let least_ns = cfg.rto_min_ns;
-    if slot.resp_size > u32::from(data_per_packet) {
-        return least_ns;
-    }
-    (least_ns << slot.ack_doubled).min(ack_wait_most_ns(cfg))
+    slot.ack_wait_ns(data_per_packet, cfg.rto_min_ns, ack_wait_most_ns(cfg))
 }
 
 /// The longest of these waits.

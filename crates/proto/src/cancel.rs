@@ -17,7 +17,6 @@
 
 use std::collections::VecDeque;
 
-use crate::deadline::QUEUE;
 use crate::deferred::DeferredCall;
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};
@@ -28,7 +27,7 @@ use crate::overload::serve_newest;
 use crate::session::{QueuedCall, Session, SessionId};
 use crate::slot::{ClientSlot, Ending};
 use crate::stats::Drop;
-use crate::timers::Timed;
+use crate::timers::{QUEUE, Timed};
 use crate::tx::TxItem;
 
 /// How many of the newest waiting calls are looked at for one with a deadline.
@@ -48,7 +47,7 @@ impl<C> Endpoint<C> {
             return true;
         }
         let index = call.session.index;
-        let Some(s) = self.client_session_at(index) else { return false };
+        let Some(s) = self.sessions.client_mut(index) else { return false };
         if s.generation != call.session.generation {
             return false;
         }
@@ -73,7 +72,7 @@ impl<C> Endpoint<C> {
         slot_no: u8,
         error: fn(Executed) -> CallError,
     ) {
-        let Some(s) = self.client_session_at(session) else { return };
+        let Some(s) = self.sessions.client_mut(session) else { return };
         let step = s.slots.count();
         let slot = &mut s.slots[usize::from(slot_no)];
         let (ending, executed) = slot.ending();
@@ -91,11 +90,11 @@ impl<C> Endpoint<C> {
             }
             Ending::Quarantine => self.quarantine(session, slot_no, error(executed)),
         };
-        self.look_again_soon(session, slot_no);
+        self.arm_soon(session, slot_no);
         self.count_ending(&error(executed));
         if let Some(Completion { cont, session, request, .. }) = completion {
             let result = Err(error(executed));
-            self.done.push_back(Completion { cont, session, request, result });
+            self.outbox.done.push_back(Completion { cont, session, request, result });
         }
     }
 
@@ -103,7 +102,7 @@ impl<C> Endpoint<C> {
     /// cancellation was not, has no time-out, that of another may be far ahead. Without a look its
     /// response is not acknowledged (F6).
     #[cold]
-    pub(crate) fn look_again_soon(&mut self, session: u32, slot_no: u8) {
+    pub(crate) fn arm_soon(&mut self, session: u32, slot_no: u8) {
         let due_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
         self.arm_slot(session, slot_no, due_ns);
     }
@@ -118,7 +117,7 @@ impl<C> Endpoint<C> {
         let QueuedCall { req, cont, .. } = call;
         self.stats.errors += 1;
         self.count_ending(&error);
-        self.done.push_back(Completion { cont, session, request: req, result: Err(error) });
+        self.outbox.done.push_back(Completion { cont, session, request: req, result: Err(error) });
     }
 
     pub(crate) fn count_ending(&mut self, error: &CallError) {
@@ -139,10 +138,10 @@ impl<C> Endpoint<C> {
         error: CallError,
     ) -> Option<Completion<'static, C>> {
         let now_ns = self.now_ns;
-        let s = self.client_session_at(session)?;
+        let s = self.sessions.client_mut(session)?;
         s.slots[usize::from(slot_no)].quarantined = true;
         let completion = self.complete(session, slot_no, Err(error));
-        let s = self.client_session_at(session)?;
+        let s = self.sessions.client_mut(session)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.retries = 0;
         slot.heard_ns = now_ns; // a new question: the server has its time to answer it
@@ -155,7 +154,7 @@ impl<C> Endpoint<C> {
 
     /// Nothing was heard of a cancellation: it is sent again.
     pub(crate) fn cancel_again(&mut self, session: u32, slot_no: u8, now_ns: u64) {
-        let Some(s) = self.client_session_at(session) else { return };
+        let Some(s) = self.sessions.client_mut(session) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.retries = slot.retries.saturating_add(1);
         if !std::mem::replace(&mut slot.queued, true) {
@@ -178,7 +177,8 @@ impl<C> Endpoint<C> {
     ) -> Result<(), Drop> {
         let now_ns = self.now_ns;
         // Stale: the session is the peer's, and connected.
-        let s = self.client_session_at(session).filter(|_| reason == Drop::Stale).ok_or(reason)?;
+        let s =
+            self.sessions.client_mut(session).filter(|_| reason == Drop::Stale).ok_or(reason)?;
         let slot_no = (req_num & (s.slots.count() - 1)) as u8;
         let slot = s.slots.get_mut(usize::from(slot_no)).ok_or(reason)?;
         if !slot.quarantined || slot.req_num != req_num {
@@ -190,12 +190,9 @@ impl<C> Endpoint<C> {
             self.extend_deadline(session, slot_no, now_ns);
             return Ok(());
         }
-        slot.release();
-        slot.ack_owed = true;
-        slot.resp_size = u32::MAX; // not looked at: it may be large
-        slot.deadline_ns = now_ns;
+        slot.release_answered(now_ns);
         s.free |= 1 << slot_no;
-        self.look_again_soon(session, slot_no);
+        self.arm_soon(session, slot_no);
         self.start_queued(session);
         Ok(())
     }
@@ -209,7 +206,7 @@ impl<C> Endpoint<C> {
         if s.queue_expires_ns < s.queue_timer_ns {
             let (due_ns, generation) = (s.queue_expires_ns, s.generation);
             let entry = Timed { due_ns, session, generation, slot: QUEUE };
-            s.queue_timer_ns = self.timers.look_later(entry);
+            s.queue_timer_ns = self.timers.arm_later(entry);
         }
     }
 
@@ -217,12 +214,12 @@ impl<C> Endpoint<C> {
     /// of the others is in `queue_expires_ns` then.
     #[cold]
     pub(crate) fn expire_queue(&mut self, session: u32, now_ns: u64) {
-        let Some(s) = self.client_session_at(session) else { return };
+        let Some(s) = self.sessions.client_mut(session) else { return };
         let id = SessionId { index: session, generation: s.generation };
         let waiting = s.queue.len();
         s.queue_expires_ns = u64::MAX;
         for _ in 0..waiting {
-            let Some(s) = self.client_session_at(session) else { return };
+            let Some(s) = self.sessions.client_mut(session) else { return };
             let Some(call) = s.with_queue(VecDeque::pop_front) else { return };
             if call.expires_ns <= now_ns {
                 self.end_waiting(id, call, CallError::DeadlineExceeded(Executed::Never));
@@ -239,7 +236,7 @@ impl<C> Endpoint<C> {
         let expires_ns = call.expires_ns;
         if expires_ns <= self.now_ns {
             self.end_waiting(session, call, CallError::DeadlineExceeded(Executed::Never));
-        } else if let Some(s) = self.client_session_at(session.index) {
+        } else if let Some(s) = self.sessions.client_mut(session.index) {
             s.with_queue(|queue| queue.push_back(call));
             if expires_ns != u64::MAX {
                 self.time_queue(session.index, expires_ns);
@@ -251,7 +248,7 @@ impl<C> Endpoint<C> {
     /// deadline ([`serve_newest`]). Those found expired end here.
     #[inline]
     pub(crate) fn next_waiting(&mut self, session: u32) -> Option<QueuedCall<C>> {
-        let s = self.client_session_at(session)?;
+        let s = self.sessions.client_mut(session)?;
         if s.queue.front()?.expires_ns == u64::MAX {
             return s.with_queue(VecDeque::pop_front);
         }
@@ -262,7 +259,7 @@ impl<C> Endpoint<C> {
     fn next_by_deadline(&mut self, session: u32) -> Option<QueuedCall<C>> {
         let now_ns = self.now_ns;
         loop {
-            let s = self.client_session_at(session)?;
+            let s = self.sessions.client_mut(session)?;
             let id = SessionId { index: session, generation: s.generation };
             let oldest = s.queue.front()?;
             let budget_ns = oldest.expires_ns.saturating_sub(oldest.queued_ns);

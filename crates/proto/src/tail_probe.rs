@@ -8,11 +8,9 @@
 //!
 //! [`Packet::Gap`]: crate::wire::Packet::Gap
 
-use super::{Heard, Seen};
 use crate::endpoint::Endpoint;
+use crate::loss::{Heard, Seen};
 use crate::mutant::{self, Mutant};
-use crate::session::Session;
-use crate::slot::Lone;
 use crate::tx::TxItem;
 
 /// At most so many calls are looked at when a frame is missing.
@@ -23,11 +21,11 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn heard_of(&self, peer: u32) -> Heard {
         let now_ns = self.now_ns;
-        match self.peers.get(peer as usize) {
-            Some(Some(p)) => {
-                let round_trip_ns = p.round_trip_ns();
+        match self.peers.at(peer) {
+            Some(p) => {
+                let round_trip_ns = p.path.round_trip_ns();
                 let blind = mutant::is_on(Mutant::LossFoundLate);
-                let window_ns = if blind { u64::MAX / 2 } else { p.window_ns(now_ns) };
+                let window_ns = if blind { u64::MAX / 2 } else { p.path.window_ns(now_ns) };
                 Heard { now_ns, round_trip_ns, window_ns }
             }
             _ => Heard { now_ns, round_trip_ns: 0, window_ns: 0 },
@@ -46,8 +44,8 @@ impl<C> Endpoint<C> {
     fn learn_more(&mut self, peer: u32, seen: Seen) {
         self.stats.lost += u64::from(seen.lost);
         self.stats.spurious += u64::from(seen.spurious);
-        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
-        p.learn(seen, self.now_ns);
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        p.path.on_feedback(seen, self.now_ns);
     }
 
     /// A call of one packet was answered after it was sent again, `age_ns` ago.
@@ -55,23 +53,23 @@ impl<C> Endpoint<C> {
     pub(crate) fn asked_twice(&mut self, peer: u32, age_ns: u32, heard: Heard) {
         let early = u64::from(age_ns) < heard.round_trip_ns;
         self.stats.spurious += u64::from(early);
-        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-            if early { p.be_patient(self.now_ns, &self.cfg) } else { p.be_hasty() }
+        if let Some(p) = self.peers.at_mut(peer) {
+            if early { p.path.back_off(self.now_ns, &self.cfg) } else { p.path.back_off_less() }
         }
     }
 
     /// A call was asked after and is still with its handler: not lost, only slow.
     #[cold]
     pub(crate) fn patient(&mut self, peer: u32) {
-        if let Some(Some(p)) = self.peers.get_mut(peer as usize) {
-            p.be_patient(self.now_ns, &self.cfg);
+        if let Some(p) = self.peers.at_mut(peer) {
+            p.path.back_off(self.now_ns, &self.cfg);
         }
     }
 
     /// A frame of a peer is missing.
     #[cold]
     pub(crate) fn on_gap(&mut self, peer: u32) {
-        let Some(Some(p)) = self.peers.get_mut(peer as usize) else { return };
+        let Some(p) = self.peers.at_mut(peer) else { return };
         if !p.selective {
             return;
         }
@@ -85,8 +83,10 @@ impl<C> Endpoint<C> {
     /// A peer misses a frame.
     pub(crate) fn rx_gap(&mut self, peer: u32) {
         let now_ns = self.now_ns;
-        if let Some(Some(p)) = self.peers.get_mut(peer as usize)
-            && p.is_to_be_watched(now_ns, &self.cfg)
+        if let Some(p) = self.peers.at_mut(peer)
+            && p.selective
+            && p.credits.is_used()
+            && p.path.begins_to_arm(now_ns, &self.cfg)
         {
             self.watch(Some(peer));
         }
@@ -103,26 +103,24 @@ impl<C> Endpoint<C> {
         while let Some(entry) = self.timers.newest_first(at).filter(|_| at < WATCH_MOST && left > 0)
         {
             at += 1;
-            let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
-                continue;
-            };
+            let Some(s) = self.sessions.client(entry.session) else { continue };
             if s.generation != entry.generation || peer.is_some_and(|peer| peer != s.peer) {
                 continue;
             }
             let Some(slot) = s.slots.get(usize::from(entry.slot)) else { continue };
             left = left.saturating_sub(u64::from(slot.active));
-            if slot.lone != Lone::Sent || slot.started_ns == u64::MAX {
+            if !slot.is_single_sent() {
                 continue;
             }
-            let Some(Some(p)) = self.peers.get(s.peer as usize) else { continue };
-            let wait_ns = p.rtt.probe_ns(&self.cfg);
-            let is_silent = p.last_heard_ns.saturating_add(wait_ns) <= self.now_ns;
+            let Some(p) = self.peers.at(s.peer) else { continue };
+            let wait_ns = p.path.rtt().probe_ns(&self.cfg);
+            let is_silent = p.path.last_heard_ns().saturating_add(wait_ns) <= self.now_ns;
             let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.now_ns;
             if peer.is_none() && (is_young || !is_silent) {
                 young |= is_silent;
                 continue;
             }
-            let timeout_ns = p.timeout_ns(s.recovery, slot.retries, &self.cfg);
+            let timeout_ns = p.path.timeout_ns(s.recovery, slot.retries, &self.cfg);
             let due_ns = slot.started_ns.saturating_add(timeout_ns);
             self.arm_slot(entry.session, entry.slot, due_ns);
         }
@@ -131,47 +129,51 @@ impl<C> Endpoint<C> {
 
     /// Begins to wait for an answer, unless that is done already: there are calls under way.
     #[inline]
-    pub(crate) fn listen(&mut self) {
-        if self.silence_ns == u64::MAX && self.watchful && self.outstanding_calls() > 0 {
-            self.begin_to_listen();
+    pub(crate) fn await_answers(&mut self) {
+        if self.tail_loss.is_idle() && self.outstanding_calls() > 0 {
+            self.set_tail_loss_timer();
         }
     }
 
     #[cold]
-    fn begin_to_listen(&mut self) {
-        let known = self.peers.get(self.heard as usize).and_then(Option::as_ref);
-        let wait_ns = known.map_or(self.cfg.rto_initial_ns, |p| p.rtt.probe_ns(&self.cfg));
-        self.silence_guessed = known.is_none_or(|p| p.rtt.smoothed_ns() == 0);
-        self.silence_ns = self.now_ns.saturating_add(wait_ns.max(self.look_ns()));
+    fn set_tail_loss_timer(&mut self) {
+        let round_trips = self.peers.iter().flatten().filter(|p| p.path.rtt().smoothed_ns() > 0);
+        let wait_ns = round_trips.map(|p| p.path.rtt().probe_ns(&self.cfg)).min();
+        self.tail_loss.guessed = wait_ns.is_none();
+        let wait_ns = wait_ns.unwrap_or(self.cfg.rto_initial_ns);
+        self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(self.least_wait_ns()));
     }
 
     /// Least time between two looks at all peers, ns: a look costs about 5 ns a peer, so it takes a
     /// tenth of the time at most.
-    fn look_ns(&self) -> u64 {
+    fn least_wait_ns(&self) -> u64 {
         50 * self.peers.len() as u64
     }
 
-    /// The first round trip is known: what was waited for until now was a guess, and far too long.
+    /// A frame has arrived while no round trip was known. If there is one now, the wait until now was a
+    /// guess, and far too long.
     #[cold]
-    pub(crate) fn listen_anew(&mut self) {
-        self.silence_guessed = false;
-        self.silence_ns = u64::MAX;
-        self.listen();
+    pub(crate) fn on_round_trip(&mut self, peer: u32) {
+        if self.peers.at(peer).is_some_and(|p| p.path.rtt().smoothed_ns() > 0) {
+            self.tail_loss.guessed = false;
+            self.tail_loss.due_ns = u64::MAX;
+            self.await_answers();
+        }
     }
 
     /// From some peer something should have been heard by now, if nothing was lost.
     #[cold]
-    pub(crate) fn on_silence(&mut self) {
+    pub(crate) fn on_tail_loss(&mut self) {
         let now_ns = self.now_ns;
-        self.silence_ns = u64::MAX;
+        self.tail_loss.due_ns = u64::MAX;
         if self.outstanding_calls() == 0 {
             return;
         }
         // Who is silent is waited for by each call's own timer, until there are new calls.
         let (mut next_ns, mut silent, mut young_ns) = (u64::MAX, false, u64::MAX / 2);
-        for p in self.peers.iter().flatten().filter(|p| p.selective && p.pool.is_used()) {
-            let wait_ns = p.rtt.probe_ns(&self.cfg);
-            let due_ns = p.last_heard_ns.saturating_add(wait_ns);
+        for p in self.peers.iter().flatten().filter(|p| p.selective && p.credits.is_used()) {
+            let wait_ns = p.path.rtt().probe_ns(&self.cfg);
+            let due_ns = p.path.last_heard_ns().saturating_add(wait_ns);
             if due_ns > now_ns {
                 next_ns = next_ns.min(due_ns);
             } else {
@@ -183,7 +185,7 @@ impl<C> Endpoint<C> {
             next_ns = next_ns.min(now_ns + young_ns);
         }
         if next_ns != u64::MAX {
-            self.silence_ns = next_ns.max(now_ns + self.look_ns());
+            self.tail_loss.due_ns = next_ns.max(now_ns + self.least_wait_ns());
         }
     }
 }

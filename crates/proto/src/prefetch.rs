@@ -11,7 +11,6 @@ use courser_buf::{RxFrame, prefetch};
 
 use crate::endpoint::Endpoint;
 use crate::session::Session;
-use crate::slot::ClientSlot;
 use crate::wire::{PACKET_HEADER, body_of};
 
 /// Packets of a frame that are looked at.
@@ -24,7 +23,7 @@ const FAR_CALLS: u64 = 512;
 impl<C> Endpoint<C> {
     /// Whether there are so many sessions that looking ahead is worth it.
     #[inline(always)]
-    pub(crate) fn looks_far(&self) -> bool {
+    pub(crate) fn prefetches(&self) -> bool {
         self.sessions.len() >= self.cfg.far_sessions && self.cfg.prefetch
     }
 
@@ -32,7 +31,7 @@ impl<C> Endpoint<C> {
     /// unless the endpoint has many sessions; then some 20 instructions for each packet and level.
     #[inline(always)]
     pub fn look_ahead(&self, frames: &[RxFrame<'_>], at: usize) {
-        if self.looks_far() {
+        if self.prefetches() {
             self.fetch(frames, at);
         }
     }
@@ -40,7 +39,7 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     fn fetch(&self, frames: &[RxFrame<'_>], at: usize) {
         // Who serves nobody gets responses only.
-        if self.server_slots.is_empty() && self.outstanding_calls() < FAR_CALLS {
+        if self.sessions.server_slots.is_empty() && self.outstanding_calls() < FAR_CALLS {
             return;
         }
         // Each frame comes by here at each distance; those at the front of the burst at once.
@@ -73,7 +72,7 @@ impl<C> Endpoint<C> {
                 }
                 Some(Session::Client(s)) => {
                     if let Some(slot) = s.slots.of(req_num) {
-                        fetch_client_slot(slot);
+                        slot.prefetch();
                     }
                 }
                 _ => {}
@@ -86,7 +85,7 @@ impl<C> Endpoint<C> {
     /// one that has not been used for a while.
     #[inline]
     pub(crate) fn fetch_for_looks(&self) {
-        if !self.looks_far() {
+        if !self.prefetches() {
             return;
         }
         let [session, slot] = LOOKS_AHEAD.map(|at| self.timers.quiet_ahead(at));
@@ -97,7 +96,7 @@ impl<C> Endpoint<C> {
             && let Some(Session::Client(s)) = self.sessions.get(look.session as usize)
             && let Some(slot) = s.slots.get(usize::from(look.slot))
         {
-            fetch_client_slot(slot);
+            slot.prefetch();
         }
     }
 
@@ -120,13 +119,6 @@ impl<C> Endpoint<C> {
 /// How many looks from now a session is asked for, and then its slot. With 20,000 sessions in use
 /// quiet looks are microseconds apart.
 const LOOKS_AHEAD: [usize; 2] = [4, 2];
-
-/// The two lines of a slot that a small RPC touches.
-#[inline(always)]
-pub(crate) fn fetch_client_slot<C>(slot: &ClientSlot<C>) {
-    prefetch(slot);
-    prefetch(&slot.req_packets);
-}
 
 /// Session and request number of the packets at the front of a frame that are whole messages, as
 /// long as `wanted` gives `true`. What is not one only makes a guess wrong.

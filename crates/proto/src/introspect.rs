@@ -6,7 +6,8 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::loss::Recovery;
-use crate::session::{PeerState, Session, SessionId, SessionState};
+use crate::peer::PeerState;
+use crate::session::{Session, SessionId, SessionState};
 use crate::stats::EndpointStats;
 
 /// Which side of a session an endpoint is.
@@ -78,13 +79,13 @@ impl<C> Endpoint<C> {
     /// for a loop that asks in every pass.
     #[inline]
     pub fn has_session_news(&self) -> bool {
-        !(self.failed.is_empty() && self.idle.is_empty())
+        !(self.outbox.failed.is_empty() && self.outbox.idle.is_empty())
     }
 
     /// Whether [`Endpoint::poll_completion`] has something, or will when the transport was flushed.
     #[inline]
     pub fn has_completions(&self) -> bool {
-        !self.done.is_empty()
+        !self.outbox.done.is_empty()
     }
 
     /// Memory for messages. The length is what was asked; contents are arbitrary.
@@ -140,8 +141,8 @@ impl<C> Endpoint<C> {
                 SessionStats {
                     role: Role::Client,
                     requests: s.requests(),
-                    credits: s.credits,
-                    credit_limit: s.credit_limit,
+                    credits: s.credits.left(),
+                    credit_limit: s.credits.limit(),
                     in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
                     quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
                     slots: s.slots.count(),
@@ -169,28 +170,27 @@ impl<C> Endpoint<C> {
             ),
             _ => return None,
         };
-        if let Some(Some(p)) = self.peers.get(peer as usize) {
+        if let Some(p) = self.peers.at(peer) {
             if out.role == Role::Client {
-                let homing = if peer == self.homing_peer { self.homing } else { 0 };
-                (out.pool, out.pool_left) = (p.pool.limit(), p.pool.left() + homing);
+                (out.pool, out.pool_left) = (p.credits.limit(), p.credits.left());
             }
-            if let Some((latest, smoothed, min, rto)) = p.rtt.report(&self.cfg) {
+            if let Some((latest, smoothed, min, rto)) = p.path.rtt().report(&self.cfg) {
                 out.rtt_ns = Some(latest);
                 out.srtt_ns = Some(smoothed);
                 out.rtt_min_ns = Some(min);
                 out.rto_ns = Some(rto);
             }
             out.peer = (p.state == PeerState::Live).then_some(p.addr);
-            out.tx_frames = p.tx_number();
-            out.rx_frames = p.rx_frames();
-            out.ecn_marked = p.reported.marked;
+            out.tx_frames = p.path.tx_frames();
+            out.rx_frames = p.path.rx_frames();
+            out.ecn_marked = p.path.marks_reported();
         }
         Some(out)
     }
 
     /// Sessions in any state, both roles.
     pub fn live_sessions(&self) -> usize {
-        self.live_sessions
+        self.sessions.live()
     }
 
     /// The sessions there are, in any state and both roles, by their number from `first` on; with
@@ -216,7 +216,7 @@ impl<C> Endpoint<C> {
     /// Sum of the pools of credits of all peers, in both directions (F7): at most the receive queue,
     /// and one for each peer that it had no room for.
     pub fn credits_granted(&self) -> u64 {
-        self.credits_granted
+        self.peers.credits_granted
     }
 
     /// Calls that were accepted and have not ended.
@@ -228,7 +228,7 @@ impl<C> Endpoint<C> {
     /// Whether nothing is in flight, queued or waiting to be sent.
     pub fn is_quiet(&self) -> bool {
         !self.has_unsent()
-            && self.done.is_empty()
+            && self.outbox.done.is_empty()
             && self.sessions.iter().all(|s| match s {
                 Session::Client(s) => !s.waits && s.free.count_ones() == s.slots.count(),
                 _ => true,
@@ -238,7 +238,7 @@ impl<C> Endpoint<C> {
     /// Checks every numbered invariant of sessions and slots; panics on the first that does not
     /// hold. For debug builds, tests and simulations.
     pub fn check(&self) {
-        for s in &self.sessions {
+        for s in self.sessions.iter() {
             match s {
                 Session::Client(s) => s.check(),
                 Session::Server(s) => s.slots.iter().for_each(|slot| slot.check()),

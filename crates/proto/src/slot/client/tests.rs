@@ -3,9 +3,7 @@
 use courser_buf::Arena;
 
 use super::*;
-use crate::error::Executed;
-use crate::loss::{Heard, Seen};
-use crate::stats::Drop;
+use crate::slot::{Position, ServerSlot};
 
 /// A frame that tells nothing of times.
 const HEARD: Heard = Heard { now_ns: 0, round_trip_ns: 0, window_ns: 0 };
@@ -26,6 +24,7 @@ fn client(req_packets: u32) -> ClientSlot<u8> {
 }
 
 fn send(s: &mut ClientSlot<u8>, n: u32) {
+    s.single = Single::No;
     s.req_sent += n;
     s.req_high = s.req_high.max(s.req_sent);
     s.check();

@@ -1,0 +1,429 @@
+//! Credits: all spending, all releasing, and the sessions that wait for some (E33, E34, E36).
+//!
+//! A packet of a client costs two things. It costs one of its session's C credits
+//! ([`SessionCredits`]), which bounds what one session has in flight `[eRPC section 4.3.1]`. And it
+//! costs room in the receive queues of the two endpoints, which all their sessions share: the
+//! [`CreditPool`]. Room is counted in units of a small frame, because a receive queue holds many more
+//! small frames than large ones. A small packet costs one unit, any other costs
+//! [`CreditPool::units_per_packet`].
+//!
+//! # Numbers that both sides have
+//! The server answers each connect with the pool at that time, `stated`. Either side drops sessions
+//! when it learns of their end, and the part of a pool above the sum of its sessions' C goes with
+//! them. The client is the first to drop a session, and the server states a new number with each
+//! further one, so the client's pool is never above the one that the server counts with. The wire
+//! counts pools in packets of full size.
+//!
+//! # Waiting
+//! A session that has something to send while the pool is empty waits in a queue. While a session
+//! waits, released room is reserved for the queue: its head takes what there is, up to C, and is
+//! queued again if that was too little. Round robin, so no session starves, and a turn costs the same
+//! with any number of sessions.
+//!
+//! # Invariants
+//! 1. Room in the pool and room of packets in flight are the pool's limit (checked by
+//!    `Endpoint::check`, for all sessions of a peer).
+//! 2. Nothing is reserved unless a session waits, and nothing is available while one does.
+//! 3. While the room of a packet is reserved, the transmit queue has the peer's turn.
+
+use std::collections::VecDeque;
+
+use crate::session::SessionId;
+
+/// The credits of one client session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SessionCredits {
+    left: u32,
+    limit: u32,
+}
+
+impl SessionCredits {
+    pub(crate) fn new(limit: u32) -> Self {
+        SessionCredits { left: limit, limit }
+    }
+
+    #[inline(always)]
+    pub(crate) fn left(self) -> u32 {
+        self.left
+    }
+
+    /// C.
+    #[inline(always)]
+    pub(crate) fn limit(self) -> u32 {
+        self.limit
+    }
+
+    /// Packets in flight.
+    #[inline(always)]
+    pub(crate) fn in_flight(self) -> u32 {
+        self.limit.wrapping_sub(self.left)
+    }
+
+    /// Packets left the session's pipe, whatever became of them.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, packets: u32) {
+        self.left += packets;
+    }
+}
+
+/// How much room packets take, agreed with a peer at connect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Room {
+    /// Packets of at most this many data bytes take one unit.
+    pub(crate) small_data: u16,
+    /// Units of any other packet: 1 to 65,535.
+    pub(crate) units_per_packet: u16,
+}
+
+impl Room {
+    /// Every packet takes the room of one of full size.
+    pub(crate) const UNIFORM: Room = Room { small_data: 0, units_per_packet: 1 };
+}
+
+/// Small responses in a row after which a peer's responses are expected to be small.
+const SMALL_RESPONSES: u8 = 64;
+
+/// The pool of one peer, for the requests of this endpoint, and the pool that this endpoint granted
+/// the peer.
+#[derive(Debug)]
+pub(crate) struct CreditPool {
+    /// Units that any session may take.
+    available: u32,
+    /// Units for the sessions that wait.
+    reserved: u32,
+    room: Room,
+    /// Small responses until the next response is expected to be small.
+    large_responses: u8,
+    /// The transmit queue has the turn of the sessions that wait.
+    turn_queued: bool,
+    /// Sessions that wait, the first to have its turn at the front. Entries of sessions that have
+    /// ended stay until they reach the front.
+    waiters: VecDeque<SessionId>,
+    waiting: u32,
+    /// The whole pool in packets of full size, those in flight included.
+    limit: u32,
+    /// What the server has stated, packets.
+    stated: u32,
+    /// Sum of the C of this endpoint's client sessions with the peer; of a tentative peer, the C that
+    /// was asked for.
+    caps: u64,
+    /// The peer's pool as a client of this endpoint, packets.
+    granted: u32,
+    /// Sum of the C of the peer's sessions as a client of this endpoint.
+    granted_caps: u64,
+}
+
+impl CreditPool {
+    pub(crate) fn new() -> Self {
+        CreditPool {
+            available: 0,
+            reserved: 0,
+            room: Room::UNIFORM,
+            large_responses: SMALL_RESPONSES,
+            turn_queued: false,
+            waiters: VecDeque::new(),
+            waiting: 0,
+            limit: 0,
+            stated: 0,
+            caps: 0,
+            granted: 0,
+            granted_caps: 0,
+        }
+    }
+
+    // ---- spending -----------------------------------------------------------------------------
+
+    /// Units that a message of one packet takes: the larger one of the request and of the response
+    /// that is expected.
+    #[inline(always)]
+    pub(crate) fn units_of(&self, request_bytes: usize) -> u16 {
+        let small = request_bytes <= usize::from(self.room.small_data) && self.large_responses == 0;
+        if small { 1 } else { self.room.units_per_packet }
+    }
+
+    /// Units of any packet.
+    #[inline(always)]
+    pub(crate) fn units_per_packet(&self) -> u16 {
+        self.room.units_per_packet
+    }
+
+    /// Packets of `units` each that a session may send now.
+    #[inline(always)]
+    pub(crate) fn grant(&self, session: SessionCredits, units: u16) -> u32 {
+        if units == 1 {
+            return session.left.min(self.available);
+        }
+        session.left.min(self.available / u32::from(units.max(1)))
+    }
+
+    /// Spends what [`CreditPool::grant`] returned, or less. The only place where credits are spent.
+    #[inline(always)]
+    pub(crate) fn spend(&mut self, session: &mut SessionCredits, packets: u32, units: u16) {
+        session.left -= packets;
+        self.available -= packets * u32::from(units);
+    }
+
+    /// Returns units to the pool. `true`: the caller has to queue the turn of the sessions that wait.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) fn release(&mut self, units: u32) -> bool {
+        if self.waiting == 0 {
+            self.available += units;
+            return false;
+        }
+        self.reserve(units)
+    }
+
+    #[cold]
+    fn reserve(&mut self, units: u32) -> bool {
+        self.reserved += units;
+        self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)
+    }
+
+    /// Whether a turn gets at least one packet out. When nothing is in flight all of the pool is
+    /// reserved, so a turn comes.
+    fn has_turn(&self) -> bool {
+        self.reserved >= u32::from(self.room.units_per_packet)
+    }
+
+    /// A response of one packet arrived: the size of those to come is expected to be the same.
+    #[inline(always)]
+    pub(crate) fn on_response(&mut self, bytes: usize) {
+        if bytes > usize::from(self.room.small_data) {
+            self.large_responses = SMALL_RESPONSES;
+        } else if self.large_responses > 0 {
+            self.large_responses -= 1;
+        }
+    }
+
+    // ---- waiting ------------------------------------------------------------------------------
+
+    /// Whether sessions wait.
+    #[inline(always)]
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Queues a session behind all others, or in front of them. `true`: the caller has to queue their
+    /// turn.
+    #[cold]
+    #[must_use]
+    pub(crate) fn wait(&mut self, session: SessionId, first: bool) -> bool {
+        self.waiting += 1;
+        if first {
+            // Its turn was cut short, and ends with `end_turn`.
+            self.waiters.push_front(session);
+            return false;
+        }
+        self.waiters.push_back(session);
+        // No session passes the queue.
+        let available = std::mem::take(&mut self.available);
+        self.reserve(available)
+    }
+
+    /// A session that waits does so no more.
+    #[cold]
+    pub(crate) fn wait_no_more(&mut self) {
+        self.waiting -= 1;
+        if self.waiting == 0 {
+            self.waiters.clear();
+            self.available += std::mem::take(&mut self.reserved);
+        }
+    }
+
+    /// The turn has left the transmit queue. Returns the oldest entry of the queue, if there is room
+    /// for its session; the entry may be one of a session that has ended.
+    #[cold]
+    pub(crate) fn next_waiter(&mut self) -> Option<SessionId> {
+        self.turn_queued = false;
+        if !self.has_turn() || self.waiting == 0 { None } else { self.waiters.pop_front() }
+    }
+
+    /// All reserved room is for one session now, until [`CreditPool::end_turn`].
+    #[cold]
+    pub(crate) fn begin_turn(&mut self) {
+        self.available += std::mem::take(&mut self.reserved);
+    }
+
+    /// What the session left is for the next one. `true`: the caller has to queue the turn.
+    #[cold]
+    #[must_use]
+    pub(crate) fn end_turn(&mut self) -> bool {
+        if self.waiting == 0 {
+            return false;
+        }
+        let left = std::mem::take(&mut self.available);
+        self.reserve(left)
+    }
+
+    // ---- size ---------------------------------------------------------------------------------
+
+    /// What was agreed with the peer on room; before anything is spent.
+    pub(crate) fn set_room(&mut self, room: Room) {
+        debug_assert_eq!(self.limit, 0, "in use");
+        self.room = room;
+    }
+
+    pub(crate) fn room(&self) -> Room {
+        self.room
+    }
+
+    /// All of it in packets of full size, those in flight included.
+    pub(crate) fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Units that are not in flight.
+    pub(crate) fn left_units(&self) -> u32 {
+        self.available + self.reserved
+    }
+
+    /// Packets of full size for which there is room.
+    pub(crate) fn left(&self) -> u32 {
+        self.left_units() / u32::from(self.room.units_per_packet)
+    }
+
+    /// Whether a part of it is in flight.
+    pub(crate) fn is_used(&self) -> bool {
+        self.left_units() < self.units(self.limit)
+    }
+
+    fn units(&self, packets: u32) -> u32 {
+        packets * u32::from(self.room.units_per_packet)
+    }
+
+    pub(crate) fn granted(&self) -> u32 {
+        self.granted
+    }
+
+    /// The C that a tentative peer's session was asked for.
+    pub(crate) fn asked(&self) -> u32 {
+        self.caps as u32
+    }
+
+    /// A session that is being connected with C = `credits` reserves room for `pool` packets, under
+    /// the name of its tentative peer.
+    pub(crate) fn reserve_tentatively(&mut self, credits: u32, pool: u32) {
+        (self.limit, self.caps) = (pool, credits.into());
+    }
+
+    /// Returns such a reservation.
+    pub(crate) fn unreserve(&mut self) -> u32 {
+        self.caps = 0;
+        std::mem::take(&mut self.limit)
+    }
+
+    /// A client session with C = `credits` joins; the server's statement allows `stated` packets.
+    /// Returns by how many packets the pool grew or shrank: before, after.
+    pub(crate) fn join(&mut self, credits: u32, stated: u32) -> (u32, u32) {
+        self.caps += u64::from(credits);
+        self.stated = stated;
+        self.resize()
+    }
+
+    /// A client session with C = `credits` leaves, with none of it in flight. Returns the pool before
+    /// and after.
+    pub(crate) fn leave(&mut self, credits: u32) -> (u32, u32) {
+        self.caps -= u64::from(credits);
+        self.resize()
+    }
+
+    /// What is in flight is never more than the C of the sessions that are left.
+    fn resize(&mut self) -> (u32, u32) {
+        let before = self.limit;
+        self.limit = u64::from(self.stated).min(self.caps) as u32;
+        if self.limit >= before {
+            let more = self.units(self.limit - before);
+            *if self.is_awaited() { &mut self.reserved } else { &mut self.available } += more;
+        } else {
+            let less = self.units(before - self.limit);
+            let of_available = less.min(self.available);
+            self.available -= of_available;
+            self.reserved = self.reserved.saturating_sub(less - of_available);
+        }
+        (before, self.limit)
+    }
+
+    /// The server side of a session with C = `credits` begins; the peer's pool grows by `packets`.
+    /// Returns the pool that the peer is told.
+    pub(crate) fn grant_to_peer(&mut self, credits: u32, packets: u32) -> u32 {
+        self.granted_caps += u64::from(credits);
+        self.granted += packets;
+        self.granted
+    }
+
+    /// The server side of a session with C = `credits` ends. Returns by how many packets the peer's
+    /// pool shrinks.
+    pub(crate) fn ungrant(&mut self, credits: u32) -> u32 {
+        self.granted_caps -= u64::from(credits);
+        let keeps = u64::from(self.granted).min(self.granted_caps) as u32;
+        let less = self.granted - keeps;
+        self.granted = keeps;
+        less
+    }
+
+    /// Checks invariants 1 to 3 against the client sessions of the peer: units in flight, and the sum
+    /// of their C.
+    pub(crate) fn check(&self, in_flight: u64, caps: u64) {
+        assert!(self.is_awaited() || self.reserved == 0, "room reserved and no session waits");
+        assert!(!self.is_awaited() || self.available == 0, "room available while sessions wait");
+        assert!(!self.is_awaited() || !self.has_turn() || self.turn_queued, "no turn queued");
+        assert_eq!(caps, self.caps, "the sessions of the pool");
+        let left = u64::from(self.left_units());
+        assert_eq!(left + in_flight, u64::from(self.units(self.limit)), "the pool");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(index: u32) -> SessionId {
+        SessionId { index, generation: 0 }
+    }
+
+    fn pool(packets: u32, room: Room) -> CreditPool {
+        let mut p = CreditPool::new();
+        p.set_room(room);
+        p.join(packets, packets);
+        p
+    }
+
+    #[test]
+    fn small_packets_take_one_unit_when_responses_are_small_too() {
+        let room = Room { small_data: 100, units_per_packet: 16 };
+        let mut p = pool(10, room);
+        assert_eq!(p.units_of(32), 16, "nothing is known of the responses");
+        (0..SMALL_RESPONSES).for_each(|_| p.on_response(100));
+        assert_eq!((p.units_of(100), p.units_of(101)), (1, 16));
+        let mut s = SessionCredits::new(200);
+        assert_eq!((p.grant(s, 1), p.grant(s, 16)), (160, 10));
+        p.spend(&mut s, 150, 1);
+        assert_eq!((p.grant(s, 1), p.grant(s, 16), p.left()), (10, 0, 0));
+        assert!(p.is_used() && !p.release(150) && !p.is_used());
+        p.on_response(101);
+        assert_eq!(p.units_of(32), 16, "one large response");
+    }
+
+    #[test]
+    fn room_is_reserved_while_a_session_waits_and_returns_when_none_does() {
+        let mut p = pool(4, Room::UNIFORM);
+        let mut s = SessionCredits::new(4);
+        p.spend(&mut s, 4, 1);
+        assert!(!p.wait(id(7), false), "nothing to take yet");
+        assert!(!p.wait(id(8), false));
+        assert!(p.release(1), "the turn is queued once");
+        assert!(!p.release(1));
+        assert_eq!((p.grant(s, 1), p.left()), (0, 2));
+        assert_eq!(p.next_waiter(), Some(id(7)));
+        p.wait_no_more();
+        p.begin_turn();
+        s.release(4);
+        p.spend(&mut s, 1, 1);
+        assert!(p.end_turn(), "the rest is for the next one");
+        assert_eq!(p.next_waiter(), Some(id(8)));
+        p.wait_no_more();
+        assert_eq!((p.left_units(), p.grant(s, 1)), (1, 1));
+        assert!(!p.end_turn() && p.next_waiter().is_none());
+    }
+}

@@ -1,0 +1,165 @@
+//! Deferring calls ([`crate::deferred`]): with many sessions, calls are batched by eight, and session
+//! and slot are prefetched meanwhile.
+
+use courser_buf::{MsgBuf, prefetch};
+
+use crate::deferred::{DeferredCall, NONE, SPAN};
+use crate::endpoint::Endpoint;
+use crate::error::{CallError, Executed};
+use crate::options::CallId;
+use crate::session::{QueuedCall, Session, SessionId, SessionState};
+use crate::slot::ClientSlot;
+
+/// A call's slot is prefetched when this many calls have been taken after it: by then its session,
+/// which says where the slot is, has arrived.
+const SLOT_AT: usize = 4;
+
+impl<C> Endpoint<C> {
+    /// A short call was made at once; the next on this session may be deferred.
+    #[inline(always)]
+    pub(crate) fn may_defer_next(&mut self, session: SessionId) {
+        if self.prefetches() && self.cfg.call_queue > SPAN {
+            self.defer_next(session);
+        }
+    }
+
+    #[inline(never)] // with few sessions it is not called
+    fn defer_next(&mut self, session: SessionId) {
+        let at = session.index as usize;
+        let Some(Session::Client(s)) = self.sessions.get(at) else { return };
+        if usize::from(s.most_in_a_packet) >= self.cfg.inline_max {
+            if self.deferred.takers.len() <= at {
+                self.deferred.takers.resize(self.sessions.len(), NONE);
+            }
+            self.deferred.takers[at] = u8::try_from(session.generation).unwrap_or(NONE);
+        }
+    }
+
+    /// Takes a call on a session that [`Deferred::takes`] it.
+    #[inline(never)] // calls on few sessions do not come here
+    pub(crate) fn defer(
+        &mut self,
+        session: SessionId,
+        req_type: u16,
+        req: MsgBuf,
+        cont: C,
+        expires_ns: u64,
+    ) -> CallId {
+        let seq = self.stats.calls;
+        self.stats.calls += 1;
+        if let Some(entry) = self.sessions.get(session.index as usize) {
+            prefetch(entry);
+        }
+        let calls = &mut self.deferred.calls;
+        let oldest = if calls.len() < SPAN { None } else { calls.pop_front() };
+        calls.push_back(DeferredCall { session, req, cont, seq, expires_ns, req_type });
+        if let Some(at) = calls.len().checked_sub(1 + SLOT_AT) {
+            self.fetch_slot_of(at);
+        }
+        if let Some(oldest) = oldest {
+            self.make(oldest);
+        }
+        CallId { session, seq }
+    }
+
+    /// Asks for the slot of a deferred call.
+    #[inline(always)]
+    fn fetch_slot_of(&self, at: usize) {
+        if let Some(call) = self.deferred.calls.get(at)
+            && let Some(Session::Client(s)) = self.sessions.get(call.session.index as usize)
+            && let Some(slot) = s.slots.get(s.free.trailing_zeros() as usize)
+        {
+            slot.prefetch();
+        }
+    }
+
+    /// Puts a deferred call on its slot.
+    #[inline(always)] // into the function that defers the next one, where most are made
+    fn make(&mut self, call: DeferredCall<C>) {
+        if call.expires_ns > self.now_ns && self.takes_single(call.session, call.req.len()) {
+            let DeferredCall { session, req, cont, seq, expires_ns, req_type } = call;
+            return self.start_on_slot(session.index, req_type, req, cont, seq, expires_ns, 1);
+        }
+        let (session, call) = call.made(self.now_ns);
+        self.make_otherwise(session, call);
+    }
+
+    /// Makes a call that does not find a free slot, or has expired.
+    #[cold]
+    fn make_otherwise(&mut self, session: SessionId, call: QueuedCall<C>) {
+        if self.sessions.client(session.index).is_none() {
+            return self.end_waiting(session, call, CallError::Closed(Executed::Never));
+        }
+        self.call_later(session, call);
+        self.start_queued(session.index);
+        if self.sessions.client(session.index).is_none_or(|s| s.waits) {
+            self.deferred.take_no_more(session.index);
+        }
+    }
+
+    /// Takes the oldest of the deferred calls that are meant back.
+    pub(crate) fn take_deferred(
+        &mut self,
+        meant: impl Fn(&DeferredCall<C>) -> bool,
+    ) -> Option<(SessionId, QueuedCall<C>)> {
+        let at = self.deferred.calls.iter().position(meant)?;
+        let call = self.deferred.calls.remove(at)?;
+        Some(call.made(self.now_ns))
+    }
+
+    /// Makes the deferred calls for a batch. Their requests may be appended: none can be taken back
+    /// any more. They do not overtake queued calls, of which many are of the same session.
+    #[inline(never)]
+    pub(crate) fn make_deferred_for_batch(&mut self) {
+        if !self.tx.has_queued() {
+            self.open_append();
+        }
+        self.make_deferred();
+        self.tx.close_append();
+    }
+
+    /// There will be a call on this session that is not deferred: those that are come first.
+    #[inline(always)]
+    pub(crate) fn make_deferred_of(&mut self, session: SessionId) {
+        if !self.deferred.is_empty() && self.deferred.count(session) > 0 {
+            self.make_deferred();
+        }
+    }
+
+    /// Makes the calls that were deferred. Their slots come from memory together.
+    #[inline(never)] // with few sessions there are none
+    pub(crate) fn make_deferred(&mut self) {
+        let count = self.deferred.calls.len();
+        (count.saturating_sub(SLOT_AT)..count).for_each(|at| self.fetch_slot_of(at));
+        while let Some(oldest) = self.deferred.calls.pop_front() {
+            self.make(oldest);
+        }
+    }
+
+    /// Checks the invariant, and the order of calls; for debug builds and simulations.
+    pub(crate) fn check_deferred(&self) {
+        assert!(self.deferred.calls.len() <= SPAN);
+        for DeferredCall { session, seq, .. } in &self.deferred.calls {
+            let Some(Session::Client(s)) = self.sessions.get(session.index as usize) else {
+                panic!("a call is deferred on {session:?}, which is no client session");
+            };
+            assert_eq!(s.generation, session.generation, "deferred on a session that has ended");
+            let earlier = |slot: &ClientSlot<C>| !slot.active || slot.seq < *seq;
+            assert!(
+                s.slots.iter().all(earlier) && s.queue.iter().all(|c| c.seq < *seq),
+                "overtaken"
+            );
+        }
+        let takers = self.deferred.takers.iter().enumerate().filter(|(_, g)| **g != NONE);
+        for (index, &generation) in takers {
+            let Some(Session::Client(s)) = self.sessions.get(index) else {
+                panic!("calls are taken on {index}, which is no client session");
+            };
+            assert_eq!(u32::from(generation), s.generation, "session {index}: of another one");
+            assert_eq!(s.state, SessionState::Connected, "session {index}");
+            assert!(!s.waits && self.cfg.call_queue > SPAN, "session {index}: calls wait");
+            let most = usize::from(s.most_in_a_packet);
+            assert!(most >= self.cfg.inline_max, "session {index}: small packets");
+        }
+    }
+}

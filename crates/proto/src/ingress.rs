@@ -1,0 +1,85 @@
+//! Ingress (step 10 of a packet's path): which frames are accepted, and what a frame says about the
+//! path to its sender.
+
+use courser_buf::RxFrame;
+
+use crate::driver::Driver;
+use crate::endpoint::Endpoint;
+use crate::mutant::{self, Mutant};
+use crate::peer::{Peer, PeerState};
+use crate::rx::{self, Packets};
+use crate::stats::Drop;
+use crate::wire::{FrameHeader, is_untimed};
+
+impl<C> Endpoint<C> {
+    /// Receives a frame: checks its form, peer, cookie, source and packet size, and takes its packets.
+    /// Requests and completions go to the driver as they come. No state but a counter changes if a
+    /// check fails.
+    ///
+    /// The driver is asked for the time unless the frame says none: such a frame counts as received at
+    /// the newest time that the endpoint knows ([`Endpoint::advance`]).
+    #[inline(always)] // into the event loop, which is the one place
+    pub fn receive(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
+        if !is_untimed(frame.data) {
+            let now_ns = driver.now_ns();
+            driver.endpoint().now_ns = now_ns;
+        }
+        let Some(packets) = driver.endpoint().open(frame) else { return };
+        if frame.tail.is_empty() {
+            rx::packets(driver, packets);
+        } else {
+            rx::packets_in_parts(driver, packets, frame);
+        }
+        driver.endpoint().tx.close_append();
+    }
+
+    /// Opens a frame: the only place where frames are accepted.
+    #[inline(always)]
+    fn open<'f>(&mut self, frame: &RxFrame<'f>) -> Option<Packets<'f>> {
+        self.stats.rx_frames += 1;
+        let (h, rest) = match FrameHeader::parse(frame.data) {
+            Ok(parsed) => parsed,
+            Err(malformed) => return self.refuse_frame(malformed.into()),
+        };
+        let Some(peer) = self.peers.at_mut(h.peer) else {
+            return self.refuse_frame(Drop::UnknownPeer);
+        };
+        if let Err(reason) = check(peer, &h, frame) {
+            return self.refuse_frame(reason);
+        }
+        let is_gap = peer.path.on_frame(&h, frame.ecn, self.now_ns);
+        self.stats.rx_frames_accepted += 1;
+        if self.tail_loss.guessed {
+            self.on_round_trip(h.peer);
+        }
+        if is_gap {
+            self.on_gap(h.peer);
+        }
+        self.open_append();
+        Some(Packets { rest, peer: h.peer, data_per_packet: h.data_per_packet })
+    }
+
+    #[cold]
+    fn refuse_frame<'f>(&mut self, reason: Drop) -> Option<Packets<'f>> {
+        self.stats.drop(reason);
+        None
+    }
+}
+
+/// Whether the frame comes from the peer that its header names.
+#[inline(always)]
+fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), Drop> {
+    if peer.state != PeerState::Live {
+        return Err(Drop::UnknownPeer);
+    }
+    if peer.rx_cookie != h.cookie && !mutant::is_on(Mutant::CookieIgnored) {
+        return Err(Drop::Cookie);
+    }
+    if peer.addr != frame.src {
+        return Err(Drop::WrongSource);
+    }
+    if peer.data_per_packet != h.data_per_packet {
+        return Err(Drop::PacketSize);
+    }
+    Ok(())
+}

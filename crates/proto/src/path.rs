@@ -1,0 +1,396 @@
+//! The path to a peer: round trips, reordering, timeouts, congestion marks, and the seat of the
+//! congestion controller and the pacer.
+//!
+//! A path belongs to a pair of endpoints. All sessions between them share its estimates. Samples
+//! come from frame headers ([`Path::on_frame`]) and from loss recovery ([`Path::on_feedback`]).
+
+use courser_buf::Ecn;
+
+use crate::config::Config;
+use crate::loss::rto::Rtt;
+use crate::loss::{Recovery, ReorderWindow, Seen};
+use crate::mutant::{self, Mutant};
+use crate::transit::Transit;
+use crate::wire::{EcnCounts, FrameHeader, decode_held};
+
+/// Probes of the end of a message before all of it counts as lost: at once, and after twice the time.
+pub(crate) const PROBES: u8 = 2;
+
+/// The probe backoff is at most two to this power.
+const BACKOFF_MAX: u8 = 10;
+
+/// A time that no difference from a real time comes close to.
+const NEVER: u64 = 1 << 63;
+
+/// When a packet may leave, as far as the path decides.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Pace {
+    /// Now.
+    Now,
+    /// At this time, ns.
+    #[allow(dead_code)] // no pacer yet
+    At(u64),
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Path {
+    rtt: Rtt,
+    transit: Transit,
+    reorder: ReorderWindow,
+    /// Number of the newest frame that arrived.
+    newest: Option<u32>,
+    /// The newest frame that arrived with a time.
+    echo: Option<Echo>,
+    /// Number of the next frame that leaves.
+    tx_number: u64,
+    /// When a frame last told the peer the time, ns, or [`NEVER`].
+    told_ns: u64,
+    /// Frames that arrived, and those of them with a congestion mark.
+    received: u32,
+    marked: u32,
+    /// The newest counts that the peer reported, and the sum of the reported marks.
+    reported: EcnCounts,
+    reported_marks: u32,
+    last_heard_ns: u64,
+    /// When timers of the calls in flight were last armed because of a missing frame, ns.
+    armed_ns: u64,
+    /// Probes wait `1 << backoff` times as long.
+    backoff: u8,
+    /// The backoff does not grow again before this time, ns.
+    backoff_until_ns: u64,
+    /// How long packets of the newest frame waited in it before it was completed, at most.
+    held: u8,
+    /// What [`Path::deadline_ns`] adds the time left to, of the newest frame; `i64::MIN`: not known yet.
+    deadline_base_ns: i64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Echo {
+    sent_at: u32,
+    arrived_ns: u64,
+}
+
+impl Path {
+    pub(crate) fn new(cfg: &Config) -> Self {
+        Path {
+            rtt: Rtt::new(cfg),
+            transit: Transit::new(),
+            reorder: ReorderWindow::default(),
+            newest: None,
+            echo: None,
+            tx_number: 0,
+            told_ns: NEVER,
+            received: 0,
+            marked: 0,
+            reported: EcnCounts::default(),
+            reported_marks: 0,
+            last_heard_ns: 0,
+            armed_ns: 0,
+            backoff: 0,
+            backoff_until_ns: 0,
+            held: 0,
+            deadline_base_ns: i64::MIN,
+        }
+    }
+
+    // ---- frames -------------------------------------------------------------------------------
+
+    /// Takes what an accepted frame says about the path. Returns whether frames before it are
+    /// missing. Copies and overtaken frames give no samples: a replayed frame would pass for a
+    /// round trip of any length.
+    #[inline(always)] // into the ingress, with the header in registers
+    pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64) -> bool {
+        self.last_heard_ns = now_ns;
+        self.received = self.received.wrapping_add(1);
+        self.marked = self.marked.wrapping_add(u32::from(ecn == Ecn::Ce));
+        (self.held, self.deadline_base_ns) = (h.held, i64::MIN);
+        let ahead = self.newest.map_or(1, |newest| h.number.wrapping_sub(newest) as i32);
+        if ahead > 0 {
+            self.newest = Some(h.number);
+            let marks = h.ecn.marked.wrapping_sub(self.reported.marked);
+            self.reported_marks = self.reported_marks.wrapping_add(marks.into());
+            self.reported = h.ecn;
+        }
+        match h.sent_at {
+            None => self.transit.on_untimed(),
+            Some(sent_at) if ahead > 0 => {
+                self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
+                let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns as u32, echo));
+                self.transit.on_newer(sent_at, round_trip, now_ns);
+            }
+            Some(sent_at) => self.transit.on_older(sent_at, now_ns),
+        }
+        ahead > 1
+    }
+
+    /// Takes a number for a frame that leaves now; a number is never used twice.
+    #[inline(always)]
+    pub(crate) fn next_number(&mut self) -> u32 {
+        let number = self.tx_number as u32;
+        self.tx_number += 1;
+        number
+    }
+
+    /// The time and the echo of a frame that is completed at `now_ns`. The time that this endpoint
+    /// has held the echo is added to it.
+    #[inline(always)]
+    pub(crate) fn times(&mut self, now_ns: u64) -> (Option<u32>, Option<u32>) {
+        self.told_ns = now_ns;
+        let echo_at = self.echo.map(|echo| {
+            let held = now_ns.saturating_sub(echo.arrived_ns) as u32;
+            echo.sent_at.wrapping_add(held)
+        });
+        (Some(now_ns as u32), echo_at)
+    }
+
+    /// Whether a frame told the peer the time less than `within_ns` ago.
+    #[inline(always)]
+    pub(crate) fn was_told(&self, now_ns: u64, within_ns: u64) -> bool {
+        now_ns.wrapping_sub(self.told_ns) < within_ns
+    }
+
+    /// Counts of arrived frames, for the header of a frame that leaves.
+    #[inline(always)]
+    pub(crate) fn ecn(&self) -> EcnCounts {
+        EcnCounts { marked: self.marked as u16, received: self.received as u16 }
+    }
+
+    /// Frames completed for this peer.
+    pub(crate) fn tx_frames(&self) -> u64 {
+        self.tx_number
+    }
+
+    /// Frames accepted from this peer, modulo 2^32.
+    pub(crate) fn rx_frames(&self) -> u32 {
+        self.received
+    }
+
+    /// Frames to this peer that arrived with a congestion mark, modulo 2^32.
+    pub(crate) fn marks_reported(&self) -> u32 {
+        self.reported_marks
+    }
+
+    // ---- the gate -----------------------------------------------------------------------------
+
+    /// When the next packet may leave. The seat of the congestion controller and the pacer: without
+    /// them every packet may leave now.
+    #[inline(always)]
+    pub(crate) fn pace(&self, _now_ns: u64) -> Pace {
+        Pace::Now
+    }
+
+    /// A packet leaves, or the peer is asked for one.
+    #[inline(always)]
+    pub(crate) fn on_sent(&mut self, _packets: u32, _now_ns: u64) {}
+
+    // ---- round trips and timeouts -------------------------------------------------------------
+
+    pub(crate) fn rtt(&self) -> &Rtt {
+        &self.rtt
+    }
+
+    /// Expects about this round trip until the first sample.
+    pub(crate) fn expect(&mut self, rtt_ns: u64, cfg: &Config) {
+        self.rtt.expect(rtt_ns, cfg);
+    }
+
+    pub(crate) fn last_heard_ns(&self) -> u64 {
+        self.last_heard_ns
+    }
+
+    pub(crate) fn set_heard(&mut self, now_ns: u64) {
+        self.last_heard_ns = now_ns;
+    }
+
+    /// Time without an answer after which loss is suspected, when it was suspected `retries` times
+    /// before. Never later than with go-back-N.
+    pub(crate) fn timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
+        let most_ns = self.rtt.rto_ns(retries, cfg);
+        if recovery != Recovery::Selective {
+            return most_ns;
+        }
+        let once_ns = self.rtt.probe_ns(cfg) + self.window_ns(self.last_heard_ns);
+        let doubled = |times: u8| once_ns.saturating_mul(1 << u32::from(times).min(32));
+        let wait_ns = match retries.checked_sub(PROBES) {
+            None => doubled(retries.saturating_add(self.backoff)),
+            Some(timeouts) => self.rtt.rto_ns(timeouts, cfg).max(doubled(retries)),
+        };
+        wait_ns.min(most_ns)
+    }
+
+    /// The reorder window, ns.
+    pub(crate) fn window_ns(&self, now_ns: u64) -> u64 {
+        self.reorder.window_ns(self.rtt.smoothed_ns(), self.rtt.least_ns(), now_ns)
+    }
+
+    /// The shortest time that a packet can have been in flight to cause the newest frame: that
+    /// frame's round trip, or the smallest one.
+    pub(crate) fn round_trip_ns(&self) -> u64 {
+        self.transit.round_trip_ns().unwrap_or(self.rtt.least_ns())
+    }
+
+    /// A deadline in this endpoint's time, of which `remaining_us` were left when the packet was
+    /// written to the newest frame. Never later than the client's (see [`crate::transit`]).
+    #[inline(always)]
+    pub(crate) fn deadline_ns(&mut self, remaining_us: u32) -> u64 {
+        if self.deadline_base_ns == i64::MIN {
+            self.set_deadline_base();
+        }
+        let left_ns = i64::from(remaining_us) * 1_000;
+        (self.deadline_base_ns + left_ns).max(0) as u64
+    }
+
+    /// When packets of the newest frame were written, in this endpoint's time: once a frame.
+    #[inline(never)]
+    fn set_deadline_base(&mut self) {
+        let mut age_ns = self.transit.age_ns(self.rtt.least_ns());
+        if mutant::is_on(Mutant::AgeForgotten) {
+            age_ns = 0;
+        }
+        let held_ns = u64::from(decode_held(self.held)) * 1_000;
+        self.deadline_base_ns = self.last_heard_ns as i64 - (age_ns + held_ns) as i64;
+    }
+
+    // ---- feedback of loss recovery ------------------------------------------------------------
+
+    /// Takes what an arrival has shown.
+    #[cold]
+    pub(crate) fn on_feedback(&mut self, seen: Seen, now_ns: u64) {
+        if seen.late_ns > 0 {
+            self.reorder.on_late(seen.late_ns, now_ns);
+        }
+        if seen.hasty > 0 {
+            let (srtt_ns, least_ns) = (self.rtt.smoothed_ns(), self.rtt.least_ns());
+            self.reorder.on_spurious(srtt_ns, least_ns, now_ns);
+        }
+        if seen.useful > 0 {
+            self.back_off_less();
+        }
+    }
+
+    /// Whether timers of the calls in flight are to be armed because a frame is missing: not when
+    /// that was done within the last half of a round trip.
+    #[cold]
+    pub(crate) fn begins_to_arm(&mut self, now_ns: u64, cfg: &Config) -> bool {
+        if now_ns < self.armed_ns.saturating_add(self.rtt.probe_ns(cfg) / 4) {
+            return false;
+        }
+        self.armed_ns = now_ns.max(1);
+        true
+    }
+
+    /// A packet that was sent again had been lost: probes wait less.
+    #[cold]
+    pub(crate) fn back_off_less(&mut self) {
+        self.backoff = self.backoff.saturating_sub(1);
+    }
+
+    /// A probed call was not lost, its handler is slow: probes wait longer. Grows once per probe
+    /// interval, not once per call.
+    #[cold]
+    pub(crate) fn back_off(&mut self, now_ns: u64, cfg: &Config) {
+        if now_ns >= self.backoff_until_ns {
+            self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
+            self.backoff_until_ns = now_ns.saturating_add(self.rtt.probe_ns(cfg));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(number: u32, sent_at: u32) -> FrameHeader {
+        FrameHeader {
+            data_per_packet: 1024,
+            peer: 0,
+            held: 0,
+            cookie: 0,
+            number,
+            ecn: EcnCounts::default(),
+            sent_at: Some(sent_at),
+            echo_at: None,
+        }
+    }
+
+    fn path() -> Path {
+        Path::new(&Config::default())
+    }
+
+    #[test]
+    fn every_frame_takes_a_fresh_number() {
+        let mut p = path();
+        let numbers: Vec<u32> = (0..4).map(|_| p.next_number()).collect();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+    }
+
+    #[test]
+    fn the_echo_is_the_newest_frames_and_ages_while_it_is_held() {
+        let mut p = path();
+        assert_eq!(p.times(5), (Some(5), None));
+        p.on_frame(&header(7, 1000), Ecn::NotEct, 50);
+        p.on_frame(&header(6, 900), Ecn::NotEct, 60); // reordered: older
+        assert_eq!(p.times(80), (Some(80), Some(1030)));
+    }
+
+    #[test]
+    fn copies_and_overtaken_frames_are_no_round_trips() {
+        let cfg = Config::default();
+        let mut p = path();
+        let frame = |number, echo| FrameHeader { echo_at: Some(echo), ..header(number, 0) };
+        p.on_frame(&frame(5, 1_000), Ecn::NotEct, 3_000);
+        assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
+        for replayed in [5, 4] {
+            p.on_frame(&frame(replayed, 1_000), Ecn::NotEct, 900_000_000);
+        }
+        assert_eq!(p.rtt.report(&cfg).unwrap().0, 2_000);
+        p.on_frame(&frame(6, 900_000_000), Ecn::NotEct, 900_004_000);
+        assert_eq!(p.rtt.report(&cfg).unwrap().0, 4_000);
+    }
+
+    #[test]
+    fn a_deadline_is_what_was_left_less_the_time_in_flight_and_in_the_frame() {
+        let mut p = path();
+        // The peer's clock is 5 s ahead; a frame takes 1,000 ns, an echo comes back after 3,000.
+        let at = |number, sent: u64, echo: u64| FrameHeader {
+            echo_at: Some(echo as u32),
+            ..header(number, (sent + 5_000_000_000) as u32)
+        };
+        p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, 10_000);
+        assert_eq!(p.deadline_ns(50), 10_000 + 50_000 - 3_000);
+        // This one has waited for 200 us; so had the answer whose echo it brings.
+        p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, 300_000);
+        assert_eq!(p.deadline_ns(50), 300_000 + 50_000 - 200_000 - 3_000);
+        // And this one was filled for 7 us.
+        let filled = FrameHeader { held: 7, ..at(3, 309_000, 307_000) };
+        p.on_frame(&filled, Ecn::NotEct, 310_000);
+        assert_eq!(p.deadline_ns(50), 310_000 + 50_000 - 3_000 - 7_000);
+    }
+
+    #[test]
+    fn a_frame_without_a_time_counts_and_reports_marks_and_keeps_the_echo() {
+        let mut p = path();
+        p.on_frame(&header(0, 1_000), Ecn::Ce, 5_000);
+        let ecn = EcnCounts { marked: 7, received: 9 };
+        let untimed = FrameHeader { sent_at: None, ecn, ..header(1, 0) };
+        assert!(!p.on_frame(&untimed, Ecn::Ce, 5_500));
+        assert!(p.on_frame(&FrameHeader { number: 3, ..untimed }, Ecn::NotEct, 5_500), "a gap");
+        assert_eq!(p.marks_reported(), 7);
+        assert_eq!(p.ecn(), EcnCounts { marked: 2, received: 3 });
+        assert_eq!(p.times(6_000).1, Some(2_000));
+    }
+
+    #[test]
+    fn reported_marks_add_up_across_the_wrap_and_old_reports_are_ignored() {
+        let mut p = path();
+        let report = |number, marked| FrameHeader {
+            ecn: EcnCounts { marked, received: 0 },
+            ..header(number, 0)
+        };
+        p.on_frame(&report(1, 65_000), Ecn::NotEct, 0);
+        p.on_frame(&report(3, 100), Ecn::NotEct, 0);
+        p.on_frame(&report(2, 65_300), Ecn::NotEct, 0);
+        assert_eq!(p.marks_reported(), 65_636);
+    }
+}

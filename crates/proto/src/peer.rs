@@ -1,0 +1,153 @@
+//! A peer: another endpoint in one incarnation, with what all sessions between the two share.
+
+use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
+
+use courser_buf::{Addr, PathId};
+
+use crate::config::Config;
+use crate::credits::CreditPool;
+use crate::path::Path;
+use crate::wire::{FRAME_HEADER, PACKET_HEADER};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum PeerState {
+    /// A connect that the other side has not answered; nothing is sent or accepted.
+    Tentative,
+    /// Agreed with the other side.
+    Live,
+}
+
+/// No frame to this peer is open.
+pub(crate) const NO_FRAME: u32 = u32::MAX;
+
+/// See the module's documentation. In order of use: a small RPC needs the fields at the front.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    // What the ingress checks and the header of a frame needs.
+    pub(crate) addr: Addr,
+    pub(crate) rx_cookie: u32,
+    pub(crate) tx_cookie: u32,
+    pub(crate) remote: u32,
+    pub(crate) data_per_packet: u16,
+    pub(crate) state: PeerState,
+    /// The transport's number of the destination.
+    pub(crate) path_id: PathId,
+    /// The open frame to this peer in the frame builder, or [`NO_FRAME`].
+    pub(crate) open_frame: u32,
+    pub(crate) credits: CreditPool,
+    pub(crate) path: Path,
+    /// A session with it has [`crate::Recovery::Selective`].
+    pub(crate) selective: bool,
+    /// A gap packet to it is queued.
+    pub(crate) gap_queued: bool,
+    pub(crate) endpoint_id: u64,
+    pub(crate) sessions: u32,
+}
+
+/// The number of an endpoint and its address.
+pub(crate) type PeerName = (u64, Addr);
+
+impl Peer {
+    pub(crate) fn name(&self) -> PeerName {
+        (self.endpoint_id, self.addr)
+    }
+
+    pub(crate) fn tentative(rx_cookie: u32, cfg: &Config) -> Self {
+        Peer {
+            addr: Addr { host: 0, port: 0 },
+            rx_cookie,
+            tx_cookie: 0,
+            remote: 0,
+            data_per_packet: 0,
+            state: PeerState::Tentative,
+            path_id: PathId(u32::MAX),
+            open_frame: NO_FRAME,
+            credits: CreditPool::new(),
+            path: Path::new(cfg),
+            selective: false,
+            gap_queued: false,
+            endpoint_id: 0,
+            sessions: 0,
+        }
+    }
+
+    /// Largest frame both sides agreed on.
+    #[inline]
+    pub(crate) fn max_frame(&self) -> usize {
+        FRAME_HEADER + PACKET_HEADER + usize::from(self.data_per_packet)
+    }
+}
+
+/// The table of peers. Reads as the slice of its entries.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    entries: Vec<Option<Peer>>,
+    vacant: Vec<u32>,
+    /// Live peers by the number and the address of their endpoint: one, or, when both sides have
+    /// dialed each other at the same time, several, of which the last serves later connects.
+    pub(crate) known: BTreeMap<PeerName, Vec<u32>>,
+    /// Peers without a session that a connect under way may need, and their control connections.
+    pub(crate) lingering: Vec<(u32, u64)>,
+    /// Sum of the pools of all peers, in both directions, and of what connects under way have
+    /// reserved.
+    pub(crate) credits_granted: u64,
+}
+
+impl Peers {
+    /// The peer of that number.
+    #[inline(always)]
+    pub(crate) fn at(&self, peer: u32) -> Option<&Peer> {
+        self.entries.get(peer as usize)?.as_ref()
+    }
+
+    /// The peer of that number.
+    #[inline(always)]
+    pub(crate) fn at_mut(&mut self, peer: u32) -> Option<&mut Peer> {
+        self.entries.get_mut(peer as usize)?.as_mut()
+    }
+
+    pub(crate) fn add(&mut self, peer: Peer) -> u32 {
+        let at = self.vacant.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() as u32 - 1
+        });
+        self.entries[at as usize] = Some(peer);
+        at
+    }
+
+    /// Takes a peer out of all tables.
+    pub(crate) fn remove(&mut self, peer: u32) -> Option<Peer> {
+        let removed = self.entries.get_mut(peer as usize)?.take()?;
+        let credits = &removed.credits;
+        self.credits_granted -= u64::from(credits.limit()) + u64::from(credits.granted());
+        self.vacant.push(peer);
+        // Its number may be another's soon.
+        self.lingering.retain(|&(lingering, _)| lingering != peer);
+        if let Some(peers) = self.known.get_mut(&removed.name()) {
+            peers.retain(|&at| at != peer);
+            if peers.is_empty() {
+                self.known.remove(&removed.name());
+            }
+        }
+        Some(removed)
+    }
+
+    /// Bytes of the table.
+    pub(crate) fn table_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Option<Peer>>()
+    }
+}
+
+impl Deref for Peers {
+    type Target = [Option<Peer>];
+    fn deref(&self) -> &[Option<Peer>] {
+        &self.entries
+    }
+}
+
+impl DerefMut for Peers {
+    fn deref_mut(&mut self) -> &mut [Option<Peer>] {
+        &mut self.entries
+    }
+}

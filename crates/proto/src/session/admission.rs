@@ -1,0 +1,201 @@
+//! Admission: how large the pool of credits of a peer is (E34, E36; [`crate::credits`]).
+//!
+//! # Invariant
+//! What all pools of an endpoint have beyond one credit each is at most |RQ|; where each peer has a
+//! receive queue of its own, what those between two endpoints have.
+
+use std::collections::BTreeMap;
+
+use super::{ConnectRequest, Session, SessionId, SessionState};
+use crate::config::Admission;
+use crate::credits::{CreditPool, Room};
+use crate::endpoint::Endpoint;
+use crate::peer::{PeerName, PeerState};
+use crate::slot::ClientSlot;
+use crate::tx::TxItem;
+
+/// The side whose requests a pool is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Requests {
+    /// This endpoint's; their answers arrive here.
+    Own,
+    /// The peer's; they arrive here.
+    Peers,
+}
+
+impl Requests {
+    fn part(self, pool: &CreditPool) -> u32 {
+        match self {
+            Requests::Own => pool.limit(),
+            Requests::Peers => pool.granted(),
+        }
+    }
+}
+
+impl<C> Endpoint<C> {
+    /// By how much a pool, now of `pool` credits, grows with a session that may have `wanted` packets
+    /// in flight; `None`: the session is refused. Whose peer is not known yet has no name.
+    ///
+    /// Oversubscribed, a pool grows to at most half of what the others leave, so that there is
+    /// something for who comes later, and by more than `Config::plain_credits` only while there is
+    /// plenty; but a peer always has one credit. In a queue that a peer has for
+    /// itself nobody comes later: one half is for the requests of either side.
+    pub(crate) fn growth(
+        &self,
+        requests: Requests,
+        peer: Option<PeerName>,
+        pool: u32,
+        wanted: u32,
+    ) -> Option<u32> {
+        let queue = u64::from(self.cfg.rx_queue_frames);
+        let free = queue.saturating_sub(self.peers.credits_granted);
+        let has = u64::from(pool);
+        let plain = u64::from(self.cfg.plain_credits);
+        let wants = u64::from(wanted).min(plain.max(free / 16));
+        let grows = match self.cfg.admission {
+            Admission::Strict => return (u64::from(wanted) <= free).then_some(wanted),
+            Admission::Oversubscribed if self.cfg.rx_queue_per_peer => {
+                let have = peer.map_or(0, |name| self.pools_with(requests, name));
+                (queue / 2).saturating_sub(have)
+            }
+            Admission::Oversubscribed => ((free + has) / 2).saturating_sub(has).min(free),
+        };
+        let grows = grows.min(wants) as u32;
+        Some(if pool == 0 { grows.max(1) } else { grows })
+    }
+
+    /// What the pools for the requests of one side have between here and an endpoint. It is several
+    /// peers here when both sides have dialed each other at the same time.
+    fn pools_with(&self, requests: Requests, name: PeerName) -> u64 {
+        let peers = self.peers.known.get(&name).into_iter().flatten();
+        let peers = peers.filter_map(|&at| self.peers.get(at as usize)?.as_ref());
+        peers.map(|p| u64::from(requests.part(&p.credits))).sum()
+    }
+
+    /// The room of packets as this endpoint's receive queue counts it: what it proposes, and what it
+    /// agrees to at most.
+    pub(crate) fn own_room(&self) -> Room {
+        let (small, large) = (self.cfg.rx_queue_small_frames, self.cfg.rx_queue_frames.max(1));
+        let units = (small / large).clamp(1, u16::MAX.into()) as u16;
+        let small_data = if units > 1 { self.cfg.small_data } else { 0 };
+        Room { small_data, units_per_packet: units }
+    }
+
+    /// The server side of a session with this peer has C = `credits`, and its pool grows by `grows`.
+    /// Returns the pool, to be stated.
+    pub(crate) fn grant_pool(&mut self, peer: u32, credits: u32, grows: u32) -> u32 {
+        let Some(p) = self.peers.at_mut(peer) else { return 0 };
+        let stated = p.credits.grant_to_peer(credits, grows);
+        self.peers.credits_granted += u64::from(grows);
+        stated
+    }
+
+    /// The server side of a session with C = `credits` has ended.
+    pub(crate) fn ungrant_pool(&mut self, peer: u32, credits: u32) {
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        let less = p.credits.ungrant(credits);
+        self.peers.credits_granted -= u64::from(less);
+    }
+
+    /// A session that is being connected, with C = `credits` if its server agrees, reserves room for
+    /// the answers to `pool` packets, under the name of its tentative peer.
+    pub(crate) fn reserve_pool(&mut self, peer: u32, credits: u32, pool: u32) {
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        p.credits.reserve_tentatively(credits, pool);
+        self.peers.credits_granted += u64::from(pool);
+    }
+
+    /// The server of a session that is being connected, with this request, is of the same host: it may
+    /// have all of [`crate::Config::credits`], as far as there is room.
+    pub fn widen(&mut self, session: SessionId, request: &mut ConnectRequest) {
+        let credits = self.cfg.credits;
+        if credits <= request.credits || self.session_state(session) != SessionState::Connecting {
+            return;
+        }
+        let Some(s) = self.sessions.client_mut(session.index) else { return };
+        let peer = s.peer;
+        let reserved = self.unreserve_pool(peer);
+        if let Some(pool) = self.growth(Requests::Own, None, 0, credits) {
+            (request.credits, request.pool) = (credits, pool.max(reserved));
+        }
+        self.reserve_pool(peer, request.credits, request.pool);
+    }
+
+    /// Returns the reservation; the connect has been answered.
+    pub(crate) fn unreserve_pool(&mut self, peer: u32) -> u32 {
+        let Some(p) = self.peers.at_mut(peer) else { return 0 };
+        let reserved = p.credits.unreserve();
+        self.peers.credits_granted -= u64::from(reserved);
+        reserved
+    }
+
+    /// The server of a session with C = `credits` has stated its pool, of which this side takes as
+    /// much more as it has room for itself; it had reserved `reserved`.
+    pub(crate) fn join_pool(&mut self, peer: u32, credits: u32, stated: u32, reserved: u32) {
+        let Some(p) = self.peers.at(peer) else { return };
+        let (had, name) = (p.credits.limit(), p.name());
+        // Reserved room is free again, and there.
+        let grows = self
+            .growth(Requests::Own, Some(name), had, credits)
+            .map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        let (before, after) = p.credits.join(credits, stated.min(had + grows));
+        if p.credits.release(0) {
+            self.tx.push(TxItem::Turn { peer }); // sessions wait for what came
+        }
+        let granted = &mut self.peers.credits_granted;
+        *granted = *granted + u64::from(after) - u64::from(before);
+    }
+
+    /// The client side of a session with C = `credits` has ended; none of it is in flight.
+    pub(crate) fn leave_pool(&mut self, session: u32, peer: u32, credits: u32) {
+        self.wait_no_more(session);
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        let (before, after) = p.credits.leave(credits);
+        self.peers.credits_granted -= u64::from(before - after);
+    }
+
+    /// A session that waits for room in its peer's pool does so no more.
+    pub(crate) fn wait_no_more(&mut self, session: u32) {
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        if std::mem::take(&mut s.waits_for_room)
+            && let Some(p) = self.peers.at_mut(s.peer)
+        {
+            p.credits.wait_no_more();
+        }
+    }
+
+    /// Checks the invariants of all pools.
+    pub(crate) fn check_pools(&self) {
+        let mut in_flight = vec![(0_u64, 0_u64); self.peers.len()];
+        for entry in self.sessions.iter() {
+            if let Session::Client(s) = entry
+                && let Some((sum, caps)) = in_flight.get_mut(s.peer as usize)
+            {
+                let units = |slot: &ClientSlot<C>| u64::from(slot.in_flight_units());
+                *sum += s.slots.iter().map(units).sum::<u64>();
+                *caps += u64::from(s.credits.limit());
+            }
+        }
+        let own_queues =
+            self.cfg.rx_queue_per_peer && self.cfg.admission == Admission::Oversubscribed;
+        let (mut all, mut beyond_one) = (0, BTreeMap::<_, u64>::new());
+        for (at, (p, (in_flight, caps))) in (0..).zip(self.peers.iter().zip(in_flight)) {
+            let Some(p) = p else { continue };
+            let parts = [p.credits.limit(), p.credits.granted()].map(u64::from);
+            let beyond = parts.iter().map(|part| part.saturating_sub(1)).sum::<u64>();
+            all += parts.iter().sum::<u64>();
+            let tentative = (p.state == PeerState::Tentative).then_some(at);
+            *beyond_one.entry(own_queues.then(|| (p.name(), tentative))).or_default() += beyond;
+            if p.state == PeerState::Tentative {
+                continue; // reserved
+            }
+            p.credits.check(in_flight, caps);
+        }
+        assert_eq!(all, self.peers.credits_granted, "sum of the pools");
+        let queue = u64::from(self.cfg.rx_queue_frames);
+        for (peer, beyond_one) in beyond_one {
+            assert!(beyond_one <= queue, "{peer:?}: {beyond_one} credits for {queue} frames");
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! What a client slot sends: request packets, then requests-for-response; each passes the gate
+//! `[eRPC section 4.3.1, section 5.1]` (E33, E43, F4).
+
+use courser_buf::{Arena, TxBurst};
+
+use super::lane::Lane;
+use super::{Sent, TxBatch, TxItem};
+use crate::config::Config;
+use crate::credits::SessionCredits;
+use crate::endpoint::Endpoint;
+use crate::path::Pace;
+use crate::peer::{Peer, Peers};
+use crate::session::SessionState;
+use crate::slot::{ClientSlot, NextPacket};
+use crate::stats::EndpointStats;
+use crate::wire::{Packet, data_len, single_request};
+
+/// When packets may leave.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Gate {
+    /// So many, now.
+    Now(u32),
+    /// At this time, ns.
+    At(u64),
+    /// When credits of the session, or room in the pool of its peer, return.
+    Credits,
+}
+
+/// The one gate of client packets: pacing and the congestion window of the path, then credits.
+#[inline(always)]
+fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
+    match peer.path.pace(now_ns) {
+        Pace::Now => match peer.credits.grant(credits, units) {
+            0 => Gate::Credits,
+            packets => Gate::Now(packets),
+        },
+        Pace::At(at_ns) => Gate::At(at_ns),
+    }
+}
+
+/// Packets leave that the gate has let through.
+#[inline(always)]
+fn pass(peer: &mut Peer, credits: &mut SessionCredits, packets: u32, units: u16, now_ns: u64) {
+    peer.credits.spend(credits, packets, units);
+    peer.path.on_sent(packets, now_ns);
+}
+
+/// The parts of an endpoint that [`send_single`] needs, and where the request goes.
+pub(crate) struct Single<'a> {
+    pub(crate) tx: &'a mut TxBatch,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) arena: &'a Arena,
+    pub(crate) cfg: &'a Config,
+    pub(crate) stats: &'a mut EndpointStats,
+    pub(crate) now_ns: u64,
+    /// The peer, and its number of the session.
+    pub(crate) peer_no: u32,
+    pub(crate) session: u32,
+}
+
+/// Sends the request of a call that is one small packet and was not sent before: the straight line of
+/// a small RPC. `false`: the gate or the batch does not let it through now, or it is no such request;
+/// nothing has changed.
+#[inline(always)] // into the call and into the transmit loop
+pub(crate) fn send_single<C>(
+    cx: Single<'_>,
+    credits: &mut SessionCredits,
+    slot: &mut ClientSlot<C>,
+) -> bool {
+    let Single { tx, peers, arena, cfg, stats, now_ns, peer_no, session } = cx;
+    let Some(data) = slot.single_unsent().filter(|data| data.len() <= cfg.inline_max) else {
+        return false;
+    };
+    let Some(peer) = peers.at_mut(peer_no) else { return false };
+    let units = peer.credits.units_of(data.len());
+    if !matches!(gate(peer, *credits, units, now_ns), Gate::Now(_)) {
+        return false;
+    }
+    let (size, remaining_us) = (data.len() as u32, slot.remaining_us(now_ns));
+    let header = single_request(session, slot.req_num, slot.req_type(), size, remaining_us);
+    if !tx.append(peer_no, peer, arena, header, data) {
+        return false;
+    }
+    pass(peer, credits, 1, units, now_ns);
+    slot.sent_single(units, now_ns);
+    stats.sent(0);
+    stats.max_in_flight = stats.max_in_flight.max(credits.in_flight());
+    true
+}
+
+impl<C> Endpoint<C> {
+    /// Sends what a slot can send for the credits there are. In its session's `turn` those of the pool
+    /// are its own for now, and nothing is held back.
+    #[inline(always)]
+    pub(crate) fn tx_client(
+        &mut self,
+        session: u32,
+        slot_no: u8,
+        req_num: u32,
+        turn: bool,
+        out: &mut TxBurst,
+    ) -> Sent {
+        let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        // A slot whose first timer has expired needs one of its own.
+        let current = slot.req_num == req_num && slot.active && slot.tracked;
+        if current && s.state == SessionState::Connected {
+            let cx = Single {
+                tx: &mut self.tx,
+                peers: &mut self.peers,
+                arena: &self.arena,
+                cfg: &self.cfg,
+                stats: &mut self.stats,
+                now_ns: self.now_ns,
+                peer_no: s.peer,
+                session: s.remote,
+            };
+            if send_single(cx, &mut s.credits, slot) {
+                return Sent::All;
+            }
+        }
+        self.tx_client_packets(session, slot_no, req_num, turn, out)
+    }
+
+    /// [`Endpoint::tx_client`] for a message of several packets, a retransmission, or a slot that waits.
+    #[inline(never)]
+    fn tx_client_packets(
+        &mut self,
+        session: u32,
+        slot_no: u8,
+        req_num: u32,
+        turn: bool,
+        out: &mut TxBurst,
+    ) -> Sent {
+        let now_ns = self.now_ns;
+        let item = TxItem::Client { session, slot: slot_no, req_num };
+        let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
+        let slots = s.slots.count();
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
+            // A later request has an item of its own, unless it was to have this one.
+            if !slot.active && req_num == slot.req_num.wrapping_add(slots) {
+                slot.queued_ahead = false;
+            }
+            return Sent::All;
+        }
+        let Some(peer) = self.peers.at_mut(s.peer) else { return Sent::All };
+        let (before, quantum) = (s.credits.left(), u32::from(s.quantum));
+        let spread = s.credits.limit().saturating_mul(self.cfg.spread);
+        let waits = slot.in_flight() > 0;
+        let mut waits_for_room = false;
+        let mut lane = Lane {
+            tx: &mut self.tx,
+            arena: &self.arena,
+            stats: &mut self.stats,
+            inline_max: self.cfg.inline_max,
+            peer_no: s.peer,
+            peer,
+            out,
+        };
+        let sent = loop {
+            let sendable = slot.sendable();
+            if sendable == 0 {
+                break Sent::All;
+            }
+            let units = slot.units_to_send(&lane.peer.credits);
+            let credits = match gate(lane.peer, s.credits, units, now_ns) {
+                Gate::Now(credits) => credits,
+                Gate::Credits => 0,
+                Gate::At(at_ns) => {
+                    lane.tx.retry_at(at_ns);
+                    break Sent::Later(item);
+                }
+            };
+            // A large message leaves in steps of a train: fewer packets wait until more credits
+            // are back, as long as something in flight brings them.
+            let short = credits < quantum.min(sendable) && !turn;
+            if credits == 0 || (short && slot.in_flight() >= quantum) {
+                s.stalled |= 1 << slot_no;
+                waits_for_room = s.credits.left() != 0 && credits == 0;
+                break Sent::All;
+            }
+            if slot.is_spread(spread) {
+                break Sent::All; // more when the oldest packet has arrived
+            }
+            slot.begin_board(&mut self.boards, s.recovery);
+            let next = slot.next_packet(credits);
+            if !send_next(&mut lane, slot, next, (s.remote, s.data_per_packet), now_ns) {
+                break Sent::Rest(item);
+            }
+            pass(lane.peer, &mut s.credits, next.credits(), units, now_ns);
+            if slot.on_sent(next, units, now_ns) {
+                s.retransmitted += 1;
+                lane.stats.retransmitted += 1;
+            }
+        };
+        let spent = s.credits.left() != before;
+        if spent {
+            let in_flight = s.credits.in_flight();
+            lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
+        }
+        slot.queued = matches!(sent, Sent::Rest(_) | Sent::Later(_));
+        if spent {
+            let timeout_ns = lane.peer.path.timeout_ns(s.recovery, slot.retries, &self.cfg);
+            if slot.await_answer(s.recovery, waits, now_ns + timeout_ns) {
+                let due_ns = slot.deadline_ns;
+                self.arm_slot(session, slot_no, due_ns);
+            }
+        }
+        if waits_for_room {
+            self.wait_for_room(session);
+        }
+        sent
+    }
+}
+
+/// Puts a packet of a slot, for the session and with the packet size of `wire`, into a frame. `false`:
+/// the batch has no room.
+#[inline]
+fn send_next<C>(
+    lane: &mut Lane<'_>,
+    slot: &mut ClientSlot<C>,
+    next: NextPacket,
+    (session, dpp): (u32, u16),
+    now_ns: u64,
+) -> bool {
+    let req_num = slot.req_num;
+    match next {
+        NextPacket::Ask { first, count } => {
+            lane.header_only(2, Packet::Rfr { session, req_num, first, count }.header())
+        }
+        NextPacket::Request { index } => {
+            let remaining_us = if index == 0 { slot.remaining_us(now_ns) } else { None };
+            let req_type = slot.req_type();
+            let Some(req) = slot.request_mut() else { return false };
+            let (msg_size, data) = (req.len() as u32, &[][..]);
+            let at = index as usize * usize::from(dpp);
+            let range = at..at + data_len(msg_size, index, dpp);
+            let packet =
+                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+            lane.part(0, packet.header(), req, index, range)
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What a server slot sends: the first packet of a stored response by itself and the rest as asked
+//! (E39, E43), and credit returns.
+
+use courser_buf::{Arena, TxBurst};
+
+use super::lane::Lane;
+use super::{Sent, TxBatch, TxItem};
+use crate::config::Config;
+use crate::endpoint::Endpoint;
+use crate::peer::Peers;
+use crate::slot::{ServerPhase, ServerSlot, Stored};
+use crate::stats::EndpointStats;
+use crate::wire::{Holes, NO_HOLES, Packet, data_len, header_words, single_response};
+
+/// The parts of an endpoint that [`send_single_response`] needs.
+pub(crate) struct SingleResponse<'a> {
+    pub(crate) tx: &'a mut TxBatch,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) arena: &'a Arena,
+    pub(crate) cfg: &'a Config,
+    pub(crate) stats: &'a mut EndpointStats,
+}
+
+/// Sends a response of one small packet in the slot's own buffer for the first time: the straight line
+/// of a small RPC. `to` is the peer and its number of the session. `false`: the batch has no room, or
+/// it is no such response; nothing has changed.
+#[inline(always)] // into the reply and into the transmit loop
+pub(crate) fn send_single_response(
+    cx: SingleResponse<'_>,
+    slot: &mut ServerSlot,
+    to: (u32, u32),
+) -> bool {
+    let SingleResponse { tx, peers, arena, cfg, stats } = cx;
+    let (peer_no, session) = to;
+    let req_num = slot.req_num;
+    let Some(data) = slot.short_response().filter(|data| data.len() <= cfg.inline_max) else {
+        return false;
+    };
+    let Some(peer) = peers.at_mut(peer_no) else { return false };
+    let header = single_response(session, req_num, data.len() as u32);
+    if !tx.append(peer_no, peer, arena, header, data) {
+        return false;
+    }
+    slot.sent_short();
+    stats.sent(3);
+    true
+}
+
+impl<C> Endpoint<C> {
+    /// Sends the packets of a response that are due.
+    #[inline(always)]
+    pub(crate) fn tx_response(
+        &mut self,
+        session: u32,
+        slot_no: u8,
+        req_num: u32,
+        out: &mut TxBurst,
+    ) -> Sent {
+        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
+        let to = (s.peer, s.remote);
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        let cx = SingleResponse {
+            tx: &mut self.tx,
+            peers: &mut self.peers,
+            arena: &self.arena,
+            cfg: &self.cfg,
+            stats: &mut self.stats,
+        };
+        if slot.req_num == req_num && send_single_response(cx, slot, to) {
+            return Sent::All;
+        }
+        self.tx_response_packets(session, slot_no, req_num, out)
+    }
+
+    /// [`Endpoint::tx_response`] for a response of several packets, in a buffer of its own, or sent
+    /// again.
+    #[inline(never)]
+    fn tx_response_packets(
+        &mut self,
+        session: u32,
+        slot_no: u8,
+        req_num: u32,
+        out: &mut TxBurst,
+    ) -> Sent {
+        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
+        let (remote, dpp, peer_no) = (s.remote, s.data_per_packet, s.peer);
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if slot.req_num != req_num || slot.phase != ServerPhase::Responded {
+            return Sent::All; // a later response has an item of its own
+        }
+        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        let mut lane = Lane {
+            tx: &mut self.tx,
+            arena: &self.arena,
+            stats: &mut self.stats,
+            inline_max: self.cfg.inline_max,
+            peer_no,
+            peer,
+            out,
+        };
+        let msg_size = slot.resp_size;
+        slot.short_due = false;
+        while slot.send_next < slot.send_end.min(slot.resp_packets) || slot.next_part() {
+            let index = slot.send_next;
+            let msg = match &mut slot.resp {
+                Stored::None => break,
+                Stored::Error(status) => {
+                    let status = *status;
+                    let packet = Packet::ErrorResponse { session: remote, req_num, status };
+                    if !lane.header_only(3, packet.header()) {
+                        return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
+                    }
+                    break;
+                }
+                Stored::Preallocated => match &mut slot.prealloc {
+                    Some(m) => m,
+                    None => break,
+                },
+                Stored::Owned(m) => m,
+            };
+            let at = index as usize * usize::from(dpp);
+            let range = at..at + data_len(msg_size, index, dpp);
+            let packet = Packet::Response { session: remote, req_num, msg_size, index, data: &[] };
+            if !lane.part(3, packet.header(), msg, index, range) {
+                return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
+            }
+            slot.send_next += 1;
+        }
+        slot.resp_queued = false;
+        Sent::All
+    }
+
+    /// Returns credits for the packets of a request that have arrived, with the holes between them.
+    pub(super) fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {
+        let item = TxItem::CreditReturn { session, slot: slot_no, req_num };
+        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
+        let (remote, peer_no) = (s.remote, s.peer);
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        if slot.req_num != req_num {
+            return Sent::All; // `begin` has cleared the flags of a later request
+        }
+        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        let count = slot.returnable();
+        let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing;
+        let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
+        if let Some(high) = high.filter(|_| slot.phase == ServerPhase::Receiving) {
+            let mut room = NO_HOLES;
+            let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(count));
+            let holes = Holes::write(count, holes, &mut room);
+            let nack = Packet::Nack { session: remote, req_num, count, high, holes };
+            let header = header_words(nack.header());
+            if !self.tx.append(peer_no, peer, &self.arena, header, nack.data()) {
+                return Sent::Rest(item);
+            }
+            self.stats.sent(6);
+        } else if (count > 0 || in_progress) && slot.phase != ServerPhase::Acked {
+            let cr = Packet::CreditReturn { session: remote, req_num, count, in_progress };
+            if !self.tx.append(peer_no, peer, &self.arena, header_words(cr.header()), &[]) {
+                return Sent::Rest(item);
+            }
+            self.stats.sent(1);
+            self.stats.in_progress_sent += u64::from(in_progress);
+        }
+        slot.cr_queued = false;
+        slot.cr_in_progress = false;
+        Sent::All
+    }
+}

@@ -1,0 +1,108 @@
+//! Sessions that wait for room in the credit pool of their peer ([`crate::credits`]): queueing, and
+//! the turn of the one that has waited longest.
+
+use courser_buf::TxBurst;
+
+use super::{Sent, TxItem};
+use crate::endpoint::Endpoint;
+use crate::session::SessionId;
+
+impl<C> Endpoint<C> {
+    /// Room of packets of a peer's sessions returns to its pool.
+    #[inline(always)]
+    pub(crate) fn release_room(&mut self, peer_no: u32, units: u32) {
+        if let Some(peer) = self.peers.at_mut(peer_no)
+            && peer.credits.release(units)
+        {
+            self.tx.push(TxItem::Turn { peer: peer_no });
+        }
+    }
+
+    /// A session found its peer's pool empty: it waits until it has its turn.
+    #[cold]
+    pub(crate) fn wait_for_room(&mut self, session: u32) {
+        self.wait(session, false);
+    }
+
+    #[cold]
+    fn wait(&mut self, index: u32, first: bool) {
+        let Some(s) = self.sessions.client_mut(index) else { return };
+        if std::mem::replace(&mut s.waits_for_room, true) {
+            return;
+        }
+        let (peer_no, session) = (s.peer, SessionId { index, generation: s.generation });
+        self.stats.pool_waits += u64::from(!first);
+        if let Some(peer) = self.peers.at_mut(peer_no)
+            && peer.credits.wait(session, first)
+        {
+            self.tx.push(TxItem::Turn { peer: peer_no });
+        }
+    }
+
+    /// The turn of the session that has waited longest: its slots take what has come back. The next
+    /// one's turn follows while there is something left.
+    pub(super) fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
+        let Some(session) = self.next_waiter(peer_no) else { return Sent::All };
+        self.wait_no_more(session);
+        if let Some(peer) = self.peers.at_mut(peer_no) {
+            peer.credits.begin_turn();
+        }
+        let done = self.tx_stalled(session, out);
+        if !done {
+            self.wait(session, true); // its turn was cut short
+        }
+        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        match peer.credits.end_turn() {
+            true if done => self.tx.push(TxItem::Turn { peer: peer_no }),
+            true => return Sent::Rest(TxItem::Turn { peer: peer_no }),
+            false => {}
+        }
+        Sent::All
+    }
+
+    /// The session that has waited longest, if there is room for it. Skips sessions that have ended.
+    fn next_waiter(&mut self, peer_no: u32) -> Option<u32> {
+        loop {
+            let SessionId { index, generation } =
+                self.peers.at_mut(peer_no)?.credits.next_waiter()?;
+            if let Some(s) = self.sessions.client(index)
+                && s.generation == generation
+                && s.waits_for_room
+            {
+                return Some(index);
+            }
+        }
+    }
+
+    /// Sends for the slots of a session that wait for credits, in turn, until they lack them again.
+    /// `false`: the batch is full.
+    fn tx_stalled(&mut self, session: u32, out: &mut TxBurst) -> bool {
+        let Some(s) = self.sessions.client_mut(session) else { return true };
+        let first = u32::from(s.next_in_turn) % 32;
+        let mut stalled = s.stalled.rotate_right(first);
+        while stalled != 0 {
+            let slot_no = ((stalled.trailing_zeros() + first) % 32) as u8;
+            stalled &= stalled - 1;
+            let Some(s) = self.sessions.client_mut(session) else { return true };
+            let before = s.credits.left();
+            s.stalled &= !(1 << slot_no);
+            let Some(slot) = s.slots.get(usize::from(slot_no)) else { continue };
+            let req_num = slot.req_num;
+            let sent = self.tx_client(session, slot_no, req_num, true, out);
+            let Some(s) = self.sessions.client_mut(session) else { return true };
+            // A slot that sent something comes after the others next time.
+            s.next_in_turn = slot_no + u8::from(s.credits.left() < before);
+            if let Sent::Rest(_) | Sent::Later(_) = sent {
+                s.stalled |= 1 << slot_no;
+                if let Some(slot) = s.slots.get_mut(usize::from(slot_no)) {
+                    slot.queued = false;
+                }
+                return false;
+            }
+            if s.stalled & 1 << slot_no != 0 {
+                return true;
+            }
+        }
+        true
+    }
+}
