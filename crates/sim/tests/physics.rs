@@ -52,8 +52,8 @@ fn an_unloaded_round_trip_is_the_sum_of_its_parts() {
     let nic = NicConfig::default();
     let cable = CableSpec::default();
     let wire = wire_ns(wire_bytes(32), HOST_RATE_BPS);
-    assert_eq!(wire_bytes(32), 32 + 16 + 24 + 66);
-    assert_eq!(wire, 44, "138 bytes at 25 Gbit/s: 44.16 ns");
+    assert_eq!(wire_bytes(32), 32 + 16 + 28 + 66);
+    assert_eq!(wire, 45, "142 bytes at 25 Gbit/s: 45.44 ns");
     for cpu in Cpu::ALL {
         let settings =
             response_rtt::Settings { max_packets: 1, cpu, ..response_rtt::Settings::default() };

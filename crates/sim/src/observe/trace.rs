@@ -277,13 +277,13 @@ mod tests {
         let head = "#7 peer 3 cookie deadbeef";
         let req = format!("{head} | REQ s5 r8 0/1 of 5 B type 1");
         let want = [
-            format!("       1.500 n0>s0      send n0:31850 > n1:31851 id 1 45 B {req}"),
-            format!("       2.001 link 3     mark n0:31850 > n1:31851 id 1 45 B CE {req}"),
+            format!("       1.500 n0>s0      send n0:31850 > n1:31851 id 1 49 B {req}"),
+            format!("       2.001 link 3     mark n0:31850 > n1:31851 id 1 49 B CE {req}"),
             format!(
-                "    1234.567 s0         drop(buffer-full) n0:31850 > n1:31851 id 1 45 B CE {req}"
+                "    1234.567 s0         drop(buffer-full) n0:31850 > n1:31851 id 1 49 B CE {req}"
             ),
             format!(
-                "    2000.000 n0         recv n2:31850 > n0:31851 id 2 40 B {head} | ACK s5 r7"
+                "    2000.000 n0         recv n2:31850 > n0:31851 id 2 44 B {head} | ACK s5 r7"
             ),
         ];
         assert_eq!(lines, want);

@@ -263,9 +263,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_packet_fills_the_frame_but_for_the_ecn_counts() {
-        assert_eq!(data_per_packet(1_472), 1_424);
-        assert_eq!(wire_bytes(1_424), 1_472 - 8 + 66);
+    fn a_full_packet_fills_the_frame() {
+        assert_eq!(data_per_packet(1_472), 1_428);
+        assert_eq!(wire_bytes(1_428), 1_472 + 66);
         assert_eq!(wire_ns(1_530, 25_000_000_000), 490, "489.6");
         assert_eq!((per_second(7, 1_000_000), per_second(7, 0)), (7_000, 0));
     }

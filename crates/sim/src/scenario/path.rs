@@ -118,8 +118,8 @@ mod tests {
     fn a_full_packet_has_a_kibibyte_and_the_paper_s_delay_holds_71_of_them() {
         assert_eq!(super::super::data_per_packet(MAX_FRAME), 1_024);
         let path = Path { part: Part::OneLeaf, rtt_ns: 16_000 };
-        assert_eq!(wire_bytes(DATA), 1_130);
-        assert_eq!(path.bdp_packets(), 71, "80,000 / 1,130");
+        assert_eq!(wire_bytes(DATA), 1_134);
+        assert_eq!(path.bdp_packets(), 71, "80,000 / 1,134");
     }
 
     #[test]

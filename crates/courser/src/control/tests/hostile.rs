@@ -28,21 +28,21 @@ fn another_version_is_named_on_both_sides() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, false);
     let (port, thread) = listener(|mut peer| {
-        peer.stream.write_all(&greeting(6, 7)).unwrap();
+        peer.stream.write_all(&greeting(7, 8)).unwrap();
         let mut hello = [0; 8];
         assert_eq!(peer.read(&mut hello), 8);
         assert_eq!(hello, CONTROL_PREAMBLE);
         assert_eq!(peer.read(&mut hello), 0, "closed");
     });
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
-    let cause = ControlError::Version { theirs_oldest: 6, theirs_newest: 7, ours: 5 };
+    let cause = ControlError::Version { theirs_oldest: 7, theirs_newest: 8, ours: 6 };
     assert!(matches!(error, DialError::Handshake { cause: c, .. } if c == cause), "{error:?}");
     assert!(error.to_string().contains("upgrade the older one"), "{error}");
     thread.join().unwrap();
 
     // The other way round the client gets what it needs to say the same.
     let mut peer = Peer::connect(node.port);
-    peer.stream.write_all(&greeting(6, 7)).unwrap();
+    peer.stream.write_all(&greeting(7, 8)).unwrap();
     let mut hello = [0; 8];
     assert_eq!(peer.read(&mut hello), 8);
     assert_eq!(hello, CONTROL_PREAMBLE);

@@ -46,7 +46,7 @@ fn every_part_sees_every_event() {
     observer.note(3_600, &[1], "crash n1");
     let r = observer.into_report(4_000);
     assert_eq!(r.errors, [""; 0]);
-    assert_eq!((r.sent, r.delivered, r.delivered_bytes, r.marked), (2, 1, 24 + 21 + 16, 1));
+    assert_eq!((r.sent, r.delivered, r.delivered_bytes, r.marked), (2, 1, 28 + 21 + 16, 1));
     assert_eq!((r.drops.total(), r.drops.because(DropReason::Loss)), (1, 1));
     assert_eq!(r.drops.at(Place::Link(LinkId(3)), DropReason::Loss), 1);
     assert_eq!(r.kinds[Kind::Request as usize] + r.kinds[Kind::Ack as usize], 2);
