@@ -6,7 +6,7 @@ use std::rc::Rc;
 use courser_proto::wire::{EcnCounts, Holes, Packet, parse_packet};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, Recovery,
-    RefuseReason,
+    RefuseReason, Room,
 };
 
 use crate::program::{Forged, Op, Setup, encode};
@@ -123,8 +123,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         max_msg_size: 1 << 20,
         first_req_num: 64,
         recovery: Recovery::Selective,
-        small_data: 0,
-        units_per_packet: 1,
+        room: Room::UNIFORM,
     };
     let accept = ConnectAccept {
         endpoint_id: to.id,
@@ -141,8 +140,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         pool: 32,
         max_msg_size: 8 << 20,
         recovery: Recovery::Melo,
-        small_data: 196,
-        units_per_packet: 16,
+        room: Room { small_data: 196, units_per_packet: 16 },
     };
     let reason = RefuseReason::TooManySessions { limit: 64 };
     vec![

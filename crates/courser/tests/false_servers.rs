@@ -11,7 +11,7 @@ use std::time::Duration;
 use common::*;
 use courser::parts::proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
-    EndpointRef,
+    EndpointRef, Room,
 };
 use courser::{Config, LostReason, RefuseReason, SessionError, SessionState};
 
@@ -96,8 +96,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         pool: 1,
         max_msg_size: 4096,
         recovery: request.recovery,
-        small_data: 0,
-        units_per_packet: 1,
+        room: Room::UNIFORM,
     }
 }
 

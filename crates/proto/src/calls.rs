@@ -90,11 +90,12 @@ impl<C> Endpoint<C> {
             }
             _ => return Err((CallRefused::NoSession, call.req, call.cont)),
         };
-        if call.req.len() > s.max_msg_size as usize {
-            let refused = CallRefused::TooLarge { bytes: call.req.len(), limit: s.max_msg_size };
+        if call.req.len() > s.agreed.max_msg_size as usize {
+            let refused =
+                CallRefused::TooLarge { bytes: call.req.len(), limit: s.agreed.max_msg_size };
             return Err((refused, call.req, call.cont));
         }
-        let waits = s.free == 0 || s.state != SessionState::Connected || s.waits;
+        let waits = s.free == 0 || s.state != SessionState::Connected || s.waits();
         if waits && s.queue.len() >= limit {
             return Err((CallRefused::QueueFull { limit }, call.req, call.cont));
         }
@@ -122,7 +123,7 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     pub(crate) fn start_call(&mut self, index: u32, call: QueuedCall<C>) {
         let Some(s) = self.sessions.client_mut(index) else { return };
-        let packets = packets_of(call.req.len() as u32, s.data_per_packet);
+        let packets = packets_of(call.req.len() as u32, s.agreed.data_per_packet);
         if s.slots.are_asleep() {
             self.wake_session(index);
         }
@@ -221,6 +222,7 @@ impl<C> Endpoint<C> {
         let now_ns = self.now_ns;
         let s = self.sessions.client_mut(index)?;
         let session = SessionId { index, generation: s.generation };
+        let waits = s.waits();
         let slot = &mut s.slots[usize::from(slot_no)];
         let (peer, credits, units) = (s.peer, slot.in_flight(), slot.in_flight_units());
         s.credits.release(credits);
@@ -228,7 +230,7 @@ impl<C> Endpoint<C> {
         slot.deadline_ns = now_ns;
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
-        let (waits, untracked) = (s.waits, !slot.tracked);
+        let untracked = !slot.tracked;
         if let Some(board) = slot.take_board() {
             self.boards.put(board);
         }

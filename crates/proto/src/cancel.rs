@@ -202,29 +202,29 @@ impl<C> Endpoint<C> {
     /// Makes sure that the queue is looked at when a call that waits in it expires.
     pub(crate) fn time_queue(&mut self, session: u32, expires_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
-        s.queue_expires_ns = s.queue_expires_ns.min(expires_ns);
-        if s.queue_expires_ns < s.queue_timer_ns {
-            let (due_ns, generation) = (s.queue_expires_ns, s.generation);
+        s.queue_times.expires_ns = s.queue_times.expires_ns.min(expires_ns);
+        if s.queue_times.expires_ns < s.queue_times.timer_ns {
+            let (due_ns, generation) = (s.queue_times.expires_ns, s.generation);
             let entry = Timed { due_ns, session, generation, slot: QUEUE };
-            s.queue_timer_ns = self.timers.arm_later(entry);
+            s.queue_times.timer_ns = self.timers.arm_later(entry);
         }
     }
 
     /// Ends the calls of a queue that have expired, in one walk through it. The earliest deadline
-    /// of the others is in `queue_expires_ns` then.
+    /// of the others is in `QueueTimes::expires_ns` then.
     #[cold]
     pub(crate) fn expire_queue(&mut self, session: u32, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let id = SessionId { index: session, generation: s.generation };
         let waiting = s.queue.len();
-        s.queue_expires_ns = u64::MAX;
+        s.queue_times.expires_ns = u64::MAX;
         for _ in 0..waiting {
             let Some(s) = self.sessions.client_mut(session) else { return };
             let Some(call) = s.with_queue(VecDeque::pop_front) else { return };
             if call.expires_ns <= now_ns {
                 self.end_waiting(id, call, CallError::DeadlineExceeded(Executed::Never));
             } else {
-                s.queue_expires_ns = s.queue_expires_ns.min(call.expires_ns);
+                s.queue_times.expires_ns = s.queue_times.expires_ns.min(call.expires_ns);
                 s.with_queue(|queue| queue.push_back(call));
             }
         }

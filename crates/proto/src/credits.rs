@@ -28,6 +28,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::session::SessionId;
 
 /// The credits of one client session.
@@ -67,17 +69,20 @@ impl SessionCredits {
 }
 
 /// How much room packets take, agreed with a peer at connect.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Room {
+///
+/// A client proposes at most what its receive queue allows, and the server grants at most that, by
+/// its own queue. It holds for all sessions between the two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Room {
     /// Packets of at most this many data bytes take one unit.
-    pub(crate) small_data: u16,
+    pub small_data: u16,
     /// Units of any other packet: 1 to 65,535.
-    pub(crate) units_per_packet: u16,
+    pub units_per_packet: u16,
 }
 
 impl Room {
     /// Every packet takes the room of one of full size.
-    pub(crate) const UNIFORM: Room = Room { small_data: 0, units_per_packet: 1 };
+    pub const UNIFORM: Room = Room { small_data: 0, units_per_packet: 1 };
 }
 
 /// Small responses in a row after which a peer's responses are expected to be small.

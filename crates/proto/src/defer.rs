@@ -27,7 +27,7 @@ impl<C> Endpoint<C> {
     fn defer_next(&mut self, session: SessionId) {
         let at = session.index as usize;
         let Some(Session::Client(s)) = self.sessions.get(at) else { return };
-        if usize::from(s.most_in_a_packet) >= self.cfg.inline_max {
+        if s.most_in_a_packet() >= self.cfg.inline_max {
             if self.deferred.takers.len() <= at {
                 self.deferred.takers.resize(self.sessions.len(), NONE);
             }
@@ -92,7 +92,7 @@ impl<C> Endpoint<C> {
         }
         self.call_later(session, call);
         self.start_queued(session.index);
-        if self.sessions.client(session.index).is_none_or(|s| s.waits) {
+        if self.sessions.client(session.index).is_none_or(|s| s.waits()) {
             self.deferred.take_no_more(session.index);
         }
     }
@@ -157,8 +157,8 @@ impl<C> Endpoint<C> {
             };
             assert_eq!(u32::from(generation), s.generation, "session {index}: of another one");
             assert_eq!(s.state, SessionState::Connected, "session {index}");
-            assert!(!s.waits && self.cfg.call_queue > SPAN, "session {index}: calls wait");
-            let most = usize::from(s.most_in_a_packet);
+            assert!(!s.waits() && self.cfg.call_queue > SPAN, "session {index}: calls wait");
+            let most = s.most_in_a_packet();
             assert!(most >= self.cfg.inline_max, "session {index}: small packets");
         }
     }

@@ -112,7 +112,7 @@ impl<C> Endpoint<C> {
         let Some(Session::Client(s)) = self.sessions.get_mut(entry.session as usize) else {
             return false;
         };
-        let dpp = s.data_per_packet;
+        let dpp = s.agreed.data_per_packet;
         if s.generation != entry.generation {
             return false;
         }
@@ -171,7 +171,7 @@ impl<C> Endpoint<C> {
             return false;
         }
         match (entry.slot, look) {
-            (QUEUE, _) => s.queue_timer_ns = u64::MAX,
+            (QUEUE, _) => s.queue_times.timer_ns = u64::MAX,
             (IDLE, _) => s.idle_timed = false,
             (slot, look) => {
                 let Some(slot) = s.slots.get_mut(usize::from(slot)) else { return false };
@@ -207,7 +207,7 @@ impl<C> Endpoint<C> {
             && let Some(slot) = s.slots.get_mut(usize::from(slot))
         {
             slot.double_ack_wait();
-            let wait_ns = ack_wait_ns(&self.cfg, slot, s.data_per_packet);
+            let wait_ns = ack_wait_ns(&self.cfg, slot, s.agreed.data_per_packet);
             if wait_ns == most_ns && slot.timer_ns == u64::MAX {
                 // With the same delay for all they need no sorting.
                 slot.timer_ns = self.now_ns.saturating_add(most_ns);
@@ -238,7 +238,7 @@ impl<C> Endpoint<C> {
             return Verdict::Nothing;
         }
         if entry.slot == QUEUE {
-            return match s.queue_expires_ns {
+            return match s.queue_times.expires_ns {
                 u64::MAX => Verdict::Nothing,
                 due_ns if now_ns < due_ns => Verdict::Again(due_ns),
                 _ => Verdict::QueueExpired,
@@ -258,7 +258,7 @@ impl<C> Endpoint<C> {
             if !slot.ack_owed {
                 return Verdict::Nothing;
             }
-            let wait_ns = ack_wait_ns(&self.cfg, slot, s.data_per_packet);
+            let wait_ns = ack_wait_ns(&self.cfg, slot, s.agreed.data_per_packet);
             return match slot.deadline_ns.saturating_add(wait_ns) {
                 due_ns if due_ns <= now_ns => Verdict::Acknowledge,
                 due_ns => Verdict::InUse(due_ns),
@@ -292,7 +292,11 @@ impl<C> Endpoint<C> {
             return slot.deadline_ns;
         }
         let Some(peer) = self.peers.at(s.peer) else { return slot.deadline_ns };
-        slot.started_ns.saturating_add(peer.path.timeout_ns(s.recovery, slot.retries, &self.cfg))
+        slot.started_ns.saturating_add(peer.path.timeout_ns(
+            s.agreed.recovery,
+            slot.retries,
+            &self.cfg,
+        ))
     }
 
     /// The datapath to a session's peer is dead (F13): ends every client session with that peer,
@@ -349,7 +353,7 @@ impl<C> Endpoint<C> {
             // Nothing can be lost: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
-        let probes = s.recovery == Recovery::Selective && slot.retries < PROBES;
+        let probes = s.agreed.recovery == Recovery::Selective && slot.retries < PROBES;
         let credits = if probes { slot.probe() } else { slot.roll_back() };
         let units = credits * slot.units();
         slot.retry(now_ns);
@@ -359,7 +363,7 @@ impl<C> Endpoint<C> {
         if probes {
             self.stats.probes += 1;
         } else {
-            s.rollbacks = s.rollbacks.wrapping_add(1);
+            s.counters.rollbacks = s.counters.rollbacks.wrapping_add(1);
             self.stats.rollbacks += 1;
         }
         let peer = s.peer;
@@ -376,9 +380,10 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let Some(peer) = self.peers.at(s.peer) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        slot.deadline_ns = now_ns + peer.path.timeout_ns(s.recovery, slot.retries, &self.cfg);
+        slot.deadline_ns =
+            now_ns + peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
         // The first look is never later than a timeout from now.
-        let exact = !slot.tracked || s.recovery == Recovery::Selective;
+        let exact = !slot.tracked || s.agreed.recovery == Recovery::Selective;
         if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
             let due_ns = slot.deadline_ns;
             self.arm_slot(session, slot_no, due_ns);
@@ -454,7 +459,7 @@ fn is_needed<C>(sessions: &[Session<C>], entry: &Timed) -> bool {
     let Some(Session::Client(s)) = sessions.get(entry.session as usize) else { return false };
     s.generation == entry.generation
         && match entry.slot {
-            QUEUE => s.queue_timer_ns == entry.due_ns,
+            QUEUE => s.queue_times.timer_ns == entry.due_ns,
             IDLE => s.idle_timed,
             slot => s.slots.get(usize::from(slot)).is_some_and(|s| s.timer_ns == entry.due_ns),
         }

@@ -147,10 +147,10 @@ impl<C> Endpoint<C> {
                     quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
                     slots: s.slots.count(),
                     queued: s.queue.len() + self.deferred.count(session),
-                    data_per_packet: s.data_per_packet,
-                    recovery: s.recovery,
-                    rollbacks: s.rollbacks.into(),
-                    retransmitted: s.retransmitted,
+                    data_per_packet: s.agreed.data_per_packet,
+                    recovery: s.agreed.recovery,
+                    rollbacks: s.counters.rollbacks.into(),
+                    retransmitted: s.counters.retransmitted,
                     ..SessionStats::default()
                 },
             ),
@@ -230,7 +230,7 @@ impl<C> Endpoint<C> {
         !self.has_unsent()
             && self.outbox.done.is_empty()
             && self.sessions.iter().all(|s| match s {
-                Session::Client(s) => !s.waits && s.free.count_ones() == s.slots.count(),
+                Session::Client(s) => !s.waits() && s.free.count_ones() == s.slots.count(),
                 _ => true,
             })
     }

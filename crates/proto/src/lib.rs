@@ -48,6 +48,7 @@ mod tx;
 pub mod wire;
 
 pub use config::{Admission, Config, ConfigError};
+pub use credits::Room;
 pub use driver::Driver;
 pub use endpoint::Endpoint;
 pub use error::{CallError, CallRefused, Executed, ReplyError, Status};

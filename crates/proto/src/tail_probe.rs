@@ -120,7 +120,7 @@ impl<C> Endpoint<C> {
                 young |= is_silent;
                 continue;
             }
-            let timeout_ns = p.path.timeout_ns(s.recovery, slot.retries, &self.cfg);
+            let timeout_ns = p.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
             let due_ns = slot.started_ns.saturating_add(timeout_ns);
             self.arm_slot(entry.session, entry.slot, due_ns);
         }

@@ -62,7 +62,7 @@ impl<C> Endpoint<C> {
         let credits = slot.on_nack(count, high, holes, heard, &mut seen)?;
         slot.heard_ns = now_ns;
         // MELO's timeout is that of the first hole: others may be filled meanwhile (M15).
-        let moved = s.recovery != Recovery::Melo || slot.acked() > front;
+        let moved = s.agreed.recovery != Recovery::Melo || slot.acked() > front;
         if moved {
             slot.retries = 0;
         }

@@ -77,7 +77,7 @@ impl<C> Endpoint<C> {
         slot.deadline_ns = self.now_ns;
         s.credits.release(1);
         s.free |= 1 << slot_no;
-        let waits = s.waits;
+        let waits = s.waits();
         self.stats.responses += 1;
         self.stats.received(3);
         if let Some(peer_of) = self.peers.at_mut(peer) {
@@ -110,11 +110,11 @@ impl<C> Endpoint<C> {
                 return self.rx_quarantined(session, req_num, true, reason).map(|()| None);
             }
         };
-        let dpp = s.data_per_packet;
+        let dpp = s.agreed.data_per_packet;
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
         let whole = if packets == 1 { Some(data.whole().ok_or(Drop::Length)?) } else { None };
-        let is_melo = s.recovery == Recovery::Melo;
+        let is_melo = s.agreed.recovery == Recovery::Melo;
         let (front, units) = (slot.in_order(), slot.units());
         let credits = match slot.on_response(index, msg_size, packets, heard, &mut seen) {
             Ok(credits) => credits,
@@ -176,7 +176,7 @@ impl<C> Endpoint<C> {
     ) -> Result<Option<Body<'f>>, CallError> {
         let now_ns = self.now_ns;
         let Some(s) = self.sessions.client_mut(session) else { return Ok(None) };
-        let offset = index as usize * usize::from(s.data_per_packet);
+        let offset = index as usize * usize::from(s.agreed.data_per_packet);
         if index == 0 {
             let buffer = self.arena.alloc(msg_size as usize);
             let no_memory = |_| CallError::NoMemory { response_bytes: msg_size };

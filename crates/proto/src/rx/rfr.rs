@@ -34,7 +34,7 @@ impl<C> Endpoint<C> {
         }
         // An honest client spends one credit for each packet it asks for: more than all credits
         // is an attempt to make this endpoint a flood.
-        let end = first.checked_add(count).filter(|&end| end <= slot.resp_packets);
+        let end = first.checked_add(count).filter(|&end| end <= slot.response_packets());
         let Some(end) = end.filter(|_| first > 0 && count <= credits) else {
             return Err(Drop::Inconsistent);
         };

@@ -16,6 +16,7 @@ use courser_buf::{Addr, PathId};
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
+use crate::credits::Room;
 use crate::loss::Recovery;
 
 /// What a client asks for. Everything in it is checked by [`crate::Endpoint::accept`].
@@ -45,10 +46,8 @@ pub struct ConnectRequest {
     pub first_req_num: u32,
     /// How the client wants lost packets to be recovered.
     pub recovery: Recovery,
-    /// Packets of at most this many data bytes count as small in pools.
-    pub small_data: u16,
-    /// Small packets that take as much room as one of full size, at least 1.
-    pub units_per_packet: u16,
+    /// How much room packets take in the pool, at most.
+    pub room: Room,
 }
 
 /// What the server agreed to.
@@ -84,11 +83,8 @@ pub struct ConnectAccept {
     pub max_msg_size: u32,
     /// How lost packets are recovered: as the client wants, or [`Recovery::GoBackN`].
     pub recovery: Recovery,
-    /// Packets of at most this many data bytes count as small: at most what the client proposed.
-    pub small_data: u16,
-    /// Small packets that take as much room as one of full size: at least 1, and at most what the
-    /// client proposed. It holds for all sessions between the two.
-    pub units_per_packet: u16,
+    /// How much room packets take in the pool: at most what the client proposed.
+    pub room: Room,
 }
 
 /// Why a server endpoint refuses a session.

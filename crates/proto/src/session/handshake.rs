@@ -5,8 +5,9 @@ use courser_buf::{Addr, PathId};
 use super::admission::Requests;
 use super::connect::InvalidField;
 use super::{
-    ClientSession, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established,
-    RefuseReason, ServerSession, Session, SessionId, SessionState, Slots,
+    Agreed, ClientCounters, ClientSession, ConnectAccept, ConnectError, ConnectOffer,
+    ConnectRequest, Dialed, Established, QueueTimes, RefuseReason, ServerSession, Session,
+    SessionId, SessionState, Slots,
 };
 use crate::credits::{Room, SessionCredits};
 use crate::endpoint::Endpoint;
@@ -47,16 +48,18 @@ impl<C> Endpoint<C> {
                 generation,
                 state: SessionState::Connecting,
                 peer,
-                control,
                 remote: 0,
                 credits: SessionCredits::default(),
-                quantum: 1,
-                data_per_packet: MIN_DATA_PER_PACKET,
+                agreed: Agreed {
+                    control,
+                    first_req_num,
+                    max_msg_size,
+                    quantum: 1,
+                    data_per_packet: MIN_DATA_PER_PACKET,
+                    recovery: Recovery::GoBackN,
+                },
                 most_in_a_packet: 0,
                 waits: false,
-                recovery: Recovery::GoBackN,
-                max_msg_size,
-                first_req_num,
                 free: (1u64 << slots).wrapping_sub(1) as u32,
                 idle_timed: false,
                 stalled: 0,
@@ -64,14 +67,12 @@ impl<C> Endpoint<C> {
                 next_in_turn: 0,
                 slots: Slots::new(slots, start),
                 queue: Default::default(),
-                queue_expires_ns: u64::MAX,
-                queue_timer_ns: u64::MAX,
-                rollbacks: 0,
-                retransmitted: 0,
+                queue_times: QueueTimes { expires_ns: u64::MAX, timer_ns: u64::MAX },
+                counters: ClientCounters::default(),
             })
         });
         self.sessions.connecting += 1;
-        let Room { small_data, units_per_packet } = self.own_room();
+        let room = self.own_room();
         let request = ConnectRequest {
             endpoint_id: self.id,
             port: local_port,
@@ -85,8 +86,7 @@ impl<C> Endpoint<C> {
             max_msg_size: self.cfg.max_msg_size,
             first_req_num,
             recovery: self.cfg.recovery,
-            small_data,
-            units_per_packet,
+            room,
         };
         Ok(Dialed { session, request })
     }
@@ -148,8 +148,8 @@ impl<C> Endpoint<C> {
             p.tx_cookie = r.cookie;
             p.data_per_packet = dpp;
             p.credits.set_room(Room {
-                small_data: own.small_data.min(r.small_data),
-                units_per_packet: own.units_per_packet.min(r.units_per_packet),
+                small_data: own.small_data.min(r.room.small_data),
+                units_per_packet: own.units_per_packet.min(r.room.units_per_packet),
             });
             p.path_id = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
             p.path.set_heard(self.now_ns);
@@ -162,7 +162,7 @@ impl<C> Endpoint<C> {
         };
         peer.sessions += 1;
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
-        let Room { small_data, units_per_packet } = peer.credits.room();
+        let room = peer.credits.room();
         let tenant = self.shares.enter(offer.control);
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
         let max_msg_size = self.cfg.max_msg_size;
@@ -198,8 +198,7 @@ impl<C> Endpoint<C> {
             slots: slots_granted,
             max_msg_size,
             recovery,
-            small_data,
-            units_per_packet,
+            room,
         })
     }
 
@@ -232,7 +231,7 @@ impl<C> Endpoint<C> {
         if r.peer > MAX_PEER {
             return Err(RefuseReason::Invalid(InvalidField::Peer));
         }
-        if r.units_per_packet == 0 {
+        if r.room.units_per_packet == 0 {
             return Err(RefuseReason::Invalid(InvalidField::Room));
         }
         if r.port == 0 || r.port != offer.addr.port {
@@ -288,8 +287,8 @@ impl<C> Endpoint<C> {
             && u32::from(a.slots) <= wanted_slots
             && a.session <= MAX_SESSION
             && a.peer <= MAX_PEER
-            && a.small_data <= own.small_data
-            && (1..=own.units_per_packet).contains(&a.units_per_packet)
+            && a.room.small_data <= own.small_data
+            && (1..=own.units_per_packet).contains(&a.room.units_per_packet)
             && a.data_per_packet >= MIN_DATA_PER_PACKET
             && (a.recovery == recovery || a.recovery == Recovery::GoBackN)
             && frame <= self.tx.max_frame();
@@ -307,12 +306,12 @@ impl<C> Endpoint<C> {
             s.peer = a.client_peer;
             s.remote = a.session;
             s.credits = SessionCredits::new(a.credits);
-            s.quantum = (a.credits / 3).min(quantum_frames).clamp(1, u16::MAX.into()) as u16;
+            s.agreed.quantum = (a.credits / 3).min(quantum_frames).clamp(1, u16::MAX.into()) as u16;
             s.set_sizes(a.data_per_packet, max_msg_size);
-            s.recovery = a.recovery;
+            s.agreed.recovery = a.recovery;
             if u32::from(a.slots) < wanted_slots {
                 // Numbers start one step before their first: no call has used any yet.
-                let first = s.first_req_num;
+                let first = s.agreed.first_req_num;
                 s.slots.renumber(a.slots, first.wrapping_sub(u32::from(a.slots)));
                 s.free = (1u64 << a.slots).wrapping_sub(1) as u32;
             }
@@ -345,11 +344,10 @@ impl<C> Endpoint<C> {
     /// Makes the tentative peer live, or drops it for the earlier one that the server named.
     fn attach_peer(&mut self, tentative: u32, a: &ConnectAccept, addr: Addr, path: PathId) -> bool {
         let now_ns = self.now_ns;
-        let room = Room { small_data: a.small_data, units_per_packet: a.units_per_packet };
         let Some(p) = self.peers.at_mut(a.client_peer) else { return false };
         p.sessions += 1;
         if a.client_peer == tentative {
-            p.credits.set_room(room);
+            p.credits.set_room(a.room);
             p.state = PeerState::Live;
             p.endpoint_id = a.endpoint_id;
             p.addr = addr;
@@ -365,7 +363,7 @@ impl<C> Endpoint<C> {
             && p.endpoint_id == a.endpoint_id
             && p.data_per_packet == a.data_per_packet
             && p.tx_cookie == a.cookie
-            && p.credits.room() == room;
+            && p.credits.room() == a.room;
         if !same {
             p.sessions -= 1;
             return false;

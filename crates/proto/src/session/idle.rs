@@ -6,22 +6,11 @@
 //! request, and both sides drop their slots' state. A request that overtakes the message is not
 //! harmed: the message frees only what it names.
 
-use super::{ClientSession, Session, SessionId};
+use super::{ClientSession, IdleSession, Session, SessionId};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase, Stored};
 use crate::timers::{IDLE, Timed, Timers};
-
-/// A client session that has shrunk; for its server.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct IdleSession {
-    /// The session here.
-    pub session: SessionId,
-    /// The server's number for it.
-    pub remote: u32,
-    /// For each slot the number of its last request, whose response has arrived.
-    pub done: Vec<u32>,
-}
 
 impl<C> ClientSession<C> {
     /// Sees that this session, number `index`, whose slots are awake, is looked at when it may be
@@ -48,7 +37,7 @@ impl<C> Endpoint<C> {
     /// shrink. Looks at its slots no further than to the first that was used of late.
     pub(crate) fn idle_due_ns(&self, s: &ClientSession<C>, now_ns: u64) -> u64 {
         let whole_ns = self.cfg.idle_after_ns;
-        if s.free.count_ones() != s.slots.count() || s.waits {
+        if s.free.count_ones() != s.slots.count() || s.waits() {
             return now_ns.saturating_add(whole_ns);
         }
         // A free slot's deadline is the time at which its call ended.

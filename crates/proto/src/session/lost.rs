@@ -37,7 +37,7 @@ impl<C> Endpoint<C> {
             self.refused(session.index);
             return None;
         }
-        let (remote, peer, control) = (s.remote, s.peer, s.control);
+        let (remote, peer, control) = (s.remote, s.peer, s.agreed.control);
         self.fail_session(session.index, CallError::Closed);
         self.free_session(session.index);
         Some((remote, self.leave_peer(peer, control)))
@@ -72,7 +72,7 @@ impl<C> Endpoint<C> {
     /// connection that it was made over.
     fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
         let (peer, control) = match self.sessions.get(session as usize)? {
-            Session::Client(s) => (s.peer, s.control),
+            Session::Client(s) => (s.peer, s.agreed.control),
             Session::Server(s) => (s.peer, self.shares.control_of(s.tenant)?),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
@@ -85,7 +85,7 @@ impl<C> Endpoint<C> {
         if self.session_state(session) == SessionState::Connecting
             && let Some(s) = self.sessions.client_mut(session.index)
         {
-            s.control = control;
+            s.agreed.control = control;
         }
     }
 
@@ -220,7 +220,7 @@ impl<C> Endpoint<C> {
     fn is_connecting_over(&self, control: u64) -> bool {
         let over = |s: &Session<C>| {
             matches!(s, Session::Client(s)
-                if s.state == SessionState::Connecting && s.control == control)
+                if s.state == SessionState::Connecting && s.agreed.control == control)
         };
         self.sessions.connecting > 0 && self.sessions.iter().any(over)
     }

@@ -10,6 +10,7 @@ mod connect;
 mod control;
 mod handshake;
 mod heartbeat;
+mod id;
 mod idle;
 mod lost;
 mod shares;
@@ -27,7 +28,7 @@ pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
 };
 pub use heartbeat::{Beat, Heartbeat};
-pub use idle::IdleSession;
+pub use id::{IdleSession, SessionId};
 pub(crate) use shares::Shares;
 pub(crate) use slots::{HOT as SLOTS_HOT, Slots};
 pub(crate) use table::Sessions;
@@ -35,20 +36,6 @@ pub(crate) use table::Sessions;
 use crate::credits::SessionCredits;
 use crate::loss::Recovery;
 use crate::slot::{ClientSlot, ServerSlot};
-
-/// A session of this endpoint. Stale after the session ends: never mistaken for a later one.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SessionId {
-    pub(crate) index: u32,
-    pub(crate) generation: u32,
-}
-
-impl SessionId {
-    /// The session's number at this endpoint; another session may have it later.
-    pub fn index(self) -> u32 {
-        self.index
-    }
-}
 
 /// Where a session stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -95,37 +82,54 @@ pub(crate) struct ClientSession<C> {
     pub(crate) free: u32,
     /// Bit per slot that waits for credits.
     pub(crate) stalled: u32,
-    /// Bytes of the largest request that is one packet.
-    pub(crate) most_in_a_packet: u16,
+    most_in_a_packet: u16,
     pub(crate) state: SessionState,
-    /// There are calls in the queue.
-    pub(crate) waits: bool,
+    waits: bool,
     pub(crate) slots: Slots<ClientSlot<C>>,
-    /// The control connection it was made over.
-    pub(crate) control: u64,
+    /// What both sides agreed on, and the control connection.
+    pub(crate) agreed: Agreed,
     /// It waits for room in the credit pool of its peer.
     pub(crate) waits_for_room: bool,
-    /// Number of the first request of slot 0.
-    pub(crate) first_req_num: u32,
-    pub(crate) max_msg_size: u32,
-    /// Timeouts that rolled a request back, modulo 2^32.
-    pub(crate) rollbacks: u32,
-    /// Large messages leave in steps of this many packets.
-    pub(crate) quantum: u16,
-    pub(crate) data_per_packet: u16,
-    pub(crate) recovery: Recovery,
     /// The endpoint's timers have a look at the session as a whole.
     pub(crate) idle_timed: bool,
     /// The slot that is first in its next turn, modulo 32.
     pub(crate) next_in_turn: u8,
-    /// No call in the queue expires before, ns.
-    pub(crate) queue_expires_ns: u64,
-    /// The earliest look at the queue that the endpoint's timers have; `u64::MAX`: none.
-    pub(crate) queue_timer_ns: u64,
-    /// Packets sent again because of timeouts.
-    pub(crate) retransmitted: u64,
+    pub(crate) queue_times: QueueTimes,
+    pub(crate) counters: ClientCounters,
     /// See [`ClientSession::with_queue`].
     pub(crate) queue: VecDeque<QueuedCall<C>>,
+}
+
+/// What the two sides of a session agreed on at connect.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    /// The control connection it was made over.
+    pub(crate) control: u64,
+    /// Number of the first request of slot 0.
+    pub(crate) first_req_num: u32,
+    pub(crate) max_msg_size: u32,
+    /// Large messages leave in steps of this many packets.
+    pub(crate) quantum: u16,
+    pub(crate) data_per_packet: u16,
+    pub(crate) recovery: Recovery,
+}
+
+/// When the queue of calls has to be looked at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct QueueTimes {
+    /// No call in the queue expires before, ns.
+    pub(crate) expires_ns: u64,
+    /// The earliest look at the queue that the endpoint's timers have; `u64::MAX`: none.
+    pub(crate) timer_ns: u64,
+}
+
+/// What loss has cost a client session.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ClientCounters {
+    /// Timeouts that rolled a request back, modulo 2^32.
+    pub(crate) rollbacks: u32,
+    /// Packets sent again because of timeouts.
+    pub(crate) retransmitted: u64,
 }
 
 const _: () = {
@@ -141,7 +145,7 @@ const _: () = {
 impl<C> ClientSession<C> {
     /// Calls put on slots, modulo [`REQUESTS_MODULO`].
     pub(crate) fn requests(&self) -> u32 {
-        requests(self.first_req_num, &self.slots, |slot| slot.req_num)
+        requests(self.agreed.first_req_num, &self.slots, |slot| slot.req_num)
     }
 
     /// Whether a call finds a slot at once, and its request of `len` bytes is one packet.
@@ -150,12 +154,24 @@ impl<C> ClientSession<C> {
         self.free != 0
             && self.state == SessionState::Connected
             && !self.waits
-            && len <= usize::from(self.most_in_a_packet)
+            && len <= self.most_in_a_packet()
+    }
+
+    /// There are calls in the queue.
+    #[inline(always)]
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
+    }
+
+    /// Bytes of the largest request that is one packet.
+    #[inline(always)]
+    pub(crate) fn most_in_a_packet(&self) -> usize {
+        self.most_in_a_packet.into()
     }
 
     /// Sets what was agreed on of sizes.
     pub(crate) fn set_sizes(&mut self, data_per_packet: u16, max_msg_size: u32) {
-        (self.data_per_packet, self.max_msg_size) = (data_per_packet, max_msg_size);
+        (self.agreed.data_per_packet, self.agreed.max_msg_size) = (data_per_packet, max_msg_size);
         self.most_in_a_packet = max_msg_size.min(data_per_packet.into()) as u16;
     }
 
@@ -257,8 +273,8 @@ impl<C> ClientSession<C> {
         }
         assert!(self.slots.are_asleep() || self.idle_timed || self.has_failed(), "invariant 3");
         assert_eq!(self.waits, !self.queue.is_empty());
-        assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_expires_ns));
-        assert!(self.queue_timer_ns <= self.queue_expires_ns || self.has_failed());
+        assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_times.expires_ns));
+        assert!(self.queue_times.timer_ns <= self.queue_times.expires_ns || self.has_failed());
         assert_eq!(self.credits.left() + in_flight, self.credits.limit(), "invariant 1");
     }
 }

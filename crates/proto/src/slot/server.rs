@@ -65,23 +65,23 @@ pub(crate) struct ServerSlot {
     /// The credit return that is queued says "in progress".
     pub(crate) cr_in_progress: bool,
     /// Packets `send_next..send_end` of the response are queued in the transmit stage.
-    pub(crate) resp_queued: bool,
+    resp_queued: bool,
     /// The response is one packet in the preallocated buffer, and is to be sent for the first time.
-    pub(crate) short_due: bool,
+    short_due: bool,
     /// The client has given the request up.
     pub(crate) cancelled: bool,
     pub(crate) req_type: u16,
     pub(crate) req_size: u32,
     pub(crate) req_packets: u32,
     pub(crate) req_rcvd: u32,
-    pub(crate) send_next: u32,
-    pub(crate) send_end: u32,
-    pub(crate) resp_size: u32,
-    pub(crate) resp_packets: u32,
+    send_next: u32,
+    send_end: u32,
+    resp_size: u32,
+    resp_packets: u32,
     /// Bytes of `req` and `resp` that count against what the client's process may hold.
     pub(crate) held: u32,
     /// The transmit stage for which the response was written where it was given.
-    pub(crate) written_for: u32,
+    written_for: u32,
     /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
     pub(crate) expires_ns: u64,
     pub(crate) resp: Stored,
@@ -251,6 +251,39 @@ impl ServerSlot {
         self.resp_queued = false;
     }
 
+    /// The response is appended to a frame of the batch with this number.
+    #[inline(always)]
+    pub(crate) fn appended_for(&mut self, batch: u32) {
+        self.written_for = batch;
+    }
+
+    /// Bytes of the stored response.
+    pub(crate) fn response_size(&self) -> u32 {
+        self.resp_size
+    }
+
+    /// Packets of the stored response.
+    pub(crate) fn response_packets(&self) -> u32 {
+        self.resp_packets
+    }
+
+    /// The packet of the response that is to be sent next, if one is due.
+    pub(crate) fn due_packet(&mut self) -> Option<u32> {
+        self.short_due = false;
+        let due = self.send_next < self.send_end.min(self.resp_packets) || self.next_part();
+        due.then_some(self.send_next)
+    }
+
+    /// That packet was sent.
+    pub(crate) fn sent_due_packet(&mut self) {
+        self.send_next += 1;
+    }
+
+    /// No packet of the response is due; its item has left the transmit queue.
+    pub(crate) fn sent_all_due(&mut self) {
+        self.resp_queued = false;
+    }
+
     /// All bytes that count as the client's.
     pub(crate) fn all_held(&self) -> u32 {
         self.held + self.prealloc.as_ref().map_or(0, |m| m.capacity() as u32)
@@ -328,7 +361,7 @@ impl ServerSlot {
 
     /// What is asked for next of the response, now that the part before was sent. `false`: nothing.
     #[inline]
-    pub(crate) fn next_part(&mut self) -> bool {
+    fn next_part(&mut self) -> bool {
         let Some(part) = self.gaps.as_mut().and_then(|gaps| gaps.next_ask()) else { return false };
         (self.send_next, self.send_end) = part;
         true

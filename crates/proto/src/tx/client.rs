@@ -145,7 +145,7 @@ impl<C> Endpoint<C> {
             return Sent::All;
         }
         let Some(peer) = self.peers.at_mut(s.peer) else { return Sent::All };
-        let (before, quantum) = (s.credits.left(), u32::from(s.quantum));
+        let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
         let spread = s.credits.limit().saturating_mul(self.cfg.spread);
         let waits = slot.in_flight() > 0;
         let mut waits_for_room = false;
@@ -183,14 +183,14 @@ impl<C> Endpoint<C> {
             if slot.is_spread(spread) {
                 break Sent::All; // more when the oldest packet has arrived
             }
-            slot.begin_board(&mut self.boards, s.recovery);
+            slot.begin_board(&mut self.boards, s.agreed.recovery);
             let next = slot.next_packet(credits);
-            if !send_next(&mut lane, slot, next, (s.remote, s.data_per_packet), now_ns) {
+            if !send_next(&mut lane, slot, next, (s.remote, s.agreed.data_per_packet), now_ns) {
                 break Sent::Rest(item);
             }
             pass(lane.peer, &mut s.credits, next.credits(), units, now_ns);
             if slot.on_sent(next, units, now_ns) {
-                s.retransmitted += 1;
+                s.counters.retransmitted += 1;
                 lane.stats.retransmitted += 1;
             }
         };
@@ -201,8 +201,8 @@ impl<C> Endpoint<C> {
         }
         slot.queued = matches!(sent, Sent::Rest(_) | Sent::Later(_));
         if spent {
-            let timeout_ns = lane.peer.path.timeout_ns(s.recovery, slot.retries, &self.cfg);
-            if slot.await_answer(s.recovery, waits, now_ns + timeout_ns) {
+            let timeout_ns = lane.peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
+            if slot.await_answer(s.agreed.recovery, waits, now_ns + timeout_ns) {
                 let due_ns = slot.deadline_ns;
                 self.arm_slot(session, slot_no, due_ns);
             }

@@ -98,10 +98,8 @@ impl<C> Endpoint<C> {
             peer,
             out,
         };
-        let msg_size = slot.resp_size;
-        slot.short_due = false;
-        while slot.send_next < slot.send_end.min(slot.resp_packets) || slot.next_part() {
-            let index = slot.send_next;
+        let msg_size = slot.response_size();
+        while let Some(index) = slot.due_packet() {
             let msg = match &mut slot.resp {
                 Stored::None => break,
                 Stored::Error(status) => {
@@ -124,9 +122,9 @@ impl<C> Endpoint<C> {
             if !lane.part(3, packet.header(), msg, index, range) {
                 return Sent::Rest(TxItem::Response { session, slot: slot_no, req_num });
             }
-            slot.send_next += 1;
+            slot.sent_due_packet();
         }
-        slot.resp_queued = false;
+        slot.sent_all_due();
         Sent::All
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
-    Recovery,
+    Recovery, Room,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -231,8 +231,7 @@ pub(super) fn connect(from: EndpointRef, to: Option<u16>, session: u32) -> Contr
         max_msg_size: 1 << 20,
         first_req_num: 0,
         recovery: Recovery::Selective,
-        small_data: 0,
-        units_per_packet: 1,
+        room: Room::UNIFORM,
     };
     ControlMsg::Connect { from, to, request }
 }
@@ -260,8 +259,7 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         pool: 32,
         max_msg_size: 1 << 20,
         recovery: Recovery::Selective,
-        small_data: 0,
-        units_per_packet: 1,
+        room: Room::UNIFORM,
     };
     ControlMsg::Accept { to, from, accept }
 }

@@ -1,0 +1,26 @@
+//! Names of sessions.
+
+/// A session of this endpoint. Stale after the session ends: never mistaken for a later one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct SessionId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+impl SessionId {
+    /// The session's number at this endpoint; another session may have it later.
+    pub fn index(self) -> u32 {
+        self.index
+    }
+}
+
+/// A client session that has shrunk; for its server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct IdleSession {
+    /// The session here.
+    pub session: SessionId,
+    /// The server's number for it.
+    pub remote: u32,
+    /// For each slot the number of its last request, whose response has arrived.
+    pub done: Vec<u32>,
+}
