@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use courser_proto::wire::{EcnCounts, Holes, Packet, parse_packet};
+use courser_proto::wire::{EcnCounts, FRAME_HEADER, Holes, Packet, parse_packet};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, Recovery,
     RefuseReason, Room,
@@ -89,10 +89,10 @@ fn rare_frames(mut forge: Forge) -> Vec<Seed> {
     let nack = Packet::Nack { session, req_num, count: 1, high: 3, holes: Holes::default() };
     let nack = frame(&h, &[nack, Packet::Gap]);
     h.echo_at = Some(5);
-    h.ecn = Some(EcnCounts { marked: 1, received: 9 });
-    let mut counted = vec![0; h.wire_len()];
-    h.write(&mut counted);
-    counted.extend_from_slice(&plain[24..]);
+    h.ecn = EcnCounts { marked: 1, received: 9 };
+    let mut header = [0; FRAME_HEADER];
+    h.write(&mut header);
+    let counted = [&header, &plain[FRAME_HEADER..]].concat();
     let mut padded = plain.clone();
     padded.extend_from_slice(&[0; 9]);
     let named = [
