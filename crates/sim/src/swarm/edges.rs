@@ -46,6 +46,11 @@ impl Edges {
     }
 }
 
+/// The longest that a packet may be delayed where sessions are closed often, ns: less than it takes to
+/// connect again. A later packet would be taken for one of the next session: random request numbers
+/// keep the two apart, and all sessions of such a world begin with the same number.
+const LATE_NS: u64 = 5 * US;
+
 /// Sessions are closed again and again, with answers outstanding that take longer than that.
 pub(super) fn close_often(
     rng: &mut Rng,
@@ -56,6 +61,12 @@ pub(super) fn close_often(
 ) {
     mix.kinds.push((Kind::Later, 100));
     mix.later_ns = mix.later_ns.max(2 * MS);
+    for planned in faults.iter_mut() {
+        if let Fault::Links { faults, .. } = &mut planned.fault {
+            faults.reorder_max_ns = faults.reorder_max_ns.min(LATE_NS);
+            faults.extra_delay_ns = faults.extra_delay_ns.min(LATE_NS);
+        }
+    }
     for _ in 0..rng.between(10, 40) {
         let at_ns = rng.below(stormy_ns * 9 / 10);
         let lane = &lanes[rng.below(lanes.len() as u64) as usize];
