@@ -248,7 +248,7 @@ impl Path {
         if mutant::is_on(Mutant::AgeForgotten) {
             age_ns = 0;
         }
-        let held_ns = u64::from(decode_held(self.held)) * 1_000;
+        let held_ns = decode_held(self.held) * 1_000;
         self.deadline_base_ns = self.last_heard_ns as i64 - (age_ns + held_ns) as i64;
     }
 

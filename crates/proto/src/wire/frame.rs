@@ -118,25 +118,25 @@ impl FrameHeader {
     }
 }
 
-/// The shortest code whose time is no shorter than `held_ns`: microseconds up to 15, then a four-bit
-/// exponent and a four-bit mantissa. Times above 0.5 s have the code of 0.5 s.
+/// The shortest code whose time is no shorter than `held_ns`: microseconds up to 7, then a five-bit
+/// exponent and a three-bit mantissa. Times above 4.4 hours have the code of 4.4 hours.
 #[inline]
 pub fn encode_held(held_ns: u64) -> u8 {
-    let us = held_ns.div_ceil(1_000).min(u64::from(decode_held(u8::MAX))) as u32;
-    if us < 16 {
+    let us = held_ns.div_ceil(1_000);
+    if us < 8 {
         return us as u8;
     }
-    let exponent = u32::BITS - 5 - us.leading_zeros();
+    let exponent = u64::BITS - 4 - us.leading_zeros();
     // Rounded up; a mantissa that overflows is the next exponent's first.
-    let mantissa = us.div_ceil(1 << exponent) - 16;
-    (((exponent + 1) << 4) + mantissa).min(0xff) as u8
+    let mantissa = us.div_ceil(1 << exponent) as u32 - 8;
+    (((exponent + 1) << 3) + mantissa).min(0xff) as u8
 }
 
 /// The time of a code, microseconds.
 #[inline]
-pub fn decode_held(code: u8) -> u32 {
-    match code >> 4 {
+pub fn decode_held(code: u8) -> u64 {
+    match code >> 3 {
         0 => code.into(),
-        exponent => (16 + u32::from(code & 15)) << (exponent - 1),
+        exponent => (8 + u64::from(code & 7)) << (exponent - 1),
     }
 }
