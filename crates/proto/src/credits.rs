@@ -85,8 +85,8 @@ impl Room {
     pub const UNIFORM: Room = Room { small_data: 0, units_per_packet: 1 };
 }
 
-/// Small responses in a row after which a peer's responses are expected to be small.
-const SMALL_RESPONSES: u8 = 64;
+/// Responses over which their size is averaged.
+const RESPONSES: u32 = 16;
 
 /// The pool of one peer, for the requests of this endpoint, and the pool that this endpoint granted
 /// the peer.
@@ -97,13 +97,17 @@ pub(crate) struct CreditPool {
     /// Units for the sessions that wait.
     reserved: u32,
     room: Room,
-    /// Small responses until the next response is expected to be small.
-    large_responses: u8,
+    /// Units above one of a response, a decaying average, times [`RESPONSES`]. 0: all responses of
+    /// late were small.
+    extra_units: u32,
+    /// Units of a response that is expected: twice that average above one, because responses of
+    /// different sizes come in any order.
+    response_units: u16,
     /// The transmit queue has the turn of the sessions that wait.
     turn_queued: bool,
     /// Sessions that wait, the first to have its turn at the front. Entries of sessions that have
-    /// ended stay until they reach the front.
-    waiters: VecDeque<SessionId>,
+    /// ended stay until they reach the front. With the units that they lacked.
+    waiters: VecDeque<(SessionId, u16)>,
     waiting: u32,
     /// The whole pool in packets of full size, those in flight included.
     limit: u32,
@@ -124,7 +128,8 @@ impl CreditPool {
             available: 0,
             reserved: 0,
             room: Room::UNIFORM,
-            large_responses: SMALL_RESPONSES,
+            extra_units: 0,
+            response_units: 1,
             turn_queued: false,
             waiters: VecDeque::new(),
             waiting: 0,
@@ -142,8 +147,8 @@ impl CreditPool {
     /// that is expected.
     #[inline(always)]
     pub(crate) fn units_of(&self, request_bytes: usize) -> u16 {
-        let small = request_bytes <= usize::from(self.room.small_data) && self.large_responses == 0;
-        if small { 1 } else { self.room.units_per_packet }
+        let small = request_bytes <= usize::from(self.room.small_data);
+        if small { self.response_units } else { self.room.units_per_packet }
     }
 
     /// Units of any packet.
@@ -188,17 +193,31 @@ impl CreditPool {
     /// Whether a turn gets at least one packet out. When nothing is in flight all of the pool is
     /// reserved, so a turn comes.
     fn has_turn(&self) -> bool {
-        self.reserved >= u32::from(self.room.units_per_packet)
+        let lacked = self.waiters.front().map_or(1, |&(_, units)| units.max(1));
+        self.reserved >= u32::from(lacked)
     }
 
-    /// A response of one packet arrived: the size of those to come is expected to be the same.
+    /// A response of one packet arrived: those to come are expected to be like those of late.
     #[inline(always)]
     pub(crate) fn on_response(&mut self, bytes: usize) {
-        if bytes > usize::from(self.room.small_data) {
-            self.large_responses = SMALL_RESPONSES;
-        } else if self.large_responses > 0 {
-            self.large_responses -= 1;
+        let large = bytes > usize::from(self.room.small_data) && self.room.units_per_packet > 1;
+        if large || self.extra_units > 0 {
+            self.average(bytes);
         }
+    }
+
+    #[cold]
+    fn average(&mut self, bytes: usize) {
+        self.extra_units -= self.extra_units.div_ceil(RESPONSES);
+        if bytes > usize::from(self.room.small_data) {
+            self.extra_units += u32::from(self.room.units_per_packet) - 1;
+        }
+        self.expect_responses();
+    }
+
+    fn expect_responses(&mut self) {
+        let units = 1 + (2 * self.extra_units).div_ceil(RESPONSES);
+        self.response_units = units.min(self.room.units_per_packet.into()) as u16;
     }
 
     // ---- waiting ------------------------------------------------------------------------------
@@ -209,21 +228,24 @@ impl CreditPool {
         self.waiting > 0
     }
 
-    /// Queues a session behind all others, or in front of them. `true`: the caller has to queue their
-    /// turn.
+    /// Queues a session behind all others: it lacked room for a packet of so many units. `true`: the
+    /// caller has to queue their turn.
     #[cold]
     #[must_use]
-    pub(crate) fn wait(&mut self, session: SessionId, first: bool) -> bool {
+    pub(crate) fn wait(&mut self, session: SessionId, units: u16) -> bool {
         self.waiting += 1;
-        if first {
-            // Its turn was cut short, and ends with `end_turn`.
-            self.waiters.push_front(session);
-            return false;
-        }
-        self.waiters.push_back(session);
+        self.waiters.push_back((session, units));
         // No session passes the queue.
         let available = std::mem::take(&mut self.available);
         self.reserve(available)
+    }
+
+    /// Queues a session in front of all others: its turn was cut short, and ends with
+    /// [`CreditPool::end_turn`].
+    #[cold]
+    pub(crate) fn wait_first(&mut self, session: SessionId) {
+        self.waiting += 1;
+        self.waiters.push_front((session, 1));
     }
 
     /// A session that waits does so no more.
@@ -241,7 +263,10 @@ impl CreditPool {
     #[cold]
     pub(crate) fn next_waiter(&mut self) -> Option<SessionId> {
         self.turn_queued = false;
-        if !self.has_turn() || self.waiting == 0 { None } else { self.waiters.pop_front() }
+        if !self.has_turn() || self.waiting == 0 {
+            return None;
+        }
+        self.waiters.pop_front().map(|(session, _)| session)
     }
 
     /// All reserved room is for one session now, until [`CreditPool::end_turn`].
@@ -267,6 +292,9 @@ impl CreditPool {
     pub(crate) fn set_room(&mut self, room: Room) {
         debug_assert_eq!(self.limit, 0, "in use");
         self.room = room;
+        // Until they have been seen to be small, responses may be as large as a packet.
+        self.extra_units = RESPONSES * (u32::from(room.units_per_packet) - 1);
+        self.expect_responses();
     }
 
     pub(crate) fn room(&self) -> Room {
@@ -399,15 +427,45 @@ mod tests {
         let room = Room { small_data: 100, units_per_packet: 16 };
         let mut p = pool(10, room);
         assert_eq!(p.units_of(32), 16, "nothing is known of the responses");
-        (0..SMALL_RESPONSES).for_each(|_| p.on_response(100));
+        (0..400).for_each(|_| p.on_response(100));
         assert_eq!((p.units_of(100), p.units_of(101)), (1, 16));
         let mut s = SessionCredits::new(200);
         assert_eq!((p.grant(s, 1), p.grant(s, 16)), (160, 10));
         p.spend(&mut s, 150, 1);
         assert_eq!((p.grant(s, 1), p.grant(s, 16), p.left()), (10, 0, 0));
         assert!(p.is_used() && !p.release(150) && !p.is_used());
-        p.on_response(101);
-        assert_eq!(p.units_of(32), 16, "one large response");
+    }
+
+    #[test]
+    fn some_large_responses_make_every_packet_take_twice_their_share() {
+        let mut p = pool(10, Room { small_data: 100, units_per_packet: 16 });
+        for (one_in, least, most) in [(64, 1, 3), (16, 1, 5), (4, 7, 10), (1, 16, 16)] {
+            for response in 1..=2_000 {
+                p.on_response(if response % one_in == 0 { 101 } else { 100 });
+                let units = p.units_of(32);
+                assert!(
+                    response < 1_000 || (least..=most).contains(&units),
+                    "1 in {one_in}: {units}"
+                );
+            }
+        }
+        (0..400).for_each(|_| p.on_response(100));
+        assert_eq!(p.units_of(32), 1, "forgotten");
+    }
+
+    #[test]
+    fn a_turn_comes_as_soon_as_there_is_room_for_what_waits_longest() {
+        let mut p = pool(1, Room { small_data: 100, units_per_packet: 16 });
+        let mut s = SessionCredits::new(32);
+        p.spend(&mut s, 16, 1);
+        assert!(!p.wait(id(7), 1) && !p.wait(id(8), 16));
+        assert!(p.release(1), "room for a small packet");
+        assert_eq!(p.next_waiter(), Some(id(7)));
+        p.wait_no_more();
+        p.begin_turn();
+        assert!(!p.end_turn() && !p.release(14), "no room for a large one");
+        assert!(p.release(1));
+        assert_eq!(p.next_waiter(), Some(id(8)));
     }
 
     #[test]
@@ -415,8 +473,8 @@ mod tests {
         let mut p = pool(4, Room::UNIFORM);
         let mut s = SessionCredits::new(4);
         p.spend(&mut s, 4, 1);
-        assert!(!p.wait(id(7), false), "nothing to take yet");
-        assert!(!p.wait(id(8), false));
+        assert!(!p.wait(id(7), 1), "nothing to take yet");
+        assert!(!p.wait(id(8), 1));
         assert!(p.release(1), "the turn is queued once");
         assert!(!p.release(1));
         assert_eq!((p.grant(s, 1), p.left()), (0, 2));

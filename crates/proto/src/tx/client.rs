@@ -148,7 +148,7 @@ impl<C> Endpoint<C> {
         let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
         let spread = s.credits.limit().saturating_mul(self.cfg.spread);
         let waits = slot.in_flight() > 0;
-        let mut waits_for_room = false;
+        let mut lacked_units = 0;
         let mut lane = Lane {
             tx: &mut self.tx,
             arena: &self.arena,
@@ -177,7 +177,7 @@ impl<C> Endpoint<C> {
             let short = credits < quantum.min(sendable) && !turn;
             if credits == 0 || (short && slot.in_flight() >= quantum) {
                 s.stalled |= 1 << slot_no;
-                waits_for_room = s.credits.left() != 0 && credits == 0;
+                lacked_units = if s.credits.left() != 0 && credits == 0 { units } else { 0 };
                 break Sent::All;
             }
             if slot.is_spread(spread) {
@@ -207,8 +207,8 @@ impl<C> Endpoint<C> {
                 self.arm_slot(session, slot_no, due_ns);
             }
         }
-        if waits_for_room {
-            self.wait_for_room(session);
+        if lacked_units > 0 {
+            self.wait_for_room(session, lacked_units);
         }
         sent
     }

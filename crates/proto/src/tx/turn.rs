@@ -18,25 +18,32 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A session found its peer's pool empty: it waits until it has its turn.
+    /// A session lacked room for a packet of so many units in its peer's pool: it waits until it has its turn.
     #[cold]
-    pub(crate) fn wait_for_room(&mut self, session: u32) {
-        self.wait(session, false);
-    }
-
-    #[cold]
-    fn wait(&mut self, index: u32, first: bool) {
-        let Some(s) = self.sessions.client_mut(index) else { return };
-        if std::mem::replace(&mut s.waits_for_room, true) {
-            return;
-        }
-        let (peer_no, session) = (s.peer, SessionId { index, generation: s.generation });
-        self.stats.pool_waits += u64::from(!first);
+    pub(crate) fn wait_for_room(&mut self, index: u32, units: u16) {
+        let Some((peer_no, session)) = self.begin_wait(index) else { return };
+        self.stats.pool_waits += 1;
         if let Some(peer) = self.peers.at_mut(peer_no)
-            && peer.credits.wait(session, first)
+            && peer.credits.wait(session, units)
         {
             self.tx.push(TxItem::Turn { peer: peer_no });
         }
+    }
+
+    /// The turn of a session was cut short: it is the next one again.
+    #[cold]
+    fn wait_first(&mut self, index: u32) {
+        let Some((peer_no, session)) = self.begin_wait(index) else { return };
+        if let Some(peer) = self.peers.at_mut(peer_no) {
+            peer.credits.wait_first(session);
+        }
+    }
+
+    /// `None`: the session waits already.
+    fn begin_wait(&mut self, index: u32) -> Option<(u32, SessionId)> {
+        let s = self.sessions.client_mut(index)?;
+        let waited = std::mem::replace(&mut s.waits_for_room, true);
+        (!waited).then_some((s.peer, SessionId { index, generation: s.generation }))
     }
 
     /// The turn of the session that has waited longest: its slots take what has come back. The next
@@ -49,7 +56,7 @@ impl<C> Endpoint<C> {
         }
         let done = self.tx_stalled(session, out);
         if !done {
-            self.wait(session, true); // its turn was cut short
+            self.wait_first(session);
         }
         let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
         match peer.credits.end_turn() {
