@@ -127,6 +127,7 @@ impl<C> Endpoint<C> {
     /// of their own count as received at the newest time that the endpoint knows.
     #[inline]
     pub fn advance(&mut self, now_ns: u64) {
+        self.tx.advance(now_ns);
         self.now_ns = now_ns;
     }
 }

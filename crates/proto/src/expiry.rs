@@ -267,7 +267,7 @@ impl<C> Endpoint<C> {
         if now_ns >= slot.expires_ns {
             return Verdict::Expired;
         }
-        let due_ns = self.due_ns(s, slot).min(slot.expires_ns);
+        let due_ns = self.due_ns(s, slot, now_ns).min(slot.expires_ns);
         if now_ns < due_ns {
             let waits = due_ns != u64::MAX;
             return if waits { Verdict::Again(due_ns) } else { Verdict::Nothing };
@@ -287,16 +287,16 @@ impl<C> Endpoint<C> {
     }
 
     /// When loss is to be suspected of a slot; `u64::MAX`: there is nothing to wait for.
-    fn due_ns(&self, s: &ClientSession<C>, slot: &ClientSlot<C>) -> u64 {
+    fn due_ns(&self, s: &ClientSession<C>, slot: &ClientSlot<C>, now_ns: u64) -> u64 {
         if !slot.is_single_sent() {
             return slot.deadline_ns;
         }
         let Some(peer) = self.peers.at(s.peer) else { return slot.deadline_ns };
-        slot.started_ns.saturating_add(peer.path.timeout_ns(
-            s.agreed.recovery,
-            slot.retries,
-            &self.cfg,
-        ))
+        let timeout_ns = peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
+        match slot.started_ns.saturating_add(timeout_ns) {
+            due_ns if now_ns < due_ns => due_ns,
+            _ => self.tx.left_ns(slot.started_ns).saturating_add(timeout_ns),
+        }
     }
 
     /// The datapath to a session's peer is dead (F13): ends every client session with that peer,

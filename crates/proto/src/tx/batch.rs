@@ -18,6 +18,7 @@
 
 use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame, TxSeg, Unshared};
 
+use super::late::LateBatches;
 use super::queue::{TxItem, TxQueue};
 use super::staging::Staging;
 use crate::config::Config;
@@ -105,6 +106,7 @@ pub(crate) struct TxBatch {
     /// Packets that were appended since the last batch, and how many of them are requests.
     appended: u32,
     appended_requests: u32,
+    late: LateBatches,
     /// How many may be, with those that wait; 0 unless a received frame is being handled: until its
     /// batch a call can be taken back.
     append_limit: u32,
@@ -136,6 +138,7 @@ impl TxBatch {
             frames_left: cfg.tx_frames,
             appended: 0,
             appended_requests: 0,
+            late: LateBatches::new(),
             append_limit: 0,
             request_limit: 0,
             number: 1,
@@ -222,6 +225,25 @@ impl TxBatch {
         self.appended += 1;
         self.appended_requests += u32::from(is_request);
         self.number
+    }
+
+    /// The batch leaves at `now_ns`, or, if the clock is not read for it, before the time that
+    /// [`TxBatch::advance`] is told next.
+    #[inline(always)]
+    pub(crate) fn leaves(&mut self, now_ns: Option<u64>) {
+        let written_ns = self.open.first().map_or(u64::MAX, |f| f.opened_ns);
+        self.late.leaves(written_ns, now_ns);
+    }
+
+    /// The time is `now_ns`.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, now_ns: u64) {
+        self.late.advance(now_ns);
+    }
+
+    /// When a request left that was written at `written_ns` and has left.
+    pub(crate) fn left_ns(&self, written_ns: u64) -> u64 {
+        self.late.left_ns(written_ns)
     }
 
     /// The number of this batch, or the next.

@@ -14,6 +14,7 @@ mod batch;
 mod client;
 mod control;
 mod lane;
+mod late;
 mod queue;
 mod server;
 mod staging;
@@ -69,6 +70,7 @@ impl<C> Endpoint<C> {
             return;
         }
         let time_ns = if self.says_no_time(out) { None } else { Some(now()) };
+        self.tx.leaves(time_ns);
         self.now_ns = time_ns.unwrap_or(self.now_ns);
         self.tx.begin(self.cfg.tx_frames.saturating_sub(out.len()), self.now_ns);
         let queued_frames = if self.tx.has_queued() { self.send_queued(out) } else { 0 };

@@ -25,3 +25,4 @@ mod switches;
 mod tails;
 mod traces;
 mod untimed;
+mod written;
