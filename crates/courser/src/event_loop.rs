@@ -103,10 +103,11 @@ impl<T: Transport> Rpc<T> {
         self.pass_ns = now_ns;
         if self.mailbox.has_mail() {
             self.on_mail();
+            self.clock_is_fresh = false;
         }
-        self.chores(now_ns);
+        self.clock_is_fresh &= !self.chores(now_ns);
         self.transmit(None);
-        self.finish();
+        self.clock_is_fresh &= !self.finish();
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         self.was_busy = true;
     }
@@ -122,13 +123,14 @@ impl<T: Transport> Rpc<T> {
         let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
         self.pass_ns = now_ns;
         self.core.proto.advance(now_ns);
-        self.clock_is_fresh = true;
         if mail {
             self.on_mail();
         }
         let mut busy = mail | self.scan(now_ns) | self.chores(now_ns);
+        self.clock_is_fresh = !busy;
         busy |= self.transmit((!busy).then_some(now_ns)).0;
         busy |= self.finish();
+        self.clock_is_fresh &= !busy;
         self.was_busy |= busy;
         if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
             self.next_trim_ns = now_ns + TRIM_EVERY_NS;
@@ -284,7 +286,8 @@ impl<T: Transport> Rpc<T> {
         Ok(())
     }
 
-    /// [`Rpc::run`] that also ends when `until` says so; it is asked after every pass.
+    /// [`Rpc::run`] that also ends when `until` says so; it is asked after every pass, and should take no
+    /// longer than a handler.
     ///
     /// # Errors
     /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
@@ -312,7 +315,8 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// Whether waiting makes sense: in virtual time nothing happens while somebody waits.
-    pub(crate) fn may_block(&self) -> Result<(), RunError> {
+    pub(crate) fn may_block(&mut self) -> Result<(), RunError> {
+        self.clock_is_fresh = false; // any time has passed since the last pass
         if self.core.platform.is_virtual() { Err(RunError::VirtualTime) } else { Ok(()) }
     }
 
