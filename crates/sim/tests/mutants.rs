@@ -47,7 +47,8 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         | M::CreditGivenTwice
         | M::PoolForgotten => &[I::Internal, I::Credits, I::Liveness],
         M::BufferReturnedEarly => &[I::Ownership],
-        M::CookieIgnored => &[I::Internal, I::Incarnation],
+        // A request of an earlier incarnation, or of an earlier peer of the same number, runs again.
+        M::CookieIgnored => &[I::Internal, I::Incarnation, I::AtMostOnce],
         M::OldAnswerTaken => &[I::ResponseMatches, I::AtMostOnce, I::Internal],
         M::RequestGapTaken | M::ResponseGapTaken => &[I::ResponseMatches],
         M::NoQuarantine => &[I::Internal, I::Liveness],
