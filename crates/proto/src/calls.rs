@@ -230,12 +230,16 @@ impl<C> Endpoint<C> {
         slot.deadline_ns = now_ns;
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
+        let waits_for_room = s.waits_for_room;
         let untracked = !slot.tracked;
         if let Some(board) = slot.take_board() {
             self.boards.put(board);
         }
         if units != 0 {
             self.release_room(peer, units);
+        }
+        if waits_for_room {
+            self.ask_for_room_again(peer);
         }
         if untracked {
             // Its first timer has expired, and the next may be far: see `arm_soon`.

@@ -4,8 +4,9 @@
 //! ([`SessionCredits`]), which bounds what one session has in flight `[eRPC section 4.3.1]`. And it
 //! costs room in the receive queues of the two endpoints, which all their sessions share: the
 //! [`CreditPool`]. Room is counted in units of a small frame, because a receive queue holds many more
-//! small frames than large ones. A small packet costs one unit, any other costs
-//! [`CreditPool::units_per_packet`].
+//! small frames than large ones. A packet with more data than [`Room::small_data`] costs
+//! [`CreditPool::units_per_packet`]; a small request costs what its response is expected to, one unit
+//! where all responses are small.
 //!
 //! # Numbers that both sides have
 //! The server answers each connect with the pool at that time, `stated`. Either side drops sessions
@@ -17,14 +18,16 @@
 //! # Waiting
 //! A session that has something to send while the pool is empty waits in a queue. While a session
 //! waits, released room is reserved for the queue: its head takes what there is, up to C, and is
-//! queued again if that was too little. Round robin, so no session starves, and a turn costs the same
-//! with any number of sessions.
+//! queued again if that was too little: as the last one, or, if it could send nothing at all, as the
+//! first, and the next turn comes when there is as much as it lacked. Round robin, so no session
+//! starves, and a turn costs the same with any number of sessions.
 //!
 //! # Invariants
 //! 1. Room in the pool and room of packets in flight are the pool's limit (checked by
 //!    `Endpoint::check`, for all sessions of a peer).
 //! 2. Nothing is reserved unless a session waits, and nothing is available while one does.
-//! 3. While the room of a packet is reserved, the transmit queue has the peer's turn.
+//! 3. While as much is reserved as the head of the queue is known to lack, the transmit queue has the
+//!    peer's turn.
 
 use std::collections::VecDeque;
 
@@ -106,8 +109,12 @@ pub(crate) struct CreditPool {
     /// The transmit queue has the turn of the sessions that wait.
     turn_queued: bool,
     /// Sessions that wait, the first to have its turn at the front. Entries of sessions that have
-    /// ended stay until they reach the front. With the units that they lacked.
-    waiters: VecDeque<(SessionId, u16)>,
+    /// ended stay until they reach the front.
+    waiters: VecDeque<SessionId>,
+    /// Units that the session at the front was found to lack; 1: not known.
+    lacked: u16,
+    /// What was available when the turn began; `u32::MAX`: it is nobody's turn.
+    turn_units: u32,
     waiting: u32,
     /// The whole pool in packets of full size, those in flight included.
     limit: u32,
@@ -132,6 +139,8 @@ impl CreditPool {
             response_units: 1,
             turn_queued: false,
             waiters: VecDeque::new(),
+            lacked: 1,
+            turn_units: u32::MAX,
             waiting: 0,
             limit: 0,
             stated: 0,
@@ -190,11 +199,10 @@ impl CreditPool {
         self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)
     }
 
-    /// Whether a turn gets at least one packet out. When nothing is in flight all of the pool is
-    /// reserved, so a turn comes.
+    /// Whether a turn may get a packet out. When nothing is in flight all of the pool is reserved, so a
+    /// turn comes.
     fn has_turn(&self) -> bool {
-        let lacked = self.waiters.front().map_or(1, |&(_, units)| units.max(1));
-        self.reserved >= u32::from(lacked)
+        self.reserved >= u32::from(self.lacked)
     }
 
     /// A response of one packet arrived: those to come are expected to be like those of late.
@@ -217,7 +225,11 @@ impl CreditPool {
 
     fn expect_responses(&mut self) {
         let units = 1 + (2 * self.extra_units).div_ceil(RESPONSES);
-        self.response_units = units.min(self.room.units_per_packet.into()) as u16;
+        let units = units.min(self.room.units_per_packet.into()) as u16;
+        if units < self.response_units {
+            self.lacked = 1; // it may lack less now; `release` follows
+        }
+        self.response_units = units;
     }
 
     // ---- waiting ------------------------------------------------------------------------------
@@ -228,13 +240,18 @@ impl CreditPool {
         self.waiting > 0
     }
 
-    /// Queues a session behind all others: it lacked room for a packet of so many units. `true`: the
-    /// caller has to queue their turn.
+    /// Queues a session that lacked room for a packet of so many units: behind all others, or in front
+    /// of them if it got nothing out in its turn. `true`: the caller has to queue their turn.
     #[cold]
     #[must_use]
     pub(crate) fn wait(&mut self, session: SessionId, units: u16) -> bool {
         self.waiting += 1;
-        self.waiters.push_back((session, units));
+        if self.waiters.is_empty() || self.available == self.turn_units {
+            self.waiters.push_front(session);
+            self.lacked = units;
+        } else {
+            self.waiters.push_back(session);
+        }
         // No session passes the queue.
         let available = std::mem::take(&mut self.available);
         self.reserve(available)
@@ -245,7 +262,17 @@ impl CreditPool {
     #[cold]
     pub(crate) fn wait_first(&mut self, session: SessionId) {
         self.waiting += 1;
-        self.waiters.push_front((session, 1));
+        self.waiters.push_front(session);
+        self.lacked = 1;
+    }
+
+    /// A session has left, or has less to send: what the one at the front lacked may be needed no more.
+    /// `true`: the caller has to queue the turn.
+    #[cold]
+    #[must_use]
+    pub(crate) fn ask_again(&mut self) -> bool {
+        self.lacked = 1;
+        self.waiting > 0 && self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)
     }
 
     /// A session that waits does so no more.
@@ -266,19 +293,22 @@ impl CreditPool {
         if !self.has_turn() || self.waiting == 0 {
             return None;
         }
-        self.waiters.pop_front().map(|(session, _)| session)
+        self.lacked = 1;
+        self.waiters.pop_front()
     }
 
     /// All reserved room is for one session now, until [`CreditPool::end_turn`].
     #[cold]
     pub(crate) fn begin_turn(&mut self) {
         self.available += std::mem::take(&mut self.reserved);
+        self.turn_units = self.available;
     }
 
     /// What the session left is for the next one. `true`: the caller has to queue the turn.
     #[cold]
     #[must_use]
     pub(crate) fn end_turn(&mut self) -> bool {
+        self.turn_units = u32::MAX;
         if self.waiting == 0 {
             return false;
         }
@@ -458,14 +488,32 @@ mod tests {
         let mut p = pool(1, Room { small_data: 100, units_per_packet: 16 });
         let mut s = SessionCredits::new(32);
         p.spend(&mut s, 16, 1);
-        assert!(!p.wait(id(7), 1) && !p.wait(id(8), 16));
-        assert!(p.release(1), "room for a small packet");
+        assert!(!p.wait(id(7), 1) && !p.wait(id(8), 16) && !p.wait(id(9), 1));
+        assert!(p.release(2), "room for a small packet");
         assert_eq!(p.next_waiter(), Some(id(7)));
         p.wait_no_more();
         p.begin_turn();
-        assert!(!p.end_turn() && !p.release(14), "no room for a large one");
+        s.release(16);
+        p.spend(&mut s, 1, 1);
+        assert!(p.end_turn(), "what is left is for the next one");
+        assert_eq!(p.next_waiter(), Some(id(8)));
+        p.wait_no_more();
+        p.begin_turn();
+        assert!(!p.wait(id(8), 16), "too little, and it stays the first");
+        assert!(!p.end_turn() && !p.release(14));
         assert!(p.release(1));
         assert_eq!(p.next_waiter(), Some(id(8)));
+    }
+
+    #[test]
+    fn who_leaves_does_not_hold_up_those_behind_it() {
+        let mut p = pool(1, Room { small_data: 100, units_per_packet: 16 });
+        let mut s = SessionCredits::new(32);
+        p.spend(&mut s, 2, 1);
+        assert!(!p.wait(id(7), 16) && !p.wait(id(8), 1), "14 units are not enough for the first");
+        p.wait_no_more(); // the first has ended; its entry stays
+        assert!(p.ask_again() && !p.ask_again());
+        assert_eq!((p.next_waiter(), p.next_waiter()), (Some(id(7)), Some(id(8))));
     }
 
     #[test]

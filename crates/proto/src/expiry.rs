@@ -275,10 +275,11 @@ impl<C> Endpoint<C> {
         let Some(peer) = self.peers.at(s.peer) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
             let timeout_ns = self.cfg.datapath_timeout_ns;
-            let silent_ns = now_ns.saturating_sub(peer.path.last_heard_ns().max(slot.started_ns));
+            let started_ns = self.tx.left_ns(slot.started_ns);
+            let silent_ns = now_ns.saturating_sub(peer.path.last_heard_ns().max(started_ns));
             // Other packets of the peer arrive and none for this slot: it may be that large
             // packets do not pass any more.
-            let stuck_ns = now_ns.saturating_sub(slot.heard_ns.max(slot.started_ns));
+            let stuck_ns = now_ns.saturating_sub(slot.heard_ns.max(started_ns));
             if silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns {
                 return Verdict::Silent;
             }

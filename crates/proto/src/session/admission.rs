@@ -152,6 +152,9 @@ impl<C> Endpoint<C> {
         self.wait_no_more(session);
         let Some(p) = self.peers.at_mut(peer) else { return };
         let (before, after) = p.credits.leave(credits);
+        if p.credits.ask_again() {
+            self.tx.push(TxItem::Turn { peer });
+        }
         self.peers.credits_granted -= u64::from(before - after);
     }
 

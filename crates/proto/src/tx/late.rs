@@ -43,8 +43,11 @@ impl LateBatches {
     #[inline(always)]
     pub(super) fn leaves(&mut self, written_ns: u64, now_ns: Option<u64>) {
         match now_ns {
-            Some(now_ns) => self.left(written_ns, now_ns),
-            None => self.unsettled_ns = written_ns,
+            Some(now_ns) => {
+                self.advance(now_ns);
+                self.left(written_ns, now_ns);
+            }
+            None => self.unsettled_ns = self.unsettled_ns.min(written_ns),
         }
     }
 
@@ -91,8 +94,8 @@ mod tests {
         let mut late = LateBatches::new();
         late.leaves(1_000, Some(1_000 + LATE_NS - 1));
         late.leaves(2_000, Some(5_000));
+        late.leaves(u64::MAX, Some(5_500)); // nothing was written before that batch
         late.leaves(6_000, None);
-        late.leaves(u64::MAX, Some(7_000)); // nothing was written before that batch
         assert_eq!(
             [1_000, 1_999, 2_000, 4_999].map(|at| late.left_ns(at)),
             [1_000, 1_999, 5_000, 5_000]
@@ -101,6 +104,9 @@ mod tests {
         late.advance(9_000);
         late.advance(20_000);
         assert_eq!([6_000, 8_999, 9_000].map(|at| late.left_ns(at)), [9_000, 9_000, 9_000]);
+        late.leaves(30_000, None);
+        late.leaves(40_000, Some(41_000));
+        assert_eq!(late.left_ns(30_000), 41_000, "at the latest when the next one does");
     }
 
     #[test]

@@ -18,6 +18,16 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// A session that waits for room has less to send: the turn may be another one's.
+    #[cold]
+    pub(crate) fn ask_for_room_again(&mut self, peer_no: u32) {
+        if let Some(peer) = self.peers.at_mut(peer_no)
+            && peer.credits.ask_again()
+        {
+            self.tx.push(TxItem::Turn { peer: peer_no });
+        }
+    }
+
     /// A session lacked room for a packet of so many units in its peer's pool: it waits until it has its turn.
     #[cold]
     pub(crate) fn wait_for_room(&mut self, index: u32, units: u16) {

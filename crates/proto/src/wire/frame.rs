@@ -119,7 +119,7 @@ impl FrameHeader {
 }
 
 /// The shortest code whose time is no shorter than `held_ns`: microseconds up to 7, then a five-bit
-/// exponent and a three-bit mantissa. Times above 4.4 hours have the code of 4.4 hours.
+/// exponent and a three-bit mantissa. Times above 4.5 hours have the code of 4.5 hours.
 #[inline]
 pub fn encode_held(held_ns: u64) -> u8 {
     let us = held_ns.div_ceil(1_000);

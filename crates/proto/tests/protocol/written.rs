@@ -191,3 +191,36 @@ fn sessions_that_wait_use_room_as_it_comes_back() {
     let calls = w.take_done(0).len();
     assert!(calls > 750, "{calls} calls");
 }
+
+#[test]
+fn a_call_that_ends_while_it_waits_for_room_holds_nobody_up() {
+    let cfg = Config {
+        rto_min_ns: 20_000_000,
+        rto_initial_ns: 20_000_000,
+        rto_max_ns: 20_000_000,
+        rx_queue_frames: 2,
+        rx_queue_small_frames: 32,
+        small_data: 200,
+        ..config()
+    };
+    let mut w = World::pair(cfg);
+    let sessions = [w.connect(0, 1), w.connect(0, 1), w.connect(0, 1)];
+    for id in 1_000..1_200 {
+        w.call(0, sessions[0], id, 32);
+        w.finish(0, 1);
+    }
+    w.nodes[1].handler = Box::new(|id, _| match id {
+        100 => Action::Defer(50_000_000, vec![1]),
+        _ => Action::Reply(vec![1]),
+    });
+    w.call(0, sessions[0], 100, 32); // one unit of 16, for long
+    let large = w.call(0, sessions[1], 2, 300);
+    w.call(0, sessions[2], 3, 32); // behind the large one
+    let t = w.now_ns + 1_000_000;
+    w.run_to(t);
+    assert_eq!(w.take_done(0).len(), 0, "no room for the large one, and none passes it");
+    assert!(w.ep(0).cancel(large));
+    let t = w.now_ns + 1_000_000;
+    w.run_to(t);
+    assert_eq!(w.take_done(0).len(), 2, "it has ended, and the one behind it has its response");
+}
