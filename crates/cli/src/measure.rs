@@ -79,8 +79,8 @@ fn faults(args: &BenchArgs, spec: &BenchSpec, bar: &ProgressBar) -> Result<(), F
     show(args, &report, || table::render(&report))
 }
 
-/// Says which flag has no meaning for a benchmark, rather than to ignore it.
-fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> {
+/// Refuses the flags that a benchmark does not take: all but `taken`, `--quick` and `--json`.
+fn takes_only(args: &BenchArgs, name: &str, taken: &[&str]) -> Result<(), Failure> {
     let given = [
         ("--connect", args.connect.is_some()),
         ("--transport", args.transport != Over::Udp),
@@ -98,10 +98,10 @@ fn only_quick(args: &BenchArgs, name: &str, pairs: bool) -> Result<(), Failure> 
         ("--fault", !args.fault.is_empty()),
         ("--recovery", !args.recovery.is_empty()),
         ("--svg", args.svg.is_some()),
-        ("--pairs", args.pairs.is_some() && !pairs),
-        ("--max-time", args.max_time.is_some() && !pairs),
+        ("--pairs", args.pairs.is_some()),
+        ("--max-time", args.max_time.is_some()),
     ];
-    no_meaning(&given, name)
+    no_meaning(&given.map(|(flag, is_given)| (flag, is_given && !taken.contains(&flag))), name)
 }
 
 fn no_meaning(given: &[(&str, bool)], name: &str) -> Result<(), Failure> {
@@ -113,32 +113,16 @@ fn no_meaning(given: &[(&str, bool)], name: &str) -> Result<(), Failure> {
 
 /// The benchmarks that change one thing from window to window.
 fn series(args: &BenchArgs) -> Result<(), Failure> {
-    let (name, size, sessions) = match args.what {
-        What::Factors => ("factors", false, false),
-        What::Sessions => ("sessions", false, true),
-        What::TxQueue => ("txqueue", false, false),
-        What::Threads => ("threads", false, false),
-        _ => ("credits", true, false),
+    let (name, taken) = match args.what {
+        What::Factors => ("factors", None),
+        What::Sessions => ("sessions", Some("--sessions")),
+        What::TxQueue => ("txqueue", None),
+        What::Threads => ("threads", None),
+        _ => ("credits", Some("--size")),
     };
-    let given = [
-        ("--connect", args.connect.is_some()),
-        ("--size", !args.size.is_empty() && !size),
-        ("--size with several values", args.size.len() > 1),
-        ("--sizes", args.sizes),
-        ("--sessions", !args.sessions.is_empty() && !sessions),
-        ("--in-flight", !args.in_flight.is_empty()),
-        ("--batch", !args.batch.is_empty()),
-        ("--symmetric", args.symmetric),
-        ("--no-copy", args.no_copy),
-        ("--raw-copy", args.raw_copy),
-        ("--credits", args.credits.is_some()),
-        ("--slots", args.slots.is_some()),
-        ("--frame-size", !args.frame_size.is_empty()),
-        ("--fault", !args.fault.is_empty()),
-        ("--recovery", !args.recovery.is_empty()),
-        ("--svg", args.svg.is_some()),
-    ];
-    no_meaning(&given, name)?;
+    let taken = ["--transport", "--pairs", "--max-time"].into_iter().chain(taken);
+    takes_only(args, name, &taken.collect::<Vec<_>>())?;
+    no_meaning(&[("--size with several values", args.size.len() > 1)], name)?;
     let plan = plan(args);
     let bar = bar()?;
     bar.set_prefix(name);
@@ -167,21 +151,8 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
 
 /// More and more calls in flight, by frame size.
 fn sweep(args: &BenchArgs) -> Result<(), Failure> {
-    let given = [
-        ("--connect", args.connect.is_some()),
-        ("--size", !args.size.is_empty()),
-        ("--sizes", args.sizes),
-        ("--sessions", !args.sessions.is_empty()),
-        ("--batch", !args.batch.is_empty()),
-        ("--symmetric", args.symmetric),
-        ("--no-copy", args.no_copy),
-        ("--raw-copy", args.raw_copy),
-        ("--credits", args.credits.is_some()),
-        ("--slots", args.slots.is_some()),
-        ("--fault", !args.fault.is_empty()),
-        ("--recovery", !args.recovery.is_empty()),
-    ];
-    no_meaning(&given, "sweep")?;
+    let taken = ["--transport", "--in-flight", "--frame-size", "--svg", "--pairs", "--max-time"];
+    takes_only(args, "sweep", &taken)?;
     json::check_target(args.svg.as_deref())?;
     let frames: Vec<usize> =
         args.frame_size.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
@@ -232,7 +203,7 @@ fn plan(args: &BenchArgs) -> Plan {
 
 /// Dispatch calls beside long worker handlers.
 fn workers(args: &BenchArgs) -> Result<(), Failure> {
-    only_quick(args, "workers", true)?;
+    takes_only(args, "workers", &["--pairs", "--max-time"])?;
     let plan = Plan { window: WORKERS_WINDOW, ..plan(args) };
     let bar = bar()?;
     bar.set_prefix("workers");
@@ -249,7 +220,7 @@ fn workers(args: &BenchArgs) -> Result<(), Failure> {
 
 /// A worker pool that is asked for twice what it can do.
 fn overload(args: &BenchArgs) -> Result<(), Failure> {
-    only_quick(args, "overload", false)?;
+    takes_only(args, "overload", &[])?;
     let (rounds, half) = if args.quick { (3, 1) } else { (7, 4) };
     let plan = bench::overload::OverloadPlan { rounds, half: Duration::from_secs(half) };
     let bar = bar()?;
