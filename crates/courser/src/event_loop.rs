@@ -127,10 +127,9 @@ impl<T: Transport> Rpc<T> {
             self.on_mail();
         }
         let mut busy = mail | self.scan(now_ns) | self.chores(now_ns);
-        self.clock_is_fresh = !busy;
         busy |= self.transmit((!busy).then_some(now_ns)).0;
         busy |= self.finish();
-        self.clock_is_fresh &= !busy;
+        self.clock_is_fresh = !busy;
         self.was_busy |= busy;
         if !busy && self.next_trim_ns == u64::MAX && self.core.proto.arena().has_large() {
             self.next_trim_ns = now_ns + TRIM_EVERY_NS;

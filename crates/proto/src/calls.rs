@@ -239,7 +239,7 @@ impl<C> Endpoint<C> {
             self.release_room(peer, units);
         }
         if waits_for_room {
-            self.ask_for_room_again(peer);
+            self.retry_turn(peer);
         }
         if untracked {
             // Its first timer has expired, and the next may be far: see `arm_soon`.

@@ -266,13 +266,13 @@ impl CreditPool {
         self.lacked = 1;
     }
 
-    /// A session has left, or has less to send: what the one at the front lacked may be needed no more.
+    /// A session has left, or has less to send: the one at the front may lack less than was recorded.
     /// `true`: the caller has to queue the turn.
     #[cold]
     #[must_use]
-    pub(crate) fn ask_again(&mut self) -> bool {
+    pub(crate) fn retry_turn(&mut self) -> bool {
         self.lacked = 1;
-        self.waiting > 0 && self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)
+        self.waiting > 0 && self.reserve(0)
     }
 
     /// A session that waits does so no more.
@@ -512,7 +512,7 @@ mod tests {
         p.spend(&mut s, 2, 1);
         assert!(!p.wait(id(7), 16) && !p.wait(id(8), 1), "14 units are not enough for the first");
         p.wait_no_more(); // the first has ended; its entry stays
-        assert!(p.ask_again() && !p.ask_again());
+        assert!(p.retry_turn() && !p.retry_turn());
         assert_eq!((p.next_waiter(), p.next_waiter()), (Some(id(7)), Some(id(8))));
     }
 

@@ -152,10 +152,8 @@ impl<C> Endpoint<C> {
         self.wait_no_more(session);
         let Some(p) = self.peers.at_mut(peer) else { return };
         let (before, after) = p.credits.leave(credits);
-        if p.credits.ask_again() {
-            self.tx.push(TxItem::Turn { peer });
-        }
         self.peers.credits_granted -= u64::from(before - after);
+        self.retry_turn(peer);
     }
 
     /// A session that waits for room in its peer's pool does so no more.

@@ -18,11 +18,11 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A session that waits for room has less to send: the turn may be another one's.
+    /// Queues the turn if there is any room: a session that waited has left, or has less to send.
     #[cold]
-    pub(crate) fn ask_for_room_again(&mut self, peer_no: u32) {
+    pub(crate) fn retry_turn(&mut self, peer_no: u32) {
         if let Some(peer) = self.peers.at_mut(peer_no)
-            && peer.credits.ask_again()
+            && peer.credits.retry_turn()
         {
             self.tx.push(TxItem::Turn { peer: peer_no });
         }

@@ -121,13 +121,17 @@ fn a_deadline_is_not_late_however_long_its_frame_was_open() {
     assert!(given <= deadline_ns, "{} ns late", given - deadline_ns);
 }
 
-/// Calls in 2 ms with 32 in flight, of which one in `one_in` has a response that is not small.
-fn mixed(one_in: u16) -> usize {
+/// Calls in 2 ms with 32 in flight, after `warm_ns` of the same.
+fn calls_in_2_ms(
+    rx_queue: (u32, u32),
+    warm_ns: u64,
+    handler: impl Fn(u16, &[u8]) -> Action + 'static,
+) -> usize {
     let cfg = Config {
         slots: 32,
         credits: 32,
-        rx_queue_frames: 8,
-        rx_queue_small_frames: 2048,
+        rx_queue_frames: rx_queue.0,
+        rx_queue_small_frames: rx_queue.1,
         small_data: 200,
         rto_min_ns: 1_000_000,
         rto_initial_ns: 1_000_000,
@@ -135,21 +139,26 @@ fn mixed(one_in: u16) -> usize {
     };
     let mut w = World::pair(cfg);
     w.link = Link { latency_ns: 10_000, ..Default::default() };
-    w.nodes[1].handler = Box::new(move |id, req| {
-        let len = if id % one_in == 0 { 201 } else { req.len() };
-        Action::Reply(vec![1; len])
-    });
+    w.nodes[1].handler = Box::new(handler);
     let s = w.connect(0, 1);
     w.nodes[0].next = (1_100..60_000).map(|id| (s, id, 32)).collect();
     (1_000..1_032).for_each(|id| {
         w.call(0, s, id, 32);
     });
-    let t = w.now_ns + 2_000_000;
+    let t = w.now_ns + warm_ns;
     w.run_to(t);
     w.take_done(0);
     let t = w.now_ns + 2_000_000;
     w.run_to(t);
     w.take_done(0).len()
+}
+
+/// Of which one in `one_in` has a response that is not small.
+fn mixed(one_in: u16) -> usize {
+    calls_in_2_ms((8, 2048), 2_000_000, move |id, req| {
+        let len = if id % one_in == 0 { 201 } else { req.len() };
+        Action::Reply(vec![1; len])
+    })
 }
 
 #[test]
@@ -163,32 +172,10 @@ fn a_few_large_responses_do_not_cost_the_room_of_all() {
 
 #[test]
 fn sessions_that_wait_use_room_as_it_comes_back() {
-    let cfg = Config {
-        slots: 32,
-        credits: 32,
-        rx_queue_frames: 2,
-        rx_queue_small_frames: 32,
-        small_data: 200,
-        rto_min_ns: 1_000_000,
-        rto_initial_ns: 1_000_000,
-        ..config()
-    };
-    let mut w = World::pair(cfg);
-    w.link = Link { latency_ns: 10_000, ..Default::default() };
-    w.nodes[1].handler =
-        Box::new(|id, req| Action::Defer(u64::from(id) * 7_919 % 40_000, vec![1; req.len()]));
-    let s = w.connect(0, 1);
-    w.nodes[0].next = (1_100..60_000).map(|id| (s, id, 32)).collect();
-    (1_000..1_032).for_each(|id| {
-        w.call(0, s, id, 32);
-    });
-    let t = w.now_ns + 8_000_000;
-    w.run_to(t);
-    w.take_done(0);
-    let t = w.now_ns + 2_000_000;
-    w.run_to(t);
     // 16 in flight, each 40 us under way on the average; stop-and-wait has 566.
-    let calls = w.take_done(0).len();
+    let calls = calls_in_2_ms((2, 32), 8_000_000, |id, req| {
+        Action::Defer(u64::from(id) * 7_919 % 40_000, vec![1; req.len()])
+    });
     assert!(calls > 750, "{calls} calls");
 }
 
