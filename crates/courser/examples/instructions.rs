@@ -386,7 +386,7 @@ fn call<const WITH_DEADLINE: bool>(
     }
 }
 
-/// So many echoes, `in_flight` at a time, each with a deadline or none. A constant says
+/// `rpcs` echoes, `in_flight` at a time, each with a deadline or none. A constant says
 /// which, so that calls without one do not pay for the choice.
 fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     client: &mut Rpc<Side<CLIENT, T>>,

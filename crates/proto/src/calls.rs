@@ -163,7 +163,7 @@ impl<C> Endpoint<C> {
             let entry = Timed { due_ns, session: index, generation, slot: slot_no };
             slot.first_timer = self.timers.arm_first(entry);
         }
-        // What is in the queue for a call before this one serves it, or finds nothing to send.
+        // A queue entry of an earlier call of the slot serves this call, or finds nothing to send.
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         let cx = Single {
             tx: &mut self.tx,

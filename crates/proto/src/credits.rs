@@ -113,12 +113,12 @@ pub(crate) struct CreditPool {
     waiters: VecDeque<SessionId>,
     /// Units that the session at the front was found to lack; 1: not known.
     lacked: u16,
-    /// What was available when the turn began; `u32::MAX`: it is nobody's turn.
+    /// Units available when the turn began; `u32::MAX`: no turn is in progress.
     turn_units: u32,
     waiting: u32,
     /// The whole pool in packets of full size, those in flight included.
     limit: u32,
-    /// What the server has stated, packets.
+    /// The pool that the server stated last, packets.
     stated: u32,
     /// Sum of the C of this endpoint's client sessions with the peer; of a tentative peer, the C that
     /// was asked for.
@@ -304,7 +304,7 @@ impl CreditPool {
         self.turn_units = self.available;
     }
 
-    /// What the session left is for the next one. `true`: the caller has to queue the turn.
+    /// Reserves the units that the session left over for the next one. `true`: the caller has to queue the turn.
     #[cold]
     #[must_use]
     pub(crate) fn end_turn(&mut self) -> bool {
@@ -318,7 +318,7 @@ impl CreditPool {
 
     // ---- size ---------------------------------------------------------------------------------
 
-    /// What was agreed with the peer on room; before anything is spent.
+    /// Sets the room agreed with the peer; before anything is spent.
     pub(crate) fn set_room(&mut self, room: Room) {
         debug_assert_eq!(self.limit, 0, "in use");
         self.room = room;

@@ -61,7 +61,7 @@ pub(crate) struct Path {
     backoff_until_ns: u64,
     /// How long packets of the newest frame waited in it before it was completed, at most.
     held: u8,
-    /// What [`Path::deadline_ns`] adds the time left to, of the newest frame; `i64::MIN`: not known yet.
+    /// Base to which [`Path::deadline_ns`] adds the time left, for the newest frame; `i64::MIN`: not known yet.
     deadline_base_ns: i64,
 }
 

@@ -86,7 +86,7 @@ pub(crate) struct ClientSession<C> {
     pub(crate) state: SessionState,
     waits: bool,
     pub(crate) slots: Slots<ClientSlot<C>>,
-    /// What both sides agreed on, and the control connection.
+    /// Parameters agreed at connect, and the control connection.
     pub(crate) agreed: Agreed,
     /// It waits for room in the credit pool of its peer.
     pub(crate) waits_for_room: bool,
@@ -100,7 +100,7 @@ pub(crate) struct ClientSession<C> {
     pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
 
-/// What the two sides of a session agreed on at connect.
+/// Parameters that the two sides of a session agreed on at connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
     /// The control connection it was made over.
@@ -123,7 +123,7 @@ pub(crate) struct QueueTimes {
     pub(crate) timer_ns: u64,
 }
 
-/// What loss has cost a client session.
+/// Counters of loss recovery of a client session.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ClientCounters {
     /// Timeouts that rolled a request back, modulo 2^32.

@@ -1,4 +1,4 @@
-//! What a client slot sends: request packets, then requests-for-response; each passes the gate
+//! Packets of a client slot: request packets, then requests-for-response; each passes the gate
 //! `[eRPC section 4.3.1, section 5.1]` (E33, E43, F4).
 
 use courser_buf::{Arena, TxBurst};
@@ -18,7 +18,7 @@ use crate::wire::{Packet, data_len, single_request};
 /// When packets may leave.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Gate {
-    /// So many, now.
+    /// This many packets, now.
     Now(u32),
     /// At this time, ns.
     At(u64),

@@ -1,4 +1,4 @@
-//! What a server slot sends: the first packet of a stored response by itself and the rest as asked
+//! Packets of a server slot: the first packet of a stored response by itself and the rest as asked
 //! (E39, E43), and credit returns.
 
 use courser_buf::{Arena, TxBurst};
