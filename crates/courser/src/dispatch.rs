@@ -69,7 +69,7 @@ impl Driver<Cont> for Dispatch<'_> {
             && let Some(f) = self.handlers.on_completion.as_mut()
         {
             let cx = &mut Context { core: self.core, request: None };
-            return f.conclude_bytes(cx, tag, request, body, session);
+            return f.conclude(cx, tag, request, body, None, session);
         }
         complete(self.core, self.handlers, Completion { cont, session, request, result });
     }
@@ -114,16 +114,20 @@ fn handle(
 pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>) {
     let Completion { cont, session, request, result } = done;
     let cx = &mut Context { core, request: None };
-    let done = Done { request, result: result.map(Response), session };
     match cont.hearer() {
         Hearer::Call(at) => {
             if let Some(mut f) = cx.core.conts.take(at) {
-                f(cx, done);
+                f(cx, Done { request, result: result.map(Response), session });
             }
         }
         Hearer::Tag(tag) => {
+            let (body, ending) = match result {
+                Ok(Body::Borrowed(body)) => (body, None),
+                Ok(Body::Owned(large)) => (&[][..], Some(Ok(large))),
+                Err(e) => (&[][..], Some(Err(e))),
+            };
             if let Some(f) = handlers.on_completion.as_mut() {
-                f.conclude(cx, tag, done);
+                f.conclude(cx, tag, request, body, ending, session);
             }
         }
     }

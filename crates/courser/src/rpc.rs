@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use courser_buf::{AllocError, ArenaStats, MsgBuf, TxBurst};
 use courser_net::{AnyTransport, Transport, TransportStats};
 use courser_proto::{
-    Body, CallId, EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId, SessionState,
-    SessionStats,
+    Body, CallError, CallId, EndpointStats, MemoryUse, ReplyError, SessionBytes, SessionId,
+    SessionState, SessionStats,
 };
 
 use crate::context::Context;
@@ -57,37 +57,39 @@ impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
     }
 }
 
-/// The completion function; not `dyn FnMut` either.
+/// The completion function; not `dyn FnMut` either. One function, in which the closure is called in one
+/// place: so it is compiled into it, and the parts of a response of one packet stay in registers.
 pub(crate) trait Conclude {
-    fn conclude(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>);
-
-    /// The same for a response of one packet, in parts: see [`Handle::handle_bytes`].
-    fn conclude_bytes(
+    /// Runs it for a response of one packet, `body`, or for any other `ending`.
+    fn conclude(
         &mut self,
         cx: &mut Context<'_>,
         tag: u64,
         request: MsgBuf,
         body: &[u8],
+        ending: Option<Ending>,
         session: SessionId,
     );
 }
 
+/// How a call ends without a response of one packet.
+pub(crate) type Ending = Result<MsgBuf, CallError>;
+
 impl<F: FnMut(&mut Context<'_>, u64, Done<'_>)> Conclude for F {
     #[inline]
-    fn conclude(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>) {
-        self(cx, tag, done);
-    }
-
-    #[inline]
-    fn conclude_bytes(
+    fn conclude(
         &mut self,
         cx: &mut Context<'_>,
         tag: u64,
         request: MsgBuf,
         body: &[u8],
+        ending: Option<Ending>,
         session: SessionId,
     ) {
-        let result = Ok(Response(Body::Borrowed(body)));
+        let result = match ending {
+            None => Ok(Response(Body::Borrowed(body))),
+            Some(ending) => ending.map(|large| Response(Body::Owned(large))),
+        };
         self(cx, tag, Done { request, result, session });
     }
 }
