@@ -92,22 +92,26 @@ impl<T: Transport> Rpc<T> {
     fn after_frames(&mut self, received: usize) {
         let then_ns = self.core.proto.now_ns();
         let (_, read) = self.transmit(None);
+        let mut busy = false;
         if received < DRAINED || then_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
             // At the time of the frames: a pass may take longer than a round trip, and the peers have
             // not been silent meanwhile.
-            self.scan(then_ns);
+            busy = self.scan(then_ns);
         }
         let now_ns = if read { self.core.last_ns() } else { self.core.now_ns() };
         self.core.proto.advance(now_ns);
-        self.clock_is_fresh = true;
         self.pass_ns = now_ns;
         if self.mailbox.has_mail() {
             self.on_mail();
-            self.clock_is_fresh = false;
+            busy = true;
         }
-        self.clock_is_fresh &= !self.chores(now_ns);
-        self.transmit(None);
-        self.clock_is_fresh &= !self.finish();
+        busy |= self.chores(now_ns);
+        if busy {
+            self.transmit(None);
+        }
+        // What the first batch had no room for leaves with the next pass: were it sent here, client and
+        // server would take turns (`Endpoint::batch_calls`).
+        self.clock_is_fresh = !(self.finish() | busy);
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         self.was_busy = true;
     }
