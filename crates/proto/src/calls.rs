@@ -176,7 +176,7 @@ impl<C> Endpoint<C> {
             session: s.remote,
         };
         if cx.tx.may_append_request() && send_single(cx, &mut s.credits, slot) {
-            self.tx.appended(true);
+            self.tx.appended_request(&mut self.peers);
         } else {
             slot.queued = true;
             let req_num = slot.req_num;

@@ -53,7 +53,7 @@ impl<C> Endpoint<C> {
                 stats: &mut self.stats,
             };
             if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
-                w.slot.appended_for(self.tx.appended(false));
+                w.slot.appended_for(self.tx.appended());
             } else {
                 self.tx.push(response(id));
             }

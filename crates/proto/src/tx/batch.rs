@@ -7,9 +7,12 @@
 //! the same batch, or in the next if the batch is full. A request that waited for credits is not
 //! overtaken by other requests, which would take the credits from it again.
 //!
+//! Requests beyond [`TxBatch::open_append`]'s number for one batch are appended to frames of the next
+//! one: the server begins with the first while the client still works.
+//!
 //! # Invariants
-//! 1. After a batch no frame is open, every buffer is in its place, and every peer's `open_frame` is
-//!    [`NO_FRAME`], until a frame is received.
+//! 1. After a batch the open frames are those of the next one, if it was begun already; every other
+//!    buffer is in its place. A peer's `open_frame` is its newest frame in `open`, else [`NO_FRAME`].
 //! 2. A buffer is written only while no transport references it, and is part of one open frame at
 //!    most.
 //! 3. Packets of one message leave in the order in which they were added: go-back-N drops packets
@@ -64,13 +67,17 @@ struct OpenFrame {
     peer: u32,
     /// The buffer's place in `TxBatch::buffers`.
     at: u32,
-    /// A packet says how much time its call has left, so the frame has to say the time.
-    has_deadline: bool,
     /// The time that packets were written at, ns.
     opened_ns: u64,
 }
 
 impl OpenFrame {
+    /// The first packet says how much time its call has left.
+    #[inline(always)]
+    fn begins_with_deadline(&self) -> bool {
+        self.buf.get(FRAME_HEADER).is_some_and(|kind| *kind == DEADLINE_REQUEST)
+    }
+
     /// Adds a packet. `false`: it does not fit, and nothing has changed.
     #[inline(always)]
     fn add(&mut self, header: [u64; 2], data: &[u8]) -> bool {
@@ -81,7 +88,6 @@ impl OpenFrame {
             && let Some((high, body)) = out.split_first_chunk_mut()
         {
             self.len = end as u32;
-            self.has_deadline |= header[0] as u8 == DEADLINE_REQUEST;
             (*low, *high) = (header[0].to_le_bytes(), header[1].to_le_bytes());
             copy_short(body, data);
             return true;
@@ -95,6 +101,9 @@ impl OpenFrame {
 pub(crate) struct TxBatch {
     queue: TxQueue,
     open: Vec<OpenFrame>,
+    /// Frames that have as many requests as one batch may have: if there are any, the batch is these,
+    /// and the open frames are of the next.
+    full_batch: Vec<OpenFrame>,
     buffers: Staging,
     framing: Framing,
     /// Packets share frames.
@@ -103,15 +112,17 @@ pub(crate) struct TxBatch {
     now_ns: u64,
     /// Frames that may still be begun before the end of this batch.
     frames_left: usize,
-    /// Packets that were appended since the last batch, and how many of them are requests.
+    /// Packets that were appended since the last batch.
     appended: u32,
-    appended_requests: u32,
     late: LateBatches,
     /// How many may be, with those that wait; 0 unless a received frame is being handled: until its
     /// batch a call can be taken back.
     append_limit: u32,
-    /// How many of both may be requests.
+    /// The same for requests.
     request_limit: u32,
+    /// Requests in `open`, and how many leave in one batch.
+    requests: u32,
+    batch_requests: u32,
     /// Number of this batch, or the next; wraps.
     number: u32,
     /// The last batch had no room for something, which is first in the next.
@@ -131,16 +142,18 @@ impl TxBatch {
         TxBatch {
             queue: TxQueue::default(),
             open: Vec::new(),
+            full_batch: Vec::new(),
             buffers: Staging::new(framing.max_frame + framing.tailroom),
             framing,
             packing: cfg.packing,
             now_ns: 0,
             frames_left: cfg.tx_frames,
             appended: 0,
-            appended_requests: 0,
             late: LateBatches::new(),
             append_limit: 0,
             request_limit: 0,
+            requests: 0,
+            batch_requests: 0,
             number: 1,
             full: false,
             has_woken: false,
@@ -181,7 +194,7 @@ impl TxBatch {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.open.is_empty()
+        self.queue.is_empty() && self.open.is_empty() && self.full_batch.is_empty()
     }
 
     /// Whether a packet waits that is in no frame yet.
@@ -193,18 +206,20 @@ impl TxBatch {
     // ---- appending ----------------------------------------------------------------------------
 
     /// A received frame is being handled, or deferred calls are made for a batch, at `now_ns`: what
-    /// this causes may be appended at once, until that and what waits is `packets`, of them `requests`.
+    /// this causes may be appended at once, until that and what waits is `packets`. After `requests`
+    /// requests follows the next batch.
     #[inline(always)]
     pub(crate) fn open_append(&mut self, packets: usize, requests: usize, now_ns: u64) {
         self.append_limit = if self.full { 0 } else { packets as u32 };
-        self.request_limit = if self.has_woken { 0 } else { requests as u32 };
+        self.request_limit = if self.has_woken { 0 } else { self.append_limit };
+        self.batch_requests = requests as u32;
         self.now_ns = now_ns;
     }
 
     /// From now on packets wait for their batch.
     #[inline(always)]
     pub(crate) fn close_append(&mut self) {
-        self.append_limit = 0;
+        (self.append_limit, self.request_limit) = (0, 0);
     }
 
     /// Whether a packet may be appended now, ahead of its batch.
@@ -216,22 +231,55 @@ impl TxBatch {
     /// Whether that packet may be a request.
     #[inline(always)]
     pub(crate) fn may_append_request(&self) -> bool {
-        self.may_append() && self.appended_requests + (self.queue.len() as u32) < self.request_limit
+        self.appended + (self.queue.len() as u32) < self.request_limit
     }
 
     /// A packet was appended ahead of its batch. Returns the number of its batch.
     #[inline(always)]
-    pub(crate) fn appended(&mut self, is_request: bool) -> u32 {
+    pub(crate) fn appended(&mut self) -> u32 {
         self.appended += 1;
-        self.appended_requests += u32::from(is_request);
         self.number
+    }
+
+    /// A request was appended ahead of its batch.
+    #[inline(always)]
+    pub(crate) fn appended_request(&mut self, peers: &mut Peers) {
+        self.appended += 1;
+        self.requests += 1;
+        if self.requests >= self.batch_requests {
+            self.fill_batch(peers);
+        }
+    }
+
+    /// So many packets that were queued are in the open frames, and so many of them are requests.
+    pub(crate) fn added(&mut self, packets: usize, requests: usize) {
+        self.appended += packets as u32;
+        self.requests += requests as u32;
+    }
+
+    /// The batch has as many requests as it may have: what is appended from now on is of the next.
+    #[inline(never)]
+    fn fill_batch(&mut self, peers: &mut Peers) {
+        if !self.full_batch.is_empty() {
+            return; // it grows until this one has left
+        }
+        for frame in &self.open {
+            if let Some(peer) = peers.at_mut(frame.peer) {
+                peer.open_frame = NO_FRAME;
+            }
+        }
+        std::mem::swap(&mut self.open, &mut self.full_batch);
+        self.requests = 0;
+        self.appended = 0;
+        self.number = self.number.wrapping_add(1);
     }
 
     /// The batch leaves at `now_ns`, or, if the clock is not read for it, before the time that
     /// [`TxBatch::advance`] is told next.
     #[inline(always)]
     pub(crate) fn leaves(&mut self, now_ns: Option<u64>) {
-        let written_ns = self.open.first().map_or(u64::MAX, |f| f.opened_ns);
+        let first = self.full_batch.first().or(self.open.first());
+        let written_ns = first.map_or(u64::MAX, |f| f.opened_ns);
         self.late.leaves(written_ns, now_ns);
     }
 
@@ -251,9 +299,9 @@ impl TxBatch {
         self.number
     }
 
-    /// Packets that were appended ahead of this batch, and how many of them are requests.
+    /// Packets that were appended since the last batch, and how many of them are requests.
     pub(crate) fn ahead(&self) -> (usize, usize) {
-        (self.appended as usize, self.appended_requests as usize)
+        (self.appended as usize, self.requests as usize)
     }
 
     /// Adds a packet to the peer's open frame, or to a new one. `false`: there is no room before the
@@ -296,7 +344,6 @@ impl TxBatch {
             len: FRAME_HEADER as u32,
             peer: peer_no,
             at: at as u32,
-            has_deadline: false,
             opened_ns: self.now_ns,
         };
         if !frame.add(header, data) {
@@ -320,7 +367,8 @@ impl TxBatch {
 
     /// A peer is gone, and with it what was written for it.
     pub(crate) fn forget_peer(&mut self, peer: u32) {
-        for frame in self.open.iter_mut().filter(|f| f.peer == peer) {
+        let frames = self.open.iter_mut().chain(&mut self.full_batch);
+        for frame in frames.filter(|f| f.peer == peer) {
             frame.peer = NO_FRAME;
         }
     }
@@ -332,15 +380,23 @@ impl TxBatch {
     #[inline(always)]
     pub(crate) fn lone_packet(&self) -> Option<u32> {
         match &self.open[..] {
-            [f] if self.appended == 1 && self.queue.is_empty() && !f.has_deadline => Some(f.peer),
+            [f] if self.appended == 1 && !f.begins_with_deadline() => {
+                self.is_alone().then_some(f.peer)
+            }
             _ => None,
         }
+    }
+
+    /// Whether nothing is to be sent but the open frames.
+    #[inline(always)]
+    fn is_alone(&self) -> bool {
+        self.queue.is_empty() && self.full_batch.is_empty()
     }
 
     /// Begins a batch at `now_ns`, of `frames` at most, those already open among them.
     #[inline(always)]
     pub(crate) fn begin(&mut self, frames: usize, now_ns: u64) {
-        self.frames_left = frames.saturating_sub(self.open.len());
+        self.frames_left = frames.saturating_sub(self.open.len() + self.full_batch.len());
         self.now_ns = now_ns;
         (self.buffers.starved, self.full, self.retry_ns) = (false, false, 0);
     }
@@ -359,17 +415,21 @@ impl TxBatch {
         copy: impl FnOnce(PathId, &[u8]) -> bool,
     ) -> u64 {
         let mut completed = 0;
-        let mut copy = (self.open.len() == 1 && out.is_empty()).then_some(copy);
-        if self.open.len() > 1 {
-            self.open.reverse(); // the first one is taken first
+        let is_full = !self.full_batch.is_empty();
+        let batch = if is_full { &mut self.full_batch } else { &mut self.open };
+        let mut copy = (batch.len() == 1 && out.is_empty()).then_some(copy);
+        if batch.len() > 1 {
+            batch.reverse(); // the first one is taken first
         }
-        while let Some(mut f) = self.open.pop() {
+        while let Some(mut f) = batch.pop() {
             let (at, len) = (f.at as usize, f.len as usize);
             let Some(peer) = peers.at_mut(f.peer) else {
                 self.buffers.put_back(at, f.buf);
                 continue;
             };
-            peer.open_frame = NO_FRAME;
+            if !is_full {
+                peer.open_frame = NO_FRAME;
+            }
             completed += 1;
             if let Some(header) = f.buf.first_chunk_mut() {
                 seal(peer, time_ns, f.opened_ns, header);
@@ -385,6 +445,9 @@ impl TxBatch {
         if self.mixed {
             out.make_contiguous().sort_by_key(|f| f.path);
         }
+        if is_full && self.requests >= self.batch_requests {
+            self.fill_batch(peers);
+        }
         self.end(frames.saturating_sub(out.len()));
         completed
     }
@@ -394,10 +457,14 @@ impl TxBatch {
         self.close_append();
         self.frames_left = frames;
         self.has_woken &= !self.queue.is_empty();
-        (self.appended, self.appended_requests) = (0, 0);
-        self.number = self.number.wrapping_add(1);
-        (self.last_peer, self.mixed) = (NO_FRAME, false);
         self.buffers.rest();
+        if self.open.is_empty() && self.full_batch.is_empty() {
+            (self.appended, self.requests) = (0, 0);
+            self.number = self.number.wrapping_add(1);
+            (self.last_peer, self.mixed) = (NO_FRAME, false);
+        } else {
+            self.frames_left = frames.saturating_sub(self.open.len() + self.full_batch.len());
+        }
     }
 
     // ---- memory -------------------------------------------------------------------------------
@@ -409,7 +476,7 @@ impl TxBatch {
 
     /// Data bytes of all buffers.
     pub(crate) fn buffer_bytes(&self) -> usize {
-        let open = self.open.iter().map(|f| f.buf.capacity());
+        let open = self.open.iter().chain(&self.full_batch).map(|f| f.buf.capacity());
         self.buffers.bytes() + open.sum::<usize>()
     }
 

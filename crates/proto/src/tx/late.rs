@@ -80,8 +80,9 @@ impl LateBatches {
     #[cold]
     pub(super) fn left_ns(&self, written_ns: u64) -> u64 {
         let all = self.kept.iter().flatten();
-        let mut around = all.filter(|late| (late.0..late.1).contains(&written_ns));
-        around.next().map_or(written_ns, |late| late.1)
+        let around = all.filter(|late| (late.0..late.1).contains(&written_ns));
+        // Of two batches that were filled at a time it is in the later one.
+        around.map(|late| late.1).max().unwrap_or(written_ns)
     }
 }
 

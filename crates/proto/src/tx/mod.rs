@@ -97,8 +97,9 @@ impl<C> Endpoint<C> {
     fn send_queued(&mut self, out: &mut TxBurst) -> u64 {
         let before = out.len();
         let (appended, requests) = self.tx.ahead();
-        let mut left = self.cfg.tx_items.saturating_sub(appended);
-        let mut calls = self.batch_calls().saturating_sub(requests);
+        let items = self.cfg.tx_items.saturating_sub(appended);
+        let requests = self.batch_calls().saturating_sub(requests);
+        let (mut left, mut calls) = (items, requests);
         while left > 0
             && let Some(item) = self.tx.pop()
         {
@@ -122,6 +123,7 @@ impl<C> Endpoint<C> {
             }
             break;
         }
+        self.tx.added(items - left, requests - calls);
         (out.len() - before) as u64
     }
 
@@ -139,7 +141,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Requests of one batch: half of the outstanding calls, so that client and server overlap.
+    /// Requests of one batch: half of the outstanding calls, so that client and server overlap. More
+    /// requests than that are of the next batch, which leaves when more frames have been looked for.
     /// Replies are not limited: two sides that call each other are both busy anyway, and work least
     /// with large frames. Requests that leave in their session's turn for credits do not count
     /// either. A reply that is queued behind a request which has to wait waits with it.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::wire::single_response;
+use crate::wire::{single_request, single_response};
 
 #[test]
 fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
@@ -14,7 +14,7 @@ fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
             (peer.path_id, peer.data_per_packet) = (PathId(no), 1_000);
             let header = single_response(7, 8, 4);
             assert!(batch.may_append() && batch.append(no, peer, &arena, header, b"data"));
-            batch.appended(false);
+            batch.appended();
         }
         // The first one goes, and another peer takes its number.
         batch.forget_peer(0);
@@ -43,17 +43,14 @@ fn what_is_written_leaves_room_for_what_waits() {
     let mut batch = batch();
     batch.push(request(0));
     batch.push(TxItem::Ack { session: 0, req_num: 7 });
-    // Five packets, of which four may be requests.
     batch.open_append(5, 4, 0);
     let mut requests = 0;
     while batch.may_append_request() {
-        batch.appended(true);
+        batch.appended_request(&mut Peers::default());
         requests += 1;
     }
-    assert_eq!(requests, 2, "each that waits may be a request");
-    assert!(batch.may_append());
-    batch.appended(false);
-    assert!(!batch.may_append(), "three that are written, two that wait");
+    assert_eq!(requests, 3, "and two that wait");
+    assert!(!batch.may_append());
     // Another one that waits takes the place of one to come.
     batch.open_append(7, 4, 0);
     assert!(batch.may_append());
@@ -111,7 +108,7 @@ fn after_a_lone_frame_its_peer_has_no_open_one() {
         (peer.path_id, peer.data_per_packet) = (PathId(no), 1_000);
         let header = single_response(7, 8, 4);
         assert!(batch.append(no, peer, &arena, header, b"data"));
-        batch.appended(false);
+        batch.appended();
     };
     for copies in [true, false] {
         write(&mut batch, &mut peers, 0);
@@ -127,4 +124,110 @@ fn after_a_lone_frame_its_peer_has_no_open_one() {
         let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
         assert_eq!(left, [PathId(0), PathId(1)]);
     }
+}
+
+/// A batch and its peers, number 0 and 1.
+struct Fixture {
+    batch: TxBatch,
+    peers: Peers,
+    arena: Arena,
+    out: TxBurst,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let cfg = Config::default();
+        let mut peers = Peers::default();
+        (0..2).for_each(|_| _ = peers.add(Peer::tentative(1, &cfg)));
+        for (no, peer) in (0..).zip(peers.iter_mut().flatten()) {
+            (peer.path_id, peer.data_per_packet) = (PathId(no), 1_000);
+        }
+        Fixture { batch: batch(), peers, arena: Arena::heap(), out: TxBurst::new() }
+    }
+
+    fn write(&mut self, no: u32) {
+        let peer = self.peers[no as usize].as_mut().expect("a peer");
+        let header = single_request(7, 8, 1, 4, None);
+        assert!(self.batch.append(no, peer, &self.arena, header, b"data"));
+    }
+
+    fn request(&mut self, no: u32) {
+        assert!(self.batch.may_append_request());
+        self.write(no);
+        self.batch.appended_request(&mut self.peers);
+    }
+
+    /// Ends the batch; paths and packets of its frames.
+    fn complete(&mut self) -> Vec<(u32, usize)> {
+        self.batch.complete(&mut self.peers, Some(0), 8, &mut self.out, |_, _| false);
+        let packet = PACKET_HEADER + 4;
+        let frame = |f: TxFrame| (f.path.0, (f.len as usize - FRAME_HEADER) / packet);
+        self.out.drain(..).map(frame).collect()
+    }
+
+    fn has_open(&self, no: usize) -> bool {
+        self.peers[no].as_ref().is_some_and(|p| p.open_frame != NO_FRAME)
+    }
+}
+
+#[test]
+fn requests_beyond_those_of_one_batch_leave_in_the_next() {
+    let mut f = Fixture::new();
+    f.batch.open_append(20, 3, 0);
+    for no in [0, 1, 0, 1, 1] {
+        f.request(no);
+    }
+    assert!(!f.has_open(0) && f.has_open(1));
+    let number = f.batch.number();
+    assert_eq!(f.complete(), [(0, 2), (1, 1)]);
+    assert_eq!(f.batch.number(), number, "of the open frames, as before");
+    assert!(!f.batch.is_empty() && !f.batch.may_append() && f.has_open(1));
+    assert_eq!(f.batch.lone_packet(), None, "two packets");
+    // Room was counted from the first packet that is still here.
+    f.batch.open_append(3, 5, 0);
+    f.request(0);
+    assert!(!f.batch.may_append());
+    assert_eq!(f.complete(), [(0, 1), (1, 2)]);
+    assert!(f.batch.is_empty() && !f.has_open(0) && !f.has_open(1));
+}
+
+#[test]
+fn a_batch_that_is_full_before_the_last_one_has_left_leaves_alone() {
+    let mut f = Fixture::new();
+    f.batch.open_append(20, 2, 0);
+    (0..6).for_each(|_| f.request(0));
+    assert_eq!(f.complete(), [(0, 2)]);
+    f.batch.open_append(20, 2, 0);
+    f.request(1);
+    assert_eq!(f.complete(), [(0, 4)], "what came while the first waited");
+    assert_eq!(f.complete(), [(1, 1)]);
+    assert!(f.batch.is_empty());
+}
+
+#[test]
+fn a_frame_with_a_queued_packet_is_not_taken_for_one_of_a_lone_packet() {
+    let mut f = Fixture::new();
+    f.batch.open_append(20, 2, 0);
+    (0..2).for_each(|_| f.request(0));
+    f.batch.begin(8, 0);
+    f.write(0); // from the queue, for the next batch
+    f.batch.added(1, 1);
+    assert_eq!(f.complete(), [(0, 2)]);
+    f.batch.open_append(20, 2, 0);
+    f.write(0);
+    f.batch.appended();
+    assert_eq!(f.batch.lone_packet(), None);
+    assert_eq!(f.complete(), [(0, 2)]);
+}
+
+#[test]
+fn what_is_full_and_of_a_peer_that_is_gone_goes_nowhere() {
+    let mut f = Fixture::new();
+    f.batch.open_append(20, 2, 0);
+    [0, 1, 1].into_iter().for_each(|no| f.request(no));
+    f.batch.forget_peer(1);
+    f.peers[1] = None;
+    assert_eq!(f.complete(), [(0, 1)]);
+    assert_eq!(f.complete(), []);
+    assert!(f.batch.is_empty());
 }
