@@ -8,7 +8,7 @@ use crate::error::{CallError, CallRefused};
 use crate::event::{Body, Completion};
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
-use crate::session::{QueuedCall, Session, SessionId, SessionState};
+use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::timers::Timed;
 use crate::tx::{Single, TxItem, send_single};
 use crate::wire::packets_of;
@@ -64,12 +64,11 @@ impl<C> Endpoint<C> {
     ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
         self.make_deferred_of(session);
         let (seq, queued_ns) = (self.stats.calls, self.now_ns);
-        if expires_ns <= queued_ns || !self.takes_single(session, req.len()) {
-            let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+        let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+        if let Err(call) = self.start_single(session, call) {
             return self.call_rare(session, call);
         }
         self.stats.calls += 1;
-        self.start_on_slot(session.index, req_type, req, cont, seq, expires_ns, 1);
         self.may_defer_next(session);
         Ok(CallId { session, seq })
     }
@@ -111,12 +110,22 @@ impl<C> Endpoint<C> {
         Ok(CallId { session, seq })
     }
 
-    /// Whether a call finds a slot at once, and its request of `len` bytes is one packet.
+    /// Starts a call, if it finds a slot at once and its request is one packet.
+    ///
+    /// # Errors
+    /// The call, when something stands against that.
     #[inline(always)]
-    pub(crate) fn takes_single(&self, session: SessionId, len: usize) -> bool {
-        self.sessions.client(session.index).is_some_and(|s| {
-            s.generation == session.generation && s.takes_single(len) && !s.slots.are_asleep()
-        })
+    pub(crate) fn start_single(
+        &mut self,
+        session: SessionId,
+        call: QueuedCall<C>,
+    ) -> Result<(), QueuedCall<C>> {
+        if call.expires_ns <= self.now_ns {
+            return Err(call);
+        }
+        let takes =
+            |s: &ClientSession<C>, len| s.generation == session.generation && s.takes_single(len);
+        self.start_on_slot(session.index, call, 1, takes)
     }
 
     /// Puts a call on a free slot of a connected session.
@@ -127,29 +136,32 @@ impl<C> Endpoint<C> {
         if s.slots.are_asleep() {
             self.wake_session(index);
         }
-        let QueuedCall { req_type, req, cont, seq, expires_ns, .. } = call;
-        self.start_on_slot(index, req_type, req, cont, seq, expires_ns, packets);
+        if self.start_on_slot(index, call, packets, |_, _| true).is_err() {
+            debug_assert!(false, "no free slot");
+        }
     }
 
-    /// Puts a call on a free slot of a connected session whose slots are awake, and its request into a
-    /// frame, or, where that may not be now, the slot in the transmit queue.
-    #[inline(always)] // into both callers, with what they know of the session
-    #[allow(clippy::too_many_arguments)] // the parts of a call: a struct would be gathered in memory
-    pub(crate) fn start_on_slot(
+    /// Puts a call on a free slot of a session that `takes` a request of this length, and its request
+    /// into a frame, or, where that may not be now, the slot in the transmit queue.
+    ///
+    /// # Errors
+    /// The call, when the session is none that takes it, or has no slot that is free and awake.
+    #[inline(always)] // into its callers, with what they know of the session
+    fn start_on_slot(
         &mut self,
         index: u32,
-        req_type: u16,
-        req: MsgBuf,
-        cont: C,
-        seq: u64,
-        expires_ns: u64,
+        call: QueuedCall<C>,
         packets: u32,
-    ) {
-        let first_timer_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
-        let Some(s) = self.sessions.client_mut(index) else { return };
+        takes: impl FnOnce(&ClientSession<C>, usize) -> bool,
+    ) -> Result<(), QueuedCall<C>> {
+        let s = match self.sessions.client_mut(index) {
+            Some(s) if takes(s, call.req.len()) => s,
+            _ => return Err(call),
+        };
         let slot_no = s.free.trailing_zeros() as u8;
         let (step, generation) = (s.slots.count(), s.generation);
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Err(call) };
+        let QueuedCall { req_type, req, cont, seq, expires_ns, .. } = call;
         s.free &= s.free.wrapping_sub(1);
         slot.start(step, req_type, req, packets, cont);
         slot.seq = seq;
@@ -158,9 +170,9 @@ impl<C> Endpoint<C> {
         }
         // Due when it is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
+        let first_timer_ns = self.now_ns + self.cfg.rto_min_ns;
         if !std::mem::replace(&mut slot.tracked, true) {
-            let due_ns = first_timer_ns;
-            let entry = Timed { due_ns, session: index, generation, slot: slot_no };
+            let entry = Timed { due_ns: first_timer_ns, session: index, generation, slot: slot_no };
             slot.first_timer = self.timers.arm_first(entry);
         }
         // A queue entry of an earlier call of the slot serves this call, or finds nothing to send.
@@ -187,6 +199,7 @@ impl<C> Endpoint<C> {
         if expires_ns < first_timer_ns.min(slot.timer_ns) {
             self.arm_slot(index, slot_no, expires_ns);
         }
+        Ok(())
     }
 
     #[cold]

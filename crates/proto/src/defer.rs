@@ -76,12 +76,10 @@ impl<C> Endpoint<C> {
     /// Puts a deferred call on its slot.
     #[inline(always)] // into the function that defers the next one, where most are made
     fn make(&mut self, call: DeferredCall<C>) {
-        if call.expires_ns > self.now_ns && self.takes_single(call.session, call.req.len()) {
-            let DeferredCall { session, req, cont, seq, expires_ns, req_type } = call;
-            return self.start_on_slot(session.index, req_type, req, cont, seq, expires_ns, 1);
-        }
         let (session, call) = call.made(self.now_ns);
-        self.make_otherwise(session, call);
+        if let Err(call) = self.start_single(session, call) {
+            self.make_otherwise(session, call);
+        }
     }
 
     /// Makes a call that does not find a free slot, or has expired.

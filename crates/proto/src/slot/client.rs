@@ -687,8 +687,8 @@ impl<C> ClientSlot<C> {
         if self.expires_ns == u64::MAX {
             return None;
         }
-        let us = self.expires_ns.saturating_sub(now_ns) / 1_000;
-        u32::try_from(us).ok().filter(|&us| us <= MAX_REMAINING_US)
+        let left_ns = self.expires_ns.saturating_sub(now_ns);
+        (left_ns < (u64::from(MAX_REMAINING_US) + 1) * 1_000).then(|| (left_ns / 1_000) as u32)
     }
 
     /// What is known of the handler, if the call ended now: it runs when the whole request has
