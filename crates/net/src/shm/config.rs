@@ -28,7 +28,7 @@ pub struct ShmConfig {
     /// Largest frame in bytes, 1 to 65,536. Default: 8192.
     pub max_frame: usize,
     /// Frames of any size that a ring holds: a power of two, 16 to 65,536. 256 bytes each, present
-    /// from the start. Default: 1024.
+    /// from the start. Default: 4096.
     pub slots: usize,
     /// Bytes for frames of more than 240 bytes that a ring holds: a power of two, 4 KiB to 64 MiB,
     /// at least four largest frames. They become present when they are first used. Default: 2 MiB.
@@ -38,8 +38,8 @@ pub struct ShmConfig {
     /// Default: 256.
     ///
     /// Each pair that talks has a ring for each direction, made by the sender when it first sends:
-    /// `slots * 256 + data_bytes + 4096` bytes, 2.3 MiB by default, and two descriptors. So an
-    /// endpoint with 256 peers may hold 1.2 GiB, of which 130 MiB when all frames are small.
+    /// `slots * 256 + data_bytes + 4096` bytes, 3 MiB by default, and two descriptors. So an
+    /// endpoint with 256 peers may hold 1.5 GiB, of which 514 MiB when all frames are small.
     /// Senders may choose larger rings; together they get no more memory than `max_peers` rings
     /// of this endpoint's own measures have.
     pub max_peers: usize,
@@ -67,7 +67,7 @@ impl Default for ShmConfig {
             host: Ipv4Addr::LOCALHOST.into(),
             port: 0,
             max_frame: 8192,
-            slots: 1024,
+            slots: 4096,
             data_bytes: 2 << 20,
             max_peers: 256,
             trust: false,

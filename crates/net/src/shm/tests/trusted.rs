@@ -129,7 +129,7 @@ fn a_burst_is_not_overtaken() {
         let mut out = RxBurst::new();
         t.rx_burst(&mut out);
         assert!(out.len() >= 50);
-        for n in 0..3000 {
+        for n in 0..3 * room.cfg().slots {
             let mut other = bytes(n % 700);
             other.iter_mut().for_each(|b| *b = !*b);
             send(&mut peer, path, &other);
