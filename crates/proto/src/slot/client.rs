@@ -106,8 +106,8 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) quarantined: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
-    /// How often the wait for an acknowledgement was doubled.
-    ack_doubled: u8,
+    /// Room that each packet in flight takes in the pool of the peer.
+    units: u16,
     req_type: u16,
     req_packets: u32,
     req_sent: u32,
@@ -140,8 +140,8 @@ pub(crate) struct ClientSlot<C> {
     /// Those of them that are to be sent again.
     lost: u32,
     board: Option<Box<Board>>,
-    /// Room that each packet in flight takes in the pool of the peer.
-    units: u16,
+    /// How often the wait for an acknowledgement was doubled.
+    ack_doubled: u8,
 }
 
 const _: () = {
