@@ -101,11 +101,10 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) queued_ahead: bool,
     /// The endpoint's timers have the first timer of this slot.
     pub(crate) tracked: bool,
-    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
-    /// take another.
-    pub(crate) quarantined: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
+    /// How often the wait for an acknowledgement was doubled.
+    ack_doubled: u8,
     /// Room that each packet in flight takes in the pool of the peer.
     units: u16,
     req_type: u16,
@@ -140,8 +139,9 @@ pub(crate) struct ClientSlot<C> {
     /// Those of them that are to be sent again.
     lost: u32,
     board: Option<Box<Board>>,
-    /// How often the wait for an acknowledgement was doubled.
-    ack_doubled: u8,
+    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
+    /// take another.
+    pub(crate) quarantined: bool,
 }
 
 const _: () = {
