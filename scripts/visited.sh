@@ -9,8 +9,9 @@
 #
 #   scripts/visited.sh [TREE]           prints the functions in the order of the calls, and the totals
 #   scripts/visited.sh --check [TREE]   and fails when a total is above its limit in
-#                                       scripts/visited.limits of the tree
-#   scripts/visited.sh --write [TREE]   and makes the totals the limits
+#                                       scripts/visited.limits of the tree, or the list differs from
+#                                       docs/small-rpc.txt in more than 5 lines
+#   scripts/visited.sh --write [TREE]   and makes the totals the limits, and writes that list
 #
 # TREE is the root of a source tree, by default the one that this script lies in.
 set -euo pipefail
@@ -50,4 +51,18 @@ done
 for passes in 200 1200; do
   calls "$work/idle-$passes" idle_passes idle $passes
 done
-python3 "$here/visited.py" count "$work" "$tree" $mode
+python3 "$here/visited.py" count "$work" "$tree" $mode | tee "$work/list"
+# The list without the numbers of lines, which every change moves.
+list="$tree/docs/small-rpc.txt"
+grep -E '^[a-z]+/src' "$work/list" | sed -E 's/:[0-9]+ / /' >"$work/small-rpc.txt"
+case "$mode" in
+  --write) cp "$work/small-rpc.txt" "$list" ;;
+  --check)
+    # A look at the clock or at the sockets is part of some runs and not of others.
+    differ=$(diff "$list" "$work/small-rpc.txt" | grep -cE '^[<>]' || true)
+    if [ "$differ" -gt 5 ]; then
+      diff -u "$list" "$work/small-rpc.txt" >&2 || true
+      echo "docs/small-rpc.txt is not what a small RPC visits: scripts/visited.sh --write" >&2
+      exit 1
+    fi ;;
+esac
