@@ -688,7 +688,7 @@ impl<C> ClientSlot<C> {
             return None;
         }
         let left_ns = self.expires_ns.saturating_sub(now_ns);
-        (left_ns < (u64::from(MAX_REMAINING_US) + 1) * 1_000).then(|| (left_ns / 1_000) as u32)
+        (left_ns < (u64::from(MAX_REMAINING_US) + 1) * 1_000).then_some((left_ns / 1_000) as u32)
     }
 
     /// What is known of the handler, if the call ended now: it runs when the whole request has
