@@ -110,7 +110,10 @@ impl<T: Transport> Rpc<T> {
             self.transmit(None);
         }
         // What the first batch had no room for leaves with the next pass: were it sent here, client and
-        // server would take turns (`Endpoint::batch_calls`).
+        // server would take turns (`Endpoint::batch_calls`). So does what the timers have queued.
+        if self.core.proto.wants_transmit() {
+            self.looks = 0; // that pass is a whole one
+        }
         self.clock_is_fresh = !(self.finish() | busy);
         // Whatever may have changed what a caller waits for counts: it looks before we sleep.
         self.was_busy = true;

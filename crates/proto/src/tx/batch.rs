@@ -194,7 +194,13 @@ impl TxBatch {
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.queue.is_empty() && self.open.is_empty() && self.full_batch.is_empty()
+        self.queue.is_empty() && !self.has_frames()
+    }
+
+    /// Whether a frame is not complete yet.
+    #[inline(always)]
+    pub(crate) fn has_frames(&self) -> bool {
+        !(self.open.is_empty() && self.full_batch.is_empty())
     }
 
     /// Whether a packet waits that is in no frame yet.
@@ -251,7 +257,7 @@ impl TxBatch {
         }
     }
 
-    /// So many packets that were queued are in the open frames, and so many of them are requests.
+    /// So many packets that were queued are in the open frames at most, and so many of them are requests.
     pub(crate) fn added(&mut self, packets: usize, requests: usize) {
         self.appended += packets as u32;
         self.requests += requests as u32;

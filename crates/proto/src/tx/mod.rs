@@ -76,7 +76,9 @@ impl<C> Endpoint<C> {
         let queued_frames = if self.tx.has_queued() { self.send_queued(out) } else { 0 };
         let (frames, peers) = (self.cfg.tx_frames, &mut self.peers);
         self.stats.tx_frames += queued_frames + self.tx.complete(peers, time_ns, frames, out, copy);
-        if self.tx.starved() {
+        if self.tx.has_frames() {
+            self.tx.retry_now(); // they need not wait for what others wait for
+        } else if self.tx.starved() {
             self.tx.retry_at(self.now_ns + self.cfg.rto_min_ns);
         }
         self.await_answers();
@@ -95,11 +97,12 @@ impl<C> Endpoint<C> {
     /// completed.
     #[inline(never)] // so that a batch in which all is appended already has the registers
     fn send_queued(&mut self, out: &mut TxBurst) -> u64 {
-        let before = out.len();
+        let (before, packets) = (out.len(), self.stats.tx_packets);
         let (appended, requests) = self.tx.ahead();
-        let items = self.cfg.tx_items.saturating_sub(appended);
-        let requests = self.batch_calls().saturating_sub(requests);
-        let (mut left, mut calls) = (items, requests);
+        let mut left = self.cfg.tx_items.saturating_sub(appended);
+        // At least one: requests that are appended in every pass do not keep one that waits for ever.
+        let requests = self.batch_calls().saturating_sub(requests).max(1);
+        let mut calls = requests;
         while left > 0
             && let Some(item) = self.tx.pop()
         {
@@ -123,7 +126,7 @@ impl<C> Endpoint<C> {
             }
             break;
         }
-        self.tx.added(items - left, requests - calls);
+        self.tx.added((self.stats.tx_packets - packets) as usize, requests - calls);
         (out.len() - before) as u64
     }
 
@@ -157,6 +160,7 @@ impl<C> Endpoint<C> {
     /// See [`TxBatch::open_append`].
     #[inline(always)]
     pub(crate) fn open_append(&mut self) {
-        self.tx.open_append(self.cfg.tx_items, self.batch_calls(), self.now_ns);
+        let requests = if self.cfg.tx_halves { self.batch_calls() } else { usize::MAX };
+        self.tx.open_append(self.cfg.tx_items, requests, self.now_ns);
     }
 }

@@ -1,6 +1,8 @@
 //! What can be switched off to measure what it saves (E75): each changes what it is about, and
 //! nothing else.
 
+use std::collections::VecDeque;
+
 use courser_proto::Config;
 
 use super::support::link::describe;
@@ -134,4 +136,36 @@ fn a_reply_does_not_wait_with_a_request_that_has_its_turn_in_the_next_stage() {
     };
     assert_eq!(kinds(&mut w), [true, false, false, false, false], "the reply, and four requests");
     assert_eq!(kinds(&mut w), [false; 4], "the others");
+}
+
+#[test]
+fn calls_of_continuations_do_not_keep_one_that_waits_for_ever() {
+    let mut w = World::pair(Config { tx_halves: true, slots: 16, ..config() });
+    let s = w.connect(0, 1);
+    (0..8).for_each(|id| _ = w.call(0, s, id, 32));
+    let now_ns = w.now_ns;
+    // Both halves are at the server; then comes one more call.
+    let mut answers = VecDeque::new();
+    let exchange = |w: &mut World, answers: &mut VecDeque<Vec<(usize, Vec<u8>)>>| {
+        let sent = w.nodes[0].transmit(now_ns, false, true);
+        sent.iter().for_each(|(_, bytes)| w.deliver_only(0, 1, bytes));
+        answers.push_back(w.nodes[1].transmit(now_ns, false, true));
+        sent.iter().map(|(_, bytes)| describe(0, bytes).len()).sum::<usize>()
+    };
+    assert_eq!([exchange(&mut w, &mut answers), exchange(&mut w, &mut answers)], [4, 4]);
+    w.call(0, s, 99, 32);
+    let answer = |w: &mut World, answers: &mut VecDeque<Vec<(usize, Vec<u8>)>>, id: u16| {
+        w.nodes[0].next = (id..id + 4).map(|id| (s, id, 32)).collect();
+        for (_, bytes) in answers.pop_front().expect("an answer") {
+            w.deliver_only(1, 0, &bytes);
+        }
+    };
+    answer(&mut w, &mut answers, 100);
+    let mut sent = Vec::new();
+    for id in (200..600).step_by(100) {
+        answer(&mut w, &mut answers, id);
+        sent.push(exchange(&mut w, &mut answers));
+    }
+    assert_eq!(sent.iter().sum::<usize>(), 17, "{sent:?}");
+    w.nodes[0].ep.check();
 }

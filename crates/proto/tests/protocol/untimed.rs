@@ -206,3 +206,44 @@ fn a_deadline_in_a_frame_without_times_is_not_later_than_meant() {
     let deadline_ns = deadline_ns.unwrap() - w.nodes[1].clock_ns;
     assert!((sent_ns + 45_000..=sent_ns + 50_000).contains(&deadline_ns), "{deadline_ns}");
 }
+
+/// Requests whose turn for room comes while a full batch waits go together into a frame of the next one.
+#[test]
+fn a_frame_of_requests_that_waited_for_room_says_the_time() {
+    let cfg = Config { tx_halves: true, slots: 8, ..settings(1_000_000_000) };
+    let small = Config { rx_queue_frames: 4, ..cfg.clone() };
+    let mut w = World::new(&[cfg.clone(), cfg, small], 1);
+    let (free, short) = (w.connect(0, 1), w.connect(0, 2));
+    let pool = w.ep(0).session_stats(short).expect("it is connected").pool as u16;
+    assert!((2..=5).contains(&pool), "{pool}");
+    // Both peers are told the time, and have their buffers.
+    w.call(0, short, 900, 32);
+    w.call(0, free, 901, 32);
+    w.finish(0, 2);
+    (0..8).for_each(|id| _ = w.call(0, free, id, 32));
+    (0..pool).for_each(|id| _ = w.call(0, short, 100 + id, 32));
+    w.call(0, short, 200, 32);
+    w.call_within(0, short, 201, 32, 500_000_000);
+    let now_ns = w.now_ns;
+    for _ in 0..6 {
+        for (to, bytes) in w.nodes[0].transmit(now_ns, false, true) {
+            w.deliver_only(0, to, &bytes);
+        }
+    }
+    let answers = [1, 2].map(|node| w.nodes[node].transmit(now_ns, false, true));
+    // As many calls in the continuations as one batch may have.
+    let half = w.ep(0).outstanding_calls() as u16 / 2;
+    w.nodes[0].next = (0..half).map(|i| (free, 300 + i, 32)).collect();
+    for (from, frames) in (1..).zip(&answers) {
+        frames.iter().for_each(|(_, bytes)| w.deliver_only(from, 0, bytes));
+    }
+    let mut several = 0;
+    for _ in 0..4 {
+        for (to, bytes) in w.nodes[0].transmit(now_ns, false, true) {
+            let packets = describe(0, &bytes).len();
+            assert!(!is_untimed(&bytes) || packets == 1, "{packets} packets, and no time");
+            several += usize::from(to == 2 && packets > 1);
+        }
+    }
+    assert_eq!(several, 1, "the two that waited are together");
+}
