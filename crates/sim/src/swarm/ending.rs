@@ -130,7 +130,7 @@ impl Play<'_> {
                 cost.add(rpc.stats());
             }
         }
-        if let Some(detail) = cost.too_dear(lost) {
+        if let Some(detail) = cost.too_dear(lost, self.scenario.world.nexus.credits) {
             world.violate(Invariant::Recovery, detail);
         }
     }
