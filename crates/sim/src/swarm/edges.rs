@@ -51,7 +51,8 @@ impl Edges {
 /// keep the two apart, and all sessions of such a world begin with the same number.
 const LATE_NS: u64 = 5 * US;
 
-/// Sessions are closed again and again, with answers outstanding that take longer than that.
+/// Sessions are closed again and again, with answers outstanding that take longer than that. No host
+/// stands still: it would hold what it has received for longer too, and answer it afterwards.
 pub(super) fn close_often(
     rng: &mut Rng,
     mix: &mut Mix,
@@ -61,6 +62,7 @@ pub(super) fn close_often(
 ) {
     mix.kinds.push((Kind::Later, 100));
     mix.later_ns = mix.later_ns.max(2 * MS);
+    faults.retain(|planned| !matches!(planned.fault, Fault::Pause { .. }));
     for planned in faults.iter_mut() {
         if let Fault::Links { faults, .. } = &mut planned.fault {
             faults.reorder_max_ns = faults.reorder_max_ns.min(LATE_NS);
