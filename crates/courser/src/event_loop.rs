@@ -109,8 +109,8 @@ impl<T: Transport> Rpc<T> {
         if busy {
             self.transmit(None);
         }
-        // What the first batch had no room for leaves with the next pass: were it sent here, client and
-        // server would take turns (`Endpoint::batch_calls`). So does what the timers have queued.
+        // Packets for which this batch had no room, and those that timers have queued, are sent by the
+        // next pass. Sent here, they would make client and server take turns (`Endpoint::batch_calls`).
         if self.core.proto.wants_transmit() {
             self.looks = 0; // that pass is a whole one
         }

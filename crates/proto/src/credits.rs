@@ -304,7 +304,8 @@ impl CreditPool {
         self.turn_units = self.available;
     }
 
-    /// Reserves the units that the session left over for the next one. `true`: the caller has to queue the turn.
+    /// Ends a session's turn. The units that it did not use are reserved for the next session. `true`:
+    /// the caller has to queue the next turn.
     #[cold]
     #[must_use]
     pub(crate) fn end_turn(&mut self) -> bool {

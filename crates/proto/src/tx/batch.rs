@@ -257,7 +257,8 @@ impl TxBatch {
         }
     }
 
-    /// So many packets that were queued are in the open frames at most, and so many of them are requests.
+    /// Counts packets that [`crate::Endpoint::poll_transmit`] took from the queue, `requests` of them
+    /// requests. Those that left in a frame of their own count too: the count is an upper bound.
     pub(crate) fn added(&mut self, packets: usize, requests: usize) {
         self.appended += packets as u32;
         self.requests += requests as u32;
