@@ -110,6 +110,9 @@ pub(crate) struct TxBatch {
     packing: bool,
     /// The time that packets are written at, ns.
     now_ns: u64,
+    /// Frames of earlier batches that the transport has not taken yet. They keep their places: sorted
+    /// with later ones, those of the last path would never leave while the transmit queue is full.
+    unsent: usize,
     /// Frames that may still be begun before the end of this batch.
     frames_left: usize,
     /// Packets that were appended since the last batch.
@@ -147,6 +150,7 @@ impl TxBatch {
             framing,
             packing: cfg.packing,
             now_ns: 0,
+            unsent: 0,
             frames_left: cfg.tx_frames,
             appended: 0,
             late: LateBatches::new(),
@@ -400,15 +404,19 @@ impl TxBatch {
         self.queue.is_empty() && self.full_batch.is_empty()
     }
 
-    /// Begins a batch at `now_ns`, of `frames` at most, those already open among them.
+    /// Begins a batch at `now_ns`, of `frames` at most, those already open and `unsent` ones of earlier
+    /// batches among them.
     #[inline(always)]
-    pub(crate) fn begin(&mut self, frames: usize, now_ns: u64) {
-        self.frames_left = frames.saturating_sub(self.open.len() + self.full_batch.len());
+    pub(crate) fn begin(&mut self, frames: usize, unsent: usize, now_ns: u64) {
+        let begun = unsent + self.open.len() + self.full_batch.len();
+        self.frames_left = frames.saturating_sub(begun);
+        self.unsent = unsent;
         self.now_ns = now_ns;
         (self.buffers.starved, self.full, self.retry_ns) = (false, false, 0);
     }
 
-    /// Completes the open frames and moves them to `out`; frames of one path are contiguous then.
+    /// Completes the open frames and moves them to `out`; frames of one path are contiguous then, behind
+    /// those of earlier batches.
     /// `time_ns` is `None` for a frame that says no time. `copy` sends a frame that leaves alone, if the
     /// transport does so by a copy, and returns whether it did. The batch has ended; the next may have
     /// `frames`, less those in `out`. Returns how many frames were completed.
@@ -450,7 +458,7 @@ impl TxBatch {
             }
         }
         if self.mixed {
-            out.make_contiguous().sort_by_key(|f| f.path);
+            sort_by_path(out, self.unsent);
         }
         if is_full && self.requests >= self.batch_requests {
             self.fill_batch(peers);
@@ -512,6 +520,14 @@ impl TxBatch {
 
     pub(crate) fn retry_now(&mut self) {
         self.retry_ns = 0;
+    }
+}
+
+/// Makes frames of one path contiguous, without those before number `from`.
+#[cold]
+fn sort_by_path(frames: &mut TxBurst, from: usize) {
+    if let Some(new) = frames.make_contiguous().get_mut(from..) {
+        new.sort_by_key(|f| f.path);
     }
 }
 

@@ -72,7 +72,7 @@ impl<C> Endpoint<C> {
         let time_ns = if self.says_no_time(out) { None } else { Some(now()) };
         self.tx.leaves(time_ns);
         self.now_ns = time_ns.unwrap_or(self.now_ns);
-        self.tx.begin(self.cfg.tx_frames.saturating_sub(out.len()), self.now_ns);
+        self.tx.begin(self.cfg.tx_frames, out.len(), self.now_ns);
         let queued_frames = if self.tx.has_queued() { self.send_queued(out) } else { 0 };
         let (frames, peers) = (self.cfg.tx_frames, &mut self.peers);
         self.stats.tx_frames += queued_frames + self.tx.complete(peers, time_ns, frames, out, copy);

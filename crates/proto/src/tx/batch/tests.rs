@@ -19,7 +19,7 @@ fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
         // The first one goes, and another peer takes its number.
         batch.forget_peer(0);
         peers[0] = Some(Peer::tentative(round, &cfg));
-        batch.begin(cfg.tx_frames, 0);
+        batch.begin(cfg.tx_frames, 0, 0);
         batch.complete(&mut peers, Some(0), cfg.tx_frames, &mut out, |_, _| false);
         assert!(batch.is_empty() && !batch.may_append() && batch.buffers.len() <= 2);
         let left: Vec<_> = out.drain(..).map(|f| f.path).collect();
@@ -30,7 +30,7 @@ fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
 
 fn batch() -> TxBatch {
     let mut batch = TxBatch::new(1_500.into(), &Config::default());
-    batch.begin(8, 0);
+    batch.begin(8, 0, 0);
     batch
 }
 
@@ -91,7 +91,7 @@ fn nothing_passes_what_put_rest() {
     batch.open_append(8, 8, 0);
     assert!(!batch.may_append() && !batch.may_append_request());
     // Until a batch had room.
-    batch.begin(8, 0);
+    batch.begin(8, 0, 0);
     batch.open_append(8, 8, 0);
     assert!(batch.may_append_request());
 }
@@ -157,9 +157,15 @@ impl Fixture {
         self.batch.appended_request(&mut self.peers);
     }
 
-    /// Ends the batch; paths and packets of its frames.
-    fn complete(&mut self) -> Vec<(u32, usize)> {
+    /// Ends the batch.
+    fn end(&mut self) {
+        self.batch.begin(8, self.out.len(), 0);
         self.batch.complete(&mut self.peers, Some(0), 8, &mut self.out, |_, _| false);
+    }
+
+    /// Ends the batch; paths and packets of all frames that are not sent yet.
+    fn complete(&mut self) -> Vec<(u32, usize)> {
+        self.end();
         let packet = PACKET_HEADER + 4;
         let frame = |f: TxFrame| (f.path.0, (f.len as usize - FRAME_HEADER) / packet);
         self.out.drain(..).map(frame).collect()
@@ -168,6 +174,18 @@ impl Fixture {
     fn has_open(&self, no: usize) -> bool {
         self.peers[no].as_ref().is_some_and(|p| p.open_frame != NO_FRAME)
     }
+}
+
+#[test]
+fn frames_that_wait_for_the_transport_are_not_overtaken_by_those_of_other_paths() {
+    let mut f = Fixture::new();
+    for _ in 0..3 {
+        f.write(1);
+        f.write(0);
+        f.end();
+    }
+    f.write(0);
+    assert_eq!(f.complete(), [0, 1, 0, 1, 0, 1, 0].map(|path| (path, 1)));
 }
 
 #[test]
@@ -209,7 +227,7 @@ fn a_frame_with_a_queued_packet_is_not_taken_for_one_of_a_lone_packet() {
     let mut f = Fixture::new();
     f.batch.open_append(20, 2, 0);
     (0..2).for_each(|_| f.request(0));
-    f.batch.begin(8, 0);
+    f.batch.begin(8, 0, 0);
     f.write(0); // from the queue, for the next batch
     f.batch.added(1, 1);
     assert_eq!(f.complete(), [(0, 2)]);
