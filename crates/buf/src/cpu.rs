@@ -18,7 +18,7 @@ pub fn prefetch_bytes(bytes: &[u8]) {
 }
 
 /// Longer copies the processor sees coming by itself, and asking for all of their lines takes longer
-/// than it saves (`docs/performance.md`, "Copies that see the next packet come").
+/// than it saves (`docs/results/2026-11-23-copy-prefetch.md`).
 const LONG_COPY: usize = 2_048;
 
 /// Asks for the lines of what is going to be copied soon, or copied to: those of its first byte and of

@@ -3,7 +3,7 @@
 //! The kernel copies what a system call sends, piece by piece, and it begins anew with each piece. A
 //! packet of a large message is two: its headers, and data that has long left the caches. Copied here
 //! first, by a loop that sees the next pieces come, a train is one piece in the nearest cache. That is
-//! a second copy and takes less time in all: `docs/performance.md`, "Copies that see the next packet come".
+//! a second copy and takes less time in all: `docs/results/2026-11-23-copy-prefetch.md`.
 
 use courser_buf::{TxFrame, TxSeg};
 
