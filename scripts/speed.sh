@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything that the speed section of docs/performance.md states, measured one after another on this
+# The benchmarks over shared memory and UDP behind docs/performance.md, one after another on this
 # machine, which should have nothing else to do. Needs two cores, no privileges, and python3 for the
 # tables.
 #
