@@ -61,18 +61,65 @@ pub enum OpenError {
     /// The host is unknown.
     #[error("{0:?} is no address and no known name: {1}")]
     Host(String, #[source] std::io::Error),
-    /// The transport refused.
+    /// Another endpoint has the port; a nexus that was bound to port 0 tries another one.
+    #[error(transparent)]
+    InUse(Box<dyn std::error::Error + Send + Sync>),
+    /// The transport cannot be opened for another reason.
     #[error(transparent)]
     Transport(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl OpenError {
-    /// Whether another port would do.
+    /// [`OpenError::InUse`], with the transport's own error.
+    pub fn in_use(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        OpenError::InUse(Box::new(cause))
+    }
+
+    /// [`OpenError::Transport`], with the transport's own error.
+    pub fn transport(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
+        OpenError::Transport(Box::new(cause))
+    }
+
+    /// Whether another port can succeed.
     pub fn is_in_use(&self) -> bool {
-        let OpenError::Transport(cause) = self else { return false };
-        matches!(cause.downcast_ref(), Some(UdpError::InUse(_)))
-            || matches!(cause.downcast_ref(), Some(MemError::InUse(..)))
-            || matches!(cause.downcast_ref(), Some(ShmError::InUse(_)))
+        matches!(self, OpenError::InUse(_))
+    }
+}
+
+impl From<UdpError> for OpenError {
+    fn from(e: UdpError) -> Self {
+        match e {
+            UdpError::InUse(_) => OpenError::in_use(e),
+            _ => OpenError::transport(e),
+        }
+    }
+}
+
+impl From<ShmError> for OpenError {
+    fn from(e: ShmError) -> Self {
+        match e {
+            ShmError::InUse(_) => OpenError::in_use(e),
+            _ => OpenError::transport(e),
+        }
+    }
+}
+
+impl From<MemError> for OpenError {
+    fn from(e: MemError) -> Self {
+        match e {
+            MemError::InUse(..) => OpenError::in_use(e),
+            _ => OpenError::transport(e),
+        }
+    }
+}
+
+/// For transports over the system's sockets: `EADDRINUSE` is [`OpenError::InUse`].
+impl From<std::io::Error> for OpenError {
+    fn from(e: std::io::Error) -> Self {
+        match e.kind() {
+            std::io::ErrorKind::AddrInUse => OpenError::in_use(e),
+            _ => OpenError::transport(e),
+        }
     }
 }
 
@@ -189,10 +236,6 @@ fn offload(name: &str, value: &str) -> Result<Offload, OpenError> {
     }
 }
 
-fn refused(e: impl std::error::Error + Send + Sync + 'static) -> OpenError {
-    OpenError::Transport(Box::new(e))
-}
-
 /// `udp://host:port`; an empty host is the wildcard.
 fn open_udp(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
     let mut cfg = UdpConfig::default();
@@ -216,7 +259,7 @@ fn open_udp(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
             }
         }
     }
-    Ok(Box::new(UdpTransport::bind(cfg).map_err(refused)?))
+    Ok(Box::new(UdpTransport::bind(cfg)?))
 }
 
 /// Whether a transport can be bound to, or reach, an IP address at all; nothing is opened. Schemes
@@ -225,7 +268,7 @@ fn open_udp(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
 /// # Errors
 /// [`OpenError::Transport`]: `shm` stays on this machine.
 pub fn check_host(scheme: &str, host: IpAddr) -> Result<(), OpenError> {
-    if scheme == shm::SCHEME { shm::check_host(host).map_err(refused) } else { Ok(()) }
+    if scheme == shm::SCHEME { Ok(shm::check_host(host)?) } else { Ok(()) }
 }
 
 /// `shm://127.0.0.1:port`, `shm://[::1]:port`, `shm://localhost:port`.
@@ -252,7 +295,7 @@ fn open_shm(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
             }
         }
     }
-    Ok(Box::new(ShmTransport::bind(&cfg).map_err(refused)?))
+    Ok(Box::new(ShmTransport::bind(&cfg)?))
 }
 
 fn resolve(host: &str, port: u16) -> Result<SocketAddr, OpenError> {
@@ -292,7 +335,7 @@ fn open_mem(spec: &BindSpec) -> Result<AnyTransport, OpenError> {
     }
     let network = networks.entry(spec.host.clone()).or_default().clone();
     drop(networks);
-    Ok(Box::new(network.endpoint(cfg).map_err(refused)?))
+    Ok(Box::new(network.endpoint(cfg)?))
 }
 
 #[cfg(test)]
@@ -368,8 +411,7 @@ mod tests {
     #[test]
     fn others_register_their_schemes_once() {
         let lab = MemNetwork::new();
-        let factory: Factory =
-            Arc::new(move |_| Ok(Box::new(lab.endpoint(MemConfig::default()).map_err(refused)?)));
+        let factory: Factory = Arc::new(move |_| Ok(Box::new(lab.endpoint(MemConfig::default())?)));
         register("pigeon", factory.clone()).unwrap();
         assert_eq!(open(&spec("pigeon://roof:1")).unwrap().local_addr().port, 1);
         for taken in ["pigeon", "udp", "", "a b"] {
@@ -394,7 +436,7 @@ mod tests {
         let mut a = open(&spec("mem://meet:1")).unwrap();
         let b = open(&spec("mem://meet:2")).unwrap();
         assert_eq!(a.local_addr().host, b.local_addr().host);
-        assert!(matches!(fails("mem://meet:2"), OpenError::Transport(_)));
+        assert!(matches!(fails("mem://meet:2"), OpenError::InUse(_)));
         assert!(a.path_open(b.local_addr(), None).is_ok());
     }
 }

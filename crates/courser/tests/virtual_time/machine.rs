@@ -290,7 +290,7 @@ impl Machine for Host {
         let host = u128::from(ip.to_ipv6_mapped());
         let config = MemConfig { host, port: spec.port, ..MemConfig::default() };
         let transport = self.network.0.endpoint(config);
-        Ok(Box::new(transport.map_err(|e| OpenError::Transport(Box::new(e)))?))
+        Ok(Box::new(transport?))
     }
 
     fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {

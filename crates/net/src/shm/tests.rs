@@ -313,7 +313,7 @@ fn a_port_has_one_owner_and_a_dead_one_has_none() {
     let again = || ShmTransport::bind(&ShmConfig { port: 77, ..room.cfg() });
     let refused = again().err().unwrap();
     assert!(matches!(refused, ShmError::InUse(77)), "{refused:?}");
-    assert!(OpenError::Transport(Box::new(refused)).is_in_use());
+    assert!(OpenError::from(refused).is_in_use());
     drop(first);
     assert!(!room.0.join("77").exists(), "it has cleaned up");
     // A process that was killed leaves its socket behind.

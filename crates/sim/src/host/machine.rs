@@ -173,7 +173,6 @@ impl Machine for SimMachine {
 
     fn open(&self, endpoint: u16, spec: &BindSpec) -> Result<AnyTransport, OpenError> {
         let own = IpAddr::V4(ip_of(self.life.host));
-        let refused = |e: MemError| OpenError::Transport(Box::new(e));
         let mut inner = lock(&self.inner);
         inner.bound.retain(|_, port| !lock(port).closed);
         let first = if spec.port == 0 { 49_152 } else { spec.port };
@@ -182,7 +181,7 @@ impl Machine for SimMachine {
             0 => (first..65_536).find(free),
             _ => Some(first).filter(free),
         };
-        let in_use = || refused(MemError::InUse(spec.port, u128::from(self.life.host.0)));
+        let in_use = || OpenError::from(MemError::InUse(spec.port, u128::from(self.life.host.0)));
         let port = port.ok_or_else(in_use)?;
         let local = Addr::from_socket(SocketAddr::new(own, port as u16));
         drop(inner);
