@@ -2,7 +2,6 @@
 //! command line. What is read and can be written comes back.
 
 use courser::Uri;
-use courser::parts::net::BindSpec;
 
 #[allow(dead_code)] // a part of the program, used as it stands there
 #[path = "../../crates/cli/src/units.rs"]
@@ -13,7 +12,6 @@ pub fn run(text: &str) {
         let written = uri.to_string();
         assert_eq!(written.parse::<Uri>().as_ref(), Ok(&uri), "{written}");
     }
-    let _ = text.parse::<BindSpec>();
     let _ = units::bytes(text);
     let _ = units::message_size(text);
     let _ = units::time(text);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use courser_net::Caps;
+use courser_net::{Caps, OptionSet};
 use courser_proto as proto;
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{Admission, Recovery};
@@ -63,16 +63,15 @@ pub struct Config {
     /// Largest frame (datagram payload), bytes. `None`: what a 1500-byte link carries. Never more
     /// than the path MTU allows.
     pub max_frame: Option<usize>,
-    /// Socket buffers to ask the system for, bytes. Default 8 MiB; the system may grant less.
+    /// Bytes that wait in the receive queue, and in the send queue, of a transport that has queues
+    /// of bytes: the socket buffers of UDP. Default 8 MiB; the system may grant less.
     pub socket_buffer: usize,
-    /// Trains of frames (UDP_SEGMENT, UDP_GRO) where the kernel has them. Default true.
-    pub offloads: bool,
-    /// Over shared memory: whether packets are read in place, in memory that their sender can
-    /// write, when the sender says the same of us. Only for processes that are parts of one
-    /// program: a peer that changes a packet while it is read breaks what memory safety stands on.
-    /// See [`ShmConfig::trust`](courser_net::ShmConfig::trust). Default false: what arrives is
-    /// copied to private memory first. Other transports have nothing to trust.
-    pub trust_peers: bool,
+    /// Options of transports, for what only one of them has: trains of UDP
+    /// ([`UdpOptions`](courser_net::UdpOptions)), reading in place over shared memory
+    /// ([`ShmOptions`](courser_net::ShmOptions)), or those of a transport of your own. The one that
+    /// the address selects takes its own; options in the address (`udp://[::]:31850?gso=off`)
+    /// replace these. Default: none.
+    pub transport: OptionSet,
     /// How long an endpoint spins after its last packet before it sleeps. `None`: 100 us, or not
     /// at all where the machine or the container has one CPU only. Spinning costs a core, sleeping
     /// costs about 30 us for the next packet. While calls are unanswered it is five times as long.
@@ -209,8 +208,7 @@ impl Default for Config {
             idle_after: Duration::from_nanos(p.idle_after_ns),
             max_frame: None,
             socket_buffer: 8 << 20,
-            offloads: true,
-            trust_peers: false,
+            transport: OptionSet::new(),
             spin: None,
             connect_timeout: Duration::from_secs(5),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use courser_buf::{PathId, TxBurst};
+use courser_net::Uri;
 use courser_proto::{Dialed, Endpoint, SessionId};
 
 use crate::clock::SystemClock;
@@ -16,7 +17,6 @@ use crate::error::SessionError;
 use crate::machine::{Thread, VirtualClock};
 use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
-use crate::uri::Uri;
 use crate::worker::{HandlerStats, Term};
 
 /// A timer's callback.

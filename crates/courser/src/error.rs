@@ -3,10 +3,10 @@
 use std::io;
 
 use courser_buf::MsgBuf;
+use courser_net::UriError;
 use courser_proto::{CallRefused, ConfigError, ConnectError, RefuseReason};
 
 use crate::control::{DialError, LostReason};
-use crate::uri::UriError;
 
 /// Why a nexus or an endpoint could not be made.
 #[derive(Debug, thiserror::Error)]

@@ -45,14 +45,16 @@ mod platform;
 mod rpc;
 mod shutdown;
 mod spin;
-mod uri;
 mod worker;
 
 pub use config::{Config, Tuning};
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};
-pub use courser_net::{AnyTransport, Transport, TransportStats};
+pub use courser_net::{
+    AnyTransport, MemOptions, Offload, OptionSet, ShmOptions, Transport, TransportOptions,
+    TransportStats, UdpOptions, Uri, UriError,
+};
 pub use courser_proto::{
     Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
     Recovery, RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats,
@@ -64,7 +66,6 @@ pub use nexus::Nexus;
 pub use options::CallOptions;
 pub use rpc::{Rpc, Waker};
 pub use shutdown::ShutdownReport;
-pub use uri::{Uri, UriError};
 pub use worker::{HandlerStats, Work, WorkerStats};
 
 /// The parts that Courser is made of, for programs that need more than the public API: own

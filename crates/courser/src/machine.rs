@@ -49,9 +49,8 @@ pub trait Machine: Send + Sync + fmt::Debug {
     /// 64 random bits, of the simulation's seed.
     fn random_u64(&self) -> u64;
 
-    /// Opens the datapath of the endpoint of this number. The options of `spec` are those of a
-    /// socket (`rcvbuf`, `sndbuf`, `max_frame`, ...), from [`crate::Config`]; what does not apply
-    /// may be ignored. The transport's scheme must be that of the address which the nexus was
+    /// Opens the datapath of the endpoint of this number. The settings of `spec`
+    /// come from [`crate::Config`]; those that do not apply may be ignored. The transport's scheme must be that of the address which the nexus was
     /// bound to.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use courser_buf::{Addr, PathId};
-use courser_net::{Transport, any};
+use courser_net::{Transport, Uri, any};
 use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef,
@@ -17,7 +17,6 @@ use crate::control::{Command, DialError, Dialed, LostReason, Mail};
 use crate::core::{Asked, Core};
 use crate::error::{RunError, SessionError};
 use crate::rpc::Rpc;
-use crate::uri::Uri;
 
 /// A session that is being connected.
 struct Dialing {
@@ -69,7 +68,7 @@ impl Links {
 impl Core {
     /// The part of a connect that needs no transport: handlers may ask for it too.
     pub(crate) fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
-        let uri: Uri = uri.parse()?;
+        let uri = uri.parse::<Uri>()?.without_options()?;
         let ours = self.local.scheme;
         if uri.scheme != ours {
             return Err(SessionError::Scheme { ours, theirs: uri.scheme });

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
-use courser_net::{AnyTransport, BindSpec, Caps, Transport, any};
+use courser_net::{AnyTransport, BindSpec, Caps, CommonOptions, Transport, Uri, any};
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{Endpoint, Framing};
 
@@ -22,7 +22,6 @@ use crate::mail::Links;
 use crate::platform::Platform;
 use crate::rpc::{Handlers, Rpc};
 use crate::spin::Spin;
-use crate::uri::Uri;
 use crate::worker::{Pool, WorkerStats, Workers};
 
 /// A process's presence: it listens for control connections on its address and makes endpoints,
@@ -63,7 +62,7 @@ impl Nexus {
     /// [`Nexus::bind_with`] on a simulated machine, which gives it everything that the operating
     /// system gives to others: see [`crate::parts::machine`]. The host may also be a name that
     /// [`Machine::resolve`] knows. `Config::workers` should be set, since its default depends on
-    /// the computer that simulates; `spin`, `socket_buffer` and `offloads` mean nothing here.
+    /// the computer that simulates; `spin`, `socket_buffer` and `transport` mean nothing here.
     ///
     /// What blocks ([`Rpc::run`] and its like, [`Rpc::wait_connected`], [`Rpc::shutdown`]) fails
     /// with [`crate::RunError::VirtualTime`]; there is no [`Rpc::event_fd`].
@@ -83,6 +82,7 @@ impl Nexus {
         let uri: Uri = uri.parse()?;
         let addr = bind_addr(&platform, &uri)?;
         any::check_host(&uri.scheme, addr.ip())?;
+        any::check_options(&uri.clone().into())?;
         let failure_timeout = config.failure_timeout;
         let limits = Limits { failure_timeout, ..Limits::default() };
         let started = Control::start(&platform, addr, limits);
@@ -135,24 +135,14 @@ impl Nexus {
         self.make(transport, index)
     }
 
-    /// What the transport's factory is asked for.
+    /// Where and how the transport of an endpoint is opened.
     fn bind_spec(&self, port: u16) -> BindSpec {
         let c = &self.config;
-        let mut options = vec![
-            ("rcvbuf".to_owned(), c.socket_buffer.to_string()),
-            ("sndbuf".to_owned(), c.socket_buffer.to_string()),
-        ];
-        if let Some(max_frame) = c.max_frame {
-            options.push(("max_frame".to_owned(), max_frame.to_string()));
-        }
-        if !c.offloads {
-            options.extend(["gso", "gro"].map(|o| (o.to_owned(), "off".to_owned())));
-        }
-        if c.trust_peers && self.uri.scheme == "shm" {
-            options.push(("trust".to_owned(), "1".to_owned()));
-        }
-        let host = self.bound.ip().to_string();
-        BindSpec { scheme: self.uri.scheme.clone(), host, port: port.into(), options }
+        let mut common = CommonOptions::default();
+        common.max_frame = c.max_frame;
+        common.queue_bytes = Some(c.socket_buffer);
+        let uri = Uri { host: self.bound.ip().to_string(), port, ..self.uri.clone() };
+        BindSpec { uri, common, options: c.transport.clone() }
     }
 
     fn next_index(&self) -> Result<u16, BindError> {
@@ -237,7 +227,8 @@ impl Nexus {
         if host.is_unspecified() {
             host = IpAddr::V4(Ipv4Addr::LOCALHOST);
         }
-        Uri { host: host.to_string(), port: self.bound.port(), ..self.uri.clone() }.to_string()
+        let (host, port) = (host.to_string(), self.bound.port());
+        Uri { host, port, options: Vec::new(), ..self.uri.clone() }.to_string()
     }
 
     /// What the control plane had to turn away.

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use common::*;
 use courser::parts::net::{FaultConfig, FaultPlan, FaultTransport, ShmConfig, ShmTransport};
-use courser::{BindError, CallError, Config, Nexus, Rpc, SessionError, SessionState};
+use courser::{
+    BindError, CallError, Config, Nexus, OptionSet, Rpc, SessionError, SessionState, ShmOptions,
+};
 
 const SHM: &str = "shm://127.0.0.1:0";
 const ECHO: u16 = 1;
@@ -58,7 +60,10 @@ fn between_threads() {
 #[test]
 fn pairs_that_trust_each_other() {
     for (ours, theirs) in [(true, true), (true, false), (false, true)] {
-        let config = |trust_peers| Config { trust_peers, ..Config::default() };
+        let config = |trust| {
+            let options = ShmOptions { trust: Some(trust), ..ShmOptions::default() };
+            Config { transport: OptionSet::new().with(options), ..Config::default() }
+        };
         let server = shm_server(config(theirs));
         let mut client = shm_client(config(ours));
         calls(&mut client, &server.uri, 400);

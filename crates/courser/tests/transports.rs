@@ -12,7 +12,7 @@ use common::*;
 use courser::parts::net::{
     FaultConfig, FaultPlan, FaultTransport, HoldConfig, HoldTransport, MemNetwork,
 };
-use courser::{Config, Rpc, SessionId, Transport};
+use courser::{Config, Nexus, Offload, OptionSet, Rpc, SessionId, Transport, UdpOptions};
 
 const WORK: u16 = 1;
 
@@ -240,6 +240,21 @@ fn under_load(config: Config, calls: u64) {
 }
 
 #[test]
+fn nexuses_of_one_process_reach_each_other_in_memory_by_address() {
+    let nexuses = [(); 2].map(|()| Nexus::bind("mem://127.0.0.1:0").unwrap());
+    let [mut server, mut client] = nexuses.each_ref().map(|nexus| nexus.endpoint().unwrap());
+    server.on(2, |cx, request| cx.reply(request));
+    let session = connect(&mut client, &mut [&mut server], &nexuses[0].local_uri());
+    let log = Log::default();
+    let request = message(&client, 7, 100_000);
+    call(&mut client, session, 2, request, &log, 7);
+    drive(&mut [&mut client, &mut server], || log.borrow().len() == 1);
+    assert_eq!(log.borrow()[0].1.result, Ok(expected(7, 100_000)));
+    let refused = Nexus::bind("mem://0.0.0.0:0").unwrap_err().to_string();
+    assert!(refused.contains("127.0.0.1"), "{refused}");
+}
+
+#[test]
 fn small_socket_buffers_are_enough_to_be_right() {
     under_load(Config { socket_buffer: 212_992 / 2, ..Config::default() }, 64);
 }
@@ -251,7 +266,9 @@ fn tiny_socket_buffers_lose_but_deliver() {
 
 #[test]
 fn without_offloads() {
-    under_load(Config { offloads: false, ..Config::default() }, 64);
+    let off = Some(Offload::Off);
+    let options = UdpOptions { gso: off, gro: off, ..UdpOptions::default() };
+    under_load(Config { transport: OptionSet::new().with(options), ..Config::default() }, 64);
 }
 
 #[test]

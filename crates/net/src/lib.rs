@@ -2,7 +2,7 @@
 //!
 //! * [`udp`]: the kernel's UDP. * [`mem`]: endpoints of one process, for tests and counting.
 //! * [`shm`]: memory that the endpoints of a machine share.
-//! * [`any`]: choosing a transport by address (F0).
+//! * [`any`]: the registry, which opens a transport by its address. * [`options`]: typed options.
 //! * [`hold`], [`fault`]: middleware around any transport, for tests.
 //! * [`conformance`]: what every transport must do.
 
@@ -14,17 +14,21 @@ pub mod conformance;
 pub mod fault;
 pub mod hold;
 pub mod mem;
+pub mod options;
 mod paths;
 mod poll;
 pub mod shm;
 mod transport;
 pub mod udp;
+mod uri;
 
 pub use any::{AnyTransport, BindSpec, OpenError};
 pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultSyntax, FaultTransport};
 pub use hold::{HoldConfig, HoldTransport};
-pub use mem::{MemConfig, MemError, MemNetwork, MemTransport};
+pub use mem::{MemConfig, MemError, MemNetwork, MemOptions, MemTransport};
+pub use options::{CommonOptions, OptionSet, TransportOptions};
 pub use paths::PathTable;
-pub use shm::{ShmConfig, ShmError, ShmTransport};
+pub use shm::{ShmConfig, ShmError, ShmOptions, ShmTransport};
 pub use transport::{Caps, Path, PathError, Transport, TransportStats};
-pub use udp::{Offload, UdpConfig, UdpError, UdpTransport};
+pub use udp::{Offload, UdpConfig, UdpError, UdpOptions, UdpTransport};
+pub use uri::{Uri, UriError};

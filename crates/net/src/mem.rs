@@ -16,6 +16,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,7 +25,8 @@ use courser_buf::{Addr, Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBu
 use crossbeam_queue::ArrayQueue;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::{Caps, Path, PathError, PathTable, Transport, TransportStats};
+use crate::options::{CommonOptions, NamedOption, TransportOptions, set};
+use crate::{Caps, OpenError, Path, PathError, PathTable, Transport, TransportStats};
 
 /// The scheme of addresses in memory.
 pub(crate) const SCHEME: &str = "mem";
@@ -52,6 +54,48 @@ impl Default for MemConfig {
     }
 }
 
+/// Options of a network in memory in code and in addresses (`mem://127.0.0.1:0?depth=64`): the
+/// settings of [`MemConfig`], each in place of its default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MemOptions {
+    /// [`MemConfig::max_frame`]
+    pub max_frame: Option<usize>,
+    /// [`MemConfig::depth`]; [`CommonOptions::queue_bytes`] allows as many as have room in it.
+    pub depth: Option<usize>,
+    /// [`MemConfig::host`]
+    pub host: Option<u128>,
+}
+
+impl TransportOptions for MemOptions {
+    const SCHEME: &'static str = SCHEME;
+    const NAMED: &'static [NamedOption<Self>] = &[
+        ("max_frame", |o, text| set(&mut o.max_frame, text)),
+        ("depth", |o, text| set(&mut o.depth, text)),
+        ("host", |o, text| set(&mut o.host, text)),
+    ];
+
+    fn check_host(host: IpAddr) -> Result<(), OpenError> {
+        if host.is_unspecified() { Err(MemError::Unspecified(host).into()) } else { Ok(()) }
+    }
+}
+
+impl MemOptions {
+    /// All settings of an endpoint. `ip` is the host of its address, when that is an IP address: the
+    /// node's number is then the one that [`Addr::from_socket`] makes of it.
+    pub fn config(&self, ip: Option<IpAddr>, port: u16, common: &CommonOptions) -> MemConfig {
+        let defaults = MemConfig::default();
+        let max_frame = self.max_frame.or(common.max_frame).unwrap_or(defaults.max_frame);
+        let frames = |bytes: usize| (bytes / max_frame.max(1)).clamp(1, MAX_DEPTH);
+        let number = |ip| Addr::from_socket(SocketAddr::new(ip, port)).host;
+        MemConfig {
+            host: self.host.or(ip.map(number)).unwrap_or(defaults.host),
+            port: port.into(),
+            max_frame,
+            depth: self.depth.or(common.queue_bytes.map(frames)).unwrap_or(defaults.depth),
+        }
+    }
+}
+
 /// Why an endpoint in memory could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -62,6 +106,12 @@ pub enum MemError {
     /// A setting is out of range.
     #[error("{0} is {1}; it must be from 1 to {2}")]
     Range(&'static str, usize, usize),
+    /// The address names no node.
+    #[error("{0} is no single host; use an address such as 127.0.0.1")]
+    Unspecified(IpAddr),
+    /// Too many networks were opened by name.
+    #[error("{0} networks in memory were opened by name, which is the limit; reuse a name")]
+    Networks(usize),
     /// The system gave no descriptor for waiting.
     #[error("no event descriptor: {0}; `ulimit -n` raises the limit of open files")]
     EventFd(#[source] io::Error),

@@ -44,8 +44,7 @@ use std::time::{Duration, Instant};
 
 use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst, drop_frames};
 
-pub(crate) use config::check_host;
-pub use config::{ShmConfig, ShmError};
+pub use config::{ShmConfig, ShmError, ShmOptions};
 use dir::Listener;
 use epoll::{Epoll, Token};
 use inbound::{Inbound, Limits};

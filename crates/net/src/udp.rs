@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst};
 use socket2::Socket;
 
-pub use config::{MAX_DATAGRAM, Offload, UdpConfig, UdpError};
+pub use config::{MAX_DATAGRAM, Offload, UdpConfig, UdpError, UdpOptions};
 
 use crate::{Caps, Path, PathError, Transport, TransportStats};
 

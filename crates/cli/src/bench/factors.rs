@@ -4,7 +4,7 @@
 //! switched off, on both sides, and left off.
 
 use clap::ValueEnum;
-use courser::Config;
+use courser::{Config, Offload, UdpOptions};
 use serde::{Deserialize, Serialize};
 
 use super::side::{Over, Variant};
@@ -58,13 +58,19 @@ impl Switch {
 
     /// Switches it off.
     pub(super) fn turn_off(self, config: &mut Config) {
+        if self == Self::Trains {
+            let off = Some(Offload::Off);
+            let options = UdpOptions { gso: off, gro: off, ..UdpOptions::default() };
+            config.transport = std::mem::take(&mut config.transport).with(options);
+            return;
+        }
         let switch = match self {
             Self::BatchedTimestamps => &mut config.batched_timestamps,
             Self::PreallocatedResponses => &mut config.tuning.prealloc_responses,
             Self::ZeroCopyRequests => &mut config.tuning.zero_copy_rx,
             Self::Prefetch => &mut config.tuning.prefetch,
             Self::Packing => &mut config.tuning.packing,
-            Self::Trains => &mut config.offloads,
+            Self::Trains => return,
             Self::RequestCopies => &mut config.tuning.copy_requests,
         };
         *switch = false;

@@ -4,8 +4,10 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use courser::parts::net::{AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, any};
-use courser::{Config, Nexus, Recovery, Rpc};
+use courser::parts::net::{
+    AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, OpenError, any,
+};
+use courser::{Config, MemOptions, Nexus, OptionSet, Recovery, Rpc};
 use serde::{Deserialize, Serialize};
 
 use super::spec::BenchError;
@@ -214,24 +216,24 @@ pub(super) fn open_raw(
     if over == Over::Mem {
         return open_mem(network, frame);
     }
-    let options = frame.map(|frame| ("max_frame".to_owned(), frame.to_string()));
-    open(&BindSpec {
-        scheme: over.name().to_owned(),
-        host: "127.0.0.1".to_owned(),
-        port: 0,
-        options: options.into_iter().collect(),
-    })
+    open(&format!("{}://127.0.0.1:0", over.name()), frame, OptionSet::new())
 }
 
 fn open_mem(network: &str, frame: Option<usize>) -> Result<AnyTransport, BenchError> {
     let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
-    let mut options = vec![("host".to_owned(), host.to_string())];
-    options.extend(frame.map(|frame| ("max_frame".to_owned(), frame.to_string())));
-    open(&BindSpec { scheme: "mem".to_owned(), host: network.to_owned(), port: 0, options })
+    let options = MemOptions { host: Some(host), ..MemOptions::default() };
+    open(&format!("mem://{network}:0"), frame, OptionSet::new().with(options))
 }
 
-fn open(spec: &BindSpec) -> Result<AnyTransport, BenchError> {
-    any::open(spec).map_err(|e| BenchError::Raw(e.to_string()))
+fn open(
+    address: &str,
+    frame: Option<usize>,
+    options: OptionSet,
+) -> Result<AnyTransport, BenchError> {
+    let raw = |e: OpenError| BenchError::Raw(e.to_string());
+    let mut spec = BindSpec { options, ..address.parse().map_err(raw)? };
+    spec.common.max_frame = frame;
+    any::open(&spec).map_err(raw)
 }
 
 #[cfg(test)]

@@ -288,7 +288,7 @@ impl Machine for Host {
     fn open(&self, _endpoint: u16, spec: &BindSpec) -> Result<AnyTransport, OpenError> {
         let IpAddr::V4(ip) = self.ip else { unreachable!("hosts have IPv4 addresses") };
         let host = u128::from(ip.to_ipv6_mapped());
-        let config = MemConfig { host, port: spec.port, ..MemConfig::default() };
+        let config = MemConfig { host, port: spec.uri.port.into(), ..MemConfig::default() };
         let transport = self.network.0.endpoint(config);
         Ok(Box::new(transport?))
     }

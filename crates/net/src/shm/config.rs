@@ -1,8 +1,11 @@
 //! What an endpoint over shared memory can be told, and what can go wrong when it is made.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
+
+use crate::OpenError;
+use crate::options::{CommonOptions, NamedOption, TransportOptions, set};
 
 use super::bell::MAX_RINGS;
 use super::ring::{MAX_FRAME, Shape};
@@ -97,11 +100,63 @@ impl ShmConfig {
     }
 }
 
+/// Options of shared memory in code and in addresses (`shm://127.0.0.1:0?trust=1`): the settings of
+/// [`ShmConfig`], each in place of its default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ShmOptions {
+    /// [`ShmConfig::max_frame`]
+    pub max_frame: Option<usize>,
+    /// [`ShmConfig::slots`]
+    pub slots: Option<usize>,
+    /// [`ShmConfig::data_bytes`]
+    pub data_bytes: Option<usize>,
+    /// [`ShmConfig::max_peers`]
+    pub max_peers: Option<usize>,
+    /// [`ShmConfig::trust`]
+    pub trust: Option<bool>,
+    /// [`ShmConfig::dir`]
+    pub dir: Option<PathBuf>,
+}
+
+impl TransportOptions for ShmOptions {
+    const SCHEME: &'static str = super::SCHEME;
+    const NAMED: &'static [NamedOption<Self>] = &[
+        ("max_frame", |o, text| set(&mut o.max_frame, text)),
+        ("slots", |o, text| set(&mut o.slots, text)),
+        ("data_bytes", |o, text| set(&mut o.data_bytes, text)),
+        ("max_peers", |o, text| set(&mut o.max_peers, text)),
+        ("trust", |o, text| set(&mut o.trust, text)),
+        ("dir", |o, text| set(&mut o.dir, text)),
+    ];
+
+    fn check_host(host: IpAddr) -> Result<(), OpenError> {
+        Ok(check_host(host)?)
+    }
+}
+
+impl ShmOptions {
+    /// All settings of an endpoint at an address. [`CommonOptions::queue_bytes`] has no meaning
+    /// here: the size of a ring depends on the caches, not on the network.
+    pub fn config(&self, at: SocketAddr, common: &CommonOptions) -> ShmConfig {
+        let defaults = ShmConfig::default();
+        ShmConfig {
+            host: at.ip(),
+            port: at.port(),
+            max_frame: self.max_frame.or(common.max_frame).unwrap_or(defaults.max_frame),
+            slots: self.slots.unwrap_or(defaults.slots),
+            data_bytes: self.data_bytes.unwrap_or(defaults.data_bytes),
+            max_peers: self.max_peers.unwrap_or(defaults.max_peers),
+            trust: self.trust.unwrap_or(defaults.trust),
+            dir: self.dir.clone(),
+        }
+    }
+}
+
 /// Whether endpoints may go by an address.
 ///
 /// # Errors
 /// It is not `127.0.0.1` or `::1`.
-pub(crate) fn check_host(host: IpAddr) -> Result<(), ShmError> {
+fn check_host(host: IpAddr) -> Result<(), ShmError> {
     let ok = host == Ipv4Addr::LOCALHOST || host == Ipv6Addr::LOCALHOST;
     if ok { Ok(()) } else { Err(ShmError::NotThisMachine(host)) }
 }

@@ -3,6 +3,8 @@
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 
+use crate::options::{CommonOptions, Expected, NamedOption, OptionValue, TransportOptions, set};
+
 /// Bytes of an IPv4 and a UDP header.
 pub(super) const HEADERS_V4: usize = 28;
 /// Bytes of an IPv6 and a UDP header.
@@ -83,6 +85,63 @@ impl UdpConfig {
             return Err(UdpError::MaxPaths(self.max_paths));
         }
         Ok(())
+    }
+}
+
+impl OptionValue for Offload {
+    fn read(text: &str) -> Result<Self, Expected> {
+        match text {
+            "auto" => Ok(Offload::Auto),
+            "off" => Ok(Offload::Off),
+            _ => Err(Expected("auto or off")),
+        }
+    }
+}
+
+/// Options of UDP in code and in addresses (`udp://[::]:0?gso=off`): the settings of
+/// [`UdpConfig`], each in place of its default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// [`UdpConfig::max_frame`]
+    pub max_frame: Option<usize>,
+    /// [`UdpConfig::rcvbuf_bytes`]
+    pub rcvbuf: Option<usize>,
+    /// [`UdpConfig::sndbuf_bytes`]
+    pub sndbuf: Option<usize>,
+    /// [`UdpConfig::max_paths`]
+    pub max_paths: Option<usize>,
+    /// [`UdpConfig::gso`]
+    pub gso: Option<Offload>,
+    /// [`UdpConfig::gro`]
+    pub gro: Option<Offload>,
+}
+
+impl TransportOptions for UdpOptions {
+    const SCHEME: &'static str = super::SCHEME;
+    const NAMED: &'static [NamedOption<Self>] = &[
+        ("max_frame", |o, text| set(&mut o.max_frame, text)),
+        ("rcvbuf", |o, text| set(&mut o.rcvbuf, text)),
+        ("sndbuf", |o, text| set(&mut o.sndbuf, text)),
+        ("max_paths", |o, text| set(&mut o.max_paths, text)),
+        ("gso", |o, text| set(&mut o.gso, text)),
+        ("gro", |o, text| set(&mut o.gro, text)),
+    ];
+}
+
+impl UdpOptions {
+    /// All settings of an endpoint at an address.
+    pub fn config(&self, bind: SocketAddr, common: &CommonOptions) -> UdpConfig {
+        let defaults = UdpConfig::new(bind);
+        let queue_bytes = common.queue_bytes;
+        UdpConfig {
+            bind,
+            max_frame: self.max_frame.or(common.max_frame),
+            rcvbuf_bytes: self.rcvbuf.or(queue_bytes).unwrap_or(defaults.rcvbuf_bytes),
+            sndbuf_bytes: self.sndbuf.or(queue_bytes).unwrap_or(defaults.sndbuf_bytes),
+            gso: self.gso.unwrap_or(defaults.gso),
+            gro: self.gro.unwrap_or(defaults.gro),
+            max_paths: self.max_paths.unwrap_or(defaults.max_paths),
+        }
     }
 }
 

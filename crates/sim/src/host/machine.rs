@@ -175,21 +175,21 @@ impl Machine for SimMachine {
         let own = IpAddr::V4(ip_of(self.life.host));
         let mut inner = lock(&self.inner);
         inner.bound.retain(|_, port| !lock(port).closed);
-        let first = if spec.port == 0 { 49_152 } else { spec.port };
+        let wanted = u32::from(spec.uri.port);
+        let first = if wanted == 0 { 49_152 } else { wanted };
         let free = |port: &u32| !inner.bound.contains_key(port);
-        let port = match spec.port {
+        let port = match wanted {
             0 => (first..65_536).find(free),
             _ => Some(first).filter(free),
         };
-        let in_use = || OpenError::from(MemError::InUse(spec.port, u128::from(self.life.host.0)));
+        let in_use = || OpenError::from(MemError::InUse(wanted, u128::from(self.life.host.0)));
         let port = port.ok_or_else(in_use)?;
         let local = Addr::from_socket(SocketAddr::new(own, port as u16));
         drop(inner);
         let clock = self.clock(Thread::Endpoint(endpoint));
         let mut nic = self.nic.clone();
-        // Of a socket's options only this one means something here.
-        let wanted = spec.options.iter().find(|(name, _)| name == "max_frame");
-        if let Some(Ok(bytes)) = wanted.map(|(_, value)| value.parse::<usize>()) {
+        // The only setting of a socket that a simulated one has.
+        if let Some(bytes) = spec.common.max_frame {
             nic.max_frame = nic.max_frame.min(bytes);
         }
         let (transport, shared) = SimTransport::new(local, &nic, self.costs.clone(), clock);

@@ -1,0 +1,246 @@
+//! Addresses: `scheme://host:port/endpoint?option=value&...`, read by one parser for nexuses,
+//! sessions and transports.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+/// Longest address in bytes. The limit bounds the work on text from outside.
+const MAX_TEXT: usize = 1024;
+
+/// Where a nexus listens or a session connects to.
+///
+/// | text | meaning |
+/// | --- | --- |
+/// | `udp://db1:31850` | the nexus of a server, which chooses one of its endpoints |
+/// | `udp://db1:31850/2` | endpoint number 2 of that nexus |
+/// | `udp://[::1]:31850` | IPv6 addresses are written in brackets |
+/// | `shm://127.0.0.1:31850` | a nexus of this machine, reached through shared memory; its control port is a TCP port all the same |
+/// | `udp://[::]:31850?gso=off` | a nexus that listens on all addresses, with an option of its transport |
+/// | `db1:31850` | the scheme is `udp` when it is absent |
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Uri {
+    /// The transport: `udp`, `shm`, `mem`, or the scheme of a registered one; in lower case.
+    pub scheme: String,
+    /// A name or an IP address, without brackets.
+    pub host: String,
+    /// The control port of a nexus. Its endpoint `N` has datapath port `port + N` unless that is
+    /// taken.
+    pub port: u16,
+    /// One endpoint of the nexus.
+    pub endpoint: Option<u16>,
+    /// Options of the transport, name and value, in the order in which they are written.
+    pub options: Vec<(String, String)>,
+}
+
+/// Why text is no address.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "`{text}` is no address: {why}; addresses look like udp://db1:31850, udp://[::1]:31850 or \
+     shm://127.0.0.1:31850?trust=1"
+)]
+pub struct UriError {
+    text: String,
+    why: &'static str,
+}
+
+impl UriError {
+    fn new(text: &str, why: &'static str) -> Self {
+        UriError { text: text.chars().take(200).collect(), why }
+    }
+}
+
+impl Uri {
+    /// The address of a server to connect to, which has no options: those of the transport belong
+    /// to the address that the client's own nexus is bound to.
+    ///
+    /// # Errors
+    /// The address has options.
+    pub fn without_options(self) -> Result<Uri, UriError> {
+        if self.options.is_empty() {
+            return Ok(self);
+        }
+        let why = "options belong to the address that a nexus is bound to, not to its server's";
+        Err(UriError::new(&self.to_string(), why))
+    }
+}
+
+impl FromStr for Uri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Self, UriError> {
+        parse(text).map_err(|why| UriError::new(text, why))
+    }
+}
+
+fn parse(text: &str) -> Result<Uri, &'static str> {
+    if text.len() > MAX_TEXT {
+        return Err("it is longer than 1024 bytes");
+    }
+    let (place, query) = text.split_once('?').unwrap_or((text, ""));
+    let (scheme, rest) = place.split_once("://").unwrap_or(("udp", place));
+    if !is_scheme(&scheme.to_ascii_lowercase()) {
+        return Err("the scheme must be letters and digits");
+    }
+    let (authority, endpoint) = match rest.split_once('/') {
+        Some((authority, "")) => (authority, None),
+        Some((authority, number)) => {
+            let bad = |_| "the endpoint must be a number, 0 to 65535";
+            (authority, Some(number.parse().map_err(bad)?))
+        }
+        None => (rest, None),
+    };
+    let (host, port) = split_port(authority)?;
+    Ok(Uri {
+        scheme: scheme.to_ascii_lowercase(),
+        host: host.to_owned(),
+        port: port.parse().map_err(|_| "the port must be a number, 0 to 65535")?,
+        endpoint,
+        options: query
+            .split('&')
+            .filter(|o| !o.is_empty())
+            .map(option)
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+/// Whether a name can be the scheme of addresses.
+pub(crate) fn is_scheme(name: &str) -> bool {
+    let valid = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    !name.is_empty() && name.bytes().all(valid)
+}
+
+fn split_port(authority: &str) -> Result<(&str, &str), &'static str> {
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, port) = rest.split_once("]:").ok_or("`]:port` is missing")?;
+        let is_v6 = host.parse::<Ipv6Addr>().is_ok();
+        return if is_v6 { Ok((host, port)) } else { Err("brackets enclose IPv6 addresses only") };
+    }
+    let (host, port) = authority.rsplit_once(':').ok_or("the port is missing")?;
+    if host.is_empty() {
+        return Err("the host is missing (write [::] to listen on all addresses)");
+    }
+    if host.contains([':', '[', ']']) {
+        return Err("an IPv6 address must be written in brackets");
+    }
+    if host.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err("the host contains a blank");
+    }
+    Ok((host, port))
+}
+
+fn option(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=').unwrap_or((text, "")) {
+        ("", _) => Err("an option has no name"),
+        (name, value) => Ok((name.to_owned(), value.to_owned())),
+    }
+}
+
+impl fmt::Display for Uri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Uri { scheme, host, port, endpoint, options } = self;
+        match host.contains(':') {
+            true => write!(f, "{scheme}://[{host}]:{port}")?,
+            false => write!(f, "{scheme}://{host}:{port}")?,
+        }
+        if let Some(number) = endpoint {
+            write!(f, "/{number}")?;
+        }
+        for (i, (name, value)) in options.iter().enumerate() {
+            write!(f, "{}{name}={value}", if i == 0 { '?' } else { '&' })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn why(text: &str) -> String {
+        text.parse::<Uri>().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn good_addresses_are_written_as_they_were_read() {
+        for text in [
+            "udp://db1:31850",
+            "udp://[::1]:0",
+            "mem://7:1",
+            "udp://10.0.0.1:9/3",
+            "mem://lab:7/1?depth=8&max_frame=100",
+            "shm://127.0.0.1:1?dir=/run/user/7/a?b",
+        ] {
+            let uri: Uri = text.parse().unwrap();
+            assert_eq!(uri.to_string(), text);
+        }
+        let short: Uri = "db1:31850".parse().unwrap();
+        assert_eq!(short.to_string(), "udp://db1:31850");
+        let options = "x://h:1?a&b=c=d".parse::<Uri>().unwrap().options;
+        assert_eq!(options, [("a".into(), "".into()), ("b".into(), "c=d".into())]);
+        assert_eq!("udp://[::1]:7".parse::<Uri>().unwrap().host, "::1");
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong_and_show_an_example() {
+        let long = format!("udp://{}:1", "x".repeat(MAX_TEXT));
+        for (text, expected) in [
+            ("udp://db1", "port is missing"),
+            ("udp", "port is missing"),
+            ("", "port is missing"),
+            ("udp://:1", "host is missing"),
+            ("udp://db1:70000", "0 to 65535"),
+            ("udp://h:x", "0 to 65535"),
+            ("udp://db1:1/x", "endpoint must be"),
+            ("udp://::1:5", "in brackets"),
+            ("udp://[::1]", "`]:port`"),
+            ("udp://[::1:7", "`]:port`"),
+            ("udp://[db1]:5", "IPv6 address"),
+            ("u d://a:1", "letters and digits"),
+            ("udp://a b:1", "blank"),
+            ("udp://a:1?=7", "no name"),
+            (&long, "1024 bytes"),
+        ] {
+            let error = why(text);
+            assert!(error.contains(expected) && error.contains("udp://db1:31850"), "{error}");
+            assert!(error.len() < 500, "{error}");
+        }
+    }
+
+    #[test]
+    fn an_address_to_connect_to_has_no_options() {
+        let uri = |text: &str| text.parse::<Uri>().unwrap().without_options();
+        assert!(uri("udp://db1:1/2").is_ok());
+        assert!(uri("udp://db1:1?gso=off").unwrap_err().to_string().contains("is bound to"));
+    }
+
+    prop_compose! {
+        fn uris()(
+            scheme in "[a-z0-9]{1,8}",
+            host in prop_oneof!["[a-z0-9.-]{1,30}", any::<Ipv6Addr>().prop_map(|ip| ip.to_string())],
+            port: u16,
+            endpoint: Option<u16>,
+            options in prop::collection::vec(("[a-z_]{1,9}", "[^&]{0,12}"), 0..4),
+        ) -> Uri {
+            Uri { scheme, host, port, endpoint, options }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_address_is_read_as_it_was_written(uri in uris()) {
+            prop_assert_eq!(uri.to_string().parse::<Uri>(), Ok(uri));
+        }
+
+        #[test]
+        fn any_text_is_an_address_that_can_be_written_or_an_error(
+            text in prop_oneof!["[a-z:/?&=\\[\\]. 0-9]{0,40}", ".{0,60}"],
+        ) {
+            if let Ok(uri) = text.parse::<Uri>() {
+                prop_assert_eq!(uri.to_string().parse::<Uri>(), Ok(uri));
+            }
+        }
+    }
+}
