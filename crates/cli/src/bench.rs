@@ -2,7 +2,7 @@
 //!
 //! Two sides, each a thread on a core of its own: this one is the client and measures; the other,
 //! a process started from the same program or a thread of this one ([`peer`]), is the server.
-//! Windows of RPCs and of raw packets take turns under the [harness](crate::harness); for a raw
+//! Windows of RPCs and of raw packets take turns under the [harness](courser_bench); for a raw
 //! window the server runs a fixed program on a bare transport instead of its endpoint ([`role`]).
 //! Raw and RPC use the same transport with the same settings, through the same `tx_burst` and
 //! `rx_burst`; but lone frames of RPCs leave by `tx_copy` where there is that, and raw ones do so with
@@ -63,4 +63,4 @@ pub(crate) use run::run;
 pub(crate) use side::Over;
 #[cfg(test)]
 pub(crate) use spec::PAPER_BATCHES;
-pub(crate) use spec::{BenchError, BenchSpec, Kind, RATE_IN_FLIGHT, SERIES_SIZES};
+pub(crate) use spec::{BenchSpec, Kind, RATE_IN_FLIGHT, SERIES_SIZES};

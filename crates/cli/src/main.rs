@@ -2,21 +2,11 @@
 
 mod args;
 mod bench;
-mod fail;
-// Some of what the harness can do has no command yet.
-#[allow(dead_code)]
-mod harness;
-mod interrupt;
-mod json;
 mod measure;
-mod out;
 mod ping;
 mod quickstart;
 mod serve;
-mod sim;
-mod soak;
 mod stat;
-mod units;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -24,31 +14,20 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 
 use args::{Cli, Command, CompletionsArgs};
-use fail::Failure;
+use courser_bench::program::{self, Failure};
 
 fn main() -> ExitCode {
-    let done = match Cli::parse().command {
+    program::end(match Cli::parse().command {
         Command::Quickstart(args) => quickstart::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Stat(args) => stat::run(&args),
-        Command::Soak(args) => soak::run(&args),
-        Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => measure::run(&args),
         Command::Completions(args) => completions(&args),
-        Command::SoakServer(args) => soak::server::main(&args),
-        Command::SoakClient(args) => soak::client::main(&args),
         Command::BenchPeer(args) => bench::peer::main(&args).map_err(Failure::from),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            if let Some(text) = failure.text() {
-                out::error(text);
-            }
-            failure.code()
-        }
-    }
+        #[cfg(feature = "lab")]
+        Command::Lab(command) => courser_lab::run(&command),
+    })
 }
 
 fn completions(args: &CompletionsArgs) -> Result<(), Failure> {

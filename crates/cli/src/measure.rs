@@ -1,23 +1,21 @@
 //! `courser bench`, and what it shares with `quickstart`: a benchmark with its progress bar.
 
 use std::io::Write;
-use std::path::Path;
 use std::time::Duration;
 
 use courser::{Nexus, Recovery};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
 use crate::args::{BenchArgs, What};
 use crate::bench::sweep::{FRAMES, IN_FLIGHT, Sweep};
 use crate::bench::{self, BenchSpec, Kind, Over, SERIES_SIZES};
-use crate::fail::Failure;
-use crate::harness::report::Report;
-use crate::harness::table;
-use crate::harness::window::{Plan, Progress};
-use crate::interrupt;
-use crate::json;
-use crate::out;
-use crate::units;
+use courser_bench::program::Failure;
+use courser_bench::program::out;
+use courser_bench::program::units;
+use courser_bench::program::{json, progress};
+use courser_bench::report::Report;
+use courser_bench::table;
+use courser_bench::window::{Plan, Progress};
 
 /// Windows of the workers benchmark: ten handlers long.
 const WORKERS_WINDOW: Duration = Duration::from_millis(40);
@@ -42,7 +40,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     };
     check_flags(kind, args)?;
     let spec = spec(kind, args);
-    let bar = bar()?;
+    let bar = progress::bar()?;
     if args.connect.is_none() && args.transport == Over::Udp {
         machine_warnings().iter().for_each(|warning| out::warn(warning));
     }
@@ -71,8 +69,7 @@ fn faults(args: &BenchArgs, spec: &BenchSpec, bar: &ProgressBar) -> Result<(), F
     bar.set_prefix(spec.kind.name());
     let plans: Vec<_> = args.fault.iter().flat_map(|faults| faults.0.iter().cloned()).collect();
     let report = bench::faults::run(spec, schemes, &plans, &mut |now| {
-        bar.set_message(counts(now));
-        bar.set_position((done(&spec.plan, now) * 1000.0) as u64);
+        progress::show(bar, &spec.plan, now);
     });
     bar.finish_and_clear();
     let report = report?;
@@ -124,11 +121,10 @@ fn series(args: &BenchArgs) -> Result<(), Failure> {
     takes_only(args, name, &taken.collect::<Vec<_>>())?;
     no_meaning(&[("--size with several values", args.size.len() > 1)], name)?;
     let plan = plan(args);
-    let bar = bar()?;
+    let bar = progress::bar()?;
     bar.set_prefix(name);
     let mut progress = |now: &Progress| {
-        bar.set_message(counts(now));
-        bar.set_position((done(&plan, now) * 1000.0) as u64);
+        progress::show(&bar, &plan, now);
     };
     let report = match args.what {
         What::Factors => bench::factors::run(args.transport, plan, &mut progress),
@@ -166,11 +162,10 @@ fn sweep(args: &BenchArgs) -> Result<(), Failure> {
             given => given.to_vec(),
         },
     };
-    let bar = bar()?;
+    let bar = progress::bar()?;
     bar.set_prefix("sweep");
     let report = sweep.run(&mut |now| {
-        bar.set_message(counts(now));
-        bar.set_position((done(&plan, now) * 1000.0) as u64);
+        progress::show(&bar, &plan, now);
     });
     bar.finish_and_clear();
     let report = report?;
@@ -205,11 +200,10 @@ fn plan(args: &BenchArgs) -> Plan {
 fn workers(args: &BenchArgs) -> Result<(), Failure> {
     takes_only(args, "workers", &["--pairs", "--max-time"])?;
     let plan = Plan { window: WORKERS_WINDOW, ..plan(args) };
-    let bar = bar()?;
+    let bar = progress::bar()?;
     bar.set_prefix("workers");
     let report = bench::workers::run(plan, &mut |now| {
-        bar.set_message(counts(now));
-        bar.set_position((done(&plan, now) * 1000.0) as u64);
+        progress::show(&bar, &plan, now);
     });
     bar.finish_and_clear();
     let report = report?;
@@ -223,7 +217,7 @@ fn overload(args: &BenchArgs) -> Result<(), Failure> {
     takes_only(args, "overload", &[])?;
     let (rounds, half) = if args.quick { (3, 1) } else { (7, 4) };
     let plan = bench::overload::OverloadPlan { rounds, half: Duration::from_secs(half) };
-    let bar = bar()?;
+    let bar = progress::bar()?;
     bar.set_prefix("overload");
     let report = bench::overload::run(plan, &mut |part| bar.set_position((part * 1000.0) as u64));
     bar.finish_and_clear();
@@ -237,7 +231,7 @@ fn show(
     report: &impl serde::Serialize,
     text: impl FnOnce() -> String,
 ) -> Result<(), Failure> {
-    if !only_json(args.json.as_deref()) {
+    if !json::only(args.json.as_deref()) {
         let mut out = out::stdout();
         write!(out, "{}", text())?;
         out.flush()?;
@@ -316,19 +310,6 @@ fn check_flags(kind: Kind, args: &BenchArgs) -> Result<(), Failure> {
     no_meaning(&given, &format!("{} with --fault or several schemes", kind.name()))
 }
 
-/// A bar on standard error, invisible unless that is a terminal; a signal takes it away and ends
-/// the process. It is drawn between windows only: a thread that draws would be measured too.
-pub(crate) fn bar() -> Result<ProgressBar, Failure> {
-    let bar = ProgressBar::with_draw_target(Some(1000), ProgressDrawTarget::stderr_with_hz(10));
-    let style = ProgressStyle::with_template("  {prefix:<10} [{bar:32}] {percent:>3} %  {msg}");
-    if let Ok(style) = style {
-        bar.set_style(style.progress_chars("=> "));
-    }
-    let shown = bar.clone();
-    interrupt::end_cleanly(move || shown.finish_and_clear())?;
-    Ok(bar)
-}
-
 /// Runs a benchmark that is the part of the bar from `start` to `start + share`.
 ///
 /// # Errors
@@ -344,8 +325,8 @@ pub(crate) fn with_progress(
     bar.set_position(at(0.0));
     bar.tick();
     let report = bench::run(spec, &mut |now| {
-        bar.set_message(counts(now));
-        bar.set_position(at(done(&spec.plan, now)));
+        bar.set_message(progress::counts(now));
+        bar.set_position(at(progress::done(&spec.plan, now)));
     });
     report.map_err(|error| {
         bar.finish_and_clear();
@@ -353,31 +334,10 @@ pub(crate) fn with_progress(
     })
 }
 
-/// How much of a plan is done, 0 to 1: whichever comes first, its time or its pairs.
-fn done(plan: &Plan, now: &Progress) -> f64 {
-    let time =
-        now.elapsed.as_secs_f64() / plan.max_time.max(Duration::from_millis(1)).as_secs_f64();
-    let seen = [now.near, now.far].into_iter().filter(|&count| count > 0).min();
-    let pairs = f64::from(seen.unwrap_or(now.unprobed)) / f64::from(now.wanted.max(1));
-    time.max(pairs).min(1.0)
-}
-
-fn counts(now: &Progress) -> String {
-    let all = [("near", now.near), ("far", now.far), ("untagged", now.unprobed)];
-    let seen = all.iter().filter(|(_, count)| *count > 0);
-    let texts: Vec<_> = seen.map(|(name, count)| format!("{count} {name}")).collect();
-    if texts.is_empty() { "no pair of windows yet".to_owned() } else { texts.join(", ") }
-}
-
 /// What an endpoint of this machine would warn of, each with the command that mends it.
 pub(crate) fn machine_warnings() -> Vec<String> {
     let endpoint = Nexus::bind("udp://127.0.0.1:0").and_then(|nexus| nexus.endpoint());
     endpoint.map(|rpc| rpc.warnings()).unwrap_or_default()
-}
-
-/// True if a result for programs takes the place of the one for people.
-pub(crate) fn only_json(target: Option<&Path>) -> bool {
-    target.is_some_and(json::is_stdout)
 }
 
 #[cfg(test)]
@@ -453,24 +413,5 @@ mod tests {
             let What::Calls(kind) = args.what else { panic!("{line}") };
             assert!(check_flags(kind, &args).is_err(), "{line}");
         }
-    }
-
-    #[test]
-    fn a_run_is_done_by_time_or_by_pairs_whichever_is_first() {
-        let plan = Plan { max_time: Duration::from_secs(10), pairs: 100, ..Plan::quick() };
-        let now = |seconds, near, far, unprobed| Progress {
-            elapsed: Duration::from_secs(seconds),
-            near,
-            far,
-            unprobed,
-            wanted: plan.pairs,
-            ..Progress::default()
-        };
-        assert_eq!(done(&plan, &now(5, 0, 0, 0)), 0.5);
-        assert_eq!(done(&plan, &now(1, 80, 0, 3)), 0.8);
-        assert_eq!(done(&plan, &now(1, 80, 20, 0)), 0.2, "the placement that lacks most");
-        assert_eq!(done(&plan, &now(20, 0, 0, 40)), 1.0);
-        assert_eq!(counts(&now(1, 80, 20, 0)), "80 near, 20 far");
-        assert_eq!(counts(&now(1, 0, 0, 0)), "no pair of windows yet");
     }
 }

@@ -11,13 +11,13 @@ use serde_json::{Value, json};
 
 use crate::args::PingArgs;
 use crate::bench::service::ECHO;
-use crate::fail::Failure;
-use crate::harness::clock::Clock;
-use crate::interrupt::Interrupt;
-use crate::json;
-use crate::out::{self, BOLD, Out};
 use crate::stat::client::bind_for;
-use crate::units::{show_bytes, show_ns};
+use courser_bench::clock::Clock;
+use courser_bench::program::Failure;
+use courser_bench::program::interrupt::Interrupt;
+use courser_bench::program::json;
+use courser_bench::program::out::{self, BOLD, Out};
+use courser_bench::program::units::{show_bytes, show_ns};
 
 /// Round trips above an hour are shown as an hour.
 const MAX_NS: u64 = 3_600_000_000_000;

@@ -7,16 +7,17 @@ use std::time::Duration;
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
-use crate::args::{QuickstartArgs, VERSION};
+use crate::args::QuickstartArgs;
 use crate::bench::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
-use crate::fail::Failure;
-use crate::harness::environment::Environment;
-use crate::harness::report::{PlacementResult, Report};
-use crate::harness::window::Plan;
-use crate::json;
 use crate::measure;
-use crate::out::{self, BOLD, Out};
-use crate::units::{show_ns, show_per_second};
+use courser_bench::environment::Environment;
+use courser_bench::program::Failure;
+use courser_bench::program::VERSION;
+use courser_bench::program::out::{self, BOLD, Out};
+use courser_bench::program::units::{show_ns, show_per_second};
+use courser_bench::program::{json, progress};
+use courser_bench::report::{PlacementResult, Report};
+use courser_bench::window::Plan;
 
 /// In the order of the table.
 const KINDS: [Kind; 3] = [Kind::Latency, Kind::Rate, Kind::Bandwidth];
@@ -38,7 +39,7 @@ struct Measured {
 /// A benchmark failed, or the JSON could not be written.
 pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
-    let only_json = measure::only_json(args.json.as_deref());
+    let only_json = json::only(args.json.as_deref());
     let no_shm = bench::shared_memory().err();
     let mut out = out::stdout();
     if !only_json {
@@ -66,7 +67,7 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
 
 fn measure_all(quick: bool, no_shm: Option<String>) -> Result<Measured, Failure> {
     let ways = if no_shm.is_some() { &[Over::Udp][..] } else { &[Over::Udp, Over::Shm] };
-    let bar = measure::bar()?;
+    let bar = progress::bar()?;
     let share = 1.0 / (ways.len() * KINDS.len()) as f64;
     let mut reports = Vec::new();
     for &transport in ways {
@@ -274,14 +275,14 @@ fn combined(measured: &Measured) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::report::tests::full_report;
+    use courser_bench::report::example;
 
     fn reports() -> Vec<Report> {
         let of = |over: Over| {
             let named = |kind: Kind| Report {
                 bench: kind.name().to_owned(),
                 transport: over.name().to_owned(),
-                ..full_report()
+                ..example()
             };
             KINDS.map(named)
         };
@@ -327,7 +328,7 @@ mod tests {
         assert_eq!(keys, expected);
         assert_eq!(json["transport"], "udp");
         let results = json["results"].as_array().expect("a list");
-        let per_bench = full_report().results.len();
+        let per_bench = example().results.len();
         assert_eq!(results.len(), 2 * KINDS.len() * per_bench);
         for (at, result) in results.iter().enumerate() {
             let report = at / per_bench;

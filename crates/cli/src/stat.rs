@@ -14,10 +14,10 @@ use std::time::Instant;
 use serde_json::json;
 
 use crate::args::StatArgs;
-use crate::fail::Failure;
-use crate::harness::clock::Clock;
-use crate::interrupt::Interrupt;
-use crate::{json, out};
+use courser_bench::clock::Clock;
+use courser_bench::program::Failure;
+use courser_bench::program::interrupt::Interrupt;
+use courser_bench::program::{json, out};
 
 use client::Client;
 use view::{Before, Rated};

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use super::raw::Other;
 use super::service;
 use super::spec::BenchError;
-use crate::harness::clock::Clock;
-use crate::harness::latency::Latency;
+use courser_bench::clock::Clock;
+use courser_bench::latency::Latency;
 
 /// A window without a single answer for this long has failed. Above the endpoint's own limit
 /// for a silent peer, whose error says more; and enough for one message of 64 MiB where the two

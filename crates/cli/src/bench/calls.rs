@@ -8,11 +8,11 @@ use super::caller::{Caller, CallsError, Load, Loaded};
 use super::raw::{Other, Silent};
 use super::role;
 use super::spec::BenchError;
-use crate::harness::clock::Clock;
-use crate::harness::latency::{Pool, Tail};
-use crate::harness::placement::{Placement, Tag};
-use crate::harness::report::{PlacementResult, Unit};
-use crate::harness::window::{Sample, Workload, WorkloadError};
+use courser_bench::clock::Clock;
+use courser_bench::latency::{Pool, Tail};
+use courser_bench::placement::{Placement, Tag};
+use courser_bench::report::{PlacementResult, Unit};
+use courser_bench::window::{Sample, Workload, WorkloadError};
 
 /// How long the other side may take to begin or to end its own calls. The first time, it connects
 /// its sessions meanwhile.

@@ -17,7 +17,7 @@ use serde_json::Value;
 use super::peer;
 use super::side::{Over, Ready, Setup};
 use super::spec::{BenchError, Said};
-use crate::harness::line::Line;
+use courser_bench::line::Line;
 
 /// How long it may take to say its addresses; usually 0.3 s, most of it for its clock.
 const READY_LIMIT: Duration = Duration::from_secs(10);

@@ -8,8 +8,8 @@ use std::time::Duration;
 use courser::{MsgBuf, Rpc};
 
 use super::spec::BenchError;
-use crate::harness::clock::Clock;
-use crate::harness::window::{Sample, Workload, WorkloadError};
+use courser_bench::clock::Clock;
+use courser_bench::window::{Sample, Workload, WorkloadError};
 
 /// Copies between two looks at the clock, so that a look is below a percent of them.
 const BYTES_A_LOOK: usize = 256 << 10;

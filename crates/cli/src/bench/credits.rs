@@ -6,8 +6,8 @@
 use super::side::{Over, Variant};
 use super::spec::{BenchError, BenchSpec, Kind};
 use super::steps::{Steps, small_rate};
-use crate::harness::report::Report;
-use crate::harness::window::{Plan, Progress};
+use courser_bench::report::Report;
+use courser_bench::window::{Plan, Progress};
 
 /// The credits of a session that are tried.
 const CREDITS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use super::side::{Over, Variant};
 use super::spec::BenchError;
 use super::steps::{Steps, Windows, small_rate};
-use crate::harness::report::{Metric, PlacementResult, Report, Unit};
-use crate::harness::window::{Plan, Progress};
+use courser_bench::report::{Metric, PlacementResult, Report, Unit};
+use courser_bench::window::{Plan, Progress};
 
 /// An optimization that can be switched off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]

@@ -17,8 +17,8 @@ use super::goals;
 use super::side::Variant;
 use super::spec::{BenchError, BenchSpec, Kind, MAX_MEMORY};
 use super::steps::{Steps, Windows};
-use crate::harness::report::{PlacementResult, Report, Unit};
-use crate::harness::window::Progress;
+use courser_bench::report::{PlacementResult, Report, Unit};
+use courser_bench::window::Progress;
 
 /// Most endpoints of a side at a time: each has its own buffers, and a turn in each round.
 const MAX_POINTS: usize = 16;
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn points_and_their_memory_are_bounded() {
-        let load = BenchSpec::new(Kind::Bandwidth, crate::harness::window::Plan::quick()).loads();
+        let load = BenchSpec::new(Kind::Bandwidth, courser_bench::window::Plan::quick()).loads();
         let plans: Vec<_> = (1..10).map(FaultPlan::loss).collect();
         let error = |points: &[Point], load: &Load| check(points, load).expect_err("too many");
         let many = error(&points(&Recovery::ALL, &plans), &load[0]).to_string();

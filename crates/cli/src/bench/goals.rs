@@ -4,9 +4,9 @@
 
 use super::side::Over;
 use super::spec::Kind;
-use crate::harness::placement::Placement;
-use crate::harness::report::{PlacementResult, Unit};
-use crate::harness::table;
+use courser_bench::placement::Placement;
+use courser_bench::report::{PlacementResult, Unit};
+use courser_bench::table;
 
 /// A bound of one quantity at one placement.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -146,11 +146,11 @@ pub(super) fn judge(result: &mut PlacementResult, goals: &[Goal]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::report::tests::full_report;
+    use courser_bench::report::example;
 
     #[test]
     fn a_result_is_judged_at_its_placement_only() {
-        let report = full_report();
+        let report = example();
         let [near, far] = &report.results[..] else { panic!("two placements") };
         let rate = near.value("rate_rps").expect("measured");
         let goals = [

@@ -16,11 +16,11 @@ use super::run::Pinned;
 use super::side::{Back, Over, Seed, Setup, Side, Variant, open_raw};
 use super::spec::BenchError;
 use super::{figures, role};
-use crate::harness::affinity::Cores;
-use crate::harness::clock::Clock;
-use crate::harness::line::Line;
-use crate::harness::probe::Prober;
-use crate::harness::window::{Plan, Runner};
+use courser_bench::affinity::Cores;
+use courser_bench::clock::Clock;
+use courser_bench::line::Line;
+use courser_bench::probe::Prober;
+use courser_bench::window::{Plan, Runner};
 
 /// Both sides. This one makes the calls; the other serves them until this is dropped.
 pub(super) struct Ground {

@@ -19,10 +19,10 @@ use serde_json::{Map, Value, json};
 use super::run::{Pinned, object};
 use super::spec::BenchError;
 use super::workers::{BURN, Both};
-use crate::harness::affinity;
-use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
-use crate::harness::stats::Summary;
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::stats::Summary;
 
 /// What one handler takes.
 const HANDLER: Duration = Duration::from_millis(1);

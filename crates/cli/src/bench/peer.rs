@@ -6,8 +6,6 @@
 //! when its standard input does, which also happens when the process that started it dies in
 //! whatever way, or when nobody has used it for [`IDLE_LIMIT`].
 
-use std::io::{self, Read, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -21,10 +19,11 @@ use super::role::Role;
 use super::side::{Ready, Seed, Setup, Side, open_raw};
 use super::spec::BenchError;
 use super::{figures, service};
-use crate::harness::affinity;
-use crate::harness::clock::Clock;
-use crate::harness::line::Line;
-use crate::harness::probe::Responder;
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::line::Line;
+use courser_bench::probe::Responder;
+use courser_bench::program::parent::{say, stop_with_stdin};
 
 /// What the process that starts it says.
 #[derive(Debug, clap::Args)]
@@ -54,28 +53,8 @@ pub(crate) fn main(args: &PeerArgs) -> Result<(), BenchError> {
         limits: format!("what `courser bench` writes: {e}"),
     })?;
     let line = Line::open(&setup.line)?;
-    let stop = stop_with_stdin()?;
+    let stop = stop_with_stdin().map_err(BenchError::Spawn)?;
     serve(&setup, line, &stop, &|text| say(text))
-}
-
-/// Says a line to the process that started this one, which may be gone.
-pub(crate) fn say(line: &str) {
-    let mut out = io::stdout().lock();
-    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
-}
-
-/// A flag that is raised when standard input ends, by a thread that sleeps until then.
-pub(crate) fn stop_with_stdin() -> Result<Arc<AtomicBool>, BenchError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let raised = Arc::clone(&stop);
-    let watch = move || {
-        let mut byte = [0];
-        while !matches!(io::stdin().read(&mut byte), Ok(0) | Err(_)) {}
-        raised.store(true, Ordering::Relaxed);
-    };
-    let named = std::thread::Builder::new().name("stdin".to_owned());
-    named.spawn(watch).map_err(BenchError::Spawn)?;
-    Ok(stop)
 }
 
 /// Opens everything and polls until `stop`; what it has to say goes to `say`, by lines.

@@ -14,10 +14,10 @@ use courser::{MsgBuf, Transport};
 
 use super::side::{Over, open_raw};
 use super::spec::BenchError;
-use crate::harness::clock::Clock;
-use crate::harness::line::Line;
-use crate::harness::stats;
-use crate::harness::window::{Sample, Workload, WorkloadError};
+use courser_bench::clock::Clock;
+use courser_bench::line::Line;
+use courser_bench::stats;
+use courser_bench::window::{Sample, Workload, WorkloadError};
 
 mod echo;
 mod peer;

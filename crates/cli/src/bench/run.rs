@@ -18,15 +18,15 @@ use super::raw::{EchoTrains, Link, Other, PingPong, RATE_TRAIN, SinkTrains, best
 use super::series::{Series, plan_for, ratio_of};
 use super::side::Back;
 use super::spec::{BenchError, BenchSpec, Kind};
-use crate::harness::affinity::{self, Cores};
-use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
-use crate::harness::probe::Prober;
-use crate::harness::report::{self, Metric, PlacementResult, Report, Unit};
-use crate::harness::window::{
+use courser_bench::affinity::{self, Cores};
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::probe::Prober;
+use courser_bench::program::units::show_bytes;
+use courser_bench::report::{self, Metric, PlacementResult, Report, Unit};
+use courser_bench::window::{
     Compared, Outcome, Progress, RunError, Runner, Workload, WorkloadError,
 };
-use crate::units::show_bytes;
 
 /// What a small RPC adds to its data on the wire, at most: a raw frame is this much larger.
 const RPC_HEADER: usize = 16;
@@ -409,7 +409,7 @@ impl Drop for Pinned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::window::Plan;
+    use courser_bench::window::Plan;
 
     #[test]
     fn the_description_holds_every_parameter() {

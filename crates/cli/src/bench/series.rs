@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 
-use crate::harness::probe::Probe;
-use crate::harness::report::{self, Metric, PlacementResult};
-use crate::harness::stats::{Ratio, Summary};
-use crate::harness::window::{Compared, Outcome, Plan, Progress, RunError, Runner, Seen, Workload};
+use courser_bench::probe::Probe;
+use courser_bench::report::{self, Metric, PlacementResult};
+use courser_bench::stats::{Ratio, Summary};
+use courser_bench::window::{Compared, Outcome, Plan, Progress, RunError, Runner, Seen, Workload};
 
 /// The windows of a round, and what is compared.
 #[derive(Default)]

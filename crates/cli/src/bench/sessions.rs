@@ -18,11 +18,11 @@ use super::side::{Over, Variant};
 use super::spec::BenchError;
 use super::steps::small_rate;
 use super::{figures, role};
-use crate::harness::affinity;
-use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
-use crate::harness::report::{Metric, PlacementResult, Report, Unit};
-use crate::harness::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::report::{Metric, PlacementResult, Report, Unit};
+use courser_bench::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
 
 /// The numbers of sessions that are measured, unless told otherwise.
 pub(crate) const COUNTS: [u32; 6] = [1, 8, 100, 1_000, 10_000, 20_000];
@@ -125,7 +125,7 @@ fn warm_up(many: &mut Calls, count: u32) -> Result<(), BenchError> {
 /// Calls on few sessions, and on many, in turn.
 fn measure(
     [few, many]: [&mut Calls; 2],
-    runner: &mut Runner<crate::harness::probe::Prober>,
+    runner: &mut Runner<courser_bench::probe::Prober>,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Vec<PlacementResult>, BenchError> {
     let mut series = Series::default();

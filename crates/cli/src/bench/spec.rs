@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use courser::Recovery;
 
+use courser_bench::program::Failure;
+
 use super::caller::Load;
 use super::factors::Switch;
 use super::service;
 use super::side::{Over, Variant};
-use crate::harness::affinity::AffinityError;
-use crate::harness::line::LineError;
-use crate::harness::report::Metric;
-use crate::harness::window::{Plan, RunError};
+use courser_bench::affinity::AffinityError;
+use courser_bench::line::LineError;
+use courser_bench::report::Metric;
+use courser_bench::window::{Plan, RunError};
 
 /// What a benchmark is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,6 +308,23 @@ impl std::fmt::Display for Said {
         match &self.0 {
             Some(line) => write!(f, ": {line}"),
             None => Ok(()),
+        }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Self {
+        let text = error.to_string();
+        match error {
+            BenchError::Bind(error) => error.into(),
+            BenchError::Connect { source, .. } => match source.into() {
+                Failure::Usage(_) => Failure::Usage(text),
+                _ => Failure::Runtime(text),
+            },
+            BenchError::Spec { .. } | BenchError::Run(RunError::Plan { .. }) => {
+                Failure::Usage(text)
+            }
+            _ => Failure::Runtime(text),
         }
     }
 }

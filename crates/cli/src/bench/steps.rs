@@ -13,11 +13,11 @@ use super::run::{agreed, object};
 use super::series::{Series, plan_for};
 use super::side::{Over, Variant};
 use super::spec::{BenchError, BenchSpec, Kind};
-use crate::harness::affinity;
-use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
-use crate::harness::report::{self, Metric, PlacementResult, Report};
-use crate::harness::window::{Compared, Plan, Progress};
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::report::{self, Metric, PlacementResult, Report};
+use courser_bench::window::{Compared, Plan, Progress};
 
 /// A benchmark of steps.
 pub(super) struct Steps {
@@ -54,7 +54,7 @@ impl Windows<'_, '_> {
         base: usize,
         metric: Metric,
         result: &PlacementResult,
-    ) -> Option<crate::harness::stats::Summary> {
+    ) -> Option<courser_bench::stats::Summary> {
         let at = |step: usize| self.points[step * self.per_step].measured;
         let compared = Compared { measured: at(step), baseline: Some(at(base)) };
         self.series.ratio(compared, metric, result)

@@ -20,12 +20,12 @@ use super::series::{Series, plan_for};
 use super::service;
 use super::side::{Over, Variant};
 use super::spec::{BenchError, MAX_IN_FLIGHT};
-use crate::harness::affinity;
-use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
-use crate::harness::report::{self, Metric, PlacementResult, Report, Unit};
-use crate::harness::window::{Compared, Plan, Progress};
-use crate::units::show_bytes;
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::program::units::show_bytes;
+use courser_bench::report::{self, Metric, PlacementResult, Report, Unit};
+use courser_bench::window::{Compared, Plan, Progress};
 
 pub(crate) use picture::draw;
 pub(crate) use text::render;

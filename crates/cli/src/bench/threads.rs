@@ -17,12 +17,12 @@ use super::series::{Series, plan_for};
 use super::side::Over;
 use super::spec::BenchError;
 use super::steps::small_rate;
-use crate::harness::affinity;
-use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
-use crate::harness::probe::{self, BetweenError, Probe, ProbeError};
-use crate::harness::report::{self, Metric, Report, Unit};
-use crate::harness::window::{Compared, Plan, Progress, Runner, Sample, Workload, WorkloadError};
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::probe::{self, BetweenError, Probe, ProbeError};
+use courser_bench::report::{self, Metric, Report, Unit};
+use courser_bench::window::{Compared, Plan, Progress, Runner, Sample, Workload, WorkloadError};
 
 /// Probes two cores by threads of its own, while the teams sleep.
 struct Between {

@@ -6,8 +6,8 @@
 use super::side::{Over, Variant};
 use super::spec::BenchError;
 use super::steps::{Steps, small_rate};
-use crate::harness::report::{Metric, Report, Unit};
-use crate::harness::window::{Plan, Progress};
+use courser_bench::report::{Metric, Report, Unit};
+use courser_bench::window::{Plan, Progress};
 
 /// The bounds that are tried. The last is what the others are compared with.
 const BOUNDS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];

@@ -17,13 +17,13 @@ use serde_json::json;
 use super::run::{Pinned, object};
 use super::service::ECHO;
 use super::spec::BenchError;
-use crate::harness::affinity::{self, Cores};
-use crate::harness::clock::Clock;
-use crate::harness::environment::Environment;
-use crate::harness::latency::Latency;
-use crate::harness::probe::Prober;
-use crate::harness::report::{self, Metric, Report};
-use crate::harness::window::{Plan, Progress, Runner, Sample, Workload, WorkloadError};
+use courser_bench::affinity::{self, Cores};
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::latency::Latency;
+use courser_bench::probe::Prober;
+use courser_bench::report::{self, Metric, Report};
+use courser_bench::window::{Plan, Progress, Runner, Sample, Workload, WorkloadError};
 
 /// A worker request: keeps its worker busy for as many microseconds as it says, `u32`, little
 /// endian; answers with nothing.

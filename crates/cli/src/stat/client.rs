@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use courser::{CallError, Config, Nexus, Rpc, SessionError, SessionId, SessionState, Status, Uri};
 
 use super::snapshot::{FORMAT, PAGE, Query, STAT, Snapshot};
-use crate::fail::Failure;
-use crate::interrupt::Interrupt;
+use courser_bench::program::Failure;
+use courser_bench::program::interrupt::Interrupt;
 
 /// How long an endpoint may take to answer; one that is busy with long handlers needs a while.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -194,7 +194,7 @@ impl Client {
         Failure::Usage(format!(
             "{} answers {what}: it is of another version than this program ({})",
             self.uri,
-            crate::args::VERSION
+            courser_bench::program::VERSION
         ))
     }
 }

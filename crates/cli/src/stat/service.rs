@@ -68,7 +68,7 @@ impl Service {
 
 /// What a process adds to the snapshots of its endpoints.
 pub(crate) fn process(nexus: &Nexus, endpoints: u16) -> Process {
-    let version = crate::args::VERSION.to_owned();
+    let version = courser_bench::program::VERSION.to_owned();
     let (control, workers) = (control(&nexus.control_stats()), workers(&nexus.worker_stats()));
     Process { version, endpoints, control, workers }
 }

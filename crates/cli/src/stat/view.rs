@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::client::clean;
 use super::snapshot::{Counters, SessionRow, Snapshot};
-use crate::units::show_ns;
+use courser_bench::program::units::show_ns;
 
 /// [`SessionRow::requests`] is modulo this; a difference above half of it is that of two
 /// sessions of which the second took the number of the first.

@@ -9,9 +9,16 @@ use std::time::{Duration, Instant};
 /// Above what a loaded machine of two cores needs.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
+/// The program of the package that includes this file.
+const PROGRAM: &str =
+    match (option_env!("CARGO_BIN_EXE_courser"), option_env!("CARGO_BIN_EXE_courser-lab")) {
+        (Some(path), _) | (None, Some(path)) => path,
+        (None, None) => panic!("a package without a program"),
+    };
+
 /// The program with arguments, separated by blanks.
 pub(crate) fn courser(line: &str) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_courser"));
+    let mut command = Command::new(PROGRAM);
     command.args(line.split_whitespace()).stdin(Stdio::null()).env_remove("NO_COLOR");
     command
 }

@@ -7,9 +7,9 @@ use courser::parts::buf::RxBurst;
 
 use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed, copy_out};
 use crate::bench::role;
-use crate::harness::latency::{Latency, Pool, Tail};
-use crate::harness::placement::{Placement, Tag};
-use crate::harness::window::{Sample, Workload, WorkloadError};
+use courser_bench::latency::{Latency, Pool, Tail};
+use courser_bench::placement::{Placement, Tag};
+use courser_bench::window::{Sample, Workload, WorkloadError};
 
 /// One datagram in flight.
 pub(in crate::bench) struct PingPong {

@@ -13,7 +13,7 @@ use courser::parts::buf::RxBurst;
 
 use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed, copy_out};
 use crate::bench::role;
-use crate::harness::window::{Sample, Workload, WorkloadError};
+use courser_bench::window::{Sample, Workload, WorkloadError};
 
 /// Length of a query: its number. Data frames are longer.
 pub(in crate::bench) const QUERY: usize = 8;

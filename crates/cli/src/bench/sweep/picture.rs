@@ -4,10 +4,10 @@ use std::path::Path;
 
 use plotters::prelude::*;
 
-use crate::fail::Failure;
-use crate::harness::report::{PlacementResult, Report};
-use crate::json;
-use crate::units::show_bytes;
+use courser_bench::program::Failure;
+use courser_bench::program::json;
+use courser_bench::program::units::show_bytes;
+use courser_bench::report::{PlacementResult, Report};
 
 const SIZE: (u32, u32) = (900, 540);
 const FONT: &str = "sans-serif";

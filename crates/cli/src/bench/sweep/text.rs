@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::harness::report::{PlacementResult, Report};
-use crate::units::show_bytes;
+use courser_bench::program::units::show_bytes;
+use courser_bench::report::{PlacementResult, Report};
 
 /// All tables of a report, and the worst point of each frame size.
 pub(crate) fn render(report: &Report) -> String {

@@ -13,9 +13,9 @@ use crate::bench::raw::Other;
 use crate::bench::service;
 use crate::bench::side::{Over, Variant, open_on};
 use crate::bench::spec::BenchError;
-use crate::harness::affinity;
-use crate::harness::clock::Clock;
-use crate::harness::window::{Sample, WorkloadError};
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::window::{Sample, WorkloadError};
 
 /// How long a team may take to get ready, and to end a window beyond its length.
 const LIMIT: Duration = Duration::from_secs(30);

@@ -1,0 +1,124 @@
+//! What machine a number was measured on. Best effort: what cannot be read is `null`.
+
+use std::fs::File;
+use std::io::Read;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::affinity::{self, Cores};
+use super::clock::Clock;
+
+/// The machine and the build behind a report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Environment {
+    /// Processor as it names itself.
+    pub cpu_model: Option<String>,
+    /// Cores that are switched on.
+    pub cpus_online: Option<usize>,
+    /// Cores that the benchmark could choose from.
+    pub cpus_usable: usize,
+    /// Core of the measuring side.
+    pub client_cpu: usize,
+    /// Core of the other side.
+    pub server_cpu: usize,
+    /// Cores' worth of time that control groups allow; `null` if unlimited.
+    pub cpu_quota: Option<f64>,
+    /// Frequency governor of the first core.
+    pub governor: Option<String>,
+    /// True on a virtual machine; `null` where the processor does not tell.
+    pub hypervisor: Option<bool>,
+    /// Kernel release.
+    pub kernel: String,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// Largest socket receive buffer that can be asked for, bytes.
+    pub rmem_max: Option<u64>,
+    /// How fast the benchmark's clock ran against the system's, parts per million.
+    pub clock_error_ppm: Option<i64>,
+    /// Version of this program.
+    pub courser_version: String,
+    /// When this was collected, seconds since 1970, UTC.
+    pub time_utc_s: u64,
+}
+
+impl Environment {
+    /// Reads it now: at the end of a run, so that the clock has something to compare.
+    pub fn collect(clock: &Clock, cores: &Cores) -> Self {
+        let cpu = read_start("/proc/cpuinfo").unwrap_or_default();
+        let memory = rustix::system::sysinfo();
+        Self {
+            cpu_model: cpu_field(&cpu, "model name").map(str::to_owned),
+            cpus_online: read_start("/sys/devices/system/cpu/online")
+                .map(|list| affinity::parse_cpu_list(&list).len()),
+            cpus_usable: cores.usable,
+            client_cpu: cores.client,
+            server_cpu: cores.server,
+            cpu_quota: affinity::cpu_quota(),
+            governor: read_start("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+                .map(|text| text.trim().to_owned()),
+            hypervisor: cpu_field(&cpu, "flags")
+                .map(|flags| flags.split(' ').any(|flag| flag == "hypervisor")),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            memory_bytes: memory.totalram.saturating_mul(u64::from(memory.mem_unit)),
+            rmem_max: read_start("/proc/sys/net/core/rmem_max")
+                .and_then(|text| text.trim().parse().ok()),
+            clock_error_ppm: clock.error_ppm(),
+            courser_version: env!("CARGO_PKG_VERSION").to_owned(),
+            time_utc_s: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_secs()),
+        }
+    }
+}
+
+/// The first 64 KiB of a file: more than the first core's entry on any machine.
+fn read_start(path: &str) -> Option<String> {
+    let mut bytes = Vec::new();
+    let file = File::open(path).ok()?;
+    file.take(64 * 1024).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The first `name : value` line of the kernel's processor description.
+fn cpu_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.split_once(':')?;
+        (key.trim() == name).then(|| value.trim())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_the_processor_description() {
+        let text = "processor\t: 0\nmodel name\t: Fast: 9000\nflags\t\t: fpu hypervisor\n\
+                    processor\t: 1\nmodel name\t: Other\n";
+        assert_eq!(cpu_field(text, "model name"), Some("Fast: 9000"));
+        assert_eq!(cpu_field(text, "flags"), Some("fpu hypervisor"));
+        assert_eq!(cpu_field(text, "model"), None);
+    }
+
+    #[test]
+    fn this_machine_has_one() {
+        let cores = affinity::choose().expect("cores");
+        let here = std::thread::spawn(move || {
+            affinity::pin_current_thread(cores.client).expect("pin");
+            Environment::collect(&Clock::new(), &cores)
+        })
+        .join()
+        .expect("no panic");
+        assert!(!here.kernel.is_empty());
+        assert!(here.memory_bytes > 0 && here.time_utc_s > 1_700_000_000);
+        let usable = affinity::usable_cpus().expect("mask").len();
+        assert_eq!(here.cpus_usable, usable, "not changed by the pin");
+        assert!(here.cpus_online >= Some(usable));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_none() {
+        assert_eq!(read_start("/nonexistent"), None);
+    }
+}

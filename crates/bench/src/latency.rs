@@ -1,0 +1,192 @@
+//! A latency histogram that never allocates and never fails while it is timed.
+
+use hdrhistogram::Histogram;
+
+use super::placement::{Placement, Tag};
+
+/// Longest latency told apart, 10 s; anything above is counted as this. A benchmark
+/// window lasts at most a second, so the limit only catches a broken clock.
+const MAX_NS: u64 = 10_000_000_000;
+
+/// Three decimal digits: exact up to 2 µs, within 0.1 % above.
+const DIGITS: u8 = 3;
+
+/// Latencies of one window, in ns, and of the window before. About 400 KiB, all of it written once
+/// at the start so that no page is touched for the first time inside a window.
+#[derive(Clone, Debug)]
+pub struct Latency {
+    now: Histogram<u64>,
+    last: Histogram<u64>,
+}
+
+/// What one window's histogram is reduced to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Percentiles {
+    /// Median, ns.
+    pub p50_ns: u64,
+    /// 99th percentile, ns.
+    pub p99_ns: u64,
+    /// Samples behind the two.
+    pub samples: u64,
+}
+
+/// Percentiles over all windows of a placement: a single window has too few samples for the rare
+/// ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// 90th percentile, ns.
+    pub p90_ns: u64,
+    /// 99.9th percentile, ns.
+    pub p999_ns: u64,
+    /// 99.99th percentile, ns.
+    pub p9999_ns: u64,
+    /// Samples behind them.
+    pub samples: u64,
+}
+
+fn histogram() -> Histogram<u64> {
+    // The bounds are constants inside the accepted range (the tests construct one),
+    // so this cannot fail at run time.
+    let mut histogram =
+        Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("constant bounds are valid");
+    histogram.record_n(1, 1).expect("1 is within the bounds");
+    // Clearing writes every counter: it is the first touch of the memory.
+    histogram.reset();
+    histogram
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Latency {
+    /// An empty histogram of fixed size.
+    pub fn new() -> Self {
+        Self { now: histogram(), last: histogram() }
+    }
+
+    /// Counts one operation. A few ns; values outside 1 ns to 10 s count as the limit.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.now.saturating_record(ns.max(1));
+    }
+
+    /// Percentiles of what was recorded since the last call, `None` if nothing was;
+    /// empties the histogram. Outside the timed part of a window: it costs ~20 µs.
+    pub fn take(&mut self) -> Option<Percentiles> {
+        std::mem::swap(&mut self.now, &mut self.last);
+        self.now.reset();
+        if self.last.is_empty() {
+            return None;
+        }
+        Some(Percentiles {
+            p50_ns: self.last.value_at_quantile(0.50),
+            p99_ns: self.last.value_at_quantile(0.99),
+            samples: self.last.len(),
+        })
+    }
+}
+
+/// Latencies of all windows, by placement.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    near: Histogram<u64>,
+    far: Histogram<u64>,
+    rest: Histogram<u64>,
+}
+
+impl Default for Pool {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Pool {
+    /// An empty one.
+    pub fn new() -> Self {
+        Self { near: histogram(), far: histogram(), rest: histogram() }
+    }
+
+    fn at(&mut self, placement: Option<Placement>) -> &mut Histogram<u64> {
+        match placement {
+            Some(Placement::Near) => &mut self.near,
+            Some(Placement::Far) => &mut self.far,
+            None => &mut self.rest,
+        }
+    }
+
+    /// Adds the window whose percentiles were taken last.
+    pub fn add(&mut self, tag: Tag, latency: &Latency) {
+        let placement = match tag {
+            Tag::At(placement) => Some(placement),
+            Tag::Mixed | Tag::Unprobed => None,
+        };
+        // All histograms have the same bounds, so this cannot fail.
+        let _ = self.at(placement).add(&latency.last);
+    }
+
+    /// What there is of a placement; `None`: of the windows without one.
+    pub fn tail(&mut self, placement: Option<Placement>) -> Option<Tail> {
+        let pooled = self.at(placement);
+        (!pooled.is_empty()).then(|| Tail {
+            p90_ns: pooled.value_at_quantile(0.90),
+            p999_ns: pooled.value_at_quantile(0.999),
+            p9999_ns: pooled.value_at_quantile(0.9999),
+            samples: pooled.len(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_of_known_values() {
+        let mut latency = Latency::new();
+        for ns in 1..=1000 {
+            latency.record(ns);
+        }
+        let expected = Percentiles { p50_ns: 500, p99_ns: 990, samples: 1000 };
+        assert_eq!(latency.take(), Some(expected));
+    }
+
+    #[test]
+    fn taking_empties() {
+        let mut latency = Latency::new();
+        assert_eq!(latency.take(), None);
+        latency.record(7);
+        assert_eq!(latency.take().map(|p| p.samples), Some(1));
+        assert_eq!(latency.take(), None);
+    }
+
+    #[test]
+    fn values_out_of_range_are_counted_at_the_limit() {
+        let mut latency = Latency::new();
+        latency.record(0);
+        assert_eq!(latency.take().map(|p| p.p50_ns), Some(1));
+        latency.record(u64::MAX);
+        let p50 = latency.take().expect("one sample").p50_ns;
+        assert!((MAX_NS..MAX_NS + MAX_NS / 500).contains(&p50), "{p50}");
+    }
+
+    #[test]
+    fn tails_are_pooled_by_placement() {
+        let (mut latency, mut pool) = (Latency::new(), Pool::new());
+        for window in 0..10 {
+            for ns in 1..=1000 {
+                latency.record(window * 1000 + ns);
+            }
+            latency.take();
+            let tag = if window < 9 { Tag::At(Placement::Near) } else { Tag::Mixed };
+            pool.add(tag, &latency);
+        }
+        let tail = pool.tail(Some(Placement::Near)).expect("nine windows");
+        assert_eq!(tail.samples, 9_000);
+        assert!((8_990..=9_010).contains(&tail.p999_ns), "{tail:?}");
+        assert_eq!(pool.tail(Some(Placement::Far)), None);
+        assert_eq!(pool.tail(None).map(|t| t.samples), Some(1_000));
+    }
+}

@@ -1,0 +1,293 @@
+//! Measures the round trip of one cache line between two cores.
+//!
+//! The measuring side owns a [`Prober`], the other side a [`Responder`] that it polls in
+//! its event loop; both share a [`Line`], within a process or across two. A probe:
+//!
+//! 1. The prober writes a fresh number to `ask`.
+//! 2. The responder, between two polls of its loop, sees a number that it has not
+//!    served, copies it to `ready` and from then on only answers the ball.
+//! 3. The prober writes odd values to a ball, the responder answers each with its
+//!    successor. Both go on to the next line after [`GROUP`] round trips, and round the
+//!    [`BALLS`] lines, each on its own page, again. The groups are timed; the result is their median, so that
+//!    neither an interrupt in the middle nor one ill-placed line counts.
+//! 4. The prober writes 0 to `ask`; the responder returns to its loop.
+//!
+//! Every wait is limited on both sides: by [`ANSWER_LIMIT_NS`] for a peer that does not
+//! take part, by [`SERVE_LIMIT_NS`] for a responder whose prober died. A peer that writes
+//! nonsense makes a probe fail or lie; it cannot make either side hang or panic.
+
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use super::affinity::{self, AffinityError};
+use super::clock::Clock;
+use super::line::{BALLS, Line, LineError};
+use super::stats;
+
+/// Round trips timed together: long enough that two clock reads are about 1 % of a
+/// group, short enough for dozens of groups in a probe of far cores.
+const GROUP: u64 = 16;
+
+/// Groups a probe stops at, and the memory it keeps for them.
+const MAX_GROUPS: usize = 256;
+
+/// Fewer groups than lines would leave lines out: the probe fails.
+const MIN_GROUPS: usize = BALLS;
+
+/// Length of a probe: 1-3 % of a window of 10-40 ms.
+const PROBE_NS: u64 = 300_000;
+
+/// How long a prober waits for the other side to join: longer than the gaps of 0.3-2 ms
+/// in which the host takes a core away.
+const ANSWER_LIMIT_NS: u64 = 5_000_000;
+
+/// How long a prober waits for one answer of a peer that has joined.
+const RETURN_LIMIT_NS: u64 = 3_000_000;
+
+/// How long a responder stays in one probe. Longer than a probe with one gap in it,
+/// short enough that a dead prober costs the event loop next to nothing.
+const SERVE_LIMIT_NS: u64 = 4_000_000;
+
+const _: () = assert!(SERVE_LIMIT_NS > PROBE_NS + RETURN_LIMIT_NS);
+
+/// Spins between two looks at the clock.
+const SPINS: u32 = 256;
+
+/// Why there is no round trip to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ProbeError {
+    /// Both sides run on one core; there is nothing between them.
+    #[error("none: only one core")]
+    OneCpu,
+    /// The other side did not join: it is busy, blocked or gone.
+    #[error("none: the other side did not answer in time")]
+    NotAnswered,
+    /// The other side joined and then stopped answering.
+    #[error("none: the other side stopped answering")]
+    Stopped,
+}
+
+/// Why two cores could not be probed directly.
+#[derive(Debug, thiserror::Error)]
+pub enum BetweenError {
+    /// The probe itself failed.
+    #[error(transparent)]
+    Probe(#[from] ProbeError),
+    /// A core could not be taken.
+    #[error(transparent)]
+    Affinity(#[from] AffinityError),
+    /// There is no shared page.
+    #[error(transparent)]
+    Line(#[from] LineError),
+    /// A thread could not be started.
+    #[error("cannot start a thread for the probe: {0}")]
+    Thread(#[source] std::io::Error),
+}
+
+/// Anything that can tell the round trip between the two cores at this moment.
+/// [`Prober`] is the real one; tests script theirs.
+pub trait Probe {
+    /// Round trip in ns, now.
+    ///
+    /// # Errors
+    /// [`ProbeError`] if there is none to be had.
+    fn measure(&mut self) -> Result<u64, ProbeError>;
+}
+
+/// The measuring side. One per [`Line`], on the thread that runs the windows.
+#[derive(Debug)]
+pub struct Prober {
+    line: Line,
+    clock: Clock,
+    last_ask: u64,
+    groups: Vec<f64>,
+}
+
+impl Prober {
+    /// A prober on `line`, timed by `clock`.
+    pub fn new(line: Line, clock: Clock) -> Self {
+        // Numbers go up from what the page holds, so that a responder that served an
+        // earlier prober of this line takes the next one for new.
+        let last_ask = line.ready().load(Acquire);
+        Self { line, clock, last_ask, groups: Vec::with_capacity(MAX_GROUPS) }
+    }
+
+    /// Spins until `done`, at most `limit_ns`.
+    #[inline]
+    fn wait(&self, limit_ns: u64, done: impl Fn(&Line) -> bool) -> bool {
+        let mut start = None;
+        loop {
+            // No pause instruction: on some processors it costs as much as the round
+            // trip that is being measured.
+            for _ in 0..SPINS {
+                if done(&self.line) {
+                    return true;
+                }
+            }
+            let now = self.clock.now_ns();
+            if now.saturating_sub(*start.get_or_insert(now)) >= limit_ns {
+                return false;
+            }
+        }
+    }
+
+    fn play(&mut self, ask: u64) -> Result<u64, ProbeError> {
+        self.groups.clear();
+        for group in 0..BALLS {
+            self.line.ball(group).store(0, Release);
+        }
+        self.line.ask().store(ask, Release);
+        if !self.wait(ANSWER_LIMIT_NS, |line| line.ready().load(Acquire) == ask) {
+            return Err(ProbeError::NotAnswered);
+        }
+        let begin = self.clock.now_ns();
+        let mut group_start = begin;
+        let mut serve = 1_u64;
+        while self.groups.len() < MAX_GROUPS && group_start.saturating_sub(begin) < PROBE_NS {
+            let group = self.groups.len();
+            for _ in 0..GROUP {
+                self.line.ball(group).store(serve, Release);
+                let answer = serve + 1;
+                if !self.wait(RETURN_LIMIT_NS, |line| line.ball(group).load(Acquire) == answer) {
+                    return Err(ProbeError::Stopped);
+                }
+                serve += 2;
+            }
+            let group_end = self.clock.now_ns();
+            let elapsed = group_end.saturating_sub(group_start);
+            self.groups.push(elapsed as f64 / GROUP as f64);
+            group_start = group_end;
+        }
+        if self.groups.len() < MIN_GROUPS {
+            return Err(ProbeError::Stopped);
+        }
+        let median = stats::median(&mut self.groups).ok_or(ProbeError::Stopped)?;
+        Ok(median.round() as u64)
+    }
+}
+
+impl Probe for Prober {
+    fn measure(&mut self) -> Result<u64, ProbeError> {
+        // 0 means "no probe", so the count steps over it.
+        self.last_ask = self.last_ask.wrapping_add(1).max(1);
+        let result = self.play(self.last_ask);
+        self.line.ask().store(0, Release);
+        result
+    }
+}
+
+/// The other side, on the thread whose core is to be probed.
+#[derive(Debug)]
+pub struct Responder {
+    line: Line,
+    clock: Clock,
+    served: u64,
+}
+
+impl Responder {
+    /// A responder on `line`.
+    pub fn new(line: Line, clock: Clock) -> Self {
+        Self { line, clock, served: 0 }
+    }
+
+    /// Takes part in a probe if one is asked for, and says whether it did. To be called
+    /// in the event loop between polls: one load of an unchanged line when there is
+    /// nothing to do, at most 4 ms when there is.
+    #[inline]
+    pub fn serve_if_asked(&mut self) -> bool {
+        let ask = self.line.asked();
+        if ask == self.served || ask == 0 {
+            return false;
+        }
+        self.serve(ask);
+        true
+    }
+
+    /// Answers the ball until the probe ends or the limit is reached.
+    #[cold]
+    fn serve(&mut self, ask: u64) {
+        // Remembered also when the probe breaks off: a dead prober is served once.
+        self.served = ask;
+        let (mut group, mut answered) = (0, 0);
+        self.line.ready().store(ask, Release);
+        let start = self.clock.now_ns();
+        loop {
+            for _ in 0..SPINS {
+                let ball = self.line.ball(group);
+                let value = ball.load(Acquire);
+                if value % 2 == 1 {
+                    ball.store(value.wrapping_add(1), Release);
+                    answered += 1;
+                    if answered == GROUP {
+                        (group, answered) = (group.wrapping_add(1), 0);
+                    }
+                }
+            }
+            let over = self.clock.now_ns().saturating_sub(start) >= SERVE_LIMIT_NS;
+            if over || self.line.asked() != ask {
+                return;
+            }
+        }
+    }
+}
+
+/// Round trip between two given cores of this machine, ns, measured with two threads of
+/// its own; the caller's thread keeps its cores.
+///
+/// # Errors
+/// [`ProbeError::OneCpu`] if the two are the same; else what failed.
+pub fn between(client: usize, server: usize) -> Result<u64, BetweenError> {
+    if client == server {
+        return Err(ProbeError::OneCpu.into());
+    }
+    let line = Line::create()?;
+    let clock = Clock::new();
+    let mut prober = Prober::new(line.clone(), clock.clone());
+    let responder = Responder::new(line.clone(), clock);
+    let measure = || -> Result<u64, BetweenError> {
+        affinity::pin_current_thread(client)?;
+        line.ask_role(ROLE_POLL, START_LIMIT)?;
+        Ok(prober.measure()?)
+    };
+    std::thread::scope(|scope| {
+        let other = thread(scope, || respond(responder, &line, server))?;
+        let measured = thread(scope, measure).map(|t| t.join());
+        // Whatever came of the measurement, the responder must end before the scope can.
+        line.give_role(ROLE_END);
+        let responded = other.join();
+        match (responded, measured?) {
+            (Ok(responded), Ok(measured)) => responded.map_err(Into::into).and(measured),
+            (Err(panic), _) | (_, Err(panic)) => std::panic::resume_unwind(panic),
+        }
+    })
+}
+
+/// Roles of the responder thread of [`between`].
+const ROLE_POLL: u32 = 1;
+const ROLE_END: u32 = 2;
+
+/// How long that thread may take to start on its core.
+const START_LIMIT: Duration = Duration::from_secs(2);
+
+fn thread<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    body: impl FnOnce() -> T + Send + 'scope,
+) -> Result<ScopedJoinHandle<'scope, T>, BetweenError> {
+    std::thread::Builder::new()
+        .name("probe".to_owned())
+        .spawn_scoped(scope, body)
+        .map_err(BetweenError::Thread)
+}
+
+fn respond(mut responder: Responder, line: &Line, cpu: usize) -> Result<(), AffinityError> {
+    affinity::pin_current_thread(cpu)?;
+    line.take_role(ROLE_POLL);
+    while line.role() != ROLE_END {
+        responder.serve_if_asked();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! What people read: plain text, with a little colour where a terminal shows it.
+
+use std::io::Write;
+
+use anstyle::{AnsiColor, Style};
+
+/// Headings.
+pub const BOLD: Style = Style::new().bold();
+const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+const ERROR: Style = AnsiColor::Red.on_default().bold();
+
+/// Standard output; colour is taken out for files, pipes, `TERM=dumb` and `NO_COLOR`.
+pub type Out = anstream::AutoStream<std::io::Stdout>;
+
+/// Standard output.
+pub fn stdout() -> Out {
+    anstream::stdout()
+}
+
+/// Standard error, treated the same.
+pub fn stderr() -> anstream::AutoStream<std::io::Stderr> {
+    anstream::stderr()
+}
+
+/// A line about this machine's set-up, on standard error.
+pub fn warn(text: &str) {
+    // Nobody is left to be told that nobody reads.
+    let _ = writeln!(anstream::stderr(), "{WARNING}warning:{WARNING:#} {text}");
+}
+
+/// The line that a failed command ends with, on standard error.
+pub fn error(text: &str) {
+    let _ = writeln!(anstream::stderr(), "{ERROR}error:{ERROR:#} {text}");
+}

@@ -1,0 +1,464 @@
+//! The result of a benchmark as JSON, and how it is written.
+//!
+//! One object: `bench`, `transport`, `config`, `results`, `environment`. `results` holds
+//! one object per placement; a quantity `q` that the benchmark has appears as `q` (the
+//! median over windows), `q_min`, `q_max`, `q_ci_low`, `q_ci_high` (95 %; `null` below
+//! six windows), one that it does not have is absent. Names are stable: a key may be
+//! added, never renamed; `keys_are_stable` holds the list.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::environment::Environment;
+use super::latency::Tail;
+use super::placement::Placement;
+use super::stats::{Ratio, Summary};
+use super::window::{Outcome, Pair, Sample};
+
+mod example;
+
+pub use example::example;
+
+/// A benchmark's result.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Name of the benchmark.
+    pub bench: String,
+    /// Address scheme of the transport it ran over.
+    pub transport: String,
+    /// The benchmark's own parameters.
+    pub config: Map<String, Value>,
+    /// One entry per placement.
+    pub results: Vec<PlacementResult>,
+    /// Where it was measured.
+    pub environment: Environment,
+}
+
+/// Declares the five keys of a quantity, spelled out so that a search finds them.
+macro_rules! quantity {
+    ($(#[$doc:meta])* $name:ident: $median:ident, $min:ident, $max:ident, $low:ident, $high:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[allow(missing_docs)]
+        pub struct $name {
+            pub $median: f64,
+            pub $min: f64,
+            pub $max: f64,
+            pub $low: Option<f64>,
+            pub $high: Option<f64>,
+        }
+
+        impl From<Summary> for $name {
+            fn from(summary: Summary) -> Self {
+                Self {
+                    $median: summary.median,
+                    $min: summary.min,
+                    $max: summary.max,
+                    $low: summary.ci.map(|ci| ci.low),
+                    $high: summary.ci.map(|ci| ci.high),
+                }
+            }
+        }
+    };
+}
+
+quantity!(
+    /// Round trip of the probes around the windows, ns. If its range is wide, the
+    /// placement covers states of the machine that differ, and medians blend them.
+    ProbeNs: probe_ns, probe_ns_min, probe_ns_max, probe_ns_ci_low, probe_ns_ci_high
+);
+quantity!(
+    /// Median latency of the measured workload, ns.
+    LatencyP50: latency_p50_ns, latency_p50_ns_min, latency_p50_ns_max,
+    latency_p50_ns_ci_low, latency_p50_ns_ci_high
+);
+quantity!(
+    /// 99th percentile of its latency, ns.
+    LatencyP99: latency_p99_ns, latency_p99_ns_min, latency_p99_ns_max,
+    latency_p99_ns_ci_low, latency_p99_ns_ci_high
+);
+quantity!(
+    /// Median latency of the raw baseline, ns.
+    RawP50: raw_p50_ns, raw_p50_ns_min, raw_p50_ns_max, raw_p50_ns_ci_low, raw_p50_ns_ci_high
+);
+quantity!(
+    /// 99th percentile of its latency, ns.
+    RawP99: raw_p99_ns, raw_p99_ns_min, raw_p99_ns_max, raw_p99_ns_ci_low, raw_p99_ns_ci_high
+);
+quantity!(
+    /// Calls per second.
+    Rate: rate_rps, rate_rps_min, rate_rps_max, rate_rps_ci_low, rate_rps_ci_high
+);
+quantity!(
+    /// Packets (or packet exchanges) per second of the raw baseline.
+    RawRate: raw_rate_pps, raw_rate_pps_min, raw_rate_pps_max, raw_rate_pps_ci_low,
+    raw_rate_pps_ci_high
+);
+quantity!(
+    /// Payload bits per second.
+    Goodput: goodput_bps, goodput_bps_min, goodput_bps_max, goodput_bps_ci_low,
+    goodput_bps_ci_high
+);
+quantity!(
+    /// Payload bits per second of the raw baseline.
+    RawGoodput: raw_goodput_bps, raw_goodput_bps_min, raw_goodput_bps_max,
+    raw_goodput_bps_ci_low, raw_goodput_bps_ci_high
+);
+quantity!(
+    /// Measured over raw within each pair, for the quantity named by `ratio_of`.
+    PairRatio: ratio, ratio_min, ratio_max, ratio_ci_low, ratio_ci_high
+);
+
+/// What one placement's windows amount to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlacementResult {
+    /// `near`, `far`, or `untagged`.
+    pub placement: String,
+    /// Windows of the measured workload behind the medians.
+    pub windows: usize,
+    /// Windows of the whole run that no result counts.
+    pub windows_dropped: usize,
+    /// What the probes saw, if there were any.
+    #[serde(flatten)]
+    pub probe: Option<ProbeNs>,
+    /// Median latency, if measured.
+    #[serde(flatten)]
+    pub latency_p50: Option<LatencyP50>,
+    /// 99th percentile, if measured.
+    #[serde(flatten)]
+    pub latency_p99: Option<LatencyP99>,
+    /// Raw median latency, if measured.
+    #[serde(flatten)]
+    pub raw_p50: Option<RawP50>,
+    /// Raw 99th percentile, if measured.
+    #[serde(flatten)]
+    pub raw_p99: Option<RawP99>,
+    /// Call rate, if the benchmark is about it.
+    #[serde(flatten)]
+    pub rate: Option<Rate>,
+    /// Raw packet rate, likewise.
+    #[serde(flatten)]
+    pub raw_rate: Option<RawRate>,
+    /// Goodput, if the benchmark is about it.
+    #[serde(flatten)]
+    pub goodput: Option<Goodput>,
+    /// Raw goodput, likewise.
+    #[serde(flatten)]
+    pub raw_goodput: Option<RawGoodput>,
+    /// The quantity that `ratio` compares, by its key, if there is a baseline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_of: Option<String>,
+    /// Pairs behind the ratio.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pairs: Option<usize>,
+    /// Median of the per-pair ratios with its interval.
+    #[serde(flatten)]
+    pub ratio: Option<PairRatio>,
+    /// Ratio of the two medians, as a check on the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ratio_of_medians: Option<f64>,
+    /// What only some benchmarks have: where in a series this is, further quantities, goals.
+    #[serde(flatten)]
+    pub extra: Map<String, Value>,
+    /// Where in a series this is, in words; for tables.
+    #[serde(skip)]
+    pub point: String,
+    /// The further quantities, for tables.
+    #[serde(skip)]
+    pub rows: Vec<Row>,
+}
+
+/// A quantity that only some benchmarks have, as a table shows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Row {
+    /// Its name.
+    pub label: String,
+    /// How it is written.
+    pub unit: Unit,
+    /// The median, or the only value.
+    pub value: f64,
+    /// The spread, if it has one.
+    pub spread: Option<Summary>,
+    /// What is said in place of a spread.
+    pub note: String,
+}
+
+/// How a quantity is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A time, ns.
+    Time,
+    /// A difference of times, ns.
+    Difference,
+    /// Something per second.
+    PerSecond,
+    /// Bits per second.
+    Bits,
+    /// Bytes.
+    Bytes,
+    /// A plain number.
+    Plain,
+    /// How many there are of something.
+    Count,
+    /// A fraction, shown in percent.
+    Percent,
+}
+
+impl PlacementResult {
+    /// Says where in a series this is.
+    pub fn at_point(&mut self, key: &str, value: impl Into<Value>, words: String) {
+        self.extra.insert(key.to_owned(), value.into());
+        self.point = words;
+    }
+
+    /// Adds a quantity over several windows, with the five keys that all have.
+    pub fn add(&mut self, key: &str, label: &str, unit: Unit, summary: Summary) {
+        let keys = [("", summary.median), ("_min", summary.min), ("_max", summary.max)];
+        for (suffix, value) in keys {
+            self.extra.insert(format!("{key}{suffix}"), value.into());
+        }
+        let ci = summary.ci;
+        self.extra.insert(format!("{key}_ci_low"), ci.map(|ci| ci.low).into());
+        self.extra.insert(format!("{key}_ci_high"), ci.map(|ci| ci.high).into());
+        let (label, value, spread) = (label.to_owned(), summary.median, Some(summary));
+        self.rows.push(Row { label, unit, value, spread, note: String::new() });
+    }
+
+    /// Adds a quantity that has one value.
+    pub fn add_value(&mut self, key: &str, label: &str, unit: Unit, value: f64, note: &str) {
+        self.extra.insert(key.to_owned(), value.into());
+        let (label, note) = (label.to_owned(), note.to_owned());
+        self.rows.push(Row { label, unit, value, spread: None, note });
+    }
+
+    /// Adds the rare latencies of a workload; `prefix` is `latency` or `raw`.
+    pub fn add_tail(&mut self, prefix: &str, tail: Tail) {
+        let note = format!("of {} samples", tail.samples);
+        let all = [("p90", tail.p90_ns), ("p999", tail.p999_ns), ("p9999", tail.p9999_ns)];
+        for ((key, ns), name) in all.into_iter().zip(["p90", "p99.9", "p99.99"]) {
+            let (key, label) = (format!("{prefix}_{key}_ns"), format!("{prefix} {name}"));
+            self.add_value(&key, &label, Unit::Time, ns as f64, &note);
+        }
+        self.extra.insert(format!("{prefix}_samples"), tail.samples.into());
+    }
+
+    /// The value of a key, wherever it stands.
+    pub fn value(&self, key: &str) -> Option<f64> {
+        serde_json::to_value(self).ok()?.get(key)?.as_f64()
+    }
+
+    /// The placement, if the windows had one.
+    pub fn placement(&self) -> Option<Placement> {
+        match self.placement.as_str() {
+            "near" => Some(Placement::Near),
+            "far" => Some(Placement::Far),
+            _ => None,
+        }
+    }
+}
+
+/// The quantity a benchmark is about: which keys it reports and what `ratio` compares.
+/// Latency is reported besides whenever the workload sampled it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metric {
+    /// Median latency; a ratio above 1 is slower than raw.
+    Latency,
+    /// Operations per second; a ratio below 1 is slower than raw.
+    Rate,
+    /// Payload bits per second; a ratio below 1 is slower than raw.
+    Goodput,
+}
+
+impl Metric {
+    fn key(self) -> &'static str {
+        match self {
+            Self::Latency => "latency_p50_ns",
+            Self::Rate => "rate_rps",
+            Self::Goodput => "goodput_bps",
+        }
+    }
+
+    /// Its value in a window.
+    pub fn value(self, sample: &Sample) -> Option<f64> {
+        match self {
+            Self::Latency => p50(sample),
+            Self::Rate => Some(sample.rate()),
+            Self::Goodput => Some(sample.goodput_bps()),
+        }
+    }
+}
+
+fn p50(sample: &Sample) -> Option<f64> {
+    sample.latency.map(|latency| latency.p50_ns as f64)
+}
+
+fn p99(sample: &Sample) -> Option<f64> {
+    sample.latency.map(|latency| latency.p99_ns as f64)
+}
+
+/// One result per placement that occurred, near first; if none did, one `untagged` over
+/// all windows. Empty only for an outcome without windows.
+pub fn results(outcome: &Outcome, metric: Metric) -> Vec<PlacementResult> {
+    let near: Vec<&Pair> = outcome.at(Placement::Near).collect();
+    let far: Vec<&Pair> = outcome.at(Placement::Far).collect();
+    let mut groups = vec![("near", near), ("far", far)];
+    groups.retain(|(_, pairs)| !pairs.is_empty());
+    if groups.is_empty() && !outcome.pairs.is_empty() {
+        groups.push(("untagged", outcome.pairs.iter().collect()));
+    }
+    let counted: usize = groups.iter().map(|(_, pairs)| pairs.len()).sum();
+    let dropped = outcome.pairs.len() - counted;
+    groups
+        .iter()
+        .map(|(placement, pairs)| placement_result(placement, pairs, dropped, metric))
+        .collect()
+}
+
+/// The results of several points of a series as one list: near first, far then, each in the order of
+/// the series.
+pub fn by_placement(mut results: Vec<PlacementResult>) -> Vec<PlacementResult> {
+    // The sort keeps the order of what is equal.
+    results.sort_by_key(|result| match result.placement() {
+        Some(Placement::Near) => 0,
+        Some(Placement::Far) => 1,
+        None => 2,
+    });
+    results
+}
+
+/// The summary of a value over the pairs of a placement, as [`results`] groups them.
+pub fn over_pairs(
+    outcome: &Outcome,
+    placement: Option<Placement>,
+    value: impl FnMut(&Pair) -> Option<f64>,
+) -> Option<Summary> {
+    match placement {
+        Some(placement) => Summary::of(outcome.at(placement).filter_map(value)),
+        None => Summary::of(outcome.pairs.iter().filter_map(value)),
+    }
+}
+
+fn placement_result(
+    placement: &str,
+    pairs: &[&Pair],
+    windows_dropped: usize,
+    metric: Metric,
+) -> PlacementResult {
+    let measured = |value: &dyn Fn(&Sample) -> Option<f64>| {
+        Summary::of(pairs.iter().filter_map(|pair| value(&pair.measured)))
+    };
+    let raw = |value: &dyn Fn(&Sample) -> Option<f64>| {
+        Summary::of(pairs.iter().filter_map(|pair| value(pair.raw.as_ref()?)))
+    };
+    let only = |wanted: Metric| {
+        move |sample: &Sample| (metric == wanted).then(|| wanted.value(sample)).flatten()
+    };
+    let probes = pairs
+        .iter()
+        .filter_map(|pair| pair.probes)
+        .flat_map(|range| [range.min_ns as f64, range.max_ns as f64]);
+    let ratio = Ratio::of(pairs.iter().filter_map(|pair| {
+        let raw = metric.value(pair.raw.as_ref()?)?;
+        Some((metric.value(&pair.measured)?, raw))
+    }));
+    PlacementResult {
+        placement: placement.to_owned(),
+        windows: pairs.len(),
+        windows_dropped,
+        probe: Summary::of(probes).map(Into::into),
+        latency_p50: measured(&p50).map(Into::into),
+        latency_p99: measured(&p99).map(Into::into),
+        raw_p50: raw(&p50).map(Into::into),
+        raw_p99: raw(&p99).map(Into::into),
+        rate: measured(&only(Metric::Rate)).map(Into::into),
+        raw_rate: raw(&only(Metric::Rate)).map(Into::into),
+        goodput: measured(&only(Metric::Goodput)).map(Into::into),
+        raw_goodput: raw(&only(Metric::Goodput)).map(Into::into),
+        ratio_of: ratio.map(|_| metric.key().to_owned()),
+        pairs: ratio.map(|ratio| ratio.per_pair.count),
+        ratio: ratio.map(|ratio| ratio.per_pair.into()),
+        ratio_of_medians: ratio.map(|ratio| ratio.of_medians),
+        extra: Map::new(),
+        point: String::new(),
+        rows: Vec::new(),
+    }
+}
+
+/// Writes a report, or another result, as one JSON value and a newline; `-` is standard output.
+///
+/// A file appears whole or not at all: it is written beside its place and renamed. A
+/// reader of standard output that goes away early is not an error.
+///
+/// # Errors
+/// What the system said; the temporary file is gone then.
+pub fn write_json(target: &Path, value: &impl Serialize) -> io::Result<()> {
+    let mut text = serde_json::to_string_pretty(value)?;
+    text.push('\n');
+    write_text(target, &text)
+}
+
+/// Writes a text as [`write_json`] does an object.
+///
+/// # Errors
+/// What the system said; the temporary file is gone then.
+pub fn write_text(target: &Path, text: &str) -> io::Result<()> {
+    if target == Path::new("-") {
+        return quiet_on_broken_pipe(write_all(io::stdout().lock(), text));
+    }
+    match fs::canonicalize(target) {
+        // A link is followed: its target is replaced, not the link.
+        Ok(real) if real.is_file() => replace(&real, text),
+        // A pipe or a device cannot be renamed over.
+        Ok(real) if !real.is_dir() => {
+            let file = OpenOptions::new().write(true).open(real)?;
+            quiet_on_broken_pipe(write_all(file, text))
+        }
+        Ok(_) => Err(io::ErrorKind::IsADirectory.into()),
+        Err(_) => replace(target, text),
+    }
+}
+
+fn write_all(mut sink: impl Write, text: &str) -> io::Result<()> {
+    sink.write_all(text.as_bytes())?;
+    sink.flush()
+}
+
+fn quiet_on_broken_pipe(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+fn replace(target: &Path, text: &str) -> io::Result<()> {
+    let temporary = beside(target)?;
+    let written = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .open(&temporary)
+        .and_then(|mut file: File| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        })
+        .and_then(|()| fs::rename(&temporary, target));
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+    }
+    written
+}
+
+/// A name in the same directory, as a rename does not cross file systems.
+pub fn beside(target: &Path) -> io::Result<PathBuf> {
+    let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    let mut temporary = std::ffi::OsString::from(".");
+    temporary.push(name);
+    temporary.push(format!(".{}.part", std::process::id()));
+    Ok(target.with_file_name(temporary))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! `courser sim loss` and its neighbours: what loss recovery makes of a lossy network.
+
+mod args;
+mod picture;
+mod tables;
+
+use courser_sim::scenario::{bits_pool, fct, loss, lost_call};
+use serde_json::json;
+
+pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
+
+use super::run::{steps, tell};
+use courser_bench::program::Failure;
+use courser_bench::program::json;
+
+/// Throughput against loss.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    json::check_target(args.svg.as_deref())?;
+    let settings = args.settings();
+    if args.fit {
+        let fit = steps(|step| loss::fit(&settings, step))?;
+        return tell(&args.json, "loss-fit", &settings, json!(fit), || tables::fit(&fit));
+    }
+    let points = steps(|step| loss::run(&settings, step))?;
+    if let Some(path) = &args.svg {
+        picture::loss(&points, path)?;
+    }
+    tell(&args.json, "loss", &settings, json!(points), || tables::loss(&settings, &points))
+}
+
+/// Completion times of flows over a lossy spine.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    json::check_target(args.svg.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| fct::run(&settings, step))?;
+    if let Some(path) = &args.svg {
+        picture::fct(&points, path)?;
+    }
+    tell(&args.json, "fct", &settings, json!(points), || tables::fct(&settings, &points))
+}
+
+/// Use of MELO's bits pool.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn bits_pool(args: &BitsPoolArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| bits_pool::run(&settings, step))?;
+    let table = || tables::bits_pool(&settings, &points);
+    tell(&args.json, "bits-pool", &settings, json!(points), table)
+}
+
+/// What a lost packet costs a small call.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn lost_call(args: &LostCallArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| lost_call::run(&settings, step))?;
+    let table = || tables::lost_call(&settings, &points);
+    tell(&args.json, "lost-call", &settings, json!(points), table)
+}

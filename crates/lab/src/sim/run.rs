@@ -1,0 +1,150 @@
+//! `courser sim run`: the experiments of [`courser_sim::scenario`], as tables and as JSON.
+
+pub(super) mod args;
+mod figures;
+mod observe;
+pub(super) mod tables;
+
+use std::io::Write;
+use std::path::Path;
+
+use courser_sim::scenario::{ScenarioError, buffers, credits, incast, response_rtt, sessions};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+pub(crate) use args::RunArgs;
+
+use self::args::{
+    BuffersArgs, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs, Scenario, SpeedArgs,
+};
+use self::figures::{Stopwatch, Wall};
+use self::observe::Observed;
+use courser_bench::clock::Clock;
+use courser_bench::program::Failure;
+use courser_bench::program::{json, out, progress};
+
+/// The failure of a program for an error of a scenario.
+fn failure(error: ScenarioError) -> Failure {
+    match error {
+        ScenarioError::Setting { .. } => Failure::Usage(error.to_string()),
+        _ => Failure::Runtime(error.to_string()),
+    }
+}
+
+/// Runs an experiment and shows what came of it.
+///
+/// # Errors
+/// It cannot be run as asked, failed, or its result could not be written.
+pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
+    match &args.scenario {
+        Scenario::E76(args) => e76(args),
+        Scenario::Incast(args) => incast(args),
+        Scenario::Buffers(args) => buffers(args),
+        Scenario::Credits(args) => credits(args),
+        Scenario::ResponseRtt(args) => response_rtt(args),
+        Scenario::Speed(args) => speed(args),
+    }
+}
+
+fn e76(args: &E76Args) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let observed = Observed::begin(&args.observe, &settings.topology())?;
+    let begin = Stopwatch::start();
+    let mut running = sessions::prepare(&settings, observed.tap()).map_err(failure)?;
+    let (prepare_wall_s, _) = begin.elapsed_s();
+    let begin = Stopwatch::start();
+    let outcome = running.measure().map_err(failure)?;
+    let wall = Wall::of(&begin, &outcome.traffic);
+    drop(running);
+    observed.end()?;
+    let seen = Timed { outcome, wall, prepare_wall_s };
+    tell(&args.json, "e76", &settings, json!(seen), || tables::e76(&settings, &seen))
+}
+
+/// An outcome, and what it cost to get it.
+#[derive(Serialize)]
+struct Timed {
+    #[serde(flatten)]
+    outcome: sessions::Outcome,
+    #[serde(flatten)]
+    wall: Wall,
+    /// Time until the measured part began, s.
+    prepare_wall_s: f64,
+}
+
+fn incast(args: &IncastArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let observed = Observed::begin(&args.observe, &settings.topology())?;
+    let outcome = incast::run(&settings, observed.tap()).map_err(failure)?;
+    observed.end()?;
+    tell(&args.json, "incast", &settings, json!(outcome), || tables::incast(&settings, &outcome))
+}
+
+fn buffers(args: &BuffersArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let points = steps(|step| buffers::run(&settings, step))?;
+    tell(&args.json, "buffers", &settings, json!(points), || tables::buffers(&settings, &points))
+}
+
+fn credits(args: &CreditsArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let outcome = steps(|step| credits::run(&settings, step))?;
+    tell(&args.json, "credits", &settings, json!(outcome), || tables::credits(&settings, &outcome))
+}
+
+fn response_rtt(args: &ResponseRttArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let observed = Observed::begin(&args.observe, &settings.topology())?;
+    let outcome = response_rtt::run(&settings, observed.tap()).map_err(failure)?;
+    observed.end()?;
+    let table = || tables::response_rtt(&settings, &outcome);
+    tell(&args.json, "response-rtt", &settings, json!(outcome), table)
+}
+
+fn speed(args: &SpeedArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let results = steps(|step| figures::speed(args, step))?;
+    tell(&args.json, "speed", args, json!(results), || tables::speed(&results))
+}
+
+/// Shows progress of something that takes many steps.
+pub(super) fn steps<R>(
+    run: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<R, ScenarioError>,
+) -> Result<R, Failure> {
+    let bar = progress::bar()?;
+    let done = run(&mut |done, of| {
+        bar.set_position((done * 1000).checked_div(of).unwrap_or(1000) as u64);
+        bar.set_message(format!("{done} of {of}"));
+    });
+    bar.finish_and_clear();
+    done.map_err(failure)
+}
+
+/// The table for people, the object for programs.
+pub(super) fn tell(
+    target: &Option<std::path::PathBuf>,
+    bench: &str,
+    config: &impl Serialize,
+    results: Value,
+    table: impl FnOnce() -> String,
+) -> Result<(), Failure> {
+    let target: Option<&Path> = target.as_deref();
+    if !json::only(target) {
+        write!(out::stdout(), "{}", table())?;
+    }
+    let Some(target) = target else { return Ok(()) };
+    let results = if results.is_array() { results } else { json!([results]) };
+    let report = json!({
+        "bench": bench,
+        "transport": "sim",
+        "config": config,
+        "results": results,
+        "environment": json::environment(&Clock::new()),
+    });
+    json::write(target, &report)
+}

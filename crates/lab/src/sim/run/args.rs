@@ -1,0 +1,355 @@
+//! Options of the experiments. Defaults are those of their `Settings`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand, ValueEnum};
+use courser_sim::scenario::{Cpu, buffers, credits, incast, response_rtt, sessions};
+use serde::Serialize;
+
+use super::observe::ObserveArgs;
+use courser_bench::program::units;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The same seed gives the same result, to the last bit, on every machine, but for the time and the
+memory that the simulation itself took.
+
+Examples:
+  courser sim run e76 --time 2ms --json e76.json
+  courser sim run incast --senders 20 --trace incast.txt
+  courser sim run response-rtt --two-racks
+  courser sim run speed")]
+pub(crate) struct RunArgs {
+    #[command(subcommand)]
+    pub(super) scenario: Scenario,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Scenario {
+    /// Nodes that all talk to each other: latency and rate of small calls [eRPC §6.3]
+    #[command(visible_alias = "datacenter")]
+    E76(E76Args),
+    /// Many senders, one receiver, no congestion control [eRPC §6.5]
+    Incast(IncastArgs),
+    /// Loss of an incast against the size of switch buffers [eRPC §2.1]
+    Buffers(BuffersArgs),
+    /// Bandwidth of a session against its credits [eRPC §4.3.1]
+    Credits(CreditsArgs),
+    /// What a response of several packets costs [eRPC §5.1]
+    ResponseRtt(ResponseRttArgs),
+    /// How fast the simulator itself is
+    Speed(SpeedArgs),
+}
+
+/// What work costs the CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::sim) enum CpuName {
+    /// Nothing: only the network takes time
+    None,
+    /// As the paper's: 44 ns a packet
+    Erpc,
+    /// As Courser's code: about 140 ns a packet
+    Courser,
+}
+
+impl From<CpuName> for Cpu {
+    fn from(name: CpuName) -> Cpu {
+        match name {
+            CpuName::None => Cpu::None,
+            CpuName::Erpc => Cpu::Erpc,
+            CpuName::Courser => Cpu::Courser,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum NetworkName {
+    /// All hosts at one switch
+    OneSwitch,
+    /// The paper's cluster: five racks
+    Cx4,
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[derive(Debug, Args)]
+pub(super) struct E76Args {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Nodes, in five racks
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    nodes: u32,
+    /// Threads of each node, with a CPU each
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    threads: u32,
+    /// Requests that a thread has under way
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    in_flight: u32,
+    /// Requests of a batch
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    batch: u32,
+    /// What work costs the CPUs
+    #[arg(long, value_name = "MODEL", value_enum, default_value = "erpc")]
+    cpu: CpuName,
+    /// Remember every executed request, to find one that is executed twice
+    #[arg(long)]
+    at_most_once: bool,
+    /// Virtual time before anything is counted
+    #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::time)]
+    warm_up: Duration,
+    /// Virtual time in which it is counted
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::nonzero_time)]
+    time: Duration,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl E76Args {
+    pub(super) fn settings(&self) -> sessions::Settings {
+        sessions::Settings {
+            seed: self.seed,
+            nodes: self.nodes,
+            threads: self.threads,
+            in_flight: self.in_flight,
+            batch: self.batch,
+            cpu: self.cpu.into(),
+            at_most_once: self.at_most_once,
+            warm_up_ns: nanos(self.warm_up),
+            time_ns: nanos(self.time),
+            ..sessions::Settings::default()
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct IncastArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// The network
+    #[arg(long, value_name = "NAME", value_enum, default_value = "one-switch")]
+    network: NetworkName,
+    /// Senders
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    senders: u32,
+    /// Credits of each session
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    credits: u32,
+    /// Largest datagram payload
+    #[arg(long, value_name = "SIZE", default_value = "1472", value_parser = units::bytes)]
+    frame_size: u64,
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
+    size: usize,
+    /// What work costs the CPUs
+    #[arg(long, value_name = "MODEL", value_enum, default_value = "none")]
+    cpu: CpuName,
+    /// Virtual time before anything is counted
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::time)]
+    warm_up: Duration,
+    /// Virtual time in which it is counted
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::nonzero_time)]
+    time: Duration,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl IncastArgs {
+    pub(super) fn settings(&self) -> incast::Settings {
+        incast::Settings {
+            seed: self.seed,
+            network: match self.network {
+                NetworkName::OneSwitch => incast::Network::OneSwitch,
+                NetworkName::Cx4 => incast::Network::Cx4,
+            },
+            senders: self.senders,
+            credits: self.credits,
+            max_frame: usize::try_from(self.frame_size).unwrap_or(usize::MAX),
+            request_bytes: self.size,
+            cpu: self.cpu.into(),
+            warm_up_ns: nanos(self.warm_up),
+            time_ns: nanos(self.time),
+            ..incast::Settings::default()
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct BuffersArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Numbers of senders, with commas
+    #[arg(long, value_name = "N,..", value_delimiter = ',')]
+    senders: Option<Vec<u32>>,
+    /// Static buffers of each port in bytes, with commas; the dynamic one is always measured
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',')]
+    static_bytes: Option<Vec<u64>>,
+    /// Credits of each session
+    #[arg(long, value_name = "N", default_value_t = 13)]
+    credits: u32,
+    /// Virtual time in which is counted, after 30 ms
+    #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::nonzero_time)]
+    time: Duration,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl BuffersArgs {
+    pub(super) fn settings(&self) -> buffers::Settings {
+        let defaults = buffers::Settings::default();
+        buffers::Settings {
+            seed: self.seed,
+            senders: self.senders.clone().unwrap_or(defaults.senders),
+            static_bytes: self.static_bytes.clone().unwrap_or(defaults.static_bytes),
+            credits: self.credits,
+            time_ns: nanos(self.time),
+            ..defaults
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreditsArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Rate of the cable, Gbit/s
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    gbps: u64,
+    /// Round trip of a credit
+    #[arg(long, value_name = "TIME", default_value = "6080ns", value_parser = units::nonzero_time)]
+    rtt: Duration,
+    /// Most credits; default: twice what fills the line
+    #[arg(long, value_name = "N")]
+    max_credits: Option<u32>,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl CreditsArgs {
+    pub(super) fn settings(&self) -> credits::Settings {
+        credits::Settings {
+            seed: self.seed,
+            rate_bps: self.gbps * 1_000_000_000,
+            rtt_ns: nanos(self.rtt),
+            max_credits: self.max_credits,
+            ..credits::Settings::default()
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ResponseRttArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Packets of the largest response
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    max_packets: u32,
+    /// Rate of the hosts' cables, Gbit/s
+    #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=100))]
+    gbps: u64,
+    /// Hosts in two racks instead of one
+    #[arg(long)]
+    two_racks: bool,
+    /// What work costs the CPUs
+    #[arg(long, value_name = "MODEL", value_enum, default_value = "erpc")]
+    cpu: CpuName,
+    #[command(flatten)]
+    pub(super) observe: ObserveArgs,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl ResponseRttArgs {
+    pub(super) fn settings(&self) -> response_rtt::Settings {
+        response_rtt::Settings {
+            seed: self.seed,
+            max_packets: self.max_packets,
+            rate_bps: self.gbps * 1_000_000_000,
+            two_racks: self.two_racks,
+            cpu: self.cpu.into(),
+            ..response_rtt::Settings::default()
+        }
+    }
+}
+
+#[derive(Debug, Args, Serialize)]
+pub(super) struct SpeedArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(super) seed: u64,
+    /// Rounds, with a window of each load
+    #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(super) rounds: u32,
+    /// Real time of a window
+    #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::nonzero_time)]
+    pub(super) window: Duration,
+    /// Without the checks that every simulation has
+    #[arg(long)]
+    pub(super) no_checks: bool,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    #[serde(skip)]
+    pub(super) json: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: RunArgs,
+    }
+
+    fn scenario(line: &str) -> Scenario {
+        Line::try_parse_from(line.split(' ')).unwrap_or_else(|e| panic!("{e}")).args.scenario
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_experiments() {
+        let Scenario::E76(e76) = scenario("run datacenter") else { panic!("not e76") };
+        assert_eq!(e76.settings(), sessions::Settings::default());
+        let Scenario::Incast(incast) = scenario("run incast") else { panic!("not incast") };
+        assert_eq!(incast.settings(), incast::Settings::default());
+        let Scenario::Buffers(buffers) = scenario("run buffers") else { panic!("not buffers") };
+        assert_eq!(buffers.settings(), buffers::Settings::default());
+        let Scenario::Credits(credits) = scenario("run credits") else { panic!("not credits") };
+        assert_eq!(credits.settings(), credits::Settings::default());
+        let line = "run response-rtt";
+        let Scenario::ResponseRtt(rtt) = scenario(line) else { panic!("not response-rtt") };
+        assert_eq!(rtt.settings(), response_rtt::Settings::default());
+    }
+
+    #[test]
+    fn options_reach_the_experiments() {
+        let line = "run buffers --senders 3,4 --static-bytes 9000 --credits 2 --time 1ms";
+        let Scenario::Buffers(buffers) = scenario(line) else { panic!("not buffers") };
+        let settings = buffers.settings();
+        assert_eq!((settings.senders, settings.static_bytes), (vec![3, 4], vec![9_000]));
+        assert_eq!((settings.credits, settings.time_ns), (2, 1_000_000));
+        let line = "run incast --network cx4 --cpu courser --size 64KiB --frame-size 1KiB";
+        let Scenario::Incast(incast) = scenario(line) else { panic!("not incast") };
+        let settings = incast.settings();
+        assert_eq!((settings.network, settings.cpu), (incast::Network::Cx4, Cpu::Courser));
+        assert_eq!((settings.request_bytes, settings.max_frame), (65_536, 1_024));
+    }
+}

@@ -1,0 +1,66 @@
+//! The command line of `courser-lab soak`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
+use courser::Recovery;
+use courser_bench::program::units;
+
+use super::Experiment;
+
+/// Arguments of `soak`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Starts two servers that call each other and clients of both, as processes of this
+machine. Each call has a number, each byte follows from it, and each execution is in a
+file that outlives a kill. What is checked: each call ends once, in time, with a right
+response or an error that is true; nothing runs twice; servers return to the memory and
+the sessions that they had before.
+
+Examples:
+  courser soak                                    a minute, nobody dies
+  courser soak mixed --kills --for 1h             an hour with kills and freezes
+  courser soak kill-server --times 50
+  courser soak connects --times 10000 --json -")]
+pub struct SoakArgs {
+    /// What is done
+    #[arg(value_name = "WHAT", value_enum, default_value = "mixed")]
+    pub(crate) what: Experiment,
+    /// How long; for mixed
+    #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::nonzero_time)]
+    pub(crate) time: Duration,
+    /// How often it is done; for the others
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub(crate) times: u64,
+    /// Kill and freeze processes every few seconds; for mixed
+    #[arg(long)]
+    pub(crate) kills: bool,
+    /// Calls per second, of all clients together
+    #[arg(long, value_name = "N", default_value_t = 2000.0, value_parser = units::load)]
+    pub(crate) load: f64,
+    /// Largest message, up to 8MiB
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
+    pub(crate) max_size: usize,
+    /// How lost packets are recovered: go-back-n, melo, default
+    #[arg(long, value_name = "SCHEME", default_value_t)]
+    pub(crate) recovery: Recovery,
+    /// Repeats a plan: who dies when, and what is sent
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl ValueEnum for Experiment {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Experiment::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = self.words();
+        Some(PossibleValue::new(name).help(help))
+    }
+}

@@ -1,0 +1,97 @@
+//! `courser sim run`: small runs of each experiment, as a program sees them.
+
+#[path = "../../cli/tests/common/mod.rs"]
+mod common;
+
+use common::{json_of, refused, run, stderr, stdout};
+use serde_json::Value;
+
+fn results<'a>(report: &'a Value, bench: &str) -> &'a Vec<Value> {
+    let object = report.as_object().expect("an object");
+    for key in ["bench", "transport", "config", "results", "environment"] {
+        assert!(object.contains_key(key), "{key}: {report}");
+    }
+    assert_eq!((report["bench"].as_str(), object.len()), (Some(bench), 5), "{report}");
+    assert_eq!(report["transport"], "sim");
+    report["results"].as_array().expect("a list")
+}
+
+#[test]
+fn sessions_are_told_with_what_they_cost() {
+    let line = "sim run e76 --nodes 5 --warm-up 50us --time 100us --json -";
+    let report = json_of(line);
+    let result = &results(&report, "e76")[0];
+    for key in [
+        "rate_per_node_rps",
+        "wire_per_node_bps",
+        "retransmitted_per_node_per_s",
+        "sessions_per_node",
+        "connect_ns",
+        "wall_s",
+        "deliveries_per_wall_s",
+        "deliveries_per_cpu_s",
+        "cpu_s",
+        "prepare_wall_s",
+    ] {
+        assert!(result[key].is_number(), "{key}: {result}");
+    }
+    for key in ["count", "p50_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns"] {
+        assert!(result["latency"][key].as_u64() > Some(0), "{key}: {result}");
+    }
+    assert_eq!(report["config"]["nodes"], 5);
+    assert_eq!(result["digest"].as_str().expect("a digest").len(), 16);
+    let again = json_of(line);
+    assert_eq!(results(&again, "e76")[0]["digest"], result["digest"]);
+    let other = json_of(&format!("{line} --seed 2"));
+    assert_ne!(results(&other, "e76")[0]["digest"], result["digest"]);
+}
+
+#[test]
+fn the_smaller_experiments_give_a_row_a_point() {
+    let report = json_of("sim run credits --max-credits 3 --json -");
+    let points = results(&report, "credits")[0]["points"].as_array().expect("points").clone();
+    let credits: Vec<_> = points.iter().map(|p| p["credits"].as_u64()).collect();
+    assert_eq!(credits, [Some(1), Some(2), Some(3)]);
+    let report = json_of("sim run response-rtt --max-packets 2 --json -");
+    let result = &results(&report, "response-rtt")[0];
+    assert_eq!(result["points"][0]["extra_ns"], 0);
+    assert!(result["points"][1]["extra_rtt_ppm"].as_u64() < Some(1_000_000));
+    let line = "sim run buffers --senders 4 --static-bytes 20000 --time 1ms --json -";
+    let points = json_of(line);
+    let points = results(&points, "buffers");
+    assert_eq!((points.len(), &points[0]["is_static"]), (2, &false.into()));
+    assert!(points[1]["overflows"].as_u64() > points[0]["overflows"].as_u64(), "{points:?}");
+    let report = json_of("sim run speed --rounds 1 --window 10ms --json -");
+    assert_eq!(results(&report, "speed").len(), 3);
+}
+
+#[test]
+fn an_incast_is_shown_beside_the_arithmetic_and_can_be_traced() {
+    let directory = std::env::temp_dir().join(format!("courser-sim-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("directory");
+    let (trace, capture) = (directory.join("trace.txt"), directory.join("all.pcapng"));
+    let output = run(&format!(
+        "sim run incast --senders 2 --warm-up 1us --time 20us --trace {} --pcapng {}",
+        trace.display(),
+        capture.display()
+    ));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let text = stdout(&output);
+    assert!(text.contains("arithmetic") && text.contains("goodput"), "{text}");
+    let lines = std::fs::read_to_string(&trace).expect("a trace");
+    assert!(lines.lines().any(|line| line.contains("n1")), "{lines}");
+    let bytes = std::fs::read(&capture).expect("a capture");
+    assert_eq!(bytes.get(..4), Some(&[0x0a, 0x0d, 0x0d, 0x0a][..]), "a section header");
+    std::fs::remove_dir_all(&directory).expect("clean up");
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_at_once() {
+    refused("sim run e76 --nodes 1", "nodes = 1 is out of range");
+    refused("sim run e76 --in-flight 61", "multiple of the batch");
+    refused("sim run incast --senders 900", "960 MiB");
+    refused("sim run credits --rtt 1us", "rtt_ns");
+    refused("sim run incast --json /absent/out.json", "cannot write");
+    refused("sim run incast --trace /absent/trace.txt", "cannot write");
+    refused("sim run everything", "everything");
+}

@@ -1,0 +1,78 @@
+//! Every experiment of `courser soak`, small. What one of them finds is a broken promise of the
+//! library: then run it again with its seed.
+
+#[path = "../../cli/tests/common/mod.rs"]
+mod common;
+
+use common::{refused, run, stderr, stdout};
+use serde_json::Value;
+
+/// Runs an experiment that must find nothing wrong, and gives its result.
+fn soak(line: &str) -> Value {
+    // A soak is measured by its own limits; this load leaves room for the other tests.
+    let output = run(&format!("soak {line} --load 300 --json -"));
+    assert!(output.status.success(), "{line}: {}{}", stdout(&output), stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).expect("one JSON object");
+    assert_eq!(report["bench"], "soak");
+    let result = report["results"][0].clone();
+    assert_eq!(result["violations"], 0, "{result}");
+    result
+}
+
+fn number(result: &Value, key: &str) -> u64 {
+    result[key].as_u64().unwrap_or_else(|| panic!("{key}: {result}"))
+}
+
+#[test]
+fn calls_of_all_kinds() {
+    let result = soak("mixed --for 3s");
+    let (calls, right) = (number(&result, "calls"), number(&result, "succeeded"));
+    assert!(calls > 50, "{result}");
+    assert!(right * 10 > calls * 9, "nothing died: {result}");
+    assert!(number(&result, "executions") > right / 2, "{result}");
+    assert!(number(&result, "bytes_checked") > 10_000, "{result}");
+    assert_eq!(number(&result, "kills") + number(&result, "stops"), 0);
+    // All four processes lived to the end.
+    assert_eq!(result["memory"].as_array().map(Vec::len), Some(4), "{result}");
+}
+
+#[test]
+fn a_server_is_killed_and_started_again() {
+    let result = soak("kill-server --times 3");
+    assert_eq!(number(&result, "kills"), 3);
+    assert!(number(&result, "succeeded") > 50, "{result}");
+}
+
+#[test]
+fn a_client_is_killed_and_forgotten() {
+    let result = soak("kill-client --times 2");
+    assert_eq!(number(&result, "kills"), 2);
+    assert_eq!(result["sessions_before"], result["sessions_after"], "{result}");
+}
+
+#[test]
+fn a_server_is_frozen_and_wakes() {
+    let result = soak("stop-server --times 1");
+    assert_eq!(number(&result, "stops"), 1);
+    assert!(number(&result, "calls_hit") > 0, "{result}");
+    assert!(result["errors"].as_object().is_some_and(|e| !e.is_empty()), "{result}");
+}
+
+#[test]
+fn sessions_come_and_go() {
+    let result = soak("connects --times 500");
+    assert_eq!(number(&result, "succeeded"), 500);
+    assert_eq!(result["sessions_before"], result["sessions_after"], "{result}");
+}
+
+#[test]
+fn people_get_a_summary_and_a_plan_to_repeat() {
+    let output = run("soak mixed --for 1s --load 50 --seed 7 --max-size 1KiB");
+    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    for phrase in
+        ["soak mixed", "seed 7", "each byte checked", "executions", "resident", "violations  0"]
+    {
+        assert!(stdout(&output).contains(phrase), "{phrase}: {}", stdout(&output));
+    }
+    refused("soak --json /nonexistent/place.json", "/nonexistent/place.json");
+}
