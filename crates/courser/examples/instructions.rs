@@ -16,15 +16,12 @@
 //! transport does, [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
 
 use std::cell::Cell;
-use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use courser::parts::buf::{Addr, Ecn, PathId, RxBurst, TxBurst};
-use courser::parts::net::{Caps, MemConfig, MemNetwork, Path, PathError};
-use courser::parts::net::{ShmConfig, ShmTransport, Transport, TransportStats};
+use courser::parts::buf::{Ecn, PathId, RxBurst, TxBurst};
+use courser::parts::net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
 use courser::{
     CallId, CallOptions, Config, Context, MsgBuf, Nexus, Refused, Request, Rpc, SessionId, Tuning,
 };
@@ -123,18 +120,13 @@ fn server_rx<'a, T: Transport>(t: &'a mut T, out: &mut RxBurst<'a>) {
     t.rx_burst(out);
 }
 
-impl<const SIDE: u8, T: Transport> Transport for Side<SIDE, T> {
-    fn caps(&self) -> &Caps {
-        self.0.caps()
+impl<const SIDE: u8, T: Transport> courser::parts::net::Middleware for Side<SIDE, T> {
+    type Inner = T;
+    fn inner(&self) -> &T {
+        &self.0
     }
-    fn local_addr(&self) -> Addr {
-        self.0.local_addr()
-    }
-    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
-        self.0.path_open(remote, local)
-    }
-    fn path_close(&mut self, path: PathId) {
-        self.0.path_close(path);
+    fn inner_mut(&mut self) -> &mut T {
+        &mut self.0
     }
     #[inline]
     fn tx_burst(&mut self, burst: &mut TxBurst) {
@@ -152,12 +144,6 @@ impl<const SIDE: u8, T: Transport> Transport for Side<SIDE, T> {
             _ => server_tx_copy(&mut self.0, path, frame),
         }
     }
-    fn tx_reclaim(&mut self) -> usize {
-        self.0.tx_reclaim()
-    }
-    fn tx_flush(&mut self) {
-        self.0.tx_flush();
-    }
     #[inline]
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
         match SIDE {
@@ -165,15 +151,6 @@ impl<const SIDE: u8, T: Transport> Transport for Side<SIDE, T> {
             CLIENT => client_rx(&mut self.0, out),
             _ => server_rx(&mut self.0, out),
         }
-    }
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.event_fd()
-    }
-    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
-        self.0.wait(wake, timeout_ns)
-    }
-    fn stats(&self) -> TransportStats {
-        self.0.stats()
     }
 }
 

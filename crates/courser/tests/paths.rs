@@ -1,22 +1,20 @@
-//! What is asked of a transport: paths are closed when nobody needs them, however sessions end, and
-//! lone small frames are copied where it does that.
+//! Use of a transport: paths are closed when no session uses them any more, and single small frames
+//! are copied by transports that can.
 
 mod common;
 
 use std::cell::Cell;
-use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
 use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use courser::parts::buf::{Addr, Arena, PathId, RxBurst, TxBurst, TxFrame};
-use courser::parts::net::{Caps, MemNetwork, Path, PathError, TransportStats};
+use courser::parts::buf::{Addr, Arena, PathId, TxBurst, TxFrame};
+use courser::parts::net::{MemNetwork, Path, PathError};
 use courser::{Config, Transport};
 
 const KEEP: u16 = 1;
 
-/// Counts the paths that are open, and the frames that it is asked to copy.
+/// Counts open paths and copied frames.
 struct Counting<T> {
     inner: T,
     open: Rc<Cell<usize>>,
@@ -24,13 +22,15 @@ struct Counting<T> {
     arena: Arena,
 }
 
-impl<T: Transport> Transport for Counting<T> {
-    fn caps(&self) -> &Caps {
-        self.inner.caps()
+impl<T: Transport> courser::parts::net::Middleware for Counting<T> {
+    type Inner = T;
+
+    fn inner(&self) -> &T {
+        &self.inner
     }
 
-    fn local_addr(&self) -> Addr {
-        self.inner.local_addr()
+    fn inner_mut(&mut self) -> &mut T {
+        &mut self.inner
     }
 
     fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
@@ -44,10 +44,6 @@ impl<T: Transport> Transport for Counting<T> {
         self.open.set(self.open.get() - 1);
     }
 
-    fn tx_burst(&mut self, burst: &mut TxBurst) {
-        self.inner.tx_burst(burst);
-    }
-
     fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
         let mut copy = self.arena.alloc(frame.len()).unwrap();
         copy.copy_from_slice(frame);
@@ -55,34 +51,6 @@ impl<T: Transport> Transport for Counting<T> {
         self.inner.tx_burst(&mut burst);
         self.copied.set(self.copied.get() + 1);
         true
-    }
-
-    fn tx_reclaim(&mut self) -> usize {
-        self.inner.tx_reclaim()
-    }
-
-    fn tx_flush(&mut self) {
-        self.inner.tx_flush();
-    }
-
-    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
-        self.inner.rx_burst(out);
-    }
-
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.event_fd()
-    }
-
-    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
-        self.inner.wait(wake, timeout_ns)
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        self.inner.warnings()
-    }
-
-    fn stats(&self) -> TransportStats {
-        self.inner.stats()
     }
 }
 

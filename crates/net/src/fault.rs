@@ -11,11 +11,11 @@ mod text;
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use courser_buf::{
-    Addr, Arena, ArenaConfig, Ecn, Heap, MemorySource, PathId, RxBurst, RxFrame, TxBurst, TxFrame,
+    Addr, Arena, ArenaConfig, Ecn, Heap, PathId, RxBurst, RxFrame, TxBurst, TxFrame,
 };
 
 use plan::{Dice, Verdict};
@@ -23,7 +23,7 @@ pub use plan::{Fault, FaultConfig, FaultCounts, FaultPlan};
 pub use text::FaultSyntax;
 
 use crate::hold::share;
-use crate::{Caps, Path, PathError, Transport, TransportStats};
+use crate::{Caps, Transport};
 
 /// Most frames kept in one direction, delayed or waiting for room; more are lost and counted.
 const STORE: usize = 4096;
@@ -212,17 +212,19 @@ fn flip(data: &mut [u8], bits: u64) {
     }
 }
 
-impl<T: Transport> Transport for FaultTransport<T> {
+impl<T: Transport> crate::Middleware for FaultTransport<T> {
+    type Inner = T;
+
+    fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+
     fn caps(&self) -> &Caps {
         &self.caps
-    }
-
-    fn local_addr(&self) -> Addr {
-        self.inner.local_addr()
-    }
-
-    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
-        self.inner.path_open(remote, local)
     }
 
     fn path_close(&mut self, path: PathId) {
@@ -282,31 +284,11 @@ impl<T: Transport> Transport for FaultTransport<T> {
         out.extend(frames.map(|f| RxFrame::new(f.src, &f.data, f.ecn)));
     }
 
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.event_fd()
-    }
-
-    fn signal_always(&self) {
-        self.inner.signal_always();
-    }
-
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         if self.rx.len() > 0 {
             // Delayed frames move with each call, so there is something to come.
             return Ok(());
         }
         self.inner.wait(wake, timeout_ns)
-    }
-
-    fn memory(&self) -> Option<Arc<dyn MemorySource>> {
-        self.inner.memory()
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        self.inner.warnings()
-    }
-
-    fn stats(&self) -> TransportStats {
-        self.inner.stats()
     }
 }

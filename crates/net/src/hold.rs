@@ -6,13 +6,10 @@
 //! Whether they did is checked when a frame is let go.
 
 use std::collections::VecDeque;
-use std::io;
-use std::os::fd::{BorrowedFd, RawFd};
-use std::sync::Arc;
 
-use courser_buf::{Addr, MemorySource, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{TxBurst, TxFrame};
 
-use crate::{Caps, Path, PathError, Transport, TransportStats};
+use crate::{Caps, Transport, TransportStats};
 
 /// Settings of a [`HoldTransport`].
 #[derive(Clone, Copy, Debug)]
@@ -102,21 +99,19 @@ pub(crate) fn share(frame: &TxFrame) -> TxFrame {
     TxFrame { path: frame.path, segs: frame.segs.clone(), len: frame.len }
 }
 
-impl<T: Transport> Transport for HoldTransport<T> {
+impl<T: Transport> crate::Middleware for HoldTransport<T> {
+    type Inner = T;
+
+    fn inner(&self) -> &T {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut T {
+        &mut self.inner
+    }
+
     fn caps(&self) -> &Caps {
         &self.caps
-    }
-
-    fn local_addr(&self) -> Addr {
-        self.inner.local_addr()
-    }
-
-    fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
-        self.inner.path_open(remote, local)
-    }
-
-    fn path_close(&mut self, path: PathId) {
-        self.inner.path_close(path);
     }
 
     fn tx_burst(&mut self, burst: &mut TxBurst) {
@@ -146,30 +141,6 @@ impl<T: Transport> Transport for HoldTransport<T> {
         self.inner.tx_flush();
     }
 
-    fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
-        self.inner.rx_burst(out);
-    }
-
-    fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.event_fd()
-    }
-
-    fn signal_always(&self) {
-        self.inner.signal_always();
-    }
-
-    fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
-        self.inner.wait(wake, timeout_ns)
-    }
-
-    fn memory(&self) -> Option<Arc<dyn MemorySource>> {
-        self.inner.memory()
-    }
-
-    fn warnings(&self) -> Vec<String> {
-        self.inner.warnings()
-    }
-
     fn stats(&self) -> TransportStats {
         let stats = self.inner.stats();
         TransportStats { tx_full: stats.tx_full + self.full, ..stats }
@@ -178,7 +149,7 @@ impl<T: Transport> Transport for HoldTransport<T> {
 
 #[cfg(test)]
 mod tests {
-    use courser_buf::{Arena, MsgBuf};
+    use courser_buf::{Arena, MsgBuf, PathId};
 
     use super::*;
     use crate::{MemConfig, MemNetwork, MemTransport};
