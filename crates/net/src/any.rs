@@ -11,8 +11,8 @@ use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 use crate::options::{self, CommonOptions, OptionSet, TransportOptions};
 use crate::uri::is_scheme;
 use crate::{
-    MemError, MemNetwork, MemOptions, ShmError, ShmOptions, ShmTransport, Transport, UdpError,
-    UdpOptions, UdpTransport, Uri, UriError,
+    MemError, MemNetwork, MemOptions, OpenError, ShmOptions, ShmTransport, Transport, UdpOptions,
+    UdpTransport, Uri,
 };
 
 /// A transport whose kind is known at run time only.
@@ -66,96 +66,6 @@ impl FromStr for BindSpec {
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
         Ok(text.parse::<Uri>()?.into())
-    }
-}
-
-/// Why an endpoint could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// No transport has this scheme.
-    #[error("no transport is called {scheme:?}; known are {}", known.join(", "))]
-    UnknownScheme {
-        /// The scheme of the address.
-        scheme: String,
-        /// Those that are registered.
-        known: Vec<String>,
-    },
-    /// The text is no address.
-    #[error(transparent)]
-    Uri(#[from] UriError),
-    /// The transport has no such option.
-    #[error("{scheme}:// has no option {name:?}; its options are {known}")]
-    UnknownOption {
-        /// The transport.
-        scheme: &'static str,
-        /// The option in the address.
-        name: String,
-        /// The options that the transport has, with commas between.
-        known: String,
-    },
-    /// The value of an option does not fit.
-    #[error("option {name}={value:?}: expected {expected}")]
-    BadOption {
-        /// The option.
-        name: String,
-        /// Its value in the address.
-        value: String,
-        /// The values that it takes.
-        expected: &'static str,
-    },
-    /// The host is unknown.
-    #[error("{0:?} is no address and no known name: {1}")]
-    Host(String, #[source] std::io::Error),
-    /// Another endpoint has the port; a nexus that was bound to port 0 tries another one.
-    #[error(transparent)]
-    InUse(Box<dyn std::error::Error + Send + Sync>),
-    /// The transport cannot be opened for another reason.
-    #[error(transparent)]
-    Transport(Box<dyn std::error::Error + Send + Sync>),
-}
-
-impl OpenError {
-    /// [`OpenError::InUse`], with the transport's own error.
-    pub fn in_use(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
-        OpenError::InUse(Box::new(cause))
-    }
-
-    /// [`OpenError::Transport`], with the transport's own error.
-    pub fn transport(cause: impl std::error::Error + Send + Sync + 'static) -> Self {
-        OpenError::Transport(Box::new(cause))
-    }
-
-    /// Whether another port can succeed.
-    pub fn is_in_use(&self) -> bool {
-        matches!(self, OpenError::InUse(_))
-    }
-}
-
-macro_rules! from_transport {
-    ($error:ident) => {
-        impl From<$error> for OpenError {
-            fn from(e: $error) -> Self {
-                match e {
-                    $error::InUse(..) => OpenError::in_use(e),
-                    _ => OpenError::transport(e),
-                }
-            }
-        }
-    };
-}
-
-from_transport!(UdpError);
-from_transport!(ShmError);
-from_transport!(MemError);
-
-/// For transports over the system's sockets: `EADDRINUSE` is [`OpenError::InUse`].
-impl From<std::io::Error> for OpenError {
-    fn from(e: std::io::Error) -> Self {
-        match e.kind() {
-            std::io::ErrorKind::AddrInUse => OpenError::in_use(e),
-            _ => OpenError::transport(e),
-        }
     }
 }
 

@@ -11,6 +11,7 @@ compile_error!("courser-net needs Linux");
 
 pub mod any;
 pub mod conformance;
+mod error;
 pub mod fault;
 pub mod hold;
 pub mod mem;
@@ -23,7 +24,8 @@ mod transport;
 pub mod udp;
 mod uri;
 
-pub use any::{AnyTransport, BindSpec, OpenError};
+pub use any::{AnyTransport, BindSpec};
+pub use error::OpenError;
 pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultSyntax, FaultTransport};
 pub use hold::{HoldConfig, HoldTransport};
 pub use mem::{MemConfig, MemError, MemNetwork, MemOptions, MemTransport};

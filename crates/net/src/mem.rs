@@ -29,7 +29,7 @@ use crate::options::{CommonOptions, NamedOption, TransportOptions, set};
 use crate::{Caps, OpenError, Path, PathError, PathTable, Transport, TransportStats};
 
 /// The scheme of addresses in memory.
-pub(crate) const SCHEME: &str = "mem";
+const SCHEME: &str = "mem";
 /// Largest depth and frame that can be set; together they bound an endpoint's memory to 4 GiB.
 const MAX_DEPTH: usize = 65_536;
 const MAX_FRAME: usize = 65_536;
@@ -115,6 +115,15 @@ pub enum MemError {
     /// The system gave no descriptor for waiting.
     #[error("no event descriptor: {0}; `ulimit -n` raises the limit of open files")]
     EventFd(#[source] io::Error),
+}
+
+impl From<MemError> for OpenError {
+    fn from(e: MemError) -> Self {
+        match e {
+            MemError::InUse(..) => OpenError::in_use(e),
+            _ => OpenError::transport(e),
+        }
+    }
 }
 
 /// A frame in a queue.

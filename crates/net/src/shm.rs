@@ -44,6 +44,7 @@ use std::time::{Duration, Instant};
 
 use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst, drop_frames};
 
+use config::SCHEME;
 pub use config::{ShmConfig, ShmError, ShmOptions};
 use dir::Listener;
 use epoll::{Epoll, Token};
@@ -52,9 +53,6 @@ use msg::Hello;
 use outbound::{Outbound, Own};
 
 use crate::{Caps, Path, PathError, Transport, TransportStats};
-
-/// The scheme of addresses in shared memory.
-pub(crate) const SCHEME: &str = "shm";
 
 /// How often sockets are looked at while the endpoint is busy: new peers, and peers that have
 /// gone. About 0.3 us each time.

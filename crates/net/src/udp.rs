@@ -23,12 +23,10 @@ use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst};
 use socket2::Socket;
 
+use config::SCHEME;
 pub use config::{MAX_DATAGRAM, Offload, UdpConfig, UdpError, UdpOptions};
 
 use crate::{Caps, Path, PathError, Transport, TransportStats};
-
-/// The scheme of UDP addresses.
-pub(crate) const SCHEME: &str = "udp";
 
 /// Most frames of a train: what every kernel with `UDP_SEGMENT` takes (`UDP_MAX_SEGMENTS`).
 const TRAIN_FRAMES: usize = 64;

@@ -10,6 +10,9 @@ use crate::options::{CommonOptions, NamedOption, TransportOptions, set};
 use super::bell::MAX_RINGS;
 use super::ring::{MAX_FRAME, Shape};
 
+/// The scheme of addresses in shared memory.
+pub(super) const SCHEME: &str = "shm";
+
 /// Settings of a [`super::ShmTransport`].
 ///
 /// # What is copied
@@ -119,7 +122,7 @@ pub struct ShmOptions {
 }
 
 impl TransportOptions for ShmOptions {
-    const SCHEME: &'static str = super::SCHEME;
+    const SCHEME: &'static str = SCHEME;
     const NAMED: &'static [NamedOption<Self>] = &[
         ("max_frame", |o, text| set(&mut o.max_frame, text)),
         ("slots", |o, text| set(&mut o.slots, text)),
@@ -222,5 +225,14 @@ pub enum ShmError {
 impl ShmError {
     pub(super) fn io(what: &'static str) -> impl Fn(rustix::io::Errno) -> ShmError {
         move |e| ShmError::Io { what, source: e.into() }
+    }
+}
+
+impl From<ShmError> for OpenError {
+    fn from(e: ShmError) -> Self {
+        match e {
+            ShmError::InUse(..) => OpenError::in_use(e),
+            _ => OpenError::transport(e),
+        }
     }
 }

@@ -3,8 +3,11 @@
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
 
+use crate::OpenError;
 use crate::options::{CommonOptions, Expected, NamedOption, OptionValue, TransportOptions, set};
 
+/// The scheme of UDP addresses.
+pub(super) const SCHEME: &str = "udp";
 /// Bytes of an IPv4 and a UDP header.
 pub(super) const HEADERS_V4: usize = 28;
 /// Bytes of an IPv6 and a UDP header.
@@ -117,7 +120,7 @@ pub struct UdpOptions {
 }
 
 impl TransportOptions for UdpOptions {
-    const SCHEME: &'static str = super::SCHEME;
+    const SCHEME: &'static str = SCHEME;
     const NAMED: &'static [NamedOption<Self>] = &[
         ("max_frame", |o, text| set(&mut o.max_frame, text)),
         ("rcvbuf", |o, text| set(&mut o.rcvbuf, text)),
@@ -185,6 +188,15 @@ impl UdpError {
             Some(libc::EACCES | libc::EPERM) => UdpError::NotPermitted(addr),
             Some(libc::EAFNOSUPPORT) => UdpError::NoFamily(addr),
             _ => UdpError::Io(addr, e),
+        }
+    }
+}
+
+impl From<UdpError> for OpenError {
+    fn from(e: UdpError) -> Self {
+        match e {
+            UdpError::InUse(..) => OpenError::in_use(e),
+            _ => OpenError::transport(e),
         }
     }
 }
