@@ -214,7 +214,7 @@ impl Context<'_> {
     ) -> Result<CallId, Refused> {
         let options = options.at(|| self.core.now_ns());
         let call = self.core.proto.call_with(session, req_type, request, cont, options);
-        call.map_err(|(reason, request, _)| Refused { reason, request })
+        call.map_err(|(reason, request, _)| self.core.refused_call(session, reason, request))
     }
 
     /// Gives a call up: it ends soon with [`courser_proto::CallError::Cancelled`], which says

@@ -6,14 +6,14 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_buf::{PathId, TxBurst};
+use courser_buf::{MsgBuf, PathId, TxBurst};
 use courser_net::Uri;
-use courser_proto::{Dialed, Endpoint, SessionId};
+use courser_proto::{CallRefused, Dialed, Endpoint, SessionId};
 
 use crate::clock::SystemClock;
 use crate::context::Context;
 use crate::conts::{Cont, Conts};
-use crate::error::SessionError;
+use crate::error::{Refused, SessionError};
 use crate::machine::{Thread, VirtualClock};
 use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
@@ -188,6 +188,22 @@ impl Core {
         self.timers.pop();
         self.next_timer_ns = self.timers.peek().map_or(u64::MAX, |Reverse((due, _))| *due);
         self.timer_fns.remove(&id)
+    }
+
+    /// The error of a call that was not accepted, with the cause that is kept with the session.
+    #[cold]
+    #[inline(never)] // out of every call
+    pub(crate) fn refused_call(
+        &self,
+        session: SessionId,
+        reason: CallRefused,
+        request: MsgBuf,
+    ) -> Refused {
+        let reason = match (reason, self.session_error(session)) {
+            (CallRefused::NoSession(_), Some(e)) => CallRefused::NoSession(e.end()),
+            _ => reason,
+        };
+        Refused { reason, request }
     }
 
     pub(crate) fn remember_failure(&mut self, session: SessionId, error: SessionError) {

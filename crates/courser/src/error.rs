@@ -4,7 +4,7 @@ use std::io;
 
 use courser_buf::MsgBuf;
 use courser_net::UriError;
-use courser_proto::{CallRefused, ConfigError, ConnectError, RefuseReason};
+use courser_proto::{CallRefused, ConfigError, ConnectError, RefuseReason, SessionEnd};
 
 use crate::control::{DialError, LostReason};
 
@@ -123,6 +123,28 @@ pub enum SessionError {
     /// There is no such session.
     #[error("no such session: it was closed, or its peer failed")]
     Gone,
+}
+
+impl SessionError {
+    /// The kind of the cause, as calls on the session report it ([`crate::CallError::NotConnected`]).
+    pub fn end(&self) -> SessionEnd {
+        match self {
+            SessionError::Dial(_) => SessionEnd::Unreachable,
+            SessionError::Timeout { .. } => SessionEnd::Unanswered,
+            SessionError::Refused(reason) => SessionEnd::Refused(*reason),
+            SessionError::Path(_) | SessionError::Uri(_) | SessionError::Scheme { .. } => {
+                SessionEnd::NoPath
+            }
+            SessionError::PeerFailed(_) => SessionEnd::PeerFailed,
+            SessionError::EndpointGone => SessionEnd::EndpointGone,
+            SessionError::DatapathSilent { .. } => SessionEnd::DatapathSilent,
+            SessionError::Local(ConnectError::BadAnswer) => SessionEnd::BadAnswer,
+            SessionError::Local(ConnectError::Closed) => SessionEnd::Closed,
+            SessionError::Local(_) | SessionError::VirtualTime | SessionError::Gone => {
+                SessionEnd::Unknown
+            }
+        }
+    }
 }
 
 /// A call that was not accepted: nothing was sent, the buffer is back.

@@ -57,8 +57,8 @@ pub use courser_net::{
 };
 pub use courser_proto::{
     Admission, CallError, CallId, CallRefused, DROP_NAMES, EndpointStats, Executed, MemoryUse,
-    Recovery, RefuseReason, ReplyError, Role, SessionBytes, SessionId, SessionState, SessionStats,
-    Status,
+    Recovery, RefuseReason, ReplyError, Role, SessionBytes, SessionEnd, SessionId, SessionState,
+    SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError, WorkerError};
 pub use message::{Done, Reply, ReplyHandle, Request, Response};

@@ -270,7 +270,7 @@ impl<T: Transport> Rpc<T> {
         let d = self.links.dialing.swap_remove(at);
         // It may have been closed, and another connect have its number now.
         if self.core.proto.session_state(d.session) == SessionState::Connecting {
-            self.core.proto.refused(d.session.index());
+            self.core.proto.refused(d.session.index(), error.end());
         }
         self.core.remember_failure(d.session, error);
     }

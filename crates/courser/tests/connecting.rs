@@ -11,7 +11,7 @@ use common::*;
 use courser::parts::net::MemNetwork;
 use courser::{
     Admission, BindError, CallError, CallRefused, Config, DialError, Executed, Nexus, RefuseReason,
-    Rpc, SessionError, SessionState,
+    Rpc, SessionEnd, SessionError, SessionState,
 };
 
 const ECHO: u16 = 1;
@@ -29,8 +29,13 @@ fn failure(client: &mut Rpc, uri: &str) -> SessionError {
     let error = client.wait_connected(session).unwrap_err();
     drive_until(&mut [client], |_| !log.borrow().is_empty());
     let (_, ended) = log.borrow_mut().pop().unwrap();
-    assert_eq!(ended.result, Err(CallError::NotConnected));
-    assert_eq!(CallError::NotConnected.executed(), Executed::Never);
+    let why = CallError::NotConnected(error.end());
+    assert_eq!(ended.result, Err(why));
+    assert_eq!(why.executed(), Executed::Never);
+    assert!(why.to_string().contains(&error.end().to_string()), "{why}");
+    let refused = client.call(session, ECHO, message(client, 1, 10), |_, _| {}).unwrap_err();
+    assert_eq!(refused.reason, CallRefused::NoSession(error.end()));
+    assert!(refused.to_string().contains(&error.end().to_string()), "{refused}");
     assert!(*ended.request == *expected(1, 10), "the buffer is back");
     assert_eq!(client.session_state(session), SessionState::Gone);
     assert_eq!(client.session_error(session).unwrap().to_string(), error.to_string());
@@ -217,7 +222,7 @@ fn closing_ends_calls_frees_the_server_and_stales_the_number() {
     assert_eq!(client.session_state(session), SessionState::Gone);
     assert!(client.session_stats(session).is_none());
     let refused = client.call(session, ECHO, message(&client, 0, 1), |_, _| {}).unwrap_err();
-    assert_eq!(refused.reason, CallRefused::NoSession);
+    assert_eq!(refused.reason, CallRefused::NoSession(SessionEnd::Unknown));
     client.close(session);
     assert_eq!(client.session_state(next), SessionState::Connected);
 }

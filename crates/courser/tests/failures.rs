@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use courser::{CallError, CallRefused, Config, Executed, Nexus, Rpc, SessionError, SessionState};
+use courser::{
+    CallError, CallRefused, Config, Executed, Nexus, Rpc, SessionEnd, SessionError, SessionState,
+};
 
 const ECHO: u16 = 1;
 const NEVER: u16 = 2;
@@ -62,7 +64,7 @@ fn a_dropped_endpoint_fails_its_sessions_only() {
     assert_eq!(client.session_state(session), SessionState::Gone);
     assert!(matches!(client.session_error(session), Some(SessionError::EndpointGone)));
     let refused = client.call(session, ECHO, message(&client, 1, 1), |_, _| {}).unwrap_err();
-    assert_eq!(refused.reason, CallRefused::NoSession);
+    assert_eq!(refused.reason, CallRefused::NoSession(SessionEnd::EndpointGone));
     let request = message(&client, 8, 9000);
     let ended = call_and_wait(&mut client, &mut [&mut second], other, ECHO, request);
     assert!(ended.result == Ok(expected(8, 9000)), "its neighbour lives");

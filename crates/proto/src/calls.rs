@@ -4,7 +4,7 @@
 use courser_buf::MsgBuf;
 
 use crate::endpoint::{Endpoint, copy_of};
-use crate::error::{CallError, CallRefused};
+use crate::error::{CallError, CallRefused, SessionEnd};
 use crate::event::{Body, Completion};
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
@@ -87,7 +87,7 @@ impl<C> Endpoint<C> {
             Some(Session::Server(s)) if s.generation == session.generation => {
                 return Err((CallRefused::NotClient, call.req, call.cont));
             }
-            _ => return Err((CallRefused::NoSession, call.req, call.cont)),
+            _ => return Err((CallRefused::NoSession(SessionEnd::Unknown), call.req, call.cont)),
         };
         if call.req.len() > s.agreed.max_msg_size as usize {
             let refused =

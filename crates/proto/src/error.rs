@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::session::RefuseReason;
+
 /// Whether the request's handler ran: what a database must know before it tries again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Executed {
@@ -79,11 +81,51 @@ impl Status {
     }
 }
 
+/// Why a session is not, or no longer, connected: the kind of the cause. The library keeps the
+/// details (addresses, errors of the system) with the session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionEnd {
+    /// The server's control port could not be reached.
+    #[error("its server could not be reached; session_error() names the address and the reason")]
+    Unreachable,
+    /// The server accepted the control connection, but no endpoint answered in time.
+    #[error(
+        "no endpoint of its server answered in time; check that the server runs its event loop, or \
+         raise connect_timeout"
+    )]
+    Unanswered,
+    /// The server refused the session.
+    #[error("its server refused it: {0}")]
+    Refused(RefuseReason),
+    /// The server's answer to the connect request was not usable.
+    #[error("its server sent an unusable answer; check that both sides run the same version")]
+    BadAnswer,
+    /// The datapath address of the server cannot be reached.
+    #[error("its server has no reachable datapath address; session_error() has the reason")]
+    NoPath,
+    /// The control connection ended: the peer failed, or the network in between.
+    #[error("its control connection ended; session_error() has the reason, connect again")]
+    PeerFailed,
+    /// The server closed its endpoint.
+    #[error("its server closed the endpoint; connect to another endpoint or server")]
+    EndpointGone,
+    /// The control connection lived, but the datapath carried no packet (F13).
+    #[error("its datapath carried no packet; check firewalls and the path MTU, then connect again")]
+    DatapathSilent,
+    /// This side closed it.
+    #[error("this endpoint closed it; connect again")]
+    Closed,
+    /// No session with this number is known: it never existed, or ended long ago.
+    #[error("it never existed, was closed, or ended long ago; connect again")]
+    Unknown,
+}
+
 /// Why a call that was accepted ended without a response. Its request buffer comes back with it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallError {
-    /// The session could not be set up; the connect error tells why.
-    NotConnected,
+    /// The session could not be set up, for this reason.
+    NotConnected(SessionEnd),
     /// The server answered with a status in place of a response.
     Server(Status),
     /// The peer, its process or its control connection is gone.
@@ -114,7 +156,7 @@ impl CallError {
     /// Whether the handler ran.
     pub fn executed(&self) -> Executed {
         match *self {
-            CallError::NotConnected => Executed::Never,
+            CallError::NotConnected(_) => Executed::Never,
             CallError::Server(s) => s.executed(),
             CallError::PeerFailed(e)
             | CallError::DatapathSilent(e)
@@ -129,7 +171,7 @@ impl CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CallError::NotConnected => f.write_str("the session could not be connected")?,
+            CallError::NotConnected(end) => write!(f, "the session was not connected: {end}")?,
             CallError::Server(s) => f.write_str(match s {
                 Status::UnknownType => "the server has no handler for this request type",
                 Status::TooLarge => "the request is larger than the server accepts",
@@ -175,8 +217,8 @@ impl std::error::Error for CallError {}
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CallRefused {
     /// There is no such session, or it has ended.
-    #[error("no such session: it was never connected, was closed, or its peer failed")]
-    NoSession,
+    #[error("the session is not connected: {0}")]
+    NoSession(SessionEnd),
     /// The session is one where this endpoint is the server.
     #[error("this endpoint is the server of that session; only its client can call")]
     NotClient,

@@ -51,7 +51,7 @@ pub use config::{Admission, Config, ConfigError};
 pub use credits::Room;
 pub use driver::Driver;
 pub use endpoint::Endpoint;
-pub use error::{CallError, CallRefused, Executed, ReplyError, Status};
+pub use error::{CallError, CallRefused, Executed, ReplyError, SessionEnd, Status};
 pub use event::{Body, Completion, RequestId};
 pub use introspect::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};

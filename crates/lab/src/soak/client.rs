@@ -80,7 +80,7 @@ pub(super) const ERRORS: [&str; 21] = [
 
 fn error_index(error: &CallError) -> u8 {
     match error {
-        CallError::NotConnected => 1,
+        CallError::NotConnected(_) => 1,
         CallError::PeerFailed(_) => 2,
         CallError::DatapathSilent(_) => 3,
         CallError::Closed(_) => 4,

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::credits::{Room, SessionCredits};
 use crate::endpoint::Endpoint;
+use crate::error::SessionEnd;
 use crate::loss::Recovery;
 use crate::peer::{Peer, PeerState};
 use crate::wire::{FRAME_HEADER, MAX_PEER, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
@@ -294,7 +295,7 @@ impl<C> Endpoint<C> {
             && frame <= self.tx.max_frame();
         let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
         if !sane || !self.attach_peer(tentative, a, addr, path) {
-            self.refused(a.client_session);
+            self.refused(a.client_session, SessionEnd::BadAnswer);
             return Err(ConnectError::BadAnswer);
         }
         self.be_selective(a.client_peer, a.recovery);

@@ -4,20 +4,21 @@ use courser_buf::PathId;
 
 use super::{Draining, Session, SessionId, SessionState};
 use crate::endpoint::Endpoint;
-use crate::error::{CallError, Executed};
+use crate::error::{CallError, Executed, SessionEnd};
 use crate::event::Completion;
 use crate::mutant::{self, Mutant};
 use crate::peer::{Peer, PeerState};
 use crate::slot::{ServerPhase, ServerSlot};
 
 impl<C> Endpoint<C> {
-    /// The connect of a session has failed: its waiting calls end, never executed.
-    pub fn refused(&mut self, session: u32) {
+    /// The connect of a session has failed with `end`: its waiting calls end with
+    /// [`CallError::NotConnected`], never executed.
+    pub fn refused(&mut self, session: u32, end: SessionEnd) {
         if let Some(s) = self.sessions.client_mut(session)
             && s.state == SessionState::Connecting
         {
             let tentative = s.peer;
-            self.fail_session(session, |_| CallError::NotConnected);
+            self.fail_session(session, |_| CallError::NotConnected(end));
             self.free_session(session);
             self.drop_peer(tentative);
             self.connect_ended();
@@ -34,7 +35,7 @@ impl<C> Endpoint<C> {
             return None;
         }
         if s.state == SessionState::Connecting {
-            self.refused(session.index);
+            self.refused(session.index, SessionEnd::Closed);
             return None;
         }
         let (remote, peer, control) = (s.remote, s.peer, s.agreed.control);
@@ -112,7 +113,7 @@ impl<C> Endpoint<C> {
             }
             let peer = match &self.sessions[index as usize] {
                 Session::Client(s) if s.state == SessionState::Connecting => {
-                    self.refused(index);
+                    self.refused(index, SessionEnd::PeerFailed);
                     continue;
                 }
                 Session::Client(s) => s.peer,
@@ -128,7 +129,7 @@ impl<C> Endpoint<C> {
 
     /// Ends all calls of a client session with an error that says what is known of each, and the
     /// session with them.
-    pub(crate) fn fail_session(&mut self, session: u32, error: fn(Executed) -> CallError) {
+    pub(crate) fn fail_session(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
         self.deferred.take_no_more(session);
         let Some(s) = self.sessions.client_mut(session) else { return };
         s.state = SessionState::Gone;
@@ -144,7 +145,7 @@ impl<C> Endpoint<C> {
         self.fail_slots(session, error);
     }
 
-    fn fail_slots(&mut self, session: u32, error: fn(Executed) -> CallError) {
+    fn fail_slots(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
         let Some(s) = self.sessions.client_mut(session) else { return };
         for slot_no in 0..s.slots.len() as u8 {
             let Some(s) = self.sessions.client_mut(session) else { return };

@@ -3,7 +3,7 @@
 use courser_buf::{Addr, PathId};
 use courser_proto::{
     CallError, Config, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, RefuseReason,
-    SessionState,
+    SessionEnd, SessionState,
 };
 
 use crate::support::{DPP, World, addr, config, port};
@@ -60,7 +60,7 @@ fn a_bad_answer_ends_the_session() {
         let e = w.ep(0).established(&a, addr(1), PathId(1)).unwrap_err();
         assert_eq!(e, ConnectError::BadAnswer, "case {n}");
         assert_eq!(w.ep(0).session_state(d.session), SessionState::Gone);
-        assert_eq!(w.finish(0, 1)[0].result, Err(CallError::NotConnected));
+        assert_eq!(w.finish(0, 1)[0].result, Err(CallError::NotConnected(SessionEnd::BadAnswer)));
         assert_eq!(w.ep(0).live_sessions(), 0);
     }
 }
@@ -93,7 +93,7 @@ fn an_answer_to_an_earlier_connect_is_not_taken_for_the_present_one() {
 fn a_connect_after_one_given_up_does_not_get_its_cookie() {
     let mut w = World::pair(config());
     let first = w.dial(0, 5);
-    w.ep(0).refused(first.session.index());
+    w.ep(0).refused(first.session.index(), SessionEnd::Unanswered);
     let second = w.dial(0, 6);
     assert_eq!(first.request.peer, second.request.peer, "the number is used again");
     let late = w.accept(1, 0, &first.request).unwrap();
@@ -155,7 +155,7 @@ fn numbers_are_used_again_and_nothing_grows() {
             w.ep(1).disconnected(remote, 0xe0, 7);
         }
         let gone = w.dial(0, 1);
-        w.ep(0).refused(gone.session.index());
+        w.ep(0).refused(gone.session.index(), SessionEnd::Unanswered);
     }
     let (s, f) = w.connect_forge(0, 1);
     assert!(s.index() < 2 && f.accept.session < 2 && f.accept.peer < 2);
@@ -238,7 +238,7 @@ fn a_server_widens_pools_while_there_is_plenty_and_gives_what_was_asked_for() {
         let result = w.ep(0).established(&late, addr(1), PathId(1));
         assert_eq!(result, Err(ConnectError::Closed));
         assert_eq!(w.ep(0).session_state(next.session), SessionState::Connecting);
-        w.ep(0).refused(next.session.index());
+        w.ep(0).refused(next.session.index(), SessionEnd::Unanswered);
         w.ep(0).check();
         assert_eq!(w.ep(0).credits_granted(), 0, "what was kept for them is free again");
     }
@@ -272,7 +272,7 @@ fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
     w.call(0, second.session, 1, 10);
     assert!(w.finish(0, 1)[0].result.is_ok());
     // Refused: nobody needs a peer any more but the second session, which has it.
-    w.ep(0).refused(third.session.index());
+    w.ep(0).refused(third.session.index(), SessionEnd::Unanswered);
     assert_eq!(w.ep(0).poll_unused_path(), None);
     assert_eq!(w.ep(0).close(second.session).unwrap().1, Some(PathId(1)));
 }
@@ -291,9 +291,9 @@ fn a_peer_that_lingers_goes_with_the_connect() {
         d
     });
     assert_eq!(w.ep(0).close(first.session).unwrap().1, None);
-    w.ep(0).refused(elsewhere.session.index());
+    w.ep(0).refused(elsewhere.session.index(), SessionEnd::Unanswered);
     assert_eq!(w.ep(0).poll_unused_path(), None);
-    w.ep(0).refused(second.session.index());
+    w.ep(0).refused(second.session.index(), SessionEnd::Unanswered);
     assert_eq!(w.ep(0).poll_unused_path(), Some(PathId(1)));
     assert_eq!(w.ep(0).poll_unused_path(), None);
     assert!(!w.ep(0).knows_endpoint(a.endpoint_id));

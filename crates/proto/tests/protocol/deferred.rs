@@ -3,8 +3,8 @@
 
 use courser_buf::{Ecn, MsgBuf, RxFrame};
 use courser_proto::{
-    Body, CallError, CallId, CallRefused, Config, Driver, Endpoint, Executed, RequestId, SessionId,
-    SessionState,
+    Body, CallError, CallId, CallRefused, Config, Driver, Endpoint, Executed, RequestId,
+    SessionEnd, SessionId, SessionState,
 };
 
 use crate::support::{World, addr, config, pattern};
@@ -110,11 +110,11 @@ fn what_is_refused_is_refused_at_once() {
     w.finish(0, 1);
     // A session that has ended, and the next with its number.
     w.ep(0).close(s);
-    assert_eq!(w.try_call(0, s, 3, 32).unwrap_err(), CallRefused::NoSession);
+    assert_eq!(w.try_call(0, s, 3, 32).unwrap_err(), CallRefused::NoSession(SessionEnd::Unknown));
     let next = w.connect(0, 1);
     use_session(&mut w, next);
     assert_eq!(next.index(), s.index());
-    assert_eq!(w.try_call(0, s, 4, 32).unwrap_err(), CallRefused::NoSession);
+    assert_eq!(w.try_call(0, s, 4, 32).unwrap_err(), CallRefused::NoSession(SessionEnd::Unknown));
 }
 
 /// The order in which the server runs calls of these lengths, the first being number 1, after `before`.
@@ -141,7 +141,10 @@ fn of_the_sessions_that_had_a_number_before_none_takes_calls() {
         assert_eq!(s.index(), old[0].index());
         use_session(&mut w, s);
         for at in [0, round / 2, round.saturating_sub(255)] {
-            assert_eq!(w.try_call(0, old[at], 1_000, 32).unwrap_err(), CallRefused::NoSession);
+            assert_eq!(
+                w.try_call(0, old[at], 1_000, 32).unwrap_err(),
+                CallRefused::NoSession(SessionEnd::Unknown)
+            );
         }
         w.call(0, s, 1, 32);
         // The first 255 are deferred; later ones are made at once.

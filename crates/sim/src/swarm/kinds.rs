@@ -87,7 +87,7 @@ pub const ENDS: [&str; 19] = [
 /// Which of [`ENDS`] an error is.
 pub(super) fn end_index(error: &CallError) -> usize {
     match error {
-        CallError::NotConnected => 1,
+        CallError::NotConnected(_) => 1,
         CallError::PeerFailed(_) => 2,
         CallError::DatapathSilent(_) => 3,
         CallError::Closed(_) => 4,

@@ -331,7 +331,7 @@ impl Oracle {
         }
         let a = self.allowed;
         let may = match error {
-            CallError::NotConnected => a.peers_fail || a.refusals || a.closes,
+            CallError::NotConnected(_) => a.peers_fail || a.refusals || a.closes,
             CallError::PeerFailed(_) => a.peers_fail,
             CallError::DatapathSilent(_) => a.silence,
             CallError::Closed(_) => true,

@@ -17,7 +17,7 @@ use courser_buf::{Addr, PathId};
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
     CallId, CallOptions, CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed,
-    Endpoint, Recovery, RefuseReason, SessionId,
+    Endpoint, Recovery, RefuseReason, SessionEnd, SessionId,
 };
 pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen};
@@ -115,7 +115,7 @@ impl World {
                 Ok((d.session, a))
             }
             Err(reason) => {
-                self.nodes[client].ep.refused(d.session.index());
+                self.nodes[client].ep.refused(d.session.index(), SessionEnd::Refused(reason));
                 Err(reason)
             }
         }
