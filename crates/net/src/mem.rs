@@ -428,7 +428,7 @@ impl Transport for MemTransport {
         if !self.inbox.queue.is_empty() || self.inbox.arm() {
             return Ok(());
         }
-        let result = crate::poll::wait(self.inbox.event.as_fd(), wake, timeout_ns);
+        let result = crate::wait_readable(self.inbox.event.as_fd(), wake, timeout_ns);
         if !self.polled.load(Ordering::Relaxed) {
             self.inbox.armed.store(false, Ordering::Relaxed);
         }

@@ -93,6 +93,12 @@ impl OptionValue for bool {
     }
 }
 
+impl OptionValue for String {
+    fn read(text: &str) -> Result<Self, Expected> {
+        Ok(text.to_owned())
+    }
+}
+
 impl OptionValue for PathBuf {
     fn read(text: &str) -> Result<Self, Expected> {
         if text.is_empty() { Err(Expected("a path")) } else { Ok(text.into()) }

@@ -6,8 +6,12 @@ use std::os::fd::{BorrowedFd, RawFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Sleeps until `fd` or `wake` is readable or `timeout_ns` has passed. A negative `wake` means
-/// that there is none. An interrupted call is a spurious return, not an error.
-pub(crate) fn wait(fd: BorrowedFd<'_>, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
+/// that there is none. An interrupted call is a spurious return, not an error. For transports whose
+/// [`Transport::wait`](crate::Transport::wait) sleeps on a descriptor.
+///
+/// # Errors
+/// Those of `poll`.
+pub fn wait_readable(fd: BorrowedFd<'_>, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
     let timeout = timeout_ns.map(|ns| Timespec {
         tv_sec: (ns / 1_000_000_000) as _,
         tv_nsec: (ns % 1_000_000_000) as _,
@@ -38,7 +42,7 @@ mod tests {
     #[test]
     fn a_negative_wake_is_ignored() {
         let fd = eventfd(1, EventfdFlags::NONBLOCK).unwrap();
-        wait(fd.as_fd(), -1, None).unwrap();
+        wait_readable(fd.as_fd(), -1, None).unwrap();
     }
 
     #[test]
@@ -47,8 +51,8 @@ mod tests {
             (eventfd(0, EventfdFlags::NONBLOCK), eventfd(1, EventfdFlags::NONBLOCK));
         let (idle, ready) = (idle.unwrap(), ready.unwrap());
         use std::os::fd::AsRawFd;
-        wait(idle.as_fd(), ready.as_raw_fd(), None).unwrap();
-        wait(ready.as_fd(), idle.as_raw_fd(), None).unwrap();
-        wait(idle.as_fd(), idle.as_raw_fd(), Some(1)).unwrap();
+        wait_readable(idle.as_fd(), ready.as_raw_fd(), None).unwrap();
+        wait_readable(ready.as_fd(), idle.as_raw_fd(), None).unwrap();
+        wait_readable(idle.as_fd(), idle.as_raw_fd(), Some(1)).unwrap();
     }
 }

@@ -302,7 +302,7 @@ impl Transport for ShmTransport {
         let result = if self.inbound.is_waiting() {
             Ok(())
         } else {
-            crate::poll::wait(self.epoll.fd(), wake, timeout_ns)
+            crate::wait_readable(self.epoll.fd(), wake, timeout_ns)
         };
         self.inbound.bell().disarm();
         self.upkeep(Instant::now());

@@ -131,7 +131,7 @@ impl Transport for UdpTransport {
         if self.rx.pending() {
             return Ok(());
         }
-        crate::poll::wait(self.socket.as_fd(), wake, timeout_ns)
+        crate::wait_readable(self.socket.as_fd(), wake, timeout_ns)
     }
 
     fn warnings(&self) -> Vec<String> {

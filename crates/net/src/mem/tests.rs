@@ -91,7 +91,7 @@ fn the_descriptor_works_without_wait() {
     for i in 0..5 {
         a.tx_burst(&mut TxBurst::from([frame(path, i)]));
         // Returns only because the descriptor is readable.
-        crate::poll::wait(b.inbox.event.as_fd(), -1, None).unwrap();
+        crate::wait_readable(b.inbox.event.as_fd(), -1, None).unwrap();
         assert_eq!(drain(&mut b), [i]);
     }
 }
