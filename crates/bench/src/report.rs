@@ -161,7 +161,7 @@ pub struct PlacementResult {
     /// Ratio of the two medians, as a check on the other.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_of_medians: Option<f64>,
-    /// What only some benchmarks have: where in a series this is, further quantities, goals.
+    /// What only some benchmarks have: where in a series this is, further quantities.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
     /// Where in a series this is, in words; for tables.

@@ -176,7 +176,7 @@ pub(crate) struct StatArgs {
 #[command(after_help = "\
 Without --connect, both sides run on this machine, a core each, and windows of raw packets
 and of RPCs take turns: a pair is one of each. Claims need 200 pairs or more of one
-placement; --quick is for a first look. Where a figure is aimed at, it is shown as wanted.
+placement; --quick is for a first look.
 
   latency     one call at a time; the raw round trip beside it, and the difference
   rate        small calls; with --batch as in eRPC (NSDI '19), section 6.2: batches of B,

@@ -29,7 +29,7 @@
 //! [`caller`] makes calls, [`calls`] are windows of them, [`raw`] the raw ones, [`copy`] copies;
 //! [`series`] puts windows in turn, [`steps`] does so with settings that differ; [`service`] has
 //! the request types, [`child`] the other side as it is seen from here, [`figures`] the counters
-//! that explain a result, [`goals`] what is wanted of it, [`run`](self::run()) the report.
+//! that explain a result, [`run`](self::run()) the report.
 
 mod caller;
 mod calls;
@@ -39,7 +39,6 @@ pub(crate) mod credits;
 pub(crate) mod factors;
 pub(crate) mod faults;
 mod figures;
-mod goals;
 mod ground;
 pub(crate) mod overload;
 pub(crate) mod peer;

@@ -1,5 +1,7 @@
 //! The `courser` program: measures, serves and pings.
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod bench;
 mod measure;

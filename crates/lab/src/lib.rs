@@ -3,6 +3,8 @@
 //! The program `courser-lab` runs the commands of [`Command`]; the program `courser` includes them
 //! with its default feature `lab`.
 
+#![forbid(unsafe_code)]
+
 mod sim;
 mod soak;
 

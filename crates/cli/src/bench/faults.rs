@@ -13,7 +13,6 @@ use courser::parts::net::{FaultPlan, FaultSyntax};
 use courser::{EndpointStats, Recovery};
 
 use super::caller::Load;
-use super::goals;
 use super::side::Variant;
 use super::spec::{BenchError, BenchSpec, Kind, MAX_MEMORY};
 use super::steps::{Steps, Windows};
@@ -118,7 +117,6 @@ pub(crate) fn run(
     };
     let report = steps.run(progress, &|step, windows, result| {
         tell(spec.kind, &points, step, windows, result);
-        goals::judge(result, &wanted(spec, load, &points[step]));
     });
     report.map(|mut report| {
         let sides = if plans.is_empty() { "none" } else { "frames that either side sends" };
@@ -142,15 +140,6 @@ fn check(points: &[Point], load: &Load) -> Result<(), BenchError> {
         return error("the requests of all schemes and faults together", limits);
     }
     Ok(())
-}
-
-/// What is wanted of large requests and small calls where frames are lost and nothing else happens.
-fn wanted(spec: &BenchSpec, load: &Load, point: &Point) -> Vec<goals::Goal> {
-    let only = |ppm| point.fault.as_ref() == Some(&FaultPlan::loss(ppm));
-    if point.scheme != Recovery::Selective {
-        return Vec::new();
-    }
-    goals::under_loss(spec.transport, spec.kind, load, only(1_000), only(10_000))
 }
 
 /// Says what a point is, what is left of the same scheme's figure without faults, and what the client

@@ -12,7 +12,6 @@ use super::caller::{Caller, Load};
 use super::calls::{Calls, SharedCaller};
 use super::copy::Copies;
 use super::figures;
-use super::goals;
 use super::ground::Ground;
 use super::raw::{EchoTrains, Link, Other, PingPong, RATE_TRAIN, SinkTrains, best_window};
 use super::series::{Series, plan_for, ratio_of};
@@ -124,8 +123,7 @@ fn with_raw(
     let baseline = series.workload(raw.workload());
     let (points, places) = lay_out(&mut series, &mut calls, &mut copies, Some(baseline));
     series.run(&mut runner, progress)?;
-    let frame = caller.borrow().rpc().transport().caps().max_frame;
-    let results = results(spec, loads, &mut series, &points, &places, frame);
+    let results = results(spec, loads, &mut series, &points, &places);
     drop(series);
     let raw = json!({
         "raw": figures::of_transport(&raw.link().transport.stats()),
@@ -162,8 +160,7 @@ fn against(
     let mut series = Series::default();
     let (points, places) = lay_out(&mut series, &mut calls, &mut [], None);
     series.run(&mut runner, progress)?;
-    let frame = caller.borrow().rpc().transport().caps().max_frame;
-    let results = results(spec, &loads, &mut series, &points, &places, frame);
+    let results = results(spec, &loads, &mut series, &points, &places);
     drop(series);
     if spec.stats {
         let figures = json!({ "rpc": figures::of_endpoint(caller.borrow().rpc()) });
@@ -199,7 +196,6 @@ fn results(
     series: &mut Series<'_>,
     points: &[Compared],
     copies: &[usize],
-    frame: usize,
 ) -> Vec<PlacementResult> {
     let mut all = Vec::new();
     for (at, (load, &point)) in loads.iter().zip(points).enumerate() {
@@ -220,10 +216,6 @@ fn results(
                         add_copies(&series.beside(point, copies), &mut result);
                     }
                 }
-            }
-            if !spec.no_copy {
-                let goals = goals::of_calls(spec.transport, spec.kind, load, spec.symmetric, frame);
-                goals::judge(&mut result, &goals);
             }
             all.push(result);
         }

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::calls::Calls;
-use super::goals;
 use super::ground::Ground;
 use super::run::object;
 use super::series::Series;
@@ -194,7 +193,6 @@ fn tell(
         result.add_value(&key, &label, Unit::Bytes, each, &components(memory, count));
         result.extra.insert(format!("{side}_memory"), memory.clone());
     }
-    goals::judge(result, &goals::of_sessions(count as usize));
 }
 
 /// The parts of a session's memory, in words.

@@ -13,7 +13,6 @@ use serde_json::json;
 
 use super::caller::Load;
 use super::calls::Calls;
-use super::goals;
 use super::ground::Ground;
 use super::run::{agreed, object};
 use super::series::{Series, plan_for};
@@ -198,7 +197,6 @@ fn of_best(series: &Series<'_>, result: &mut PlacementResult, best: &Point, poin
     if let Some(share) = series.ratio(compared, Metric::Rate, result) {
         result.add("of_best_fewer", "of the best with fewer", Unit::Plain, share);
         result.extra.insert("best_fewer_in_flight".to_owned(), best.in_flight.into());
-        goals::judge(result, &goals::of_sweep());
     }
 }
 
