@@ -57,6 +57,7 @@ pub mod placement;
 pub mod probe;
 pub mod program;
 pub mod report;
+pub mod rpc;
 pub mod stats;
 pub mod table;
 pub mod window;

@@ -4,17 +4,18 @@
 //! its event loop; both share a [`Line`], within a process or across two. A probe:
 //!
 //! 1. The prober writes a fresh number to `ask`.
-//! 2. The responder, between two polls of its loop, sees a number that it has not
+//! 2. The responder, between two polls of its loop, reads a number that it has not
 //!    served, copies it to `ready` and from then on only answers the ball.
 //! 3. The prober writes odd values to a ball, the responder answers each with its
-//!    successor. Both go on to the next line after [`GROUP`] round trips, and round the
-//!    [`BALLS`] lines, each on its own page, again. The groups are timed; the result is their median, so that
-//!    neither an interrupt in the middle nor one ill-placed line counts.
+//!    successor. After `GROUP` round trips both continue with the next of the [`BALLS`]
+//!    lines, each on its own page, and start over after the last. The groups are timed;
+//!    the result is their median, so that one interrupt or one badly placed line has no
+//!    influence.
 //! 4. The prober writes 0 to `ask`; the responder returns to its loop.
 //!
-//! Every wait is limited on both sides: by [`ANSWER_LIMIT_NS`] for a peer that does not
-//! take part, by [`SERVE_LIMIT_NS`] for a responder whose prober died. A peer that writes
-//! nonsense makes a probe fail or lie; it cannot make either side hang or panic.
+//! Every wait is limited on both sides: by `ANSWER_LIMIT_NS` for a peer that does not
+//! answer, by `SERVE_LIMIT_NS` for a responder whose prober died. A peer that writes
+//! nonsense makes a probe fail or its result wrong; neither side hangs or panics.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::{Scope, ScopedJoinHandle};

@@ -7,10 +7,12 @@ pub mod interrupt;
 pub mod json;
 pub mod out;
 pub mod parent;
+pub mod plan;
 pub mod progress;
 pub mod units;
 
 pub use fail::Failure;
+pub use plan::{JsonArgs, PlanArgs};
 
 /// Version and commit.
 pub const VERSION: &str =

@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::PossibleValue;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use courser::Recovery;
 
-use crate::bench::{Faults, Kind, Over};
+use crate::bench::BenchArgs;
 use courser_bench::program::{VERSION, units};
 
 const EXAMPLES: &str = "\
@@ -23,7 +22,7 @@ Exit status: 0 done, 1 tried and failed, 2 cannot be done as asked.";
 
 /// Fast RPC for datacenters: measure it, serve it, ping it.
 #[derive(Debug, Parser)]
-#[command(name = "courser", version = VERSION, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "courser", version = VERSION, after_help = EXAMPLES, max_term_width = 80)]
 #[command(subcommand_required = true, arg_required_else_help = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
@@ -46,7 +45,7 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     /// The server side of a benchmark, started by the client side
     #[command(hide = true)]
-    BenchPeer(crate::bench::peer::PeerArgs),
+    BenchPeer(courser_bench::rpc::peer::PeerArgs),
     #[cfg(feature = "lab")]
     #[command(flatten)]
     Lab(courser_lab::Command),
@@ -170,180 +169,6 @@ pub(crate) struct StatArgs {
     /// Write the last refresh as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub(crate) json: Option<PathBuf>,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = "\
-Without --connect, both sides run on this machine, a core each, and windows of raw packets
-and of RPCs take turns: a pair is one of each. Claims need 200 pairs or more of one
-placement; --quick is for a first look.
-
-  latency     one call at a time; the raw round trip beside it, and the difference
-  rate        small calls; with --batch as in eRPC (NSDI '19), section 6.2: batches of B,
-              60 in flight, 8 sessions drawn at random; --symmetric: both sides call
-  bandwidth   large requests, 32-byte answers, beside copies of the same memory;
-              --sizes: 1 KiB to 64 MiB; --no-copy: without the server's copy
-  factors     as rate with B = 3, with one optimization after another switched off
-  sessions    as rate with B = 3, on more and more sessions of one endpoint, beside 8;
-              time to connect, and memory of idle sessions by component
-  credits     one small call, many, and one large one, with C = 1 to 64 credits
-  sweep       small calls with 1 to 1,024 in flight, for frames of 1 to 64 KiB; --in-flight
-              and --frame-size choose; how far the rate falls when more are in flight
-  txqueue     as rate with B = 3, with transmit bursts of at most 1 to 256 packets
-  threads     as rate with B = 3, of threads of one process that all call each other
-
-With --fault, latency, rate (B = 3 over shm and mem) and bandwidth are measured without
-faults and with each SPEC in turn, under each scheme of --recovery: both sides lose that
-share of the frames that they send. SPEC is loss=1e-3, or parts with commas between: loss,
-duplicate, reorder (by up to span=N frames), corrupt; shares of frames, from 1e-6. A part
-that comes again begins another SPEC.
-
-`workers` and `overload` run in one process and take only --quick, --pairs and --max-time
-(workers), and --json.
-
-Examples:
-  courser bench latency --transport mem
-  courser bench rate --sessions 8 --in-flight 64 --json -
-  courser bench rate --batch 3 --symmetric --transport mem
-  courser bench bandwidth --size 1MiB --quick
-  courser bench bandwidth --fault loss=1e-3,loss=1e-2 --recovery go-back-n,default
-  courser bench sessions --sessions 8,1000 --quick
-  courser bench sweep --transport shm --frame-size 1KiB,8KiB --svg sweep.svg
-  courser bench latency --connect udp://10.0.0.5:31850")]
-pub(crate) struct BenchArgs {
-    /// What to measure
-    #[arg(value_name = "WHAT", value_enum)]
-    pub(crate) what: What,
-    /// The transport between the two sides: processes of this machine, for mem threads of one
-    #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
-    pub(crate) transport: Over,
-    /// Measure against this `courser serve` instead of a process of this machine
-    #[arg(long, value_name = "URI")]
-    pub(crate) connect: Option<String>,
-    /// A few seconds instead of half a minute or more
-    #[arg(long)]
-    pub(crate) quick: bool,
-    /// Pairs of windows, raw and RPC
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    pub(crate) pairs: Option<u32>,
-    /// Longest time to measure; a series of n settings in turn may take up to n, at most 6, times
-    /// this. Default 2min, with --quick 2500ms
-    #[arg(long, value_name = "TIME", value_parser = units::nonzero_time)]
-    pub(crate) max_time: Option<Duration>,
-    /// Bytes in a request; several, as 1KiB,8MiB, for bandwidth; default 32, for bandwidth 8MiB,
-    /// which is also a server's limit
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
-    pub(crate) size: Vec<u64>,
-    /// For bandwidth: requests of 1KiB to 64MiB, one size after another
-    #[arg(long, conflicts_with_all = ["size", "connect"])]
-    pub(crate) sizes: bool,
-    /// Sessions to the server; default 1, for rate 16, with --batch 8; for sessions several, rising:
-    /// default 1,8,100,1000,10000,20000
-    #[arg(long, value_name = "N", value_delimiter = ',')]
-    pub(crate) sessions: Vec<u32>,
-    /// Calls in flight at a time, over all sessions; for bandwidth: requests outstanding; default 1,
-    /// for rate 128; with --batch 60; for sweep several, rising: default 1 to 1024
-    #[arg(long, value_name = "N", visible_alias = "outstanding", value_delimiter = ',')]
-    pub(crate) in_flight: Vec<u32>,
-    /// For rate: calls that leave together, each on a session drawn at random; several, as 1,3,5;
-    /// default over shm and mem 1,3,5,8,11, over udp each answer is followed by a call
-    #[arg(long, value_name = "B", value_delimiter = ',')]
-    pub(crate) batch: Vec<u32>,
-    /// For rate: both sides call each other at the same time; the rate of one is shown
-    #[arg(long)]
-    pub(crate) symmetric: bool,
-    /// For bandwidth: the server does not copy what arrives to its message, whose bytes are
-    /// arbitrary then; shows what that copy costs
-    #[arg(long)]
-    pub(crate) no_copy: bool,
-    /// For latency over shm: raw packets leave by a copy, as lone ones of calls do, instead of as a
-    /// burst of one
-    #[arg(long)]
-    pub(crate) raw_copy: bool,
-    /// Packets a session may have in flight; default: six trains or 256 KiB of full frames within a
-    /// host, three trains across a network, as the receive buffer allows
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
-    pub(crate) credits: Option<u32>,
-    /// Calls a session may have under way: 1, 2, 4, 8, 16 or 32; default 16
-    #[arg(long, value_name = "N", value_parser = units::slots)]
-    pub(crate) slots: Option<u8>,
-    /// Largest datagram payload, bytes; default: what a 1500-byte link carries; for sweep several:
-    /// default 1KiB to 64KiB
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
-    pub(crate) frame_size: Vec<u64>,
-    /// For latency, rate, bandwidth: lose frames on purpose, and measure beside none; several, as
-    /// loss=1e-3,loss=1e-2
-    #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
-    pub(crate) fault: Vec<Faults>,
-    /// For latency, rate, bandwidth: how lost packets are recovered: go-back-n, melo, default;
-    /// several are compared
-    #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
-    pub(crate) recovery: Vec<Recovery>,
-    /// For sweep: draw the rates to this file
-    #[arg(long, value_name = "PATH")]
-    pub(crate) svg: Option<PathBuf>,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(crate) json: Option<PathBuf>,
-}
-
-/// What `bench` can measure.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// Calls beside raw packets.
-    Calls(Kind),
-    /// Dispatch calls beside long worker handlers.
-    Workers,
-    /// A worker pool that is asked for too much.
-    Overload,
-    /// One optimization after another switched off.
-    Factors,
-    /// More and more sessions.
-    Sessions,
-    /// More and more credits.
-    Credits,
-    /// More and more calls in flight, by frame size.
-    Sweep,
-    /// Longer and longer transmit bursts.
-    TxQueue,
-    /// More and more threads.
-    Threads,
-}
-
-impl ValueEnum for What {
-    fn value_variants<'a>() -> &'a [Self] {
-        const ALL: [What; 11] = [
-            What::Calls(Kind::Latency),
-            What::Calls(Kind::Rate),
-            What::Calls(Kind::Bandwidth),
-            What::Workers,
-            What::Overload,
-            What::Factors,
-            What::Sessions,
-            What::Credits,
-            What::Sweep,
-            What::TxQueue,
-            What::Threads,
-        ];
-        &ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = match self {
-            What::Calls(Kind::Latency) => ("latency", "round trip of one call at a time"),
-            What::Calls(Kind::Rate) => ("rate", "small calls per second"),
-            What::Calls(Kind::Bandwidth) => ("bandwidth", "bytes per second of large requests"),
-            What::Workers => ("workers", "round trip beside worker handlers of 4 ms"),
-            What::Overload => ("overload", "answers in time at twice a worker's capacity"),
-            What::Factors => ("factors", "small calls with one optimization after another off"),
-            What::Sessions => ("sessions", "small calls on 1 to 20,000 sessions, and their memory"),
-            What::Credits => ("credits", "latency, rate and bandwidth with 1 to 64 credits"),
-            What::Sweep => ("sweep", "small calls with 1 to 1,024 in flight, by frame size"),
-            What::TxQueue => ("txqueue", "small calls with transmit bursts of 1 to 256 packets"),
-            What::Threads => ("threads", "small calls of as many threads as there are cores"),
-        };
-        Some(PossibleValue::new(name).help(help))
-    }
 }
 
 #[derive(Debug, Args)]

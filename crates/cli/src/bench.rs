@@ -1,65 +1,380 @@
-//! `courser bench`: what a call costs, beside what the bare packets cost.
-//!
-//! Two sides, each a thread on a core of its own: this one is the client and measures; the other,
-//! a process started from the same program or a thread of this one ([`peer`]), is the server.
-//! Windows of RPCs and of raw packets take turns under the [harness](courser_bench); for a raw
-//! window the server runs a fixed program on a bare transport instead of its endpoint ([`role`]).
-//! Raw and RPC use the same transport with the same settings, through the same `tx_burst` and
-//! `rx_burst`; but lone frames of RPCs leave by `tx_copy` where there is that, and raw ones do so with
-//! `--raw-copy` only.
-//!
-//! | bench | RPC | beside it |
-//! | --- | --- | --- |
-//! | latency | 32-byte echo, one in flight | 32-byte datagram there and back |
-//! | rate | 32-byte echoes: 128 in flight on 16 sessions, or batches on 8 | trains of 32 frames of 48 bytes, echoed |
-//! | bandwidth | requests of a size, 32-byte answers | trains of full frames, counted on arrival; `memcpy` |
-//! | [`factors`] | rate with one optimization after another off | the step before |
-//! | [`faults`] | any of the first three under loss and other faults, by scheme of recovery | the same without |
-//! | [`sessions`] | rate on more and more sessions; memory of idle ones | rate on eight |
-//! | [`credits`] | latency, rate and bandwidth with C credits | |
-//! | [`sweep`] | rate by calls in flight and frame size | the best with fewer in flight |
-//! | [`txqueue`] | rate with bounded transmit bursts | the longest |
-//! | [`threads`] | rate of one, two, four... threads | that of one |
-//!
-//! The raw programs do what a program without a protocol would do at its best: they answer
-//! from a buffer that lies ready and look at no byte. How many trains they keep in flight is
-//! tried out first ([`raw::best_window`]).
-//!
-//! [`spec`] says what to run; [`side`] opens endpoints and sockets, [`ground`] both sides;
-//! [`caller`] makes calls, [`calls`] are windows of them, [`raw`] the raw ones, [`copy`] copies;
-//! [`series`] puts windows in turn, [`steps`] does so with settings that differ; [`service`] has
-//! the request types, [`child`] the other side as it is seen from here, [`figures`] the counters
-//! that explain a result, [`run`](self::run()) the report.
+//! `courser bench`: latency, rate and bandwidth of calls beside the same packets without the
+//! protocol. The long benchmarks are the laboratory's.
 
-mod caller;
-mod calls;
-mod child;
-mod copy;
-pub(crate) mod credits;
-pub(crate) mod factors;
-pub(crate) mod faults;
-mod figures;
-mod ground;
-pub(crate) mod overload;
-pub(crate) mod peer;
-mod raw;
-mod role;
-mod run;
-mod series;
-pub(crate) mod service;
-pub(crate) mod sessions;
-mod side;
-mod spec;
-mod steps;
-pub(crate) mod sweep;
-pub(crate) mod threads;
-pub(crate) mod txqueue;
-pub(crate) mod workers;
+use courser::{Nexus, Recovery};
+use courser_bench::program::{Failure, JsonArgs, PlanArgs, out, progress, units};
+use courser_bench::report::Report;
+use courser_bench::rpc::{self, BenchSpec, Faults, Kind, Over, SERIES_SIZES};
+use courser_bench::table;
+use indicatif::ProgressBar;
 
-pub(crate) use faults::Faults;
-pub(crate) use raw::shared_memory;
-pub(crate) use run::run;
-pub(crate) use side::Over;
+use clap::{Args, Subcommand};
+
+/// The batch of the small-call rate under faults, as in the other series.
+const FAULT_BATCH: u32 = 3;
+
+#[derive(Debug, Args)]
+#[command(subcommand_value_name = "WHAT", subcommand_help_heading = "Benchmarks")]
+#[command(after_help = "\
+Without --connect, both sides run on this machine, a core each. Windows of raw
+packets and windows of RPCs alternate: a pair is one of each. A claim needs 200
+pairs or more of one placement; --quick is for a first look.
+
+Examples:
+  courser bench latency --transport mem
+  courser bench rate --sessions 8 --in-flight 64 --json -
+  courser bench rate --batch 3 --symmetric --transport mem
+  courser bench bandwidth --size 1MiB --quick
+  courser bench bandwidth --fault loss=1e-3,loss=1e-2
+  courser bench latency --connect udp://10.0.0.5:31850
+  courser bench rate --help                   every flag of this benchmark")]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Round trip of one call at a time, and of one raw packet
+    Latency(LatencyArgs),
+    /// Small calls per second
+    Rate(RateArgs),
+    /// Bytes per second of large requests, beside copies of the same memory
+    Bandwidth(BandwidthArgs),
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    Series(courser_lab::Series),
+}
+
+/// Flags of all three benchmarks.
+#[derive(Debug, Args)]
+struct CallArgs {
+    /// The transport: udp and shm between two processes, mem between two threads of one
+    #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
+    transport: Over,
+    /// Measure against this `courser serve` instead of a process of this machine
+    #[arg(long, value_name = "URI")]
+    connect: Option<String>,
+    #[command(flatten)]
+    plan: PlanArgs,
+    /// Bytes in a request; several for bandwidth, as 1KiB,8MiB. Default 32, for bandwidth 8MiB,
+    /// which is also a server's limit
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
+    size: Vec<u64>,
+    /// Sessions to the server. Default 1, for rate 16, with --batch 8
+    #[arg(long, value_name = "N")]
+    sessions: Option<u32>,
+    /// Calls in flight over all sessions. Default 1, for rate 128, with --batch 60
+    #[arg(long, value_name = "N", visible_alias = "outstanding")]
+    in_flight: Option<u32>,
+    /// Packets that a session may have in flight. Default: six trains or 256 KiB of full frames
+    /// within a host, three trains across a network, as the receive buffer allows
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    credits: Option<u32>,
+    /// Calls that a session may have in flight: 1, 2, 4, 8, 16 or 32. Default 16
+    #[arg(long, value_name = "N", value_parser = units::slots)]
+    slots: Option<u8>,
+    /// Largest datagram payload. Default: what a link of 1500 bytes carries
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    frame_size: Option<u64>,
+    /// Drop frames of both sides on purpose, and measure without faults beside it. SPEC is
+    /// loss=1e-3, or parts with commas between: loss, duplicate, reorder (by up to span=N frames),
+    /// corrupt; shares of frames, from 1e-6. A part that occurs again begins another SPEC
+    #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
+    fault: Vec<Faults>,
+    /// Loss recovery: go-back-n, melo, default; several are compared
+    #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
+    recovery: Vec<Recovery>,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  courser bench latency
+  courser bench latency --transport shm --quick
+  courser bench latency --connect udp://10.0.0.5:31850")]
+struct LatencyArgs {
+    #[command(flatten)]
+    calls: CallArgs,
+    /// Over shm: send raw packets by a copy, as single packets of calls are sent, instead of as a
+    /// burst of one
+    #[arg(long)]
+    raw_copy: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  courser bench rate
+  courser bench rate --sessions 8 --in-flight 64 --json -
+  courser bench rate --batch 3 --symmetric --transport mem")]
+struct RateArgs {
+    #[command(flatten)]
+    calls: CallArgs,
+    /// Calls issued together, each on a random session, as in eRPC (NSDI '19), section 6.2; several,
+    /// as 1,3,5. Default over shm and mem 1,3,5,8,11; over udp each response is followed by a call
+    #[arg(long, value_name = "B", value_delimiter = ',')]
+    batch: Vec<u32>,
+    /// Both sides call each other at the same time; the rate of one is shown
+    #[arg(long)]
+    symmetric: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  courser bench bandwidth
+  courser bench bandwidth --size 1MiB --quick
+  courser bench bandwidth --sizes --transport shm
+  courser bench bandwidth --fault loss=1e-3,loss=1e-2 --recovery go-back-n,default")]
+struct BandwidthArgs {
+    #[command(flatten)]
+    calls: CallArgs,
+    /// Requests of 1KiB to 64MiB, one size after another
+    #[arg(long, conflicts_with_all = ["size", "connect"])]
+    sizes: bool,
+    /// The server does not copy received data to its message, whose bytes are arbitrary then; shows
+    /// the cost of that copy
+    #[arg(long)]
+    no_copy: bool,
+}
+
+/// Runs the benchmark.
+///
+/// # Errors
+/// It cannot be run as given, or failed.
+pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
+    match &args.what {
+        What::Latency(args) => calls(&args.spec()?, &args.calls),
+        What::Rate(args) => calls(&args.spec()?, &args.calls),
+        What::Bandwidth(args) => calls(&args.spec()?, &args.calls),
+        #[cfg(feature = "lab")]
+        What::Series(series) => courser_lab::run_series(series),
+    }
+}
+
+fn calls(spec: &BenchSpec, args: &CallArgs) -> Result<(), Failure> {
+    args.json.check()?;
+    let bar = progress::bar()?;
+    if args.connect.is_none() && args.transport == Over::Udp {
+        machine_warnings().iter().for_each(|warning| out::warn(warning));
+    }
+    if args.compares_recovery() {
+        return faults(spec, args, &bar);
+    }
+    let report = with_progress(spec, &bar, (0.0, 1.0))?;
+    bar.finish_and_clear();
+    args.json.show(&report, || {
+        let elsewhere = "untagged: a server elsewhere has no probes and no raw baseline\n";
+        table::render(&report) + args.connect.as_ref().map_or("", |_| elsewhere)
+    })
+}
+
+/// The benchmark with faults and without, under one scheme of recovery or several.
+fn faults(spec: &BenchSpec, args: &CallArgs, bar: &ProgressBar) -> Result<(), Failure> {
+    let schemes = match &args.recovery[..] {
+        [] => &[Recovery::default()],
+        schemes => schemes,
+    };
+    bar.set_prefix(spec.kind.name());
+    let plans: Vec<_> = args.fault.iter().flat_map(|faults| faults.0.iter().cloned()).collect();
+    let report = rpc::faults::run(spec, schemes, &plans, &mut |now| {
+        progress::show(bar, &spec.plan, now);
+    });
+    bar.finish_and_clear();
+    let report = report?;
+    args.json.show(&report, || table::render(&report))
+}
+
+impl CallArgs {
+    /// Whether faults or several schemes make a series of the benchmark.
+    fn compares_recovery(&self) -> bool {
+        !self.fault.is_empty() || self.recovery.len() > 1
+    }
+
+    /// Adds the flags to the defaults of a benchmark.
+    fn apply(&self, mut spec: BenchSpec) -> Result<BenchSpec, Failure> {
+        let several = self.size.len() > 1 && spec.kind != Kind::Bandwidth;
+        no_meaning(&[("--size with several values", several)], spec.kind.name())?;
+        // A size beyond the address space is refused with all others that are too large.
+        let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+        match &self.size[..] {
+            [] => {}
+            [size] => spec.size = count(*size),
+            sizes => spec.sizes = sizes.iter().copied().map(count).collect(),
+        }
+        spec.transport = self.transport;
+        spec.connect.clone_from(&self.connect);
+        spec.sessions = self.sessions.unwrap_or(spec.sessions);
+        spec.in_flight = self.in_flight.unwrap_or(spec.in_flight);
+        spec.credits = self.credits;
+        spec.slots = self.slots;
+        spec.frame = self.frame_size.map(count);
+        spec.recovery = self.recovery.first().copied().unwrap_or_default();
+        if let [batch] = spec.batches[..] {
+            (spec.batch, spec.batches) = (batch, Vec::new());
+        }
+        if !self.compares_recovery() {
+            return Ok(spec);
+        }
+        let given = [
+            ("--symmetric", spec.symmetric),
+            ("--no-copy", spec.no_copy),
+            ("--raw-copy", spec.raw_copy),
+            ("--sizes or --size with several values", !spec.sizes.is_empty()),
+            ("--batch with several values", !spec.batches.is_empty()),
+            ("--connect", self.connect.is_some()),
+        ];
+        no_meaning(&given, &format!("{} with --fault or several schemes", spec.kind.name()))?;
+        Ok(spec)
+    }
+}
+
+impl LatencyArgs {
+    fn spec(&self) -> Result<BenchSpec, Failure> {
+        let mut spec = BenchSpec::new(Kind::Latency, self.calls.plan.plan());
+        spec.raw_copy = self.raw_copy;
+        self.calls.apply(spec)
+    }
+}
+
+impl RateArgs {
+    fn spec(&self) -> Result<BenchSpec, Failure> {
+        let calls = &self.calls;
+        let mut spec = BenchSpec::new(Kind::Rate, calls.plan.plan());
+        // Over UDP the rate of the README: trains of packets need more calls in flight.
+        let batches = calls.transport != Over::Udp && calls.connect.is_none();
+        if !self.batch.is_empty() || batches {
+            spec = spec.paper_rate();
+        }
+        if !self.batch.is_empty() {
+            spec.batches.clone_from(&self.batch);
+        } else if calls.compares_recovery() && !spec.batches.is_empty() {
+            spec.batches = vec![FAULT_BATCH];
+        }
+        spec.symmetric = self.symmetric;
+        calls.apply(spec)
+    }
+}
+
+impl BandwidthArgs {
+    fn spec(&self) -> Result<BenchSpec, Failure> {
+        let mut spec = BenchSpec::new(Kind::Bandwidth, self.calls.plan.plan());
+        if self.sizes {
+            spec.sizes = SERIES_SIZES.to_vec();
+        }
+        spec.no_copy = self.no_copy;
+        self.calls.apply(spec)
+    }
+}
+
+fn no_meaning(given: &[(&str, bool)], name: &str) -> Result<(), Failure> {
+    match given.iter().find(|(_, is_given)| *is_given) {
+        Some((flag, _)) => Err(Failure::Usage(format!("{flag} has no meaning for bench {name}"))),
+        None => Ok(()),
+    }
+}
+
+/// Runs a benchmark that is the part of the bar from `start` to `start + share`.
+///
+/// # Errors
+/// It cannot be run as asked, or failed; the bar is gone then.
+pub(crate) fn with_progress(
+    spec: &BenchSpec,
+    bar: &ProgressBar,
+    (start, share): (f64, f64),
+) -> Result<Report, Failure> {
+    let at = |part: f64| ((start + share * part) * 1000.0) as u64;
+    bar.set_prefix(spec.kind.name());
+    bar.set_message("starting");
+    bar.set_position(at(0.0));
+    bar.tick();
+    let report = rpc::run(spec, &mut |now| {
+        bar.set_message(progress::counts(now));
+        bar.set_position(at(progress::done(&spec.plan, now)));
+    });
+    report.map_err(|error| {
+        bar.finish_and_clear();
+        error.into()
+    })
+}
+
+/// Warnings of an endpoint on this machine, each with the command that removes its cause.
+pub(crate) fn machine_warnings() -> Vec<String> {
+    let endpoint = Nexus::bind("udp://127.0.0.1:0").and_then(|nexus| nexus.endpoint());
+    endpoint.map(|rpc| rpc.warnings()).unwrap_or_default()
+}
+
 #[cfg(test)]
-pub(crate) use spec::PAPER_BATCHES;
-pub(crate) use spec::{BenchSpec, Kind, RATE_IN_FLIGHT, SERIES_SIZES};
+mod tests {
+    use std::time::Duration;
+
+    use clap::Parser;
+    use courser_bench::rpc::PAPER_BATCHES;
+    use courser_bench::window::Plan;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn try_spec(line: &str) -> Result<BenchSpec, String> {
+        let cli = Cli::try_parse_from(line.split(' ')).map_err(|error| error.to_string())?;
+        let Command::Bench(args) = cli.command else { panic!("{line}") };
+        let spec = match args.what {
+            What::Latency(args) => args.spec(),
+            What::Rate(args) => args.spec(),
+            What::Bandwidth(args) => args.spec(),
+            #[cfg(feature = "lab")]
+            What::Series(_) => panic!("{line}"),
+        };
+        spec.map_err(|failure| failure.text().unwrap_or_default().to_owned())
+    }
+
+    fn spec_of(line: &str) -> BenchSpec {
+        try_spec(line).expect(line)
+    }
+
+    #[test]
+    fn flags_reach_the_benchmark_and_defaults_stay() {
+        let plain = spec_of("courser bench rate");
+        let defaults = BenchSpec::new(Kind::Rate, Plan::full());
+        assert_eq!(format!("{plain:?}"), format!("{defaults:?}"));
+        let given = spec_of(
+            "courser bench bandwidth --quick --pairs 7 --max-time 3s --size 1MiB --sessions 3 \
+             --outstanding 5 --credits 64 --slots 4 --frame-size 4KiB --connect udp://a:1",
+        );
+        assert_eq!(given.kind, Kind::Bandwidth);
+        let max_time = Duration::from_secs(3);
+        assert_eq!(given.plan, Plan { pairs: 7, max_time, ..Plan::quick() });
+        assert_eq!((given.size, given.sessions, given.in_flight), (1 << 20, 3, 5));
+        assert_eq!((given.credits, given.slots, given.frame), (Some(64), Some(4), Some(4096)));
+        assert_eq!(given.connect.as_deref(), Some("udp://a:1"));
+        assert!(!given.no_copy && spec_of("courser bench bandwidth --no-copy").no_copy);
+    }
+
+    #[test]
+    fn batches_are_the_papers_experiment_and_shared_memory_begins_with_it() {
+        let one = spec_of("courser bench rate --batch 3 --symmetric");
+        assert_eq!((one.sessions, one.in_flight, one.random), (8, 60, true));
+        assert_eq!((one.batch, one.batches.len(), one.symmetric), (3, 0, true));
+        let all = spec_of("courser bench rate --transport mem --sessions 4");
+        assert_eq!((all.sessions, &all.batches[..]), (4, &PAPER_BATCHES[..]));
+        let sizes = spec_of("courser bench bandwidth --size 1KiB,2KiB");
+        assert_eq!(sizes.sizes, [1024, 2048]);
+        assert_eq!(spec_of("courser bench bandwidth --sizes").sizes, SERIES_SIZES);
+    }
+
+    #[test]
+    fn flags_without_a_meaning_are_refused() {
+        for line in [
+            "courser bench latency --batch 3",
+            "courser bench rate --sizes",
+            "courser bench rate --no-copy",
+            "courser bench rate --raw-copy",
+            "courser bench bandwidth --no-copy --fault loss=1e-3",
+        ] {
+            assert!(try_spec(line).is_err(), "{line}");
+        }
+    }
+}

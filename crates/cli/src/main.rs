@@ -4,7 +4,6 @@
 
 mod args;
 mod bench;
-mod measure;
 mod ping;
 mod quickstart;
 mod serve;
@@ -24,9 +23,9 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Ping(args) => ping::run(&args),
         Command::Stat(args) => stat::run(&args),
-        Command::Bench(args) => measure::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Completions(args) => completions(&args),
-        Command::BenchPeer(args) => bench::peer::main(&args).map_err(Failure::from),
+        Command::BenchPeer(args) => courser_bench::rpc::peer::main(&args).map_err(Failure::from),
         #[cfg(feature = "lab")]
         Command::Lab(command) => courser_lab::run(&command),
     })

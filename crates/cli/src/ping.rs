@@ -10,7 +10,6 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use crate::args::PingArgs;
-use crate::bench::service::ECHO;
 use crate::stat::client::bind_for;
 use courser_bench::clock::Clock;
 use courser_bench::program::Failure;
@@ -18,6 +17,7 @@ use courser_bench::program::interrupt::Interrupt;
 use courser_bench::program::json;
 use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::program::units::{show_bytes, show_ns};
+use courser_bench::rpc::service::ECHO;
 
 /// Round trips above an hour are shown as an hour.
 const MAX_NS: u64 = 3_600_000_000_000;

@@ -8,8 +8,7 @@ use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use serde_json::{Map, Value, json};
 
 use crate::args::QuickstartArgs;
-use crate::bench::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
-use crate::measure;
+use crate::bench;
 use courser_bench::environment::Environment;
 use courser_bench::program::Failure;
 use courser_bench::program::VERSION;
@@ -17,6 +16,7 @@ use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::program::units::{show_ns, show_per_second};
 use courser_bench::program::{json, progress};
 use courser_bench::report::{PlacementResult, Report};
+use courser_bench::rpc::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
 use courser_bench::window::Plan;
 
 /// In the order of the table.
@@ -40,7 +40,7 @@ struct Measured {
 pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let only_json = json::only(args.json.as_deref());
-    let no_shm = bench::shared_memory().err();
+    let no_shm = rpc::shared_memory().err();
     let mut out = out::stdout();
     if !only_json {
         let (ways, seconds) = match (&no_shm, args.quick) {
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
         )?;
         out.flush()?;
     }
-    let warnings = measure::machine_warnings();
+    let warnings = bench::machine_warnings();
     let measured = measure_all(args.quick, no_shm)?;
     if !only_json {
         tell(&mut out, args, &measured, &warnings)?;
@@ -74,7 +74,7 @@ fn measure_all(quick: bool, no_shm: Option<String>) -> Result<Measured, Failure>
         for kind in KINDS {
             let spec = BenchSpec { transport, ..BenchSpec::new(kind, plan(quick)) };
             let start = reports.len() as f64 * share;
-            reports.push(measure::with_progress(&spec, &bar, (start, share))?);
+            reports.push(bench::with_progress(&spec, &bar, (start, share))?);
         }
     }
     bar.finish_and_clear();

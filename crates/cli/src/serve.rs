@@ -9,12 +9,12 @@ use std::time::Duration;
 use courser::{Config, Nexus, Uri, Waker};
 
 use crate::args::ServeArgs;
-use crate::bench::service;
 use crate::stat;
 use courser_bench::program::Failure;
 use courser_bench::program::VERSION;
 use courser_bench::program::interrupt::Interrupt;
 use courser_bench::program::out::{self, BOLD, Out};
+use courser_bench::rpc::service;
 
 /// How long clients may take to fetch what they have asked for, once a signal has come.
 const GRACE: Duration = Duration::from_secs(5);

@@ -126,8 +126,6 @@ fn what_cannot_be_done_is_refused_with_what_can() {
     bad("bench rate --recovery sack", "choose go-back-n, melo or default");
     bad("serve --recovery sack", "choose go-back-n, melo or default");
     bad("bench rate --fault loss=1e-3 --connect udp://127.0.0.1:1", "--connect");
-    refused("bench sessions --fault loss=1e-3", "--fault has no meaning");
-    refused("bench workers --recovery melo", "--recovery has no meaning");
     refused("bench rate --fault loss=1e-3 --symmetric", "--symmetric has no meaning");
     refused("bench rate --fault loss=1e-3 --batch 1,3", "--batch with several values");
     let many: Vec<_> = (1..9).map(|n| format!("loss=0.0{n}")).collect();

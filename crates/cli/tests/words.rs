@@ -30,7 +30,8 @@ fn help_teaches() {
         ("serve", &["--bind", "--threads", "31850"]),
         ("ping", &["--count", "--interval", "--size", "--timeout", "until Ctrl-C"]),
         ("stat", &["--interval", "--once", "--sessions", "--json", "rollbacks", "queued"]),
-        ("bench", &["latency", "rate", "bandwidth", "--connect", "--pairs", "--outstanding"]),
+        ("bench", &["latency", "rate", "bandwidth", "--connect"]),
+        ("bench rate", &["--connect", "--pairs", "--outstanding", "--batch", "--fault"]),
         ("completions", &["bash", "zsh", "fish"]),
     ] {
         let output = run(&format!("{command} --help"));
@@ -39,6 +40,19 @@ fn help_teaches() {
         for phrase in phrases.iter().chain(&["Examples:"]) {
             assert!(text.contains(phrase), "{command}: {phrase}: {text}");
         }
+    }
+}
+
+#[test]
+fn the_laboratory_s_commands_are_included() {
+    for (line, phrase) in [
+        ("sim --help", "swarm"),
+        ("soak --help", "kill-server"),
+        ("bench --help", "sessions"),
+        ("bench sweep --help", "--svg"),
+    ] {
+        let text = stdout(&run(line));
+        assert!(text.contains(phrase), "{line}: {phrase}: {text}");
     }
 }
 

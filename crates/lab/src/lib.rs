@@ -5,11 +5,14 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod sim;
 mod soak;
 
 use clap::Subcommand;
 use courser_bench::program::Failure;
+
+pub use bench::{Series, run as run_series};
 
 /// A command of the laboratory.
 #[derive(Debug, Subcommand)]

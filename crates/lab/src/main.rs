@@ -2,8 +2,10 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use courser_bench::program::{self, VERSION};
+use clap::{Parser, Subcommand};
+use courser_bench::program::{self, Failure, VERSION};
+use courser_bench::rpc::peer::{self, PeerArgs};
+use courser_lab::Series;
 
 const AFTER_HELP: &str = "\
 Examples:
@@ -18,9 +20,25 @@ Exit status: 0 done, 1 tried and failed, 2 cannot be done as asked.";
 #[command(subcommand_required = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
-    command: courser_lab::Command,
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a long benchmark
+    #[command(subcommand, subcommand_value_name = "WHAT")]
+    Bench(Series),
+    /// The server side of a benchmark, started by the client side
+    #[command(hide = true)]
+    BenchPeer(PeerArgs),
+    #[command(flatten)]
+    Lab(courser_lab::Command),
 }
 
 fn main() -> ExitCode {
-    program::end(courser_lab::run(&Cli::parse().command))
+    program::end(match Cli::parse().command {
+        Command::Bench(series) => courser_lab::run_series(&series),
+        Command::BenchPeer(args) => peer::main(&args).map_err(Failure::from),
+        Command::Lab(command) => courser_lab::run(&command),
+    })
 }

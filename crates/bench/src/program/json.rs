@@ -61,7 +61,7 @@ pub fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure> {
     report::write_json(target, value).map_err(|e| Failure::writing(target, &e))
 }
 
-/// Writes a text, such as a picture, as [`write`] does an object.
+/// Writes a text, such as a picture, as [`write()`] does an object.
 ///
 /// # Errors
 /// What the system said; no partial file is left.

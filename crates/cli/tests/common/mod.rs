@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses some of it.
 
+pub(crate) mod bench;
+
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};

@@ -1,0 +1,75 @@
+//! Arguments that benchmarks share: how long to measure, and where the result goes.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+
+use super::fail::Failure;
+use super::{json, out, units};
+use crate::window::Plan;
+
+/// How long to measure.
+#[derive(Clone, Debug, Default, Args)]
+pub struct PlanArgs {
+    /// A few seconds instead of half a minute or more
+    #[arg(long)]
+    pub quick: bool,
+    /// Pairs of windows, raw and RPC
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub pairs: Option<u32>,
+    /// Longest time to measure; a series of n settings may take n times this, at most 6 times.
+    /// Default 2min, with --quick 2500ms
+    #[arg(long, value_name = "TIME", value_parser = units::nonzero_time)]
+    pub max_time: Option<Duration>,
+}
+
+impl PlanArgs {
+    /// The plan.
+    pub fn plan(&self) -> Plan {
+        let plan = if self.quick { Plan::quick() } else { Plan::full() };
+        Plan {
+            pairs: self.pairs.unwrap_or(plan.pairs),
+            max_time: self.max_time.unwrap_or(plan.max_time),
+            ..plan
+        }
+    }
+}
+
+/// Where the result goes beside the table.
+#[derive(Clone, Debug, Default, Args)]
+pub struct JsonArgs {
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub json: Option<PathBuf>,
+}
+
+impl JsonArgs {
+    /// Fails early if the file cannot be written.
+    ///
+    /// # Errors
+    /// The target's directory does not exist or cannot be written.
+    pub fn check(&self) -> Result<(), Failure> {
+        json::check_target(self.json.as_deref())
+    }
+
+    /// Prints `text`, unless standard output is for JSON, and writes the JSON.
+    ///
+    /// # Errors
+    /// Standard output or the file cannot be written.
+    pub fn show(
+        &self,
+        report: &impl Serialize,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        let target: Option<&Path> = self.json.as_deref();
+        if !json::only(target) {
+            let mut out = out::stdout();
+            write!(out, "{}", text())?;
+            out.flush()?;
+        }
+        target.map_or(Ok(()), |target| json::write(target, report))
+    }
+}

@@ -1,0 +1,54 @@
+//! Benchmarks of calls between two sides, beside the bare packets.
+//!
+//! Each side is a thread on a core of its own. This one is the client and measures. The other one,
+//! the server, is a process of the same program or a thread of this one ([`peer`]). Windows of RPCs
+//! and of raw packets alternate; in a raw window the server runs a fixed loop on a bare transport
+//! instead of its endpoint ([`role`]). Raw and RPC use the same transport with the same settings,
+//! through the same `tx_burst` and `rx_burst`; but single packets of RPCs are sent by `tx_copy` where
+//! the transport has it, raw ones only with [`BenchSpec::raw_copy`].
+//!
+//! | bench | RPC | beside it |
+//! | --- | --- | --- |
+//! | latency | 32-byte echo, one in flight | 32-byte datagram, echoed |
+//! | rate | 32-byte echoes: 128 in flight on 16 sessions, or batches on 8 | trains of 32 frames of 48 bytes, echoed |
+//! | bandwidth | requests of a size, 32-byte responses | trains of full frames, counted on arrival; `memcpy` |
+//! | [`faults`] | one of these under loss and other faults, by recovery scheme | the same without faults |
+//!
+//! The raw loops are the best that a program without a protocol can do: they answer from one
+//! prepared buffer and read no byte. The number of trains in flight is chosen by trial
+//! ([`raw::best_window`]).
+//!
+//! A program that runs these benchmarks must have a hidden command `bench-peer` that calls
+//! [`peer::main`]: the client side starts its own executable as the server.
+//!
+//! # The parts
+//!
+//! [`spec`] describes a benchmark, [`side`] opens endpoints and sockets, [`ground`] both sides.
+//! [`caller`] makes calls; [`calls`], [`raw`] and [`copy`] are workloads of calls, raw packets and
+//! copies. [`series`] runs workloads in turn, [`steps`] does so for several settings, [`switch`]
+//! lists optimizations to switch off. [`service`] has the request types, [`child`] the server
+//! process as seen from here, [`figures`] the counters in reports, [`run`](self::run()) the report.
+
+pub mod caller;
+pub mod calls;
+pub mod child;
+pub mod copy;
+pub mod faults;
+pub mod figures;
+pub mod ground;
+pub mod peer;
+pub mod raw;
+pub mod role;
+pub mod run;
+pub mod series;
+pub mod service;
+pub mod side;
+pub mod spec;
+pub mod steps;
+pub mod switch;
+
+pub use faults::Faults;
+pub use raw::shared_memory;
+pub use run::run;
+pub use side::Over;
+pub use spec::{BenchError, BenchSpec, Kind, PAPER_BATCHES, RATE_IN_FLIGHT, SERIES_SIZES};

@@ -1,0 +1,443 @@
+//! Makes calls: a closed loop that keeps a fixed number in flight, from one endpoint.
+//!
+//! Calls are made in **chains** `[eRPC §6.2]`. A chain is a batch of B requests that leave together,
+//! each on its own session; when all B answers are there the next batch of the chain leaves, in the
+//! same pass of the event loop and with the buffers that came back: nothing is allocated. With B = 1
+//! every answer is followed by the next call at once.
+//!
+//! A window begins with nothing in flight and ends when the last answer is there; all of it counts,
+//! time and calls.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use courser::{CallError, Context, Done, MsgBuf, Refused, Rpc, SessionId, SessionState};
+use serde::{Deserialize, Serialize};
+
+use super::raw::Other;
+use super::service;
+use super::spec::BenchError;
+use crate::clock::Clock;
+use crate::latency::Latency;
+
+/// A window without a single answer for this long has failed. Above the endpoint's own limit
+/// for a silent peer, whose error says more; and enough for one message of 64 MiB where the two
+/// sides have to share their cores with other work.
+const STALL_NS: u64 = 60_000_000_000;
+
+/// Passes of the event loop between two looks at the clock: a look costs as much as an eighth of an
+/// empty pass, and 16 passes are microseconds in a window of milliseconds.
+const PASSES: u32 = 16;
+
+/// Connects under way at a time, so that their round trips overlap.
+const CONNECTING: usize = 64;
+
+/// Why calls failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CallsError {
+    /// A call ended with an error.
+    #[error("a call failed: {0}")]
+    Call(#[from] CallError),
+    /// A call was not accepted.
+    #[error("a call was refused: {0}")]
+    Refused(String),
+    /// The answer is not what the service gives.
+    #[error("a call of {sent} bytes got a wrong answer: the server is of another kind or version")]
+    Answer {
+        /// Length of the request.
+        sent: usize,
+    },
+    /// Nothing came back.
+    #[error("no answer for {0} s")]
+    Stall(u64),
+}
+
+/// What is called, and how much of it at a time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// The request type.
+    pub req_type: u16,
+    /// Bytes in a request.
+    pub size: usize,
+    /// Sessions that are used: the first ones of the endpoint's.
+    pub sessions: usize,
+    /// Calls in flight at most; a multiple of the batch of them is.
+    pub in_flight: u32,
+    /// Calls of a chain that leave together.
+    pub batch: u32,
+    /// Sessions are drawn at random for each call, evenly; else each call keeps to one.
+    pub random: bool,
+    /// Latency of each call is recorded. Not for rates: clock reads would show.
+    pub timed: bool,
+}
+
+impl Load {
+    /// Chains, and calls in flight in all: as many chains as fit, at least one.
+    pub fn chains(&self) -> (usize, usize) {
+        let batch = self.batch.max(1);
+        let chains = (self.in_flight / batch).max(1);
+        (chains as usize, (chains * batch) as usize)
+    }
+}
+
+/// A load with its requests. They are made once and used again and again.
+pub struct Loaded {
+    /// The load.
+    pub load: Load,
+    requests: Vec<MsgBuf>,
+}
+
+impl Loaded {
+    /// Makes the requests.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(load: Load, rpc: &Rpc) -> Result<Self, BenchError> {
+        let (_, calls) = load.chains();
+        let mut requests = Vec::with_capacity(calls);
+        for _ in 0..calls {
+            let mut request = rpc.alloc(load.size)?;
+            // The first touch of memory is slow: not within a window.
+            request.fill(0x5a);
+            requests.push(request);
+        }
+        Ok(Self { load, requests })
+    }
+}
+
+/// State of the loop, shared with the completion function.
+struct State {
+    clock: Clock,
+    load: Load,
+    sessions: Vec<SessionId>,
+    /// By tag: the request while its call is not in flight, and when it was issued, ns.
+    parked: Vec<Option<MsgBuf>>,
+    issued: Vec<u64>,
+    /// By tag: its chain. By chain: answers that its batch still lacks.
+    chain_of: Vec<u32>,
+    lacks: Vec<u32>,
+    /// Draws sessions. A fixed seed: every run draws the same.
+    random: u64,
+    latency: Latency,
+    running: bool,
+    in_flight: u32,
+    completed: u64,
+    failed: Option<CallsError>,
+}
+
+impl State {
+    /// One of the sessions in use, drawn at random.
+    #[inline]
+    fn draw(&mut self) -> SessionId {
+        // Knuth's linear congruential generator; its upper half is good enough to pick by.
+        self.random = self
+            .random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        let at = ((self.random >> 32) * self.load.sessions as u64) >> 32;
+        self.sessions[at as usize]
+    }
+
+    /// The session of the next call.
+    #[inline]
+    fn session(&mut self, tag: usize) -> SessionId {
+        match self.load.random {
+            true => self.draw(),
+            false => self.sessions[(tag as u32 % self.load.sessions as u32) as usize],
+        }
+    }
+
+    #[inline]
+    fn issue(&mut self, cx: &mut Context<'_>, tag: usize, now_ns: u64) {
+        let Some(request) = self.parked[tag].take() else { return };
+        self.issued[tag] = now_ns;
+        let session = self.session(tag);
+        match cx.call_tagged(session, self.load.req_type, request, tag as u64) {
+            Ok(_) => self.in_flight += 1,
+            Err(Refused { reason, request }) => {
+                self.parked[tag] = Some(request);
+                self.fail(CallsError::Refused(reason.to_string()));
+            }
+        }
+    }
+
+    /// The next batch of a chain.
+    #[inline]
+    fn issue_chain(&mut self, cx: &mut Context<'_>, chain: usize, now_ns: u64) {
+        let batch = self.load.batch as usize;
+        self.lacks[chain] = self.load.batch;
+        for tag in chain * batch..(chain + 1) * batch {
+            self.issue(cx, tag, now_ns);
+        }
+    }
+
+    fn now_if_timed(&self) -> u64 {
+        if self.load.timed { self.clock.now_ns() } else { 0 }
+    }
+
+    #[inline]
+    fn on_completion(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>) {
+        self.in_flight -= 1;
+        let (now_ns, tag) = (self.now_if_timed(), tag as usize);
+        match &done.result {
+            Ok(answer) if self.is_right(done.request.len(), answer) => {
+                self.completed += 1;
+                if self.load.timed {
+                    self.latency.record(now_ns - self.issued[tag]);
+                }
+            }
+            Ok(_) => self.fail(CallsError::Answer { sent: done.request.len() }),
+            Err(error) => self.fail((*error).into()),
+        }
+        self.parked[tag] = Some(done.request);
+        let chain = self.chain_of[tag] as usize;
+        self.lacks[chain] -= 1;
+        if self.lacks[chain] == 0 && self.running {
+            self.issue_chain(cx, chain, now_ns);
+        }
+    }
+
+    fn is_right(&self, sent: usize, answer: &[u8]) -> bool {
+        match self.load.req_type {
+            service::SINK => service::receipt_len(answer) == Some(sent as u64),
+            _ => answer.len() == sent,
+        }
+    }
+
+    /// Remembers the first failure and ends the loop.
+    #[cold]
+    fn fail(&mut self, error: CallsError) {
+        self.running = false;
+        self.failed.get_or_insert(error);
+    }
+}
+
+/// An endpoint that makes calls, and serves what it has handlers for.
+pub struct Caller {
+    rpc: Rpc,
+    state: Rc<RefCell<State>>,
+    other: Other,
+    /// A second endpoint of this thread.
+    besides: Option<Rpc>,
+}
+
+/// What a window of calls amounts to.
+#[derive(Clone, Copy, Debug)]
+pub struct Ran {
+    /// Calls answered.
+    pub calls: u64,
+    /// From the first call to the last answer.
+    pub elapsed_ns: u64,
+}
+
+impl Caller {
+    /// Takes the endpoint's completion function.
+    pub fn new(mut rpc: Rpc, clock: Clock, other: Other) -> Self {
+        let load = Load {
+            req_type: service::ECHO,
+            size: 0,
+            sessions: 0,
+            in_flight: 0,
+            batch: 1,
+            random: false,
+            timed: false,
+        };
+        let state = Rc::new(RefCell::new(State {
+            clock,
+            load,
+            sessions: Vec::new(),
+            parked: Vec::new(),
+            issued: Vec::new(),
+            chain_of: Vec::new(),
+            lacks: Vec::new(),
+            random: 0x9e37_79b9_7f4a_7c15,
+            latency: Latency::new(),
+            running: false,
+            in_flight: 0,
+            completed: 0,
+            failed: None,
+        }));
+        let hears = Rc::clone(&state);
+        rpc.on_completion(move |cx, tag, done| hears.borrow_mut().on_completion(cx, tag, done));
+        Self { rpc, state, other, besides: None }
+    }
+
+    /// The endpoint, for its counters.
+    pub fn rpc(&self) -> &Rpc {
+        &self.rpc
+    }
+
+    /// Its sessions, as connected.
+    pub fn sessions(&self) -> usize {
+        self.state.borrow().sessions.len()
+    }
+
+    /// The first session, for what was agreed on.
+    pub fn first_session(&self) -> Option<SessionId> {
+        self.state.borrow().sessions.first().copied()
+    }
+
+    /// One pass of the event loop.
+    #[inline]
+    pub fn poll(&mut self) -> bool {
+        self.rpc.poll()
+    }
+
+    /// Has a second endpoint polled in each pass.
+    pub fn poll_besides(&mut self, rpc: Rpc) {
+        self.besides = Some(rpc);
+    }
+
+    /// One pass; an empty one gives way if it must.
+    #[inline]
+    pub fn pass(&mut self) {
+        let besides = self.besides.as_mut().is_some_and(|rpc| rpc.poll());
+        if !self.rpc.poll() && !besides {
+            self.other.idle();
+        }
+    }
+
+    /// Connects until there are `count` sessions. The server must be polling.
+    ///
+    /// # Errors
+    /// A session cannot be connected.
+    pub fn connect(&mut self, uri: &str, count: usize) -> Result<(), BenchError> {
+        let refused = |source| BenchError::Connect { uri: uri.to_owned(), source };
+        let mut connecting: Vec<SessionId> = Vec::with_capacity(CONNECTING);
+        loop {
+            let connected = self.sessions();
+            while connecting.len() < CONNECTING && connected + connecting.len() < count {
+                connecting.push(self.rpc.connect(uri).map_err(refused)?);
+            }
+            if connecting.is_empty() {
+                return Ok(());
+            }
+            self.pass();
+            let mut done = Vec::new();
+            connecting.retain(|&session| {
+                let waits = self.rpc.session_state(session) == SessionState::Connecting;
+                if !waits {
+                    done.push(session);
+                }
+                waits
+            });
+            for session in done {
+                match self.rpc.session_error(session) {
+                    Some(error) => return Err(refused(error)),
+                    None => self.state.borrow_mut().sessions.push(session),
+                }
+            }
+        }
+    }
+
+    /// Starts a load: its first calls leave with the next pass.
+    pub fn begin(&mut self, loaded: &mut Loaded) {
+        let state = &mut *self.state.borrow_mut();
+        let (chains, calls) = loaded.load.chains();
+        state.load.clone_from(&loaded.load);
+        state.load.sessions = loaded.load.sessions.min(state.sessions.len());
+        state.parked.clear();
+        state.parked.extend(loaded.requests.drain(..).map(Some));
+        state.issued.clear();
+        state.issued.resize(calls, 0);
+        state.chain_of.clear();
+        state.chain_of.extend((0..calls as u32).map(|tag| tag / loaded.load.batch));
+        state.lacks.clear();
+        state.lacks.resize(chains, 0);
+        state.running = state.load.sessions > 0;
+        let now_ns = state.now_if_timed();
+        let mut cx = self.rpc.context();
+        for chain in 0..chains {
+            if state.running {
+                state.issue_chain(&mut cx, chain, now_ns);
+            }
+        }
+    }
+
+    /// No new calls from here on.
+    pub fn stop(&mut self) {
+        self.state.borrow_mut().running = false;
+    }
+
+    /// Calls answered so far, of all loads.
+    pub fn completed(&self) -> u64 {
+        self.state.borrow().completed
+    }
+
+    /// Polls until nothing is in flight; new calls are made until `end_ns`. The requests are the
+    /// load's again afterwards.
+    ///
+    /// # Errors
+    /// The first call that failed, or that no call ends.
+    pub fn finish(&mut self, end_ns: u64, loaded: &mut Loaded) -> Result<(), CallsError> {
+        let clock = self.state.borrow().clock.clone();
+        let mut last = (self.completed(), clock.now_ns());
+        let outcome = loop {
+            for _ in 0..PASSES {
+                self.pass();
+                if self.state.borrow().in_flight == 0 {
+                    break;
+                }
+            }
+            let (state, now_ns) = (&mut *self.state.borrow_mut(), clock.now_ns());
+            if let Some(error) = state.failed.take() {
+                break Err(error);
+            }
+            if now_ns >= end_ns {
+                state.running = false;
+            }
+            if state.in_flight == 0 {
+                break Ok(());
+            }
+            if state.completed != last.0 {
+                last = (state.completed, now_ns);
+            } else if now_ns.saturating_sub(last.1) > STALL_NS {
+                break Err(CallsError::Stall(STALL_NS / 1_000_000_000));
+            }
+        };
+        let parked = &mut self.state.borrow_mut().parked;
+        loaded.requests.extend(parked.drain(..).flatten());
+        outcome
+    }
+
+    /// A whole window.
+    ///
+    /// # Errors
+    /// Those of [`Caller::finish`].
+    pub fn run(&mut self, duration_ns: u64, loaded: &mut Loaded) -> Result<Ran, CallsError> {
+        let clock = self.state.borrow().clock.clone();
+        let before = self.completed();
+        let start_ns = clock.now_ns();
+        self.begin(loaded);
+        self.finish(start_ns + duration_ns, loaded)?;
+        Ok(Ran { calls: self.completed() - before, elapsed_ns: clock.now_ns() - start_ns })
+    }
+
+    /// What the timed calls of the last window took.
+    pub fn with_latency<R>(&mut self, f: impl FnOnce(&mut Latency) -> R) -> R {
+        f(&mut self.state.borrow_mut().latency)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chains_fill_what_may_be_in_flight() {
+        let load = |in_flight, batch| Load {
+            req_type: service::ECHO,
+            size: 32,
+            sessions: 8,
+            in_flight,
+            batch,
+            random: true,
+            timed: false,
+        };
+        let cases =
+            [((60, 1), (60, 60)), ((60, 8), (7, 56)), ((60, 11), (5, 55)), ((2, 3), (1, 3))];
+        for ((in_flight, batch), expected) in cases {
+            assert_eq!(load(in_flight, batch).chains(), expected, "{in_flight} by {batch}");
+        }
+    }
+}

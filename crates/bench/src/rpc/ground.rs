@@ -1,0 +1,142 @@
+//! Where a benchmark takes place: both sides up, pinned and connected by the shared page.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use courser::Nexus;
+use courser::parts::net::AnyTransport;
+use serde_json::{Value, json};
+
+use super::caller::Caller;
+use super::calls::SharedCaller;
+use super::child::Child;
+use super::raw::Other;
+use super::run::Pinned;
+use super::side::{Back, Over, Seed, Setup, Side, Variant, open_raw};
+use super::spec::BenchError;
+use super::{figures, role};
+use crate::affinity::Cores;
+use crate::clock::Clock;
+use crate::line::Line;
+use crate::probe::Prober;
+use crate::window::{Plan, Runner};
+
+/// Both sides. This one makes the calls; the other serves them until this is dropped.
+pub struct Ground {
+    /// The clock of all windows.
+    pub clock: Clock,
+    /// The other side, as workloads see it.
+    pub other: Other,
+    /// The other side, as it was started.
+    pub child: Child,
+    /// This side's endpoints, one for each variant.
+    pub callers: Vec<SharedCaller>,
+    /// This side's raw socket, until it is taken.
+    pub raw: Option<AnyTransport>,
+    prober: Option<Prober>,
+    _nexuses: Vec<Nexus>,
+    _pinned: Pinned,
+}
+
+impl Ground {
+    /// Opens an endpoint of each variant on both sides, and the raw sockets. `back` says what the
+    /// other side calls when it is asked to, given where this side can be reached.
+    ///
+    /// # Errors
+    /// What could not be opened or started.
+    pub fn open(
+        over: Over,
+        variants: &[Variant],
+        back: &dyn Fn(&[String]) -> Vec<Back>,
+        clock: &Clock,
+        cores: &Cores,
+    ) -> Result<Self, BenchError> {
+        let network = network();
+        // Our side first: what is wrong with the settings is said once and plainly.
+        let sides = variants
+            .iter()
+            .map(|variant| Side::open(over, &network, variant, Seed::Client))
+            .collect::<Result<Vec<_>, _>>()?;
+        let raw_frame = variants.first().and_then(|variant| variant.frame);
+        let raw = open_raw(over, &network, raw_frame)?;
+        let line = Line::create()?;
+        let uris: Vec<String> = sides.iter().map(|side| side.nexus.local_uri()).collect();
+        let yields = !cores.distinct();
+        let setup = Setup {
+            over,
+            network,
+            line: line.path(),
+            cpu: cores.server,
+            yields,
+            variants: variants.to_vec(),
+            raw_frame,
+            back: back(&uris),
+        };
+        let child = Child::start(&setup, &line)?;
+        let pinned = Pinned::to(cores.client)?;
+        let other = Other { line: Some(line.clone()), yields };
+        let prober = cores.distinct().then(|| Prober::new(line, clock.clone()));
+        let (mut nexuses, mut callers) = (Vec::new(), Vec::new());
+        for mut side in sides {
+            super::service::register(&mut side.rpc);
+            let caller = Caller::new(side.rpc, clock.clone(), other.clone());
+            callers.push(Rc::new(RefCell::new(caller)));
+            nexuses.push(side.nexus);
+        }
+        Ok(Self {
+            clock: clock.clone(),
+            other,
+            child,
+            callers,
+            raw: Some(raw),
+            prober,
+            _nexuses: nexuses,
+            _pinned: pinned,
+        })
+    }
+
+    /// A runner whose windows are probed, where there are two cores. Once.
+    ///
+    /// # Errors
+    /// The plan is out of range.
+    pub fn runner(&mut self, plan: Plan) -> Result<Runner<Prober>, BenchError> {
+        Ok(Runner::new(plan, self.prober.take())?)
+    }
+
+    /// Connects sessions of an endpoint to the other side's of the same variant, until there are
+    /// `count`.
+    ///
+    /// # Errors
+    /// A session cannot be connected, or the other side does not answer.
+    pub fn connect(&mut self, variant: u16, count: usize) -> Result<(), BenchError> {
+        self.other.ask(role::serve(variant)).map_err(|e| BenchError::Raw(e.to_string()))?;
+        let at = usize::from(variant);
+        self.callers[at].borrow_mut().connect(&self.child.uris[at], count)
+    }
+
+    /// What the sessions of a variant cost at the other side; `None` if it does not say.
+    pub fn server_memory(&self, variant: u16) -> Option<Value> {
+        self.other.ask(role::memory(variant)).ok()?;
+        self.child.memory()
+    }
+
+    /// Ends the other side and returns the counters of both, as reports carry them.
+    pub fn diagnostics(self) -> Value {
+        let mut all = self.callers.iter().map(|c| figures::of_endpoint(c.borrow().rpc()));
+        let mut client = json!({ "rpc": all.next() });
+        if self.callers.len() > 1 {
+            client["further"] = all.collect();
+        }
+        let Self { child, callers, .. } = self;
+        let server = child.finish();
+        drop(callers);
+        json!({ "client": client, "server": server })
+    }
+}
+
+/// A name that no other benchmark of this process has.
+fn network() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("bench-{}", NEXT.fetch_add(1, Ordering::Relaxed))
+}

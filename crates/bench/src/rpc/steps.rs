@@ -1,0 +1,181 @@
+//! The same calls over endpoints whose settings differ, step by step.
+//!
+//! Each step has a pair of endpoints of its own, and all of them are up at once; their windows take
+//! turns, so that one step is compared with another within tens of milliseconds.
+
+use courser::EndpointStats;
+use serde_json::json;
+
+use super::caller::Load;
+use super::calls::{Calls, SharedCaller};
+use super::ground::Ground;
+use super::run::{agreed, object};
+use super::series::{Series, plan_for};
+use super::side::{Over, Variant};
+use super::spec::{BenchError, BenchSpec, Kind};
+use crate::affinity;
+use crate::clock::Clock;
+use crate::environment::Environment;
+use crate::report::{self, Metric, PlacementResult, Report};
+use crate::window::{Compared, Plan, Progress};
+
+/// A benchmark of steps.
+pub struct Steps {
+    /// Its name.
+    pub name: &'static str,
+    /// The transport.
+    pub over: Over,
+    /// How long to measure.
+    pub plan: Plan,
+    /// The settings of each step.
+    pub variants: Vec<Variant>,
+    /// What is called in each step, and what is measured of it.
+    pub loads: Vec<(Kind, Load)>,
+}
+
+/// The windows of all steps.
+pub struct Windows<'s, 'a> {
+    series: &'s Series<'a>,
+    callers: &'s [SharedCaller],
+    points: &'s [Compared],
+    per_step: usize,
+}
+
+impl Windows<'_, '_> {
+    /// What this side's endpoint of a step counted, in all of its windows.
+    pub fn client(&self, step: usize) -> EndpointStats {
+        self.callers[step].borrow().rpc().stats().clone()
+    }
+
+    /// The first quantity of a step over that of another, within each round.
+    pub fn ratio(
+        &self,
+        step: usize,
+        base: usize,
+        metric: Metric,
+        result: &PlacementResult,
+    ) -> Option<crate::stats::Summary> {
+        let at = |step: usize| self.points[step * self.per_step].measured;
+        let compared = Compared { measured: at(step), baseline: Some(at(base)) };
+        self.series.ratio(compared, metric, result)
+    }
+}
+
+/// The small-RPC rate as in the paper's factor analysis: B = 3, 60 in flight.
+pub fn small_rate(plan: Plan) -> (Kind, Load) {
+    let mut spec = BenchSpec::new(Kind::Rate, plan).paper_rate();
+    (spec.batch, spec.batches) = (3, Vec::new());
+    (spec.kind, spec.loads().remove(0))
+}
+
+impl Steps {
+    /// Runs all steps; the calling thread is pinned meanwhile. `tell` adds to a step's result what
+    /// the step is.
+    ///
+    /// # Errors
+    /// [`BenchError`], in one line each.
+    pub fn run(
+        &self,
+        progress: &mut dyn FnMut(&Progress),
+        tell: &dyn Fn(usize, &Windows<'_, '_>, &mut PlacementResult),
+    ) -> Result<Report, BenchError> {
+        let (clock, cores) = (Clock::new(), affinity::choose()?);
+        let mut ground = Ground::open(self.over, &self.variants, &|_| Vec::new(), &clock, &cores)?;
+        let mut calls = Vec::new();
+        let sessions = self.loads.iter().map(|(_, load)| load.sessions).max().unwrap_or(1);
+        for variant in 0..self.variants.len() as u16 {
+            ground.connect(variant, sessions)?;
+            let caller = &ground.callers[usize::from(variant)];
+            for (_, load) in &self.loads {
+                calls.push(Calls::new(caller, load.clone(), variant, &clock, &ground.other)?);
+            }
+        }
+        let mut config = agreed(&ground.callers[0]);
+        config.insert("credits_granted".to_owned(), credits(&ground).into());
+        let loads: Vec<_> = self.loads.iter().map(|(kind, load)| described(*kind, load)).collect();
+        config.insert("loads".to_owned(), loads.into());
+        config.insert("window_ms".to_owned(), (self.plan.window.as_secs_f64() * 1e3).into());
+        config.insert("cores_warning".to_owned(), cores.warning.clone().into());
+        let mut runner = ground.runner(plan_for(self.plan, calls.len()))?;
+        let mut series = Series::default();
+        let points: Vec<Compared> = calls
+            .iter_mut()
+            .map(|calls| {
+                let calls = series.workload(calls);
+                series.point(calls, None)
+            })
+            .collect();
+        let ran = series.run(&mut runner, progress);
+        ran.map_err(|error| ground.child.explain(error.into()))?;
+        let results = self.results(&mut series, &points, &ground.callers, tell);
+        drop(series);
+        drop(calls);
+        config.insert("diagnostics".to_owned(), ground.diagnostics());
+        Ok(Report {
+            bench: self.name.to_owned(),
+            transport: self.over.name().to_owned(),
+            config,
+            results,
+            environment: Environment::collect(&clock, &cores),
+        })
+    }
+
+    /// The quantities of each step as one result.
+    fn results(
+        &self,
+        series: &mut Series<'_>,
+        points: &[Compared],
+        callers: &[SharedCaller],
+        tell: &dyn Fn(usize, &Windows<'_, '_>, &mut PlacementResult),
+    ) -> Vec<PlacementResult> {
+        let per_step = self.loads.len();
+        let mut all: Vec<PlacementResult> = Vec::new();
+        for (step, of_step) in points.chunks(per_step).enumerate() {
+            let mut these: Vec<PlacementResult> = Vec::new();
+            for (&point, (kind, _)) in of_step.iter().zip(&self.loads) {
+                for result in series.results(point, kind.metric()) {
+                    match these.iter_mut().find(|other| other.placement == result.placement) {
+                        Some(other) => merge(other, result),
+                        None => these.push(result),
+                    }
+                }
+            }
+            let windows = Windows { series: &*series, callers, points, per_step };
+            these.iter_mut().for_each(|result| tell(step, &windows, result));
+            all.append(&mut these);
+        }
+        report::by_placement(all)
+    }
+}
+
+/// Adds the quantities of another load.
+fn merge(result: &mut PlacementResult, other: PlacementResult) {
+    result.latency_p50 = result.latency_p50.or(other.latency_p50);
+    result.latency_p99 = result.latency_p99.or(other.latency_p99);
+    result.rate = result.rate.or(other.rate);
+    result.goodput = result.goodput.or(other.goodput);
+    result.windows = result.windows.min(other.windows);
+    result.extra.extend(other.extra);
+    result.rows.extend(other.rows);
+}
+
+/// What a session of each step was granted.
+fn credits(ground: &Ground) -> Vec<Option<u32>> {
+    let of = |caller: &SharedCaller| {
+        let caller = caller.borrow();
+        let session = caller.first_session()?;
+        Some(caller.rpc().session_stats(session)?.credit_limit)
+    };
+    ground.callers.iter().map(of).collect()
+}
+
+fn described(kind: Kind, load: &Load) -> serde_json::Value {
+    object(json!({
+        "measured": kind.name(),
+        "size": load.size,
+        "sessions": load.sessions,
+        "in_flight": load.in_flight,
+        "batch": load.batch,
+    }))
+    .into()
+}

@@ -1,0 +1,252 @@
+//! The long benchmarks: series in which one setting changes from window to window.
+
+mod credits;
+mod factors;
+mod overload;
+mod sessions;
+mod sweep;
+mod threads;
+mod txqueue;
+mod workers;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use courser_bench::program::{Failure, JsonArgs, PlanArgs, json, progress, units};
+use courser_bench::report::Report;
+use courser_bench::rpc::{BenchError, Over};
+use courser_bench::table;
+use courser_bench::window::{Plan, Progress};
+
+use self::overload::OverloadPlan;
+use self::sweep::{FRAMES, IN_FLIGHT, Sweep};
+
+/// A window of the workers benchmark: ten handlers.
+const WORKERS_WINDOW: Duration = Duration::from_millis(40);
+
+/// A long benchmark.
+#[derive(Debug, Subcommand)]
+pub enum Series {
+    /// Round trip beside worker handlers of 4 ms
+    Workers(WorkersArgs),
+    /// Calls answered in time at twice a worker's capacity
+    Overload(OverloadArgs),
+    /// The rate with one optimization after another switched off
+    Factors(SeriesArgs),
+    /// The rate on 1 to 20,000 sessions beside 8, and their memory
+    Sessions(SessionsArgs),
+    /// Latency, rate and bandwidth with 1 to 64 credits
+    Credits(CreditsArgs),
+    /// The rate with 1 to 1,024 calls in flight, by frame size
+    Sweep(SweepArgs),
+    /// The rate with transmit bursts of 1 to 256 packets
+    #[command(name = "txqueue")]
+    TxQueue(SeriesArgs),
+    /// The rate of 1, 2, 4... threads of a process that all call each other
+    Threads(SeriesArgs),
+}
+
+/// Flags of a series.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench factors --transport shm --quick --json -
+
+The rate is that of `courser bench rate --batch 3`: 60 calls in flight on eight
+sessions drawn at random, as in eRPC (NSDI '19), section 6.2.")]
+pub struct SeriesArgs {
+    /// The transport: udp and shm between two processes, mem between two threads of one
+    #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
+    transport: Over,
+    #[command(flatten)]
+    plan: PlanArgs,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// Flags of `sessions`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench sessions --sessions 8,1000 --quick")]
+pub struct SessionsArgs {
+    /// Numbers of sessions, rising
+    #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = sessions::COUNTS)]
+    sessions: Vec<u32>,
+    #[command(flatten)]
+    series: SeriesArgs,
+}
+
+/// Flags of `credits`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench credits --size 1MiB --quick")]
+pub struct CreditsArgs {
+    /// Bytes in a large request
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
+    size: usize,
+    #[command(flatten)]
+    series: SeriesArgs,
+}
+
+/// Flags of `sweep`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench sweep --transport shm --frame-size 1KiB,8KiB --svg sweep.svg")]
+pub struct SweepArgs {
+    /// Calls in flight, rising. Default 1 to 1024
+    #[arg(long, value_name = "N", visible_alias = "outstanding", value_delimiter = ',')]
+    in_flight: Vec<u32>,
+    /// Largest datagram payloads. Default 1KiB to 64KiB
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
+    frame_size: Vec<u64>,
+    /// Draw the rates to this file
+    #[arg(long, value_name = "PATH")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    series: SeriesArgs,
+}
+
+/// Flags of `workers`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench workers --quick")]
+pub struct WorkersArgs {
+    #[command(flatten)]
+    plan: PlanArgs,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// Flags of `overload`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Example:
+  courser bench overload --quick")]
+pub struct OverloadArgs {
+    /// Three rounds of two seconds instead of seven of eight
+    #[arg(long)]
+    quick: bool,
+    #[command(flatten)]
+    json: JsonArgs,
+}
+
+/// Runs a benchmark.
+///
+/// # Errors
+/// It cannot be run as given, or failed.
+pub fn run(series: &Series) -> Result<(), Failure> {
+    match series {
+        Series::Workers(args) => workers(args),
+        Series::Overload(args) => overload(args),
+        Series::Sweep(args) => sweep(args),
+        Series::Factors(args) => of("factors", args, factors::run),
+        Series::TxQueue(args) => of("txqueue", args, txqueue::run),
+        Series::Threads(args) => of("threads", args, threads::run),
+        Series::Sessions(args) => {
+            check_counts(&args.sessions)?;
+            of("sessions", &args.series, |over, plan, progress| {
+                sessions::run(over, plan, &args.sessions, progress)
+            })
+        }
+        Series::Credits(args) => of("credits", &args.series, |over, plan, progress| {
+            credits::run(over, plan, args.size, progress)
+        }),
+    }
+}
+
+/// A series whose result is an ordinary report.
+fn of(
+    name: &'static str,
+    args: &SeriesArgs,
+    run: impl FnOnce(Over, Plan, &mut dyn FnMut(&Progress)) -> Result<Report, BenchError>,
+) -> Result<(), Failure> {
+    let plan = args.plan.plan();
+    let report = with_bar(name, plan, &args.json, |progress| run(args.transport, plan, progress))?;
+    args.json.show(&report, || table::render(&report))
+}
+
+/// Runs a plan under a progress bar.
+fn with_bar<R>(
+    name: &'static str,
+    plan: Plan,
+    json: &JsonArgs,
+    run: impl FnOnce(&mut dyn FnMut(&Progress)) -> Result<R, BenchError>,
+) -> Result<R, Failure> {
+    json.check()?;
+    let bar = progress::bar()?;
+    bar.set_prefix(name);
+    let result = run(&mut |now| progress::show(&bar, &plan, now));
+    bar.finish_and_clear();
+    Ok(result?)
+}
+
+fn sweep(args: &SweepArgs) -> Result<(), Failure> {
+    json::check_target(args.svg.as_deref())?;
+    let plan = args.series.plan.plan();
+    let frames: Vec<usize> =
+        args.frame_size.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
+    let sweep = Sweep {
+        over: args.series.transport,
+        plan,
+        frames: if frames.is_empty() { FRAMES.to_vec() } else { frames },
+        in_flight: match &args.in_flight[..] {
+            [] => IN_FLIGHT.to_vec(),
+            given => given.to_vec(),
+        },
+    };
+    let json = &args.series.json;
+    let report = with_bar("sweep", plan, json, |progress| sweep.run(progress))?;
+    if let Some(path) = &args.svg {
+        sweep::draw(&report, path)?;
+    }
+    json.show(&report, || sweep::render(&report))
+}
+
+/// Sessions can only be added.
+fn check_counts(counts: &[u32]) -> Result<(), Failure> {
+    let most = sessions::MOST;
+    if counts.iter().all(|n| (1..=most).contains(n)) && counts.is_sorted() {
+        return Ok(());
+    }
+    Err(Failure::Usage(format!("--sessions must be 1 to {most}, and rise")))
+}
+
+fn workers(args: &WorkersArgs) -> Result<(), Failure> {
+    let plan = Plan { window: WORKERS_WINDOW, ..args.plan.plan() };
+    let report = with_bar("workers", plan, &args.json, |progress| workers::run(plan, progress))?;
+    args.json.show(&report, || {
+        table::render(&report) + "untagged: the calls stay on one core; raw: with an idle worker\n"
+    })
+}
+
+fn overload(args: &OverloadArgs) -> Result<(), Failure> {
+    args.json.check()?;
+    let (rounds, half) = if args.quick { (3, 1) } else { (7, 4) };
+    let plan = OverloadPlan { rounds, half: Duration::from_secs(half) };
+    let bar = progress::bar()?;
+    bar.set_prefix("overload");
+    let report = overload::run(plan, &mut |part| bar.set_position((part * 1000.0) as u64));
+    bar.finish_and_clear();
+    let report = report?;
+    args.json.show(&report, || overload::render(&report))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn session_counts_rise() {
+        for counts in [&sessions::COUNTS[..], &[8, 100]] {
+            assert!(check_counts(counts).is_ok(), "{counts:?}");
+        }
+        for counts in [&[0][..], &[8, 1], &[2_000_000]] {
+            assert!(check_counts(counts).is_err(), "{counts:?}");
+        }
+    }
+}

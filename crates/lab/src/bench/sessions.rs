@@ -1,0 +1,225 @@
+//! `courser bench sessions`: many sessions of one endpoint (E18, E38) `[eRPC §4.1.2, §6.3]`.
+//!
+//! One endpoint connects more and more sessions to one other. With each number of them, small calls
+//! on sessions drawn at random take turns with the same calls on eight sessions of a second pair of
+//! endpoints, which has no more: the ratio is what many sessions cost. After that all sessions are left
+//! alone until they are idle, and their memory is counted, by component, on both sides.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
+use courser_bench::report::{Metric, PlacementResult, Report, Unit};
+use courser_bench::rpc::calls::Calls;
+use courser_bench::rpc::ground::Ground;
+use courser_bench::rpc::run::object;
+use courser_bench::rpc::series::Series;
+use courser_bench::rpc::side::{Over, Variant};
+use courser_bench::rpc::spec::BenchError;
+use courser_bench::rpc::steps::small_rate;
+use courser_bench::rpc::{figures, role};
+use courser_bench::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
+
+/// The numbers of sessions that are measured, unless told otherwise.
+pub(crate) const COUNTS: [u32; 6] = [1, 8, 100, 1_000, 10_000, 20_000];
+/// Most sessions.
+pub(crate) const MOST: u32 = 1_000_000;
+/// The sessions that others are compared with.
+const REFERENCE: usize = 8;
+/// The two pairs of endpoints.
+const FEW: u16 = 0;
+const MANY: u16 = 1;
+/// How long the sessions may take to become idle, beyond the time that makes them so.
+const SETTLE: Duration = Duration::from_secs(10);
+/// Calls on each session before it is measured, on average, how long that may take, and its steps.
+const WARM_CALLS: u64 = 40;
+const WARM_MOST: Duration = Duration::from_secs(20);
+const WARM_STEP: Duration = Duration::from_millis(10);
+/// How often the memory is looked at meanwhile.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Runs the benchmark for each of `counts`, which rise; the calling thread is pinned meanwhile.
+///
+/// # Errors
+/// [`BenchError`], in one line each.
+pub(crate) fn run(
+    over: Over,
+    plan: Plan,
+    counts: &[u32],
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    let (clock, cores) = (Clock::new(), affinity::choose()?);
+    let most = counts.iter().copied().max().unwrap_or(1) as usize;
+    let variants = [0, most].map(|sessions| Variant { sessions, ..Variant::default() });
+    let (_, load) = small_rate(plan);
+    let mut ground = Ground::open(over, &variants, &|_| Vec::new(), &clock, &cores)?;
+    let mut runner = ground.runner(plan)?;
+    ground.connect(FEW, REFERENCE)?;
+    let mut few = Calls::new(&ground.callers[0], load.clone(), FEW, &clock, &ground.other)?;
+    let mut results = Vec::new();
+    for &count in counts {
+        let stage = || -> Result<Vec<PlacementResult>, BenchError> {
+            let connected = connect(&mut ground, count as usize)?;
+            let load =
+                courser_bench::rpc::caller::Load { sessions: count as usize, ..load.clone() };
+            let caller = &ground.callers[usize::from(MANY)];
+            let mut many = Calls::new(caller, load, MANY, &clock, &ground.other)?;
+            warm_up(&mut many, count)?;
+            let mut stage = measure([&mut few, &mut many], &mut runner, progress)?;
+            let memory = idle_memory(&mut ground)?;
+            for result in &mut stage {
+                tell(result, count, &connected, &memory);
+            }
+            Ok(stage)
+        }();
+        results.extend(stage.map_err(|error| ground.child.explain(error))?);
+    }
+    drop(few);
+    let config = object(json!({
+        "size": load.size,
+        "in_flight": load.in_flight,
+        "batch": load.batch,
+        "reference_sessions": REFERENCE,
+        "sessions": counts,
+        "cores_warning": cores.warning,
+        "diagnostics": ground.diagnostics(),
+    }));
+    Ok(Report {
+        bench: "sessions".to_owned(),
+        transport: over.name().to_owned(),
+        config,
+        results,
+        environment: Environment::collect(&clock, &cores),
+    })
+}
+
+/// How long the connects of a stage took, and how many they were.
+struct Connected {
+    sessions: usize,
+    seconds: f64,
+}
+
+fn connect(ground: &mut Ground, count: usize) -> Result<Connected, BenchError> {
+    let before = ground.callers[usize::from(MANY)].borrow().sessions();
+    let start = Instant::now();
+    ground.connect(MANY, count)?;
+    let seconds = start.elapsed().as_secs_f64();
+    Ok(Connected { sessions: count.saturating_sub(before), seconds })
+}
+
+/// Calls on all sessions, several times: the first ones find a session without its slots, and
+/// memory that the system has yet to provide. What is measured is sessions in use.
+fn warm_up(many: &mut Calls, count: u32) -> Result<(), BenchError> {
+    let failed = |e: WorkloadError| BenchError::Raw(e.to_string());
+    let (end, mut calls) = (Instant::now() + WARM_MOST, 0);
+    many.prepare().map_err(failed)?;
+    while calls < WARM_CALLS * u64::from(count) && Instant::now() < end {
+        calls += many.run(WARM_STEP).map_err(failed)?.operations;
+    }
+    Ok(())
+}
+
+/// Calls on few sessions, and on many, in turn.
+fn measure(
+    [few, many]: [&mut Calls; 2],
+    runner: &mut Runner<courser_bench::probe::Prober>,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Vec<PlacementResult>, BenchError> {
+    let mut series = Series::default();
+    let (few, many) = (series.workload(few), series.workload(many));
+    let point = series.point(many, Some(few));
+    series.run(runner, progress)?;
+    // The baseline is no raw transport: its rate has a name of its own.
+    let alone = Compared { measured: point.measured, baseline: None };
+    let mut results = series.results(alone, Metric::Rate);
+    for result in &mut results {
+        if let Some(share) = series.ratio(point, Metric::Rate, result) {
+            result.add("of_8_sessions", "of the rate with 8", Unit::Percent, share);
+        }
+    }
+    Ok(results)
+}
+
+/// Waits until the sessions have given back what only busy ones need, and counts what is left, of
+/// the client's and of the server's side.
+fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
+    ground.other.ask(role::serve(MANY)).map_err(|e| BenchError::Raw(e.to_string()))?;
+    let caller = ground.callers[usize::from(MANY)].clone();
+    let mut caller = caller.borrow_mut();
+    let end = Instant::now() + courser_bench::rpc::side::idle_after() + SETTLE;
+    let slots =
+        |caller: &courser_bench::rpc::caller::Caller| caller.rpc().session_memory().slots_bytes;
+    // What an idle session keeps of its slots: their numbers.
+    let idle = caller.sessions() * 4 * usize::from(courser::Config::default().slots);
+    let mut look = Instant::now();
+    loop {
+        caller.pass();
+        if look.elapsed() < LOOK {
+            continue;
+        }
+        look = Instant::now();
+        if slots(&caller) <= idle || look > end {
+            break;
+        }
+    }
+    // The server hears of it over the control connection.
+    while look.elapsed() < LOOK {
+        caller.pass();
+    }
+    let client = figures::of_memory(caller.rpc());
+    let server = ground.server_memory(MANY).unwrap_or_default();
+    Ok([client, server])
+}
+
+/// Adds to a result where it is, how fast it was connected and what it costs.
+fn tell(
+    result: &mut PlacementResult,
+    count: u32,
+    connected: &Connected,
+    [client, server]: &[Value; 2],
+) {
+    result.at_point("sessions", count, format!("{count} sessions"));
+    if connected.sessions > 0 {
+        let rate = connected.sessions as f64 / connected.seconds;
+        let note = format!("{} in {:.3} s", connected.sessions, connected.seconds);
+        result.add_value("connects_per_s", "connects", Unit::PerSecond, rate, &note);
+        result.extra.insert("connect_s".to_owned(), connected.seconds.into());
+    }
+    for (side, memory) in [("client", client), ("server", server)] {
+        let Some(total) = memory["total_bytes"].as_f64() else { continue };
+        let (key, label) = (format!("{side}_bytes_per_session"), format!("{side}, a session"));
+        let each = total / f64::from(count.max(1));
+        result.add_value(&key, &label, Unit::Bytes, each, &components(memory, count));
+        result.extra.insert(format!("{side}_memory"), memory.clone());
+    }
+}
+
+/// The parts of a session's memory, in words.
+fn components(memory: &Value, count: u32) -> String {
+    let each = |key: &str| memory[key].as_f64().unwrap_or(0.0) / f64::from(count.max(1));
+    let parts = [
+        ("entry", each("sessions_bytes")),
+        ("peer", each("peers_bytes")),
+        ("slots", each("slots_bytes")),
+        ("queue", each("queues_bytes")),
+        ("timers", each("timers_bytes")),
+        ("responses", each("prealloc_bytes") + each("held_bytes")),
+    ];
+    let shown = parts.iter().filter(|(_, bytes)| *bytes >= 0.5);
+    let texts: Vec<_> = shown.map(|(name, bytes)| format!("{name} {bytes:.0}")).collect();
+    texts.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn components_are_per_session_and_empty_ones_are_left_out() {
+        let memory = json!({ "sessions_bytes": 1920, "slots_bytes": 320, "held_bytes": 0 });
+        assert_eq!(components(&memory, 10), "entry 192, slots 32");
+    }
+}

@@ -1,0 +1,309 @@
+//! Threads that call each other when they are told to, and sleep otherwise.
+
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use courser::{Nexus, Rpc};
+
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::rpc::caller::{Caller, Load, Loaded};
+use courser_bench::rpc::figures;
+use courser_bench::rpc::raw::Other;
+use courser_bench::rpc::service;
+use courser_bench::rpc::side::{Over, Variant, open_on};
+use courser_bench::rpc::spec::BenchError;
+use courser_bench::window::{Sample, WorkloadError};
+
+/// How long a team may take to get ready, and to end a window beyond its length.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// What one thread of a team costs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cost {
+    /// Resident memory of the process that came with it, bytes.
+    pub(super) resident: f64,
+    /// Memory that its endpoint has mapped for messages, bytes.
+    pub(super) arena: u64,
+}
+
+/// What the threads of a team share.
+struct Shared {
+    threads: usize,
+    /// By thread: the number of the endpoint that others call.
+    endpoints: Vec<AtomicU16>,
+    /// Threads that are where all have to be before any goes on; rises by all of them each time.
+    arrived: AtomicUsize,
+    /// By thread, of the last window.
+    calls: Vec<AtomicU64>,
+    elapsed_ns: Vec<AtomicU64>,
+    arena: AtomicU64,
+    ends: AtomicBool,
+    order: Mutex<Order>,
+    changed: Condvar,
+}
+
+/// What the threads shall do.
+#[derive(Default)]
+struct Order {
+    /// Number and length of the window that was asked for last.
+    window: u64,
+    duration_ns: u64,
+    /// Threads that have ended it, or are ready for the first.
+    done: usize,
+    failed: Option<String>,
+}
+
+impl Shared {
+    fn order(&self) -> MutexGuard<'_, Order> {
+        // It is whole at every point where a holder could panic.
+        self.order.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Polls until all threads have come here; false if the team ends.
+    fn meet(&self, caller: &mut Caller) -> bool {
+        let before = self.arrived.fetch_add(1, Ordering::AcqRel);
+        let all = (before / self.threads + 1) * self.threads;
+        while self.arrived.load(Ordering::Acquire) < all {
+            if self.ends.load(Ordering::Relaxed) {
+                return false;
+            }
+            caller.pass();
+        }
+        true
+    }
+
+    /// Says that this thread is done, and sleeps until the next window; its length, or `None` at
+    /// the end.
+    fn next(&self, last: u64) -> Option<u64> {
+        let mut order = self.order();
+        order.done += 1;
+        self.changed.notify_all();
+        while order.window == last && !self.ends.load(Ordering::Relaxed) {
+            order = self.changed.wait(order).unwrap_or_else(PoisonError::into_inner);
+        }
+        (!self.ends.load(Ordering::Relaxed)).then_some(order.duration_ns)
+    }
+
+    /// Ends the team because of an error.
+    fn fail(&self, error: &BenchError) {
+        self.order().failed.get_or_insert_with(|| error.to_string());
+        self.end();
+    }
+
+    fn end(&self) {
+        self.ends.store(true, Ordering::Relaxed);
+        // Who is about to sleep holds the lock until it does.
+        drop(self.order());
+        self.changed.notify_all();
+    }
+
+    /// Waits until all threads are done with what they were asked.
+    fn wait(&self, limit: Duration) -> Result<(), BenchError> {
+        let end = Instant::now() + limit;
+        let mut order = self.order();
+        loop {
+            if let Some(failed) = &order.failed {
+                return Err(BenchError::Raw(failed.clone()));
+            }
+            if order.done >= self.threads {
+                return Ok(());
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(BenchError::Raw("the threads do not answer".to_owned()));
+            }
+            order =
+                self.changed.wait_timeout(order, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// What a thread is told at its start.
+struct Member {
+    number: usize,
+    core: usize,
+    yields: bool,
+    over: Over,
+    network: String,
+    nexus: Arc<Nexus>,
+    load: Load,
+    clock: Clock,
+    shared: Arc<Shared>,
+}
+
+/// The running threads; they end when this is dropped.
+pub(super) struct Team {
+    shared: Arc<Shared>,
+    handles: Vec<JoinHandle<()>>,
+    resident: f64,
+}
+
+impl Team {
+    /// Starts a thread on each of `cores` and connects them.
+    ///
+    /// # Errors
+    /// What kept them from getting ready.
+    pub(super) fn start(
+        over: Over,
+        cores: &[usize],
+        load: &Load,
+        clock: &Clock,
+    ) -> Result<Self, BenchError> {
+        let threads = cores.len();
+        let uri = format!("{}://127.0.0.1:0", over.name());
+        let nexus = Arc::new(Nexus::bind_with(&uri, Variant::default().config())?);
+        let shared = Arc::new(Shared {
+            threads,
+            endpoints: (0..threads).map(|_| AtomicU16::new(0)).collect(),
+            arrived: AtomicUsize::new(0),
+            calls: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            elapsed_ns: (0..threads).map(|_| AtomicU64::new(0)).collect(),
+            arena: AtomicU64::new(0),
+            ends: AtomicBool::new(false),
+            order: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let before = figures::resident_bytes();
+        let mut team = Self { shared, handles: Vec::new(), resident: 0.0 };
+        for (number, &core) in cores.iter().enumerate() {
+            let member = Member {
+                number,
+                core,
+                // One core for several threads: they have to take turns.
+                yields: affinity::usable_cpus()?.len() < threads,
+                over,
+                network: format!("team-{}", nexus.port()),
+                nexus: Arc::clone(&nexus),
+                load: load.clone(),
+                clock: clock.clone(),
+                shared: Arc::clone(&team.shared),
+            };
+            let named = std::thread::Builder::new().name(format!("bench-{number}"));
+            let body = move || {
+                if let Err(error) = member.main() {
+                    member.shared.fail(&error);
+                }
+            };
+            team.handles.push(named.spawn(body).map_err(BenchError::Spawn)?);
+        }
+        team.shared.wait(LIMIT)?;
+        let after = figures::resident_bytes();
+        if let (Some(before), Some(after)) = (before, after) {
+            team.resident = after.saturating_sub(before) as f64 / threads as f64;
+        }
+        Ok(team)
+    }
+
+    /// Its size.
+    pub(super) fn threads(&self) -> usize {
+        self.shared.threads
+    }
+
+    /// What each thread costs, once connected.
+    pub(super) fn cost(&self) -> Cost {
+        let arena = self.shared.arena.load(Ordering::Relaxed) / self.shared.threads as u64;
+        Cost { resident: self.resident, arena }
+    }
+
+    /// Lets all threads call each other for a while; their calls together.
+    ///
+    /// # Errors
+    /// A call failed.
+    pub(super) fn window(&mut self, duration: Duration) -> Result<Sample, WorkloadError> {
+        {
+            let mut order = self.shared.order();
+            order.window += 1;
+            order.done = 0;
+            order.duration_ns = u64::try_from(duration.as_nanos())?;
+        }
+        self.shared.changed.notify_all();
+        self.shared.wait(duration + LIMIT)?;
+        let of = |all: &[AtomicU64]| -> Vec<u64> {
+            all.iter().map(|one| one.load(Ordering::Relaxed)).collect()
+        };
+        let (calls, elapsed) = (of(&self.shared.calls), of(&self.shared.elapsed_ns));
+        let elapsed_ns = elapsed.iter().copied().max().unwrap_or(0);
+        // Each thread's rate in its own time, over the longest.
+        let scaled = calls
+            .iter()
+            .zip(&elapsed)
+            .map(|(&calls, &own)| calls as f64 * elapsed_ns as f64 / own.max(1) as f64);
+        let operations = scaled.sum::<f64>().round() as u64;
+        Ok(Sample { operations, bytes: 0, elapsed_ns, latency: None })
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        self.shared.end();
+        for handle in self.handles.drain(..) {
+            // A panic has been shown already.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl Member {
+    fn endpoint(&self) -> Result<Rpc, BenchError> {
+        let mut rpc = open_on(self.over, &self.network, &self.nexus, None)?;
+        service::register(&mut rpc);
+        Ok(rpc)
+    }
+
+    /// The thread: connects, then a window each time it is asked.
+    fn main(&self) -> Result<(), BenchError> {
+        affinity::pin_current_thread(self.core)?;
+        let (shared, other) = (&self.shared, Other { line: None, yields: self.yields });
+        let rpc = self.endpoint()?;
+        shared.endpoints[self.number].store(rpc.index(), Ordering::Release);
+        let mut caller = Caller::new(rpc, self.clock.clone(), other);
+        if shared.threads == 1 {
+            let server = self.endpoint()?;
+            shared.endpoints[0].store(server.index(), Ordering::Release);
+            caller.poll_besides(server);
+        }
+        if !shared.meet(&mut caller) {
+            return Ok(());
+        }
+        self.connect(&mut caller)?;
+        let mut loaded = Loaded::new(self.load.clone(), caller.rpc())?;
+        if !shared.meet(&mut caller) {
+            return Ok(());
+        }
+        let mapped = caller.rpc().memory().mapped_bytes as u64;
+        shared.arena.fetch_add(mapped, Ordering::Relaxed);
+        let mut window = 0;
+        while let Some(duration_ns) = shared.next(window) {
+            window += 1;
+            if !shared.meet(&mut caller) {
+                break;
+            }
+            let ran = caller.run(duration_ns, &mut loaded);
+            let ran = ran.map_err(|error| BenchError::Raw(error.to_string()))?;
+            shared.calls[self.number].store(ran.calls, Ordering::Relaxed);
+            shared.elapsed_ns[self.number].store(ran.elapsed_ns, Ordering::Relaxed);
+            // The calls of the others are still to be answered.
+            if !shared.meet(&mut caller) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The sessions of the load, spread over all others.
+    fn connect(&self, caller: &mut Caller) -> Result<(), BenchError> {
+        let shared = &self.shared;
+        let alone = shared.threads == 1;
+        let others = (0..shared.threads).filter(|&other| alone || other != self.number);
+        let others: Vec<u16> =
+            others.map(|other| shared.endpoints[other].load(Ordering::Acquire)).collect();
+        for session in 0..self.load.sessions {
+            let to = others[session % others.len()];
+            caller.connect(&format!("{}/{to}", self.nexus.local_uri()), session + 1)?;
+        }
+        Ok(())
+    }
+}

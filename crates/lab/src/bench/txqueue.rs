@@ -1,0 +1,34 @@
+//! `courser bench txqueue`: how long a transmit burst has to be (E62) `[eRPC §4.2.2]`.
+//!
+//! The small-RPC rate with B = 3 while one transmit burst holds at most 1 to 256 packets, on both
+//! sides.
+
+use courser_bench::report::{Metric, Report, Unit};
+use courser_bench::rpc::side::{Over, Variant};
+use courser_bench::rpc::spec::BenchError;
+use courser_bench::rpc::steps::{Steps, small_rate};
+use courser_bench::window::{Plan, Progress};
+
+/// The bounds that are tried. The last is what the others are compared with.
+const BOUNDS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+
+/// Runs the benchmark; the calling thread is pinned meanwhile.
+///
+/// # Errors
+/// [`BenchError`], in one line each.
+pub(crate) fn run(
+    over: Over,
+    plan: Plan,
+    progress: &mut dyn FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    let variants = BOUNDS.map(|bound| Variant { burst: Some(bound), ..Variant::default() });
+    let loads = vec![small_rate(plan)];
+    let steps = Steps { name: "txqueue", over, plan, variants: variants.to_vec(), loads };
+    steps.run(progress, &|step, windows, result| {
+        let bound = BOUNDS[step];
+        result.at_point("tx_burst", bound, format!("burst of {bound}"));
+        if let Some(share) = windows.ratio(step, BOUNDS.len() - 1, Metric::Rate, result) {
+            result.add("of_longest", "of the longest", Unit::Percent, share);
+        }
+    })
+}
