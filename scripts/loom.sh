@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The rings and the bell of shared memory under loom: every order in which two threads can run, and
+# The rings and the doorbell of shared memory under loom: every order in which two threads can run, and
 # every value that a weakly ordered machine may let them see. Also with rules broken on purpose,
 # which must be found (crates/net/src/shm/model.rs).
 #

@@ -8,7 +8,7 @@
 //!
 //! * `config`: settings and errors. * `dir`: the directory where endpoints find each other.
 //! * `msg`: what is said over the sockets. * `map`, `copy`: memory that others write.
-//! * `ring`: one sender, one receiver. * `bell`: sleeping, and rings that are not looked at.
+//! * `ring`: one sender, one receiver. * `doorbell`: sleeping, and rings that are not looked at.
 //! * `outbound`, `inbound`: the rings that we send and receive by. * `epoll`: all sockets.
 //!
 //! A full ring drops frames and counts them at the sender. A frame is lost, too, while its
@@ -19,10 +19,10 @@
 //! who is at the other side of a socket. A process of the same user can claim any port as its own
 //! that sends; as with UDP, frames of a stranger are told by what the protocol puts into them.
 
-mod bell;
 mod config;
 mod copy;
 mod dir;
+mod doorbell;
 mod epoll;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
@@ -183,10 +183,10 @@ impl ShmTransport {
     /// leaves the senders told, and signals that have done their work are taken away.
     #[cold]
     fn before_watched_burst(&mut self) {
-        if self.inbound.bell().is_armed() {
+        if self.inbound.doorbell().is_armed() {
             self.upkeep(Instant::now());
         } else if !self.inbound.is_waiting() {
-            self.inbound.bell().arm();
+            self.inbound.doorbell().arm();
         }
     }
 
@@ -284,7 +284,7 @@ impl Transport for ShmTransport {
         // Test: conformance of trusted pairs.
         unsafe { self.inbound.receive(memory, out, &mut self.stats) };
         if out.len() > before {
-            self.inbound.bell().disarm();
+            self.inbound.doorbell().disarm();
         }
     }
 
@@ -298,13 +298,13 @@ impl Transport for ShmTransport {
 
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         self.upkeep(Instant::now());
-        self.inbound.bell().arm();
+        self.inbound.doorbell().arm();
         let result = if self.inbound.is_waiting() {
             Ok(())
         } else {
             crate::wait_readable(self.epoll.fd(), wake, timeout_ns)
         };
-        self.inbound.bell().disarm();
+        self.inbound.doorbell().disarm();
         self.upkeep(Instant::now());
         result
     }

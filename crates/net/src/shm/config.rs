@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use crate::OpenError;
 use crate::options::{CommonOptions, NamedOption, TransportOptions, set};
 
-use super::bell::MAX_RINGS;
+use super::doorbell::MAX_RINGS;
 use super::ring::{MAX_FRAME, Shape};
 
 /// The scheme of addresses in shared memory.

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use courser_buf::{Addr, Ecn, RX_BURST, RX_HEAD, RxBurst, RxFrame};
 use rustix::io::Errno;
 
-use super::bell::Bell;
 use super::config::ShmConfig;
+use super::doorbell::Doorbell;
 use super::epoll::{Epoll, Token};
 use super::map::{self, Mapping, PAGE};
 use super::msg::{self, Hello, Received, Welcome};
@@ -84,8 +84,8 @@ pub(super) struct Inbound {
     cursor: usize,
     /// Where the next look at resting rings begins.
     next_look: usize,
-    bell: Bell,
-    /// The files of the bell's pages, for senders.
+    doorbell: Doorbell,
+    /// The files of the doorbell's pages, for senders.
     pages: [OwnedFd; 2],
     strangers: Vec<Stranger>,
     /// A ring that broke in the burst whose frames may still be lent from it.
@@ -117,13 +117,13 @@ impl Limits {
 
 impl Inbound {
     pub(super) fn new(local: Addr, limits: Limits, trust: bool) -> Result<Self, Errno> {
-        let (bell, pages) = Bell::new()?;
+        let (doorbell, pages) = Doorbell::new()?;
         Ok(Inbound {
             rings: Vec::new(),
             active: Vec::new(),
             cursor: 0,
             next_look: 0,
-            bell,
+            doorbell,
             pages,
             strangers: Vec::new(),
             broken: None,
@@ -134,8 +134,8 @@ impl Inbound {
         })
     }
 
-    pub(super) fn bell(&self) -> &Bell {
-        &self.bell
+    pub(super) fn doorbell(&self) -> &Doorbell {
+        &self.doorbell
     }
 
     /// Whether nobody sends to us.
@@ -155,7 +155,7 @@ impl Inbound {
         stats: &mut TransportStats,
     ) {
         for _ in 0..HINTS {
-            let Some(ring) = self.bell.hinted() else { break };
+            let Some(ring) = self.doorbell.hinted() else { break };
             self.rouse(ring);
         }
         if let [number] = self.active[..]
@@ -198,7 +198,7 @@ impl Inbound {
     #[cold]
     fn rouse(&mut self, number: usize) {
         // The hint is an outside byte: there may be no such ring, and it may not rest.
-        self.bell.rouse(number);
+        self.doorbell.rouse(number);
         if let Some(Some(ring)) = self.rings.get_mut(number)
             && std::mem::take(&mut ring.resting)
         {
@@ -208,7 +208,7 @@ impl Inbound {
 
     #[cold]
     fn remove(&mut self, number: usize) -> Option<Ring> {
-        self.bell.rouse(number);
+        self.doorbell.rouse(number);
         self.active.retain(|&n| usize::from(n) != number);
         let ring = self.rings.get_mut(number)?.take()?;
         self.bytes -= ring.consumer.shape().bytes() as u64;
@@ -358,7 +358,7 @@ impl Inbound {
 
     fn rest(&mut self, quiet: &[usize]) {
         for &number in quiet {
-            self.bell.rest(number);
+            self.doorbell.rest(number);
             if let Some(Some(ring)) = self.rings.get_mut(number) {
                 ring.resting = true;
             }
@@ -369,7 +369,7 @@ impl Inbound {
         let rings = &self.rings;
         let awake = |n: &u16| !rings[usize::from(*n)].as_ref().is_some_and(|r| r.resting);
         self.active.retain(awake);
-        self.bell.settle();
+        self.doorbell.settle();
         quiet.iter().for_each(|&number| self.rouse_if_waiting(number));
     }
 

@@ -1,7 +1,7 @@
-//! The ring and the bell on a model of memory that tries every order in which two threads can
+//! The ring and the doorbell on a model of memory that tries every order in which two threads can
 //! run, and every value that a weakly ordered machine may let them see (`scripts/loom.sh`).
 //!
-//! What runs is the code of `ring` and `bell`; only the memory under them is the model's. Its
+//! What runs is the code of `ring` and `doorbell`; only the memory under them is the model's. Its
 //! bytes are cells that no two threads may touch unless the words order them. So a record that is
 //! read before it is published, or written while it is read, is found even where the bytes would
 //! happen to be right.
@@ -17,7 +17,7 @@ use loom::sync::atomic::{AtomicU64, fence};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
-use super::bell::{Bell, Page, RemoteBell};
+use super::doorbell::{Doorbell, Page, RemoteDoorbell};
 use super::map::{PAGE, Word, Words};
 use super::ring::{Consumer, Memory, Producer, Refused, Shape};
 
@@ -259,7 +259,7 @@ fn lending(release_first: bool, give_back: fn(&mut Consumer<RingMemory>)) {
     });
 }
 
-// ---- the bell -------------------------------------------------------------------------------
+// ---- the doorbell -------------------------------------------------------------------------------
 
 /// The two pages. `membarrier` is a lock: whatever a sender does before or after its place in the
 /// program is before or after the barrier for both, and that is all that it is.
@@ -335,7 +335,7 @@ impl Socket {
 /// records. The model ends the test when it sleeps for ever.
 fn receive(
     rx: &mut Consumer<RingMemory>,
-    bell: &Bell<ModelPage>,
+    doorbell: &Doorbell<ModelPage>,
     socket: &Socket,
     count: u64,
     mutant: Mutant,
@@ -343,11 +343,11 @@ fn receive(
     let mut got = 0;
     while got < count {
         let looked = mutant == Mutant::LookFirst && rx.peek() == Ok(None);
-        bell.arm();
+        doorbell.arm();
         if looked || mutant != Mutant::LookFirst && rx.peek() == Ok(None) {
             socket.sleep();
         }
-        bell.disarm();
+        doorbell.disarm();
         while pop(rx, got, false, Mutant::None) {
             got += 1;
         }
@@ -359,13 +359,13 @@ fn sleeping(heavy: bool, mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
         let (state, hints) = (ModelPage::new(heavy, mutant), ModelPage::new(heavy, mutant));
-        let bell = Bell::on(state.clone(), hints.clone());
+        let doorbell = Doorbell::on(state.clone(), hints.clone());
         let mut tx = Producer::new(memory.clone(), SHAPE);
         let mut rx = Consumer::new(memory, SHAPE);
         let socket = Arc::new(Socket::default());
         let to = socket.clone();
         thread::spawn(move || {
-            let mut remote = RemoteBell::on(state, hints, 0);
+            let mut remote = RemoteDoorbell::on(state, hints, 0);
             for n in 0..2 {
                 let early = mutant == Mutant::RingFirst && remote.ring();
                 tx.push(&[&frame(n, false)], 20).unwrap();
@@ -374,7 +374,7 @@ fn sleeping(heavy: bool, mutant: Mutant) {
                 }
             }
         });
-        receive(&mut rx, &bell, &socket, 2, mutant);
+        receive(&mut rx, &doorbell, &socket, 2, mutant);
     });
 }
 
@@ -383,7 +383,7 @@ fn meeting(mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
         let (state, hints) = (ModelPage::new(true, mutant), ModelPage::new(true, mutant));
-        let bell = Bell::on(state.clone(), hints.clone());
+        let doorbell = Doorbell::on(state.clone(), hints.clone());
         let mut tx = Producer::new(memory.clone(), SHAPE);
         let mut rx = Consumer::new(memory, SHAPE);
         let socket = Arc::new(Socket::default());
@@ -394,29 +394,29 @@ fn meeting(mutant: Mutant) {
                 tx.push(&[&frame(n, false)], 20).unwrap();
                 let new = remote.is_none() && *to.welcome.lock().unwrap();
                 if new {
-                    remote = Some(RemoteBell::on(state.clone(), hints.clone(), 0));
+                    remote = Some(RemoteDoorbell::on(state.clone(), hints.clone(), 0));
                 }
                 if new && mutant == Mutant::SilentAfterWelcome {
                     continue;
                 }
-                if remote.as_mut().is_some_and(RemoteBell::ring) {
+                if remote.as_mut().is_some_and(RemoteDoorbell::ring) {
                     to.signal();
                 }
             }
         });
         let welcome = || *socket.welcome.lock().unwrap() = true;
         if mutant == Mutant::LookBeforeWelcome {
-            bell.arm();
+            doorbell.arm();
             let nothing = rx.peek() == Ok(None);
             welcome();
             if nothing {
                 socket.sleep();
             }
-            bell.disarm();
+            doorbell.disarm();
         } else {
             welcome();
         }
-        receive(&mut rx, &bell, &socket, 2, mutant);
+        receive(&mut rx, &doorbell, &socket, 2, mutant);
     });
 }
 
@@ -426,11 +426,11 @@ fn resting(heavy: bool, mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
         let (state, hints) = (ModelPage::new(heavy, mutant), ModelPage::new(heavy, mutant));
-        let mut bell = Bell::on(state.clone(), hints.clone());
+        let mut doorbell = Doorbell::on(state.clone(), hints.clone());
         let mut tx = Producer::new(memory.clone(), SHAPE);
         let mut rx = Consumer::new(memory, SHAPE);
         let sender = thread::spawn(move || {
-            let mut remote = RemoteBell::on(state, hints, 0);
+            let mut remote = RemoteDoorbell::on(state, hints, 0);
             for n in 0..2 {
                 if mutant == Mutant::RingFirst {
                     remote.ring();
@@ -444,23 +444,26 @@ fn resting(heavy: bool, mutant: Mutant) {
         let mut got = 0;
         for _ in 0..2 {
             let looked = mutant == Mutant::LookFirst && rx.peek() == Ok(None);
-            bell.rest(0);
-            bell.settle();
+            doorbell.rest(0);
+            doorbell.settle();
             if looked || mutant != Mutant::LookFirst && rx.peek() == Ok(None) {
                 // Not looked at any more until a hint comes.
-                if bell.hinted().is_none() {
+                if doorbell.hinted().is_none() {
                     break;
                 }
             }
-            bell.rouse(0);
+            doorbell.rouse(0);
             while pop(&mut rx, got, false, Mutant::None) {
                 got += 1;
             }
         }
         sender.join().unwrap();
-        let is_resting = bell.is_resting();
+        let is_resting = doorbell.is_resting();
         if rx.peek() != Ok(None) {
-            assert!(!is_resting || bell.hinted() == Some(0), "nobody will look at record {got}");
+            assert!(
+                !is_resting || doorbell.hinted() == Some(0),
+                "nobody will look at record {got}"
+            );
         }
     });
 }
@@ -554,7 +557,7 @@ fn no_sleeper_is_left_asleep() {
 }
 
 #[test]
-fn a_bell_with_a_broken_rule_is_found() {
+fn a_doorbell_with_a_broken_rule_is_found() {
     for kind in ["sleeping", "sleeping, fenced"] {
         for mutant in
             [Mutant::NoLightBarrier, Mutant::NoHeavyBarrier, Mutant::RingFirst, Mutant::LookFirst]

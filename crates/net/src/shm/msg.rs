@@ -1,7 +1,7 @@
 //! What endpoints say to each other over their Unix socket: two messages, with descriptors.
 //!
 //! The sender of frames connects and says [`Hello`] with the ring's memory. The receiver answers
-//! [`Welcome`] with the pages of its bell, or closes. Afterwards the sender sends single bytes to
+//! [`Welcome`] with the pages of its doorbell, or closes. Afterwards the sender sends single bytes to
 //! wake a receiver that sleeps, and nothing else is said. Integers are in the machine's order: both
 //! are on the same machine.
 

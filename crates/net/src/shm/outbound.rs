@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use courser_buf::{COPY_AHEAD, PathId, TxBurst, TxFrame};
 use rustix::io::Errno;
 
-use super::bell::RemoteBell;
 use super::dir;
+use super::doorbell::RemoteDoorbell;
 use super::epoll::{Epoll, Token};
 use super::map::{self, Mapping};
 use super::msg::{self, Hello, Received, WELCOME, Welcome};
@@ -40,7 +40,7 @@ pub(super) struct Own<'a> {
 struct Link {
     producer: Producer<Mapping>,
     /// `None` until the receiver has taken the ring over.
-    bell: Option<RemoteBell>,
+    doorbell: Option<RemoteDoorbell>,
     full: u32,
     socket: OwnedFd,
 }
@@ -180,7 +180,7 @@ impl Outbound {
         let Some(link) = &mut peer.link else { return };
         if link.hear().is_err() {
             peer.down();
-        } else if link.bell.is_some() {
+        } else if link.doorbell.is_some() {
             peer.retry_after = FIRST_RETRY;
         }
     }
@@ -232,7 +232,7 @@ impl Link {
         if !own.epoll.add(&socket, Token::Outbound(number)) {
             return Err(Errno::NOSPC);
         }
-        Ok(Link { producer: Producer::new(mapping, shape), bell: None, full: 0, socket })
+        Ok(Link { producer: Producer::new(mapping, shape), doorbell: None, full: 0, socket })
     }
 
     #[inline(always)]
@@ -302,8 +302,8 @@ impl Link {
     /// After a burst: has the receiver look.
     #[inline(always)]
     fn finish(&mut self) -> Result<(), Errno> {
-        let Some(bell) = &mut self.bell else { return self.hear() };
-        if bell.ring() {
+        let Some(doorbell) = &mut self.doorbell else { return self.hear() };
+        if doorbell.ring() {
             self.signal();
         }
         if self.full > FULL_BURSTS { self.ask() } else { Ok(()) }
@@ -327,15 +327,15 @@ impl Link {
     fn hear(&mut self) -> Result<(), Errno> {
         match msg::receive(self.socket.as_fd()) {
             Received::Nothing => return Ok(()),
-            Received::Message(bytes, fds) if bytes.len() == WELCOME && self.bell.is_none() => {
+            Received::Message(bytes, fds) if bytes.len() == WELCOME && self.doorbell.is_none() => {
                 let welcome = Welcome::parse(&bytes).ok_or(Errno::PROTO)?;
                 let [state, hints] = &fds[..] else { return Err(Errno::PROTO) };
-                self.bell = Some(RemoteBell::new(state, hints, welcome.ring)?);
+                self.doorbell = Some(RemoteDoorbell::new(state, hints, welcome.ring)?);
             }
             _ => return Err(Errno::PIPE),
         }
         // What was published before we could know that it sleeps.
-        if self.bell.as_mut().is_some_and(RemoteBell::ring) {
+        if self.doorbell.as_mut().is_some_and(RemoteDoorbell::ring) {
             self.signal();
         }
         Ok(())
@@ -347,7 +347,7 @@ impl Outbound {
     /// Whether the receiver of this number has taken its ring over.
     pub(super) fn is_welcome(&self, number: usize) -> bool {
         let link = self.peers[number].as_ref().and_then(|p| p.link.as_ref());
-        link.is_some_and(|link| link.bell.is_some())
+        link.is_some_and(|link| link.doorbell.is_some())
     }
 
     /// Rings there are.

@@ -294,7 +294,7 @@ fn peers_that_were_quiet_are_heard() {
             send(peer, path, &bytes(50));
         }
         if round % 2 == 1 {
-            t.inbound.bell().lose_hints();
+            t.inbound.doorbell().lose_hints();
         }
         let mut seen = std::collections::BTreeSet::new();
         until(&mut t, |_, from| {

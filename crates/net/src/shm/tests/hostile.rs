@@ -39,7 +39,7 @@ struct Foe {
     /// The ring that the target has made to send to us.
     taken: Option<Mapping>,
     callers: Vec<OwnedFd>,
-    /// Our bell, of which honest receivers only let us write the hints.
+    /// Our doorbell, of which honest receivers only let us write the hints.
     state: Mapping,
     own_hints: Mapping,
     fds: [OwnedFd; 2],
@@ -551,7 +551,7 @@ fn a_false_receiver_is_left() {
     let false_one = Listener::bind(&room.cfg()).unwrap();
     let to = Addr { port: false_one.port.into(), ..a.local };
     let path = a.path_open(to, None).unwrap().id;
-    let (_bell, pages) = bell::Bell::new().unwrap();
+    let (_bell, pages) = doorbell::Doorbell::new().unwrap();
     let wrong = Welcome { ring: 512 }.to_bytes();
     let right = Welcome { ring: 0 }.to_bytes();
     let (large, _map) = map::create("test", 2 * PAGE, false).unwrap();
@@ -590,7 +590,7 @@ fn senseless_hints_cost_little() {
     until(&mut t, |t, _| t.inbound.len() == 8);
     until(&mut t, |t, _| t.inbound.active() == 0);
     for _ in 0..100 {
-        t.inbound.bell().invent_hints();
+        t.inbound.doorbell().invent_hints();
         poll(&mut t);
     }
     reaches(&mut peer, path, &mut t);

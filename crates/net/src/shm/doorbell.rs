@@ -37,7 +37,7 @@ const IDLE: usize = 64;
 static REGISTERED: LazyLock<bool> =
     LazyLock::new(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok());
 
-/// A page of a bell, and the barriers that go with it: of the system, or of a model.
+/// A page of a doorbell, and the barriers that go with it: of the system, or of a model.
 pub(super) trait Page: Words {
     /// The receiver's barrier: orders what it has stored before what it loads next, and makes
     /// every sender's stores before its last look at the state visible. False: it does the first
@@ -67,7 +67,7 @@ impl Page for Mapping {
 
 /// The receiver's side.
 #[derive(Debug)]
-pub(super) struct Bell<P = Mapping> {
+pub(super) struct Doorbell<P = Mapping> {
     state: P,
     hints: P,
     /// Number of idle rings in each word, so that only words in use are looked at.
@@ -76,23 +76,23 @@ pub(super) struct Bell<P = Mapping> {
     resting: u32,
 }
 
-impl Bell {
+impl Doorbell {
     /// And the files of its two pages, for senders.
     pub(super) fn new() -> Result<(Self, [OwnedFd; 2]), Errno> {
         let (state_fd, state) = map::create("courser-state", PAGE, true)?;
         let (hints_fd, hints) = map::create("courser-hints", PAGE, false)?;
-        Ok((Bell::on(state, hints), [state_fd, hints_fd]))
+        Ok((Doorbell::on(state, hints), [state_fd, hints_fd]))
     }
 }
 
-impl<P: Page> Bell<P> {
+impl<P: Page> Doorbell<P> {
     /// On pages that are all zero.
     pub(super) fn on(state: P, hints: P) -> Self {
-        let bell = Bell { state, hints, idle: [0; WORDS], resting: 0 };
-        if !bell.state.heavy_barrier() {
-            bell.state.word(FENCE).store(1, Ordering::Release);
+        let doorbell = Doorbell { state, hints, idle: [0; WORDS], resting: 0 };
+        if !doorbell.state.heavy_barrier() {
+            doorbell.state.word(FENCE).store(1, Ordering::Release);
         }
-        bell
+        doorbell
     }
 
     fn epoch(&self) -> u64 {
@@ -126,7 +126,7 @@ impl<P: Page> Bell<P> {
         }
     }
 
-    /// A ring will not be looked at. After one or more of these [`Bell::settle`] must follow.
+    /// A ring will not be looked at. After one or more of these [`Doorbell::settle`] must follow.
     pub(super) fn rest(&mut self, ring: usize) {
         let (word, bit) = (ring / 64, 1 << (ring % 64));
         let idle = self.state.word(IDLE + 8 * word);
@@ -177,9 +177,9 @@ impl<P: Page> Bell<P> {
     }
 }
 
-/// A sender's view of a receiver's bell.
+/// A sender's view of a receiver's doorbell.
 #[derive(Debug)]
-pub(super) struct RemoteBell<P = Mapping> {
+pub(super) struct RemoteDoorbell<P = Mapping> {
     state: P,
     hints: P,
     /// The ring's number at the receiver.
@@ -188,7 +188,7 @@ pub(super) struct RemoteBell<P = Mapping> {
     signalled: u64,
 }
 
-impl RemoteBell {
+impl RemoteDoorbell {
     /// From what a receiver sent.
     pub(super) fn new(state: &OwnedFd, hints: &OwnedFd, ring: u32) -> Result<Self, Errno> {
         let ring = ring as usize;
@@ -198,13 +198,13 @@ impl RemoteBell {
         let state = map::adopt(state.as_fd(), PAGE, false)?;
         let hints = map::adopt(hints.as_fd(), PAGE, true)?;
         LazyLock::force(&REGISTERED);
-        Ok(RemoteBell::on(state, hints, ring))
+        Ok(RemoteDoorbell::on(state, hints, ring))
     }
 }
 
-impl<P: Page> RemoteBell<P> {
+impl<P: Page> RemoteDoorbell<P> {
     pub(super) fn on(state: P, hints: P, ring: usize) -> Self {
-        RemoteBell { state, hints, ring, signalled: 0 }
+        RemoteDoorbell { state, hints, ring, signalled: 0 }
     }
 
     /// After publishing: leaves a hint if the receiver wants one. True: it sleeps, and has not
@@ -230,7 +230,7 @@ impl<P: Page> RemoteBell<P> {
 }
 
 #[cfg(all(test, loom))]
-impl<P: Page> Bell<P> {
+impl<P: Page> Doorbell<P> {
     /// Whether any ring rests.
     pub(super) fn is_resting(&self) -> bool {
         self.resting > 0
@@ -239,7 +239,7 @@ impl<P: Page> Bell<P> {
 
 /// What a hostile peer can do to the hints.
 #[cfg(test)]
-impl Bell {
+impl Doorbell {
     pub(super) fn lose_hints(&self) {
         (0..WORDS).for_each(|word| self.hints.word(8 * word).store(0, Ordering::Relaxed));
     }
@@ -253,48 +253,48 @@ impl Bell {
 mod tests {
     use super::*;
 
-    fn pair(ring: u32) -> (Bell, RemoteBell) {
-        let (bell, [state, hints]) = Bell::new().unwrap();
-        let remote = RemoteBell::new(&state, &hints, ring).unwrap();
-        (bell, remote)
+    fn pair(ring: u32) -> (Doorbell, RemoteDoorbell) {
+        let (doorbell, [state, hints]) = Doorbell::new().unwrap();
+        let remote = RemoteDoorbell::new(&state, &hints, ring).unwrap();
+        (doorbell, remote)
     }
 
     #[test]
     fn a_sleep_is_signalled_once() {
-        let (bell, mut remote) = pair(3);
+        let (doorbell, mut remote) = pair(3);
         assert!(!remote.ring());
         for _ in 0..3 {
-            bell.arm();
-            bell.arm();
+            doorbell.arm();
+            doorbell.arm();
             assert!(remote.ring());
             assert!(!remote.ring());
-            bell.disarm();
-            bell.disarm();
+            doorbell.disarm();
+            doorbell.disarm();
             assert!(!remote.ring());
         }
     }
 
     #[test]
     fn only_resting_rings_are_hinted_at() {
-        let (mut bell, mut remote) = pair(200);
+        let (mut doorbell, mut remote) = pair(200);
         remote.ring();
-        assert_eq!(bell.hinted(), None);
-        bell.rest(200);
-        bell.rest(201);
-        bell.settle();
-        assert_eq!(bell.hinted(), None);
+        assert_eq!(doorbell.hinted(), None);
+        doorbell.rest(200);
+        doorbell.rest(201);
+        doorbell.settle();
+        assert_eq!(doorbell.hinted(), None);
         remote.ring();
         remote.ring();
-        assert_eq!((bell.hinted(), bell.hinted()), (Some(200), None));
-        bell.rouse(200);
+        assert_eq!((doorbell.hinted(), doorbell.hinted()), (Some(200), None));
+        doorbell.rouse(200);
         remote.ring();
-        assert_eq!(bell.hinted(), None);
+        assert_eq!(doorbell.hinted(), None);
     }
 
     #[test]
     fn pages_of_a_stranger_are_checked() {
-        let (_bell, [state, hints]) = Bell::new().unwrap();
-        let ring = |state, hints, ring| RemoteBell::new(state, hints, ring).is_ok();
+        let (_bell, [state, hints]) = Doorbell::new().unwrap();
+        let ring = |state, hints, ring| RemoteDoorbell::new(state, hints, ring).is_ok();
         assert!(ring(&state, &hints, 511));
         assert!(!ring(&state, &hints, 512));
         // The state cannot be written, so it is no page of hints.
