@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 
 use common::*;
-use courser::parts::net::{HoldConfig, HoldTransport, MemNetwork};
+use courser::parts::net::{DelayedCompletion, DelayedCompletionConfig, MemNetwork};
 use courser::{Config, MsgBuf, Nexus, ReplyHandle, Rpc, SessionId, Transport, Waker, Work};
 
 const ECHO: u16 = 1;
@@ -267,8 +267,11 @@ fn in_memory() -> Scene<impl Transport> {
 /// A transport that keeps every frame, and with it references to message buffers.
 fn holding() -> Scene<impl Transport> {
     let network = MemNetwork::new();
-    let make =
-        || mem_endpoint(&network, config(), |t| HoldTransport::new(t, HoldConfig::default()));
+    let make = || {
+        mem_endpoint(&network, config(), |t| {
+            DelayedCompletion::new(t, DelayedCompletionConfig::default())
+        })
+    };
     Scene::new(make(), make())
 }
 

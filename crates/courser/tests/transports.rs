@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use courser::parts::net::{
-    FaultConfig, FaultPlan, FaultTransport, HoldConfig, HoldTransport, MemNetwork,
+    DelayedCompletion, DelayedCompletionConfig, FaultConfig, FaultPlan, FaultTransport, MemNetwork,
 };
 use courser::{Config, Nexus, Offload, OptionSet, Rpc, SessionId, Transport, UdpOptions};
 
@@ -116,16 +116,16 @@ fn in_memory() {
 
 #[test]
 fn a_transport_that_holds_buffers_until_flushed() {
-    let hold = HoldConfig { limit: 100_000, ..HoldConfig::default() };
-    let (client, server) = program(300, Config::default(), |t| HoldTransport::new(t, hold));
+    let hold = DelayedCompletionConfig { limit: 100_000, ..DelayedCompletionConfig::default() };
+    let (client, server) = program(300, Config::default(), |t| DelayedCompletion::new(t, hold));
     assert_eq!(client.transport().violations() + server.transport().violations(), 0);
     assert!(client.stats().completions_parked > 0, "ownership was put to the test");
 }
 
 #[test]
 fn a_transport_that_lets_go_late_and_has_a_small_ring() {
-    let hold = HoldConfig { reclaims: Some(3), limit: 16 };
-    let (client, server) = program(500, Config::default(), |t| HoldTransport::new(t, hold));
+    let hold = DelayedCompletionConfig { reclaims: Some(3), limit: 16 };
+    let (client, server) = program(500, Config::default(), |t| DelayedCompletion::new(t, hold));
     assert_eq!(client.transport().violations() + server.transport().violations(), 0);
     assert!(client.transport_stats().tx_full > 0, "the ring was full at times");
 }

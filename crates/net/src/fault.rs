@@ -22,7 +22,7 @@ use plan::{Dice, Verdict};
 pub use plan::{Fault, FaultConfig, FaultCounts, FaultPlan};
 pub use text::FaultSyntax;
 
-use crate::hold::share;
+use crate::delayed_completion::share;
 use crate::{Caps, Transport};
 
 /// Most frames kept in one direction, delayed or waiting for room; more are lost and counted.

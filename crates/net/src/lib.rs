@@ -3,7 +3,7 @@
 //! * [`udp`]: the kernel's UDP. * [`mem`]: endpoints of one process, for tests and counting.
 //! * [`shm`]: shared memory between the processes of a machine.
 //! * [`any`]: the registry, which opens a transport by its address. * [`options`]: typed options.
-//! * [`hold`], [`fault`]: middleware for tests; [`Middleware`] is the trait for your own.
+//! * [`delayed_completion`], [`fault`]: middleware for tests; [`Middleware`] is the trait for your own.
 //! * [`conformance`]: the requirements for every transport, as tests.
 //!
 //! # Writing a transport
@@ -23,7 +23,7 @@
 //! 4. **Register the scheme** with [`any::register`]. The function that it takes opens an endpoint.
 //!    It returns [`OpenError::InUse`] for a port that is taken, so that a nexus on port 0 tries
 //!    another one.
-//! 5. **Run [`conformance::run`]** against a pair of endpoints, alone and inside [`HoldTransport`].
+//! 5. **Run [`conformance::run`]** against a pair of endpoints, alone and inside [`DelayedCompletion`].
 //!
 //! A program then selects the transport by address: `Nexus::bind("unix://127.0.0.1:0")`. The host of
 //! a nexus is always an IP address or `localhost`, because its control connections use TCP; the
@@ -34,9 +34,9 @@ compile_error!("courser-net needs Linux");
 
 pub mod any;
 pub mod conformance;
+pub mod delayed_completion;
 mod error;
 pub mod fault;
-pub mod hold;
 pub mod mem;
 mod middleware;
 pub mod options;
@@ -48,9 +48,9 @@ pub mod udp;
 mod uri;
 
 pub use any::{AnyTransport, BindSpec};
+pub use delayed_completion::{DelayedCompletion, DelayedCompletionConfig};
 pub use error::OpenError;
 pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultSyntax, FaultTransport};
-pub use hold::{HoldConfig, HoldTransport};
 pub use mem::{MemConfig, MemError, MemNetwork, MemOptions, MemTransport};
 pub use middleware::Middleware;
 pub use options::{CommonOptions, OptionSet, TransportOptions};

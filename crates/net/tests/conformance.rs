@@ -1,8 +1,8 @@
 //! The conformance suite against every transport of this crate.
 
 use courser_net::{
-    FaultConfig, FaultTransport, HoldConfig, HoldTransport, MemConfig, MemNetwork, MemTransport,
-    Offload, ShmConfig, ShmTransport, UdpConfig, UdpTransport, conformance,
+    DelayedCompletion, DelayedCompletionConfig, FaultConfig, FaultTransport, MemConfig, MemNetwork,
+    MemTransport, Offload, ShmConfig, ShmTransport, UdpConfig, UdpTransport, conformance,
 };
 
 fn udp(bind: &str, change: impl Fn(&mut UdpConfig)) -> UdpTransport {
@@ -74,10 +74,10 @@ fn memory_with_a_shallow_queue() {
 #[test]
 fn held_memory() {
     for reclaims in [None, Some(2)] {
-        let cfg = HoldConfig { reclaims, ..HoldConfig::default() };
+        let cfg = DelayedCompletionConfig { reclaims, ..DelayedCompletionConfig::default() };
         conformance::run(|| {
             let (a, b) = mem_pair();
-            (HoldTransport::new(a, cfg), HoldTransport::new(b, cfg))
+            (DelayedCompletion::new(a, cfg), DelayedCompletion::new(b, cfg))
         });
     }
 }
@@ -86,7 +86,12 @@ fn held_memory() {
 fn held_udp() {
     conformance::run(|| {
         let udp = || udp("127.0.0.1:0", |_| {});
-        let hold = |t| HoldTransport::new(t, HoldConfig { limit: 100, ..HoldConfig::default() });
+        let hold = |t| {
+            DelayedCompletion::new(
+                t,
+                DelayedCompletionConfig { limit: 100, ..DelayedCompletionConfig::default() },
+            )
+        };
         (hold(udp()), hold(udp()))
     });
 }
@@ -150,20 +155,20 @@ fn shared_memory_of_trusted_pairs() {
 
 #[test]
 fn held_shared_memory_of_trusted_pairs() {
-    let cfg = HoldConfig { reclaims: Some(2), ..HoldConfig::default() };
+    let cfg = DelayedCompletionConfig { reclaims: Some(2), ..DelayedCompletionConfig::default() };
     conformance::run(|| {
         let (a, b) = shm_pair(|c| c.trust = true);
-        (HoldTransport::new(a, cfg), HoldTransport::new(b, cfg))
+        (DelayedCompletion::new(a, cfg), DelayedCompletion::new(b, cfg))
     });
 }
 
 #[test]
 fn held_shared_memory() {
     for reclaims in [None, Some(2)] {
-        let cfg = HoldConfig { reclaims, ..HoldConfig::default() };
+        let cfg = DelayedCompletionConfig { reclaims, ..DelayedCompletionConfig::default() };
         conformance::run(|| {
             let (a, b) = shm_pair(|_| {});
-            (HoldTransport::new(a, cfg), HoldTransport::new(b, cfg))
+            (DelayedCompletion::new(a, cfg), DelayedCompletion::new(b, cfg))
         });
     }
 }

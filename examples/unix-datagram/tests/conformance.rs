@@ -1,6 +1,6 @@
 //! Courser's conformance suite against this transport.
 
-use courser_net::{HoldConfig, HoldTransport, conformance};
+use courser_net::{DelayedCompletion, DelayedCompletionConfig, conformance};
 use courser_unix_datagram::{UnixOptions, UnixTransport};
 
 fn endpoint(max_frame: Option<usize>) -> UnixTransport {
@@ -21,6 +21,6 @@ fn with_small_frames() {
 
 #[test]
 fn within_middleware_that_holds_frames() {
-    let held = || HoldTransport::new(endpoint(None), HoldConfig::default());
+    let held = || DelayedCompletion::new(endpoint(None), DelayedCompletionConfig::default());
     conformance::run(|| (held(), held()));
 }

@@ -11,9 +11,9 @@ use courser_buf::{TxBurst, TxFrame};
 
 use crate::{Caps, Transport, TransportStats};
 
-/// Settings of a [`HoldTransport`].
+/// Settings of a [`DelayedCompletion`].
 #[derive(Clone, Copy, Debug)]
-pub struct HoldConfig {
+pub struct DelayedCompletionConfig {
     /// Calls of `tx_reclaim` after which a frame is let go; `None` (default): only `tx_flush`
     /// does that.
     pub reclaims: Option<u32>,
@@ -22,9 +22,9 @@ pub struct HoldConfig {
     pub limit: usize,
 }
 
-impl Default for HoldConfig {
+impl Default for DelayedCompletionConfig {
     fn default() -> Self {
-        HoldConfig { reclaims: None, limit: 4096 }
+        DelayedCompletionConfig { reclaims: None, limit: 4096 }
     }
 }
 
@@ -32,14 +32,14 @@ impl Default for HoldConfig {
 struct Held {
     frame: TxFrame,
     sum: u64,
-    /// Value of `HoldTransport::reclaims` at which it goes.
+    /// Value of `DelayedCompletion::reclaims` at which it goes.
     due: u64,
 }
 
 /// Any transport, made to hold its frames.
-pub struct HoldTransport<T> {
+pub struct DelayedCompletion<T> {
     inner: T,
-    cfg: HoldConfig,
+    cfg: DelayedCompletionConfig,
     caps: Caps,
     held: VecDeque<Held>,
     scratch: TxBurst,
@@ -48,13 +48,13 @@ pub struct HoldTransport<T> {
     violations: u64,
 }
 
-impl<T: Transport> HoldTransport<T> {
+impl<T: Transport> DelayedCompletion<T> {
     /// Wraps `inner`.
-    pub fn new(inner: T, cfg: HoldConfig) -> Self {
+    pub fn new(inner: T, cfg: DelayedCompletionConfig) -> Self {
         let caps = Caps { holds_frames: true, ..inner.caps().clone() };
-        HoldTransport {
+        DelayedCompletion {
             inner,
-            cfg: HoldConfig { limit: cfg.limit.max(1), ..cfg },
+            cfg: DelayedCompletionConfig { limit: cfg.limit.max(1), ..cfg },
             caps,
             held: VecDeque::new(),
             scratch: TxBurst::new(),
@@ -99,7 +99,7 @@ pub(crate) fn share(frame: &TxFrame) -> TxFrame {
     TxFrame { path: frame.path, segs: frame.segs.clone(), len: frame.len }
 }
 
-impl<T: Transport> crate::Middleware for HoldTransport<T> {
+impl<T: Transport> crate::Middleware for DelayedCompletion<T> {
     type Inner = T;
 
     fn inner(&self) -> &T {
@@ -154,9 +154,9 @@ mod tests {
     use super::*;
     use crate::{MemConfig, MemNetwork, MemTransport};
 
-    fn pair(cfg: HoldConfig) -> (HoldTransport<MemTransport>, PathId, MsgBuf) {
+    fn pair(cfg: DelayedCompletionConfig) -> (DelayedCompletion<MemTransport>, PathId, MsgBuf) {
         let net = MemNetwork::new();
-        let mut t = HoldTransport::new(net.endpoint(MemConfig::default()).unwrap(), cfg);
+        let mut t = DelayedCompletion::new(net.endpoint(MemConfig::default()).unwrap(), cfg);
         let path = t.path_open(t.local_addr(), None).unwrap().id;
         (t, path, Arena::heap().alloc(8).unwrap())
     }
@@ -167,7 +167,10 @@ mod tests {
 
     #[test]
     fn frames_go_after_the_stated_reclaims() {
-        let (mut t, path, buf) = pair(HoldConfig { reclaims: Some(2), ..HoldConfig::default() });
+        let (mut t, path, buf) = pair(DelayedCompletionConfig {
+            reclaims: Some(2),
+            ..DelayedCompletionConfig::default()
+        });
         t.tx_burst(&mut frames(&buf, path, 1));
         assert_eq!(t.tx_reclaim(), 1);
         t.tx_burst(&mut frames(&buf, path, 1));
@@ -180,7 +183,8 @@ mod tests {
 
     #[test]
     fn a_full_ring_leaves_the_rest() {
-        let (mut t, path, buf) = pair(HoldConfig { limit: 3, ..HoldConfig::default() });
+        let (mut t, path, buf) =
+            pair(DelayedCompletionConfig { limit: 3, ..DelayedCompletionConfig::default() });
         let mut burst = frames(&buf, path, 5);
         t.tx_burst(&mut burst);
         assert_eq!((burst.len(), t.held(), t.stats().tx_full), (2, 3, 1));
