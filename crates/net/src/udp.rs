@@ -3,13 +3,13 @@
 //! * `config`: settings and errors.
 //! * `socket`: making the socket; what the receive queue truly holds (F7).
 //! * `path`: destinations, their MTUs and source addresses.
-//! * `tx`, `rx`: the bursts; `joined`: frames in pieces; `cmsg`: control messages.
+//! * `tx`, `rx`: the bursts; `linearize`: frames in pieces; `cmsg`: control messages.
 //!
 //! Sending copies in the kernel, so no frame is held after [`Transport::tx_burst`].
 
 mod cmsg;
 mod config;
-mod joined;
+mod linearize;
 mod path;
 mod rx;
 mod socket;

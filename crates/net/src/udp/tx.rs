@@ -2,7 +2,7 @@
 //!
 //! The kernel's cost is per message, not per frame: about 2 us for a frame or for a train of 64.
 //! So frames for one path that stand together and have equal lengths become one message with
-//! `UDP_SEGMENT`, gathered from where they lie or where `joined` has brought them together, and several
+//! `UDP_SEGMENT`, gathered from where they lie or where `linearize` has brought them together, and several
 //! messages leave with one `sendmmsg`.
 
 use std::io;
@@ -13,7 +13,7 @@ use std::ptr;
 use courser_buf::{COPY_AHEAD, TX_GATHER, TxBurst, TxFrame, drop_frames};
 
 use super::config::MAX_DATAGRAM;
-use super::joined::Joined;
+use super::linearize::Linearizer;
 use super::path::{Entry, SOURCE_SPACE, Table};
 use super::{TRAIN_FRAMES, cmsg};
 use crate::TransportStats;
@@ -32,7 +32,7 @@ const _: () = assert!(TRAIN_FRAMES * TX_GATHER <= IOVECS && IOVECS <= libc::UIO_
 /// The send side: arrays that are filled for each call, and nothing else to remember.
 pub(super) struct Tx {
     iovecs: Box<[libc::iovec]>,
-    joined: Joined,
+    linearizer: Linearizer,
     messages: Box<[libc::mmsghdr]>,
     ctrl: Box<[cmsg::Buf<CTRL>]>,
     /// Frames in each message.
@@ -66,7 +66,7 @@ impl Tx {
         let message: libc::mmsghdr = unsafe { std::mem::zeroed() };
         Tx {
             iovecs: vec![iovec; IOVECS].into(),
-            joined: Joined::default(),
+            linearizer: Linearizer::default(),
             messages: vec![message; MESSAGES].into(),
             ctrl: vec![cmsg::Buf([0; CTRL]); MESSAGES].into(),
             frames: vec![0; MESSAGES].into(),
@@ -159,7 +159,7 @@ impl Tx {
     /// Lays frames from the front of the burst out as at most `limit` messages of at most `train`
     /// frames; ends before the first frame that cannot be sent. Returns the number of messages.
     fn fill(&mut self, paths: &Table, burst: &TxBurst, train: usize, limit: usize) -> usize {
-        self.joined.clear();
+        self.linearizer.clear();
         let (mut at, mut iovecs, mut count) = (0, 0, 0);
         while count < limit && iovecs + train * TX_GATHER <= IOVECS {
             let Some(first) = burst.get(at) else { break };
@@ -196,7 +196,7 @@ impl Tx {
     #[inline]
     fn gather(&mut self, of: Range<usize>, frame: &TxFrame, later: Option<&TxFrame>) -> usize {
         let end = of.end;
-        if let Some(piece) = self.joined.join(frame, later) {
+        if let Some(piece) = self.linearizer.linearize(frame, later) {
             if let Some(last) = self.iovecs[of].last_mut()
                 && last.iov_base.wrapping_byte_add(last.iov_len) == piece.iov_base
             {
@@ -241,7 +241,7 @@ impl Tx {
             stats.tx_calls += 1;
             let rc = if count == 1 {
                 // SAFETY: `fill` has just written message 0: its pointers are to the path table,
-                // to `ctrl`, to what `joined` keeps in its place until it is cleared, and to frames
+                // to `ctrl`, to what `linearize` keeps in its place until it is cleared, and to frames
                 // of the burst, all borrowed by the caller until after this call; the kernel only
                 // reads them. Test: `conformance` over UDP.
                 let rc = unsafe {

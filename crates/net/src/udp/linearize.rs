@@ -15,13 +15,13 @@ const ROOM: usize = 256 << 10;
 
 /// The frames of one system call that were brought together, each behind the one before.
 #[derive(Default)]
-pub(super) struct Joined {
+pub(super) struct Linearizer {
     /// Empty, without memory, until it is first needed; never grows beyond [`ROOM`] after that, so
     /// what lies in it stays in its place.
     bytes: Vec<u8>,
 }
 
-impl Joined {
+impl Linearizer {
     /// Forgets the frames of the call before.
     #[inline]
     pub(super) fn clear(&mut self) {
@@ -31,7 +31,11 @@ impl Joined {
     /// Copies the pieces of a frame together and gives the place, or `None` when they stay where they
     /// are. `later` is a frame that may come soon.
     #[inline]
-    pub(super) fn join(&mut self, frame: &TxFrame, later: Option<&TxFrame>) -> Option<libc::iovec> {
+    pub(super) fn linearize(
+        &mut self,
+        frame: &TxFrame,
+        later: Option<&TxFrame>,
+    ) -> Option<libc::iovec> {
         let len = frame.len as usize;
         if frame.segs.len() < 2 || len >= LARGE {
             return None;
@@ -76,32 +80,33 @@ mod tests {
 
     #[test]
     fn frames_in_pieces_lie_one_behind_the_other() {
-        let mut joined = Joined::default();
+        let mut linearizer = Linearizer::default();
         for _call in 0..3 {
-            joined.clear();
+            linearizer.clear();
             let frames = [frame(100, 40, 1), frame(77, 1, 2), frame(LARGE - 1, 500, 3)];
-            let places: Vec<_> = frames.iter().map(|f| joined.join(f, Some(f)).unwrap()).collect();
+            let places: Vec<_> =
+                frames.iter().map(|f| linearizer.linearize(f, Some(f)).unwrap()).collect();
             for (place, next) in places.iter().zip(&places[1..]) {
                 assert_eq!(place.iov_base.wrapping_byte_add(place.iov_len), next.iov_base);
             }
             assert!(places.iter().zip(&frames).all(|(p, f)| p.iov_len == f.len as usize));
-            assert_eq!(joined.bytes, frames.iter().flat_map(whole).collect::<Vec<_>>());
+            assert_eq!(linearizer.bytes, frames.iter().flat_map(whole).collect::<Vec<_>>());
         }
     }
 
     #[test]
     fn what_is_one_piece_or_long_or_finds_no_room_stays() {
-        let mut joined = Joined::default();
+        let mut linearizer = Linearizer::default();
         let one = Arena::heap().alloc(100).unwrap();
         let one = TxFrame::one(PathId(0), one.data_seg(0..100).unwrap());
-        assert!(joined.join(&one, None).is_none());
-        assert!(joined.join(&frame(LARGE, 24, 0), None).is_none());
-        assert_eq!(joined.bytes.capacity(), 0, "no memory until it is needed");
+        assert!(linearizer.linearize(&one, None).is_none());
+        assert!(linearizer.linearize(&frame(LARGE, 24, 0), None).is_none());
+        assert_eq!(linearizer.bytes.capacity(), 0, "no memory until it is needed");
         let frame = frame(10_000, 24, 0);
-        let fit = (0..1_000).take_while(|_| joined.join(&frame, None).is_some()).count();
+        let fit = (0..1_000).take_while(|_| linearizer.linearize(&frame, None).is_some()).count();
         assert_eq!(fit, ROOM / 10_000);
-        assert_eq!(joined.bytes.capacity(), ROOM, "it does not grow");
-        joined.clear();
-        assert!(joined.join(&frame, None).is_some());
+        assert_eq!(linearizer.bytes.capacity(), ROOM, "it does not grow");
+        linearizer.clear();
+        assert!(linearizer.linearize(&frame, None).is_some());
     }
 }
