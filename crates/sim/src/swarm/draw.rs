@@ -145,14 +145,21 @@ impl Scenario {
     /// How long a call may take with nothing wrong any more, ns of virtual time: until a peer that
     /// is gone has been noticed, a session that does not come about has been given up, the longest
     /// handler has answered and every time-out that had backed off has run; then `open` calls
-    /// follow each other through one session with one credit.
+    /// follow each other through one session with one credit, a share of them answered late.
     pub(super) fn bound_ns(&self, open: u64) -> u64 {
         let c = &self.world.nexus;
         let ns = |d: Duration| d.as_nanos() as u64;
         let noticed = 2 * (ns(c.failure_timeout) + ns(c.datapath_timeout) + ns(c.connect_timeout));
         let packets = 2 * (self.mix.large / self.mix.packet) + 4;
+        // With one slot the calls of a session follow each other, and a late answer takes 0.07 of
+        // `later_ns` on average.
+        let late = self.mix.later_ns / (10 * c.slots as u64);
         let slowest = self.slowest_rtt_ns() + self.mix.slow_ns;
-        noticed + 20 * ns(c.rto.1) + 2 * self.mix.later_ns + 50 * MS + open * packets * slowest
+        noticed
+            + 20 * ns(c.rto.1)
+            + 2 * self.mix.later_ns
+            + 50 * MS
+            + open * (packets * slowest + late)
     }
 
     /// A round trip of a packet behind others, roughly.
