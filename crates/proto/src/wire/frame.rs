@@ -2,13 +2,13 @@
 
 use super::Malformed;
 
-/// First byte of every frame: protocol mark in the high nibble, version in the low one.
+/// First byte of every frame: protocol number in the high nibble, version in the low nibble.
 pub const WIRE_VERSION: u8 = 0xC2;
 
 /// Bytes of a frame header.
 pub const FRAME_HEADER: usize = 28;
 
-/// Largest number of a peer: 24 bits.
+/// Largest peer number: 24 bits.
 pub const MAX_PEER: u32 = (1 << 24) - 1;
 
 /// `echo_at` is valid.
@@ -16,57 +16,57 @@ const FLAG_ECHO: u8 = 0x01;
 /// `sent_at` is not valid; then neither is `echo_at`.
 const FLAG_UNTIMED: u8 = 0x02;
 
-/// Cumulative counts of the frames that arrived from the other side, modulo 2^16.
+/// Cumulative counts of received frames, modulo 2^16, as echoed to the sender.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct EcnCounts {
-    /// Frames that arrived marked "congestion experienced".
+    /// Frames that arrived with the mark "congestion experienced".
     pub marked: u16,
     /// Frames that arrived.
     pub received: u16,
 }
 
-/// A frame's header, checked for form. The endpoint checks peer, cookie and source.
+/// A frame's header, checked for form. Peer, cookie and source are checked in `ingress`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FrameHeader {
     /// Data bytes per full packet in this frame's messages, agreed at connect.
     pub data_per_packet: u16,
     /// The receiver's number for the sender, at most [`MAX_PEER`].
     pub peer: u32,
-    /// How long the oldest packet waited in the frame before the frame was completed, as
-    /// [`encode_held`] codes it, rounded up.
+    /// How long the oldest packet waited in the frame before the frame was completed, encoded by
+    /// [`encode_held`], rounded up.
     pub held: u8,
-    /// The receiver's secret for this incarnation of the connection.
+    /// Random number of the receiver for this incarnation of the connection.
     pub cookie: u32,
-    /// Low 32 bits of the frame's number; never used twice in a direction.
+    /// Low 32 bits of the frame number; never used twice in one direction.
     pub number: u32,
-    /// What the sender has received from the receiver of this frame.
+    /// Frames that the sender has received from the receiver of this frame.
     pub ecn: EcnCounts,
-    /// The sender's clock when it completed the frame: nanoseconds modulo 2^32. `None`: the sender
-    /// did not read its clock, and there is no echo.
+    /// The sender's clock when it completed the frame: nanoseconds modulo 2^32. `None`: the clock
+    /// was not read; then there is no echo either.
     pub sent_at: Option<u32>,
-    /// The newest `sent_at` the sender has received, advanced by the time the sender has held it,
-    /// so that the receiver's clock less this is a round trip without the peer's processing.
+    /// The newest `sent_at` that the sender has received, plus the time the sender has held it. The
+    /// receiver's clock minus this value is a round trip without the peer's processing time.
     pub echo_at: Option<u32>,
 }
 
-/// The bytes behind the header of a well-formed frame; arbitrary bytes of any other.
+/// The bytes after the header of a well-formed frame; arbitrary bytes for any other input.
 #[inline]
 pub(crate) fn body_of(frame: &[u8]) -> &[u8] {
     frame.get(FRAME_HEADER..).unwrap_or_default()
 }
 
-/// Whether a well-formed frame says no time.
+/// Whether a well-formed frame carries no send time.
 #[inline(always)]
 pub(crate) fn is_untimed(frame: &[u8]) -> bool {
     frame.get(1).is_some_and(|flags| flags & FLAG_UNTIMED != 0)
 }
 
 impl FrameHeader {
-    /// Parses the header of a frame; returns it and the bytes behind it.
+    /// Parses a frame header; returns it and the bytes after it.
     ///
     /// # Errors
     /// The frame is too short, of another version, or has an undefined flag.
-    #[inline(always)] // into the receive path, where the fields stay in registers
+    #[inline(always)] // inlined into the receive path, where the fields stay in registers
     pub fn parse(bytes: &[u8]) -> Result<(FrameHeader, &[u8]), Malformed> {
         let (head, rest) = bytes.split_first_chunk::<FRAME_HEADER>().ok_or(Malformed::Truncated)?;
         let ([low, middle, high], tail) = head.as_chunks::<8>() else {
@@ -94,8 +94,8 @@ impl FrameHeader {
         Ok((header, rest))
     }
 
-    /// Writes the header. An echo without a time is left out.
-    #[inline(always)] // into the frame builder, with the fields in registers
+    /// Writes the header. Without a send time the echo is omitted.
+    #[inline(always)] // inlined into the frame builder, where the fields are in registers
     pub fn write(&self, out: &mut [u8; FRAME_HEADER]) {
         let echo_at = self.echo_at.filter(|_| self.sent_at.is_some());
         let flags = if echo_at.is_some() { FLAG_ECHO } else { 0 }
@@ -118,8 +118,8 @@ impl FrameHeader {
     }
 }
 
-/// The shortest code whose time is no shorter than `held_ns`: microseconds up to 7, then a five-bit
-/// exponent and a three-bit mantissa. Times above 4.5 hours have the code of 4.5 hours.
+/// The smallest code whose time is at least `held_ns`: microseconds up to 7, then a five-bit
+/// exponent and a three-bit mantissa. Saturates at 4.5 hours.
 #[inline]
 pub fn encode_held(held_ns: u64) -> u8 {
     let us = held_ns.div_ceil(1_000);
@@ -127,12 +127,12 @@ pub fn encode_held(held_ns: u64) -> u8 {
         return us as u8;
     }
     let exponent = u64::BITS - 4 - us.leading_zeros();
-    // Rounded up; a mantissa that overflows is the next exponent's first.
+    // Rounded up; a mantissa that overflows is the first of the next exponent.
     let mantissa = us.div_ceil(1 << exponent) as u32 - 8;
     (((exponent + 1) << 3) + mantissa).min(0xff) as u8
 }
 
-/// The time of a code, microseconds.
+/// The time of a code in microseconds.
 #[inline]
 pub fn decode_held(code: u8) -> u64 {
     match code >> 3 {

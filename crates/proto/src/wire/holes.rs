@@ -1,31 +1,29 @@
-//! The holes of a negative acknowledgement: 4 bytes each, the most recent one first
-//! `[MELO §3.2.4]` (M12).
+//! The holes of a negative acknowledgement: 4 bytes each, most recent first `[MELO §3.2.4]` (M12).
 //!
 //! ```text
-//! byte 0..2   first missing packet, less the packets that have arrived in order
-//! byte 2..4   how many are missing, at least 1
+//! byte 0..2   first missing packet, minus the number of packets received in order
+//! byte 2..4   number of missing packets, at least 1
 //! ```
 
 use super::Malformed;
 pub use crate::loss::Hole;
 
-/// Most holes that a negative acknowledgement can carry: 256 bytes, the least data that a packet
-/// always has room for.
+/// Most holes in a negative acknowledgement: 256 bytes, the smallest data size of a packet.
 pub const MAX_HOLES: usize = 64;
 
 /// Bytes of a hole.
 const HOLE: usize = 4;
 
-/// Room for as many.
+/// Buffer for the holes of one packet.
 pub(crate) type HolesRoom = [u8; MAX_HOLES * HOLE];
-/// Nothing is written yet.
+/// An empty buffer.
 pub(crate) const NO_HOLES: HolesRoom = [0; MAX_HOLES * HOLE];
 
-/// Packets further than this behind those that have arrived in order cannot be named.
+/// Holes farther than this beyond the packets received in order cannot be encoded.
 pub const HOLES_REACH: u32 = u16::MAX as u32;
 
-/// The holes of a packet: in descending order, apart from each other, each between the packets
-/// that have arrived in order and the newest one.
+/// The holes of a packet: in descending order, disjoint, each between the packets received in order
+/// and the newest packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Holes<'f> {
     bytes: &'f [u8],
@@ -33,8 +31,8 @@ pub struct Holes<'f> {
 }
 
 impl<'f> Holes<'f> {
-    /// Takes `holes` holes from `bytes`, of a message of which `count` packets have arrived in order
-    /// and `high` is one past the newest. Checks all that [`Holes`] promises.
+    /// Takes `holes` holes from `bytes`. The message has `count` packets received in order, and
+    /// `high` is one past its newest packet. Checks everything that [`Holes`] promises.
     pub(super) fn parse(
         bytes: &'f [u8],
         holes: u16,
@@ -47,7 +45,7 @@ impl<'f> Holes<'f> {
         }
         let (bytes, rest) = bytes.split_at_checked(holes * HOLE).ok_or(Malformed::Length)?;
         let all = Holes { bytes, count };
-        // The newest packet has arrived, and so has one between any two holes.
+        // The newest packet has arrived, and so has at least one packet between two holes.
         let mut end = high;
         for hole in all.iter() {
             if hole.len == 0 || hole.first + hole.len >= end {
@@ -61,8 +59,8 @@ impl<'f> Holes<'f> {
         Ok((all, rest))
     }
 
-    /// Writes holes, the most recent first. Those for which there is no room, or which are out of
-    /// [`HOLES_REACH`], are left out.
+    /// Writes holes, most recent first. Holes beyond the buffer's end or beyond [`HOLES_REACH`] are
+    /// omitted.
     pub(crate) fn write(
         count: u32,
         holes: impl Iterator<Item = Hole>,
@@ -82,17 +80,17 @@ impl<'f> Holes<'f> {
         Holes { bytes: out.get(..len).unwrap_or_default(), count }
     }
 
-    /// How many.
+    /// Number of holes.
     pub fn len(&self) -> usize {
         self.bytes.len() / HOLE
     }
 
-    /// Whether there is none.
+    /// Whether there are no holes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The holes, the most recent one first.
+    /// The holes, most recent first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = Hole> + use<'f> {
         let count = self.count;
         self.bytes.as_chunks::<HOLE>().0.iter().map(move |&[s0, s1, l0, l1]| Hole {
@@ -126,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_holes_are_rejected() {
         let refused = |count, high, holes: &[(u32, u32)]| {
             let bytes = bytes_of(count, holes);
             Holes::parse(&bytes, holes.len() as u16, count, high).err()
@@ -143,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_or_is_out_of_reach_is_left_out() {
+    fn holes_beyond_the_buffer_or_the_reach_are_omitted() {
         let many: Vec<_> = (0..100).rev().map(|n| (2 * n, 1)).collect();
         assert_eq!(bytes_of(0, &many).len(), MAX_HOLES * HOLE);
         assert_eq!(bytes_of(0, &[(65_536, 1)]).len(), 0);

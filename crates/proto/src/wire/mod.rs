@@ -1,11 +1,11 @@
-//! Wire format (step 10 of a packet's path): parse once, then typed and infallible.
+//! Wire format (step 10 of a packet's path): parsing and writing of frame and packet headers.
 //!
-//! A frame is one datagram: a [`FrameHeader`], then one or more packets, each a 16-byte header
-//! and the data its header implies (F1; E22, E45). All numbers are little endian. The byte
-//! layout, with the reasons for every field, is `docs/wire-protocol.md`.
+//! A frame is one datagram: a [`FrameHeader`], then one or more packets, each a 16-byte header and
+//! the data that its header implies (F1; E22, E45). All numbers are little endian.
+//! `docs/wire-protocol.md` has the byte layout and the reason for every field.
 //!
-//! Parsing is total: any bytes give a header or a [`Malformed`], any rest of a frame gives
-//! packets until the first [`Malformed`]. Nothing here allocates or trusts a length.
+//! Parsing is total: any bytes yield a header or a [`Malformed`], any frame body yields packets
+//! until the first [`Malformed`]. No allocation, and no length is trusted.
 
 mod frame;
 mod holes;
@@ -32,25 +32,26 @@ pub(crate) use single::{
     single_request, single_response,
 };
 
-/// Why bytes were not a frame or not a packet. Each is a counter in the endpoint's statistics.
+/// Why bytes are not a valid frame or packet. Each variant is a counter in the endpoint's
+/// statistics.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum Malformed {
-    /// Shorter than the header it starts with.
+    /// Shorter than its header.
     #[error("truncated header")]
     Truncated,
-    /// Another protocol, or a version of ours that this build does not speak.
+    /// Another protocol, or a version that this build does not support.
     #[error("unknown version")]
     Version,
-    /// A flag or an extension that this version does not define.
+    /// A flag or extension that this version does not define.
     #[error("unknown flag")]
     Flags,
     /// A packet kind that this version does not define.
     #[error("unknown packet kind")]
     Kind,
-    /// A field outside its range: packet index beyond the message, a count of zero.
+    /// A field outside its range, such as a packet index beyond the message, or a count of zero.
     #[error("field out of range")]
     Range,
-    /// The packet announces more data than the frame has left.
+    /// The packet header announces more data than the frame contains.
     #[error("data beyond the end of the frame")]
     Length,
 }

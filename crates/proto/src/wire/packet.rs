@@ -1,11 +1,11 @@
-//! Packet headers: 16 bytes each, whatever the kind (E22, E45).
+//! Packet headers: 16 bytes for every packet kind (E22, E45).
 //!
 //! ```text
 //! byte 0      kind (low 4 bits) | flags (high 4 bits)
 //! byte 1..4   session, the receiver's number (24 bits)
 //! byte 4..8   request number (32 bits, wraps)
 //! byte 8..12  size (28 bits) | index bits 16..20
-//! byte 12..14 index bits 0..16; or the time left, when a request's deadline flag is set
+//! byte 12..14 index bits 0..16; or the remaining time, when a request's deadline flag is set
 //! byte 14..16 request type, or status of an error response
 //! ```
 //!
@@ -17,13 +17,13 @@
 //! | response | message bytes | packet of the message | that packet's bytes |
 //! | error response | 0 | 0 | none |
 //! | credit return | 0 | packets received in order | none |
-//! | request-for-response | packets asked for | first packet asked for | none |
+//! | request-for-response | number of requested packets | first requested packet | none |
 //! | acknowledgement, cancellation | 0 | 0 | none |
 //! | negative acknowledgement | one past the newest packet received | packets received in order | holes |
 //! | gap | 0 | 0 | none |
 //!
-//! With its deadline flag, a request packet is packet 0 of its message, and `index` bits 0..16
-//! are the time left as [`super::remaining`] codes it; bits 16..20 are 0.
+//! With the deadline flag, a request packet is packet 0 of its message, and `index` bits 0..16 are
+//! the remaining time as encoded by [`super::remaining`]; bits 16..20 are 0.
 
 use zerocopy::byteorder::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -42,7 +42,7 @@ pub const MAX_MSG_SIZE: u32 = (1 << 28) - 1;
 pub const MAX_SESSION: u32 = (1 << 24) - 1;
 /// Packet indices are 20 bits.
 pub const MAX_PACKETS: u32 = 1 << 20;
-/// Fewest data bytes per packet that two endpoints may agree on; keeps every message of
+/// Smallest data size per packet that two endpoints may agree on; keeps every message of
 /// [`MAX_MSG_SIZE`] within [`MAX_PACKETS`].
 pub const MIN_DATA_PER_PACKET: u16 = 256;
 const _: () = assert!(MAX_MSG_SIZE.div_ceil(MIN_DATA_PER_PACKET as u32) <= MAX_PACKETS);
@@ -51,13 +51,13 @@ const FLAG_DEADLINE: u8 = 1;
 const FLAG_IN_PROGRESS: u8 = 1;
 const FLAG_ERROR: u8 = 1;
 
-/// Bit per kind that has a flag: each has one, the lowest.
+/// Bit mask of the kinds that have a flag. Each has one flag, the lowest bit.
 const FLAGGED_KINDS: u16 = 1 << PacketKind::Request as u8
     | 1 << PacketKind::CreditReturn as u8
     | 1 << PacketKind::Response as u8;
 const _: () = assert!(FLAG_DEADLINE == 1 && FLAG_IN_PROGRESS == 1 && FLAG_ERROR == 1);
 
-/// What a packet is. The numbers are the wire's.
+/// Kinds of packets, with their numbers on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PacketKind {
@@ -69,17 +69,17 @@ pub enum PacketKind {
     CreditReturn = 2,
     /// Request-for-response (RFR).
     Rfr = 3,
-    /// A packet of a response, or an error in its place.
+    /// A packet of a response, or an error instead of a response.
     Response = 4,
-    /// Reserved: a request that wants no answer (F15).
+    /// Reserved: a request without a response (F15).
     OneWay = 5,
     /// The client has the response; the server may free it (F6).
     Ack = 6,
-    /// The client has given the request up (F15).
+    /// The client has cancelled the request (F15).
     Cancel = 7,
-    /// A credit return of a request with holes (NACK).
+    /// Negative acknowledgement (NACK): a credit return that lists missing packets.
     Nack = 8,
-    /// A frame of the receiver of this packet is missing.
+    /// The sender of this packet has detected a missing frame.
     Gap = 9,
 }
 
@@ -94,7 +94,7 @@ struct RawPacket {
     req_type: U16,
 }
 
-/// One packet of a frame, every field within its range.
+/// A parsed packet; every field is within its range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Packet<'f> {
     /// A packet of a request.
@@ -107,15 +107,15 @@ pub enum Packet<'f> {
         req_type: u16,
         /// Size of the whole message, bytes.
         msg_size: u32,
-        /// Which packet of the message.
+        /// Index of the packet in the message.
         index: u32,
-        /// On packet 0 of a call with a deadline: microseconds that were left of it when the
-        /// packet was sent, at most [`super::MAX_REMAINING_US`]; the wire rounds it down (F15).
+        /// On packet 0 of a call with a deadline: microseconds that remained when the packet was
+        /// sent, at most [`super::MAX_REMAINING_US`]; rounded down on the wire (F15).
         remaining_us: Option<u32>,
         /// This packet's bytes.
         data: &'f [u8],
     },
-    /// Credit return: `count` request packets have arrived in order.
+    /// Credit return: `count` request packets have been received in order.
     CreditReturn {
         /// The client's session number.
         session: u32,
@@ -126,8 +126,8 @@ pub enum Packet<'f> {
         /// The request is complete and its handler has not answered yet (F5).
         in_progress: bool,
     },
-    /// Negative acknowledgement: a credit return of a request of which packets are missing between
-    /// others that have arrived `[MELO §3.2.4]` (F4).
+    /// Negative acknowledgement: a credit return for a request with missing packets between
+    /// received ones `[MELO §3.2.4]` (F4).
     Nack {
         /// The client's session number.
         session: u32,
@@ -135,14 +135,14 @@ pub enum Packet<'f> {
         req_num: u32,
         /// Cumulative count (F4): RCV.NXT.
         count: u32,
-        /// One past the newest packet that has arrived: RCV.HIGH.
+        /// One past the newest packet received: RCV.HIGH.
         high: u32,
-        /// The most recent holes in between. With [`MAX_HOLES`](super::MAX_HOLES) there may be older
-        /// ones, about which it says nothing; with fewer, all else has arrived.
+        /// The most recent holes in between. With [`MAX_HOLES`](super::MAX_HOLES) holes there may
+        /// be older ones that are not listed; with fewer, all other packets have arrived.
         holes: Holes<'f>,
     },
-    /// The sender of this packet has received a frame whose number is more than one above those
-    /// before. What was missing may come late or never; no session is meant.
+    /// The sender of this packet has received a frame whose number leaves a gap. The missing frames
+    /// may come late or never. Belongs to no session.
     Gap,
     /// Request-for-response: send `count` packets of the response from `first` on.
     Rfr {
@@ -150,9 +150,9 @@ pub enum Packet<'f> {
         session: u32,
         /// Request number.
         req_num: u32,
-        /// First packet asked for.
+        /// First requested packet.
         first: u32,
-        /// How many (at least 1).
+        /// Number of requested packets, at least 1.
         count: u32,
     },
     /// A packet of a response.
@@ -163,21 +163,21 @@ pub enum Packet<'f> {
         req_num: u32,
         /// Size of the whole message, bytes.
         msg_size: u32,
-        /// Which packet of the message.
+        /// Index of the packet in the message.
         index: u32,
         /// This packet's bytes.
         data: &'f [u8],
     },
-    /// An error in place of a response.
+    /// An error instead of a response.
     ErrorResponse {
         /// The client's session number.
         session: u32,
         /// Request number.
         req_num: u32,
-        /// Status code; `crate::Status` gives them names.
+        /// Status code; `crate::Status` names them.
         status: u16,
     },
-    /// A request that wants no answer (reserved, F15).
+    /// A request without a response (reserved, F15).
     OneWay {
         /// The server's session number.
         session: u32,
@@ -185,7 +185,7 @@ pub enum Packet<'f> {
         req_type: u16,
         /// Size of the whole message, bytes.
         msg_size: u32,
-        /// Which packet of the message.
+        /// Index of the packet in the message.
         index: u32,
         /// This packet's bytes.
         data: &'f [u8],
@@ -197,7 +197,7 @@ pub enum Packet<'f> {
         /// Request number.
         req_num: u32,
     },
-    /// The client has given the request up, and asks for an answer that lets it use the slot
+    /// The client has cancelled the request and requests an answer, after which it can use the slot
     /// again (F15).
     Cancel {
         /// The server's session number.
@@ -207,7 +207,7 @@ pub enum Packet<'f> {
     },
 }
 
-/// How many packets a message of `msg_size` bytes is; an empty message is one.
+/// Number of packets of a message of `msg_size` bytes; an empty message has one.
 #[inline]
 pub fn packets_of(msg_size: u32, data_per_packet: u16) -> u32 {
     let dpp = u32::from(data_per_packet);
@@ -221,7 +221,7 @@ pub fn data_len(msg_size: u32, index: u32, data_per_packet: u16) -> usize {
     (msg_size - index * dpp).min(dpp) as usize
 }
 
-/// Parses the next packet of a frame body. `Ok(None)` at its end (no bytes left, or padding).
+/// Parses the next packet of a frame body. `Ok(None)` at its end (no bytes remain, or padding).
 #[inline]
 pub fn parse_packet(
     bytes: &[u8],
@@ -230,9 +230,9 @@ pub fn parse_packet(
     parse(bytes, data_per_packet, 0)
 }
 
-/// The packet that a frame body of one packet is, the last `extra` bytes of which, at least one, are
-/// not at hand; its data is what is at hand of it. `None`: it is anything else than one packet of a
-/// request or of a response of several packets, so whoever wants to know has to fetch them.
+/// Parses the front of a frame body whose last `extra` bytes (at least one) are not available.
+/// Returns the packet, with the available part of its data, if the body is exactly one packet of a
+/// request or response of several packets; otherwise `None`, and the caller has to copy the rest.
 pub(crate) fn parse_front(bytes: &[u8], data_per_packet: u16, extra: usize) -> Option<Packet<'_>> {
     let (packet, _) = parse(bytes, data_per_packet, extra).ok()??;
     let (Packet::Request { msg_size, index, data, .. }
@@ -306,7 +306,7 @@ fn parse(
     Ok(Some(parsed))
 }
 
-/// The time left that stands in place of a packet's index.
+/// The remaining time, which replaces the low bits of a packet's index.
 #[cold]
 fn take_remaining(index: u32) -> Result<u32, Malformed> {
     u16::try_from(index).map(remaining::decode).map_err(|_| Malformed::Range)
@@ -330,13 +330,13 @@ fn take_data(
 }
 
 impl Packet<'_> {
-    /// Writes the packet's header; the data follows it on the wire.
+    /// Writes the packet's header; the data follows on the wire.
     #[inline]
     pub fn write_header(&self, out: &mut [u8; PACKET_HEADER]) {
         *out = self.header();
     }
 
-    /// The packet's header as it is on the wire. Taken where the kind is known, it costs little.
+    /// The packet's header as on the wire. Cheap where the kind is a compile-time constant.
     #[inline]
     pub(crate) fn header(&self) -> [u8; PACKET_HEADER] {
         let (kind, flags, session, req_num, size, index, req_type) = match *self {
@@ -346,7 +346,7 @@ impl Packet<'_> {
                 let (flags, index) = match remaining_us {
                     None => (0, index),
                     Some(us) => {
-                        debug_assert!(index == 0, "only packet 0 has room for the time left");
+                        debug_assert!(index == 0, "only packet 0 has room for the remaining time");
                         (FLAG_DEADLINE, u32::from(remaining::encode(us)))
                     }
                 };
@@ -389,7 +389,7 @@ impl Packet<'_> {
         })
     }
 
-    /// The packet's data; empty for kinds that carry none.
+    /// The packet's data; empty for kinds without data.
     pub fn data(&self) -> &[u8] {
         match self {
             Packet::Request { data, .. }

@@ -1,16 +1,18 @@
-//! The time left of a call, in 16 bits (F15).
+//! The remaining time of a call, encoded in 16 bits (F15).
 //!
 //! A four-bit exponent and a twelve-bit mantissa: `mantissa << exponent` microseconds. Exact up to
-//! 4.1 ms, within 0.05 % beyond, and up to 134 s. It is rounded down, so that a server never takes
-//! a deadline for later than it is. Relative, so that the two clocks need not agree.
+//! 4.1 ms, within 0.05 % above, and at most 134 s. It is rounded down, so that the server never
+//! assumes a later deadline than the client's. It is relative, so that the two clocks need not
+//! agree.
 
-/// The longest time left that a packet can say: 134 s. A call with more left says nothing.
+/// The longest remaining time that a packet can carry: 134 s. A call with more time left carries
+/// none.
 pub const MAX_REMAINING_US: u32 = MANTISSA_MAX << 15;
 
 const MANTISSA_BITS: u32 = 12;
 const MANTISSA_MAX: u32 = (1 << MANTISSA_BITS) - 1;
 
-/// The code of the longest time that is no longer than `us`.
+/// The code of the longest time that is at most `us`.
 #[inline]
 pub(super) fn encode(us: u32) -> u16 {
     let us = us.min(MAX_REMAINING_US);
@@ -18,7 +20,7 @@ pub(super) fn encode(us: u32) -> u16 {
     (exponent << MANTISSA_BITS | us >> exponent) as u16
 }
 
-/// The time that a code stands for, microseconds; every code stands for one.
+/// The time of a code in microseconds; every code is valid.
 #[inline]
 pub(super) fn decode(code: u16) -> u32 {
     (u32::from(code) & MANTISSA_MAX) << (code >> MANTISSA_BITS)
@@ -40,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_never_promise_more_and_lose_little() {
+    fn encoding_never_exceeds_the_time_and_loses_little() {
         let mut us = 1u32;
         while us < MAX_REMAINING_US {
             for us in [us - 1, us, us + 1] {
@@ -49,7 +51,7 @@ mod tests {
             }
             us += us / 7 + 1;
         }
-        // Any bits are a time, also those that `encode` would not choose.
+        // Any bits are a valid time, also those that `encode` never produces.
         assert_eq!(decode(0xf001), 1 << 15);
     }
 }

@@ -1,47 +1,47 @@
-//! Messages that are whole in one packet: nearly every packet of a small RPC.
+//! Fast parsing and writing of messages of one packet: nearly every packet of a small RPC.
 //!
-//! Such a packet is told by its header alone, with one test of the frame's length and whole-word
-//! loads. [`super::parse_packet`] parses any other packet, and would parse these to the same
-//! (`single_and_general_parsing_agree`).
+//! Such a packet is recognised by its header alone, with one check of the frame's length and
+//! whole-word loads. [`super::parse_packet`] parses all other packets; for these packets both give
+//! the same result (`single_and_general_parsing_agree`).
 
 use super::remaining;
 use super::{PACKET_HEADER, PacketKind};
 
-/// First byte of a request and of a response without flags: the kind.
+/// First byte of a request and of a response without flags: the packet kind.
 pub(crate) const PLAIN_REQUEST: u8 = PacketKind::Request as u8;
 pub(crate) const PLAIN_RESPONSE: u8 = PacketKind::Response as u8;
-/// First byte of a request that says how much time its call has left.
+/// First byte of a request that carries the remaining time of its call.
 pub(crate) const DEADLINE_REQUEST: u8 = PLAIN_REQUEST | 1 << 4;
 
-/// A packet that is a whole message, if its `kind` is one of the three above.
+/// A packet that is a whole message, if its `kind` is one of the three constants above.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SinglePacket<'f> {
     pub(crate) kind: u8,
     pub(crate) session: u32,
     pub(crate) req_num: u32,
     pub(crate) req_type: u16,
-    /// The time left of its call as the wire has it, of a [`DEADLINE_REQUEST`].
+    /// Of a [`DEADLINE_REQUEST`]: the encoded remaining time of its call.
     pub(crate) remaining: u16,
     pub(crate) data: &'f [u8],
 }
 
 impl SinglePacket<'_> {
-    /// Microseconds left of its call, if it says so.
+    /// Remaining microseconds of its call, if the packet carries them.
     #[inline(always)]
     pub(crate) fn remaining_us(&self) -> Option<u32> {
         (self.kind == DEADLINE_REQUEST).then(|| remaining::decode(self.remaining))
     }
 }
 
-/// The next packet of a frame body and the bytes behind it, if it can be a message of one packet of
-/// fewer than `end` bytes. `end` is at most the data bytes of a packet, plus one.
+/// The next packet of a frame body and the bytes after it, if it can be a single-packet message of
+/// fewer than `end` bytes. `end` is at most the data size of a packet plus one.
 #[inline(always)]
 pub(crate) fn parse_single(bytes: &[u8], end: u32) -> Option<(SinglePacket<'_>, &[u8])> {
     let (header, rest) = bytes.split_first_chunk::<PACKET_HEADER>()?;
     let header = u128::from_le_bytes(*header);
     let (low, high) = (header as u64, (header >> 64) as u64);
-    // The upper bits of an index stand above the size, the lower ones behind it: all are 0, or the
-    // lower ones are the time left.
+    // The upper index bits are above the size, the lower ones after it. All are 0, or the lower
+    // ones are the remaining time.
     let (kind, size, index) = (low as u8, high as u32, (high >> 32) as u16);
     let has_deadline = kind == DEADLINE_REQUEST;
     if size >= end || (index != 0 && !has_deadline) {
@@ -59,9 +59,9 @@ pub(crate) fn parse_single(bytes: &[u8], end: u32) -> Option<(SinglePacket<'_>, 
     Some((packet, rest))
 }
 
-/// The header of a request of one packet, as [`super::Packet::header`] makes it, in two words that are
-/// little endian on the wire: a header gathered in memory would have to reach the cache before it is
-/// copied.
+/// The header of a single-packet request, equal to that of [`super::Packet::header`], as two
+/// little-endian words. Returned in registers: a header assembled in memory would have to reach the
+/// cache before it is copied.
 #[inline(always)]
 pub(crate) fn single_request(
     session: u32,
@@ -79,14 +79,14 @@ pub(crate) fn single_request(
     [low, high]
 }
 
-/// The header of a response of one packet, like [`single_request`].
+/// The header of a single-packet response, like [`single_request`].
 #[inline(always)]
 pub(crate) fn single_response(session: u32, req_num: u32, size: u32) -> [u64; 2] {
     let low = u64::from(PLAIN_RESPONSE) | u64::from(session) << 8 | u64::from(req_num) << 32;
     [low, size.into()]
 }
 
-/// A header as bytes, in the two words that [`single_request`] makes.
+/// Header bytes as the two words of [`single_request`].
 #[inline(always)]
 pub(crate) fn header_words(bytes: [u8; PACKET_HEADER]) -> [u64; 2] {
     let header = u128::from_le_bytes(bytes);
@@ -139,7 +139,7 @@ mod tests {
         }
 
         #[test]
-        fn a_message_of_one_packet_is_found_by_its_header(
+        fn single_packet_messages_are_recognised_by_their_header(
             session in 0..=MAX_SESSION,
             req_num in any::<u32>(),
             req_type in any::<u16>(),

@@ -1,4 +1,4 @@
-//! The wire format: exact bytes, round trips, and totality.
+//! The wire format: exact bytes, round trips, and totality of parsing.
 
 use proptest::prelude::*;
 
@@ -32,7 +32,7 @@ fn request_header_bytes_are_as_documented() {
 }
 
 #[test]
-fn the_time_left_stands_where_the_index_would() {
+fn the_remaining_time_replaces_the_index() {
     // F15: 10,000 us are 2,500 << 2, so 0x29c4.
     let p = Packet::Request {
         session: 0x0a0b0c,
@@ -47,14 +47,14 @@ fn the_time_left_stands_where_the_index_would() {
     p.write_header(&mut h);
     let want = [0x11, 0x0c, 0x0b, 0x0a, 4, 3, 2, 1, 0x89, 0x67, 0x45, 3, 0xc4, 0x29, 0x22, 0x11];
     assert_eq!(h, want);
-    // Empty, so that the header is the packet.
+    // Empty message, so that the header is the whole packet.
     h[8..12].fill(0);
     let parsed = parse_packet(&h, 1024).unwrap().unwrap().0;
     assert!(
         matches!(parsed, Packet::Request { index: 0, remaining_us: Some(10_000), .. }),
         "{parsed:?}"
     );
-    h[11] = 0x10; // an index, where there is none
+    h[11] = 0x10; // an index, which must be 0 here
     assert_eq!(parse_packet(&h, 1024), Err(Malformed::Range));
 }
 
@@ -106,7 +106,7 @@ fn a_frame_without_a_time_has_no_echo() {
 }
 
 #[test]
-fn the_time_held_is_rounded_up_and_loses_little() {
+fn the_hold_time_is_rounded_up_and_loses_little() {
     for code in 0..=u8::MAX {
         assert_eq!(encode_held(decode_held(code) * 1_000), code);
     }
@@ -139,7 +139,7 @@ proptest! {
         };
         prop_assert!(well_formed);
         prop_assert_eq!(rest, &bytes[FRAME_HEADER..]);
-        // Bytes that the flags declare invalid are written as zero.
+        // Bytes that are invalid by the flags are written as zero.
         let valid = match flags { 0 => 24, 1 => 28, _ => 20 };
         let mut want = bytes[..FRAME_HEADER].to_vec();
         want[valid..].fill(0);
@@ -150,13 +150,13 @@ proptest! {
 }
 
 #[test]
-fn unknown_versions_flags_and_kinds_are_refused() {
+fn unknown_versions_flags_and_kinds_are_rejected() {
     let mut f = [0u8; FRAME_HEADER];
     assert_eq!(FrameHeader::parse(&f), Err(Malformed::Version));
     f[0] = WIRE_VERSION;
     f[1] = 0x80;
     assert_eq!(FrameHeader::parse(&f), Err(Malformed::Flags));
-    f[1] = 3; // an echo in a frame without times
+    f[1] = 3; // an echo in a frame without send time
     assert_eq!(FrameHeader::parse(&f), Err(Malformed::Flags));
     assert_eq!(FrameHeader::parse(&f[..27]), Err(Malformed::Truncated));
     let mut p = [0u8; PACKET_HEADER];
@@ -166,13 +166,13 @@ fn unknown_versions_flags_and_kinds_are_refused() {
         p[0] = kind;
         assert_eq!(parse_packet(&p, 1024), Err(Malformed::Flags));
     }
-    p[0] = 3; // a request-for-response of nothing
+    p[0] = 3; // a request-for-response of zero packets
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Range));
     p[0] = 1;
     p[12] = 1; // packet 1 of a message of one packet
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Range));
     p[12] = 0;
-    p[8] = 1; // one byte announced, none there
+    p[8] = 1; // one byte announced, no byte present
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Length));
     assert_eq!(parse_packet(&p[..5], 1024), Err(Malformed::Truncated));
 }
@@ -211,7 +211,7 @@ fn message() -> impl Strategy<Value = (u16, u32, u32)> {
 
 proptest! {
     #[test]
-    fn any_packet_comes_back((dpp, msg_size, index) in message(), session in 0..=MAX_SESSION,
+    fn any_packet_survives_a_round_trip((dpp, msg_size, index) in message(), session in 0..=MAX_SESSION,
             req_num: u32, req_type: u16, count in 1..=MAX_MSG_SIZE, flag: bool,
             mantissa in 0..4096u32, exponent in 0..16u32) {
         let data = vec![index as u8; data_len(msg_size, index, dpp)];
@@ -240,9 +240,10 @@ proptest! {
         prop_assert_eq!(parse_packet(rest, dpp), Ok(None));
     }
 
-    /// The front of a body says what the whole would: that it is one packet of a large message.
+    /// Parsing the front of a body gives the same as parsing the whole: one packet of a large
+    /// message.
     #[test]
-    fn a_front_is_taken_for_what_the_whole_is(
+    fn parsing_a_front_agrees_with_parsing_the_whole(
         (dpp, msg_size, index) in message(),
         kind in 0..16u8,
         (more, less) in prop::sample::select(vec![(0, 0), (0, 0), (1, 0), (0, 1)]),
@@ -280,7 +281,7 @@ proptest! {
     }
 
     #[test]
-    fn any_front_ends_in_a_verdict(
+    fn parsing_any_front_is_total(
         bytes in proptest::collection::vec(any::<u8>(), 0..300),
         dpp: u16,
         extra in 1..70_000_usize,
@@ -292,7 +293,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_end_in_a_verdict(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn parsing_any_bytes_is_total(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         if let Ok((h, mut rest)) = FrameHeader::parse(&bytes) {
             while let Ok(Some((p, r))) = parse_packet(rest, h.data_per_packet) {
                 prop_assert!(p.data().len() + PACKET_HEADER <= rest.len());

@@ -114,7 +114,7 @@ fn the_decoder_holds_at_most_one_message() {
 
 proptest! {
     #[test]
-    fn any_bytes_end_in_a_verdict(bytes in proptest::collection::vec(any::<u8>(), 0..3000),
+    fn parsing_any_bytes_is_total(bytes in proptest::collection::vec(any::<u8>(), 0..3000),
             piece in 1..1500usize, greeted: bool) {
         let bytes = if greeted { [&CONTROL_PREAMBLE[..], &bytes].concat() } else { bytes };
         let _ = decode(&bytes, piece);
