@@ -1,42 +1,42 @@
-//! What links do wrong: each fault an option, drawn from a generator of the link's own, so that the
-//! faults of one link never move those of another.
+//! Faults of links: each an option, drawn from a generator of the link's own, so that the faults of
+//! one link do not change those of another.
 
 use super::NEVER;
 use crate::{LinkId, Packet, Rng};
 
-/// The faults of one direction of a cable; all off by default. Chances are per packet and per
-/// million. A packet meets, in this order: a test's [rule](FaultRule), bursts, loss, duplication,
-/// and each copy then corruption and delay.
+/// The faults of one direction of a cable; all off by default. Probabilities are per packet and per
+/// million. They apply in this order: a test's [rule](FaultRule), bursts, loss, duplication, then
+/// corruption and delay of each copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkFaults {
-    /// Chance that a packet is lost.
+    /// Probability of loss.
     pub loss_ppm: u32,
     /// Loss in bursts.
     pub burst: Option<Burst>,
-    /// Chance that a packet arrives twice.
+    /// Probability of duplication.
     pub duplicate_ppm: u32,
-    /// Chance that one bit of a packet flips.
+    /// Probability that one bit flips.
     pub corrupt_ppm: u32,
-    /// Chance that a packet is delayed, so that later ones overtake it.
+    /// Probability of a delay, so that later packets overtake.
     pub reorder_ppm: u32,
     /// Longest such delay, ns; each is drawn from 1 to this.
     pub reorder_max_ns: u64,
     /// Delay of every packet beyond that of the cable, ns: makes paths unequal.
     pub extra_delay_ns: u64,
-    /// Goes down and up again by itself.
+    /// Periodic link failures.
     pub flap: Option<Flap>,
 }
 
-/// Loss in bursts (Gilbert '60, Elliott '63): a link is in a good or a bad state, and before each
-/// packet it may change. In the long run it is bad for `enter / (enter + leave)` of the packets,
-/// for `1 / leave` in a row.
+/// Loss in bursts (Gilbert '60, Elliott '63): a link is in a good or a bad state and may change it
+/// before each packet. In the long run it is bad for `enter / (enter + leave)` of the packets, for
+/// `1 / leave` in a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Burst {
-    /// Chance to go from good to bad.
+    /// Probability of a change from good to bad.
     pub enter_ppm: u32,
-    /// Chance to go from bad to good.
+    /// Probability of a change from bad to good.
     pub leave_ppm: u32,
-    /// Chance that a packet is lost in the bad state.
+    /// Probability of loss in the bad state.
     pub loss_ppm: u32,
 }
 
@@ -52,51 +52,51 @@ pub struct Flap {
 /// Shortest mean of a period of a flapping link: bounds the work to follow one.
 pub const MIN_FLAP_NS: u64 = 1_000;
 
-/// What a test's rule decides for a packet.
+/// Decision of a test's rule about a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Fate {
-    /// It arrives as it is, whatever the rates of the link.
+    /// Deliver unchanged, whatever the rates of the link.
     Pass,
-    /// It is lost.
+    /// Drop.
     Drop,
-    /// It arrives twice.
+    /// Duplicate.
     Duplicate,
-    /// It arrives later, by so many ns.
+    /// Delay by this time, ns.
     Delay(u64),
-    /// One of its bits, drawn from the seed, flips.
+    /// Flip one bit, drawn from the seed.
     Corrupt,
 }
 
-/// Where and when a packet is.
+/// Position and time of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Crossing {
     /// The link it is sent on.
     pub link: LinkId,
     /// When its first bit leaves, ns.
     pub now_ns: u64,
-    /// How many packets were sent on the link before it.
+    /// Number of packets sent on the link before it.
     pub number: u64,
 }
 
-/// A test's own choice of packets: `None` leaves a packet to the rates of the link.
+/// A test's own choice of packets: `None` leaves the decision to the rates of the link.
 pub type FaultRule = Box<dyn FnMut(&Packet, &Crossing) -> Option<Fate>>;
 
-/// What becomes of a packet on a link.
+/// Result of the faults for a packet on a link.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Lost(crate::DropReason),
-    /// How the packet arrives, and how its copy, if there is one.
+    /// Arrival of the packet, and of its copy if there is one.
     Arrives(Copy, Option<Copy>),
 }
 
-/// How a packet, or the copy of one, arrives.
+/// Arrival of a packet or of its copy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Copy {
     pub(super) delay_ns: u64,
     pub(super) corrupt: bool,
 }
 
-/// A link's faults, and where it stands with them.
+/// A link's faults and their state.
 pub(super) struct FaultState {
     pub(super) faults: LinkFaults,
     pub(super) rule: Option<FaultRule>,
@@ -105,11 +105,11 @@ pub(super) struct FaultState {
     flap: FlapState,
 }
 
-/// Followed when somebody looks: flapping needs no events.
+/// Evaluated on use: flapping needs no events.
 #[derive(Clone, Copy, Debug)]
 struct FlapState {
     down: bool,
-    /// How often it has gone down.
+    /// Number of failures so far.
     falls: u32,
     next_ns: u64,
 }
@@ -120,7 +120,7 @@ impl FaultState {
         FaultState { faults: LinkFaults::default(), rule: None, rng, bad: false, flap }
     }
 
-    /// Other faults from now on; the link is up and good.
+    /// Replaces the faults; the link is up and good.
     pub(super) fn set(&mut self, now_ns: u64, faults: LinkFaults) {
         self.faults = faults;
         self.bad = false;
@@ -136,7 +136,7 @@ impl FaultState {
         self.rng.between(mean / 2, mean + mean / 2)
     }
 
-    /// Whether flapping has the link down, and how often it had it so far.
+    /// Whether flapping has taken the link down, and how often so far.
     pub(super) fn flap(&mut self, now_ns: u64) -> (bool, u32) {
         while self.flap.next_ns <= now_ns {
             let Some(Flap { up_ns, down_ns }) = self.faults.flap else { break };
@@ -148,7 +148,7 @@ impl FaultState {
         (self.flap.down, self.flap.falls)
     }
 
-    /// What becomes of a packet.
+    /// Draws the faults of a packet.
     pub(super) fn judge(&mut self, packet: &Packet, crossing: &Crossing) -> Verdict {
         use crate::DropReason::{Burst, Loss, Predicate};
         if let Some(fate) = self.rule.as_mut().and_then(|rule| rule(packet, crossing)) {
@@ -175,7 +175,7 @@ impl FaultState {
         Verdict::Arrives(first, twice.then(|| self.copy()))
     }
 
-    /// Draws only where there is a chance.
+    /// Draws a number only for a probability above 0.
     fn chance(&mut self, ppm: u32) -> bool {
         ppm > 0 && self.rng.chance_ppm(ppm)
     }
@@ -197,7 +197,7 @@ impl FaultState {
         Copy { delay_ns, corrupt }
     }
 
-    /// Flips one bit, if there is one, and says that it did.
+    /// Flips one bit, if there is one, and returns whether it did.
     pub(super) fn corrupt(&mut self, packet: &mut Packet) {
         let bit = self.rng.below(8 * packet.bytes.len() as u64);
         if let Some(byte) = packet.bytes.get_mut(bit as usize / 8) {

@@ -1,4 +1,4 @@
-//! What a packet meets from port to port.
+//! Forwarding of a packet from port to port.
 
 use courser::parts::buf::Ecn;
 
@@ -8,11 +8,11 @@ use super::{Fabric, FabricEvent, Kind, NEVER, Node, Outcome, Schedule, Switch};
 use crate::observe::Place;
 use crate::{DropReason, HostId, LinkId, Packet};
 
-/// In place of a link: no way leads on.
+/// In place of a link: no route.
 const NOWHERE: u32 = u32::MAX;
 
 impl Fabric {
-    /// Begins to send the packet on the link, whose port is idle, and settles its fate there.
+    /// Begins to send the packet on the link, whose port is idle, and draws its faults.
     pub(super) fn send(&mut self, link: u32, now_ns: u64, queued: Queued, s: &mut impl Schedule) {
         let Queued { packet, stored, from } = queued;
         let wire_bytes = packet.wire_bytes();
@@ -56,7 +56,7 @@ impl Fabric {
         }
     }
 
-    /// Sends a packet, or its copy, on its way as a fault has it.
+    /// Schedules the arrival of a packet or its copy.
     fn fly(&mut self, flight: &Flight, how: Copy, mut packet: Box<Packet>, s: &mut impl Schedule) {
         let port = &mut self.ports[flight.link as usize];
         if let Some(faults) = &mut port.faults {
@@ -70,7 +70,7 @@ impl Fabric {
         Flight { arrive_ns, ..*flight }.land(packet, s);
     }
 
-    /// Where a packet that is sent goes on, and when it is there.
+    /// The next link of a packet that is sent, and its arrival time there.
     fn arrival(&self, link: u32, now_ns: u64, gone_ns: u64, packet: &Packet) -> (u32, u64) {
         let port = &self.ports[link as usize];
         let Node::Switch(switch) = port.to else {
@@ -129,7 +129,7 @@ impl Fabric {
 
     fn parted(&self, packet: &Packet) -> bool {
         let side = |h: HostId| self.hosts.get(h.0 as usize).map(|h| h.side);
-        // A host that does not exist is on no side: its packets have nowhere to go anyway.
+        // A host that does not exist is in no group; its packets have no route anyway.
         side(packet.src).zip(side(packet.dst)).is_some_and(|(a, b)| a != b)
     }
 
@@ -179,7 +179,7 @@ impl Fabric {
         }
     }
 
-    /// A port has sent: what it sent leaves the buffer, and the next follows.
+    /// A port has finished a packet: remove it from the buffer and send the next.
     pub(super) fn on_sent(&mut self, now_ns: u64, link: u32, s: &mut impl Schedule) -> Outcome {
         let port = &mut self.ports[link as usize];
         let sent = std::mem::replace(&mut port.sending, Sending::Nothing);
@@ -200,7 +200,7 @@ impl Fabric {
         self.next(now_ns, link, s)
     }
 
-    /// Gives an idle port something to send.
+    /// Starts the next transmission of an idle port.
     pub(super) fn next(&mut self, now_ns: u64, link: u32, s: &mut impl Schedule) -> Outcome {
         if self.send_control(now_ns, link, s) {
             return Outcome::None;
@@ -218,7 +218,7 @@ impl Fabric {
         Outcome::None
     }
 
-    /// Ends a packet, and counts it at a link.
+    /// Drops a packet and counts it at a link.
     fn lose(&mut self, now_ns: u64, link: u32, at: Place, why: DropReason, packet: &Packet) {
         self.totals.dropped += 1;
         self.totals.in_flight -= 1;

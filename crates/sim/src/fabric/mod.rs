@@ -2,18 +2,18 @@
 //!
 //! # Time
 //!
-//! A packet of `b` bytes on the wire ([`Packet::wire_bytes`]) keeps a port busy for `8 b / rate`,
-//! its last bit arrives a cable's delay later. A switch that stores packets has it in the output
-//! queue its latency after the last bit, one that cuts through after the first. So a packet that
-//! meets nobody takes, through `k` switches that store, `(k + 1) (8 b / rate + delay) + k latency`,
-//! and through `k` that cut through, all links being alike, `8 b / rate + (k + 1) delay +
-//! k latency`.
+//! A packet of `b` bytes on the wire ([`Packet::wire_bytes`]) keeps a port busy for `8 b / rate`;
+//! its last bit arrives one cable delay later. A store-and-forward switch puts it into the output
+//! queue one switch latency after the last bit, a cut-through switch after the first. Without
+//! queueing a packet takes, through `k` store-and-forward switches, `(k + 1) (8 b / rate + delay) +
+//! k latency`, and through `k` cut-through switches on equal links `8 b / rate + (k + 1) delay + k
+//! latency`.
 //!
-//! # How it is driven
+//! # Event loop
 //!
-//! The fabric has no event queue: it hands its events to a [`Schedule`] and gets them back by
-//! [`Fabric::on_event`], in the order of their time and, of the same time, in the order in which
-//! they were handed over. Hosts have no output queue in here: a NIC's queue is the host's, which
+//! The fabric has no event queue: it passes its events to a [`Schedule`] and receives them by
+//! [`Fabric::on_event`], in the order of their time and, for equal times, in the order in which
+//! they were passed. Hosts have no output queue here: the NIC's queue belongs to the host, which
 //! sends when [`Fabric::host_port_is_free`].
 
 mod faults;
@@ -45,7 +45,7 @@ pub use topology::{
     TopologyError,
 };
 
-/// A time that does not come: over a hundred years.
+/// A time that is never reached: over a hundred years.
 const NEVER: u64 = 1 << 62;
 
 /// Purposes of random streams; the number of the link or switch is added.
@@ -53,51 +53,50 @@ const FAULTS: u64 = 0xfa01 << 32;
 const MARKS: u64 = 0xfa02 << 32;
 const SALTS: u64 = 0xfa03 << 32;
 
-/// Something that will happen in the network. Only the fabric looks inside.
+/// A future event in the network, opaque outside the fabric.
 #[derive(Debug)]
 pub struct FabricEvent(Kind);
 
 #[derive(Debug)]
 enum Kind {
-    /// A packet reaches the end of `link`, and goes on by `out`; `falls` is how often the link had
-    /// gone down when it left.
+    /// A packet reaches the end of `link` and continues on `out`; `falls` is the number of failures
+    /// of the link when it left.
     Arrive { link: u32, out: u32, falls: u32, packet: Box<Packet> },
-    /// A port has sent.
+    /// A port has finished a transmission.
     Sent { link: u32 },
     /// A pause frame reaches the sender of `link`.
     Pause { link: u32, on: bool },
 }
 
-/// Where the fabric puts its events: the queue of whoever drives it.
+/// The event queue of the program that drives the fabric.
 pub trait Schedule {
-    /// Has the event come back at this time, which is not before now.
+    /// Schedules the event at this time, which is not in the past.
     fn at(&mut self, at_ns: u64, event: FabricEvent);
 }
 
-/// What an event means for the hosts.
+/// Effect of an event on the hosts.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Outcome {
     /// Nothing.
     None,
     /// The last bit of a packet has arrived at the NIC of the host. It may be
-    /// [corrupt](Packet::corrupt): to find that is the NIC's.
+    /// [corrupt](Packet::corrupt), which the NIC checks.
     Deliver(HostId, Box<Packet>),
-    /// The host may send the next packet. Follows each [`Fabric::transmit`], and each pause; while
-    /// nothing was sent it may also come for nothing.
+    /// The host may send the next packet. Follows each [`Fabric::transmit`] and each pause; while
+    /// nothing was sent it may also occur spuriously.
     HostPortFree(HostId),
 }
 
-/// Packets in the whole network, each and every one: `sent + duplicated = delivered + dropped +
-/// in_flight`, always.
+/// Packets in the whole network: `sent + duplicated = delivered + dropped + in_flight`, always.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Sent by hosts.
     pub sent: u64,
-    /// Copies that faults added.
+    /// Copies made by faults.
     pub duplicated: u64,
-    /// Arrived at hosts' NICs.
+    /// Delivered to hosts' NICs.
     pub delivered: u64,
-    /// Lost.
+    /// Dropped.
     pub dropped: u64,
     /// On links and in queues now.
     pub in_flight: u64,
@@ -111,7 +110,7 @@ pub struct Fabric {
     routes: Routes,
     totals: Totals,
     seed: u64,
-    /// Who is told what happens to packets; costs nothing when nobody is.
+    /// Observer of packets; an absent one costs nothing.
     pub tap: Option<Box<dyn Tap>>,
 }
 
@@ -123,7 +122,7 @@ struct Switch {
 
 struct HostPort {
     uplink: u32,
-    /// Side of a partition that it is on.
+    /// Its group in a partition.
     side: u32,
 }
 
@@ -139,7 +138,7 @@ impl fmt::Debug for Fabric {
 }
 
 impl Fabric {
-    /// Builds a network. The seed decides about marks, faults and the ways of flows.
+    /// Builds a network. The seed decides marks, faults and the paths of flows.
     pub fn new(topology: &Topology, seed: u64) -> Result<Fabric, TopologyError> {
         topology.check()?;
         let mut ports = Vec::with_capacity(2 * topology.cables().len());
@@ -187,7 +186,7 @@ impl Fabric {
         self.send(link, now_ns, port::Queued { packet, stored: 0, from: link }, s);
     }
 
-    /// Lets an event happen.
+    /// Processes an event.
     pub fn on_event(&mut self, now_ns: u64, e: FabricEvent, s: &mut impl Schedule) -> Outcome {
         match e.0 {
             Kind::Arrive { link, out, falls, packet } => {
@@ -198,8 +197,8 @@ impl Fabric {
         }
     }
 
-    /// Takes a link down, or up again. What is on it when it goes down is lost, and what is sent on
-    /// it while it is down; queues go on as if nothing were. The other direction is a link of its
+    /// Takes a link down, or up again. Packets on it when it goes down, and packets sent on it
+    /// while it is down, are lost; queues continue to drain. The other direction is a link of its
     /// own.
     pub fn set_link_up(&mut self, link: LinkId, up: bool) {
         let port = &mut self.ports[link.0 as usize];
@@ -207,9 +206,9 @@ impl Fabric {
         port.up = up;
     }
 
-    /// Parts the hosts: between hosts of different groups every packet is lost where it enters the
-    /// network, at the end of its sender's link. Hosts in no group are a group together. What is
-    /// beyond that point arrives. Replaces an earlier partition.
+    /// Partitions the hosts: between hosts of different groups every packet is dropped where it
+    /// enters the network, at the end of its sender's link. Hosts in no group form a group
+    /// together. Packets beyond that point arrive. Replaces an earlier partition.
     pub fn partition(&mut self, groups: &[&[HostId]]) {
         self.heal();
         for (side, group) in (1..).zip(groups) {
@@ -224,13 +223,13 @@ impl Fabric {
         self.hosts.iter_mut().for_each(|h| h.side = 0);
     }
 
-    /// Gives a link other faults from now on. What is under way keeps its fate, a
-    /// [rule](Fabric::set_fault_rule) stays, and the link's generator goes on where it was.
+    /// Replaces the faults of a link. Packets in flight are not affected, a
+    /// [rule](Fabric::set_fault_rule) remains, and the link's generator continues.
     pub fn set_faults(&mut self, now_ns: u64, link: LinkId, faults: LinkFaults) {
         self.fault_state(link).set(now_ns, faults);
     }
 
-    /// Gives a link a rule that is asked about every packet before its rates are, or takes it away.
+    /// Sets or removes a rule that decides about every packet of a link before its rates do.
     pub fn set_fault_rule(&mut self, link: LinkId, rule: Option<FaultRule>) {
         self.fault_state(link).rule = rule;
     }
@@ -241,18 +240,18 @@ impl Fabric {
         self.ports[link.0 as usize].faults.get_or_insert_with(new)
     }
 
-    /// How many links there are; their numbers are below.
+    /// Number of links; link numbers are below it.
     pub fn links(&self) -> u32 {
         self.ports.len() as u32
     }
 
-    /// Where a link begins and ends.
+    /// Ends of a link.
     pub fn ends(&self, link: LinkId) -> (Node, Node) {
         let port = &self.ports[link.0 as usize];
         (port.from, port.to)
     }
 
-    /// What a link can do.
+    /// Rate and delay of a link.
     pub fn cable(&self, link: LinkId) -> CableSpec {
         self.ports[link.0 as usize].spec
     }
@@ -263,12 +262,12 @@ impl Fabric {
         LinkId(self.hosts[host.0 as usize].uplink)
     }
 
-    /// What a link has carried and lost.
+    /// Counters of a link.
     pub fn link_counters(&self, link: LinkId) -> &LinkCounters {
         &self.ports[link.0 as usize].counters
     }
 
-    /// How full the output queue before a link is and was until now.
+    /// Occupancy of the output queue of a link.
     pub fn queue_counters(&self, link: LinkId, now_ns: u64) -> QueueCounters {
         self.ports[link.0 as usize].queue_counters(now_ns)
     }

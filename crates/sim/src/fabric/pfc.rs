@@ -1,11 +1,11 @@
-//! Priority flow control: what a switch holds from a link, and who is paused.
+//! Priority flow control: bytes that a switch stores by input link, and pauses.
 
 use super::policy::{PAUSE_WIRE_BYTES, Pfc};
 use super::port::Sending;
 use super::{Fabric, FabricEvent, Kind, LinkId, Outcome, Schedule};
 
 impl Fabric {
-    /// The switch at the end of a link holds more from it.
+    /// The switch at the end of a link stores more bytes from it.
     pub(super) fn hold(
         &mut self,
         now_ns: u64,
@@ -22,7 +22,7 @@ impl Fabric {
         }
     }
 
-    /// The switch at the end of a link holds less from it.
+    /// The switch at the end of a link stores fewer bytes from it.
     pub(super) fn release(
         &mut self,
         now_ns: u64,
@@ -39,16 +39,16 @@ impl Fabric {
         }
     }
 
-    /// Has a pause frame sent to the sender of `link`. One that still waits for the port is
-    /// replaced: only the last says what holds.
+    /// Queues a pause frame to the sender of `link`. A frame that is still queued is replaced: only
+    /// the last state counts.
     fn tell(&mut self, now_ns: u64, link: u32, on: bool, s: &mut impl Schedule) {
         let back = LinkId(link).reverse().0;
         self.ports[back as usize].control = Some(on);
         self.send_control(now_ns, back, s);
     }
 
-    /// Sends the pause frame that waits for a port, if one does and the port is idle. It goes
-    /// before packets, and also when those are paused.
+    /// Sends the queued pause frame of an idle port. It goes before packets, and also while those
+    /// are paused.
     pub(super) fn send_control(&mut self, now_ns: u64, link: u32, s: &mut impl Schedule) -> bool {
         let port = &mut self.ports[link as usize];
         if !port.is_idle() {

@@ -1,25 +1,25 @@
-//! What a switch does with a packet that comes to an output queue: take it or drop it, mark it,
-//! ask the sender to pause.
+//! Policies of a switch for a packet that reaches an output queue: accept or drop it, mark it,
+//! pause the sender.
 
 use super::topology::PolicyError;
 use crate::Rng;
 use crate::rng::MILLION;
 
-/// How a switch shares out its buffer. What is being sent takes room until its last bit has left.
+/// How a switch divides its buffer. A packet occupies it until its last bit was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Buffer {
-    /// One pool with dynamic thresholds (Choudhury and Hahne, ToN '98): a queue takes a packet as
-    /// long as it holds less than alpha times what is free in the pool. With `n` queues that never
-    /// empty, each comes to hold alpha / (1 + n alpha) of it.
+    /// One pool with dynamic thresholds (Choudhury and Hahne, ToN '98): a queue accepts packets
+    /// while it has fewer bytes than alpha times the free bytes of the pool. With `n` queues that
+    /// never empty, each reaches alpha / (1 + n alpha) of it.
     Shared {
         /// Bytes of the pool.
         bytes: u64,
-        /// Alpha is this
+        /// Numerator of alpha.
         alpha_num: u32,
-        /// by this.
+        /// Denominator of alpha.
         alpha_den: u32,
     },
-    /// Every output queue has a part of its own.
+    /// A fixed part for every output queue.
     PerPort {
         /// Bytes of each.
         bytes: u64,
@@ -27,8 +27,8 @@ pub enum Buffer {
 }
 
 impl Buffer {
-    /// Whether a packet of `size` bytes may join a queue that holds `queue` bytes, in a switch that
-    /// holds `used` altogether.
+    /// Whether a packet of `size` bytes may join a queue of `queue` bytes, in a switch that stores
+    /// `used` in total.
     pub(super) fn admits(&self, queue: u64, used: u64, size: u32) -> bool {
         let size = u64::from(size);
         match *self {
@@ -65,8 +65,8 @@ impl Buffer {
     }
 }
 
-/// When a switch marks a packet that can be marked (ECN); others pass. What counts is the bytes
-/// that the queue holds at that instant, without the packet itself.
+/// When a switch marks a packet that supports it (ECN); others pass. The criterion is the bytes in
+/// the queue at that instant, without the packet itself.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Marking {
     /// Never.
@@ -77,20 +77,20 @@ pub enum Marking {
         /// Bytes, DCTCP's K.
         k_bytes: u64,
     },
-    /// With a chance that grows from 0 at `min_bytes` to `pmax_ppm` at `max_bytes`, and each packet
-    /// above (DCQCN, SIGCOMM '15: RED on the instantaneous queue).
+    /// With a probability that grows from 0 at `min_bytes` to `pmax_ppm` at `max_bytes`, and each
+    /// packet above (DCQCN, SIGCOMM '15: RED on the instantaneous queue).
     Red {
         /// Bytes up to which no packet is marked.
         min_bytes: u64,
         /// Bytes above which each is.
         max_bytes: u64,
-        /// Chance at `max_bytes`, per million.
+        /// Probability at `max_bytes`, per million.
         pmax_ppm: u32,
     },
 }
 
 impl Marking {
-    /// Whether a packet that finds `queue` bytes is marked. Draws only where there is a choice.
+    /// Whether a packet that finds `queue` bytes is marked. Draws a number only between the limits.
     pub(super) fn marks(&self, queue: u64, rng: &mut Rng) -> bool {
         match *self {
             Marking::Off => false,
@@ -117,37 +117,37 @@ impl Marking {
     }
 }
 
-/// Priority flow control with one priority: a switch counts what it holds from each of its input
-/// links, and lets the sender of a link pause when that is too much. Hosts are paused by it, they
-/// pause nobody: a NIC without descriptors drops (E60).
+/// Priority flow control with one priority: a switch counts the bytes that it stores from each
+/// input link, and pauses the sender of a link above a threshold. Hosts are paused but send no
+/// pause frames: a NIC without descriptors drops (E60).
 ///
-/// With it the buffer is cut by input link instead of by output queue: from each link the switch
-/// takes `xoff_bytes` + `headroom_bytes`, which must fit in altogether, and a packet beyond is
-/// dropped. Nothing is dropped where the headroom covers what arrives after the threshold is
-/// crossed, see [`Pfc::headroom_for`].
+/// With it the buffer is divided by input link instead of by output queue: the switch accepts
+/// `xoff_bytes` + `headroom_bytes` from each link, the sum of which must fit, and drops packets
+/// beyond. Nothing is dropped where the headroom covers the bytes that arrive after the threshold
+/// is crossed, see [`Pfc::headroom_for`].
 ///
-/// Pause frames take their time on the link, behind the packet that is being sent. They are
+/// Pause frames take their time on the link, after the packet that is being sent. They are
 /// reliable, whatever the faults of a link: real ones are repeated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Pfc {
-    /// Pauses the sender when it holds more than this.
+    /// Pauses the sender above this.
     pub xoff_bytes: u64,
-    /// Lets it go on at this or less.
+    /// Resumes it at this or less.
     pub xon_bytes: u64,
     /// Room beyond `xoff_bytes`.
     pub headroom_bytes: u64,
 }
 
 impl Pfc {
-    /// Bytes that a switch takes from one link.
+    /// Bytes that a switch accepts from one link.
     pub(super) fn room(&self) -> u64 {
         self.xoff_bytes.saturating_add(self.headroom_bytes)
     }
 
-    /// Headroom with which nothing is lost on a link of this rate and delay with packets of at most
+    /// Headroom without loss on a link of this rate and delay with packets of at most
     /// `max_stored_bytes`: the packet that crosses the threshold, the one that the other end has
-    /// begun when the pause arrives, the one that the pause frame waits for, the frame itself, what
-    /// is on the cable for its two ways, and what is on its way through the switch.
+    /// begun when the pause arrives, the one before the pause frame, the frame itself, the bytes on
+    /// the cable in both directions, and those in the switch.
     pub fn headroom_for(
         rate_bps: u64,
         delay_ns: u64,
@@ -161,5 +161,5 @@ impl Pfc {
     }
 }
 
-/// A pause frame on the wire: the least Ethernet frame (64 bytes) with preamble and gap.
+/// A pause frame on the wire: the smallest Ethernet frame (64 bytes) with preamble and gap.
 pub(super) const PAUSE_WIRE_BYTES: u32 = 84;

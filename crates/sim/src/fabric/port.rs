@@ -14,50 +14,50 @@ pub struct LinkCounters {
     pub packets: u64,
     /// Their bytes on the wire.
     pub bytes: u64,
-    /// Time that it was sending, pause frames included, ns.
+    /// Time spent sending, pause frames included, ns.
     pub busy_ns: u64,
     /// Packets that were marked before they were sent on it.
     pub marked: u64,
-    /// Copies that a fault added.
+    /// Copies made by a fault.
     pub duplicated: u64,
     /// Packets and copies that a fault delayed beyond the extra delay of the link.
     pub delayed: u64,
     /// Packets and copies of which a fault flipped a bit.
     pub corrupted: u64,
-    /// Packets that were lost on it, at its end, or before it for want of buffer, by
+    /// Packets that were dropped on it, at its end, or before it for lack of buffer, by
     /// [`DropReason`].
     pub drops: [u64; DropReason::COUNT],
-    /// Pause frames that were sent on it, those that end a pause included.
+    /// Pause frames sent on it, those that end a pause included.
     pub pause_frames: u64,
-    /// How often its sender was paused.
+    /// Number of pauses of its sender.
     pub pauses: u64,
-    /// For how long altogether, ns; up to the end of the last pause that has ended.
+    /// Their total time, ns; up to the end of the last pause that has ended.
     pub paused_ns: u64,
 }
 
-/// How full an output queue is and was. What is being sent counts until its last bit has left.
+/// Occupancy of an output queue. A packet counts until its last bit was sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueCounters {
     /// Bytes in it now.
     pub bytes: u64,
     /// Packets in it now, with the one that is being sent.
     pub packets: u64,
-    /// Most bytes that were in it.
+    /// Largest number of bytes in it.
     pub max_bytes: u64,
-    /// Its bytes over time, in byte-nanoseconds: divided by the time, the mean.
+    /// Integral of its bytes over time, in byte-nanoseconds: divided by the time, the mean.
     pub byte_ns: u128,
 }
 
 /// A packet in an output queue.
 pub(super) struct Queued {
     pub(super) packet: Box<Packet>,
-    /// Bytes that it takes in the buffer; 0 at a host.
+    /// Bytes in the buffer; 0 at a host.
     pub(super) stored: u32,
-    /// The link on which it came.
+    /// The input link.
     pub(super) from: u32,
 }
 
-/// What a port is sending.
+/// The transmission of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Sending {
     Nothing,
@@ -65,7 +65,7 @@ pub(super) enum Sending {
     Packet { stored: u32, from: u32 },
 }
 
-/// The sending end of a link, and what the receiving end knows of it.
+/// The sending end of a link, and the receiving end's state of it.
 pub(super) struct Port {
     pub(super) spec: CableSpec,
     pub(super) from: Node,
@@ -76,19 +76,19 @@ pub(super) struct Port {
     paused_since_ns: u64,
     /// Taken down by [`set_link_up`](super::Fabric::set_link_up).
     pub(super) up: bool,
-    /// How often it was.
+    /// How often it was taken down.
     pub(super) falls: u32,
-    /// Until when it sends, and the part of a nanosecond that it sends longer, in units of a
-    /// nanosecond by the rate.
+    /// End of the current transmission, with its fraction of a nanosecond, in units of a nanosecond
+    /// by the rate.
     busy_until_ns: u64,
     carry: u64,
     pub(super) queue: VecDeque<Queued>,
-    /// Pause frame that waits for the port: whether it begins or ends a pause.
+    /// Pause frame that is queued for the port: whether it begins or ends a pause.
     pub(super) control: Option<bool>,
     pub(super) counters: LinkCounters,
     queue_counters: QueueCounters,
     queue_since_ns: u64,
-    /// Bytes that the receiving switch holds from this link, and whether it has it paused.
+    /// Bytes that the receiving switch stores from this link, and whether it has paused it.
     pub(super) held: u64,
     pub(super) xoff: bool,
     pub(super) faults: Option<Box<FaultState>>,
@@ -125,9 +125,9 @@ impl Port {
         self.sending == Sending::Nothing
     }
 
-    /// Begins to send so many bytes; gives when the last bit leaves. A nanosecond that is only
-    /// partly used is carried over to what is sent without a gap, so that rates are exact in the
-    /// long run, and each time is below the true one by less than a nanosecond.
+    /// Begins a transmission of `bytes`; returns when the last bit leaves. The fraction of a
+    /// nanosecond is carried over to a transmission that follows without a gap, so that rates are
+    /// exact in the long run and each time is low by less than a nanosecond.
     pub(super) fn serialize(&mut self, now_ns: u64, wire_bytes: u32) -> u64 {
         let carry = if now_ns == self.busy_until_ns { self.carry } else { 0 };
         let work = u64::from(wire_bytes) * 8 * 1_000_000_000 + carry;

@@ -1,4 +1,4 @@
-//! The networks that tests and papers use, and what is assumed where nothing else is said.
+//! The networks of tests and papers, and the default parameters.
 
 use super::policy::{Buffer, Marking};
 use super::topology::{CableSpec, MAX_NODES, Node, SwitchSpec, Topology};
@@ -23,11 +23,11 @@ pub const SWITCH_LATENCY_NS: u64 = 300;
 /// Buffer of a switch: 12 MB, all of it dynamic [eRPC §2.1] (E84).
 pub const BUFFER_BYTES: u64 = 12_000_000;
 
-/// Share of the free buffer that a queue may take: 8, with which a single queue gets eight ninths,
-/// as [eRPC §2.1] counts on ("can be dedicated to an incast's target port").
+/// Share of the free buffer that a queue may take: 8, so that a single queue reaches eight ninths,
+/// as in [eRPC §2.1] ("can be dedicated to an incast's target port").
 pub const BUFFER_ALPHA: u32 = 8;
 
-/// Fastest cable: a petabit per second. With it, and the largest datagram, all products of the
+/// Fastest cable: a petabit per second. With it and the largest datagram, all products of the
 /// fabric's arithmetic stay below 2^64.
 pub(super) const MAX_RATE_BPS: u64 = 1_000_000_000_000_000;
 
@@ -65,7 +65,7 @@ impl Default for SwitchSpec {
 }
 
 /// Two tiers of switches: every leaf has its hosts, and cables to every spine. All paths between
-/// two leaves have one length; a flow takes one of them.
+/// two leaves have equal length; a flow takes one of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LeafSpine {
     /// Leaves (top-of-rack switches).
@@ -85,7 +85,7 @@ pub struct LeafSpine {
 }
 
 impl Default for LeafSpine {
-    /// Two leaves of four hosts, two spines: the smallest with a choice of path.
+    /// Two leaves of four hosts, two spines: the smallest network with a choice of path.
     fn default() -> Self {
         LeafSpine {
             leaves: 2,
@@ -127,7 +127,7 @@ impl Topology {
     /// eRPC's large cluster, CX4 [eRPC §6, Table 1] (E71): five top-of-rack switches with up to 40
     /// hosts at 25 GbE each and five 100 GbE cables to one spine. That is 2:1 oversubscribed with
     /// all 200 hosts; of fewer (the paper uses 100), each leaf has a fifth, rounded up, so that
-    /// they find more uplink rate than the full cluster would leave them.
+    /// they have more uplink rate than in the full cluster.
     pub fn cx4(hosts: u32) -> Topology {
         let spec = LeafSpine {
             leaves: 5,
@@ -141,14 +141,14 @@ impl Topology {
 
     /// The simulated network of MELO (M22) [MELO §4.1]: 32 leaves with 10 hosts at 40 Gbit/s, 4
     /// spines, 100 Gbit/s between the tiers. The base RTT of 16 µs is 2 µs on each of the eight
-    /// cables of a round trip; its switches store packets and add nothing, as packet-level
-    /// simulators have it. The paper gives no buffer size: it is the default here.
+    /// cables of a round trip; its switches store packets and add no latency, as in packet-level
+    /// simulators. The paper states no buffer size: it is the default here.
     pub fn melo() -> Topology {
         Topology::melo_part(32)
     }
 
-    /// Fewer leaves of [`Topology::melo`], with their hosts and all spines: as large a share of the
-    /// traffic crosses each spine.
+    /// Part of [`Topology::melo`]: fewer leaves with their hosts, and all spines. The share of the
+    /// traffic that crosses each spine stays the same.
     pub fn melo_part(leaves: u32) -> Topology {
         let delay_ns = 2_000;
         Topology::leaf_spine(LeafSpine {
@@ -163,8 +163,8 @@ impl Topology {
     }
 }
 
-/// The first `hosts` hosts of a two-tier network. Ends early where it has more parts than can be
-/// built, which [`Topology::check`] then says.
+/// The first `hosts` hosts of a two-tier network. Stops early at the limit of parts, which
+/// [`Topology::check`] then reports.
 fn two_tiers(hosts: u32, spec: &LeafSpine) -> Topology {
     let hosts = hosts.min(MAX_NODES + 1);
     let mut t = Topology::new(hosts);

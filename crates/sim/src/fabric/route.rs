@@ -1,23 +1,23 @@
-//! Ways to the hosts, found once: all shortest ones, and which of them a flow takes.
+//! Routes to the hosts: all shortest paths, computed once, and the choice of a flow among them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::topology::{Node, Topology, TopologyError};
 use crate::{HostId, LinkId, Rng};
 
-/// For every switch and host the links that are on a shortest path.
+/// For every switch and host the links on a shortest path.
 pub(super) struct Routes {
     hosts: u32,
-    /// By switch, then by host: where in `links`, and how many.
+    /// By switch, then by host: offset in `links`, and number.
     sets: Vec<(u32, u32)>,
     /// Sets of links, each set once.
     links: Vec<u32>,
-    /// A number for each switch, so that switches in a row choose independently of each other.
+    /// A number for each switch, so that consecutive switches choose independently.
     salts: Vec<u64>,
 }
 
 impl Routes {
-    /// Work and time: hosts times cables.
+    /// Time: hosts times cables.
     pub(super) fn new(
         topology: &Topology,
         uplinks: &[(Node, LinkId)],
@@ -44,6 +44,7 @@ impl Routes {
 
     /// The link on which a switch sends a flow's packets to a host; `None` if there is no such
     /// host.
+    /// host.
     pub(super) fn next(&self, switch: u32, to: HostId, flow: u32) -> Option<u32> {
         if to.0 >= self.hosts {
             return None;
@@ -69,8 +70,8 @@ fn links_into_switches(topology: &Topology) -> Vec<Vec<(u32, u32)>> {
     into
 }
 
-/// For every switch the links on a shortest path to the host. `uplinks` has for every host where its
-/// cable leads, and the link to there.
+/// For every switch the links on a shortest path to the host. `uplinks` has for every host the end
+/// of its cable and the link to it.
 fn next_links(
     uplinks: &[(Node, LinkId)],
     into: &[Vec<(u32, u32)>],
@@ -83,7 +84,7 @@ fn next_links(
         Node::Switch(first) => first,
         Node::Host(_) if into.is_empty() && uplinks.len() == 2 => return Ok(sets),
         Node::Host(from) => {
-            // Two hosts on a cable of their own: all others are cut off from them.
+            // Two hosts on a cable of their own: no other host reaches them.
             let to = (0..).map(HostId).find(|&h| h != from && h != to).unwrap_or(to);
             return Err(TopologyError::Unreachable { from: near, to });
         }

@@ -1,4 +1,4 @@
-//! What a network is made of: hosts, switches and the cables between them.
+//! Description of a network: hosts, switches and the cables between them.
 
 use super::policy::{Buffer, Marking, Pfc};
 use super::presets;
@@ -20,37 +20,37 @@ pub enum Node {
     Switch(u32),
 }
 
-/// What a cable can do; both directions alike.
+/// Rate and delay of a cable; equal in both directions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CableSpec {
     /// Bits per second in each direction.
     pub rate_bps: u64,
-    /// Time that a bit takes from end to end, ns.
+    /// Propagation delay, ns.
     pub delay_ns: u64,
 }
 
-/// A cable and where it is plugged in.
+/// A cable and its ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cable {
     /// The end that sends on the even link of the pair.
     pub a: Node,
     /// The end that sends on the odd one.
     pub b: Node,
-    /// What it can do.
+    /// Rate and delay.
     pub spec: CableSpec,
 }
 
-/// How a switch works.
+/// Parameters of a switch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SwitchSpec {
-    /// Time from the last bit in (cut-through: the first bit in) until a packet stands in its
-    /// output queue, ns. With cut-through it contains the reception of the headers.
+    /// Time from the last bit in (cut-through: the first bit in) until a packet is in its output
+    /// queue, ns. With cut-through it includes the reception of the headers.
     pub latency_ns: u64,
-    /// Begins to send a packet before it has all of it, where that is possible: the link it came
-    /// from must be at least as fast as the one it goes to, or the output would run dry. Other
-    /// packets are stored first, also in a cut-through switch.
+    /// Begins to send a packet before all of it has arrived, where possible: the input link must be
+    /// at least as fast as the output, or the output would underrun. Other packets are stored
+    /// first, also in a cut-through switch.
     pub cut_through: bool,
-    /// How the buffer is shared out among the output queues.
+    /// How the buffer is divided among the output queues.
     pub buffer: Buffer,
     /// When packets are marked (ECN).
     pub marking: Marking,
@@ -71,24 +71,24 @@ pub struct Topology {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// More parts than the simulator takes.
+    /// More parts than the simulator supports.
     #[error("{what}: {count} is above the limit of {}", MAX_NODES)]
     TooMany {
-        /// Parts of which kind.
+        /// Kind of part.
         what: &'static str,
-        /// How many there are.
+        /// Their number.
         count: u64,
     },
-    /// A cable ends nowhere.
-    #[error("cable {cable} is plugged into {end:?}, which does not exist")]
+    /// A cable has an end that does not exist.
+    #[error("cable {cable} ends at {end:?}, which does not exist")]
     NoSuchNode {
         /// Number of the cable.
         cable: u32,
         /// Its end.
         end: Node,
     },
-    /// Both ends of a cable are in the same place.
-    #[error("cable {0} has both ends in one place")]
+    /// Both ends of a cable are the same node.
+    #[error("cable {0} has both ends at one node")]
     Loop(u32),
     /// A host has no cable, or several.
     #[error("host n{} has {cables} cables instead of one", host.0)]
@@ -124,24 +124,24 @@ pub enum TopologyError {
         /// Its delay.
         delay_ns: u64,
     },
-    /// A policy of a switch makes no sense.
+    /// A policy of a switch is invalid.
     #[error("switch {switch}: {why}")]
     Policy {
         /// Number of the switch.
         switch: u32,
-        /// What is wrong with it.
+        /// The reason.
         why: PolicyError,
     },
 }
 
-/// What is wrong with a policy of a switch.
+/// Why a policy of a switch is invalid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
     /// The buffer is empty, or its alpha is 0 or has a denominator of 0.
     #[error("a buffer needs bytes, and an alpha above 0")]
     Buffer,
-    /// The marking range is upside down, or a chance is above one.
+    /// The marking range is reversed, or a probability is above one.
     #[error("marking needs min below max, and at most a million per million")]
     Marking,
     /// XON is above XOFF.
@@ -160,24 +160,24 @@ pub enum PolicyError {
 }
 
 impl Topology {
-    /// So many hosts, and nothing else yet.
+    /// A network of `hosts` hosts without switches and cables.
     pub fn new(hosts: u32) -> Topology {
         Topology { hosts, switches: Vec::new(), cables: Vec::new() }
     }
 
-    /// Adds a switch; gives its number.
+    /// Adds a switch; returns its number.
     pub fn add_switch(&mut self, spec: SwitchSpec) -> u32 {
         self.switches.push(spec);
         self.switches.len() as u32 - 1
     }
 
-    /// Adds a cable; gives the link from `a` to `b`, whose reverse is the link from `b` to `a`.
+    /// Adds a cable; returns the link from `a` to `b`, whose reverse is the link from `b` to `a`.
     pub fn add_cable(&mut self, a: Node, b: Node, spec: CableSpec) -> LinkId {
         self.cables.push(Cable { a, b, spec });
         LinkId(2 * (self.cables.len() as u32 - 1))
     }
 
-    /// The same network with something changed at its switches, each given with its number.
+    /// The same network after a change of its switches, each passed with its number.
     pub fn each_switch(mut self, mut change: impl FnMut(u32, &mut SwitchSpec)) -> Topology {
         for (number, spec) in (0..).zip(&mut self.switches) {
             change(number, spec);
@@ -185,13 +185,13 @@ impl Topology {
         self
     }
 
-    /// The same network with something changed at its cables.
+    /// The same network after a change of its cables.
     pub fn each_cable(mut self, mut change: impl FnMut(&mut Cable)) -> Topology {
         self.cables.iter_mut().for_each(&mut change);
         self
     }
 
-    /// How many hosts it has.
+    /// Number of hosts.
     pub fn hosts(&self) -> u32 {
         self.hosts
     }
@@ -206,7 +206,7 @@ impl Topology {
         &self.cables
     }
 
-    /// Whether it can be built, but for paths that are missing, which [`Fabric::new`] finds.
+    /// Whether it can be built, except for missing paths, which [`Fabric::new`] finds.
     ///
     /// [`Fabric::new`]: super::Fabric::new
     pub(super) fn check(&self) -> Result<(), TopologyError> {

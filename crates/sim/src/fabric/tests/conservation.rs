@@ -1,5 +1,5 @@
-//! Every packet is somewhere, over random networks, faults and traffic; and the same seed gives the
-//! same run.
+//! Every packet is accounted for, over random networks, faults and traffic; and equal seeds result
+//! in equal runs.
 
 use super::lab::{Lab, Told, packet};
 use crate::fabric::{
@@ -101,7 +101,7 @@ fn disturb(lab: &mut Lab, rng: &mut Rng, hosts: u32) {
     }
 }
 
-/// One random run: what was told and what arrived, and the drops.
+/// One random run: the taps' records, the arrivals and the drops.
 fn run(seed: u64) -> (Vec<Told>, Vec<u64>, [u64; DropReason::COUNT]) {
     let rng = &mut Rng::new(seed);
     let topology = random_topology(rng);
@@ -160,7 +160,7 @@ fn no_packet_is_lost_without_being_counted() {
     }
     use DropReason::{BufferFull, Burst, LinkDown, Loss, Partition};
     for why in [Loss, Burst, BufferFull, LinkDown, Partition] {
-        assert!(all[why as usize] > 100, "{why:?} was hardly met: {all:?}");
+        assert!(all[why as usize] > 100, "{why:?} hardly occurred: {all:?}");
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{DropReason, HostId, LinkId, Packet};
 const COUNT: u64 = 200_000;
 const UP: LinkId = LinkId(0);
 
-/// So many packets over a cable with faults: the lab at the end, and what arrived.
+/// Sends `packets` over a cable with faults; returns the lab at the end and the arrivals.
 fn over(faults: LinkFaults, seed: u64, count: u64) -> (Lab, Vec<Arrival>) {
     let mut lab = Lab::new(&Topology::two_hosts(), seed);
     lab.faults(UP, faults);
@@ -22,7 +22,7 @@ fn lost(lab: &Lab, why: DropReason) -> u64 {
     lab.fabric.drops()[why as usize]
 }
 
-/// Within five standard deviations of what a chance gives of so many.
+/// Within five standard deviations of the expected count.
 fn near(seen: u64, of: u64, ppm: u64) -> bool {
     let mean = of * ppm / 1_000_000;
     seen.abs_diff(mean) <= 5 * mean.isqrt() + 1
@@ -57,7 +57,7 @@ fn bursts_have_their_share_and_their_length() {
     let gaps = ids(&arrivals).windows(2).filter(|w| w[1] != w[0] + 1).count() as u64;
     let mean = seen / gaps;
     assert!((8..=12).contains(&mean), "bursts of {mean} instead of 10");
-    // A bad state that loses half of what it meets loses half of that.
+    // A bad state that loses half of its packets loses half of that.
     let half =
         LinkFaults { burst: Some(Burst { loss_ppm: 500_000, ..burst }), ..Default::default() };
     let seen = lost(&over(half, 1, COUNT).0, DropReason::Burst);
@@ -65,7 +65,7 @@ fn bursts_have_their_share_and_their_length() {
 }
 
 #[test]
-fn duplicates_come_twice_in_a_row() {
+fn duplicates_arrive_twice_in_a_row() {
     let faults = LinkFaults { duplicate_ppm: 30_000, ..LinkFaults::default() };
     let (lab, arrivals) = over(faults, 1, COUNT);
     let twice = ids(&arrivals).windows(2).filter(|w| w[0] == w[1]).count() as u64;
@@ -75,7 +75,7 @@ fn duplicates_come_twice_in_a_row() {
 }
 
 #[test]
-fn corruption_flips_one_bit_and_says_so() {
+fn corruption_flips_one_bit_and_sets_the_flag() {
     let faults = LinkFaults { corrupt_ppm: 30_000, ..LinkFaults::default() };
     let (lab, arrivals) = over(faults, 1, COUNT);
     let ones = |p: &Packet| p.bytes.iter().map(|b| b.count_ones()).sum::<u32>();
@@ -92,7 +92,7 @@ fn corruption_flips_one_bit_and_says_so() {
 }
 
 #[test]
-fn an_empty_packet_can_be_corrupt_too() {
+fn an_empty_packet_can_be_corrupt() {
     let mut lab = Lab::new(&Topology::two_hosts(), 1);
     lab.faults(UP, LinkFaults { corrupt_ppm: 1_000_000, ..LinkFaults::default() });
     lab.offer_many(0, 1, 0, 1);
@@ -137,7 +137,7 @@ fn extra_delay_makes_one_of_two_ways_longer() {
 #[test]
 fn a_rule_chooses_packets_by_number_content_and_time() {
     let mut lab = Lab::new(&Topology::two_hosts(), 1);
-    // The rates would lose everything; the rule decides about some packets before.
+    // The rates would lose everything; the rule decides about some packets first.
     lab.faults(UP, LinkFaults { loss_ppm: 1_000_000, ..LinkFaults::default() });
     lab.fabric.set_fault_rule(
         UP,
@@ -221,7 +221,7 @@ fn a_link_that_goes_down_loses_what_is_on_it_until_it_is_up() {
     let after = lab.run_out().len();
     assert_eq!(before + after, 100 - lost(&lab, DropReason::LinkDown) as usize);
     assert!(after >= 20);
-    // The other direction was never touched.
+    // The other direction was not affected.
     lab.offer(packet(0, 1, 0, 100));
     lab.fabric.set_link_up(UP, false);
     assert_eq!(lab.run_out().len(), 1);
@@ -233,7 +233,7 @@ fn a_flapping_link_is_down_for_its_share_of_the_time() {
     let (lab, _) = over(LinkFaults { flap: Some(flap), ..LinkFaults::default() }, 1, COUNT);
     let part = lost(&lab, DropReason::LinkDown) * 1000 / COUNT;
     assert!((230..270).contains(&part), "{part}");
-    // However short the periods, following them ends.
+    // However short the periods, their evaluation ends.
     let flap = Flap { up_ns: 0, down_ns: 0 };
     let (lab, _) = over(LinkFaults { flap: Some(flap), ..LinkFaults::default() }, 1, COUNT);
     let part = lost(&lab, DropReason::LinkDown) * 1000 / COUNT;
@@ -241,7 +241,7 @@ fn a_flapping_link_is_down_for_its_share_of_the_time() {
 }
 
 #[test]
-fn a_fall_of_a_flapping_link_takes_what_is_on_it() {
+fn packets_on_a_flapping_link_are_lost_when_it_goes_down() {
     let t = Topology::two_hosts().each_cable(|c| c.spec.delay_ns = 100_000);
     let mut lab = Lab::new(&t, 1);
     let flap = Flap { up_ns: 20_000, down_ns: 1_000 };
@@ -252,7 +252,7 @@ fn a_fall_of_a_flapping_link_takes_what_is_on_it() {
 }
 
 #[test]
-fn a_partition_takes_packets_where_they_enter_the_network_only() {
+fn a_partition_drops_packets_only_where_they_enter_the_network() {
     let mut lab = Lab::new(&Topology::leaf_spine(LeafSpine::default()), 1);
     let sides: [&[HostId]; 2] = [&[HostId(0)], &[HostId(7)]];
     lab.offer(packet(0, 0, 7, 1000));
@@ -265,7 +265,7 @@ fn a_partition_takes_packets_where_they_enter_the_network_only() {
 }
 
 #[test]
-fn faults_change_while_packets_fly() {
+fn faults_can_change_while_packets_are_in_flight() {
     let mut lab = Lab::new(&Topology::two_hosts(), 1);
     lab.offer_many(0, 1, 100, 300);
     let first = lab.run(5_000).len();
@@ -276,14 +276,14 @@ fn faults_change_while_packets_fly() {
     let losses = lost(&lab, DropReason::Loss) as usize;
     assert!((93..=95).contains(&losses), "5,000 ns of 53.12 ns each: {losses}");
     assert_eq!(first + flying + losses + last, 300);
-    assert!(flying <= 2, "what is under way keeps its fate");
+    assert!(flying <= 2, "packets in flight keep their faults");
 }
 
 #[test]
-fn partitions_lose_what_crosses_them_and_heal() {
+fn partitions_drop_packets_that_cross_them_and_heal() {
     let mut lab = Lab::new(&Topology::one_switch(6), 1);
     let h = |n: &[u32]| n.iter().map(|&n| HostId(n)).collect::<Vec<_>>();
-    // n4 and n5 are in no group: they have each other.
+    // n4 and n5 are in no group: they reach each other.
     lab.fabric.partition(&[&h(&[0, 1]), &h(&[2, 3])]);
     let pairs = |lab: &mut Lab| {
         for src in 0..6 {

@@ -1,4 +1,4 @@
-//! Priority flow control: nothing is dropped, and those who send too much are paused.
+//! Priority flow control: nothing is dropped, and senders above their share are paused.
 
 use super::lab::{GBPS, Lab, PAYLOAD, packet, star};
 use crate::fabric::{Buffer, CableSpec, LeafSpine, Pfc, SwitchSpec, Topology};
@@ -45,10 +45,10 @@ fn an_incast_loses_nothing_and_pauses_the_hosts() {
             let frames = lab.fabric.link_counters(up.reverse()).pause_frames;
             assert!(frames >= 2 * c.pauses && frames <= 2 * c.pauses + 1, "{frames} {c:?}");
         }
-        // The port is never without work: pauses cost no throughput.
+        // The port is always busy: pauses cost no throughput.
         let down = lab.fabric.link_counters(lab.fabric.uplink(HostId(0)).reverse());
         assert!(lab.now_ns - down.busy_ns < 2_000, "{} {down:?}", lab.now_ns);
-        // The headroom is used, and not by far too large.
+        // The headroom is used, and is not much too large.
         assert!(lab.fabric.switch_bytes(0) == 0);
     }
 }
@@ -106,14 +106,13 @@ fn a_pause_takes_its_time_on_the_way() {
     assert_eq!(lab.fabric.link_counters(up).pauses, 0);
     lab.run(crossed_ns + 13 + 70);
     assert_eq!(lab.fabric.link_counters(up).pauses, 1);
-    // It has finished the packet it was sending, and sends no more.
+    // It finishes the current packet, then stops.
     let sent = lab.fabric.link_counters(up).packets;
     assert!(!lab.fabric.host_port_is_free(HostId(1)));
     lab.run(lab.now_ns + 400);
     assert_eq!(lab.fabric.link_counters(up).packets, sent);
     assert!(!lab.fabric.host_port_is_free(HostId(1)));
-    // It goes on when XON is reached: two packets are left, and the frame takes less than the time
-    // of one.
+    // It resumes at XON: two packets are left, and the frame takes less time than one.
     while lab.fabric.link_counters(up).paused_ns == 0 {
         lab.run(lab.now_ns + 1);
     }
@@ -124,14 +123,14 @@ fn a_pause_takes_its_time_on_the_way() {
     assert!(lab.fabric.host_port_is_free(HostId(1)));
 }
 
-/// The first packet with which more than so many are in a queue that is filled twice as fast as it
-/// empties: with packet `r` there are `r + 1` less those that are gone.
+/// The first packet that finds more than `packets` in a queue that is filled twice as fast as it
+/// empties: with packet `r` there are `r + 1` less those that have left.
 fn first_above(packets: u64) -> u64 {
     (0_u64..).find(|r| r + 1 - r.saturating_sub(1) / 2 > packets).unwrap_or(0)
 }
 
-/// Ten hosts send to another, which sends to them: pause frames wait behind its packets. Over many
-/// ways in which the two directions can meet, gives the drops.
+/// Ten hosts send to another, which sends to them: pause frames follow its packets. Returns the
+/// drops over many relative phases of the two directions.
 fn drops_with(headroom_bytes: u64) -> u64 {
     let mut drops = 0;
     for shift in 0..40 {
@@ -151,7 +150,7 @@ fn drops_with(headroom_bytes: u64) -> u64 {
 }
 
 #[test]
-fn the_headroom_that_is_advised_is_enough_and_not_far_too_much() {
+fn the_recommended_headroom_suffices_and_is_not_excessive() {
     let advised = Pfc::headroom_for(CABLE.rate_bps, CABLE.delay_ns, 300, STORED);
     assert_eq!(drops_with(advised), 0);
     assert!(drops_with(advised - 2 * u64::from(STORED)) > 0);

@@ -1,4 +1,4 @@
-//! A loop that drives a fabric: hosts that queue what they are given and send when they may.
+//! A loop that drives a fabric: hosts with unlimited queues that send when they may.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -74,12 +74,12 @@ impl Lab {
         Lab { fabric, now_ns: 0, offered: 0, events: Events::default(), backlog }
     }
 
-    /// Gives a packet to its sender's NIC at a time to come.
+    /// Queues a packet at its sender's NIC at a future time.
     pub(super) fn offer_at(&mut self, at_ns: u64, packet: Packet) {
         self.events.queue.push(at_ns, LabEvent::Offer(Box::new(packet)));
     }
 
-    /// Gives a packet to its sender's NIC now.
+    /// Queues a packet at its sender's NIC now.
     pub(super) fn offer(&mut self, packet: Packet) {
         self.offered += 1;
         let host = packet.src;
@@ -87,7 +87,7 @@ impl Lab {
         self.serve(host);
     }
 
-    /// Gives a host's NIC packets of one size, all at once.
+    /// Queues packets of one size at a host's NIC, all at once.
     pub(super) fn offer_many(&mut self, src: u32, dst: u32, payload: usize, count: u64) {
         for id in 0..count {
             self.offer(packet(id, src, dst, payload));
@@ -102,7 +102,7 @@ impl Lab {
         }
     }
 
-    /// Lets everything happen until then, and gives each arrival to `on_arrival`.
+    /// Processes all events up to then; calls `on_arrival` for each arrival.
     pub(super) fn run_with(&mut self, end_ns: u64, mut on_arrival: impl FnMut(&mut Lab, Arrival)) {
         while let Some((at_ns, event)) = self.events.queue.pop_until(end_ns) {
             assert!(at_ns >= self.now_ns, "an event of the past");
@@ -123,18 +123,18 @@ impl Lab {
                 }
             }
         }
-        // What never ends has no last event to take the time from.
+        // A run without end has no last event that sets the time.
         self.now_ns = if end_ns == u64::MAX { self.now_ns } else { end_ns };
     }
 
-    /// The same, and gives the arrivals.
+    /// The same; returns the arrivals.
     pub(super) fn run(&mut self, end_ns: u64) -> Vec<Arrival> {
         let mut arrivals = Vec::new();
         self.run_with(end_ns, |_, arrival| arrivals.push(arrival));
         arrivals
     }
 
-    /// The same, until nothing is left to happen.
+    /// The same, until no event is left.
     pub(super) fn run_out(&mut self) -> Vec<Arrival> {
         self.run(u64::MAX)
     }
@@ -145,12 +145,12 @@ impl Lab {
         self.events.flying + queued as u64
     }
 
-    /// Puts faults on one link.
+    /// Sets the faults of one link.
     pub(super) fn faults(&mut self, link: LinkId, faults: crate::fabric::LinkFaults) {
         self.fabric.set_faults(self.now_ns, link, faults);
     }
 
-    /// Writes down what the fabric tells.
+    /// Records the taps.
     pub(super) fn record(&mut self) -> Record {
         let record = Record::default();
         self.fabric.tap = Some(Box::new(record.clone()));
@@ -158,7 +158,7 @@ impl Lab {
     }
 }
 
-/// What a tap was told.
+/// Record of a tap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Told {
     Sent(u64, LinkId, u64),
@@ -194,7 +194,7 @@ impl Tap for Record {
     }
 }
 
-/// One switch, its hosts' cables all alike, changed as wanted.
+/// One switch and its hosts, with equal cables, after a change.
 pub(super) fn star(
     hosts: u32,
     cable: CableSpec,

@@ -62,7 +62,7 @@ fn a_gap_starts_the_next_packet_on_a_whole_nanosecond() {
 }
 
 #[test]
-fn switches_that_store_add_a_packet_time_each_to_the_nanosecond() {
+fn store_and_forward_switches_add_exactly_one_packet_time_each() {
     let cable = CableSpec { rate_bps: 25 * GBPS, delay_ns: 70 };
     for k in 0..8 {
         let switch = SwitchSpec { cut_through: false, latency_ns: 300, ..SwitchSpec::default() };
@@ -71,7 +71,7 @@ fn switches_that_store_add_a_packet_time_each_to_the_nanosecond() {
         let one_way = (k + 1) * (400 + 70) + k * 300;
         assert_eq!((one_way_ns(&t, 0, PAYLOAD), one_way_ns(&t, 1, PAYLOAD)), (one_way, one_way));
 
-        // There and back: the answer leaves when the request has arrived.
+        // There and back: the response leaves when the request has arrived.
         let mut lab = Lab::new(&t, 1);
         lab.offer(packet(0, 0, 1, PAYLOAD));
         let mut rtt_ns = 0;
@@ -84,7 +84,7 @@ fn switches_that_store_add_a_packet_time_each_to_the_nanosecond() {
 }
 
 #[test]
-fn switches_that_cut_through_add_their_latency_only() {
+fn cut_through_switches_add_only_their_latency() {
     let cable = CableSpec { rate_bps: 25 * GBPS, delay_ns: 70 };
     for k in 0..8 {
         let t = row(&vec![cable; k + 1], SwitchSpec { latency_ns: 300, ..SwitchSpec::default() });
@@ -107,7 +107,7 @@ fn cut_through_stores_where_the_next_link_is_faster() {
 }
 
 #[test]
-fn short_packets_are_padded_to_the_least_frame() {
+fn short_packets_are_padded_to_the_smallest_frame() {
     // 84 bytes on the wire at 25 Gbit/s: 26.88 ns.
     for payload in [0, 1, 18] {
         assert_eq!(one_way_ns(&Topology::two_hosts(), 0, payload), 26 + 15);
@@ -115,7 +115,7 @@ fn short_packets_are_padded_to_the_least_frame() {
     assert_eq!(one_way_ns(&Topology::two_hosts(), 0, 43), 34 + 15);
 }
 
-/// N senders keep C packets each under way: the bottleneck always has work, so that by Little's law
+/// N senders keep C packets each in flight: the bottleneck is always busy, so that by Little's law
 /// each packet takes N C packet times, whatever the cables add.
 #[test]
 fn the_standing_queue_of_n_windows_of_c_packets_has_their_delay() {
@@ -133,8 +133,8 @@ fn the_standing_queue_of_n_windows_of_c_packets_has_their_delay() {
         });
         let steady = &delays[4 * window as usize..];
         assert!(steady.iter().all(|&d| d == window * 400), "{n} x {c}: {:?}", &steady[..9]);
-        // Of the window all is in the queue but what the two cables, the switch and the sender's
-        // port hold: 400 + 70 + 300 + 70 ns of it.
+        // All of the window is in the queue except what the two cables, the switch and the sender's
+        // port contain: 400 + 70 + 300 + 70 ns of it.
         let queue = lab.fabric.queue_counters(lab.fabric.uplink(HostId(0)).reverse(), lab.now_ns);
         let outside = (400_u64 + 70 + 300 + 70).div_ceil(400);
         assert!(window - queue.packets <= outside, "{queue:?} of {window}");
@@ -145,7 +145,7 @@ fn the_standing_queue_of_n_windows_of_c_packets_has_their_delay() {
 /// the buffer is full, and from then on N - 1 of N are lost.
 #[test]
 fn incast_fills_a_buffer_at_the_rate_of_the_arithmetic() {
-    let buffer = 60_000; // the least of E84
+    let buffer = 60_000; // the smallest of E84
     for n in [2, 3, 5, 20, 40] {
         let cable = CableSpec { rate_bps: 25 * GBPS, delay_ns: 70 };
         let t = star(n + 1, cable, |s| {

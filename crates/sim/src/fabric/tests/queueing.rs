@@ -7,8 +7,8 @@ use crate::{HostId, Rng};
 /// Service time: 1,250 bytes at 1 Gbit/s.
 const SERVICE_NS: f64 = 10_000.0;
 
-/// The mean wait, ns, of packets that come to a port at random times (Poisson), with a load of
-/// `rho`. The sender's cable is so fast that it takes no time.
+/// The mean wait, ns, of packets that arrive at a port at random times (Poisson), with a load of
+/// `rho`. The sender's cable is so fast that it adds no time.
 fn mean_wait_ns(rho: f64, packets: u64) -> (f64, f64) {
     let mut t = Topology::one_switch(2).each_switch(|_, s| {
         *s = SwitchSpec { latency_ns: 0, cut_through: false, ..SwitchSpec::default() };

@@ -1,4 +1,4 @@
-//! How fast the fabric itself is. Measurements, not tests: run them by hand, with
+//! Speed of the fabric itself. Measurements, not tests: run them by hand, with
 //! `cargo test --release -p courser-sim speed -- --ignored --nocapture --test-threads 1`.
 
 use std::time::Instant;
@@ -7,8 +7,8 @@ use super::lab::{Lab, packet};
 use crate::fabric::{LinkFaults, Topology};
 use crate::{HostId, LinkId};
 
-/// Every host has 60 small packets under way, each sent on to another host as soon as it arrives;
-/// until so many have arrived.
+/// Every host has 60 small packets in flight, each forwarded to another host on arrival, until
+/// `deliveries` have arrived.
 fn measure(name: &str, t: &Topology, deliveries: u64, faults: Option<LinkFaults>) {
     let mut lab = Lab::new(t, 1);
     let hosts = t.hosts();

@@ -1,4 +1,4 @@
-//! Buffers, marks and ways through switches.
+//! Buffers, marks and paths through switches.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use crate::{DropReason, HostId, LinkId, Packet};
 const CABLE: CableSpec = CableSpec { rate_bps: 25 * GBPS, delay_ns: 70 };
 const STORED: u64 = 1230;
 
-/// The queues of `n` ports that are each sent twice what they can take, for long.
+/// The queues of `n` ports that each receive twice their rate for a long time.
 fn full_queues(n: u32, buffer: Buffer) -> (Vec<u64>, u64) {
     let mut lab = Lab::new(&star(3 * n, CABLE, |s| s.buffer = buffer), 1);
     for sender in n..3 * n {
@@ -67,7 +67,7 @@ fn an_idle_buffer_is_empty_and_its_mean_is_what_it_held() {
     assert_eq!(lab.fabric.switch_bytes(0), 0);
 }
 
-/// Three senders into one port: what was told, the arrivals, the port and how many it marked.
+/// Three senders into one port: the taps' records, the arrivals, the port and the number of marks.
 fn marked(marking: Marking, ecn: Ecn) -> (Vec<Told>, Vec<Arrival>, LinkId, u64) {
     let mut lab = Lab::new(&star(4, CABLE, |s| s.marking = marking), 1);
     let record = lab.record();
@@ -85,7 +85,7 @@ fn a_step_marks_exactly_the_packets_that_find_more_than_k() {
     let k_bytes = 100 * STORED;
     for ecn in [Ecn::Ect0, Ecn::Ect1] {
         let (told, arrivals, down, count) = marked(Marking::Step { k_bytes }, ecn);
-        // Follow the queue as the tap tells it; a packet's mark is told before the queue with it.
+        // Follow the queue by the tap; a packet's mark is reported before the queue with it.
         let (mut queue, mut mark, mut marks) = (0, false, BTreeSet::new());
         for t in told {
             match t {
@@ -108,7 +108,7 @@ fn a_step_marks_exactly_the_packets_that_find_more_than_k() {
 }
 
 #[test]
-fn what_takes_no_part_in_marking_passes_as_it_is() {
+fn packets_without_ecn_support_pass_unmarked() {
     let all = Marking::Step { k_bytes: 0 };
     for (ecn, count) in [(Ecn::NotEct, 0), (Ecn::Ce, 0), (Ecn::Ect0, 2999)] {
         let (_, arrivals, _, marks) = marked(all, ecn);
@@ -118,8 +118,8 @@ fn what_takes_no_part_in_marking_passes_as_it_is() {
 }
 
 #[test]
-fn red_marks_with_the_chance_of_its_queue() {
-    // A standing queue of 100 packets less what is outside; the chance at it is known.
+fn red_marks_with_the_probability_of_its_queue() {
+    // A standing queue of 100 packets less those outside it; the probability at it is known.
     let (min_bytes, max_bytes, pmax_ppm) = (20 * STORED, 220 * STORED, 400_000);
     let marking = Marking::Red { min_bytes, max_bytes, pmax_ppm };
     let t = star(11, CABLE, |s| (s.marking, s.latency_ns) = (marking, 0));
@@ -149,7 +149,7 @@ fn red_marks_nothing_below_and_everything_above() {
     let all = Marking::Red { min_bytes: 0, max_bytes: 1, pmax_ppm: 0 };
     let none = Marking::Red { min_bytes: 1 << 30, max_bytes: 1 << 31, pmax_ppm: 1_000_000 };
     assert_eq!(marked(none, Ecn::Ect0).3, 0);
-    assert!(marked(all, Ecn::Ect0).3 >= 2999, "all but the first, which finds nothing");
+    assert!(marked(all, Ecn::Ect0).3 >= 2999, "all but the first, which finds an empty queue");
     assert_eq!(marked(Marking::Off, Ecn::Ect0).3, 0);
 }
 
@@ -173,7 +173,7 @@ fn ways(spec: LeafSpine, seed: u64, flows: u32) -> BTreeMap<u32, BTreeSet<LinkId
 }
 
 #[test]
-fn a_flow_keeps_its_way_and_many_flows_spread() {
+fn a_flow_keeps_its_path_and_many_flows_spread() {
     let spec = LeafSpine { spines: 4, cables_per_spine: 2, ..LeafSpine::default() };
     let ways_1 = ways(spec, 1, 4000);
     // Two packets each, four links: host, leaf, spine, leaf.
@@ -186,7 +186,7 @@ fn a_flow_keeps_its_way_and_many_flows_spread() {
     assert_eq!(load.len(), 18);
     let near = |n: &&i32| (400..600).contains(*n);
     assert_eq!(load.values().filter(near).count(), 16, "{load:?}");
-    // Which of two cables goes up says nothing about which goes down: all 16 ways are used.
+    // The choices up and down are independent: all 16 paths are used.
     let distinct: BTreeSet<_> = ways_1.values().collect();
     assert_eq!(distinct.len(), 4 * 2 * 2);
     assert_eq!(ways_1, ways(spec, 1, 4000));
@@ -194,7 +194,7 @@ fn a_flow_keeps_its_way_and_many_flows_spread() {
 }
 
 #[test]
-fn packets_for_nobody_are_dropped_and_counted() {
+fn packets_to_unknown_hosts_are_dropped_and_counted() {
     let mut lab = Lab::new(&Topology::one_switch(2), 1);
     lab.offer(packet(0, 0, 7, 100));
     let mut direct = Lab::new(&Topology::two_hosts(), 1);

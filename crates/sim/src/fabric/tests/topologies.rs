@@ -1,4 +1,4 @@
-//! Shapes of the ready-made networks, and what is refused.
+//! Shapes of the preset networks, and rejected topologies.
 
 use std::collections::BTreeSet;
 
@@ -43,7 +43,7 @@ fn cx4_is_the_cluster_of_the_paper() {
     assert_eq!(rate(t.cables(), Node::Switch(4)), (500, 500));
     let t = Topology::cx4(7);
     assert_eq!((t.hosts(), rate(t.cables(), Node::Switch(3)).0), (7, 25));
-    // The paper's 6 us between racks contain the NICs and the software of both ends, ours do not.
+    // The paper's 6 us between racks include NICs and software of both ends, ours do not.
     let fabric = Topology::cx4(100);
     assert!((2_000..4_000).contains(&rtt_ns(&fabric, 0, 99)), "{}", rtt_ns(&fabric, 0, 99));
     assert!(rtt_ns(&fabric, 0, 1) < rtt_ns(&fabric, 0, 99));
@@ -111,7 +111,7 @@ fn refused(t: &Topology) -> TopologyError {
 }
 
 #[test]
-fn what_cannot_be_built_is_refused_with_its_reason() {
+fn invalid_topologies_are_refused_with_the_reason() {
     use TopologyError::{Delay, HostCables, Loop, NoSuchNode, Rate, TooMany, Unreachable};
     let host = |h| Node::Host(HostId(h));
     let cable = CableSpec::default();
@@ -152,7 +152,7 @@ fn vast_cables() -> LeafSpine {
 }
 
 #[test]
-fn policies_that_make_no_sense_are_refused() {
+fn invalid_policies_are_refused() {
     let with = |change: &dyn Fn(&mut SwitchSpec)| match refused(
         &Topology::one_switch(4).each_switch(|_, s| change(s)),
     ) {
