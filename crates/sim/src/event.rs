@@ -1,4 +1,4 @@
-//! The queue of things to come.
+//! The event queue.
 
 /// Bits of a time that one level of the wheel resolves.
 const BITS: u32 = 10;
@@ -6,23 +6,23 @@ const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = u64::BITS.div_ceil(BITS) as usize;
 const NONE: u32 = u32::MAX;
 
-/// Events in the order of their time; those of the same time in the order in which they were
-/// added, so that a run does not depend on the queue's inner order.
+/// Events in the order of their time; events of equal time in the order of insertion, so that a run
+/// does not depend on the internal order of the queue.
 ///
-/// A hierarchical timing wheel (Varghese and Lauck, SOSP '87): adding and taking cost the same
-/// however many events wait, where a heap's cost grows, and its misses with it: a network of a
-/// hundred hosts has tens of thousands of events waiting. An event stands on the level of the
-/// highest digit (of `BITS` bits) in which its time differs from that of the last event taken, and
-/// moves to lower ones as that digit comes up. Those of one time always stand in one slot, in the
-/// order of their coming: a later one can only stand lower than an earlier one when the digit above
-/// has come up, and then the earlier one has moved too.
+/// A hierarchical timing wheel (Varghese and Lauck, SOSP '87). Insertion and removal have constant
+/// cost; a heap's cost and cache misses grow with the number of events, of which a network of a
+/// hundred hosts has tens of thousands. An event is on the level of the highest digit (of `BITS`
+/// bits) in which its time differs from that of the last event taken, and moves to lower levels
+/// when that digit is reached. All events of one time are in one slot in the order of insertion: a
+/// later one can be on a lower level only after that digit was reached, and then the earlier one
+/// has moved too.
 ///
-/// Memory: 115 KB, and what the most events that ever waited take.
+/// Memory: 115 KB plus the largest number of events that were queued at once.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     levels: Vec<Level>,
     entries: Vec<Entry<E>>,
-    /// First of the entries without an event.
+    /// First free entry.
     free: u32,
     len: usize,
     /// The time of the last event taken.
@@ -41,7 +41,7 @@ struct Entry<E> {
 struct Slot {
     first: u32,
     last: u32,
-    /// The least time in it.
+    /// The earliest time in it.
     min_ns: u64,
 }
 
@@ -87,17 +87,13 @@ impl<E> Default for EventQueue<E> {
 }
 
 impl<E> EventQueue<E> {
-    /// Adds an event. One that is too late, before the last that was taken, comes at the time of
-    /// that.
+    /// Adds an event. An event before the last one taken is due at the time of that one.
     pub(crate) fn push(&mut self, at_ns: u64, event: E) {
         let at_ns = at_ns.max(self.now_ns);
         let entry = Entry { at_ns, next: NONE, event: Some(event) };
         let index = match self.free {
             NONE => {
-                assert!(
-                    self.entries.len() < NONE as usize,
-                    "more than four thousand million events wait"
-                );
+                assert!(self.entries.len() < NONE as usize, "more than 2^32 events are queued");
                 self.entries.push(entry);
                 self.entries.len() as u32 - 1
             }
@@ -112,9 +108,9 @@ impl<E> EventQueue<E> {
         self.append(index, at_ns);
     }
 
-    /// Puts an entry at the end of the slot that is its time's.
+    /// Appends an entry to the slot of its time.
     fn append(&mut self, index: u32, at_ns: u64) {
-        // Times that differ in no digit are those of the lowest level.
+        // A time equal to the current one belongs to the lowest level.
         let differ = (at_ns ^ self.now_ns) | 1;
         let level = (differ.ilog2() / BITS) as usize;
         let number = (at_ns >> (level as u32 * BITS)) as usize % SLOTS;
@@ -129,19 +125,19 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Level and number of the slot that the next event is in. What stands on a level comes before
-    /// what stands higher: it agrees with now in one more digit.
+    /// Level and number of the slot of the next event. Lower levels come first: their events agree
+    /// with the current time in more digits.
     fn next_slot(&self) -> Option<(usize, usize)> {
         let mut levels = self.levels.iter().enumerate();
         levels.find_map(|(n, level)| level.first().map(|slot| (n, slot)))
     }
 
-    /// When the next event is.
+    /// Time of the next event.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.next_slot().map(|(level, slot)| self.levels[level].slots[slot].min_ns)
     }
 
-    /// The next event, with its time, if that is not after `end_ns`.
+    /// The next event with its time, unless that is after `end_ns`.
     pub(crate) fn pop_until(&mut self, end_ns: u64) -> Option<(u64, E)> {
         loop {
             let (level, number) = self.next_slot()?;
@@ -153,7 +149,8 @@ impl<E> EventQueue<E> {
             if level == 0 {
                 return self.pop_first(number);
             }
-            // Its digit comes up: all of the slot moves to lower levels, the first to the lowest.
+            // Its digit is reached: move the whole slot to lower levels, the first event to the
+            // lowest.
             self.levels[level].set_unused(number);
             let slot = std::mem::replace(&mut self.levels[level].slots[number], EMPTY);
             let mut index = slot.first;
@@ -166,7 +163,7 @@ impl<E> EventQueue<E> {
         }
     }
 
-    /// Takes the first event out of a slot of the lowest level, where all have one time.
+    /// Takes the first event of a slot of the lowest level, where all have the same time.
     fn pop_first(&mut self, number: usize) -> Option<(u64, E)> {
         let slot = &mut self.levels[0].slots[number];
         let index = slot.first;
@@ -206,8 +203,8 @@ mod tests {
         assert_eq!((order.as_str(), q.next_ns(), q.len()), ("abcd", Some(9), 1));
     }
 
-    /// Gaps of all sizes, many of them equal, so that all levels are used and times meet that were
-    /// added from near and from far.
+    /// Gaps of all sizes, many of them equal: all levels are used, and equal times are inserted
+    /// from near and from far.
     fn gap(rng: &mut Rng) -> u64 {
         let bits = rng.below(50);
         match rng.below(8) {
@@ -220,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_the_order_of_a_heap_by_time_and_number() {
+    fn the_order_is_that_of_a_heap_by_time_and_number() {
         for seed in 0..200 {
             let rng = &mut Rng::new(seed);
             let (mut q, mut model) = (EventQueue::default(), BinaryHeap::new());
@@ -250,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_time_and_the_past_are_times_too() {
+    fn the_last_time_and_past_times_are_accepted() {
         let mut q = EventQueue::default();
         q.push(u64::MAX, 'z');
         q.push(1 << 63, 'y');
@@ -264,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again() {
+    fn entries_are_reused() {
         let mut q = EventQueue::default();
         for i in 0..10_000 {
             q.push(3 * i, i);

@@ -1,12 +1,12 @@
-//! Courser's simulated datacenter: endpoints, sessions, control plane and the user's own handlers,
-//! unmodified, in virtual time, on a network that loses, delays and falls apart as a seed says.
+//! Courser's simulated datacenter: unmodified endpoints, sessions, control plane and user handlers
+//! run in virtual time, on a network whose losses, delays and failures follow from a seed.
 //!
-//! * [`World`] is the datacenter: make it from a seed and a [`fabric::Topology`], start
-//!   applications on its hosts, let time pass, break things, look.
+//! * [`World`] is the datacenter: create it from a seed and a [`fabric::Topology`], start
+//!   applications on its hosts, advance time, inject faults, inspect.
 //! * An application is set-up plus callbacks, the same as in production: a function from a
 //!   [`courser::Nexus`] to its endpoints.
-//! * [`fabric`] is the network, [`observe`] what can be seen of it, [`CpuCosts`] and [`NicConfig`]
-//!   what hosts are like, [`Checks`] and [`Invariant`] what has to hold.
+//! * [`fabric`] is the network, [`observe`] the observers, [`CpuCosts`] and [`NicConfig`] the model
+//!   of a host, [`Checks`] and [`Invariant`] the checked invariants.
 //!
 //! ```
 //! use std::time::Duration;
@@ -60,7 +60,7 @@ pub use packet::{HostId, MIN_PAYLOAD, Packet, STORED_OVERHEAD, WIRE_OVERHEAD};
 pub use rng::Rng;
 pub use world::{Checks, Counts, Invariant, Violation, World, WorldConfig, WorldError, spend};
 
-/// The page's programs compile.
+/// Compiles the programs of the page.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/simulator.md")]
 struct Page;

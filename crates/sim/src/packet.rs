@@ -1,4 +1,4 @@
-//! A datagram on its way through the simulated network.
+//! A datagram in the simulated network.
 
 use courser::Addr;
 use courser::parts::buf::Ecn;
@@ -7,25 +7,25 @@ use courser::parts::buf::Ecn;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct HostId(pub u32);
 
-/// Bytes that every datagram takes on the wire besides its payload: preamble 8, Ethernet header
-/// 14, IPv4 header 20, UDP header 8, frame check sequence 4, gap between frames 12.
+/// Bytes of a datagram on the wire besides its payload: preamble 8, Ethernet header 14, IPv4 header
+/// 20, UDP header 8, frame check sequence 4, interframe gap 12.
 pub const WIRE_OVERHEAD: u32 = 66;
 
-/// Of those, the bytes that a switch stores: without preamble and gap.
+/// The part of [`WIRE_OVERHEAD`] that a switch stores: all but preamble and gap.
 pub const STORED_OVERHEAD: u32 = 46;
 
-/// The least payload that an Ethernet frame of 64 bytes has room for; shorter ones are padded.
+/// Smallest payload of an Ethernet frame of 64 bytes; shorter ones are padded.
 pub const MIN_PAYLOAD: u32 = 18;
 
 /// One datagram.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Packet {
-    /// Its number in the world: the order in which packets were sent. A duplicate has its
-    /// original's.
+    /// Number in the world, in the order in which packets were sent. A duplicate has the number of
+    /// its original.
     pub id: u64,
-    /// The host that sent it.
+    /// The sending host.
     pub src: HostId,
-    /// The host it goes to.
+    /// The receiving host.
     pub dst: HostId,
     /// Datapath address of the sender.
     pub src_addr: Addr,
@@ -35,9 +35,9 @@ pub struct Packet {
     pub flow: u32,
     /// The payload of the datagram: a Courser frame.
     pub bytes: Vec<u8>,
-    /// Congestion mark.
+    /// ECN codepoint.
     pub ecn: Ecn,
-    /// A fault has flipped one of its bits, which the receiving NIC's check will find.
+    /// A fault has flipped a bit, which the check of the receiving NIC finds.
     pub corrupt: bool,
     /// When the NIC began to send it, ns.
     pub sent_ns: u64,
@@ -46,12 +46,12 @@ pub struct Packet {
 }
 
 impl Packet {
-    /// Bytes that it takes on a link.
+    /// Bytes on a link.
     pub fn wire_bytes(&self) -> u32 {
         (self.bytes.len() as u32).max(MIN_PAYLOAD) + WIRE_OVERHEAD
     }
 
-    /// Bytes that it takes in a switch's buffer.
+    /// Bytes in the buffer of a switch.
     pub fn stored_bytes(&self) -> u32 {
         (self.bytes.len() as u32).max(MIN_PAYLOAD) + STORED_OVERHEAD
     }

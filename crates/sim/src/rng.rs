@@ -1,10 +1,10 @@
-//! The only source of chance: one generator per purpose, all derived from the world's seed, so that
-//! a draw more in one place moves no other.
+//! The only source of randomness: one generator for each purpose, all derived from the world's
+//! seed, so that an additional draw for one purpose changes no other.
 
-/// Chances are out of this.
+/// Probabilities are in parts of this.
 pub(crate) const MILLION: u32 = 1_000_000;
 
-/// A seeded generator (splitmix64: Steele, Lea and Flood, OOPSLA '14): every seed is a good one.
+/// A seeded generator (splitmix64: Steele, Lea and Flood, OOPSLA '14); every seed is usable.
 #[derive(Clone, Debug)]
 pub struct Rng(u64);
 
@@ -14,8 +14,8 @@ impl Rng {
         Rng(seed)
     }
 
-    /// A generator of its own for a purpose: the same seed and purpose give the same numbers,
-    /// whatever else is drawn.
+    /// An independent generator for a purpose: equal seed and purpose result in equal numbers,
+    /// whatever is drawn elsewhere.
     pub fn stream(seed: u64, purpose: u64) -> Self {
         let mut rng = Rng(seed ^ purpose.wrapping_mul(0xd6e8_feb8_6659_fd93));
         Rng(rng.next_u64())
@@ -40,12 +40,12 @@ impl Rng {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// True with this chance, per million.
+    /// True with this probability, per million.
     pub fn chance_ppm(&mut self, ppm: u32) -> bool {
         self.below(u64::from(MILLION)) < u64::from(ppm)
     }
 
-    /// One of them; `None` of an empty slice.
+    /// A random element; `None` of an empty slice.
     pub fn pick<'a, T>(&mut self, of: &'a [T]) -> Option<&'a T> {
         of.get(self.below(of.len() as u64) as usize)
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_are_reproducible_and_apart() {
+    fn streams_are_reproducible_and_independent() {
         let draw = |purpose| Rng::stream(7, purpose).next_u64();
         assert_eq!(draw(1), draw(1));
         assert_ne!(draw(1), draw(2));

@@ -1,6 +1,6 @@
-//! The control plane's network: reliable byte streams between hosts, as TCP gives them, with what
-//! can become of them: a process that ends closes its streams, a machine that dies falls silent, a
-//! partition holds bytes back until it heals.
+//! The network of the control plane: reliable byte streams between hosts, as TCP provides, with
+//! their failures: a process that ends closes its streams, a machine that crashes sends nothing,
+//! and a partition delays bytes until it heals.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
@@ -15,39 +15,39 @@ use crate::host::port::lock;
 use crate::host::{host_of, ip_of};
 use crate::packet::HostId;
 
-/// Bytes that a stream holds for a receiver that does not read.
+/// Bytes that a stream buffers for a receiver that does not read.
 const WINDOW: usize = 64 << 10;
 
-/// Connections that wait to be accepted, per listener.
+/// Connections that await acceptance, per listener.
 const BACKLOG: usize = 1_024;
 
 pub(crate) type SharedStreams = Arc<Mutex<Streams>>;
 
-/// What goes from host to host, reliably and in order.
+/// Segments between hosts, reliable and in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Segment {
-    /// Asks for a connection.
+    /// Connection request.
     Syn {
         port: u16,
     },
-    /// It stands.
+    /// The connection is established.
     SynAck,
     Data(Vec<u8>),
-    /// So many bytes were read: the sender may send as many more.
+    /// This number of bytes was read: the window opens by as many.
     Window(usize),
-    /// No more will come.
+    /// End of stream.
     Fin,
-    /// There is no such connection, or not any more.
+    /// No such connection, or no longer.
     Reset,
 }
 
-/// A segment on its way: from which side of which connection.
+/// A segment in flight: from which side of which connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Sent {
     pub(crate) from: HostId,
     pub(crate) to: HostId,
     pub(crate) conn: u64,
-    /// The side that it goes to: 0 dialed, 1 listened.
+    /// The receiving side: 0 dialed, 1 listened.
     pub(crate) side: usize,
     pub(crate) segment: Segment,
 }
@@ -60,7 +60,7 @@ struct End {
     connected: bool,
     error: Option<io::ErrorKind>,
     inbox: VecDeque<u8>,
-    /// Bytes that may still be sent.
+    /// The send window, bytes.
     window: usize,
     fin: bool,
     token: Option<u64>,
@@ -75,7 +75,7 @@ struct Conn {
 
 #[derive(Default, Debug)]
 struct Listening {
-    /// Connections, and who made them.
+    /// Connections, and their owners.
     backlog: VecDeque<(u64, SocketAddr)>,
 }
 
@@ -85,11 +85,11 @@ pub(crate) struct Streams {
     hosts: usize,
     conns: BTreeMap<u64, Conn>,
     listeners: BTreeMap<(HostId, u16), (Life, Listening)>,
-    /// Tokens that have something, by process.
+    /// Ready tokens, by process.
     ready: BTreeMap<Life, BTreeSet<u64>>,
-    /// Segments that have left and that the world has not taken yet.
+    /// Segments that were sent and that the world has not fetched yet.
     pub(crate) sent: Vec<Sent>,
-    /// Processes whose control loop has something to look at.
+    /// Processes whose control loop has work.
     pub(crate) stirred: BTreeSet<Life>,
     next: u64,
 }
@@ -110,17 +110,17 @@ impl Streams {
         Ok(port)
     }
 
-    /// Whether nothing waits for the world.
+    /// Whether no segment and no process awaits the world.
     pub(crate) fn is_quiet(&self) -> bool {
         self.sent.is_empty() && self.stirred.is_empty()
     }
 
-    /// Connections that are open on either side: for the check that nothing is left behind.
+    /// Connections open on either side: for the check that none are left over.
     pub(crate) fn open(&self) -> usize {
         self.conns.len()
     }
 
-    /// Whether the process that has asked for a connection still waits for it.
+    /// Whether the process that dialed a connection still exists and waits for it.
     pub(crate) fn is_wanted(&mut self, conn: u64) -> bool {
         self.end(conn, 0).is_some_and(|end| !end.connected && end.error.is_none())
     }
@@ -163,7 +163,7 @@ impl Streams {
         }
         let here = self.end(s.conn, s.side).is_some_and(|end| Some(end.life) == process);
         if !here {
-            // The process that had it is gone: its machine says so.
+            // The process of the connection has ended: its machine answers with a reset.
             if !matches!(s.segment, Segment::Reset | Segment::Fin | Segment::Window(_)) {
                 self.send(s.conn, s.side, Segment::Reset);
             }
@@ -184,7 +184,7 @@ impl Streams {
                 } else {
                     io::ErrorKind::ConnectionReset
                 };
-                // What has arrived can still be read.
+                // Data that has arrived can still be read.
                 end.error = Some(kind);
             }
         }
@@ -211,7 +211,7 @@ impl Streams {
         self.stirred.insert(life);
     }
 
-    /// One side is not needed any more.
+    /// Removes a side that is no longer needed.
     fn drop_end(&mut self, conn: u64, side: usize) {
         let Some(c) = self.conns.get_mut(&conn) else { return };
         c.ends[side] = None;
@@ -220,7 +220,7 @@ impl Streams {
         }
     }
 
-    /// The application has dropped a stream: the kernel tells the other side.
+    /// The application has dropped a stream: the kernel notifies the other side.
     fn close(&mut self, conn: u64, side: usize) {
         let Some(end) = self.end(conn, side) else { return };
         let unread = !end.inbox.is_empty();
@@ -232,8 +232,8 @@ impl Streams {
         self.drop_end(conn, side);
     }
 
-    /// A process is gone, with its listeners. `silently`: with its whole machine, so that nobody
-    /// is told.
+    /// Ends a process with its listeners. `silently`: with its whole machine, so that no peer is
+    /// notified.
     pub(crate) fn process_ends(&mut self, life: Life, silently: bool) {
         self.listeners.retain(|_, (of, _)| *of != life);
         self.ready.remove(&life);
@@ -272,7 +272,7 @@ impl End {
     }
 }
 
-/// A listening socket, and the way to new connections.
+/// A listening socket and the dialer.
 pub(crate) struct StreamListener {
     life: Life,
     port: u16,
