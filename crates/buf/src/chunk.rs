@@ -12,9 +12,10 @@
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::arena::Inner;
+use crate::atomics::{AtomicU32, AtomicU64, fence};
 
 /// Bytes before the data of every buffer: the header room of packet 0 and lower-layer headers.
 pub(crate) const FRONT: usize = 128;
@@ -53,6 +54,7 @@ pub(crate) struct Chunk {
     pub(crate) exposed: Cell<u32>,
 }
 
+#[cfg(not(all(loom, test)))] // loom's atomics are larger
 const _: () = assert!(size_of::<Chunk>() == 64);
 
 /// What all buffers of one size class have in common.
@@ -115,7 +117,7 @@ impl Chunk {
     pub(crate) fn retain_mut(&self, count: u32) {
         // Acquire: a store ends the release sequence of those who gave up references before, so
         // what they did with the bytes is taken over here. Test: `every_drop_order`,
-        // `pieces_go_to_other_threads_again_and_again`, also under ThreadSanitizer.
+        // `pieces_go_to_other_threads_again_and_again`, also under ThreadSanitizer; `chunk::model`.
         if self.refs.load(Ordering::Acquire) == 1 {
             self.refs.store(1 + count, Ordering::Relaxed);
         } else {
@@ -334,6 +336,9 @@ impl Stack {
     }
 }
 
+#[cfg(all(loom, test))]
+mod model;
+
 #[cfg(test)]
 mod tests {
     use std::collections::HashSet;
@@ -342,7 +347,7 @@ mod tests {
     use super::*;
 
     /// A record that is never used as a buffer: only tables and stacks look at it.
-    fn record() -> Chunk {
+    pub(super) fn record() -> Chunk {
         let geometry =
             Geometry { class: 0, capacity: 256, slots: 0, slot_size: 48, footprint: 384 };
         // A footprint of live memory, so that `Chunk::new` may step over the front.
@@ -351,7 +356,7 @@ mod tests {
         unsafe { Chunk::new(&geometry, NonNull::from(&MEMORY).cast(), NonNull::dangling()) }
     }
 
-    fn id(chunk: NonNull<Chunk>) -> u32 {
+    pub(super) fn id(chunk: NonNull<Chunk>) -> u32 {
         // SAFETY: the tests ask while the table lives. Test: this module.
         unsafe { chunk.as_ref() }.id
     }

@@ -47,6 +47,7 @@
 compile_error!("Courser needs Linux");
 
 mod arena;
+mod atomics;
 mod chunk;
 mod cpu;
 mod frame;

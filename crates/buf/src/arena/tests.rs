@@ -14,6 +14,19 @@ fn small_arena(limit_bytes: usize) -> Arena {
     Arena::new(Arc::new(PLAIN), cfg).unwrap()
 }
 
+/// Owned memory of the allocator.
+struct Memory(NonNull<u8>, Layout);
+
+// SAFETY: exclusively owned bytes without a type. Test: `buffers_come_back_from_other_threads`.
+unsafe impl Send for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout in `Pool::map`. Test: miri's leak check.
+        unsafe { dealloc(self.0.as_ptr(), self.1) }
+    }
+}
+
 /// A source with a fixed amount of memory that counts what is out, as a transport's would.
 #[derive(Debug, Default)]
 struct Pool {
@@ -32,13 +45,13 @@ impl MemorySource for Pool {
         let layout = Layout::from_size_align(bytes, 4096).unwrap();
         let out = Arc::clone(&self.out);
         out.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the memory is zeroed, `bytes` long, ours, and freed once with its layout.
+        // SAFETY: the memory is zeroed, `bytes` long, and owned by the closure.
         // Test: miri's leak check.
         unsafe {
             let ptr = NonNull::new(alloc_zeroed(layout)).unwrap();
-            let address = ptr.as_ptr().expose_provenance();
+            let memory = Memory(ptr, layout);
             let release = Box::new(move || {
-                dealloc(std::ptr::with_exposed_provenance_mut(address), layout);
+                drop(memory);
                 out.fetch_sub(1, Ordering::Relaxed);
             });
             Ok(Region::from_raw(ptr, bytes, release))
