@@ -64,13 +64,13 @@ impl Default for ArenaConfig {
 #[non_exhaustive]
 pub enum ConfigError {
     /// `limit_bytes` is below 64 KiB or above `isize::MAX`.
-    #[error("arena limit_bytes is {0}; it must be from 65536 to isize::MAX")]
+    #[error("arena limit_bytes is {0}; set it from 65536 to isize::MAX")]
     Limit(usize),
     /// `data_per_packet` is below 64 or above 1 GiB.
-    #[error("arena data_per_packet is {0}; it must be from 64 to 1073741824")]
+    #[error("arena data_per_packet is {0}; set it from 64 to 1073741824")]
     DataPerPacket(usize),
     /// `headroom` is above [`MAX_HEADROOM`].
-    #[error("arena headroom is {0}; it must be at most {MAX_HEADROOM}")]
+    #[error("arena headroom is {0}; set it to at most {MAX_HEADROOM}")]
     Headroom(usize),
 }
 

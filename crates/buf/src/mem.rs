@@ -27,7 +27,9 @@ pub trait MemorySource: Send + Sync + fmt::Debug {
 
 /// A source could not give a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("cannot map {bytes} bytes of message memory: {cause}")]
+#[error(
+    "cannot map {bytes} bytes of message memory: {cause}; free memory or lower the arena's limit"
+)]
 pub struct MapError {
     /// How many bytes were asked for.
     pub bytes: usize,

@@ -117,8 +117,8 @@ pub enum DialError {
     },
     /// No answer.
     #[error(
-        "{addr} did not answer within {after:?}; is the host up, and do firewalls let TCP to this \
-         port through?"
+        "{addr} did not answer within {after:?}; check that the host is up and that firewalls let \
+         TCP to this port through"
     )]
     Timeout {
         /// Host and port.
@@ -135,13 +135,15 @@ pub enum DialError {
         cause: ControlError,
     },
     /// This nexus holds as many connections as it may.
-    #[error("this nexus already has its {limit} connections to other nexuses")]
+    #[error(
+        "this nexus already has its {limit} connections to other nexuses; close sessions of some"
+    )]
     TooManyConnections {
         /// The limit.
         limit: usize,
     },
     /// The nexus is shutting down.
-    #[error("the nexus has been stopped")]
+    #[error("this nexus was stopped; bind a new one")]
     Stopped,
 }
 
@@ -153,16 +155,16 @@ fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
     }
     match cause.kind() {
         K::ConnectionRefused => {
-            format!("nothing listens on {addr}; is `courser serve` running there?")
+            format!("nothing listens on {addr}; start the server there, or check the address")
         }
         K::UnexpectedEof | K::ConnectionReset | K::ConnectionAborted | K::BrokenPipe => format!(
-            "{addr} closed the connection before it greeted: it may have reached its limit of \
-             connections, or may not be Courser"
+            "{addr} closed the connection before it greeted; check that it is a Courser server and \
+             below its limit of connections"
         ),
         K::HostUnreachable | K::NetworkUnreachable => {
             format!("no route to {addr}: {cause}; check the address and the network")
         }
-        _ => format!("cannot connect to {addr}: {cause}"),
+        _ => format!("cannot connect to {addr}: {cause}; check the address and the network"),
     }
 }
 
@@ -178,44 +180,49 @@ fn is_exhausted(e: &io::Error) -> bool {
 #[non_exhaustive]
 pub enum LostReason {
     /// The other side closed it: its nexus has ended.
-    #[error("the other nexus closed the control connection")]
+    #[error("the other nexus closed the control connection; connect again when it is back")]
     Closed,
     /// The operating system ended it.
-    #[error("the control connection broke: {0}")]
+    #[error("the control connection broke: {0}; check the network, then connect again")]
     Io(Arc<io::Error>),
     /// The other side sent what cannot be understood.
     #[error("the control connection was closed: {0}")]
     Protocol(#[from] ControlError),
     /// The other side does not read what it is sent.
-    #[error("the other nexus left {pending} bytes of control messages unread")]
+    #[error(
+        "the other nexus left {pending} bytes of control messages unread; check that its process is \
+         not stopped or starved of CPU time"
+    )]
     NotReading {
         /// Bytes that wait.
         pending: usize,
     },
     /// Nothing was heard, not even answers to heartbeats.
     #[error(
-        "the other nexus sent nothing for {after:?}, not even answers to heartbeats: check that its \
+        "the other nexus sent nothing for {after:?}, not even answers to heartbeats; check that its \
          process is not stopped or starved of CPU time, that its machine runs, and that the \
-         network passes TCP; Config::failure_timeout sets how long to wait"
+         network passes TCP, or raise Config::failure_timeout"
     )]
     Silent {
         /// How long: `Config::failure_timeout`.
         after: Duration,
     },
     /// The greeting did not arrive in time.
-    #[error("the other side did not greet within {0:?}")]
+    #[error("the other side did not greet within {0:?}; check that it is a Courser server")]
     NoGreeting(Duration),
     /// This side closed it: no endpoint had a session over it for this long.
-    #[error("no session has used the control connection for {0:?}")]
+    #[error("no session has used the control connection for {0:?}; connect again")]
     Unused(Duration),
     /// A local endpoint does not take its mail, so that messages would be lost.
-    #[error("a local endpoint's event loop has not run for {pending} control messages")]
+    #[error(
+        "a local endpoint has not taken {pending} control messages; run its event loop more often"
+    )]
     NotRunning {
         /// Mail that waits.
         pending: usize,
     },
     /// This nexus is shutting down.
-    #[error("the nexus has been stopped")]
+    #[error("this nexus was stopped; bind a new one")]
     Stopped,
 }
 

@@ -1,4 +1,5 @@
-//! Errors of the public API. Each says what to do next.
+//! Errors of the public API. Each text states what happened and, after its last semicolon, what to
+//! do; `tests/error_texts.rs` checks every variant.
 
 use std::io;
 
@@ -16,7 +17,7 @@ pub enum BindError {
     #[error(transparent)]
     Uri(#[from] UriError),
     /// The host of a bind address must be an IP address of this machine.
-    #[error("cannot bind to {0}: use an IP address of this machine, 0.0.0.0 or [::]")]
+    #[error("cannot bind to {0}; use an IP address of this machine, 0.0.0.0 or [::]")]
     Host(String),
     /// The control port cannot be listened on.
     #[error("cannot listen for control connections on {addr}: {source}{}", hint(source))]
@@ -33,31 +34,33 @@ pub enum BindError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// [`Config::failure_timeout`](crate::Config::failure_timeout) is out of its range.
-    #[error("a failure_timeout of {0:?} is out of range: 10 ms to 1 h")]
+    #[error("a failure_timeout of {0:?} is out of range; set it from 10 ms to 1 h")]
     FailureTimeout(std::time::Duration),
     /// Message memory cannot be set up.
     #[error("cannot set up message memory: {0}")]
     Memory(String),
     /// The system refused a descriptor or a thread.
-    #[error("the system refused: {0}")]
+    #[error(
+        "the system refused a descriptor or a thread: {0}; raise its limits (`ulimit -n`, `ulimit -u`)"
+    )]
     System(#[from] io::Error),
     /// `Config::workers` is out of its range.
-    #[error("Config::workers is {0}; it must be at most 1024 (0: no worker handlers)")]
+    #[error("Config::workers is {0}; set it to at most 1024 (0: no worker handlers)")]
     Workers(usize),
     /// `Config::worker_queue` is out of its range.
-    #[error("Config::worker_queue is {0}; it must be from 1 to 1048576")]
+    #[error("Config::worker_queue is {0}; set it from 1 to 1048576")]
     WorkerQueue(usize),
     /// Every endpoint number is taken.
-    #[error("a nexus has at most 65,535 endpoints")]
+    #[error("a nexus has at most 65,535 endpoints; bind another nexus")]
     TooManyEndpoints,
 }
 
 fn hint(e: &io::Error) -> &'static str {
     match e.kind() {
-        io::ErrorKind::AddrInUse => "; another process has the port: choose another, or port 0",
-        io::ErrorKind::AddrNotAvailable => "; the address is not one of this machine's",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need root: choose a higher one",
-        _ => "",
+        io::ErrorKind::AddrInUse => " (another process has the port); choose another, or port 0",
+        io::ErrorKind::AddrNotAvailable => "; use an address of this machine (`ip addr`)",
+        io::ErrorKind::PermissionDenied => " (ports below 1024 need root); choose a higher one",
+        _ => "; check the address and the limit of open files (`ulimit -n`)",
     }
 }
 
@@ -69,7 +72,7 @@ pub enum SessionError {
     #[error(transparent)]
     Uri(#[from] UriError),
     /// The address is of another transport than the endpoint.
-    #[error("an endpoint on {ours} cannot connect to a {theirs} address")]
+    #[error("an endpoint on {ours} cannot connect to a {theirs} address; bind a nexus to {theirs}")]
     Scheme {
         /// The endpoint's transport.
         ours: &'static str,
@@ -91,7 +94,7 @@ pub enum SessionError {
     /// The server's control port answers, but the endpoint does not.
     #[error(
         "{server} accepted the control connection but none of its endpoints answered within \
-         {after_ms} ms: is the thread that owns the endpoint running its event loop?"
+         {after_ms} ms; check that the thread of the endpoint runs its event loop"
     )]
     Timeout {
         /// The server.
@@ -103,11 +106,11 @@ pub enum SessionError {
     #[error("the peer failed: {0}")]
     PeerFailed(#[from] LostReason),
     /// The server's endpoint was closed.
-    #[error("the server has closed its endpoint")]
+    #[error("the server has closed its endpoint; connect to another endpoint or server")]
     EndpointGone,
     /// The control connection lives, but the datapath answers nothing.
     #[error(
-        "nothing comes back from {datapath} although its control connection lives: check that \
+        "no packet arrives from {datapath} although its control connection is up; check that \
          firewalls pass UDP to this port, and that the path carries packets of {packet} data bytes \
          (Config::max_frame lowers them)"
     )]
@@ -117,11 +120,11 @@ pub enum SessionError {
         /// Data bytes per packet.
         packet: u16,
     },
-    /// The session is still being connected, and in virtual time nobody can wait for it.
+    /// The session is still being connected, and in virtual time no function can block for it.
     #[error("{NO_WAITING}")]
     VirtualTime,
     /// There is no such session.
-    #[error("no such session: it was closed, or its peer failed")]
+    #[error("the session was closed, or ended long ago; connect again")]
     Gone,
 }
 
@@ -162,10 +165,10 @@ pub struct Refused {
 #[non_exhaustive]
 pub enum WorkerError {
     /// The nexus was told to have no workers.
-    #[error("Config::workers is 0: set it to at least 1, or register the handler with Rpc::on")]
+    #[error("Config::workers is 0; set it to at least 1, or register the handler with Rpc::on")]
     Disabled,
     /// The system refused a thread.
-    #[error("no worker thread could be started: {0}")]
+    #[error("no worker thread could be started: {0}; raise the limit of threads (`ulimit -u`)")]
     Threads(#[source] io::Error),
 }
 
@@ -174,14 +177,14 @@ pub enum WorkerError {
 #[non_exhaustive]
 pub enum RunError {
     /// The system's poll failed.
-    #[error("waiting for packets failed: {0}")]
+    #[error("waiting for packets failed: {0}; drop the endpoint and make a new one")]
     Wait(#[from] io::Error),
-    /// The nexus was made with [`crate::Nexus::bind_in`]: whoever waits in virtual time waits for
-    /// ever, since time passes only when the simulation goes on.
+    /// The nexus was made with [`crate::Nexus::bind_in`]. Virtual time stands still while a function
+    /// blocks.
     #[error("{NO_WAITING}")]
     VirtualTime,
 }
 
 /// What to do instead of blocking.
-const NO_WAITING: &str = "in virtual time the simulation drives the event loop: return from here \
-     and use callbacks";
+const NO_WAITING: &str = "in virtual time the simulation drives the event loop; return from here and \
+     use callbacks";

@@ -72,7 +72,7 @@ impl FromStr for BindSpec {
 /// A scheme that cannot be registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "scheme {0:?} cannot be registered: it is taken, or not made of lower-case letters and digits"
+    "scheme {0:?} is taken, or not made of lower-case letters and digits; register another one"
 )]
 pub struct RegisterError(pub String);
 
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(depth(&plain), 8);
         plain.uri.options = vec![("pigeons".into(), "9".into())];
         assert_eq!(depth(&plain), 9);
-        assert!(fails("pigeon://roof:1?owls=1").to_string().ends_with("its options are pigeons"));
+        assert!(fails("pigeon://roof:1?owls=1").to_string().ends_with("use one of pigeons"));
         assert!(schemes().contains(&"pigeon".to_owned()));
     }
 

@@ -7,7 +7,7 @@ use crate::UriError;
 #[non_exhaustive]
 pub enum OpenError {
     /// No transport has this scheme.
-    #[error("no transport is called {scheme:?}; known are {}", known.join(", "))]
+    #[error("no transport is registered for {scheme:?}; use one of {}", known.join(", "))]
     UnknownScheme {
         /// The scheme of the address.
         scheme: String,
@@ -18,7 +18,7 @@ pub enum OpenError {
     #[error(transparent)]
     Uri(#[from] UriError),
     /// The transport has no such option.
-    #[error("{scheme}:// has no option {name:?}; its options are {known}")]
+    #[error("{scheme}:// has no option {name:?}; use one of {known}")]
     UnknownOption {
         /// The transport.
         scheme: &'static str,
@@ -28,7 +28,7 @@ pub enum OpenError {
         known: String,
     },
     /// The value of an option does not fit.
-    #[error("option {name}={value:?}: expected {expected}")]
+    #[error("option {name}={value:?} has a wrong value; write {expected}")]
     BadOption {
         /// The option.
         name: String,
@@ -38,7 +38,9 @@ pub enum OpenError {
         expected: &'static str,
     },
     /// The host is unknown.
-    #[error("{0:?} is no address and no known name: {1}")]
+    #[error(
+        "{0:?} is not an IP address, and not a known name: {1}; check its spelling and the DNS"
+    )]
     Host(String, #[source] std::io::Error),
     /// Another endpoint has the port; a nexus that was bound to port 0 tries another one.
     #[error(transparent)]

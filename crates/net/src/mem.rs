@@ -104,16 +104,16 @@ pub enum MemError {
     #[error("port {0} of node {1} is in use; choose another, or 0 for any")]
     InUse(u32, u128),
     /// A setting is out of range.
-    #[error("{0} is {1}; it must be from 1 to {2}")]
+    #[error("{0} is {1}; set it from 1 to {2}")]
     Range(&'static str, usize, usize),
     /// The address names no node.
-    #[error("{0} is no single host; use an address such as 127.0.0.1")]
+    #[error("{0} is not the address of one host; use an address such as 127.0.0.1")]
     Unspecified(IpAddr),
     /// Too many networks were opened by name.
     #[error("{0} networks in memory were opened by name, which is the limit; reuse a name")]
     Networks(usize),
     /// The system gave no descriptor for waiting.
-    #[error("no event descriptor: {0}; `ulimit -n` raises the limit of open files")]
+    #[error("no event descriptor: {0}; raise the limit of open files (`ulimit -n`)")]
     EventFd(#[source] io::Error),
 }
 

@@ -61,13 +61,17 @@ pub struct Path {
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     /// The address is of a kind this transport cannot reach (IPv6 on an IPv4 socket, say).
-    #[error("{0} cannot be reached from a {1} transport bound to {2}")]
+    #[error(
+        "{0} cannot be reached from a {1} transport bound to {2}; use addresses of one transport and family"
+    )]
     Unsupported(Addr, &'static str, Addr),
     /// All path numbers are taken.
-    #[error("no more than {0} destinations per endpoint; close sessions or raise the limit")]
+    #[error(
+        "the endpoint already has its {0} paths to peers; close sessions or raise the limit of paths"
+    )]
     TooMany(usize),
     /// The system refused: no route, no permission, ...
-    #[error("no path to {0}: {1}")]
+    #[error("no path to {0}: {1}; check the address and the route (`ip route get`)")]
     Io(Addr, #[source] io::Error),
 }
 

@@ -36,7 +36,7 @@ pub struct Uri {
 /// Why text is no address.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "`{text}` is no address: {why}; addresses look like udp://db1:31850, udp://[::1]:31850 or \
+    "`{text}` is not an address: {why}; write one like udp://db1:31850, udp://[::1]:31850 or \
      shm://127.0.0.1:31850?trust=1"
 )]
 pub struct UriError {

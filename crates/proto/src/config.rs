@@ -180,7 +180,7 @@ impl Default for Config {
 
 /// A setting outside its range: which, and what is allowed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{name} = {value} is out of range: it must be {range}")]
+#[error("{name} = {value} is out of range; set it to {range}")]
 pub struct ConfigError {
     /// The field of [`Config`].
     pub name: &'static str,

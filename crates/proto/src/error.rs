@@ -46,7 +46,7 @@ pub enum Status {
 }
 
 impl Status {
-    /// Reads a wire code.
+    /// The status of a wire code.
     pub fn from_code(code: u16) -> Self {
         match code {
             1 => Status::UnknownType,
@@ -61,6 +61,46 @@ impl Status {
             10 => Status::Cancelled,
             11 => Status::ShuttingDown,
             _ => Status::Other,
+        }
+    }
+
+    /// What happened, and what to do.
+    fn text(self) -> &'static str {
+        match self {
+            Status::UnknownType => {
+                "the server has no handler for this request type; check the type and the version \
+                 of the server"
+            }
+            Status::TooLarge => {
+                "the request is larger than the server accepts; split it or raise the server's \
+                 max_msg_size"
+            }
+            Status::NoMemory => {
+                "the server has no memory for the request; try again later or raise its memory_limit"
+            }
+            Status::NoReply => "the handler ended without a reply; check the handler of the server",
+            Status::ResponseFailed => {
+                "the server could not send its response; raise the server's max_msg_size or \
+                 memory_limit"
+            }
+            Status::Refused => "the handler refused the request; check what the handler requires",
+            Status::WorkersBusy => {
+                "the queue of the server's workers is full; try again later, or raise its \
+                 worker_queue"
+            }
+            Status::Panicked => "the handler panicked; read the log of the server",
+            Status::DeadlineExceeded => {
+                "the deadline passed before the handler was started; check the load of the server \
+                 or set a later one"
+            }
+            Status::Cancelled => {
+                "the call was cancelled before its handler was started; call again if it is still \
+                 needed"
+            }
+            Status::ShuttingDown => "the server is shutting down; call another one",
+            Status::Other => {
+                "the server reports an error that this version does not know; upgrade this side"
+            }
         }
     }
 
@@ -87,7 +127,7 @@ impl Status {
 #[non_exhaustive]
 pub enum SessionEnd {
     /// The server's control port could not be reached.
-    #[error("its server could not be reached; session_error() names the address and the reason")]
+    #[error("its server could not be reached; call session_error() for address and reason")]
     Unreachable,
     /// The server accepted the control connection, but no endpoint answered in time.
     #[error(
@@ -102,10 +142,10 @@ pub enum SessionEnd {
     #[error("its server sent an unusable answer; check that both sides run the same version")]
     BadAnswer,
     /// The datapath address of the server cannot be reached.
-    #[error("its server has no reachable datapath address; session_error() has the reason")]
+    #[error("its server has no reachable datapath address; call session_error() for the reason")]
     NoPath,
     /// The control connection ended: the peer failed, or the network in between.
-    #[error("its control connection ended; session_error() has the reason, connect again")]
+    #[error("its control connection ended; connect again, session_error() has the reason")]
     PeerFailed,
     /// The server closed its endpoint.
     #[error("its server closed the endpoint; connect to another endpoint or server")]
@@ -172,31 +212,28 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CallError::NotConnected(end) => write!(f, "the session was not connected: {end}")?,
-            CallError::Server(s) => f.write_str(match s {
-                Status::UnknownType => "the server has no handler for this request type",
-                Status::TooLarge => "the request is larger than the server accepts",
-                Status::NoMemory => "the server has no memory for the request; try again later",
-                Status::NoReply => "the handler ended without a reply",
-                Status::ResponseFailed => "the server could not send its response",
-                Status::Refused => "the handler refused the request",
-                Status::WorkersBusy => "the server's workers are busy; try again later",
-                Status::Panicked => "the handler panicked; see the server's log",
-                Status::DeadlineExceeded => "the deadline passed before the handler was started",
-                Status::Cancelled => "the call was cancelled before its handler was started",
-                Status::ShuttingDown => "the server is shutting down; call another one",
-                Status::Other => "the server reports an error this version does not know",
-            })?,
-            CallError::PeerFailed(_) => f.write_str("the peer failed or went away")?,
-            CallError::DatapathSilent(_) => f.write_str(
-                "the peer's control connection lives but its datapath answers nothing: \
-                 check that a firewall passes its UDP port and that the path MTU is right",
-            )?,
-            CallError::Closed(_) => f.write_str("the session was closed")?,
-            CallError::DeadlineExceeded(_) => f.write_str("the deadline of the call has passed")?,
-            CallError::Cancelled(_) => f.write_str("the call was cancelled")?,
-            CallError::NoMemory { response_bytes } => {
-                write!(f, "no memory for a response of {response_bytes} bytes")?;
+            CallError::Server(s) => f.write_str(s.text())?,
+            CallError::PeerFailed(_) => {
+                f.write_str("the peer failed; connect again, session_error() has the reason")?;
             }
+            CallError::DatapathSilent(_) => f.write_str(
+                "the peer's control connection is up, but the datapath carries no packet; check \
+                 that firewalls pass its UDP port and that the path MTU is right",
+            )?,
+            CallError::Closed(_) => f.write_str("this side closed the session; connect again")?,
+            CallError::DeadlineExceeded(_) => f.write_str(
+                "the deadline of the call passed; check the load of the server or set a later one",
+            )?,
+            CallError::Cancelled(_) => {
+                f.write_str(
+                    "the application cancelled the call; call again if it is still needed",
+                )?;
+            }
+            CallError::NoMemory { response_bytes } => write!(
+                f,
+                "no memory for a response of {response_bytes} bytes; drop message buffers or raise \
+                 memory_limit"
+            )?,
             CallError::ResponseTooLarge { response_bytes, limit } => write!(
                 f,
                 "a response of {response_bytes} bytes is over the limit of {limit}; \
@@ -220,7 +257,9 @@ pub enum CallRefused {
     #[error("the session is not connected: {0}")]
     NoSession(SessionEnd),
     /// The session is one where this endpoint is the server.
-    #[error("this endpoint is the server of that session; only its client can call")]
+    #[error(
+        "this endpoint is the server of that session; connect a session to call the other side"
+    )]
     NotClient,
     /// The session's queue of waiting calls is full.
     #[error("{limit} calls already wait on this session; wait for completions or raise call_queue")]
@@ -229,7 +268,10 @@ pub enum CallRefused {
         limit: usize,
     },
     /// The request is larger than this endpoint sends or its peer accepts.
-    #[error("a request of {bytes} bytes is over the limit of {limit} agreed with this peer")]
+    #[error(
+        "a request of {bytes} bytes is over the limit of {limit} agreed with this peer; split it or \
+         raise max_msg_size on both sides"
+    )]
     TooLarge {
         /// Bytes of the request.
         bytes: usize,
@@ -242,10 +284,10 @@ pub enum CallRefused {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplyError {
     /// The request is gone: its session ended, or it was answered before.
-    #[error("the request is gone: its session ended, or it was already answered")]
+    #[error("the request is gone, its session ended or it was already answered; drop the response")]
     Gone,
     /// The request came to another endpoint of this program; its client gets an error instead.
-    #[error("the reply handle is of another endpoint: answer with the endpoint it came from")]
+    #[error("the reply handle is of another endpoint; answer with the endpoint that it came from")]
     OtherEndpoint,
     /// The response is too large; the client gets an error instead.
     #[error("a response of {bytes} bytes is over the limit of {limit}; raise max_msg_size")]

@@ -61,7 +61,7 @@ pub use overload::serve_newest;
 pub use session::{
     Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
     ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, Heartbeat,
-    IdleSession, RefuseReason, SessionId, SessionState,
+    IdleSession, InvalidField, RefuseReason, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
 pub use tx::Framing;

@@ -166,7 +166,9 @@ fn failed_dials_say_what_to_do() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let error = node.dial(&e, "127.0.0.1", closed).unwrap_err();
     assert!(matches!(error, DialError::Connect { .. }), "{error:?}");
-    let text = format!("nothing listens on 127.0.0.1:{closed}; is `courser serve` running there?");
+    let text = format!(
+        "nothing listens on 127.0.0.1:{closed}; start the server there, or check the address"
+    );
     assert_eq!(error.to_string(), text);
 
     // An empty label: no resolver needs the network to know that there is no such name.

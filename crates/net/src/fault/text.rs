@@ -11,20 +11,20 @@ use super::plan::MILLION;
 pub enum FaultSyntax {
     /// A part is not `name=value`, or the name is unknown.
     #[error(
-        "{0:?} is no fault: write loss=1e-3; there are loss, duplicate, reorder, span, corrupt"
+        "{0:?} is not a fault (there are loss, duplicate, reorder, span, corrupt); write loss=1e-3"
     )]
     Name(String),
     /// A share of frames is not one.
-    #[error("{0}={1:?}: write the share of frames, 0 or 1e-6 to 1")]
+    #[error("{0}={1:?} is out of range; write the share of frames, 0 or 1e-6 to 1")]
     Share(&'static str, String),
     /// The span is no number.
-    #[error("span={0:?}: write how many later frames may pass, 1 to 4096")]
+    #[error("span={0:?} is out of range; write how many later frames may pass, 1 to 4096")]
     Span(String),
     /// A name is there twice.
-    #[error("{0} is there twice: write it once")]
+    #[error("{0} is given twice; write it once")]
     Twice(String),
     /// A frame suffers one fault at most.
-    #[error("the shares of all faults together are more than 1")]
+    #[error("the shares of all faults together are more than 1; lower them")]
     TooMany,
 }
 

@@ -176,19 +176,20 @@ pub enum ShmError {
     NotThisMachine(IpAddr),
     /// Another endpoint has the port.
     #[error(
-        "shared-memory port {0} is in use (`ss -xlp` shows by whom); bind another port, or port 0 for any"
+        "shared-memory port {0} is in use (`ss -xlp` shows the owner); bind another port, or port 0 \
+         for any"
     )]
     InUse(u16),
     /// `max_frame` is out of range.
-    #[error("max_frame is {0}; it must be from 1 to {MAX_FRAME} bytes")]
+    #[error("max_frame is {0}; set it from 1 to {MAX_FRAME} bytes")]
     MaxFrame(usize),
     /// `max_peers` is out of range.
-    #[error("max_peers is {0}; it must be from 1 to {MAX_RINGS}")]
+    #[error("max_peers is {0}; set it from 1 to {MAX_RINGS}")]
     MaxPeers(usize),
     /// The ring's measures are out of range.
     #[error(
-        "a ring of {slots} slots and {data_bytes} data bytes is out of range: slots are a power of \
-         two from 16 to 65536, data_bytes one from 4096 to 67108864 and at least 4 largest frames"
+        "a ring of {slots} slots and {data_bytes} data bytes is out of range; set slots to a power of \
+         two from 16 to 65536, and data_bytes to one from 4096 to 67108864 that holds 4 largest frames"
     )]
     Ring {
         /// [`ShmConfig::slots`].
@@ -198,7 +199,7 @@ pub enum ShmError {
     },
     /// The directory is not safe to use.
     #[error(
-        "{} {why}; `chmod 700` it, or name another directory in COURSER_SHM_DIR", dir.display()
+        "{} {why}; run `chmod 700` on it, or name another directory in COURSER_SHM_DIR", dir.display()
     )]
     Directory {
         /// Which.
@@ -213,7 +214,10 @@ pub enum ShmError {
     )]
     LongPath(PathBuf),
     /// Another error of the system.
-    #[error("{what}: {source}")]
+    #[error(
+        "{what}: {source}; check free space and permissions (COURSER_SHM_DIR names another \
+         directory) and the limit of open files (`ulimit -n`)"
+    )]
     Io {
         /// What was done.
         what: &'static str,

@@ -153,14 +153,14 @@ impl UdpOptions {
 #[non_exhaustive]
 pub enum UdpError {
     /// Another socket has the port.
-    #[error("UDP port {} of {} is in use; stop its owner (`ss -ulpn`) or bind another port, or port 0 for any", .0.port(), .0.ip())]
+    #[error("UDP port {} of {} is in use; stop its owner (`ss -ulpn` shows it), or bind another port, or port 0 for any", .0.port(), .0.ip())]
     InUse(SocketAddr),
     /// The address is none of this host's.
-    #[error("this host has no address {}; `ip addr` lists what it has, 0.0.0.0 or [::] binds to all", .0.ip())]
+    #[error("this host has no address {}; use one that `ip addr` lists, or 0.0.0.0 or [::] for all", .0.ip())]
     NoSuchAddress(SocketAddr),
     /// The system forbids it.
     #[error(
-        "binding {0} is not permitted; ports below {min} need CAP_NET_BIND_SERVICE, use a higher one",
+        "binding {0} is not permitted, ports below {min} need CAP_NET_BIND_SERVICE; use a higher one",
         min = 1024
     )]
     NotPermitted(SocketAddr),
@@ -170,13 +170,15 @@ pub enum UdpError {
     )]
     NoFamily(SocketAddr),
     /// `max_frame` is out of range.
-    #[error("max_frame is {0}; it must be from {MIN_FRAME} to {MAX_DATAGRAM} bytes")]
+    #[error("max_frame is {0}; set it from {MIN_FRAME} to {MAX_DATAGRAM} bytes")]
     MaxFrame(usize),
     /// `max_paths` is out of range.
-    #[error("max_paths is {0}; it must be from 1 to {max}", max = 1usize << PATH_INDEX_BITS)]
+    #[error("max_paths is {0}; set it from 1 to {max}", max = 1usize << PATH_INDEX_BITS)]
     MaxPaths(usize),
     /// Another error of the system.
-    #[error("UDP socket at {0}: {1}")]
+    #[error(
+        "the UDP socket at {0} failed: {1}; check the address and the limit of open files (`ulimit -n`)"
+    )]
     Io(SocketAddr, #[source] io::Error),
 }
 

@@ -56,7 +56,7 @@ impl std::fmt::Display for Recovery {
 
 /// The text names no scheme.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is no loss recovery scheme: choose go-back-n, melo or default")]
+#[error("{0:?} is not a loss recovery scheme; choose go-back-n, melo or default")]
 pub struct UnknownRecovery(String);
 
 impl std::str::FromStr for Recovery {

@@ -91,7 +91,9 @@ pub struct ConnectAccept {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum RefuseReason {
     /// The session table is full.
-    #[error("the server endpoint already has its {limit} sessions")]
+    #[error(
+        "the server endpoint already has its {limit} sessions; connect to another or raise its max_sessions"
+    )]
     TooManySessions {
         /// `Config::max_sessions`.
         limit: u32,
@@ -108,10 +110,10 @@ pub enum RefuseReason {
         credits: u32,
     },
     /// A field of the request is out of its range.
-    #[error("the request's {0} is out of range")]
+    #[error("the request's {0} is out of range; check that both sides run the same version")]
     Invalid(InvalidField),
     /// The path cannot carry the smallest packets.
-    #[error("the path carries frames of {max_frame} bytes; at least {needed} are needed")]
+    #[error("the path carries frames of {max_frame} bytes and {needed} are needed; raise its MTU")]
     PathTooSmall {
         /// What the path carries.
         max_frame: u32,
@@ -119,10 +121,16 @@ pub enum RefuseReason {
         needed: u32,
     },
     /// No endpoint of the server takes sessions, or not the one that was named.
-    #[error("the server has no such endpoint that takes sessions")]
+    #[error(
+        "the server has no such endpoint that takes sessions; register a handler there (Rpc::on), \
+         or check the number behind the slash of the address"
+    )]
     NoEndpoint,
     /// This client has as many sessions as one peer may have.
-    #[error("the server takes no more than {limit} sessions of one peer")]
+    #[error(
+        "the server takes no more than {limit} sessions of one peer; close some, or raise its \
+         max_sessions_per_peer"
+    )]
     TooManyOfPeer {
         /// `Config::max_sessions_per_peer`.
         limit: u32,
@@ -131,7 +139,9 @@ pub enum RefuseReason {
     #[error("the server is shutting down; connect to another one")]
     ShuttingDown,
     /// The server cannot send to the client's address.
-    #[error("the server has no path to the client's datapath address")]
+    #[error(
+        "the server has no path to the client's datapath address; check the routes between both hosts"
+    )]
     NoPath,
 }
 
@@ -169,7 +179,7 @@ impl std::fmt::Display for InvalidField {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The session table is full.
-    #[error("this endpoint already has its {limit} sessions; raise max_sessions")]
+    #[error("this endpoint already has its {limit} sessions; close some or raise max_sessions")]
     TooManySessions {
         /// `Config::max_sessions`.
         limit: usize,
@@ -186,10 +196,12 @@ pub enum ConnectError {
         credits: u32,
     },
     /// The server's answer contradicts the request.
-    #[error("the server's answer to the connect request makes no sense")]
+    #[error(
+        "the server's answer contradicts the connect request; check that both sides run the same version"
+    )]
     BadAnswer,
     /// The session was closed meanwhile.
-    #[error("the session was closed before the server answered")]
+    #[error("the session was closed before the server answered; connect again")]
     Closed,
 }
 

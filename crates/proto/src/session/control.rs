@@ -99,12 +99,12 @@ pub enum ControlMsg {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ControlError {
     /// The other side is not Courser.
-    #[error("the other side does not speak Courser's control protocol")]
+    #[error("the other side does not speak Courser's control protocol; check host and port")]
     NotCourser,
     /// It is, but of an incompatible version.
     #[error(
         "the other side speaks control versions {theirs_oldest} to {theirs_newest}, this one \
-         {ours}: upgrade the older one"
+         {ours}; upgrade the older one"
     )]
     Version {
         /// Oldest version of the other side.
@@ -115,10 +115,13 @@ pub enum ControlError {
         ours: u16,
     },
     /// A message is announced longer than any can be.
-    #[error("a control message of {0} bytes: none is longer than {CONTROL_MAX}")]
+    #[error(
+        "a control message is announced with {0} bytes, above the limit of {CONTROL_MAX}; check that \
+         both sides run the same version"
+    )]
     TooLong(u32),
     /// Bytes that are no message.
-    #[error("undecodable control message")]
+    #[error("a control message cannot be decoded; check that both sides run the same version")]
     Undecodable,
 }
 

@@ -1,0 +1,345 @@
+//! Every error text states what happened and, after its last semicolon, what to do.
+//!
+//! The tables list each variant of each public error type. A file's table is as long as the file
+//! has error attributes, so that a new variant without a row fails here.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use courser::parts::buf::{ArenaConfig, CapacityError, ConfigError, Heap, MapCause, MapError};
+use courser::parts::net::{
+    BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError, any,
+};
+use courser::parts::proto::{self, ConnectError, ControlError, Recovery, UnknownRecovery};
+use courser::{
+    Addr, AllocError, Arena, BindError, CallError, CallRefused, DialError, Executed, LostReason,
+    RefuseReason, Refused, ReplyError, RunError, SessionEnd, SessionError, Status, Uri, UriError,
+    WorkerError,
+};
+
+/// The first words of an advice.
+const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower \
+    name raise read register return reuse run set split start stop try upgrade use wait write";
+
+fn has_advice(text: &str) -> bool {
+    // What is known of the handler follows in brackets.
+    let text = ["(never executed)", "(may have executed)", "(executed)"]
+        .iter()
+        .find_map(|end| text.strip_suffix(end))
+        .unwrap_or(text);
+    let advice = text.rsplit_once("; ").map(|(_, advice)| advice);
+    let verb = advice.and_then(|advice| advice.split_whitespace().next());
+    verb.is_some_and(|verb| VERBS.split_whitespace().any(|known| known == verb))
+}
+
+/// Checks the texts of the errors that a source file defines.
+fn check(source: &str, texts: &[String]) {
+    let attributes = source.lines().filter(|line| line.trim().starts_with("#[error(")).count();
+    assert_eq!(texts.len(), attributes, "a row for each error: {texts:#?}");
+    for text in texts {
+        assert!(has_advice(text), "no advice: {text}");
+        assert!(text.len() < 400 && !text.contains('\n'), "too long: {text}");
+    }
+}
+
+macro_rules! texts {
+    ($($error:expr),* $(,)?) => { [$($error.to_string()),*] };
+}
+
+fn broken() -> io::Error {
+    io::Error::other("broken")
+}
+
+fn here() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, 31850).into()
+}
+
+fn uri() -> UriError {
+    "nowhere".parse::<Uri>().unwrap_err()
+}
+
+fn no_memory() -> AllocError {
+    let config = ArenaConfig { limit_bytes: 1 << 16, ..ArenaConfig::default() };
+    Arena::new(Arc::new(Heap::default()), config).unwrap().alloc(1 << 30).unwrap_err()
+}
+
+fn map() -> MapError {
+    MapError { bytes: 7, cause: MapCause::BadSize }
+}
+
+#[test]
+fn a_text_without_an_imperative_at_its_end_is_found() {
+    assert!(has_advice("it broke; check the cable") && has_advice("a: b; call c (executed)"));
+    for text in ["it broke", "it broke; alas", "it broke: check the cable", ""] {
+        assert!(!has_advice(text), "{text}");
+    }
+}
+
+#[test]
+fn memory_errors_advise() {
+    let arena = |error: ConfigError| error.to_string();
+    let asked = (1 << 16, 1 << 16);
+    check(
+        include_str!("../../buf/src/arena.rs"),
+        &[
+            arena(ConfigError::Limit(1)),
+            arena(ConfigError::DataPerPacket(1)),
+            arena(ConfigError::Headroom(4096)),
+            no_memory().to_string(),
+            AllocError::Exhausted { asked: 1, in_use: asked.0, limit: asked.1 }.to_string(),
+            AllocError::Source(map()).to_string(),
+        ],
+    );
+    check(include_str!("../../buf/src/mem.rs"), &texts![map()]);
+    let full = CapacityError { asked: 9, capacity: 8 };
+    check(include_str!("../../buf/src/msgbuf.rs"), &texts![full]);
+}
+
+#[test]
+fn transport_errors_advise() {
+    let inner = || MemError::InUse(1, 2);
+    let name = "no.such.host".to_owned();
+    let open = |text: &str| {
+        let spec: BindSpec = text.parse().unwrap();
+        any::open(&spec).map(|_| ()).unwrap_err()
+    };
+    check(
+        include_str!("../../net/src/error.rs"),
+        &texts![
+            open("smoke://hill:1"),
+            OpenError::Uri(uri()),
+            open("mem://127.0.0.1:0?colour=1"),
+            open("mem://127.0.0.1:0?depth=x"),
+            OpenError::Host(name, broken()),
+            OpenError::in_use(inner()),
+            OpenError::transport(inner()),
+        ],
+    );
+    check(include_str!("../../net/src/uri.rs"), &texts![uri()]);
+    check(include_str!("../../net/src/any.rs"), &texts![any::RegisterError("UDP".into())]);
+    check(
+        include_str!("../../net/src/transport.rs"),
+        &texts![
+            PathError::Unsupported(Addr::from_socket(here()), "udp", Addr::from_socket(here())),
+            PathError::TooMany(3),
+            PathError::Io(Addr::from_socket(here()), broken()),
+        ],
+    );
+    check(
+        include_str!("../../net/src/mem.rs"),
+        &texts![
+            inner(),
+            MemError::Range("depth", 0, 9),
+            MemError::Unspecified(IpAddr::from([0; 4])),
+            MemError::Networks(64),
+            MemError::EventFd(broken()),
+        ],
+    );
+    check(
+        include_str!("../../net/src/udp/config.rs"),
+        &texts![
+            UdpError::InUse(here()),
+            UdpError::NoSuchAddress(here()),
+            UdpError::NotPermitted(here()),
+            UdpError::NoFamily(here()),
+            UdpError::MaxFrame(1),
+            UdpError::MaxPaths(0),
+            UdpError::Io(here(), broken()),
+        ],
+    );
+    check(
+        include_str!("../../net/src/shm/config.rs"),
+        &texts![
+            ShmError::NotThisMachine(IpAddr::from([10, 0, 0, 1])),
+            ShmError::InUse(1),
+            ShmError::MaxFrame(0),
+            ShmError::MaxPeers(0),
+            ShmError::Ring { slots: 3, data_bytes: 5 },
+            ShmError::Directory { dir: "/dev/shm/c".into(), why: "is not yours" },
+            ShmError::LongPath("/long".into()),
+            ShmError::Io { what: "directory of shared-memory sockets", source: broken() },
+        ],
+    );
+    let fault = |text: &str| -> FaultSyntax { text.parse::<FaultPlan>().unwrap_err() };
+    check(
+        include_str!("../../net/src/fault/text.rs"),
+        &texts![
+            fault("delay=1"),
+            fault("loss=2"),
+            fault("reorder=0.1,span=0"),
+            fault("loss=0.1,loss=0.1"),
+            fault("loss=0.6,corrupt=0.6"),
+        ],
+    );
+}
+
+#[test]
+fn protocol_errors_advise() {
+    let invalid = RefuseReason::Invalid(proto::InvalidField::Slots);
+    check(
+        include_str!("../../proto/src/session/connect.rs"),
+        &texts![
+            RefuseReason::TooManySessions { limit: 1 },
+            RefuseReason::NoCredits { queue: 1, credits: 2 },
+            invalid,
+            RefuseReason::PathTooSmall { max_frame: 1, needed: 2 },
+            RefuseReason::NoEndpoint,
+            RefuseReason::TooManyOfPeer { limit: 1 },
+            RefuseReason::ShuttingDown,
+            RefuseReason::NoPath,
+            ConnectError::TooManySessions { limit: 1 },
+            ConnectError::NoCredits { queue: 1, credits: 2 },
+            ConnectError::BadAnswer,
+            ConnectError::Closed,
+        ],
+    );
+    check(
+        include_str!("../../proto/src/session/control.rs"),
+        &texts![
+            ControlError::NotCourser,
+            ControlError::Version { theirs_oldest: 1, theirs_newest: 2, ours: 3 },
+            ControlError::TooLong(1 << 20),
+            ControlError::Undecodable,
+        ],
+    );
+    let unknown: UnknownRecovery = "hope".parse::<Recovery>().unwrap_err();
+    check(include_str!("../../proto/src/loss/recovery.rs"), &texts![unknown]);
+    let config = proto::Config { slots: 3, ..proto::Config::default() };
+    check(include_str!("../../proto/src/config.rs"), &texts![config.validate().unwrap_err()]);
+    check(
+        include_str!("../../proto/src/error.rs"),
+        &texts![
+            SessionEnd::Unreachable,
+            SessionEnd::Unanswered,
+            SessionEnd::Refused(RefuseReason::NoEndpoint),
+            SessionEnd::BadAnswer,
+            SessionEnd::NoPath,
+            SessionEnd::PeerFailed,
+            SessionEnd::EndpointGone,
+            SessionEnd::DatapathSilent,
+            SessionEnd::Closed,
+            SessionEnd::Unknown,
+            CallRefused::NoSession(SessionEnd::Closed),
+            CallRefused::NotClient,
+            CallRefused::QueueFull { limit: 1 },
+            CallRefused::TooLarge { bytes: 2, limit: 1 },
+            ReplyError::Gone,
+            ReplyError::OtherEndpoint,
+            ReplyError::TooLarge { bytes: 2, limit: 1 },
+            ReplyError::NoMemory(no_memory()),
+        ],
+    );
+}
+
+#[test]
+fn call_errors_advise() {
+    let statuses = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99].map(Status::from_code);
+    let unknown = statuses.iter().filter(|status| **status == Status::Other).count();
+    assert_eq!(unknown, 1, "a new status needs a row");
+    assert_eq!(Status::from_code(12), Status::Other, "a new status needs a row");
+    let errors = [
+        CallError::NotConnected(SessionEnd::Unanswered),
+        CallError::PeerFailed(Executed::Maybe),
+        CallError::DatapathSilent(Executed::Never),
+        CallError::Closed(Executed::Yes),
+        CallError::DeadlineExceeded(Executed::Maybe),
+        CallError::Cancelled(Executed::Never),
+        CallError::NoMemory { response_bytes: 1 },
+        CallError::ResponseTooLarge { response_bytes: 2, limit: 1 },
+    ];
+    for error in errors.into_iter().chain(statuses.map(CallError::Server)) {
+        assert!(has_advice(&error.to_string()), "{error}");
+    }
+    assert_eq!(size_of::<CallError>(), 12, "small enough to copy");
+}
+
+#[test]
+fn library_errors_advise() {
+    let kinds = [
+        io::ErrorKind::AddrInUse,
+        io::ErrorKind::AddrNotAvailable,
+        io::ErrorKind::PermissionDenied,
+        io::ErrorKind::Other,
+    ];
+    for kind in kinds {
+        let error = BindError::Control { addr: here().to_string(), source: kind.into() };
+        assert!(has_advice(&error.to_string()), "{error}");
+    }
+    let arena: io::Error = broken();
+    let config = proto::Config { slots: 3, ..proto::Config::default() };
+    let request =
+        Arena::new(Arc::new(Heap::default()), ArenaConfig::default()).unwrap().alloc(1).unwrap();
+    check(
+        include_str!("../src/error.rs"),
+        &texts![
+            BindError::Uri(uri()),
+            BindError::Host("everywhere".into()),
+            BindError::Control { addr: here().to_string(), source: broken() },
+            BindError::Transport(OpenError::transport(MemError::InUse(1, 2))),
+            BindError::Config(config.validate().unwrap_err()),
+            BindError::FailureTimeout(Duration::ZERO),
+            BindError::Memory(map().to_string()),
+            BindError::System(arena),
+            BindError::Workers(2000),
+            BindError::WorkerQueue(0),
+            BindError::TooManyEndpoints,
+            SessionError::Uri(uri()),
+            SessionError::Scheme { ours: "udp", theirs: "shm".into() },
+            SessionError::Local(ConnectError::BadAnswer),
+            SessionError::Dial(DialError::Stopped),
+            SessionError::Refused(RefuseReason::NoEndpoint),
+            SessionError::Path(PathError::TooMany(1).to_string()),
+            SessionError::Timeout { server: "udp://db1:1".into(), after_ms: 7 },
+            SessionError::PeerFailed(LostReason::Closed),
+            SessionError::EndpointGone,
+            SessionError::DatapathSilent { datapath: here().to_string(), packet: 1400 },
+            SessionError::VirtualTime,
+            SessionError::Gone,
+            Refused { reason: CallRefused::NotClient, request },
+            WorkerError::Disabled,
+            WorkerError::Threads(broken()),
+            RunError::Wait(broken()),
+            RunError::VirtualTime,
+        ],
+    );
+}
+
+#[test]
+fn control_connection_errors_advise() {
+    let dial =
+        |kind: io::ErrorKind| DialError::Connect { addr: here(), cause: Arc::new(kind.into()) };
+    for kind in [
+        io::ErrorKind::ConnectionRefused,
+        io::ErrorKind::UnexpectedEof,
+        io::ErrorKind::HostUnreachable,
+        io::ErrorKind::Other,
+    ] {
+        assert!(has_advice(&dial(kind).to_string()), "{}", dial(kind));
+    }
+    let full = io::Error::from_raw_os_error(24);
+    let full = DialError::Connect { addr: here(), cause: Arc::new(full) };
+    assert!(has_advice(&full.to_string()), "{full}");
+    let second = Duration::from_secs(1);
+    check(
+        include_str!("../src/control.rs"),
+        &texts![
+            DialError::Resolve { host: "db1".into(), cause: Arc::new(broken()) },
+            full,
+            DialError::Timeout { addr: here().to_string(), after: second },
+            DialError::Handshake { addr: here(), cause: ControlError::NotCourser },
+            DialError::TooManyConnections { limit: 1 },
+            DialError::Stopped,
+            LostReason::Closed,
+            LostReason::Io(Arc::new(broken())),
+            LostReason::Protocol(ControlError::Undecodable),
+            LostReason::NotReading { pending: 1 },
+            LostReason::Silent { after: second },
+            LostReason::NoGreeting(second),
+            LostReason::Unused(second),
+            LostReason::NotRunning { pending: 1 },
+            LostReason::Stopped,
+        ],
+    );
+}
