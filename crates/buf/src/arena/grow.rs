@@ -15,7 +15,8 @@ use crate::{MapCause, MapError, Region};
 /// Region that small buffers are carved from: one huge page.
 const BLOCK: usize = HUGE_PAGE;
 /// Bytes that one class takes from a block at a time, at least one buffer.
-const SLAB: usize = 256 << 10;
+/// Fewer under miri, which takes milliseconds for each.
+const SLAB: usize = if cfg!(miri) { 16 << 10 } else { 256 << 10 };
 const PAGE: usize = 4096;
 /// Remnants of blocks that are shorter than the smallest buffer are given up.
 const SMALLEST: usize = 384;

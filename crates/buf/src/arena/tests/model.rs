@@ -247,7 +247,7 @@ impl Model {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 200 },
+        cases: if cfg!(miri) { 3 } else { 200 },
         failure_persistence: None,
         ..ProptestConfig::default()
     })]
