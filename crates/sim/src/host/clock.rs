@@ -1,20 +1,20 @@
-//! A host's oscillator: it may start anywhere and run fast or slow.
+//! A host's clock: any start value, fast or slow.
 
 /// Drift is given in parts of this.
 const MILLION: i128 = 1_000_000;
 
-/// What a host's clock shows for the world's time.
+/// Maps the world's time to the time of a host's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Oscillator {
-    /// From this time of the world on ...
+    /// From this world time on ...
     since_ns: u64,
-    /// ... which it shows as this ...
+    /// ... at which the clock shows this ...
     shown_ns: u64,
-    /// ... it runs fast by so many parts per million (slow when negative).
+    /// ... it runs fast by `drift_ppm` parts per million (slow when negative).
     drift_ppm: i32,
 }
 
-/// More is no clock any more.
+/// Largest drift that is accepted.
 pub(crate) const MAX_DRIFT_PPM: i32 = 500_000;
 
 impl Oscillator {
@@ -22,7 +22,7 @@ impl Oscillator {
         Oscillator { since_ns: 0, shown_ns, drift_ppm: 0 }
     }
 
-    /// What it shows.
+    /// The clock's time.
     pub(crate) fn shows(&self, world_ns: u64) -> u64 {
         let passed = world_ns.saturating_sub(self.since_ns);
         if self.drift_ppm == 0 {
@@ -32,7 +32,7 @@ impl Oscillator {
         self.shown_ns + (i128::from(passed) * rate / MILLION) as u64
     }
 
-    /// The first time of the world at which it shows at least this.
+    /// The first world time at which the clock shows at least this.
     pub(crate) fn when(&self, shown_ns: u64) -> u64 {
         let ahead = shown_ns.saturating_sub(self.shown_ns);
         if self.drift_ppm == 0 {
@@ -44,7 +44,7 @@ impl Oscillator {
         self.since_ns.saturating_add(passed)
     }
 
-    /// From now on it runs fast by so much; what it shows does not jump.
+    /// Changes the drift from now on; the clock does not jump.
     pub(crate) fn set_drift(&mut self, world_ns: u64, ppm: i32) {
         self.shown_ns = self.shows(world_ns);
         self.since_ns = world_ns;

@@ -1,27 +1,27 @@
-//! What work costs a simulated CPU. Nothing takes time in virtual time unless it stands here.
+//! CPU costs of simulated work. Work without a cost here takes no virtual time.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::port::lock;
 
-/// The time that a thread of a host needs, by what it does. All in nanoseconds, unless said.
+/// CPU time of a host's thread by kind of work. In nanoseconds, unless stated otherwise.
 ///
-/// The model: a pass of the event loop that finds anything costs `pass_ns`; each frame and each
-/// packet in it cost their share when they are received and when they are handed to the NIC; a
-/// handler costs what the table says, and what it says itself with [`crate::spend`]. A thread that
-/// is busy looks at its queues again when it is done: that is where queueing at hosts comes from.
+/// The model: a pass of the event loop that finds work costs `pass_ns`; each frame and each packet
+/// in it has a cost when received and when handed to the NIC; a handler costs its entry in the
+/// table plus the time that it reports with [`crate::spend`]. A busy thread polls its queues again
+/// when it has finished, which is the source of queueing at hosts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CpuCosts {
     /// A pass of the event loop, at least 1.
     pub pass_ns: u64,
     /// Receiving a frame.
     pub rx_frame_ns: u64,
-    /// Working through one packet of it.
+    /// Processing one packet of it.
     pub rx_packet_ns: u64,
     /// Handing a frame to the NIC.
     pub tx_frame_ns: u64,
-    /// Making one packet of it.
+    /// Building one packet of it.
     pub tx_packet_ns: u64,
     /// Copying received bytes, picoseconds per byte.
     pub rx_byte_ps: u64,
@@ -31,12 +31,12 @@ pub struct CpuCosts {
     pub handlers: BTreeMap<u16, u64>,
     /// Flushing the transmit queue, 2 us on the paper's NICs `[eRPC §4.2.2]`.
     pub flush_ns: u64,
-    /// From a packet's arrival to the first look of a thread that was idle. 0: it polls.
+    /// From a packet's arrival to the first poll of an idle thread. 0: it polls.
     pub wakeup_ns: u64,
 }
 
 impl CpuCosts {
-    /// A CPU that needs (almost) no time: what is measured is the network.
+    /// A CPU of (almost) no cost, to measure the network.
     pub fn none() -> Self {
         CpuCosts {
             pass_ns: 1,
@@ -53,10 +53,10 @@ impl CpuCosts {
     }
 
     /// eRPC's CPU without congestion control: a core that issues 5.44 M small requests per second
-    /// handles 5.44 M of others at the same time, which is two packets received and two sent in
-    /// 184 ns `[eRPC §6.2]`. How they divide is not said; here each packet, alone in its frame,
-    /// gets 44 of them, the handler 5, and the pass, which a busy thread makes for many packets at
-    /// a time, what is left.
+    /// handles 5.44 M of others at the same time, which is two packets received and two sent in 184
+    /// ns `[eRPC §6.2]`. The paper does not divide them further; here each packet, alone in its
+    /// frame, costs 44, the handler 5, and the pass, which a busy thread makes for many packets at
+    /// a time, the rest.
     pub fn erpc() -> Self {
         CpuCosts {
             pass_ns: 30,
@@ -88,7 +88,7 @@ impl CpuCosts {
         }
     }
 
-    /// What a handler costs.
+    /// CPU time of a handler.
     pub fn handler(&self, req_type: u16) -> u64 {
         self.handlers.get(&req_type).copied().unwrap_or(self.handler_ns)
     }
@@ -102,7 +102,7 @@ impl CpuCosts {
     }
 }
 
-/// The costs of one host, which may change while it runs.
+/// The costs of one host, which may change during a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Costs(Arc<Mutex<Arc<CpuCosts>>>);
 
@@ -134,7 +134,7 @@ mod tests {
     const FRAME: u64 = 24 + 16 + 32;
 
     #[test]
-    fn a_busy_core_of_the_papers_makes_its_rate() {
+    fn a_busy_core_reaches_the_papers_rate() {
         let costs = CpuCosts::erpc();
         // A call of its own and one of another; sixty requests under way fill passes.
         let call_ns = 2 * (costs.rx_ns(1, FRAME) + costs.tx_ns(1)) + costs.handler(0);

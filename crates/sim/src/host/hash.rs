@@ -1,4 +1,4 @@
-//! Hashes that are the same on every machine: of the event log, of frames' bytes.
+//! Hashes that are the same on every machine: of the event log and of frames' bytes.
 
 use std::hash::Hasher;
 
@@ -24,7 +24,7 @@ impl Mix {
     }
 }
 
-/// So that sets of numbers can be hashed by it: fast, and the same on every machine.
+/// For sets of numbers: fast, and the same on every machine.
 impl Hasher for Mix {
     fn finish(&self) -> u64 {
         Mix::finish(self)
@@ -57,7 +57,7 @@ impl Default for Mix {
     }
 }
 
-/// Hashes the bytes of a frame's pieces; where one ends and the next begins matters too.
+/// Hashes the bytes of a frame's pieces, including where each piece ends.
 #[inline]
 pub(crate) fn payload_hash<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
     pieces.fold(0, |before, piece| xxh3_64_with_seed(piece, before))
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_their_order_matter_to_a_set() {
+    fn a_digest_depends_on_numbers_and_their_order() {
         let hash = |numbers: &[u32]| {
             let mut mix = Mix::default();
             numbers.iter().for_each(|&n| mix.write_u32(n));

@@ -1,4 +1,4 @@
-//! What a simulated host offers to the nexus that runs on it: the world's side of
+//! The machine of a nexus on a simulated host: the simulator's implementation of
 //! [`courser::parts::machine`].
 
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(crate) struct Life {
     pub(crate) number: u32,
 }
 
-/// Threads that others have given something to do, in order, until the world looks.
+/// Threads that others have woken, in order, until the world processes them.
 pub(crate) type Wakes = Arc<Mutex<Vec<(Life, Thread)>>>;
 
 /// The machine of one process.
@@ -52,17 +52,16 @@ pub(crate) struct Run {
     pub(crate) request: RequestId,
 }
 
-/// Where the request numbers of sessions begin: the upper half of the random bits that a session is
-/// begun with.
+/// First request numbers of sessions: the upper half of the random bits of a new session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Numbers {
-    /// Anywhere, as in production.
+    /// Uniform, as in production.
     #[default]
     Anywhere,
     /// Up to 255 before their wrap, or before the middle, where a signed comparison would wrap.
     NearWrap,
-    /// All sessions begin with the same number, 64 before the wrap: a request of a session that has
-    /// ended has the number of one of the next.
+    /// All sessions begin with the same number, 64 before the wrap, so that a session reuses
+    /// request numbers of an earlier one that has ended.
     Same,
 }
 
@@ -85,10 +84,10 @@ impl Numbers {
 struct Inner {
     rng: Rng,
     numbers: Numbers,
-    /// What the clocks show at first.
+    /// Start value of the clocks.
     start_ns: u64,
     clocks: BTreeMap<Thread, Arc<VirtualClock>>,
-    /// Ports that were opened, and which the world has not taken over.
+    /// Ports that were opened and that the world has not fetched yet.
     opened: Vec<(u32, SharedPort)>,
     /// Ports that are open.
     bound: BTreeMap<u32, SharedPort>,
@@ -136,7 +135,7 @@ impl SimMachine {
         lock(&self.inner).workers.take()
     }
 
-    /// Handlers that ran since the last call, to the end of the list.
+    /// Appends the handlers that ran since the last call to the list.
     pub(crate) fn take_runs(&self, to: &mut Vec<Run>) {
         to.append(&mut lock(&self.inner).runs);
     }
@@ -188,7 +187,7 @@ impl Machine for SimMachine {
         drop(inner);
         let clock = self.clock(Thread::Endpoint(endpoint));
         let mut nic = self.nic.clone();
-        // The only setting of a socket that a simulated one has.
+        // The only setting of a simulated socket.
         if let Some(bytes) = spec.common.max_frame {
             nic.max_frame = nic.max_frame.min(bytes);
         }

@@ -13,8 +13,8 @@ use courser::parts::proto::wire::{FrameHeader, parse_packet};
 
 use crate::packet::HostId;
 
-/// The network of the simulated hosts: they have addresses from 10.0.0.1 on. A topology has fewer
-/// than this network ([`crate::fabric::MAX_NODES`]).
+/// The network of the simulated hosts: addresses from 10.0.0.1 on. A topology has fewer hosts than
+/// this network has addresses ([`crate::fabric::MAX_NODES`]).
 const NETWORK: u32 = 10 << 24;
 const _: () = assert!(crate::fabric::MAX_NODES < 1 << 24);
 
@@ -30,8 +30,8 @@ pub(crate) fn host_of(ip: IpAddr, hosts: usize) -> Option<HostId> {
     ((number as usize) < hosts).then_some(HostId(number))
 }
 
-/// Packets of a frame, for their CPU cost. A frame of several pieces carries one packet, whose
-/// data leave from message memory. What is no frame counts as one packet too.
+/// Packets of a frame, for their CPU cost. A frame of several pieces has one packet, whose data
+/// leave from message memory. Bytes that are no frame count as one packet.
 pub(crate) fn packets_in<'a>(mut pieces: impl Iterator<Item = &'a [u8]>) -> u64 {
     let Some(first) = pieces.next() else { return 0 };
     if pieces.next().is_some() {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_costs_a_packet() {
+    fn bytes_that_are_no_frame_cost_one_packet() {
         let frame = [0u8; 10];
         assert_eq!(packets_in(std::iter::once(&frame[..])), 1);
         assert_eq!(packets_in([&frame[..], &frame[..]].into_iter()), 1);

@@ -1,10 +1,10 @@
-//! A host's NIC as an endpoint sees it: [`SimTransport`], with a transmit and a receive queue of
-//! stated depth.
+//! A host's NIC from the endpoint's side: [`SimTransport`], with transmit and receive queues of
+//! limited depth.
 //!
-//! Transmitted frames stay references to message memory until the NIC begins to send them, as with
-//! DMA: whoever changes a buffer too early changes what is sent, and is found out (E24-E27).
-//! Received frames take a descriptor until the burst after the one that lent them (E29); a frame
-//! that finds none is lost (E60).
+//! Transmitted frames remain references to message memory until the NIC begins to send them, as
+//! with DMA: a buffer that is changed too early changes the sent bytes, which is detected
+//! (E24-E27). Received frames occupy a descriptor until the burst after the one that lent them
+//! (E29); a frame without a free descriptor is dropped (E60).
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,20 +33,20 @@ pub(crate) struct Received {
     pub(crate) src: Addr,
     pub(crate) ecn: Ecn,
     pub(crate) bytes: Vec<u8>,
-    /// Sent before the receiving process began: it cannot be meant for it.
+    /// Sent before the receiving process started: not meant for it.
     pub(crate) stale: bool,
 }
 
-/// A frame on its way out.
+/// A queued frame of the transmit queue.
 pub(crate) struct Queued {
     frame: Content,
     pub(crate) dst: Addr,
     pub(crate) flow: u32,
-    /// The NIC does not begin before, in the host's time.
+    /// Earliest start of its transmission, in the host's time.
     pub(crate) ready_ns: u64,
-    /// When it was handed over, in the host's time.
+    /// Time of its hand-over, in the host's time.
     pub(crate) queued_ns: u64,
-    /// Of the bytes as they were when the frame was handed over.
+    /// Hash of the bytes at hand-over.
     hash: u64,
 }
 
@@ -71,19 +71,19 @@ enum Content {
 #[derive(Default)]
 pub(crate) struct Port {
     pub(crate) rx: VecDeque<Received>,
-    /// Descriptors: frames that wait, and those that are lent.
+    /// Descriptors: received frames in the queue, and lent ones.
     pub(crate) rx_depth: usize,
     lent: usize,
     pub(crate) tx: VecDeque<Queued>,
     tx_depth: usize,
     spare: Vec<Vec<u8>>,
-    /// Its transport is gone.
+    /// Its transport was dropped.
     pub(crate) closed: bool,
     /// Frames that were changed between hand-over and sending.
     pub(crate) changed: u64,
-    /// Frames that found no descriptor.
+    /// Frames without a free descriptor.
     pub(crate) overflow: u64,
-    /// Stale frames that the endpoint has looked at.
+    /// Stale frames that the endpoint has received.
     pub(crate) stale_taken: u64,
 }
 
@@ -93,14 +93,14 @@ fn hash_of(frame: &TxFrame) -> u64 {
 }
 
 impl Port {
-    /// Whether a frame that arrives now finds a descriptor.
+    /// Whether a frame that arrives now has a free descriptor.
     pub(crate) fn has_descriptor(&mut self) -> bool {
         let free = self.rx.len() + self.lent < self.rx_depth;
         self.overflow += u64::from(!free);
         free
     }
 
-    /// A buffer to be filled, empty when there is none to spare.
+    /// A buffer for a received frame, empty when there is no spare one.
     pub(crate) fn spare(&mut self) -> Vec<u8> {
         self.spare.pop().unwrap_or_default()
     }
@@ -109,7 +109,7 @@ impl Port {
         self.tx.len() < self.tx_depth
     }
 
-    /// The NIC takes the next frame.
+    /// The NIC reads the next frame.
     pub(crate) fn take(&mut self) -> Option<Taken> {
         let Queued { frame, dst, flow, queued_ns, hash, .. } = self.tx.pop_front()?;
         let bytes = match frame {
@@ -119,7 +119,7 @@ impl Port {
         Some(Taken { bytes, dst, flow, queued_ns, hash })
     }
 
-    /// What DMA does.
+    /// The bytes that DMA reads.
     fn read(&mut self, frame: &TxFrame, hash: u64) -> Vec<u8> {
         let mut bytes = self.spare();
         bytes.clear();
@@ -145,7 +145,8 @@ impl Port {
     }
 }
 
-/// A port in the hands of two: both are on one thread, the lock only says so to the compiler.
+/// A port shared by its transport and the world: both are on one thread, the lock only satisfies
+/// the compiler.
 pub(crate) type SharedPort = Arc<Mutex<Port>>;
 
 pub(crate) fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -155,12 +156,13 @@ pub(crate) fn lock<T: ?Sized>(of: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Properties of hosts' NICs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NicConfig {
-    /// Receive descriptors per endpoint, |RQ| `[eRPC §4.3.1]`; the frame that finds none is lost
-    /// (E60). Default 4,096.
+    /// Receive descriptors per endpoint,
+    /// RQ
+    /// `[eRPC §4.3.1]`; a frame without a free descriptor is dropped (E60). Default 4,096.
     pub rx_queue: usize,
     /// Transmit descriptors per endpoint. Default 1,024.
     pub tx_queue: usize,
-    /// Largest datagram payload, bytes. Default 1,472, what a 1500-byte link carries.
+    /// Largest datagram payload, bytes. Default 1,472, that of a 1500-byte link.
     pub max_frame: usize,
     /// From the last bit on the cable to the frame in memory: NIC, PCIe, ns. Default 400.
     pub rx_latency_ns: u64,
@@ -245,7 +247,7 @@ impl Drop for SimTransport {
     }
 }
 
-/// ECMP's input: all packets of a flow have it.
+/// Input of ECMP: equal for all packets of a flow.
 fn flow_of(a: Addr, b: Addr) -> u32 {
     let mut h = 0x9e37_79b9_7f4a_7c15_u64;
     for part in [a.host as u64, u64::from(a.port), b.host as u64, u64::from(b.port)] {
@@ -303,7 +305,7 @@ impl Transport for SimTransport {
     }
 
     fn tx_reclaim(&mut self) -> usize {
-        // Frames go when the NIC reads them.
+        // Frames leave when the NIC reads them.
         lock(&self.port).tx.len()
     }
 
@@ -317,7 +319,7 @@ impl Transport for SimTransport {
         for frame in self.lent.drain(..) {
             port.give_back(frame.bytes);
         }
-        // Stale frames come in bursts of their own, so that it can be seen that all of them are
+        // Stale frames form bursts of their own, so that the checks see that all of them are
         // discarded.
         let stale = port.rx.front().is_some_and(|f| f.stale);
         let alike = port.rx.iter().take(out.remaining_capacity()).take_while(|f| f.stale == stale);

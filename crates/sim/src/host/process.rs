@@ -1,5 +1,5 @@
-//! The process that runs on a host: a nexus, its endpoints, its control loop and its workers, each
-//! with the time at which it runs next.
+//! The process on a host: a nexus, its endpoints, its control loop and its workers, each with the
+//! time of its next run.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use courser::{Addr, Nexus, Rpc, Transport};
 use super::machine::{Life, SimMachine};
 use super::port::SharedPort;
 
-/// Whatever goes wrong in an application's set-up.
+/// Any error of an application's set-up.
 pub type SetupError = Box<dyn std::error::Error>;
 
-/// What a set-up function gives: one endpoint, or several, each a thread with a CPU of its own.
+/// Result of a set-up function: one endpoint, or several, each a thread with a CPU of its own.
 pub trait Endpoints {
     /// The endpoints.
     fn endpoints(self) -> Vec<Rpc>;
@@ -39,22 +39,22 @@ pub(crate) struct Endpoint {
     pub(crate) clock: Arc<VirtualClock>,
     pub(crate) port: SharedPort,
     pub(crate) addr: Addr,
-    /// What the host's clock showed when the endpoint's time was 0.
+    /// The host's clock at time 0 of the endpoint.
     pub(crate) epoch_ns: u64,
-    /// The thread runs something until then.
+    /// End of the thread's current work.
     pub(crate) busy_until_ns: u64,
-    /// A pass is scheduled for then.
+    /// Time of the scheduled pass.
     pub(crate) pass_at_ns: Option<u64>,
-    /// The earliest look at its deadlines that is scheduled.
+    /// Time of the earliest scheduled check of deadlines.
     pub(crate) look_at_ns: Option<u64>,
-    /// The transmit queue was full, and frames wait.
+    /// The transmit queue was full, and frames are left.
     pub(crate) starved: bool,
-    /// Passes so far, for checks that are not made in each.
+    /// Passes so far, for checks that run in some of them only.
     pub(crate) passes: u64,
-    /// Frames rejected and stale frames seen, as of the last pass.
+    /// Rejected and stale frames as of the last pass.
     pub(crate) rejected: u64,
     pub(crate) stale: u64,
-    /// Handlers that had panicked, likewise.
+    /// Panicked handlers as of the last pass.
     pub(crate) panics: u64,
 }
 
@@ -62,20 +62,20 @@ pub(crate) struct Endpoint {
 pub(crate) struct Workers {
     pub(crate) source: VirtualWorkers,
     pub(crate) idle: usize,
-    /// Jobs that run; each ends by an event.
+    /// Running jobs; each ends by an event.
     pub(crate) running: Vec<Working>,
     pub(crate) next: u64,
 }
 
-/// A job that runs.
+/// A running job.
 pub(crate) struct Working {
     pub(crate) number: u64,
-    /// When it was taken, in the world's time.
+    /// When it started, in the world's time.
     pub(crate) began_ns: u64,
     pub(crate) job: VirtualJob,
 }
 
-/// A control loop that is still not at its end after so many turns is dropped.
+/// A control loop that has not ended after this number of turns is dropped.
 const LAST_TURNS: usize = 100;
 
 /// One process. Fields are dropped in this order: endpoints before their nexus, as in a program
@@ -93,7 +93,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// Takes over what the machine was given since the last call.
+    /// Fetches what the machine received since the last call.
     pub(crate) fn collect(&mut self) {
         if let Some(control) = self.machine.take_control() {
             self.control = Some(control);
@@ -103,7 +103,7 @@ impl Process {
         }
     }
 
-    /// Makes threads of endpoints that the application has set up.
+    /// Creates threads for the endpoints of the application.
     ///
     /// # Errors
     /// An endpoint has no queues here.
@@ -136,13 +136,13 @@ impl Process {
         Ok(())
     }
 
-    /// Ends in order: the control loop still says goodbye for the endpoints.
+    /// Ends gracefully: the control loop still sends the goodbyes of the endpoints.
     pub(crate) fn leave(mut self) {
         self.collect();
         let Process { endpoints, workers, nexus, control, .. } = self;
         drop((endpoints, workers, nexus));
         let Some(mut control) = control else { return };
-        // It ends when it has taken the commands that wait, some in each turn.
+        // It ends after processing the queued commands, some in each turn.
         for _ in 0..LAST_TURNS {
             if control.turn().ended {
                 return;
