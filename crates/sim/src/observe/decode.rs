@@ -1,11 +1,11 @@
-//! A frame as people read it: its packets, their kinds, one phrase each.
+//! Readable form of a frame: its packets and their kinds, one phrase each.
 
 use std::fmt;
 
 use courser::parts::proto::wire::{FrameHeader, Malformed, Packet, packets_of, parse_packet};
 
-/// What a packet of a frame is, as traces and tables name it. Apart from the wire's kinds, a
-/// response that carries an error is a kind of its own, and so are bytes that are no packet.
+/// The kind of a packet in traces and tables. Besides the wire's kinds, error responses are a kind
+/// of their own, and so are bytes that are no packet.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
@@ -19,11 +19,11 @@ pub enum Kind {
     Response,
     /// An error in place of a response.
     ErrorResponse,
-    /// A packet of a request that wants no answer.
+    /// A packet of a one-way request.
     OneWay,
     /// The client has the response.
     Ack,
-    /// The client has given the request up.
+    /// The client has given up the request.
     Cancel,
     /// A credit return with holes.
     Nack,
@@ -48,7 +48,7 @@ impl Kind {
         Kind::Gap,
         Kind::Malformed,
     ];
-    /// How many there are.
+    /// Number of kinds.
     pub const COUNT: usize = Self::ALL.len();
     /// Their names, in the same order: short, lower case, the same in every release.
     pub const NAMES: [&'static str; Self::COUNT] = [
@@ -117,7 +117,7 @@ pub(super) fn frame(bytes: &[u8]) -> Result<(FrameHeader, Packets<'_>), Malforme
     Ok((header, Packets { rest, data_per_packet: header.data_per_packet }))
 }
 
-/// The data of the requests and responses that a frame carries.
+/// Data of the requests and responses in a frame.
 pub(crate) fn payloads(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let packets = frame(bytes).ok().map(|(_, packets)| packets);
     packets.into_iter().flatten().filter_map(|packet| match packet {
@@ -141,8 +141,8 @@ pub(super) fn req_num(packet: &Packet<'_>) -> Option<u32> {
     }
 }
 
-/// Packets of one frame that are written out; of the others only the number is. Bounds a line to
-/// about 1 KiB, whatever the frame.
+/// Packets of one frame that are written out; the others are only counted. Bounds a line to about 1
+/// KiB, whatever the frame.
 const WRITTEN: usize = 16;
 
 /// A whole frame in one phrase.
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_of_another_version_is_said_to_be_malformed() {
+    fn a_header_of_another_version_is_reported_as_malformed() {
         assert_eq!(FrameText(&[0; FRAME_HEADER]).to_string(), "malformed frame: unknown version");
         assert_eq!(FrameText(&[]).to_string(), "malformed frame: truncated header");
     }

@@ -3,8 +3,8 @@
 use hdrhistogram::Histogram;
 use serde_json::{Map, Value, json};
 
-/// Times in ns, to three significant digits, up to 1,000 s (longer ones count as that). The
-/// extremes and the mean are exact. 250 KiB.
+/// Times in ns with three significant digits, up to 1,000 s (longer ones are clamped). Extremes and
+/// mean are exact. 250 KiB.
 #[derive(Clone, Debug)]
 pub struct Times {
     histogram: Histogram<u64>,
@@ -13,7 +13,7 @@ pub struct Times {
     max_ns: u64,
 }
 
-/// The longest time that is told from longer ones.
+/// The longest time, to which longer ones are clamped.
 const MAX_NS: u64 = 1_000_000_000_000;
 
 /// Quantiles of a report.
@@ -43,18 +43,18 @@ impl Times {
         self.histogram.len()
     }
 
-    /// The time that a share `q` (0 to 1) of all does not exceed, ns; `None` of nothing. At most
-    /// 0.1 % too long.
+    /// The time that a share `q` (0 to 1) of all does not exceed, ns; `None` if empty. At most 0.1
+    /// % too long.
     pub fn quantile_ns(&self, q: f64) -> Option<u64> {
         (self.count() > 0).then(|| self.histogram.value_at_quantile(q).min(self.max_ns))
     }
 
-    /// The mean, ns, rounded down; `None` of nothing.
+    /// The mean, ns, rounded down; `None` if empty.
     pub fn mean_ns(&self) -> Option<u64> {
         self.sum_ns.checked_div(self.count().into()).map(|mean| mean as u64)
     }
 
-    /// The shortest and the longest, ns; `None` of nothing.
+    /// The shortest and the longest, ns; `None` if empty.
     pub fn extremes_ns(&self) -> Option<(u64, u64)> {
         (self.count() > 0).then_some((self.min_ns, self.max_ns))
     }
@@ -68,7 +68,7 @@ impl Times {
     }
 
     /// Adds `NAME_count`, `NAME_min_ns`, `NAME_mean_ns`, `NAME_p50_ns` and so on, `NAME_max_ns` to
-    /// an object; times of nothing are `null`.
+    /// an object; `null` where there are no times.
     pub fn put(&self, into: &mut Map<String, Value>, name: &str) {
         let extremes = self.extremes_ns();
         let mut put = |key: &str, value| into.insert(format!("{name}_{key}"), value);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_zero_and_forever_have_a_place() {
+    fn empty_zero_and_maximal_times_are_handled() {
         let mut t = Times::default();
         let mut object = Map::new();
         t.put(&mut object, "rtt");
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_is_as_if_recorded_together() {
+    fn merging_equals_recording_together() {
         let (mut a, mut b, mut both) = (Times::default(), Times::default(), Times::default());
         for ns in [5, 70, 900] {
             a.record(ns);

@@ -1,5 +1,5 @@
-//! The event log: one number that two runs share only if the same things happened at the same
-//! times, and, when asked for, the events themselves.
+//! The event log: a number that is equal for two runs only if the same events happened at the same
+//! times, and optionally the events themselves.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::Sink;
 
-/// A running hash of a sequence of numbers and byte strings: the same on every machine and with
-/// every build, not meant to withstand an adversary.
+/// A running hash of a sequence of numbers and byte strings: the same on every machine and build,
+/// not cryptographic.
 ///
-/// Numbers are mixed by splitmix64's finisher, which loses nothing of the state; bytes enter as
+/// Numbers are mixed by splitmix64's finisher, which is a bijection of the state; bytes enter as
 /// their XXH3 (64 bits). About 2 ns for a number, 0.1 ns a byte for bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Digest(u64);
@@ -22,7 +22,7 @@ impl Default for Digest {
 }
 
 impl Digest {
-    /// The digest of nothing.
+    /// The empty digest.
     pub fn new() -> Self {
         Self::default()
     }
@@ -36,7 +36,7 @@ impl Digest {
         self.0 = z ^ (z >> 31);
     }
 
-    /// Adds a string of bytes, of which the length is part: `ab`, `c` is not `a`, `bc`.
+    /// Adds a byte string including its length: `ab`, `c` differs from `a`, `bc`.
     #[inline]
     pub fn mix_bytes(&mut self, bytes: &[u8]) {
         self.mix(xxh3_64(bytes));
@@ -49,25 +49,25 @@ impl Digest {
     }
 }
 
-/// What an entry of the log is about. The numbers are part of the digest: new kinds come last.
+/// Kinds of entries. The numbers are part of the digest: add new kinds at the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Entry {
     /// A packet left for a link: link, packet.
     Sent = 1,
-    /// A packet went no further: kind of place, its number, reason, packet; its bytes.
+    /// A packet was dropped: kind of place, its number, reason, packet; its bytes.
     Dropped = 2,
-    /// A packet came into an endpoint's receive queue: host, packet; its bytes.
+    /// A packet reached an endpoint's receive queue: host, packet; its bytes.
     Delivered = 3,
     /// A switch marked a packet: link, packet.
     Marked = 4,
     /// A call ended: host, time it took (ns), bytes of its messages.
     Completed = 5,
-    /// Something of the world: a crash, a partition, a pause; what the world says of it.
+    /// An event of the world itself: a crash, a partition, a pause; with its text.
     World = 6,
 }
 
-/// The digest of what happened, in order, and optionally its text.
+/// The digest of the events in order, and optionally their text.
 pub struct EventLog {
     digest: Digest,
     entries: u64,
@@ -119,12 +119,12 @@ impl EventLog {
         self.digest.finish()
     }
 
-    /// How many entries there are.
+    /// Number of entries.
     pub fn entries(&self) -> u64 {
         self.entries
     }
 
-    /// Writes out what is buffered; the first error that writing has met.
+    /// Flushes buffered text; returns the first error of writing.
     pub(super) fn flush(&mut self) -> Option<String> {
         self.text.as_mut().and_then(Sink::flush)
     }
@@ -145,11 +145,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn xxh3_and_the_mixer_are_those_of_every_other_machine() {
+    fn xxh3_and_the_mixer_match_the_reference_values() {
         // Of the empty string, from the reference implementation; the last value too was computed
         // with another implementation of both.
         assert_eq!(xxh3_64(b""), 0x2d06_8005_38d3_94c2);
-        // Seed 0 of splitmix64 begins so: its first state is the one that a digest begins with.
+        // First value of splitmix64 for seed 0, whose first state is that of an empty digest.
         let mut d = Digest(0);
         d.mix(0);
         assert_eq!(d.finish(), 0xe220_a839_7b1d_cdaf);

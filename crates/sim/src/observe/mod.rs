@@ -1,7 +1,7 @@
-//! What can be seen of a simulation while it runs, and what is left to look at afterwards.
+//! Observation of a simulation during the run, and its reports afterwards.
 //!
-//! The fabric and the world tell a [`Tap`] what happens to packets. [`Observer`] is the tap that
-//! keeps what was asked for in its [`Settings`]:
+//! The fabric and the world report packets to a [`Tap`]. [`Observer`] is the tap that records what
+//! its [`Settings`] select:
 //!
 //! | | what | cost |
 //! | --- | --- | --- |

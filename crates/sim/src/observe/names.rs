@@ -1,4 +1,4 @@
-//! What hosts, switches and links are called in traces, captures and reports.
+//! Names of hosts, switches and links in traces, captures and reports.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -7,7 +7,7 @@ use super::{LinkId, Place};
 use crate::HostId;
 use crate::fabric::{Node, Topology};
 
-/// Names and addresses by number; what has none is called by its number (`n4`, `s0`, `link 7`).
+/// Names and addresses by number; without a name, the number is used (`n4`, `s0`, `link 7`).
 #[derive(Clone, Debug, Default)]
 pub struct Names {
     /// Of hosts.
@@ -21,8 +21,8 @@ pub struct Names {
 }
 
 impl Names {
-    /// Names for the links of a topology by what they connect: `n0>s0`, and of parallel cables
-    /// `s0>s1`, `s0>s1#2` and so on. Hosts and switches are called by their numbers.
+    /// Names for the links of a topology by their ends: `n0>s0`, and for parallel cables `s0>s1`,
+    /// `s0>s1#2` and so on. Hosts and switches are named by their numbers.
     pub fn of(topology: &Topology) -> Self {
         let mut names = Names::default();
         let mut parallel = BTreeMap::<(Node, Node), u32>::new();
@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_called_by_their_ends_and_no_two_the_same() {
+    fn links_are_named_by_their_ends_and_unique() {
         let two = Topology::one_switch(2);
         assert_eq!(Names::of(&two).links, ["n0>s0", "s0>n0", "n1>s0", "s0>n1"]);
         let mut parallel = two.clone();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_name_is_called_by_its_number() {
+    fn places_without_a_name_are_named_by_number() {
         let names = Names {
             hosts: vec!["client".into()],
             addrs: vec![Ipv4Addr::new(10, 1, 2, 3)],

@@ -1,4 +1,4 @@
-//! The tap that hands each event to whatever is to see it.
+//! The tap that passes each event to its recorders.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,14 +13,14 @@ use super::{
 };
 use crate::{HostId, Packet};
 
-/// What is to be observed besides what always is. The default is nothing more.
+/// Optional recordings. The default is none.
 #[derive(Debug, Default)]
 pub struct Settings {
     /// A readable trace.
     pub trace: Option<TraceSettings>,
     /// Captures for Wireshark.
     pub captures: Vec<CaptureSettings>,
-    /// Links and queues over time.
+    /// Counters of links and queues over time.
     pub series: Option<SeriesSettings>,
     /// The text of the event log, for comparing two runs line by line.
     pub log: Option<Sink>,
@@ -29,7 +29,7 @@ pub struct Settings {
 /// Observes a simulation.
 ///
 /// It is the fabric's and the world's [`Tap`]; where both need it, they share it in an
-/// `Rc<RefCell<Observer>>`, which is a tap too. What a packet does not show, the world says with
+/// `Rc<RefCell<Observer>>`, which is a tap too. The world adds what packets do not show with
 /// [`Observer::completed`], [`Observer::round_trip`] and [`Observer::note`].
 #[derive(Debug)]
 pub struct Observer {
@@ -54,7 +54,7 @@ impl Observer {
     }
 
     /// A call of `host` has ended with a response, `latency_ns` after it was made; its request and
-    /// response have `bytes` together.
+    /// response have `bytes` in total.
     pub fn completed(&mut self, now_ns: u64, host: HostId, latency_ns: u64, bytes: u64) {
         self.log.record(now_ns, Entry::Completed, &[host.0.into(), latency_ns, bytes], &[]);
         self.seen.latency.record(latency_ns);
@@ -66,13 +66,13 @@ impl Observer {
         self.seen.rtt.record(rtt_ns);
     }
 
-    /// Something of the world itself, for the digest and the log: a fault, a restart, an outcome.
-    /// `ids` are the world's own numbers, `text` what it says of them.
+    /// An event of the world itself, for the digest and the log: a fault, a restart, an outcome.
+    /// `ids` are the world's own numbers, `text` its description.
     pub fn note(&mut self, now_ns: u64, ids: &[u64], text: &str) {
         self.log.record(now_ns, Entry::World, ids, text.as_bytes());
     }
 
-    /// The names it was given.
+    /// Its names.
     pub fn names(&self) -> &Names {
         &self.names
     }
@@ -87,7 +87,7 @@ impl Observer {
         self.trace.as_ref().map_or_else(Vec::new, |t| t.last_lines(&self.names))
     }
 
-    /// What has been seen until `now_ns`. Whatever is written to a file is in the file.
+    /// The observations until `now_ns`. Files are flushed.
     pub fn into_report(mut self, now_ns: u64) -> Report {
         self.seen.now_ns = now_ns;
         self.seen.digest = self.log.digest();
@@ -171,7 +171,7 @@ impl Tap for Observer {
     }
 }
 
-/// A tap that several share, on one thread: its owner keeps one hold of it, the fabric another.
+/// A tap shared on one thread: its owner keeps one reference, the fabric another.
 impl<T: Tap> Tap for Rc<RefCell<T>> {
     fn sent(&mut self, now_ns: u64, link: LinkId, packet: &Packet) {
         self.borrow_mut().sent(now_ns, link, packet);

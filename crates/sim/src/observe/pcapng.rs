@@ -1,11 +1,11 @@
 //! Captures of links as pcapng files, which Wireshark and tcpdump read.
 //!
-//! Datagrams become Ethernet frames with IPv4 and UDP headers, checksums and ECN bits as a real
-//! NIC would send them; a congestion mark is what it was where the packet was seen. A datagram with
-//! bits that a fault has flipped is flagged as failing the frame check; its other checksums are of
-//! the bytes as they are. Each captured
-//! link is an interface of its own, named as the link is; what went no further is on the interface
-//! `drops`, with where and why as a comment. Time is virtual, in ns from 1970-01-01 00:00.
+//! Datagrams become Ethernet frames with IPv4 and UDP headers, checksums and ECN bits as a real NIC
+//! would send them; a congestion mark is shown as it was at the place of capture. A datagram with
+//! flipped bits is flagged as failing the frame check; its other checksums are of the bytes as they
+//! are. Each captured link is an interface with the link's name; dropped packets are on the
+//! interface `drops`, with place and reason as a comment. Time is virtual, in ns from 1970-01-01
+//! 00:00.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,7 +15,7 @@ use etherparse::{EtherType, Ethernet2Header, IpEcn, IpNumber, Ipv4Header, UdpHea
 use super::{DropReason, LinkId, Names, Place, Sink};
 use crate::{MIN_PAYLOAD, Packet};
 
-/// Links that a capture is of.
+/// The captured links.
 #[derive(Clone, Debug, Default)]
 pub enum Links {
     /// Every link.
@@ -34,12 +34,12 @@ impl Links {
     }
 }
 
-/// A capture that is wanted.
+/// Settings of a capture.
 #[derive(Debug)]
 pub struct CaptureSettings {
     /// The file.
     pub to: Sink,
-    /// Whose packets. Drops are written when they happen on one of these links, and always when
+    /// Selected links. Drops are written when they happen on one of these links, and always when
     /// they happen at a host or a switch.
     pub links: Links,
 }
@@ -48,19 +48,19 @@ pub struct CaptureSettings {
 #[derive(Debug)]
 pub(super) struct Capture {
     settings: CaptureSettings,
-    /// Numbers of the interfaces so far; the one without a link is of drops.
+    /// Numbers of the interfaces so far; the one without a link is for drops.
     interfaces: BTreeMap<Option<LinkId>, u32>,
     /// Packets that a switch has marked and not sent yet.
     marked: BTreeSet<(LinkId, u64)>,
-    /// Blocks on their way to the file.
+    /// Buffered blocks.
     block: Vec<u8>,
     frame: Vec<u8>,
     /// Datagrams too large for IP.
     skipped: u64,
 }
 
-/// Marks that may wait for their packets to be sent: more than a switch's buffer has packets, so
-/// that only those that never are can fill it; it is emptied then. 3 MiB.
+/// Limit of marks whose packets were not sent yet. It is larger than a switch's buffer in packets,
+/// so that only marks of packets that are never sent fill it; it is emptied then. 3 MiB.
 const MARKED: usize = 1 << 16;
 
 impl Capture {
@@ -137,7 +137,7 @@ impl Capture {
         self.settings.to.run(|out| out.write_all(&self.block));
     }
 
-    /// Writes out what is buffered; the first thing that went wrong.
+    /// Flushes the buffer; returns the first error.
     pub(super) fn flush(&mut self) -> Option<String> {
         let skipped = (self.skipped > 0)
             .then(|| format!("{} datagrams too large for IP are not in the capture", self.skipped));
@@ -147,14 +147,14 @@ impl Capture {
 
 // ---- frames ---------------------------------------------------------------------------------
 
-/// Addresses of this form are nobody's property (locally administered).
+/// Addresses of this form are locally administered.
 fn mac(of: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = of.octets();
     [2, 0, a, b, c, d]
 }
 
-/// The datagram as it is on the wire, without preamble and frame check sequence; `false` when it
-/// is too large for IP.
+/// The datagram as on the wire, without preamble and frame check sequence; `false` when it is too
+/// large for IP.
 fn ethernet_frame(out: &mut Vec<u8>, names: &Names, p: &Packet) -> bool {
     let dst = names.addr(p.dst);
     let src = match p.src_addr.to_socket().map(|s| s.ip()) {
@@ -203,7 +203,7 @@ const EPB_FLAGS: u16 = 2;
 const FLAG_OUTBOUND: u32 = 2;
 const FLAG_CRC_ERROR: u32 = 1 << 24;
 
-/// A block around what `body` appends: type and length before it, the length again behind.
+/// A block with the contents that `body` appends: type and length before, length after.
 fn block(out: &mut Vec<u8>, kind: u32, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&kind.to_le_bytes());

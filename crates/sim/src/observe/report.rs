@@ -1,4 +1,4 @@
-//! What an observer has seen.
+//! Report of an observer.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::{DropReason, Kind, Names, Place, Series, Times};
 
-/// Packets that went no further, by place and reason. As large as the topology at most.
+/// Drops by place and reason. As large as the topology at most.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Drops(BTreeMap<(Place, DropReason), u64>);
 
@@ -15,17 +15,17 @@ impl Drops {
         *self.0.entry((at, why)).or_default() += 1;
     }
 
-    /// Those at one place for one reason.
+    /// Drops at one place for one reason.
     pub fn at(&self, place: Place, why: DropReason) -> u64 {
         self.0.get(&(place, why)).copied().unwrap_or(0)
     }
 
-    /// Those for one reason.
+    /// Drops for one reason.
     pub fn because(&self, why: DropReason) -> u64 {
         self.0.iter().filter(|((_, w), _)| *w == why).map(|(_, n)| n).sum()
     }
 
-    /// All.
+    /// All drops.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
@@ -43,10 +43,10 @@ impl Drops {
     }
 }
 
-/// All that was seen until a moment.
+/// All observations until a time.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// The moment, ns.
+    /// The time, ns.
     pub now_ns: u64,
     /// Digest of the event log: the same for the same seed and build, on every machine.
     pub digest: u64,
@@ -54,18 +54,18 @@ pub struct Report {
     pub events: u64,
     /// Transmissions of packets, one for each hop.
     pub sent: u64,
-    /// Packets that came into an endpoint's receive queue.
+    /// Packets that reached an endpoint's receive queue.
     pub delivered: u64,
     /// Their bytes, without headers of Ethernet, IP and UDP.
     pub delivered_bytes: u64,
     /// Marks by switches.
     pub marked: u64,
-    /// Packets that went no further.
+    /// Drops.
     pub drops: Drops,
     /// Courser packets in the datagrams that were delivered, by [`Kind`]; a datagram without a
     /// valid header counts as one malformed packet.
     pub kinds: [u64; Kind::COUNT],
-    /// The most that any output queue held, bytes.
+    /// Largest number of bytes in any output queue.
     pub queue_max_bytes: u64,
     /// Calls: from the call to its response.
     pub latency: Times,
@@ -75,20 +75,21 @@ pub struct Report {
     pub rtt: Times,
     /// Datagrams, from the NIC's first bit to the endpoint's receive queue.
     pub one_way: Times,
-    /// Links and queues over time, if wanted.
+    /// Links and queues over time, if enabled.
     pub series: Option<Series>,
-    /// The trace's last lines, oldest first, as many as wanted.
+    /// The trace's last lines, oldest first, if enabled.
     pub last_lines: Vec<String>,
-    /// What could not be written, and why.
+    /// Write errors.
     pub errors: Vec<String>,
     /// Names of the places.
     pub names: Names,
 }
 
 impl Report {
-    /// As one object. Keys say their units; rates are over the whole time, and `null` where that is
-    /// zero. What calls took and carried is `null` unless the observer was told of calls
-    /// ([`super::Observer::completed`]). `log_digest` is that of the event log of this observer, a string of 16 hexadecimal digits.
+    /// As one object. Keys name their units; rates are over the whole time, and `null` where that
+    /// is zero. Latencies and bytes of calls are `null` unless calls were reported
+    /// ([`super::Observer::completed`]). `log_digest` is that of this observer's event log, a
+    /// string of 16 hexadecimal digits.
     pub fn to_json(&self) -> Value {
         let mut o = Map::new();
         let per_s = |n: u64, unit: u64| {
@@ -97,7 +98,7 @@ impl Report {
                 .checked_div(self.now_ns.into())
                 .map(|rate| u64::try_from(rate).unwrap_or(u64::MAX))
         };
-        // Of calls an observer knows what it was told.
+        // An observer has only those calls that were reported to it.
         let told = self.latency.count() > 0;
         let kinds = Kind::ALL.map(|k| (k.name().to_string(), self.kinds[k as usize].into()));
         let fields = [

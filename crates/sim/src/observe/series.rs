@@ -1,4 +1,4 @@
-//! What links and their queues did over time, in intervals of one length.
+//! Links and their queues over time, in intervals of equal length.
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,8 @@ use crate::Packet;
 /// Settings of a time series.
 #[derive(Clone, Copy, Debug)]
 pub struct SeriesSettings {
-    /// Length of an interval, ns, at least 1. It doubles whenever the run is longer than all points
-    /// together, so that a series is whole whatever the run's length.
+    /// Length of an interval, ns, at least 1. It doubles whenever the run exceeds all points
+    /// together, so that a series covers the whole run.
     pub interval_ns: u64,
     /// Points per link, at least 2; 40 bytes each for every link that is used.
     pub points: usize,
@@ -22,18 +22,18 @@ impl Default for SeriesSettings {
     }
 }
 
-/// What happened on one link, or in the queue before it, in one interval.
+/// One interval of a link and its queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Point {
-    /// Bytes that it began to send, as the link counts them, gaps between frames included.
+    /// Bytes sent, as the link counts them, gaps between frames included.
     pub sent_bytes: u64,
-    /// Packets that it began to send.
+    /// Packets sent.
     pub packets: u64,
     /// Packets lost on it.
     pub drops: u64,
     /// Packets marked as they joined its queue.
     pub marks: u64,
-    /// The most that its queue held, bytes.
+    /// Largest number of bytes in its queue.
     pub queue_max_bytes: u64,
 }
 
@@ -49,9 +49,9 @@ impl Point {
 
 #[derive(Clone, Debug, Default)]
 struct Link {
-    /// Up to the last interval in which something happened.
+    /// Up to the last interval with an event.
     points: Vec<Point>,
-    /// What the queue holds now.
+    /// Bytes in the queue now.
     queue_bytes: u64,
 }
 
@@ -73,12 +73,12 @@ impl Series {
         }
     }
 
-    /// The length of an interval as it is now, ns.
+    /// The current length of an interval, ns.
     pub fn interval_ns(&self) -> u64 {
         self.interval_ns
     }
 
-    /// The points of a link, from time 0 to the last at which something happened there.
+    /// The points of a link, from time 0 to the last event there.
     pub fn points(&self, link: LinkId) -> &[Point] {
         self.links.get(link.0 as usize).map_or(&[], |l| &l.points)
     }
@@ -103,7 +103,7 @@ impl Series {
         self.links[link.0 as usize].queue_bytes = bytes;
     }
 
-    /// The point of a time. Intervals since the link's last one get what the queue held meanwhile.
+    /// The point of a time. Intervals since the link's last one repeat the bytes in the queue.
     fn point(&mut self, now_ns: u64, link: LinkId) -> &mut Point {
         while now_ns / self.interval_ns >= self.max_points as u64 {
             self.double();
@@ -135,8 +135,8 @@ impl Series {
         }
     }
 
-    /// `{"interval_ns", "links": [{"link", "sent_bytes": [..], "packets": [..], ..}]}`, of the links
-    /// on which something happened. A list has a value for each interval from time 0 on.
+    /// `{"interval_ns", "links": [{"link", "sent_bytes": [..], "packets": [..], ..}]}`, of the
+    /// links with events. A list has a value for each interval from time 0 on.
     pub fn to_json(&self, names: &Names) -> Value {
         let used = (0..).map(LinkId).zip(&self.links).filter(|(_, l)| !l.points.is_empty());
         let links = used.map(|(id, l)| {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_holds_what_it_held_until_it_changes() {
+    fn a_queue_keeps_its_value_until_it_changes() {
         let mut s = series(8);
         s.queue(10, L, 500);
         s.queue(20, L, 300);

@@ -1,27 +1,27 @@
-//! Where traces and captures are written.
+//! Output of traces and captures.
 
 use std::fmt;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-/// A file or another writer. Its first error is kept and ends the writing: an observer's trouble
-/// must not change what it observes.
+/// A file or another writer. Its first error is kept and ends the writing: a failing observer must
+/// not change the run.
 pub struct Sink {
     out: Box<dyn Write + Send>,
     error: Option<io::Error>,
 }
 
 impl Sink {
-    /// Writes to `out`, which had better be buffered.
+    /// Writes to `out`, which should be buffered.
     pub fn new(out: impl Write + Send + 'static) -> Self {
         Sink { out: Box::new(out), error: None }
     }
 
-    /// Writes to a new file, or over an old one.
+    /// Creates a file, or truncates an old one.
     ///
     /// # Errors
-    /// What the system says when the file cannot be made.
+    /// The error of the system when the file cannot be created.
     pub fn file(path: impl AsRef<Path>) -> io::Result<Self> {
         Ok(Self::new(BufWriter::with_capacity(1 << 16, File::create(path)?)))
     }
@@ -32,7 +32,7 @@ impl Sink {
         }
     }
 
-    /// Writes out what is buffered; the first error that writing has met.
+    /// Flushes the buffer; returns the first error of writing.
     pub(super) fn flush(&mut self) -> Option<String> {
         self.run(|out| out.flush());
         self.error.as_ref().map(ToString::to_string)
@@ -51,7 +51,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Memory that a test keeps a hold of while a sink writes to it.
+    /// Memory that a test and a sink share.
     #[derive(Clone, Default)]
     pub(in crate::observe) struct Shared(Arc<Mutex<Vec<u8>>>);
 
@@ -89,7 +89,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_first_error_is_kept_and_nothing_is_tried_after_it() {
+    fn the_first_error_is_kept_and_ends_the_writing() {
         let mut sink = Sink::new(Full);
         sink.run(|out| out.write_all(b"x"));
         sink.run(|_| unreachable!("a sink that has failed writes no more"));

@@ -1,9 +1,9 @@
-//! Where the fabric and the world tell an observer what happens to packets.
+//! The interface by which the fabric and the world report packets to an observer.
 
 use crate::{HostId, Packet};
 
-/// Number of one direction of a cable, from 0 in the order in which the topology made them; the
-/// two directions of a cable are `2n` and `2n + 1`. A host's link to its switch is one too.
+/// Number of one direction of a cable, from 0 in the order of the topology; the two directions of a
+/// cable are `2n` and `2n + 1`. A host's link to its switch is one too.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct LinkId(pub u32);
 
@@ -14,21 +14,21 @@ impl LinkId {
     }
 }
 
-/// Where something happened.
+/// Place of an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Place {
     /// In a host: its NIC, or an endpoint's queue.
     Host(HostId),
-    /// In the switch of this number, from 0 in the order in which the topology made them.
+    /// In the switch of this number, from 0 in the order of the topology.
     Switch(u32),
     /// On a link.
     Link(LinkId),
 }
 
-/// Names one variant once, so that the enum, its list and its names cannot part.
+/// Names each variant once, so that the enum, its list and its names stay consistent.
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Why a packet went no further.
+        /// Reason of a drop.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         #[repr(u8)]
         pub enum DropReason {
@@ -38,7 +38,7 @@ macro_rules! reasons {
         impl DropReason {
             /// All reasons, in the order of their numbers.
             pub const ALL: [DropReason; [$($name),*].len()] = [$(DropReason::$variant),*];
-            /// How many there are: the length of a table with a place for each.
+            /// Number of reasons: the length of a table by reason.
             pub const COUNT: usize = Self::ALL.len();
             /// Their names, in the same order: short, lower case, the same in every release.
             pub const NAMES: [&'static str; Self::COUNT] = [$($name),*];
@@ -67,7 +67,7 @@ reasons! {
     HostDown = "host-down",
     /// No endpoint of the receiving host had the port.
     NoListener = "no-listener",
-    /// No path leads to the host, or there is no such host.
+    /// No route to the host, or no such host.
     NoRoute = "no-route",
 }
 
@@ -78,23 +78,23 @@ impl DropReason {
     }
 }
 
-/// An observer. Every method does nothing unless it is written; none may be slow, for each is
-/// called once or more for every packet and hop.
+/// An observer. Every method does nothing by default; all must be fast, for each is called at least
+/// once for every packet and hop.
 pub trait Tap {
     /// The first bit of a packet leaves for `link`, at a host or at a switch.
     fn sent(&mut self, _now_ns: u64, _link: LinkId, _packet: &Packet) {}
 
-    /// A packet went no further.
+    /// A packet was dropped.
     fn dropped(&mut self, _now_ns: u64, _at: &Place, _why: DropReason, _packet: &Packet) {}
 
-    /// A packet came into the receive queue of an endpoint.
+    /// A packet reached the receive queue of an endpoint.
     fn delivered(&mut self, _now_ns: u64, _host: HostId, _packet: &Packet) {}
 
-    /// The output queue before `link` holds `bytes` after a change; what is being sent counts until
-    /// its last bit has left.
+    /// The output queue of `link` has `bytes` after a change; a packet counts until its last bit
+    /// was sent.
     fn queue(&mut self, _now_ns: u64, _link: LinkId, _bytes: u64) {}
 
-    /// A switch marked a packet as it joined the queue before `link` (ECN).
+    /// A switch marked a packet as it joined the queue of `link` (ECN).
     fn marked(&mut self, _now_ns: u64, _link: LinkId, _packet: &Packet) {}
 }
 
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_their_reasons_and_apart() {
+    fn names_of_reasons_are_distinct() {
         for (i, why) in DropReason::ALL.into_iter().enumerate() {
             assert_eq!((why as usize, why.name()), (i, DropReason::NAMES[i]));
             assert_eq!(DropReason::NAMES.iter().filter(|n| **n == why.name()).count(), 1);

@@ -1,14 +1,14 @@
-//! A trace that a person can read: one line for everything that happens to a datagram.
+//! A readable trace: one line for each event of a datagram.
 //!
 //! ```text
 //!      12.345 n0>s0      send n0:31850 > n1:31851 id 17 84 B #7 peer 3 cookie deadbeef | REQ s5 r8 0/1 of 44 B type 1
 //!      13.021 s0         drop(buffer-full) n0:31850 > n1:31851 id 17 84 B ...
 //! ```
 //!
-//! Microseconds with nanoseconds behind the point; the link, host or switch; what happened; who
-//! sends to whom; the datagram's number, and its bytes on the wire's payload; then the frame, as
-//! the header and each packet of it say. `dup` behind the event: the same datagram has been there
-//! before; `CE`: it carries a congestion mark; `corrupt`: a fault has changed it.
+//! Microseconds with three decimals; the link, host or switch; the event; sender and receiver; the
+//! datagram's number and its payload bytes; then the header of the frame and each of its packets.
+//! `dup` after the event: a repetition of the same datagram there; `CE`: it has a congestion mark;
+//! `corrupt`: a fault has changed it.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -19,21 +19,21 @@ use super::decode::{FrameText, Kind, frame, req_num};
 use super::{DropReason, Names, Place, Sink};
 use crate::{HostId, Packet};
 
-/// What happens to a datagram.
+/// Events of a datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// Its first bit leaves for a link.
+    /// Its first bit leaves on a link.
     Send,
-    /// It is in an endpoint's receive queue.
+    /// It reaches an endpoint's receive queue.
     Recv,
-    /// It goes no further.
+    /// It is dropped.
     Drop(DropReason),
     /// A switch marks it.
     Mark,
 }
 
-/// Which events of which datagrams are traced: those that all of these let through. The default
-/// lets everything through; an empty list means "any".
+/// Filter of events: all conditions must match. The default matches everything; an empty list means
+/// "any".
 #[derive(Clone, Debug)]
 pub struct TraceFilter {
     /// Datagrams from or to one of these.
@@ -88,14 +88,14 @@ impl TraceFilter {
     }
 }
 
-/// What of a trace is wanted.
+/// Settings of a trace.
 #[derive(Debug, Default)]
 pub struct TraceSettings {
-    /// Where each line goes when it happens.
+    /// Output for lines as they occur.
     pub to: Option<Sink>,
-    /// So many of the last lines are kept for a report of a failure. They are kept as datagrams
-    /// and become text only there: a line costs its datagram's bytes and about 150 more, in time
-    /// the copy.
+    /// Number of last lines that are kept for a report of a failure. They are kept as datagrams and
+    /// formatted only for the report: a line costs its datagram's bytes and about 150 more, and the
+    /// time of the copy.
     pub keep: usize,
     /// Which events.
     pub filter: TraceFilter,
@@ -205,9 +205,8 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-/// Which datagrams were at which places lately. Of fixed size: of two that share a slot, the later
-/// one is remembered, so a duplicate can be missed when it comes more than some ten thousand
-/// events after its original.
+/// Recent datagrams by place. Of fixed size: of two that share a slot, the later one is kept, so
+/// that a duplicate can be missed more than about ten thousand events after its original.
 #[derive(Default)]
 struct Recent(Vec<u64>);
 
@@ -249,7 +248,7 @@ mod tests {
         Names { links: vec!["n0>s0".into()], ..Names::default() }
     }
 
-    /// The lines that a filter leaves of four events: a request sent, marked, dropped at a switch;
+    /// The lines that a filter passes of four events: a request sent, marked, dropped at a switch;
     /// an acknowledgement received.
     fn traced(filter: TraceFilter) -> Vec<String> {
         let out = Shared::default();
@@ -272,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_say_when_where_what_who_and_the_packets() {
+    fn lines_have_time_place_event_hosts_and_packets() {
         let lines = traced(TraceFilter::default());
         let head = "#7 peer 3 cookie deadbeef";
         let req = format!("{head} | REQ s5 r8 0/1 of 5 B type 1");
@@ -290,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_lets_through_what_all_its_parts_let_through() {
+    fn a_filter_passes_events_that_match_all_conditions() {
         let any = TraceFilter::default;
         let left = |filter| -> Vec<char> {
             let initial = |l: String| l[24..].chars().next().unwrap();
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_seen_twice_at_a_place_is_a_duplicate() {
+    fn a_datagram_repeated_at_a_place_is_a_duplicate() {
         let mut trace = Trace::new(TraceSettings { keep: 9, ..TraceSettings::default() });
         let (a, b) = (datagram(1, vec![]), datagram(2, vec![]));
         let host = Place::Host(HostId(0)); // not the link of the same number

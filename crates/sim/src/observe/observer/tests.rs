@@ -1,4 +1,4 @@
-//! One run, seen by everything at once.
+//! One run, recorded by all recorders at once.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use crate::event::EventQueue;
 use crate::fabric::{Fabric, FabricEvent, LinkFaults, Outcome, Schedule, Topology};
 use crate::observe::TraceFilter;
 
-/// Two packets go over a link, one on to its host; the other is marked and lost.
+/// Two packets leave on a link; one reaches its host, the other is marked and lost.
 fn run(tap: &mut impl Tap) {
     let good = datagram(1, frame_of(&[request(8, b"hello"), Wire::Ack { session: 5, req_num: 7 }]));
     let lost = datagram(2, vec![0; 30]);
@@ -95,7 +95,7 @@ fn json_has_units_and_rates() {
 }
 
 #[test]
-fn what_is_observed_is_the_same_every_time_and_changes_no_digest() {
+fn observation_is_repeatable_and_changes_no_digest() {
     let seen = || {
         let out: [Shared; 3] = Default::default();
         let mut observer = Observer::new(everything(&out), Names::default());
@@ -110,7 +110,7 @@ fn what_is_observed_is_the_same_every_time_and_changes_no_digest() {
 }
 
 #[test]
-fn a_payload_changes_the_digest_though_nothing_else_does() {
+fn a_changed_payload_alone_changes_the_digest() {
     let digest = |byte| {
         let mut observer = Observer::new(Settings::default(), Names::default());
         observer.delivered(3_000, HostId(1), &datagram(1, vec![byte; 30]));
@@ -132,7 +132,7 @@ impl io::Write for Broken {
 }
 
 #[test]
-fn what_cannot_be_written_is_reported_and_disturbs_nothing() {
+fn write_errors_are_reported_and_disturb_nothing() {
     let mut settings = everything(&Default::default());
     settings.captures[0].to = Sink::new(Broken);
     let mut observer = Observer::new(settings, Names::default());
@@ -148,7 +148,7 @@ impl Schedule for EventQueue<FabricEvent> {
 }
 
 #[test]
-fn a_fabric_tells_the_whole_way_of_a_packet() {
+fn a_fabric_reports_every_hop_of_a_packet() {
     let out: [Shared; 3] = Default::default();
     let topology = Topology::one_switch(2);
     let observer = Rc::new(RefCell::new(Observer::new(everything(&out), Names::of(&topology))));
