@@ -7,7 +7,8 @@ const N: usize = 5;
 const MERGE: u16 = 1;
 const MS: Duration = Duration::from_millis(1);
 
-/// How often each node has counted; the counter is the sum. Merging takes the larger of both.
+/// How often each node has counted; the counter is the sum. Merging takes the larger count of each
+/// node.
 type Counts = Rc<RefCell<[u64; N]>>;
 
 fn node(nexus: &Nexus, me: usize, counts: Counts) -> Result<Rpc, BindError> {
@@ -22,7 +23,7 @@ fn node(nexus: &Nexus, me: usize, counts: Counts) -> Result<Rpc, BindError> {
     Ok(rpc)
 }
 
-/// Every millisecond: count, and tell everybody. Sessions that failed are connected again.
+/// Every millisecond: count, and send the counts to all. Failed sessions are connected again.
 fn tick(cx: &mut Context<'_>, me: usize, counts: Counts, mut sessions: [Option<SessionId>; N]) {
     counts.borrow_mut()[me] += me as u64 * u64::from(cx.now_ns() < 500_000_000);
     for peer in (0..N).filter(|&peer| peer != me) {
@@ -30,7 +31,7 @@ fn tick(cx: &mut Context<'_>, me: usize, counts: Counts, mut sessions: [Option<S
         sessions[peer] = session.or_else(|| cx.connect(&format!("sim://n{peer}:31850")).ok());
         let (Some(session), Ok(mut m)) = (sessions[peer], cx.alloc(8 * N)) else { continue };
         m.copy_from_slice(counts.borrow().map(u64::to_le_bytes).as_flattened());
-        let _ = cx.call(session, MERGE, m, |_, _| {}); // what is lost is told again
+        let _ = cx.call(session, MERGE, m, |_, _| {}); // the next millisecond repeats it
     }
     cx.after(MS, move |cx| tick(cx, me, counts, sessions));
 }

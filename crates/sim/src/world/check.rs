@@ -1,7 +1,7 @@
-//! What must hold in every simulation, whatever the application: checked while it runs.
+//! Invariants of every simulation, whatever the application: checked during the run.
 //!
-//! The invariants are numbered, and each can be broken by at least one planted bug
-//! (`courser_proto::mutant`), so that a check that sees nothing is found out.
+//! The invariants are numbered. Each is broken by at least one planted bug
+//! (`courser_proto::mutant`), so that a check without effect is detected.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,15 +17,15 @@ use crate::observe::DropReason;
 use crate::packet::{HostId, Packet};
 use crate::streams::Sent;
 
-/// What is checked, and what happens when something does not hold.
+/// Selection of checks, and the reaction to a violation.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Checks {
-    /// Whether handlers' requests are remembered: about 50 bytes each.
+    /// Whether handlers' requests are recorded: about 50 bytes each.
     pub at_most_once: bool,
-    /// The protocol checks its own state in every so many passes of an endpoint; 0: never.
+    /// Number of passes of an endpoint between checks of its protocol state; 0: never.
     pub every_passes: u64,
-    /// A handler that panics is a violation, although its request is answered: a failed assertion
-    /// would go unnoticed otherwise. Default true.
+    /// Treat a panic of a handler as a violation although its request is answered, since a failed
+    /// assertion would pass unnoticed otherwise. Default true.
     pub handler_panics: bool,
     /// Violations are recorded and end the run, instead of panicking.
     pub record: bool,
@@ -37,7 +37,7 @@ impl Default for Checks {
     }
 }
 
-/// What must hold.
+/// The invariants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Invariant {
     /// I1: a request is executed at most once.
@@ -46,24 +46,24 @@ pub enum Invariant {
     ExactlyOneEnd,
     /// I3: the response belongs to its request, byte for byte.
     ResponseMatches,
-    /// I4: 0 <= packets in flight <= C for each session, and all credits are back at rest.
+    /// I4: 0 <= packets in flight <= C for each session, and all credits have returned at rest.
     Credits,
-    /// I5: no transmit queue references a request buffer that the application has back, and
-    /// nothing changes a frame on its way out (E24-E27, E69).
+    /// I5: no transmit queue references a request buffer that was returned to the application, and
+    /// no frame changes while it is in the queue (E24-E27, E69).
     Ownership,
-    /// I6: no buffer is left behind.
+    /// I6: no buffer is leaked.
     Leak,
-    /// I7: the state of a session is freed when its peer is gone.
+    /// I7: the state of a session is freed when its peer has failed or left.
     FreedState,
     /// I8: with a connected network every call ends within a stated time after faults stop.
     Liveness,
-    /// I9: a frame that was sent before a process began is not accepted by it.
+    /// I9: a process does not accept a frame that was sent before it started.
     Incarnation,
     /// I10: the protocol's own invariants, and no panic.
     Internal,
-    /// I11: what the application promises about its answers (order, deadlines).
+    /// I11: the application's own rules for responses (order, deadlines).
     Application,
-    /// I12: a lost packet costs few timeouts and few packets more than itself.
+    /// I12: a lost packet costs few timeouts and few additional packets.
     Recovery,
 }
 
@@ -103,14 +103,14 @@ impl Invariant {
     }
 }
 
-/// An invariant did not hold.
+/// A violated invariant.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Violation {
     /// Which.
     pub invariant: Invariant,
     /// When, ns.
     pub at_ns: u64,
-    /// What was seen.
+    /// Description of the violation.
     pub detail: String,
 }
 
@@ -120,14 +120,14 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a world has counted.
+/// Counters of a world.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Counts {
     /// Packets that hosts began to send.
     pub sent: u64,
     /// Packets that reached a receive queue.
     pub delivered: u64,
-    /// Packets that were lost at hosts, by [`DropReason`]; those of the network are the fabric's.
+    /// Packets dropped at hosts, by [`DropReason`]; those of the network are in the fabric.
     pub dropped: [u64; DropReason::COUNT],
     /// Handlers that ran, of either kind.
     pub executed: u64,
@@ -141,12 +141,12 @@ pub struct Counts {
 
 type Seen = HashSet<(Life, u16, RequestId), BuildHasherDefault<Mix>>;
 
-/// What an endpoint's queues have counted.
+/// Counters of an endpoint's queues.
 #[derive(Clone, Copy)]
 pub(super) struct NicSeen {
-    /// Frames for a predecessor of the process that it has looked at.
+    /// Received frames that were sent to an earlier process.
     pub(super) stale: u64,
-    /// Frames that were changed while the NIC held them.
+    /// Frames that changed while the NIC held them.
     pub(super) changed: u64,
 }
 
@@ -269,7 +269,7 @@ impl Checker {
         self.executed(now_ns, life, machine);
         let NicSeen { stale, changed } = nic;
         if stale - e.stale > rejected - e.rejected {
-            let detail = format!("n{} has accepted a frame for its predecessor", life.host.0);
+            let detail = format!("n{} has accepted a frame for an earlier process", life.host.0);
             self.violate(Violation { invariant: Invariant::Incarnation, at_ns: now_ns, detail });
         }
         (e.stale, e.rejected) = (stale, rejected);
@@ -298,7 +298,7 @@ impl Checker {
         self.runs = runs;
     }
 
-    /// A handler of either kind has run, or is about to.
+    /// A handler of either kind has run, or starts.
     pub(super) fn ran(&mut self, now_ns: u64, life: Life, run: Run) {
         self.counts.executed += 1;
         let id = run.request;
@@ -331,7 +331,7 @@ impl Checker {
     }
 }
 
-/// What a panic said.
+/// The text of a panic.
 pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic").to_owned()

@@ -6,9 +6,9 @@ use crate::observe::LinkId;
 use crate::packet::HostId;
 
 impl World {
-    /// Parts the hosts: those of one group reach each other and nobody else; those in no group
-    /// are a group of their own, together. Packets between groups are lost; control connections
-    /// hold their bytes back, as TCP does.
+    /// Partitions the hosts: those of one group reach only each other; those in no group form a
+    /// group together. Packets between groups are lost; control connections delay their bytes, as
+    /// TCP does.
     pub fn partition(&mut self, groups: &[&[HostId]]) {
         let mut of = vec![0_u32; self.hosts.len()];
         for (number, group) in groups.iter().enumerate() {
@@ -30,19 +30,19 @@ impl World {
         self.release_held();
     }
 
-    /// The faults of one direction of a cable, from now on.
+    /// Replaces the faults of one direction of a cable.
     pub fn set_link_faults(&mut self, link: LinkId, faults: LinkFaults) {
         self.fabric.set_faults(self.now_ns, link, faults);
     }
 
-    /// Asks a rule about every packet of one direction of a cable, before its rates; `None` takes
-    /// the rule away.
+    /// Sets a rule that decides about every packet of one direction of a cable before its rates do;
+    /// `None` removes it.
     pub fn set_link_rule(&mut self, link: LinkId, rule: Option<FaultRule>) {
         self.fabric.set_fault_rule(link, rule);
     }
 
-    /// Takes one direction of a cable down, or up again. Control connections do not notice: they
-    /// are taken to find another way.
+    /// Takes one direction of a cable down, or up again. Control connections are not affected: they
+    /// are assumed to find another path.
     pub fn set_link_up(&mut self, link: LinkId, up: bool) {
         self.fabric.set_link_up(link, up);
     }

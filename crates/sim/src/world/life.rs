@@ -1,4 +1,4 @@
-//! Processes begin, end, stand still, and begin again with empty memory.
+//! Start, stop, pause and restart of processes; a restart has empty memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::host::process::{Endpoints, Process, SetupError};
 use crate::packet::HostId;
 use crate::rng::Rng;
 
-/// How often a process that is to stop is looked at.
+/// Interval of the checks whether a process that stops has finished.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
 impl World {
-    /// Starts a process on a host: `setup` makes its endpoints and registers handlers; everything
-    /// else happens in callbacks. It is kept, and runs again when the process is restarted: what
-    /// it captures by reference counting survives a crash, like a disk. A process that ran there
-    /// is killed first.
+    /// Starts a process on a host: `setup` creates its endpoints and registers handlers; everything
+    /// else happens in callbacks. It is kept and runs again when the process is restarted: state
+    /// that it captures by reference counting survives a crash, like a disk. A process that runs
+    /// there is killed first.
     ///
     /// # Errors
     /// The set-up failed.
@@ -100,23 +100,23 @@ impl World {
         Ok(())
     }
 
-    /// The host's process ends at once, as killed: memory is lost, its kernel closes its control
-    /// connections, packets for it find nobody.
+    /// Kills the host's process: memory is lost, its kernel closes its control connections, packets
+    /// to it are dropped.
     pub fn kill(&mut self, host: HostId) {
         self.end_process(host, false);
     }
 
-    /// The host's whole machine dies, without a word to anybody. [`World::restart`] brings it
-    /// back.
+    /// Crashes the host's whole machine without a notice to its peers. [`World::restart`] starts it
+    /// again.
     pub fn crash(&mut self, host: HostId) {
         self.end_process(host, true);
         self.host(host).up = false;
-        // What its kernel would have sent once more is gone with it.
+        // Segments that its kernel would have repeated are lost with it.
         self.held.retain(|sent| sent.from != host);
     }
 
-    /// The host's process ends in order, as [`courser::Rpc::shutdown`] does: it takes nothing new,
-    /// waits up to `grace` until what has begun is over, tells its peers, and is gone.
+    /// Stops the host's process gracefully, as [`courser::Rpc::shutdown`] does: it takes no new
+    /// calls, waits up to `grace` until the running ones have ended, notifies its peers, and ends.
     pub fn stop(&mut self, host: HostId, grace: Duration) {
         let Some(p) = &mut self.host(host).process else { return };
         let life = p.life;
@@ -127,7 +127,7 @@ impl World {
         self.after(LOOK_EVERY, move |world| world.stopping(life, end_ns));
     }
 
-    /// Whether a process that is to stop may go.
+    /// Whether a process that stops has finished.
     fn stopping(&mut self, life: Life, end_ns: u64) {
         let now_ns = self.now_ns;
         let Some(p) = self.process(life) else { return };
@@ -145,14 +145,14 @@ impl World {
     fn end_process(&mut self, host: HostId, silently: bool) {
         let Some(process) = self.host(host).process.take() else { return };
         self.checker.ended(self.now_ns, process.life);
-        // First, so that what the process still says while it is torn down reaches nobody.
+        // First, so that nothing that the process sends while it is torn down leaves.
         let life = process.life;
         lock(&self.streams).process_ends(life, silently);
         drop(process);
         self.bury(life);
     }
 
-    /// Nothing is left of a process whose connections have ended, but what it has sent.
+    /// Removes the state of a process whose connections have ended, except for frames in flight.
     fn bury(&mut self, life: Life) {
         let sent = std::mem::take(&mut lock(&self.streams).sent);
         for sent in sent {
@@ -161,15 +161,14 @@ impl World {
         lock(&self.wakes).retain(|(of, _)| *of != life);
     }
 
-    /// Everything on a host stands still for a while: its threads do not run, its NIC does, as
-    /// far as descriptors reach.
+    /// Pauses a host: its threads do not run, its NIC does, as far as descriptors allow.
     pub fn pause(&mut self, host: HostId, time: Duration) {
         let time_ns = nanos(time);
         let now_ns = self.now_ns;
         let until_ns = now_ns.saturating_add(time_ns);
         let h = self.host(host);
         h.paused_until_ns = h.paused_until_ns.max(until_ns);
-        // What a thread is at takes as much longer.
+        // Current work of a thread takes as much longer.
         for e in h.process.iter_mut().flat_map(|p| &mut p.endpoints) {
             if e.busy_until_ns > now_ns {
                 e.busy_until_ns = e.busy_until_ns.saturating_add(time_ns);
@@ -178,21 +177,21 @@ impl World {
         self.at(until_ns, move |world| world.resume(host));
     }
 
-    /// From now on a host's clock runs fast by so many parts per million; slow when negative.
+    /// From now on a host's clock runs fast by `ppm` parts per million; slow when negative.
     pub fn set_drift(&mut self, host: HostId, ppm: i32) {
         let now_ns = self.now_ns;
         self.host(host).oscillator.set_drift(now_ns, ppm);
-        // Deadlines lie elsewhere now.
+        // Deadlines have moved in world time.
         self.resume(host);
     }
 
-    /// What work costs the CPU of a host, from now on.
+    /// Replaces the CPU costs of a host.
     pub fn set_costs(&mut self, host: HostId, costs: CpuCosts) {
         self.host(host).costs.set(costs);
     }
 
-    /// Changes how many receive descriptors a host's endpoints have, from now on: few starve
-    /// them (E60).
+    /// Changes the number of receive descriptors of a host's endpoints; a small number makes
+    /// packets drop (E60).
     pub fn set_rx_queue(&mut self, host: HostId, descriptors: usize) {
         let h = self.host(host);
         h.nic.rx_queue = descriptors;

@@ -1,10 +1,9 @@
-//! The world: hosts and network in virtual time, and the loop that moves it.
+//! The world: hosts and network in virtual time, and the event loop.
 //!
-//! One seed decides everything. Time jumps from event to event; what happens at the same time
-//! happens in the order in which it was decided. An endpoint's event loop makes a pass when a
-//! packet has arrived, when mail waits, when a deadline of its own has come, and when the CPU has
-//! finished with the pass before: that is all that drives it, and it is the same `Rpc::poll` as
-//! over sockets.
+//! One seed decides everything. Time advances from event to event; events of equal time run in the
+//! order in which they were scheduled. An endpoint's event loop makes a pass when a packet has
+//! arrived, when its mailbox is not empty, when a deadline is due, and when the CPU has finished
+//! the previous pass. A pass is the same `Rpc::poll` as over sockets.
 
 mod check;
 mod faults;
@@ -36,7 +35,7 @@ pub use check::{Checks, Counts, Invariant, Violation};
 pub use thread::spend;
 pub(crate) use thread::{handler_began_ns, handler_begins, thread_now_ns};
 
-/// No world lives longer: over a hundred years.
+/// End of virtual time: over a hundred years.
 const LATEST_NS: u64 = 1 << 62;
 
 /// Control port of every host's nexus.
@@ -45,7 +44,7 @@ pub(crate) const CONTROL_PORT: u16 = 31_850;
 /// Settings of a world.
 #[derive(Clone, Debug)]
 pub struct WorldConfig {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Hosts, switches and cables.
     pub topology: Topology,
@@ -53,22 +52,23 @@ pub struct WorldConfig {
     pub costs: CpuCosts,
     /// The hosts' NICs.
     pub nic: NicConfig,
-    /// Settings of every nexus. Unlike on a real machine the number of workers is 2 by default:
-    /// nothing of the machine that simulates may show.
+    /// Settings of every nexus. The default number of workers is 2: the simulating machine must
+    /// have no influence.
     pub nexus: Config,
-    /// Loss recovery of single hosts, by their number, from the first on again when there are more
-    /// hosts; empty: as `nexus` says.
+    /// Loss recovery of single hosts, by number, repeated when there are more hosts; empty: as in
+    /// `nexus`.
     pub recovery: Vec<Recovery>,
-    /// One way between two hosts for the control plane, whatever the distance, ns. Default 20 us.
+    /// One-way latency between two hosts for the control plane, whatever the distance, ns. Default
+    /// 20 us.
     pub control_latency_ns: u64,
-    /// A machine that is down does not answer; after this time a connection is asked for again, ns.
-    /// Default 1 s, Linux's first retransmission of a SYN.
+    /// Interval of connection requests to a machine that is down, ns. Default 1 s, Linux's first
+    /// retransmission of a SYN.
     pub connect_retry_ns: u64,
-    /// Where the request numbers of sessions begin. Default anywhere.
+    /// First request numbers of sessions. Default uniform.
     pub numbers: Numbers,
     /// Whether hosts' clocks start at different times. Default true.
     pub clocks_differ: bool,
-    /// What is checked while the world runs.
+    /// Checks during the run.
     pub checks: Checks,
 }
 
@@ -91,11 +91,11 @@ impl WorldConfig {
     }
 }
 
-/// Why a world could not be made or an application not be started.
+/// Why a world or an application could not be started.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorldError {
-    /// The topology makes no sense.
+    /// The topology is invalid.
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// The application's set-up failed.
@@ -105,30 +105,30 @@ pub enum WorldError {
         host: u32,
         /// When.
         at_ns: u64,
-        /// What it said.
+        /// The cause.
         cause: String,
     },
 }
 
-/// What happens next.
+/// Events.
 enum Event {
     /// Inside the network.
     Fabric(FabricEvent),
     /// A packet has passed the NIC and reaches memory.
     Arrive(HostId, Box<Packet>),
-    /// A NIC looks at its transmit queues.
+    /// A NIC checks its transmit queues.
     Kick(HostId),
     /// An endpoint's event loop makes a pass.
     Pass(Life, u32),
-    /// An endpoint's deadlines are looked at.
+    /// An endpoint's deadlines are checked.
     Look(Life, u32),
-    /// A control loop turns.
+    /// A control loop makes a pass.
     Control(Life),
     /// A worker has finished a job.
     WorkerDone(Life, u64),
     /// A segment of a control connection arrives.
     Segment(Sent),
-    /// Something that was planned with [`World::at`].
+    /// A function planned with [`World::at`].
     Plan(Plan),
 }
 
@@ -141,7 +141,7 @@ impl Schedule for EventQueue<Event> {
 /// A host.
 struct Host {
     oscillator: Oscillator,
-    /// Its machine runs; its process may not.
+    /// Its machine runs; its process may have ended.
     up: bool,
     paused_until_ns: u64,
     /// The number of its last process.
@@ -150,12 +150,12 @@ struct Host {
     setup: Option<Setup>,
     costs: Costs,
     nic: NicConfig,
-    /// The endpoint whose transmit queue is looked at first.
+    /// The endpoint whose transmit queue is served next.
     next_tx: usize,
     kick_at_ns: Option<u64>,
 }
 
-/// Something to do at a time.
+/// A function to run at a time.
 type Plan = Box<dyn FnOnce(&mut World)>;
 
 /// A simulated datacenter; see the [crate's documentation](crate).
@@ -167,7 +167,7 @@ pub struct World {
     hosts: Vec<Host>,
     streams: SharedStreams,
     wakes: Wakes,
-    /// Segments that a partition holds back.
+    /// Segments that a partition delays.
     held: Vec<Sent>,
     /// One segment of each connection to a machine that is down.
     unanswered: Vec<Sent>,
@@ -176,9 +176,9 @@ pub struct World {
     next_packet: u64,
     rng: Rng,
     checker: check::Checker,
-    /// Endpoints that were given out, and that may have something to do.
+    /// Endpoints that were borrowed by the caller, and that may have work.
     touched: Vec<(Life, usize)>,
-    /// Packets to be used again, boxes and all.
+    /// Spare packets with their boxes.
     #[expect(clippy::vec_box, reason = "packets travel in their boxes")]
     spare: Vec<Box<Packet>>,
 }
@@ -204,10 +204,10 @@ pub(crate) mod purpose {
 }
 
 impl World {
-    /// A world in which nothing runs yet.
+    /// A world without processes.
     ///
     /// # Errors
-    /// The topology makes no sense.
+    /// The topology is invalid.
     pub fn new(cfg: WorldConfig) -> Result<World, WorldError> {
         let fabric_seed = Rng::stream(cfg.seed, purpose::FABRIC).next_u64();
         let fabric = Fabric::new(&cfg.topology, fabric_seed)?;
@@ -248,14 +248,14 @@ impl World {
         })
     }
 
-    // ---- looking ------------------------------------------------------------------------------
+    // ---- inspection ---------------------------------------------------------------------------
 
     /// The world's time, ns.
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// When something happens next; `None`: never again by itself.
+    /// Time of the next event; `None`: there is none.
     pub fn next_event_ns(&self) -> Option<u64> {
         self.events.next_ns()
     }
@@ -265,12 +265,12 @@ impl World {
         (0..self.hosts.len() as u32).map(HostId)
     }
 
-    /// Where clients find the nexus of a host.
+    /// Address of the nexus of a host, for clients.
     pub fn uri(&self, host: HostId) -> String {
         format!("sim://n{}:{CONTROL_PORT}", host.0)
     }
 
-    /// The network: counters, links. Its faults are the world's.
+    /// The network: counters, links. Its faults are set through the world.
     pub fn fabric(&self) -> &Fabric {
         &self.fabric
     }
@@ -280,28 +280,27 @@ impl World {
         &self.cfg
     }
 
-    /// A generator for the application's own choices.
+    /// A generator for random choices of the application.
     pub fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }
 
-    /// What was counted so far.
+    /// The counters so far.
     pub fn counts(&self) -> &Counts {
         self.checker.counts()
     }
 
-    /// A hash over everything that has happened, in order: equal for equal seeds, settings and
-    /// builds.
+    /// A hash over all events, in order: equal for equal seeds, settings and builds.
     pub fn digest(&self) -> u64 {
         self.checker.digest(&self.fabric.drops())
     }
 
-    /// What did not hold; empty unless [`Checks::record`].
+    /// Violations; empty unless [`Checks::record`].
     pub fn violations(&self) -> &[Violation] {
         self.checker.violations()
     }
 
-    /// Reports what an application's own check has found.
+    /// Reports a violation found by an application's own check.
     ///
     /// # Panics
     /// Unless [`Checks::record`].
@@ -309,17 +308,17 @@ impl World {
         self.checker.violate(Violation { invariant, at_ns: self.now_ns, detail });
     }
 
-    /// Puts a number of the application's into the event log.
+    /// Adds a number of the application to the event log.
     pub fn note(&mut self, what: u64) {
         self.checker.note(self.now_ns, what);
     }
 
-    /// Lets an observer see all packets from now on.
+    /// Attaches an observer of all packets from now on.
     pub fn set_tap(&mut self, tap: Box<dyn Tap>) {
         self.fabric.tap = Some(tap);
     }
 
-    /// The observer, back.
+    /// Detaches the observer.
     pub fn take_tap(&mut self) -> Option<Box<dyn Tap>> {
         self.fabric.tap.take()
     }
@@ -339,9 +338,9 @@ impl World {
         self.hosts.get(host.0 as usize).is_some_and(|h| h.process.is_some())
     }
 
-    // ---- driving ------------------------------------------------------------------------------
+    // ---- time ---------------------------------------------------------------------------------
 
-    /// Lets time pass.
+    /// Advances time.
     ///
     /// # Panics
     /// When an invariant is violated, unless [`Checks::record`].
@@ -350,7 +349,7 @@ impl World {
         self.run_to(self.now_ns.saturating_add(time_ns));
     }
 
-    /// Lets time pass up to a time of the world, ns.
+    /// Advances time to a world time, ns.
     ///
     /// # Panics
     /// When an invariant is violated, unless [`Checks::record`].
@@ -363,8 +362,8 @@ impl World {
         }
     }
 
-    /// Lets time pass until `done` says so; it is asked after every event. False: `limit` has
-    /// passed first.
+    /// Advances time until `done` returns true; it is called after every event. False: `limit` was
+    /// reached first.
     ///
     /// # Panics
     /// When an invariant is violated, unless [`Checks::record`].
@@ -383,18 +382,18 @@ impl World {
         }
     }
 
-    /// Does `plan` at a time of the world; at once when that has passed.
+    /// Runs `plan` at a world time; at once when that has passed.
     pub fn at(&mut self, at_ns: u64, plan: impl FnOnce(&mut World) + 'static) {
         self.events.push(at_ns.max(self.now_ns), Event::Plan(Box::new(plan)));
     }
 
-    /// Does `plan` after a time.
+    /// Runs `plan` after a time.
     pub fn after(&mut self, time: Duration, plan: impl FnOnce(&mut World) + 'static) {
         let time_ns = nanos(time);
         self.at(self.now_ns.saturating_add(time_ns), plan);
     }
 
-    /// Follows up what was done to the world from outside, before time goes on.
+    /// Processes changes that were made from outside, before time advances.
     fn catch_up(&mut self) {
         while let Some((life, endpoint)) = self.touched.pop() {
             self.look(life, endpoint);
@@ -407,7 +406,7 @@ impl World {
         let Some((at_ns, event)) = self.events.pop_until(end_ns) else { return false };
         self.now_ns = at_ns;
         match event {
-            // Most events: they run nothing of a process, and leave nothing to follow up.
+            // The usual case: events that involve no process and leave no work.
             Event::Fabric(e) => self.on_fabric(e),
             Event::Arrive(host, packet) => self.arrive(host, packet),
             Event::Kick(host) => {
@@ -442,7 +441,7 @@ impl World {
         true
     }
 
-    /// The first endpoint of a host's process, to make calls, connect, look.
+    /// The first endpoint of a host's process, to make calls, connect, inspect.
     ///
     /// # Panics
     /// When nothing runs on the host.
@@ -450,8 +449,8 @@ impl World {
         self.endpoint(host, 0).unwrap_or_else(|| panic!("nothing runs on n{}", host.0))
     }
 
-    /// An endpoint of a host's process, by its order; `None` when there is none. What it is asked
-    /// to do begins with its next pass, which is now.
+    /// An endpoint of a host's process, by its order; `None` when there is none. Its next pass is
+    /// now, which starts what the caller requests.
     pub fn endpoint(&mut self, host: HostId, endpoint: usize) -> Option<&mut Rpc> {
         let now_ns = self.now_ns;
         let h = self.hosts.get_mut(host.0 as usize)?;
@@ -459,14 +458,14 @@ impl World {
         let life = p.life;
         let e = p.endpoints.get_mut(endpoint)?;
         e.clock.set(h.oscillator.shows(now_ns).max(e.clock.now_ns()));
-        // Whatever it is asked to do is found when time goes on.
+        // Requests of the caller are processed when time advances.
         if self.touched.last() != Some(&(life, endpoint)) {
             self.touched.push((life, endpoint));
         }
         Some(&mut e.rpc)
     }
 
-    /// An endpoint of a host's process, to be looked at only.
+    /// An endpoint of a host's process, for inspection only.
     pub fn peek(&self, host: HostId, endpoint: usize) -> Option<&Rpc> {
         let p = self.hosts.get(host.0 as usize)?.process.as_ref()?;
         p.endpoints.get(endpoint).map(|e| &e.rpc)
@@ -476,7 +475,7 @@ impl World {
         &mut self.hosts[host.0 as usize]
     }
 
-    /// The process of a life, while it lives.
+    /// The process of a life, while it runs.
     fn process(&mut self, life: Life) -> Option<&mut Process> {
         let h = self.hosts.get_mut(life.host.0 as usize)?;
         h.process.as_mut().filter(|p| p.life == life)
@@ -497,14 +496,14 @@ impl World {
     }
 }
 
-/// A length of time as the clock counts it; what does not fit is for ever.
+/// A duration in clock ticks; saturates.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Drop for World {
     fn drop(&mut self) {
-        // Processes before the streams that they use; nobody is told any more.
+        // Processes before the streams that they use; no peers are notified any more.
         for h in &mut self.hosts {
             h.process = None;
         }

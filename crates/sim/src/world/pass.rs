@@ -1,4 +1,4 @@
-//! Threads in virtual time: when an endpoint's event loop makes a pass, when a control loop turns,
+//! Threads in virtual time: when an endpoint's event loop makes a pass, when a control loop runs,
 //! when a worker's job ends.
 
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::host::port::lock;
 use crate::host::process::Working;
 use crate::packet::HostId;
 
-/// How often an endpoint whose transmit queue is full looks after its deadlines.
+/// Interval at which an endpoint whose transmit queue is full checks its deadlines.
 const STARVED_LOOK_NS: u64 = 10_000;
 
 impl World {
-    /// Work for an endpoint: a pass as soon as its CPU is free.
+    /// Schedules a pass of an endpoint for when its CPU is free.
     pub(super) fn wake_endpoint(&mut self, life: Life, endpoint: usize, after_ns: u64) {
         let now_ns = self.now_ns;
         let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
@@ -49,7 +49,7 @@ impl World {
         if now_ns < paused_ns {
             return self.wake_endpoint(life, endpoint, 0);
         }
-        // A thread's clock may be ahead by what it has spent on a call from outside of a pass.
+        // A thread's clock may be ahead by the time spent on a call from outside of a pass.
         let begin_ns = local_ns.max(e.clock.now_ns());
         e.clock.set(begin_ns);
         let busy = on_clock(&e.clock, local_ns, now_ns, || e.rpc.poll());
@@ -63,7 +63,7 @@ impl World {
         let nic = NicSeen { stale: port.stale_taken, changed: port.changed };
         drop(port);
         self.checker.after_pass(now_ns, life, e, machine, nic);
-        // What it has given others to do, it has done so by its end.
+        // Work that it passed to other threads was passed by its end.
         for (life, thread) in wakes {
             self.woken(life, thread, spent_ns);
         }
@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    /// Sees to it that an endpoint's next deadline is not missed.
+    /// Schedules the check of an endpoint's next deadline.
     fn schedule_look(&mut self, life: Life, endpoint: usize) {
         let now_ns = self.now_ns;
         let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
@@ -85,8 +85,8 @@ impl World {
         let Some(p) = h.process.as_mut().filter(|p| p.life == life) else { return };
         let Some(e) = p.endpoints.get_mut(endpoint) else { return };
         let Some(due_ns) = e.rpc.next_deadline_ns() else { return };
-        // A pass that found nothing to do is not made again at the same time. Room in the transmit
-        // queue wakes whoever waits for it; other deadlines are looked after meanwhile.
+        // A pass without work is not repeated at the same time. Room in the transmit queue wakes an
+        // endpoint that needs it; its other deadlines are checked meanwhile.
         let starved = e.starved && due_ns == 0;
         let soonest_ns = now_ns + if starved { STARVED_LOOK_NS } else { 1 };
         let at_ns = oscillator.when(due_ns.saturating_add(e.epoch_ns)).max(soonest_ns);
@@ -96,7 +96,7 @@ impl World {
         }
     }
 
-    /// An endpoint's deadline may have come.
+    /// An endpoint's deadline may be due.
     pub(super) fn look(&mut self, life: Life, endpoint: usize) {
         let now_ns = self.now_ns;
         let Some(h) = self.hosts.get_mut(life.host.0 as usize) else { return };
@@ -107,7 +107,7 @@ impl World {
             e.look_at_ns = None;
         }
         e.clock.set(local_ns.max(e.clock.now_ns()));
-        // One that has just found its transmit queue full does not try again at the same time.
+        // After a full transmit queue, do not retry at the same time.
         let in_vain = e.starved && e.busy_until_ns >= now_ns;
         match e.rpc.next_deadline_ns() {
             Some(0) if in_vain => self.schedule_look(life, endpoint),
@@ -119,8 +119,8 @@ impl World {
         }
     }
 
-    /// Follows up what the last event has left to do: threads that were woken, segments that
-    /// were sent, processes whose streams have something.
+    /// Processes the remains of the last event: woken threads, sent segments, processes whose
+    /// streams are ready.
     pub(super) fn settle(&mut self) {
         loop {
             if lock(&self.wakes).is_empty() && lock(&self.streams).is_quiet() {
@@ -143,7 +143,7 @@ impl World {
         }
     }
 
-    /// A thread was given something to do, `after_ns` from now.
+    /// Wakes a thread `after_ns` from now.
     fn woken(&mut self, life: Life, thread: Thread, after_ns: u64) {
         match thread {
             Thread::Control => self.wake_control(life, after_ns),
@@ -199,15 +199,15 @@ impl World {
         }
         if let Some(due_ns) = turn.due {
             let at_ns = oscillator.when(due_ns);
-            // More work at once is done at once, but not without end at the same instant.
+            // Further work runs at once, but not without limit at the same instant.
             self.wake_control(life, at_ns.saturating_sub(now_ns).max(1));
         }
     }
 
     // ---- workers ------------------------------------------------------------------------------
 
-    /// Gives waiting jobs to idle workers. A job's handler runs when its time is over, so that
-    /// its answer comes then.
+    /// Assigns queued jobs to idle workers. A job's handler runs at the end of its time, so that
+    /// its response is sent then.
     fn start_jobs(&mut self, life: Life) {
         let now_ns = self.now_ns;
         let h = self.host(life.host);
@@ -249,20 +249,20 @@ impl World {
         clock.set(local_ns.max(clock.now_ns()));
         let (endpoint, req_type) = (job.endpoint(), job.req_type());
         let run = Run { endpoint, req_type, request: job.request() };
-        // The workers' clock is that of all of them: what one spends is counted apart.
+        // The workers share one clock; time spent by one of them is counted separately.
         let own = Arc::new(VirtualClock::default());
         handler_begins(Some(began_ns));
         on_clock(&own, 0, now_ns, || job.run());
         let spent_ns = own.now_ns();
         workers.idle += 1;
         self.checker.ran(now_ns, life, run);
-        // Its answer wakes the endpoint when the handler has spent what it said.
+        // Its response wakes the endpoint when the handler has spent its reported time.
         let wakes = std::mem::take(&mut *lock(&self.wakes));
         for (life, thread) in wakes {
             self.woken(life, thread, spent_ns);
         }
         if spent_ns > 0 {
-            // What the handler said by itself keeps its worker busy, too.
+            // Time that the handler reports keeps its worker busy, too.
             if let Some(workers) = self.process(life).and_then(|p| p.workers.as_mut()) {
                 workers.idle -= 1;
             }
@@ -278,7 +278,7 @@ impl World {
         self.start_jobs(life);
     }
 
-    /// Everything on a host goes on after a pause.
+    /// Resumes a host after a pause.
     pub(super) fn resume(&mut self, host: HostId) {
         let h = self.host(host);
         let Some(p) = &h.process else { return };

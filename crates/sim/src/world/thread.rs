@@ -1,4 +1,4 @@
-//! The simulated thread that runs now: its clock, and what the time is for it.
+//! The simulated thread that runs now, and its clock.
 
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -8,12 +8,12 @@ use courser::parts::machine::VirtualClock;
 
 use super::nanos;
 
-/// A thread, and how its clock stands to the world's time.
+/// A thread, and its clock relative to the world's time.
 struct Running {
     clock: Arc<VirtualClock>,
-    /// What its clock shows ...
+    /// Time of its clock ...
     local_ns: u64,
-    /// ... at this time of the world.
+    /// ... at this world time.
     world_ns: u64,
 }
 
@@ -25,15 +25,15 @@ impl Running {
 
 thread_local! {
     static CURRENT: RefCell<Option<Running>> = const { RefCell::new(None) };
-    /// When the handler that runs now, or ran last, has begun, in the world's time.
+    /// Start of the handler that runs now, or ran last, in the world's time.
     static BEGAN_NS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Lets time pass for the simulated thread that runs now: called in a handler, a continuation or
-/// a timer, it is busy for so much longer. In a worker's handler likewise, and its answer wakes the
-/// endpoint as much later; one that is awake for another reason may find it before, which a cost in
-/// [`crate::CpuCosts::handlers`] does not have. Does nothing outside a simulation, so that a handler
-/// may say what it costs and run anywhere.
+/// Spends virtual time on the simulated thread that runs now: called in a handler, a continuation
+/// or a timer, the thread is busy for `ns` longer. In a worker's handler its response also wakes
+/// the endpoint later by as much; an endpoint that is awake for another reason may process it
+/// earlier, which does not happen with a cost in [`crate::CpuCosts::handlers`]. No effect outside a
+/// simulation, so that a handler can report its cost and run anywhere.
 pub fn spend(time: Duration) {
     let ns = nanos(time);
     CURRENT.with_borrow(|running| {
@@ -43,29 +43,29 @@ pub fn spend(time: Duration) {
     });
 }
 
-/// The world's time for the simulated thread that runs now; `None`: none does.
+/// The world's time of the simulated thread that runs now; `None` outside of one.
 pub(crate) fn thread_now_ns() -> Option<u64> {
     CURRENT.with_borrow(|running| running.as_ref().map(Running::world_now_ns))
 }
 
-/// When the handler that runs now has begun, in the world's time.
+/// Start of the handler that runs now, in the world's time.
 pub(crate) fn handler_began_ns() -> u64 {
     BEGAN_NS.get()
 }
 
-/// A handler begins now, or has begun at a time of the world.
+/// A handler starts now, or has started at a world time.
 pub(crate) fn handler_begins(at_ns: Option<u64>) {
     BEGAN_NS.set(at_ns.or_else(thread_now_ns).unwrap_or(0));
 }
 
-/// Runs something as a simulated thread whose clock shows `local_ns` at a time of the world.
+/// Runs `f` as a simulated thread whose clock shows `local_ns` at a world time.
 pub(super) fn on_clock<R>(
     clock: &Arc<VirtualClock>,
     local_ns: u64,
     world_ns: u64,
     f: impl FnOnce() -> R,
 ) -> R {
-    /// Also when `f` panics, the next one is not charged.
+    /// Also after a panic of `f`, so that its time is not charged to the next thread.
     struct Restore;
     impl Drop for Restore {
         fn drop(&mut self) {

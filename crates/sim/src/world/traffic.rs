@@ -1,5 +1,5 @@
-//! Packets and segments on their way: from transmit queues into the network, and from there to
-//! receive queues.
+//! Packets and segments in flight: from transmit queues into the network, and from there to receive
+//! queues.
 
 use courser::Addr;
 use courser::parts::buf::Ecn;
@@ -29,8 +29,8 @@ impl World {
         }
     }
 
-    /// A NIC sends the next frame, if the cable is free and one is ready: the endpoints' queues
-    /// take turns.
+    /// Sends the next frame of a NIC, if the cable is free and one is ready: round robin over the
+    /// endpoints' queues.
     pub(super) fn kick(&mut self, host: HostId) {
         if !self.fabric.host_port_is_free(host) {
             return;
@@ -104,7 +104,7 @@ impl World {
             return self.kick(src);
         }
         if to == Some(src) {
-            // To itself: through the NIC, which turns it round, and not over the cable.
+            // To itself: looped back in the NIC, not over the cable.
             let at_ns = self.now_ns + self.hosts[src.0 as usize].nic.rx_latency_ns;
             self.events.push(at_ns, Event::Arrive(src, packet));
             return self.kick(src);
@@ -112,7 +112,7 @@ impl World {
         self.fabric.transmit(src, self.now_ns, packet, &mut self.events);
     }
 
-    /// A packet comes out of the NIC of the host that it was sent to.
+    /// A packet leaves the NIC of the receiving host.
     pub(super) fn arrive(&mut self, host: HostId, mut packet: Box<Packet>) {
         let at = Place::Host(host);
         let h = &mut self.hosts[host.0 as usize];
@@ -158,7 +158,7 @@ impl World {
         self.events.push(at_ns, Event::Segment(sent));
     }
 
-    /// A segment arrives, unless a partition holds it back.
+    /// A segment arrives, unless a partition delays it.
     pub(super) fn segment(&mut self, sent: Sent) {
         if self.are_apart(sent.from, sent.to) {
             self.held.push(sent);
@@ -166,14 +166,14 @@ impl World {
         }
         let Some(h) = self.hosts.get(sent.to.0 as usize) else { return };
         if !h.up {
-            // Silence. Whoever wants a connection asks again, as kernels do.
+            // No answer. A dialer repeats its request, as kernels do.
             if matches!(sent.segment, Segment::Syn { .. })
                 && lock(&self.streams).is_wanted(sent.conn)
             {
                 let at_ns = self.now_ns + self.cfg.connect_retry_ns.max(1);
                 self.events.push(at_ns, Event::Segment(sent));
             } else if matches!(sent.segment, Segment::Data(_)) {
-                // Its sender's kernel repeats it, and is told when the machine is back.
+                // Its sender's kernel repeats it when the machine runs again.
                 let known = |s: &Sent| (s.conn, s.side) == (sent.conn, sent.side);
                 if !self.unanswered.iter().any(known) {
                     self.unanswered.push(sent);
@@ -188,13 +188,13 @@ impl World {
         lock(&self.streams).arrive(sent, life);
     }
 
-    /// Whether a partition stands between two hosts.
+    /// Whether a partition separates two hosts.
     fn are_apart(&self, a: HostId, b: HostId) -> bool {
         let Some(groups) = &self.groups else { return false };
         groups.get(a.0 as usize) != groups.get(b.0 as usize)
     }
 
-    /// A machine is back: what was sent to it meanwhile finds nobody.
+    /// A machine runs again: segments that were sent to it meanwhile find no connection.
     pub(super) fn answer_unanswered(&mut self, host: HostId) {
         let here: Vec<Sent> = self.unanswered.extract_if(.., |sent| sent.to == host).collect();
         for sent in here {
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// What a partition has held back arrives, before whatever is under way: streams keep their
+    /// Segments that a partition has delayed arrive before those in flight: streams keep their
     /// order.
     pub(super) fn release_held(&mut self) {
         for sent in std::mem::take(&mut self.held) {
