@@ -35,8 +35,8 @@ fn every_planted_bug_is_found() {
     assert!(missed.is_empty(), "{missed:#?}");
 }
 
-/// What a planted bug may be found as: the invariant that it disables, or what follows from that
-/// first.
+/// Invariants by which a planted bug may be found: the one that it disables, or the first
+/// consequence.
 fn breaks(mutant: Mutant) -> &'static [Invariant] {
     use Invariant as I;
     use Mutant as M;

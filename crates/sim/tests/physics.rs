@@ -1,5 +1,5 @@
-//! Physics before papers: whole endpoints on simulated hosts against closed forms. What one
-//! packet meets in the network alone is tested beside the fabric.
+//! Whole endpoints on simulated hosts against closed forms. Packets in the network alone are tested
+//! beside the fabric.
 
 use courser_sim::fabric::{Buffer, CableSpec, HOST_RATE_BPS, SWITCH_LATENCY_NS};
 use courser_sim::scenario::{
@@ -7,7 +7,7 @@ use courser_sim::scenario::{
 };
 use courser_sim::{CpuCosts, NicConfig};
 
-/// `seen` is within so many parts per million of `expected`.
+/// `seen` is within `ppm` parts per million of `expected`.
 #[track_caller]
 fn assert_close(seen: u64, expected: u64, ppm: u64) {
     let off = seen.abs_diff(expected);
@@ -17,8 +17,8 @@ fn assert_close(seen: u64, expected: u64, ppm: u64) {
     );
 }
 
-/// One session's large requests take the whole line but for headers: of the 1,530 bytes that a full
-/// packet takes on the wire 1,424 are data. 66 are of Ethernet, IP and UDP, 24 of the frame, 16 of
+/// One session's large requests take the whole line except for headers: of the 1,530 bytes of a
+/// full packet on the wire 1,424 are data, 66 are of Ethernet, IP and UDP, 24 of the frame, 16 of
 /// the packet.
 #[test]
 fn a_single_flow_reaches_line_rate_minus_headers() {
@@ -34,7 +34,7 @@ fn a_single_flow_reaches_line_rate_minus_headers() {
     }
 }
 
-/// Fewer credits than the bandwidth-delay product give their share of the line (E35).
+/// Fewer credits than the bandwidth-delay product result in their share of the line (E35).
 #[test]
 fn fewer_credits_give_their_share_of_the_line() {
     let settings = credits::Settings { time_ns: 5_000_000, ..credits::Settings::default() };
@@ -44,9 +44,9 @@ fn fewer_credits_give_their_share_of_the_line() {
     }
 }
 
-/// A call of 32 bytes on an idle network takes, to the nanosecond, the sum of what it meets: on
-/// each of its two ways the sender's NIC, two cables and a switch that cuts through between them, the
-/// receiver's NIC; and the CPUs' work.
+/// A call of 32 bytes on an idle network takes exactly the sum of its parts: in each direction the
+/// sender's NIC, two cables and a cut-through switch between them, the receiver's NIC; and the
+/// CPUs' work.
 #[test]
 fn an_unloaded_round_trip_is_the_sum_of_its_parts() {
     let nic = NicConfig::default();
@@ -58,8 +58,8 @@ fn an_unloaded_round_trip_is_the_sum_of_its_parts() {
         let settings =
             response_rtt::Settings { max_packets: 1, cpu, ..response_rtt::Settings::default() };
         let seen = response_rtt::run(&settings, None).expect("runs");
-        // The switch cuts through: the packet is on the second cable its latency after its first
-        // bit has come.
+        // The switch cuts through: the packet is on the second cable one switch latency after its
+        // first bit has arrived.
         let way =
             nic.tx_latency_ns + wire + 2 * cable.delay_ns + SWITCH_LATENCY_NS + nic.rx_latency_ns;
         let work = cpu_ns(&cpu.costs());
@@ -67,9 +67,9 @@ fn an_unloaded_round_trip_is_the_sum_of_its_parts() {
     }
 }
 
-/// What the CPUs do between a call and its completion: the client makes a packet and a frame; the
-/// server receives it, runs the handler, makes another; the client receives that. Passes cost
-/// their time after their work.
+/// CPU work between a call and its completion: the client makes a packet and a frame; the server
+/// receives it, runs the handler, makes another; the client receives that. The time of a pass
+/// follows its work.
 fn cpu_ns(costs: &CpuCosts) -> u64 {
     let frame = 24 + 16 + 32;
     let receive = costs.rx_frame_ns + costs.rx_packet_ns + frame * costs.rx_byte_ps / 1_000;
@@ -77,10 +77,10 @@ fn cpu_ns(costs: &CpuCosts) -> u64 {
     2 * (receive + send) + costs.handler_ns
 }
 
-/// N windows of C packets without congestion control: each packet's round trip is the time of all
-/// N C of them on the receiver's link, and the queue holds all that cables, NICs and switch do not.
+/// N windows of C packets without congestion control: each packet's round trip is the time of all N
+/// C of them on the receiver's link, and the queue holds all that cables, NICs and switch do not.
 #[test]
-fn an_incast_stands_as_a_queue_of_all_windows() {
+fn an_incast_queues_all_windows() {
     for (senders, credits) in [(5, 32), (20, 32), (40, 8)] {
         let settings = incast::Settings {
             senders,
@@ -151,10 +151,10 @@ fn multi_packet_responses_cost_less_than_a_round_trip() {
     }
 }
 
-/// Everybody calls everybody: what one has sent another has served, nothing is lost, and the same
-/// seed gives the same run.
+/// All hosts call all others: every request of one is executed at another, none is lost, and equal
+/// seeds result in equal runs.
 #[test]
-fn sessions_of_all_with_all_are_served_and_repeatable() {
+fn sessions_of_all_with_all_work_and_repeat() {
     let settings = sessions::Settings {
         nodes: 10,
         threads: 2,
@@ -168,7 +168,7 @@ fn sessions_of_all_with_all_are_served_and_repeatable() {
     assert_eq!(seen.latency.count, seen.traffic.responses);
     assert_close(seen.traffic.requests, seen.traffic.responses, 10_000);
     assert_eq!(seen.traffic.drops_total() + seen.traffic.retransmitted, 0);
-    // Never more than 60 under way: by Little's law the rate is at most that by the latency.
+    // Never more than 60 in flight: by Little's law the rate is at most 60 by the latency.
     let most = 60 * 2 * 1_000_000_000 / seen.latency.min_ns;
     assert!(seen.rate_per_node_rps > 1_000_000 && seen.rate_per_node_rps < most, "{seen:?}");
     assert_eq!(sessions::run(&settings, None).expect("runs"), seen);
@@ -176,9 +176,9 @@ fn sessions_of_all_with_all_are_served_and_repeatable() {
     assert_ne!(sessions::run(&other, None).expect("runs").digest, seen.digest);
 }
 
-/// Settings that make no sense are refused with their name.
+/// Invalid settings are refused by name.
 #[test]
-fn senseless_settings_are_refused() {
+fn invalid_settings_are_refused() {
     let text = |e: courser_sim::scenario::ScenarioError| e.to_string();
     let sessions = |change: fn(&mut sessions::Settings)| {
         let mut settings = sessions::Settings::default();

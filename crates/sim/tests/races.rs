@@ -1,4 +1,4 @@
-//! Races that the papers describe, each brought about on purpose.
+//! Races that the papers describe, each produced on purpose.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,7 +22,7 @@ fn echo(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
 /// A call that has ended: its result, and whether its buffer was still referenced.
 type Ends = Rc<RefCell<Vec<(Result<usize, CallError>, bool)>>>;
 
-/// Two hosts that are connected, and calls of the client of so many bytes.
+/// Two connected hosts, and calls of the client of `bytes` bytes.
 fn calls(cfg: WorldConfig, bytes: usize, count: usize) -> (World, Ends) {
     let mut w = World::new(cfg).unwrap();
     w.start(SERVER, echo).unwrap();
@@ -56,26 +56,26 @@ fn all_ended_well(ends: &Ends, count: usize, bytes: usize) {
     }
 }
 
-/// [eRPC §4.2.2] A retransmission that was not needed waits in the transmit queue, and the response
-/// to the first copy comes before it has left (E24, E25, E26).
+/// [eRPC §4.2.2] An unnecessary retransmission is in the transmit queue when the response to the
+/// first copy arrives (E24, E25, E26).
 #[test]
 fn the_response_overtakes_a_false_retransmission_in_the_queue() {
     let mut cfg = WorldConfig::new(1, Topology::two_hosts());
-    // Frames lie in the transmit queue for a millisecond, so that the timeout of 100 us is always
-    // wrong, and some copy is always there when the response comes.
+    // Frames stay in the transmit queue for a millisecond, so that the timeout of 100 us is always
+    // wrong, and a copy is always queued when the response arrives.
     cfg.nic.tx_latency_ns = 1_000_000;
     cfg.nexus.rto = (Duration::from_micros(100), Duration::from_micros(100));
     let (mut w, ends) = calls(cfg, 1000, 8);
     w.run_for(MS * 50);
     all_ended_well(&ends, 8, 1000);
     let stats = w.peek(CLIENT, 0).unwrap().stats();
-    assert!(stats.completions_parked > 0, "no completion had to wait for the queue");
+    assert!(stats.completions_parked > 0, "no completion was delayed by the queue");
     assert_eq!(w.counts().executed, 8);
 }
 
-/// [eRPC §5.3] A false positive overruns the credits: the receive queue, which has a place for each
-/// credit and no more, is full when the copies come, and what is really lost then is recovered
-/// (E60).
+/// [eRPC §5.3] A false positive overruns the credits: the receive queue, which has one descriptor
+/// for each credit, is full when the copies arrive, and packets that are really lost then are
+/// recovered (E60).
 #[test]
 fn an_overrun_receive_queue_loses_packets_that_are_recovered() {
     let mut cfg = WorldConfig::new(2, Topology::two_hosts());
@@ -83,7 +83,7 @@ fn an_overrun_receive_queue_loses_packets_that_are_recovered() {
     cfg.nexus.rto = (Duration::from_micros(100), Duration::from_micros(200));
     let (mut w, ends) = calls(cfg, 100_000, 1);
     w.set_rx_queue(SERVER, 16);
-    // The server is late: the client takes what it has sent for lost, and sends it again.
+    // The server is late: the client considers its packets lost and sends them again.
     w.pause(SERVER, MS);
     w.run_for(MS * 100);
     all_ended_well(&ends, 1, 100_000);
@@ -92,7 +92,7 @@ fn an_overrun_receive_queue_loses_packets_that_are_recovered() {
 }
 
 /// The same without a false positive: as many credits as descriptors never overrun them [eRPC
-/// §4.3.1], although the server's thread stands still meanwhile.
+/// §4.3.1], although the server's thread is paused meanwhile.
 #[test]
 fn as_many_credits_as_descriptors_lose_nothing() {
     let mut cfg = WorldConfig::new(3, Topology::two_hosts());

@@ -1,5 +1,5 @@
-//! A small swarm in every test run, and what makes a large one worth running: the same seed is the
-//! same run, on any number of threads.
+//! A small swarm in every test run, and the properties that large ones rely on: equal seeds result
+//! in equal runs, on any number of threads.
 
 use std::cell::RefCell;
 use std::io::{self, Write};
@@ -15,7 +15,7 @@ use courser_sim::swarm::{
 /// Seeds of the ordinary test run.
 const SEEDS: u64 = 60;
 
-/// Seeds that have found something once, each with what it was.
+/// Seeds that failed once, each with the defect.
 const FOUND: &str = include_str!("seeds.txt");
 
 fn swarm(from: u64, count: u64, threads: usize) -> SwarmReport {
@@ -31,7 +31,7 @@ fn every_invariant_holds() {
         eprintln!("{}  {violation}", Scenario::draw(*seed));
     }
     assert_eq!((report.seeds, report.violations), (SEEDS, 0));
-    // Calls do end, and most of them well: otherwise nothing is checked.
+    // Most calls succeed: otherwise nothing is checked.
     assert!(report.rpcs > SEEDS * 2_000, "{} calls", report.rpcs);
     assert!(report.responses * 10 > report.rpcs * 8, "{} responses", report.responses);
     // Rarer drops and ends need more seeds.
@@ -42,7 +42,7 @@ fn every_invariant_holds() {
 }
 
 #[test]
-fn what_was_found_once_stays_mended() {
+fn seeds_that_failed_once_pass() {
     let lines = FOUND.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     let mut count = 0;
     for line in lines {
@@ -104,7 +104,7 @@ fn the_same_seed_is_the_same_run_to_the_byte() {
 }
 
 #[test]
-fn the_number_of_threads_does_not_show() {
+fn the_number_of_threads_does_not_change_the_report() {
     let one = swarm(100, 12, 1);
     assert_eq!(one, swarm(100, 12, 3));
     assert_ne!(one.digest, swarm(101, 12, 1).digest);
@@ -112,7 +112,7 @@ fn the_number_of_threads_does_not_show() {
 
 #[test]
 fn the_first_seed_that_fails_ends_a_run() {
-    // Told to end after the fifth, whatever else is under way.
+    // Stops after the fifth, whatever else is running.
     let report = run_swarm(0, 1_000, 2, Options::default(), |so_far| so_far.seeds < 5);
     assert_eq!(report.seeds, 5);
     assert_eq!(report.digest, swarm(0, 5, 1).digest);

@@ -88,7 +88,7 @@ fn the_same_seed_gives_the_same_world() {
 }
 
 #[test]
-fn a_killed_server_is_noticed_and_may_come_back() {
+fn a_killed_server_is_noticed_and_can_restart() {
     let mut w = world(2, 2);
     let s = connect(&mut w, HostId(1), HostId(0));
     w.kill(HostId(0));
@@ -104,7 +104,7 @@ fn a_killed_server_is_noticed_and_may_come_back() {
 }
 
 #[test]
-fn a_machine_that_dies_is_found_by_heartbeats() {
+fn a_crashed_machine_is_found_by_heartbeats() {
     let mut w = world(3, 2);
     let s = connect(&mut w, HostId(1), HostId(0));
     let results = Results::default();
@@ -113,12 +113,12 @@ fn a_machine_that_dies_is_found_by_heartbeats() {
     call(&mut w, HostId(1), s, b"lost", &results);
     assert!(w.run_until(MS * 2000, |_| !results.borrow().is_empty()));
     let took_ms = (w.now_ns() - begin_ns) / 1_000_000;
-    assert!((600..=1000).contains(&took_ms), "{took_ms} ms, of 800 ms after the last word");
+    assert!((600..=1000).contains(&took_ms), "{took_ms} ms, of 800 ms after the last message");
     assert!(matches!(results.borrow()[0].1, Err(CallError::PeerFailed { .. })), "{results:?}");
 }
 
 #[test]
-fn a_partition_holds_calls_up_until_it_heals() {
+fn a_partition_delays_calls_until_it_heals() {
     let mut w = world(4, 3);
     let s = connect(&mut w, HostId(1), HostId(0));
     let t = connect(&mut w, HostId(2), HostId(0));
@@ -135,7 +135,7 @@ fn a_partition_holds_calls_up_until_it_heals() {
 }
 
 #[test]
-fn handlers_that_spend_time_make_others_wait() {
+fn handlers_that_spend_time_delay_others() {
     let mut cfg = WorldConfig::new(5, Topology::two_hosts());
     cfg.costs = CpuCosts::none();
     let mut w = World::new(cfg).unwrap();
@@ -161,7 +161,7 @@ fn handlers_that_spend_time_make_others_wait() {
 }
 
 #[test]
-fn timers_workers_and_pauses_run_on_the_worlds_clock() {
+fn timers_workers_and_pauses_use_virtual_time() {
     let mut w = World::new(WorldConfig::new(6, Topology::two_hosts())).unwrap();
     let fired = Rc::new(Cell::new(0));
     let seen = fired.clone();
@@ -186,20 +186,20 @@ fn timers_workers_and_pauses_run_on_the_worlds_clock() {
     assert_eq!(fired.get(), 0);
     w.pause(HostId(0), MS * 2);
     w.run_to(4_900_000);
-    assert_eq!(fired.get(), 0, "who stands still has no timers");
+    assert_eq!(fired.get(), 0, "timers ran during a pause");
     w.run_to(5_100_000);
     assert_eq!(fired.get(), 1);
 }
 
 #[test]
-fn blocking_calls_say_what_to_do_instead_of_hanging() {
+fn blocking_calls_panic_with_advice_instead_of_hanging() {
     let mut w = world(9, 2);
     let said = w.rpc(HostId(0)).run().unwrap_err().to_string();
     assert!(said.contains("virtual time"), "{said}");
 }
 
 #[test]
-fn a_server_that_stops_in_order_finishes_what_it_has_begun() {
+fn a_server_that_stops_gracefully_finishes_running_calls() {
     let mut w = World::new(WorldConfig::new(10, Topology::two_hosts())).unwrap();
     w.start(HostId(0), |nexus| {
         let mut rpc = nexus.endpoint()?;
@@ -227,7 +227,7 @@ fn a_server_that_stops_in_order_finishes_what_it_has_begun() {
     assert_eq!(w.control_connections(), 0);
 }
 
-/// A full transmit queue, and somebody who looks at the endpoint after every event.
+/// A full transmit queue, while the endpoint is inspected after every event.
 #[test]
 fn a_full_transmit_queue_does_not_stop_the_clock() {
     let mut cfg = WorldConfig::new(11, Topology::two_hosts());
@@ -247,7 +247,7 @@ fn a_full_transmit_queue_does_not_stop_the_clock() {
     assert_eq!(results.borrow()[0].1.as_deref(), Ok(&[7; 100_000][..]));
 }
 
-/// What is asked through a context outside of callbacks wakes the endpoint as well.
+/// A request through a context outside of callbacks wakes the endpoint as well.
 #[test]
 fn a_session_is_connected_through_a_context_from_outside() {
     let mut w = world(12, 2);
@@ -267,7 +267,7 @@ fn a_failed_assertion_in_a_handler_is_not_lost() {
     let mut w = world(13, 2);
     w.start(HostId(0), |nexus| {
         let mut rpc = nexus.endpoint()?;
-        rpc.on(ECHO, |_, req| assert_eq!(req.len(), 4, "this goes to the log alone"));
+        rpc.on(ECHO, |_, req| assert_eq!(req.len(), 4, "this is only logged"));
         Ok::<_, courser::BindError>(rpc)
     })
     .unwrap();
@@ -296,9 +296,10 @@ fn hosts_call_themselves_and_become_slow() {
     assert!(took[0] < 5_000 && took[1] > 50_000, "{took:?} ns");
 }
 
-/// The network of a machine that has died and come back says so to those who still talk to it.
+/// The network of a machine that has crashed and restarted resets connections of peers that still
+/// use them.
 #[test]
-fn a_machine_that_comes_back_resets_old_connections() {
+fn a_restarted_machine_resets_old_connections() {
     let mut w = world(15, 2);
     let s = connect(&mut w, HostId(1), HostId(0));
     w.crash(HostId(0));
@@ -311,9 +312,9 @@ fn a_machine_that_comes_back_resets_old_connections() {
     assert!(w.run_until(MS, gone), "not at {} ns", w.now_ns() - begin_ns);
 }
 
-/// What a worker's handler spends delays its answer.
+/// Time that a worker's handler spends delays its response.
 #[test]
-fn a_workers_handler_that_spends_time_answers_later() {
+fn a_worker_handler_that_spends_time_answers_later() {
     let mut w = World::new(WorldConfig::new(16, Topology::two_hosts())).unwrap();
     w.start(HostId(0), |nexus| {
         let mut rpc = nexus.endpoint()?;
