@@ -1,5 +1,5 @@
-//! The applications of the experiments: servers that answer, clients that always have so many
-//! requests outstanding.
+//! The applications of the experiments: servers, and closed-loop clients with a constant number of
+//! requests in flight.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,19 +15,19 @@ use crate::{HostId, World};
 /// Answered with its own bytes.
 pub(super) const ECHO: u16 = 1;
 
-/// Answered with 32 bytes, whatever it holds `[eRPC §6.4]`.
+/// Answered with 32 bytes, whatever its size `[eRPC §6.4]`.
 pub(super) const SINK: u16 = 2;
 
-/// Bytes of the answer to [`SINK`].
+/// Bytes of the response to [`SINK`].
 const ANSWER: [u8; 32] = [0x5a; 32];
 
-/// How long sessions may take to be connected, of virtual time.
+/// Limit of virtual time to connect sessions.
 const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 
-/// How often it is looked.
+/// Interval of the checks for it.
 const CONNECT_STEP: Duration = Duration::from_micros(50);
 
-/// What clients have seen.
+/// Measurements of the clients.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     pub(super) latency: Times,
@@ -51,7 +51,7 @@ impl Tally {
         self.first_error.get_or_insert_with(|| error.to_string());
     }
 
-    /// No call may have failed.
+    /// Fails when a call has failed.
     pub(super) fn check(&self) -> Result<(), ScenarioError> {
         match &self.first_error {
             None => Ok(()),
@@ -67,21 +67,21 @@ pub(super) fn server(nexus: &Nexus) -> Result<Rpc, SetupError> {
     Ok(rpc)
 }
 
-/// Makes an endpoint a server.
+/// Registers the server's handlers at an endpoint.
 pub(super) fn answer(rpc: &mut Rpc) {
     rpc.on(ECHO, |cx, request| cx.reply(request));
     rpc.on(SINK, |cx, _| cx.reply(ANSWER));
 }
 
-/// Message memory with stated content, so that runs are the same to the last bit.
+/// Message memory with fixed content, so that runs are identical to the last bit.
 pub(super) fn message(rpc: &Rpc, bytes: usize) -> Result<MsgBuf, SetupError> {
     let mut message = rpc.alloc(bytes)?;
     message.fill(0xa5);
     Ok(message)
 }
 
-/// A client that always has `outstanding` requests of `bytes` bytes under way on one session, as
-/// soon as that stands.
+/// A client that keeps `outstanding` requests of `bytes` bytes in flight on one session, once that
+/// is connected.
 pub(super) fn closed_loop(
     nexus: &Nexus,
     server: &str,
@@ -111,7 +111,7 @@ pub(super) fn closed_loop(
     Ok(rpc)
 }
 
-/// Lets time pass until every session of every host stands.
+/// Advances time until every session of every host is connected.
 pub(super) fn connect_all(world: &mut World) -> Result<(), ScenarioError> {
     let begin_ns = world.now_ns();
     let end_ns = begin_ns + CONNECT_LIMIT.as_nanos() as u64;
@@ -128,7 +128,7 @@ pub(super) fn connect_all(world: &mut World) -> Result<(), ScenarioError> {
     }
 }
 
-/// How many sessions do not stand.
+/// Number of sessions that are not connected.
 fn connecting(world: &World) -> usize {
     let mut missing = 0;
     for host in world.hosts() {
@@ -141,10 +141,10 @@ fn connecting(world: &World) -> usize {
     missing
 }
 
-/// Lets an idle world come to rest: no thread is in the middle of a pass then.
+/// Advances time until an idle world has no thread in the middle of a pass.
 const REST: Duration = Duration::from_micros(10);
 
-/// Makes one call on an idle network and waits for its answer: its time from call to continuation, ns.
+/// Time of one call on an idle network from call to continuation, ns.
 pub(super) fn one_call(
     world: &mut World,
     host: HostId,

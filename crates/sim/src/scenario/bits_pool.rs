@@ -2,14 +2,14 @@
 //!
 //! One server's connections to another, under different leaves, with a round trip of 200 us; the
 //! receiver's leaf loses packets. Each connection is a client endpoint with a session, and sends
-//! one large message after the other. All together have the credits of one bandwidth-delay product:
-//! the paper explains its result by flows that share it ("each flow has a smaller BDP as the number
-//! of concurrent connections grows"). What is read is the most bits of the receiver's pool of 1,024
-//! that were in use, with whole blocks of 8, over the whole run.
+//! one large message after the other. Their credits add up to one bandwidth-delay product: the
+//! paper explains its result by flows that share it ("each flow has a smaller BDP as the number of
+//! concurrent connections grows"). The result is the largest number of bits in use in the
+//! receiver's pool of 1,024, in whole blocks of 8, over the whole run.
 //!
-//! A connection sends at most its credits from the first packet that is missing on, as hardware
-//! does whose reorder buffer is one bandwidth-delay product (M2): so a packet that is lost twice does
-//! not fill the pool until its timeout. With Courser's own limit, four times as many, it does
+//! A connection sends at most its credits from the first missing packet on, like hardware whose
+//! reorder buffer is one bandwidth-delay product (M2). So a packet that is lost twice does not fill
+//! the pool until its timeout; with Courser's own limit, four times as many, it does
 //! ([`Settings::spread`]).
 //!
 //! A packet here is 1,130 bytes on the wire, so that 885 fill the round trip; with the paper's
@@ -36,21 +36,21 @@ pub const POOL_BITS: u32 = 1_024;
 /// Bytes of a message.
 const MESSAGE: usize = 4 << 20;
 
-/// What the paper's text has, as (connections, loss per million, share of the pool): 96.9 % with
-/// one connection at any loss, and 65.6 % with 20 at 2 %.
+/// The paper's results, as (connections, loss per million, share of the pool): 96.9 % with one
+/// connection at any loss, and 65.6 % with 20 at 2 %.
 const PAPER: (f64, (u32, u32, f64)) = (0.969, (20, 20_000, 0.656));
 
-/// What is measured. The defaults are those of the paper.
+/// Settings of the experiment. The defaults are those of the paper.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Numbers of connections: 1 or more, each 1 to 100. Default 1, 5, 10, 15, 20.
     pub connections: Vec<u32>,
-    /// Chances that the receiver's leaf loses a packet, per million: 1 or more, each at most
+    /// Probabilities that the receiver's leaf loses a packet, per million: 1 or more, each at most
     /// 500,000. Default 0.1, 0.5, 1 and 2 %.
     pub loss_ppm: Vec<u32>,
-    /// The round trip of the idle network, ns: what NICs and packets need (2.4 us) to 10 ms.
+    /// The round trip of the idle network, ns: from that of NICs and packets (2.4 us) to 10 ms.
     /// Default 200 us.
     pub rtt_ns: u64,
     /// The retransmission timeout, ns: 1 us to 1 s. Default 600 us, three round trips.
@@ -87,7 +87,7 @@ impl Settings {
             check_loss(ppm)?;
         }
         let least_ns = self.path().fixed_ns();
-        let range = "what NICs and packets need (2.4 us) to 10 ms";
+        let range = "from the time of NICs and packets (2.4 us) to 10 ms";
         check((least_ns..=10_000_000).contains(&self.rtt_ns), "rtt_ns", self.rtt_ns, range)?;
         check((1..=1_024).contains(&self.spread), "spread", self.spread, "1 to 1,024")?;
         check_rto(self.rto_ns)?;
@@ -109,12 +109,12 @@ impl Settings {
     }
 }
 
-/// So many connections at a loss rate.
+/// A number of connections at a loss rate.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Point {
     /// Connections.
     pub connections: u32,
-    /// Chance that the receiver's leaf loses a packet.
+    /// Probability that the receiver's leaf loses a packet.
     pub loss: f64,
     /// Credits of each connection.
     pub credits: u32,
@@ -122,22 +122,22 @@ pub struct Point {
     pub bits_peak: u32,
     /// That as a share of the pool.
     pub pool_fraction: f64,
-    /// The share that the paper has.
+    /// The paper's share.
     pub paper_fraction: Option<f64>,
     /// Packets for which the pool had no bits (M16).
     pub refused: u64,
-    /// Data that the server has accepted, bit/s.
+    /// Goodput: data that the server has accepted, bit/s.
     pub goodput_bps: u64,
-    /// Datagrams that the leaf has lost.
+    /// Datagrams lost by the leaf.
     pub lost: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
 }
 
-/// Runs it. `progress` is told how many runs are done, of how many.
+/// Runs it. `progress` is called with the number of finished runs and their total.
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.

@@ -1,10 +1,10 @@
-//! Loss against the size of switch buffers `[eRPC §2.1]` (E84): an incast of N windows of C
-//! packets fits into a buffer or it does not.
+//! Loss against the size of switch buffers `[eRPC §2.1]` (E84): whether an incast of N windows of C
+//! packets fits into a buffer.
 //!
-//! N windows of C packets are at most N C packets in a switch, less what is on cables, in NICs
-//! and with CPUs: about a bandwidth-delay product for all of them together, since the queue is fed
-//! as fast as it drains. With a window of one bandwidth-delay product, 12 MB take 640 senders in
-//! theory, and the paper wants 50 of them.
+//! N windows of C packets are at most N C packets in a switch, less those on cables, in NICs and
+//! with CPUs: about one bandwidth-delay product in total, since the queue is filled as fast as it
+//! drains. With a window of one bandwidth-delay product, 12 MB suffice for 640 senders in theory;
+//! the paper's target is 50.
 
 use serde::Serialize;
 
@@ -14,16 +14,16 @@ use crate::fabric::Buffer;
 use crate::observe::Tap;
 use crate::{STORED_OVERHEAD, WIRE_OVERHEAD};
 
-/// The paper's switch: 12 MB, of which one queue gets eight ninths.
+/// The paper's switch: 12 MB, of which one queue can use eight ninths.
 pub const DYNAMIC: Buffer = Buffer::Shared { bytes: 12_000_000, alpha_num: 8, alpha_den: 1 };
 
 /// Bytes of a request: many windows, and a thousand of them fit into a server.
 const REQUEST_BYTES: usize = 512 << 10;
 
-/// What is measured: each number of senders with each buffer.
+/// Settings of the experiment: each number of senders runs with each buffer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Numbers of senders. Default 10, 20, 50, 100, 640.
     pub senders: Vec<u32>,
@@ -33,9 +33,9 @@ pub struct Settings {
     pub credits: u32,
     /// The CPUs.
     pub cpu: Cpu,
-    /// Time before anything is counted, ns. Default 30 ms: the first timeouts come after 20.
+    /// Warm-up, ns. Default 30 ms: the first timeouts occur after 20.
     pub warm_up_ns: u64,
-    /// Time in which it is counted, ns. Default 50 ms.
+    /// Measured time, ns. Default 50 ms.
     pub time_ns: u64,
 }
 
@@ -58,31 +58,31 @@ impl Default for Settings {
 pub struct Point {
     /// Senders, N.
     pub senders: u32,
-    /// What one queue can hold, bytes.
+    /// Capacity of one queue, bytes.
     pub buffer_bytes: u64,
-    /// Whether that is a static part of the buffer, or a share of a dynamic one.
+    /// Whether the capacity is a static part of the buffer, or a share of a dynamic one.
     pub is_static: bool,
-    /// Bytes that N windows of C packets take.
+    /// Bytes of N windows of C packets.
     pub windows_bytes: u64,
-    /// Whether they are more than the queue can hold.
+    /// Whether they exceed the capacity.
     pub overflow_expected: bool,
-    /// Datagrams that the switch had no room for.
+    /// Datagrams dropped by the switch for lack of buffer.
     pub overflows: u64,
-    /// Of a million datagrams to the server, those.
+    /// Those per million datagrams to the server.
     pub loss_ppm: u64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub retransmitted: u64,
-    /// Data that the server has accepted, bit/s.
+    /// Goodput: data that the server has accepted, bit/s.
     pub goodput_bps: u64,
-    /// Most bytes in the queue.
+    /// Largest number of bytes in the queue.
     pub queue_max_bytes: u64,
-    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
 }
 
-/// Runs all combinations, the dynamic buffer first. `progress` is told how many are done, of how
-/// many.
+/// Runs all combinations, the dynamic buffer first. `progress` is called with the number of
+/// finished runs and their total.
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
@@ -127,7 +127,7 @@ pub fn point(
     let stored = wire_bytes(incast.packet_data()) - u64::from(WIRE_OVERHEAD - STORED_OVERHEAD);
     let windows_bytes = u64::from(senders) * u64::from(settings.credits) * stored;
     let (buffer_bytes, is_static) = match buffer {
-        // What one queue that never empties comes to hold.
+        // Capacity of one queue that never empties.
         Buffer::Shared { bytes, alpha_num, alpha_den } => {
             let (num, den) = (u128::from(alpha_num), u128::from(alpha_den));
             ((u128::from(bytes) * num / (num + den)) as u64, false)

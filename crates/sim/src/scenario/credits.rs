@@ -1,10 +1,10 @@
 //! Credits against the bandwidth-delay product `[eRPC §4.3.1]` (E35): a session reaches line rate
 //! with C = BDP / MTU.
 //!
-//! Two hosts, one session, one large request after the other. A credit that is spent on a packet
-//! comes back a round trip after: the packet's time on the cable, the credit return's, twice the
-//! cable's delay, and twice what NICs need. So C packets leave in a round trip, and the session
-//! gets min(1, C b / BDP) of the line, b being a packet's bytes on the wire.
+//! Two hosts, one session, one large request after the other. A credit spent on a packet returns
+//! after one round trip: the packet's time on the cable, the credit return's, twice the cable's
+//! delay, and twice the time of the NICs. So C packets leave in a round trip, and the session gets
+//! min(1, C b / BDP) of the line, b being a packet's bytes on the wire.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -23,22 +23,22 @@ use crate::{HostId, World, WorldConfig};
 const SERVER: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
 
-/// What is measured. The defaults are the paper's example.
+/// Settings of the experiment. The defaults are the paper's example.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Rate of the cable, bit/s. Default 25 Gbit/s.
     pub rate_bps: u64,
-    /// The round trip of a credit, ns; the cable is as long as that needs. Default 6,080: 19 kB
-    /// at 25 Gbit/s.
+    /// The round trip of a credit, ns; sets the length of the cable. Default 6,080: 19 kB at 25
+    /// Gbit/s.
     pub rtt_ns: u64,
     /// Largest C; each from 1 on is measured, or every n-th so that there are at most 32. `None`:
     /// twice the bandwidth-delay product.
     pub max_credits: Option<u32>,
-    /// Time before anything is counted, ns, and at least 4 round trips. Default 1 ms.
+    /// Warm-up, ns, and at least 4 round trips. Default 1 ms.
     pub warm_up_ns: u64,
-    /// Time in which it is counted, ns, and at least 20 round trips. Default 20 ms.
+    /// Measured time, ns, and at least 20 round trips. Default 20 ms.
     pub time_ns: u64,
 }
 
@@ -63,24 +63,24 @@ const MAX_POINTS: u32 = 32;
 pub struct Point {
     /// C.
     pub credits: u32,
-    /// Data that the server has accepted, bit/s.
+    /// Goodput: data that the server has accepted, bit/s.
     pub goodput_bps: u64,
-    /// The share of the line that packets with data took, headers and all, per million.
+    /// The share of the line used by packets with data, with headers, per million.
     pub line_ppm: u64,
     /// min(1, C b / BDP), per million.
     pub expected_ppm: u64,
-    /// Packets sent again.
+    /// Retransmitted packets.
     pub retransmitted: u64,
 }
 
-/// What came of it.
+/// Result of the experiment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Outcome {
     /// Rate times round trip, bytes.
     pub bdp_bytes: u64,
     /// b: a full packet on the wire, bytes.
     pub packet_bytes: u64,
-    /// The least C with which C b is not below the bandwidth-delay product.
+    /// The smallest C with which C b is not below the bandwidth-delay product.
     pub full_credits: u32,
     /// By C.
     pub points: Vec<Point>,
@@ -98,7 +98,7 @@ impl Settings {
         check((1..=65_535).contains(&credits), "max_credits", credits, "1 to 65,535")?;
         let least_ns = self.fixed_ns();
         let fits = (least_ns..=100_000_000).contains(&self.rtt_ns);
-        let range = "what NICs and packets need (2.1 us at 25 Gbit/s) to 100 ms";
+        let range = "from the time of NICs and packets (2.1 us at 25 Gbit/s) to 100 ms";
         check(fits, "rtt_ns", self.rtt_ns, range)
     }
 
@@ -119,7 +119,7 @@ impl Settings {
         wire + 2 * (nic.tx_latency_ns + nic.rx_latency_ns)
     }
 
-    /// The network that it runs on.
+    /// The network of the experiment.
     pub fn topology(&self) -> Topology {
         let delay_ns = self.rtt_ns.saturating_sub(self.fixed_ns()) / 2;
         let spec = CableSpec { rate_bps: self.rate_bps, delay_ns };
@@ -134,7 +134,7 @@ impl Settings {
     }
 }
 
-/// Runs it for each C. `progress` is told how many are done, of how many.
+/// Runs it for each C. `progress` is called with the number of finished runs and their total.
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
@@ -177,7 +177,7 @@ pub fn point(
     let packet = settings.packet_data();
     let bytes = (8 << 20) / packet * packet;
     let to = Rc::clone(&tally);
-    // Two requests, so that the session has something to send while one waits for its answer.
+    // Two requests, so that the session sends while one of them awaits its response.
     world.start(CLIENT, move |nexus| {
         app::closed_loop(nexus, &uri, app::SINK, bytes, 2, to.clone())
     })?;

@@ -1,21 +1,19 @@
 //! Completion times of web-search flows over a lossy spine `[MELO §4.1.2, Figure 5b]` (M24).
 //!
 //! The network is [`Topology::melo`], or fewer of its leaves. Each host of the first half of the
-//! leaves sends to the host in its place in the other half, so that all flows cross the spines,
-//! one of which loses packets, whichever way they go. Flows have the sizes of the DCTCP paper's
-//! web search, come independently of each other, and are answered with 32 bytes; a flow's time is
-//! that from the call to its completion.
+//! leaves sends to the host at its position in the other half, so that all flows cross the spines,
+//! one of which loses packets in either direction. Flows have the sizes of the DCTCP paper's web
+//! search, arrive independently of each other, and are answered with 32 bytes; a flow's completion
+//! time is that from the call to its completion.
 //!
-//! **A flow is a request.** Each sender has `lanes` endpoints, with a session each; a lane's packets
-//! take one path. A flow goes to a free lane, drawn at random, or where none is free to one of
-//! those with the fewest flows, whose credits it then shares. So, as for the paper's flows,
-//! each usually has a way and a window of its own, and no flow waits for another but in
-//! queues.
+//! **A flow is a request.** Each sender has `lanes` endpoints, with a session each; a lane's
+//! packets take one path. A flow uses a free lane, drawn at random, or where none is free one of
+//! those with the fewest flows, whose credits it then shares. So, as in the paper, each flow
+//! usually has a path and a window of its own, and flows delay each other only in queues.
 //!
-//! **Load** is the share of a sender's link that its data packets take, headers and all, with none
-//! sent twice. The flows and the times at which they come are the same for all schemes. Those that
-//! come first, a tenth, find the network idle and are not counted; the rest are, until the last is
-//! complete.
+//! **Load** is the share of a sender's link used by its data packets, with headers and without
+//! retransmissions. The flows and their arrival times are the same for all schemes. The first tenth
+//! finds the network idle and is not counted; the rest are, until the last is complete.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -41,23 +39,23 @@ const LEAF: u32 = 10;
 /// The base round trip of the network, ns.
 const RTT_NS: u64 = 16_000;
 
-/// Bytes of message memory that a flow may need at most, with its headers.
+/// Bytes of message memory of a flow at most, with its headers.
 const FLOW_MEMORY: usize = 40 << 20;
 
-/// When the first flow may come: all sessions stand by then, ns.
+/// Earliest time of the first flow: all sessions are connected by then, ns.
 const LEAD_NS: u64 = 1_000_000;
 
-/// After so long without the end of all flows a run has failed, ns of virtual time.
+/// A run that has not completed all flows by then has failed, ns of virtual time.
 const LIMIT_NS: u64 = 60_000_000_000;
 
-/// By how much MELO's 99th percentile is better than go-back-N's, from the worst load to the best
-/// `[MELO §4.1.2]`.
+/// Improvement of MELO's 99th percentile over go-back-N's, from the worst load to the best `[MELO
+/// §4.1.2]`.
 pub const PAPER: (f64, f64) = (2.11, 3.11);
 
-/// What is measured. The defaults are those of the paper, but for the number of hosts.
+/// Settings of the experiment. The defaults are those of the paper, except for the number of hosts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Schemes of recovery: 1 or more. Default all.
     pub schemes: Vec<Recovery>,
@@ -65,12 +63,12 @@ pub struct Settings {
     pub load_ppm: Vec<u32>,
     /// Hosts: 20 to 320, a multiple of 20. Default 40, four leaves; the paper has 320.
     pub hosts: u32,
-    /// Flows that are counted at each load: 10 to 100,000. Default 1,000. All that are under way at
-    /// a time are held in memory, 1.7 MB each on average.
+    /// Flows that are counted at each load: 10 to 100,000. Default 1,000. Flows in flight are in
+    /// memory, 1.7 MB each on average.
     pub flows: u32,
     /// Endpoints of a sender, with a session each: 1 to 64. Default 16.
     pub lanes: u32,
-    /// Chance that spine 0 loses a packet, per million: at most 500,000. Default 1 %.
+    /// Probability that spine 0 loses a packet, per million: at most 500,000. Default 1 %.
     pub loss_ppm: u32,
     /// The retransmission timeout of go-back-N and MELO, ns: 1 us to 1 s. Default
     /// [`loss::GO_BACK_N_RTO_NS`].
@@ -114,7 +112,7 @@ impl Settings {
         check((100..=100_000).contains(&window), "window_permille", window, "100 to 100,000")
     }
 
-    /// The network: as many leaves as the hosts need, and all four spines.
+    /// The network: the number of leaves follows from the hosts, with all four spines.
     pub fn topology(&self) -> Topology {
         Topology::melo_part(self.hosts / LEAF)
     }
@@ -137,9 +135,9 @@ pub struct Point {
     /// The scheme.
     #[serde(serialize_with = "loss::name")]
     pub scheme: Recovery,
-    /// Share of a sender's link that the flows need.
+    /// Share of a sender's link used by the flows.
     pub load: f64,
-    /// Flows that were counted.
+    /// Number of counted flows.
     pub flows: u64,
     /// Their median time, ns.
     pub fct_p50_ns: u64,
@@ -149,22 +147,22 @@ pub struct Point {
     pub fct_max_ns: u64,
     /// Mean, ns.
     pub fct_mean_ns: u64,
-    /// Flows that found no free lane, and shared one.
+    /// Flows without a free lane, which shared one.
     pub shared: u64,
-    /// Datagrams that the spine has lost.
+    /// Datagrams lost by the spine.
     pub lost: u64,
-    /// Datagrams for which a switch's buffer had no room.
+    /// Datagrams dropped by switches for lack of buffer.
     pub overflows: u64,
-    /// Packets that clients have sent again.
+    /// Packets retransmitted by clients.
     pub retransmitted: u64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
 }
 
-/// Runs it. `progress` is told how many runs are done, of how many.
+/// Runs it. `progress` is called with the number of finished runs and their total.
 ///
 /// # Errors
 /// A setting is out of range, sessions were not connected, or a call has failed.
@@ -178,7 +176,7 @@ pub fn run(
     })
 }
 
-/// A flow to come.
+/// A future flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Flow {
     at_ns: u64,
@@ -202,10 +200,10 @@ fn flows(settings: &Settings, load_ppm: u32) -> Vec<Flow> {
     (0..count).map(&mut next).collect()
 }
 
-/// What the application knows of its flows.
+/// The application's state of its flows.
 #[derive(Debug, Default)]
 struct Board {
-    /// Flows under way, by lane, sender by sender.
+    /// Flows in flight, by lane, sender by sender.
     under_way: Vec<u32>,
     ended: u64,
     shared: u64,
@@ -221,8 +219,8 @@ fn config(settings: &Settings, scheme: Recovery) -> WorldConfig {
     config.checks = Checks { at_most_once: false, ..Checks::default() };
     config.nic.max_frame = MAX_FRAME;
     let credits = settings.credits();
-    // Descriptors for all that can arrive: what is lost is lost in the network. A session gets half
-    // of what others leave.
+    // Descriptors for all packets that can arrive: losses occur only in the network. A session gets
+    // half of the remaining ones.
     let in_flight = settings.lanes as usize * credits as usize;
     config.nic.rx_queue = config.nic.rx_queue.max(2 * in_flight);
     let nexus = &mut config.nexus;
@@ -277,7 +275,7 @@ fn summary(world: &mut World, scheme: Recovery, load_ppm: u32, board: &Board) ->
     let traffic = Traffic::of(world);
     let mut times = board.times_ns.clone();
     times.sort_unstable();
-    // The least time that so many per hundred do not exceed.
+    // The smallest time that `percent` of all do not exceed.
     let at = |percent: usize| {
         let rank = (times.len() * percent).div_ceil(100).saturating_sub(1);
         times.get(rank).copied().unwrap_or(0)
@@ -300,7 +298,7 @@ fn summary(world: &mut World, scheme: Recovery, load_ppm: u32, board: &Board) ->
     }
 }
 
-/// Receivers, and senders whose sessions stand.
+/// Receivers, and senders with connected sessions.
 fn start(world: &mut World, settings: &Settings) -> Result<SharedBoard, ScenarioError> {
     let (senders, lanes) = (settings.senders(), settings.lanes);
     let board = SharedBoard::default();
@@ -324,7 +322,7 @@ fn start(world: &mut World, settings: &Settings) -> Result<SharedBoard, Scenario
     Ok(board)
 }
 
-/// A flow comes.
+/// Starts a flow.
 fn begin(
     world: &mut World,
     settings: &Settings,

@@ -1,10 +1,9 @@
-//! Incast without congestion control: so many senders, one receiver `[eRPC §6.5]`.
+//! Incast without congestion control: N senders, one receiver `[eRPC §6.5]`.
 //!
 //! Each of N clients keeps one large request outstanding to the same server. Without congestion
-//! control a session has C packets on their way at all times, so N C packets are; what the cables
-//! and CPUs do not hold of them stands in the queue before the server's link. A packet leaves
-//! there every `8 b / rate`, so the round trip is N C times that, if it is more than that of the
-//! idle network (then the link is not full).
+//! control a session always has C packets in flight, in total N C; those not on cables or with CPUs
+//! are in the queue of the server's link. A packet leaves there every `8 b / rate`, so the round
+//! trip is N C times that, if it exceeds that of the idle network (otherwise the link is not full).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -37,10 +36,10 @@ pub enum Network {
     Cx4,
 }
 
-/// What is measured. The defaults are those of `[eRPC §6.5]`.
+/// Settings of the experiment. The defaults are those of `[eRPC §6.5]`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// The network.
     pub network: Network,
@@ -50,17 +49,17 @@ pub struct Settings {
     pub credits: u32,
     /// Largest datagram payload, bytes: 304 to 9,000. Default 1,472.
     pub max_frame: usize,
-    /// Bytes of a request, at most 8 MiB, and 960 MiB for all senders, since the server holds them
-    /// all; it is rounded down to full packets. Default 8 MiB.
+    /// Bytes of a request, at most 8 MiB, and 960 MiB for all senders, since the server stores them
+    /// all; rounded down to full packets. Default 8 MiB.
     pub request_bytes: usize,
     /// The switches' buffers; `None`: 12 MB with alpha 8, as [`Buffer::default`].
     #[serde(skip)]
     pub buffer: Option<Buffer>,
-    /// The CPUs. Default: only the network takes time.
+    /// The CPUs. Default: no CPU costs.
     pub cpu: Cpu,
-    /// Time before anything is counted, ns. Default 10 ms.
+    /// Warm-up, ns. Default 10 ms.
     pub warm_up_ns: u64,
-    /// Time in which it is counted, ns. Default 20 ms.
+    /// Measured time, ns. Default 20 ms.
     pub time_ns: u64,
 }
 
@@ -121,25 +120,25 @@ impl Settings {
 pub struct Outcome {
     /// Data that the server has accepted, bit/s.
     pub goodput_bps: u64,
-    /// What a link that is never idle carries of it.
+    /// Goodput of a link that is never idle.
     pub expected_goodput_bps: u64,
-    /// Round trips that the clients measured: the newest of each, every 20 us.
+    /// Round trips measured by the clients: the newest of each, every 20 us.
     pub rtt: Latency,
     /// N C packets, each with its time on the server's link, ns.
     pub expected_rtt_ns: u64,
-    /// Most bytes that stood before the server's link.
+    /// Largest number of bytes in the queue of the server's link.
     pub queue_max_bytes: u64,
     /// Their mean.
     pub queue_mean_bytes: u64,
-    /// Everything that was counted.
+    /// All counters.
     pub traffic: Traffic,
-    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
 }
 
 impl Outcome {
-    /// Datagrams that switches had no room for.
+    /// Datagrams dropped by switches for lack of buffer.
     pub fn overflows(&self) -> u64 {
         self.traffic.dropped(DropReason::BufferFull)
     }
@@ -190,11 +189,11 @@ fn config(settings: &Settings) -> WorldConfig {
     let mut config = WorldConfig::new(settings.seed, settings.topology());
     config.costs = settings.cpu.costs();
     config.nic.max_frame = settings.max_frame;
-    // Descriptors for all that can arrive: what is lost is lost in switches.
+    // Descriptors for all packets that can arrive: losses occur only in switches.
     let in_flight = settings.senders as usize * settings.credits as usize;
     config.nic.rx_queue = (2 * in_flight).max(NicConfig::default().rx_queue);
     config.nexus.credits = Some(settings.credits);
-    // The paper's: while queues grow tenfold, others ask after packets that only stand in them.
+    // As in the paper. With smaller ones, senders consider packets lost that are only queued.
     config.nexus.recovery = Recovery::GoBackN;
     config
 }

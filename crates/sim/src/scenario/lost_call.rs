@@ -1,9 +1,10 @@
-//! What the loss of a packet costs a small call.
+//! Cost of a lost packet for a small call.
 //!
-//! Two hosts at one switch. One or more echoes of 32 bytes are always under way; the switch loses
-//! each datagram that crosses it with a given chance, and a loss is written down for each call of
-//! which it carried the request or the response. So calls are told apart by how often they were
-//! hit: never, once, or more often. Each scheme also runs without loss, for comparison; both with
+//! Two hosts at one switch. One or more echoes of 32 bytes are always in flight; the switch loses
+//! each datagram that crosses it with a given probability, and records the loss for each call whose
+//! request or response was in it. Calls are classified by their number of losses: none, one, or
+//! more. Each scheme also runs without loss, for comparison; both with the library's own bounds of
+//! the retransmission timeout.
 //! the library's own bounds of the retransmission timeout.
 
 use std::cell::RefCell;
@@ -23,24 +24,24 @@ use crate::observe::{Tap, Times, decode};
 use crate::rng::MILLION;
 use crate::{Rng, World, WorldConfig};
 
-/// Bytes of a request, and of its answer.
+/// Bytes of a request, and of its response.
 const BYTES: usize = 32;
 
 /// A run that takes longer has failed, ns of virtual time.
 const LIMIT_NS: u64 = 600_000_000_000;
 
-/// What is measured.
+/// Settings of the experiment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Schemes of recovery: 1 or more. Default all.
     pub schemes: Vec<Recovery>,
-    /// Chance that the switch loses a datagram, per million: at most 500,000. Default 1e-3.
+    /// Probability that the switch loses a datagram, per million: at most 500,000. Default 1e-3.
     pub loss_ppm: u32,
     /// Calls that are counted in each run: 100 to 10,000,000. Default 100,000.
     pub calls: u64,
-    /// Calls under way: 1 to 32. Default 1: no other call shows that something is missing.
+    /// Calls in flight: 1 to 32. Default 1: no other call reveals a loss.
     pub in_flight: u32,
     /// The CPUs. Default: eRPC's.
     pub cpu: Cpu,
@@ -74,13 +75,13 @@ impl Settings {
     }
 }
 
-/// What became of one scheme's calls.
+/// Results of one scheme.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Point {
     /// The scheme.
     #[serde(serialize_with = "loss::name")]
     pub scheme: Recovery,
-    /// Chance that the switch loses a datagram.
+    /// Probability that the switch loses a datagram.
     pub loss: f64,
     /// Calls of the run without loss.
     pub lossless: Latency,
@@ -92,20 +93,20 @@ pub struct Point {
     pub lost_more: Latency,
     /// Smoothed round trip at the end of the run without loss, ns.
     pub rtt_ns: u64,
-    /// Three round trips above the 99th percentile without loss, ns. What a call that has lost one
-    /// packet may take, but for the reorder window.
+    /// Three round trips above the 99th percentile without loss, ns. The limit for a call that has
+    /// lost one packet, apart from the reordering window.
     pub bound_ns: u64,
     /// By how many round trips the slowest call that has lost one packet is above the 99th
     /// percentile without loss.
     pub worst_rtts: f64,
-    /// Datagrams that were lost and had no call's request or response.
+    /// Lost datagrams without a call's request or response.
     pub lost_others: u64,
-    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
 }
 
-/// Runs it. `progress` is told how many runs are done, of how many.
+/// Runs it. `progress` is called with the number of finished runs and their total.
 ///
 /// # Errors
 /// A setting is out of range, the session was not connected, or a call has failed.
@@ -146,25 +147,25 @@ fn point(settings: &Settings, scheme: Recovery, clean: &Seen, lossy: &Seen) -> P
     }
 }
 
-/// What came of a run.
+/// Result of a run.
 struct Seen {
-    /// Of calls that lost no packet, one, or more.
+    /// Calls by losses: none, one, or more.
     by_losses: [Latency; 3],
     rtt_ns: u64,
     lost_others: u64,
     digest: u64,
 }
 
-/// A call under way.
+/// A call in flight.
 #[derive(Clone, Copy, Debug, Default)]
 struct Call {
-    /// Which of all calls.
+    /// Its number among all calls.
     number: u64,
     start_ns: u64,
     losses: usize,
 }
 
-/// What client and switch both write to.
+/// State shared by client and switch.
 #[derive(Debug, Default)]
 struct Book {
     calls: Vec<Call>,
@@ -178,7 +179,7 @@ struct Book {
 type SharedBook = Rc<RefCell<Book>>;
 
 impl Book {
-    /// The next call of a place; gives what its request begins with.
+    /// The next call of a lane; returns the start of its request.
     fn begin(&mut self, place: usize, now_ns: u64) -> [u8; 16] {
         self.begun += 1;
         let number = self.begun;
@@ -197,13 +198,13 @@ impl Book {
         self.ended += 1;
     }
 
-    /// A datagram is lost: whose?
+    /// Records a lost datagram for its calls.
     fn lost(&mut self, frame: &[u8]) {
         let before: usize = self.calls.iter().map(|c| c.losses).sum();
         for data in decode::payloads(frame) {
             let word = |at| Some(u64::from_le_bytes(data.get(at..at + 8)?.try_into().ok()?));
             let (Some(number), Some(place)) = (word(0), word(8)) else { continue };
-            // A copy that is left over from an earlier call harms nobody.
+            // A late copy of an earlier call is ignored.
             if let Some(call) = self.calls.get_mut(place as usize).filter(|c| c.number == number) {
                 call.losses += 1;
             }
@@ -229,7 +230,7 @@ fn measure(
     let (uri, to, in_flight) = (world.uri(SERVER), Rc::clone(&book), settings.in_flight);
     world.start(CLIENT, move |nexus| client(nexus, &uri, in_flight, &to))?;
     app::connect_all(&mut world)?;
-    // Round trips are known, and calls that waited for the session are over.
+    // Round trips are known, and calls made before the session was connected have ended.
     world.run_for(Duration::from_millis(1));
     {
         let mut book = book.borrow_mut();
@@ -261,7 +262,7 @@ fn measure(
     })
 }
 
-/// Has the switch lose datagrams and write down whose.
+/// Makes the switch lose datagrams and record them.
 fn lose(world: &mut World, seed: u64, loss_ppm: u32, book: &SharedBook) {
     for link in path::links_of(world, 0) {
         let (book, mut rng) = (Rc::clone(book), Rng::stream(seed, u64::from(MILLION + link.0)));
@@ -278,7 +279,7 @@ fn lose(world: &mut World, seed: u64, loss_ppm: u32, book: &SharedBook) {
     }
 }
 
-/// A client that always has so many calls under way.
+/// A closed-loop client with a constant number of calls in flight.
 fn client(
     nexus: &Nexus,
     server: &str,
@@ -328,14 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_told_apart_by_what_they_have_lost() {
+    fn calls_are_classified_by_their_losses() {
         let p = one(&small(Recovery::GoBackN, 1));
         assert_eq!(p.lossless.count, 2_000);
         assert_eq!(p.unharmed.count + p.lost_one.count + p.lost_more.count, 2_000);
         // Two datagrams a call, each lost with 1 %.
         assert!((20..70).contains(&p.lost_one.count), "{p:?}");
         assert!(p.unharmed.max_ns < 2 * p.lossless.p99_ns, "{p:?}");
-        assert!(p.lost_one.min_ns >= 1_000_000, "go-back-N waits for its timeout: {p:?}");
+        assert!(p.lost_one.min_ns >= 1_000_000, "go-back-N needs its timeout: {p:?}");
     }
 
     #[test]

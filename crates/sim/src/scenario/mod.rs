@@ -1,10 +1,10 @@
-//! Experiments: the papers' measurements, repeated in the simulated datacenter, and the arithmetic
-//! that they are held against.
+//! Experiments: the papers' measurements in the simulated datacenter, and the arithmetic that
+//! predicts them.
 //!
-//! Each has its `Settings`, whose defaults are what the paper says, a function that runs it, and a
-//! result that says what was measured beside what was expected. Nothing is adjusted to come out as
-//! a paper has it: what the model leaves out makes a difference that has a cause. All results
-//! follow from the settings; how long a run takes is the caller's to measure.
+//! Each has its `Settings`, whose defaults are those of the paper, a function that runs it, and a
+//! result with measured and expected values. Nothing is adjusted to match a paper: every deviation
+//! has a cause in the model. All results follow from the settings; the caller measures the duration
+//! of a run.
 
 mod app;
 pub mod bits_pool;
@@ -34,7 +34,7 @@ pub use traffic::Traffic;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
-    /// The world could not be made or an application not be started.
+    /// The world could not be built or an application not be started.
     #[error(transparent)]
     World(#[from] WorldError),
     /// A setting is out of its range.
@@ -42,25 +42,25 @@ pub enum ScenarioError {
     Setting {
         /// The field.
         name: &'static str,
-        /// What it is.
+        /// Its value.
         value: u64,
-        /// What it may be.
+        /// Its range.
         range: &'static str,
     },
-    /// Sessions do not stand after so long.
+    /// Sessions are not connected after this time.
     #[error("{missing} sessions are not connected after {after_ns} ns")]
     NotConnected {
-        /// How many.
+        /// Number of sessions.
         missing: usize,
-        /// How long it was tried, ns.
+        /// Time of the attempts, ns.
         after_ns: u64,
     },
-    /// Calls have ended with an error, which none should.
+    /// Calls have failed, which none should.
     #[error("{count} calls have failed, the first one: {first}")]
     Calls {
-        /// How many.
+        /// Number of calls.
         count: u64,
-        /// What was the matter with the first.
+        /// Error of the first.
         first: String,
     },
 }
@@ -75,28 +75,28 @@ fn check(
     if ok { Ok(()) } else { Err(ScenarioError::Setting { name, value: value.into(), range }) }
 }
 
-/// A time in which is counted.
+/// Checks a measured time.
 fn check_time(time_ns: u64) -> Result<(), ScenarioError> {
     check((1..=MAX_TIME_NS).contains(&time_ns), "time_ns", time_ns, "1 ns to 10 s")
 }
 
-/// A time before anything is counted.
+/// Checks a warm-up.
 fn check_warm_up(warm_up_ns: u64) -> Result<(), ScenarioError> {
     check(warm_up_ns <= MAX_TIME_NS, "warm_up_ns", warm_up_ns, "at most 10 s")
 }
 
-/// A chance that packets are lost.
+/// Checks a probability of loss.
 fn check_loss(ppm: u32) -> Result<(), ScenarioError> {
     check(ppm <= 500_000, "loss_ppm", ppm, "0 to 500,000 per million")
 }
 
-/// A retransmission timeout.
+/// Checks a retransmission timeout.
 fn check_rto(rto_ns: u64) -> Result<(), ScenarioError> {
     check((1_000..=1_000_000_000).contains(&rto_ns), "rto_ns", rto_ns, "1 us to 1 s")
 }
 
-/// Runs all pairs, each of the first with all of the second. `progress` is told how many are done,
-/// of how many.
+/// Runs all pairs, each of the first with all of the second. `progress` is called with the number
+/// of finished runs and their total.
 fn run_pairs<A: Copy, B: Copy, P>(
     first: &[A],
     second: &[B],
@@ -115,26 +115,26 @@ fn run_pairs<A: Copy, B: Copy, P>(
     Ok(points)
 }
 
-/// Longest time that an experiment may take, ns of virtual time: ten seconds.
+/// Longest time of an experiment, ns of virtual time: ten seconds.
 const MAX_TIME_NS: u64 = 10_000_000_000;
 
 /// Most hosts of an experiment: an endpoint each, with its memory.
 const MAX_HOSTS: u32 = 1_000;
 
-/// Which model of a host's CPU is used.
+/// Model of a host's CPU.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Cpu {
-    /// [`CpuCosts::none`]: only the network takes time.
+    /// [`CpuCosts::none`]: CPUs cost nothing.
     None,
-    /// [`CpuCosts::erpc`]: as fast as the paper's.
+    /// [`CpuCosts::erpc`]: the paper's rate.
     Erpc,
-    /// [`CpuCosts::courser`]: what Courser's code costs.
+    /// [`CpuCosts::courser`]: the cost of Courser's code.
     Courser,
 }
 
 impl Cpu {
-    /// All of them.
+    /// All models.
     pub const ALL: [Cpu; 3] = [Cpu::None, Cpu::Erpc, Cpu::Courser];
 
     /// Its table.
@@ -159,7 +159,7 @@ impl Cpu {
 /// A distribution of times.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize)]
 pub struct Latency {
-    /// How many there were; of none, all other fields are 0.
+    /// Number of times; if 0, all other fields are 0.
     pub count: u64,
     /// The shortest, ns.
     pub min_ns: u64,
@@ -196,17 +196,17 @@ pub const fn data_per_packet(max_frame: usize) -> usize {
     max_frame - data_overhead()
 }
 
-/// Bytes of a datagram that has one packet, beside the packet's data, at most.
+/// Most bytes of a datagram with one packet, besides the packet's data.
 const fn data_overhead() -> usize {
     FRAME_HEADER + PACKET_HEADER
 }
 
-/// A share as a number; chances are per million in settings, so that they are exact.
+/// A share as a number; probabilities are per million in settings, so that they are exact.
 fn share(ppm: u32) -> f64 {
     f64::from(ppm) / 1e6
 }
 
-/// Bytes on the wire of a frame that has one packet with so much data.
+/// Bytes on the wire of a frame that has one packet with `data` bytes.
 pub const fn wire_bytes(data: usize) -> u64 {
     let payload = FRAME_HEADER + PACKET_HEADER + data;
     payload as u64 + crate::WIRE_OVERHEAD as u64
@@ -224,12 +224,12 @@ fn per_second(events: u64, time_ns: u64) -> u64 {
     scaled.checked_div(u128::from(time_ns)).unwrap_or(0) as u64
 }
 
-/// A digest as JSON has it: not every reader takes 64 bits for a number.
+/// A digest as JSON has it: some readers do not represent 64 bits as a number.
 fn hex<S: serde::Serializer>(digest: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{digest:016x}"))
 }
 
-/// Gives a world its observer, if there is one.
+/// Attaches the observer of a world, if there is one.
 fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
     if let Some(tap) = tap {
         world.set_tap(tap);
@@ -237,11 +237,11 @@ fn observed(mut world: World, tap: Option<Box<dyn Tap>>) -> World {
     world
 }
 
-/// A field of settings, and what puts it out of its range.
+/// A field of settings, and a change that makes it invalid.
 #[cfg(test)]
 type Spoilt<S> = (&'static str, fn(&mut S));
 
-/// Each of these settings is refused, by its name.
+/// Each of these settings is refused by its name.
 #[cfg(test)]
 fn assert_refused<S, P: std::fmt::Debug>(
     bad: &[Spoilt<S>],
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_zero() {
+    fn a_distribution_of_no_times_is_zero() {
         assert_eq!(Latency::from(&Times::default()), Latency::default());
     }
 }

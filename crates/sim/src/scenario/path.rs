@@ -1,14 +1,14 @@
-//! The part of MELO's network that a single flow uses `[MELO §4]` (M22), and nothing else of it:
-//! what is not on the flow's way has no part in what becomes of it.
+//! The part of MELO's network that a single flow uses `[MELO §4]` (M22); the rest has no influence
+//! on it.
 
 use super::{wire_bytes, wire_ns};
 use crate::fabric::{CableSpec, LinkFaults, Node, SwitchSpec, Topology};
 use crate::{HostId, LinkId, NicConfig, World};
 
-/// Receives the flow.
+/// Receiver of the flow.
 pub(super) const SERVER: HostId = HostId(0);
 
-/// Sends it.
+/// Sender of the flow.
 pub(super) const CLIENT: HostId = HostId(1);
 
 /// Rate of a host's cable, bit/s.
@@ -20,20 +20,20 @@ const UPLINK_RATE_BPS: u64 = 100_000_000_000;
 /// Data bytes of a full packet: the paper's MTU of 1 KB.
 pub(super) const DATA: usize = 1_024;
 
-/// The datagram that has room for them.
+/// The datagram payload with room for them.
 pub(super) const MAX_FRAME: usize = DATA + super::data_overhead();
 
-/// Which switches are between the two hosts.
+/// Switches between the two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Part {
-    /// One leaf (number 0), to which both are plugged in.
+    /// One leaf (number 0), with both hosts.
     OneLeaf,
     /// The server's leaf (number 0), the client's (1) and a spine (2).
     TwoLeaves,
 }
 
 impl Part {
-    /// Rates of the cables of a way, in their order.
+    /// Rates of the cables of a path, in order.
     fn rates(self) -> &'static [u64] {
         match self {
             Part::OneLeaf => &[RATE_BPS, RATE_BPS],
@@ -42,9 +42,9 @@ impl Part {
     }
 }
 
-/// Two hosts whose round trip is so long: that of a full packet and its credit return on the idle
-/// network, which contains the time that both take on every cable and in the NICs. The cables are
-/// as long as that needs, all alike.
+/// Two hosts with this round trip: that of a full packet and its credit return on the idle network,
+/// including their time on every cable and in the NICs. The length of the cables follows from it;
+/// all are equal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Path {
     pub(super) part: Part,
@@ -61,8 +61,8 @@ impl Path {
         wire + 2 * (nic.tx_latency_ns + nic.rx_latency_ns)
     }
 
-    /// Packets that are under way on a full line: the bandwidth-delay product over a packet's
-    /// bytes on the wire, rounded up.
+    /// Packets in flight on a full line: the bandwidth-delay product over a packet's bytes on the
+    /// wire, rounded up.
     pub(super) fn bdp_packets(self) -> u32 {
         let bytes = u128::from(RATE_BPS) * u128::from(self.rtt_ns) / 8_000_000_000;
         let packets = bytes.div_ceil(u128::from(wire_bytes(DATA)));
@@ -102,7 +102,8 @@ pub(super) fn links_of(world: &World, switch: u32) -> Vec<LinkId> {
     links.filter(|&link| world.fabric().ends(link).0 == Node::Switch(switch)).collect()
 }
 
-/// Has a switch lose packets: each that crosses it, whichever way, with this chance per million.
+/// Makes a switch lose packets: each that crosses it, in either direction, with this probability
+/// per million.
 pub(super) fn lose_at(world: &mut World, switch: u32, loss_ppm: u32) {
     for link in links_of(world, switch) {
         world.set_link_faults(link, LinkFaults { loss_ppm, ..LinkFaults::default() });

@@ -1,10 +1,11 @@
-//! What multi-packet responses cost `[eRPC §5.1]` (E44): the server sends a response's first
-//! packet by itself, the others when they are asked for, which is a round trip later.
+//! Cost of multi-packet responses `[eRPC §5.1]` (E44): the server sends a response's first packet
+//! unprompted, the others when they are requested, one round trip later.
 //!
-//! One host calls another, one call at a time. L(k) is the time of a call whose response has k
-//! full packets. Without requests-for-response the packets would follow each other as fast as the
-//! cable takes them: L(1) + (k - 1) s, with s the time of a packet on the slowest cable. What is
-//! beyond that is the extra; the round trip that it is measured in is L(1), which like the one of
+//! One host calls another, one call at a time. L(k) is the time of a call whose response has k full
+//! packets. Without requests-for-response the packets would follow each other at the rate of the
+//! cable: L(1) + (k - 1) s, with s the time of a packet on the slowest cable. The extra is the time
+//! beyond that, in units of the round trip L(1), which like that of a request-for-response has a
+//! small packet one way and a full one back.
 //! a request-for-response takes a small packet there and a full one back.
 
 use serde::Serialize;
@@ -19,17 +20,17 @@ use courser::{Nexus, Rpc, SessionId};
 const SERVER: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
 
-/// The request says in its first four bytes how many bytes it wants back.
+/// The first four bytes of the request are the size of the response.
 const WANT: u16 = 3;
 
-/// What is measured.
+/// Settings of the experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Largest response, packets: 1 to 1,000. Default 32.
     pub max_packets: u32,
-    /// Credits of the session. Default 32: all packets of a response are asked for at once.
+    /// Credits of the session. Default 32: all packets of a response are requested at once.
     pub credits: u32,
     /// Rate of the hosts' cables, bit/s. Default 25 Gbit/s.
     pub rate_bps: u64,
@@ -69,12 +70,12 @@ pub struct Point {
     pub extra_share_ppm: u64,
 }
 
-/// What came of it.
+/// Result of the experiment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Outcome {
     /// A call with 32 bytes each way, ns.
     pub small_ns: u64,
-    /// L(1), the round trip that extras are measured in, ns.
+    /// L(1), the unit of the extras, ns.
     pub rtt_ns: u64,
     /// Time of a full packet on a host's cable, ns.
     pub packet_ns: u64,
@@ -92,7 +93,7 @@ impl Settings {
         check(rated, "rate_bps", self.rate_bps, "100 Mbit/s to 100 Gbit/s")
     }
 
-    /// The network that it runs on.
+    /// The network of the experiment.
     pub fn topology(&self) -> Topology {
         let (topology, host_cables) = match self.two_racks {
             false => (Topology::one_switch(2), CableSpec::default()),
@@ -161,8 +162,7 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
     Ok(Outcome { small_ns, rtt_ns, packet_ns, points })
 }
 
-/// Time of a call for so many bytes. The first of its kind is not taken: it may find memory that
-/// has to be made.
+/// Time of a call for `bytes` bytes. The first of its kind is discarded: it may allocate memory.
 fn settled(world: &mut World, session: SessionId, bytes: usize) -> Result<u64, ScenarioError> {
     let mut request = [0; 32];
     request[..4].copy_from_slice(&(bytes as u32).to_le_bytes());

@@ -1,10 +1,10 @@
 //! Session scalability `[eRPC §6.3, Figure 5]` (E76): many nodes, each thread with a session to
 //! every other thread, small requests to threads chosen at random.
 //!
-//! A thread has `in_flight / batch` batches under way. A batch is `batch` requests to threads that
-//! are drawn for each; when the last of its responses has come, the next batch leaves
-//! `[eRPC §6.2]`. So at most `in_flight` requests are under way, and fewer while batches wait for
-//! their last one. Every thread is client and server at the same time.
+//! A thread has `in_flight / batch` batches in flight. A batch is `batch` requests to threads drawn
+//! for each; after the last of its responses the next batch is sent `[eRPC §6.2]`. So at most
+//! `in_flight` requests are in flight, and fewer while batches lack their last response. Every
+//! thread is client and server at the same time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -21,20 +21,20 @@ use crate::host::process::SetupError;
 use crate::observe::{Tap, Times};
 use crate::{Checks, HostId, NicConfig, Rng, World, WorldConfig};
 
-/// Message memory of an endpoint, bytes; taken as it is used.
+/// Message memory of an endpoint, bytes; allocated on use.
 const MEMORY: usize = 64 << 20;
 
-/// What is measured. The defaults are those of `[eRPC §6.3]` at one thread a node, but for
-/// congestion control, which there is none of yet.
+/// Settings of the experiment. The defaults are those of `[eRPC §6.3]` at one thread a node, except
+/// for congestion control, which does not exist yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Nodes of the paper's cluster, [`Topology::cx4`]: 2 to 1,000. Default 100.
     pub nodes: u32,
     /// Threads of each: 1 to 16, at most 1,000 altogether. Default 1.
     pub threads: u32,
-    /// Requests that a thread has under way: 1 to 1,024, a multiple of `batch`. Default 60.
+    /// Requests in flight of a thread: 1 to 1,024, a multiple of `batch`. Default 60.
     pub in_flight: u32,
     /// Requests of a batch, B: 1 to 64. Default 3.
     pub batch: u32,
@@ -44,12 +44,12 @@ pub struct Settings {
     pub credits: u32,
     /// The CPUs. Default: eRPC's.
     pub cpu: Cpu,
-    /// Whether executed requests are remembered, to find one that is executed twice: 50 bytes
-    /// each. Default false.
+    /// Whether executed requests are recorded, to find one that is executed twice: 50 bytes each.
+    /// Default false.
     pub at_most_once: bool,
-    /// Time before anything is counted, ns. Default 1 ms.
+    /// Warm-up, ns. Default 1 ms.
     pub warm_up_ns: u64,
-    /// Time in which it is counted, ns. Default 10 ms.
+    /// Measured time, ns. Default 10 ms.
     pub time_ns: u64,
 }
 
@@ -90,7 +90,7 @@ impl Settings {
         check_warm_up(self.warm_up_ns)
     }
 
-    /// The network that it runs on.
+    /// The network of the experiment.
     pub fn topology(&self) -> Topology {
         Topology::cx4(self.nodes)
     }
@@ -99,7 +99,7 @@ impl Settings {
         let mut config = WorldConfig::new(self.seed, self.topology());
         config.costs = self.cpu.costs();
         config.checks = Checks { at_most_once: self.at_most_once, ..Checks::default() };
-        // As the paper has it, every session may have all its credits [eRPC §4.3.1].
+        // As in the paper, every session may have all its credits [eRPC §4.3.1].
         let sessions = 2 * (self.nodes * self.threads - 1) as usize;
         let descriptors = sessions * self.credits as usize;
         config.nic.rx_queue = descriptors.max(NicConfig::default().rx_queue);
@@ -109,24 +109,24 @@ impl Settings {
     }
 }
 
-/// What came of it.
+/// Result of the experiment.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Outcome {
-    /// From call to completion function, queueing at the own thread included.
+    /// From call to completion function, including queueing at the caller's thread.
     pub latency: Latency,
-    /// Responses that a node has got, per second; as many requests of others it has answered.
+    /// Responses received by a node, per second; it answers as many requests of others.
     pub rate_per_node_rps: u64,
-    /// Bits that a node has sent, as they are on the wire, per second.
+    /// Bits sent by a node on the wire, per second.
     pub wire_per_node_bps: u64,
-    /// Packets that a node has sent again, per second, stored responses included.
+    /// Packets retransmitted by a node, per second, stored responses included.
     pub retransmitted_per_node_per_s: u64,
     /// Sessions of a node, both roles.
     pub sessions_per_node: u64,
-    /// Virtual time until all sessions stood, ns.
+    /// Virtual time until all sessions were connected, ns.
     pub connect_ns: u64,
-    /// Everything that was counted.
+    /// All counters.
     pub traffic: Traffic,
-    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
 }
@@ -137,7 +137,7 @@ struct Caller {
     batch: u32,
     /// When each request was made, by its tag.
     starts: Vec<u64>,
-    /// Responses that each batch waits for.
+    /// Responses missing in each batch.
     left: Vec<u32>,
     spare: Vec<MsgBuf>,
     rng: Rng,
@@ -206,7 +206,7 @@ fn thread(
     Ok((rpc, caller))
 }
 
-/// The experiment between two of its parts, so that each can be timed from outside.
+/// The experiment between two of its phases, so that each can be timed from outside.
 pub struct Running {
     world: World,
     settings: Settings,
@@ -221,7 +221,7 @@ impl std::fmt::Debug for Running {
     }
 }
 
-/// Makes the world, connects all sessions by their handshakes, and lets the warm-up pass.
+/// Builds the world, connects all sessions by their handshakes, and runs the warm-up.
 ///
 /// # Errors
 /// A setting is out of range, or sessions were not connected.
@@ -280,7 +280,7 @@ fn start_node(
 }
 
 impl Running {
-    /// Lets the measured time pass, and says what came of it. Can be called again, to go on.
+    /// Runs the measured time and returns the result. Can be called again, to continue.
     ///
     /// # Errors
     /// A call has failed.
@@ -308,7 +308,7 @@ impl Running {
         })
     }
 
-    /// The observer, back.
+    /// Detaches the observer.
     pub fn take_tap(&mut self) -> Option<Box<dyn Tap>> {
         self.world.take_tap()
     }

@@ -1,5 +1,5 @@
-//! How fast the simulator is: two hosts on a cable, and datagrams that reach a receive queue per
-//! second of the machine's time. What a second is, the caller knows.
+//! Speed of the simulator: two hosts on a cable, and datagrams that reach a receive queue per
+//! second of real time, which the caller measures.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,22 +15,21 @@ use crate::{Checks, HostId, World, WorldConfig};
 const SERVER: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
 
-/// What the two hosts do.
+/// Load of the two hosts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Load {
-    /// 32-byte echoes, one at a time: each datagram has one packet, and nothing is to be had from
-    /// working on several at once.
+    /// 32-byte echoes, one at a time: each datagram has one packet, and batching has no effect.
     Single,
-    /// 32-byte echoes, 60 under way: datagrams carry several packets.
+    /// 32-byte echoes, 60 in flight: datagrams have several packets.
     Small,
-    /// 8 MiB requests, two under way, with 32 credits: full packets one way, credit returns the
+    /// 8 MiB requests, two in flight, with 32 credits: full packets one way, credit returns the
     /// other.
     Bulk,
 }
 
 impl Load {
-    /// All of them.
+    /// All loads.
     pub const ALL: [Load; 3] = [Load::Single, Load::Small, Load::Bulk];
 
     /// Its name in options and results.
@@ -46,13 +45,13 @@ impl Load {
 /// Settings of the world.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
-    /// What the hosts do.
+    /// The load of the hosts.
     pub load: Load,
     /// The CPUs. Default: Courser's.
     pub cpu: Cpu,
-    /// Whether the checks that every simulation has by default are made. Default true.
+    /// Whether the default checks of every simulation run. Default true.
     pub checks: bool,
 }
 
@@ -63,7 +62,7 @@ impl Settings {
     }
 }
 
-/// The two hosts, at work.
+/// The two hosts under load.
 #[derive(Debug)]
 pub struct TwoHosts {
     world: World,
@@ -71,7 +70,7 @@ pub struct TwoHosts {
 }
 
 impl TwoHosts {
-    /// Connects them and lets a millisecond pass.
+    /// Connects them and advances time by a millisecond.
     ///
     /// # Errors
     /// The session was not connected, or a call has failed.
@@ -102,7 +101,7 @@ impl TwoHosts {
         Ok(hosts)
     }
 
-    /// Lets virtual time pass: datagrams that were delivered in it.
+    /// Advances virtual time; returns the datagrams delivered in it.
     ///
     /// # Errors
     /// A call has failed.
@@ -113,7 +112,7 @@ impl TwoHosts {
         Ok(self.world.counts().delivered - before)
     }
 
-    /// A hash over all that has happened.
+    /// A hash over all events.
     pub fn digest(&self) -> u64 {
         self.world.digest()
     }

@@ -1,4 +1,4 @@
-//! What hosts and network have counted, and how much of it in a time.
+//! Counters of hosts and network, and their difference over a time.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +12,30 @@ use crate::observe::DropReason;
 pub struct Traffic {
     /// Calls that ended with a response.
     pub responses: u64,
-    /// Requests given to handlers.
+    /// Requests passed to handlers.
     pub requests: u64,
     /// Datagrams that hosts began to send.
     pub datagrams_sent: u64,
     /// Datagrams that reached a receive queue.
     pub datagrams_delivered: u64,
-    /// Bytes that hosts sent, as they are on the wire.
+    /// Bytes sent by hosts on the wire.
     pub wire_bytes_sent: u64,
-    /// Packets that endpoints made; a datagram carries one or more.
+    /// Packets sent by endpoints; a datagram has one or more.
     pub packets_made: u64,
-    /// Packets with data of requests that were accepted, in their order and for the first time.
+    /// Accepted packets with data of requests, in order and for the first time.
     pub request_packets: u64,
     /// Retransmission timeouts.
     pub rollbacks: u64,
-    /// Packets that clients sent again because of them.
+    /// Packets retransmitted by clients after them.
     pub retransmitted: u64,
-    /// Stored responses that servers sent again.
+    /// Stored responses that servers retransmitted.
     pub responses_resent: u64,
-    /// Datagrams that were lost, by reason; reasons without any are left out.
+    /// Dropped datagrams by reason; reasons without any are omitted.
     pub drops: BTreeMap<&'static str, u64>,
 }
 
 impl Traffic {
-    /// All since the world began.
+    /// All since the start of the world.
     pub(super) fn of(world: &mut World) -> Traffic {
         let mut t = Traffic {
             datagrams_sent: world.counts().sent,
@@ -68,7 +68,7 @@ impl Traffic {
         t
     }
 
-    /// What has come since `before`.
+    /// The difference to `before`.
     pub(super) fn since(&self, before: &Traffic) -> Traffic {
         let drops = self.drops.iter().map(|(&why, &n)| {
             let earlier = before.drops.get(why).copied().unwrap_or(0);
@@ -89,12 +89,12 @@ impl Traffic {
         }
     }
 
-    /// Datagrams that were lost for a reason.
+    /// Datagrams dropped for a reason.
     pub fn dropped(&self, why: DropReason) -> u64 {
         self.drops.get(why.name()).copied().unwrap_or(0)
     }
 
-    /// All datagrams that were lost.
+    /// All dropped datagrams.
     pub fn drops_total(&self) -> u64 {
         self.drops.values().sum()
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn differences_leave_out_what_did_not_happen() {
+    fn differences_omit_reasons_without_drops() {
         let drops = |n| BTreeMap::from([("loss", 3), ("burst", n)]);
         let before = Traffic { requests: 5, drops: drops(1), ..Traffic::default() };
         let after = Traffic { requests: 9, drops: drops(4), ..Traffic::default() };

@@ -1,16 +1,16 @@
-//! Sizes of web-search flows, and when they begin.
+//! Sizes and arrival times of web-search flows.
 //!
-//! The distribution is that of a production cluster for web search which DCTCP was made for
-//! (Alizadeh et al., SIGCOMM '10, Figure 4). The paper has it as a curve; these are the points that
-//! the authors' later simulations use (pFabric, SIGCOMM '13, workload `CDF_dctcp.tcl` for ns-2) and
-//! most others since, in packets of 1,460 bytes, with straight lines between them.
+//! The distribution is that of a production cluster for web search in the DCTCP paper (Alizadeh et
+//! al., SIGCOMM '10, Figure 4), which shows it as a curve; these are the points of the authors'
+//! later simulations (pFabric, SIGCOMM '13, workload `CDF_dctcp.tcl` for ns-2) and of most others
+//! since, in packets of 1,460 bytes, with straight lines between them.
 
 use crate::Rng;
 
 /// Bytes of a packet of the table.
 const PACKET: u64 = 1_460;
 
-/// (packets, flows of at most so many, per hundred). Fifteen in a hundred have exactly 6.
+/// (packets, flows of at most that size, per hundred). Fifteen in a hundred have exactly 6.
 const CDF: [(u64, u64); 11] = [
     (6, 15),
     (13, 20),
@@ -51,8 +51,7 @@ pub(super) fn draw(rng: &mut Rng) -> u64 {
     MAX_BYTES
 }
 
-/// Draws the time to the next flow, ns, where they come independently of each other with this mean
-/// between them.
+/// Draws the time to the next flow, ns, for independent arrivals with this mean interval.
 pub(super) fn gap_ns(rng: &mut Rng, mean_ns: f64) -> f64 {
     // 53 bits, and never 0, whose logarithm is infinite. `libm` has the same digits everywhere.
     let uniform = ((rng.next_u64() >> 11) + 1) as f64 / (1_u64 << 53) as f64;

@@ -26,7 +26,7 @@ fn a_lossy_spine_costs_go_back_n_time_and_the_seed_decides_all() {
 }
 
 #[test]
-fn the_flows_of_a_load_ask_for_that_share_of_the_links() {
+fn the_flows_of_a_load_use_that_share_of_the_links() {
     let settings = Settings { flows: 50_000, ..Settings::default() };
     let flows = flows(&settings, 500_000);
     let bytes: u64 = flows.iter().map(|f| f.bytes).sum();
@@ -38,7 +38,7 @@ fn the_flows_of_a_load_ask_for_that_share_of_the_links() {
 }
 
 #[test]
-fn the_scaled_network_is_as_the_paper_s() {
+fn the_scaled_network_matches_the_papers() {
     let t = Settings { hosts: 320, ..Settings::default() }.topology();
     assert_eq!(t, Topology::melo());
     assert_eq!(small().topology().switches().len(), 2 + 4);

@@ -1,4 +1,4 @@
-//! The recovery time that the paper does not state.
+//! Search for the recovery time, which the paper does not state.
 
 use courser::Recovery;
 use serde::Serialize;
@@ -6,38 +6,38 @@ use serde::Serialize;
 use super::{Case, Point, Reorder, Settings, measure, point};
 use crate::scenario::ScenarioError;
 
-/// The shares are averages over so long, ns of virtual time: some 1,000 losses at 1e-3.
+/// Averaging time of the shares, ns of virtual time: some 1,000 losses at 1e-3.
 const TIME_NS: u64 = 500_000_000;
 
 /// The search ends when the bounds are this close, ns: a hundredth.
 const STEP_NS: u64 = 2_500;
 
-/// Where it begins, ns: with the one go-back-N has some 60 % at 1e-3, with the other 30 %.
+/// First bounds, ns: with the one go-back-N has some 60 % at 1e-3, with the other 30 %.
 const BOUNDS_NS: (u64, u64) = (120_000, 520_000);
 
-/// The share that go-back-N has at a loss of 1e-3 `[MELO §4.1.1]`.
+/// Go-back-N's share at a loss of 1e-3 `[MELO §4.1.1]`.
 const TARGET: f64 = 0.456;
 
-/// The share that it has at 1e-2: 99.0 % over 14.02.
+/// Its share at 1e-2: 99.0 % over 14.02.
 const PREDICTED: f64 = 0.071;
 
-/// What came of the search.
+/// Result of the search.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Fit {
     /// The recovery time, ns.
     pub rto_ns: u64,
-    /// Go-back-N with it at a loss of 1e-3: what was searched for.
+    /// Go-back-N with it at a loss of 1e-3: the criterion of the search.
     pub fitted: Point,
-    /// Go-back-N with it at 1e-2: what follows.
+    /// Go-back-N with it at 1e-2: the consequence.
     pub predicted: Point,
     /// The share at 1e-2 over the paper's, less one.
     pub error: f64,
 }
 
-/// Searches the recovery time with which go-back-N has the paper's 45.6 % at a loss of 1e-3, by
-/// bisection, and says what follows for 1e-2. Schemes, losses and recovery times of the settings
-/// are not used; each run lasts half a second of virtual time at least. `progress` is told how many
-/// runs are done, of how many.
+/// Searches by bisection the recovery time with which go-back-N has the paper's 45.6 % at a loss of
+/// 1e-3, and measures the share at 1e-2 with it. Schemes, losses and recovery times of the settings
+/// are not used; each run lasts half a second of virtual time at least. `progress` is called with
+/// the number of finished runs and their total.
 ///
 /// # Errors
 /// As [`run`](super::run).

@@ -1,19 +1,19 @@
 //! Throughput of one flow against loss `[MELO §4.1.1, Figure 5a]` (M23), and against reordering.
 //!
-//! Two hosts under one leaf switch, which loses each packet that crosses it with a given chance,
-//! credit returns as well as data. One message follows the other; each is large, because at its end
-//! the flow waits for its last packets and for the answer. CPUs cost nothing: what is measured is
-//! what recovery makes of the network.
+//! Two hosts under one leaf switch, which loses each packet that crosses it with a given
+//! probability, credit returns as well as data. One message follows the other; each is large,
+//! because at its end the flow is limited by its last packets and the response. CPUs cost nothing,
+//! so that the result depends on recovery alone.
 //!
 //! **Window.** Three bandwidth-delay products of credits: the network and the sender's NIC always
-//! hold packets while a loss is repaired. The two that the cables do not hold stand in the NIC, so
-//! that the round trip which a full flow sees is three times that of the idle network.
+//! have packets while a loss is repaired. The two that the cables do not contain are in the NIC, so
+//! that the round trip of a full flow is three times that of the idle network.
 //!
-//! **What is to be expected.** A lost packet has used the link, so no scheme is above `1 - p` of
-//! its lossless goodput. Go-back-N stands still for a recovery time after every loss: with `n` packets
-//! a second, it gets about `1 / (1 + p n (RTO + RTT))`. The paper does not say its RTO. The one
-//! with which the simulation has the paper's 45.6 % at 1e-3 is [`GO_BACK_N_RTO_NS`]; that at 1e-2 the
-//! paper has 7.1 % (its 99.0 % over 14.02) is then no longer free ([`fit()`]).
+//! **Expectation.** A lost packet has used the link, so no scheme exceeds `1 - p` of its lossless
+//! goodput. Go-back-N stops for a recovery time after every loss: with `n` packets a second, it
+//! gets about `1 / (1 + p n (RTO + RTT))`. The paper does not state its RTO. The one with which the
+//! simulation has the paper's 45.6 % at 1e-3 is [`GO_BACK_N_RTO_NS`]; the result at 1e-2, 7.1 % in
+//! the paper (its 99.0 % over 14.02), is then determined ([`fit()`]).
 
 mod fit;
 #[cfg(test)]
@@ -39,12 +39,11 @@ use crate::{World, WorldConfig};
 pub use fit::{Fit, fit};
 
 /// The recovery time with which go-back-N has the paper's throughput at a loss of 1e-3, as
-/// [`fit()`] finds it, ns. What follows at 1e-2 is 7.5 % of the lossless goodput, where the paper has
-/// 7.1 %.
+/// [`fit()`] finds it, ns. The result at 1e-2 is 7.5 % of the lossless goodput, 7.1 % in the paper.
 pub const GO_BACK_N_RTO_NS: u64 = 262_500;
 
-/// What the paper has, as (scheme, loss per million, share of the link) `[MELO §4.1.1]`: 99.9 %
-/// and 45.6 % at 1e-3 are its text's; at 1e-2 it gives MELO's 99.0 % and a factor of 14.02.
+/// The paper's results, as (scheme, loss per million, share of the link) `[MELO §4.1.1]`: 99.9 %
+/// and 45.6 % at 1e-3 are in its text; at 1e-2 it states MELO's 99.0 % and a factor of 14.02.
 pub const PAPER: [(Recovery, u32, f64); 4] = [
     (Recovery::GoBackN, 1_000, 0.456),
     (Recovery::GoBackN, 10_000, 0.071),
@@ -52,47 +51,46 @@ pub const PAPER: [(Recovery, u32, f64); 4] = [
     (Recovery::Melo, 10_000, 0.990),
 ];
 
-/// Some packets are late, so that others overtake them.
+/// Reordering: some packets are delayed, so that others overtake them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Reorder {
-    /// Chance that a packet with data is, per million.
+    /// Probability that a packet with data is delayed, per million.
     pub ppm: u32,
     /// The longest delay, ns: each is drawn from 1 to this.
     pub max_ns: u64,
 }
 
-/// What is measured. The defaults are those of the paper, where it states them.
+/// Settings of the experiment. The defaults are those of the paper, where it states them.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
-    /// Decides everything that is left to chance.
+    /// Decides all random choices.
     pub seed: u64,
     /// Schemes of recovery: 1 or more. Default all.
     pub schemes: Vec<Recovery>,
-    /// Chances that the switch loses a packet, per million: 1 or more, each at most 500,000.
+    /// Probabilities that the switch loses a packet, per million: 1 or more, each at most 500,000.
     /// Default 0, 1e-5, 1e-4, 1e-3, 1e-2, 5e-2.
     pub loss_ppm: Vec<u32>,
     /// Reordering of packets with data between switch and server, each with every loss. Default:
     /// none.
     pub reorder: Vec<Reorder>,
-    /// Recovery times, ns: the retransmission timeout of go-back-N and MELO, whatever the round
-    /// trips. 1 or more, of 1 us to 1 s. Default [`GO_BACK_N_RTO_NS`]. Courser's default scheme
-    /// keeps the library's bounds.
+    /// Recovery times, ns: the retransmission timeout of go-back-N and MELO, independent of the
+    /// round trips. 1 or more, of 1 us to 1 s. Default [`GO_BACK_N_RTO_NS`]. Courser's default
+    /// scheme keeps the library's bounds.
     pub rto_ns: Vec<u64>,
-    /// The round trip of a full packet and its credit return on the idle network, ns: what NICs
-    /// and packets need (2.1 us) to 10 ms. Default 16 us.
+    /// The round trip of a full packet and its credit return on the idle network, ns: from that of
+    /// NICs and packets (2.1 us) to 10 ms. Default 16 us.
     pub rtt_ns: u64,
     /// Credits in thousandths of the bandwidth-delay product: 100 to 100,000. Default 3,000.
     pub window_permille: u32,
-    /// Bytes of a request, one packet to 128 MiB, rounded down to full packets. Default 64 MiB: at
-    /// its end the flow stands still for a round trip or two, which is then a thousandth.
+    /// Bytes of a request, one packet to 128 MiB, rounded down to full packets. Default 64 MiB: the
+    /// flow stops for a round trip or two at its end, which is then a thousandth.
     pub request_bytes: usize,
-    /// Requests under way, 1 to 8. Default 1: with several, each in a slot of its own, go-back-N
-    /// stands still only when all of them wait for their recovery time.
+    /// Requests in flight, 1 to 8. Default 1: with several, each in a slot of its own, go-back-N
+    /// stops only when all of them are in recovery.
     pub outstanding: u32,
-    /// Time before anything is counted, ns. `None`: 20 ms, and with reordering 100 ms, in which
-    /// what adapts has adapted.
+    /// Warm-up, ns. `None`: 20 ms, and with reordering 100 ms, in which adaptive parameters settle.
     pub warm_up_ns: Option<u64>,
-    /// Time in which it is counted, ns. Default 200 ms.
+    /// Measured time, ns. Default 200 ms.
     pub time_ns: u64,
 }
 
@@ -130,7 +128,7 @@ impl Settings {
             check_rto(rto_ns)?;
         }
         let least_ns = self.path().fixed_ns();
-        let range = "what NICs and packets need (2.1 us) to 10 ms";
+        let range = "from the time of NICs and packets (2.1 us) to 10 ms";
         check((least_ns..=10_000_000).contains(&self.rtt_ns), "rtt_ns", self.rtt_ns, range)?;
         let window = self.window_permille;
         check((100..=100_000).contains(&window), "window_permille", window, "100 to 100,000")?;
@@ -174,7 +172,7 @@ impl Settings {
         (u128::from(RATE_BPS) * DATA as u128 / u128::from(wire_bytes(DATA))) as u64
     }
 
-    /// All that is measured, in the order of the results.
+    /// All cases, in the order of the results.
     fn cases(&self) -> Vec<Case> {
         let mut cases = Vec::new();
         for &scheme in &self.schemes {
@@ -217,36 +215,36 @@ pub struct Point {
     /// The scheme.
     #[serde(serialize_with = "name")]
     pub scheme: Recovery,
-    /// Chance that the switch loses a packet.
+    /// Probability that the switch loses a packet.
     pub loss: f64,
     /// The retransmission timeout; `None`: the library's, by the round trips seen.
     pub rto_ns: Option<u64>,
-    /// Chance that a packet with data is late.
+    /// Probability that a packet with data is delayed.
     pub reorder: f64,
     /// The longest such delay, ns.
     pub reorder_max_ns: u64,
-    /// Data that the server has accepted, bit/s.
+    /// Goodput: data that the server has accepted, bit/s.
     pub goodput_bps: u64,
     /// Rate of the link, bit/s.
     pub link_bps: u64,
-    /// Goodput as a share of the same scheme's, with nothing lost, nothing late and the longest of
-    /// the recovery times.
+    /// Goodput as a share of the same scheme's without loss and delays and with the longest of the
+    /// recovery times.
     pub goodput_fraction: f64,
-    /// The share of the link that the paper has.
+    /// The paper's share of the link.
     pub paper_fraction: Option<f64>,
-    /// Packets with data that the client has sent.
+    /// Packets with data sent by the client.
     pub packets: u64,
-    /// Datagrams that the switch has lost, either way.
+    /// Datagrams lost by the switch in either direction.
     pub lost: u64,
-    /// Packets that the client has sent again.
+    /// Packets retransmitted by the client.
     pub retransmitted: u64,
-    /// Packets that the server had already: what was sent again for nothing.
+    /// Duplicates at the server: unnecessary retransmissions.
     pub duplicates: u64,
     /// `duplicates` as a share of `packets`.
     pub spurious_fraction: f64,
     /// Retransmission timeouts.
     pub timeouts: u64,
-    /// A hash over all that has happened; 16 hexadecimal digits in JSON.
+    /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
 }
@@ -256,7 +254,7 @@ pub(super) fn name<S: Serializer>(scheme: &Recovery, to: S) -> Result<S::Ok, S::
     to.serialize_str(scheme.name())
 }
 
-/// Runs it. `progress` is told how many runs are done, of how many.
+/// Runs it. `progress` is called with the number of finished runs and their total.
 ///
 /// # Errors
 /// A setting is out of range, the session was not connected, or a call has failed.
@@ -283,7 +281,7 @@ pub fn run(
     Ok(points)
 }
 
-/// What came of a run.
+/// Result of a run.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Seen {
     goodput_bps: u64,
@@ -322,7 +320,7 @@ fn config(settings: &Settings, case: &Case) -> WorldConfig {
     config.costs = Cpu::None.costs();
     config.nic.max_frame = MAX_FRAME;
     let credits = settings.credits();
-    // Descriptors for all that can be under way: what is lost is lost in the switch.
+    // Descriptors for all packets that can be in flight: losses occur only in the switch.
     config.nic.rx_queue = config.nic.rx_queue.max(4 * credits as usize);
     let nexus = &mut config.nexus;
     nexus.credits = Some(credits);
@@ -375,12 +373,12 @@ fn measure(
     })
 }
 
-/// Packets of requests that the client has made.
+/// Packets of requests made by the client.
 fn data_packets(world: &World) -> u64 {
     world.peek(CLIENT, 0).map_or(0, |rpc| rpc.stats().tx_kinds[0])
 }
 
-/// Packets that the server had already.
+/// Duplicates at the server.
 fn duplicates(world: &World) -> u64 {
     use courser::parts::proto::Drop;
     world.peek(SERVER, 0).map_or(0, |rpc| rpc.stats().dropped(Drop::Duplicate))

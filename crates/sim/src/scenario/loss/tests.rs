@@ -14,7 +14,7 @@ fn small() -> Settings {
 }
 
 #[test]
-fn without_loss_the_line_is_full_and_with_it_go_back_n_stands_still() {
+fn without_loss_the_line_is_full_and_with_it_go_back_n_stops() {
     let settings = small();
     assert_eq!((settings.bdp_packets(), settings.credits()), (71, 213));
     let points = run(&settings, |_, _| {}).expect("runs");
@@ -40,7 +40,7 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 fn a_recovery_time_is_measured_against_the_longest_without_loss() {
-    // Shorter than a round trip: packets are given up that are still under way.
+    // Shorter than a round trip: packets in flight are considered lost.
     let settings = Settings { loss_ppm: vec![0], rto_ns: vec![5_000, 250_000], ..small() };
     let points = run(&settings, |_, _| {}).expect("runs");
     let [short, long] = &points[..] else { panic!("{points:?}") };
@@ -55,11 +55,11 @@ fn late_packets_are_overtaken_and_counted() {
     let points = run(&settings, |_, _| {}).expect("runs");
     let [late] = &points[..] else { panic!("{points:?}") };
     assert_eq!((late.lost, late.reorder, late.reorder_max_ns), (0, 0.05, 48_000));
-    assert!(late.goodput_fraction < 0.5, "go-back-N drops what comes too early: {late:?}");
+    assert!(late.goodput_fraction < 0.5, "go-back-N drops packets that arrive early: {late:?}");
 }
 
 #[test]
-fn the_round_trip_is_what_was_asked_for() {
+fn the_round_trip_is_that_of_the_settings() {
     // One credit: a packet each round trip.
     let settings = Settings { loss_ppm: vec![0], window_permille: 100, rtt_ns: 16_000, ..small() };
     let one = Settings { window_permille: 100, ..settings };
