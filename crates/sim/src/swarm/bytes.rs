@@ -1,5 +1,5 @@
-//! The bytes of messages: every one follows from a number, so that a single one that is wrong, or
-//! of another message, is seen.
+//! Contents of messages: every byte follows from a number, so that a single wrong byte, or one of
+//! another message, is detected.
 
 /// Spreads the bits of a number (Stafford's mix 13).
 pub(super) fn spread(mut z: u64) -> u64 {
@@ -19,7 +19,7 @@ pub(super) fn fill(of: u64, out: &mut [u8]) {
     }
 }
 
-/// The first byte that is not as [`fill`] writes it.
+/// The first byte that differs from those of [`fill`].
 pub(super) fn first_wrong(of: u64, bytes: &[u8]) -> Option<usize> {
     let mut parts = bytes.chunks(8).enumerate();
     let (at, part) = parts.find(|(at, part)| word(of, *at)[..part.len()] != **part)?;
@@ -27,7 +27,7 @@ pub(super) fn first_wrong(of: u64, bytes: &[u8]) -> Option<usize> {
     Some(at * 8 + within.unwrap_or(0))
 }
 
-/// Bytes at the start of a request that say which call it is.
+/// Bytes at the start of a request that contain the number of its call.
 pub(super) const NUMBER: usize = 8;
 
 /// Writes a request: the call's number, then its bytes.
@@ -42,7 +42,7 @@ pub(super) fn number_of(request: &[u8]) -> Option<u64> {
     request.first_chunk().map(|bytes| u64::from_le_bytes(*bytes))
 }
 
-/// The first byte of a request of that number that is wrong.
+/// The first wrong byte of a request of that number.
 pub(super) fn first_wrong_in_request(number: u64, request: &[u8]) -> Option<usize> {
     let (head, rest) = request.split_at(NUMBER.min(request.len()));
     let wrong = head.iter().zip(number.to_le_bytes()).position(|(is, should)| *is != should);

@@ -1,4 +1,4 @@
-//! The calling half of the swarm's application.
+//! The client half of the swarm's application.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -17,30 +17,30 @@ use crate::host::port::lock;
 use crate::world::thread_now_ns;
 use crate::{Invariant, Rng};
 
-/// What calls are like.
+/// Distribution of calls.
 #[derive(Clone, Debug)]
 pub(super) struct Mix {
     /// Kinds, each with its weight.
     pub(super) kinds: Vec<(Kind, u32)>,
-    /// Data bytes of a packet, about.
+    /// Approximate data bytes of a packet.
     pub(super) packet: u64,
-    /// Chance of a message of some packets, on either way, per million.
+    /// Probability of a message of some packets, in either direction, per million.
     pub(super) some_packets_ppm: u32,
-    /// Chance of a large one.
+    /// Probability of a large one.
     pub(super) large_ppm: u32,
     /// Largest message.
     pub(super) large: u64,
-    /// Chance of a deadline, and the longest.
+    /// Probability of a deadline, and the longest.
     pub(super) deadline_ppm: u32,
     pub(super) deadline_ns: u64,
-    /// Chance to be cancelled, and the longest time until then.
+    /// Probability of a cancellation, and the longest time until then.
     pub(super) cancel_ppm: u32,
     pub(super) cancel_ns: u64,
-    /// Chance that a completion is a tag and no closure.
+    /// Probability that a completion is a tag instead of a closure.
     pub(super) tagged_ppm: u32,
-    /// Longest that a deferred answer takes.
+    /// Longest delay of a deferred response.
     pub(super) later_ns: u64,
-    /// Longest that a slow handler takes.
+    /// Longest time of a slow handler.
     pub(super) slow_ns: u64,
 }
 
@@ -48,14 +48,14 @@ impl Mix {
     fn len(&self, rng: &mut Rng) -> u64 {
         let dice = rng.below(1_000_000) as u32;
         if dice < self.large_ppm {
-            // As many of each order of magnitude.
+            // Uniform over the orders of magnitude.
             let most = self.large.max(2 * self.packet);
             let orders = u64::from((most / self.packet).ilog2());
             (self.packet << rng.between(0, orders)).min(most) - rng.below(self.packet)
         } else if dice < self.large_ppm + self.some_packets_ppm {
             rng.between(self.packet, 6 * self.packet)
         } else if dice.is_multiple_of(4) {
-            // A packet's edge is worth a look of its own.
+            // Sizes at the edge of a packet are cases of their own.
             self.packet - rng.below(4)
         } else {
             rng.below(64)
@@ -75,26 +75,27 @@ impl Mix {
     }
 }
 
-/// How a lane makes calls.
+/// Arrival of a lane's calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Pace {
-    /// So many at a time, each followed by the next after a pause of up to `think_ns`.
+    /// Closed loop: a number of calls at a time, each followed by the next after a pause of up to
+    /// `think_ns`.
     Closed { window: u32, think_ns: u64 },
-    /// So many at once, every `every_ns`, whatever has become of those before.
+    /// Open loop: a number of calls every `every_ns`, whatever the state of the earlier ones.
     Open { burst: u32, every_ns: u64 },
-    /// Nothing: a session that is only there.
+    /// No calls: an unused session.
     Idle,
-    /// None of its own: it is there for handlers that call.
+    /// No calls of its own: used by handlers that call.
     Nested,
 }
 
-/// A session, again and again.
+/// A session, connected again whenever it fails.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct LanePlan {
     pub(super) host: u32,
     pub(super) endpoint: usize,
     pub(super) to: u32,
-    /// An endpoint there; `None`: whichever its nexus chooses.
+    /// An endpoint there; `None`: chosen by its nexus.
     pub(super) to_endpoint: Option<usize>,
     pub(super) pace: Pace,
 }
@@ -102,21 +103,21 @@ pub(super) struct LanePlan {
 pub(super) struct Lane {
     pub(super) plan: LanePlan,
     pub(super) session: Option<SessionId>,
-    /// When it may be connected again, in the world's time, and how long to wait the next time.
+    /// Earliest time of the next connect, in the world's time, and the delay after that.
     pub(super) retry_at_ns: u64,
     pub(super) backoff_ns: u64,
 }
 
-/// The first wait before a session is connected again.
+/// The first delay before a session is connected again.
 pub(super) const BACKOFF_NS: u64 = 300_000;
 
 /// Buffers that an endpoint keeps for its next requests.
 const POOL: usize = 24;
 
-/// After so many responses a server knows how long frames take.
+/// After this number of responses a server has an estimate of the one-way delay.
 const KNOWS: u32 = 4;
 
-/// A lane whose call was not taken tries again after up to so long.
+/// A lane whose call was refused tries again after up to this time.
 const RETRY_NS: u64 = 800_000;
 
 impl Lane {
@@ -125,21 +126,21 @@ impl Lane {
     }
 }
 
-/// What comes after a call.
+/// Continuation of a call.
 pub(super) enum Then {
-    /// The next one on this lane.
+    /// The next call of this lane.
     Next(usize),
     Nothing,
-    /// The answer to whoever asked.
+    /// The response to the calling handler's request.
     Answer(ReplyHandle, Task),
 }
 
-/// The calling half of an endpoint.
+/// The client half of an endpoint.
 pub(super) struct Client {
     pub(super) who: Who,
     pub(super) shared: Rc<Shared>,
     pub(super) lanes: RefCell<Vec<Lane>>,
-    /// Request buffers that have come back.
+    /// Request buffers that were returned.
     pub(super) pool: RefCell<Vec<MsgBuf>>,
     /// Calls whose completions are tags.
     pub(super) tags: RefCell<BTreeMap<u64, Then>>,
@@ -149,7 +150,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Begins to make calls, when the processes have run for as long as they are to be idle first.
+    /// Starts to make calls, after the initial idle time of the processes.
     pub(super) fn start(self: &Rc<Self>, rpc: &mut Rpc) {
         let first = self.who.life == 1;
         let idle = Duration::from_nanos(if first { self.shared.idle_first_ns } else { 0 });
@@ -209,7 +210,7 @@ impl Client {
         cx.after(self.up_to(2 * every_ns), move |cx| client.burst(cx, lane));
     }
 
-    /// One call of a lane's own; false: it was not taken.
+    /// One call of a lane's own; false: it was refused.
     fn call(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
@@ -238,7 +239,7 @@ impl Client {
         taken
     }
 
-    /// A call that proves that all is well again; it must succeed.
+    /// A call that proves that a session works; it must succeed.
     pub(super) fn prove(self: &Rc<Self>, cx: &mut Context<'_>, session: SessionId) {
         let made = Made { must_succeed: true, ..self.draw(Kind::Echo, None) };
         if !self.has_memory(cx, made.request_len as usize) {
@@ -246,13 +247,14 @@ impl Client {
         }
         if !self.make(cx, session, made, CallOptions::new(), Then::Nothing) {
             let host = self.who.host;
-            let detail = format!("n{host}: a call on a connected session was not taken");
+            let detail = format!("n{host}: a call on a connected session was refused");
             lock(&self.shared.oracle).wrong(Invariant::Liveness, detail);
         }
     }
 
-    /// Whether a request of this length can be had, if need be for all buffers kept for others. With
-    /// a limit that is met, those of calls under way may be all there is.
+    /// Whether a request of this length can be allocated, if need be by freeing the buffers kept
+    /// for others. With a limit that is reached, the buffers of calls in flight may be all there
+    /// are.
     fn has_memory(&self, cx: &Context<'_>, len: usize) -> bool {
         let has = || cx.alloc(len).is_ok();
         if has() {
@@ -262,7 +264,7 @@ impl Client {
         has() || !lock(&self.shared.oracle).may_lack_memory()
     }
 
-    /// A call that a handler makes, on a session of its endpoint that is there for it.
+    /// A call made by a handler, on a session of its endpoint for that purpose.
     pub(super) fn call_another(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
@@ -283,7 +285,7 @@ impl Client {
         self.make(cx, session, made, options, then);
     }
 
-    /// The particulars of a call.
+    /// Draws the parameters of a call.
     fn draw(&self, kind: Kind, deadline_ns: Option<u64>) -> Made {
         let mix = &self.shared.mix;
         let mut rng = self.rng.borrow_mut();
@@ -306,7 +308,7 @@ impl Client {
         }
     }
 
-    /// A buffer for a request: one that has come back, or a new one.
+    /// A buffer for a request: a returned one, or a new one.
     fn buffer(&self, cx: &Context<'_>, len: usize) -> Option<MsgBuf> {
         if let Some(mut m) = self.pool.borrow_mut().pop()
             && m.set_len(len).is_ok()
@@ -316,7 +318,7 @@ impl Client {
         cx.alloc(len).ok()
     }
 
-    /// Makes a call; false: it was not taken.
+    /// Makes a call; false: it was refused.
     fn make(
         self: &Rc<Self>,
         cx: &mut Context<'_>,
@@ -377,8 +379,8 @@ impl Client {
         true
     }
 
-    /// A deadline in the world's time, from when on no handler may begin: on a session whose server has
-    /// measured a round trip.
+    /// A deadline in the world's time, after which no handler may start: on a session whose server
+    /// has measured a round trip.
     fn due_ns(&self, cx: &Context<'_>, on: SessionId, deadline_ns: Option<u64>) -> Option<u64> {
         let knows = self.answered.borrow().get(&on).is_some_and(|&n| n >= KNOWS);
         let left_ns = deadline_ns.filter(|_| knows)?.saturating_sub(cx.now_ns());
@@ -404,7 +406,7 @@ impl Client {
         };
         lock(&self.shared.oracle).end(number, &end);
         if let (Ok(response), true) = (result, number.is_multiple_of(8)) {
-            // Kept beyond the continuation, as far as there is memory.
+            // Kept beyond the continuation, as far as memory allows.
             if let Ok(m) = response.take(cx) {
                 self.keep(m);
             }
@@ -426,7 +428,7 @@ impl Client {
     }
 }
 
-/// Answers whoever waits for the call that was to come.
+/// Answers the request that depends on the nested call.
 fn answer_of(cx: &mut Context<'_>, then: Then) {
     if let Then::Answer(handle, task) = then {
         answer_later(cx, handle, task);

@@ -1,5 +1,4 @@
-//! What the seeds have seen: faults, packets, drops and ends. A kind that never occurs is one that
-//! nothing has been learnt about.
+//! Coverage of the seeds: faults, packets, drops and ends. A kind that never occurs was not tested.
 
 use courser::DROP_NAMES;
 use courser::parts::proto::{DROP_REASONS, Drop, PACKET_KINDS};
@@ -13,14 +12,14 @@ use crate::{DropReason, HostId, Invariant, World};
 pub const PACKETS: [&str; PACKET_KINDS] =
     ["request", "credit-return", "rfr", "response", "ack", "cancel", "nack", "gap"];
 
-/// Reasons of drops in the network and at hosts that honest operation under these faults does not
-/// reach: every host that is called exists, and is connected.
+/// Reasons of drops in the network and at hosts that do not occur in correct operation under these
+/// faults: every called host exists, and is connected.
 const NETWORK_UNREACHED: [DropReason; 1] = [DropReason::NoRoute];
 
-/// Reasons for which an endpoint discards frames and packets, whatever its peers have gone
-/// through, as long as all speak this protocol: packets of lives before (`unknown_peer`, `cookie`,
-/// `unknown_session`), and packets that were lost, delayed or sent twice. All others mean that
-/// somebody has sent what it must not send.
+/// Reasons for which an endpoint discards frames and packets whatever the faults of its peers, as
+/// long as all follow the protocol: packets of earlier lives (`unknown_peer`, `cookie`,
+/// `unknown_session`), and packets that were lost, delayed or duplicated. All others mean that an
+/// endpoint has sent an invalid packet.
 const PROTOCOL_REACHED: [Drop; 6] = [
     Drop::UnknownPeer,
     Drop::Cookie,
@@ -33,13 +32,13 @@ const PROTOCOL_REACHED: [Drop; 6] = [
 /// Counts by kind, of one seed or of many.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Coverage {
-    /// Faults that began.
+    /// Faults that started.
     pub faults: [u64; FaultKind::COUNT],
-    /// Packets that endpoints made.
+    /// Packets sent by endpoints.
     pub packets: [u64; PACKETS.len()],
-    /// Packets that were lost in the network and at hosts.
+    /// Packets dropped in the network and at hosts.
     pub network_drops: [u64; DropReason::COUNT],
-    /// Frames and packets that endpoints have discarded.
+    /// Frames and packets discarded by endpoints.
     pub protocol_drops: [u64; DROP_REASONS],
     /// Ends of calls.
     pub ends: [u64; ENDS.len()],
@@ -60,18 +59,18 @@ impl Default for Coverage {
 /// A line of the table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Covered {
-    /// Which table.
+    /// The table.
     pub table: &'static str,
-    /// Which kind.
+    /// The kind.
     pub kind: &'static str,
-    /// How often.
+    /// The count.
     pub count: u64,
-    /// Whether many seeds must have seen it.
+    /// Whether a run of many seeds must contain it.
     pub expected: bool,
 }
 
 impl Coverage {
-    /// Adds what another seed has seen.
+    /// Adds the counts of another seed.
     pub fn add(&mut self, other: &Coverage) {
         fn sum(to: &mut [u64], from: &[u64]) {
             to.iter_mut().zip(from).for_each(|(to, from)| *to += from);
@@ -109,13 +108,13 @@ impl Coverage {
         lines
     }
 
-    /// Kinds that many seeds must have seen, and none has.
+    /// Kinds that many seeds must contain, and none does.
     pub fn missing(&self) -> Vec<Covered> {
         self.table().into_iter().filter(|line| line.expected && line.count == 0).collect()
     }
 }
 
-/// Ends of calls that many seeds must have seen.
+/// Ends of calls that many seeds must contain.
 const ENDS_EXPECTED: [&str; 13] = [
     "response",
     "not-connected",
@@ -132,7 +131,7 @@ const ENDS_EXPECTED: [&str; 13] = [
     "server-no-memory",
 ];
 
-/// What a seed has seen so far, of processes that have ended, too.
+/// Counts of a seed so far, including processes that have ended.
 #[derive(Default, Debug)]
 pub(super) struct Harvest {
     pub(super) faults: [u64; FaultKind::COUNT],
@@ -141,7 +140,7 @@ pub(super) struct Harvest {
 }
 
 impl Harvest {
-    /// Takes what the endpoints of a host have counted.
+    /// Adds the counters of a host's endpoints.
     pub(super) fn take(&mut self, world: &mut World, host: HostId, shared: &Shared) {
         for endpoint in 0..shared.endpoints {
             let Some(rpc) = world.endpoint(host, endpoint) else { continue };
@@ -155,7 +154,7 @@ impl Harvest {
         }
     }
 
-    /// All that there is to say of a world that has come to its end.
+    /// The counts of a world at its end.
     pub(super) fn coverage(&self, world: &mut World, ends: [u64; ENDS.len()]) -> Coverage {
         let mut network_drops = world.fabric().drops();
         for (sum, n) in network_drops.iter_mut().zip(world.counts().dropped) {
@@ -171,10 +170,10 @@ impl Harvest {
     }
 }
 
-/// A discarded packet that nobody may have sent. When a session has `ended`, closed or failed, a
-/// late packet of it may come to the next of the same number, where the numbers of requests begin
-/// anywhere, and which may go the other way: then it may seem to come from the future, or to be for
-/// the other role.
+/// A discarded packet that no peer may have sent. When a session has `ended`, closed or failed, a
+/// late packet of it may reach the next session of the same number, whose request numbers may start
+/// anywhere, and which may have the other direction: then it may seem to be of a future request, or
+/// of the other role.
 pub(super) fn forbidden(host: HostId, drops: &[u64; DROP_REASONS], ended: bool) -> Option<String> {
     let reached = |at: usize| PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
     let late = [Drop::Future as usize, Drop::WrongRole as usize];

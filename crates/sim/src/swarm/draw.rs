@@ -1,4 +1,4 @@
-//! A seed's world: topology, hosts, settings, workload and faults, all drawn from the seed.
+//! The world of a seed: topology, hosts, settings, workload and faults, all drawn from the seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -25,7 +25,7 @@ mod purpose {
 pub(super) const US: u64 = 1_000;
 pub(super) const MS: u64 = 1_000_000;
 
-/// Everything about a seed's world that is decided before it begins.
+/// All decisions about a seed's world before it starts.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The seed.
@@ -35,20 +35,20 @@ pub struct Scenario {
     pub(super) endpoints: usize,
     pub(super) mix: Mix,
     pub(super) lanes: Vec<LanePlan>,
-    /// Calls to be made.
+    /// Number of calls.
     pub(super) calls: u64,
-    /// Faults begin and end before this.
+    /// Faults start and end before this.
     pub(super) stormy_ns: u64,
     pub(super) faults: Vec<Planned>,
     pub(super) edges: Edges,
     pub(super) allowed: Allowed,
-    /// At the end one machine dies for good, instead of all sessions being closed.
+    /// At the end one machine crashes for good, instead of a close of all sessions.
     pub(super) vanishes: bool,
 }
 
-/// Draws with weights that are easy to read.
+/// Draws with readable weights.
 pub(super) trait Draw {
-    /// One of them, each as likely as it is often there.
+    /// One of the elements; a repeated one is as much more likely.
     fn one<T: Copy>(&mut self, of: &[T]) -> T;
     /// True once in `n` times.
     fn once_in(&mut self, n: u64) -> bool;
@@ -79,12 +79,12 @@ impl Scenario {
         // Some handlers panic on purpose.
         world.checks = Checks { record: true, handler_panics: false, ..Checks::default() };
         let endpoints = rng.one(&[1, 1, 2, 3]);
-        // What came later is drawn last, so that it moves nothing else.
+        // Later additions are drawn last, so that they change no other draw.
         world.recovery = draw_recovery(&mut rng);
         world.nexus.tuning.far_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
-        // Lone packets say when they were sent, or not.
+        // Lone packets have a time of sending, or not.
         world.nexus.tuning.time_every = Duration::from_micros(rng.one(&[0, 4, 100]));
-        // Transmit stages that have no room for all that there is.
+        // Transmit staging areas that are too small for all frames.
         world.nexus.tuning.tx_frames = rng.one(&[128, 128, 128, 2]);
         world.nexus.tuning.tx_items = rng.one(&[64, 64, 64, 3]);
         world.nexus.tuning.packing = rng.one(&[true, true, true, false]);
@@ -114,7 +114,8 @@ impl Scenario {
             crashes: faults.iter().any(|f| f.fault.kind() == FaultKind::Crash),
             drift: faults.iter().any(|f| f.fault.kind() == FaultKind::Drift),
             refusals: world.nexus.admission == Admission::Strict,
-            // A burst of handlers before, and the scan for time-outs, which is made every 10 ms when
+            // A burst of handlers before, and the scan for time-outs, which runs every 10 ms when
+            // bursts are full.
             // bursts are full.
             late_ns: 11 * MS + 64 * (mix.slow_ns + faults.iter().map(slows_ns).sum::<u64>()),
             no_memory: world.nexus.max_held_per_peer < 64 << 20
@@ -142,16 +143,16 @@ impl Scenario {
         self.world.topology.hosts()
     }
 
-    /// How long a call may take with nothing wrong any more, ns of virtual time: until a peer that
-    /// is gone has been noticed, a session that does not come about has been given up, the longest
-    /// handler has answered and every time-out that had backed off has run; then `open` calls
-    /// follow each other through one session with one credit, a share of them answered late.
+    /// Limit of a call's time after all faults, ns of virtual time: until a failed peer was
+    /// noticed, a session that cannot be connected was given up, the longest handler has answered
+    /// and every time-out has expired after its backoff; then `open` calls follow each other
+    /// through one session with one credit, a share of them answered late.
     pub(super) fn bound_ns(&self, open: u64) -> u64 {
         let c = &self.world.nexus;
         let ns = |d: Duration| d.as_nanos() as u64;
         let noticed = 2 * (ns(c.failure_timeout) + ns(c.datapath_timeout) + ns(c.connect_timeout));
         let packets = 2 * (self.mix.large / self.mix.packet) + 4;
-        // With one slot the calls of a session follow each other, and a late answer takes 0.07 of
+        // With one slot the calls of a session follow each other, and a late response takes 0.07 of
         // `later_ns` on average.
         let late = self.mix.later_ns / (10 * c.slots as u64);
         let slowest = self.slowest_rtt_ns() + self.mix.slow_ns;
@@ -162,7 +163,7 @@ impl Scenario {
             + open * (packets * slowest + late)
     }
 
-    /// A round trip of a packet behind others, roughly.
+    /// Approximate round trip of a packet behind others.
     fn slowest_rtt_ns(&self) -> u64 {
         let slowest = self.world.topology.cables().iter().map(|c| c.spec.rate_bps).min();
         let bits = 8 * self.world.nic.max_frame as u64;
@@ -232,7 +233,7 @@ impl fmt::Display for Scenario {
         let Edges { numbers, idle_first_ns, .. } = self.edges;
         writeln!(f, "    request numbers {numbers:?}, idle before for {} us", idle_first_ns / US)?;
         if self.vanishes {
-            writeln!(f, "    at the end, one machine dies")?;
+            writeln!(f, "    at the end, one machine crashes")?;
         }
         Ok(())
     }
@@ -285,7 +286,7 @@ fn draw_switch(rng: &mut Rng, cable: &CableSpec) -> SwitchSpec {
     spec
 }
 
-/// Whether the hosts' credits together can overflow a switch's buffer again and again.
+/// Whether the hosts' credits together can repeatedly overflow a switch's buffer.
 fn has_small_buffers(topology: &Topology) -> bool {
     topology.switches().iter().any(|s| s.buffer != Buffer::default())
 }
@@ -316,8 +317,7 @@ fn draw_costs(rng: &mut Rng) -> CpuCosts {
     costs
 }
 
-/// Settings in times of the simulated network: what takes seconds in production takes some ten
-/// milliseconds here.
+/// Settings scaled to the simulated network: seconds in production are tens of milliseconds here.
 fn draw_config(rng: &mut Rng) -> Config {
     let rto_min_us = rng.one(&[50, 100, 200, 500, 1_000]);
     let rto_max_us = rto_min_us.max(rng.one(&[500, 1_000, 2_000, 5_000]));
@@ -342,7 +342,7 @@ fn draw_config(rng: &mut Rng) -> Config {
     }
 }
 
-/// The schemes of the hosts in turn: one of them everywhere, or two or three of them mixed.
+/// The schemes of the hosts in turn: one of them for all, or two or three of them mixed.
 fn draw_recovery(rng: &mut Rng) -> Vec<Recovery> {
     (0..rng.between(1, 3)).map(|_| rng.one(&Recovery::ALL)).collect()
 }
@@ -390,7 +390,7 @@ fn draw_lanes(
     stormy_ns: u64,
 ) -> Vec<LanePlan> {
     let mut lanes = Vec::new();
-    // Everybody with everybody, or many with few: incast.
+    // All hosts with all, or many with few: incast.
     let servers =
         if rng.once_in(3) { rng.between(1, 2).min(u64::from(hosts)) as u32 } else { hosts };
     let per_pair = rng.one(&[1, 1, 2, 3]);
@@ -412,8 +412,8 @@ fn draw_lanes(
         }
     }
     let own = lanes.len();
-    // Handlers that call have sessions for that: with the others' slots taken by calls to each
-    // other's callers, nobody would get on.
+    // Handlers that call have sessions for that: if calls to each other's callers occupied the
+    // other sessions' slots, none could make progress.
     for host in 0..hosts {
         for endpoint in 0..endpoints {
             let to = (host + 1 + rng.below(u64::from(hosts) - 1) as u32) % hosts;
@@ -421,7 +421,7 @@ fn draw_lanes(
         }
     }
     let (lanes_own, _) = lanes.split_at_mut(own);
-    // So that the calls last about as long as the faults do.
+    // So that the calls last about as long as the faults.
     let each = (calls / own as u64).max(1);
     let hurried = rng.once_in(4);
     for lane in &mut *lanes_own {

@@ -1,4 +1,4 @@
-//! The faults of a seed: which, where, when.
+//! The faults of a seed: kind, place, time.
 
 use courser::parts::proto::wire::PacketKind;
 

@@ -1,6 +1,7 @@
-//! What the ordinary draws of a seed rarely reach: counters near their wrap, sessions that end and
-//! begin in quick succession while handlers still work for them, and losses with nothing else, so
-//! that what they cost can be bounded. Drawn after all else, from a stream of its own.
+//! Cases that the ordinary draws of a seed rarely reach: counters near their wrap, sessions that
+//! end and start in quick succession while handlers still run for them, and losses without other
+//! faults, so that the cost of recovery can be bounded. Drawn after all else, from a stream of its
+//! own.
 
 use courser::{Admission, EndpointStats, Recovery};
 
@@ -16,15 +17,15 @@ use crate::{LinkId, Rng, WorldConfig};
 /// When the wire's clock wraps: 2^32 ns.
 const WIRE_CLOCK_NS: u64 = 1 << 32;
 
-/// The edges of a seed.
+/// The edge cases of a seed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Edges {
     pub(super) numbers: Numbers,
-    /// The processes run for so long before anything else happens, ns.
+    /// The processes run for this time before anything else happens, ns.
     pub(super) idle_first_ns: u64,
     /// Sessions are closed again and again.
     pub(super) reuses: bool,
-    /// Nothing goes wrong but that packets are lost: what that costs is checked.
+    /// Packets are lost and there is no other fault: the cost of recovery is checked.
     pub(super) only_loses: bool,
 }
 
@@ -37,7 +38,7 @@ impl Edges {
             Numbers::NearWrap,
             Numbers::Same,
         ]);
-        // The wire's clock wraps while the faults last.
+        // The wire's clock wraps during the faults.
         let idle_first_ns =
             if rng.once_in(6) { WIRE_CLOCK_NS - rng.between(MS, stormy_ns) } else { 0 };
         let only_loses = rng.once_in(10);
@@ -46,13 +47,13 @@ impl Edges {
     }
 }
 
-/// The longest that a packet may be delayed where sessions are closed often, ns: less than it takes to
-/// connect again. A later packet would be taken for one of the next session: random request numbers
-/// keep the two apart, and all sessions of such a world begin with the same number.
+/// The longest delay of a packet where sessions are closed often, ns: less than the time of a
+/// connect. A later packet would be accepted by the next session: random request numbers
+/// distinguish the two, and all sessions of such a world start with the same number.
 const LATE_NS: u64 = 5 * US;
 
-/// Sessions are closed again and again, with answers outstanding that take longer than that. No host
-/// stands still: it would hold what it has received for longer too, and answer it afterwards.
+/// Sessions are closed again and again, with responses outstanding that take longer than that. No
+/// host is paused: it would keep received packets for longer too, and answer them afterwards.
 pub(super) fn close_often(
     rng: &mut Rng,
     mix: &mut Mix,
@@ -83,13 +84,13 @@ pub(super) fn close_often(
 /// Calls of a world that only loses packets: most messages are of many packets.
 pub(super) const LOSSY_CALLS: u64 = 400;
 
-/// Sessions that make them: few, so that each knows its path well.
+/// Sessions that make them: few, so that each has good estimates of its path.
 const LOSSY_LANES: usize = 4;
 
 /// Packets of the longest messages.
 const LOSSY_PACKETS: u32 = 64;
 
-/// Packets are lost, and nothing else is wrong: queues are long, nobody waits for others, handlers
+/// Packets are lost, and there is no other fault: queues are long, calls do not compete, handlers
 /// answer at once.
 pub(super) fn only_lose(
     rng: &mut Rng,
@@ -127,17 +128,17 @@ pub(super) fn only_lose(
     *faults = vec![Planned { at_ns: 200 * US, until_ns: stormy_ns, fault }];
 }
 
-/// Fewer losses say nothing.
+/// Fewer losses are not significant.
 const LOSSES_LEAST: u64 = 120;
 
-/// What it has cost to recover from losses.
+/// Cost of recovery from losses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Cost {
-    /// Times that nothing was heard for too long.
+    /// Timeouts.
     timeouts: u64,
     retransmitted: u64,
     spurious: u64,
-    /// Packets that were found lost because others had overtaken them.
+    /// Losses detected because later packets had arrived.
     found: u64,
 }
 
@@ -149,13 +150,14 @@ impl Cost {
         self.found += stats.lost;
     }
 
-    /// What was too much, if anything, when losses were all that went wrong, with so many `credits`
-    /// for each session (`None`: the default, a window of half the longest message).
+    /// Excessive cost, if any, when losses were the only fault, with `credits` for each session
+    /// (`None`: the default, a window of half the longest message).
     ///
-    /// Packets behind a lost one show its loss, and no timeout is needed. Of messages that are longer
-    /// than the window most losses are found that way: 0.12 to 0.54 timeouts for each, 0.66 to 1.6
-    /// without early detection. A message that fits the window is sent at once and can be over before
-    /// a loss in it is found, so that a timeout may be as early: 0.28 to 0.80, and 0.67 to 1.9.
+    /// Packets after a lost one reveal its loss without a timeout. In messages that are longer than
+    /// the window most losses are found that way: 0.12 to 0.54 timeouts for each, 0.66 to 1.6
+    /// without early detection. A message that fits the window is sent at once and can have ended
+    /// before a loss in it is found, so that a timeout may be as early: 0.28 to 0.80, and 0.67 to
+    /// 1.9.
     pub(super) fn too_dear(&self, lost: u64, credits: Option<u32>) -> Option<String> {
         let &Cost { timeouts, retransmitted, spurious, found } = self;
         if lost < LOSSES_LEAST {

@@ -1,4 +1,4 @@
-//! A seed's life: faults over work, then calm, and what must be so in the end.
+//! Phases of a seed: faults under load, then none, and the checks at the end.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,26 +16,26 @@ use super::workload::Shared;
 use crate::host::port::lock;
 use crate::{HostId, Invariant, World};
 
-/// How often sessions are looked after.
+/// Interval at which sessions are checked.
 const SUPERVISE_NS: u64 = 400 * US;
 
-/// Longest wait before a session is connected again.
+/// Longest delay before a session is connected again.
 const MAX_BACKOFF_NS: u64 = 6 * MS;
 
-/// Calls that prove at the end that a session works: no more than the shortest queue takes.
+/// Calls that prove at the end that a session works: no more than the shortest queue accepts.
 const PROOFS: usize = 4;
 
-/// A control connection whose other side has died in the middle of the greeting is given up after
-/// this time, and another one begun.
+/// A control connection whose other side has crashed in the middle of the greeting is given up
+/// after this time, and another one dialed.
 const DIAL_NS: u64 = 5_000 * MS;
 
-/// Control connections that nobody uses are closed after 30 s. To wait for that costs more than all
-/// the rest of a seed: so many seeds do it once, if they have few hosts.
+/// Unused control connections are closed after 30 s. Simulating that costs more than the rest of a
+/// seed: one in this number of seeds does, if it has few hosts.
 const CONTROL_SEEDS: u64 = 20;
 const CONTROL_HOSTS: usize = 4;
 const CONTROL_NS: u64 = 31_000 * MS;
 
-/// A seed that runs.
+/// A running seed.
 pub(super) struct Play<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) shared: Rc<Shared>,
@@ -44,7 +44,7 @@ pub(super) struct Play<'a> {
 }
 
 impl Play<'_> {
-    /// Everything, until the end or the first violation.
+    /// All phases, until the end or the first violation.
     pub(super) fn run(&self, world: &mut World) {
         let steps: [fn(&Self, &mut World); 7] = [
             Self::storm,
@@ -71,7 +71,7 @@ impl Play<'_> {
         world.note(digest);
     }
 
-    /// Takes over what the ledger has found.
+    /// Reports the findings of the ledger.
     fn look(&self, world: &mut World) {
         let found = lock(&self.shared.oracle).take_found();
         if let Some((invariant, detail)) = found {
@@ -83,12 +83,12 @@ impl Play<'_> {
         !world.violations().is_empty() || lock(&self.shared.oracle).has_found()
     }
 
-    /// Lets time pass until something is so, or is wrong.
+    /// Advances time until a condition holds or a check fails.
     fn wait(&self, world: &mut World, ns: u64, done: impl Fn(&mut World) -> bool) -> bool {
         world.run_until(Duration::from_nanos(ns), |world| self.is_over(world) || done(world))
     }
 
-    /// Work under faults; then without, until all calls are made.
+    /// Load under faults; then without, until all calls are made.
     fn storm(&self, world: &mut World) {
         self.wait(world, self.scenario.edges.idle_first_ns, |_| false);
         let begin_ns = world.now_ns();
@@ -117,7 +117,7 @@ impl Play<'_> {
         }
     }
 
-    /// Where packets were lost and nothing else was wrong, that was cheap (I12).
+    /// Where losses were the only fault, recovery was cheap (I12).
     fn reckon(&self, world: &mut World) {
         if !self.scenario.edges.only_loses {
             return;
@@ -138,7 +138,7 @@ impl Play<'_> {
     /// Every session can be connected, and works (I8).
     fn prove(&self, world: &mut World) {
         if self.scenario.allowed.peers_fail {
-            // Sessions with processes that are gone stand until that is noticed.
+            // Sessions with processes that have ended remain until that is noticed.
             let noticed_ns = 2 * self.scenario.world.nexus.failure_timeout.as_nanos() as u64;
             self.wait(world, noticed_ns, |_| false);
         }
@@ -160,12 +160,13 @@ impl Play<'_> {
         self.calm(world);
     }
 
-    /// Nothing is under way any more: credits are back (I4), nothing is stored (I6).
+    /// At rest: credits have returned (I4), no message is stored (I6).
     fn rest(&self, world: &mut World) {
         let c = &self.scenario.world.nexus;
         let idle_ns = c.idle_after.as_nanos() as u64;
         let rto_ns = c.rto.1.as_nanos() as u64;
-        // Handlers of calls that were given up answer; then slots are freed, then sessions sleep.
+        // Handlers of calls that were given up answer; then slots are freed, then sessions become
+        // idle.
         let rest_ns = self.scenario.mix.later_ns + 20 * rto_ns + 3 * idle_ns + 25 * MS;
         self.wait(world, rest_ns, |_| false);
         for (host, endpoint) in endpoints(&self.shared, world) {
@@ -175,7 +176,7 @@ impl Play<'_> {
         }
     }
 
-    /// All sessions end: closed by their clients, or with a machine that dies in silence, so that
+    /// All sessions end: closed by their clients, or with a machine that crashes silently, which
     /// the others have to notice (I7).
     fn part(&self, world: &mut World) {
         self.shared.parted.set(true);
@@ -225,14 +226,14 @@ impl Play<'_> {
             self.wait(world, CONTROL_NS, |_| false);
             let open = world.control_connections();
             if open > 0 {
-                let detail = format!("{open} control connections are open that nobody uses");
+                let detail = format!("{open} unused control connections are open");
                 world.violate(Invariant::FreedState, detail);
             }
         }
     }
 }
 
-/// The endpoints of processes that run.
+/// The endpoints of running processes.
 fn endpoints(shared: &Shared, world: &World) -> Vec<(HostId, usize)> {
     let running = world.hosts().filter(|h| world.is_running(*h));
     running.flat_map(|h| (0..shared.endpoints).map(move |e| (h, e))).collect()
@@ -242,7 +243,7 @@ fn clients(shared: &Shared, host: HostId) -> Vec<Rc<Client>> {
     shared.clients.borrow()[host.0 as usize].clone()
 }
 
-/// Sessions of clients that run: where, which, to whom.
+/// Sessions of running clients: endpoint, session, peer.
 fn client_sessions(
     shared: &Shared,
     world: &World,
@@ -259,7 +260,7 @@ fn client_sessions(
     all
 }
 
-/// All lanes, and whether their sessions stand.
+/// All lanes, and whether their sessions are connected.
 fn sessions(shared: &Shared, world: &mut World) -> Vec<(HostId, u32, bool)> {
     let mut all = Vec::new();
     for (host, at) in endpoints(shared, world) {
@@ -289,13 +290,16 @@ fn prove_all(client: &Rc<Client>, world: &mut World) {
     }
 }
 
-/// What an endpoint has that it should not have when nothing is under way.
+/// State of an endpoint that must not exist at rest.
 fn rests(world: &mut World, host: HostId, endpoint: usize) -> Option<(Invariant, String)> {
     let most = world.config().nexus.credits;
     let rpc = world.endpoint(host, endpoint)?;
     let open = rpc.outstanding_calls();
     if open > 0 {
-        return Some((Invariant::ExactlyOneEnd, format!("{open} calls are open that nobody made")));
+        return Some((
+            Invariant::ExactlyOneEnd,
+            format!("{open} calls are open that were not made"),
+        ));
     }
     let high = rpc.stats().max_in_flight;
     if most.is_some_and(|most| high > most) {
@@ -316,7 +320,7 @@ fn rests(world: &mut World, host: HostId, endpoint: usize) -> Option<(Invariant,
     None
 }
 
-/// Connects sessions that do not stand, again and again, as an application does.
+/// Connects failed sessions again and again, as an application does.
 fn supervise(shared: &Rc<Shared>, world: &mut World) {
     let now_ns = world.now_ns();
     for (host, at) in endpoints(shared, world) {
@@ -354,7 +358,7 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
     }
     let again = shared.clone();
     world.after(Duration::from_nanos(SUPERVISE_NS), move |world| {
-        // Once all have parted, nobody connects again.
+        // After all have closed, no session is connected again.
         if !again.parted.get() {
             supervise(&again, world);
         }

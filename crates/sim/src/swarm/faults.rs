@@ -1,4 +1,4 @@
-//! What goes wrong in a seed, and when.
+//! Faults of a seed and their times.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::fabric::{Burst, Fate, FaultRule, Flap, LinkFaults};
 use crate::host::port::lock;
 use crate::{HostId, LinkId, Packet, World};
 
-/// Names each kind once, so that the enumeration, its list and its names cannot part.
+/// Names each kind once, so that the enumeration, its list and its names stay consistent.
 macro_rules! kinds {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
         /// Kinds of faults, as the coverage table counts them.
@@ -24,9 +24,9 @@ macro_rules! kinds {
         }
 
         impl FaultKind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: [FaultKind; [$($name),*].len()] = [$(FaultKind::$variant),*];
-            /// How many there are.
+            /// Number of kinds.
             pub const COUNT: usize = Self::ALL.len();
 
             /// Its name in reports.
@@ -40,7 +40,7 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Each packet of every link is lost with the same chance.
+    /// Each packet of every link is lost with the same probability.
     Loss = "loss",
     /// Both directions of one cable lose packets.
     LinkLoss = "link-loss",
@@ -48,9 +48,9 @@ kinds! {
     OneWayLoss = "one-way-loss",
     /// Losses in bursts (Gilbert-Elliott).
     Burst = "burst-loss",
-    /// Each k-th frame that holds a packet of a kind is lost.
+    /// Each k-th frame with a packet of a kind is lost.
     Predicate = "predicate",
-    /// Packets arrive twice.
+    /// Packets are duplicated.
     Duplicate = "duplicate",
     /// Packets are delayed, so that others overtake them.
     Reorder = "reorder",
@@ -58,17 +58,17 @@ kinds! {
     UnequalPaths = "unequal-paths",
     /// Bits flip.
     Corrupt = "corrupt",
-    /// Hosts are parted, and together again.
+    /// Hosts are partitioned, and connected again.
     Partition = "partition",
-    /// A link goes down and up by itself, again and again.
+    /// A link goes down and up repeatedly.
     Flap = "link-flap",
     /// One direction of a cable is down for a while.
     LinkDown = "link-down",
-    /// A host stands still.
+    /// A host is paused.
     Pause = "pause",
     /// A process is killed and started again.
     Kill = "kill",
-    /// A machine dies and comes back.
+    /// A machine crashes and restarts.
     Crash = "crash",
     /// A clock runs fast or slow.
     Drift = "clock-drift",
@@ -80,10 +80,10 @@ kinds! {
     Close = "session-close",
 }
 
-/// A fault with its particulars.
+/// A fault with its parameters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Fault {
-    /// Other faults of some links; the links of the same fault end together.
+    /// Faults of some links; they replace those of the same kind and end together.
     Links {
         kind: FaultKind,
         links: Vec<LinkId>,
@@ -152,7 +152,7 @@ impl Fault {
     }
 
     /// Whether the datapath may be silent for as long as its timeout because of it. Losses of some
-    /// percent are not enough: every request for a sign of life would have to be lost.
+    /// percent are not enough: every probe would have to be lost.
     pub(super) fn silences(&self) -> bool {
         use FaultKind::{Burst, Flap, LinkDown, Starvation};
         let loss = match self {
@@ -213,7 +213,7 @@ impl fmt::Display for Planned {
     }
 }
 
-/// The faults of a world as they are now.
+/// The current faults of a world.
 pub(super) struct Weather {
     links: RefCell<Vec<LinkFaults>>,
     descriptors: usize,
@@ -232,7 +232,7 @@ impl Weather {
         Rc::new(Weather { links: RefCell::new(links), descriptors, harvest, shared })
     }
 
-    /// Plans a fault.
+    /// Schedules a fault.
     pub(super) fn plan(self: &Rc<Self>, world: &mut World, planned: Planned) {
         let Planned { at_ns, until_ns, fault } = planned;
         let (begin, end) = (self.clone(), self.clone());
@@ -294,7 +294,7 @@ impl Weather {
         }
     }
 
-    /// Everything is well from now on.
+    /// Ends all faults.
     pub(super) fn clear(&self, world: &mut World) {
         world.heal();
         let hosts: Vec<HostId> = world.hosts().collect();
@@ -311,7 +311,7 @@ impl Weather {
         }
     }
 
-    /// Takes one kind of fault of a link over into those that it has.
+    /// Copies one kind of fault into a link's faults.
     fn change(&self, world: &mut World, link: LinkId, kind: FaultKind, to: &LinkFaults) {
         let mut links = self.links.borrow_mut();
         let Some(now) = links.get_mut(link.0 as usize) else { return };
@@ -329,7 +329,7 @@ impl Weather {
         world.set_link_faults(link, *now);
     }
 
-    /// A process is about to end: what it has counted is kept, its calls are forgotten.
+    /// A process is about to end: keep its counters, remove its calls.
     pub(super) fn ends(&self, world: &mut World, host: HostId) {
         if !world.is_running(host) {
             return;
@@ -362,7 +362,7 @@ impl Weather {
     }
 }
 
-/// Drops each `every`-th frame that holds a packet of a kind.
+/// Drops each `every`-th frame that has a packet of a kind.
 fn each(kind: PacketKind, every: u64) -> FaultRule {
     let mut seen = 0;
     Box::new(move |packet: &Packet, _| {

@@ -2,29 +2,29 @@
 
 use courser::{CallError, Status};
 
-/// What a request asks for.
+/// Kinds of requests.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u16)]
 pub(super) enum Kind {
-    /// An answer at once.
+    /// An immediate response.
     Echo = 1,
-    /// An answer by a timer.
+    /// A response by a timer.
     Later = 2,
-    /// An answer after a call to another server.
+    /// A response after a call to another server.
     Nested = 3,
-    /// An answer by a worker.
+    /// A response by a worker.
     Work = 4,
     /// A refusal.
     Refuse = 5,
     /// Much of the server's time.
     Slow = 6,
-    /// Nothing: the duty to answer is dropped.
+    /// No response: the handler drops its duty to answer.
     Forget = 7,
     /// A panic of the handler.
     Panic = 8,
-    /// What no handler is registered for.
+    /// A type without a handler.
     Unknown = 9,
-    /// Its request back, kept for a while.
+    /// The request as response, after a delay.
     Keep = 10,
 }
 
@@ -42,11 +42,11 @@ impl Kind {
         Kind::Keep,
     ];
 
-    /// Whether a server may say this instead of an answer, however well it is.
+    /// Whether a server may return this error instead of a response without any fault.
     pub(super) fn may_get(self, status: Status) -> bool {
         match status {
             Status::Refused => self == Kind::Refuse,
-            // The nested call may not have been taken.
+            // The nested call may have been refused.
             Status::NoReply => matches!(self, Kind::Forget | Kind::Nested),
             Status::Panicked => self == Kind::Panic,
             Status::UnknownType => self == Kind::Unknown,
@@ -55,13 +55,13 @@ impl Kind {
         }
     }
 
-    /// Whether it can end with an answer.
+    /// Whether it can end with a response.
     pub(super) fn is_answered(self) -> bool {
         !matches!(self, Kind::Refuse | Kind::Forget | Kind::Panic | Kind::Unknown)
     }
 }
 
-/// Names of the ways a call may end.
+/// Names of the ends of calls.
 pub const ENDS: [&str; 19] = [
     "response",
     "not-connected",
@@ -84,7 +84,7 @@ pub const ENDS: [&str; 19] = [
     "other",
 ];
 
-/// Which of [`ENDS`] an error is.
+/// Index in [`ENDS`] of an error.
 pub(super) fn end_index(error: &CallError) -> usize {
     match error {
         CallError::NotConnected(_) => 1,

@@ -1,11 +1,11 @@
-//! The swarm: many small worlds, each drawn from a seed, with an application that does all that the
-//! public API can do, under every fault there is, and a ledger that knows what must come of it.
+//! The swarm: many small worlds, each drawn from a seed, with an application that uses all of the
+//! public API, under all kinds of faults, and a ledger with the expected results.
 //!
-//! A seed's world is drawn ([`Scenario`]), its application works while faults come and go, then all
+//! A seed's world is drawn ([`Scenario`]), its application runs while faults come and go, then all
 //! faults end. From then on, within a bound of virtual time that follows from the settings, every
-//! call ends, every session can be connected again and works; at rest all credits are back and
-//! nothing is stored; at the end sessions and buffers are gone. What is checked meanwhile, by the
-//! world and by the ledger, is listed at [`crate::Invariant`].
+//! call ends and every session can be connected and works; at rest all credits have returned and no
+//! message is stored; at the end sessions and buffers are freed. The checks of the world and of the
+//! ledger are listed at [`crate::Invariant`].
 //!
 //! [`run_seed`] runs one, [`run_swarm`] many side by side. The command `courser sim swarm` does the
 //! latter, `courser sim replay` shows the packets of one.

@@ -1,5 +1,5 @@
-//! What the swarm's application knows and no endpoint does: every call that was made, each
-//! execution of it, and how it ended; and what must be so.
+//! The ledger: every call that the swarm's application made, each execution of it, and how it
+//! ended, with the checks on them.
 
 use std::sync::{Arc, Mutex};
 
@@ -19,23 +19,23 @@ pub(super) struct Who {
     pub(super) life: u32,
 }
 
-/// A call, as its client makes it.
+/// A call of a client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Made {
     pub(super) client: Who,
     pub(super) kind: Kind,
     pub(super) request_len: u32,
     pub(super) response_len: u32,
-    /// In its client's time.
+    /// In the client's time.
     pub(super) deadline_ns: Option<u64>,
-    /// The same in the world's time, when its server knows how long frames take: no handler begins
-    /// later.
+    /// The same in the world's time, if the server has an estimate of the one-way delay: no handler
+    /// starts later.
     pub(super) due_ns: Option<u64>,
-    /// How long the server takes, if it is of a kind that takes time.
+    /// Time that the server takes, for kinds that take time.
     pub(super) takes_ns: u64,
-    /// Where its request buffer is.
+    /// Address of its request buffer.
     pub(super) at: usize,
-    /// It must succeed: faults are over, and it asks for nothing that may fail.
+    /// It must succeed: faults are over, and its kind does not fail.
     pub(super) must_succeed: bool,
 }
 
@@ -43,7 +43,7 @@ pub(super) struct Made {
 enum State {
     Open,
     Ended,
-    /// Its client did not take it, or is gone.
+    /// Its client refused it, or has ended.
     Void,
 }
 
@@ -54,11 +54,11 @@ struct Call {
     cancelled: bool,
     runs: u32,
     run_by: Who,
-    /// Its client was told that it never ran.
+    /// Its client was informed that it never ran.
     never: bool,
 }
 
-/// How a call ended, as its client sees it.
+/// End of a call, as seen by its client.
 pub(super) struct Ending<'a> {
     pub(super) now_ns: u64,
     pub(super) result: Result<&'a [u8], CallError>,
@@ -66,7 +66,7 @@ pub(super) struct Ending<'a> {
     pub(super) shared: bool,
 }
 
-/// What a handler has to do.
+/// Task of a handler.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Task {
     pub(super) response_len: usize,
@@ -75,34 +75,34 @@ pub(super) struct Task {
     pub(super) answer: u64,
 }
 
-/// What the seed's faults may lead to.
+/// Possible consequences of the seed's faults.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Allowed {
-    /// Peers are lost: processes die, or the control plane is cut off.
+    /// Peers are lost: processes are killed, or the control plane is cut off.
     pub(super) peers_fail: bool,
     /// The datapath may be silent for as long as its timeout.
     pub(super) silence: bool,
-    /// Sessions are closed, perhaps before they stand, and their numbers used again.
+    /// Sessions are closed, perhaps before they are connected, and their numbers used again.
     pub(super) closes: bool,
-    /// Machines die, perhaps in the middle of a greeting.
+    /// Machines crash, perhaps in the middle of a greeting.
     pub(super) crashes: bool,
     /// Servers may refuse sessions.
     pub(super) refusals: bool,
-    /// Memory limits are so tight that they are met.
+    /// Memory limits are so tight that they are reached.
     pub(super) no_memory: bool,
-    /// A call may end so long after its deadline, in its client's time.
+    /// A call may end this long after its deadline, in its client's time.
     pub(super) late_ns: u64,
-    /// Clocks run at different rates: a server may take a deadline for later than it is.
+    /// Clocks run at different rates: a server may compute a later deadline than the client's.
     pub(super) drift: bool,
 }
 
 /// The ledger of one world.
 pub(super) struct Oracle {
     calls: Vec<Call>,
-    /// Open calls of living clients.
+    /// Open calls of running clients.
     open: u64,
     allowed: Allowed,
-    /// How long each host has stood still, altogether.
+    /// Total pause of each host.
     pub(super) paused_ns: Vec<u64>,
     pub(super) answered: u64,
     pub(super) failed: u64,
@@ -112,8 +112,8 @@ pub(super) struct Oracle {
     pub(super) ends: [u64; ENDS.len()],
 }
 
-/// Shared by all endpoints and workers of a world, which are on one thread: the lock only says so
-/// to the compiler.
+/// Shared by all endpoints and workers of a world, which are on one thread: the lock only satisfies
+/// the compiler.
 pub(super) type SharedOracle = Arc<Mutex<Oracle>>;
 
 impl Oracle {
@@ -131,17 +131,17 @@ impl Oracle {
         }))
     }
 
-    /// Whether memory limits are so tight that they are met.
+    /// Whether memory limits are so tight that they are reached.
     pub(super) fn may_lack_memory(&self) -> bool {
         self.allowed.no_memory
     }
 
-    /// What is wrong; later finds are consequences, perhaps.
+    /// Records a violation; only the first, since later ones may be consequences.
     pub(super) fn wrong(&mut self, what: Invariant, detail: String) {
         self.found.get_or_insert((what, detail));
     }
 
-    /// What was found, once.
+    /// Takes the violation, if there is one.
     pub(super) fn take_found(&mut self) -> Option<(Invariant, String)> {
         self.found.take()
     }
@@ -184,7 +184,7 @@ impl Oracle {
 
     // ---- clients ------------------------------------------------------------------------------
 
-    /// A call is about to be made: its number.
+    /// Registers a call that is about to be made; returns its number.
     pub(super) fn make(&mut self, made: Made) -> u64 {
         self.open += 1;
         let state = State::Open;
@@ -194,7 +194,7 @@ impl Oracle {
         self.calls.len() as u64 - 1
     }
 
-    /// Its client did not take it.
+    /// Its client refused it.
     pub(super) fn refused(&mut self, number: u64) {
         if let Some(call) = self.calls.get_mut(number as usize)
             && call.state == State::Open
@@ -210,14 +210,14 @@ impl Oracle {
         let Some(call) = self.calls.get_mut(number as usize) else { return };
         let open = call.state == State::Open;
         call.cancelled |= was_open;
-        // A call that is not under way any more may still be about to tell its client.
+        // The end of a call that is no longer in flight may not have reached its client yet.
         if was_open && !open {
             let detail = format!("call #{number} was cancelled, and had ended before");
             self.wrong(Invariant::Application, detail);
         }
     }
 
-    /// A process is gone, and its calls with it.
+    /// A process has ended, and its calls with it.
     pub(super) fn forget_calls_of(&mut self, who: Who) {
         for call in &mut self.calls {
             if call.made.client == who && call.state == State::Open {
@@ -230,7 +230,7 @@ impl Oracle {
     /// A call has ended.
     pub(super) fn end(&mut self, number: u64, end: &Ending<'_>) {
         let Some(call) = self.calls.get_mut(number as usize) else {
-            let detail = format!("the end of a call that nobody made, #{number}");
+            let detail = format!("the end of an unknown call, #{number}");
             return self.wrong(Invariant::ExactlyOneEnd, detail);
         };
         let before = std::mem::replace(&mut call.state, State::Ended);
@@ -359,8 +359,7 @@ impl Oracle {
 
     // ---- servers ------------------------------------------------------------------------------
 
-    /// A handler of a kind runs with a request: what it has to do; `None` when that cannot be
-    /// told.
+    /// A handler of a kind runs with a request: returns its task, or `None` when that is unknown.
     pub(super) fn run(
         &mut self,
         number: Option<u64>,
@@ -372,7 +371,7 @@ impl Oracle {
         let known = number.and_then(|n| Some((n, self.calls.get_mut(n as usize)?)));
         let Some((number, call)) = known else {
             let host = by.host;
-            let detail = format!("n{host} has got a request that nobody made: {number:?}");
+            let detail = format!("n{host} received an unknown request: {number:?}");
             self.wrong(Invariant::ResponseMatches, detail);
             return None;
         };
@@ -392,7 +391,7 @@ impl Oracle {
             self.wrong(Invariant::AtMostOnce, detail);
         }
         if never {
-            let detail = format!("call #{number} was executed, and its client was told: never");
+            let detail = format!("call #{number} was executed, and its client was informed: never");
             self.wrong(Invariant::AtMostOnce, detail);
         }
         if let Some(due_ns) = made.due_ns.filter(|&due_ns| began_ns > due_ns)
@@ -407,12 +406,12 @@ impl Oracle {
     }
 }
 
-/// The bytes of the response to a call: they tell who has executed it, too.
+/// The bytes of the response to a call, which depend on its server, too.
 fn answer(number: u64, by: Who) -> u64 {
     spread(!number ^ u64::from(by.host) << 40 ^ u64::from(by.life) << 50)
 }
 
-/// Asks the ledger of a handler's request.
+/// Looks up a handler's request in the ledger.
 pub(super) fn run(oracle: &SharedOracle, kind: Kind, by: Who, request: &[u8]) -> Option<Task> {
     let number = super::bytes::number_of(request);
     lock(oracle).run(number, kind, by, handler_began_ns(), request)

@@ -1,4 +1,4 @@
-//! Runs seeds: one, or many side by side.
+//! Runs seeds: one, or many in parallel.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -19,42 +19,41 @@ use crate::observe::Tap;
 use crate::world::panic_text;
 use crate::{Invariant, Violation, World};
 
-/// How seeds are run.
+/// Options of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Options {
-    /// Goes on behind a violation, instead of ending with the first seed that has one.
+    /// Continues after a violation, instead of stopping at the first seed that has one.
     pub keep_going: bool,
-    /// A bug that is planted in every endpoint.
+    /// A planted bug, in every endpoint.
     #[cfg(feature = "mutants")]
     pub mutant: Option<courser::parts::proto::mutant::Mutant>,
 }
 
-/// What became of a seed.
+/// Result of a seed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeedReport {
     /// The seed.
     pub seed: u64,
-    /// Calls that have ended, by whatever end; those of processes that died with them are not
-    /// counted.
+    /// Calls that have ended in any way; those of processes that ended with them are not counted.
     pub rpcs: u64,
     /// Of these, calls with a response.
     pub responses: u64,
-    /// Packets (frames) that hosts have sent.
+    /// Packets (frames) sent by hosts.
     pub packets: u64,
     /// Hash over the event log.
     pub digest: u64,
-    /// How long it took in its own time, ns.
+    /// Its duration in virtual time, ns.
     pub virtual_ns: u64,
-    /// What it has seen.
+    /// Its coverage.
     pub coverage: Coverage,
-    /// The first invariant that did not hold.
+    /// The first violated invariant.
     pub violation: Option<Violation>,
 }
 
-/// What became of many seeds, in the order of their numbers.
+/// Results of many seeds, in the order of their numbers.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct SwarmReport {
-    /// Seeds that were run.
+    /// Number of seeds.
     pub seeds: u64,
     /// Sums of the seeds' reports.
     pub rpcs: u64,
@@ -66,23 +65,23 @@ pub struct SwarmReport {
     pub virtual_ns: u64,
     /// Hash over the seeds' digests, in the order of the seeds.
     pub digest: u64,
-    /// What they have seen together.
+    /// Their coverage together.
     pub coverage: Coverage,
     /// Seeds with a violation, at most [`MOST_FAILED`] of them.
     pub failed: Vec<(u64, Violation)>,
-    /// How many seeds had one.
+    /// Number of seeds with a violation.
     pub violations: u64,
 }
 
 /// Failed seeds that a report names.
 pub const MOST_FAILED: usize = 100;
 
-/// Runs one seed. Panics of the simulation are caught: they are violations, too.
+/// Runs one seed. Panics of the simulation are caught and count as violations.
 pub fn run_seed(seed: u64, options: Options) -> SeedReport {
     run_observed(seed, options, |_| None)
 }
 
-/// Runs one seed with an observer of its packets, which `tap` makes for its world.
+/// Runs one seed with an observer of its packets, which `tap` creates for its world.
 pub fn run_observed(
     seed: u64,
     options: Options,
@@ -109,7 +108,7 @@ pub fn run_observed(
     report
 }
 
-/// A planted bug, for as long as a seed runs.
+/// A planted bug, for the duration of a seed.
 struct Planted;
 
 impl Planted {
@@ -132,7 +131,7 @@ impl Drop for Planted {
     }
 }
 
-/// Ends the circle of clients and what they share.
+/// Breaks the reference cycle of the clients and their shared state.
 struct Owned(Rc<Shared>);
 
 impl Drop for Owned {
@@ -224,9 +223,9 @@ impl SwarmReport {
     }
 }
 
-/// Runs `count` seeds from `from` on, on so many threads, each seed on one. `progress` is told
-/// after each seed, in their order, and ends the run by returning false. The report is the same
-/// whatever the number of threads.
+/// Runs `count` seeds from `from` on, on `threads` threads, each seed on one. `progress` is called
+/// after each seed, in their order, and ends the run by returning false. The report is the same for
+/// any number of threads.
 pub fn run_swarm(
     from: u64,
     count: u64,
@@ -259,7 +258,7 @@ pub fn run_swarm(
             }
         }
         drop(send);
-        // Seeds end in any order; they are counted in theirs.
+        // Seeds end in any order; count them in the order of their numbers.
         let mut early = BTreeMap::new();
         let mut due = 0;
         'all: for (at, seed) in receive {
@@ -280,6 +279,6 @@ pub fn run_swarm(
     report
 }
 
-/// Threads that run seeds are called this and a number: what a panic hook may want to know, for
-/// panics of a simulation are caught and told.
+/// Name of the threads that run seeds, followed by a number, for a panic hook: panics of a
+/// simulation are caught and reported.
 pub const THREAD: &str = "swarm";

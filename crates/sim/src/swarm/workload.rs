@@ -1,5 +1,5 @@
-//! The swarm's application: every process serves and calls, in all the ways that the public API
-//! has. Set-up and callbacks only, as any application in virtual time.
+//! The swarm's application: every process is server and client and uses all of the public API.
+//! Set-up and callbacks only, as any application in virtual time.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,37 +15,37 @@ use crate::Rng;
 use crate::host::process::SetupError;
 use crate::world::spend;
 
-/// What all processes of a world share, like a disk: it survives their ends.
+/// State shared by all processes of a world, like a disk: it survives their ends.
 pub(super) struct Shared {
     pub(super) oracle: SharedOracle,
     pub(super) seed: u64,
     pub(super) mix: Mix,
     pub(super) lanes: Vec<LanePlan>,
     pub(super) endpoints: usize,
-    /// The first processes make no call before, ns.
+    /// The first processes make no calls before, ns.
     pub(super) idle_first_ns: u64,
     /// A session was closed or has failed, and its number may be used again.
     pub(super) ended: Cell<bool>,
-    /// Calls that are still to be made.
+    /// Calls left to make.
     pub(super) left: Cell<u64>,
-    /// No more calls.
+    /// Make no more calls.
     pub(super) stopped: Cell<bool>,
-    /// No more sessions.
+    /// Connect no more sessions.
     pub(super) parted: Cell<bool>,
-    /// Why the last session that failed has failed.
+    /// Error of the last session that failed.
     pub(super) why_down: RefCell<String>,
-    /// How much longer handlers take, by host, ns.
+    /// Additional time of handlers, by host, ns.
     pub(super) slow_ns: Vec<Cell<u64>>,
     /// The life of each host's process.
     pub(super) lives: Vec<Cell<u32>>,
-    /// Until when the host stands still.
+    /// End of the host's pause.
     pub(super) paused_until_ns: Vec<Cell<u64>>,
-    /// The clients of the processes that run, by host and endpoint.
+    /// The clients of the running processes, by host and endpoint.
     pub(super) clients: RefCell<Vec<Vec<Rc<Client>>>>,
 }
 
 impl Shared {
-    /// The process that runs on a host, or ran there last.
+    /// The process that runs on a host, or the last that ran there.
     pub(super) fn who(&self, host: u32) -> Who {
         Who { host, life: self.lives[host as usize].get() }
     }
@@ -56,7 +56,7 @@ impl Shared {
     }
 }
 
-/// Sets a process up: what [`crate::World::start`] wants.
+/// The set-up of a process, for [`crate::World::start`].
 pub(super) fn set_up(
     nexus: &Nexus,
     shared: &Rc<Shared>,
@@ -112,7 +112,7 @@ fn serve(rpc: &mut Rpc, shared: &Rc<Shared>, client: &Rc<Client>) -> Result<(), 
     Ok(())
 }
 
-/// What a handler does.
+/// Runs a handler's task.
 fn handle(cx: &mut Context<'_>, kind: Kind, task: Task, req: Request<'_>, client: &Rc<Client>) {
     let after = Duration::from_nanos(task.takes_ns);
     match kind {
@@ -126,7 +126,7 @@ fn handle(cx: &mut Context<'_>, kind: Kind, task: Task, req: Request<'_>, client
             cx.after(after, move |cx| answer_later(cx, handle, task));
         }
         Kind::Keep => {
-            // Without memory for a copy it is answered without one.
+            // Without memory for a copy the response has no copy.
             let kept = req.take(cx);
             let Some(handle) = cx.defer() else { return };
             cx.after(after, move |cx| {
@@ -145,16 +145,16 @@ fn handle(cx: &mut Context<'_>, kind: Kind, task: Task, req: Request<'_>, client
         }
         Kind::Refuse => cx.refuse(),
         Kind::Forget => drop(cx.defer()),
-        // Past the panic hook: it is meant to happen, and nobody need read of it.
+        // Without the panic hook: the panic is intended and needs no output.
         Kind::Panic => std::panic::resume_unwind(Box::new("a handler that panics")),
         Kind::Work | Kind::Unknown => {}
     }
 }
 
-/// Answers in one of the ways there are.
+/// Responds in one of the possible ways.
 fn answer_now(cx: &mut Context<'_>, task: Task) {
     match task.answer % 3 {
-        // Its client is told if there is no memory.
+        // The client receives an error if there is no memory.
         0 => drop(cx.reply_with(task.response_len, |out| fill(task.answer, out))),
         1 => cx.reply(bytes(task)),
         _ => match cx.alloc(task.response_len) {
@@ -167,14 +167,14 @@ fn answer_now(cx: &mut Context<'_>, task: Task) {
     }
 }
 
-/// Answers a request that was deferred.
+/// Responds to a deferred request.
 pub(super) fn answer_later(cx: &mut Context<'_>, handle: ReplyHandle, task: Task) {
     if cx.is_cancelled(&handle) && task.answer.is_multiple_of(2) {
-        // Nobody waits: anything will do.
+        // The client no longer waits: any response will do.
         let _ = cx.reply_to(handle, &b"too late"[..]);
         return;
     }
-    // The client, or its session, may be gone.
+    // The client, or its session, may have ended.
     let _ = cx.reply_to(handle, bytes(task));
 }
 
