@@ -1,6 +1,5 @@
-//! The decoder of control streams: however the stream is cut, the same messages and the same end;
-//! what it holds is bounded; what it gives encodes to what decodes to the same.
-//!
+//! The decoder of control streams: the messages and the end are the same however the stream is
+//! divided; buffered bytes are bounded; decoded messages survive encoding and decoding.
 //! The first byte of the input chooses how the rest is cut.
 
 use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg};

@@ -1,6 +1,6 @@
-//! Any bytes to a live control port, over TCP: a nexus and its endpoint on this thread, where
-//! everything can be looked at. After each input what the stranger's bytes made is gone, and a
-//! session with a call on it works.
+//! Any bytes to a live control port, over TCP: a nexus and its endpoint on this thread, where all
+//! state can be inspected. After each input its state is gone, and a session with a call on it
+//! works.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use courser::{Config, Nexus, Rpc, SessionState};
 
 const ECHO: u16 = 1;
-/// A defect, not a slow machine.
+/// A timeout that only a defect reaches.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A client is replaced after so many inputs, and with it the connection between the two.
+/// Inputs per client: then it is replaced, and with it the control connection.
 const INPUTS_PER_CLIENT: u32 = 32;
 
 struct Live {
@@ -35,7 +35,7 @@ pub fn run(bytes: &[u8]) {
     });
 }
 
-/// Small memory: two endpoints are made thousands of times.
+/// Small memory: two endpoints are created thousands of times.
 fn config() -> Config {
     Config {
         memory_limit: 16 << 20,
@@ -59,7 +59,7 @@ impl Live {
         Live { nexus, server, client: client(), inputs: 0 }
     }
 
-    /// Polls both until something holds.
+    /// Polls both until a condition holds.
     fn until(&mut self, what: &str, mut holds: impl FnMut(&mut Live) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !holds(self) {
@@ -71,7 +71,7 @@ impl Live {
         }
     }
 
-    /// Sends the bytes, in two pieces, and waits for the nexus to close the connection.
+    /// Sends the bytes in two pieces, and waits until the nexus closes the connection.
     fn attack(&mut self, bytes: &[u8]) {
         let mut stream =
             TcpStream::connect((Ipv4Addr::LOCALHOST, self.nexus.port())).expect("it listens");
@@ -100,7 +100,7 @@ impl Live {
         }
         let uri = self.nexus.local_uri();
         let session = self.client.connect(&uri).expect("a well-formed address");
-        self.until("a session after hostile input", |live| {
+        self.until("a session after invalid input", |live| {
             live.client.session_state(session) != SessionState::Connecting
         });
         assert!(

@@ -1,8 +1,8 @@
-//! A pair of live endpoints under a program of calls, faults, time, and frames that pass the door
-//! because their sender knows the session. Nothing panics; every invariant that
-//! `Endpoint::check` and the world of the protocol's tests know holds after each step; memory stays
-//! within what sessions may hold; once the sessions are closed each call has ended exactly once and
-//! all of the memory is back.
+//! A pair of live endpoints under a program of calls, faults, time, and frames that pass ingress
+//! because their sender has the session's cookies. Nothing panics; all invariants of
+//! `Endpoint::check` and of the protocol's test world hold after each step; memory stays within the
+//! limits of the sessions; once the sessions are closed each call has ended exactly once and all
+//! memory is free.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,20 +16,20 @@ use crate::program::{Op, Setup, decode};
 use crate::support::forge::frame;
 use crate::support::{Action, DPP, Forge, Node, World, config, pattern};
 
-/// Largest message: small, so that memory says something.
+/// Largest message: small, so that limits on memory are significant.
 const MAX_MSG: u32 = 64 << 10;
-/// Sessions that a program may have at a time.
+/// Most sessions of a program at a time.
 const SESSIONS: usize = 4;
-/// Longest time that one operation lets pass: 160 of the shortest timeouts.
+/// Longest time of one operation: 160 of the shortest timeouts.
 const MOST_US: u64 = 8192;
 /// Frames that can be replayed.
 const KEPT: usize = 64;
 
-/// What one endpoint may hold: for each slot of each session a request and a response of the
-/// largest size, rounded up to their size class, and a buffer of a packet; besides them, calls
-/// that wait and [`staging_bytes`].
+/// Memory limit of one endpoint: for each slot of each session a request and a response of the
+/// largest size, rounded up to their size class, and a buffer of a packet; besides them, queued
+/// calls and [`staging_bytes`].
 const BOUND: usize = SESSIONS * (8 * (2 * MAX_MSG as usize * 5 / 4 + 2 * DPP) + QUEUE * (80 << 10));
-/// Calls that may wait for a slot.
+/// Most queued calls.
 const QUEUE: usize = 32;
 
 pub fn run(bytes: &[u8]) {
@@ -49,10 +49,10 @@ struct Machine {
     slots: u32,
     first: u32,
     sessions: Vec<(SessionId, Forge)>,
-    /// The newest frames: where to, and their bytes.
+    /// The newest frames: receiver and bytes.
     sent: Sent,
     calls: u16,
-    /// Ends of calls, which there must be one of each.
+    /// Ends of calls: exactly one for each.
     ended: BTreeMap<u64, u32>,
     data: Vec<u8>,
     idle_bytes: [usize; 2],
@@ -147,7 +147,7 @@ impl Machine {
                 bytes[at / 8] ^= 1 << (at % 8);
             }),
             Op::Faults { loss, duplicate, reorder } => {
-                // At most a third: the world still gets somewhere.
+                // At most a third, so that calls make progress.
                 let ppm = |n: u8| u32::from(n) * 1_300;
                 let link = &mut self.w.link;
                 (link.loss, link.duplicate) = (ppm(loss), ppm(duplicate));
@@ -213,7 +213,7 @@ impl Machine {
         self.w.pump();
     }
 
-    /// Does what an application's event loop would, and looks at what must hold.
+    /// Does the work of an application's event loop, and checks the invariants.
     fn look(&mut self) {
         self.w.pump();
         for i in 0..2 {
@@ -224,11 +224,11 @@ impl Machine {
             }
         }
         while let Some(idle) = self.w.ep(0).poll_idle() {
-            // What the control channel would carry.
+            // Messages that the control channel would carry.
             self.w.ep(1).on_idle(idle.remote, 0xe0, 7, &idle.done);
         }
         for done in self.w.take_done(0) {
-            let n = self.ended.get_mut(&done.id).expect("a call that nobody made has ended");
+            let n = self.ended.get_mut(&done.id).expect("an unknown call has ended");
             *n += 1;
             assert_eq!(*n, 1, "call {} ended twice", done.id);
         }
@@ -247,7 +247,7 @@ impl Machine {
             self.close(0);
             self.look();
         }
-        // Sessions wait for their handlers.
+        // Sessions remain until their handlers have answered.
         self.answer(1);
         self.w.run_until(self.w.now_ns + 5_000_000);
         self.look();
@@ -275,7 +275,7 @@ fn staging_bytes(hold: bool) -> usize {
     if hold { 9 << 20 } else { 256 << 10 }
 }
 
-/// What handlers do, by the lowest digit of the request type.
+/// Behaviour of handlers, by the lowest digit of the request type.
 const KINDS: u16 = 8;
 
 fn handle(req_type: u16, body: &[u8]) -> Action {

@@ -1,5 +1,5 @@
-//! The parsers of frames and packets: they end in a verdict, stay within the bytes, and what they
-//! take comes back from what the writers make of it.
+//! The parsers of frames and packets: they return a verdict, read within the bytes, and parsed
+//! values survive writing and parsing.
 
 use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet};
 

@@ -1,7 +1,7 @@
-//! What the fuzz targets do with their input, apart from libFuzzer: the targets are one line each,
-//! and the generator of the seed corpus builds on the same code.
+//! The fuzz targets without libFuzzer: the binaries are one line each, and the generator of the
+//! seed corpus uses the same code.
 //!
-//! Each `run` panics when something that must hold does not; libFuzzer's sanitizers see the rest.
+//! Each `run` panics when a condition is violated; libFuzzer's sanitizers detect the rest.
 
 #![allow(unreachable_pub)] // modules of the tests are used here as they stand there
 

@@ -1,11 +1,11 @@
-//! What the `endpoint` target does to its pair of endpoints: a program in bytes. Each operation is
-//! a byte that names it and a fixed number of bytes behind it, so that a mutation changes one thing
-//! and the generator of seeds can write what the target reads. What is missing at the end is zero.
+//! Programs of the `endpoint` target, as bytes. Each operation is a byte for its kind and a fixed
+//! number of bytes after it, so that a mutation changes one operation and the generator of seeds
+//! can write what the target reads. Missing bytes at the end are zero.
 
 use arbitrary::{Result, Unstructured};
 use courser_proto::wire::{MAX_MSG_SIZE, MAX_SESSION, Packet, data_len, packets_of};
 
-/// How the two endpoints are set up.
+/// Settings of the two endpoints.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Setup {
     /// Bit 0: little server memory; bit 1: one slot; bit 2: few credits; bit 3: the transport
@@ -14,14 +14,14 @@ pub struct Setup {
     pub bits: u8,
 }
 
-/// A packet as someone who knows the session could send it, its numbers small so that they meet
-/// those of the session.
+/// A packet as a peer of the session could send it, with small numbers so that they match those of
+/// the session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Forged {
     pub kind: u8,
     pub session: u8,
     pub slot: u8,
-    /// Which request of the slot; negative: before the first.
+    /// Index of the request in the slot; negative: before the first.
     pub round: i8,
     pub size: u32,
     pub index: u16,
@@ -31,33 +31,33 @@ pub struct Forged {
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Op {
-    /// Lets so many thousand nanoseconds pass.
+    /// Advances time by a number of thousand nanoseconds.
     Run(u16),
-    /// A call of `len` bytes on a session, whose handler does `what`.
+    /// A call of `len` bytes on a session; `what` selects the behaviour of its handler.
     Call { session: u8, what: u8, len: u16 },
-    /// A frame that passes the door of a node (bit 0 of `to`).
+    /// A frame that passes the ingress of a node (bit 0 of `to`).
     Frame { to: u8, packets: Vec<Forged> },
-    /// A frame header that passes the door, and any bytes behind it.
+    /// A frame header that passes ingress, and any bytes after it.
     Bytes { to: u8, bytes: Vec<u8> },
-    /// A frame that was sent before, `back` frames ago, once more.
+    /// Repeats the frame sent `back` frames ago.
     Replay { back: u8 },
     /// The same with a bit flipped.
     Flip { back: u8, at: u16 },
     /// Faults of the link, per 256 frames.
     Faults { loss: u8, duplicate: u8, reorder: u8 },
-    /// One more session, as long as there are few.
+    /// Connects one more session, up to the limit.
     Connect,
     /// Closes a session.
     Close { session: u8 },
-    /// Answers what handlers left unanswered.
+    /// Answers the requests that handlers deferred.
     Answer { len: u16 },
-    /// A frame whose sender's clocks and ECN counts say anything.
+    /// A frame with arbitrary clocks and ECN counts of its sender.
     Clocks { to: u8, sent_at: u32, echo_at: u32, marked: u32 },
-    /// The control channel says that a server session is idle, whose requests so far are these.
+    /// An idle notice of the control channel for a server session, with these request counts.
     Idle { session: u8, done: Vec<i8> },
 }
 
-/// Operations that one input may have: its time is bounded.
+/// Most operations of one input, which bounds its time.
 pub const MAX_OPS: usize = 200;
 
 pub fn decode(bytes: &[u8]) -> Result<(Setup, Vec<Op>)> {
@@ -161,7 +161,7 @@ fn put(out: &mut Vec<u8>, op: u8, parts: &[&[u8]]) {
 }
 
 impl Forged {
-    /// The packet that it stands for, and the bytes that it needs from `data`.
+    /// The packet of these numbers, and the bytes that it takes from `data`.
     pub fn packet<'d>(&self, first: u32, slots: u32, dpp: u16, data: &'d [u8]) -> Packet<'d> {
         let session = u32::from(self.session) & MAX_SESSION;
         let req_num = first
@@ -170,7 +170,7 @@ impl Forged {
         let msg_size = self.size & MAX_MSG_SIZE;
         let index = u32::from(self.index) % packets_of(msg_size, dpp);
         let req_type = u16::from(self.extra);
-        // Every other first packet of a request says how much time is left.
+        // Every other first packet of a request has its remaining time.
         let timed = self.kind % 9 == 1 && index == 0;
         let remaining_us = timed.then(|| u32::from(self.extra) << 8);
         let data = &data[..data_len(msg_size, index, dpp)];

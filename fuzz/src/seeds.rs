@@ -1,4 +1,4 @@
-//! The seed corpus: one real example of each thing that a target knows.
+//! The seed corpus: one real example of each kind of input.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::program::{Forged, Op, Setup, encode};
 use crate::support::forge::frame;
 use crate::support::{Action, DPP, Forge, World, config};
 
-/// Target, file name, content.
+/// Target, file name, contents.
 pub type Seed = (&'static str, String, Vec<u8>);
 
 pub fn all() -> Vec<Seed> {
@@ -22,7 +22,8 @@ pub fn all() -> Vec<Seed> {
 
 // ---- frames -----------------------------------------------------------------------------------
 
-/// Frames of real traffic, one of each combination of packet kinds, and those that it has not.
+/// Frames of real traffic, one of each combination of packet kinds, and the combinations that do
+/// not occur in it.
 fn frames() -> Vec<Seed> {
     let mut w = World::pair(config());
     let (s, forge) = w.connect_forge(0, 1);
@@ -156,7 +157,8 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
     ]
 }
 
-/// Streams for both control targets; the decoder's has a byte in front that says how to cut it.
+/// Streams for both control targets; the decoder's has a byte in front that selects how to divide
+/// it.
 fn streams() -> Vec<Seed> {
     let mut out = Vec::new();
     let mut all = CONTROL_PREAMBLE.to_vec();
@@ -176,7 +178,7 @@ fn streams() -> Vec<Seed> {
     put("too_long", &long);
     put("another_version", b"CRSR\x07\x00\x09\x00");
     put("another_protocol", b"GET / HTTP/1.1\r\n\r\n");
-    // A session that is closed, and one of which the other side goes away.
+    // A session that is closed, and one whose peer leaves.
     let [connect, .., gone] = &messages()[..] else { return out };
     let twice = [connect.1.encode(), connect.1.encode(), gone.1.encode()].concat();
     put("two_sessions", &[&CONTROL_PREAMBLE[..], &twice].concat());
@@ -185,7 +187,7 @@ fn streams() -> Vec<Seed> {
 
 // ---- programs ---------------------------------------------------------------------------------
 
-/// What happens to sessions in the protocol's tests, as programs.
+/// Life cycles of sessions from the protocol's tests, as programs.
 fn programs() -> Vec<Seed> {
     let call = |what, len| Op::Call { session: 0, what, len };
     let request = Forged { kind: 0, size: 4, extra: 1, ..Forged::default() };
@@ -238,8 +240,8 @@ fn programs() -> Vec<Seed> {
 
 // ---- shared memory ----------------------------------------------------------------------------
 
-/// What `courser_net::shm::fuzz::ring` reads: pushes (0, 2), receives (3), headers and words of
-/// somebody else (6, 7).
+/// Input of `courser_net::shm::fuzz::ring`: pushes (0, 2), receives (3), headers and words of
+/// another process (6, 7).
 fn rings() -> Vec<Seed> {
     let push = |len: u16| [0, (len >> 8) as u8, len as u8];
     let take = |lent| [3, lent];
@@ -253,8 +255,8 @@ fn rings() -> Vec<Seed> {
         .to_vec()
 }
 
-/// What `courser_net::shm::fuzz::meeting` reads: a choice of files and words, their length, the
-/// words. 128: a good message, some of whose bytes are changed.
+/// Input of `courser_net::shm::fuzz::meeting`: a choice of files and words, their length, the
+/// words. 128: a valid message with some bytes changed.
 fn meetings() -> Vec<Seed> {
     let good = [128 + 10, 0];
     [

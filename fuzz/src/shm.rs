@@ -1,4 +1,4 @@
-//! Shared memory whose other side is an enemy: a ring with both of its ends, and the first meeting
-//! with a live endpoint. Both need the inside of the transport, so they are there.
+//! Shared memory with an adversarial peer: a ring with both of its ends, and the first exchange
+//! with a live endpoint. The code is in the transport, since both need its internals.
 
 pub use courser::parts::net::shm::fuzz::{meeting, ring};

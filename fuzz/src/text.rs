@@ -1,5 +1,5 @@
-//! Text that people write: addresses of servers, transports to open, sizes and times on the
-//! command line. What is read and can be written comes back.
+//! Text from users: addresses of servers, transports to open, sizes and times on the command line.
+//! Parsed values that can be written survive writing and parsing.
 
 use courser::Uri;
 

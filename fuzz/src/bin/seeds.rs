@@ -1,5 +1,5 @@
-//! Writes the seed corpus from real messages: `cargo run --bin seeds` in `fuzz/`. The same files
-//! come out each time; commit what changes when the wire format or a program's encoding does.
+//! Writes the seed corpus from real messages: `cargo run --bin seeds` in `fuzz/`. The output is
+//! deterministic; commit the changes when the wire format or a program's encoding changes.
 
 use std::path::Path;
 
