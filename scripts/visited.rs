@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::parts::net::{MemConfig, MemNetwork, MemTransport};
-use courser::{Config, Context, Done, Nexus, Rpc, SessionId, SessionState};
+use courser::{Completion, Config, Context, Nexus, Rpc, SessionId, SessionState};
 
 const ECHO: u16 = 1;
 const WARM_UP: u64 = 300;
@@ -21,7 +21,7 @@ type Failure = Box<dyn std::error::Error>;
 type Endpoint = Rpc<MemTransport>;
 
 /// The continuation, outside of [`one_rpc`]: callgrind must not take it for that.
-fn continuation(done: &Rc<Cell<u64>>) -> impl FnOnce(&mut Context<'_>, Done<'_>) + use<> {
+fn continuation(done: &Rc<Cell<u64>>) -> impl FnOnce(&mut Context<'_>, Completion<'_>) + use<> {
     let done = done.clone();
     move |_, ended| {
         assert_eq!(ended.result.map(|response| response.len()), Ok(32));

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use courser::{CallError, Config, Context, Done, MsgBuf, Nexus, Rpc, SessionId, SessionState, Uri};
+use courser::{
+    CallError, Completion, Config, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState, Uri,
+};
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
@@ -63,7 +65,7 @@ pub(crate) fn run(args: &PingArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let clock = Clock::new();
     let mut pinger = Pinger::connect(args)?;
-    let interrupt = Interrupt::tell(vec![pinger.rpc.waker()])?;
+    let interrupt = Interrupt::tell(vec![pinger.rpc.handle()])?;
     let mut out = out::stdout();
     let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);
     let lines = !args.quiet && !to_stdout;
@@ -171,7 +173,7 @@ impl Pinger {
             request
         };
         let (shared, started) = (self.shared.clone(), Instant::now());
-        let done = move |cx: &mut Context<'_>, done: Done<'_>| {
+        let done = move |cx: &mut Context<'_>, done: Completion<'_>| {
             ended(&mut shared.borrow_mut(), number, started, done);
             cx.stop();
         };
@@ -275,7 +277,7 @@ impl Pinger {
 }
 
 /// A call has ended.
-fn ended(shared: &mut Shared, number: u64, started: Instant, done: Done<'_>) {
+fn ended(shared: &mut Shared, number: u64, started: Instant, done: Completion<'_>) {
     let time = started.elapsed();
     let answer = match done.result {
         Ok(response) if *response == *shared.pattern => Ok(time),

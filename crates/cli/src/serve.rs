@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use courser::{Config, Nexus, Uri, Waker};
+use courser::{Config, EndpointHandle, Nexus, Uri};
 
 use crate::args::ServeArgs;
 use crate::stat;
@@ -21,7 +21,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// What an endpoint's thread tells once it can answer.
 struct Started {
-    waker: Waker,
+    handle: EndpointHandle,
     port: u32,
     warnings: Vec<String>,
 }
@@ -52,8 +52,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             Err(_) => return Err(Failure::Runtime("an endpoint's thread ended early".to_owned())),
         }
     }
-    let wakers = started.iter().map(|one| one.waker.clone()).collect();
-    let interrupt = Interrupt::tell(wakers)?;
+    let handles = started.iter().map(|one| one.handle.clone()).collect();
+    let interrupt = Interrupt::tell(handles)?;
     tell_warnings(&started);
     // A reader that is gone does not end a server; it has others to serve.
     let told = announce(&mut out, args, &nexus, &started);
@@ -92,7 +92,7 @@ fn start(
         };
         service::register(&mut rpc);
         let statistics = stat::service::Service::register(&mut rpc);
-        let started = Started { waker: rpc.waker(), port: rpc.port(), warnings: rpc.warnings() };
+        let started = Started { handle: rpc.handle(), port: rpc.port(), warnings: rpc.warnings() };
         let _ = tell.send(Ok(started));
         let process = || stat::service::process(&nexus, endpoints);
         let ran = statistics.run(&mut rpc, process);

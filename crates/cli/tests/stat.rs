@@ -150,12 +150,12 @@ fn who_is_not_there_or_something_else_is_said() {
             let nexus = Nexus::bind("udp://127.0.0.1:0").expect("binds");
             let mut rpc = nexus.endpoint().expect("opens");
             types.iter().for_each(|&t| rpc.on(t, |cx, request| cx.reply(request)));
-            tell.send((nexus.local_uri(), rpc.waker())).expect("told");
+            tell.send((nexus.local_uri(), rpc.handle())).expect("told");
             rpc.run().expect("runs");
         });
-        let (uri, waker) = told.recv().expect("ready");
+        let (uri, handle) = told.recv().expect("ready");
         refused(&format!("stat {uri} --once"), hint);
-        waker.stop();
+        handle.stop();
         server.join().expect("ends");
     }
 }

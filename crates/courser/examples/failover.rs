@@ -41,10 +41,10 @@ fn serve(log: &str, is_first: bool) -> Result<(), Error> {
     rpc.on(IS_WRITTEN, move |cx, req| cx.reply([u8::from(is_written(&log, number(&req)))]));
     println!("{}", nexus.local_uri());
     // It ends with the program that started it.
-    let waker = rpc.waker();
+    let handle = rpc.handle();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        waker.stop();
+        handle.stop();
     });
     Ok(rpc.run()?)
 }

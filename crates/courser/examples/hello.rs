@@ -6,21 +6,21 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::thread;
 
-use courser::{Nexus, Waker};
+use courser::{EndpointHandle, Nexus};
 
 const HELLO: u16 = 1;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let nexus = Nexus::bind("udp://127.0.0.1:0")?;
     let uri = nexus.local_uri();
-    let (ready, server_ready) = std::sync::mpsc::channel::<Waker>();
+    let (ready, server_ready) = std::sync::mpsc::channel::<EndpointHandle>();
     let server = thread::spawn(move || -> Result<(), String> {
         let mut rpc = nexus.endpoint().map_err(|e| e.to_string())?;
         rpc.on(HELLO, |cx, req| {
             let name = String::from_utf8_lossy(&req).into_owned();
             cx.reply(format!("hello, {name}"));
         });
-        ready.send(rpc.waker()).map_err(|e| e.to_string())?;
+        ready.send(rpc.handle()).map_err(|e| e.to_string())?;
         rpc.run().map_err(|e| e.to_string())
     });
     let server_waker = server_ready.recv()?;

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use courser::{Nexus, Rpc, SessionId, Waker};
+use courser::{EndpointHandle, Nexus, Rpc, SessionId};
 use rustix::time::{ClockId, clock_gettime};
 
 const ECHO: u16 = 1;
@@ -24,11 +24,11 @@ fn cpu_time() -> Duration {
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
 }
 
-fn serve(ready: &mpsc::Sender<(Waker, String)>) -> Result<(), Error> {
+fn serve(ready: &mpsc::Sender<(EndpointHandle, String)>) -> Result<(), Error> {
     let nexus = Nexus::bind("udp://127.0.0.1:0")?;
     let mut rpc = nexus.endpoint()?;
     rpc.on(ECHO, |cx, req| cx.reply(req));
-    ready.send((rpc.waker(), nexus.local_uri()))?;
+    ready.send((rpc.handle(), nexus.local_uri()))?;
     Ok(rpc.run()?)
 }
 
@@ -102,9 +102,9 @@ fn main() -> Result<(), Error> {
     };
     let (ready, is_ready) = mpsc::channel();
     let server = std::thread::spawn(move || serve(&ready).map_err(|e| e.to_string()));
-    let (waker, uri) = is_ready.recv()?;
+    let (handle, uri) = is_ready.recv()?;
     let (share, latencies) = measure(&uri)?;
-    waker.stop();
+    handle.stop();
     server.join().map_err(|_| "the server panicked")??;
 
     println!("idle pair of endpoints, {} s     {:6.3} % of a core", IDLE.as_secs(), share * 100.0);

@@ -12,7 +12,7 @@ use smallbox::smallbox;
 use crate::conts::Cont;
 use crate::core::Core;
 use crate::error::{Refused, SessionError};
-use crate::message::{Answerer, Done, Reply, ReplyHandle};
+use crate::message::{Answerer, Completion, Reply, ReplyHandle};
 use crate::options::CallOptions;
 
 /// The endpoint, as handlers and continuations see it. Nothing here blocks or does I/O: calls and
@@ -140,7 +140,7 @@ impl Context<'_> {
         session: SessionId,
         req_type: u16,
         request: MsgBuf,
-        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
     ) -> Result<CallId, Refused> {
         self.call_with(session, req_type, request, CallOptions::new(), done)
     }
@@ -156,10 +156,10 @@ impl Context<'_> {
         req_type: u16,
         request: MsgBuf,
         options: CallOptions,
-        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
     ) -> Result<CallId, Refused> {
         let mut done = Some(done);
-        let at = self.core.conts.put(smallbox!(move |cx: &mut Context<'_>, d: Done<'_>| {
+        let at = self.core.conts.put(smallbox!(move |cx: &mut Context<'_>, d: Completion<'_>| {
             if let Some(f) = done.take() {
                 f(cx, d);
             }

@@ -1,4 +1,4 @@
-//! The closures of calls under way.
+//! The continuations of calls in flight.
 //!
 //! They stand apart from the protocol's slots, which keep a number: so what the hot path moves from
 //! a call to its slot and to its completion is 16 bytes, whatever a closure captures.
@@ -7,10 +7,10 @@ use smallbox::SmallBox;
 use smallbox::space::S8;
 
 use crate::context::Context;
-use crate::message::Done;
+use crate::message::Completion;
 
-/// A closure that hears of a completion; up to 64 bytes are stored without a heap box.
-pub(crate) type DoneFn = SmallBox<dyn FnMut(&mut Context<'_>, Done<'_>), S8>;
+/// The continuation of a call; up to 64 bytes are stored without a heap box.
+pub(crate) type ContinuationFn = SmallBox<dyn FnMut(&mut Context<'_>, Completion<'_>), S8>;
 
 /// Who hears of a completion. Two plain values, so that it stays in registers.
 #[derive(Clone, Copy, Debug)]
@@ -50,7 +50,7 @@ impl Cont {
 /// bytes each: the limits of sessions, slots and call queues bound them.
 #[derive(Default)]
 pub(crate) struct Conts {
-    entries: Vec<Option<DoneFn>>,
+    entries: Vec<Option<ContinuationFn>>,
     /// Free entries.
     vacant: Vec<u32>,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Conts {
 impl Conts {
     /// Keeps a closure, and gives its number.
     #[inline]
-    pub(crate) fn put(&mut self, f: DoneFn) -> u32 {
+    pub(crate) fn put(&mut self, f: ContinuationFn) -> u32 {
         if let Some(at) = self.vacant.pop() {
             self.entries[at as usize] = Some(f);
             return at;
@@ -69,7 +69,7 @@ impl Conts {
 
     /// Gives a closure back, once.
     #[inline]
-    pub(crate) fn take(&mut self, at: u32) -> Option<DoneFn> {
+    pub(crate) fn take(&mut self, at: u32) -> Option<ContinuationFn> {
         let f = self.entries.get_mut(at as usize)?.take()?;
         self.vacant.push(at);
         Some(f)
@@ -87,9 +87,9 @@ mod tests {
     #[test]
     fn a_closure_is_given_back_once_and_its_place_is_used_again() {
         let alive = Rc::new(());
-        let closure = || -> DoneFn {
+        let closure = || -> ContinuationFn {
             let alive = alive.clone();
-            smallbox!(move |_: &mut Context<'_>, _: Done<'_>| drop(alive.clone()))
+            smallbox!(move |_: &mut Context<'_>, _: Completion<'_>| drop(alive.clone()))
         };
         let mut conts = Conts::default();
         let (a, b) = (conts.put(closure()), conts.put(closure()));

@@ -1,12 +1,13 @@
 //! From the events of an endpoint to handlers and continuations (step 13 of a packet's path).
 
 use courser_buf::{MsgBuf, RxFrame};
-use courser_proto::{Body, CallError, Completion, Driver, Endpoint, RequestId, SessionId, Status};
+use courser_proto::Completion as Ended;
+use courser_proto::{Body, CallError, Driver, Endpoint, RequestId, SessionId, Status};
 
 use crate::context::Context;
 use crate::conts::{Cont, Hearer};
 use crate::core::Core;
-use crate::message::{Done, Request, Response};
+use crate::message::{Completion, Request, Response};
 use crate::panics::caught;
 use crate::rpc::Handlers;
 
@@ -71,7 +72,7 @@ impl Driver<Cont> for Dispatch<'_> {
             let cx = &mut Context { core: self.core, request: None };
             return f.conclude(cx, tag, request, body, None, session);
         }
-        complete(self.core, self.handlers, Completion { cont, session, request, result });
+        complete(self.core, self.handlers, Ended { cont, session, request, result });
     }
 }
 
@@ -111,13 +112,13 @@ fn handle(
 }
 
 #[inline(never)]
-pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Completion<'_, Cont>) {
-    let Completion { cont, session, request, result } = done;
+pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Ended<'_, Cont>) {
+    let Ended { cont, session, request, result } = done;
     let cx = &mut Context { core, request: None };
     match cont.hearer() {
         Hearer::Call(at) => {
             if let Some(mut f) = cx.core.conts.take(at) {
-                f(cx, Done { request, result: result.map(Response), session });
+                f(cx, Completion { request, result: result.map(Response), session });
             }
         }
         Hearer::Tag(tag) => {

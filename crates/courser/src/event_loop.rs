@@ -278,7 +278,7 @@ impl<T: Transport> Rpc<T> {
 
     // ---- driving ------------------------------------------------------------------------------
 
-    /// Runs the event loop until [`Context::stop`] or [`crate::Waker::stop`]. Spins for
+    /// Runs the event loop until [`Context::stop`] or [`crate::EndpointHandle::stop`]. Spins for
     /// `Config::spin` after the last packet, then sleeps until a packet, a wake-up, or the next
     /// deadline.
     ///

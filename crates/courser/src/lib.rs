@@ -61,10 +61,10 @@ pub use courser_proto::{
     SessionStats, Status,
 };
 pub use error::{BindError, Refused, RunError, SessionError, WorkerError};
-pub use message::{Done, Reply, ReplyHandle, Request, Response};
+pub use message::{Completion, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use options::CallOptions;
-pub use rpc::{Rpc, Waker};
+pub use rpc::{EndpointHandle, Rpc};
 pub use shutdown::ShutdownReport;
 pub use worker::{HandlerStats, Work, WorkerStats};
 

@@ -100,7 +100,7 @@ fn take(body: Body<'_>, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
 /// A call that has ended: the request buffer is the caller's again, with the response or the
 /// reason why there is none.
 #[derive(Debug)]
-pub struct Done<'f> {
+pub struct Completion<'f> {
     /// The request buffer, to be used again.
     pub request: MsgBuf,
     /// The response, or why there is none and whether the handler ran.

@@ -17,7 +17,7 @@ use crate::control::{Command, Control, Mail, Mailbox};
 use crate::core::Core;
 use crate::error::{Refused, SessionError};
 use crate::mail::Links;
-use crate::message::{Done, Reply, ReplyHandle, Request, Response};
+use crate::message::{Completion, Reply, ReplyHandle, Request, Response};
 use crate::options::CallOptions;
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
@@ -75,7 +75,7 @@ pub(crate) trait Conclude {
 /// How a call ends without a response of one packet.
 pub(crate) type Ending = Result<MsgBuf, CallError>;
 
-impl<F: FnMut(&mut Context<'_>, u64, Done<'_>)> Conclude for F {
+impl<F: FnMut(&mut Context<'_>, u64, Completion<'_>)> Conclude for F {
     #[inline]
     fn conclude(
         &mut self,
@@ -90,7 +90,7 @@ impl<F: FnMut(&mut Context<'_>, u64, Done<'_>)> Conclude for F {
             None => Ok(Response(Body::Borrowed(body))),
             Some(ending) => ending.map(|large| Response(Body::Owned(large))),
         };
-        self(cx, tag, Done { request, result, session });
+        self(cx, tag, Completion { request, result, session });
     }
 }
 
@@ -202,13 +202,16 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// Registers the function that hears of calls made with [`Rpc::call_tagged`].
-    pub fn on_completion(&mut self, f: impl FnMut(&mut Context<'_>, u64, Done<'_>) + 'static) {
+    pub fn on_completion(
+        &mut self,
+        f: impl FnMut(&mut Context<'_>, u64, Completion<'_>) + 'static,
+    ) {
         self.handlers.on_completion = Some(Box::new(f));
     }
 
     /// A handle by which other threads wake or stop this endpoint's event loop.
-    pub fn waker(&self) -> Waker {
-        Waker { mailbox: self.mailbox.clone(), stop: self.stop.clone() }
+    pub fn handle(&self) -> EndpointHandle {
+        EndpointHandle { mailbox: self.mailbox.clone(), stop: self.stop.clone() }
     }
 
     // ---- calls --------------------------------------------------------------------------------
@@ -223,7 +226,7 @@ impl<T: Transport> Rpc<T> {
         session: SessionId,
         req_type: u16,
         request: MsgBuf,
-        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
     ) -> Result<CallId, Refused> {
         self.context().call(session, req_type, request, done)
     }
@@ -239,7 +242,7 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         request: MsgBuf,
         options: CallOptions,
-        done: impl FnOnce(&mut Context<'_>, Done<'_>) + 'static,
+        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
     ) -> Result<CallId, Refused> {
         self.context().call_with(session, req_type, request, options, done)
     }
@@ -404,18 +407,18 @@ impl<T: Transport> Drop for Rpc<T> {
 
 /// Wakes or stops an endpoint from another thread.
 #[derive(Clone)]
-pub struct Waker {
+pub struct EndpointHandle {
     mailbox: Mailbox,
     stop: Arc<AtomicBool>,
 }
 
-impl std::fmt::Debug for Waker {
+impl std::fmt::Debug for EndpointHandle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Waker").finish_non_exhaustive()
+        f.debug_struct("EndpointHandle").finish_non_exhaustive()
     }
 }
 
-impl Waker {
+impl EndpointHandle {
     /// Ends the endpoint's sleep: its event loop makes a pass at once.
     pub fn wake(&self) {
         self.mailbox.nudge();

@@ -50,7 +50,7 @@ impl<T: Transport> Rpc<T> {
     /// Dropping the endpoint instead is step 3 alone: its peers' calls end with `PeerFailed`. Drop
     /// is safe at any time; call this where answers matter.
     ///
-    /// Usually called when [`Rpc::run`] has returned, because of a [`crate::Waker::stop`] from a
+    /// Usually called when [`Rpc::run`] has returned, because of a [`crate::EndpointHandle::stop`] from a
     /// signal handler, say.
     ///
     /// Whoever drives the event loop otherwise takes the steps one by one:

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use courser::{
-    CallError, CallOptions, Config, Context, Done, Executed, Nexus, ReplyHandle, Rpc, SessionId,
+    CallError, CallOptions, Completion, Config, Context, Executed, Nexus, ReplyHandle, Rpc,
+    SessionId,
 };
 
 const ECHO: u16 = 1;
@@ -36,7 +37,7 @@ fn pair(config: Config) -> (Rpc, Rpc, SessionId, Kept) {
     (client, server, session, kept)
 }
 
-fn log_end(log: &Log, id: u64) -> impl FnOnce(&mut Context<'_>, Done<'_>) + 'static {
+fn log_end(log: &Log, id: u64) -> impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static {
     let log = log.clone();
     move |_, done| {
         let result = done.result.map(|r| r.to_vec());

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use courser::{Config, Context, Done, Nexus, SessionId, Tuning};
+use courser::{Completion, Config, Context, Nexus, SessionId, Tuning};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 const ECHO: u16 = 1;
@@ -77,13 +77,13 @@ fn run_for_ends_in_time_however_quiet_it_is() {
 fn a_stop_from_another_thread_is_never_lost() {
     must_end(|| {
         let mut rpc = client(sleepy());
-        let waker = rpc.waker();
+        let handle = rpc.handle();
         // Before the loop begins, and while it goes to sleep, again and again.
-        waker.stop();
+        handle.stop();
         rpc.run().unwrap();
         for _ in 0..500 {
-            let waker = waker.clone();
-            let stopper = std::thread::spawn(move || waker.stop());
+            let handle = handle.clone();
+            let stopper = std::thread::spawn(move || handle.stop());
             rpc.run().unwrap();
             stopper.join().unwrap();
         }
@@ -98,10 +98,10 @@ fn a_wake_up_makes_run_until_look_again() {
         let mut rpc = client(sleepy());
         let rounds = Arc::new(AtomicU32::new(0));
         for round in 1..=200 {
-            let (waker, other) = (rpc.waker(), rounds.clone());
+            let (handle, other) = (rpc.handle(), rounds.clone());
             let thread = std::thread::spawn(move || {
                 other.store(round, Ordering::Release);
-                waker.wake();
+                handle.wake();
             });
             rpc.run_until(|| rounds.load(Ordering::Acquire) == round).unwrap();
             thread.join().unwrap();
@@ -172,13 +172,13 @@ fn a_foreign_loop_wakes_for_frames_and_mail_and_sleeps_when_quiet() {
     assert!(!readable(client.event_fd().unwrap(), Duration::ZERO));
 
     // A wake-up of another thread, also one that comes while others are taken.
-    let waker = client.waker();
-    let thread = std::thread::spawn(move || (0..10_000).for_each(|_| waker.wake()));
+    let handle = client.handle();
+    let thread = std::thread::spawn(move || (0..10_000).for_each(|_| handle.wake()));
     while !thread.is_finished() {
         client.poll();
     }
     thread.join().unwrap();
-    client.waker().wake();
+    client.handle().wake();
     assert!(readable(client.event_fd().unwrap(), PATIENCE));
     drive_until(&mut [&mut client], |all| !all[0].poll());
     assert!(!readable(client.event_fd().unwrap(), Duration::ZERO), "a wake-up that stays");
@@ -189,7 +189,7 @@ fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let uri = nexus.local_uri();
     std::thread::scope(|scope| {
-        let mut wakers = Vec::new();
+        let mut handles = Vec::new();
         for _ in 0..3 {
             let (ready, is_ready) = std::sync::mpsc::channel();
             let nexus = &nexus;
@@ -197,10 +197,10 @@ fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
                 let mut rpc = nexus.endpoint().unwrap();
                 let index = rpc.index();
                 rpc.on(ECHO, move |cx, _| cx.reply(index.to_le_bytes()));
-                ready.send(rpc.waker()).unwrap();
+                ready.send(rpc.handle()).unwrap();
                 rpc.run().unwrap();
             });
-            wakers.push(is_ready.recv().unwrap());
+            handles.push(is_ready.recv().unwrap());
         }
         let mut client = client(Config::default());
         let ask = |client: &mut courser::Rpc, uri: &str| {
@@ -216,7 +216,7 @@ fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
         for index in [2, 0, 1] {
             assert_eq!(ask(&mut client, &format!("{uri}/{index}")), index);
         }
-        wakers.iter().for_each(|w| w.stop());
+        handles.iter().for_each(|w| w.stop());
     });
 }
 
@@ -265,7 +265,7 @@ fn a_thread_that_was_away_gives_no_peer_up() {
 /// So many calls, each made by the continuation of the one before.
 fn chain(cx: &mut Context<'_>, session: SessionId, left: Rc<Cell<u32>>) {
     let request = cx.alloc(16).unwrap();
-    let next = move |cx: &mut Context<'_>, done: Done<'_>| {
+    let next = move |cx: &mut Context<'_>, done: Completion<'_>| {
         done.result.unwrap();
         left.set(left.get() - 1);
         if left.get() > 0 {

@@ -11,7 +11,9 @@ use std::sync::mpsc;
 
 use common::*;
 use courser::parts::net::{DelayedCompletion, DelayedCompletionConfig, MemNetwork};
-use courser::{Config, MsgBuf, Nexus, ReplyHandle, Rpc, SessionId, Transport, Waker, Work};
+use courser::{
+    Config, EndpointHandle, MsgBuf, Nexus, ReplyHandle, Rpc, SessionId, Transport, Work,
+};
 
 const ECHO: u16 = 1;
 const DEFER: u16 = 2;
@@ -33,8 +35,8 @@ enum Part {
     Buffers,
     /// A request that a worker handler has passed on, with the duty to answer it.
     Work,
-    /// Wakers of both endpoints, which are used once more before they go.
-    Wakers,
+    /// Handles of both endpoints, which are used once more before they go.
+    Handles,
 }
 
 const ALL: [Part; 9] = [
@@ -46,7 +48,7 @@ const ALL: [Part; 9] = [
     Part::Deferred,
     Part::Buffers,
     Part::Work,
-    Part::Wakers,
+    Part::Handles,
 ];
 
 /// A client and a server in the middle of their work. Fields are in no particular order: each is
@@ -61,7 +63,7 @@ struct Scene<T: Transport> {
     /// With the seeds of their contents.
     buffers: Vec<(u64, MsgBuf)>,
     work: Vec<Work>,
-    wakers: Vec<Waker>,
+    endpoints: Vec<EndpointHandle>,
     /// Held by each continuation until it has run or was dropped.
     token: Rc<()>,
 }
@@ -91,7 +93,7 @@ impl<T: Transport> Scene<T> {
             deferred,
             buffers: vec![(9, message(&client, 9, 100))],
             work: Vec::new(),
-            wakers: vec![server.waker(), client.waker()],
+            endpoints: vec![server.handle(), client.handle()],
             token: Rc::new(()),
             server: Some(server),
             client: Some(client),
@@ -135,7 +137,7 @@ impl<T: Transport> Scene<T> {
         let taken: Rc<RefCell<Option<MsgBuf>>> = Rc::default();
         let client = self.client.as_mut().unwrap();
         let (request, put) = (message(client, 8, LARGE), taken.clone());
-        let done = move |cx: &mut courser::Context<'_>, done: courser::Done<'_>| {
+        let done = move |cx: &mut courser::Context<'_>, done: courser::Completion<'_>| {
             *put.borrow_mut() = Some(done.result.unwrap().take(cx).unwrap());
         };
         client.call(self.session, ECHO, request, done).unwrap();
@@ -185,9 +187,10 @@ impl<T: Transport> Scene<T> {
             Part::Deferred => self.drop_deferred(dice),
             Part::Buffers => self.drop_buffers(dice),
             Part::Work => self.drop_work(dice),
-            Part::Wakers => {
-                let wakers = std::mem::take(&mut self.wakers);
-                let elsewhere = std::thread::spawn(move || wakers.iter().for_each(Waker::wake));
+            Part::Handles => {
+                let endpoints = std::mem::take(&mut self.endpoints);
+                let elsewhere =
+                    std::thread::spawn(move || endpoints.iter().for_each(EndpointHandle::wake));
                 elsewhere.join().unwrap();
             }
         }

@@ -230,10 +230,10 @@ fn server_process() {
     let nexus = Nexus::bind(SHM).unwrap();
     let mut rpc = nexus.endpoint().unwrap();
     rpc.on(ECHO, |cx, req| cx.reply(req));
-    let waker = rpc.waker();
+    let handle = rpc.handle();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read(&mut [0]);
-        waker.stop();
+        handle.stop();
     });
     println!("{}", nexus.local_uri());
     rpc.run().unwrap();

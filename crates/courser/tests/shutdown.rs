@@ -12,8 +12,10 @@ use courser::{CallError, Config, Executed, Nexus, Rpc, RunError, SessionError, S
 const SLOW: u16 = 1;
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A server thread that answers after a while, and shuts down when its waker says so.
-fn slow_server(grace: Duration) -> (String, courser::Waker, std::thread::JoinHandle<Outcome>) {
+/// A server thread that answers after a while, and shuts down when its handle stops it.
+fn slow_server(
+    grace: Duration,
+) -> (String, courser::EndpointHandle, std::thread::JoinHandle<Outcome>) {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let uri = nexus.local_uri();
     let (ready, is_ready) = std::sync::mpsc::channel();
@@ -29,7 +31,7 @@ fn slow_server(grace: Duration) -> (String, courser::Waker, std::thread::JoinHan
                 cx.reply_to(handle, m).unwrap();
             });
         });
-        ready.send(rpc.waker()).unwrap();
+        ready.send(rpc.handle()).unwrap();
         rpc.run().unwrap();
         (rpc.shutdown(grace), executed.get())
     });
@@ -47,7 +49,7 @@ fn connected(uri: &str) -> (Rpc, courser::SessionId) {
 
 #[test]
 fn what_has_begun_is_answered_and_what_comes_later_is_refused() {
-    let (uri, waker, server) = slow_server(GRACE);
+    let (uri, handle, server) = slow_server(GRACE);
     let (mut client, session) = connected(&uri);
     let log = Log::default();
     for id in 0..2 {
@@ -56,7 +58,7 @@ fn what_has_begun_is_answered_and_what_comes_later_is_refused() {
     }
     // A round trip later both are with the handler: a third, short one would be answered first.
     client.run_for(Duration::from_millis(50)).unwrap();
-    waker.stop();
+    handle.stop();
     client.run_for(Duration::from_millis(50)).unwrap();
     let request = message(&client, 9, 10);
     call(&mut client, session, SLOW, request, &log, 9);
@@ -88,13 +90,13 @@ fn what_has_begun_is_answered_and_what_comes_later_is_refused() {
 
 #[test]
 fn the_grace_ends_and_what_is_left_is_reported() {
-    let (uri, waker, server) = slow_server(Duration::from_millis(20));
+    let (uri, handle, server) = slow_server(Duration::from_millis(20));
     let (mut client, session) = connected(&uri);
     let log = Log::default();
     let request = message(&client, 1, 10);
     call(&mut client, session, SLOW, request, &log, 1);
     client.run_for(Duration::from_millis(50)).unwrap();
-    waker.stop();
+    handle.stop();
     let ended = log.clone();
     client.run_until(move || ended.borrow().len() == 1).unwrap();
     let result = log.borrow()[0].1.result.clone();
@@ -116,7 +118,7 @@ fn an_idle_endpoint_shuts_down_at_once_and_a_waiting_client_waits_for_its_calls(
     let idle = nexus.endpoint().unwrap();
     assert!(idle.shutdown(GRACE).unwrap().is_clean());
 
-    let (uri, waker, server) = slow_server(GRACE);
+    let (uri, handle, server) = slow_server(GRACE);
     let (mut client, session) = connected(&uri);
     let answers = Rc::new(RefCell::new(Vec::new()));
     let log = answers.clone();
@@ -127,19 +129,19 @@ fn an_idle_endpoint_shuts_down_at_once_and_a_waiting_client_waits_for_its_calls(
     assert!(client.shutdown(GRACE).unwrap().is_clean());
     assert_eq!(*answers.borrow(), [true]);
     // That client has gone, and with it whom the answer was for.
-    waker.stop();
+    handle.stop();
     assert!(server.join().unwrap().0.unwrap().is_clean());
 }
 
 #[test]
 fn a_client_that_does_not_run_is_not_waited_for_long() {
-    let (uri, waker, server) = slow_server(Duration::from_secs(3600));
+    let (uri, handle, server) = slow_server(Duration::from_secs(3600));
     let (mut client, session) = connected(&uri);
     let log = Log::default();
     let request = message(&client, 1, 10);
     call(&mut client, session, SLOW, request, &log, 1);
     client.run_for(Duration::from_millis(50)).unwrap();
-    waker.stop();
+    handle.stop();
     // No more looks at the endpoint: the response is never acknowledged.
     let (report, executed) = server.join().unwrap();
     let report = report.unwrap();

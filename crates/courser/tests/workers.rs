@@ -430,7 +430,7 @@ fn endpoints_on_threads_share_the_pool() {
     let uri = nexus.local_uri();
     let threads = Arc::new(Mutex::new(HashSet::new()));
     std::thread::scope(|scope| {
-        let mut wakers = Vec::new();
+        let mut handles = Vec::new();
         for _ in 0..2 {
             let (ready, is_ready) = mpsc::channel();
             let (nexus, threads) = (&nexus, threads.clone());
@@ -441,10 +441,10 @@ fn endpoints_on_threads_share_the_pool() {
                     echo(work);
                 })
                 .unwrap();
-                ready.send(rpc.waker()).unwrap();
+                ready.send(rpc.handle()).unwrap();
                 rpc.run().unwrap();
             });
-            wakers.push(is_ready.recv().unwrap());
+            handles.push(is_ready.recv().unwrap());
         }
         let mut client = client(Config::default());
         let log = Log::default();
@@ -460,7 +460,7 @@ fn endpoints_on_threads_share_the_pool() {
         for (id, ended) in log.borrow().iter() {
             assert!(ended.result == Ok(expected(*id, 1 + *id as usize * 10)));
         }
-        wakers.iter().for_each(|w| w.stop());
+        handles.iter().for_each(|w| w.stop());
     });
     assert!(threads.lock().unwrap().len() <= 3);
     assert_eq!(nexus.worker_stats().threads, 3);

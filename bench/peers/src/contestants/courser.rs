@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, anyhow};
-use courser::{Context, Done, MsgBuf, Nexus, Rpc, SessionId, SessionState};
+use courser::{Completion, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState};
 use quanta::Clock;
 
 use super::{Client, Contestant, Ready, Role};
@@ -107,7 +107,7 @@ impl Loop {
         Ok(())
     }
 
-    fn ended(&self, cx: &mut Context<'_>, tag: u64, done: Done<'_>) {
+    fn ended(&self, cx: &mut Context<'_>, tag: u64, done: Completion<'_>) {
         self.open.set(self.open.get() - 1);
         let mut window = self.window.borrow_mut();
         let Some(window) = window.as_mut() else { return };

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use courser::Waker;
+use courser::EndpointHandle;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level;
@@ -21,11 +21,11 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// From now on the first signal sets [`Interrupt::is_set`] and stops the event loops of
-    /// `wakers`; the second ends the process as if nobody had cared.
+    /// `endpoints`; the second ends the process as if nobody had cared.
     ///
     /// # Errors
     /// The system refused.
-    pub fn tell(wakers: Vec<Waker>) -> io::Result<Self> {
+    pub fn tell(endpoints: Vec<EndpointHandle>) -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let (handle, told) = (signals.handle(), Arc::new(AtomicBool::new(false)));
         let flag = told.clone();
@@ -35,7 +35,7 @@ impl Interrupt {
                 if flag.swap(true, Ordering::AcqRel) {
                     end_as_by(signal);
                 }
-                wakers.iter().for_each(Waker::stop);
+                endpoints.iter().for_each(EndpointHandle::stop);
             }
         })?;
         Ok(Self { told, handle })

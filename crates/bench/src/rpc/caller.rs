@@ -11,7 +11,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use courser::{CallError, Context, Done, MsgBuf, Refused, Rpc, SessionId, SessionState};
+use courser::{CallError, Completion, Context, MsgBuf, Refused, Rpc, SessionId, SessionState};
 use serde::{Deserialize, Serialize};
 
 use super::raw::Other;
@@ -176,7 +176,7 @@ impl State {
     }
 
     #[inline]
-    fn on_completion(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>) {
+    fn on_completion(&mut self, cx: &mut Context<'_>, tag: u64, done: Completion<'_>) {
         self.in_flight -= 1;
         let (now_ns, tag) = (self.now_if_timed(), tag as usize);
         match &done.result {

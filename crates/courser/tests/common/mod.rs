@@ -10,7 +10,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use courser::parts::net::{MemConfig, MemNetwork, MemTransport};
-use courser::{CallError, Config, MsgBuf, Nexus, Rpc, SessionId, SessionState, Transport, Waker};
+use courser::{
+    CallError, Config, EndpointHandle, MsgBuf, Nexus, Rpc, SessionId, SessionState, Transport,
+};
 
 pub const LOOPBACK: &str = "udp://127.0.0.1:0";
 /// When a test gives up.
@@ -137,7 +139,7 @@ pub fn call_and_wait<T: Transport>(
 /// A server on a thread of its own.
 pub struct Server {
     pub uri: String,
-    pub waker: Waker,
+    pub handle: EndpointHandle,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -158,16 +160,16 @@ impl Server {
         let thread = std::thread::spawn(move || {
             let mut rpc = nexus.endpoint().unwrap();
             set_up(&mut rpc);
-            ready.send(rpc.waker()).unwrap();
+            ready.send(rpc.handle()).unwrap();
             rpc.run().unwrap();
             rpc.check();
         });
-        Server { uri, waker: is_ready.recv().unwrap(), thread: Some(thread) }
+        Server { uri, handle: is_ready.recv().unwrap(), thread: Some(thread) }
     }
 
     /// Ends it: its endpoint and its nexus are dropped when this returns.
     pub fn stop(&mut self) {
-        self.waker.stop();
+        self.handle.stop();
         if let Some(thread) = self.thread.take() {
             let ended = thread.join();
             if !std::thread::panicking() {

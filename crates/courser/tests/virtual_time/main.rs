@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{
-    CallError, CallOptions, Config, Context, DialError, Done, Executed, LostReason, Nexus,
+    CallError, CallOptions, Completion, Config, Context, DialError, Executed, LostReason, Nexus,
     RunError, SessionError, SessionId, SessionState, Status,
 };
 use machine::{SERVICE_NS, World};
@@ -81,7 +81,7 @@ fn call(
     request.copy_from_slice(&number.to_le_bytes());
     let options = deadline.map_or(CallOptions::new(), |d| CallOptions::new().deadline(d));
     let ends = ends.clone();
-    let done = move |cx: &mut Context<'_>, done: Done<'_>| {
+    let done = move |cx: &mut Context<'_>, done: Completion<'_>| {
         let result = done.result.map(|r| r.to_vec());
         ends.borrow_mut().push((number, cx.now_ns() + offset_ns, result));
     };

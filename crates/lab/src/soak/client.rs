@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use courser::{
-    CallError, CallId, CallOptions, Context, Done, Executed, Nexus, Recovery, Rpc, SessionId,
+    CallError, CallId, CallOptions, Completion, Context, Executed, Nexus, Recovery, Rpc, SessionId,
     SessionState, Status,
 };
 
@@ -177,7 +177,7 @@ impl Shared {
     }
 
     /// A call has ended.
-    fn end(&mut self, id: u64, done: &Done<'_>) {
+    fn end(&mut self, id: u64, done: &Completion<'_>) {
         let Some(call) = self.open.remove(&id) else {
             let nothing = Open {
                 req_type: 0,
@@ -400,7 +400,7 @@ impl Client {
         self.shared.borrow_mut().open.insert(id, call);
         *lane.open.borrow_mut() += 1;
         let (shared, open) = (self.shared.clone(), lane.open.clone());
-        let done = move |_: &mut Context<'_>, done: Done<'_>| {
+        let done = move |_: &mut Context<'_>, done: Completion<'_>| {
             *open.borrow_mut() -= 1;
             shared.borrow_mut().end(id, &done);
         };

@@ -161,7 +161,7 @@ pub(super) fn one_call(
     let mut message = rpc.alloc(request.len()).map_err(|e| failed(e.to_string()))?;
     message.copy_from_slice(request);
     let start_ns = rpc.context().now_ns();
-    let done = move |cx: &mut Context<'_>, done: courser::Done<'_>| {
+    let done = move |cx: &mut Context<'_>, done: courser::Completion<'_>| {
         let latency = done.result.map(|_| cx.now_ns() - start_ns).map_err(|e| e.to_string());
         *to.borrow_mut() = Some(latency);
     };

@@ -19,7 +19,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Context, Done, Nexus, Recovery, Rpc, SessionId};
+use courser::{Completion, Context, Nexus, Recovery, Rpc, SessionId};
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
@@ -350,7 +350,7 @@ fn begin(
     let message = app::message(rpc, flow.bytes as usize).map_err(|e| refused(e.to_string()))?;
     let start_ns = rpc.context().now_ns();
     let to = Rc::clone(board);
-    let done = move |cx: &mut Context<'_>, done: Done<'_>| {
+    let done = move |cx: &mut Context<'_>, done: Completion<'_>| {
         let mut board = to.borrow_mut();
         board.under_way[first + lane] -= 1;
         board.ended += 1;

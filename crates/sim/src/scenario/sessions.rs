@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Context, Done, MsgBuf, Nexus, Rpc, SessionId};
+use courser::{Completion, Context, MsgBuf, Nexus, Rpc, SessionId};
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
@@ -158,7 +158,7 @@ impl Caller {
         }
     }
 
-    fn ended(&mut self, cx: &mut Context<'_>, tag: u64, done: Done<'_>) {
+    fn ended(&mut self, cx: &mut Context<'_>, tag: u64, done: Completion<'_>) {
         let after_ns = cx.now_ns() - self.starts[tag as usize];
         self.tally.borrow_mut().ended(&done.result, after_ns);
         self.spare.push(done.request);

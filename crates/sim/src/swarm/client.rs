@@ -6,7 +6,9 @@ use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{CallOptions, Context, Done, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState};
+use courser::{
+    CallOptions, Completion, Context, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState,
+};
 
 use super::bytes::{NUMBER, write_request};
 use super::kinds::Kind;
@@ -395,8 +397,8 @@ impl Client {
     }
 
     /// A call has ended.
-    fn ended(self: &Rc<Self>, cx: &mut Context<'_>, number: u64, done: Done<'_>, then: Then) {
-        let Done { request, result, session } = done;
+    fn ended(self: &Rc<Self>, cx: &mut Context<'_>, number: u64, done: Completion<'_>, then: Then) {
+        let Completion { request, result, session } = done;
         *self.answered.borrow_mut().entry(session).or_default() += u32::from(result.is_ok());
         let end = Ending {
             now_ns: cx.now_ns(),
