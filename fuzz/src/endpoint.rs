@@ -285,7 +285,7 @@ fn handle(req_type: u16, body: &[u8]) -> Action {
         2 => Action::Reply(pattern(3, len)),
         3 => Action::Defer(300_000, body.to_vec()),
         4 => Action::Defer(3_000, pattern(4, len)),
-        5 => Action::Status(courser_proto::Status::Refused),
+        5 => Action::Status(courser_proto::Status::Rejected),
         6 => Action::Reply(Vec::new()),
         _ => Action::Forget,
     }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use courser_proto::wire::{EcnCounts, FRAME_HEADER, Holes, Packet, parse_packet};
 use courser_proto::{
-    CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlMsg, EndpointRef, Recovery,
-    RefuseReason, Room,
+    CONTROL_PREAMBLE, ConnectAccept, ConnectRefuseReason, ConnectRequest, ControlMsg, EndpointRef,
+    Recovery, Room,
 };
 
 use crate::program::{Forged, Op, Setup, encode};
@@ -33,7 +33,7 @@ fn frames() -> Vec<Seed> {
     w.nodes[1].handler = Box::new(|id, _| match id % 4 {
         0 => Action::Reply(vec![1; 10]),
         1 => Action::Reply(vec![2; 2 * DPP]),
-        2 => Action::Status(courser_proto::Status::Refused),
+        2 => Action::Status(courser_proto::Status::Rejected),
         _ => Action::Defer(300_000, vec![]),
     });
     w.filter = Some(Box::new(move |_, bytes| {
@@ -143,7 +143,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         recovery: Recovery::Melo,
         room: Room { small_data: 196, units_per_packet: 16 },
     };
-    let reason = RefuseReason::TooManySessions { limit: 64 };
+    let reason = ConnectRefuseReason::TooManySessions { limit: 64 };
     vec![
         ("connect", ControlMsg::Connect { from, to: None, request: request.clone() }),
         ("connect_to", ControlMsg::Connect { from, to: Some(0), request }),

@@ -30,7 +30,7 @@ fn serve(log: &str, is_first: bool) -> Result<(), Error> {
     let mut file = File::options().append(true).open(log)?;
     rpc.on(WRITE, move |cx, req| {
         if writeln!(file, "{}", number(&req)).is_err() {
-            return cx.refuse();
+            return cx.reject();
         }
         match is_first && number(&req) == 3 {
             true => std::mem::forget(cx.defer()), // written, and never answered

@@ -23,7 +23,8 @@ use std::time::Duration;
 use courser::parts::buf::{Ecn, PathId, RxBurst, TxBurst};
 use courser::parts::net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
 use courser::{
-    CallId, CallOptions, Config, Context, MsgBuf, Nexus, Refused, Request, Rpc, SessionId, Tuning,
+    CallId, CallOptions, CallRejected, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId,
+    Tuning,
 };
 
 const ECHO: u16 = 1;
@@ -355,7 +356,7 @@ fn call<const WITH_DEADLINE: bool>(
     session: SessionId,
     request: MsgBuf,
     tag: u64,
-) -> Result<CallId, Refused> {
+) -> Result<CallId, CallRejected> {
     if WITH_DEADLINE {
         cx.call_tagged_with(session, ECHO, request, with_deadline(), tag)
     } else {

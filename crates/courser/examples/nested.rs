@@ -32,8 +32,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let _ = cx.reply_to(handle, response);
             }
         });
-        if let Err(refused) = sent {
-            eprintln!("{refused}");
+        if let Err(rejected) = sent {
+            eprintln!("{rejected}");
         }
     });
 

@@ -17,7 +17,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     server.on(PING, |cx, _| cx.reply(""));
     // The closure is shared by all workers: `Fn`, `Send` and `Sync`. The request is its own.
     server.on_worker(COUNT_PRIMES, |work: Work| {
-        let Some(bytes) = work.first_chunk() else { return work.refuse() };
+        let Some(bytes) = work.first_chunk() else { return work.reject() };
         let primes = (2..u32::from_le_bytes(*bytes)).filter(|&n| is_prime(n)).count() as u32;
         work.reply(primes.to_le_bytes());
     })?;

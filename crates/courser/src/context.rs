@@ -11,7 +11,7 @@ use smallbox::smallbox;
 
 use crate::conts::Cont;
 use crate::core::Core;
-use crate::error::{Refused, SessionError};
+use crate::error::{CallRejected, SessionError};
 use crate::message::{Answerer, Completion, Reply, ReplyHandle};
 use crate::options::CallOptions;
 
@@ -87,10 +87,10 @@ impl Context<'_> {
         answered
     }
 
-    /// Refuses the request: the client gets [`Status::Refused`].
-    pub fn refuse(&mut self) {
+    /// Rejects the request: its call ends with [`Status::Rejected`].
+    pub fn reject(&mut self) {
         if let Some(id) = self.request.take() {
-            self.core.proto.reply_status(id, Status::Refused);
+            self.core.proto.reply_status(id, Status::Rejected);
         }
     }
 
@@ -133,7 +133,7 @@ impl Context<'_> {
     /// stored without allocation. The number that it gives is for [`Context::cancel`].
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call(
         &mut self,
@@ -141,14 +141,14 @@ impl Context<'_> {
         req_type: u16,
         request: MsgBuf,
         done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         self.call_with(session, req_type, request, CallOptions::new(), done)
     }
 
     /// [`Context::call`] with options: a deadline.
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call_with(
         &mut self,
@@ -157,7 +157,7 @@ impl Context<'_> {
         request: MsgBuf,
         options: CallOptions,
         done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         let mut done = Some(done);
         let at = self.core.conts.put(smallbox!(move |cx: &mut Context<'_>, d: Completion<'_>| {
             if let Some(f) = done.take() {
@@ -175,7 +175,7 @@ impl Context<'_> {
     /// Nothing is allocated.
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call_tagged(
         &mut self,
@@ -183,14 +183,14 @@ impl Context<'_> {
         req_type: u16,
         request: MsgBuf,
         tag: u64,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         self.queue(session, req_type, request, CallOptions::new(), Cont::tag(tag))
     }
 
     /// [`Context::call_tagged`] with options: a deadline.
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call_tagged_with(
         &mut self,
@@ -199,7 +199,7 @@ impl Context<'_> {
         request: MsgBuf,
         options: CallOptions,
         tag: u64,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         self.queue(session, req_type, request, options, Cont::tag(tag))
     }
 
@@ -211,10 +211,10 @@ impl Context<'_> {
         request: MsgBuf,
         options: CallOptions,
         cont: Cont,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         let options = options.at(|| self.core.now_ns());
         let call = self.core.proto.call_with(session, req_type, request, cont, options);
-        call.map_err(|(reason, request, _)| self.core.refused_call(session, reason, request))
+        call.map_err(|(reason, request, _)| self.core.rejected_call(session, reason, request))
     }
 
     /// Gives a call up: it ends soon with [`courser_proto::CallError::Cancelled`], which says

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use courser_buf::{MsgBuf, PathId, TxBurst};
 use courser_net::Uri;
-use courser_proto::{CallRefused, Dialed, Endpoint, SessionId};
+use courser_proto::{Dialed, Endpoint, RejectReason, SessionId};
 
 use crate::clock::SystemClock;
 use crate::context::Context;
 use crate::conts::{Cont, Conts};
-use crate::error::{Refused, SessionError};
+use crate::error::{CallRejected, SessionError};
 use crate::machine::{Thread, VirtualClock};
 use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
@@ -193,17 +193,17 @@ impl Core {
     /// The error of a call that was not accepted, with the cause that is kept with the session.
     #[cold]
     #[inline(never)] // out of every call
-    pub(crate) fn refused_call(
+    pub(crate) fn rejected_call(
         &self,
         session: SessionId,
-        reason: CallRefused,
+        reason: RejectReason,
         request: MsgBuf,
-    ) -> Refused {
+    ) -> CallRejected {
         let reason = match (reason, self.session_error(session)) {
-            (CallRefused::NoSession(_), Some(e)) => CallRefused::NoSession(e.end()),
+            (RejectReason::NoSession(_), Some(e)) => RejectReason::NoSession(e.end()),
             _ => reason,
         };
-        Refused { reason, request }
+        CallRejected { reason, request }
     }
 
     pub(crate) fn remember_failure(&mut self, session: SessionId, error: SessionError) {

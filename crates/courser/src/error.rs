@@ -5,7 +5,7 @@ use std::io;
 
 use courser_buf::MsgBuf;
 use courser_net::UriError;
-use courser_proto::{CallRefused, ConfigError, ConnectError, RefuseReason, SessionEnd};
+use courser_proto::{ConfigError, ConnectError, ConnectRefuseReason, RejectReason, SessionEnd};
 
 use crate::control::{DialError, LostReason};
 
@@ -87,7 +87,7 @@ pub enum SessionError {
     Dial(#[from] DialError),
     /// The server refused.
     #[error("the server refused the session: {0}")]
-    Refused(#[from] RefuseReason),
+    Refused(#[from] ConnectRefuseReason),
     /// The datapath address cannot be reached.
     #[error("no datapath to the server: {0}")]
     Path(String),
@@ -150,13 +150,13 @@ impl SessionError {
     }
 }
 
-/// A call that was not accepted: nothing was sent, the buffer is back.
+/// A call that did not start: nothing was queued or sent. Returns the request buffer.
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
-pub struct Refused {
-    /// Why.
-    pub reason: CallRefused,
-    /// The request.
+pub struct CallRejected {
+    /// The reason, with what to do.
+    pub reason: RejectReason,
+    /// The request buffer.
     pub request: MsgBuf,
 }
 

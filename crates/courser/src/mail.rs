@@ -9,8 +9,8 @@ use courser_buf::{Addr, PathId};
 use courser_net::{Transport, Uri, any};
 use courser_proto as proto;
 use courser_proto::{
-    ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, ControlMsg, EndpointRef,
-    IdleSession, RefuseReason, SessionId, SessionState,
+    ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlMsg,
+    EndpointRef, IdleSession, SessionId, SessionState,
 };
 
 use crate::control::{Command, DialError, Dialed, LostReason, Mail};
@@ -315,13 +315,13 @@ impl<T: Transport> Rpc<T> {
         remote: IpAddr,
         local: IpAddr,
         request: &ConnectRequest,
-    ) -> Result<ConnectAccept, RefuseReason> {
+    ) -> Result<ConnectAccept, ConnectRefuseReason> {
         let client = Addr { port: request.port, ..addr(remote, 0) };
         let path = if self.core.proto.knows_peer(request, client) {
             None
         } else {
             let opened = self.transport.path_open(client, Some(addr(local, 0)));
-            Some(opened.map_err(|_| RefuseReason::NoPath)?)
+            Some(opened.map_err(|_| ConnectRefuseReason::NoPath)?)
         };
         let offer = ConnectOffer {
             addr: client,

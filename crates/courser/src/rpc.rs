@@ -15,7 +15,7 @@ use courser_proto::{
 use crate::context::Context;
 use crate::control::{Command, Control, Mail, Mailbox};
 use crate::core::Core;
-use crate::error::{Refused, SessionError};
+use crate::error::{CallRejected, SessionError};
 use crate::mail::Links;
 use crate::message::{Completion, Reply, ReplyHandle, Request, Response};
 use crate::options::CallOptions;
@@ -219,7 +219,7 @@ impl<T: Transport> Rpc<T> {
     /// See [`Context::call`].
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call(
         &mut self,
@@ -227,14 +227,14 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         request: MsgBuf,
         done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         self.context().call(session, req_type, request, done)
     }
 
     /// See [`Context::call_with`].
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call_with(
         &mut self,
@@ -243,14 +243,14 @@ impl<T: Transport> Rpc<T> {
         request: MsgBuf,
         options: CallOptions,
         done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         self.context().call_with(session, req_type, request, options, done)
     }
 
     /// See [`Context::call_tagged_with`].
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call_tagged_with(
         &mut self,
@@ -259,7 +259,7 @@ impl<T: Transport> Rpc<T> {
         request: MsgBuf,
         options: CallOptions,
         tag: u64,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         self.context().call_tagged_with(session, req_type, request, options, tag)
     }
 
@@ -271,7 +271,7 @@ impl<T: Transport> Rpc<T> {
     /// See [`Context::call_tagged`].
     ///
     /// # Errors
-    /// The call was not accepted; the buffer is in the error.
+    /// The call did not start; the error returns the buffer.
     #[inline]
     pub fn call_tagged(
         &mut self,
@@ -279,7 +279,7 @@ impl<T: Transport> Rpc<T> {
         req_type: u16,
         request: MsgBuf,
         tag: u64,
-    ) -> Result<CallId, Refused> {
+    ) -> Result<CallId, CallRejected> {
         self.context().call_tagged(session, req_type, request, tag)
     }
 

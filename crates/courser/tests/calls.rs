@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use courser::{
-    CallError, CallRefused, Config, Executed, Nexus, ReplyHandle, Rpc, SessionId, Status,
+    CallError, Config, Executed, Nexus, RejectReason, ReplyHandle, Rpc, SessionId, Status,
 };
 
 const ECHO: u16 = 1;
@@ -60,11 +60,11 @@ fn large_messages_cross_both_ways() {
         let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
         assert!(ended.result == Ok(expected(seed, len)), "content of {len} bytes");
     }
-    // One more byte than agreed is refused at the call, with the buffer.
+    // One more byte than agreed is rejected at the call, with the buffer.
     let request = message(&client, 4, (8 << 20) + 1);
-    let refused = client.call(session, ECHO, request, |_, _| {}).unwrap_err();
-    assert_eq!(refused.reason, CallRefused::TooLarge { bytes: (8 << 20) + 1, limit: 8 << 20 });
-    assert_eq!(refused.request.len(), (8 << 20) + 1);
+    let rejected = client.call(session, ECHO, request, |_, _| {}).unwrap_err();
+    assert_eq!(rejected.reason, RejectReason::TooLarge { bytes: (8 << 20) + 1, limit: 8 << 20 });
+    assert_eq!(rejected.request.len(), (8 << 20) + 1);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn calls_that_get_no_answer_say_whether_the_handler_ran() {
     let (mut client, mut server, session) = pair(Config::default(), |rpc| {
         rpc.on(1, |_, _| {});
         rpc.on(2, |cx, _| drop(cx.defer()));
-        rpc.on(3, |cx, _| cx.refuse());
+        rpc.on(3, |cx, _| cx.reject());
         rpc.on(4, |cx, _| {
             let handle = cx.defer().unwrap();
             assert!(cx.defer().is_none(), "there is one duty to answer");
@@ -116,7 +116,7 @@ fn calls_that_get_no_answer_say_whether_the_handler_ran() {
     for (req_type, status) in [
         (1, Status::NoReply),
         (2, Status::NoReply),
-        (3, Status::Refused),
+        (3, Status::Rejected),
         (4, Status::NoReply),
         (999, Status::UnknownType),
         (u16::MAX, Status::UnknownType),
@@ -193,14 +193,14 @@ fn a_full_queue_is_an_error_at_the_call() {
     }
     let stats = client.session_stats(session).unwrap();
     assert_eq!((stats.in_flight, stats.slots, stats.queued), (2, 2, 3));
-    let refused = client.call(session, ECHO, message(&client, 5, 100), |_, _| panic!("refused"));
-    let refused = refused.unwrap_err();
-    assert_eq!(refused.reason, CallRefused::QueueFull { limit: 3 });
-    assert!(*refused.request == *expected(5, 100));
+    let rejected = client.call(session, ECHO, message(&client, 5, 100), |_, _| panic!("rejected"));
+    let rejected = rejected.unwrap_err();
+    assert_eq!(rejected.reason, RejectReason::QueueFull { limit: 3 });
+    assert!(*rejected.request == *expected(5, 100));
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 5);
     assert!(log.borrow().iter().all(|(id, e)| e.result == Ok(expected(*id, 100))));
     // There is room again.
-    call(&mut client, session, ECHO, refused.request, &log, 5);
+    call(&mut client, session, ECHO, rejected.request, &log, 5);
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 6);
 }
 

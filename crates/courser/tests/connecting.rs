@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::*;
 use courser::parts::net::MemNetwork;
 use courser::{
-    Admission, BindError, CallError, CallRefused, Config, DialError, Executed, Nexus, RefuseReason,
-    Rpc, SessionEnd, SessionError, SessionState,
+    Admission, BindError, CallError, Config, ConnectRefuseReason, DialError, Executed, Nexus,
+    RejectReason, Rpc, SessionEnd, SessionError, SessionState,
 };
 
 const ECHO: u16 = 1;
@@ -33,9 +33,9 @@ fn failure(client: &mut Rpc, uri: &str) -> SessionError {
     assert_eq!(ended.result, Err(why));
     assert_eq!(why.executed(), Executed::Never);
     assert!(why.to_string().contains(&error.end().to_string()), "{why}");
-    let refused = client.call(session, ECHO, message(client, 1, 10), |_, _| {}).unwrap_err();
-    assert_eq!(refused.reason, CallRefused::NoSession(error.end()));
-    assert!(refused.to_string().contains(&error.end().to_string()), "{refused}");
+    let rejected = client.call(session, ECHO, message(client, 1, 10), |_, _| {}).unwrap_err();
+    assert_eq!(rejected.reason, RejectReason::NoSession(error.end()));
+    assert!(rejected.to_string().contains(&error.end().to_string()), "{rejected}");
     assert!(*ended.request == *expected(1, 10), "the buffer is back");
     assert_eq!(client.session_state(session), SessionState::Gone);
     assert_eq!(client.session_error(session).unwrap().to_string(), error.to_string());
@@ -97,7 +97,8 @@ fn a_server_that_is_not_polled_times_out() {
 fn endpoints_that_take_no_sessions_refuse() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut client = client(Config::default());
-    let refused = |e: &SessionError| matches!(e, SessionError::Refused(RefuseReason::NoEndpoint));
+    let refused =
+        |e: &SessionError| matches!(e, SessionError::Refused(ConnectRefuseReason::NoEndpoint));
     let error = failure(&mut client, &nexus.local_uri());
     assert!(refused(&error), "no endpoint at all: {error:?}");
     let _mute = nexus.endpoint().unwrap();
@@ -127,7 +128,8 @@ fn strict_admission_refuses_what_the_queue_cannot_hold() {
         all[0].session_state(third) == SessionState::Gone
     });
     let error = client.session_error(third).unwrap();
-    let full = |r: &RefuseReason| matches!(r, RefuseReason::NoCredits { queue: 1024, .. });
+    let full =
+        |r: &ConnectRefuseReason| matches!(r, ConnectRefuseReason::NoCredits { queue: 1024, .. });
     assert!(matches!(&error, SessionError::Refused(r) if full(r)), "{error:?}");
     // Room that is given back is given again.
     client.close(second);
@@ -153,7 +155,7 @@ fn both_sides_limit_their_sessions() {
         all[0].session_state(session) == SessionState::Gone
     });
     let error = second.session_error(session).unwrap();
-    let reason = RefuseReason::TooManySessions { limit: 2 };
+    let reason = ConnectRefuseReason::TooManySessions { limit: 2 };
     assert!(matches!(error, SessionError::Refused(r) if r == reason), "{error:?}");
 }
 
@@ -221,8 +223,8 @@ fn closing_ends_calls_frees_the_server_and_stales_the_number() {
     assert_eq!(next.index(), session.index());
     assert_eq!(client.session_state(session), SessionState::Gone);
     assert!(client.session_stats(session).is_none());
-    let refused = client.call(session, ECHO, message(&client, 0, 1), |_, _| {}).unwrap_err();
-    assert_eq!(refused.reason, CallRefused::NoSession(SessionEnd::Unknown));
+    let rejected = client.call(session, ECHO, message(&client, 0, 1), |_, _| {}).unwrap_err();
+    assert_eq!(rejected.reason, RejectReason::NoSession(SessionEnd::Unknown));
     client.close(session);
     assert_eq!(client.session_state(next), SessionState::Connected);
 }

@@ -14,9 +14,9 @@ use courser::parts::net::{
 };
 use courser::parts::proto::{self, ConnectError, ControlError, Recovery, UnknownRecovery};
 use courser::{
-    Addr, AllocError, Arena, BindError, CallError, CallRefused, DialError, Executed, LostReason,
-    RefuseReason, Refused, ReplyError, RunError, SessionEnd, SessionError, Status, Uri, UriError,
-    WorkerError,
+    Addr, AllocError, Arena, BindError, CallError, ConnectRefuseReason, DialError, Executed,
+    LostReason, Refused, RejectReason, ReplyError, RunError, SessionEnd, SessionError, Status, Uri,
+    UriError, WorkerError,
 };
 
 /// The first words of an advice.
@@ -177,18 +177,18 @@ fn transport_errors_advise() {
 
 #[test]
 fn protocol_errors_advise() {
-    let invalid = RefuseReason::Invalid(proto::InvalidField::Slots);
+    let invalid = ConnectRefuseReason::Invalid(proto::InvalidField::Slots);
     check(
         include_str!("../../proto/src/session/connect.rs"),
         &texts![
-            RefuseReason::TooManySessions { limit: 1 },
-            RefuseReason::NoCredits { queue: 1, credits: 2 },
+            ConnectRefuseReason::TooManySessions { limit: 1 },
+            ConnectRefuseReason::NoCredits { queue: 1, credits: 2 },
             invalid,
-            RefuseReason::PathTooSmall { max_frame: 1, needed: 2 },
-            RefuseReason::NoEndpoint,
-            RefuseReason::TooManyOfPeer { limit: 1 },
-            RefuseReason::ShuttingDown,
-            RefuseReason::NoPath,
+            ConnectRefuseReason::PathTooSmall { max_frame: 1, needed: 2 },
+            ConnectRefuseReason::NoEndpoint,
+            ConnectRefuseReason::TooManyOfPeer { limit: 1 },
+            ConnectRefuseReason::ShuttingDown,
+            ConnectRefuseReason::NoPath,
             ConnectError::TooManySessions { limit: 1 },
             ConnectError::NoCredits { queue: 1, credits: 2 },
             ConnectError::BadAnswer,
@@ -213,7 +213,7 @@ fn protocol_errors_advise() {
         &texts![
             SessionEnd::Unreachable,
             SessionEnd::Unanswered,
-            SessionEnd::Refused(RefuseReason::NoEndpoint),
+            SessionEnd::Refused(ConnectRefuseReason::NoEndpoint),
             SessionEnd::BadAnswer,
             SessionEnd::NoPath,
             SessionEnd::PeerFailed,
@@ -221,10 +221,10 @@ fn protocol_errors_advise() {
             SessionEnd::DatapathSilent,
             SessionEnd::Closed,
             SessionEnd::Unknown,
-            CallRefused::NoSession(SessionEnd::Closed),
-            CallRefused::NotClient,
-            CallRefused::QueueFull { limit: 1 },
-            CallRefused::TooLarge { bytes: 2, limit: 1 },
+            RejectReason::NoSession(SessionEnd::Closed),
+            RejectReason::NotClient,
+            RejectReason::QueueFull { limit: 1 },
+            RejectReason::TooLarge { bytes: 2, limit: 1 },
             ReplyError::Gone,
             ReplyError::OtherEndpoint,
             ReplyError::TooLarge { bytes: 2, limit: 1 },
@@ -289,7 +289,7 @@ fn library_errors_advise() {
             SessionError::Scheme { ours: "udp", theirs: "shm".into() },
             SessionError::Local(ConnectError::BadAnswer),
             SessionError::Dial(DialError::Stopped),
-            SessionError::Refused(RefuseReason::NoEndpoint),
+            SessionError::Refused(ConnectRefuseReason::NoEndpoint),
             SessionError::Path(PathError::TooMany(1).to_string()),
             SessionError::Timeout { server: "udp://db1:1".into(), after_ms: 7 },
             SessionError::PeerFailed(LostReason::Closed),
@@ -297,7 +297,7 @@ fn library_errors_advise() {
             SessionError::DatapathSilent { datapath: here().to_string(), packet: 1400 },
             SessionError::VirtualTime,
             SessionError::Gone,
-            Refused { reason: CallRefused::NotClient, request },
+            Refused { reason: RejectReason::NotClient, request },
             WorkerError::Disabled,
             WorkerError::Threads(broken()),
             RunError::Wait(broken()),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::*;
 use courser::{
-    CallError, CallRefused, Config, Executed, Nexus, Rpc, SessionEnd, SessionError, SessionState,
+    CallError, Config, Executed, Nexus, RejectReason, Rpc, SessionEnd, SessionError, SessionState,
 };
 
 const ECHO: u16 = 1;
@@ -63,8 +63,8 @@ fn a_dropped_endpoint_fails_its_sessions_only() {
     assert_peer_failed(&log);
     assert_eq!(client.session_state(session), SessionState::Gone);
     assert!(matches!(client.session_error(session), Some(SessionError::EndpointGone)));
-    let refused = client.call(session, ECHO, message(&client, 1, 1), |_, _| {}).unwrap_err();
-    assert_eq!(refused.reason, CallRefused::NoSession(SessionEnd::EndpointGone));
+    let rejected = client.call(session, ECHO, message(&client, 1, 1), |_, _| {}).unwrap_err();
+    assert_eq!(rejected.reason, RejectReason::NoSession(SessionEnd::EndpointGone));
     let request = message(&client, 8, 9000);
     let ended = call_and_wait(&mut client, &mut [&mut second], other, ECHO, request);
     assert!(ended.result == Ok(expected(8, 9000)), "its neighbour lives");
@@ -157,7 +157,7 @@ fn handlers_of_a_server_that_loses_its_back_end_still_answer() {
     front.on(ECHO, move |cx, req| {
         let handle = cx.defer().unwrap();
         let nested = req.take(cx).unwrap();
-        // Dropping the handle with the failed continuation, or with the refused call, answers.
+        // Dropping the handle with the failed continuation, or with the rejected call, answers.
         let _ = cx.call(to_back, NEVER, nested, move |cx, done| {
             if done.result.is_ok() {
                 let _ = cx.reply_to(handle, "done");

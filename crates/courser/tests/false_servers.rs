@@ -13,7 +13,7 @@ use courser::parts::proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
     EndpointRef, Room,
 };
-use courser::{Config, LostReason, RefuseReason, SessionError, SessionState};
+use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
 
 /// The endpoint that a false server says it has.
 const ME: EndpointRef = EndpointRef { index: 0, id: 0x5eed };
@@ -120,7 +120,7 @@ fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
         }
         let session = request.session;
         for (client_cookie, session) in [(request.cookie ^ 1, session), (request.cookie, 77)] {
-            let reason = RefuseReason::NoPath;
+            let reason = ConnectRefuseReason::NoPath;
             server.send(&ControlMsg::Refuse { to, session, client_cookie, reason });
         }
         server.send(&ControlMsg::EndpointGone { from: EndpointRef { index: 5, id: 99 } });

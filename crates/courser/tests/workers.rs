@@ -165,13 +165,13 @@ fn without_memory_for_the_copy_the_caller_hears_it() {
             for len in [100_000, 1000] {
                 all.extend(std::iter::from_fn(|| work.alloc(len).ok()));
             }
-            work.refuse();
+            work.reject();
         })
         .unwrap();
     });
     let request = message(&client, 1, 1000);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, SLOW, request);
-    assert_eq!(ended.result, Err(CallError::Server(Status::Refused)));
+    assert_eq!(ended.result, Err(CallError::Server(Status::Rejected)));
     // What the hoarder's own request used may be had once more.
     let mut request = ended.request;
     let mut refused = 0;
@@ -203,7 +203,7 @@ fn work_may_be_kept_and_answered_from_any_thread() {
     drive(&mut [&mut client, &mut server], || kept.lock().unwrap().len() == 6);
     let mut all = std::mem::take(&mut *kept.lock().unwrap());
     let own = std::thread::spawn(move || {
-        all.pop().unwrap().refuse();
+        all.pop().unwrap().reject();
         drop(all.pop());
         all.into_iter().for_each(echo);
     });
@@ -217,7 +217,7 @@ fn work_may_be_kept_and_answered_from_any_thread() {
         }
     }
     assert_eq!(errors.len(), 2);
-    assert!(errors.contains(&CallError::Server(Status::Refused)));
+    assert!(errors.contains(&CallError::Server(Status::Rejected)));
     assert!(errors.contains(&CallError::Server(Status::NoReply)));
 }
 
@@ -250,7 +250,7 @@ fn an_answer_to_a_session_that_is_gone_is_counted_and_harmless() {
             let _ = tell.send(work.session());
             pass(&wait);
             match work.first() {
-                Some(0) => work.refuse(),
+                Some(0) => work.reject(),
                 _ => echo(work),
             }
         })

@@ -4,7 +4,7 @@
 use courser_buf::MsgBuf;
 
 use crate::endpoint::{Endpoint, copy_of};
-use crate::error::{CallError, CallRefused, SessionEnd};
+use crate::error::{CallError, RejectReason, SessionEnd};
 use crate::event::{Body, Completion};
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
@@ -25,7 +25,7 @@ impl<C> Endpoint<C> {
         req_type: u16,
         req: MsgBuf,
         cont: C,
-    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+    ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         self.call_with(session, req_type, req, cont, CallOptions::new())
     }
 
@@ -44,7 +44,7 @@ impl<C> Endpoint<C> {
         req: MsgBuf,
         cont: C,
         options: CallOptions,
-    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+    ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
         if self.deferred.takes(session) && req.len() <= self.cfg.inline_max {
             return Ok(self.defer(session, req_type, req, cont, expires_ns));
@@ -61,7 +61,7 @@ impl<C> Endpoint<C> {
         req: MsgBuf,
         cont: C,
         expires_ns: u64,
-    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+    ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         self.make_deferred_of(session);
         let (seq, queued_ns) = (self.stats.calls, self.now_ns);
         let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
@@ -79,24 +79,24 @@ impl<C> Endpoint<C> {
         &mut self,
         session: SessionId,
         call: QueuedCall<C>,
-    ) -> Result<CallId, (CallRefused, MsgBuf, C)> {
+    ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         let limit = self.cfg.call_queue;
         let seq = call.seq;
         let s = match self.sessions.get_mut(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
             Some(Session::Server(s)) if s.generation == session.generation => {
-                return Err((CallRefused::NotClient, call.req, call.cont));
+                return Err((RejectReason::NotClient, call.req, call.cont));
             }
-            _ => return Err((CallRefused::NoSession(SessionEnd::Unknown), call.req, call.cont)),
+            _ => return Err((RejectReason::NoSession(SessionEnd::Unknown), call.req, call.cont)),
         };
         if call.req.len() > s.agreed.max_msg_size as usize {
             let refused =
-                CallRefused::TooLarge { bytes: call.req.len(), limit: s.agreed.max_msg_size };
+                RejectReason::TooLarge { bytes: call.req.len(), limit: s.agreed.max_msg_size };
             return Err((refused, call.req, call.cont));
         }
         let waits = s.free == 0 || s.state != SessionState::Connected || s.waits();
         if waits && s.queue.len() >= limit {
-            return Err((CallRefused::QueueFull { limit }, call.req, call.cont));
+            return Err((RejectReason::QueueFull { limit }, call.req, call.cont));
         }
         self.stats.calls += 1;
         if waits {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::session::RefuseReason;
+use crate::session::ConnectRefuseReason;
 
 /// Whether the request's handler ran: what a database must know before it tries again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,8 +29,8 @@ pub enum Status {
     NoReply = 4,
     /// The response is larger than the server sends, or it had no memory for it.
     ResponseFailed = 5,
-    /// The handler refused.
-    Refused = 6,
+    /// The handler rejected the request.
+    Rejected = 6,
     /// The queue of the server's workers is full; nothing was started (E10).
     WorkersBusy = 7,
     /// The handler panicked before it had answered.
@@ -54,7 +54,7 @@ impl Status {
             3 => Status::NoMemory,
             4 => Status::NoReply,
             5 => Status::ResponseFailed,
-            6 => Status::Refused,
+            6 => Status::Rejected,
             7 => Status::WorkersBusy,
             8 => Status::Panicked,
             9 => Status::DeadlineExceeded,
@@ -83,7 +83,7 @@ impl Status {
                 "the server could not send its response; raise the server's max_msg_size or \
                  memory_limit"
             }
-            Status::Refused => "the handler refused the request; check what the handler requires",
+            Status::Rejected => "the handler rejected the request; check what the handler requires",
             Status::WorkersBusy => {
                 "the queue of the server's workers is full; try again later, or raise its \
                  worker_queue"
@@ -114,7 +114,7 @@ impl Status {
             | Status::DeadlineExceeded
             | Status::Cancelled
             | Status::ShuttingDown => Executed::Never,
-            Status::NoReply | Status::ResponseFailed | Status::Refused => Executed::Yes,
+            Status::NoReply | Status::ResponseFailed | Status::Rejected => Executed::Yes,
             // A handler that panicked has done a part of its work.
             Status::Panicked | Status::Other => Executed::Maybe,
         }
@@ -137,7 +137,7 @@ pub enum SessionEnd {
     Unanswered,
     /// The server refused the session.
     #[error("its server refused it: {0}")]
-    Refused(RefuseReason),
+    Refused(ConnectRefuseReason),
     /// The server's answer to the connect request was not usable.
     #[error("its server sent an unusable answer; check that both sides run the same version")]
     BadAnswer,
@@ -250,9 +250,9 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// Why a call was not accepted; nothing was queued, and the buffer comes back at once.
+/// Why a call did not start: nothing was queued, and its buffer is returned with the error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum CallRefused {
+pub enum RejectReason {
     /// There is no such session, or it has ended.
     #[error("the session is not connected: {0}")]
     NoSession(SessionEnd),
@@ -314,7 +314,7 @@ mod tests {
             Status::NoMemory,
             Status::NoReply,
             Status::ResponseFailed,
-            Status::Refused,
+            Status::Rejected,
             Status::WorkersBusy,
             Status::Panicked,
             Status::DeadlineExceeded,

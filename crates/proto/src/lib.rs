@@ -51,7 +51,7 @@ pub use config::{Admission, Config, ConfigError};
 pub use credits::Room;
 pub use driver::Driver;
 pub use endpoint::Endpoint;
-pub use error::{CallError, CallRefused, Executed, ReplyError, SessionEnd, Status};
+pub use error::{CallError, Executed, RejectReason, ReplyError, SessionEnd, Status};
 pub use event::{Body, Completion, RequestId};
 pub use introspect::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};
@@ -59,9 +59,9 @@ pub use memory::{MemoryUse, SessionBytes};
 pub use options::{CallId, CallOptions};
 pub use overload::serve_newest;
 pub use session::{
-    Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest,
-    ControlDecoder, ControlError, ControlMsg, Dialed, EndpointRef, Established, Heartbeat,
-    IdleSession, InvalidField, RefuseReason, SessionId, SessionState,
+    Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer,
+    ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg, Dialed,
+    EndpointRef, Established, Heartbeat, IdleSession, InvalidField, SessionId, SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
 pub use tx::Framing;

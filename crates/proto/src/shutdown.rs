@@ -6,7 +6,7 @@ use crate::slot::ServerPhase;
 
 impl<C> Endpoint<C> {
     /// Takes nothing new from now on: clients that want a session are refused
-    /// ([`crate::RefuseReason::ShuttingDown`]), new requests are answered with
+    /// ([`crate::ConnectRefuseReason::ShuttingDown`]), new requests are answered with
     /// [`crate::Status::ShuttingDown`] and are never executed. What has begun goes on.
     pub fn shut_down(&mut self) {
         self.shares.close();

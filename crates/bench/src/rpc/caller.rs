@@ -11,7 +11,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use courser::{CallError, Completion, Context, MsgBuf, Refused, Rpc, SessionId, SessionState};
+use courser::{CallError, CallRejected, Completion, Context, MsgBuf, Rpc, SessionId, SessionState};
 use serde::{Deserialize, Serialize};
 
 use super::raw::Other;
@@ -39,8 +39,8 @@ pub enum CallsError {
     #[error("a call failed: {0}")]
     Call(#[from] CallError),
     /// A call was not accepted.
-    #[error("a call was refused: {0}")]
-    Refused(String),
+    #[error("a call was rejected: {0}")]
+    Rejected(String),
     /// The answer is not what the service gives.
     #[error("a call of {sent} bytes got a wrong answer: the server is of another kind or version")]
     Answer {
@@ -154,9 +154,9 @@ impl State {
         let session = self.session(tag);
         match cx.call_tagged(session, self.load.req_type, request, tag as u64) {
             Ok(_) => self.in_flight += 1,
-            Err(Refused { reason, request }) => {
+            Err(CallRejected { reason, request }) => {
                 self.parked[tag] = Some(request);
-                self.fail(CallsError::Refused(reason.to_string()));
+                self.fail(CallsError::Rejected(reason.to_string()));
             }
         }
     }

@@ -140,8 +140,8 @@ impl Client {
             *told.borrow_mut() = Some(snapshot);
             cx.stop();
         });
-        if let Err(refused) = call {
-            return Err(self.gone(session).unwrap_or(failed(refused.reason.to_string())));
+        if let Err(rejected) = call {
+            return Err(self.gone(session).unwrap_or(failed(rejected.reason.to_string())));
         }
         let end = Instant::now() + ANSWER_LIMIT;
         loop {
@@ -181,7 +181,7 @@ impl Client {
                 "{} has no statistics: it is not `courser serve`, or one too old to tell them",
                 self.uri
             )),
-            CallError::Server(Status::Refused) => {
+            CallError::Server(Status::Rejected) => {
                 self.foreign("that it does not know what is asked")
             }
             error => self

@@ -33,7 +33,7 @@ impl Service {
                     list.borrow_mut().push((handle, query));
                 }
                 // Of another format, no query at all, or too many of them.
-                _ => cx.refuse(),
+                _ => cx.reject(),
             }
         });
         Self { asked }

@@ -4,7 +4,7 @@
 //! leave half a session behind. An endpoint that does not take its mail is sent no new clients;
 //! any other message it cannot take ends the connection, since [`Mail::Lost`] always arrives.
 
-use courser_proto::{ControlMsg, EndpointRef, RefuseReason};
+use courser_proto::{ConnectRefuseReason, ControlMsg, EndpointRef};
 
 use super::conn::Phase;
 use super::driver::Driver;
@@ -144,7 +144,7 @@ impl<N: Network> Driver<N> {
             }
         }
         count(&self.parts.counters.refused);
-        let reason = RefuseReason::NoEndpoint;
+        let reason = ConnectRefuseReason::NoEndpoint;
         self.send(n, &ControlMsg::Refuse { to: from, session, client_cookie, reason });
     }
 

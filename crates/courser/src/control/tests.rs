@@ -11,7 +11,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser_proto::{ControlError, ControlMsg, RefuseReason};
+use courser_proto::{ConnectRefuseReason, ControlError, ControlMsg};
 
 use super::mailbox::MAIL_MAX;
 use super::*;
@@ -128,7 +128,7 @@ fn clients_are_spread_over_the_endpoints_that_accept() {
     }
     for (i, to) in [None, Some(2), Some(4), Some(999)].into_iter().enumerate() {
         peer.send(&connect(STRANGER, to, i as u32));
-        let (session, reason) = (i as u32, RefuseReason::NoEndpoint);
+        let (session, reason) = (i as u32, ConnectRefuseReason::NoEndpoint);
         assert_eq!(
             peer.recv(),
             Some(ControlMsg::Refuse { to: STRANGER, session, client_cookie: 1, reason })
@@ -236,7 +236,7 @@ fn a_full_mailbox_refuses_clients_and_ends_what_it_cannot_take() {
     assert!(!e.mailbox.post(Mail::Msg { control, remote, local, msg }), "one too many");
 
     peer.send(&connect(STRANGER, Some(0), 2));
-    let reason = RefuseReason::NoEndpoint;
+    let reason = ConnectRefuseReason::NoEndpoint;
     assert_eq!(
         peer.recv(),
         Some(ControlMsg::Refuse { to: STRANGER, session: 2, client_cookie: 1, reason })

@@ -318,11 +318,11 @@ fn an_expired_job_is_answered_and_not_started() {
     // One that has time is started, and can see how much.
     let handler = end.handler(|work| {
         assert!(work.time_left().is_some_and(|left| left > Duration::from_secs(60)));
-        work.refuse();
+        work.reject();
     });
     let work = end.work(2, Some(Term { since: now, until: now + 10 * PATIENCE }));
     assert!(pool.submit(Job { handler, work }).is_ok());
-    assert_eq!(status(end.one()), Some(Status::Refused));
+    assert_eq!(status(end.one()), Some(Status::Rejected));
 }
 
 #[test]
@@ -373,8 +373,8 @@ fn work_answers_once_whatever_becomes_of_it() {
     assert!(work.take().is_some() && work.take().is_none() && work.is_empty());
     drop(work);
     assert_eq!(status(end.one()), Some(Status::NoReply));
-    end.work(1, None).refuse();
-    assert_eq!(status(end.one()), Some(Status::Refused));
+    end.work(1, None).reject();
+    assert_eq!(status(end.one()), Some(Status::Rejected));
     let work = end.work(1, None);
     let panicked = catch_unwind(AssertUnwindSafe(move || {
         let _work = work;

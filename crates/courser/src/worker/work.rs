@@ -100,9 +100,9 @@ impl Work {
         }
     }
 
-    /// Refuses: the client gets [`Status::Refused`].
-    pub fn refuse(self) {
-        self.fail(Status::Refused);
+    /// Rejects the request: its call ends with [`Status::Rejected`].
+    pub fn reject(self) {
+        self.fail(Status::Rejected);
     }
 
     pub(super) fn fail(mut self, status: Status) {

@@ -154,10 +154,10 @@ impl Bench {
                 Err(e) => *ended.errors.borrow_mut().entry(e.to_string()).or_default() += 1,
             }
         });
-        if let Err(refused) = called {
+        if let Err(rejected) = called {
             // A full queue is an answer too: the caller may turn elsewhere at once.
             tally.in_flight.set(tally.in_flight.get() - 1);
-            *tally.errors.borrow_mut().entry(refused.reason.to_string()).or_default() += 1;
+            *tally.errors.borrow_mut().entry(rejected.reason.to_string()).or_default() += 1;
         }
         Ok(())
     }

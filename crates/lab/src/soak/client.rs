@@ -94,7 +94,7 @@ fn error_index(error: &CallError) -> u8 {
             Status::NoMemory => 11,
             Status::NoReply => 12,
             Status::ResponseFailed => 13,
-            Status::Refused => 14,
+            Status::Rejected => 14,
             Status::WorkersBusy => 15,
             Status::Panicked => 16,
             Status::DeadlineExceeded => 17,

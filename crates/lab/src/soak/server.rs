@@ -127,9 +127,9 @@ fn register(
         rpc.on(req_type, move |cx, request| match book.open(&request, req_type) {
             Some(header) => match response(&header, incarnation, |len| cx.alloc(len)) {
                 Some(response) => cx.reply(response),
-                None => cx.refuse(),
+                None => cx.reject(),
             },
-            None => cx.refuse(),
+            None => cx.reject(),
         });
     }
     let (nested, other) = (book.clone(), other.clone());
@@ -141,11 +141,11 @@ fn register(
 fn slow(rpc: &mut Rpc, book: &Book) -> Result<(), Failure> {
     let book = book.clone();
     let handler = move |work: Work| {
-        let Some(header) = book.open(&work, WORK) else { return work.refuse() };
+        let Some(header) = book.open(&work, WORK) else { return work.reject() };
         std::thread::sleep(Duration::from_micros(header.work_us.into()));
         match response(&header, book.incarnation, |len| work.alloc(len)) {
             Some(response) => work.reply(response),
-            None => work.refuse(),
+            None => work.reject(),
         }
     };
     rpc.on_worker(WORK, handler).map_err(|error| Failure::Runtime(error.to_string()))
@@ -164,16 +164,16 @@ fn response(
 
 /// Calls the other server, and answers when it has.
 fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Option<SessionId>) {
-    let Some(header) = book.open(request, NESTED) else { return cx.refuse() };
-    let Some(session) = to else { return cx.refuse() };
+    let Some(header) = book.open(request, NESTED) else { return cx.reject() };
+    let Some(session) = to else { return cx.reject() };
     let Header { id, .. } = header;
     let time_left = request.time_left(cx);
     // Long enough to say of which incarnation it is.
     let leaf = Header { id, resp_len: 16 + (id % 3000) as u32, work_us: 0 };
-    let Ok(mut ask) = cx.alloc(message::HEADER + (id % 2000) as usize) else { return cx.refuse() };
+    let Ok(mut ask) = cx.alloc(message::HEADER + (id % 2000) as usize) else { return cx.reject() };
     match ask.get_mut() {
         Some(bytes) => leaf.fill_request(bytes),
-        None => return cx.refuse(),
+        None => return cx.reject(),
     }
     let Some(handle) = cx.defer() else { return };
     let book = book.clone();

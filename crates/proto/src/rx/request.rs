@@ -219,7 +219,7 @@ impl<C> Endpoint<C> {
         let req_type = slot.req_type;
         let (expires_ns, expired) = (slot.expires_ns, slot.expires_ns <= now_ns);
         if expired && index == 0 {
-            self.refuse(id, Status::DeadlineExceeded); // the rest need not come
+            self.reject(id, Status::DeadlineExceeded); // the rest need not come
             return None;
         }
         if slot.req.is_none() && !self.reserve_request(id) {
@@ -263,7 +263,7 @@ impl<C> Endpoint<C> {
         let buffer = match self.request_buffer(tenant, size) {
             Ok(buffer) => buffer,
             Err(status) => {
-                self.refuse(id, status);
+                self.reject(id, status);
                 return false;
             }
         };
@@ -310,7 +310,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Answers a request that cannot be received at all: the client need not send the rest.
-    fn refuse(&mut self, id: RequestId, status: Status) {
+    fn reject(&mut self, id: RequestId, status: Status) {
         if let Some(slot) = self.server_slot_mut(id) {
             slot.req_rcvd = slot.req_packets;
             slot.req = None; // `reply_status` gives its bytes back

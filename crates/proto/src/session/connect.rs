@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! client endpoint                                    server endpoint
-//! dial() -> ConnectRequest ---------------------->   accept() -> ConnectAccept | RefuseReason
+//! dial() -> ConnectRequest ---------------------->   accept() -> ConnectAccept | ConnectRefuseReason
 //! established() | refused() <----------------------
 //! close() ------------- Disconnect -------------->   disconnected()
 //! peer_lost()  (control connection gone, either side)
@@ -89,7 +89,7 @@ pub struct ConnectAccept {
 
 /// Why a server endpoint refuses a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
-pub enum RefuseReason {
+pub enum ConnectRefuseReason {
     /// The session table is full.
     #[error(
         "the server endpoint already has its {limit} sessions; connect to another or raise its max_sessions"

@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::connect::{ConnectAccept, ConnectRequest, RefuseReason};
+use super::connect::{ConnectAccept, ConnectRefuseReason, ConnectRequest};
 
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
@@ -62,7 +62,7 @@ pub enum ControlMsg {
         /// that had the same session number.
         client_cookie: u32,
         /// Why.
-        reason: RefuseReason,
+        reason: ConnectRefuseReason,
     },
     /// The client has closed a session.
     Disconnect {

@@ -6,7 +6,7 @@ use super::admission::Requests;
 use super::connect::InvalidField;
 use super::{
     Agreed, ClientCounters, ClientSession, ConnectAccept, ConnectError, ConnectOffer,
-    ConnectRequest, Dialed, Established, QueueTimes, RefuseReason, ServerSession, Session,
+    ConnectRefuseReason, ConnectRequest, Dialed, Established, QueueTimes, ServerSession, Session,
     SessionId, SessionState, Slots,
 };
 use crate::credits::{Room, SessionCredits};
@@ -126,7 +126,7 @@ impl<C> Endpoint<C> {
         &mut self,
         r: &ConnectRequest,
         offer: ConnectOffer,
-    ) -> Result<ConnectAccept, RefuseReason> {
+    ) -> Result<ConnectAccept, ConnectRefuseReason> {
         let known = self.find_peer(r, offer.addr);
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
@@ -135,7 +135,7 @@ impl<C> Endpoint<C> {
             known.and_then(|k| self.peers[k as usize].as_ref()).map_or(0, |p| p.credits.granted());
         let grows = self
             .growth(Requests::Peers, Some((r.endpoint_id, offer.addr)), has, credits)
-            .ok_or(RefuseReason::NoCredits { queue, credits })?
+            .ok_or(ConnectRefuseReason::NoCredits { queue, credits })?
             .min(r.pool.max(u32::from(has == 0)));
         let slots_granted = r.slots.min(self.cfg.slots);
         let recovery = Recovery::agreed(r.recovery, self.cfg.recovery);
@@ -159,7 +159,7 @@ impl<C> Endpoint<C> {
             at
         });
         let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
-            return Err(RefuseReason::NoPath);
+            return Err(ConnectRefuseReason::NoPath);
         };
         peer.sessions += 1;
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
@@ -209,46 +209,48 @@ impl<C> Endpoint<C> {
         r: &ConnectRequest,
         known: Option<u32>,
         offer: &ConnectOffer,
-    ) -> Result<u16, RefuseReason> {
+    ) -> Result<u16, ConnectRefuseReason> {
         if self.shares.is_closing() {
-            return Err(RefuseReason::ShuttingDown);
+            return Err(ConnectRefuseReason::ShuttingDown);
         }
         if self.sessions.live() >= self.cfg.max_sessions {
-            return Err(RefuseReason::TooManySessions { limit: self.cfg.max_sessions as u32 });
+            return Err(ConnectRefuseReason::TooManySessions {
+                limit: self.cfg.max_sessions as u32,
+            });
         }
         let limit = self.cfg.max_sessions_per_peer as u32;
         if self.shares.sessions_over(offer.control) >= limit {
-            return Err(RefuseReason::TooManyOfPeer { limit });
+            return Err(ConnectRefuseReason::TooManyOfPeer { limit });
         }
         if !r.slots.is_power_of_two() || r.slots > 32 {
-            return Err(RefuseReason::Invalid(InvalidField::Slots));
+            return Err(ConnectRefuseReason::Invalid(InvalidField::Slots));
         }
         if r.first_req_num & (u32::from(r.slots) - 1) != 0 || r.session > MAX_SESSION {
-            return Err(RefuseReason::Invalid(InvalidField::Session));
+            return Err(ConnectRefuseReason::Invalid(InvalidField::Session));
         }
         if r.credits == 0 || r.credits > 65_535 || r.pool > r.credits {
-            return Err(RefuseReason::Invalid(InvalidField::Credits));
+            return Err(ConnectRefuseReason::Invalid(InvalidField::Credits));
         }
         if r.peer > MAX_PEER {
-            return Err(RefuseReason::Invalid(InvalidField::Peer));
+            return Err(ConnectRefuseReason::Invalid(InvalidField::Peer));
         }
         if r.room.units_per_packet == 0 {
-            return Err(RefuseReason::Invalid(InvalidField::Room));
+            return Err(ConnectRefuseReason::Invalid(InvalidField::Room));
         }
         if r.port == 0 || r.port != offer.addr.port {
-            return Err(RefuseReason::Invalid(InvalidField::Port));
+            return Err(ConnectRefuseReason::Invalid(InvalidField::Port));
         }
         if let Some(Some(p)) = known.map(|k| &self.peers[k as usize]) {
             return Ok(p.data_per_packet);
         }
-        let (_, path_frame) = offer.path.ok_or(RefuseReason::NoPath)?;
+        let (_, path_frame) = offer.path.ok_or(ConnectRefuseReason::NoPath)?;
         let own_frame = path_frame.min(self.tx.max_frame()).min(usize::from(u16::MAX));
         let max_frame = r.max_frame.min(own_frame as u32);
         let headers = (FRAME_HEADER + PACKET_HEADER) as u32;
         let dpp = max_frame.saturating_sub(headers) as u16;
         if dpp < MIN_DATA_PER_PACKET {
             let needed = headers + u32::from(MIN_DATA_PER_PACKET);
-            return Err(RefuseReason::PathTooSmall { max_frame, needed });
+            return Err(ConnectRefuseReason::PathTooSmall { max_frame, needed });
         }
         Ok(dpp)
     }

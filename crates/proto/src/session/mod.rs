@@ -22,8 +22,8 @@ use std::collections::VecDeque;
 use courser_buf::MsgBuf;
 
 pub use connect::{
-    ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, Dialed, Established, InvalidField,
-    RefuseReason,
+    ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, Dialed,
+    Established, InvalidField,
 };
 pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,

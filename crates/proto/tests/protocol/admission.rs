@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use courser_buf::{Arena, ArenaConfig, Heap};
 use courser_proto::{
-    Admission, CallError, CallRefused, Config, ConnectError, RefuseReason, ReplyError, SessionId,
-    Status,
+    Admission, CallError, Config, ConnectError, ConnectRefuseReason, RejectReason, ReplyError,
+    SessionId, Status,
 };
 
 use crate::support::{Action, DPP, Node, World, config, pattern, port};
@@ -22,7 +22,7 @@ fn strict_admission_takes_queue_over_credits_sessions() {
     let mut w = World::new(&[config(), server], 1);
     let kept: Vec<_> = (0..3).map(|_| w.connect(0, 1)).collect();
     let refused = w.try_connect(0, 1, 9).unwrap_err();
-    assert_eq!(refused, RefuseReason::NoCredits { queue: 100, credits: 32 });
+    assert_eq!(refused, ConnectRefuseReason::NoCredits { queue: 100, credits: 32 });
     let own = w.ep(1).dial(7, 9, port(1), 1472).unwrap_err();
     assert_eq!(own, ConnectError::NoCredits { queue: 100, credits: 32 });
     // A session that ends makes room for one.
@@ -200,7 +200,7 @@ fn strict_admission_counts_all_peers_also_where_each_has_a_queue_of_its_own() {
     }
     for client in [0, 2] {
         let refused = w.try_connect(client, 1, 9).unwrap_err();
-        assert_eq!(refused, RefuseReason::NoCredits { queue: 100, credits: 32 });
+        assert_eq!(refused, ConnectRefuseReason::NoCredits { queue: 100, credits: 32 });
     }
 }
 
@@ -227,20 +227,20 @@ fn the_session_table_has_a_limit() {
     w.connect(0, 1);
     w.connect(0, 1);
     let refused = w.try_connect(0, 1, 9).unwrap_err();
-    assert_eq!(refused, RefuseReason::TooManySessions { limit: 2 });
+    assert_eq!(refused, ConnectRefuseReason::TooManySessions { limit: 2 });
     let own = w.ep(1).dial(7, 9, port(1), 1472).unwrap_err();
     assert_eq!(own, ConnectError::TooManySessions { limit: 2 });
 }
 
 #[test]
-fn a_full_queue_refuses_with_the_buffer() {
+fn a_full_queue_rejects_with_the_buffer() {
     let mut w = World::pair(Config { slots: 2, call_queue: 3, ..config() });
     let s = w.connect(0, 1);
     for id in 0..5 {
         w.call(0, s, id, 10);
     }
     // `support` checks that the buffer and the continuation come back.
-    assert_eq!(w.try_call(0, s, 5, 10), Err(CallRefused::QueueFull { limit: 3 }));
+    assert_eq!(w.try_call(0, s, 5, 10), Err(RejectReason::QueueFull { limit: 3 }));
     assert_eq!(w.finish(0, 5).len(), 5);
     w.call(0, s, 6, 10);
     assert_eq!(w.finish(0, 1).len(), 1);
@@ -251,8 +251,8 @@ fn sizes_are_limited_both_ways() {
     let server = Config { max_msg_size: 5_000, ..config() };
     let mut w = World::new(&[Config { max_msg_size: 9_000, ..config() }, server], 1);
     let s = w.connect(0, 1);
-    let refused = w.try_call(0, s, 0, 5_001).unwrap_err();
-    assert_eq!(refused, CallRefused::TooLarge { bytes: 5_001, limit: 5_000 });
+    let rejected = w.try_call(0, s, 0, 5_001).unwrap_err();
+    assert_eq!(rejected, RejectReason::TooLarge { bytes: 5_001, limit: 5_000 });
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![0; 5_001]));
     w.call(0, s, 1, 5_000);
     let done = w.finish(0, 1);

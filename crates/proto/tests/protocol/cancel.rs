@@ -193,7 +193,7 @@ fn a_handler_can_see_that_nobody_waits() {
     assert_eq!(stats(&w, s).quarantined, 0);
     assert!(w.take_done(0).is_empty());
     assert_eq!(w.nodes[1].executed[&1], 1);
-    w.ep(1).reply_status(id, Status::Refused); // gone: ignored
+    w.ep(1).reply_status(id, Status::Rejected); // gone: ignored
     assert_eq!(w.ep(1).stats().replies, 1);
 }
 

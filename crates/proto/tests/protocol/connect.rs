@@ -2,8 +2,8 @@
 
 use courser_buf::{Addr, PathId};
 use courser_proto::{
-    CallError, Config, ConnectAccept, ConnectError, ConnectOffer, ConnectRequest, RefuseReason,
-    SessionEnd, SessionState,
+    CallError, Config, ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason,
+    ConnectRequest, SessionEnd, SessionState,
 };
 
 use crate::support::{DPP, World, addr, config, port};
@@ -138,7 +138,7 @@ fn an_endpoint_number_from_another_address_is_another_peer() {
     assert!(w.ep(1).knows_peer(&r, addr(0)));
     assert!(!w.ep(1).knows_peer(&r, thief));
     let stolen = ConnectOffer { addr: thief, path: None, ..offer(0) };
-    assert_eq!(w.ep(1).accept(&r, stolen), Err(RefuseReason::NoPath));
+    assert_eq!(w.ep(1).accept(&r, stolen), Err(ConnectRefuseReason::NoPath));
     r.peer = 17;
     let own = w.ep(1).accept(&r, ConnectOffer { addr: thief, ..offer(0) }).unwrap();
     assert_ne!((own.peer, own.cookie), (f.accept.peer, f.accept.cookie));

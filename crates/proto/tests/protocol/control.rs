@@ -1,8 +1,8 @@
 //! The control stream: any bytes, in any pieces.
 
 use courser_proto::{
-    CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
-    RefuseReason,
+    CONTROL_MAX, CONTROL_PREAMBLE, ConnectRefuseReason, ControlDecoder, ControlError, ControlMsg,
+    EndpointRef,
 };
 use proptest::prelude::*;
 
@@ -13,7 +13,7 @@ fn messages() -> Vec<ControlMsg> {
     let request = w.dial(0, u64::MAX).request;
     let accept = w.accept(1, 0, &request).unwrap();
     let (from, to) = (EndpointRef { index: 1, id: 2 }, EndpointRef { index: u16::MAX, id: 4 });
-    let reason = RefuseReason::NoCredits { queue: 1, credits: 2 };
+    let reason = ConnectRefuseReason::NoCredits { queue: 1, credits: 2 };
     vec![
         ControlMsg::Connect { from, to: Some(3), request },
         ControlMsg::Accept { to, from, accept },

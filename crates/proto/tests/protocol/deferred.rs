@@ -3,7 +3,7 @@
 
 use courser_buf::{Ecn, MsgBuf, RxFrame};
 use courser_proto::{
-    Body, CallError, CallId, CallRefused, Config, Driver, Endpoint, Executed, RequestId,
+    Body, CallError, CallId, Config, Driver, Endpoint, Executed, RejectReason, RequestId,
     SessionEnd, SessionId, SessionState,
 };
 
@@ -83,14 +83,14 @@ fn calls_of_every_kind_stay_in_their_order() {
 }
 
 #[test]
-fn what_is_refused_is_refused_at_once() {
+fn rejected_calls_are_rejected_at_the_call() {
     let accepted = |far_sessions: usize, call_queue: usize| {
         let config = Config { slots: 1, call_queue, far_sessions, ..config() };
         let (mut w, s) = world(config);
         let calls = (1..).take_while(|&id| match w.try_call(0, s, id, 32) {
             Ok(_) => true,
-            Err(refused) => {
-                assert_eq!(refused, CallRefused::QueueFull { limit: call_queue });
+            Err(rejected) => {
+                assert_eq!(rejected, RejectReason::QueueFull { limit: call_queue });
                 false
             }
         });
@@ -102,19 +102,19 @@ fn what_is_refused_is_refused_at_once() {
         let calls = [0, usize::MAX].map(|far| accepted(far, call_queue));
         assert_eq!(calls, [1 + call_queue; 2]);
     }
-    // Small messages only: longer ones would be refused too late.
+    // Small messages only: longer ones would be rejected too late.
     let (mut w, s) = world(far(Config { max_msg_size: 100, ..config() }));
     let limit = 100;
-    assert_eq!(w.try_call(0, s, 1, 101).unwrap_err(), CallRefused::TooLarge { bytes: 101, limit });
+    assert_eq!(w.try_call(0, s, 1, 101).unwrap_err(), RejectReason::TooLarge { bytes: 101, limit });
     w.call(0, s, 2, 100);
     w.finish(0, 1);
     // A session that has ended, and the next with its number.
     w.ep(0).close(s);
-    assert_eq!(w.try_call(0, s, 3, 32).unwrap_err(), CallRefused::NoSession(SessionEnd::Unknown));
+    assert_eq!(w.try_call(0, s, 3, 32).unwrap_err(), RejectReason::NoSession(SessionEnd::Unknown));
     let next = w.connect(0, 1);
     use_session(&mut w, next);
     assert_eq!(next.index(), s.index());
-    assert_eq!(w.try_call(0, s, 4, 32).unwrap_err(), CallRefused::NoSession(SessionEnd::Unknown));
+    assert_eq!(w.try_call(0, s, 4, 32).unwrap_err(), RejectReason::NoSession(SessionEnd::Unknown));
 }
 
 /// The order in which the server runs calls of these lengths, the first being number 1, after `before`.
@@ -143,7 +143,7 @@ fn of_the_sessions_that_had_a_number_before_none_takes_calls() {
         for at in [0, round / 2, round.saturating_sub(255)] {
             assert_eq!(
                 w.try_call(0, old[at], 1_000, 32).unwrap_err(),
-                CallRefused::NoSession(SessionEnd::Unknown)
+                RejectReason::NoSession(SessionEnd::Unknown)
             );
         }
         w.call(0, s, 1, 32);

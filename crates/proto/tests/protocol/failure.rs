@@ -1,7 +1,7 @@
 //! Peers and paths that fail: which error, what it says about execution, and what is left.
 
 use courser_proto::{
-    CallError, CallRefused, Config, Executed, SessionEnd, SessionId, SessionState, Status,
+    CallError, Config, Executed, RejectReason, SessionEnd, SessionId, SessionState, Status,
 };
 
 use crate::support::{Action, DPP, World, config};
@@ -111,7 +111,7 @@ fn a_silent_datapath_is_named_and_ends_all_sessions_of_the_peer() {
     assert_eq!(w.ep(0).poll_failed(), Some(idle));
     assert_eq!(w.ep(0).poll_failed(), None);
     assert_eq!(w.ep(0).session_state(idle), SessionState::Gone);
-    assert_eq!(w.try_call(0, busy, 9, 10), Err(CallRefused::NoSession(SessionEnd::Unknown)));
+    assert_eq!(w.try_call(0, busy, 9, 10), Err(RejectReason::NoSession(SessionEnd::Unknown)));
     // Their entries are freed by `close`, which also says whom to tell.
     assert_eq!(w.ep(0).close(busy), Some((0, None)));
     assert!(matches!(w.ep(0).close(idle), Some((1, Some(_)))));
@@ -134,7 +134,7 @@ fn a_closed_session_ends_its_calls_and_a_stale_name_is_refused() {
     assert_eq!(errors(&mut w, 0), [(0, CallError::Closed(Executed::Never))]);
     let t = w.connect(0, 1);
     assert_eq!(s.index(), t.index());
-    assert_eq!(w.try_call(0, s, 1, 10), Err(CallRefused::NoSession(SessionEnd::Unknown)));
+    assert_eq!(w.try_call(0, s, 1, 10), Err(RejectReason::NoSession(SessionEnd::Unknown)));
     assert_eq!((w.ep(0).close(s), w.ep(0).session_stats(s)), (None, None));
     w.call(0, t, 2, 10);
     assert!(w.finish(0, 1)[0].result.is_ok());

@@ -3,7 +3,7 @@
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
-    CallError, Config, ConnectRequest, Executed, RefuseReason, SessionState, Status,
+    CallError, Config, ConnectRefuseReason, ConnectRequest, Executed, SessionState, Status,
 };
 
 use crate::support::{Action, DPP, World, config, pattern};
@@ -143,7 +143,7 @@ fn a_lost_clients_session_counts_until_its_handlers_have_answered() {
 
     w.connect(0, 1);
     let refused = w.try_connect(0, 1, 9).unwrap_err();
-    assert_eq!(refused, RefuseReason::TooManySessions { limit: 2 });
+    assert_eq!(refused, ConnectRefuseReason::TooManySessions { limit: 2 });
     let requests = w.nodes[1].requests.clone();
     for (i, &id) in requests.iter().enumerate() {
         assert_eq!(w.ep(1).live_sessions(), 2, "after {i} answers");
@@ -162,7 +162,7 @@ fn one_process_gets_no_more_than_its_share_of_sessions() {
     let mut w = World::new(&[config(), server], 1);
     let sessions: Vec<_> = (0..3).map(|_| w.connect(0, 1)).collect();
     let refused = w.try_connect(0, 1, 9).unwrap_err();
-    assert_eq!(refused, RefuseReason::TooManyOfPeer { limit: 3 });
+    assert_eq!(refused, ConnectRefuseReason::TooManyOfPeer { limit: 3 });
     let (remote, _) = w.ep(0).close(sessions[0]).unwrap();
     w.ep(1).disconnected(remote, 0xe0, 7);
     w.connect(0, 1);
@@ -249,7 +249,7 @@ fn shutting_down_finishes_what_has_begun_and_takes_nothing_new() {
     w.run_until(500_000);
     assert!(!w.ep(1).is_drained());
     w.ep(1).shut_down();
-    assert_eq!(w.try_connect(0, 1, 9).unwrap_err(), RefuseReason::ShuttingDown);
+    assert_eq!(w.try_connect(0, 1, 9).unwrap_err(), ConnectRefuseReason::ShuttingDown);
     for (id, len) in [(2, 10), (3, 5 * DPP)] {
         w.call(0, s, id, len);
     }

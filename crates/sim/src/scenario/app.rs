@@ -99,14 +99,14 @@ pub(super) fn closed_loop(
         let Some(start_ns) = starts.get_mut(tag as usize) else { return };
         tally.ended(&done.result, now_ns - *start_ns);
         *start_ns = now_ns;
-        if let Err(refused) = cx.call_tagged(session, req_type, done.request, tag) {
-            tally.failed(&refused.reason);
+        if let Err(rejected) = cx.call_tagged(session, req_type, done.request, tag) {
+            tally.failed(&rejected.reason);
         }
     });
     for tag in 0..u64::from(outstanding) {
         let request = message(&rpc, bytes)?;
         let call = rpc.call_tagged(session, req_type, request, tag);
-        call.map_err(|refused| refused.reason.to_string())?;
+        call.map_err(|rejected| rejected.reason.to_string())?;
     }
     Ok(rpc)
 }
@@ -166,7 +166,7 @@ pub(super) fn one_call(
         *to.borrow_mut() = Some(latency);
     };
     let called = rpc.call(session, req_type, message, done);
-    called.map_err(|refused| failed(refused.reason.to_string()))?;
+    called.map_err(|rejected| failed(rejected.reason.to_string()))?;
     let over = |_: &mut World| ended.borrow().is_some();
     if !world.run_until(CONNECT_LIMIT, over) {
         return Err(failed("no answer".to_owned()));

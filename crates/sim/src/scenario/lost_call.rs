@@ -300,8 +300,8 @@ fn client(
             }
         }
         request[..16].copy_from_slice(&book.begin(tag as usize, now_ns));
-        if let Err(refused) = cx.call_tagged(session, app::ECHO, request, tag) {
-            book.first_error.get_or_insert_with(|| refused.reason.to_string());
+        if let Err(rejected) = cx.call_tagged(session, app::ECHO, request, tag) {
+            book.first_error.get_or_insert_with(|| rejected.reason.to_string());
         }
     });
     for tag in 0..u64::from(in_flight) {
@@ -309,7 +309,7 @@ fn client(
         let now_ns = rpc.context().now_ns();
         request[..16].copy_from_slice(&book.borrow_mut().begin(tag as usize, now_ns));
         let call = rpc.call_tagged(session, app::ECHO, request, tag);
-        call.map_err(|refused| refused.reason.to_string())?;
+        call.map_err(|rejected| rejected.reason.to_string())?;
     }
     Ok(rpc)
 }

@@ -117,7 +117,7 @@ fn server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
                 response.fill(0x5a);
                 cx.reply(response);
             }
-            Err(_) => cx.refuse(),
+            Err(_) => cx.reject(),
         }
     });
     Ok(rpc)

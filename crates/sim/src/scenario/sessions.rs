@@ -152,8 +152,8 @@ impl Caller {
             let Some(&session) = self.rng.pick(&self.sessions) else { return };
             let Some(request) = self.spare.pop() else { return };
             self.starts[tag as usize] = cx.now_ns();
-            if let Err(refused) = cx.call_tagged(session, app::ECHO, request, tag.into()) {
-                self.tally.borrow_mut().failed(&refused.reason);
+            if let Err(rejected) = cx.call_tagged(session, app::ECHO, request, tag.into()) {
+                self.tally.borrow_mut().failed(&rejected.reason);
             }
         }
     }

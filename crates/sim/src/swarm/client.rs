@@ -359,10 +359,10 @@ impl Client {
         };
         let call = match called {
             Ok(call) => call,
-            Err(refused) => {
+            Err(rejected) => {
                 lock(&self.shared.oracle).refused(number);
                 self.tags.borrow_mut().remove(&number);
-                self.keep(refused.request);
+                self.keep(rejected.request);
                 return false;
             }
         };

@@ -45,7 +45,7 @@ impl Kind {
     /// Whether a server may return this error instead of a response without any fault.
     pub(super) fn may_get(self, status: Status) -> bool {
         match status {
-            Status::Refused => self == Kind::Refuse,
+            Status::Rejected => self == Kind::Refuse,
             // The nested call may have been refused.
             Status::NoReply => matches!(self, Kind::Forget | Kind::Nested),
             Status::Panicked => self == Kind::Panic,
@@ -100,7 +100,7 @@ pub(super) fn end_index(error: &CallError) -> usize {
         CallError::Server(Status::NoMemory) => 11,
         CallError::Server(Status::NoReply) => 12,
         CallError::Server(Status::ResponseFailed) => 13,
-        CallError::Server(Status::Refused) => 14,
+        CallError::Server(Status::Rejected) => 14,
         CallError::Server(Status::WorkersBusy) => 15,
         CallError::Server(Status::Panicked) => 16,
         CallError::Server(Status::ShuttingDown) => 17,

@@ -104,7 +104,7 @@ fn serve(rpc: &mut Rpc, shared: &Rc<Shared>, client: &Rc<Client>) -> Result<(), 
                 spend(Duration::from_nanos(shared.slow_ns[who.host as usize].get()));
                 match run(&shared.oracle, kind, who, &req) {
                     Some(task) => handle(cx, kind, task, req, &client),
-                    None => cx.refuse(),
+                    None => cx.reject(),
                 }
             }),
         }
@@ -143,7 +143,7 @@ fn handle(cx: &mut Context<'_>, kind: Kind, task: Task, req: Request<'_>, client
             let Some(handle) = cx.defer() else { return };
             client.call_another(cx, deadline, Then::Answer(handle, task));
         }
-        Kind::Refuse => cx.refuse(),
+        Kind::Refuse => cx.reject(),
         Kind::Forget => drop(cx.defer()),
         // Without the panic hook: the panic is intended and needs no output.
         Kind::Panic => std::panic::resume_unwind(Box::new("a handler that panics")),
@@ -190,6 +190,6 @@ fn work_on(oracle: &SharedOracle, who: Who, work: Work) {
             spend(Duration::from_nanos(task.takes_ns));
             work.reply(bytes(task));
         }
-        None => work.refuse(),
+        None => work.reject(),
     }
 }

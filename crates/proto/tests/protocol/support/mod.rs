@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use courser_buf::{Addr, PathId};
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
-    CallId, CallOptions, CallRefused, Config, ConnectAccept, ConnectOffer, ConnectRequest, Dialed,
-    Endpoint, Recovery, RefuseReason, SessionEnd, SessionId,
+    CallId, CallOptions, Config, ConnectAccept, ConnectOffer, ConnectRefuseReason, ConnectRequest,
+    Dialed, Endpoint, Recovery, RejectReason, SessionEnd, SessionId,
 };
 pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen};
@@ -88,7 +88,7 @@ impl World {
         server: usize,
         client: usize,
         r: &ConnectRequest,
-    ) -> Result<ConnectAccept, RefuseReason> {
+    ) -> Result<ConnectAccept, ConnectRefuseReason> {
         let offer = ConnectOffer {
             addr: addr(client),
             path: Some((PathId(client as u32), MAX_FRAME)),
@@ -105,7 +105,7 @@ impl World {
         client: usize,
         server: usize,
         random: u64,
-    ) -> Result<(SessionId, ConnectAccept), RefuseReason> {
+    ) -> Result<(SessionId, ConnectAccept), ConnectRefuseReason> {
         let d = self.dial(client, random);
         match self.accept(server, client, &d.request) {
             Ok(a) => {
@@ -163,7 +163,7 @@ impl World {
         s: SessionId,
         id: u16,
         len: usize,
-    ) -> Result<CallId, CallRefused> {
+    ) -> Result<CallId, RejectReason> {
         self.try_call_with(node, s, id, len, CallOptions::new())
     }
 
@@ -174,7 +174,7 @@ impl World {
         id: u16,
         len: usize,
         options: CallOptions,
-    ) -> Result<CallId, CallRefused> {
+    ) -> Result<CallId, RejectReason> {
         let n = &mut self.nodes[node];
         let mut req = n.ep.alloc(len).expect("client memory");
         req.copy_from_slice(&pattern(id.into(), len));
@@ -184,9 +184,9 @@ impl World {
                 assert!(n.given.insert(u64::from(id), (at, len)).is_none());
                 Ok(call)
             }
-            Err((refused, req, cont)) => {
+            Err((rejected, req, cont)) => {
                 assert_eq!((req.as_ptr() as usize, req.len(), cont), (at, len, id.into()));
-                Err(refused)
+                Err(rejected)
             }
         }
     }

@@ -224,7 +224,7 @@ impl Node {
         if let Some(id) = self.nested.remove(&cont) {
             match result {
                 Ok(body) => self.reply(id, &body),
-                Err(_) => self.ep.reply_status(id, Status::Refused),
+                Err(_) => self.ep.reply_status(id, Status::Rejected),
             }
             return;
         }
