@@ -23,8 +23,7 @@ use std::time::Duration;
 use courser::parts::buf::{Ecn, PathId, RxBurst, TxBurst};
 use courser::parts::net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
 use courser::{
-    CallId, CallOptions, CallRejected, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId,
-    Tuning,
+    CallId, CallRejected, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, Tuning,
 };
 
 const ECHO: u16 = 1;
@@ -344,12 +343,7 @@ fn echo(cx: &mut Context<'_>, req: Request<'_>) {
     cx.reply(req);
 }
 
-const fn with_deadline() -> CallOptions {
-    CallOptions::new().deadline(DEADLINE)
-}
-
-/// Makes an echo from a continuation. Calls without a deadline take the function without options, as
-/// programs do.
+/// Makes an echo from a continuation. Calls without a deadline do not set it, as in programs.
 #[inline(always)]
 fn call<const WITH_DEADLINE: bool>(
     cx: &mut Context<'_>,
@@ -358,9 +352,9 @@ fn call<const WITH_DEADLINE: bool>(
     tag: u64,
 ) -> Result<CallId, CallRejected> {
     if WITH_DEADLINE {
-        cx.call_tagged_with(session, ECHO, request, with_deadline(), tag)
+        cx.request(session, ECHO, request).deadline(DEADLINE).tag(tag).send()
     } else {
-        cx.call_tagged(session, ECHO, request, tag)
+        cx.request(session, ECHO, request).tag(tag).send()
     }
 }
 
@@ -376,9 +370,9 @@ fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     for i in 0..in_flight.min(rpcs) {
         let request = client.alloc(32)?;
         if WITH_DEADLINE {
-            client.call_tagged_with(choice.next(), ECHO, request, with_deadline(), i)?;
+            client.request(choice.next(), ECHO, request).deadline(DEADLINE).tag(i).send()?;
         } else {
-            client.call_tagged(choice.next(), ECHO, request, i)?;
+            client.request(choice.next(), ECHO, request).tag(i).send()?;
         }
     }
     let done = Rc::new(Cell::new(0_u64));

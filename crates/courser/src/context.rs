@@ -7,13 +7,12 @@ use courser_proto::{
     CallId, Endpoint, EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats,
     Status,
 };
-use smallbox::smallbox;
 
+use crate::call::CallBuilder;
 use crate::conts::Cont;
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
 use crate::message::{Answerer, Completion, Reply, ReplyHandle};
-use crate::options::CallOptions;
 
 /// The endpoint, as handlers and continuations see it. Nothing here blocks or does I/O: calls and
 /// replies are queued and leave when the event loop goes on.
@@ -128,9 +127,9 @@ impl Context<'_> {
         handle.is_of(&self.core.dropped) && self.core.proto.is_cancelled(handle.id)
     }
 
-    /// Calls: queues `request` on `session`; `done` runs exactly once, on this thread, when the
-    /// call has ended. The buffer comes back with it. A closure that captures up to 56 bytes is
-    /// stored without allocation. The number that it gives is for [`Context::cancel`].
+    /// Calls: queues `request` on `session`. `done` runs exactly once, on this thread, when the call
+    /// has ended, with the request buffer. Short for
+    /// [`request(..)`](Context::request)[`.then(done)`](CallBuilder::then).
     ///
     /// # Errors
     /// The call did not start; the error returns the buffer.
@@ -142,79 +141,18 @@ impl Context<'_> {
         request: MsgBuf,
         done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
     ) -> Result<CallId, CallRejected> {
-        self.call_with(session, req_type, request, CallOptions::new(), done)
+        self.request(session, req_type, request).then(done)
     }
 
-    /// [`Context::call`] with options: a deadline.
-    ///
-    /// # Errors
-    /// The call did not start; the error returns the buffer.
+    /// A call with options: a deadline, a tag in place of a closure.
     #[inline]
-    pub fn call_with(
+    pub fn request(
         &mut self,
         session: SessionId,
         req_type: u16,
         request: MsgBuf,
-        options: CallOptions,
-        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
-    ) -> Result<CallId, CallRejected> {
-        let mut done = Some(done);
-        let at = self.core.conts.put(smallbox!(move |cx: &mut Context<'_>, d: Completion<'_>| {
-            if let Some(f) = done.take() {
-                f(cx, d);
-            }
-        }));
-        let called = self.queue(session, req_type, request, options, Cont::call(at));
-        if called.is_err() {
-            drop(self.core.conts.take(at));
-        }
-        called
-    }
-
-    /// Calls without a closure: the function given to [`crate::Rpc::on_completion`] gets `tag`.
-    /// Nothing is allocated.
-    ///
-    /// # Errors
-    /// The call did not start; the error returns the buffer.
-    #[inline]
-    pub fn call_tagged(
-        &mut self,
-        session: SessionId,
-        req_type: u16,
-        request: MsgBuf,
-        tag: u64,
-    ) -> Result<CallId, CallRejected> {
-        self.queue(session, req_type, request, CallOptions::new(), Cont::tag(tag))
-    }
-
-    /// [`Context::call_tagged`] with options: a deadline.
-    ///
-    /// # Errors
-    /// The call did not start; the error returns the buffer.
-    #[inline]
-    pub fn call_tagged_with(
-        &mut self,
-        session: SessionId,
-        req_type: u16,
-        request: MsgBuf,
-        options: CallOptions,
-        tag: u64,
-    ) -> Result<CallId, CallRejected> {
-        self.queue(session, req_type, request, options, Cont::tag(tag))
-    }
-
-    #[inline(always)] // copies of the continuation and its options cost more than the call
-    fn queue(
-        &mut self,
-        session: SessionId,
-        req_type: u16,
-        request: MsgBuf,
-        options: CallOptions,
-        cont: Cont,
-    ) -> Result<CallId, CallRejected> {
-        let options = options.at(|| self.core.now_ns());
-        let call = self.core.proto.call_with(session, req_type, request, cont, options);
-        call.map_err(|(reason, request, _)| self.core.rejected_call(session, reason, request))
+    ) -> CallBuilder<'_> {
+        CallBuilder::new(self.core, session, req_type, request)
     }
 
     /// Gives a call up: it ends soon with [`courser_proto::CallError::Cancelled`], which says

@@ -26,6 +26,7 @@
 #[cfg(not(target_os = "linux"))]
 compile_error!("Courser needs Linux");
 
+mod call;
 mod clock;
 mod config;
 mod context;
@@ -39,7 +40,6 @@ mod machine;
 mod mail;
 mod message;
 mod nexus;
-mod options;
 mod panics;
 mod platform;
 mod rpc;
@@ -47,6 +47,7 @@ mod shutdown;
 mod spin;
 mod worker;
 
+pub use call::CallBuilder;
 pub use config::{Config, Tuning};
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
@@ -63,7 +64,6 @@ pub use courser_proto::{
 pub use error::{BindError, CallRejected, RunError, SessionError, WorkerError};
 pub use message::{Completion, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
-pub use options::CallOptions;
 pub use rpc::{EndpointHandle, Rpc};
 pub use shutdown::ShutdownReport;
 pub use worker::{HandlerStats, Work, WorkerStats};

@@ -42,7 +42,7 @@ impl Request<'_> {
     }
 
     /// What is left of the client's time, to be passed on with nested calls
-    /// ([`crate::CallOptions::deadline`]); `None`: there is no deadline.
+    /// ([`crate::CallBuilder::deadline`]); `None`: there is no deadline.
     pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
         let deadline_ns = self.deadline_ns()?;
         Some(Duration::from_nanos(deadline_ns.saturating_sub(cx.now_ns())))

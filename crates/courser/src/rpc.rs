@@ -12,13 +12,13 @@ use courser_proto::{
     SessionState, SessionStats,
 };
 
+use crate::call::CallBuilder;
 use crate::context::Context;
 use crate::control::{Command, Control, Mail, Mailbox};
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
 use crate::mail::Links;
 use crate::message::{Completion, Reply, ReplyHandle, Request, Response};
-use crate::options::CallOptions;
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
 
@@ -201,7 +201,8 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Registers the function that hears of calls made with [`Rpc::call_tagged`].
+    /// Registers the function that gets the completions of calls started by
+    /// [`CallBuilder::send`], with their tags. Replaces an earlier one.
     pub fn on_completion(
         &mut self,
         f: impl FnMut(&mut Context<'_>, u64, Completion<'_>) + 'static,
@@ -228,59 +229,23 @@ impl<T: Transport> Rpc<T> {
         request: MsgBuf,
         done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
     ) -> Result<CallId, CallRejected> {
-        self.context().call(session, req_type, request, done)
+        self.request(session, req_type, request).then(done)
     }
 
-    /// See [`Context::call_with`].
-    ///
-    /// # Errors
-    /// The call did not start; the error returns the buffer.
+    /// See [`Context::request`].
     #[inline]
-    pub fn call_with(
+    pub fn request(
         &mut self,
         session: SessionId,
         req_type: u16,
         request: MsgBuf,
-        options: CallOptions,
-        done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
-    ) -> Result<CallId, CallRejected> {
-        self.context().call_with(session, req_type, request, options, done)
-    }
-
-    /// See [`Context::call_tagged_with`].
-    ///
-    /// # Errors
-    /// The call did not start; the error returns the buffer.
-    #[inline]
-    pub fn call_tagged_with(
-        &mut self,
-        session: SessionId,
-        req_type: u16,
-        request: MsgBuf,
-        options: CallOptions,
-        tag: u64,
-    ) -> Result<CallId, CallRejected> {
-        self.context().call_tagged_with(session, req_type, request, options, tag)
+    ) -> CallBuilder<'_> {
+        CallBuilder::new(&mut self.core, session, req_type, request)
     }
 
     /// See [`Context::cancel`].
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.context().cancel(call)
-    }
-
-    /// See [`Context::call_tagged`].
-    ///
-    /// # Errors
-    /// The call did not start; the error returns the buffer.
-    #[inline]
-    pub fn call_tagged(
-        &mut self,
-        session: SessionId,
-        req_type: u16,
-        request: MsgBuf,
-        tag: u64,
-    ) -> Result<CallId, CallRejected> {
-        self.context().call_tagged(session, req_type, request, tag)
     }
 
     /// See [`Context::reply_to`].

@@ -216,7 +216,7 @@ fn tags_and_closures_mix() {
         if tag < 20 {
             let mut request = done.request;
             request.copy_from_slice(&(tag + 100).to_le_bytes());
-            cx.call_tagged(done.session, ECHO, request, tag + 100).unwrap();
+            cx.request(done.session, ECHO, request).tag(tag + 100).send().unwrap();
             let (big, seen) = ([tag; 32], seen.clone());
             let again = cx.alloc(8).unwrap();
             cx.call(done.session, ECHO, again, move |_, done| {
@@ -229,7 +229,7 @@ fn tags_and_closures_mix() {
     for tag in 0..20_u64 {
         let mut request = client.alloc(8).unwrap();
         request.copy_from_slice(&tag.to_le_bytes());
-        client.call_tagged(session, ECHO, request, tag).unwrap();
+        client.request(session, ECHO, request).tag(tag).send().unwrap();
     }
     drive(&mut [&mut client, &mut server], || tags.borrow().len() == 60);
     let mut tags = tags.borrow().clone();

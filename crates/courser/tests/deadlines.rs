@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use courser::{
-    CallError, CallOptions, Completion, Config, Context, Executed, Nexus, ReplyHandle, Rpc,
-    SessionId,
+    CallError, Completion, Config, Context, Executed, Nexus, ReplyHandle, Rpc, SessionId,
 };
 
 const ECHO: u16 = 1;
@@ -45,10 +44,6 @@ fn log_end(log: &Log, id: u64) -> impl FnOnce(&mut Context<'_>, Completion<'_>) 
     }
 }
 
-fn within(ms: u64) -> CallOptions {
-    CallOptions::new().deadline(Duration::from_millis(ms))
-}
-
 fn wait_quarantined(client: &mut Rpc, server: &mut Rpc, session: SessionId, n: u32) {
     drive_until(&mut [client, server], |all| {
         all[0].session_stats(session).unwrap().quarantined == n
@@ -61,7 +56,11 @@ fn a_handler_that_never_answers_costs_its_deadline() {
     let log = Log::default();
     let start = Instant::now();
     let request = message(&client, 1, 5_000);
-    client.call_with(session, KEEP, request, within(50), log_end(&log, 1)).unwrap();
+    client
+        .request(session, KEEP, request)
+        .deadline(Duration::from_millis(50))
+        .then(log_end(&log, 1))
+        .unwrap();
     drive(&mut [&mut client, &mut server], || !log.borrow().is_empty());
     assert!(start.elapsed() >= Duration::from_millis(50));
     let (_, ended) = log.borrow_mut().pop().unwrap();
@@ -73,7 +72,11 @@ fn a_handler_that_never_answers_costs_its_deadline() {
     }
     wait_quarantined(&mut client, &mut server, session, 0);
     let request = message(&client, 2, 32);
-    client.call_with(session, ECHO, request, within(60_000), log_end(&log, 2)).unwrap();
+    client
+        .request(session, ECHO, request)
+        .deadline(Duration::from_millis(60_000))
+        .then(log_end(&log, 2))
+        .unwrap();
     drive(&mut [&mut client, &mut server], || !log.borrow().is_empty());
     assert_eq!(log.borrow()[0].1.result, Ok(expected(2, 32)));
     assert_eq!(client.stats().expired, 1);
@@ -109,7 +112,12 @@ fn a_continuation_can_cancel_the_other_of_two_calls() {
     let seen = tags.clone();
     client.on_completion(move |_, tag, done| seen.borrow_mut().push((tag, done.result.is_ok())));
     let request = message(&client, 1, 32);
-    let slow = client.call_tagged_with(session, KEEP, request, within(60_000), 7).unwrap();
+    let slow = client
+        .request(session, KEEP, request)
+        .deadline(Duration::from_millis(60_000))
+        .tag(7)
+        .send()
+        .unwrap();
     drive(&mut [&mut client, &mut server], || !kept.borrow().is_empty());
     let request = message(&client, 2, 32);
     let cancelled = Rc::new(Cell::new(false));
@@ -130,7 +138,11 @@ fn a_deadline_passes_while_a_call_waits_for_a_slot() {
     let start = Instant::now();
     for (id, ms) in [(2, 40), (3, 20), (4, 60_000)] {
         let request = message(&client, id, 32);
-        client.call_with(session, ECHO, request, within(ms), log_end(&log, id)).unwrap();
+        client
+            .request(session, ECHO, request)
+            .deadline(Duration::from_millis(ms))
+            .then(log_end(&log, id))
+            .unwrap();
     }
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 2);
     assert!(start.elapsed() >= Duration::from_millis(40));
@@ -160,7 +172,11 @@ fn a_handler_is_not_started_when_another_took_its_time() {
     let request = message(&client, 1, 32);
     client.call(session, SLEEP, request, log_end(&log, 1)).unwrap();
     let request = message(&client, 2, 32);
-    client.call_with(session, SLEEP, request, within(40), log_end(&log, 2)).unwrap();
+    client
+        .request(session, SLEEP, request)
+        .deadline(Duration::from_millis(40))
+        .then(log_end(&log, 2))
+        .unwrap();
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 2);
     assert_eq!(started.get(), 1);
     let log = log.borrow();
@@ -189,14 +205,15 @@ fn a_handler_passes_on_the_time_that_is_left() {
             cx.reply_to(handle, "no hurry").unwrap();
             return;
         };
-        let options = CallOptions::new().deadline(time_left);
         let request = cx.alloc(8).unwrap();
-        cx.call_with(to_back, KEEP, request, options, move |cx, done| {
-            let e = done.result.err().unwrap();
-            assert!(matches!(e, CallError::DeadlineExceeded(_)), "{e}");
-            let _ = cx.reply_to(handle, "expired"); // the client has gone on, as a rule
-        })
-        .unwrap();
+        cx.request(to_back, KEEP, request)
+            .deadline(time_left)
+            .then(move |cx, done| {
+                let e = done.result.err().unwrap();
+                assert!(matches!(e, CallError::DeadlineExceeded(_)), "{e}");
+                let _ = cx.reply_to(handle, "expired"); // the client has gone on, as a rule
+            })
+            .unwrap();
     });
     let mut front = client(Config::default());
     let session = connect(&mut front, &mut [&mut back, &mut server], &middle.local_uri());
@@ -205,7 +222,11 @@ fn a_handler_passes_on_the_time_that_is_left() {
     front.call(session, ECHO, request, log_end(&log, 1)).unwrap();
     drive(&mut [&mut front, &mut back, &mut server], || log.borrow().len() == 1);
     let request = message(&front, 2, 32);
-    front.call_with(session, ECHO, request, within(100), log_end(&log, 2)).unwrap();
+    front
+        .request(session, ECHO, request)
+        .deadline(Duration::from_millis(100))
+        .then(log_end(&log, 2))
+        .unwrap();
     drive(&mut [&mut front, &mut back, &mut server], || log.borrow().len() == 2);
     // In the middle the time may be over earlier, by what a frame takes, never later; so now and then
     // its answer comes in time.

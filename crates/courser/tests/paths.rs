@@ -108,11 +108,11 @@ fn lone_small_frames_are_copied_by_a_transport_that_does_so() {
         assert_eq!(done.result.unwrap().len(), 10);
         count.set(count.get() + 1);
         if count.get() < CALLS {
-            cx.call_tagged(session, KEEP, done.request, tag).unwrap();
+            cx.request(session, KEEP, done.request).tag(tag).send().unwrap();
         }
     });
     let request = message(&client, 1, 10);
-    client.call_tagged(session, KEEP, request, 1).unwrap();
+    client.request(session, KEEP, request).tag(1).send().unwrap();
     drive_until(&mut [&mut client, &mut server], |_| ended.get() == CALLS);
     // A thread that is away for long says the time once more.
     assert!(requests.get() > CALLS / 4, "{} requests", requests.get());

@@ -101,7 +101,9 @@ impl Loop {
     fn issue(&self, cx: &mut Context<'_>, kind: Kind, tag: u64, request: MsgBuf) -> Result<()> {
         let session = self.sessions[tag as usize % self.sessions.len()];
         let req_type = if kind == Kind::Echo { ECHO } else { SINK };
-        cx.call_tagged(session, req_type, request, tag)
+        cx.request(session, req_type, request)
+            .tag(tag)
+            .send()
             .map_err(|refused| anyhow!("a call was refused: {}", refused.reason))?;
         self.open.set(self.open.get() + 1);
         Ok(())

@@ -152,7 +152,7 @@ impl State {
         let Some(request) = self.parked[tag].take() else { return };
         self.issued[tag] = now_ns;
         let session = self.session(tag);
-        match cx.call_tagged(session, self.load.req_type, request, tag as u64) {
+        match cx.request(session, self.load.req_type, request).tag(tag as u64).send() {
             Ok(_) => self.in_flight += 1,
             Err(CallRejected { reason, request }) => {
                 self.parked[tag] = Some(request);

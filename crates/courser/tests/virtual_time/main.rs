@@ -8,8 +8,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use courser::{
-    CallError, CallOptions, Completion, Config, Context, DialError, Executed, LostReason, Nexus,
-    RunError, SessionError, SessionId, SessionState, Status,
+    CallError, Completion, Config, Context, DialError, Executed, LostReason, Nexus, RunError,
+    SessionError, SessionId, SessionState, Status,
 };
 use machine::{SERVICE_NS, World};
 
@@ -79,13 +79,12 @@ fn call(
     let offset_ns = start_ns - rpc.context().now_ns();
     let mut request = rpc.alloc(4).unwrap();
     request.copy_from_slice(&number.to_le_bytes());
-    let options = deadline.map_or(CallOptions::new(), |d| CallOptions::new().deadline(d));
     let ends = ends.clone();
     let done = move |cx: &mut Context<'_>, done: Completion<'_>| {
         let result = done.result.map(|r| r.to_vec());
         ends.borrow_mut().push((number, cx.now_ns() + offset_ns, result));
     };
-    rpc.call_with(session, req_type, request, options, done).unwrap();
+    rpc.request(session, req_type, request).deadline(deadline).then(done).unwrap();
 }
 
 /// Calls of every kind, some in time and some not.

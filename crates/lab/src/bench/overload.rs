@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use courser::{CallOptions, Work, WorkerStats};
+use courser::{Work, WorkerStats};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -131,15 +131,12 @@ impl Bench {
         request[..4].copy_from_slice(&(HANDLER.as_micros() as u32).to_le_bytes());
         let ends = self.starts.base.elapsed() + deadline.unwrap_or(Duration::from_secs(3600));
         request[4..].copy_from_slice(&(ends.as_nanos() as u64).to_le_bytes());
-        let options = match deadline {
-            Some(d) => CallOptions::new().deadline(d),
-            None => CallOptions::new(),
-        };
         self.next = (self.next + 1) % self.both.sessions.len();
         let session = self.both.sessions[self.next];
         let (ended, base) = (Rc::clone(tally), self.starts.base);
         tally.in_flight.set(tally.in_flight.get() + 1);
-        let called = self.both.client.call_with(session, BURN, request, options, move |_, done| {
+        let call = self.both.client.request(session, BURN, request).deadline(deadline);
+        let called = call.then(move |_, done| {
             ended.in_flight.set(ended.in_flight.get() - 1);
             match done.result {
                 // An answer that this thread has found too late is worth nothing either.

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use courser::{
-    CallError, CallId, CallOptions, Completion, Context, Executed, Nexus, Recovery, Rpc, SessionId,
+    CallError, CallId, Completion, Context, Executed, Nexus, Recovery, Rpc, SessionId,
     SessionState, Status,
 };
 
@@ -393,7 +393,6 @@ impl Client {
         // Some deadlines cannot be met, some hardly be missed.
         let deadline =
             (self.rng.below(100) < 15).then(|| Duration::from_micros(200 << self.rng.below(11)));
-        let options = deadline.map_or(CallOptions::new(), |d| CallOptions::new().deadline(d));
         let deadline_ns = deadline.map(|d| d.as_nanos() as u64);
         let began_ns = now_ns();
         let call = Open { req_type, incarnation, began_ns, deadline_ns, request: size, response };
@@ -404,7 +403,7 @@ impl Client {
             *open.borrow_mut() -= 1;
             shared.borrow_mut().end(id, &done);
         };
-        match self.rpc.context().call_with(session, req_type, request, options, done) {
+        match self.rpc.request(session, req_type, request).deadline(deadline).then(done) {
             Ok(call) if self.rng.below(100) < 2 => {
                 self.doomed.push_back((Instant::now() + CANCEL_AFTER, call));
             }

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use courser::{
-    AllocError, CallOptions, Config, Context, MsgBuf, Nexus, Recovery, Request, Rpc, SessionId,
-    SessionState, Work,
+    AllocError, Config, Context, MsgBuf, Nexus, Recovery, Request, Rpc, SessionId, SessionState,
+    Work,
 };
 
 use super::ledger::{Event, Ledger, Record, now_ns};
@@ -178,8 +178,7 @@ fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Opti
     let Some(handle) = cx.defer() else { return };
     let book = book.clone();
     // The deadline of the call is that of what it calls for.
-    let options = time_left.map_or(CallOptions::new(), |left| CallOptions::new().deadline(left));
-    let called = cx.call_with(session, LEAF, ask, options, move |cx, done| {
+    let called = cx.request(session, LEAF, ask).deadline(time_left).then(move |cx, done| {
         // Dropping the handle tells the client: executed, without a reply.
         let Ok(answer) = done.result else { return };
         let from = message::incarnation_of(&answer).unwrap_or(0);

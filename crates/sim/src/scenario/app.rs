@@ -99,13 +99,13 @@ pub(super) fn closed_loop(
         let Some(start_ns) = starts.get_mut(tag as usize) else { return };
         tally.ended(&done.result, now_ns - *start_ns);
         *start_ns = now_ns;
-        if let Err(rejected) = cx.call_tagged(session, req_type, done.request, tag) {
+        if let Err(rejected) = cx.request(session, req_type, done.request).tag(tag).send() {
             tally.failed(&rejected.reason);
         }
     });
     for tag in 0..u64::from(outstanding) {
         let request = message(&rpc, bytes)?;
-        let call = rpc.call_tagged(session, req_type, request, tag);
+        let call = rpc.request(session, req_type, request).tag(tag).send();
         call.map_err(|rejected| rejected.reason.to_string())?;
     }
     Ok(rpc)

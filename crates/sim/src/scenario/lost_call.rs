@@ -300,7 +300,7 @@ fn client(
             }
         }
         request[..16].copy_from_slice(&book.begin(tag as usize, now_ns));
-        if let Err(rejected) = cx.call_tagged(session, app::ECHO, request, tag) {
+        if let Err(rejected) = cx.request(session, app::ECHO, request).tag(tag).send() {
             book.first_error.get_or_insert_with(|| rejected.reason.to_string());
         }
     });
@@ -308,7 +308,7 @@ fn client(
         let mut request = app::message(&rpc, BYTES)?;
         let now_ns = rpc.context().now_ns();
         request[..16].copy_from_slice(&book.borrow_mut().begin(tag as usize, now_ns));
-        let call = rpc.call_tagged(session, app::ECHO, request, tag);
+        let call = rpc.request(session, app::ECHO, request).tag(tag).send();
         call.map_err(|rejected| rejected.reason.to_string())?;
     }
     Ok(rpc)

@@ -152,7 +152,7 @@ impl Caller {
             let Some(&session) = self.rng.pick(&self.sessions) else { return };
             let Some(request) = self.spare.pop() else { return };
             self.starts[tag as usize] = cx.now_ns();
-            if let Err(rejected) = cx.call_tagged(session, app::ECHO, request, tag.into()) {
+            if let Err(rejected) = cx.request(session, app::ECHO, request).tag(tag.into()).send() {
                 self.tally.borrow_mut().failed(&rejected.reason);
             }
         }

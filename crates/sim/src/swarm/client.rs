@@ -6,9 +6,7 @@ use std::hash::BuildHasherDefault;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{
-    CallOptions, Completion, Context, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState,
-};
+use courser::{Completion, Context, MsgBuf, ReplyHandle, Rpc, SessionId, SessionState};
 
 use super::bytes::{NUMBER, write_request};
 use super::kinds::Kind;
@@ -227,16 +225,16 @@ impl Client {
         let mix = &self.shared.mix;
         let mut rng = self.rng.borrow_mut();
         let kind = kind.unwrap_or_else(|| mix.kind(&mut rng));
-        let mut options = CallOptions::new();
+        let mut deadline = None;
         let mut deadline_ns = None;
         if rng.chance_ppm(mix.deadline_ppm) {
             let ns = rng.between(5_000, mix.deadline_ns);
-            options = options.deadline(Duration::from_nanos(ns));
+            deadline = Some(Duration::from_nanos(ns));
             deadline_ns = Some(cx.now_ns() + ns);
         }
         drop(rng);
         let made = self.draw(kind, deadline_ns);
-        let taken = self.make(cx, session, made, options, then);
+        let taken = self.make(cx, session, made, deadline, then);
         self.shared.left.set(left - u64::from(taken));
         taken
     }
@@ -247,7 +245,7 @@ impl Client {
         if !self.has_memory(cx, made.request_len as usize) {
             return;
         }
-        if !self.make(cx, session, made, CallOptions::new(), Then::Nothing) {
+        if !self.make(cx, session, made, None, Then::Nothing) {
             let host = self.who.host;
             let detail = format!("n{host}: a call on a connected session was refused");
             lock(&self.shared.oracle).wrong(Invariant::Liveness, detail);
@@ -277,14 +275,9 @@ impl Client {
         let nested = |l: &&Lane| l.plan.pace == Pace::Nested;
         let found = self.lanes.borrow().iter().find(nested).and_then(|l| l.session);
         let Some(session) = found.filter(stands) else { return answer_of(cx, then) };
-        let mut options = CallOptions::new();
-        let mut deadline_ns = None;
-        if let Some(left) = deadline {
-            options = options.deadline(left);
-            deadline_ns = Some(cx.now_ns() + left.as_nanos() as u64);
-        }
+        let deadline_ns = deadline.map(|left| cx.now_ns() + left.as_nanos() as u64);
         let made = self.draw(Kind::Echo, deadline_ns);
-        self.make(cx, session, made, options, then);
+        self.make(cx, session, made, deadline, then);
     }
 
     /// Draws the parameters of a call.
@@ -326,7 +319,7 @@ impl Client {
         cx: &mut Context<'_>,
         session: SessionId,
         made: Made,
-        options: CallOptions,
+        deadline: Option<Duration>,
         then: Then,
     ) -> bool {
         let Some(mut m) = self.buffer(cx, made.request_len as usize) else {
@@ -349,13 +342,12 @@ impl Client {
         let cancel_ns = if cancel { rng.below(self.shared.mix.cancel_ns + 1) } else { 0 };
         drop(rng);
         let client = self.clone();
+        let call = cx.request(session, kind, m).deadline(deadline);
         let called = if tagged {
             self.tags.borrow_mut().insert(number, then);
-            cx.call_tagged_with(session, kind, m, options, number)
+            call.tag(number).send()
         } else {
-            cx.call_with(session, kind, m, options, move |cx, done| {
-                client.ended(cx, number, done, then);
-            })
+            call.then(move |cx, done| client.ended(cx, number, done, then))
         };
         let call = match called {
             Ok(call) => call,
