@@ -229,7 +229,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::{Arena, MsgBuf};
+    use crate::{Arena, MsgBuf, PacketAccess};
 
     #[test]
     fn frames_are_dropped_from_the_front_and_give_back_what_nobody_else_holds() {

@@ -10,6 +10,7 @@
 //! 3. Header room is written only while no `TxSeg` covers it: the buffer is not shared, or that
 //!    header was not exposed since the buffer was last seen unshared.
 
+mod packets;
 mod seg;
 mod unshared;
 
@@ -20,6 +21,7 @@ use std::ptr::NonNull;
 use crate::arena::{Inner, MAX_HEADROOM};
 use crate::chunk::{Chunk, FRONT};
 
+pub use packets::PacketAccess;
 pub use seg::TxSeg;
 pub(crate) use seg::drop_segs;
 pub use unshared::Unshared;
@@ -82,16 +84,6 @@ impl MsgBuf {
         // others look at too, and `len` and `exposed`, which only the one `MsgBuf` looks at, and sets
         // through `&mut self` only. Test: `every_drop_order` under miri.
         unsafe { self.chunk.as_ref() }
-    }
-
-    /// [`crate::prefetch`] of the first data bytes, and of what is known of the buffer.
-    #[inline(always)]
-    pub fn prefetch(&self) {
-        crate::prefetch(self.chunk());
-        // Not by way of the slice: its length stands in the record that is on its way.
-        // SAFETY: FRONT bytes before `data` are memory of the buffer, and so is the one at it, which is
-        // initialised. Test: `positions_are_exact`.
-        crate::prefetch(unsafe { self.data.as_ref() });
     }
 
     /// Number of data bytes.
@@ -165,13 +157,36 @@ impl MsgBuf {
         }
     }
 
-    /// The header room of packet `index`, for writing. A header of fewer bytes goes at its end.
-    ///
-    /// `None` when the buffer has no such packet at its arena's `data_per_packet`, or when a
-    /// transmit queue may still read that header: while the buffer is shared, only headers above
-    /// the highest one exposed so far can be written.
+    /// Where a piece of the data begins.
     #[inline]
-    pub fn header_mut(&mut self, index: u32) -> Option<&mut [u8; HEADER_ROOM]> {
+    fn data_place(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
+        if range.start > range.end || range.end > self.len() {
+            return None;
+        }
+        // SAFETY: within the data, or at its end. Test: `positions_are_exact`.
+        Some(unsafe { self.data.add(range.start) })
+    }
+
+    /// Headers below `end` may be covered by a `TxSeg` from now on.
+    #[inline]
+    fn expose(&mut self, end: u32) {
+        let exposed = &self.chunk().exposed;
+        exposed.set(exposed.get().max(end));
+    }
+}
+
+impl PacketAccess for MsgBuf {
+    #[inline(always)]
+    fn prefetch(&self) {
+        crate::prefetch(self.chunk());
+        // Not by way of the slice: its length stands in the record that is on its way.
+        // SAFETY: FRONT bytes before `data` are memory of the buffer, and so is the one at it, which is
+        // initialised. Test: `positions_are_exact`.
+        crate::prefetch(unsafe { self.data.as_ref() });
+    }
+
+    #[inline]
+    fn header_mut(&mut self, index: u32) -> Option<&mut [u8; HEADER_ROOM]> {
         let end = self.header_end(index)?;
         if index < self.chunk().exposed.get() {
             if self.is_shared() {
@@ -185,15 +200,8 @@ impl MsgBuf {
         Some(unsafe { &mut *self.data.as_ptr().add(end).sub(HEADER_ROOM).cast() })
     }
 
-    /// The first packet as one piece: the last `header_len` bytes of header room 0 and
-    /// `data[..data_len]` directly behind them (E20).
-    ///
-    /// # Panics
-    ///
-    /// When `header_len` is above [`HEADER_ROOM`] or `data_len` above `len()`: both are the
-    /// caller's own numbers.
     #[inline]
-    pub fn first_seg(&mut self, header_len: usize, data_len: usize) -> TxSeg {
+    fn first_seg(&mut self, header_len: usize, data_len: usize) -> TxSeg {
         assert!(
             header_len <= HEADER_ROOM && data_len <= self.len(),
             "first_seg({header_len}, {data_len}) of a buffer of {} bytes",
@@ -209,9 +217,8 @@ impl MsgBuf {
         }
     }
 
-    /// A piece of the data. `None` when the range is not within `0..len()`.
     #[inline]
-    pub fn data_seg(&self, range: Range<usize>) -> Option<TxSeg> {
+    fn data_seg(&self, range: Range<usize>) -> Option<TxSeg> {
         let start = self.data_place(&range)?;
         self.chunk().retain(1);
         // SAFETY: the reference is counted, and the range lies within the data.
@@ -219,12 +226,8 @@ impl MsgBuf {
         Some(unsafe { TxSeg::new(start, range.len(), 0, self.chunk) })
     }
 
-    /// Packet `index` in two pieces: the last `header_len` bytes of its header room (E21), and `range`
-    /// of the data. One locked instruction at most, while the buffer is shared already. `None`, and
-    /// nothing has changed, when the buffer has no such packet, `header_len` is above [`HEADER_ROOM`], or
-    /// the range is not within `0..len()`.
     #[inline]
-    pub fn packet_segs(
+    fn packet_segs(
         &mut self,
         index: u32,
         header_len: usize,
@@ -247,21 +250,9 @@ impl MsgBuf {
         })
     }
 
-    /// Where a piece of the data begins.
     #[inline]
-    fn data_place(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
-        if range.start > range.end || range.end > self.len() {
-            return None;
-        }
-        // SAFETY: within the data, or at its end. Test: `positions_are_exact`.
-        Some(unsafe { self.data.add(range.start) })
-    }
-
-    /// Headers below `end` may be covered by a `TxSeg` from now on.
-    #[inline]
-    fn expose(&mut self, end: u32) {
-        let exposed = &self.chunk().exposed;
-        exposed.set(exposed.get().max(end));
+    fn try_unshare(self) -> Result<Unshared, MsgBuf> {
+        Unshared::new(self)
     }
 }
 

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use courser::parts::buf::{Addr, Arena, PathId, TxBurst, TxFrame};
+use courser::parts::buf::{Addr, Arena, PacketAccess, PathId, TxBurst, TxFrame};
 use courser::parts::net::{MemNetwork, Path, PathError};
 use courser::{Config, Transport};
 

@@ -12,7 +12,9 @@ use std::hint::spin_loop;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use courser_buf::{Arena, ArenaConfig, Heap, MsgBuf, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{
+    Arena, ArenaConfig, Heap, MsgBuf, PacketAccess, PathId, RxBurst, TxBurst, TxFrame,
+};
 use courser_net::{ShmConfig, ShmTransport, Transport};
 use rustix::thread::{CpuSet, sched_setaffinity};
 

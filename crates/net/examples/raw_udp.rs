@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use courser_buf::{Arena, MsgBuf, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{Arena, MsgBuf, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
 use courser_net::{Transport, UdpConfig, UdpTransport};
 use rustix::thread::{CpuSet, sched_setaffinity};
 

@@ -18,8 +18,8 @@ mod checks;
 use std::time::{Duration, Instant};
 
 use courser_buf::{
-    Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RX_HEAD, RxBurst, RxFrame, TxBurst,
-    TxFrame,
+    Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PacketAccess, PathId, RX_HEAD, RxBurst, RxFrame,
+    TxBurst, TxFrame,
 };
 
 use crate::{Caps, Path, Transport};

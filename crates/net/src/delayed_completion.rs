@@ -149,7 +149,7 @@ impl<T: Transport> crate::Middleware for DelayedCompletion<T> {
 
 #[cfg(test)]
 mod tests {
-    use courser_buf::{Arena, MsgBuf, PathId};
+    use courser_buf::{Arena, MsgBuf, PacketAccess, PathId};
 
     use super::*;
     use crate::{MemConfig, MemNetwork, MemTransport};

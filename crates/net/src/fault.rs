@@ -15,7 +15,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use courser_buf::{
-    Addr, Arena, ArenaConfig, Ecn, Heap, PathId, RxBurst, RxFrame, TxBurst, TxFrame,
+    Addr, Arena, ArenaConfig, Ecn, Heap, PacketAccess, PathId, RxBurst, RxFrame, TxBurst, TxFrame,
 };
 
 use plan::{Dice, Verdict};

@@ -16,7 +16,7 @@ use crate::{Caps, Path, PathError, Transport, TransportStats};
 /// ambiguous.
 ///
 /// ```
-/// use courser_buf::TxBurst;
+/// use courser_buf::{PacketAccess, TxBurst};
 /// use courser_net::{MemConfig, MemNetwork, Transport};
 ///
 /// /// Counts the frames that are sent.

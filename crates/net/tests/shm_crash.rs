@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use courser_buf::{Addr, Arena, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{Addr, Arena, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
 use courser_net::{ShmConfig, ShmTransport, Transport};
 
 const PATIENCE: Duration = Duration::from_secs(60);

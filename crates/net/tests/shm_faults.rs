@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use courser_buf::{Arena, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{Arena, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
 use courser_net::{
     FaultConfig, FaultCounts, FaultPlan, FaultTransport, ShmConfig, ShmTransport, Transport,
 };

@@ -7,7 +7,7 @@
 //! frame overlap each other and the work on the frames before. What is looked at was not checked
 //! yet: it can name anything, and nothing comes of it but a hint to the CPU.
 
-use courser_buf::{RxFrame, prefetch};
+use courser_buf::{PacketAccess, RxFrame, prefetch};
 
 use crate::endpoint::Endpoint;
 use crate::session::Session;

@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use courser::parts::buf::{Addr, Arena, PathId, RxBurst, TxBurst, TxFrame};
+use courser::parts::buf::{Addr, Arena, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
 use courser::parts::net::{AnyTransport, Caps};
 use courser::{MsgBuf, Transport};
 

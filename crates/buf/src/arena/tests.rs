@@ -3,7 +3,9 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
 
 use super::*;
-use crate::{HugePages, MapCause, PathId, Region, TxBurst, TxFrame, TxSeg, drop_frames};
+use crate::{
+    HugePages, MapCause, PacketAccess, PathId, Region, TxBurst, TxFrame, TxSeg, drop_frames,
+};
 
 mod model;
 

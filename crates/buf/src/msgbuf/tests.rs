@@ -1,6 +1,8 @@
 use std::sync::Arc;
 
-use crate::{Arena, ArenaConfig, CapacityError, HEADER_ROOM, Heap, HugePages, MsgBuf, TxSeg};
+use crate::{
+    Arena, ArenaConfig, CapacityError, HEADER_ROOM, Heap, HugePages, MsgBuf, PacketAccess, TxSeg,
+};
 
 fn arena(data_per_packet: usize, headroom: usize) -> Arena {
     let cfg = ArenaConfig { limit_bytes: 1 << 20, data_per_packet, headroom };

@@ -9,7 +9,7 @@ use super::MsgBuf;
 /// this.
 ///
 /// What is written there again and again costs one question at the beginning, instead of a look at
-/// the buffer's record each time. Made by [`MsgBuf::try_unshare`].
+/// the buffer's record each time. Made by [`PacketAccess::try_unshare`](super::PacketAccess::try_unshare).
 pub struct Unshared {
     /// Invariant: the only reference to its buffer, and nobody is given another.
     msg: MsgBuf,
@@ -17,19 +17,17 @@ pub struct Unshared {
     len: u32,
 }
 
-impl MsgBuf {
-    /// Takes a buffer out of reach of transmit queues; it comes back as it is while one still holds a
-    /// part of it.
+impl Unshared {
+    /// Takes a buffer out of reach of transmit queues; the error returns it unchanged while one
+    /// still holds a part of it.
     #[inline]
-    pub fn try_unshare(mut self) -> Result<Unshared, MsgBuf> {
-        match self.get_mut() {
-            Some(data) => Ok(Unshared { len: data.len() as u32, msg: self }),
-            None => Err(self),
+    pub(super) fn new(mut msg: MsgBuf) -> Result<Unshared, MsgBuf> {
+        match msg.get_mut() {
+            Some(data) => Ok(Unshared { len: data.len() as u32, msg }),
+            None => Err(msg),
         }
     }
-}
 
-impl Unshared {
     /// Shortens what can be written to `len` bytes; nothing happens when it is not longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use courser_buf::{Ecn, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
+use courser_buf::{
+    Ecn, PacketAccess, PathId, RX_BURST, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame,
+};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::{Check, Rig, assert_quiet, poll, receive, whole};

@@ -1,4 +1,4 @@
-use courser_buf::{Arena, TxFrame};
+use courser_buf::{Arena, PacketAccess, TxFrame};
 
 use super::*;
 

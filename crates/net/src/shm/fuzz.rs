@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use courser_buf::{Arena, RxBurst, TxBurst, TxFrame};
+use courser_buf::{Arena, PacketAccess, RxBurst, TxBurst, TxFrame};
 
 use super::map::{Mapping, PAGE};
 use super::msg::{self, Hello, Received, Welcome};

@@ -11,7 +11,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use courser_buf::{Arena, MsgBuf, TxFrame};
+use courser_buf::{Arena, MsgBuf, PacketAccess, TxFrame};
 use proptest::prelude::*;
 
 use super::map::{Mapping, PAGE};

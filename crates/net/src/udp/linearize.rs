@@ -63,7 +63,7 @@ impl Linearizer {
 
 #[cfg(test)]
 mod tests {
-    use courser_buf::{Arena, PathId};
+    use courser_buf::{Arena, PacketAccess, PathId};
 
     use super::*;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use courser_buf::{Arena, Ecn, PathId, RxBurst, TxBurst, TxFrame};
+use courser_buf::{Arena, Ecn, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
 
 use super::*;
 

@@ -19,7 +19,9 @@
 //!    that arrive early. Packets of other messages may overtake them.
 //! 4. [`seal`] writes every frame's header, when the frame is complete.
 
-use courser_buf::{Arena, HEADER_ROOM, MsgBuf, PathId, TxBurst, TxFrame, TxSeg, Unshared};
+use courser_buf::{
+    Arena, HEADER_ROOM, MsgBuf, PacketAccess, PathId, TxBurst, TxFrame, TxSeg, Unshared,
+};
 
 use super::late::LateBatches;
 use super::queue::{TxItem, TxQueue};

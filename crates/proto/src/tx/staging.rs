@@ -3,7 +3,7 @@
 //! They are used in turn: what was used longest ago is the first that the transport lets go of. One
 //! that keeps no frames always finds the first ones free, which are the ones in the cache.
 
-use courser_buf::{Arena, MsgBuf, Unshared};
+use courser_buf::{Arena, MsgBuf, PacketAccess, Unshared};
 
 /// Bytes of buffers that the transport may reference at once; beyond, the stage waits for the
 /// transport to let go. Enough for any number of frames that a kernel or a NIC queues.
