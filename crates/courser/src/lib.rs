@@ -48,7 +48,9 @@ mod spin;
 mod worker;
 
 pub use call::CallBuilder;
-pub use config::{Config, Tuning};
+pub use config::Config;
+#[doc(hidden)]
+pub use config::Tuning;
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};

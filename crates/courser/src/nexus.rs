@@ -200,7 +200,7 @@ impl Nexus {
             index,
             accepts: false,
             spin,
-            batched_timestamps: self.config.batched_timestamps,
+            batched_timestamps: self.config.tuning.batched_timestamps,
             looks: 0,
             clock_is_fresh: false,
             looks_a_pass,

@@ -124,7 +124,7 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) index: u16,
     pub(crate) accepts: bool,
     pub(crate) spin: Spin,
-    /// See [`crate::Config::batched_timestamps`].
+    /// See [`crate::Tuning::batched_timestamps`].
     pub(crate) batched_timestamps: bool,
     /// How many passes may do without all but frames and mail.
     pub(crate) looks: u32,

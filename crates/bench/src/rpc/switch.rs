@@ -47,7 +47,7 @@ impl Switch {
             return;
         }
         let switch = match self {
-            Self::BatchedTimestamps => &mut config.batched_timestamps,
+            Self::BatchedTimestamps => &mut config.tuning.batched_timestamps,
             Self::PreallocatedResponses => &mut config.tuning.prealloc_responses,
             Self::ZeroCopyRequests => &mut config.tuning.zero_copy_rx,
             Self::Prefetch => &mut config.tuning.prefetch,

@@ -1,0 +1,73 @@
+//! Switches for benchmarks and tests, apart from the settings of users.
+
+use std::time::Duration;
+
+use courser_proto as proto;
+
+/// Switches and bounds that benchmarks turn to measure what they are worth, and that tests turn to
+/// reach rare cases. The defaults are the fastest values that were measured, so no program needs
+/// them, and one of them changes what handlers read: they are hidden from the documentation of
+/// [`crate::Config`] and may change in any version.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tuning {
+    /// Frames of one transmit batch, at least 1 (E62). Default 128.
+    pub tx_frames: usize,
+    /// Requests and replies of one transmit batch, at least 1. Default 64.
+    pub tx_items: usize,
+    /// Write single-packet responses to a buffer that their slot keeps (E32). Default true. False:
+    /// each allocates a buffer and frees it. This and the next two are switched off to measure what
+    /// they save (`courser bench factors`, E75).
+    pub prealloc_responses: bool,
+    /// Handlers read single-packet requests in the received frame `[eRPC §4.2.3]` (E28). Default
+    /// true. False: each is first copied to a buffer of its own, and answered with
+    /// [`crate::Status::NoMemory`] when there is none.
+    pub zero_copy_rx: bool,
+    /// Copy the packets of larger requests to their message. Default true. False: **handlers get a
+    /// message of the right length with arbitrary bytes**, to measure the cost of the server's copy
+    /// (`courser bench bandwidth --no-copy`, `[eRPC §6.4]`, E78).
+    pub copy_requests: bool,
+    /// While a packet of a message is missing, further ones are sent until they spread over this
+    /// many times C packets: 1 to 1,024, default 4 (M26).
+    pub spread: u32,
+    /// Small packets to one peer share frames. Default true. False: one frame for each packet.
+    pub packing: bool,
+    /// Prefetch the state that the next frames of a received burst, the next calls and the next
+    /// timers need. Default true. With many sessions ([`Tuning::far_sessions`]) small calls are put
+    /// on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
+    /// is 8 or less, or a request of [`crate::Config::inline_max`] bytes is more than a packet.
+    pub prefetch: bool,
+    /// Number of sessions, client and server together, from which on calls are deferred and session
+    /// state is prefetched; the largest number so far counts. Default 512. 0: always; `usize::MAX`:
+    /// never. Costs a byte for each client session.
+    pub far_sessions: usize,
+    /// A frame of a single small packet that answers a frame carries no time for this long after
+    /// the last one to the same peer that did, which saves both sides a clock reading: 20 ns of a
+    /// round trip over shared memory. Round trips are sampled this often then. Default 4 us, at most
+    /// 1 s; 0: every frame carries the time. Clocks may differ by 50 ppm, which is 5 ns in 100 us and
+    /// 50 us in 1 s, of round trips and of deadlines at the server: more than 100 us is for tools
+    /// that slow everything down.
+    pub time_every: Duration,
+    /// Read the clock twice for all packets of a pass, at receipt and before the answers leave.
+    /// Default true. False: one more reading, 10 ns, for each packet and direction
+    /// `[eRPC §5.2.2]` (E75).
+    pub batched_timestamps: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        let p = proto::Config::default();
+        Tuning {
+            tx_frames: p.tx_frames,
+            tx_items: p.tx_items,
+            prealloc_responses: p.prealloc_responses,
+            zero_copy_rx: p.zero_copy_rx,
+            copy_requests: p.copy_requests,
+            packing: p.packing,
+            prefetch: p.prefetch,
+            far_sessions: p.far_sessions,
+            time_every: Duration::from_nanos(p.time_every_ns),
+            spread: p.spread,
+            batched_timestamps: true,
+        }
+    }
+}
