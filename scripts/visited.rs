@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::parts::net::{MemConfig, MemNetwork, MemTransport};
+use courser_net::{MemConfig, MemNetwork, MemTransport};
 use courser::{Completion, Config, Context, Nexus, Rpc, SessionId, SessionState};
 
 const ECHO: u16 = 1;

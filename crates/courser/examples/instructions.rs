@@ -20,11 +20,11 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use courser::parts::buf::{Ecn, PathId, RxBurst, TxBurst};
-use courser::parts::net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
 use courser::{
     CallId, CallRejected, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, Tuning,
 };
+use courser_buf::{Ecn, PathId, RxBurst, TxBurst};
+use courser_net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
 
 const ECHO: u16 = 1;
 const SESSIONS: usize = 8;
@@ -120,7 +120,7 @@ fn server_rx<'a, T: Transport>(t: &'a mut T, out: &mut RxBurst<'a>) {
     t.rx_burst(out);
 }
 
-impl<const SIDE: u8, T: Transport> courser::parts::net::Middleware for Side<SIDE, T> {
+impl<const SIDE: u8, T: Transport> courser_net::Middleware for Side<SIDE, T> {
     type Inner = T;
     fn inner(&self) -> &T {
         &self.0

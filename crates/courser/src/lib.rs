@@ -53,7 +53,7 @@ pub use config::Config;
 pub use config::Tuning;
 pub use context::Context;
 pub use control::{ControlStats, DialError, LostReason};
-pub use courser_buf::{Addr, AllocError, Arena, ArenaStats, MsgBuf};
+pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf};
 pub use courser_net::{
     AnyTransport, MemOptions, Offload, OptionSet, ShmOptions, Transport, TransportOptions,
     TransportStats, UdpOptions, Uri, UriError,
@@ -70,15 +70,32 @@ pub use rpc::{EndpointHandle, Rpc};
 pub use shutdown::ShutdownReport;
 pub use worker::{HandlerStats, Work, WorkerStats};
 
-/// The parts that Courser is made of, for programs that need more than the public API: own
-/// transports, own event loops, tests, simulations.
+/// For authors of transports and of simulators. The protocol is not part of the public API; a
+/// program that needs it depends on the crate `courser-proto`, which may change in any version.
 pub mod parts {
-    pub use {courser_buf as buf, courser_net as net, courser_proto as proto};
+    pub mod transport {
+        //! What an own transport, or one around another ([`Middleware`]), is written with. It is
+        //! used by [`crate::Nexus::endpoint_on`] and [`crate::Nexus::endpoint_with`], or by its
+        //! scheme after [`register`]. The crate `courser-net` has the same and a conformance suite.
+        pub use courser_buf::{
+            Addr, Ecn, MemorySource, MsgBuf, PacketAccess, PathId, RX_BURST, Region, RxBurst,
+            RxFrame, TX_GATHER, TxBurst, TxFrame, TxSeg,
+        };
+        pub use courser_net::any::{RegisterError, register};
+        pub use courser_net::options::{Expected, NamedOption, OptionValue, TransportOptions, set};
+        pub use courser_net::{
+            AnyTransport, BindSpec, Caps, CommonOptions, FaultConfig, FaultPlan, FaultTransport,
+            Middleware, OpenError, OptionSet, Path, PathError, PathTable, Transport,
+            TransportStats,
+        };
+    }
 
     pub mod machine {
-        //! What a nexus runs on, for simulations: see [`crate::Nexus::bind_in`].
+        //! The layer below a nexus, for simulators: see [`crate::Nexus::bind_in`].
         #[doc(inline)]
         pub use crate::machine::*;
+        pub use courser_net::{AnyTransport, BindSpec, OpenError};
+        pub use courser_proto::RequestId;
     }
 }
 

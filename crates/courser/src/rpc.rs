@@ -357,7 +357,8 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.outstanding_calls()
     }
 
-    /// Checks the protocol's invariants; panics when one does not hold. For tests.
+    /// Checks the invariants of the protocol, for tests; panics when one does not hold.
+    #[doc(hidden)]
     pub fn check(&self) {
         self.core.proto.check();
     }

@@ -8,11 +8,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use courser::parts::net::MemNetwork;
 use courser::{
     Admission, BindError, CallError, Config, ConnectRefuseReason, DialError, Executed, Nexus,
     RejectReason, Rpc, SessionEnd, SessionError, SessionState,
 };
+use courser_net::MemNetwork;
 
 const ECHO: u16 = 1;
 

@@ -10,10 +10,10 @@ use std::rc::Rc;
 use std::sync::mpsc;
 
 use common::*;
-use courser::parts::net::{DelayedCompletion, DelayedCompletionConfig, MemNetwork};
 use courser::{
     Config, EndpointHandle, MsgBuf, Nexus, ReplyHandle, Rpc, SessionId, Transport, Work,
 };
+use courser_net::{DelayedCompletion, DelayedCompletionConfig, MemNetwork};
 
 const ECHO: u16 = 1;
 const DEFER: u16 = 2;

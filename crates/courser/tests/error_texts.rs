@@ -8,16 +8,17 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use courser::parts::buf::{ArenaConfig, CapacityError, ConfigError, Heap, MapCause, MapError};
-use courser::parts::net::{
-    BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError, any,
-};
-use courser::parts::proto::{self, ConnectError, ControlError, Recovery, UnknownRecovery};
 use courser::{
-    Addr, AllocError, Arena, BindError, CallError, ConnectRefuseReason, DialError, Executed,
-    LostReason, Refused, RejectReason, ReplyError, RunError, SessionEnd, SessionError, Status, Uri,
+    AllocError, BindError, CallError, CallRejected, ConnectRefuseReason, DialError, Executed,
+    LostReason, RejectReason, ReplyError, RunError, SessionEnd, SessionError, Status, Uri,
     UriError, WorkerError,
 };
+use courser_buf::{Addr, Arena, ArenaConfig, CapacityError, ConfigError, Heap, MapCause, MapError};
+use courser_net::{
+    BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError, any,
+};
+use courser_proto as proto;
+use courser_proto::{ConnectError, ControlError, Recovery, UnknownRecovery};
 
 /// The first words of an advice.
 const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower \
@@ -297,7 +298,7 @@ fn library_errors_advise() {
             SessionError::DatapathSilent { datapath: here().to_string(), packet: 1400 },
             SessionError::VirtualTime,
             SessionError::Gone,
-            Refused { reason: RejectReason::NotClient, request },
+            CallRejected { reason: RejectReason::NotClient, request },
             WorkerError::Disabled,
             WorkerError::Threads(broken()),
             RunError::Wait(broken()),

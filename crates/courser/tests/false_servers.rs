@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::*;
-use courser::parts::proto::{
+use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
+use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
     EndpointRef, Room,
 };
-use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
 
 /// The endpoint that a false server says it has.
 const ME: EndpointRef = EndpointRef { index: 0, id: 0x5eed };

@@ -5,9 +5,9 @@ mod common;
 use std::net::UdpSocket;
 
 use common::*;
-use courser::parts::proto::Drop;
-use courser::parts::proto::wire::{FRAME_HEADER, WIRE_VERSION};
 use courser::{Config, Nexus, Rpc};
+use courser_proto::Drop;
+use courser_proto::wire::{FRAME_HEADER, WIRE_VERSION};
 
 const ECHO: u16 = 1;
 

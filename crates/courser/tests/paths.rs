@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use common::*;
-use courser::parts::buf::{Addr, Arena, PacketAccess, PathId, TxBurst, TxFrame};
-use courser::parts::net::{MemNetwork, Path, PathError};
 use courser::{Config, Transport};
+use courser_buf::{Addr, Arena, PacketAccess, PathId, TxBurst, TxFrame};
+use courser_net::{MemNetwork, Path, PathError};
 
 const KEEP: u16 = 1;
 
@@ -22,7 +22,7 @@ struct Counting<T> {
     arena: Arena,
 }
 
-impl<T: Transport> courser::parts::net::Middleware for Counting<T> {
+impl<T: Transport> courser_net::Middleware for Counting<T> {
     type Inner = T;
 
     fn inner(&self) -> &T {

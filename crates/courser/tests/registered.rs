@@ -1,8 +1,8 @@
 //! A transport that is no part of Courser, registered by its scheme and chosen by address.
 
-use courser::parts::net::options::{NamedOption, set};
-use courser::parts::net::{BindSpec, MemConfig, MemNetwork, OpenError, any};
 use courser::{AnyTransport, Config, Nexus, OptionSet, Transport, TransportOptions};
+use courser_net::options::{NamedOption, set};
+use courser_net::{BindSpec, MemConfig, MemNetwork, OpenError, any};
 
 /// The error of a transport that Courser does not know.
 #[derive(Debug)]

@@ -11,10 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use common::*;
-use courser::parts::net::{FaultConfig, FaultPlan, FaultTransport, ShmConfig, ShmTransport};
 use courser::{
     BindError, CallError, Config, Nexus, OptionSet, Rpc, SessionError, SessionState, ShmOptions,
 };
+use courser_net::{FaultConfig, FaultPlan, FaultTransport, ShmConfig, ShmTransport};
 
 const SHM: &str = "shm://127.0.0.1:0";
 const ECHO: u16 = 1;

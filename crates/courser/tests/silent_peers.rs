@@ -5,8 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use courser::parts::proto::{CONTROL_MAX, CONTROL_PREAMBLE};
 use courser::{Config, Nexus};
+use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const PEERS: usize = 1000;

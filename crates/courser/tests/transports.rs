@@ -9,10 +9,10 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use courser::parts::net::{
+use courser::{Config, Nexus, Offload, OptionSet, Rpc, SessionId, Transport, UdpOptions};
+use courser_net::{
     DelayedCompletion, DelayedCompletionConfig, FaultConfig, FaultPlan, FaultTransport, MemNetwork,
 };
-use courser::{Config, Nexus, Offload, OptionSet, Rpc, SessionId, Transport, UdpOptions};
 
 const WORK: u16 = 1;
 
@@ -94,7 +94,7 @@ fn at_most_once(ran: &Ran, calls: u64) {
 fn program<T: Transport>(
     calls: u64,
     config: Config,
-    mut wrap: impl FnMut(courser::parts::net::MemTransport) -> T,
+    mut wrap: impl FnMut(courser_net::MemTransport) -> T,
 ) -> (Rpc<T>, Rpc<T>) {
     let network = MemNetwork::new();
     let (nexus, mut server) = mem_endpoint(&network, config.clone(), &mut wrap);

@@ -1,7 +1,7 @@
 //! A datagram in the simulated network.
 
-use courser::Addr;
-use courser::parts::buf::Ecn;
+use courser_buf::Addr;
+use courser_buf::Ecn;
 
 /// Number of a host, from 0 in the order in which the topology names them.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]

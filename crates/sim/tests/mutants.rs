@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use courser::parts::proto::mutant::Mutant;
+use courser_proto::mutant::Mutant;
 use courser_sim::Invariant;
 use courser_sim::swarm::{Options, run_seed, run_swarm};
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use courser::Addr;
+use courser_buf::Addr;
 use serde_json::Value;
 
 use super::peer;

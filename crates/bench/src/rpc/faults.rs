@@ -9,8 +9,8 @@
 
 use std::str::FromStr;
 
-use courser::parts::net::{FaultPlan, FaultSyntax};
 use courser::{EndpointStats, Recovery};
+use courser_net::{FaultPlan, FaultSyntax};
 
 use super::caller::Load;
 use super::side::Variant;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use courser::Nexus;
-use courser::parts::net::AnyTransport;
+use courser_net::AnyTransport;
 use serde_json::{Value, json};
 
 use super::caller::Caller;

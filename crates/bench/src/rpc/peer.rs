@@ -8,8 +8,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use courser::parts::net::AnyTransport;
 use courser::{Nexus, Rpc};
+use courser_net::AnyTransport;
 use serde_json::json;
 
 use super::caller::{Caller, Loaded};

@@ -8,9 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-use courser::parts::buf::{Addr, Arena, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
-use courser::parts::net::{AnyTransport, Caps};
 use courser::{MsgBuf, Transport};
+use courser_buf::{Addr, Arena, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
+use courser_net::{AnyTransport, Caps};
 
 use super::side::{Over, open_raw};
 use super::spec::BenchError;

@@ -1,8 +1,8 @@
 //! Latency, rate and bandwidth: two sides, calls and raw packets in turn, the report.
 
-use courser::parts::buf::Addr;
-use courser::parts::net::AnyTransport;
 use courser::{Nexus, Transport};
+use courser_buf::Addr;
+use courser_net::AnyTransport;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Map, Value, json};
 use std::cell::RefCell;

@@ -4,10 +4,8 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use courser::parts::net::{
-    AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, OpenError, any,
-};
 use courser::{Config, MemOptions, Nexus, OptionSet, Recovery, Rpc};
+use courser_net::{AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, OpenError, any};
 use serde::{Deserialize, Serialize};
 
 use super::spec::BenchError;

@@ -9,10 +9,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use courser::parts::net::{MemConfig, MemNetwork, MemTransport};
 use courser::{
     CallError, Config, EndpointHandle, MsgBuf, Nexus, Rpc, SessionId, SessionState, Transport,
 };
+use courser_net::{MemConfig, MemNetwork, MemTransport};
 
 pub const LOOPBACK: &str = "udp://127.0.0.1:0";
 /// When a test gives up.

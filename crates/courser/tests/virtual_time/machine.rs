@@ -13,9 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use courser::parts::machine::{
     ControlLoop, Listener, Machine, Stream, Thread, VirtualClock, VirtualJob, VirtualWorkers,
 };
-use courser::parts::net::{AnyTransport, BindSpec, MemConfig, MemNetwork, OpenError};
-use courser::parts::proto::RequestId;
 use courser::{Config, Nexus, Rpc};
+use courser_net::{AnyTransport, BindSpec, MemConfig, MemNetwork, OpenError};
+use courser_proto::RequestId;
 
 /// What a worker handler takes.
 pub const SERVICE_NS: u64 = 2_000_000;

@@ -73,7 +73,7 @@ pub(super) struct Planted {
     /// Plant a bug in every endpoint: its name or number
     #[cfg(feature = "mutants")]
     #[arg(long, value_name = "NAME")]
-    mutant: Option<courser::parts::proto::mutant::Mutant>,
+    mutant: Option<courser_proto::mutant::Mutant>,
 }
 
 impl Planted {

@@ -1,6 +1,6 @@
 //! Forwarding of a packet from port to port.
 
-use courser::parts::buf::Ecn;
+use courser_buf::Ecn;
 
 use super::faults::{Copy, Crossing, Verdict};
 use super::port::{Queued, Sending};

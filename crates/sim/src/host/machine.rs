@@ -7,12 +7,12 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use courser::Addr;
 use courser::parts::machine::{
     ControlLoop, Listener, Machine, Thread, VirtualClock, VirtualWorkers,
 };
-use courser::parts::net::{AnyTransport, BindSpec, MemError, OpenError};
-use courser::parts::proto::RequestId;
+use courser_buf::Addr;
+use courser_net::{AnyTransport, BindSpec, MemError, OpenError};
+use courser_proto::RequestId;
 
 use super::costs::Costs;
 use super::port::{NicConfig, SharedPort, SimTransport, lock};

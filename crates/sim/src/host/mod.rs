@@ -9,7 +9,7 @@ pub(crate) mod process;
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use courser::parts::proto::wire::{FrameHeader, parse_packet};
+use courser_proto::wire::{FrameHeader, parse_packet};
 
 use crate::packet::HostId;
 

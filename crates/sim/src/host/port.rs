@@ -11,12 +11,12 @@ use std::io;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use courser::Addr;
 use courser::Transport;
 use courser::TransportStats;
-use courser::parts::buf::{Ecn, PathId, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
 use courser::parts::machine::VirtualClock;
-use courser::parts::net::{Caps, Path, PathError, PathTable};
+use courser_buf::Addr;
+use courser_buf::{Ecn, PathId, RxBurst, RxFrame, TX_GATHER, TxBurst, TxFrame};
+use courser_net::{Caps, Path, PathError, PathTable};
 
 use super::costs::Costs;
 use super::hash::payload_hash;

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use courser::parts::machine::{ControlLoop, Thread, VirtualClock, VirtualJob, VirtualWorkers};
-use courser::{Addr, Nexus, Rpc, Transport};
+use courser::{Nexus, Rpc, Transport};
+use courser_buf::Addr;
 
 use super::machine::{Life, SimMachine};
 use super::port::SharedPort;

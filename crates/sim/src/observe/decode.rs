@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use courser::parts::proto::wire::{FrameHeader, Malformed, Packet, packets_of, parse_packet};
+use courser_proto::wire::{FrameHeader, Malformed, Packet, packets_of, parse_packet};
 
 /// The kind of a packet in traces and tables. Besides the wire's kinds, error responses are a kind
 /// of their own, and so are bytes that are no packet.
@@ -214,9 +214,9 @@ fn write_packet(f: &mut fmt::Formatter<'_>, packet: &Packet<'_>, dpp: u16) -> fm
 /// Frames for the tests of this module's parts.
 #[cfg(test)]
 pub(super) mod made {
-    use courser::Addr;
-    use courser::parts::buf::Ecn;
-    use courser::parts::proto::wire::{EcnCounts, FRAME_HEADER, PACKET_HEADER};
+    use courser_buf::Addr;
+    use courser_buf::Ecn;
+    use courser_proto::wire::{EcnCounts, FRAME_HEADER, PACKET_HEADER};
 
     use super::*;
     use crate::HostId;
@@ -283,7 +283,7 @@ mod tests {
 
     use super::made::{HEADER, frame_of, request};
     use super::*;
-    use courser::parts::proto::wire::{FRAME_HEADER, Holes};
+    use courser_proto::wire::{FRAME_HEADER, Holes};
 
     #[test]
     fn every_kind_is_read_and_named() {

@@ -13,7 +13,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use courser::parts::buf::Ecn;
+use courser_buf::Ecn;
 
 use super::decode::{FrameText, Kind, frame, req_num};
 use super::{DropReason, Names, Place, Sink};
@@ -235,7 +235,7 @@ impl fmt::Debug for Recent {
 
 #[cfg(test)]
 mod tests {
-    use courser::parts::proto::wire::Packet as Wire;
+    use courser_proto::wire::Packet as Wire;
 
     use super::super::LinkId;
     use super::super::decode::made::{datagram, frame_of, request};

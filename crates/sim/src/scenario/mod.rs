@@ -23,7 +23,7 @@ mod web_search;
 
 use serde::Serialize;
 
-use courser::parts::proto::wire::{FRAME_HEADER, PACKET_HEADER};
+use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 
 use crate::observe::{Tap, Times};
 use crate::{CpuCosts, World, WorldError};

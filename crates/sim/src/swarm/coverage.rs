@@ -1,7 +1,7 @@
 //! Coverage of the seeds: faults, packets, drops and ends. A kind that never occurs was not tested.
 
 use courser::DROP_NAMES;
-use courser::parts::proto::{DROP_REASONS, Drop, PACKET_KINDS};
+use courser_proto::{DROP_REASONS, Drop, PACKET_KINDS};
 
 use super::faults::FaultKind;
 use super::kinds::ENDS;

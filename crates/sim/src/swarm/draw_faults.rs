@@ -1,6 +1,6 @@
 //! The faults of a seed: kind, place, time.
 
-use courser::parts::proto::wire::PacketKind;
+use courser_proto::wire::PacketKind;
 
 use super::client::LanePlan;
 use super::draw::{Draw, MS, US};

@@ -5,7 +5,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::parts::proto::wire::{FrameHeader, PacketKind, parse_packet};
+use courser_proto::wire::{FrameHeader, PacketKind, parse_packet};
 
 use super::coverage::Harvest;
 use super::workload::Shared;
@@ -375,7 +375,7 @@ fn each(kind: PacketKind, every: u64) -> FaultRule {
 }
 
 fn holds(frame: &[u8], kind: PacketKind) -> bool {
-    use courser::parts::proto::wire::Packet as P;
+    use courser_proto::wire::Packet as P;
     let Ok((header, mut rest)) = FrameHeader::parse(frame) else { return false };
     while let Ok(Some((packet, more))) = parse_packet(rest, header.data_per_packet) {
         let is = match packet {

@@ -26,7 +26,7 @@ pub struct Options {
     pub keep_going: bool,
     /// A planted bug, in every endpoint.
     #[cfg(feature = "mutants")]
-    pub mutant: Option<courser::parts::proto::mutant::Mutant>,
+    pub mutant: Option<courser_proto::mutant::Mutant>,
 }
 
 /// Result of a seed.
@@ -114,7 +114,7 @@ struct Planted;
 impl Planted {
     #[cfg(feature = "mutants")]
     fn new(options: Options) -> Self {
-        courser::parts::proto::mutant::plant(options.mutant);
+        courser_proto::mutant::plant(options.mutant);
         Planted
     }
 
@@ -127,7 +127,7 @@ impl Planted {
 impl Drop for Planted {
     fn drop(&mut self) {
         #[cfg(feature = "mutants")]
-        courser::parts::proto::mutant::plant(None);
+        courser_proto::mutant::plant(None);
     }
 }
 

@@ -8,7 +8,7 @@ use std::fmt;
 use std::hash::BuildHasherDefault;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use courser::parts::proto::RequestId;
+use courser_proto::RequestId;
 
 use crate::host::hash::Mix;
 use crate::host::machine::{Life, Run, SimMachine};

@@ -1,8 +1,8 @@
 //! Packets and segments in flight: from transmit queues into the network, and from there to receive
 //! queues.
 
-use courser::Addr;
-use courser::parts::buf::Ecn;
+use courser_buf::Addr;
+use courser_buf::Ecn;
 
 use super::{Event, Invariant, World};
 use crate::fabric::{FabricEvent, Outcome};

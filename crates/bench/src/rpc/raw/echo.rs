@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use courser::Transport;
-use courser::parts::buf::RxBurst;
+use courser_buf::RxBurst;
 
 use super::{LOST_NS, Link, MAX_LOST_IN_A_ROW, Silent, Windowed, copy_out};
 use crate::latency::{Latency, Pool, Tail};

@@ -1,8 +1,8 @@
 //! The other side of the raw programs.
 
-use courser::parts::buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
-use courser::parts::net::AnyTransport;
 use courser::{MsgBuf, Transport};
+use courser_buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
+use courser_net::AnyTransport;
 
 use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, copy_out, payload, queue, train_of};
 use crate::rpc::figures;

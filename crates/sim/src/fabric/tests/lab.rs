@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use courser::Addr;
-use courser::parts::buf::Ecn;
+use courser_buf::Addr;
+use courser_buf::Ecn;
 
 use crate::event::EventQueue;
 use crate::fabric::{CableSpec, Fabric, FabricEvent, Kind, Outcome, Schedule, Topology};

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use courser::parts::buf::Ecn;
+use courser_buf::Ecn;
 
 use super::lab::{Arrival, GBPS, Lab, PAYLOAD, Told, packet, star};
 use crate::fabric::{Buffer, CableSpec, LeafSpine, Marking, Node, Topology};

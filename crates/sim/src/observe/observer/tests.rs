@@ -2,7 +2,7 @@
 
 use std::io;
 
-use courser::parts::proto::wire::Packet as Wire;
+use courser_proto::wire::Packet as Wire;
 use serde_json::json;
 
 use super::super::decode::made::{datagram, frame_of, request};

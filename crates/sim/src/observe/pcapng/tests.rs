@@ -1,6 +1,6 @@
 //! Captures, read back by another implementation.
 
-use courser::parts::buf::Ecn;
+use courser_buf::Ecn;
 use pcap_file::pcapng::blocks::enhanced_packet::EnhancedPacketOption;
 use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption;
 use pcap_file::pcapng::blocks::opt_common::CommonOption;
