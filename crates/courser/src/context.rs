@@ -1,4 +1,4 @@
-//! What handlers, continuations and timers can do.
+//! The endpoint as handlers, continuations and timers use it.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::call::CallBuilder;
 use crate::conts::Cont;
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
-use crate::message::{Answerer, Completion, Reply, ReplyHandle};
+use crate::message::{Completion, Reply, ReplyHandle, ReplySink};
 
-/// The endpoint, as handlers and continuations see it. Nothing here blocks or does I/O: calls and
-/// replies are queued and leave when the event loop goes on.
+/// The endpoint, as handlers, continuations and timers use it. Nothing here blocks or does I/O:
+/// calls and replies are queued, and the event loop sends them.
 pub struct Context<'a> {
     pub(crate) core: &'a mut Core,
-    /// The request that is being handled and has no answer yet.
+    /// The request that is being handled, until it is answered.
     pub(crate) request: Option<RequestId>,
 }
 
@@ -31,31 +31,31 @@ impl std::fmt::Debug for Context<'_> {
 /// The request that a reply answers.
 struct To<'a>(&'a mut Endpoint<Cont>, RequestId);
 
-impl Answerer for To<'_> {
-    type Given = Result<(), ReplyError>;
+impl ReplySink for To<'_> {
+    type Output = Result<(), ReplyError>;
 
     #[inline(always)]
-    fn bytes(self, bytes: &[u8]) -> Self::Given {
+    fn bytes(self, bytes: &[u8]) -> Self::Output {
         self.0.reply_bytes(self.1, bytes)
     }
 
     #[inline]
-    fn msg(self, msg: MsgBuf) -> Self::Given {
+    fn msg(self, msg: MsgBuf) -> Self::Output {
         self.0.reply_msg(self.1, msg)
     }
 }
 
 impl Context<'_> {
     /// Answers the request that is being handled. A second answer, or one outside a handler, is
-    /// ignored; a response that is too large or finds no memory reaches the client as an error.
-    /// [`Context::try_reply`] tells.
+    /// ignored; a response that is too large, or for which there is no memory, reaches the client as
+    /// an error. [`Context::try_reply`] returns these errors.
     #[inline]
     pub fn reply(&mut self, reply: impl Reply) {
-        // The client was told; the handler did not ask.
+        // The client gets the error.
         let _ = self.try_reply(reply);
     }
 
-    /// [`Context::reply`] that says what became of it.
+    /// [`Context::reply`] with its result.
     ///
     /// # Errors
     /// There is nothing to answer, or the response cannot be held.
@@ -63,13 +63,13 @@ impl Context<'_> {
     pub fn try_reply(&mut self, reply: impl Reply) -> Result<(), ReplyError> {
         let id = self.request.ok_or(ReplyError::Gone)?;
         let answered = self.answer(id, reply);
-        // Not before: the reply's own code may panic, and the request is unanswered then.
+        // Afterwards: the reply's own code may panic, which leaves the request unanswered.
         self.request = None;
         answered
     }
 
-    /// Answers with `len` bytes written in place; for responses of one packet nothing is copied
-    /// or allocated. The bytes that `fill` is given are arbitrary.
+    /// Answers with `len` bytes that `fill` writes in place; single-packet responses are neither
+    /// copied nor allocated. `fill` gets arbitrary bytes.
     ///
     /// # Errors
     /// As [`Context::try_reply`].
@@ -81,7 +81,7 @@ impl Context<'_> {
     ) -> Result<(), ReplyError> {
         let id = self.request.ok_or(ReplyError::Gone)?;
         let answered = self.core.proto.reply_with(id, len, fill);
-        // Not before: `fill` may panic, and the request is unanswered then.
+        // Afterwards: `fill` may panic, which leaves the request unanswered.
         self.request = None;
         answered
     }
@@ -93,8 +93,8 @@ impl Context<'_> {
         }
     }
 
-    /// Takes over the duty to answer, to be done later with [`Context::reply_to`]: from the
-    /// continuation of a nested call, say. `None` outside a handler, or after an answer.
+    /// Defers the answer: the handle answers later with [`Context::reply_to`], for example in the
+    /// continuation of a nested call. `None` outside a handler, or after an answer.
     pub fn defer(&mut self) -> Option<ReplyHandle> {
         let id = self.request.take()?;
         Some(ReplyHandle { id, dropped: Some(self.core.dropped.clone()) })
@@ -106,7 +106,7 @@ impl Context<'_> {
     /// The session is gone, or the response cannot be held.
     pub fn reply_to(&mut self, handle: ReplyHandle, reply: impl Reply) -> Result<(), ReplyError> {
         if !handle.is_of(&self.core.dropped) {
-            // Dropped here, it answers its request at its own endpoint.
+            // Dropping it here answers the request at its own endpoint with an error.
             return Err(ReplyError::OtherEndpoint);
         }
         let answered = self.answer(handle.id, reply);
@@ -116,13 +116,12 @@ impl Context<'_> {
 
     #[inline]
     fn answer(&mut self, id: RequestId, reply: impl Reply) -> Result<(), ReplyError> {
-        reply.give(To(&mut self.core.proto, id))
+        reply.send_to(To(&mut self.core.proto, id))
     }
 
-    /// Whether nobody waits for the answer to a deferred request any more: its client cancelled
-    /// it, gave it up at its deadline, or is gone. Worth a look now and then in what takes long;
-    /// the request has to be answered in any case, with anything. Of a handle of another endpoint
-    /// nothing is known here: false.
+    /// Whether the answer to a deferred request is no longer needed: its client cancelled the call,
+    /// its deadline passed, or the client is gone. Long work should check it from time to time; the
+    /// request must be answered in any case, with any content. False for handles of other endpoints.
     pub fn is_cancelled(&self, handle: &ReplyHandle) -> bool {
         handle.is_of(&self.core.dropped) && self.core.proto.is_cancelled(handle.id)
     }
@@ -155,15 +154,15 @@ impl Context<'_> {
         CallBuilder::new(self.core, session, req_type, request)
     }
 
-    /// Gives a call up: it ends soon with [`courser_proto::CallError::Cancelled`], which says
-    /// whether its handler ran, and not from within this function. The server is told if it may
-    /// know of the call. `false`: the call has ended already.
+    /// Cancels a call: it ends soon, after this function has returned, with
+    /// [`crate::CallError::Cancelled`], which states whether its handler ran. A server that may have
+    /// received the request is notified. `false`: the call has already ended.
     pub fn cancel(&mut self, call: CallId) -> bool {
         self.core.proto.cancel(call)
     }
 
-    /// Begins a session with a server, as [`crate::Rpc::connect`] does: calls on it wait until it
-    /// stands, or fail with it.
+    /// Starts to connect a session with a server, as [`crate::Rpc::connect`] does: calls on it are
+    /// queued until it is connected, and fail if it fails.
     ///
     /// # Errors
     /// The address cannot be read, or a limit of this endpoint is reached.
@@ -171,8 +170,8 @@ impl Context<'_> {
         self.core.connect(uri)
     }
 
-    /// Closes a session of this endpoint as a client: its calls end with an error, not from within
-    /// this function; the server frees its side. A session that is gone is ignored.
+    /// Closes a session of which this endpoint is the client: its calls end with an error, after
+    /// this function has returned; the server frees its side. Ignores sessions that are gone.
     pub fn close(&mut self, session: SessionId) {
         self.core.close(session);
     }
@@ -182,7 +181,7 @@ impl Context<'_> {
         self.core.session_error(session)
     }
 
-    /// Message memory: `len` bytes of arbitrary content.
+    /// Allocates a message buffer of `len` bytes with arbitrary content.
     ///
     /// # Errors
     /// The endpoint's memory limit is reached.
@@ -203,7 +202,7 @@ impl Context<'_> {
         self.core.now_ns()
     }
 
-    /// A number of the endpoint's seeded generator; not for secrets.
+    /// The next number of the endpoint's seeded generator; not for secrets.
     pub fn random(&mut self) -> u64 {
         self.core.random()
     }
@@ -213,19 +212,18 @@ impl Context<'_> {
         self.core.stop = true;
     }
 
-    /// Where a session stands.
+    /// The state of a session.
     pub fn session_state(&self, session: SessionId) -> SessionState {
         self.core.proto.session_state(session)
     }
 
-    /// A session's figures.
+    /// Counters of a session.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         self.core.proto.session_stats(session)
     }
 
-    /// The sessions there are, in any state and both roles, in the order of their numbers from
-    /// `first` on. Walks the table of sessions: a handler should look at them in portions, with
-    /// `take`, and go on behind the last [`SessionId::index`].
+    /// The sessions of any state and role, ordered by number, from `first` on. Walks the session
+    /// table: handlers should use `take` and continue after the last [`SessionId::index`].
     pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
         self.core.proto.sessions_from(first)
     }

@@ -1,7 +1,7 @@
 //! The continuations of calls in flight.
 //!
-//! They stand apart from the protocol's slots, which keep a number: so what the hot path moves from
-//! a call to its slot and to its completion is 16 bytes, whatever a closure captures.
+//! The protocol's slots keep their numbers, so that the hot path moves 16 bytes from a call to its
+//! slot and to its completion, whatever a closure captures.
 
 use smallbox::SmallBox;
 use smallbox::space::S8;
@@ -12,7 +12,7 @@ use crate::message::Completion;
 /// The continuation of a call; up to 64 bytes are stored without a heap box.
 pub(crate) type ContinuationFn = SmallBox<dyn FnMut(&mut Context<'_>, Completion<'_>), S8>;
 
-/// Who hears of a completion. Two plain values, so that it stays in registers.
+/// Target of a completion: a tag or a closure index. Two plain values, which stay in registers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cont {
     value: u64,
@@ -21,11 +21,11 @@ pub(crate) struct Cont {
 
 const _: () = assert!(size_of::<Option<Cont>>() == 16);
 
-/// What a [`Cont`] means.
-pub(crate) enum Hearer {
+/// The meaning of a [`Cont`].
+pub(crate) enum CompletionTarget {
     /// The endpoint's completion function, with this tag.
     Tag(u64),
-    /// A closure: its place in [`Conts`].
+    /// A closure: its index in [`Conts`].
     Call(u32),
 }
 
@@ -41,13 +41,17 @@ impl Cont {
     }
 
     #[inline(always)]
-    pub(crate) fn hearer(self) -> Hearer {
-        if self.is_call { Hearer::Call(self.value as u32) } else { Hearer::Tag(self.value) }
+    pub(crate) fn target(self) -> CompletionTarget {
+        if self.is_call {
+            CompletionTarget::Call(self.value as u32)
+        } else {
+            CompletionTarget::Tag(self.value)
+        }
     }
 }
 
-/// Closures by number. As many entries as there were ever calls with closures at a time, of 80
-/// bytes each: the limits of sessions, slots and call queues bound them.
+/// Closures by index. The number of entries is the largest number of concurrent calls with closures
+/// so far, bounded by the limits of sessions, slots and call queues; 80 bytes each.
 #[derive(Default)]
 pub(crate) struct Conts {
     entries: Vec<Option<ContinuationFn>>,
@@ -56,7 +60,7 @@ pub(crate) struct Conts {
 }
 
 impl Conts {
-    /// Keeps a closure, and gives its number.
+    /// Stores a closure and returns its index.
     #[inline]
     pub(crate) fn put(&mut self, f: ContinuationFn) -> u32 {
         if let Some(at) = self.vacant.pop() {
@@ -67,7 +71,7 @@ impl Conts {
         self.entries.len() as u32 - 1
     }
 
-    /// Gives a closure back, once.
+    /// Removes a closure.
     #[inline]
     pub(crate) fn take(&mut self, at: u32) -> Option<ContinuationFn> {
         let f = self.entries.get_mut(at as usize)?.take()?;

@@ -25,16 +25,16 @@ pub(crate) type TimerFn = Box<dyn FnOnce(&mut Context<'_>)>;
 /// How many session failures are remembered for [`crate::Rpc::session_error`].
 const FAILURES_KEPT: usize = 1024;
 
-/// What was asked for in a handler, a continuation or a timer, and needs more than they can reach.
+/// Commands of handlers, continuations and timers that need the transport or the control thread.
 #[derive(Debug)]
 pub(crate) enum Asked {
     /// A session is begun: it needs a control connection.
     Dial(Uri, Dialed),
-    /// A session was closed: its server's number for it, and its path if nobody else needs that.
+    /// A session was closed: the server's number for it, and its path if no other session uses it.
     Close(SessionId, Option<(u32, Option<PathId>)>),
 }
 
-/// What a connect has to know of the transport.
+/// The properties of the transport that a connect needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Local {
     pub(crate) scheme: &'static str,
@@ -135,7 +135,7 @@ impl Core {
         read
     }
 
-    /// The time when it was last asked for.
+    /// The last reading of the clock.
     #[inline]
     pub(crate) fn last_ns(&self) -> u64 {
         match &self.time {

@@ -1,28 +1,28 @@
-//! From the events of an endpoint to handlers and continuations (step 13 of a packet's path).
+//! Calls handlers and continuations for the events of an endpoint (step 13 of a packet's path).
 
 use courser_buf::{MsgBuf, RxFrame};
 use courser_proto::Completion as Ended;
 use courser_proto::{Body, CallError, Driver, Endpoint, RequestId, SessionId, Status};
 
 use crate::context::Context;
-use crate::conts::{Cont, Hearer};
+use crate::conts::{CompletionTarget, Cont};
 use crate::core::Core;
 use crate::message::{Completion, Request, Response};
 use crate::panics::caught;
 use crate::rpc::Handlers;
 
-/// Hands the events of the endpoint to the application.
+/// Passes the events of the endpoint to the application.
 pub(crate) struct Dispatch<'a> {
     pub(crate) core: &'a mut Core,
     pub(crate) handlers: &'a mut Handlers,
-    /// The clock is read once for a burst, not for each packet.
+    /// Read the clock once for a burst, not for each packet.
     pub(crate) batched: bool,
     /// The time of this burst, once it is known.
     pub(crate) now_ns: Option<u64>,
 }
 
-/// Receives a frame and runs what it calls for.
-#[inline(never)] // so that it has the registers
+/// Receives a frame and runs the handlers and continuations of its packets.
+#[inline(never)] // keeps the registers for this loop
 pub(crate) fn receive(driver: &mut Dispatch<'_>, frame: &RxFrame<'_>) {
     Endpoint::receive(driver, frame);
 }
@@ -66,7 +66,7 @@ impl Driver<Cont> for Dispatch<'_> {
     ) {
         self.before_event();
         // In parts, which stay in registers.
-        if let (Hearer::Tag(tag), Ok(Body::Borrowed(body))) = (cont.hearer(), &result)
+        if let (CompletionTarget::Tag(tag), Ok(Body::Borrowed(body))) = (cont.target(), &result)
             && let Some(f) = self.handlers.on_completion.as_mut()
         {
             let cx = &mut Context { core: self.core, request: None };
@@ -90,7 +90,7 @@ fn handle(
         core.proto.reply_status(id, Status::UnknownType);
         return;
     };
-    // It was in time when the burst arrived; since then other handlers may have run.
+    // Checked again: other handlers of the burst may have run since it arrived.
     if expires_ns != u64::MAX && core.now_ns() >= expires_ns {
         core.proto.reply_status(id, Status::DeadlineExceeded);
         return;
@@ -115,13 +115,13 @@ fn handle(
 pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Ended<'_, Cont>) {
     let Ended { cont, session, request, result } = done;
     let cx = &mut Context { core, request: None };
-    match cont.hearer() {
-        Hearer::Call(at) => {
+    match cont.target() {
+        CompletionTarget::Call(at) => {
             if let Some(mut f) = cx.core.conts.take(at) {
                 f(cx, Completion { request, result: result.map(Response), session });
             }
         }
-        Hearer::Tag(tag) => {
+        CompletionTarget::Tag(tag) => {
             let (body, ending) = match result {
                 Ok(Body::Borrowed(body)) => (body, None),
                 Ok(Body::Owned(large)) => (&[][..], Some(Ok(large))),

@@ -13,14 +13,16 @@
 //! # Ok(()) }
 //! ```
 //!
-//! * A [`Nexus`] is a process's presence: its address, and the thread that connects sessions.
+//! * A [`Nexus`] is a process's address, with the thread that connects sessions.
 //! * An [`Rpc`] endpoint belongs to one thread and does all work there: packets, handlers,
-//!   continuations (`[eRPC §3.1]`). It is not `Send`; what its closures capture needs no lock.
+//!   continuations (`[eRPC §3.1]`). It is not `Send`; the state that its closures capture needs no
+//!   lock.
 //! * A session ([`SessionId`]) connects two endpoints. Calls on it run at most once and end
-//!   exactly once, with a response or a [`CallError`] that says whether the handler ran.
-//! * Messages are [`MsgBuf`]s from the endpoint's arena: they move into a call and come back.
+//!   exactly once, with a response or a [`CallError`] that states whether the handler ran.
+//! * Messages are [`MsgBuf`]s from the endpoint's arena: a request moves into its call and returns
+//!   with the [`Completion`].
 
-// Not `forbid`: the `smallbox!` macro expands to a block that allows it for itself.
+// Not `forbid`: the `smallbox!` macro expands to a block that allows unsafe code.
 #![deny(unsafe_code)]
 
 #[cfg(not(target_os = "linux"))]

@@ -1,4 +1,4 @@
-//! What handlers and continuations get and give: requests, responses, replies.
+//! Requests, responses, completions and replies.
 
 use std::cell::{Cell, RefCell};
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use crate::context::Context;
 /// A request, lent to its handler. Reads as a byte slice.
 ///
 /// A request of one packet is read in place from the received frame; one of several packets is
-/// in a buffer of its own `[eRPC §4.2.3]`. [`Request::take`] gives a buffer in either case.
+/// in a buffer of its own `[eRPC §4.2.3]`. [`Request::take`] returns a buffer in either case.
 #[derive(Debug)]
 pub struct Request<'f> {
     pub(crate) body: Body<'f>,
@@ -24,32 +24,32 @@ pub struct Request<'f> {
 }
 
 impl Request<'_> {
-    /// The type it was sent as.
+    /// The request type.
     pub fn req_type(&self) -> u16 {
         self.req_type
     }
 
-    /// The session it came on.
+    /// The session of the call.
     pub fn session(&self) -> SessionId {
         self.session
     }
 
-    /// When its client gives it up, in [`Context::now_ns`]'s time; `None`: the client waits. Up to
-    /// about a round trip earlier than the client's own deadline, never later but for a request that
-    /// lay in this process's socket for more than 3.7 s while it was stopped.
+    /// The deadline of the call, in the time of [`Context::now_ns`]; `None`: it has none. An estimate:
+    /// up to about a round trip before the client's own deadline, and after it only for requests
+    /// that waited more than 3.7 s in this process's socket while it was stopped.
     pub fn deadline_ns(&self) -> Option<u64> {
         (self.expires_ns != u64::MAX).then_some(self.expires_ns)
     }
 
-    /// What is left of the client's time, to be passed on with nested calls
+    /// The time left until the deadline, to be passed on with nested calls
     /// ([`crate::CallBuilder::deadline`]); `None`: there is no deadline.
     pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
         let deadline_ns = self.deadline_ns()?;
         Some(Duration::from_nanos(deadline_ns.saturating_sub(cx.now_ns())))
     }
 
-    /// The request in a buffer that outlives the handler. Copies a request of one packet, so that
-    /// a few bytes never hold a whole receive buffer; does not copy a larger one.
+    /// The request in a buffer that outlives the handler. Copies a single-packet request, so that a
+    /// few bytes never keep a whole receive buffer; larger requests are not copied.
     ///
     /// # Errors
     /// No memory for the copy.
@@ -70,7 +70,7 @@ impl Deref for Request<'_> {
 pub struct Response<'f>(pub(crate) Body<'f>);
 
 impl Response<'_> {
-    /// The response in a buffer that outlives the continuation; copies a response of one packet.
+    /// The response in a buffer that outlives the continuation; copies single-packet responses.
     ///
     /// # Errors
     /// No memory for the copy.
@@ -97,81 +97,80 @@ fn take(body: Body<'_>, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
     }
 }
 
-/// A call that has ended: the request buffer is the caller's again, with the response or the
-/// reason why there is none.
+/// The end of a call: the request buffer returns to the caller, with the response or the error.
 #[derive(Debug)]
 pub struct Completion<'f> {
-    /// The request buffer, to be used again.
+    /// The request buffer, ready for the next call.
     pub request: MsgBuf,
-    /// The response, or why there is none and whether the handler ran.
+    /// The response, or the error, which states whether the handler ran.
     pub result: Result<Response<'f>, CallError>,
     /// The session of the call.
     pub session: SessionId,
 }
 
-/// What can be a reply: bytes, which are copied, or a [`MsgBuf`], which is not.
+/// The content of a reply: bytes, which are copied, or a [`MsgBuf`], which is not.
 pub trait Reply {
     #[doc(hidden)]
-    fn give<A: Answerer>(self, to: A) -> A::Given;
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output;
 }
 
-/// Who takes a reply. Two functions, so that the handler has what it answers with in registers.
+/// Sink for a reply. One function for each representation keeps the arguments in registers.
 #[doc(hidden)]
-pub trait Answerer {
-    type Given;
-    fn bytes(self, bytes: &[u8]) -> Self::Given;
-    fn msg(self, msg: MsgBuf) -> Self::Given;
+pub trait ReplySink {
+    type Output;
+    fn bytes(self, bytes: &[u8]) -> Self::Output;
+    fn msg(self, msg: MsgBuf) -> Self::Output;
 }
 
 impl Reply for &[u8] {
     #[inline]
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self)
     }
 }
 
 impl<const N: usize> Reply for &[u8; N] {
     #[inline]
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self)
     }
 }
 
 impl<const N: usize> Reply for [u8; N] {
     #[inline]
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(&self)
     }
 }
 
 impl Reply for &str {
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self.as_bytes())
     }
 }
 
 impl Reply for String {
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(self.as_bytes())
     }
 }
 
 impl Reply for Vec<u8> {
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.bytes(&self)
     }
 }
 
 impl Reply for MsgBuf {
     #[inline]
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         to.msg(self)
     }
 }
 
 impl Reply for Request<'_> {
     #[inline]
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self.body {
             Body::Borrowed(b) => to.bytes(b),
             Body::Owned(m) => to.msg(m),
@@ -180,7 +179,7 @@ impl Reply for Request<'_> {
 }
 
 impl Reply for Response<'_> {
-    fn give<A: Answerer>(self, to: A) -> A::Given {
+    fn send_to<A: ReplySink>(self, to: A) -> A::Output {
         match self.0 {
             Body::Borrowed(b) => to.bytes(b),
             Body::Owned(m) => to.msg(m),
@@ -188,7 +187,7 @@ impl Reply for Response<'_> {
     }
 }
 
-/// Requests whose handles were dropped; the event loop answers them with an error.
+/// Requests whose reply handles were dropped; the event loop answers them with an error.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DroppedReplies(Rc<Dropped>);
 
@@ -199,7 +198,7 @@ struct Dropped {
 }
 
 impl DroppedReplies {
-    /// One load: it is asked in every pass.
+    /// One load, since every pass calls it.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.0.count.get() == 0
@@ -210,7 +209,7 @@ impl DroppedReplies {
         self.0.count.update(|count| count + 1);
     }
 
-    /// The one that was dropped last.
+    /// The request whose handle was dropped last.
     pub(crate) fn pop(&self) -> Option<(RequestId, Status)> {
         let last = self.0.list.borrow_mut().pop()?;
         self.0.count.update(|count| count - 1);
@@ -218,8 +217,8 @@ impl DroppedReplies {
     }
 }
 
-/// The duty to answer one request, later than its handler (`[eRPC §3.1]`, nested RPCs). Dropping
-/// it answers with an error, so that no client waits for ever.
+/// Answers one request after its handler has returned (`[eRPC §3.1]`, nested RPCs). Dropping it
+/// answers with an error, so that no client waits forever.
 #[derive(Debug)]
 #[must_use = "dropping a reply handle answers the request with an error"]
 pub struct ReplyHandle {
@@ -228,18 +227,18 @@ pub struct ReplyHandle {
 }
 
 impl ReplyHandle {
-    /// The session that the request came on.
+    /// The session of the request.
     pub fn session(&self) -> SessionId {
         self.id.session()
     }
 
-    /// Whether it is a handle of the endpoint with this list: numbers of requests mean something
-    /// at their own endpoint only.
+    /// Whether the handle is of the endpoint with this list; request numbers are valid at their own
+    /// endpoint only.
     pub(crate) fn is_of(&self, endpoint: &DroppedReplies) -> bool {
         self.dropped.as_ref().is_some_and(|own| Rc::ptr_eq(&own.0, &endpoint.0))
     }
 
-    /// Ends the duty: the request has been answered.
+    /// Marks the request as answered.
     pub(crate) fn settle(mut self) {
         self.dropped = None;
     }
@@ -248,7 +247,7 @@ impl ReplyHandle {
 impl Drop for ReplyHandle {
     fn drop(&mut self) {
         if let Some(dropped) = &self.dropped {
-            // A handler that panics drops what it deferred.
+            // A handler that panics drops its deferred handles.
             let panics = std::thread::panicking();
             let status = if panics { Status::Panicked } else { Status::NoReply };
             dropped.push(self.id, status);

@@ -24,12 +24,12 @@ use crate::rpc::{Handlers, Rpc};
 use crate::spin::Spin;
 use crate::worker::{Pool, WorkerStats, Workers};
 
-/// A process's presence: it listens for control connections on its address and makes endpoints,
-/// one for each thread that wants one. Shared by reference between threads.
+/// A process's address: listens for control connections and makes endpoints, one per thread.
+/// Threads share it by reference.
 ///
-/// Dropping it does not end its endpoints. Its worker threads end when the nexus and all of its
-/// endpoints are gone: those that sleep at once, those that run a handler when that returns.
-/// Nothing waits for them.
+/// Dropping it does not end its endpoints. Its worker threads end when the nexus and all its
+/// endpoints are dropped: sleeping ones at once, others when their handler returns. The drop does
+/// not wait for them.
 #[derive(Debug)]
 pub struct Nexus {
     uri: Uri,
@@ -42,8 +42,8 @@ pub struct Nexus {
 }
 
 impl Nexus {
-    /// Listens on an address, `udp://0.0.0.0:31850` say, or `shm://127.0.0.1:31850` for clients of
-    /// this machine and this user. Port 0: any free port, for clients.
+    /// Listens on an address, for example `udp://0.0.0.0:31850`, or `shm://127.0.0.1:31850` for
+    /// clients of the same machine and user. Port 0 selects a free port, for clients.
     ///
     /// # Errors
     /// The address cannot be read or listened on.
@@ -51,7 +51,7 @@ impl Nexus {
         Nexus::bind_with(uri, Config::default())
     }
 
-    /// [`Nexus::bind`] with settings of your own.
+    /// [`Nexus::bind`] with settings.
     ///
     /// # Errors
     /// The address cannot be read or listened on, or a setting is out of range.
@@ -59,12 +59,12 @@ impl Nexus {
         Nexus::bind_on(Platform::System, uri, config)
     }
 
-    /// [`Nexus::bind_with`] on a simulated machine, which gives it everything that the operating
-    /// system gives to others: see [`crate::parts::machine`]. The host may also be a name that
+    /// [`Nexus::bind_with`] on a simulated machine in place of the operating system: see
+    /// [`crate::parts::machine`]. The host may also be a name that
     /// [`Machine::resolve`] knows. `Config::workers` should be set, since its default depends on
     /// the computer that simulates; `spin`, `socket_buffer` and `transport` mean nothing here.
     ///
-    /// What blocks ([`Rpc::run`] and its like, [`Rpc::wait_connected`], [`Rpc::shutdown`]) fails
+    /// Blocking functions ([`Rpc::run`], [`Rpc::wait_connected`], [`Rpc::shutdown`]) fail
     /// with [`crate::RunError::VirtualTime`]; there is no [`Rpc::event_fd`].
     ///
     /// # Errors
@@ -103,7 +103,7 @@ impl Nexus {
         self.endpoint_with(|transport| transport)
     }
 
-    /// [`Nexus::endpoint`] with something around the transport, such as a
+    /// [`Nexus::endpoint`] with a wrapper around the transport, for example a
     /// [`FaultTransport`](courser_net::FaultTransport) that loses frames on purpose.
     ///
     /// # Errors
@@ -126,7 +126,7 @@ impl Nexus {
         self.make(wrap(transport), index)
     }
 
-    /// Makes this thread an endpoint on a transport of your own (F0).
+    /// Makes an endpoint for this thread on your own transport (F0).
     ///
     /// # Errors
     /// A setting is out of range, or the system refuses a descriptor.
@@ -231,23 +231,23 @@ impl Nexus {
         Uri { host, port, options: Vec::new(), ..self.uri.clone() }.to_string()
     }
 
-    /// What the control plane had to turn away.
+    /// Counters of control connections and connects that were refused.
     pub fn control_stats(&self) -> ControlStats {
         self.control.stats()
     }
 
-    /// What the worker threads have done and have to do.
+    /// Counters of the worker threads.
     pub fn worker_stats(&self) -> WorkerStats {
         self.workers.stats()
     }
 
-    /// Settings.
+    /// The settings of the nexus.
     pub fn config(&self) -> &Config {
         &self.config
     }
 }
 
-/// Where to listen.
+/// The address to listen on.
 fn bind_addr(platform: &Platform, uri: &Uri) -> Result<SocketAddr, BindError> {
     if let Ok(ip) = uri.host.parse() {
         return Ok(SocketAddr::new(ip, uri.port));

@@ -22,12 +22,11 @@ use crate::message::{Completion, Reply, ReplyHandle, Request, Response};
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
 
-/// A handler. Not `dyn FnMut`: the arguments of that are gathered in a tuple before each call,
-/// and so a request would be copied once more.
+/// A handler. Not `dyn FnMut`, which passes its arguments in a tuple: one more copy of the request.
 pub(crate) trait Handle {
     fn handle(&mut self, cx: &mut Context<'_>, request: Request<'_>);
 
-    /// The same for a request of one packet, whose parts stay in registers.
+    /// The same for a request of one packet. Its parts are passed in registers.
     fn handle_bytes(
         &mut self,
         cx: &mut Context<'_>,
@@ -57,10 +56,10 @@ impl<F: FnMut(&mut Context<'_>, Request<'_>)> Handle for F {
     }
 }
 
-/// The completion function; not `dyn FnMut` either. One function, in which the closure is called in one
-/// place: so it is compiled into it, and the parts of a response of one packet stay in registers.
+/// The completion function. One method that calls the closure in one place, so that the closure is
+/// inlined and the parts of a single-packet response stay in registers.
 pub(crate) trait Conclude {
-    /// Runs it for a response of one packet, `body`, or for any other `ending`.
+    /// Runs the function for a single-packet response, `body`, or for any other `ending`.
     fn conclude(
         &mut self,
         cx: &mut Context<'_>,
@@ -72,7 +71,7 @@ pub(crate) trait Conclude {
     );
 }
 
-/// How a call ends without a response of one packet.
+/// The end of a call without a single-packet response.
 pub(crate) type Ending = Result<MsgBuf, CallError>;
 
 impl<F: FnMut(&mut Context<'_>, u64, Completion<'_>)> Conclude for F {
@@ -96,20 +95,20 @@ impl<F: FnMut(&mut Context<'_>, u64, Completion<'_>)> Conclude for F {
 
 pub(crate) type Handler = Box<dyn Handle>;
 
-/// What the application registered.
+/// The functions that the application registered.
 #[derive(Default)]
 pub(crate) struct Handlers {
     pub(crate) by_type: Vec<Option<Handler>>,
     pub(crate) on_completion: Option<Box<dyn Conclude>>,
 }
 
-/// One thread's endpoint. Made by [`crate::Nexus::endpoint`]; not `Send`: it lives and dies on
-/// the thread that made it, and so do its handlers and continuations.
+/// One thread's endpoint, made by [`crate::Nexus::endpoint`]. Not `Send`: the endpoint, its
+/// handlers and its continuations stay on the thread that made it.
 ///
 /// # Order of calls
 /// Register handlers ([`Rpc::on`]), connect sessions ([`Rpc::connect`]), then drive the event
-/// loop: [`Rpc::run`], [`Rpc::run_until`], or [`Rpc::poll`] from a loop of your own, which may
-/// sleep on [`Rpc::event_fd`].
+/// loop: [`Rpc::run`], [`Rpc::run_until`], or [`Rpc::poll`] from your own loop, which may sleep on
+/// [`Rpc::event_fd`].
 pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) transport: T,
     pub(crate) core: Core,
@@ -126,20 +125,20 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) spin: Spin,
     /// See [`crate::Tuning::batched_timestamps`].
     pub(crate) batched_timestamps: bool,
-    /// How many passes may do without all but frames and mail.
+    /// Passes that may handle frames and mail only.
     pub(crate) looks: u32,
-    /// The clock was read in the pass before, and nothing but passes happened since: frames that say
-    /// no time may count as received then.
+    /// The clock was read in the previous pass, and nothing else ran since: frames without a time
+    /// count as received at that reading.
     pub(crate) clock_is_fresh: bool,
-    /// How often a pass looks for frames before it takes it that there are none.
+    /// Polls of the receive queue in a pass before it counts as empty.
     pub(crate) looks_a_pass: u32,
-    /// [`courser_net::Caps::holds_frames`], at hand.
+    /// Copy of [`courser_net::Caps::holds_frames`].
     pub(crate) holds_frames: bool,
     /// The time of the last whole pass, ns.
     pub(crate) pass_ns: u64,
-    /// Something was done since the loop was last idle.
+    /// There was work since the loop was last idle.
     pub(crate) was_busy: bool,
-    /// When idle message memory is looked at next, ns; `u64::MAX`: when there is some.
+    /// Time of the next check for idle message memory, ns; `u64::MAX`: none is mapped.
     pub(crate) next_trim_ns: u64,
     pub(crate) quiet_since_ns: u64,
     pub(crate) last_scan_ns: u64,
@@ -161,15 +160,16 @@ impl<T: Transport> std::fmt::Debug for Rpc<T> {
 impl<T: Transport> Rpc<T> {
     // ---- setting up ---------------------------------------------------------------------------
 
-    /// Registers the handler of a request type; it runs on this thread, inside the event loop,
-    /// and should take no more than a few hundred nanoseconds `[eRPC §3.2]`. It answers with
-    /// [`Context::reply`], now, or later through [`Context::defer`]. Replaces an earlier handler
-    /// of the type. An endpoint with a handler takes sessions from clients. What takes longer
-    /// belongs to [`Rpc::on_worker`].
+    /// Registers the handler of a request type, in place of an earlier one. It runs on this thread,
+    /// inside the event loop, and should take at most a few hundred nanoseconds `[eRPC §3.2]`;
+    /// longer work belongs to [`Rpc::on_worker`]. It answers with [`Context::reply`], or later
+    /// through [`Context::defer`]. An endpoint with a handler accepts sessions from clients.
     ///
     /// A panic of the handler is caught and logged: the request is answered with
-    /// [`crate::Status::Panicked`] unless it had been answered, and the handler serves the next
-    /// one. Panics of continuations and timers are not caught.
+    /// [`crate::Status::Panicked`] unless it was answered before, and the handler runs again for
+    /// the next request. Panics of continuations and timers are not caught.
+    #[doc(alias = "register_handler")]
+    #[doc(alias = "register_req_func")]
     pub fn on(
         &mut self,
         req_type: u16,
@@ -178,15 +178,15 @@ impl<T: Transport> Rpc<T> {
         let Some(machine) = self.core.platform.machine().cloned() else {
             return self.register(req_type, Box::new(handler));
         };
-        // Told here, so that nothing is asked on the way of a packet.
+        // Notifies the simulator here, so that the path of packets has no branch for it.
         let endpoint = self.index;
-        let told = move |cx: &mut Context<'_>, request: Request<'_>| {
+        let observed = move |cx: &mut Context<'_>, request: Request<'_>| {
             if let Some(id) = cx.request {
                 machine.handler_runs(endpoint, req_type, id);
             }
             handler(cx, request);
         };
-        self.register(req_type, Box::new(told));
+        self.register(req_type, Box::new(observed));
     }
 
     pub(crate) fn register(&mut self, req_type: u16, handler: Handler) {
@@ -256,7 +256,7 @@ impl<T: Transport> Rpc<T> {
         self.context().reply_to(handle, reply)
     }
 
-    /// Message memory: `len` bytes of arbitrary content.
+    /// Allocates a message buffer of `len` bytes with arbitrary content.
     ///
     /// # Errors
     /// The endpoint's memory limit is reached.
@@ -265,15 +265,15 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.alloc(len)
     }
 
-    /// The endpoint as handlers see it, for use outside of them.
+    /// The endpoint as handlers use it, for code outside of handlers.
     #[inline]
     pub fn context(&mut self) -> Context<'_> {
         Context { core: &mut self.core, request: None }
     }
 
-    // ---- looking ------------------------------------------------------------------------------
+    // ---- state and counters -------------------------------------------------------------------
 
-    /// Where a session stands.
+    /// The state of a session.
     pub fn session_state(&self, session: SessionId) -> SessionState {
         self.core.proto.session_state(session)
     }
@@ -283,7 +283,7 @@ impl<T: Transport> Rpc<T> {
         self.core.session_error(session)
     }
 
-    /// A session's figures: credits, queue, round trips.
+    /// Counters of a session: credits, queue, round trips.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         self.core.proto.session_stats(session)
     }
@@ -293,21 +293,21 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.stats()
     }
 
-    /// Memory in use for sessions, by component. Looks at every session.
+    /// Memory in use for sessions, by component. Walks all sessions.
     pub fn session_memory(&self) -> MemoryUse {
         self.core.proto.memory()
     }
 
-    /// What one session with so many slots costs, bytes, without message buffers: idle, in use as
-    /// client, in use as server; and what the peer costs that all sessions between the same two
-    /// endpoints share.
+    /// Bytes of one session with this number of slots, without message buffers: idle, in use as
+    /// client, in use as server; and of the peer, which all sessions between the same two endpoints
+    /// share.
     pub const fn session_bytes(slots: usize) -> SessionBytes {
         courser_proto::Endpoint::<crate::conts::Cont>::session_bytes(slots)
     }
 
-    /// Counters of the transport. A handler cannot see them: the transport's receive memory is
-    /// lent to it. One that wants to answer with them defers ([`Context::defer`]), and the program
-    /// answers between two passes of the event loop ([`Rpc::run_until`], [`Rpc::reply_to`]).
+    /// Counters of the transport. Handlers cannot read them, since they borrow the transport's
+    /// receive memory. To answer with them, a handler defers ([`Context::defer`]) and the program
+    /// replies between two passes of the event loop ([`Rpc::run_until`], [`Rpc::reply_to`]).
     pub fn transport_stats(&self) -> TransportStats {
         self.transport.stats()
     }
@@ -322,17 +322,17 @@ impl<T: Transport> Rpc<T> {
         &self.transport
     }
 
-    /// Things worth knowing about this machine's set-up, each with the command that mends it.
+    /// Warnings about the set-up of this machine, each with the command that corrects it.
     pub fn warnings(&self) -> Vec<String> {
         self.transport.warnings()
     }
 
-    /// The endpoint's number in its nexus: what stands behind the slash in `udp://host:port/N`.
+    /// The endpoint's number in its nexus: `N` in `udp://host:port/N`.
     pub fn index(&self) -> u16 {
         self.index
     }
 
-    /// The datapath's port, which a firewall has to let through.
+    /// The datapath's port, which firewalls must pass.
     pub fn port(&self) -> u32 {
         self.transport.local_addr().port
     }
@@ -352,7 +352,7 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.credits_granted()
     }
 
-    /// Calls that were accepted and have not ended, over all sessions.
+    /// Calls that have started and not ended, over all sessions.
     pub fn outstanding_calls(&self) -> u64 {
         self.core.proto.outstanding_calls()
     }
@@ -371,7 +371,7 @@ impl<T: Transport> Drop for Rpc<T> {
     }
 }
 
-/// Wakes or stops an endpoint from another thread.
+/// Wakes or stops an endpoint's event loop from any thread. Made by [`Rpc::handle`].
 #[derive(Clone)]
 pub struct EndpointHandle {
     mailbox: Mailbox,
@@ -385,7 +385,7 @@ impl std::fmt::Debug for EndpointHandle {
 }
 
 impl EndpointHandle {
-    /// Ends the endpoint's sleep: its event loop makes a pass at once.
+    /// Wakes the endpoint: its event loop runs a pass at once.
     pub fn wake(&self) {
         self.mailbox.nudge();
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
-use crate::message::{Answerer, Reply};
+use crate::message::{Reply, ReplySink};
 use crate::worker::home::{Home, Outcome};
 use crate::worker::queue::Term;
 
@@ -87,7 +87,7 @@ impl Work {
     /// # Errors
     /// No memory for the response; the client gets an error instead.
     pub fn try_reply(mut self, reply: impl Reply) -> Result<(), ReplyError> {
-        let response = reply.give(InMemory(&self.home.arena));
+        let response = reply.send_to(InMemory(&self.home.arena));
         match response {
             Ok(m) => {
                 self.answer(Outcome::Response(m));
@@ -140,16 +140,16 @@ impl Work {
 /// Makes a message of a reply.
 struct InMemory<'a>(&'a Arena);
 
-impl Answerer for InMemory<'_> {
-    type Given = Result<MsgBuf, AllocError>;
+impl ReplySink for InMemory<'_> {
+    type Output = Result<MsgBuf, AllocError>;
 
-    fn bytes(self, bytes: &[u8]) -> Self::Given {
+    fn bytes(self, bytes: &[u8]) -> Self::Output {
         let mut m = self.0.alloc(bytes.len())?;
         m.copy_from_slice(bytes);
         Ok(m)
     }
 
-    fn msg(self, msg: MsgBuf) -> Self::Given {
+    fn msg(self, msg: MsgBuf) -> Self::Output {
         Ok(msg)
     }
 }

@@ -46,7 +46,7 @@ impl Kind {
     pub(super) fn may_get(self, status: Status) -> bool {
         match status {
             Status::Rejected => self == Kind::Refuse,
-            // The nested call may have been refused.
+            // The nested call may have been rejected.
             Status::NoReply => matches!(self, Kind::Forget | Kind::Nested),
             Status::Panicked => self == Kind::Panic,
             Status::UnknownType => self == Kind::Unknown,
