@@ -25,7 +25,7 @@ trap 'rm -rf "$work"' EXIT
 
 # What is done every so many microseconds: a look at the sockets, one at the system's clock, and one at
 # the slots whose calls have deadlines. In the rows without deadlines no such look is due.
-by_time='::ShmTransport>?::look_after|::SystemClock>?::by_the_system|::deadline::.*::look_around'
+by_time='::ShmTransport>?::upkeep_when_due|::SystemClock>?::by_the_system|::deadline::.*::look_around'
 
 # Instructions within functions of the example with these names, separated by commas: all but those,
 # and those.

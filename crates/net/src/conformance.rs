@@ -1,4 +1,4 @@
-//! What every transport must do, as tests that any crate can run against its own.
+//! Requirements for every transport, as tests that any crate can run against its own.
 //!
 //! ```
 //! use courser_net::{MemConfig, MemNetwork, conformance};
@@ -10,8 +10,8 @@
 //! });
 //! ```
 //!
-//! The two endpoints must reach each other without loss as long as no more frames are in flight
-//! than [`Caps::rx_queue_frames`] says: the same host, or a quiet link.
+//! The two endpoints must reach each other without loss while at most [`Caps::rx_queue_frames`]
+//! frames are in flight: on the same host, or over a quiet link.
 
 mod checks;
 
@@ -24,15 +24,14 @@ use courser_buf::{
 
 use crate::{Caps, Path, Transport};
 
-/// How long anything that has to come is waited for. Long, as a machine may be busy: it matters
-/// only when something is broken.
+/// Timeout of every wait. Long, because the machine may be busy; it expires only after a defect.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One requirement.
 pub struct Check<A, B> {
-    /// What is required, as a sentence.
+    /// The requirement, as a sentence.
     pub name: &'static str,
-    /// Panics when it is not met.
+    /// Panics when the requirement is not met.
     pub run: fn(&mut Rig<A, B>),
 }
 
@@ -65,7 +64,7 @@ impl Drop for Named {
     }
 }
 
-/// A frame that arrived, copied.
+/// A copy of a received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Got {
     src: Addr,
@@ -103,7 +102,7 @@ impl<A: Transport, B: Transport> Rig<A, B> {
         self.a().caps().clone()
     }
 
-    /// Frames that may be in flight without loss, and fit this suite.
+    /// Frames that may be in flight without loss, at most 256.
     fn window(&self) -> usize {
         self.b.caps().rx_queue_frames.min(256)
     }
@@ -121,7 +120,7 @@ impl<A: Transport, B: Transport> Rig<A, B> {
         whole(self.path.id, &self.buf(tag, len))
     }
 
-    /// Sends all of `burst`, however often the queue is full.
+    /// Sends all of `burst`, with retries while the queue is full.
     fn send(&mut self, burst: &mut TxBurst) {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -135,7 +134,7 @@ impl<A: Transport, B: Transport> Rig<A, B> {
         }
     }
 
-    /// Sends frames of these lengths in bursts that fit the receiver and checks that just they
+    /// Sends frames of these lengths in bursts that fit the receiver and checks that exactly these
     /// arrive, in order.
     fn exchange(&mut self, lens: &[usize]) {
         for (round, chunk) in lens.chunks(self.window()).enumerate() {
@@ -158,7 +157,7 @@ fn whole(path: PathId, buf: &MsgBuf) -> TxFrame {
     TxFrame::one(path, buf.data_seg(0..buf.len()).expect("all of it"))
 }
 
-/// A frame's bytes, wherever they lie.
+/// A frame's bytes, with its tail.
 fn bytes(frame: &RxFrame<'_>) -> Vec<u8> {
     let mut bytes = Vec::new();
     frame.copy_to(&mut bytes);
@@ -174,7 +173,7 @@ fn poll(t: &mut impl Transport) -> Vec<Got> {
     out.iter().map(|f| Got { src: f.src, data: bytes(f), ecn: f.ecn }).collect()
 }
 
-/// Receives until `n` frames have come.
+/// Receives until `n` frames have arrived.
 fn receive(t: &mut impl Transport, n: usize) -> Vec<Got> {
     let deadline = Instant::now() + PATIENCE;
     let mut got = Vec::new();
@@ -186,9 +185,9 @@ fn receive(t: &mut impl Transport, n: usize) -> Vec<Got> {
     got
 }
 
-/// Nothing more comes: neither doubled nor invented.
+/// No further frame arrives: neither duplicated nor invented.
 fn assert_quiet(t: &mut impl Transport) {
     for _ in 0..20 {
-        assert_eq!(poll(t), [], "frames that nobody sent");
+        assert_eq!(poll(t), [], "frames that were not sent");
     }
 }

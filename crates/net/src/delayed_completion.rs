@@ -1,9 +1,8 @@
-//! A transport that keeps every frame it sent referenced, as a NIC's transmit ring does (F8).
+//! Middleware that delays transmit completions, as a NIC's transmit ring does (ADR 8).
 //!
-//! Frames are transmitted at once, but their memory stays referenced until `tx_flush`, or until
-//! enough calls of `tx_reclaim`. Ownership of message buffers (E24-E27) is proven against it:
-//! a NIC may read a held frame at any time, so its bytes must not change while it is held.
-//! Whether they did is checked when a frame is let go.
+//! Frames are transmitted at once, but their memory stays referenced until `tx_flush`, or until the
+//! configured number of `tx_reclaim` calls. A NIC may read a held frame at any time, so its bytes
+//! must not change (`[eRPC §4.2.2]`, E24-E27). A checksum verifies that when the frame is released.
 
 use std::collections::VecDeque;
 
@@ -14,11 +13,11 @@ use crate::{Caps, Transport, TransportStats};
 /// Settings of a [`DelayedCompletion`].
 #[derive(Clone, Copy, Debug)]
 pub struct DelayedCompletionConfig {
-    /// Calls of `tx_reclaim` after which a frame is let go; `None` (default): only `tx_flush`
-    /// does that.
+    /// Calls of `tx_reclaim` after which a frame is released; `None` (default): only `tx_flush`
+    /// releases frames.
     pub reclaims: Option<u32>,
-    /// Most frames held; when so many are, `tx_burst` leaves frames in the burst, as a NIC does
-    /// whose ring is full. At least 1. Default: 4096.
+    /// Most frames held; at this limit `tx_burst` leaves frames in the burst, as a NIC with a full
+    /// ring. At least 1. Default: 4096.
     pub limit: usize,
 }
 
@@ -28,7 +27,7 @@ impl Default for DelayedCompletionConfig {
     }
 }
 
-/// A frame whose transmission has "not ended".
+/// A frame whose completion is delayed.
 struct Held {
     frame: TxFrame,
     sum: u64,
@@ -36,7 +35,7 @@ struct Held {
     due: u64,
 }
 
-/// Any transport, made to hold its frames.
+/// Any transport with delayed transmit completions.
 pub struct DelayedCompletion<T> {
     inner: T,
     cfg: DelayedCompletionConfig,
@@ -64,17 +63,17 @@ impl<T: Transport> DelayedCompletion<T> {
         }
     }
 
-    /// Frames that are held.
+    /// Number of held frames.
     pub fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Frames whose bytes had changed when they were let go. Each is a bug of who wrote them.
+    /// Frames whose bytes changed while they were held. Each is a bug of the writer.
     pub fn violations(&self) -> u64 {
         self.violations
     }
 
-    /// The transport within.
+    /// The inner transport.
     pub fn inner(&self) -> &T {
         &self.inner
     }
@@ -125,7 +124,7 @@ impl<T: Transport> crate::Middleware for DelayedCompletion<T> {
         for frame in burst.drain(..sent) {
             self.held.push_back(Held { sum: sum(&frame), frame, due });
         }
-        // The transport within has counted when it was its own queue that was full.
+        // The inner transport counts when its own queue is full.
         self.full += u64::from(sent == room && !burst.is_empty());
     }
 

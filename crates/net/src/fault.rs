@@ -1,8 +1,7 @@
-//! Faults on purpose: a transport that loses, doubles, delays and corrupts frames.
+//! Fault injection: middleware that loses, duplicates, delays and corrupts frames.
 //!
-//! What happens is decided by a seed and by each frame's position in its direction, nothing else:
-//! the same seed and the same traffic give the same faults. Probabilities are integers, per
-//! million.
+//! Only the seed and each frame's position in its direction decide: the same seed and the same
+//! traffic have the same faults. Probabilities are integers, per million.
 
 mod plan;
 #[cfg(test)]
@@ -35,12 +34,12 @@ struct Stored {
     data: Vec<u8>,
 }
 
-/// Frames on their way through one direction.
+/// The frames of one direction.
 struct Lane<F> {
     dice: Dice,
-    /// Delayed frames with the number of later frames that shall pass them.
+    /// Delayed frames with the number of later frames that still have to overtake them.
     delayed: Vec<(u32, F)>,
-    /// Frames that go next.
+    /// Frames to pass on next.
     ready: VecDeque<F>,
 }
 
@@ -49,14 +48,14 @@ impl<F> Lane<F> {
         Lane { dice: Dice::new(seed, plan), delayed: Vec::new(), ready: VecDeque::new() }
     }
 
-    /// A frame goes through; whatever it has overtaken often enough follows it.
+    /// Passes a frame on, followed by the delayed frames that are now due.
     fn pass(&mut self, frame: F) {
         self.ready.push_back(frame);
         self.tick();
     }
 
-    /// A later frame has passed, or could have: a call that brings none counts as one, so that
-    /// the last frame of a conversation is delayed, not lost.
+    /// Counts a later frame for all delayed ones. A call without a frame counts too, so that the
+    /// last frame of a conversation is delayed, not lost.
     fn tick(&mut self) {
         for (left, _) in &mut self.delayed {
             *left -= 1;
@@ -70,12 +69,12 @@ impl<F> Lane<F> {
     }
 }
 
-/// Any transport, made unreliable.
+/// Any transport with injected faults.
 ///
-/// A direction without faults costs received frames nothing, and sent ones a draw each.
+/// Without faults, received frames cost nothing and sent frames cost a random number each.
 ///
-/// Frames that it delays or could not hand on at once are held ([`Caps::holds_frames`]):
-/// `tx_reclaim` moves them on, `tx_flush` sends them all.
+/// Delayed frames, and those that did not fit the send queue, are held ([`Caps::holds_frames`]):
+/// `tx_reclaim` advances them, `tx_flush` sends them all.
 pub struct FaultTransport<T> {
     inner: T,
     caps: Caps,
@@ -83,7 +82,7 @@ pub struct FaultTransport<T> {
     rx: Lane<Stored>,
     lent: Vec<Stored>,
     spare: Vec<Vec<u8>>,
-    /// Received frames suffer nothing: they are lent as the transport within lends them, uncopied.
+    /// No faults on receive: frames are lent as the inner transport lends them, without a copy.
     rx_is_sound: bool,
     /// Memory for corrupted copies of sent frames.
     arena: Option<Arena>,
@@ -94,7 +93,7 @@ impl<T: Transport> FaultTransport<T> {
     pub fn new(inner: T, cfg: FaultConfig) -> Self {
         let caps = Caps { holds_frames: true, ..inner.caps().clone() };
         let source = inner.memory().unwrap_or_else(|| Arc::new(Heap::default()));
-        // Without it corrupted frames are lost instead: the seed's faults still happen.
+        // Without memory, frames to corrupt are lost instead, so that the seed's other faults stay.
         let arena = (cfg.tx.corrupts())
             .then(|| ArenaConfig {
                 limit_bytes: 64 << 20,
@@ -106,7 +105,7 @@ impl<T: Transport> FaultTransport<T> {
             inner,
             caps,
             rx_is_sound: cfg.rx.is_none(),
-            // Directions draw from different streams of the same seed.
+            // The directions use different random streams of the same seed.
             tx: Lane::new(cfg.seed, cfg.tx),
             rx: Lane::new(!cfg.seed, cfg.rx),
             lent: Vec::new(),
@@ -115,17 +114,17 @@ impl<T: Transport> FaultTransport<T> {
         }
     }
 
-    /// What was done to sent frames.
+    /// Counters of faults of sent frames.
     pub fn tx_faults(&self) -> FaultCounts {
         self.tx.dice.counts
     }
 
-    /// What was done to received frames.
+    /// Counters of faults of received frames.
     pub fn rx_faults(&self) -> FaultCounts {
         self.rx.dice.counts
     }
 
-    /// The transport within.
+    /// The inner transport.
     pub fn inner(&self) -> &T {
         &self.inner
     }
@@ -150,7 +149,7 @@ impl<T: Transport> FaultTransport<T> {
         }
     }
 
-    /// A copy with one bit flipped: the original's memory belongs to the application.
+    /// A copy with one flipped bit: the original's memory belongs to the application.
     fn bent(&self, frame: &TxFrame, bits: u64) -> Option<TxFrame> {
         let mut copy = self.arena.as_ref()?.alloc(frame.len as usize).ok()?;
         let mut at = 0;
@@ -183,7 +182,7 @@ impl<T: Transport> FaultTransport<T> {
         }
     }
 
-    /// Takes what the transport within has received through the faults.
+    /// Receives from the inner transport and applies the faults.
     fn fetch(&mut self) {
         let mut arrived = Vec::new();
         let mut burst = RxBurst::new();
@@ -204,7 +203,7 @@ impl<T: Transport> FaultTransport<T> {
     }
 }
 
-/// Flips the bit that `bits` names; an empty frame has none.
+/// Flips bit `bits` modulo the frame's length; an empty frame stays.
 fn flip(data: &mut [u8], bits: u64) {
     if !data.is_empty() {
         let bit = (bits % (data.len() as u64 * 8)) as usize;
@@ -235,7 +234,7 @@ impl<T: Transport> crate::Middleware for FaultTransport<T> {
 
     fn tx_burst(&mut self, burst: &mut TxBurst) {
         self.inner.tx_burst(&mut self.tx.ready);
-        // What is held stays below a burst: while anything waits nothing new is taken.
+        // Accept no new frames while earlier ones wait: bounds the held frames to a burst.
         if self.tx.ready.is_empty() {
             while let Some(frame) = burst.pop_front() {
                 self.send(frame);
@@ -254,7 +253,7 @@ impl<T: Transport> crate::Middleware for FaultTransport<T> {
         let delayed = self.tx.delayed.drain(..);
         self.tx.ready.extend(delayed.map(|(_, frame)| frame));
         self.inner.tx_burst(&mut self.tx.ready);
-        // What the queue does not take now is lost rather than waited for without end.
+        // Frames that do not fit the queue are lost: waiting for room could be endless.
         self.tx.dice.counts.overflow += self.tx.ready.len() as u64;
         self.tx.ready.clear();
         self.inner.tx_flush();
@@ -286,7 +285,7 @@ impl<T: Transport> crate::Middleware for FaultTransport<T> {
 
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         if self.rx.len() > 0 {
-            // Delayed frames move with each call, so there is something to come.
+            // Each receive call advances delayed frames, so do not sleep.
             return Ok(());
         }
         self.inner.wait(wake, timeout_ns)

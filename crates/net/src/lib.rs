@@ -3,7 +3,8 @@
 //! * [`udp`]: the kernel's UDP. * [`mem`]: endpoints of one process, for tests and counting.
 //! * [`shm`]: shared memory between the processes of a machine.
 //! * [`any`]: the registry, which opens a transport by its address. * [`options`]: typed options.
-//! * [`delayed_completion`], [`fault`]: middleware for tests; [`Middleware`] is the trait for your own.
+//! * [`delayed_completion`], [`fault`]: middleware for tests; [`Middleware`] is the trait for your
+//!   own.
 //! * [`conformance`]: the requirements for every transport, as tests.
 //!
 //! # Writing a transport
@@ -15,18 +16,19 @@
 //!    [`PathTable`] numbers destinations, [`wait_readable`] sleeps on a descriptor. Received frames
 //!    are lent from memory of the transport until its next burst. A full queue drops frames and
 //!    counts them; nothing blocks but [`Transport::wait`] and [`Transport::tx_flush`].
-//! 2. **State the truth in [`Caps`].** The protocol sizes its credits by `rx_queue_frames`: a number
-//!    that is too large causes loss, one that is too small costs throughput.
+//! 2. **State the truth in [`Caps`].** The protocol sizes its credits by `rx_queue_frames`: a
+//!    number that is too large causes loss, one that is too small costs throughput.
 //! 3. **Define the options**: a struct that implements [`TransportOptions`]. Every named option can
 //!    be set in an address; the error for an unknown one lists those of the transport.
 //!    [`CommonOptions`] has the settings that all transports share.
 //! 4. **Register the scheme** with [`any::register`]. The function that it takes opens an endpoint.
 //!    It returns [`OpenError::InUse`] for a port that is taken, so that a nexus on port 0 tries
 //!    another one.
-//! 5. **Run [`conformance::run`]** against a pair of endpoints, alone and inside [`DelayedCompletion`].
+//! 5. **Run [`conformance::run`]** against a pair of endpoints, alone and inside
+//!    [`DelayedCompletion`].
 //!
-//! A program then selects the transport by address: `Nexus::bind("unix://127.0.0.1:0")`. The host of
-//! a nexus is always an IP address or `localhost`, because its control connections use TCP; the
+//! A program then selects the transport by address: `Nexus::bind("unix://127.0.0.1:0")`. The host
+//! of a nexus is always an IP address or `localhost`, because its control connections use TCP; the
 //! transport receives it, with the port of the endpoint, as [`BindSpec::uri`].
 
 #[cfg(not(target_os = "linux"))]

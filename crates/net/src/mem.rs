@@ -1,15 +1,15 @@
 //! Transport in memory: endpoints of one process, in one thread or in several.
 //!
-//! For tests, for counting instructions and for programs that talk to themselves. Frames are
-//! copied once into the receiver's queue, as a network would. A full queue drops and counts.
-//! Within one thread the same calls give the same result, always. No lock is taken between
-//! `path_open` and `path_close`, unless a destination appears or goes.
+//! For tests, for counting instructions and for programs that contain client and server. Frames are
+//! copied once into the receiver's queue. A full queue drops frames and counts them. In one thread
+//! the results are deterministic. No lock is taken between `path_open` and `path_close`, unless a
+//! destination appears or disappears.
 //!
 //! # Invariants
-//! 1. An inbox owns `depth + RX_BURST` buffers: in its free list, in its queue, in the hands of a
-//!    sender, or lent by its receiver. None is ever made later.
-//! 2. Who pushes to the queue looks at `armed` afterwards; who sleeps sets `armed` and looks at
-//!    the queue afterwards; with a fence between, one of them sees the other.
+//! 1. An inbox owns `depth + RX_BURST` buffers: in its free list, in its queue, held by a sender,
+//!    or lent by its receiver. None is created later.
+//! 2. A sender pushes to the queue, then reads `armed`; a receiver that sleeps sets `armed`, then
+//!    reads the queue. With a fence between, at least one of them sees the other.
 
 #[cfg(test)]
 mod tests;
@@ -37,14 +37,14 @@ const MAX_FRAME: usize = 65_536;
 /// Settings of an endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct MemConfig {
-    /// Number of the node it stands for, [`Addr::host`]. Default: 1.
+    /// Number of the simulated node, [`Addr::host`]. Default: 1.
     pub host: u128,
     /// Number of the endpoint on the node, [`Addr::port`]; 0 (default): the next free one.
     pub port: u32,
     /// Largest frame in bytes, 1 to 65,536. Default: 1472, as over Ethernet.
     pub max_frame: usize,
     /// Frames that its queue holds before it drops, 1 to 65,536. Memory: up to `max_frame` bytes
-    /// each, taken when first used. Default: 1024.
+    /// each, allocated on first use. Default: 1024.
     pub depth: usize,
 }
 
@@ -80,8 +80,8 @@ impl TransportOptions for MemOptions {
 }
 
 impl MemOptions {
-    /// All settings of an endpoint. `ip` is the host of its address, when that is an IP address: the
-    /// node's number is then the one that [`Addr::from_socket`] makes of it.
+    /// All settings of an endpoint. `ip` is the host of its address, when that is an IP address:
+    /// the node's number is then the one that [`Addr::from_socket`] makes of it.
     pub fn config(&self, ip: Option<IpAddr>, port: u16, common: &CommonOptions) -> MemConfig {
         let defaults = MemConfig::default();
         let max_frame = self.max_frame.or(common.max_frame).unwrap_or(defaults.max_frame);
@@ -112,7 +112,7 @@ pub enum MemError {
     /// Too many networks were opened by name.
     #[error("{0} networks in memory were opened by name, which is the limit; reuse a name")]
     Networks(usize),
-    /// The system gave no descriptor for waiting.
+    /// The system refused a descriptor for waiting.
     #[error("no event descriptor: {0}; raise the limit of open files (`ulimit -n`)")]
     EventFd(#[source] io::Error),
 }
@@ -137,7 +137,7 @@ struct Inbox {
     queue: ArrayQueue<Packet>,
     free: ArrayQueue<Vec<u8>>,
     max_frame: usize,
-    /// The receiver wants `event` to be written for the next frame.
+    /// The receiver requests a signal on `event` for the next frame.
     armed: AtomicBool,
     /// Its endpoint is gone.
     closed: AtomicBool,
@@ -152,7 +152,7 @@ impl Inbox {
         let buffers = cfg.depth + RX_BURST;
         let free = ArrayQueue::new(buffers);
         for _ in 0..buffers {
-            // Cannot be full: it has just this capacity.
+            // Cannot be full: this is its capacity.
             let _ = free.push(Vec::new());
         }
         Ok(Inbox {
@@ -166,8 +166,8 @@ impl Inbox {
         })
     }
 
-    fn give_back(&self, buffer: Vec<u8>) {
-        // Cannot be full (invariant 1); a buffer too many would only be freed.
+    fn return_buffer(&self, buffer: Vec<u8>) {
+        // Cannot be full (invariant 1).
         let _ = self.free.push(buffer);
     }
 
@@ -184,7 +184,7 @@ impl Inbox {
         }
     }
 
-    /// Asks for a signal; true when frames came meanwhile.
+    /// Requests a signal; true when frames arrived meanwhile.
     fn arm(&self) -> bool {
         let mut count = [0u8; 8];
         // Empty is the usual case: EAGAIN.
@@ -202,18 +202,18 @@ struct Nodes {
 
 struct Hub {
     nodes: Mutex<Nodes>,
-    /// Rises whenever an endpoint appears, so that paths look again.
+    /// Incremented when an endpoint appears, so that paths resolve their destination again.
     generation: AtomicU64,
 }
 
 impl Hub {
     fn nodes(&self) -> MutexGuard<'_, Nodes> {
-        // The map is whole at every point where a holder could panic.
+        // The map is consistent at every point where a holder could panic.
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A network in memory: the endpoints made by it reach each other and nobody else.
+/// A network in memory: its endpoints reach only each other.
 #[derive(Clone)]
 pub struct MemNetwork(Arc<Hub>);
 
@@ -229,8 +229,8 @@ impl MemNetwork {
         MemNetwork(Arc::new(Hub { nodes: Mutex::default(), generation: AtomicU64::new(0) }))
     }
 
-    /// Makes an endpoint. It goes when it is dropped; its address may then be taken again, and
-    /// those who had opened a path to it reach whoever takes it, as with UDP.
+    /// Makes an endpoint. Dropping it frees its address; open paths then reach the next endpoint
+    /// with that address, as with UDP.
     ///
     /// # Errors
     /// [`MemError`]: the address is taken, or a setting out of range.
@@ -264,7 +264,7 @@ impl MemNetwork {
 struct Destination {
     addr: Addr,
     inbox: Option<Arc<Inbox>>,
-    /// The network's generation when it was last looked for.
+    /// The network's generation at the last lookup.
     generation: u64,
 }
 
@@ -276,7 +276,7 @@ pub struct MemTransport {
     caps: Caps,
     paths: PathTable<Destination>,
     lent: Vec<Packet>,
-    /// Somebody polls the descriptor without our knowing.
+    /// A foreign event loop polls the descriptor.
     polled: AtomicBool,
     stats: TransportStats,
 }
@@ -311,7 +311,7 @@ impl MemTransport {
 }
 
 impl Destination {
-    /// The inbox, looked for again when it has gone or others have come.
+    /// The inbox; looked up again when it is closed and other endpoints have appeared.
     fn find(&mut self, hub: &Hub) -> Option<&Arc<Inbox>> {
         let live = self.inbox.as_ref().is_some_and(|i| !i.closed.load(Ordering::Relaxed));
         if !live {
@@ -378,7 +378,7 @@ impl Transport for MemTransport {
                 frame.copy_to(&mut data);
                 if let Err(packet) = inbox.queue.push(Packet { src: self.local, data }) {
                     inbox.overflow.fetch_add(1, Ordering::Relaxed);
-                    inbox.give_back(packet.data);
+                    inbox.return_buffer(packet.data);
                 }
             }
             inbox.wake();
@@ -393,10 +393,10 @@ impl Transport for MemTransport {
 
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
         for packet in self.lent.drain(..) {
-            self.inbox.give_back(packet.data);
+            self.inbox.return_buffer(packet.data);
         }
         let room = out.remaining_capacity();
-        // `polled` makes the descriptor readable for those who poll it behind our back.
+        // With `polled`, arm before an empty burst, so that the next frame signals the descriptor.
         if room > 0 && self.polled.load(Ordering::Relaxed) && self.inbox.queue.is_empty() {
             self.inbox.arm();
         }
@@ -408,12 +408,12 @@ impl Transport for MemTransport {
         for packet in &self.lent {
             self.stats.rx_frames += 1;
             self.stats.rx_bytes += packet.data.len() as u64;
-            // Nothing marks frames on the way: they come as they were sent.
+            // No switch marks frames here.
             out.push(RxFrame::new(packet.src, &packet.data, Ecn::Ect0));
         }
     }
 
-    /// Asking for it makes every first frame after an empty burst cost a system call.
+    /// After this call the first frame after an empty burst costs a system call.
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         self.polled.store(true, Ordering::Relaxed);
         self.inbox.armed.store(true, Ordering::Release);

@@ -53,13 +53,13 @@ use crate::{Caps, Path, PathError, Transport, TransportStats};
 /// ```
 #[expect(missing_docs, reason = "the methods of Transport have their documentation there")]
 pub trait Middleware {
-    /// The transport within.
+    /// The inner transport.
     type Inner: Transport + ?Sized;
 
-    /// The transport within.
+    /// The inner transport.
     fn inner(&self) -> &Self::Inner;
 
-    /// The transport within.
+    /// The inner transport.
     fn inner_mut(&mut self) -> &mut Self::Inner;
 
     #[inline(always)]

@@ -1,5 +1,5 @@
-//! The destinations of a transport that keeps no more of one than a value: what
-//! [`Transport::path_open`](crate::Transport::path_open) numbers and `path_close` takes back.
+//! Table of destinations: assigns the numbers of
+//! [`Transport::path_open`](crate::Transport::path_open) and frees them in `path_close`.
 
 use courser_buf::PathId;
 
@@ -8,7 +8,7 @@ use crate::PathError;
 /// Most destinations of an endpoint.
 const MAX_PATHS: usize = 65_536;
 
-/// Destinations by their number; a number that was given back is used again.
+/// Destinations by number; freed numbers are reused.
 #[derive(Debug)]
 pub struct PathTable<D> {
     slots: Vec<Option<D>>,
@@ -38,7 +38,7 @@ impl<D> PathTable<D> {
         Ok(PathId(index))
     }
 
-    /// Takes a destination back; one that is not open is ignored.
+    /// Removes a destination; a number that is not open is ignored.
     pub fn close(&mut self, path: PathId) {
         if self.slots.get_mut(path.0 as usize).and_then(Option::take).is_some() {
             self.free.push(path.0);

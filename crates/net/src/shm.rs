@@ -1,23 +1,23 @@
 //! Shared memory: endpoints of one user on one machine, in several processes or in one.
 //!
-//! Each pair of endpoints that talk has a ring for each direction, in memory that the sender makes
-//! and passes over a Unix socket. So a hostile or broken peer spoils its own traffic only; what it
-//! writes is copied out before it is looked at: at once, or, behind the front of large frames, when
-//! its place is known (`RxFrame::tail`). Nothing on the way of a frame is a system call, but
-//! waking a receiver that sleeps.
+//! Each pair of endpoints has a ring for each direction, in memory that the sender creates and
+//! passes over a Unix socket. So a hostile or broken peer damages only its own traffic. Received
+//! bytes are copied to private memory before they are parsed: at once, or, for the tail of large
+//! frames, to their place in the message (`RxFrame::tail`). The only system call on the path of a
+//! frame is the signal that wakes a sleeping receiver.
 //!
 //! * `config`: settings and errors. * `dir`: the directory where endpoints find each other.
-//! * `msg`: what is said over the sockets. * `map`, `copy`: memory that others write.
-//! * `ring`: one sender, one receiver. * `doorbell`: sleeping, and rings that are not looked at.
-//! * `outbound`, `inbound`: the rings that we send and receive by. * `epoll`: all sockets.
+//! * `msg`: the handshake over sockets. * `map`, `copy`: memory that peers write.
+//! * `ring`: one sender, one receiver. * `doorbell`: wake-ups, and rings that are not polled.
+//! * `outbound`, `inbound`: sending and receiving rings. * `epoll`: all sockets.
 //!
-//! A full ring drops frames and counts them at the sender. A frame is lost, too, while its
-//! receiver is not there, and when one of the two goes.
+//! A full ring drops frames and counts them at the sender. Frames are also lost while the receiver
+//! does not exist, and when sender or receiver ends.
 //!
 //! # Trust
-//! Processes of other users cannot connect: the directory is closed to them, and the kernel says
-//! who is at the other side of a socket. A process of the same user can claim any port as its own
-//! that sends; as with UDP, frames of a stranger are told by what the protocol puts into them.
+//! Processes of other users cannot connect: the directory is closed to them, and the kernel reports
+//! the user of each peer (`SO_PEERCRED`). A process of the same user can claim any sender port; as
+//! with UDP, the protocol's cookies reject its frames.
 
 mod config;
 mod copy;
@@ -54,14 +54,13 @@ use outbound::{Outbound, Own};
 
 use crate::{Caps, Path, PathError, Transport, TransportStats};
 
-/// How often sockets are looked at while the endpoint is busy: new peers, and peers that have
-/// gone. About 0.3 us each time.
+/// Interval of socket upkeep (new peers, peers that are gone) while the endpoint is busy. About 0.3
+/// us each time.
 const UPKEEP_EVERY: Duration = Duration::from_micros(250);
-/// The clock is read after at most so many receive bursts: at most about 20 us of bursts that find
-/// nothing.
-const CALLS: u32 = 1024;
-/// Private memory that a receive burst is copied to. Small enough to stay in the cache, and at
-/// least a largest frame, though of those from `inbound::LARGE` on only the front comes here.
+/// Most receive bursts between two clock readings: about 20 us of empty bursts.
+const MAX_CALLS: u32 = 1024;
+/// Private memory that a receive burst is copied to. Small enough to stay in the cache, at least a
+/// largest frame; of frames from `inbound::LARGE` on only the front is copied here.
 const BURST_BYTES: usize = 128 << 10;
 /// Connections accepted in one round of upkeep.
 const ACCEPTS: usize = 16;
@@ -78,19 +77,19 @@ pub struct ShmTransport {
     inbound: Inbound,
     outbound: Outbound,
     memory: Box<[Line]>,
-    /// The last burst's frames, until the processor has surely finished storing what was copied:
-    /// letting go of them takes a locked instruction each, and the first one would wait for every
-    /// line that has to come from the receiver's cache.
+    /// The last burst's frames, kept until the copies have left the store buffer: dropping a frame
+    /// is a locked instruction, which waits for all earlier stores to lines in the receiver's
+    /// cache.
     sent: TxBurst,
-    /// Frames were sent since frames were last reclaimed.
-    sent_anew: bool,
+    /// Frames were sent since the last `tx_reclaim`.
+    sent_since_reclaim: bool,
     stats: TransportStats,
-    /// Receive bursts until the clock is read again, and how many there were since it was.
+    /// Receive bursts until the next clock reading, and since the last one.
     calls_left: u32,
     calls: u32,
     last_upkeep: Instant,
-    /// Somebody else sleeps on the descriptor.
-    watched: AtomicBool,
+    /// Another event loop sleeps on the descriptor.
+    fd_shared: AtomicBool,
     caps: Caps,
     local: Addr,
     hello: Hello,
@@ -99,7 +98,7 @@ pub struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// Makes the endpoint: takes its port, and listens for those who want to send to it.
+    /// Makes the endpoint: takes its port and listens for senders.
     ///
     /// # Errors
     /// [`ShmError`], with what to do about it.
@@ -118,12 +117,12 @@ impl ShmTransport {
             outbound: Outbound::new(cfg.max_peers),
             memory: vec![Line([0; 64]); BURST_BYTES / 64].into(),
             sent: TxBurst::new(),
-            sent_anew: false,
+            sent_since_reclaim: false,
             stats: TransportStats::default(),
             calls_left: 1,
             calls: 1,
             last_upkeep: Instant::now(),
-            watched: AtomicBool::new(false),
+            fd_shared: AtomicBool::new(false),
             caps: Caps {
                 scheme: SCHEME,
                 max_frame: cfg.max_frame,
@@ -146,15 +145,15 @@ impl ShmTransport {
         })
     }
 
-    /// Lets go of the last burst's frames.
+    /// Drops the last burst's frames.
     #[inline(always)]
-    fn let_go(&mut self) {
+    fn release_sent(&mut self) {
         if !self.sent.is_empty() {
             self.drop_sent();
         }
     }
 
-    #[inline(never)] // most passes have sent nothing
+    #[inline(never)] // rare: most passes have sent nothing
     fn drop_sent(&mut self) {
         match self.sent.len() {
             1 => drop(self.sent.pop_front()),
@@ -162,16 +161,16 @@ impl ShmTransport {
         }
     }
 
-    /// Reads the clock, and looks after the sockets when it is time.
+    /// Reads the clock, and does the upkeep when that is due.
     #[cold]
-    #[inline(never)] // `scripts/instructions.sh` knows it by name
-    fn look_after(&mut self) {
+    #[inline(never)] // named in `scripts/instructions.sh`
+    fn upkeep_when_due(&mut self) {
         let now = Instant::now();
         let since = now.saturating_duration_since(self.last_upkeep);
-        // As many calls as fit the time between two rounds at the pace of the last ones.
+        // Calls that fit into the upkeep interval at the rate of the last ones.
         let fit = UPKEEP_EVERY.as_nanos() * u128::from(self.calls) / since.as_nanos().max(1);
-        self.calls_left = fit.clamp(1, u128::from(CALLS)) as u32;
-        // Who has no peers has nothing better to do than look for the first.
+        self.calls_left = fit.clamp(1, u128::from(MAX_CALLS)) as u32;
+        // Without peers, poll the listening socket at every clock reading.
         if since >= UPKEEP_EVERY || self.inbound.is_empty() {
             self.upkeep(now);
             self.calls = 0;
@@ -179,10 +178,10 @@ impl ShmTransport {
         self.calls = self.calls.saturating_add(self.calls_left);
     }
 
-    /// For those who sleep on the descriptor without our knowing: a burst that brings nothing
-    /// leaves the senders told, and signals that have done their work are taken away.
+    /// For event loops that sleep on the descriptor themselves: requests signals before an empty
+    /// burst, and reads the signals that have arrived.
     #[cold]
-    fn before_watched_burst(&mut self) {
+    fn before_fd_shared_burst(&mut self) {
         if self.inbound.doorbell().is_armed() {
             self.upkeep(Instant::now());
         } else if !self.inbound.is_waiting() {
@@ -190,7 +189,7 @@ impl ShmTransport {
         }
     }
 
-    /// New peers, signals, welcomes, peers that have gone. Bounded work; never waits.
+    /// Handles new peers, signals, welcomes, and peers that are gone. Bounded work; does not block.
     fn upkeep(&mut self, now: Instant) {
         self.last_upkeep = now;
         for token in self.epoll.ready() {
@@ -203,10 +202,10 @@ impl ShmTransport {
                 }
                 Token::Inbound(number) => self.inbound.on_socket(number),
                 Token::Outbound(number) => self.outbound.on_socket(number),
-                Token::Stranger => {}
+                Token::Pending => {}
             }
         }
-        self.inbound.hear_strangers(now, &self.epoll);
+        self.inbound.poll_pending(now, &self.epoll);
         self.inbound.upkeep();
     }
 }
@@ -220,7 +219,7 @@ impl Transport for ShmTransport {
         self.local
     }
 
-    /// Cheap, and nobody need be there: the ring is made when it is first sent to.
+    /// Cheap, and the destination need not exist: the ring is created with the first frame.
     fn path_open(&mut self, remote: Addr, _local: Option<Addr>) -> Result<Path, PathError> {
         let port = u16::try_from(remote.port).ok().filter(|&port| port != 0);
         let port = port.filter(|_| remote.host == self.local.host);
@@ -238,13 +237,13 @@ impl Transport for ShmTransport {
             return;
         }
         self.stats.tx_calls += 1;
-        // Before the stores to the ring: giving a frame back takes a locked instruction, which waits
-        // for all stores before it, and those have to get their lines from the receiver first.
-        self.let_go();
+        // Before the stores to the ring: dropping a frame is a locked instruction, which would wait
+        // for these stores, and those wait for lines in the receiver's cache.
+        self.release_sent();
         let own = Own { dir: &self.listener.dir, hello: &self.hello, epoll: &self.epoll };
         self.outbound.burst(own, burst, &mut self.stats);
         std::mem::swap(burst, &mut self.sent);
-        self.sent_anew = true;
+        self.sent_since_reclaim = true;
     }
 
     fn tx_copy(&mut self, path: PathId, frame: &[u8]) -> bool {
@@ -256,27 +255,27 @@ impl Transport for ShmTransport {
 
     #[inline]
     fn tx_reclaim(&mut self) -> usize {
-        if !std::mem::take(&mut self.sent_anew) {
-            self.let_go();
+        if !std::mem::take(&mut self.sent_since_reclaim) {
+            self.release_sent();
         }
         self.sent.len()
     }
 
     fn tx_flush(&mut self) {
-        self.let_go();
+        self.release_sent();
     }
 
     fn rx_burst<'a>(&'a mut self, out: &mut RxBurst<'a>) {
         self.calls_left -= 1;
         if self.calls_left == 0 {
-            self.look_after();
+            self.upkeep_when_due();
         }
-        if self.watched.load(Ordering::Relaxed) {
-            self.before_watched_burst();
+        if self.fd_shared.load(Ordering::Relaxed) {
+            self.before_fd_shared_burst();
         }
         let before = out.len();
         // SAFETY: `memory` is that many bytes, all initialised, borrowed exclusively for as long
-        // as the frames that will lie in it. Test: the conformance suite over shared memory.
+        // as the frames in it. Test: the conformance suite over shared memory.
         let memory = unsafe {
             std::slice::from_raw_parts_mut(self.memory.as_mut_ptr().cast::<u8>(), BURST_BYTES)
         };
@@ -293,7 +292,7 @@ impl Transport for ShmTransport {
     }
 
     fn signal_always(&self) {
-        self.watched.store(true, Ordering::Relaxed);
+        self.fd_shared.store(true, Ordering::Relaxed);
     }
 
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {

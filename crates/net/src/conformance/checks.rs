@@ -12,9 +12,9 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::{Check, Rig, assert_quiet, poll, receive, whole};
 use crate::Transport;
 
-/// Without a frame for this long, a queue that was filled is empty.
+/// After this time without a frame, a queue that was filled is empty.
 const QUIET: Duration = Duration::from_secs(2);
-/// So many times its length goes through a queue that is filled again while it is read.
+/// Multiple of its length that passes a queue which is refilled while it is read.
 const REFILLED: usize = 3;
 
 macro_rules! checks {
@@ -31,18 +31,18 @@ pub(super) fn all<A: Transport, B: Transport>() -> Vec<Check<A, B>> {
         "frames of unequal sizes keep their boundaries" => boundaries,
         "frames for different destinations do not mix" => destinations,
         "frames above the path's limit are refused and counted" => too_large,
-        "the receive queue holds as many of the largest frames as it says" => promised,
-        "the receive queue holds as many small frames as it says" => promised_small,
-        "more frames than fit are dropped, never doubled or invented" => overload,
+        "the receive queue holds `rx_queue_frames` of the largest frames" => promised,
+        "the receive queue holds `rx_queue_small_frames` small frames" => promised_small,
+        "more frames than fit are dropped, never duplicated or invented" => overload,
         "the source address is right and can be answered" => source,
         "receiving without frames returns at once" => empty,
-        "a receive burst fills no more than the room there is" => room,
+        "a receive burst adds at most the remaining capacity" => room,
         "waiting ends with a frame" => wait_frame,
         "waiting ends while a burst is half received" => wait_rest,
         "waiting ends with the wake descriptor and with time" => wait_other,
-        "frames are let go by flushing, and the count of held ones is true" => held,
+        "flushing releases frames, and the count of held ones is right" => held,
         "frames that are copied arrive like others, and are not held" => copied,
-        "a dropped transport lets go of all memory" => dropped,
+        "a dropped transport releases all memory" => dropped,
         "congestion marks can be read" => ecn,
         "counters count" => counters,
         "closed paths can be opened again" => reopen,
@@ -66,7 +66,7 @@ fn sizes<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let step = (max / 97).max(1);
     let mut lens: Vec<usize> = (1..=max.min(70)).chain((71..max).step_by(step)).collect();
     lens.extend([max.saturating_sub(1).max(1), max]);
-    // One at a time, so that none can hide in a train; then together.
+    // One at a time, without trains; then together.
     for &len in &lens {
         rig.exchange(&[len]);
     }
@@ -130,7 +130,7 @@ fn boundaries<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let mixed: Vec<usize> = (0..200)
         .map(|_| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-            // Few different sizes, so that short trains form and break.
+            // Few different sizes, so that short trains form and end.
             [24, 48, 48, 48, max / 2, max][(state >> 16) as usize % 6].clamp(1, max)
         })
         .collect();
@@ -177,12 +177,12 @@ fn promised_small<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let caps = rig.b.caps();
     let (frames, len) = (caps.rx_queue_small_frames, caps.small_frame.min(rig.path.max_frame));
     holds(rig, frames, len);
-    // Smaller ones take no more room.
+    // Smaller ones use the same room.
     holds(rig, frames, len.min(1));
 }
 
-/// The receive queue of the second endpoint holds so many frames of a length, also while it is
-/// being read: what a burst has taken out may be sent again.
+/// The receive queue of the second endpoint holds `frames` frames of a length, also while it is
+/// read: the number of frames that a burst receives may be sent again.
 fn holds<A: Transport, B: Transport>(rig: &mut Rig<A, B>, frames: usize, len: usize) {
     let buf = rig.buf(7, len);
     let path = rig.path.id;
@@ -227,11 +227,11 @@ fn overload<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
         for frame in got {
             let number = u32::from_be_bytes(frame.data[..4].try_into().expect("four bytes"));
             assert!((number as usize) < n, "frame {number} was invented");
-            assert!(seen.insert(number), "frame {number} came twice");
+            assert!(seen.insert(number), "frame {number} arrived twice");
         }
     }
-    assert!(!seen.is_empty(), "nothing arrived at all");
-    // And everything works as before.
+    assert!(!seen.is_empty(), "no frame arrived");
+    // Normal operation continues.
     rig.exchange(&[10, 20, 30]);
 }
 
@@ -248,7 +248,7 @@ fn source<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
 }
 
 fn empty<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
-    // A transport that blocks hangs here.
+    // Hangs if the transport blocks.
     for _ in 0..1000 {
         assert_eq!(poll(&mut rig.b), []);
     }
@@ -284,7 +284,7 @@ fn wait_frame<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
         rig.send(&mut TxBurst::from([rig.frame(i, 10)]));
         let mut got = Vec::new();
         while got.is_empty() {
-            // Without a limit: a transport that misses the frame hangs here.
+            // No timeout: hangs if the transport misses the frame.
             rig.b.wait(-1, None).expect("waiting works");
             got = poll(&mut rig.b);
         }
@@ -311,7 +311,7 @@ fn wait_rest<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
 fn wait_other<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let idle = eventfd(0, EventfdFlags::NONBLOCK).expect("a descriptor");
     let awake = eventfd(1, EventfdFlags::NONBLOCK).expect("a descriptor");
-    // Each hangs when its reason to return is not seen.
+    // Each call hangs if its reason to return is missed.
     rig.b.wait(awake.as_raw_fd(), None).expect("waiting works");
     rig.b.wait(idle.as_raw_fd(), Some(1_000_000)).expect("waiting works");
     rig.b.wait(idle.as_raw_fd(), Some(0)).expect("waiting works");
@@ -354,7 +354,7 @@ fn copied<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
             assert_eq!(receive(&mut rig.b, 1)[0].data, want, "{len} bytes");
         }
     }
-    // Among frames of bursts, in order; what no path carries goes nowhere.
+    // In order with frames of bursts; a frame that no path can carry is not sent.
     let (one, two, three) = (rig.frame(1, 10), rig.buf(2, max.min(20)), rig.frame(3, 10));
     let large = rig.buf(4, max + 1);
     rig.send(&mut TxBurst::from([one]));
@@ -386,7 +386,7 @@ fn ecn<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let mut burst = (0..n).map(|i| rig.frame(i, 40)).collect();
     rig.send(&mut burst);
     for got in receive(&mut rig.b, n) {
-        // Where marks are not carried it is NotEct; nothing between the two marks congestion.
+        // NotEct where the transport carries no marks; no switch is between the endpoints.
         assert!(matches!(got.ecn, Ecn::Ect0 | Ecn::NotEct), "{:?}", got.ecn);
     }
 }
@@ -399,7 +399,7 @@ fn counters<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     assert_eq!((rx2.rx_frames - rx.rx_frames, rx2.rx_bytes - rx.rx_bytes), (4, 47));
     assert!(tx2.tx_calls > tx.tx_calls && rx2.rx_calls > rx.rx_calls);
     assert_eq!((rx2.rx_dropped, rx2.rx_overflow, tx2.tx_dropped), (0, 0, 0));
-    // More than a burst takes.
+    // More frames than a burst holds.
     let max = rig.path.max_frame;
     rig.exchange(&vec![max; 300]);
     let (tx3, rx3) = (rig.a().stats(), rig.b.stats());
@@ -416,7 +416,7 @@ fn reopen<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
         rig.path = rig.a().path_open(to, None).expect("a path again");
         rig.exchange(&[33]);
     }
-    // Closing twice, or what never was, does nothing.
+    // Closing an unknown path has no effect.
     let never = courser_buf::PathId(u32::MAX);
     rig.a().path_close(never);
     rig.exchange(&[34]);

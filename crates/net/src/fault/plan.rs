@@ -1,15 +1,15 @@
-//! Which frame suffers what.
+//! Draws the faults of frames from a seed.
 
-/// What happens to one frame of a script.
+/// The fault of one frame of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It is lost.
     Drop,
-    /// It comes twice.
+    /// It arrives twice.
     Duplicate,
-    /// This many later frames pass it (at least 1).
+    /// This many later frames overtake it (at least 1).
     Delay(u32),
-    /// One bit flips; the number, modulo the frame's bits, says which.
+    /// One bit flips: this number, modulo the number of bits.
     Corrupt(u64),
 }
 
@@ -18,7 +18,7 @@ pub enum Fault {
 pub struct FaultPlan {
     /// Frames lost, per million.
     pub loss_ppm: u32,
-    /// Frames that come twice, per million.
+    /// Frames that arrive twice, per million.
     pub duplicate_ppm: u32,
     /// Frames that later ones overtake, per million.
     pub reorder_ppm: u32,
@@ -26,18 +26,18 @@ pub struct FaultPlan {
     pub reorder_span: u32,
     /// Frames of which one bit flips, per million.
     pub corrupt_ppm: u32,
-    /// Faults of single frames by their number in this direction, from 0, ascending. They come
-    /// before chance, and do not change what chance does to the others.
+    /// Faults of single frames by their number in this direction, from 0, ascending. They replace
+    /// the random fault of their frame and do not change those of others.
     pub script: Vec<(u64, Fault)>,
 }
 
 impl FaultPlan {
-    /// Losing `ppm` frames per million, and nothing else.
+    /// Loses `ppm` frames per million, without other faults.
     pub fn loss(ppm: u32) -> Self {
         FaultPlan { loss_ppm: ppm, ..FaultPlan::default() }
     }
 
-    /// Whether every frame passes as it is.
+    /// Whether there are no faults.
     pub fn is_none(&self) -> bool {
         let shares = [self.loss_ppm, self.duplicate_ppm, self.reorder_ppm, self.corrupt_ppm];
         shares == [0; 4] && self.script.is_empty()
@@ -48,10 +48,10 @@ impl FaultPlan {
     }
 }
 
-/// Settings of a [`super::FaultTransport`]. The default does nothing.
+/// Settings of a [`super::FaultTransport`]. Default: no faults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FaultConfig {
-    /// Decides everything that is left to chance.
+    /// Seed of all random faults.
     pub seed: u64,
     /// Faults of sent frames.
     pub tx: FaultPlan,
@@ -59,24 +59,24 @@ pub struct FaultConfig {
     pub rx: FaultPlan,
 }
 
-/// What was done to the frames of one direction.
+/// Counters of faults in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounts {
     /// Frames seen.
     pub frames: u64,
     /// Frames lost.
     pub lost: u64,
-    /// Frames that came twice.
+    /// Frames that arrived twice.
     pub duplicated: u64,
     /// Frames that were delayed.
     pub delayed: u64,
-    /// Frames with a flipped bit (lost instead when there was no memory for the copy).
+    /// Frames with a flipped bit (lost when there was no memory for the copy).
     pub corrupted: u64,
-    /// Frames lost because too many were held. Not a wanted fault.
+    /// Frames lost because too many were held. Not an injected fault.
     pub overflow: u64,
 }
 
-/// What the next frame suffers.
+/// The fault of the next frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Pass,
@@ -90,12 +90,12 @@ pub(super) enum Verdict {
 pub(super) struct Dice {
     state: u64,
     plan: FaultPlan,
-    /// Entries of the script that are behind us.
+    /// Entries of the script that are done.
     scripted: usize,
     pub(super) counts: FaultCounts,
 }
 
-/// Probabilities are out of this.
+/// Denominator of probabilities.
 pub(super) const MILLION: u32 = 1_000_000;
 
 impl Dice {
@@ -104,7 +104,7 @@ impl Dice {
         Dice { state: seed, plan, scripted: 0, counts: FaultCounts::default() }
     }
 
-    /// SplitMix64 (Steele, Lea, Flood 2014): every seed is a good one.
+    /// SplitMix64 (Steele, Lea, Flood 2014), which has no weak seeds.
     fn next(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
@@ -113,8 +113,8 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// One verdict. Draws the same amount of randomness whatever it is, so that one frame's fate
-    /// does not change the next one's.
+    /// One verdict. Always draws two numbers, so that a frame's fault does not change the next
+    /// one's.
     pub(super) fn roll(&mut self) -> Verdict {
         let number = self.counts.frames;
         self.counts.frames += 1;
@@ -146,7 +146,7 @@ impl Dice {
         })
     }
 
-    /// At most one fault a frame; the probabilities stand one behind the other.
+    /// At most one fault per frame: the probabilities are adjacent intervals.
     fn by_chance(&self, chance: u64, detail: u64) -> Verdict {
         let mut at = (chance % u64::from(MILLION)) as u32;
         let mut falls = |ppm: u32| match at.checked_sub(ppm) {

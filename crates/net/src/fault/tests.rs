@@ -55,7 +55,7 @@ fn both(plan: FaultPlan) -> [FaultConfig; 2] {
 }
 
 #[test]
-fn nothing_asked_nothing_done() {
+fn without_faults_every_frame_passes() {
     let (got, tx, rx) = carry(FaultConfig::default(), 300, 32);
     assert_eq!(numbers(&got), (0..300).collect::<Vec<_>>());
     let none = FaultCounts { frames: 300, ..FaultCounts::default() };
@@ -63,7 +63,7 @@ fn nothing_asked_nothing_done() {
 }
 
 #[test]
-fn scripts_do_what_they_say() {
+fn scripted_faults_happen_to_their_frames() {
     let script = vec![(1, Fault::Drop), (3, Fault::Duplicate), (5, Fault::Delay(2))];
     for cfg in both(FaultPlan { script, ..FaultPlan::default() }) {
         let (got, ..) = carry(cfg, 10, 10);
@@ -83,7 +83,7 @@ fn the_last_frame_is_delayed_but_not_lost() {
 }
 
 #[test]
-fn chance_follows_the_seed_and_the_counters_tell_the_truth() {
+fn random_faults_follow_the_seed_and_are_counted() {
     let plan = FaultPlan {
         loss_ppm: 100_000,
         duplicate_ppm: 50_000,
@@ -100,7 +100,7 @@ fn chance_follows_the_seed_and_the_counters_tell_the_truth() {
         assert_ne!(got, other);
         let done = if cfg.tx == FaultPlan::default() { rx } else { tx };
         assert_eq!(got.len() as u64, 4000 - done.lost + done.duplicated);
-        // Far outside what chance does to a fair coin; the seed is fixed anyway.
+        // Wide bounds; the seed is fixed.
         for (count, expected) in
             [(done.lost, 400), (done.duplicated, 200), (done.delayed, 320), (done.corrupted, 120)]
         {
@@ -140,7 +140,7 @@ fn delayed_frames_are_bounded() {
 }
 
 #[test]
-fn received_frames_that_suffer_nothing_are_lent_where_they_are() {
+fn received_frames_without_faults_are_lent_in_place() {
     for (ppm, copied) in [(0, 0), (1, 3)] {
         let cfg = FaultConfig { rx: FaultPlan::loss(ppm), ..FaultConfig::default() };
         let (mut a, mut b, path) = pair(cfg);

@@ -14,21 +14,21 @@ pub enum FaultSyntax {
         "{0:?} is not a fault (there are loss, duplicate, reorder, span, corrupt); write loss=1e-3"
     )]
     Name(String),
-    /// A share of frames is not one.
+    /// A share of frames is out of range.
     #[error("{0}={1:?} is out of range; write the share of frames, 0 or 1e-6 to 1")]
     Share(&'static str, String),
     /// The span is no number.
     #[error("span={0:?} is out of range; write how many later frames may pass, 1 to 4096")]
     Span(String),
-    /// A name is there twice.
+    /// A name occurs twice.
     #[error("{0} is given twice; write it once")]
     Twice(String),
-    /// A frame suffers one fault at most.
+    /// The shares add up to more than 1: a frame has at most one fault.
     #[error("the shares of all faults together are more than 1; lower them")]
     TooMany,
 }
 
-/// Most frames that may pass a delayed one, in text: as many as are kept.
+/// Largest span in text: the number of frames that are kept.
 const MAX_SPAN: u32 = super::STORE as u32;
 
 /// No faults, in text.
@@ -39,7 +39,7 @@ fn share(name: &'static str, value: &str) -> Result<u32, FaultSyntax> {
     let wrong = || FaultSyntax::Share(name, shown(value));
     let share: f64 = value.parse().map_err(|_| wrong())?;
     let ppm = (share * f64::from(MILLION)).round();
-    // What is asked for and cannot be had must not read as "none".
+    // A share below a millionth must not be read as none.
     let fits = (0.0..=1.0).contains(&share) && (share == 0.0 || ppm >= 1.0);
     if fits { Ok(ppm as u32) } else { Err(wrong()) }
 }
@@ -49,8 +49,8 @@ fn shown(text: &str) -> String {
 }
 
 /// `name=value` parts with commas between: `loss`, `duplicate`, `reorder` and `corrupt` are shares
-/// of frames, to a millionth; `span` is [`FaultPlan::reorder_span`]. `none` and the empty text are no
-/// faults.
+/// of frames, to a millionth; `span` is [`FaultPlan::reorder_span`]. `none` and the empty text are
+/// no faults.
 impl FromStr for FaultPlan {
     type Err = FaultSyntax;
 
@@ -86,7 +86,7 @@ impl FromStr for FaultPlan {
     }
 }
 
-/// As it is read, without faults of single frames; `none` if there are none.
+/// The text that is parsed, without faults of single frames; `none` without faults.
 impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shares = [
@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_shown_is_read_back() {
+    fn a_plan_is_parsed_as_it_was_written() {
         let plan = FaultPlan {
             loss_ppm: 1000,
             duplicate_ppm: 1,
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused_with_what_can() {
+    fn errors_name_the_valid_values() {
         for (text, hint) in [
             ("loss", "loss=1e-3"),
             ("1e-3", "loss=1e-3"),

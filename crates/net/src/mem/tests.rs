@@ -54,7 +54,7 @@ fn a_queue_has_its_depth_while_a_burst_is_lent() {
 }
 
 #[test]
-fn an_address_has_one_owner_and_paths_find_the_next() {
+fn an_address_has_one_owner_and_paths_reach_the_next() {
     let net = MemNetwork::new();
     let (mut a, b) = (endpoint(&net, 1, 8), endpoint(&net, 2, 8));
     let cfg = MemConfig { port: 2, ..MemConfig::default() };
@@ -81,7 +81,7 @@ fn settings_have_limits() {
     }
 }
 
-/// Who polls the descriptor on his own is told of every frame after an empty burst.
+/// A foreign event loop is signalled for every frame after an empty burst.
 #[test]
 fn the_descriptor_works_without_wait() {
     let net = MemNetwork::new();
@@ -124,9 +124,9 @@ fn sleepers_are_woken_across_threads() {
     assert_eq!((a.stats().rx_overflow, b.stats().rx_overflow), (0, 0));
 }
 
-/// The conformance suite finds a transport that says more of its queue than is true.
+/// The conformance suite detects a transport that overstates its queue.
 #[test]
-fn a_queue_that_is_shorter_than_it_says_is_found() {
+fn a_queue_that_is_shorter_than_its_caps_is_found() {
     let found = |overstate: fn(&mut Caps)| {
         let made = || {
             let net = MemNetwork::new();

@@ -1,4 +1,4 @@
-//! What an endpoint over shared memory can be told, and what can go wrong when it is made.
+//! Settings, options and errors of shared memory.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,19 +17,19 @@ pub(super) const SCHEME: &str = "shm";
 ///
 /// # What is copied
 /// A sender copies every frame into the ring. Its receiver copies frames of less than 4 KiB to
-/// private memory at once, and lends them from there; of longer ones it copies the first 256 bytes,
-/// and leaves the rest in the ring until the next burst ([`RxFrame::tail`]), so that the protocol
-/// copies it to its place in the message, and nobody copies it twice. With `trust` on both sides a
-/// receiver copies nothing, and all of a frame is read where it lies.
+/// private memory at once. Of longer ones it copies the first 256 bytes and leaves the rest in the
+/// ring until the next burst ([`RxFrame::tail`]); the protocol copies it to its place in the
+/// message, so no byte is copied twice. With `trust` on both sides a receiver copies nothing and
+/// reads frames in place.
 ///
 /// [`RxFrame::tail`]: courser_buf::RxFrame::tail
 #[derive(Clone, Debug)]
 pub struct ShmConfig {
-    /// The address that it goes by: `127.0.0.1` (default) or `::1`. Endpoints reach those of the
-    /// same address only, as sockets of one family do.
+    /// The endpoint's address: `127.0.0.1` (default) or `::1`. Endpoints reach only those of the
+    /// same address, as sockets of one family do.
     pub host: IpAddr,
-    /// Its port, one for each endpoint of a user on this machine; 0 (default): any that is free.
-    /// These are not the ports of UDP or TCP.
+    /// The endpoint's port, unique for the user on this machine; 0 (default): any free one. These
+    /// are not the ports of UDP or TCP.
     pub port: u16,
     /// Largest frame in bytes, 1 to 65,536. Default: 8192.
     pub max_frame: usize,
@@ -38,32 +38,31 @@ pub struct ShmConfig {
     pub slots: usize,
     /// Bytes for frames of more than 240 bytes that a ring holds: a power of two, 4 KiB to 64 MiB,
     /// at least four largest frames. They become present when they are first used. Default: 2 MiB.
-    /// Larger rings take more of the caches, and large messages then come slower.
+    /// Larger rings occupy more of the caches, which slows large messages down.
     pub data_bytes: usize,
     /// Most endpoints that may send to this one, and most that it may send to, 1 to 512.
     /// Default: 256.
     ///
-    /// Each pair that talks has a ring for each direction, made by the sender when it first sends:
-    /// `slots * 256 + data_bytes + 4096` bytes, 3 MiB by default, and two descriptors. So an
-    /// endpoint with 256 peers may hold 1.5 GiB, of which 514 MiB when all frames are small.
-    /// Senders may choose larger rings; together they get no more memory than `max_peers` rings
-    /// of this endpoint's own measures have.
+    /// Each pair has a ring for each direction, created by the sender with its first frame: `slots
+    /// * 256 + data_bytes + 4096` bytes, 3 MiB by default, and two descriptors. So an endpoint with
+    /// 256 peers may hold 1.5 GiB, of which 514 MiB when all frames are small. Senders may choose
+    /// larger rings; together they get at most the memory of `max_peers` rings of this endpoint's
+    /// own size.
     pub max_peers: usize,
     /// Whether frames are read in place, in memory that their sender can write, instead of being
-    /// copied out first. Only between two endpoints that both say so; with others everything is
-    /// as without. Default: false.
+    /// copied out first. Takes effect only between two endpoints that both set it. Default: false.
     ///
-    /// **Trust means that a peer's faults are ours.** A peer that changes a frame while it is read
-    /// breaks what the compiler was promised of every `&[u8]`: what was checked may be different
-    /// when it is used. An honest peer never does that, whatever the network or the timing. So
-    /// this is for processes that are parts of one program, which could as well be its threads.
-    /// What a ring's records say of lengths and places is checked all the same, and a peer that
-    /// dies or is stopped changes nothing. A quarter of a ring may be lent at a time, so
-    /// [`Caps::rx_queue_frames`](crate::Caps::rx_queue_frames) is smaller by as much.
+    /// **A trusted peer can break memory safety.** A peer that changes a frame while it is read
+    /// violates the guarantees of `&[u8]`: checked bytes may differ when they are used. An honest
+    /// peer never does that, also when it dies or is stopped. So this is for processes of one
+    /// program, which could as well be threads. Lengths and positions in the ring are checked all
+    /// the same. A quarter of a ring may be lent at a time, so
+    /// [`Caps::rx_queue_frames`](crate::Caps::rx_queue_frames) is smaller by that.
     pub trust: bool,
-    /// Where endpoints find each other. Default (`None`): `$COURSER_SHM_DIR`, else `courser` below
-    /// `$XDG_RUNTIME_DIR`, else `courser-<uid>` below the directory for temporary files. Made when
-    /// it is absent; must belong to this user and be closed to all others (mode 0700).
+    /// The directory where endpoints find each other. Default (`None`): `$COURSER_SHM_DIR`, else
+    /// `courser` below `$XDG_RUNTIME_DIR`, else `courser-<uid>` below the directory for temporary
+    /// files. Made when it is absent; must belong to this user and be closed to all others (mode
+    /// 0700).
     pub dir: Option<PathBuf>,
 }
 
@@ -83,7 +82,7 @@ impl Default for ShmConfig {
 }
 
 impl ShmConfig {
-    /// The shape of the rings, when all is in range.
+    /// The shape of the rings, when all settings are in range.
     pub(super) fn shape(&self) -> Result<Shape, ShmError> {
         if self.max_frame == 0 || self.max_frame > MAX_FRAME {
             return Err(ShmError::MaxFrame(self.max_frame));
@@ -155,7 +154,7 @@ impl ShmOptions {
     }
 }
 
-/// Whether endpoints may go by an address.
+/// Whether an address is allowed for endpoints.
 ///
 /// # Errors
 /// It is not `127.0.0.1` or `::1`.
@@ -164,11 +163,11 @@ fn check_host(host: IpAddr) -> Result<(), ShmError> {
     if ok { Ok(()) } else { Err(ShmError::NotThisMachine(host)) }
 }
 
-/// Why an endpoint over shared memory could not be made, and what to do about it.
+/// Why an endpoint over shared memory could not be made, with the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {
-    /// The address may be of another machine.
+    /// The address may belong to another machine.
     #[error(
         "shared memory stays on this machine: {0} must be 127.0.0.1, [::1] or localhost; \
          use udp:// to reach others"
@@ -186,7 +185,7 @@ pub enum ShmError {
     /// `max_peers` is out of range.
     #[error("max_peers is {0}; set it from 1 to {MAX_RINGS}")]
     MaxPeers(usize),
-    /// The ring's measures are out of range.
+    /// The size of the ring is out of range.
     #[error(
         "a ring of {slots} slots and {data_bytes} data bytes is out of range; set slots to a power of \
          two from 16 to 65536, and data_bytes to one from 4096 to 67108864 that holds 4 largest frames"
@@ -202,9 +201,9 @@ pub enum ShmError {
         "{} {why}; run `chmod 700` on it, or name another directory in COURSER_SHM_DIR", dir.display()
     )]
     Directory {
-        /// Which.
+        /// The directory.
         dir: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
     /// The directory's name is too long for a socket in it.
@@ -219,9 +218,9 @@ pub enum ShmError {
          directory) and the limit of open files (`ulimit -n`)"
     )]
     Io {
-        /// What was done.
+        /// The action that failed.
         what: &'static str,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }

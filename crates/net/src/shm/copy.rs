@@ -1,16 +1,15 @@
 //! Copies between private memory and memory that a peer may write at any time.
 //!
-//! A reference, and also `ptr::copy`, promises the compiler that nobody else writes meanwhile.
-//! A peer promises nothing. So shared memory is only touched by instructions that the compiler
-//! does not look into (inline assembly on x86-64) or must take as they stand (volatile accesses
-//! elsewhere): whatever the peer does, the result is some bytes, and nothing else is concluded
-//! from them. Many bytes are [`courser_buf::copy_shared`]'s.
+//! A reference, and also `ptr::copy`, promises the compiler that no other thread writes meanwhile;
+//! a peer gives no such promise. So shared memory is accessed only by inline assembly (x86-64) or
+//! volatile accesses (elsewhere), which the compiler cannot reason about: whatever the peer does,
+//! the result is some bytes. Long copies use [`courser_buf::copy_shared`].
 
 use courser_buf::copy_shared;
 
-/// Copies into shared memory, **last bytes first**: the first line of a record is the one that the
-/// consumer looks at, so it should be taken from the consumer once, for all stores, and after the
-/// record's other lines. For a few lines; [`copy_in_bulk`] is for more.
+/// Copies into shared memory, **last bytes first**: the consumer polls the first line of a record,
+/// so the sender should acquire that line once, for all its stores, and after the record's other
+/// lines. For a few lines; [`copy_in_bulk`] is for more.
 ///
 /// # Safety
 /// `src.len()` bytes at `dst` are within a shared mapping that is writable and outlives the call.
@@ -39,7 +38,7 @@ pub(super) unsafe fn copy_in(dst: *mut u8, src: &[u8]) {
     }
 }
 
-/// Copies into shared memory, in the order and width that the machine prefers for many bytes.
+/// Copies into shared memory, with the instructions that are fastest for many bytes.
 ///
 /// # Safety
 /// As [`copy_in`].
@@ -56,7 +55,7 @@ pub(super) unsafe fn copy_in_bulk(dst: *mut u8, src: &[u8]) {
 }
 
 /// Copies out of shared memory; writes all of `dst`, which is a whole number of 16-byte units, so
-/// that the common lengths need no end game.
+/// that no shorter moves are needed at the end.
 ///
 /// # Safety
 /// `dst.len()` bytes at `src` are within a shared mapping that is readable and outlives the call.
@@ -78,7 +77,7 @@ pub(super) unsafe fn copy_out(dst: &mut [u8], src: *const u8) {
     }
 }
 
-/// From this many bytes on the processor's own copy is faster than a loop of 16 bytes a time.
+/// From this many bytes on the processor's string copy is faster than a loop of 16-byte moves.
 const BULK: usize = 512;
 
 /// # Safety
@@ -118,7 +117,7 @@ unsafe fn move8(dst: *mut u8, src: *const u8) {
         );
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-    // SAFETY: as promised by the caller; both sides of a copy are aligned or not, so byte by byte.
+    // SAFETY: as promised by the caller; byte by byte because the addresses may be unaligned.
     // Test: `copies_are_exact`.
     unsafe {
         for at in 0..8 {
@@ -127,7 +126,7 @@ unsafe fn move8(dst: *mut u8, src: *const u8) {
     }
 }
 
-/// Asks for the line at `at`, which will be read soon. A hint: any address will do.
+/// Prefetches the line at `at`. A hint: any address is allowed.
 #[inline(always)]
 pub(super) fn prefetch(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

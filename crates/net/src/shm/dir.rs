@@ -1,4 +1,4 @@
-//! Where endpoints find each other: a directory of the user, a socket for each port.
+//! Rendezvous of endpoints: a directory of the user with a Unix socket for each port.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::config::{ShmConfig, ShmError};
 
-/// Connections that may wait to be accepted; further ones are tried again by who makes them.
+/// Connections that may wait to be accepted; the sender retries further ones.
 const BACKLOG: i32 = 64;
-/// Ports to choose from when any will do: those that systems use for the same purpose.
+/// Range of automatically chosen ports: the usual range of ephemeral ports.
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
-/// How long another endpoint that is being bound is waited for, in steps of a millisecond.
+/// Attempts to take the lock of the directory, a millisecond apart.
 const LOCK_TRIES: u32 = 2000;
 
-/// The directory that the settings or the surroundings name.
+/// The directory from the settings or the environment.
 fn name(cfg: &ShmConfig) -> PathBuf {
     let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     cfg.dir
@@ -29,7 +29,8 @@ fn name(cfg: &ShmConfig) -> PathBuf {
         })
 }
 
-/// Makes sure that it is there, is a directory of this user, and closed to all others.
+/// Creates the directory when it is absent; checks that it belongs to this user and is closed to
+/// all others.
 fn prepare(dir: &Path) -> Result<(), ShmError> {
     match rustix::fs::mkdir(dir, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
@@ -38,7 +39,7 @@ fn prepare(dir: &Path) -> Result<(), ShmError> {
         }
     }
     let wrong = |why| Err(ShmError::Directory { dir: dir.to_path_buf(), why });
-    // Not through a symbolic link: somebody else may have put it there.
+    // Not through a symbolic link: another user may have made it.
     let stat = rustix::fs::statat(CWD, dir, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(ShmError::io("cannot look at the directory of shared-memory sockets"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
@@ -67,7 +68,7 @@ fn socket() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-/// A connection to the endpoint of a port, of the same user. Never waits.
+/// Connects to the endpoint of a port; it must be of the same user. Does not block.
 pub(super) fn connect(dir: &Path, port: u16) -> Result<OwnedFd, Errno> {
     let socket = socket()?;
     rustix::net::connect(&socket, &address(dir, port)?)?;
@@ -80,7 +81,7 @@ pub(super) fn is_ours(socket: &OwnedFd) -> bool {
     peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
 
-/// A port of ours: the socket that listens at it. Dropping it frees the port.
+/// The listening socket of a port. Dropping it frees the port.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) socket: OwnedFd,
@@ -111,13 +112,13 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // While the socket listens nobody takes the name over, so it is ours.
+        // While the socket listens no other endpoint takes the name, so it is ours.
         let _ = rustix::fs::unlink(socket_path(&self.dir, self.port));
     }
 }
 
-/// Binds are made one at a time, so that of two that find the same dead socket one has it. The
-/// lock goes with its descriptor, also when the process dies.
+/// Serializes binds, so that only one of two endpoints replaces the same dead socket. The kernel
+/// releases the lock with its descriptor, also when the process dies.
 fn lock(dir: &Path) -> Result<OwnedFd, ShmError> {
     let failed = ShmError::io("cannot lock the directory of shared-memory sockets");
     let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
@@ -132,7 +133,7 @@ fn lock(dir: &Path) -> Result<OwnedFd, ShmError> {
     Err(failed(Errno::TIMEDOUT))
 }
 
-/// Binds `socket` to a port unless somebody listens there.
+/// Binds `socket` to a port unless another socket listens there.
 fn take(socket: &OwnedFd, dir: &Path, port: u16) -> Result<bool, ShmError> {
     let failed = ShmError::io("cannot bind a Unix socket");
     let address = address(dir, port).map_err(&failed)?;
@@ -142,7 +143,7 @@ fn take(socket: &OwnedFd, dir: &Path, port: u16) -> Result<bool, ShmError> {
             Err(Errno::ADDRINUSE) => {}
             Err(e) => return Err(failed(e)),
         }
-        // Only a socket that nobody listens at refuses.
+        // Only a socket without a listener refuses.
         match connect(dir, port) {
             Err(Errno::CONNREFUSED) => {
                 let _ = rustix::fs::unlink(socket_path(dir, port));
@@ -156,11 +157,10 @@ fn take(socket: &OwnedFd, dir: &Path, port: u16) -> Result<bool, ShmError> {
 
 fn any_port(socket: &OwnedFd, dir: &Path) -> Result<u16, ShmError> {
     let count = EPHEMERAL.end - EPHEMERAL.start;
-    // Different processes begin at different places; within one the lock and the files decide.
+    // Different processes start at different ports; within one, lock and files decide.
     let seed = std::process::id().wrapping_mul(0x9e37_79b9) >> 16;
     let port = |n: u16| EPHEMERAL.start + ((seed + u32::from(n)) % u32::from(count)) as u16;
-    // Names that are there are left alone while others are free: asking whether somebody listens
-    // is a connection to whoever does.
+    // Existing names are skipped while others are free: testing one connects to its listener.
     for port in (0..count).map(port) {
         let address = address(dir, port).map_err(ShmError::io("cannot bind a Unix socket"))?;
         match rustix::net::bind(socket, &address) {
@@ -177,7 +177,7 @@ fn any_port(socket: &OwnedFd, dir: &Path) -> Result<u16, ShmError> {
     Err(ShmError::InUse(EPHEMERAL.start))
 }
 
-/// The peer's next connection; `None` when none waits.
+/// The next connection; `None` when none waits.
 pub(super) fn accept(listener: &Listener) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::accept_with(listener.socket.as_fd(), flags).ok()

@@ -1,17 +1,17 @@
-//! How a receiver says that it does not look, and how a sender wakes it.
+//! Doorbell: wakes a sleeping receiver, and marks idle rings that have a new record.
 //!
-//! A receiver owns two pages. The *state* says whether it sleeps, and which of its rings it does
-//! not look at because they were quiet; peers can only read it, so that none can put the receiver
-//! to sleep for others, and while nothing changes it costs a sender a hit in its own cache. The
-//! *hints* are bits that senders set for rings that are not looked at. They are outside bytes:
-//! a peer may clear the bits of others, so all rings are looked at now and then besides.
+//! A receiver owns two pages. The *state* page contains its sleep epoch and the bits of idle rings,
+//! which it does not poll. Peers map it read-only, so that none can put the receiver to sleep for
+//! others; while it does not change, reading it is a cache hit for a sender. The *hints* page
+//! contains a bit for each ring, set by senders to idle rings. Hints are untrusted: a peer can
+//! clear the bits of others, so the receiver also polls idle rings at a low rate.
 //!
 //! # Invariant
-//! Who publishes a record looks at the state afterwards; who changes the state looks at the rings
-//! afterwards. With a barrier between on both sides one of them sees the other. The sender's is
-//! on the path of every burst, the receiver's is rare, so the receiver's does the work of both
-//! (`membarrier(2)`: every running thread of the registered processes passes a full barrier).
-//! Where that is not to be had both sides use a fence. `model` tries every order.
+//! A sender publishes a record, then reads the state. The receiver changes the state, then polls
+//! the rings. With a full barrier between the two steps on both sides, at least one side sees the
+//! other. The sender's barrier is on the path of every burst and the receiver's is rare, so the
+//! receiver executes both (`membarrier(2)`: every running thread of the registered processes passes
+//! a full barrier). Without `membarrier` both sides use a fence. `model` tests every order.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::LazyLock;
@@ -22,29 +22,28 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::map::{self, Mapping, PAGE, Word, Words};
 
-/// Rings that an endpoint may receive from: the bits of one line.
+/// Most rings that an endpoint receives from: the bits of one line.
 pub(super) const MAX_RINGS: usize = 512;
 const WORDS: usize = MAX_RINGS / 64;
 
-/// In the state: odd while the receiver sleeps; every sleep has its own odd number.
+/// Offset in the state: the sleep epoch, odd while the receiver sleeps.
 const EPOCH: usize = 0;
-/// In the state: not 0 when senders have to fence.
+/// Offset in the state: not 0 when senders must use a fence.
 const FENCE: usize = 8;
-/// In the state: the rings that are not looked at, a bit each; in a line of its own.
+/// Offset in the state: the bits of idle rings, in a line of their own.
 const IDLE: usize = 64;
 
-/// Whether this process takes part in barriers of others. Once for the process.
+/// Whether this process is registered for the barriers of others. Once for the process.
 static REGISTERED: LazyLock<bool> =
     LazyLock::new(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok());
 
-/// A page of a doorbell, and the barriers that go with it: of the system, or of a model.
+/// A page of a doorbell with its barriers: those of the system, or of a model.
 pub(super) trait Page: Words {
-    /// The receiver's barrier: orders what it has stored before what it loads next, and makes
-    /// every sender's stores before its last look at the state visible. False: it does the first
-    /// only, and senders have to fence.
+    /// The receiver's barrier: orders its stores before its later loads, and executes a barrier on
+    /// behalf of every sender. False: it does only the first, and senders must use a fence.
     fn heavy_barrier(&self) -> bool;
-    /// The sender's, between publishing and looking at the state; `fenced` when the receiver
-    /// cannot do it.
+    /// The sender's barrier between publishing and reading the state; a fence when `fenced`, which
+    /// the receiver requests when it has no `membarrier`.
     fn light_barrier(&self, fenced: bool);
 }
 
@@ -70,14 +69,14 @@ impl Page for Mapping {
 pub(super) struct Doorbell<P = Mapping> {
     state: P,
     hints: P,
-    /// Number of idle rings in each word, so that only words in use are looked at.
-    idle: [u16; WORDS],
+    /// Number of idle rings in each word, so that only words in use are read.
+    idle_in_word: [u16; WORDS],
     /// Number of idle rings.
-    resting: u32,
+    idle_rings: u32,
 }
 
 impl Doorbell {
-    /// And the files of its two pages, for senders.
+    /// A doorbell, and the files of its two pages for senders.
     pub(super) fn new() -> Result<(Self, [OwnedFd; 2]), Errno> {
         let (state_fd, state) = map::create("courser-state", PAGE, true)?;
         let (hints_fd, hints) = map::create("courser-hints", PAGE, false)?;
@@ -86,9 +85,9 @@ impl Doorbell {
 }
 
 impl<P: Page> Doorbell<P> {
-    /// On pages that are all zero.
+    /// A doorbell on pages that are all zero.
     pub(super) fn on(state: P, hints: P) -> Self {
-        let doorbell = Doorbell { state, hints, idle: [0; WORDS], resting: 0 };
+        let doorbell = Doorbell { state, hints, idle_in_word: [0; WORDS], idle_rings: 0 };
         if !doorbell.state.heavy_barrier() {
             doorbell.state.word(FENCE).store(1, Ordering::Release);
         }
@@ -103,7 +102,7 @@ impl<P: Page> Doorbell<P> {
         self.epoch() % 2 == 1
     }
 
-    /// Asks senders for a signal. Afterwards the rings have to be looked at once more.
+    /// Requests a signal from senders. The caller must poll the rings once more afterwards.
     pub(super) fn arm(&self) {
         if !self.is_armed() {
             self.state.word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
@@ -111,7 +110,7 @@ impl<P: Page> Doorbell<P> {
         self.barrier();
     }
 
-    /// Signals are not needed any more.
+    /// Withdraws the request for signals.
     pub(super) fn disarm(&self) {
         if self.is_armed() {
             self.state.word(EPOCH).store(self.epoch().wrapping_add(1), Ordering::Release);
@@ -120,48 +119,49 @@ impl<P: Page> Doorbell<P> {
 
     fn barrier(&self) {
         if !self.state.heavy_barrier() {
-            // It worked when this endpoint was made; from now on senders fence, and those that
-            // have looked already are late by a look at all rings, as with a lost hint.
+            // `membarrier` worked when this endpoint was made. From now on senders use a fence; a
+            // record of a sender that has just read the state is found by the next poll of all
+            // rings, as with a lost hint.
             self.state.word(FENCE).store(1, Ordering::SeqCst);
         }
     }
 
-    /// A ring will not be looked at. After one or more of these [`Doorbell::settle`] must follow.
-    pub(super) fn rest(&mut self, ring: usize) {
+    /// Marks a ring as idle. After one or more of these [`Doorbell::idle_barrier`] must follow.
+    pub(super) fn mark_idle(&mut self, ring: usize) {
         let (word, bit) = (ring / 64, 1 << (ring % 64));
         let idle = self.state.word(IDLE + 8 * word);
         if idle.load(Ordering::Relaxed) & bit == 0 {
             idle.fetch_or(bit, Ordering::Release);
-            self.idle[word] += 1;
-            self.resting += 1;
+            self.idle_in_word[word] += 1;
+            self.idle_rings += 1;
         }
     }
 
-    /// Afterwards the rings that rest have to be looked at once more.
-    pub(super) fn settle(&self) {
+    /// Makes idle marks visible. The caller must poll the idle rings once more afterwards.
+    pub(super) fn idle_barrier(&self) {
         self.barrier();
     }
 
-    /// A ring is looked at again, or is gone.
-    pub(super) fn rouse(&mut self, ring: usize) {
+    /// Clears the idle mark of a ring that is polled again or is gone.
+    pub(super) fn mark_active(&mut self, ring: usize) {
         let (word, bit) = (ring / 64, 1 << (ring % 64));
         let idle = self.state.word(IDLE + 8 * word);
         if idle.load(Ordering::Relaxed) & bit != 0 {
             idle.fetch_and(!bit, Ordering::Release);
-            self.idle[word] -= 1;
-            self.resting -= 1;
+            self.idle_in_word[word] -= 1;
+            self.idle_rings -= 1;
         }
     }
 
-    /// A resting ring for which a sender has left a hint. Costs a load for each 64 rings of which
-    /// some rest.
+    /// An idle ring for which a sender has set a hint. Costs a load for each 64 rings of which some
+    /// are idle.
     #[inline]
     pub(super) fn hinted(&self) -> Option<usize> {
-        if self.resting == 0 { None } else { self.next_hint() }
+        if self.idle_rings == 0 { None } else { self.next_hint() }
     }
 
     fn next_hint(&self) -> Option<usize> {
-        for (word, &idle) in self.idle.iter().enumerate() {
+        for (word, &idle) in self.idle_in_word.iter().enumerate() {
             if idle == 0 {
                 continue;
             }
@@ -184,12 +184,12 @@ pub(super) struct RemoteDoorbell<P = Mapping> {
     hints: P,
     /// The ring's number at the receiver.
     ring: usize,
-    /// The sleep for which a signal has been sent.
+    /// The epoch for which a signal was sent.
     signalled: u64,
 }
 
 impl RemoteDoorbell {
-    /// From what a receiver sent.
+    /// Maps the pages that a receiver sent.
     pub(super) fn new(state: &OwnedFd, hints: &OwnedFd, ring: u32) -> Result<Self, Errno> {
         let ring = ring as usize;
         if ring >= MAX_RINGS {
@@ -207,8 +207,8 @@ impl<P: Page> RemoteDoorbell<P> {
         RemoteDoorbell { state, hints, ring, signalled: 0 }
     }
 
-    /// After publishing: leaves a hint if the receiver wants one. True: it sleeps, and has not
-    /// been signalled since it fell asleep.
+    /// Called after publishing: sets a hint if the ring is idle. True: the receiver sleeps and was
+    /// not signalled in this epoch.
     #[inline]
     pub(super) fn ring(&mut self) -> bool {
         self.state.light_barrier(self.state.word(FENCE).load(Ordering::Relaxed) != 0);
@@ -223,21 +223,21 @@ impl<P: Page> RemoteDoorbell<P> {
     #[cold]
     fn hint(&self) {
         let hints = self.hints.word(self.ring / 64 * 8);
-        // Also when the bit seems to be set: the operation orders the record before itself, so
-        // that whoever clears the bit afterwards finds the record.
+        // Also when the bit is set already: the operation orders the record before itself, so that
+        // the receiver finds the record after it clears the bit.
         hints.fetch_or(1 << (self.ring % 64), Ordering::AcqRel);
     }
 }
 
 #[cfg(all(test, loom))]
 impl<P: Page> Doorbell<P> {
-    /// Whether any ring rests.
-    pub(super) fn is_resting(&self) -> bool {
-        self.resting > 0
+    /// Whether any ring is idle.
+    pub(super) fn has_idle_rings(&self) -> bool {
+        self.idle_rings > 0
     }
 }
 
-/// What a hostile peer can do to the hints.
+/// Changes of the hints that a hostile peer can make.
 #[cfg(test)]
 impl Doorbell {
     pub(super) fn lose_hints(&self) {
@@ -275,29 +275,29 @@ mod tests {
     }
 
     #[test]
-    fn only_resting_rings_are_hinted_at() {
+    fn only_idle_rings_are_hinted_at() {
         let (mut doorbell, mut remote) = pair(200);
         remote.ring();
         assert_eq!(doorbell.hinted(), None);
-        doorbell.rest(200);
-        doorbell.rest(201);
-        doorbell.settle();
+        doorbell.mark_idle(200);
+        doorbell.mark_idle(201);
+        doorbell.idle_barrier();
         assert_eq!(doorbell.hinted(), None);
         remote.ring();
         remote.ring();
         assert_eq!((doorbell.hinted(), doorbell.hinted()), (Some(200), None));
-        doorbell.rouse(200);
+        doorbell.mark_active(200);
         remote.ring();
         assert_eq!(doorbell.hinted(), None);
     }
 
     #[test]
-    fn pages_of_a_stranger_are_checked() {
+    fn received_pages_are_checked() {
         let (_bell, [state, hints]) = Doorbell::new().unwrap();
         let ring = |state, hints, ring| RemoteDoorbell::new(state, hints, ring).is_ok();
         assert!(ring(&state, &hints, 511));
         assert!(!ring(&state, &hints, 512));
-        // The state cannot be written, so it is no page of hints.
+        // The state page cannot be written, so it cannot be the hints page.
         assert!(!ring(&state, &state, 0));
         let (large, _) = map::create("test", 2 * PAGE, false).unwrap();
         assert!(!ring(&large, &hints, 0));

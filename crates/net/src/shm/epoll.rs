@@ -1,18 +1,18 @@
-//! One descriptor over all sockets of an endpoint, and whose each is.
+//! One epoll descriptor for all sockets of an endpoint, with a token for each socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// Events taken in one round of upkeep; the others come in the next.
+/// Events processed in one round of upkeep; the others are processed in the next.
 pub(super) const EVENTS: usize = 32;
 
-/// Whose socket is ready. Only a reason to look: the socket may be another's by now.
+/// The owner of a ready socket. A hint: the number may have a new owner by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Token {
     Listener,
-    Stranger,
+    Pending,
     Inbound(u32),
     Outbound(u32),
 }
@@ -21,7 +21,7 @@ impl Token {
     fn data(self) -> EventData {
         EventData::new_u64(match self {
             Token::Listener => 0,
-            Token::Stranger => 1 << 32,
+            Token::Pending => 1 << 32,
             Token::Inbound(n) => 2 << 32 | u64::from(n),
             Token::Outbound(n) => 3 << 32 | u64::from(n),
         })
@@ -30,7 +30,7 @@ impl Token {
     fn from_data(data: u64) -> Token {
         match data >> 32 {
             0 => Token::Listener,
-            1 => Token::Stranger,
+            1 => Token::Pending,
             2 => Token::Inbound(data as u32),
             _ => Token::Outbound(data as u32),
         }
@@ -45,7 +45,7 @@ impl Epoll {
         epoll::create(CreateFlags::CLOEXEC).map(Epoll)
     }
 
-    /// False: the system refuses. A socket leaves when it is closed.
+    /// False: the system refuses. Closing a socket removes it.
     pub(super) fn add(&self, socket: &OwnedFd, token: Token) -> bool {
         epoll::add(&self.0, socket, token.data(), EventFlags::IN).is_ok()
     }
@@ -54,7 +54,7 @@ impl Epoll {
         let _ = epoll::delete(&self.0, socket);
     }
 
-    /// What is ready; never waits.
+    /// The tokens of ready sockets; does not block.
     pub(super) fn ready(&self) -> arrayvec::ArrayVec<Token, EVENTS> {
         let none = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
         let mut events = [none; EVENTS];

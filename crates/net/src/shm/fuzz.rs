@@ -194,7 +194,7 @@ impl Live {
         });
         self.inputs += 1;
         if self.inputs.is_multiple_of(64) {
-            self.honest_peer_is_heard();
+            self.honest_peer_is_received();
         }
     }
 
@@ -206,7 +206,7 @@ impl Live {
         }
     }
 
-    fn honest_peer_is_heard(&mut self) {
+    fn honest_peer_is_received(&mut self) {
         let path = self.peer.path_open(self.t.local_addr(), None).expect("a path").id;
         let message = Arena::heap().alloc(50).expect("memory");
         let peer = &mut self.peer;

@@ -1,8 +1,8 @@
-//! The rings that others send to us by: taken over, looked at, let go.
+//! Receiving rings: accepts them from senders, polls them, and closes them.
 //!
-//! Rings that have been quiet are not looked at one by one, when there are more than a few: they
-//! rest until a hint comes (E15). So the cost of a burst grows with the peers that send, not with
-//! those that could.
+//! With more than a few rings, quiet ones are idle: they are not polled until a sender sets a hint
+//! (`[eRPC §4.1]`, E15). So the cost of a burst grows with the number of peers that send, not with
+//! the number of peers.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,29 +19,29 @@ use super::msg::{self, Hello, Received, Welcome};
 use super::ring::{Broken, Consumer, Lent, Shape};
 use crate::TransportStats;
 
-/// Rings that are looked at in any case.
-const ALWAYS: usize = 4;
-/// Hints followed in one burst.
+/// Up to this many rings none becomes idle.
+const ALWAYS_POLLED: usize = 4;
+/// Hints processed in one burst.
 const HINTS: usize = 16;
-/// Resting rings that are looked at in one round of upkeep.
-const LOOKS: usize = 8;
-/// Connections that have not said who they are.
-const STRANGERS: usize = 16;
-/// How long they may take.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// Signals that are read from a peer in one round of upkeep; an honest one sends one for each
-/// time that we fell asleep.
+/// Idle rings that are polled in one round of upkeep, in case a hint was lost.
+const IDLE_POLLS: usize = 8;
+/// Most connections without a `Hello`.
+const MAX_PENDING: usize = 16;
+/// After this time a connection without a `Hello` is closed.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
+/// Signals that are read from a peer in one round of upkeep; an honest peer sends at most one for
+/// each sleep of this endpoint.
 const SIGNALS: usize = 64;
-/// Frames begin at a line.
+/// Frames are aligned to lines.
 const LINE: usize = 64;
-/// Frames of so many bytes and more are copied once: all but their front stays in the ring until
-/// the next burst. Below that two copies cost less than holding the ring's places for so long.
+/// Frames of at least this many bytes are copied once: all but the front stays in the ring until
+/// the next burst. For smaller frames a second copy costs less than keeping their places occupied.
 pub(super) const LARGE: usize = 4096;
 
 const _: () = assert!(LARGE > RX_HEAD && RX_HEAD.is_multiple_of(LINE));
 
-/// What is lent of the frames of an endpoint of these settings. Of a sender with larger frames more may
-/// be: the promise is about frames of our own measures.
+/// The kind of frames that an endpoint with these settings lends, for frames of its own largest
+/// size.
 pub(super) fn lends(cfg: &ShmConfig) -> Lent {
     match cfg.max_frame {
         _ if cfg.trust => Lent::Frames,
@@ -50,26 +50,26 @@ pub(super) fn lends(cfg: &ShmConfig) -> Lent {
     }
 }
 
-/// A ring that somebody sends by.
+/// A receiving ring.
 #[derive(Debug)]
 struct Ring {
     consumer: Consumer<Mapping>,
     src: Addr,
-    /// Frames are read where they lie: both sides have said that they trust each other.
+    /// Frames are read in place: both sides have set `trust`.
     trusted: bool,
-    /// Of frames of the last burst all but the front lies here still, though it is not trusted.
+    /// Tails of the last burst's frames are still in this untrusted ring.
     lent: bool,
-    resting: bool,
-    /// Records received when upkeep last looked.
+    idle: bool,
+    /// Records received at the last upkeep.
     seen: u64,
-    /// The sender has gone; what it left is received up to this record.
+    /// The sender is gone; records up to this one are still received.
     last: Option<u64>,
     socket: OwnedFd,
 }
 
-/// A connection that has not said anything yet.
+/// A connection that has not sent its `Hello`.
 #[derive(Debug)]
-struct Stranger {
+struct Pending {
     socket: OwnedFd,
     since: Instant,
 }
@@ -78,34 +78,34 @@ struct Stranger {
 #[derive(Debug)]
 pub(super) struct Inbound {
     rings: Vec<Option<Ring>>,
-    /// Numbers of the rings that do not rest.
+    /// Numbers of the rings that are not idle.
     active: Vec<u16>,
-    /// Where the next burst begins, so that no ring is always the first.
+    /// Position in `active` of the next burst's first ring: round robin.
     cursor: usize,
-    /// Where the next look at resting rings begins.
-    next_look: usize,
+    /// The idle ring that upkeep polls next.
+    next_idle_poll: usize,
     doorbell: Doorbell,
     /// The files of the doorbell's pages, for senders.
     pages: [OwnedFd; 2],
-    strangers: Vec<Stranger>,
-    /// A ring that broke in the burst whose frames may still be lent from it.
+    pending: Vec<Pending>,
+    /// A ring that broke during the last burst, whose frames may still be lent from it.
     broken: Option<Ring>,
     limits: Limits,
-    /// Whether we trust senders that trust us.
+    /// Whether this endpoint trusts senders that set `trust`.
     trust: bool,
     /// Bytes of all rings.
     bytes: u64,
-    /// Our own address, as far as senders share it.
+    /// The address of this endpoint, whose host all senders share.
     local: Addr,
 }
 
-/// How much senders may have. They choose the shapes of their rings themselves.
+/// Limits for senders, which choose the shapes of their rings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     rings: usize,
-    /// Bytes of all rings together: as many rings as there may be, of the shape that we use.
+    /// Bytes of all rings together: `rings` times the size of an own ring.
     bytes: u64,
-    /// Bytes of a ring that are made present at once, in the middle of a burst.
+    /// Bytes of a ring that are populated at once.
     present: usize,
 }
 
@@ -122,10 +122,10 @@ impl Inbound {
             rings: Vec::new(),
             active: Vec::new(),
             cursor: 0,
-            next_look: 0,
+            next_idle_poll: 0,
             doorbell,
             pages,
-            strangers: Vec::new(),
+            pending: Vec::new(),
             broken: None,
             limits,
             trust,
@@ -138,15 +138,15 @@ impl Inbound {
         &self.doorbell
     }
 
-    /// Whether nobody sends to us.
+    /// Whether there is no ring.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// One burst into `memory`, which is private, or where trusted peers have put it.
+    /// One burst, copied to the private `memory`, or in place in the rings of trusted peers.
     ///
     /// # Safety
-    /// Nothing else is done with `self` as long as the frames are used.
+    /// `self` is not used as long as the frames are used.
     #[inline]
     pub(super) unsafe fn receive<'a>(
         &mut self,
@@ -156,7 +156,7 @@ impl Inbound {
     ) {
         for _ in 0..HINTS {
             let Some(ring) = self.doorbell.hinted() else { break };
-            self.rouse(ring);
+            self.mark_active(ring);
         }
         if let [number] = self.active[..]
             && let Some(Some(ring)) = self.rings.get_mut(usize::from(number))
@@ -175,7 +175,7 @@ impl Inbound {
             let at = self.cursor + step;
             let number = self.active[if at < count { at } else { at - count }];
             let Some(Some(ring)) = self.rings.get_mut(usize::from(number)) else { continue };
-            // SAFETY: rings live until something else is done with `self`; see `broken`.
+            // SAFETY: rings live until the next use of `self`; see `broken`.
             // Test: `frames_of_a_ring_that_broke_stay`.
             match unsafe { ring.receive(quota, &mut memory, out, stats) } {
                 Ok(true) => {}
@@ -191,16 +191,16 @@ impl Inbound {
     #[cold]
     fn close_broken(&mut self, number: u16, stats: &mut TransportStats) {
         stats.rx_dropped += 1;
-        // Frames of this burst may lie in it.
+        // Frames of this burst may be lent from it.
         self.broken = self.remove(usize::from(number));
     }
 
     #[cold]
-    fn rouse(&mut self, number: usize) {
-        // The hint is an outside byte: there may be no such ring, and it may not rest.
-        self.doorbell.rouse(number);
+    fn mark_active(&mut self, number: usize) {
+        // The hint is untrusted: the ring may not exist or may not be idle.
+        self.doorbell.mark_active(number);
         if let Some(Some(ring)) = self.rings.get_mut(number)
-            && std::mem::take(&mut ring.resting)
+            && std::mem::take(&mut ring.idle)
         {
             self.active.push(number as u16);
         }
@@ -208,52 +208,53 @@ impl Inbound {
 
     #[cold]
     fn remove(&mut self, number: usize) -> Option<Ring> {
-        self.doorbell.rouse(number);
+        self.doorbell.mark_active(number);
         self.active.retain(|&n| usize::from(n) != number);
         let ring = self.rings.get_mut(number)?.take()?;
         self.bytes -= ring.consumer.shape().bytes() as u64;
         Some(ring)
     }
 
-    /// Whether any ring holds a frame, or cannot be used any more.
+    /// Whether any ring has a frame or is broken.
     pub(super) fn is_waiting(&self) -> bool {
         self.rings.iter().flatten().any(|r| r.consumer.peek() != Ok(None))
     }
 
     // ---- upkeep -------------------------------------------------------------------------------
 
-    /// A connection has come.
+    /// Handles a new connection.
     pub(super) fn accept(&mut self, socket: OwnedFd, now: Instant, epoll: &Epoll) {
         if !super::dir::is_ours(&socket) {
             return;
         }
-        let stranger = Stranger { socket, since: now };
-        if let Some(stranger) = self.listen(stranger, now, epoll)
-            && self.strangers.len() < STRANGERS
-            && epoll.add(&stranger.socket, Token::Stranger)
+        let pending = Pending { socket, since: now };
+        if let Some(pending) = self.try_adopt(pending, now, epoll)
+            && self.pending.len() < MAX_PENDING
+            && epoll.add(&pending.socket, Token::Pending)
         {
-            self.strangers.push(stranger);
+            self.pending.push(pending);
         }
     }
 
-    /// Hears those who had nothing to say when they came.
-    pub(super) fn hear_strangers(&mut self, now: Instant, epoll: &Epoll) {
-        for stranger in std::mem::take(&mut self.strangers) {
-            let waits = self.listen(stranger, now, epoll);
-            self.strangers.extend(waits);
+    /// Polls the connections that have not sent their `Hello`.
+    pub(super) fn poll_pending(&mut self, now: Instant, epoll: &Epoll) {
+        for pending in std::mem::take(&mut self.pending) {
+            let waits = self.try_adopt(pending, now, epoll);
+            self.pending.extend(waits);
         }
     }
 
-    /// Gives the stranger back when it may still say who it is.
-    fn listen(&mut self, stranger: Stranger, now: Instant, epoll: &Epoll) -> Option<Stranger> {
-        match msg::receive(stranger.socket.as_fd()) {
+    /// Reads the `Hello` and adopts the ring. Returns the connection when the `Hello` may still
+    /// come.
+    fn try_adopt(&mut self, pending: Pending, now: Instant, epoll: &Epoll) -> Option<Pending> {
+        match msg::receive(pending.socket.as_fd()) {
             Received::Nothing => {
-                (now.saturating_duration_since(stranger.since) < PATIENCE).then_some(stranger)
+                (now.saturating_duration_since(pending.since) < HELLO_TIMEOUT).then_some(pending)
             }
             Received::Ended => None,
             Received::Message(bytes, fds) => {
                 if let (Some(hello), [fd]) = (Hello::parse(&bytes), &fds[..]) {
-                    let adopted = self.adopt(hello, fd, stranger.socket, epoll);
+                    let adopted = self.adopt(hello, fd, pending.socket, epoll);
                     if let Err(e) = adopted {
                         tracing::debug!(port = hello.port, error = %e, "a ring was refused");
                     }
@@ -263,7 +264,7 @@ impl Inbound {
         }
     }
 
-    /// Takes a ring over: whatever its sender says has been checked, and its memory is now.
+    /// Accepts a ring: the `Hello` was checked before, its memory is checked here.
     fn adopt(
         &mut self,
         hello: Hello,
@@ -281,7 +282,7 @@ impl Inbound {
         mapping.protect_after(PAGE)?;
         mapping.populate(hello.shape.front().min(self.limits.present));
         let welcome = Welcome { ring: number as u32 };
-        // Before the ring is looked at for the first time: see `outbound`.
+        // Before the first poll of the ring: see `outbound`.
         let pages = self.pages.each_ref().map(AsFd::as_fd);
         msg::send(socket.as_fd(), &welcome.to_bytes(), &pages)?;
         epoll.remove(&socket);
@@ -293,7 +294,7 @@ impl Inbound {
             src: Addr { port: hello.port, ..self.local },
             trusted: self.trust && hello.trust,
             lent: false,
-            resting: false,
+            idle: false,
             seen: 0,
             last: None,
             socket,
@@ -307,7 +308,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// A peer's socket has something: signals, or its end.
+    /// Reads a peer's socket: signals, or its end.
     pub(super) fn on_socket(&mut self, number: u32) {
         let Some(Some(ring)) = self.rings.get_mut(number as usize) else { return };
         let mut buf = [0; 8];
@@ -319,21 +320,21 @@ impl Inbound {
                 _ => break,
             }
         }
-        // It has gone, or sends what nobody asked for. What it had published still counts, but
-        // not more than a ring holds: somebody else may have its memory and go on.
+        // The peer is gone or floods. Published records are still received, but at most a full
+        // ring: another process may have its memory and continue.
         if ring.last.is_none() {
             ring.last = Some(ring.consumer.received() + u64::from(ring.consumer.shape().slots));
         }
-        self.rouse(number as usize);
+        self.mark_active(number as usize);
     }
 
-    /// Lets go of the rings of senders that have gone, and rests those that were quiet.
+    /// Removes the rings of senders that are gone, and marks quiet ones as idle.
     pub(super) fn upkeep(&mut self) {
         self.broken = None;
         let mut quiet = Vec::new();
         for number in 0..self.rings.len() {
             let Some(ring) = &mut self.rings[number] else { continue };
-            // It may be the last look for long.
+            // The ring may become idle, so report now.
             ring.consumer.release();
             if ring.last.is_some() {
                 let done = Some(ring.consumer.received()) >= ring.last;
@@ -343,40 +344,40 @@ impl Inbound {
                 continue;
             }
             let received = ring.consumer.received();
-            if std::mem::replace(&mut ring.seen, received) == received && !ring.resting {
+            if std::mem::replace(&mut ring.seen, received) == received && !ring.idle {
                 quiet.push(number);
             }
         }
-        if self.active.len() > ALWAYS {
-            self.rest(&quiet);
+        if self.active.len() > ALWAYS_POLLED {
+            self.mark_idle(&quiet);
         }
-        for _ in 0..LOOKS.min(self.rings.len()) {
-            self.next_look = (self.next_look + 1) % self.rings.len();
-            self.rouse_if_waiting(self.next_look);
+        for _ in 0..IDLE_POLLS.min(self.rings.len()) {
+            self.next_idle_poll = (self.next_idle_poll + 1) % self.rings.len();
+            self.mark_active_if_waiting(self.next_idle_poll);
         }
     }
 
-    fn rest(&mut self, quiet: &[usize]) {
+    fn mark_idle(&mut self, quiet: &[usize]) {
         for &number in quiet {
-            self.doorbell.rest(number);
+            self.doorbell.mark_idle(number);
             if let Some(Some(ring)) = self.rings.get_mut(number) {
-                ring.resting = true;
+                ring.idle = true;
             }
         }
         if quiet.is_empty() {
             return;
         }
         let rings = &self.rings;
-        let awake = |n: &u16| !rings[usize::from(*n)].as_ref().is_some_and(|r| r.resting);
+        let awake = |n: &u16| !rings[usize::from(*n)].as_ref().is_some_and(|r| r.idle);
         self.active.retain(awake);
-        self.doorbell.settle();
-        quiet.iter().for_each(|&number| self.rouse_if_waiting(number));
+        self.doorbell.idle_barrier();
+        quiet.iter().for_each(|&number| self.mark_active_if_waiting(number));
     }
 
-    fn rouse_if_waiting(&mut self, number: usize) {
-        let waiting = |r: &Ring| r.resting && r.consumer.peek() != Ok(None);
+    fn mark_active_if_waiting(&mut self, number: usize) {
+        let waiting = |r: &Ring| r.idle && r.consumer.peek() != Ok(None);
         if self.rings.get(number).and_then(Option::as_ref).is_some_and(waiting) {
-            self.rouse(number);
+            self.mark_active(number);
         }
     }
 }
@@ -385,7 +386,7 @@ impl Ring {
     /// At most `quota` frames. False: the burst is full.
     ///
     /// # Safety
-    /// The ring exists, and nothing is done with it, as long as the frames are used.
+    /// The ring exists and is not used as long as the frames are used.
     #[inline]
     unsafe fn receive<'a>(
         &mut self,
@@ -409,9 +410,9 @@ impl Ring {
         result
     }
 
-    /// Has `take` make a frame of one record after another, of the length that it is told, until
-    /// there are `end` in the burst, no record is left, or `take` says whether there is room for
-    /// more. False: the burst is full.
+    /// Calls `take` with the length of one record after another and appends the frame that it
+    /// returns, until the burst has `end` frames, no record is left, or `take` breaks off and
+    /// returns whether there is room for more. False: the burst is full.
     #[inline(always)]
     fn each<'a>(
         &mut self,
@@ -434,7 +435,7 @@ impl Ring {
         Ok(true)
     }
 
-    /// Frames that are copied to private memory.
+    /// Copies frames to private memory.
     ///
     /// # Safety
     /// As `receive`.
@@ -447,7 +448,7 @@ impl Ring {
         stats: &mut TransportStats,
     ) -> Result<bool, Broken> {
         if std::mem::take(&mut self.lent) {
-            self.consumer.settle();
+            self.consumer.release_tails();
         }
         let mut large = false;
         let result = self.each(end, out, stats, |ring, len| {
@@ -457,20 +458,20 @@ impl Ring {
             }
             let Some(own) = room(memory, len) else { return ControlFlow::Break(false) };
             ring.consumer.pop(len, &mut own[..len.next_multiple_of(16)]);
-            // Nothing marks frames on the way: they come as they were sent.
+            // No switch marks frames in shared memory.
             ControlFlow::Continue(RxFrame::new(ring.src, &own[..len], Ecn::Ect0))
         });
         // SAFETY: as promised by the caller. Test: `large_frames_of_a_ring_that_broke_stay`.
         if large { unsafe { self.copy_fronts(end, memory, out, stats) } } else { result }
     }
 
-    /// The rest of a burst in which there is a large frame. Of large frames the front is copied, and
-    /// the rest can be, until the next burst. So the sender is not told of any of these frames
+    /// The rest of a burst with a large frame. The front of large frames is copied; the tail stays
+    /// in the ring until the next burst, so the receiver does not report any of these frames
     /// before.
     ///
     /// # Safety
     /// As `receive`.
-    #[inline(never)] // so that bursts of small frames have the registers
+    #[inline(never)] // keeps registers free in bursts of small frames
     unsafe fn copy_fronts<'a>(
         &mut self,
         end: usize,
@@ -478,8 +479,8 @@ impl Ring {
         out: &mut RxBurst<'a>,
         stats: &mut TransportStats,
     ) -> Result<bool, Broken> {
-        // All before was copied out: a whole part of the ring may be lent.
-        self.consumer.settle();
+        // All frames before were copied out: a whole part of the ring may be lent.
+        self.consumer.release_tails();
         self.lent = true;
         self.each(end, out, stats, |ring, len| {
             let front = if len >= LARGE { RX_HEAD } else { len };
@@ -496,7 +497,7 @@ impl Ring {
         })
     }
 
-    /// Frames that are read where they lie; those of the last burst are given back first.
+    /// Lends frames in place; ends the loan of the last burst's frames first.
     ///
     /// # Safety
     /// As `receive`.
@@ -510,18 +511,17 @@ impl Ring {
         self.each(end, out, stats, |ring, len| {
             let Some(at) = ring.consumer.lend(len) else { return ControlFlow::Break(true) };
             // SAFETY: the ring's memory stays mapped as long as the ring exists, by the caller's
-            // promise longer than the frames are used. Nobody writes there: the sender has said
-            // that it trusts us and can be trusted, and the rules of the ring (its invariant 2)
-            // forbid it to write to a record that has not been counted as consumed, which
-            // `release` does. This holds for honest senders only, which is what trust means: see
-            // `ShmConfig::trust`. Test: `lent_frames_stay_while_they_are_lent`.
+            // promise longer than the frames are used. The sender does not write there: the ring's
+            // invariant 2 forbids it before `release` reports the record as consumed. This holds
+            // for honest senders only, which is the meaning of trust, and both sides have set it:
+            // see `ShmConfig::trust`. Test: `lent_frames_stay_while_they_are_lent`.
             let data = unsafe { ring.consumer.memory().lend(at, len) };
             ControlFlow::Continue(RxFrame::new(ring.src, data, Ecn::Ect0))
         })
     }
 }
 
-/// Whole lines of private memory for so many bytes; `None`: there are not as many left.
+/// Whole lines of private memory for `len` bytes; `None`: too few are left.
 #[inline(always)]
 fn room<'a>(memory: &mut &'a mut [u8], len: usize) -> Option<&'a mut [u8]> {
     let lines = len.next_multiple_of(LINE);
@@ -535,7 +535,7 @@ fn room<'a>(memory: &mut &'a mut [u8], len: usize) -> Option<&'a mut [u8]> {
 
 #[cfg(test)]
 impl Inbound {
-    /// Rings there are, and those that are looked at in any case.
+    /// Number of rings.
     pub(super) fn len(&self) -> usize {
         self.rings.iter().flatten().count()
     }
@@ -544,12 +544,12 @@ impl Inbound {
         self.active.len()
     }
 
-    /// Rings that are read in place.
+    /// Number of rings that are read in place.
     pub(super) fn trusted(&self) -> usize {
         self.rings.iter().flatten().filter(|r| r.trusted).count()
     }
 
-    pub(super) fn strangers(&self) -> usize {
-        self.strangers.len()
+    pub(super) fn pending(&self) -> usize {
+        self.pending.len()
     }
 }

@@ -1,11 +1,10 @@
-//! Memory that two processes map: made, sealed, checked, mapped, and touched only through the
-//! functions here.
+//! Shared mappings: creates, seals, checks and maps memory files, and is the only access to them.
 //!
 //! # Invariants
-//! 1. A mapping's file cannot shrink: it carries the seals, which nobody can take off. So no access
-//!    within the mapping can fault for want of a file behind it.
-//! 2. No reference to the bytes of a mapping ever exists, but to the atomic words in it, and, of
-//!    memory that a trusted peer writes, to bytes that it does not write as long ([`Mapping::lend`]).
+//! 1. A mapping's file cannot shrink: it has seals, which cannot be removed. So no access within
+//!    the mapping faults (SIGBUS).
+//! 2. No reference to the bytes of a mapping exists, except to atomic words, and to bytes that a
+//!    trusted peer does not write meanwhile ([`Mapping::lend`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::{NonNull, null_mut};
@@ -18,23 +17,23 @@ use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
 use super::copy;
 
-/// Pages of the smallest size; everything is laid out in multiples of it.
+/// Smallest page size; all areas are multiples of it.
 pub(super) const PAGE: usize = 4096;
 
-/// The file system of anonymous memory files. On that of huge pages a touch may find none left
-/// and end the process, so such files are refused.
+/// The file system of anonymous memory files. Files of huge pages are refused: an access can find
+/// no free huge page, which ends the process.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// What makes a mapping safe to touch (invariant 1).
+/// The seals that make access safe (invariant 1).
 fn lasting() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
 }
 
-/// An anonymous file of `bytes` bytes with a mapping of our own that can be written. With
-/// `guarded` nobody else can ever map it for writing.
+/// Creates an anonymous file of `bytes` bytes with a writable mapping. With `guarded` no other
+/// process can map it for writing.
 pub(super) fn create(name: &str, bytes: usize, guarded: bool) -> Result<(OwnedFd, Mapping), Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Newer kernels want to be told, older ones do not know the flag.
+    // Kernels before 6.3 refuse this flag; later ones warn without it.
     let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(name, flags))?;
     rustix::fs::ftruncate(&fd, bytes as u64)?;
@@ -44,8 +43,8 @@ pub(super) fn create(name: &str, bytes: usize, guarded: bool) -> Result<(OwnedFd
     Ok((fd, mapping))
 }
 
-/// Maps a file that a peer sent, after having made sure that it is of `bytes` bytes, anonymous
-/// memory of ordinary pages, and can never shrink.
+/// Maps a file that a peer sent, after checking that it has `bytes` bytes, is anonymous memory of
+/// ordinary pages, and can never shrink.
 pub(super) fn adopt(fd: BorrowedFd<'_>, bytes: usize, writable: bool) -> Result<Mapping, Errno> {
     let seals = rustix::fs::fcntl_get_seals(fd)?;
     let ordinary = rustix::fs::fstatfs(fd)?.f_type as i64 == TMPFS_MAGIC;
@@ -83,11 +82,11 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Memory with such words. What two sides do with them is written for any such memory, so that
-/// the very same code runs on a model that tries every order (`scripts/loom.sh`).
+/// Memory with atomic words. Rings and doorbells are generic over it, so that the same code runs on
+/// a model that tests every order (`scripts/loom.sh`).
 pub(super) trait Words {
     type Word: Word;
-    /// The word at `at`, a multiple of 8. Storing to it is for who may write there.
+    /// The word at `at`, a multiple of 8. Store only where the mapping is writable.
     fn word(&self, at: usize) -> &Self::Word;
 }
 
@@ -108,8 +107,9 @@ pub(super) struct Mapping {
     writable: usize,
 }
 
-// SAFETY: a mapping is an address range that any thread may touch; all access goes through atomic
-// words and through copies that assume nothing of others. Test: `a_transport_moves_between_threads`.
+// SAFETY: any thread may access the address range of a mapping; all access goes through atomic
+// words and through copies that are sound under concurrent writes. Test:
+// `a_transport_moves_between_threads`.
 unsafe impl Send for Mapping {}
 
 impl Mapping {
@@ -124,7 +124,7 @@ impl Mapping {
         Ok(Mapping { ptr, len, writable: if writable { len } else { 0 } })
     }
 
-    /// Gives up the right to write behind the first `keep` bytes, a whole number of pages.
+    /// Makes the mapping read-only after the first `keep` bytes, a whole number of pages.
     pub(super) fn protect_after(&mut self, keep: usize) -> Result<(), Errno> {
         assert!(keep <= self.len && keep.is_multiple_of(PAGE));
         // SAFETY: the range lies within the mapping, by the check; nothing writes there from now
@@ -137,8 +137,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// Has the first `bytes` present, so that first touches do not cost a fault each on the
-    /// datapath. Where it fails they do.
+    /// Populates the first `bytes`, to avoid page faults on the datapath. Failure is harmless.
     pub(super) fn populate(&self, bytes: usize) {
         let advice = if self.writable > 0 && self.writable >= bytes {
             Advice::LinuxPopulateWrite
@@ -158,13 +157,13 @@ impl Mapping {
         unsafe { self.ptr.as_ptr().add(at) }
     }
 
-    /// A shared 64-bit word. Storing to it is for who may write there.
+    /// A shared 64-bit word. Store only where the mapping is writable.
     #[inline(always)]
     pub(super) fn word(&self, at: usize) -> &AtomicU64 {
         let ptr = self.at(at, 8, self.len);
         assert!(at.is_multiple_of(8), "no word begins there");
         // SAFETY: valid and aligned by the checks (a mapping begins at a page) for as long as
-        // `self`; the peer's accesses are the machine's, which atomic ones do not conflict with.
+        // `self`; the peer's concurrent accesses do not conflict with atomic ones.
         // Test: `files_are_checked`.
         unsafe { AtomicU64::from_ptr(ptr.cast()) }
     }
@@ -173,7 +172,8 @@ impl Mapping {
     #[inline(always)]
     pub(super) fn write(&self, at: usize, src: &[u8]) {
         let dst = self.at(at, src.len(), self.writable);
-        // SAFETY: `dst` has room for `src`, writable, by the check. Test: `nothing_reaches_outside`.
+        // SAFETY: `dst` has room for `src`, writable, by the check. Test:
+        // `nothing_reaches_outside`.
         unsafe { copy::copy_in(dst, src) }
     }
 
@@ -193,11 +193,11 @@ impl Mapping {
         unsafe { copy::copy_out(dst, src) }
     }
 
-    /// The bytes where they lie, for as long as the caller likes.
+    /// The bytes in place, with a lifetime that the caller chooses.
     ///
     /// # Safety
-    /// As long as the slice is used the mapping exists, and nobody writes to these bytes. Of memory
-    /// that another process can write only that process can promise the second.
+    /// As long as the slice is used the mapping exists, and no process writes to these bytes. For
+    /// memory that another process can write, only that process can promise the second.
     #[inline(always)]
     pub(super) unsafe fn lend<'a>(&self, at: usize, len: usize) -> &'a [u8] {
         let ptr = self.at(at, len, self.len);
@@ -206,20 +206,20 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(ptr, len) }
     }
 
-    /// Bytes that are to be copied later, as they are then.
+    /// Bytes that are copied later, with their content at that time.
     ///
     /// # Safety
     /// As long as the tail is used the mapping exists.
     #[inline(always)]
     pub(super) unsafe fn tail<'a>(&self, at: usize, len: usize) -> Tail<'a> {
         let ptr = self.at(at, len, self.len);
-        // SAFETY: within the mapping, by the check, and mapped by the caller's promise; whoever
-        // writes there does so through a mapping of his own, or by the copies of `copy`.
+        // SAFETY: within the mapping, by the check, and mapped by the caller's promise; writers use
+        // a mapping of their own, or the copies of `copy`.
         // Test: `nothing_reaches_outside`.
         unsafe { Tail::new(ptr, len as u32) }
     }
 
-    /// Asks for the line at `at`.
+    /// Prefetches the line at `at`.
     #[inline(always)]
     pub(super) fn prefetch(&self, at: usize) {
         copy::prefetch(self.ptr.as_ptr().wrapping_add(at));
@@ -228,8 +228,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: one whole mapping of `new`, of which this is the only owner; whoever borrowed
-        // from it borrowed `self`. Test: the conformance suite over shared memory.
+        // SAFETY: one whole mapping of `new`, of which this is the only owner; borrows from it
+        // borrow `self`. Test: the conformance suite over shared memory.
         let _ = unsafe { rustix::mm::munmap(self.ptr.as_ptr().cast(), self.len) };
     }
 }
@@ -280,7 +280,7 @@ mod tests {
         assert!(refused(&|| map.write(usize::MAX, &[0; 4])));
         assert!(refused(&|| map.write_bulk(0, &[0; PAGE + 1])));
         assert!(refused(&|| map.read(2 * PAGE - 8, &mut [0; 16])));
-        // SAFETY: nobody else has this memory, and it exists until the end. Test: this one.
+        // SAFETY: no other code uses this memory, and it exists until the end. Test: this one.
         assert!(refused(&|| _ = unsafe { map.lend(2 * PAGE - 8, 9) }));
         // SAFETY: as before. Test: this one.
         assert!(refused(&|| _ = unsafe { map.tail(2 * PAGE - 8, 9) }));

@@ -27,14 +27,14 @@ enum Mutant {
     None,
     /// Records are published by a store that orders nothing.
     RelaxedPublish,
-    /// Headers are looked at by a load that orders nothing.
-    RelaxedLook,
+    /// Headers are peeked at by a load that orders nothing.
+    RelaxedPeek,
     /// The receiver's count orders nothing where it is stored.
-    RelaxedCount,
+    RelaxedReport,
     /// Nor where it is loaded.
     RelaxedRefresh,
     /// The receiver counts before it has read.
-    CountFirst,
+    ReportFirst,
     /// The sender does not wait between publishing and looking whether somebody sleeps.
     NoLightBarrier,
     /// The receiver does not wait between saying that it sleeps and its last look.
@@ -42,24 +42,24 @@ enum Mutant {
     /// The sender looks whether somebody sleeps before it publishes.
     RingFirst,
     /// The receiver's last look comes before it says that it sleeps.
-    LookFirst,
+    PeekFirst,
     /// The receiver looks at a ring before it says welcome to its sender.
-    LookBeforeWelcome,
+    PeekBeforeWelcome,
     /// The sender does not look once it has been welcomed.
     SilentAfterWelcome,
 }
 
 const MUTANTS: [Mutant; 11] = [
     Mutant::RelaxedPublish,
-    Mutant::RelaxedLook,
-    Mutant::RelaxedCount,
+    Mutant::RelaxedPeek,
+    Mutant::RelaxedReport,
     Mutant::RelaxedRefresh,
-    Mutant::CountFirst,
+    Mutant::ReportFirst,
     Mutant::NoLightBarrier,
     Mutant::NoHeavyBarrier,
     Mutant::RingFirst,
-    Mutant::LookFirst,
-    Mutant::LookBeforeWelcome,
+    Mutant::PeekFirst,
+    Mutant::PeekBeforeWelcome,
     Mutant::SilentAfterWelcome,
 ];
 
@@ -81,8 +81,8 @@ struct ModelWord {
 impl ModelWord {
     fn new(at: usize, mutant: Mutant) -> Self {
         let lost = match (mutant, at == CONSUMED) {
-            (Mutant::RelaxedLook, false) | (Mutant::RelaxedRefresh, true) => [true, false],
-            (Mutant::RelaxedPublish, false) | (Mutant::RelaxedCount, true) => [false, true],
+            (Mutant::RelaxedPeek, false) | (Mutant::RelaxedRefresh, true) => [true, false],
+            (Mutant::RelaxedPublish, false) | (Mutant::RelaxedReport, true) => [false, true],
             _ => [false, false],
         };
         ModelWord { word: AtomicU64::new(0), lost }
@@ -174,7 +174,7 @@ fn frame(n: u64, bulk: bool) -> Vec<u8> {
 fn pop(rx: &mut Consumer<RingMemory>, number: u64, bulk: bool, mutant: Mutant) -> bool {
     let Some(len) = rx.peek().expect("nobody breaks the rules") else { return false };
     let mut got = vec![0; len.next_multiple_of(16)];
-    if mutant == Mutant::CountFirst {
+    if mutant == Mutant::ReportFirst {
         rx.release();
         let at = rx.lend(len).expect("nothing is lent");
         rx.release();
@@ -233,9 +233,9 @@ fn ring(bulk: bool, start: Start, mutant: Mutant) {
     });
 }
 
-/// The same with frames that are lent: two at a time, read after both were taken. `give_back`:
-/// [`Consumer::release`] or [`Consumer::settle`].
-fn lending(release_first: bool, give_back: fn(&mut Consumer<RingMemory>)) {
+/// The same with frames that are lent: two at a time, read after both were taken. `release`:
+/// [`Consumer::release`] or [`Consumer::release_tails`].
+fn lending(release_first: bool, release: fn(&mut Consumer<RingMemory>)) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
         let mut tx = Producer::new(memory.clone(), SHAPE);
@@ -247,14 +247,14 @@ fn lending(release_first: bool, give_back: fn(&mut Consumer<RingMemory>)) {
         });
         let lent: Vec<_> = (0..2).map(|_| rx.lend(rx.peek().unwrap().unwrap()).unwrap()).collect();
         if release_first {
-            give_back(&mut rx);
+            release(&mut rx);
         }
         for (at, n) in lent.into_iter().zip(0..) {
             let mut got = [0; 32];
             memory.read(at, &mut got);
             assert_eq!(got[..20], frame(n, false));
         }
-        give_back(&mut rx);
+        release(&mut rx);
         assert!(sender.join().unwrap() <= 2);
     });
 }
@@ -342,9 +342,9 @@ fn receive(
 ) {
     let mut got = 0;
     while got < count {
-        let looked = mutant == Mutant::LookFirst && rx.peek() == Ok(None);
+        let peeked = mutant == Mutant::PeekFirst && rx.peek() == Ok(None);
         doorbell.arm();
-        if looked || mutant != Mutant::LookFirst && rx.peek() == Ok(None) {
+        if peeked || mutant != Mutant::PeekFirst && rx.peek() == Ok(None) {
             socket.sleep();
         }
         doorbell.disarm();
@@ -405,7 +405,7 @@ fn meeting(mutant: Mutant) {
             }
         });
         let welcome = || *socket.welcome.lock().unwrap() = true;
-        if mutant == Mutant::LookBeforeWelcome {
+        if mutant == Mutant::PeekBeforeWelcome {
             doorbell.arm();
             let nothing = rx.peek() == Ok(None);
             welcome();
@@ -422,7 +422,7 @@ fn meeting(mutant: Mutant) {
 
 /// A ring that rests: what is sent is seen by the look after it was laid to rest, or there is a
 /// hint. It rests twice, so that the first hint may come late.
-fn resting(heavy: bool, mutant: Mutant) {
+fn idling(heavy: bool, mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
         let (state, hints) = (ModelPage::new(heavy, mutant), ModelPage::new(heavy, mutant));
@@ -443,26 +443,26 @@ fn resting(heavy: bool, mutant: Mutant) {
         });
         let mut got = 0;
         for _ in 0..2 {
-            let looked = mutant == Mutant::LookFirst && rx.peek() == Ok(None);
-            doorbell.rest(0);
-            doorbell.settle();
-            if looked || mutant != Mutant::LookFirst && rx.peek() == Ok(None) {
-                // Not looked at any more until a hint comes.
+            let peeked = mutant == Mutant::PeekFirst && rx.peek() == Ok(None);
+            doorbell.mark_idle(0);
+            doorbell.idle_barrier();
+            if peeked || mutant != Mutant::PeekFirst && rx.peek() == Ok(None) {
+                // Not peeked at any more until a hint comes.
                 if doorbell.hinted().is_none() {
                     break;
                 }
             }
-            doorbell.rouse(0);
+            doorbell.mark_active(0);
             while pop(&mut rx, got, false, Mutant::None) {
                 got += 1;
             }
         }
         sender.join().unwrap();
-        let is_resting = doorbell.is_resting();
+        let has_idle_rings = doorbell.has_idle_rings();
         if rx.peek() != Ok(None) {
             assert!(
-                !is_resting || doorbell.hinted() == Some(0),
-                "nobody will look at record {got}"
+                !has_idle_rings || doorbell.hinted() == Some(0),
+                "no poll will find record {got}"
             );
         }
     });
@@ -494,8 +494,8 @@ fn broken_rule() {
             () if named("lending") => lending(true, Consumer::release),
             () if named("sleeping") => sleeping(true, mutant),
             () if named("sleeping, fenced") => sleeping(false, mutant),
-            () if named("resting") => resting(true, mutant),
-            () if named("resting, fenced") => resting(false, mutant),
+            () if named("idling") => idling(true, mutant),
+            () if named("idling, fenced") => idling(false, mutant),
             () if named("meeting") => meeting(mutant),
             () => {}
         }
@@ -533,10 +533,10 @@ fn records_are_published_whole_and_never_overwritten() {
 fn a_ring_with_a_broken_rule_is_found() {
     for kind in ["low ring", "low bulk ring"] {
         found(kind, Mutant::RelaxedPublish, RACE);
-        found(kind, Mutant::RelaxedLook, RACE);
+        found(kind, Mutant::RelaxedPeek, RACE);
     }
     for kind in ["full ring", "full bulk ring"] {
-        for mutant in [Mutant::RelaxedCount, Mutant::RelaxedRefresh, Mutant::CountFirst] {
+        for mutant in [Mutant::RelaxedReport, Mutant::RelaxedRefresh, Mutant::ReportFirst] {
             found(kind, mutant, RACE);
         }
     }
@@ -545,12 +545,12 @@ fn a_ring_with_a_broken_rule_is_found() {
 #[test]
 fn lent_records_are_not_overwritten() {
     lending(false, Consumer::release);
-    lending(false, Consumer::settle);
-    found("lending", Mutant::CountFirst, RACE);
+    lending(false, Consumer::release_tails);
+    found("lending", Mutant::ReportFirst, RACE);
 }
 
 #[test]
-fn no_sleeper_is_left_asleep() {
+fn every_sleeping_receiver_is_woken() {
     sleeping(true, Mutant::None);
     sleeping(false, Mutant::None);
     meeting(Mutant::None);
@@ -560,28 +560,28 @@ fn no_sleeper_is_left_asleep() {
 fn a_doorbell_with_a_broken_rule_is_found() {
     for kind in ["sleeping", "sleeping, fenced"] {
         for mutant in
-            [Mutant::NoLightBarrier, Mutant::NoHeavyBarrier, Mutant::RingFirst, Mutant::LookFirst]
+            [Mutant::NoLightBarrier, Mutant::NoHeavyBarrier, Mutant::RingFirst, Mutant::PeekFirst]
         {
             found(kind, mutant, DEADLOCK);
         }
     }
-    found("meeting", Mutant::LookBeforeWelcome, DEADLOCK);
+    found("meeting", Mutant::PeekBeforeWelcome, DEADLOCK);
     found("meeting", Mutant::SilentAfterWelcome, DEADLOCK);
 }
 
 #[test]
-fn no_resting_ring_is_forgotten() {
-    resting(true, Mutant::None);
-    resting(false, Mutant::None);
+fn every_idle_ring_with_a_record_is_found() {
+    idling(true, Mutant::None);
+    idling(false, Mutant::None);
 }
 
 #[test]
-fn a_rest_with_a_broken_rule_is_found() {
-    for kind in ["resting", "resting, fenced"] {
+fn an_idle_mark_with_a_broken_rule_is_found() {
+    for kind in ["idling", "idling, fenced"] {
         for mutant in
-            [Mutant::NoLightBarrier, Mutant::NoHeavyBarrier, Mutant::RingFirst, Mutant::LookFirst]
+            [Mutant::NoLightBarrier, Mutant::NoHeavyBarrier, Mutant::RingFirst, Mutant::PeekFirst]
         {
-            found(kind, mutant, "nobody will look at record");
+            found(kind, mutant, "no poll will find record");
         }
     }
 }

@@ -1,9 +1,8 @@
-//! What endpoints say to each other over their Unix socket: two messages, with descriptors.
+//! Handshake over the Unix socket of two endpoints: two messages with descriptors.
 //!
-//! The sender of frames connects and says [`Hello`] with the ring's memory. The receiver answers
+//! The sender of frames connects and sends [`Hello`] with the ring's memory. The receiver answers
 //! [`Welcome`] with the pages of its doorbell, or closes. Afterwards the sender sends single bytes to
-//! wake a receiver that sleeps, and nothing else is said. Integers are in the machine's order: both
-//! are on the same machine.
+//! wake a sleeping receiver. Integers are in native byte order: both are on the same machine.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -18,15 +17,15 @@ use rustix::net::{
 
 use super::ring::Shape;
 
-/// "courser", and the version of everything here and in the ring.
+/// "courser", and the version of these messages and of the ring.
 const MAGIC: u64 = u64::from_le_bytes(*b"courser\x01");
-/// In `flags`: frames may be read where they lie.
+/// In `flags`: frames may be read in place.
 const TRUST: u32 = 1;
 
 /// Most descriptors of a message.
 const FDS: usize = 2;
 
-/// From who will send frames, with the ring's memory.
+/// From the sender of frames, with the ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The sender's own port.
@@ -35,7 +34,7 @@ pub(super) struct Hello {
     pub(super) trust: bool,
 }
 
-/// From who will receive them, with the pages of state and hints.
+/// From the receiver, with the pages of state and hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Welcome {
     /// The ring's number at the receiver.
@@ -54,7 +53,7 @@ fn bytes<const N: usize>(words: &[u32]) -> [u8; N] {
     out
 }
 
-/// The words of a message of just `N` of them.
+/// The words of a message that has exactly `N`.
 fn words<const N: usize>(bytes: &[u8]) -> Option<[u32; N]> {
     let (magic, rest) = bytes.split_first_chunk::<8>()?;
     let (words, []) = rest.as_chunks::<4>() else { return None };
@@ -68,7 +67,7 @@ impl Hello {
         bytes(&[port, shape.slots, shape.data, shape.max_frame, u32::from(trust) * TRUST])
     }
 
-    /// `None` unless it is well-formed and within bounds. Unknown flags are for later versions.
+    /// `None` unless it is well-formed and within bounds. Unknown flags are ignored.
     pub(super) fn parse(bytes: &[u8]) -> Option<Hello> {
         let [port, slots, data, max_frame, flags] = words(bytes)?;
         let shape = Shape { slots, data, max_frame };
@@ -87,7 +86,7 @@ impl Welcome {
     }
 }
 
-/// Sends a message with descriptors; never waits.
+/// Sends a message with descriptors; does not block.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
@@ -102,18 +101,18 @@ pub(super) fn send(
     rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
 }
 
-/// What came.
+/// The result of a receive.
 #[derive(Debug)]
 pub(super) enum Received {
-    /// A message, and what came with it.
+    /// A message and its descriptors.
     Message(ArrayVec<u8, 64>, ArrayVec<OwnedFd, FDS>),
     /// Nothing yet.
     Nothing,
-    /// The other side is gone, or says what nobody would.
+    /// The other side is gone, or the message is malformed.
     Ended,
 }
 
-/// Receives a message; never waits. Descriptors beyond the two are closed by the kernel.
+/// Receives a message; does not block. The kernel closes descriptors beyond the two.
 pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
     let mut buf = [0; 64];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS))];
@@ -128,7 +127,7 @@ pub(super) fn receive(socket: BorrowedFd<'_>) -> Received {
     let mut fds = ArrayVec::new();
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            // Those that have no place are dropped, which closes them.
+            // Excess descriptors are dropped, which closes them.
             rights.for_each(|fd| drop(fds.try_push(fd)));
         }
     }
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_come_back_and_nothing_else_is_taken() {
+    fn messages_are_parsed_as_written_and_others_are_refused() {
         let shape = Shape { slots: 64, data: 65_536, max_frame: 4096 };
         let hello = Hello { port: 7, shape, trust: true };
         assert_eq!(Hello::parse(&hello.to_bytes()), Some(hello));

@@ -1,9 +1,9 @@
-//! The rings that we send to others by: made when a destination is first sent to, shared by all
-//! paths to it, made anew when it has gone and come back.
+//! Sending rings: created with the first frame to a destination, shared by all paths to it, and
+//! created again when the destination returns.
 //!
-//! A ring is used from the moment that it is made: the receiver finds in it whatever was written
-//! before it took it over. Until its welcome has come the sender asks for that after each burst,
-//! so that no signal is missed: the receiver sends it before it first looks at the ring.
+//! A ring is used from its creation: the receiver finds in it all records that were written before
+//! it accepted the ring. Until the welcome arrives the sender polls for it after each burst, so
+//! that no signal is missed: the receiver sends the welcome before it first polls the ring.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,13 +21,13 @@ use super::msg::{self, Hello, Received, WELCOME, Welcome};
 use super::ring::{Producer, Refused};
 use crate::{PathError, PathTable, TransportStats};
 
-/// After a failed attempt, and twice that after each further one, up to the longest.
+/// Backoff after a failed connection, doubled up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(64);
-/// Bursts that find the ring full, in a row, before the peer is asked whether it lives.
+/// Consecutive frames refused by a full ring before the peer's socket is checked.
 const FULL_BURSTS: u32 = 64;
 
-/// What all connections of an endpoint are made of.
+/// The parts of an endpoint that all its connections use.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Own<'a> {
     pub(super) dir: &'a FilePath,
@@ -39,13 +39,13 @@ pub(super) struct Own<'a> {
 #[derive(Debug)]
 struct Link {
     producer: Producer<Mapping>,
-    /// `None` until the receiver has taken the ring over.
+    /// `None` until the receiver has accepted the ring.
     doorbell: Option<RemoteDoorbell>,
     full: u32,
     socket: OwnedFd,
 }
 
-/// Somebody we send to.
+/// A destination.
 #[derive(Debug)]
 struct Peer {
     link: Option<Link>,
@@ -104,9 +104,9 @@ impl Outbound {
         }
     }
 
-    /// Sends all of a burst, or drops what cannot be sent: a ring that is full is full because its
-    /// receiver does not keep up, and others' frames must not wait for it. The frames are of no
-    /// more use afterwards.
+    /// Sends all frames of a burst, or drops those that cannot be sent: the receiver of a full ring
+    /// does not keep up, and frames of other destinations must not wait for it. The caller drops
+    /// the frames afterwards.
     #[inline]
     pub(super) fn burst(&mut self, own: Own<'_>, burst: &TxBurst, stats: &mut TransportStats) {
         let (front, back) = burst.as_slices();
@@ -135,7 +135,7 @@ impl Outbound {
             result = result.and(link.send(frame, own.hello.shape.max_frame, stats));
         }
         if result.and_then(|()| link.finish()).is_err() {
-            self.down(path);
+            self.disconnect(path);
         }
     }
 
@@ -154,11 +154,11 @@ impl Outbound {
         };
         let sent = link.send_one(frame, own.hello.shape.max_frame, stats);
         if sent.and_then(|()| link.finish()).is_err() {
-            self.down(path);
+            self.disconnect(path);
         }
     }
 
-    /// The ring that a path leads to, if there is one or one can be made.
+    /// The ring of a path; creates it when it is absent and creation is possible.
     #[inline(always)]
     fn link(&mut self, own: Own<'_>, path: PathId) -> Option<&mut Link> {
         let number = *self.paths.get_mut(path)?;
@@ -166,20 +166,20 @@ impl Outbound {
     }
 
     #[cold]
-    fn down(&mut self, path: PathId) {
+    fn disconnect(&mut self, path: PathId) {
         if let Some(&mut number) = self.paths.get_mut(path)
             && let Some(Some(peer)) = self.peers.get_mut(number as usize)
         {
-            peer.down();
+            peer.disconnect();
         }
     }
 
-    /// A peer's socket has something: its welcome, or its end.
+    /// Reads a peer's socket: its welcome, or its end.
     pub(super) fn on_socket(&mut self, number: u32) {
         let Some(Some(peer)) = self.peers.get_mut(number as usize) else { return };
         let Some(link) = &mut peer.link else { return };
-        if link.hear().is_err() {
-            peer.down();
+        if link.receive_control().is_err() {
+            peer.disconnect();
         } else if link.doorbell.is_some() {
             peer.retry_after = FIRST_RETRY;
         }
@@ -187,16 +187,16 @@ impl Outbound {
 }
 
 impl Peer {
-    /// The connection is of no more use. The next one is not made at once, so that a peer that
-    /// refuses us costs little.
+    /// Closes the connection. The next attempt is delayed, so that a peer that refuses costs
+    /// little.
     #[cold]
-    fn down(&mut self) {
+    fn disconnect(&mut self) {
         self.link = None;
         self.retry_at = Some(Instant::now() + self.retry_after);
         self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
     }
 
-    /// The ring to it, if there is one or one can be made.
+    /// The ring to this destination; creates it when it is absent and creation is possible.
     #[inline(always)]
     fn link(&mut self, own: Own<'_>, number: u32) -> Option<&mut Link> {
         if self.link.is_none() && !self.dial(own, number) {
@@ -205,7 +205,7 @@ impl Peer {
         self.link.as_mut()
     }
 
-    /// Makes a ring and offers it, unless that has failed just now.
+    /// Creates a ring and offers it, unless the last failure was too recent.
     #[cold]
     fn dial(&mut self, own: Own<'_>, number: u32) -> bool {
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
@@ -215,7 +215,7 @@ impl Peer {
             Ok(link) => self.link = Some(link),
             Err(e) => {
                 tracing::debug!(port = self.port, error = %e, "no ring to this endpoint");
-                self.down();
+                self.disconnect();
             }
         }
         self.link.is_some()
@@ -272,7 +272,7 @@ impl Link {
         self.pushed(pushed, frame.len(), stats)
     }
 
-    /// What has become of a frame of `len` bytes.
+    /// Counts the result of pushing a frame of `len` bytes.
     #[inline(always)]
     fn pushed(
         &mut self,
@@ -299,32 +299,32 @@ impl Link {
         }
     }
 
-    /// After a burst: has the receiver look.
+    /// After a burst: rings the doorbell.
     #[inline(always)]
     fn finish(&mut self) -> Result<(), Errno> {
-        let Some(doorbell) = &mut self.doorbell else { return self.hear() };
+        let Some(doorbell) = &mut self.doorbell else { return self.receive_control() };
         if doorbell.ring() {
             self.signal();
         }
-        if self.full > FULL_BURSTS { self.ask() } else { Ok(()) }
+        if self.full > FULL_BURSTS { self.check_peer() } else { Ok(()) }
     }
 
     #[cold]
     fn signal(&self) {
-        // Fails when many signals wait already, or when it has gone, which upkeep notices.
+        // Fails when many signals wait already, or when the peer is gone, which upkeep detects.
         let _ = msg::send(self.socket.as_fd(), &[0], &[]);
     }
 
-    /// A ring that stays full may have nobody at its other end.
+    /// Checks whether the receiver of a full ring is gone.
     #[cold]
-    fn ask(&mut self) -> Result<(), Errno> {
+    fn check_peer(&mut self) -> Result<(), Errno> {
         self.full = 0;
-        self.hear()
+        self.receive_control()
     }
 
-    /// Receives what the peer may have said.
+    /// Receives the welcome, or the end of the connection.
     #[cold]
-    fn hear(&mut self) -> Result<(), Errno> {
+    fn receive_control(&mut self) -> Result<(), Errno> {
         match msg::receive(self.socket.as_fd()) {
             Received::Nothing => return Ok(()),
             Received::Message(bytes, fds) if bytes.len() == WELCOME && self.doorbell.is_none() => {
@@ -334,7 +334,7 @@ impl Link {
             }
             _ => return Err(Errno::PIPE),
         }
-        // What was published before we could know that it sleeps.
+        // Records may have been published before the doorbell was known.
         if self.doorbell.as_mut().is_some_and(RemoteDoorbell::ring) {
             self.signal();
         }
@@ -344,13 +344,13 @@ impl Link {
 
 #[cfg(test)]
 impl Outbound {
-    /// Whether the receiver of this number has taken its ring over.
+    /// Whether the receiver of this number has accepted its ring.
     pub(super) fn is_welcome(&self, number: usize) -> bool {
         let link = self.peers[number].as_ref().and_then(|p| p.link.as_ref());
         link.is_some_and(|link| link.doorbell.is_some())
     }
 
-    /// Rings there are.
+    /// Number of rings.
     pub(super) fn links(&self) -> usize {
         self.peers.iter().flatten().filter(|p| p.link.is_some()).count()
     }

@@ -1,23 +1,23 @@
-//! The ring: one sender, one receiver, in memory that both can write.
+//! Ring of one sender and one receiver, in memory that both can write.
 //!
 //! # Layout
 //! A page of words, then `slots` slots of [`SLOT`] bytes, then `data` bytes. A record is a slot: a
-//! header of 16 bytes whose first word is `sequence << 32 | length`, and behind it the frame, if it
-//! has at most [`INLINE`] bytes. Longer frames lie in the data area, in whole lines, one behind the
-//! other and never across its end; where, both sides know from the lengths before.
+//! header of 16 bytes whose first word is `sequence << 32 | length`, followed by the frame if that
+//! has at most [`INLINE`] bytes. Longer frames are in the data area, in whole lines, in order, and
+//! never across its end; both sides compute the position from the lengths before.
 //!
 //! # Lines
-//! * A record is published by the store of its header, in the line where its first bytes lie: who
-//!   polls that line gets both at once. No index of the sender is shared.
-//! * Sequence numbers tell laps apart, so the receiver clears nothing and never writes into the
-//!   sender's lines. A slot's header is only ever a header, so no frame can pass for one.
-//! * The receiver writes how far it is once in an eighth of the ring, and around bursts with large
-//!   frames; the sender reads that only when, by what it knew before, the ring is full.
+//! * The store of its header publishes a record. The header is in the line of the frame's first
+//!   bytes, so polling that line fetches both. No index of the sender is shared.
+//! * Sequence numbers distinguish laps, so the receiver clears nothing and never writes to the
+//!   sender's lines. Headers and frames have separate places, so no frame can pass for a header.
+//! * The receiver reports its count once in an eighth of the ring, and around bursts with large
+//!   frames; the sender reads that only when the ring is full by the last report.
 //!
 //! # Trust
-//! None. The sender believes nothing but the receiver's count, and that only between its own two
-//! ends. The receiver reads a length once, checks it, and uses what it has checked; a
-//! sender that breaks the rules gives it wrong frames or none, and [`Broken`] at worst.
+//! None. The sender uses only the receiver's count, and only within the range of records in flight.
+//! The receiver reads a length once, checks it, and uses the checked value. A sender that breaks
+//! the rules causes wrong frames, no frames, or [`Broken`].
 //!
 //! # Invariants
 //! 1. `consumed <= head <= consumed + slots` at the sender; likewise of the data area.
@@ -28,31 +28,31 @@ use std::sync::atomic::Ordering;
 
 use super::map::{Mapping, PAGE, Word, Words};
 
-/// Bytes of a slot: four lines, of which a small frame touches one or two.
+/// Bytes of a slot: four lines, of which a small frame uses one or two.
 pub(super) const SLOT: usize = 256;
-/// Bytes of a record's header. 16, so that the frame behind it is aligned for 16-byte moves, and
-/// one of 48 bytes fits the line.
+/// Bytes of a record's header. 16, so that the frame after it is aligned for 16-byte moves, and a
+/// frame of 48 bytes fits the line.
 const HEADER: usize = 16;
-/// Largest frame that lies in its slot.
+/// Largest frame that is stored in its slot.
 pub(super) const INLINE: usize = SLOT - HEADER;
 const LINE: usize = 64;
-/// Where the receiver's count lies: a line that the sender rarely reads.
+/// Offset of the receiver's count, in a line that the sender rarely reads.
 const CONSUMED: usize = 128;
-/// While one record is taken, the one so many further is asked for.
+/// Prefetch distance in records.
 const AHEAD: u64 = 4;
-/// The receiver counts after this part of the ring.
+/// The receiver reports after this part of the ring.
 const PART: u64 = 8;
-/// A burst of frames that are read where they lie ends after this part of the ring.
+/// A burst of frames that are read in place ends after this part of the ring.
 const LENT_PART: u64 = 4;
 
-/// Of which frames the places are kept until the next burst.
+/// The frames whose places stay occupied until the next burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lent {
-    /// Of none: all are copied out.
+    /// None: all frames are copied out.
     Nothing,
-    /// Of large ones, whose ends are copied later: [`Consumer::settle`].
+    /// Large frames, whose tails are copied later: [`Consumer::release_tails`].
     Tails,
-    /// Of all: [`Consumer::release`].
+    /// All frames: [`Consumer::release`].
     Frames,
 }
 
@@ -65,7 +65,7 @@ const MAX_DATA: u32 = 64 << 20;
 const _: () = assert!(INLINE.is_multiple_of(16) && SLOT.is_power_of_two() && PAGE >= SLOT);
 const _: () = assert!(MIN_SLOTS as usize * SLOT >= PAGE, "slots end at a page");
 
-/// How large a ring is.
+/// The size of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Records: a power of two, 16 to 65,536.
@@ -78,7 +78,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Whether all is within its bounds; also of what a peer says.
+    /// Whether all values are within bounds; also checks the shape that a peer sent.
     pub(super) fn is_valid(&self) -> bool {
         let Shape { slots, data, max_frame } = *self;
         slots.is_power_of_two()
@@ -89,32 +89,32 @@ impl Shape {
             && max_frame <= data / 4
     }
 
-    /// Bytes of the whole.
+    /// Bytes of the whole ring.
     pub(super) fn bytes(&self) -> usize {
         PAGE + self.slots as usize * SLOT + self.data as usize
     }
 
-    /// Bytes in front of the data area.
+    /// Bytes before the data area.
     pub(super) fn front(&self) -> usize {
         PAGE + self.slots as usize * SLOT
     }
 
-    /// Eighths ([`PART`]) of a ring that are free for certain once everything in it was received:
-    /// the receiver may be behind with its count, and the frames of a burst may keep their places
-    /// until the next one.
+    /// Eighths ([`PART`]) of a ring that are certainly free once all records were received: the
+    /// receiver's report may be late, and the frames of a burst may occupy their places until the
+    /// next one.
     fn parts(lent: Lent) -> usize {
         let part = PART as usize;
-        // Before tails are lent the receiver is not behind: they take the place of that.
+        // The receiver reports before it lends tails, so the two do not add up.
         part - 1 - if lent == Lent::Frames { part / LENT_PART as usize } else { 0 }
     }
 
-    /// Frames of at most [`INLINE`] bytes that are held for certain.
+    /// Frames of at most [`INLINE`] bytes that certainly fit.
     pub(super) fn small_frames(&self, lent: Lent) -> usize {
         self.slots as usize / PART as usize * Self::parts(lent)
     }
 
-    /// Largest frames that are held for certain: as small ones, and a frame leaves room before the
-    /// end of the data area.
+    /// Largest frames that certainly fit: as small ones, less the gap before the end of the data
+    /// area.
     pub(super) fn frames(&self, lent: Lent) -> usize {
         let (part, parts) = (PART as usize, Self::parts(lent));
         let slots = self.small_frames(lent);
@@ -122,7 +122,7 @@ impl Shape {
             return slots;
         }
         let line = (self.max_frame as usize).next_multiple_of(LINE);
-        // The last frame of a burst may lie beyond its part.
+        // The last frame of a burst may extend beyond its part.
         let left = 1 + usize::from(lent != Lent::Nothing);
         let data = (self.data as usize / part * parts).saturating_sub(left * line) / line;
         slots.min(data).max(1)
@@ -133,8 +133,7 @@ impl Shape {
         PAGE + (record as usize & (self.slots as usize - 1)) * SLOT
     }
 
-    /// Where the data of a frame begins that follows `data_head`, counted without end, and the
-    /// count behind it.
+    /// Start of a frame's data after `data_head`, and the count after it; counts never wrap.
     #[inline(always)]
     fn place(&self, data_head: u64, len: usize) -> (u64, u64) {
         let size = u64::from(self.data);
@@ -150,7 +149,7 @@ impl Shape {
     }
 }
 
-/// What a ring stands on: mapped memory, or a model of it.
+/// Memory of a ring: a mapping, or a model of it.
 pub(super) trait Memory: Words {
     /// Copies a few bytes in.
     fn write(&self, at: usize, src: &[u8]);
@@ -158,7 +157,7 @@ pub(super) trait Memory: Words {
     fn write_bulk(&self, at: usize, src: &[u8]);
     /// Copies out a whole number of 16-byte units.
     fn read(&self, at: usize, dst: &mut [u8]);
-    /// A hint that the line at `at` will be read.
+    /// Prefetches the line at `at`.
     fn prefetch(&self, at: usize);
 }
 
@@ -181,16 +180,16 @@ impl Memory for Mapping {
     }
 }
 
-/// The other side breaks the rules; the ring is of no more use.
+/// The other side breaks the rules; the ring must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// Why a frame was not taken.
+/// Why a frame was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// No room until the receiver has consumed more.
     Full,
-    /// The receiver's count makes no sense.
+    /// The receiver's count is out of range.
     Broken,
 }
 
@@ -200,23 +199,23 @@ fn header(record: u64, len: usize) -> u64 {
     (record.wrapping_add(1) & 0xffff_ffff) << 32 | len as u64
 }
 
-/// The sender's end.
+/// The sender's side.
 #[derive(Debug)]
 pub(super) struct Producer<M> {
     mem: M,
     shape: Shape,
     /// Records published.
     head: u64,
-    /// Records up to which there is room, by what is known of the receiver.
+    /// Records up to which there is room by the receiver's last report.
     limit: u64,
     data_head: u64,
     data_limit: u64,
-    /// By slot: `data_head` behind its record.
+    /// By slot: `data_head` after its record.
     data_ends: Box<[u64]>,
 }
 
 impl<M: Memory> Producer<M> {
-    /// On memory that is all zero. The shape is valid, the memory as large as it says.
+    /// On memory that is all zero, of [`Shape::bytes`] bytes; the shape is valid.
     pub(super) fn new(mem: M, shape: Shape) -> Self {
         assert!(shape.is_valid());
         let data_ends = vec![0; shape.slots as usize].into();
@@ -238,7 +237,7 @@ impl<M: Memory> Producer<M> {
 
     /// Publishes a frame, given as its pieces, which are `len` bytes together and at most
     /// `max_frame`.
-    #[inline(never)] // small frames of one piece are `push_one`'s
+    #[inline(never)] // `push_one` publishes small frames of one piece
     pub(super) fn push<P: AsRef<[u8]>>(&mut self, pieces: &[P], len: usize) -> Result<(), Refused> {
         debug_assert!(len <= self.shape.max_frame as usize);
         if self.head >= self.limit {
@@ -271,13 +270,13 @@ impl<M: Memory> Producer<M> {
 
     #[inline(always)]
     fn publish(&mut self, at: usize, len: usize) {
-        // Publishes what was written before.
+        // Release: orders the frame before its header.
         self.mem.word(at).store(header(self.head, len), Ordering::Release);
         self.data_ends[self.head as usize & (self.data_ends.len() - 1)] = self.data_head;
         self.head += 1;
     }
 
-    /// A small frame of several pieces; in order of addresses backwards, as `Memory::write` does.
+    /// Writes a small frame of several pieces, last bytes first, as `Memory::write` does.
     fn write_pieces<P: AsRef<[u8]>>(&self, at: usize, pieces: &[P]) {
         let mut end = at + pieces.iter().map(|p| p.as_ref().len()).sum::<usize>();
         for piece in pieces.iter().rev().map(AsRef::as_ref) {
@@ -286,10 +285,10 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// Looks how far the receiver is. Costs a line of the receiver's.
+    /// Reads the receiver's count. Costs a cache miss.
     #[cold]
     fn refresh(&mut self) -> Result<(), Refused> {
-        // What is written from now on comes after the receiver's last look at what was there.
+        // Acquire: orders later writes after the receiver's reads of the same places.
         let consumed = self.mem.word(CONSUMED).load(Ordering::Acquire);
         let slots = u64::from(self.shape.slots);
         let known = self.limit - slots;
@@ -305,27 +304,27 @@ impl<M: Memory> Producer<M> {
     }
 }
 
-/// The receiver's end.
+/// The receiver's side.
 #[derive(Debug)]
 pub(super) struct Consumer<M> {
     mem: M,
     shape: Shape,
     /// Records received.
     tail: u64,
-    /// Where the next record is, and what its header begins with.
+    /// Offset of the next record, and the sequence number of its header.
     at: usize,
     expected: u64,
     data_tail: u64,
-    /// The counts at which the sender must be told.
-    tell_at: u64,
-    tell_data_at: u64,
-    /// The counts at which no more frames are lent.
+    /// The counts at which the receiver reports next.
+    report_at: u64,
+    report_data_at: u64,
+    /// The counts at which lending stops.
     lend_until: u64,
     lend_data_until: u64,
 }
 
 impl<M: Memory> Consumer<M> {
-    /// The shape is valid, the memory as large as it says.
+    /// On memory of [`Shape::bytes`] bytes; the shape is valid.
     pub(super) fn new(mem: M, shape: Shape) -> Self {
         assert!(shape.is_valid());
         let mut ring = Consumer {
@@ -335,19 +334,19 @@ impl<M: Memory> Consumer<M> {
             at: shape.slot_at(0),
             expected: header(0, 0),
             data_tail: 0,
-            tell_at: 0,
-            tell_data_at: 0,
+            report_at: 0,
+            report_data_at: 0,
             lend_until: 0,
             lend_data_until: 0,
         };
-        ring.plan();
+        ring.schedule_report();
         ring.release();
         ring
     }
 
-    fn plan(&mut self) {
-        self.tell_at = self.tail + u64::from(self.shape.slots) / PART;
-        self.tell_data_at = self.data_tail + u64::from(self.shape.data) / PART;
+    fn schedule_report(&mut self) {
+        self.report_at = self.tail + u64::from(self.shape.slots) / PART;
+        self.report_data_at = self.data_tail + u64::from(self.shape.data) / PART;
     }
 
     /// Length of the next frame, if there is one.
@@ -356,14 +355,14 @@ impl<M: Memory> Consumer<M> {
     /// The length is beyond what was agreed.
     #[inline]
     pub(super) fn peek(&self) -> Result<Option<usize>, Broken> {
-        // Whoever sees a header sees the record.
+        // Acquire: a header that is seen makes its record visible.
         let word = self.mem.word(self.at).load(Ordering::Acquire);
-        // Both lines of a usual frame come together, also when it is yet to be written: whoever
-        // has the second line loses it when that is written, and asks again here.
+        // Prefetch the second line of a usual frame with the first, also while it is not written:
+        // the sender's store takes the line away, and the next poll prefetches it again.
         self.mem.prefetch(self.at + LINE);
         let len = word ^ self.expected;
         if len > 0xffff_ffff {
-            // Nor do the others of the slot come later than these, while there is time to ask.
+            // While the ring is empty there is time to prefetch the slot's other lines too.
             self.mem.prefetch(self.at + 2 * LINE);
             self.mem.prefetch(self.at + 3 * LINE);
             return Ok(None);
@@ -372,18 +371,18 @@ impl<M: Memory> Consumer<M> {
         if len > self.shape.max_frame as usize { Err(Broken) } else { Ok(Some(len)) }
     }
 
-    /// Copies the next frame out, of whose `len` [`Consumer::peek`] has spoken, and counts it.
-    /// `dst` is `len` rounded up to 16-byte units.
+    /// Copies the next frame out and counts it. `len` is the result of [`Consumer::peek`]; `dst` is
+    /// `len` rounded up to 16-byte units.
     #[inline]
     pub(super) fn pop(&mut self, len: usize, dst: &mut [u8]) {
         debug_assert_eq!(dst.len(), len.next_multiple_of(16));
         let at = self.take(len);
         self.mem.read(at, dst);
-        self.tell();
+        self.report();
     }
 
-    /// Where the next frame lies, of whose `len` [`Consumer::peek`] has spoken. It is passed over;
-    /// its place stays as it is until the sender is told.
+    /// Advances over the next frame and returns its offset. `len` is the result of
+    /// [`Consumer::peek`]. The place is not reused before the next report.
     #[inline(always)]
     fn take(&mut self, len: usize) -> usize {
         let ahead = self.shape.slot_at(self.tail + AHEAD);
@@ -401,43 +400,44 @@ impl<M: Memory> Consumer<M> {
         at
     }
 
-    /// Tells the sender how far we are, when it is time.
+    /// Reports the count to the sender when that is due.
     #[inline(always)]
-    fn tell(&mut self) {
-        if self.tail >= self.tell_at || self.data_tail >= self.tell_data_at {
-            self.tell_now();
+    fn report(&mut self) {
+        if self.tail >= self.report_at || self.data_tail >= self.report_data_at {
+            self.report_now();
         }
     }
 
     #[inline(always)]
-    fn tell_now(&mut self) {
-        // After everything was read that is counted.
+    fn report_now(&mut self) {
+        // Release: orders the reads of all counted records before the count.
         self.mem.word(CONSUMED).store(self.tail, Ordering::Release);
-        self.plan();
+        self.schedule_report();
     }
 
-    /// Like [`Consumer::pop`], without the copy: where the frame lies until
-    /// [`Consumer::release`]. `None`: so many are lent that the sender needs the rest.
+    /// Like [`Consumer::pop`] without the copy: the offset of the frame, valid until
+    /// [`Consumer::release`]. `None`: the limit of lent frames is reached; the sender needs the rest.
     #[inline]
     pub(super) fn lend(&mut self, len: usize) -> Option<usize> {
         let more = self.tail < self.lend_until && self.data_tail < self.lend_data_until;
         more.then(|| self.take(len))
     }
 
-    /// Nobody looks at the frames any more that were lent.
+    /// Ends the loan of all frames.
     #[inline]
     pub(super) fn release(&mut self) {
-        self.tell();
+        self.report();
         self.lend_until = self.tail + u64::from(self.shape.slots) / LENT_PART;
         self.lend_data_until = self.data_tail + u64::from(self.shape.data) / LENT_PART;
     }
 
-    /// Like [`Consumer::release`], where only the ends of large frames are lent: so few that, if the
-    /// sender is told at once, the ring has as much room as when all are copied out, but for a frame.
+    /// Like [`Consumer::release`] where only tails of large frames are lent. The limit is an eighth
+    /// of the ring and the report is immediate, so the ring has as much room as with copies, less
+    /// one frame.
     #[inline]
-    pub(super) fn settle(&mut self) {
-        if self.tail + u64::from(self.shape.slots) / PART != self.tell_at {
-            self.tell_now();
+    pub(super) fn release_tails(&mut self) {
+        if self.tail + u64::from(self.shape.slots) / PART != self.report_at {
+            self.report_now();
         }
         self.lend_until = self.tail + u64::from(self.shape.slots) / PART;
         self.lend_data_until = self.data_tail + u64::from(self.shape.data) / PART;
@@ -453,7 +453,7 @@ impl<M: Memory> Consumer<M> {
         self.tail
     }
 
-    /// How large the ring is.
+    /// The size of the ring.
     pub(super) fn shape(&self) -> Shape {
         self.shape
     }

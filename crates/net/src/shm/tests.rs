@@ -234,7 +234,7 @@ proptest! {
 // ---- whole endpoints ------------------------------------------------------------------------
 
 #[test]
-fn who_has_died_is_forgotten_and_who_comes_back_is_found() {
+fn a_dead_peer_is_removed_and_its_successor_is_found() {
     let room = Room::new();
     let mut a = room.endpoint();
     let mut b = room.endpoint();
@@ -279,7 +279,7 @@ fn no_more_peers_than_allowed() {
 /// More peers than are always looked at: those that rest are woken by their hint, or, when the
 /// hint is lost, by the next round of looks.
 #[test]
-fn peers_that_were_quiet_are_heard() {
+fn frames_of_idle_peers_are_received() {
     let room = Room::new();
     let mut t = room.endpoint();
     let mut peers: Vec<_> = (0..20).map(|_| room.endpoint()).collect();

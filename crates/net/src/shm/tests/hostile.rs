@@ -11,8 +11,8 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::*;
 
-/// The port that a foe claims, and others that are nobody.
-const FOE: u32 = 7;
+/// The port that a attacker claims, and others that are nobody.
+const ATTACKER: u32 = 7;
 
 fn noise(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
@@ -29,7 +29,7 @@ fn header(memory: &Mapping, record: u64, len: u64) {
 }
 
 /// A peer of our own making that sends and receives: what it can write, it does.
-struct Foe {
+struct Attacker {
     listener: Listener,
     target: Addr,
     socket: Option<OwnedFd>,
@@ -45,12 +45,12 @@ struct Foe {
     fds: [OwnedFd; 2],
 }
 
-impl Foe {
-    fn new(room: &Room, target: &ShmTransport) -> Foe {
+impl Attacker {
+    fn new(room: &Room, target: &ShmTransport) -> Attacker {
         let (state_fd, state) = map::create("test", PAGE, true).unwrap();
         let (hints_fd, own_hints) = map::create("test", PAGE, false).unwrap();
         let listener = Listener::bind(&room.cfg()).unwrap();
-        Foe {
+        Attacker {
             listener,
             target: target.local,
             socket: None,
@@ -100,7 +100,7 @@ impl Foe {
         let Ok(socket) = dir::connect(&self.listener.dir, self.target.port as u16) else { return };
         let (fd, ring) = map::create("test", SHAPE.bytes(), false).unwrap();
         // That it trusts us need not mean that we trust it.
-        let hello = Hello { trust: true, ..hello(FOE) };
+        let hello = Hello { trust: true, ..hello(ATTACKER) };
         if msg::send(socket.as_fd(), &hello.to_bytes(), &[fd.as_fd()]).is_ok() {
             (self.socket, self.ring, self.hints) = (Some(socket), Some(ring), None);
         }
@@ -140,7 +140,7 @@ impl Numbered {
         t.rx_burst(&mut out);
         for frame in &out {
             if frame.src != from {
-                assert!(frame.data.len() <= SHAPE.max_frame as usize, "agreed with the foe");
+                assert!(frame.data.len() <= SHAPE.max_frame as usize, "agreed with the attacker");
                 continue;
             }
             let len = 8 + (self.got as usize * 37) % 1200;
@@ -159,7 +159,7 @@ impl Numbered {
     }
 }
 
-/// An endpoint with an honest peer, and paths: to that, to the foe, and from the honest one.
+/// An endpoint with an honest peer, and paths: to that, to the attacker, and from the honest one.
 struct Pair {
     t: ShmTransport,
     honest: ShmTransport,
@@ -169,7 +169,7 @@ struct Pair {
 }
 
 impl Pair {
-    /// A frame in each direction, and one to the foe.
+    /// A frame in each direction, and one to the attacker.
     fn exchange(&mut self) {
         self.there.send(&mut self.t, self.paths[0]);
         send(&mut self.t, self.paths[1], &bytes(700));
@@ -186,7 +186,7 @@ impl Pair {
 
 struct Scene {
     pair: Pair,
-    foe: Foe,
+    attacker: Attacker,
     _room: Room,
 }
 
@@ -194,40 +194,40 @@ impl Scene {
     fn new() -> Scene {
         let room = Room::new();
         let (mut t, mut honest) = (room.endpoint(), room.endpoint());
-        let mut foe = Foe::new(&room, &t);
+        let mut attacker = Attacker::new(&room, &t);
         let open = |t: &mut ShmTransport, to| t.path_open(to, None).unwrap().id;
         let paths =
-            [open(&mut t, honest.local), open(&mut t, foe.addr()), open(&mut honest, t.local)];
+            [open(&mut t, honest.local), open(&mut t, attacker.addr()), open(&mut honest, t.local)];
         send(&mut t, paths[1], &bytes(10));
         until(&mut t, |_, _| {
-            foe.meet();
-            foe.taken.is_some() && foe.hints.is_some()
+            attacker.meet();
+            attacker.taken.is_some() && attacker.hints.is_some()
         });
         let (there, back) = Default::default();
-        Scene { pair: Pair { t, honest, paths, there, back }, foe, _room: room }
+        Scene { pair: Pair { t, honest, paths, there, back }, attacker, _room: room }
     }
 
-    /// The foe sends what is certainly against the rules, whatever it has sent before, and counts
-    /// what cannot be: its rings are given up, and that is counted.
+    /// The attacker sends what is certainly against the rules, whatever it has sent before, and
+    /// counts what cannot be: its rings are given up, and that is counted.
     fn end(&mut self) {
-        let (t, foe, to_foe) = (&mut self.pair.t, &mut self.foe, self.pair.paths[1]);
+        let (t, attacker, to_attacker) = (&mut self.pair.t, &mut self.attacker, self.pair.paths[1]);
         let before = t.stats();
         let mut first = 0;
         until(t, |t, _| {
             if t.stats().rx_dropped > before.rx_dropped {
                 return true;
             }
-            foe.meet();
-            let ring = foe.ring.as_ref().unwrap();
+            attacker.meet();
+            let ring = attacker.ring.as_ref().unwrap();
             (first..first + 16).for_each(|record| header(ring, record, 1025));
             first = (first + 8) % 4096;
             false
         });
-        hangs_up(t, foe.socket.as_ref().unwrap());
+        hangs_up(t, attacker.socket.as_ref().unwrap());
         until(t, |t, _| {
-            foe.meet();
-            foe.taken.iter().for_each(|taken| set(taken, 128, u64::MAX));
-            (0..1100).for_each(|_| send(t, to_foe, &bytes(10)));
+            attacker.meet();
+            attacker.taken.iter().for_each(|taken| set(taken, 128, u64::MAX));
+            (0..1100).for_each(|_| send(t, to_attacker, &bytes(10)));
             t.outbound.links() == 1
         });
         assert!(t.stats().tx_dropped > before.tx_dropped);
@@ -249,7 +249,7 @@ proptest! {
 }
 
 #[derive(Clone, Debug)]
-enum Deed {
+enum Action {
     /// A word anywhere in what it can write.
     Word(usize, usize, u64),
     /// What looks like a record, perhaps too long.
@@ -260,14 +260,14 @@ enum Deed {
     Meet,
 }
 
-fn deeds() -> impl Strategy<Value = Vec<Deed>> {
-    let deed = prop_oneof![
-        6 => (0..5usize, any::<u16>(), any::<u64>()).prop_map(|(a, at, v)| Deed::Word(a, at.into(), v)),
-        6 => (0..64u64, 0..1030u64).prop_map(|(record, len)| Deed::Header(record, len)),
-        1 => (0..400u64).prop_map(Deed::Count),
-        1 => Just(Deed::Meet),
+fn actions() -> impl Strategy<Value = Vec<Action>> {
+    let action = prop_oneof![
+        6 => (0..5usize, any::<u16>(), any::<u64>()).prop_map(|(a, at, v)| Action::Word(a, at.into(), v)),
+        6 => (0..64u64, 0..1030u64).prop_map(|(record, len)| Action::Header(record, len)),
+        1 => (0..400u64).prop_map(Action::Count),
+        1 => Just(Action::Meet),
     ];
-    proptest::collection::vec(deed, 1..300)
+    proptest::collection::vec(action, 1..300)
 }
 
 proptest! {
@@ -276,19 +276,19 @@ proptest! {
     /// Whatever a peer writes wherever it can, at both ends of it: others' frames arrive, all of
     /// them, whole and in order, and in the end its rings are closed.
     #[test]
-    fn nothing_a_peer_writes_touches_others(deeds in deeds()) {
+    fn nothing_a_peer_writes_touches_others(actions in actions()) {
         let mut scene = Scene::new();
-        for deed in deeds {
-            let foe = &mut scene.foe;
-            match deed {
-                Deed::Word(area, at, value) => {
-                    if let Some((memory, len)) = foe.areas()[area] {
+        for action in actions {
+            let attacker = &mut scene.attacker;
+            match action {
+                Action::Word(area, at, value) => {
+                    if let Some((memory, len)) = attacker.areas()[area] {
                         set(memory, at * 8 % len, value);
                     }
                 }
-                Deed::Header(record, len) => header(foe.ring.as_ref().unwrap(), record, len),
-                Deed::Count(n) => foe.taken.iter().for_each(|m| set(m, 128, n)),
-                Deed::Meet => foe.meet(),
+                Action::Header(record, len) => header(attacker.ring.as_ref().unwrap(), record, len),
+                Action::Count(n) => attacker.taken.iter().for_each(|m| set(m, 128, n)),
+                Action::Meet => attacker.meet(),
             }
             scene.pair.exchange();
         }
@@ -297,26 +297,26 @@ proptest! {
     }
 }
 
-/// The same at the same time: the foe writes noise, headers that look right among it, over both
-/// rings and all pages while frames pass.
+/// The same at the same time: the attacker writes noise, headers that look right among it, over
+/// both rings and all pages while frames pass.
 #[test]
 fn a_peer_that_scribbles_spoils_its_own_traffic_only() {
     for seed in 1..6u64 {
         let mut scene = Scene::new();
-        let (pair, foe) = (&mut scene.pair, &mut scene.foe);
+        let (pair, attacker) = (&mut scene.pair, &mut scene.attacker);
         let stop = AtomicBool::new(false);
         scope(|s| {
             s.spawn(|| {
                 let mut state = seed;
                 while !stop.load(Ordering::Relaxed) {
                     let x = noise(&mut state);
-                    for (memory, len) in foe.areas().into_iter().flatten() {
+                    for (memory, len) in attacker.areas().into_iter().flatten() {
                         set(memory, (x >> 30) as usize % (len / 8) * 8, x);
                     }
-                    foe.ring.iter().for_each(|m| header(m, x >> 33 & 0x1ff, x >> 20 & 0x7ff));
-                    foe.taken.iter().for_each(|m| set(m, 128, x >> 40 & 0xfff));
+                    attacker.ring.iter().for_each(|m| header(m, x >> 33 & 0x1ff, x >> 20 & 0x7ff));
+                    attacker.taken.iter().for_each(|m| set(m, 128, x >> 40 & 0xfff));
                     if x.is_multiple_of(1024) {
-                        foe.meet();
+                        attacker.meet();
                     }
                 }
             });
@@ -370,7 +370,7 @@ fn sealed(seals: SealFlags) -> OwnedFd {
 }
 
 #[test]
-fn lies_at_the_first_meeting_are_hung_up_on() {
+fn invalid_handshakes_are_disconnected() {
     let room = Room::new();
     let (mut t, mut honest) = (room.endpoint(), room.endpoint());
     let path = honest.path_open(t.local, None).unwrap().id;
@@ -384,8 +384,8 @@ fn lies_at_the_first_meeting_are_hung_up_on() {
     let open = |path: &str| OwnedFd::from(std::fs::File::open(path).unwrap());
     let (null, directory) = (open("/dev/null"), open("/"));
     let (pipe, _end) = std::io::pipe().unwrap();
-    let hello = hello(FOE).to_bytes();
-    let zero_port = Hello { port: 0, ..self::hello(FOE) }.to_bytes();
+    let hello = hello(ATTACKER).to_bytes();
+    let zero_port = Hello { port: 0, ..self::hello(ATTACKER) }.to_bytes();
     let [mut magic, long] = [[0; 64]; 2];
     magic[..msg::HELLO].copy_from_slice(&hello);
     let many = vec![&good; 200];
@@ -445,7 +445,7 @@ fn huge_pages_are_refused() {
 
 /// Peers that leave at every point of the first meeting, very often: nothing of them stays.
 #[test]
-fn those_who_leave_half_way_leave_nothing() {
+fn peers_that_leave_during_the_handshake_leave_no_state() {
     let room = Room::new();
     let (mut t, mut honest) = (room.endpoint(), room.endpoint());
     let path = honest.path_open(t.local, None).unwrap().id;
@@ -456,7 +456,7 @@ fn those_who_leave_half_way_leave_nothing() {
             poll(&mut t);
         }
         if n % 4 != 0 {
-            msg::send(socket.as_fd(), &hello(FOE).to_bytes(), &[fd.as_fd()]).unwrap();
+            msg::send(socket.as_fd(), &hello(ATTACKER).to_bytes(), &[fd.as_fd()]).unwrap();
         }
         if n % 4 == 2 {
             header(&memory, 0, 100);
@@ -464,15 +464,15 @@ fn those_who_leave_half_way_leave_nothing() {
         if n % 4 == 3 {
             until(&mut t, |_, _| matches!(msg::receive(socket.as_fd()), Received::Message(..)));
         }
-        assert!(t.inbound.strangers() <= 16);
+        assert!(t.inbound.pending() <= 16);
     }
-    until(&mut t, |t, _| t.inbound.is_empty() && t.inbound.strangers() == 0);
+    until(&mut t, |t, _| t.inbound.is_empty() && t.inbound.pending() == 0);
     reaches(&mut honest, path, &mut t);
 }
 
 /// One that takes our ring and says nothing, ever; and one that does not even take it.
 #[test]
-fn those_who_never_answer_cost_their_own_frames_only() {
+fn a_receiver_that_never_answers_loses_its_own_frames_only() {
     let room = Room::new();
     let (mut t, mut honest) = (room.endpoint(), room.endpoint());
     let there = t.path_open(honest.local, None).unwrap().id;
@@ -503,7 +503,7 @@ fn all_rings_together_are_bounded() {
     let half = Shape { slots: 16, data: 1 << 17, max_frame: 8192 };
     let whole = Shape { data: 1 << 18, ..half };
     let enormous = Shape { slots: 1 << 16, data: 64 << 20, ..half };
-    let offer = |t: &ShmTransport, shape| impostor(t, Hello { shape, ..hello(FOE) });
+    let offer = |t: &ShmTransport, shape| impostor(t, Hello { shape, ..hello(ATTACKER) });
     let refused = offer(&t, enormous);
     hangs_up(&mut t, &refused.0);
     let first = offer(&t, half);
@@ -517,7 +517,7 @@ fn all_rings_together_are_bounded() {
 }
 
 #[test]
-fn those_who_connect_and_say_nothing_are_few_and_leave() {
+fn silent_connections_are_limited_and_time_out() {
     let room = Room::new();
     let mut t = room.endpoint();
     let sockets: Vec<_> =
@@ -545,7 +545,7 @@ fn a_flood_of_signals_is_cut_off() {
 
 /// Somebody sits on a port and answers nonsense: our frames are lost, nothing else.
 #[test]
-fn a_false_receiver_is_left() {
+fn a_receiver_with_an_invalid_welcome_is_disconnected() {
     let room = Room::new();
     let mut a = room.endpoint();
     let false_one = Listener::bind(&room.cfg()).unwrap();
@@ -582,7 +582,7 @@ fn a_false_receiver_is_left() {
 
 /// Hints for rings that are none, for ever: bursts go on.
 #[test]
-fn senseless_hints_cost_little() {
+fn hints_for_absent_rings_are_ignored() {
     let room = Room::new();
     let (mut t, mut peer) = (room.endpoint(), room.endpoint());
     let path = peer.path_open(t.local, None).unwrap().id;
