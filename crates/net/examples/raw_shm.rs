@@ -5,7 +5,7 @@
 //!
 //! Two threads on two cores. Interleaved: the round trip of one cache line between the cores
 //! (which says where the cores are at the moment), the round trip of 32 bytes, frames of 48 bytes
-//! one way in bursts of 32, and large frames one way. What is received is what counts: a sender
+//! one way in bursts of 32, and large frames one way. Only received frames count: a sender
 //! that outruns its receiver drops.
 
 use std::hint::spin_loop;
@@ -24,7 +24,7 @@ const ROUNDS: usize = 12;
 fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
-    // Without the right to choose cores the numbers are merely noisier.
+    // Without the permission to pin threads the numbers are noisier.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -80,7 +80,7 @@ fn line() -> f64 {
     })
 }
 
-/// Sends back what comes, until told to stop.
+/// Echoes frames until `stop` is set.
 fn echo(mut t: ShmTransport, client: courser_buf::Addr, stop: &AtomicBool) {
     pin(1);
     let path = t.path_open(client, None).expect("a path").id;
@@ -126,7 +126,7 @@ fn ping_pong(len: usize) -> f64 {
     median(times)
 }
 
-/// A receive burst, all of which ends in private memory.
+/// A receive burst that is copied to private memory.
 fn receive(t: &mut ShmTransport, room: &mut Vec<u8>) {
     let mut out = RxBurst::new();
     t.rx_burst(&mut out);

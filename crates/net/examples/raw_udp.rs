@@ -3,7 +3,7 @@
 //! `cargo run --release -p courser-net --example raw_udp`
 //!
 //! Two threads on two cores; the round trip of 32 bytes, trains of 32 frames of 48 bytes one
-//! way, and trains of 44 frames of 1472 bytes one way. What is received is what counts.
+//! way, and trains of 44 frames of 1472 bytes one way. Only received frames count.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const WINDOW: Duration = Duration::from_millis(700);
 fn pin(core: usize) {
     let mut set = CpuSet::new();
     set.set(core);
-    // Without the right to choose cores the numbers are merely noisier.
+    // Without the permission to pin threads the numbers are noisier.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -30,7 +30,7 @@ fn frame(buf: &MsgBuf, path: PathId) -> TxFrame {
     TxFrame::one(path, buf.data_seg(0..buf.len()).expect("within the buffer"))
 }
 
-/// Sends back what comes, until told to stop.
+/// Echoes frames until `stop` is set.
 fn echo(mut t: UdpTransport, client: courser_buf::Addr, stop: &AtomicBool) {
     pin(1);
     let path = t.path_open(client, None).expect("a loopback path").id;

@@ -31,7 +31,7 @@ impl Default for DelayedCompletionConfig {
 struct Held {
     frame: TxFrame,
     sum: u64,
-    /// Value of `DelayedCompletion::reclaims` at which it goes.
+    /// Value of `DelayedCompletion::reclaims` at which it is released.
     due: u64,
 }
 

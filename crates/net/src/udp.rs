@@ -1,11 +1,11 @@
 //! The kernel's UDP: one unconnected socket per endpoint (F14), trains both ways.
 //!
 //! * `config`: settings and errors.
-//! * `socket`: making the socket; what the receive queue truly holds (F7).
+//! * `socket`: creates the socket; the true capacity of the receive queue (ADR 7).
 //! * `path`: destinations, their MTUs and source addresses.
-//! * `tx`, `rx`: the bursts; `linearize`: frames in pieces; `cmsg`: control messages.
+//! * `tx`, `rx`: the bursts; `linearize`: frames of several pieces; `cmsg`: control messages.
 //!
-//! Sending copies in the kernel, so no frame is held after [`Transport::tx_burst`].
+//! The kernel copies sent frames, so none is held after [`Transport::tx_burst`].
 
 mod cmsg;
 mod config;
@@ -28,14 +28,14 @@ pub use config::{MAX_DATAGRAM, Offload, UdpConfig, UdpError, UdpOptions};
 
 use crate::{Caps, Path, PathError, Transport, TransportStats};
 
-/// Most frames of a train: what every kernel with `UDP_SEGMENT` takes (`UDP_MAX_SEGMENTS`).
+/// Most frames of a train: the limit of every kernel with `UDP_SEGMENT` (`UDP_MAX_SEGMENTS`).
 const TRAIN_FRAMES: usize = 64;
 
 /// A UDP socket as a transport.
 ///
-/// A train that did not fit a receive burst is continued by the next one; a caller that sleeps
-/// on [`Transport::event_fd`] itself has to call `rx_burst` until it brings nothing
-/// ([`Transport::wait`] knows).
+/// The next receive burst continues a train that did not fit; a caller that sleeps on
+/// [`Transport::event_fd`] itself must call `rx_burst` until it returns no frame
+/// ([`Transport::wait`] takes care of that).
 pub struct UdpTransport {
     socket: Socket,
     caps: Caps,
@@ -49,10 +49,10 @@ pub struct UdpTransport {
 }
 
 impl UdpTransport {
-    /// Makes and binds the socket and finds out what the system grants.
+    /// Creates and binds the socket and reads what the system grants.
     ///
     /// # Errors
-    /// [`UdpError`], with what to do about it.
+    /// [`UdpError`], with the next step.
     pub fn bind(cfg: UdpConfig) -> Result<Self, UdpError> {
         cfg.check()?;
         let bound = socket::bind(&cfg)?;
@@ -139,7 +139,7 @@ impl Transport for UdpTransport {
         if self.trains_wanted && !self.tx.gso {
             warnings.push(
                 "the network device refused trains, frames leave singly; \
-                 `ethtool -K <device> tx on` (checksum offload) mends it"
+                 `ethtool -K <device> tx on` (checksum offload) enables them"
                     .into(),
             );
         }

@@ -113,7 +113,7 @@ fn any_transport() {
     });
 }
 
-/// Two endpoints over shared memory, in a directory that this test run has for itself.
+/// Two endpoints over shared memory, in a directory of this test run.
 fn shm_pair(change: impl Fn(&mut ShmConfig)) -> (ShmTransport, ShmTransport) {
     let dir = std::env::temp_dir().join(format!("courser-test-{}", std::process::id()));
     let mut cfg = ShmConfig { dir: Some(dir), ..ShmConfig::default() };
@@ -129,7 +129,7 @@ fn shared_memory() {
 
 #[test]
 fn shared_memory_with_other_rings() {
-    // Slots run out first; data runs out first; every frame lies in its slot.
+    // The slots limit; the data area limits; every frame fits its slot.
     conformance::run(|| shm_pair(|c| (c.slots, c.max_frame) = (16, 1024)));
     conformance::run(|| shm_pair(|c| (c.slots, c.data_bytes, c.max_frame) = (256, 8192, 2000)));
     conformance::run(|| shm_pair(|c| (c.slots, c.data_bytes, c.max_frame) = (32, 4096, 200)));

@@ -1,8 +1,8 @@
-//! A process that is killed in the middle of traffic over shared memory, and its successor.
+//! A process that is killed during traffic over shared memory, and its successor.
 //!
 //! The other process is this test program again, running the ignored test below. It ends when its
-//! standard input does, so that it does not outlive the test. This is a program of its own because
-//! it looks at what the whole process has mapped.
+//! standard input is closed, so that it does not outlive the test. This is a program of its own
+//! because it counts the mappings of the whole process.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use courser_buf::{Addr, Arena, PacketAccess, PathId, RxBurst, TxBurst, TxFrame};
 use courser_net::{ShmConfig, ShmTransport, Transport};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Set in the other process: directory, its port, ours.
+/// Set in the other process: directory, its port, the port of this process.
 const ROLE: &str = "COURSER_TEST_SHM_CRASH";
 
 fn bind(dir: &str, port: u16) -> ShmTransport {
@@ -21,7 +21,7 @@ fn bind(dir: &str, port: u16) -> ShmTransport {
     ShmTransport::bind(&cfg).expect("an endpoint")
 }
 
-/// Frame `number` says its number, and how many frames its sender had received by then.
+/// Frame `number` contains its number and the count of frames that its sender has received.
 fn send(t: &mut ShmTransport, path: PathId, arena: &Arena, number: u64, received: u64) {
     let mut buf = arena.alloc(16 + (number as usize * 61) % 3000).expect("memory");
     buf.iter_mut().enumerate().for_each(|(i, b)| *b = (number as usize + i * 3) as u8);
@@ -31,11 +31,11 @@ fn send(t: &mut ShmTransport, path: PathId, arena: &Arena, number: u64, received
     t.tx_burst(&mut TxBurst::from([frame]));
 }
 
-/// One burst, whose frames must be whole: how many, and the largest count they speak of.
+/// One burst, whose frames must be intact: their number, and the largest count in them.
 fn receive(t: &mut ShmTransport) -> (u64, u64) {
     let mut out = RxBurst::new();
     t.rx_burst(&mut out);
-    let mut spoken = 0;
+    let mut largest = 0;
     let mut room = Vec::new();
     for frame in &out {
         let frame = frame.join(&mut room);
@@ -44,9 +44,9 @@ fn receive(t: &mut ShmTransport) -> (u64, u64) {
         assert_eq!(frame.data.len(), 16 + (number as usize * 61) % 3000, "frame {number}");
         let tail = frame.data.iter().enumerate().skip(16);
         assert!(tail.into_iter().all(|(i, &b)| b == (number as usize + i * 3) as u8));
-        spoken = spoken.max(word(8));
+        largest = largest.max(word(8));
     }
-    (out.len() as u64, spoken)
+    (out.len() as u64, largest)
 }
 
 #[test]
@@ -107,27 +107,30 @@ fn a_process_is_killed_while_frames_pass_and_its_successor_is_found() {
     let dir = std::env::temp_dir().join(format!("courser-crash-{}", std::process::id()));
     let dir = dir.to_str().expect("a name").to_owned();
     let mut t = bind(&dir, 0);
-    // A port that is free, which the other process takes again and again.
+    // A free port, which each successor of the other process binds.
     let to = bind(&dir, 0).local_addr();
     let path = t.path_open(to, None).expect("a path").id;
     let (arena, mut number) = (Arena::heap(), 0);
     for round in 0..4 {
         let other = Other::start(&dir, to.port, t.local_addr().port);
-        let (mut got, mut spoken) = (0, 0);
+        let (mut got, mut arrived) = (0, 0);
         let end = Instant::now() + PATIENCE;
-        while got < 2000 || spoken < 2000 {
+        while got < 2000 || arrived < 2000 {
             send(&mut t, path, &arena, number, got);
             number += 1;
             let (n, s) = receive(&mut t);
-            (got, spoken) = (got + n, spoken.max(s));
-            assert!(Instant::now() < end, "round {round}: {got} came, {spoken} arrived there");
+            (got, arrived) = (got + n, arrived.max(s));
+            assert!(
+                Instant::now() < end,
+                "round {round}: {got} received, {arrived} sent ones arrived"
+            );
         }
         assert_eq!(rings(), 3, "one to it, one from it, mapped in two protections");
-        // With frames in both rings, of which the last may be half written.
+        // Both rings contain frames; the last may be half written.
         drop(other);
         let end = Instant::now() + PATIENCE;
         while rings() > 0 {
-            // Whether it sends or not: the other's end is noticed.
+            // The end of the other process is detected with and without sending.
             if round % 2 == 0 {
                 send(&mut t, path, &arena, number, 0);
             }
@@ -136,8 +139,8 @@ fn a_process_is_killed_while_frames_pass_and_its_successor_is_found() {
         }
         let before = t.stats();
         send(&mut t, path, &arena, number, 0);
-        assert_eq!(t.stats().tx_dropped, before.tx_dropped + 1, "nobody is there");
+        assert_eq!(t.stats().tx_dropped, before.tx_dropped + 1, "no receiver exists");
     }
     drop(t);
-    std::fs::remove_dir_all(dir).expect("nobody else uses it");
+    std::fs::remove_dir_all(dir).expect("no other test uses it");
 }

@@ -1,6 +1,6 @@
-//! Shared memory within the fault middleware, many seeds: every frame that the faults let pass
-//! arrives whole, and none besides. The transport loses nothing while no more is under way than a
-//! ring holds, so the counts agree exactly.
+//! Shared memory within the fault middleware, with many seeds: exactly the frames that the faults
+//! let pass arrive, intact. The transport loses nothing while the frames in flight fit the ring, so
+//! the counts agree exactly.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ fn pair(seed: u64, change: impl Fn(&mut ShmConfig)) -> (Faulty, Faulty) {
     let dir = std::env::temp_dir().join(format!("courser-faults-{}", std::process::id()));
     let mut cfg = ShmConfig { dir: Some(dir), ..ShmConfig::default() };
     change(&mut cfg);
-    // Bits flip at the receiver only, where nothing doubles the frame afterwards.
+    // Bits flip at the receiver only, where the frame is not duplicated afterwards.
     let rx = FaultPlan {
         loss_ppm: 40_000,
         duplicate_ppm: 30_000,
@@ -34,12 +34,12 @@ fn pair(seed: u64, change: impl Fn(&mut ShmConfig)) -> (Faulty, Faulty) {
     (endpoint(seed), endpoint(seed + 1000))
 }
 
-/// Sizes on both sides of what lies in a slot, and up to the largest.
+/// Sizes around the largest frame of a slot, and up to the largest frame.
 fn len(number: u32, max_frame: usize) -> usize {
     [8, 48, 239, 240, 241, 700, 1500, max_frame][number as usize % 8].min(max_frame)
 }
 
-/// A byte that another number would not have there.
+/// A byte that depends on number and position.
 fn byte(number: u32, at: usize) -> u8 {
     (number.wrapping_mul(0x9e37_79b1) >> 24) as u8 ^ (at * 5) as u8
 }
@@ -57,7 +57,8 @@ fn send(t: &mut Faulty, path: PathId, arena: &Arena, numbers: std::ops::Range<u3
     assert!(burst.is_empty());
 }
 
-/// Bits in which a frame differs from what its number says; `None` when it is none of ours.
+/// The frame's number, and the bits in which it differs from the sent frame; `None` for an unknown
+/// one.
 fn flipped(data: &[u8], max_frame: usize) -> Option<(u32, u32)> {
     let number = u32::from_be_bytes(*data.first_chunk()?);
     let expected = |i: usize| match i {
@@ -68,7 +69,7 @@ fn flipped(data: &[u8], max_frame: usize) -> Option<(u32, u32)> {
     (number < FRAMES && data.len() == len(number, max_frame)).then_some((number, bits))
 }
 
-/// What has arrived: whole frames by number, and those that something happened to.
+/// Received frames: intact ones by number, and a count of changed ones.
 #[derive(Default)]
 struct Seen {
     whole: BTreeMap<u32, u32>,
@@ -94,10 +95,10 @@ impl Seen {
         assert_eq!(rx.frames, tx.frames - tx.lost + tx.duplicated, "the ring loses nothing");
         assert_eq!(whole + self.changed, rx.frames - rx.lost + rx.duplicated);
         assert_eq!(self.changed, rx.corrupted);
-        assert!(self.whole.values().all(|&n| n <= 4), "doubled on both ways at most");
+        assert!(self.whole.values().all(|&n| n <= 4), "duplicated in each direction at most");
         assert!(
             tx.lost.min(tx.duplicated).min(tx.delayed).min(rx.corrupted) > 0,
-            "faults were met"
+            "every fault occurred"
         );
         assert_eq!(tx.overflow + rx.overflow, 0);
     }

@@ -1,5 +1,5 @@
-//! What the fuzz targets `shm_ring` and `shm_meeting` do with their input; it stands here because
-//! it needs the inside. Not part of the interface.
+//! Bodies of the fuzz targets `shm_ring` and `shm_meeting`, which use private parts of this module.
+//! Not part of the public interface.
 
 #![doc(hidden)]
 
@@ -18,10 +18,10 @@ use super::{ShmConfig, ShmTransport, dir, map};
 use crate::Transport;
 
 const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
-/// A defect, not a slow machine.
+/// Expires only after a defect, not on a slow machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Takes numbers from the front of the input; zero when there is no more.
+/// Reads numbers from the front of the input; zero at its end.
 struct Input<'a>(&'a [u8]);
 
 impl Input<'_> {
@@ -38,9 +38,9 @@ impl Input<'_> {
     }
 }
 
-/// A ring whose memory somebody else writes as the input says, and both of its ends. As long as
-/// nobody breaks the rules it is a queue; afterwards every access stays inside, lengths are those
-/// agreed, and both ends come to an end.
+/// Both sides of a ring, and a third party that writes to its memory as the input says. Until the
+/// first such write the ring is a queue; afterwards every access stays inside, lengths are at most
+/// the agreed one, and both sides terminate.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (fd, memory) = map::create("fuzz", SHAPE.bytes(), false).expect("memory");
@@ -93,14 +93,14 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
-/// The next frame, copied out at once, or lent and copied then.
+/// The next frame, copied out at once, or lent and then copied.
 fn take(rx: &mut Consumer<Mapping>, lent: bool) -> Result<Option<Vec<u8>>, Broken> {
     let Some(len) = rx.peek()? else { return Ok(None) };
     let mut out = vec![0; len.next_multiple_of(16)];
     if lent {
-        // Given back at once, so there is always one to be had.
+        // Each loan ends at once, so the next one succeeds.
         let at = rx.lend(len).expect("nothing is lent");
-        // SAFETY: the only other who writes to this memory is this thread, elsewhere in `ring`.
+        // SAFETY: only this thread writes to the memory, elsewhere in `ring`.
         // Test: `fuzz_targets_run`.
         out[..len].copy_from_slice(unsafe { rx.memory().lend(at, len) });
         rx.release();
@@ -125,9 +125,9 @@ thread_local! {
     static LIVE: RefCell<Option<Live>> = const { RefCell::new(None) };
 }
 
-/// What strangers say to a live endpoint's socket: the input chooses messages, and the files that
-/// come with them. What is parsed comes back when written; whatever was said, nothing of it stays
-/// when its sender has gone, and honest peers are heard.
+/// Messages of an unknown peer to a live endpoint's socket: the input selects their bytes and
+/// files. Parsed messages are written as they were read; no state of the peer remains after it is
+/// gone, and frames of honest peers are received.
 pub fn meeting(bytes: &[u8]) {
     if let Some(hello) = Hello::parse(bytes) {
         assert_eq!(Hello::parse(&hello.to_bytes()), Some(hello));
@@ -164,7 +164,7 @@ impl Live {
             let good = Hello { port: 9, shape: SHAPE, trust: choice & 64 != 0 }.to_bytes();
             let len = usize::from(input.byte()).min(input.0.len());
             let (own, rest) = input.0.split_at(len);
-            // Either the input's own words, or a good message with some of its bytes changed.
+            // Either the bytes of the input, or a valid message with some bytes changed.
             let mut message = if choice & 128 == 0 { own.to_vec() } else { good.to_vec() };
             if choice & 128 != 0 {
                 for change in own.chunks_exact(2) {
@@ -198,11 +198,11 @@ impl Live {
         }
     }
 
-    /// At most a second, which is how long a stranger may say nothing.
+    /// Takes at most a second, the timeout of a silent connection.
     fn poll_until(&mut self, mut done: impl FnMut(&mut ShmTransport) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !done(&mut self.t) {
-            assert!(Instant::now() < end, "a stranger stays");
+            assert!(Instant::now() < end, "state of a peer remains");
         }
     }
 
@@ -219,7 +219,7 @@ impl Live {
             if !out.is_empty() {
                 break;
             }
-            assert!(Instant::now() < end, "an honest peer is not heard");
+            assert!(Instant::now() < end, "frames of an honest peer are not received");
         }
         peer.path_close(path);
         self.poll_until(|t| {

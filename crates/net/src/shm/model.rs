@@ -1,13 +1,12 @@
-//! The ring and the doorbell on a model of memory that tries every order in which two threads can
-//! run, and every value that a weakly ordered machine may let them see (`scripts/loom.sh`).
+//! The ring and the doorbell on a model of memory that tests every order in which two threads can
+//! run, and every value that a weakly ordered machine can return (`scripts/loom.sh`).
 //!
-//! What runs is the code of `ring` and `doorbell`; only the memory under them is the model's. Its
-//! bytes are cells that no two threads may touch unless the words order them. So a record that is
-//! read before it is published, or written while it is read, is found even where the bytes would
-//! happen to be right.
+//! The code is that of `ring` and `doorbell`; only their memory is a model. Its bytes are cells
+//! that two threads may access only when words order the accesses. So a record that is read before
+//! it is published, or written while it is read, is an error even when the bytes happen to be
+//! right.
 //!
-//! A model that finds nothing shows nothing, so each rule is broken once ([`Mutant`]) and must be
-//! found.
+//! To test the model, each rule is broken once ([`Mutant`]) and the model must fail.
 
 use std::sync::atomic::Ordering;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,31 +20,31 @@ use super::doorbell::{Doorbell, Page, RemoteDoorbell};
 use super::map::{PAGE, Word, Words};
 use super::ring::{Consumer, Memory, Producer, Refused, Shape};
 
-/// What is done wrong.
+/// A broken rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mutant {
     None,
-    /// Records are published by a store that orders nothing.
+    /// The store that publishes a record is relaxed.
     RelaxedPublish,
-    /// Headers are peeked at by a load that orders nothing.
+    /// The load of a header is relaxed.
     RelaxedPeek,
-    /// The receiver's count orders nothing where it is stored.
+    /// The store of the receiver's count is relaxed.
     RelaxedReport,
-    /// Nor where it is loaded.
+    /// The load of the receiver's count is relaxed.
     RelaxedRefresh,
-    /// The receiver counts before it has read.
+    /// The receiver reports before it reads.
     ReportFirst,
-    /// The sender does not wait between publishing and looking whether somebody sleeps.
+    /// The sender has no barrier between publishing and reading the state.
     NoLightBarrier,
-    /// The receiver does not wait between saying that it sleeps and its last look.
+    /// The receiver has no barrier between arming the doorbell and its last poll.
     NoHeavyBarrier,
-    /// The sender looks whether somebody sleeps before it publishes.
+    /// The sender reads the state before it publishes.
     RingFirst,
-    /// The receiver's last look comes before it says that it sleeps.
+    /// The receiver polls before it arms the doorbell, and not after.
     PeekFirst,
-    /// The receiver looks at a ring before it says welcome to its sender.
+    /// The receiver polls a ring before it sends the welcome.
     PeekBeforeWelcome,
-    /// The sender does not look once it has been welcomed.
+    /// The sender does not ring after the welcome.
     SilentAfterWelcome,
 }
 
@@ -66,7 +65,7 @@ const MUTANTS: [Mutant; 11] = [
 // ---- memory ---------------------------------------------------------------------------------
 
 const LINE: usize = 64;
-/// Where the receiver's count lies.
+/// Offset of the receiver's count.
 const CONSUMED: usize = 128;
 const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
 
@@ -74,7 +73,7 @@ const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
 #[derive(Debug)]
 struct ModelWord {
     word: AtomicU64,
-    /// Orders of loads and stores that the mutant takes away.
+    /// Whether the mutant relaxes loads and stores.
     lost: [bool; 2],
 }
 
@@ -116,8 +115,7 @@ impl RingMemory {
         RingMemory(Arc::new((words, lines)))
     }
 
-    /// Calls `f` with each part of a range that lies in one line: line, place in it, and place in
-    /// the range.
+    /// Calls `f` for the part of a range in each line: line, offset in it, and part of the range.
     fn by_lines(at: usize, len: usize, mut f: impl FnMut(usize, usize, std::ops::Range<usize>)) {
         let mut done = 0;
         while done < len {
@@ -163,16 +161,16 @@ impl Memory for RingMemory {
 
 // ---- the ring alone -------------------------------------------------------------------------
 
-/// Frame `n`: its number, at a length that lies in the slot or in the data area.
+/// Frame `n`: its number, with a length for the slot or for the data area.
 fn frame(n: u64, bulk: bool) -> Vec<u8> {
     let mut frame = vec![n as u8; if bulk { 500 } else { 20 }];
     frame[..8].copy_from_slice(&n.to_ne_bytes());
     frame
 }
 
-/// The next frame is the one expected; false: there is none yet.
+/// Pops and checks the next frame; false: there is none yet.
 fn pop(rx: &mut Consumer<RingMemory>, number: u64, bulk: bool, mutant: Mutant) -> bool {
-    let Some(len) = rx.peek().expect("nobody breaks the rules") else { return false };
+    let Some(len) = rx.peek().expect("an intact ring") else { return false };
     let mut got = vec![0; len.next_multiple_of(16)];
     if mutant == Mutant::ReportFirst {
         rx.release();
@@ -186,17 +184,17 @@ fn pop(rx: &mut Consumer<RingMemory>, number: u64, bulk: bool, mutant: Mutant) -
     true
 }
 
-/// How a ring stands when the two begin.
+/// State of a ring when the threads start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Start {
-    /// One record: the receiver waits for what is being published.
+    /// One record: the receiver waits for the next one.
     Low,
-    /// Full: the sender waits for what is being read.
+    /// Full: the sender waits for room.
     Full,
 }
 
-/// A ring near one of its ends, and a sender and a receiver who both try a few times: then what
-/// is left.
+/// A ring that is almost empty or full; sender and receiver try a few times, then the receiver
+/// drains it.
 fn ring(bulk: bool, start: Start, mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(mutant);
@@ -215,7 +213,7 @@ fn ring(bulk: bool, start: Start, mutant: Mutant) {
                 match tx.push(&[&frame(head, bulk)], frame(head, bulk).len()) {
                     Ok(()) => head += 1,
                     Err(Refused::Full) => {}
-                    Err(Refused::Broken) => panic!("nobody breaks the rules"),
+                    Err(Refused::Broken) => panic!("an intact ring"),
                 }
             }
             head
@@ -242,7 +240,7 @@ fn lending(release_first: bool, release: fn(&mut Consumer<RingMemory>)) {
         let mut rx = Consumer::new(memory.clone(), SHAPE);
         (0..16).for_each(|n| tx.push(&[&frame(n, false)], 20).unwrap());
         let sender = thread::spawn(move || {
-            // Nothing fits before the two are given back.
+            // No record fits before the two are released.
             (16..19).filter(|&n| tx.push(&[&frame(n, false)], 20).is_ok()).count()
         });
         let lent: Vec<_> = (0..2).map(|_| rx.lend(rx.peek().unwrap().unwrap()).unwrap()).collect();
@@ -261,8 +259,8 @@ fn lending(release_first: bool, release: fn(&mut Consumer<RingMemory>)) {
 
 // ---- the doorbell -------------------------------------------------------------------------------
 
-/// The two pages. `membarrier` is a lock: whatever a sender does before or after its place in the
-/// program is before or after the barrier for both, and that is all that it is.
+/// The two pages. `membarrier` is modelled by a lock: it orders the sender's accesses before and
+/// after its barrier against the receiver's, and nothing else.
 #[derive(Clone, Debug)]
 struct ModelPage {
     words: Arc<Vec<ModelWord>>,
@@ -321,7 +319,7 @@ impl Socket {
         self.came.notify_one();
     }
 
-    /// Sleeps until a signal comes, and takes it.
+    /// Sleeps until a signal arrives, and consumes it.
     fn sleep(&self) {
         let mut signals = self.signals.lock().unwrap();
         while *signals == 0 {
@@ -331,8 +329,8 @@ impl Socket {
     }
 }
 
-/// A receiver that sleeps when it finds nothing, as `ShmTransport::wait` does, until it has `count`
-/// records. The model ends the test when it sleeps for ever.
+/// A receiver that sleeps when the ring is empty, as `ShmTransport::wait` does, until it has
+/// `count` records. The model fails when it sleeps for ever.
 fn receive(
     rx: &mut Consumer<RingMemory>,
     doorbell: &Doorbell<ModelPage>,
@@ -354,7 +352,7 @@ fn receive(
     }
 }
 
-/// Two records, each of which may have to wake the receiver.
+/// Two records, each of which may wake the receiver.
 fn sleeping(heavy: bool, mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
@@ -378,7 +376,7 @@ fn sleeping(heavy: bool, mutant: Mutant) {
     });
 }
 
-/// A ring that is being taken over while its first record is sent, as `outbound::Link` does.
+/// A ring that is accepted while its first record is sent, as in `outbound::Link`.
 fn meeting(mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
@@ -420,8 +418,8 @@ fn meeting(mutant: Mutant) {
     });
 }
 
-/// A ring that rests: what is sent is seen by the look after it was laid to rest, or there is a
-/// hint. It rests twice, so that the first hint may come late.
+/// An idle ring: a record is found by the poll after the idle mark, or there is a hint. The ring is
+/// idle twice, so that the first hint may be late.
 fn idling(heavy: bool, mutant: Mutant) {
     model(move || {
         let memory = RingMemory::new(Mutant::None);
@@ -447,7 +445,7 @@ fn idling(heavy: bool, mutant: Mutant) {
             doorbell.mark_idle(0);
             doorbell.idle_barrier();
             if peeked || mutant != Mutant::PeekFirst && rx.peek() == Ok(None) {
-                // Not peeked at any more until a hint comes.
+                // Not polled again without a hint.
                 if doorbell.hinted().is_none() {
                     break;
                 }
@@ -472,14 +470,13 @@ fn idling(heavy: bool, mutant: Mutant) {
 
 fn model(f: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
-    // More switches between two threads than a race of two words needs.
+    // More context switches than a race of two words needs.
     builder.preemption_bound = Some(4);
     builder.check(f);
 }
 
-/// A thing that is tried, by name: several models end the whole process when they have found
-/// something, because destructors fail then that nobody can catch. So each broken rule is tried
-/// in a process of its own, by this test.
+/// Runs one model by name. A failing model can end the whole process, because destructors panic
+/// while it unwinds. So each broken rule runs in a process of its own, with this test.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn broken_rule() {
@@ -504,7 +501,7 @@ fn broken_rule() {
 
 const BROKEN: &str = "COURSER_LOOM_BROKEN";
 
-/// The model must end with the failure that belongs to the rule.
+/// The model must fail with the error of the broken rule.
 fn found(kind: &str, mutant: Mutant, how: &str) {
     let name = format!("{kind} {mutant:?}");
     let output = std::process::Command::new(std::env::current_exe().unwrap())

@@ -1,6 +1,6 @@
-//! The ring alone, and endpoints over shared memory whose peers vanish and come back. `hostile`:
-//! peers that lie and scribble. `trusted`: frames that are read where they lie. `large`: those that
-//! are copied from there once.
+//! The ring alone, and endpoints over shared memory whose peers end and restart. `hostile`: peers
+//! that send invalid messages and write to shared memory. `trusted`: frames that are read in place.
+//! `large`: frames with a tail.
 
 mod hostile;
 mod large;
@@ -22,14 +22,14 @@ use crate::OpenError;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A directory of a test's own.
+/// A directory for one test.
 fn fresh_dir() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let name = format!("courser-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
     std::env::temp_dir().join(name)
 }
 
-/// Endpoints in one directory, which goes with them.
+/// Endpoints in one directory, which is removed at the end.
 struct Room(PathBuf);
 
 impl Room {
@@ -65,14 +65,14 @@ fn send(t: &mut ShmTransport, path: PathId, buf: &MsgBuf) {
     t.tx_burst(&mut TxBurst::from([frame]));
 }
 
-/// Ports from which frames have come in one burst.
+/// Sender ports of the frames of one burst.
 fn poll(t: &mut ShmTransport) -> Vec<u32> {
     let mut out = RxBurst::new();
     t.rx_burst(&mut out);
     out.iter().map(|f| f.src.port).collect()
 }
 
-/// Polls until something holds, which is told from whom frames have come.
+/// Polls until a condition on the transport and the sender ports of a burst holds.
 fn until(t: &mut ShmTransport, mut holds: impl FnMut(&mut ShmTransport, Vec<u32>) -> bool) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -80,11 +80,11 @@ fn until(t: &mut ShmTransport, mut holds: impl FnMut(&mut ShmTransport, Vec<u32>
         if holds(t, from) {
             return;
         }
-        assert!(Instant::now() < end, "what was waited for did not come");
+        assert!(Instant::now() < end, "the condition did not become true");
     }
 }
 
-/// Sends from `a` until it arrives at `b`: a ring to somebody who has died has to be noticed first.
+/// Sends from `a` until a frame arrives at `b`: the end of an earlier peer must be detected first.
 fn reaches(a: &mut ShmTransport, path: PathId, b: &mut ShmTransport) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -99,7 +99,7 @@ fn reaches(a: &mut ShmTransport, path: PathId, b: &mut ShmTransport) {
 
 const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
 
-/// A peer of our own making: its socket, its ring's memory.
+/// A hand-made peer: its socket and its ring's memory.
 fn impostor(to: &ShmTransport, hello: Hello) -> (OwnedFd, Mapping) {
     let socket = dir::connect(&to.listener.dir, to.listener.port).unwrap();
     let (fd, mapping) = map::create("test", hello.shape.bytes(), false).unwrap();
@@ -111,7 +111,7 @@ fn hello(port: u32) -> Hello {
     Hello { port, shape: SHAPE, trust: false }
 }
 
-/// Polls `t` until it has hung up.
+/// Polls `t` until it has closed the connection.
 fn hangs_up(t: &mut ShmTransport, socket: &OwnedFd) {
     until(t, |_, _| matches!(msg::receive(socket.as_fd()), Received::Ended));
 }
@@ -135,7 +135,7 @@ fn pop(ring: &mut Consumer<Mapping>) -> Result<Option<Vec<u8>>, Broken> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Against a queue: what was taken comes out, in order; full means that it could not fit.
+    /// Against a queue as the model: pushed frames are popped in order; full only when not empty.
     #[test]
     fn a_ring_is_a_queue(
         ops in proptest::collection::vec((any::<bool>(), 0..1025usize, 0..1025usize), 0..2000),
@@ -150,7 +150,7 @@ proptest! {
                 match tx.push(pieces, len) {
                     Ok(()) => model.push_back(frame),
                     Err(Refused::Full) => prop_assert!(model.len() > 1, "{} frames", model.len()),
-                    Err(Refused::Broken) => panic!("nobody broke it"),
+                    Err(Refused::Broken) => panic!("the ring is intact"),
                 }
             } else {
                 prop_assert_eq!(pop(&mut rx), Ok(model.pop_front()));
@@ -162,7 +162,7 @@ proptest! {
         prop_assert_eq!(pop(&mut rx), Ok(None));
     }
 
-    /// As many frames as are promised always fit.
+    /// The promised number of frames always fits.
     #[test]
     fn promised_frames_fit(
         slots in 4..9u32,
@@ -184,8 +184,8 @@ proptest! {
         }
     }
 
-    /// Whatever stands in the memory, the receiver ends, stays inside, and the frames that it
-    /// finds are of lengths that were agreed.
+    /// For any content of the memory the receiver terminates, stays inside, and returns frames of
+    /// at most the agreed length.
     #[test]
     fn any_bytes_are_received(
         seed in any::<u64>(),
@@ -201,7 +201,7 @@ proptest! {
         for (word, value) in words {
             memory.word(word * 8).store(value, Ordering::Relaxed);
         }
-        // Headers that look right, with lengths that may be wrong.
+        // Valid headers with lengths that may be wrong.
         for (record, len) in lens {
             let at = PAGE + (record % 16) as usize * 256;
             memory.word(at).store((record + 1) << 32 | len, Ordering::Relaxed);
@@ -214,7 +214,7 @@ proptest! {
         }
     }
 
-    /// Whatever the receiver counts, the sender stays inside, and breaks off when it is nonsense.
+    /// For any count of the receiver the sender stays inside, and stops when the count is invalid.
     #[test]
     fn any_count_is_survived(counts in proptest::collection::vec(any::<u64>(), 1..50)) {
         let (mut tx, _rx, memory) = ring(SHAPE);
@@ -248,7 +248,7 @@ fn a_dead_peer_is_removed_and_its_successor_is_found() {
         b = ShmTransport::bind(&ShmConfig { port: at, ..room.cfg() }).unwrap();
         b.path_open(a.local, None).unwrap();
     }
-    // What was sent before the end arrives nevertheless.
+    // Frames sent before the sender's end arrive.
     reaches(&mut a, path, &mut b);
     while !poll(&mut b).is_empty() {}
     (0..10).for_each(|_| send(&mut a, path, &bytes(300)));
@@ -276,8 +276,8 @@ fn no_more_peers_than_allowed() {
     assert_eq!(t.inbound.len(), 2);
 }
 
-/// More peers than are always looked at: those that rest are woken by their hint, or, when the
-/// hint is lost, by the next round of looks.
+/// More peers than are always polled: idle rings become active by their hint or, when the hint is
+/// lost, by the polls of upkeep.
 #[test]
 fn frames_of_idle_peers_are_received() {
     let room = Room::new();
@@ -316,7 +316,7 @@ fn a_port_has_one_owner_and_a_dead_one_has_none() {
     assert!(OpenError::from(refused).is_in_use());
     drop(first);
     assert!(!room.0.join("77").exists(), "it has cleaned up");
-    // A process that was killed leaves its socket behind.
+    // The socket of a killed process remains.
     let dead = std::os::unix::net::UnixListener::bind(room.0.join("77")).unwrap();
     drop(dead);
     assert!(room.0.join("77").exists());

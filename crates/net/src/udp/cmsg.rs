@@ -1,7 +1,7 @@
-//! Control messages: walking what the kernel wrote, and writing what it shall read.
+//! Control messages: parses those of the kernel and writes those for it.
 //!
-//! By hand over byte slices: every length is checked, so that no content of the buffer can make
-//! the walker read outside it or run for ever.
+//! Works on byte slices and checks every length, so that no content of the buffer can cause a read
+//! outside it or an endless loop.
 
 use std::mem::size_of;
 
@@ -24,7 +24,7 @@ pub(super) const fn space(data: usize) -> usize {
     HDR + align(data)
 }
 
-/// A buffer the kernel may write control messages to or read them from.
+/// An aligned buffer for control messages.
 #[derive(Clone)]
 #[repr(C, align(8))]
 pub(super) struct Buf<const N: usize>(pub(super) [u8; N]);
@@ -38,7 +38,7 @@ pub(super) struct Msg<'a> {
 }
 
 impl Msg<'_> {
-    /// The first bytes as an `int`, or the first byte where the kernel wrote only one.
+    /// The first bytes as an `int`, or the first byte when the kernel wrote only one.
     pub(super) fn int(&self) -> Option<c_int> {
         match self.data.first_chunk::<4>() {
             Some(b) => Some(c_int::from_ne_bytes(*b)),
@@ -73,7 +73,7 @@ impl<'a> Iterator for Walk<'a> {
     }
 }
 
-/// Writes a control message at `at` and returns where the next one goes.
+/// Writes a control message at `at` and returns the position of the next one.
 ///
 /// # Panics
 /// When `buf` is too small: its size is a constant of the caller.
@@ -81,14 +81,14 @@ pub(super) fn write(buf: &mut [u8], at: usize, level: c_int, kind: c_int, data: 
     let end = at + space(data.len());
     let room = &mut buf[at..end];
     // SAFETY: all-zero bytes are a valid `cmsghdr`, which is plain integers.
-    // Test: `what_is_written_is_read`.
+    // Test: `messages_are_parsed_as_written`.
     let mut hdr: cmsghdr = unsafe { std::mem::zeroed() };
     hdr.cmsg_len = (HDR + data.len()) as _;
     hdr.cmsg_level = level;
     hdr.cmsg_type = kind;
     room[HDR..HDR + data.len()].copy_from_slice(data);
     // SAFETY: `room` has at least HDR bytes; the write may be unaligned.
-    // Test: `what_is_written_is_read` under miri.
+    // Test: `messages_are_parsed_as_written` under miri.
     unsafe { room.as_mut_ptr().cast::<cmsghdr>().write_unaligned(hdr) };
     end
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn messages_are_parsed_as_written() {
         let mut buf = Buf([0xa5; 96]);
         let at = write(&mut buf.0, 0, 17, 103, &1472u16.to_ne_bytes());
         assert_eq!(at, space(2));
@@ -140,9 +140,9 @@ mod tests {
             prop_assert!(count <= bytes.len() / HDR);
         }
 
-        /// Lengths near the truth are where a walker goes wrong.
+        /// Lengths near the true one are the critical ones.
         #[test]
-        fn bent_lengths_are_walked(len in 0usize..80, cut in 0usize..64) {
+        fn wrong_lengths_are_walked(len in 0usize..80, cut in 0usize..64) {
             let mut buf = [0u8; 64];
             let at = write(&mut buf, 0, 1, 2, &[1; 9]);
             write(&mut buf, at, 3, 4, &[2; 4]);

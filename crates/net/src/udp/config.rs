@@ -1,4 +1,4 @@
-//! What a UDP endpoint can be told, and what can go wrong when it is made.
+//! Settings, options and errors of UDP.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -14,18 +14,18 @@ pub(super) const HEADERS_V4: usize = 28;
 pub(super) const HEADERS_V6: usize = 48;
 /// Most bytes of one UDP datagram over IPv4, and of one train.
 pub const MAX_DATAGRAM: usize = 65_507;
-/// Frames of a link with 1500-byte packets: every path of a datacenter carries them.
+/// The MTU that every path of a datacenter supports.
 pub(super) const ETHERNET_MTU: usize = 1500;
-/// Smallest limit that can be set: what every IPv4 path must carry (RFC 791), less headers. A
+/// Smallest frame limit: the datagram that every IPv4 host must accept (RFC 791), less headers. A
 /// smaller one would leave no room for protocol headers.
 pub(super) const MIN_FRAME: usize = 576 - HEADERS_V4;
-/// Path numbers have this many index bits; the rest tells uses of one slot apart.
+/// Index bits of path numbers; the other bits distinguish successive uses of a slot.
 pub(super) const PATH_INDEX_BITS: u32 = 20;
 
 /// Whether an offload is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offload {
-    /// When the system has it, and until it fails.
+    /// When the system supports it, until it fails.
     #[default]
     Auto,
     /// Never.
@@ -35,21 +35,20 @@ pub enum Offload {
 /// Settings of a [`super::UdpTransport`].
 #[derive(Clone, Debug)]
 pub struct UdpConfig {
-    /// Address to bind. Port 0: the system chooses. `[::]` is dual-stack: it reaches and is
-    /// reached by IPv4 too; on a system without IPv6 it becomes `0.0.0.0`. Default: `[::]:0`.
+    /// Address to bind. Port 0: the system chooses. `[::]` is dual-stack, IPv6 and IPv4; on a
+    /// system without IPv6 it becomes `0.0.0.0`. Default: `[::]:0`.
     pub bind: SocketAddr,
-    /// Largest frame in bytes, 548 to 65,507. `None` (default): what a link with 1500-byte
-    /// packets carries, 1472 over IPv4 and 1452 over IPv6, even where the path would carry more,
-    /// such as the loopback. Larger values are capped by each path's MTU. Receive buffers hold
-    /// fewer frames the larger they are.
+    /// Largest frame in bytes, 548 to 65,507. `None` (default): the payload of a 1500-byte packet,
+    /// 1472 over IPv4 and 1452 over IPv6, also on paths with a larger MTU such as the loopback.
+    /// Larger values are capped by each path's MTU. Receive buffers hold fewer large frames.
     pub max_frame: Option<usize>,
-    /// Receive buffer to ask for (`SO_RCVBUF`; the kernel doubles it and charges whole buffers
-    /// to it, not bytes). Default: 8 MiB.
+    /// Requested receive buffer (`SO_RCVBUF`; the kernel doubles it and charges whole packet
+    /// buffers, not bytes). Default: 8 MiB.
     pub rcvbuf_bytes: usize,
-    /// Send buffer to ask for (`SO_SNDBUF`). Default: 8 MiB.
+    /// Requested send buffer (`SO_SNDBUF`). Default: 8 MiB.
     pub sndbuf_bytes: usize,
-    /// Sending trains (`UDP_SEGMENT`, Linux 4.18): a train of 64 frames costs little more than
-    /// one frame.
+    /// Sending trains (`UDP_SEGMENT`, Linux 4.18): a train of 64 frames costs little more than one
+    /// frame.
     pub gso: Offload,
     /// Receiving trains (`UDP_GRO`, Linux 5.0).
     pub gro: Offload,
@@ -148,14 +147,14 @@ impl UdpOptions {
     }
 }
 
-/// Why a UDP endpoint could not be made, and what to do about it.
+/// Why a UDP endpoint could not be made, with the next step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {
     /// Another socket has the port.
     #[error("UDP port {} of {} is in use; stop its owner (`ss -ulpn` shows it), or bind another port, or port 0 for any", .0.port(), .0.ip())]
     InUse(SocketAddr),
-    /// The address is none of this host's.
+    /// The host does not have the address.
     #[error("this host has no address {}; use one that `ip addr` lists, or 0.0.0.0 or [::] for all", .0.ip())]
     NoSuchAddress(SocketAddr),
     /// The system forbids it.
@@ -164,7 +163,7 @@ pub enum UdpError {
         min = 1024
     )]
     NotPermitted(SocketAddr),
-    /// The address family is absent.
+    /// The system lacks the address family.
     #[error(
         "this system has no support for the family of {0}; bind 0.0.0.0 (or an IPv4 address) instead"
     )]

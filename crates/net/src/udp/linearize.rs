@@ -1,35 +1,34 @@
-//! Frames in several pieces, brought together before the kernel copies them.
+//! Linearization: copies frames of several pieces into one before the kernel copies them.
 //!
-//! The kernel copies what a system call sends, piece by piece, and it begins anew with each piece. A
-//! packet of a large message is two: its headers, and data that has long left the caches. Copied here
-//! first, by a loop that sees the next pieces come, a train is one piece in the nearest cache. That is
-//! a second copy and takes less time in all: `docs/results/2026-11-23-copy-prefetch.md`.
+//! The kernel copies each piece of a system call by itself, without prefetching the next. A packet
+//! of a large message has two: its headers, and data that is no longer cached. This copy prefetches
+//! later frames, and the kernel then reads one piece from the first-level cache. Two copies take
+//! less time than one: `docs/results/2026-11-23-copy-prefetch.md`.
 
 use courser_buf::{TxFrame, TxSeg};
 
-/// Frames of this size and more stay in pieces: what is long is copied well from where it lies.
+/// Frames of at least this size stay in pieces: the kernel copies long pieces efficiently.
 const LARGE: usize = 16 << 10;
 
-/// Room for what a stage usually has: more stays in pieces.
+/// Buffer size: the usual batch. Frames that do not fit stay in pieces.
 const ROOM: usize = 256 << 10;
 
-/// The frames of one system call that were brought together, each behind the one before.
+/// The linearized frames of one system call, one after the other.
 #[derive(Default)]
 pub(super) struct Linearizer {
-    /// Empty, without memory, until it is first needed; never grows beyond [`ROOM`] after that, so
-    /// what lies in it stays in its place.
+    /// Allocated on first use with [`ROOM`] bytes; never grows, so its content does not move.
     bytes: Vec<u8>,
 }
 
 impl Linearizer {
-    /// Forgets the frames of the call before.
+    /// Removes the frames of the last call.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.bytes.clear();
     }
 
-    /// Copies the pieces of a frame together and gives the place, or `None` when they stay where they
-    /// are. `later` is a frame that may come soon.
+    /// Copies the pieces of a frame together and returns their place; `None` when they stay in
+    /// pieces. `later` is a later frame of the burst, to prefetch.
     #[inline]
     pub(super) fn linearize(
         &mut self,
@@ -43,7 +42,7 @@ impl Linearizer {
         self.copy(&frame.segs, later)
     }
 
-    #[inline(never)] // small frames are in one piece
+    #[inline(never)] // small frames have one piece
     fn copy(&mut self, segs: &[TxSeg], later: Option<&TxFrame>) -> Option<libc::iovec> {
         let (start, len) = (self.bytes.len(), segs.iter().map(TxSeg::len).sum::<usize>());
         if self.bytes.capacity() == 0 {
@@ -67,7 +66,7 @@ mod tests {
 
     use super::*;
 
-    /// A frame whose data is `seed`, `seed + 1` and so on, in pieces that meet at `cut`.
+    /// A frame whose data is `seed`, `seed + 1` and so on, cut in two at `cut`.
     fn frame(len: usize, cut: usize, seed: u8) -> TxFrame {
         let mut m = Arena::heap().alloc(len).unwrap();
         m.iter_mut().zip(0u8..=u8::MAX).for_each(|(b, n)| *b = n.wrapping_add(seed));
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_in_pieces_lie_one_behind_the_other() {
+    fn linearized_frames_are_adjacent() {
         let mut linearizer = Linearizer::default();
         for _call in 0..3 {
             linearizer.clear();
@@ -95,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_one_piece_or_long_or_finds_no_room_stays() {
+    fn frames_of_one_piece_long_frames_and_excess_frames_stay() {
         let mut linearizer = Linearizer::default();
         let one = Arena::heap().alloc(100).unwrap();
         let one = TxFrame::one(PathId(0), one.data_seg(0..100).unwrap());

@@ -1,4 +1,4 @@
-//! Destinations: socket addresses, route MTUs and source addresses, found once and kept.
+//! Destinations: socket addresses, route MTUs and source addresses, resolved once per path.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -17,12 +17,12 @@ const INDEX_MASK: u32 = (1 << PATH_INDEX_BITS) - 1;
 /// Bytes of control data that a source address takes at most.
 pub(super) const SOURCE_SPACE: usize = cmsg::space(size_of::<libc::in6_pktinfo>());
 
-/// What the paths of one socket have in common.
+/// Settings that all paths of one socket share.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Net {
-    /// Where the socket is bound.
+    /// The bound address.
     pub(super) local: SocketAddr,
-    /// Frame limit that was configured.
+    /// The configured frame limit.
     pub(super) limit: Option<usize>,
 }
 
@@ -47,11 +47,11 @@ impl Net {
 
 /// A destination.
 pub(super) struct Entry {
-    /// In the form that the socket's family wants; only `name_len` bytes count.
+    /// In the form of the socket's family; `name_len` bytes are valid.
     name: libc::sockaddr_in6,
     pub(super) name_len: socklen_t,
     pub(super) max_frame: u32,
-    /// The address to send from, where the system would choose another.
+    /// The address to send from, when the system would choose another.
     pub(super) source: Option<IpAddr>,
 }
 
@@ -60,7 +60,7 @@ impl Entry {
         &raw const self.name
     }
 
-    /// Writes the source address to `ctrl` at `at`, when there is one; returns the new end.
+    /// Writes the source address to `ctrl` at `at`, if there is one; returns the new end.
     pub(super) fn write_source(&self, ctrl: &mut [u8], at: usize) -> usize {
         match self.source {
             None => at,
@@ -80,7 +80,7 @@ impl Entry {
     }
 }
 
-/// One slot of the table; `uses` tells the paths apart that had it one after the other.
+/// One slot of the table; `uses` distinguishes its successive paths.
 struct Slot {
     uses: u32,
     entry: Option<Entry>,
@@ -173,8 +173,8 @@ impl Table {
         (name, len as socklen_t)
     }
 
-    /// The source address that has to be named: a wildcard socket whose peer reached it at
-    /// another address than the one the system would answer from.
+    /// The source address to set explicitly: for a wildcard socket whose peer used another address
+    /// than the one that the system would reply from.
     fn source(&self, route: &Route, to: SocketAddr, local: Option<Addr>) -> Option<IpAddr> {
         let local = local?.to_socket()?.ip();
         let named = self.net.local.ip().is_unspecified()
@@ -185,15 +185,15 @@ impl Table {
     }
 }
 
-/// What the system would do with a datagram to some destination.
+/// The system's route to a destination.
 struct Route {
     mtu: usize,
     source: IpAddr,
 }
 
 impl Route {
-    /// Asks by connecting a socket of its own: nothing is sent, and the endpoint's socket stays
-    /// unconnected (F14).
+    /// Connects a temporary socket to read its route: nothing is sent, and the endpoint's socket
+    /// stays unconnected (ADR 14).
     fn find(local: SocketAddr, to: SocketAddr) -> io::Result<Route> {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
         if !local.ip().is_unspecified() {
@@ -223,11 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn a_path_knows_its_mtu() {
+    fn a_path_has_the_mtu_of_its_route() {
         let path = table("127.0.0.1:1", None, 8).open(addr("127.0.0.1:9"), None).unwrap();
         assert_eq!(path.max_frame, 1472);
         let path = table("0.0.0.0:1", Some(MAX_DATAGRAM), 8).open(addr("127.0.0.1:9"), None);
-        // The loopback's MTU is 65,536 unless somebody changed it.
+        // The loopback's MTU is 65,536 by default.
         assert!(path.unwrap().max_frame > 1472);
     }
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_are_bounded_reused_and_told_apart() {
+    fn slots_are_bounded_reused_and_distinguished() {
         let mut t = table("127.0.0.1:1", None, 2);
         let a = t.open(addr("127.0.0.1:9"), None).unwrap().id;
         let b = t.open(addr("127.0.0.1:9"), None).unwrap().id;

@@ -1,4 +1,4 @@
-//! Receiving: one system call, trains back into frames (step 9 of a packet's path).
+//! Receiving: one system call; trains become frames again (step 9 of a packet's path).
 
 use std::io;
 use std::mem::size_of;
@@ -11,13 +11,13 @@ use courser_buf::{Addr, Ecn, RX_BURST, RxBurst, RxFrame};
 use super::cmsg;
 use crate::TransportStats;
 
-/// Size of a buffer when trains arrive: any train fits.
+/// Size of a buffer for trains: any train fits.
 const TRAIN_BUF: usize = 65_536;
-/// Buffers for trains. 1 MiB, of which a quiet endpoint touches the first 64 KiB only.
+/// Buffers for trains. 1 MiB, of which a quiet endpoint uses only the first 64 KiB.
 const TRAIN_BUFS: usize = 16;
 /// Buffers when each holds one frame.
 const FRAME_BUFS: usize = 32;
-/// Frames that make a call a full burst: asking for more messages would only let them wait.
+/// With this many frames in a call, requesting more messages would only delay them.
 const FULL: usize = RX_BURST / 2;
 
 /// Room for segment size, traffic class and drop count, and twice that for what future kernels
@@ -44,14 +44,14 @@ pub(super) struct Rx {
     iovecs: Box<[libc::iovec]>,
     names: Box<[libc::sockaddr_in6]>,
     ctrl: Box<[cmsg::Buf<CTRL>]>,
-    /// By buffer; `None` when there is nothing fit to deliver.
+    /// By buffer; `None` for a datagram that is dropped.
     arrived: Box<[Option<Arrived>]>,
-    /// Buffers that wait to be delivered: from `next` up to `end`.
+    /// Buffers to deliver: from `next` up to `end`.
     next: usize,
     end: usize,
-    /// Messages to ask for with the next call.
+    /// Messages to request with the next call.
     batch: usize,
-    /// The kernel's drop count when last seen.
+    /// The kernel's last drop count.
     overflow: u32,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Rx {
 unsafe impl Send for Rx {}
 
 impl Rx {
-    /// `max_frame` matters only without `gro`: larger datagrams are then dropped.
+    /// Without `gro`, datagrams larger than `max_frame` are dropped.
     pub(super) fn new(gro: bool, max_frame: usize) -> Self {
         let (buf_size, count) = if gro {
             (TRAIN_BUF, TRAIN_BUFS)
@@ -86,7 +86,7 @@ impl Rx {
         }
     }
 
-    /// Whether frames wait that were received already.
+    /// Whether received frames wait for delivery.
     pub(super) fn pending(&self) -> bool {
         self.next < self.end
     }
@@ -101,7 +101,7 @@ impl Rx {
             return;
         }
         if !self.pending() {
-            // Always from the first buffer on, which is the one most likely in the cache.
+            // Start with the first buffer, which is most likely cached.
             (self.next, self.end) = (0, self.receive(fd, stats));
         }
         self.deliver(out, stats);
@@ -121,7 +121,7 @@ impl Rx {
             self.arrived[index] = self.parse(index, stats);
             frames += self.arrived[index].map_or(1, |a| a.len.div_ceil(a.segment).max(1) as usize);
         }
-        // One message a call while the load is light: latency. More while calls come back full.
+        // One message per call at low load, for latency; more while calls return full.
         self.batch = if frames >= FULL {
             (asked / 2).max(1)
         } else if got == asked {
@@ -156,8 +156,8 @@ impl Rx {
             if rc >= 0 {
                 return rc as usize;
             }
-            // Anything but an interrupted call counts as empty: mostly EAGAIN, else an ICMP error
-            // of an earlier datagram, which reporting it cleared.
+            // Any error but EINTR counts as empty: mostly EAGAIN, else the ICMP error of an earlier
+            // datagram, which this call has cleared.
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
                 return 0;
             }
@@ -183,7 +183,7 @@ impl Rx {
         }
     }
 
-    /// What the kernel says about the datagram in buffer `index`; `None` drops it.
+    /// Reads the control messages of the datagram in buffer `index`; `None` drops it.
     fn parse(&mut self, index: usize, stats: &mut TransportStats) -> Option<Arrived> {
         let message = &self.messages[index];
         let (hdr, len) = (&message.msg_hdr, message.msg_len);
@@ -206,8 +206,8 @@ impl Rx {
                 _ => {}
             }
         }
-        // With control data cut off the segment size may be missing, and a train without it
-        // cannot be told from one datagram.
+        // With truncated control data the segment size may be missing, and a train without it looks
+        // like one datagram.
         let cut = hdr.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0;
         let src = source(&self.names[index], hdr.msg_namelen);
         let (false, Some(src)) = (cut, src) else {
@@ -255,8 +255,8 @@ fn source(name: &libc::sockaddr_in6, len: libc::socklen_t) -> Option<Addr> {
             port: u32::from(u16::from_be(name.sin6_port)),
         }),
         libc::AF_INET if len as usize >= size_of::<libc::sockaddr_in>() => {
-            // `sockaddr_in` has its port where `sockaddr_in6` has it, and the address in place of
-            // the flow label.
+            // `sockaddr_in` has its port at the offset of `sockaddr_in6`, and its address at that
+            // of the flow label.
             const {
                 assert!(
                     std::mem::offset_of!(libc::sockaddr_in, sin_port)

@@ -1,4 +1,4 @@
-//! Making the one socket of an endpoint (F14): family, buffers, offloads, path MTU discovery.
+//! Creates the socket of an endpoint (ADR 14): family, buffers, offloads, path MTU discovery.
 
 use std::io;
 use std::mem::size_of;
@@ -10,10 +10,10 @@ use socket2::{Domain, Socket, Type};
 
 use super::config::{Offload, UdpConfig, UdpError};
 
-/// What Courser puts into the traffic class: ECN-capable, code point 0.
+/// Traffic class of sent packets: ECN-capable, ECT(0).
 const ECT0: c_int = 2;
 
-/// A bound socket and what the system granted it.
+/// A bound socket with the settings that the system granted.
 pub(super) struct Bound {
     pub(super) socket: Socket,
     pub(super) local: SocketAddr,
@@ -45,8 +45,8 @@ pub(super) fn bind(cfg: &UdpConfig) -> Result<Bound, UdpError> {
     Ok(Bound { socket, local, rcvbuf, gso, gro, warnings })
 }
 
-/// A bound, nonblocking socket, and the address that was really asked for: IPv4 where the IPv6
-/// wildcard was wanted and the system has no IPv6.
+/// A bound, nonblocking socket, and the bind address: the IPv4 wildcard instead of the IPv6 one on
+/// a system without IPv6.
 fn open(bind: SocketAddr) -> Result<(Socket, SocketAddr), UdpError> {
     let bind = SocketAddr::new(bind.ip().to_canonical(), bind.port());
     match open_one(bind) {
@@ -74,13 +74,13 @@ fn open_one(bind: SocketAddr) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Asks for a receive buffer and returns what the kernel accounts (twice what was asked).
+/// Requests a receive buffer and returns the kernel's accounted size (twice the request).
 fn receive_buffer(socket: &Socket, want: usize, warnings: &mut Vec<String>) -> io::Result<usize> {
     let want = want.clamp(1, (c_int::MAX / 2) as usize);
     socket.set_recv_buffer_size(want)?;
     let mut granted = socket.recv_buffer_size()?;
     if granted < 2 * want {
-        // Needs CAP_NET_ADMIN; without it the limit stands.
+        // Exceeds the limit with CAP_NET_ADMIN only.
         let _ = set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, want as c_int);
         granted = socket.recv_buffer_size()?;
     }
@@ -101,7 +101,7 @@ fn send_buffer(socket: &Socket, want: usize, warnings: &mut Vec<String>) -> io::
         let _ = set(socket, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, want as c_int);
     }
     let granted = socket.send_buffer_size()?;
-    // A short send buffer costs waiting, not loss: half of what was wished needs no word.
+    // A short send buffer causes waiting, not loss, so warn only below half of the request.
     if granted < want {
         warnings.push(format!(
             "send buffer capped at {} of {want} bytes; \
@@ -112,8 +112,8 @@ fn send_buffer(socket: &Socket, want: usize, warnings: &mut Vec<String>) -> io::
     Ok(())
 }
 
-/// ECN both ways, no fragmentation, drop counts. None of it is needed for correctness, so a
-/// system that lacks one goes without. A dual-stack socket has both families' options.
+/// ECN both ways, no fragmentation, drop counts. Correctness does not depend on them, so missing
+/// options are ignored. A dual-stack socket has both families' options.
 fn ip_options(socket: &Socket, v6: bool) {
     let mut options = vec![
         (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1),
@@ -159,35 +159,34 @@ pub(super) fn get(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Result<c
     let mut value: c_int = 0;
     let mut len = size_of::<c_int>() as libc::socklen_t;
     // SAFETY: pointer and length are those of `value`; the kernel writes at most `len` bytes.
-    // Test: `a_path_knows_its_mtu`.
+    // Test: `a_path_has_the_mtu_of_its_route`.
     let rc = unsafe {
         libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast(), &raw mut len)
     };
     if rc == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Datagrams of at most this many bytes fit the smallest data area of an skb, and cost a receive buffer
-/// what the smallest ones do ([`truesize`]).
+/// Datagrams of at most this many bytes fit the smallest data area of an skb, so the kernel charges
+/// them like the smallest ones ([`truesize`]).
 pub(super) const SMALL_FRAME: usize = 448;
 
-/// What the kernel charges a receive buffer for one datagram of `frame` bytes (an skb's
-/// `truesize`), at most.
+/// Upper bound of the kernel's charge to a receive buffer for one datagram of `frame` bytes (an
+/// skb's `truesize`).
 ///
-/// An skb is a `struct sk_buff` (256 bytes with alignment) and a data area that holds all
-/// headers, the datagram and a `skb_shared_info` (320), rounded up to what the allocator has:
-/// powers of two. A 1500-byte packet takes 2048 + 256 = 2304, on the loopback as from
-/// drivers. Or the headers have a small area for themselves and the datagram lies in pages, of which it
-/// is charged its bytes: so do datagrams that were sent as a train and received without `UDP_GRO`. Above
-/// 16 KiB the data are in pages, and at least one page more than needed.
+/// An skb is a `struct sk_buff` (256 bytes with alignment) and a data area for all headers, the
+/// datagram and a `skb_shared_info` (320), rounded up to a power of two. A 1500-byte packet takes
+/// 2048 + 256 = 2304, on the loopback as from drivers. For datagrams that were sent as a train and
+/// received without `UDP_GRO` the headers have a small area, and the datagram is in pages, charged
+/// by its bytes. Above 16 KiB the data is in pages, at least one page more than needed.
 pub(super) fn truesize(frame: usize) -> usize {
-    /// IP, UDP and link headers with the kernel's reserve for more of them.
+    /// IP, UDP and link headers with the kernel's reserve.
     const HEADERS: usize = 128;
     const SHARED_INFO: usize = 320;
     const SK_BUFF: usize = 256;
     const PAGE: usize = 4096;
-    /// Data area of a small packet: it comes from a cache of its own (about 700 bytes).
+    /// Data area of a small packet, from its own slab cache (about 700 bytes).
     const SMALL: usize = 1024;
-    /// Area for headers alone.
+    /// Data area for headers alone.
     const HEAD: usize = 576;
     let linear = frame + HEADERS + SHARED_INFO;
     if linear <= 4 * PAGE {
@@ -197,10 +196,10 @@ pub(super) fn truesize(frame: usize) -> usize {
     }
 }
 
-/// Datagrams of `frame` bytes that a receive buffer of `rcvbuf` accounted bytes holds for certain.
+/// Datagrams of `frame` bytes that certainly fit a receive buffer of `rcvbuf` accounted bytes.
 ///
-/// Linux gives the memory of datagrams that were read back in steps of a quarter of the buffer
-/// (`udp_rmem_release`) while more of them wait, so a quarter may be charged without being used.
+/// While datagrams wait, Linux releases the charge of those that were read in steps of a quarter of
+/// the buffer (`udp_rmem_release`), so a quarter may be charged without use.
 pub(super) fn queue_frames(rcvbuf: usize, frame: usize) -> usize {
     (rcvbuf / 4 * 3 / truesize(frame)).max(1)
 }
@@ -221,7 +220,7 @@ mod tests {
         assert_eq!(queue_frames(1, 65_507), 1);
     }
 
-    /// SK_MEMINFO_RMEM_ALLOC: what the socket is charged now.
+    /// SK_MEMINFO_RMEM_ALLOC: the socket's current charge.
     fn charged(socket: &UdpSocket) -> usize {
         let mut info = [0u32; 16];
         let mut len = size_of_val(&info) as libc::socklen_t;
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernel_charges_no_more_than_we_think() {
+    fn the_kernel_charges_at_most_the_assumed_size() {
         let sizes = [
             1, 48, 300, 448, 576, 700, 1472, 1600, 1973, 3648, 4000, 8192, 8972, 15_000, 16_400,
             40_000, 65_507,

@@ -1,4 +1,4 @@
-//! What only this transport does; the rest is in the conformance suite.
+//! Tests of UDP beyond the conformance suite.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ fn frame(arena: &Arena, path: PathId, len: usize) -> TxFrame {
     TxFrame::one(path, m.data_seg(0..len).unwrap())
 }
 
-/// Receives until `n` frames have come; panics when they do not.
+/// Receives until `n` frames have arrived; panics after a timeout.
 fn receive(rx: &mut UdpTransport, n: usize) -> Vec<(Addr, Vec<u8>)> {
     let deadline = Instant::now() + Duration::from_secs(20);
     let mut got = Vec::new();
@@ -31,13 +31,13 @@ fn receive(rx: &mut UdpTransport, n: usize) -> Vec<(Addr, Vec<u8>)> {
 }
 
 #[test]
-fn binding_errors_say_what_to_do() {
+fn binding_errors_name_the_next_step() {
     let first = bind("127.0.0.1:0");
     let taken = first.local_addr().to_socket().unwrap();
     let err = UdpTransport::bind(UdpConfig::new(taken)).err().unwrap();
     assert!(matches!(err, UdpError::InUse(a) if a == taken), "{err}");
     assert!(err.to_string().contains(&taken.port().to_string()), "{err}");
-    // TEST-NET-1 (RFC 5737) is nobody's address.
+    // No host has an address of TEST-NET-1 (RFC 5737).
     let foreign: SocketAddr = "192.0.2.1:0".parse().unwrap();
     let err = UdpTransport::bind(UdpConfig::new(foreign)).err().unwrap();
     assert!(matches!(err, UdpError::NoSuchAddress(_)), "{err}");
@@ -60,7 +60,7 @@ fn the_wildcard_is_reached_by_ipv4() {
     client.tx_burst(&mut burst);
     let got = receive(&mut server, 1);
     assert_eq!(got[0].0, client.local_addr());
-    // And answers from the address that was asked, even if the system would choose another.
+    // The reply leaves from the address that the client used, although the system prefers another.
     let asked = Addr::from_socket("127.0.0.9:0".parse().unwrap());
     let back = server.path_open(got[0].0, Some(asked)).unwrap();
     server.tx_burst(&mut TxBurst::from([frame(&arena, back.id, 41), frame(&arena, back.id, 41)]));
@@ -71,7 +71,7 @@ fn the_wildcard_is_reached_by_ipv4() {
 }
 
 #[test]
-fn jumbo_frames_when_asked_for() {
+fn jumbo_frames_when_configured() {
     let cfg =
         |max| UdpConfig { max_frame: Some(max), ..UdpConfig::new("127.0.0.1:0".parse().unwrap()) };
     let mut a = UdpTransport::bind(cfg(MAX_DATAGRAM)).unwrap();
@@ -95,7 +95,7 @@ fn without_gro_larger_datagrams_are_dropped_and_counted() {
 }
 
 #[test]
-fn empty_datagrams_are_frames_and_keep_no_train_waiting() {
+fn empty_datagrams_are_frames_between_trains() {
     let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let path = a.path_open(b.local_addr(), None).unwrap().id;
     let arena = Arena::heap();
@@ -114,7 +114,7 @@ fn empty_datagrams_are_frames_and_keep_no_train_waiting() {
 fn frames_in_pieces_arrive_whole_and_in_order() {
     let local = || UdpConfig::new("127.0.0.1:0".parse().unwrap());
     let arena = Arena::heap();
-    // Trains of frames that are brought together, one that stays in pieces, and some of one piece.
+    // Trains of linearized frames, one that stays in pieces, and frames of one piece.
     let lens = [[1_000; 40].as_slice(), &[30_000, 30_000], &[900; 5], &[16, 800, 800, 799]];
     let frames: Vec<Vec<u8>> = (0u8..)
         .zip(lens.concat())
@@ -125,7 +125,7 @@ fn frames_in_pieces_arrive_whole_and_in_order() {
         let (mut a, mut b) =
             (UdpTransport::bind(cfg()).unwrap(), UdpTransport::bind(cfg()).unwrap());
         let path = a.path_open(b.local_addr(), None).unwrap().id;
-        // More in all than there is room to bring together.
+        // In total more than the buffer for linearized frames.
         for _round in 0..8 {
             let mut burst = TxBurst::new();
             for (i, data) in frames.iter().enumerate() {
@@ -143,7 +143,7 @@ fn frames_in_pieces_arrive_whole_and_in_order() {
             let got = receive(&mut b, frames.len()).into_iter().map(|(_, data)| data);
             assert!(got.collect::<Vec<_>>() == frames);
         }
-        // Room is there again for each call.
+        // The buffer is empty again for each call.
         let m = arena.alloc(700).unwrap();
         let pieces = (m.data_seg(0..24).unwrap(), m.data_seg(24..700).unwrap());
         a.tx_burst(&mut TxBurst::from([TxFrame::two(path, pieces.0, pieces.1)]));
@@ -168,9 +168,9 @@ fn a_train_is_one_call() {
     assert_eq!(receive(&mut b, 150).len(), 150);
 }
 
-/// F7: what the capability says is what the queue holds, also while it is being read.
+/// The queue holds `rx_queue_frames` frames, also while it is read (ADR 7).
 #[test]
-fn the_receive_queue_holds_what_it_says() {
+fn the_receive_queue_holds_the_stated_number_of_frames() {
     for (gso, rcvbuf) in [(Offload::Off, 106_496), (Offload::Auto, 106_496), (Offload::Off, 8_192)]
     {
         let cfg = UdpConfig {
@@ -187,7 +187,7 @@ fn the_receive_queue_holds_what_it_says() {
         let mut burst: TxBurst = (0..depth).map(|_| frame(&arena, path.id, 1472)).collect();
         a.tx_burst(&mut burst);
         // Loopback delivery happens within the send call, so what is not in the queue is lost.
-        // Refill by what was read, for some rounds.
+        // Refill by the number of frames read, for some rounds.
         let mut received = 0;
         for _ in 0..300 {
             let mut out = RxBurst::new();
@@ -205,7 +205,7 @@ fn the_receive_queue_holds_what_it_says() {
 }
 
 #[test]
-fn the_kernel_counts_what_did_not_fit() {
+fn the_kernel_counts_dropped_frames() {
     let cfg = UdpConfig {
         rcvbuf_bytes: 4096,
         gso: Offload::Off,
@@ -216,7 +216,7 @@ fn the_kernel_counts_what_did_not_fit() {
     let path = a.path_open(b.local_addr(), None).unwrap().id;
     let arena = Arena::heap();
     let mut delivered = 0;
-    // The count comes with a datagram that arrives after the drop.
+    // A datagram that arrives after the drop reports the count.
     for _ in 0..2 {
         a.tx_burst(&mut (0..100).map(|_| frame(&arena, path, 1000)).collect());
         let before = delivered;
@@ -246,7 +246,7 @@ fn frames_for_closed_paths_are_dropped_and_counted() {
 }
 
 #[test]
-fn a_dead_destination_does_no_harm() {
+fn a_dead_destination_does_not_affect_others() {
     let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
     let gone = bind("127.0.0.1:0").local_addr();
     let (dead, live) = (a.path_open(gone, None).unwrap().id, a.path_open(b.local_addr(), None));
@@ -303,7 +303,7 @@ fn congestion_marks_are_seen_on_every_frame() {
     }
 }
 
-/// The kernel refuses trains without checksums, as it does for devices that cannot make them.
+/// The kernel refuses trains without checksums, as for devices without checksum offload.
 #[test]
 fn trains_that_the_system_refuses_are_given_up_for_good() {
     let (mut a, mut b) = (bind("127.0.0.1:0"), bind("127.0.0.1:0"));
@@ -322,11 +322,11 @@ fn trains_that_the_system_refuses_are_given_up_for_good() {
     assert!(!a.tx.gso && a.warnings().iter().any(|w| w.contains("refused trains")));
 }
 
-/// A destination that refuses everything must not cost the others their trains.
+/// A destination that refuses all frames must not disable trains for the others.
 #[test]
 fn a_refusing_destination_does_not_give_up_trains() {
     let (mut a, mut b) = (bind("0.0.0.0:0"), bind("127.0.0.1:0"));
-    // Nobody's address (RFC 5737) as the source: the kernel says EINVAL.
+    // A source address that no host has (RFC 5737): the kernel returns EINVAL.
     let foreign = Addr::from_socket("192.0.2.7:1".parse().unwrap());
     let bad = a.path_open(b.local_addr(), Some(foreign)).unwrap().id;
     let good = a.path_open(b.local_addr(), None).unwrap().id;

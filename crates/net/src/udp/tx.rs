@@ -1,9 +1,8 @@
-//! Sending: frames into trains, trains into one system call (step 8 of a packet's path).
+//! Sending: frames become trains, trains one system call (step 8 of a packet's path).
 //!
-//! The kernel's cost is per message, not per frame: about 2 us for a frame or for a train of 64.
-//! So frames for one path that stand together and have equal lengths become one message with
-//! `UDP_SEGMENT`, gathered from where they lie or where `linearize` has brought them together, and several
-//! messages leave with one `sendmmsg`.
+//! The kernel's cost is per message, not per frame: about 2 us for a frame or for a train of 64. So
+//! adjacent frames for one path with equal lengths become one message with `UDP_SEGMENT`, gathered
+//! in place or from the buffer of `linearize`, and several messages leave with one `sendmmsg`.
 
 use std::io;
 use std::ops::Range;
@@ -29,7 +28,7 @@ const CTRL: usize = SOURCE_SPACE + cmsg::space(size_of::<u16>());
 
 const _: () = assert!(TRAIN_FRAMES * TX_GATHER <= IOVECS && IOVECS <= libc::UIO_MAXIOV as usize);
 
-/// The send side: arrays that are filled for each call, and nothing else to remember.
+/// The send side: arrays that are filled for each call.
 pub(super) struct Tx {
     iovecs: Box<[libc::iovec]>,
     linearizer: Linearizer,
@@ -37,10 +36,10 @@ pub(super) struct Tx {
     ctrl: Box<[cmsg::Buf<CTRL>]>,
     /// Frames in each message.
     frames: Box<[u32]>,
-    /// The last call found the send queue full: the next one offers one message, so that an endpoint that
-    /// tries again and again does not bring all of its frames together each time.
+    /// The last call found the send queue full. The next one offers one message, so that retries do
+    /// not linearize all frames each time.
     full: bool,
-    /// Trains are sent; cleared for good when the system proves unable to.
+    /// Trains are sent; cleared for ever when the system refuses them.
     pub(super) gso: bool,
 }
 
@@ -48,7 +47,7 @@ pub(super) struct Tx {
 // read after the burst that they were written for. Test: `a_transport_moves_between_threads`.
 unsafe impl Send for Tx {}
 
-/// What became of the messages of one call.
+/// The result of one call.
 enum Outcome {
     /// The first `n` were taken.
     Sent(usize),
@@ -126,8 +125,8 @@ impl Tx {
         }
     }
 
-    /// A train was refused in a way that an unable device does. Sends its first frame alone: if
-    /// that works trains are to blame and are given up, else the destination is. False: full.
+    /// A train was refused with the error of a device without trains. Sends its first frame alone:
+    /// if that succeeds, trains are disabled, else the destination is the cause. False: full.
     fn suspect(
         &mut self,
         fd: BorrowedFd<'_>,
@@ -156,8 +155,8 @@ impl Tx {
         true
     }
 
-    /// Lays frames from the front of the burst out as at most `limit` messages of at most `train`
-    /// frames; ends before the first frame that cannot be sent. Returns the number of messages.
+    /// Builds at most `limit` messages of at most `train` frames each from the front of the burst;
+    /// ends before the first frame that cannot be sent. Returns the number of messages.
     fn fill(&mut self, paths: &Table, burst: &TxBurst, train: usize, limit: usize) -> usize {
         self.linearizer.clear();
         let (mut at, mut iovecs, mut count) = (0, 0, 0);
@@ -167,7 +166,7 @@ impl Tx {
             let start = iovecs;
             iovecs = self.gather(start..iovecs, first, burst.get(at + COPY_AHEAD));
             let (mut members, mut total) = (1, first.len as usize);
-            // An empty datagram has no place in a train: the kernel would not see it.
+            // A train cannot contain empty datagrams.
             while members < train && first.len > 0 {
                 let Some(next) = burst.get(at + members) else { break };
                 let len = next.len as usize;
@@ -192,7 +191,7 @@ impl Tx {
         count
     }
 
-    /// Adds a frame to those of a message, which have the entries `of`; returns where these end now.
+    /// Adds a frame to a message with the entries `of`; returns their new end.
     #[inline]
     fn gather(&mut self, of: Range<usize>, frame: &TxFrame, later: Option<&TxFrame>) -> usize {
         let end = of.end;
@@ -234,16 +233,16 @@ impl Tx {
         hdr.msg_controllen = end as _;
     }
 
-    /// Hands the first `count` messages to the kernel.
+    /// Sends the first `count` messages.
     fn send(&mut self, fd: BorrowedFd<'_>, count: usize, stats: &mut TransportStats) -> Outcome {
         let fd = fd.as_raw_fd();
         loop {
             stats.tx_calls += 1;
             let rc = if count == 1 {
-                // SAFETY: `fill` has just written message 0: its pointers are to the path table,
-                // to `ctrl`, to what `linearize` keeps in its place until it is cleared, and to frames
-                // of the burst, all borrowed by the caller until after this call; the kernel only
-                // reads them. Test: `conformance` over UDP.
+                // SAFETY: `fill` has just written message 0: its pointers are to the path table, to
+                // `ctrl`, to the buffer of `linearizer`, which does not move, and to frames of the
+                // burst, all borrowed by the caller until after this call; the kernel only reads
+                // them. Test: `conformance` over UDP.
                 let rc = unsafe {
                     libc::sendmsg(fd, &raw const self.messages[0].msg_hdr, libc::MSG_DONTWAIT)
                 };
@@ -272,7 +271,7 @@ impl Tx {
         self.messages[0].msg_hdr.msg_iovlen as _
     }
 
-    /// Removes the frames of the first `n` messages: the kernel has them.
+    /// Removes the frames of the first `n` messages, which the kernel has copied.
     fn take(&self, burst: &mut TxBurst, n: usize, stats: &mut TransportStats) {
         let count: u32 = self.frames[..n].iter().sum();
         let sent = burst.iter().take(count as usize);

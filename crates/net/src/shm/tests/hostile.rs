@@ -1,5 +1,5 @@
-//! Peers that scribble over all memory they can write, lie at the first meeting, flood, and die
-//! half-way: nothing panics, loops or reaches outside, and the traffic of others is not touched.
+//! Peers that overwrite all memory they can write, send invalid handshakes, flood, and leave at any
+//! point: no panic, no endless loop, no access outside, and no effect on the traffic of others.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -11,7 +11,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::*;
 
-/// The port that a attacker claims, and others that are nobody.
+/// The port that an attacker claims.
 const ATTACKER: u32 = 7;
 
 fn noise(state: &mut u64) -> u64 {
@@ -23,12 +23,12 @@ fn set(memory: &Mapping, at: usize, value: u64) {
     memory.word(at).store(value, Ordering::Relaxed);
 }
 
-/// A header that the receiver takes for that of its record, when it is there yet.
+/// Writes a valid header for a record.
 fn header(memory: &Mapping, record: u64, len: u64) {
     set(memory, PAGE + (record % 16) as usize * 256, (record + 1) << 32 | len);
 }
 
-/// A peer of our own making that sends and receives: what it can write, it does.
+/// A hand-made peer that sends and receives, and writes to all memory that it can write.
 struct Attacker {
     listener: Listener,
     target: Addr,
@@ -36,10 +36,10 @@ struct Attacker {
     /// The ring to the target, and the target's hints once it has been welcomed.
     ring: Option<Mapping>,
     hints: Option<Mapping>,
-    /// The ring that the target has made to send to us.
+    /// The target's ring to the attacker.
     taken: Option<Mapping>,
     callers: Vec<OwnedFd>,
-    /// Our doorbell, of which honest receivers only let us write the hints.
+    /// The attacker's own doorbell; of the target's it can write only the hints.
     state: Mapping,
     own_hints: Mapping,
     fds: [OwnedFd; 2],
@@ -68,7 +68,7 @@ impl Attacker {
         Addr { port: self.listener.port.into(), ..self.target }
     }
 
-    /// Keeps both connections up, as an honest endpoint would.
+    /// Maintains both connections, as an honest endpoint does.
     fn meet(&mut self) {
         match self.socket.as_ref().map(|s| msg::receive(s.as_fd())) {
             Some(Received::Nothing) => {}
@@ -99,14 +99,14 @@ impl Attacker {
     fn connect(&mut self) {
         let Ok(socket) = dir::connect(&self.listener.dir, self.target.port as u16) else { return };
         let (fd, ring) = map::create("test", SHAPE.bytes(), false).unwrap();
-        // That it trusts us need not mean that we trust it.
+        // The target must not trust a peer because that peer sets `trust`.
         let hello = Hello { trust: true, ..hello(ATTACKER) };
         if msg::send(socket.as_fd(), &hello.to_bytes(), &[fd.as_fd()]).is_ok() {
             (self.socket, self.ring, self.hints) = (Some(socket), Some(ring), None);
         }
     }
 
-    /// All that it can write.
+    /// All memory that it can write.
     fn areas(&self) -> [Option<(&Mapping, usize)>; 5] {
         let taken = ShmConfig::default().shape().unwrap().bytes();
         [
@@ -119,7 +119,7 @@ impl Attacker {
     }
 }
 
-/// Frames that must arrive whole and in order: each says its number.
+/// Frames that must arrive intact and in order: each contains its number.
 #[derive(Default)]
 struct Numbered {
     sent: u64,
@@ -134,7 +134,7 @@ impl Numbered {
         self.sent += 1;
     }
 
-    /// One burst at `t`, of which the frames from `from` are looked at.
+    /// One burst at `t`, of which the frames from `from` are checked.
     fn poll(&mut self, t: &mut ShmTransport, from: Addr) {
         let mut out = RxBurst::new();
         t.rx_burst(&mut out);
@@ -207,8 +207,8 @@ impl Scene {
         Scene { pair: Pair { t, honest, paths, there, back }, attacker, _room: room }
     }
 
-    /// The attacker sends what is certainly against the rules, whatever it has sent before, and
-    /// counts what cannot be: its rings are given up, and that is counted.
+    /// The attacker sends records that certainly break the rules, and reports an impossible count:
+    /// both rings are closed, and that is counted.
     fn end(&mut self) {
         let (t, attacker, to_attacker) = (&mut self.pair.t, &mut self.attacker, self.pair.paths[1]);
         let before = t.stats();
@@ -237,11 +237,11 @@ impl Scene {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
 
-    /// What the fuzzer runs with inputs of its own finding.
+    /// The bodies of the fuzz targets with random inputs.
     #[test]
     fn fuzz_targets_run(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         fuzz::ring(&bytes);
-        // Those that say nothing are waited for, a second each.
+        // An empty input is a silent connection, which takes a second to time out.
         if !bytes.is_empty() {
             fuzz::meeting(&bytes);
         }
@@ -250,13 +250,13 @@ proptest! {
 
 #[derive(Clone, Debug)]
 enum Action {
-    /// A word anywhere in what it can write.
+    /// A word anywhere in writable memory.
     Word(usize, usize, u64),
-    /// What looks like a record, perhaps too long.
+    /// A valid header, perhaps with a wrong length.
     Header(u64, u64),
-    /// A count of what it has received, perhaps true.
+    /// A report of received records, perhaps right.
     Count(u64),
-    /// Connects again where it was thrown out.
+    /// Connects again after a disconnect.
     Meet,
 }
 
@@ -273,8 +273,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
 
-    /// Whatever a peer writes wherever it can, at both ends of it: others' frames arrive, all of
-    /// them, whole and in order, and in the end its rings are closed.
+    /// For any writes of a peer, as sender and as receiver, all frames of others arrive intact and
+    /// in order, and finally its rings are closed.
     #[test]
     fn nothing_a_peer_writes_touches_others(actions in actions()) {
         let mut scene = Scene::new();
@@ -297,10 +297,10 @@ proptest! {
     }
 }
 
-/// The same at the same time: the attacker writes noise, headers that look right among it, over
-/// both rings and all pages while frames pass.
+/// The same concurrently: the attacker writes noise and valid headers to both rings and all pages
+/// while frames pass.
 #[test]
-fn a_peer_that_scribbles_spoils_its_own_traffic_only() {
+fn a_peer_that_overwrites_memory_damages_its_own_traffic_only() {
     for seed in 1..6u64 {
         let mut scene = Scene::new();
         let (pair, attacker) = (&mut scene.pair, &mut scene.attacker);
@@ -352,7 +352,7 @@ fn hangs_up_after_welcome(t: &mut ShmTransport, socket: &OwnedFd) {
     assert!(welcomed);
 }
 
-/// A message with any number of descriptors, as nobody of ours would send it.
+/// Sends a message with any number of descriptors.
 fn send_with(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(200))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -429,7 +429,7 @@ fn invalid_handshakes_are_disconnected() {
     assert_eq!(t.inbound.len(), 1);
 }
 
-/// Files of huge pages are refused: a touch may find none left.
+/// Files of huge pages are refused: an access can find no free huge page.
 #[test]
 fn huge_pages_are_refused() {
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -443,7 +443,7 @@ fn huge_pages_are_refused() {
     assert!(map::adopt(fd.as_fd(), 2 << 20, true).is_err());
 }
 
-/// Peers that leave at every point of the first meeting, very often: nothing of them stays.
+/// Peers that leave at every point of the handshake, many times: no state remains.
 #[test]
 fn peers_that_leave_during_the_handshake_leave_no_state() {
     let room = Room::new();
@@ -470,7 +470,7 @@ fn peers_that_leave_during_the_handshake_leave_no_state() {
     reaches(&mut honest, path, &mut t);
 }
 
-/// One that takes our ring and says nothing, ever; and one that does not even take it.
+/// A receiver that accepts the ring and never answers, and one that does not accept it.
 #[test]
 fn a_receiver_that_never_answers_loses_its_own_frames_only() {
     let room = Room::new();
@@ -489,12 +489,12 @@ fn a_receiver_that_never_answers_loses_its_own_frames_only() {
         send(&mut t, there, &bytes(100));
         until(&mut honest, |_, from| from.contains(&t.local.port));
     }
-    assert_eq!(t.stats().tx_dropped, 2 * slots, "what does not fit the ring");
+    assert_eq!(t.stats().tx_dropped, 2 * slots, "frames that do not fit the ring");
     drop(taken);
     until(&mut t, |t, _| t.outbound.links() == 1);
 }
 
-/// Rings are as large as their senders like, but not all of them.
+/// Senders choose the size of their rings within a limit for all rings.
 #[test]
 fn all_rings_together_are_bounded() {
     let room = Room::new();
@@ -525,7 +525,7 @@ fn silent_connections_are_limited_and_time_out() {
     for socket in &sockets {
         hangs_up(&mut t, socket);
     }
-    // And who comes late, but in time, is served.
+    // A `Hello` shortly before the timeout is accepted.
     let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
     (0..100).for_each(|_| drop(poll(&mut t)));
     let (fd, _map) = map::create("test", SHAPE.bytes(), false).unwrap();
@@ -543,7 +543,7 @@ fn a_flood_of_signals_is_cut_off() {
     until(&mut t, |t, _| t.inbound.is_empty());
 }
 
-/// Somebody sits on a port and answers nonsense: our frames are lost, nothing else.
+/// A process binds a port and answers invalid welcomes: only the frames to it are lost.
 #[test]
 fn a_receiver_with_an_invalid_welcome_is_disconnected() {
     let room = Room::new();
@@ -572,7 +572,7 @@ fn a_receiver_with_an_invalid_welcome_is_disconnected() {
         });
         let socket = socket.unwrap();
         msg::send(socket.as_fd(), bytes, fds).unwrap();
-        // It has hung up when even the greeting that it had sent has been read.
+        // The connection is closed once the `Hello` has been read.
         until(&mut a, |a, _| {
             send(a, path, &self::bytes(30));
             matches!(msg::receive(socket.as_fd()), Received::Ended)
@@ -580,7 +580,7 @@ fn a_receiver_with_an_invalid_welcome_is_disconnected() {
     }
 }
 
-/// Hints for rings that are none, for ever: bursts go on.
+/// Continuous hints for rings that do not exist: bursts continue.
 #[test]
 fn hints_for_absent_rings_are_ignored() {
     let room = Room::new();

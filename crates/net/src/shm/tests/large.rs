@@ -1,5 +1,5 @@
-//! Large frames between peers that do not trust each other: all but the front stays in the ring
-//! until the next burst, and is copied from there.
+//! Large frames between peers that do not trust each other: the tail stays in the ring until the
+//! next burst, and is copied from there.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,7 @@ fn whole(frame: &RxFrame<'_>) -> Vec<u8> {
     out
 }
 
-/// A receiver, senders that have been heard, and their paths to it.
+/// A receiver, connected senders, and their paths to it.
 fn meeting(
     room: &Room,
     senders: usize,
@@ -60,10 +60,10 @@ fn only_the_front_of_large_frames_is_copied_at_once() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
-    /// Against queues: what was sent arrives, in order, and stays as it was until the next burst,
-    /// whatever is sent meanwhile.
+    /// Against queues as the model: sent frames arrive in order and stay unchanged until the next
+    /// burst, whatever is sent meanwhile.
     #[test]
-    fn a_burst_stays_as_it_is(
+    fn a_burst_stays_unchanged(
         bursts in proptest::collection::vec(
             (proptest::collection::vec((0..2usize, 0..3u8, 0..8193usize), 0..30), any::<bool>()),
             0..40,
@@ -116,7 +116,7 @@ proptest! {
         }
     }
 
-    /// As many frames as are promised always fit, also while a burst is looked at.
+    /// The promised number of frames always fits, also while a burst is in use.
     #[test]
     fn promised_frames_fit_beside_a_burst(
         rounds in proptest::collection::vec((0..40usize, 1..100usize), 1..10),
@@ -152,7 +152,7 @@ proptest! {
     }
 }
 
-/// An impostor's ring with a large frame of one letter, and what its last bytes are at.
+/// An impostor's ring with a large frame of one letter, and the offset of its data.
 fn forge(t: &mut ShmTransport, second: u64) -> (OwnedFd, Mapping, usize) {
     let shape = LARGE_SHAPE;
     let (socket, memory) = impostor(t, Hello { shape, ..hello(7) });
@@ -163,7 +163,7 @@ fn forge(t: &mut ShmTransport, second: u64) -> (OwnedFd, Mapping, usize) {
     (socket, memory, shape.front())
 }
 
-/// What a sender changes later, of its own ring, is what comes out of the tail, and nothing else.
+/// Later writes of a sender to its own ring change the tail and nothing else.
 #[test]
 fn a_front_does_not_change() {
     let room = Room::new();
@@ -175,7 +175,7 @@ fn a_front_does_not_change() {
     assert_eq!(whole(&out[0]), [b'a'; 8000]);
     for new in [b'b', b'c'] {
         memory.write_bulk(at, &[new; 8192]);
-        // Also what the ring says of the frame.
+        // Also change the header.
         memory.word(PAGE).store(u64::from(new), Ordering::Release);
         assert_eq!((out[0].data, out[0].tail.len()), (&[b'a'; RX_HEAD][..], 8000 - RX_HEAD));
         let mut rest = vec![0; 8000 - RX_HEAD];
@@ -184,8 +184,8 @@ fn a_front_does_not_change() {
     }
 }
 
-/// A ring that breaks behind a large frame, in the same burst, is there as long as the frame is;
-/// also when its sender has gone.
+/// A ring that breaks after a large frame of the same burst stays mapped as long as the frame is in
+/// use, also when its sender is gone.
 #[test]
 fn large_frames_of_a_ring_that_broke_stay() {
     for gone in [false, true] {
@@ -205,7 +205,7 @@ fn large_frames_of_a_ring_that_broke_stay() {
     }
 }
 
-/// Frames of a sender that goes while they are lent.
+/// The sender ends while its frames are lent.
 #[test]
 fn large_frames_outlive_their_sender() {
     let room = Room::new();
@@ -221,10 +221,9 @@ fn large_frames_outlive_their_sender() {
     until(&mut t, |t, _| t.inbound.is_empty());
 }
 
-/// The sender is told of the frames of a burst when it has been looked at, also when nothing more
-/// comes.
+/// The next burst reports the frames of a burst to the sender, also when no further frame arrives.
 #[test]
-fn places_are_given_back_by_the_next_burst() {
+fn the_next_burst_frees_the_places() {
     let room = Room::new();
     let (mut t, mut peers) = meeting(&room, 1, |c| c.data_bytes = 1 << 20);
     let (peer, path) = &mut peers[0];
@@ -239,9 +238,9 @@ fn places_are_given_back_by_the_next_burst() {
     }
 }
 
-/// However many small frames came before, a large one can be lent at once.
+/// After any number of small frames, a large one can be lent at once.
 #[test]
-fn small_frames_take_nothing_from_what_may_be_lent() {
+fn small_frames_do_not_count_as_lent() {
     let room = Room::new();
     let (mut t, mut peers) = meeting(&room, 1, |_| {});
     let (peer, path) = &mut peers[0];

@@ -1,21 +1,21 @@
-//! Pairs that trust each other: frames are lent where they lie.
+//! Pairs that trust each other: frames are lent in place.
 
 use super::*;
 
-/// Lends the next frame, if there is one and it may be.
+/// Lends the next frame, if there is one within the limit of lent frames.
 fn lend(ring: &mut Consumer<Mapping>) -> Result<Option<&'static [u8]>, Broken> {
     let Some(len) = ring.peek()? else { return Ok(None) };
     let Some(at) = ring.lend(len) else { return Ok(None) };
-    // SAFETY: each test gives the frames back, or stops looking at them, before it releases or
-    // drops the ring, and nobody but its producer writes. Test: those here.
+    // SAFETY: each test stops using the frames before it releases or drops the ring, and only the
+    // producer writes. Test: those here.
     Ok(Some(unsafe { ring.memory().lend(at, len) }))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
-    /// Against a queue: what was taken comes out, in order, and stays as it was until it is given
-    /// back, whatever the sender sends.
+    /// Against a queue as the model: pushed frames are lent in order and stay unchanged until their
+    /// release, whatever the sender sends.
     #[test]
     fn lent_frames_stay_while_they_are_lent(
         ops in proptest::collection::vec((0..8u8, 0..1025usize), 0..2000),
@@ -50,7 +50,7 @@ proptest! {
         }
     }
 
-    /// As many frames as are promised always fit, also while a burst is lent.
+    /// The promised number of frames always fits, also while a burst is lent.
     #[test]
     fn promised_frames_fit_beside_lent_ones(
         slots in 4..9u32,
@@ -75,7 +75,7 @@ proptest! {
         }
     }
 
-    /// Whatever stands in the memory, what is lent lies within it, and is not longer than agreed.
+    /// For any content of the memory, lent frames are inside it and of at most the agreed length.
     #[test]
     fn any_records_are_lent(
         lens in proptest::collection::vec((0..80u64, 0..1100u64), 0..200),
@@ -106,7 +106,7 @@ fn endpoint(room: &Room, trust: bool) -> ShmTransport {
 }
 
 #[test]
-fn both_have_to_trust() {
+fn frames_are_read_in_place_only_when_both_sides_trust() {
     let room = Room::new();
     for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
         let (mut t, mut peer) = (endpoint(&room, ours), endpoint(&room, theirs));
@@ -116,9 +116,9 @@ fn both_have_to_trust() {
     }
 }
 
-/// Frames of a burst are there, unchanged, however much is sent meanwhile.
+/// Frames of a burst stay unchanged, however much is sent meanwhile.
 #[test]
-fn a_burst_is_not_overtaken() {
+fn a_burst_is_not_overwritten() {
     let room = Room::new();
     let (mut t, mut peer) = (endpoint(&room, true), endpoint(&room, true));
     let path = peer.path_open(t.local, None).unwrap().id;
