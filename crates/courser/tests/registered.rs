@@ -90,5 +90,5 @@ fn options_come_from_code_or_from_the_address_and_unknown_ones_fail_at_bind() {
     assert!(!both.local_uri().contains('?'), "clients connect without options");
     assert_eq!(depth(both), 128);
     let error = Nexus::bind("lab2://127.0.0.1:0?doors=1").unwrap_err().to_string();
-    assert_eq!(error, "lab2:// has no option \"doors\"; its options are rooms");
+    assert_eq!(error, "lab2:// has no option \"doors\"; use one of rooms");
 }

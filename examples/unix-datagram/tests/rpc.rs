@@ -61,7 +61,7 @@ fn options_in_the_address_are_this_transports() {
     let rpcs = exchange("unix://127.0.0.1:0?max_frame=600&namespace=small", &[32, 100_000]);
     assert!(rpcs.iter().all(|rpc| rpc.transport().caps().max_frame == 600));
     let error = bind("unix://127.0.0.1:0?gso=off", Config::default()).unwrap_err().to_string();
-    assert!(error.ends_with("its options are max_frame, namespace"), "{error}");
+    assert!(error.ends_with("use one of max_frame, namespace"), "{error}");
 }
 
 #[test]
