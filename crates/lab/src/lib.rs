@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod experiment;
 mod sim;
 mod soak;
 
@@ -27,6 +28,29 @@ pub enum Command {
     /// A client of a soak
     #[command(hide = true)]
     SoakClient(soak::client::ClientArgs),
+}
+
+/// A command about the recorded experiments, which only `courser-lab` has.
+#[derive(Debug, Subcommand)]
+pub enum ExperimentCommand {
+    /// Run the papers' experiments again and compare them with the recorded results
+    Verify(experiment::VerifyArgs),
+    /// Run the papers' experiments and write the recorded results
+    Record(experiment::RecordArgs),
+    /// Write the recorded results beside the papers', as one HTML page
+    Report(experiment::ReportArgs),
+}
+
+/// Runs a command about the recorded experiments.
+///
+/// # Errors
+/// A result is not the recorded one, or the command cannot be run as given.
+pub fn run_experiment(command: &ExperimentCommand) -> Result<(), Failure> {
+    match command {
+        ExperimentCommand::Verify(args) => experiment::verify(args),
+        ExperimentCommand::Record(args) => experiment::record(args),
+        ExperimentCommand::Report(args) => experiment::report(args),
+    }
 }
 
 /// Runs a command.

@@ -9,6 +9,7 @@ use courser_lab::Series;
 
 const AFTER_HELP: &str = "\
 Examples:
+  courser-lab verify --short
   courser-lab soak mixed --kills --for 1h
   courser-lab sim swarm --seeds 1000
 
@@ -32,6 +33,8 @@ enum Command {
     #[command(hide = true)]
     BenchPeer(PeerArgs),
     #[command(flatten)]
+    Experiment(courser_lab::ExperimentCommand),
+    #[command(flatten)]
     Lab(courser_lab::Command),
 }
 
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
     program::end(match Cli::parse().command {
         Command::Bench(series) => courser_lab::run_series(&series),
         Command::BenchPeer(args) => peer::main(&args).map_err(Failure::from),
+        Command::Experiment(command) => courser_lab::run_experiment(&command),
         Command::Lab(command) => courser_lab::run(&command),
     })
 }

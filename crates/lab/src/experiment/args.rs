@@ -1,0 +1,107 @@
+//! Arguments of `record`, `verify` and `report`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::Size;
+
+/// Arguments of `courser-lab record`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs every experiment with five seeds and writes medians, ranges and tolerances.
+
+Examples:
+  courser-lab record                      all experiments, short and full: an hour
+  courser-lab record --short --only E81   one of them, what CI compares")]
+pub struct RecordArgs {
+    /// Only the short runs, not the full ones
+    #[arg(long)]
+    short: bool,
+    /// Only the full runs, not the short ones
+    #[arg(long, conflicts_with = "short")]
+    full: bool,
+    #[command(flatten)]
+    pub(super) select: Select,
+}
+
+/// Arguments of `courser-lab verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Runs the experiments again and compares them with the recorded results. The
+simulator is deterministic: a difference comes from a change of the code. Exit
+status 1 when a point is off by more than its tolerance.
+
+Examples:
+  courser-lab verify --short         a few points of each: under two minutes
+  courser-lab verify --only M24      one experiment with all its points")]
+pub struct VerifyArgs {
+    /// A few points of each experiment instead of all
+    #[arg(long)]
+    short: bool,
+    /// Print every point, not only those that are off
+    #[arg(long)]
+    pub(super) points: bool,
+    /// Write the comparison as JSON (- for standard output)
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) select: Select,
+}
+
+/// Arguments of `courser-lab report`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+One HTML page without anything from elsewhere: for each experiment the recorded
+results beside the paper's, with figures and the reasons of deviations.
+
+Example:
+  courser-lab report --out report.html")]
+pub struct ReportArgs {
+    /// The page
+    #[arg(long, value_name = "FILE")]
+    pub(super) out: PathBuf,
+    /// Directory of the recorded results
+    #[arg(long, value_name = "DIR", default_value = RECORDED)]
+    pub(super) recorded: PathBuf,
+}
+
+/// Which experiments, and where their recorded results are.
+#[derive(Debug, Args)]
+pub(super) struct Select {
+    /// Only this experiment, such as E81; may be repeated
+    #[arg(long, value_name = "ID")]
+    pub(super) only: Vec<String>,
+    /// Directory of the recorded results
+    #[arg(long, value_name = "DIR", default_value = RECORDED)]
+    pub(super) recorded: PathBuf,
+    /// Threads [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+}
+
+/// The recorded results, from the repository's root.
+const RECORDED: &str = "crates/lab/recorded";
+
+impl RecordArgs {
+    pub(super) fn sizes(&self) -> &'static [Size] {
+        match (self.short, self.full) {
+            (true, _) => &[Size::Short],
+            (_, true) => &[Size::Full],
+            _ => &[Size::Short, Size::Full],
+        }
+    }
+}
+
+impl VerifyArgs {
+    pub(super) fn size(&self) -> Size {
+        if self.short { Size::Short } else { Size::Full }
+    }
+}
+
+impl Select {
+    pub(super) fn threads(&self) -> usize {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.map_or_else(cores, usize::from)
+    }
+}

@@ -1,0 +1,281 @@
+//! The experiments of the papers, each in one declarative shape: what is simulated, the paper's
+//! points, our recorded points with a tolerance for each, and the reason of each deviation.
+//!
+//! `courser-lab record` runs experiments and writes the recorded results, `verify` runs them again
+//! and compares, `report` writes all of them as one page.
+
+mod args;
+mod erpc;
+mod figure;
+mod melo;
+mod page;
+mod pool;
+mod record;
+mod result;
+mod verify;
+
+use courser_bench::program::Failure;
+use courser_bench::report::Unit;
+use courser_sim::scenario::ScenarioError;
+use serde::Serialize;
+use serde_json::Value;
+
+pub(crate) use args::{RecordArgs, ReportArgs, VerifyArgs};
+pub(crate) use page::run as report;
+pub(crate) use record::run as record;
+pub(crate) use verify::run as verify;
+
+/// Seeds of every experiment: results are medians over them, with their range.
+const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
+
+/// How much of an experiment is run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Size {
+    /// A few points for a short time: for continuous integration.
+    Short,
+    /// The points of the paper.
+    Full,
+}
+
+impl Size {
+    const fn name(self) -> &'static str {
+        match self {
+            Size::Short => "short",
+            Size::Full => "full",
+        }
+    }
+
+    /// The first value in a short run, the second in a full one.
+    fn pick<T>(self, short: T, full: T) -> T {
+        match self {
+            Size::Short => short,
+            Size::Full => full,
+        }
+    }
+}
+
+/// An experiment of a paper.
+struct Experiment {
+    /// Its requirement in docs/conformance.md, such as `E81`.
+    id: &'static str,
+    title: &'static str,
+    /// Where the paper has it.
+    source: &'static str,
+    /// What is simulated, and what is left out.
+    model: &'static str,
+    /// What varies within a series.
+    axis: Axis,
+    quantities: &'static [Quantity],
+    paper: &'static [Paper],
+    /// Runs it with one seed.
+    run: fn(Size, u64, &mut Run) -> Result<(), ScenarioError>,
+}
+
+/// What varies within a series.
+struct Axis {
+    label: &'static str,
+    unit: Unit,
+    /// Whether a figure has it by orders of magnitude.
+    log: bool,
+}
+
+/// A quantity that is measured.
+#[derive(Clone, Copy)]
+struct Quantity {
+    name: &'static str,
+    unit: Unit,
+    tolerance: Tolerance,
+    figure: Figure,
+}
+
+/// How a quantity is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Figure {
+    /// Only in the table.
+    None,
+    Linear,
+    Log,
+}
+
+/// How far a measured value may be from the recorded one: the larger of both.
+#[derive(Clone, Copy, PartialEq, Debug, Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tolerance {
+    /// As a share of the recorded value.
+    relative: f64,
+    /// In the unit of the quantity.
+    absolute: f64,
+}
+
+impl Tolerance {
+    const fn relative(relative: f64) -> Tolerance {
+        Tolerance { relative, absolute: 0.0 }
+    }
+
+    const fn or_absolute(self, absolute: f64) -> Tolerance {
+        Tolerance { absolute, ..self }
+    }
+
+    /// The largest difference from a recorded value.
+    fn of(self, recorded: f64) -> f64 {
+        self.absolute.max(self.relative * recorded.abs())
+    }
+}
+
+/// What the paper has.
+struct Paper {
+    quantity: &'static str,
+    /// The series of ours that it is compared with.
+    series: &'static str,
+    /// The place on the axis; `None`: all of the series.
+    x: Option<f64>,
+    value: Stated,
+    /// Why ours is different; empty where it is not.
+    reason: &'static str,
+}
+
+/// How a paper states a value.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Stated {
+    Value(f64),
+    Range(f64, f64),
+    AtMost(f64),
+}
+
+impl Stated {
+    /// How far a value is from it, as a share of it, or of 1 if it is zero; 0 within what is
+    /// stated.
+    fn deviation(self, ours: f64) -> f64 {
+        let off = |bound: f64| if bound == 0.0 { ours } else { ours / bound - 1.0 };
+        match self {
+            Stated::Value(value) => off(value),
+            Stated::Range(low, _) if ours < low => off(low),
+            Stated::Range(_, high) | Stated::AtMost(high) if ours > high => off(high),
+            _ => 0.0,
+        }
+    }
+}
+
+/// What one run has measured.
+#[derive(Debug, Default)]
+struct Run {
+    /// The settings of its parts, without the seed.
+    settings: Vec<Value>,
+    samples: Vec<Sample>,
+}
+
+/// A value of a run.
+#[derive(Clone, PartialEq, Debug)]
+struct Sample {
+    key: Key,
+    value: f64,
+}
+
+/// Which point of an experiment.
+#[derive(Clone, PartialEq, Debug)]
+struct Key {
+    quantity: &'static str,
+    series: String,
+    x: f64,
+}
+
+impl Run {
+    /// Notes the settings of a part.
+    fn settings(&mut self, settings: &impl Serialize) {
+        let mut settings = serde_json::to_value(settings).unwrap_or_default();
+        if let Some(fields) = settings.as_object_mut() {
+            fields.remove("seed");
+        }
+        self.settings.push(settings);
+    }
+
+    fn add(&mut self, quantity: &'static str, series: impl Into<String>, x: f64, value: f64) {
+        let key = Key { quantity, series: series.into(), x };
+        self.samples.push(Sample { key, value });
+    }
+}
+
+impl Experiment {
+    fn quantity(&self, name: &str) -> Option<&'static Quantity> {
+        self.quantities.iter().find(|q| q.name == name)
+    }
+
+    /// What the paper has of a point.
+    fn paper(&self, quantity: &str, series: &str, x: f64) -> Option<&'static Paper> {
+        let same = |p: &&Paper| (p.quantity, p.series) == (quantity, series);
+        self.paper.iter().filter(same).find(|p| p.x.is_none_or(|at| at == x))
+    }
+}
+
+/// All experiments, in the order of the papers.
+const ALL: [&Experiment; 12] = [
+    &erpc::CREDITS,
+    &erpc::RESPONSES,
+    &erpc::RATE,
+    &erpc::SESSIONS,
+    &erpc::INCAST,
+    &erpc::BUFFERS,
+    &melo::LOST_CALL,
+    &melo::REORDERING,
+    &melo::RECOVERY_TIME,
+    &melo::LOSS,
+    &melo::COMPLETION,
+    &melo::POOL,
+];
+
+/// The experiments of these ids, or all.
+fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
+    let known = |id: &&String| ALL.iter().any(|e| e.id.eq_ignore_ascii_case(id));
+    if let Some(unknown) = only.iter().find(|id| !known(id)) {
+        let ids = ALL.map(|e| e.id).join(", ");
+        return Err(Failure::Usage(format!("there is no experiment {unknown}: choose of {ids}")));
+    }
+    let is_chosen =
+        |e: &&&Experiment| only.is_empty() || only.iter().any(|id| e.id.eq_ignore_ascii_case(id));
+    Ok(ALL.iter().filter(is_chosen).copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_within_what_the_paper_states_does_not_deviate() {
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-9;
+        assert!(close(Stated::Value(2.0).deviation(2.5), 0.25));
+        assert!(close(Stated::Range(2.0, 4.0).deviation(3.0), 0.0));
+        assert!(close(Stated::Range(2.0, 4.0).deviation(1.0), -0.5));
+        assert!(close(Stated::Range(2.0, 4.0).deviation(5.0), 0.25));
+        assert!(close(Stated::AtMost(4.0).deviation(1.0), 0.0));
+        assert!(close(Stated::AtMost(4.0).deviation(5.0), 0.25));
+        assert!(close(Stated::AtMost(0.0).deviation(0.1), 0.1));
+    }
+
+    #[test]
+    fn a_tolerance_is_the_larger_of_both() {
+        let tolerance = Tolerance::relative(0.01).or_absolute(3.0);
+        assert_eq!((tolerance.of(100.0), tolerance.of(-1_000.0)), (3.0, 10.0));
+    }
+
+    #[test]
+    fn ids_are_unique_and_papers_refer_to_quantities() {
+        for (n, e) in ALL.iter().enumerate() {
+            assert!(ALL[..n].iter().all(|other| other.id != e.id), "{} twice", e.id);
+            for paper in e.paper {
+                assert!(e.quantity(paper.quantity).is_some(), "{}: {}", e.id, paper.quantity);
+            }
+        }
+    }
+
+    #[test]
+    fn experiments_are_chosen_by_id_in_any_case() {
+        let ids = |only: &[&str]| {
+            let only: Vec<String> = only.iter().map(|&id| id.to_owned()).collect();
+            chosen(&only).map(|all| all.iter().map(|e| e.id).collect::<Vec<_>>())
+        };
+        assert_eq!(ids(&["m24", "E35"]).expect("known"), ["E35", "M24"]);
+        assert_eq!(ids(&[]).expect("all").len(), ALL.len());
+        assert!(matches!(ids(&["E1000"]), Err(Failure::Usage(text)) if text.contains("E35, E44")));
+    }
+}

@@ -1,0 +1,284 @@
+//! `courser-lab report`: the recorded results beside the papers', as one page.
+
+use std::io::Write;
+
+use courser_bench::program::{Failure, VERSION, json, out};
+use courser_bench::report::Unit;
+use courser_bench::table::show;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::args::ReportArgs;
+use super::result::{Point, Recorded, Results, show_x};
+use super::{ALL, Experiment, Figure, Paper, SEEDS, Size, Stated, figure};
+
+/// A deviation from the paper that has no reason stated, at most.
+const SMALL: f64 = 0.05;
+
+const STYLE: &str = "
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 62em; margin: 2em auto; padding: 0 1em;
+  color: #1a1a1a; background: #fff }
+h1 { font-size: 1.6em } h2 { font-size: 1.25em; margin-top: 2.5em; border-top: 1px solid #ccc;
+  padding-top: 1em } h3 { font-size: 1em; margin: 1.2em 0 .3em }
+table { border-collapse: collapse; margin: .5em 0 1em } caption { text-align: left }
+th, td { padding: .15em .8em .15em 0; text-align: left; vertical-align: top }
+th { border-bottom: 1px solid #888; font-weight: 600 } td.n, th.n { text-align: right;
+  font-variant-numeric: tabular-nums; white-space: nowrap }
+tr.off td.deviation { font-weight: 600 } .source { color: #555 } figure { margin: 1em 0 }
+svg { max-width: 100%; height: auto } pre { font-size: 12px; overflow-x: auto; background: #f5f5f5;
+  padding: .6em } summary { cursor: pointer }
+";
+
+/// Requirements that are measured on machines, and where their results are.
+const ON_MACHINES: &[(&str, &str, &str)] = &[
+    ("E72", "latency of 32 B calls", "courser bench latency"),
+    ("E75", "factor analysis", "courser bench factors"),
+    (
+        "E77, E78",
+        "bandwidth of large requests, with and without the copy",
+        "courser bench bandwidth",
+    ),
+    ("E80", "throughput under loss, over UDP and shared memory", "courser bench bandwidth --fault"),
+    ("E85", "other RPC libraries", "bench/peers"),
+    ("M25", "CPU time of reorder copies", "crates/proto/examples/reorder_cpu.rs"),
+];
+
+/// An experiment with what is recorded of it.
+struct Section {
+    experiment: &'static Experiment,
+    size: Size,
+    results: Results,
+}
+
+/// Writes the page.
+///
+/// # Errors
+/// There are no recorded results, or the page could not be drawn or written.
+pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    json::check_target(Some(&args.out))?;
+    let mut sections = Vec::new();
+    for experiment in ALL {
+        let Some(recorded) = Recorded::read(&args.recorded, experiment)? else { continue };
+        let of = |size| recorded.of(size).cloned().map(|results| (size, results));
+        // The short runs stand for full ones that were never recorded.
+        if let Some((size, results)) = of(Size::Full).or_else(|| of(Size::Short)) {
+            sections.push(Section { experiment, size, results });
+        }
+    }
+    if sections.is_empty() {
+        let shown = args.recorded.display();
+        let text = format!("no recorded results in {shown}: start at the repository's root");
+        return Err(Failure::Usage(format!("{text}, or name a directory with --recorded")));
+    }
+    let page = page(&sections).map_err(Failure::Runtime)?;
+    json::write_text(&args.out, &page.into_string())?;
+    if !json::only(Some(&args.out)) {
+        let (shown, count) = (args.out.display(), sections.len());
+        writeln!(out::stdout(), "{shown}: {count} of {} experiments", ALL.len())?;
+    }
+    Ok(())
+}
+
+fn page(sections: &[Section]) -> Result<Markup, String> {
+    let bodies: Vec<Markup> = sections.iter().map(section).collect::<Result<_, _>>()?;
+    Ok(html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                title { "Courser: the papers' experiments" }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                h1 { "The papers' experiments, repeated" }
+                p {
+                    "Endpoints, sessions and handlers are Courser's own; hosts, NICs and network \
+                     are simulated. Values are medians over " (SEEDS.len()) " seeds, with their \
+                     range. A result follows from code and settings to the last bit: "
+                    code { "courser-lab verify" } " runs all of it again and compares. eRPC is \
+                     Kalia, Kaminsky, Andersen, NSDI 2019; MELO is Lu et al., APNet 2017. Page \
+                     of courser " (VERSION) "."
+                }
+                (contents(sections))
+                @for body in &bodies { (body) }
+                h2 { "Measured on machines" }
+                p { "These depend on the machine; docs/results has them with machine and command." }
+                table {
+                    tr { th { "id" } th { "measured" } th { "by" } }
+                    @for (id, what, command) in ON_MACHINES {
+                        tr { td { (id) } td { (what) } td { code { (command) } } }
+                    }
+                }
+            }
+        }
+    })
+}
+
+fn contents(sections: &[Section]) -> Markup {
+    html! {
+        table {
+            tr {
+                th { "id" } th { "experiment" } th { "in the paper" }
+                th.n { "points" } th.n { "paper's" } th.n { "farthest from the paper" }
+            }
+            @for s in sections {
+                @let beside: Vec<_> = beside(s).collect();
+                @let deviations = beside.iter().map(|(p, paper)| paper.value.deviation(p.median));
+                @let farthest = deviations.max_by(|a, b| a.abs().total_cmp(&b.abs()));
+                tr {
+                    td { a href={ "#" (s.experiment.id) } { (s.experiment.id) } }
+                    td { (s.experiment.title) }
+                    td { (s.experiment.source) }
+                    td.n { (s.results.points.len()) }
+                    td.n { (beside.len()) }
+                    td.n { @if let Some(farthest) = farthest { (percent(farthest)) } }
+                }
+            }
+        }
+    }
+}
+
+/// The points for which the paper has a value.
+fn beside(section: &Section) -> impl Iterator<Item = (&Point, &'static Paper)> {
+    let of = |p| Some((p, paper_of(section.experiment, p)?));
+    section.results.points.iter().filter_map(of)
+}
+
+fn paper_of(experiment: &Experiment, p: &Point) -> Option<&'static Paper> {
+    experiment.paper(&p.quantity, &p.series, p.x)
+}
+
+fn section(section: &Section) -> Result<Markup, String> {
+    let Section { experiment, size, results } = section;
+    let figures = experiment.quantities.iter().filter(|q| q.figure != Figure::None);
+    let drawn: Vec<(&str, String)> = figures
+        .map(|q| Ok::<_, String>((q.name, figure::draw(experiment, q, &results.points)?)))
+        .collect::<Result<_, _>>()?;
+    let beside: Vec<_> = beside(section).collect();
+    let rows = beside.iter().map(|&(p, paper)| row(experiment, p, Some(paper)));
+    let all = results.points.iter().map(|p| row(experiment, p, paper_of(experiment, p)));
+    Ok(html! {
+        h2 id=(experiment.id) { (experiment.id) ". " (experiment.title) }
+        p.source { (experiment.source) }
+        p { (experiment.model) }
+        @if *size == Size::Short { p { strong { "Short runs only: fewer points and less time." } } }
+        @for (name, svg) in &drawn {
+            figure { figcaption { (name) } (PreEscaped(svg)) }
+        }
+        @if !beside.is_empty() {
+            h3 { "Beside the paper" }
+            (table(experiment, rows))
+            @for reason in reasons(&beside) { p { "Deviation: " (reason) } }
+        }
+        details {
+            summary { "All " (results.points.len()) " points" }
+            (table(experiment, all))
+        }
+        details {
+            summary { "Settings" }
+            p {
+                "Recorded by courser " (results.version) ": "
+                code { "courser-lab record --" (size.name()) " --only " (experiment.id) }
+            }
+            @for settings in &results.settings { pre { (settings) } }
+        }
+    })
+}
+
+fn table(experiment: &Experiment, rows: impl Iterator<Item = Markup>) -> Markup {
+    html! {
+        table {
+            tr {
+                th { "quantity" } th { "series" } th.n { (experiment.axis.label) }
+                th.n { "ours" } th.n { "range over seeds" } th.n { "tolerance" }
+                th.n { "paper" } th.n { "deviation" }
+            }
+            @for row in rows { (row) }
+        }
+    }
+}
+
+fn row(experiment: &Experiment, p: &Point, paper: Option<&Paper>) -> Markup {
+    let unit = experiment.quantity(&p.quantity).map_or(Unit::Plain, |q| q.unit);
+    let shown = |value| show(unit, value);
+    let deviation = paper.map(|paper| paper.value.deviation(p.median));
+    let class = if deviation.is_some_and(|d| d.abs() > SMALL) { "off" } else { "" };
+    html! {
+        tr class=(class) {
+            td { (p.quantity) } td { (p.series) } td.n { (show_x(experiment, p.x)) }
+            td.n { (shown(p.median)) }
+            td.n { @if p.min == p.max { "the same" } @else { (shown(p.min)) " to " (shown(p.max)) } }
+            td.n { "± " (shown(p.tolerance.of(p.median))) }
+            td.n { @if let Some(paper) = paper { (stated(unit, paper.value)) } }
+            td.n.deviation { @if let Some(deviation) = deviation { (percent(deviation)) } }
+        }
+    }
+}
+
+fn stated(unit: Unit, value: Stated) -> String {
+    match value {
+        Stated::Value(value) => show(unit, value),
+        Stated::Range(low, high) => format!("{} to {}", show(unit, low), show(unit, high)),
+        Stated::AtMost(value) => format!("≤ {}", show(unit, value)),
+    }
+}
+
+fn percent(deviation: f64) -> String {
+    if deviation == 0.0 { "none".to_owned() } else { format!("{:+.1} %", deviation * 100.0) }
+}
+
+/// The reasons of points that deviate, each once.
+fn reasons(beside: &[(&Point, &'static Paper)]) -> Vec<&'static str> {
+    let mut reasons = Vec::new();
+    for (p, paper) in beside {
+        let deviates = paper.value.deviation(p.median) != 0.0;
+        if deviates && !paper.reason.is_empty() && !reasons.contains(&paper.reason) {
+            reasons.push(paper.reason);
+        }
+    }
+    reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    /// The recorded results of this repository.
+    fn sections() -> Vec<Section> {
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
+        let of = |experiment: &'static Experiment| {
+            let recorded = Recorded::read(&directory, experiment).expect("readable")?;
+            let results = recorded.full.or(recorded.short)?;
+            Some(Section { experiment, size: Size::Full, results })
+        };
+        ALL.into_iter().filter_map(of).collect()
+    }
+
+    #[test]
+    fn every_experiment_is_recorded_and_every_deviation_has_its_reason() {
+        let sections = sections();
+        assert_eq!(sections.len(), ALL.len());
+        for section in &sections {
+            for (p, paper) in beside(section) {
+                let deviation = paper.value.deviation(p.median);
+                let is_explained = deviation.abs() <= SMALL || !paper.reason.is_empty();
+                assert!(is_explained, "{}: {deviation}", p.name(section.experiment));
+            }
+        }
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        let page = page(&sections()).expect("drawn").into_string();
+        for experiment in ALL {
+            assert!(page.contains(&format!("<h2 id=\"{}\">", experiment.id)), "{}", experiment.id);
+        }
+        for outside in ["<script", "<link", "<img", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+        let addresses = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!addresses.contains("://"), "no address but the name of SVG");
+    }
+}

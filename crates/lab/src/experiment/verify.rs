@@ -1,0 +1,245 @@
+//! `courser-lab verify`: experiments against their recorded results.
+
+use std::io::Write;
+use std::time::Instant;
+
+use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use courser_bench::clock::Clock;
+use courser_bench::program::{Failure, json, out};
+use courser_bench::report::Unit;
+use courser_bench::table::show;
+use serde::Serialize;
+use serde_json::json;
+
+use super::args::VerifyArgs;
+use super::result::{Measured, Point, Recorded, Results};
+use super::{Experiment, SEEDS, Size, chosen, pool};
+
+/// A point, recorded and measured.
+#[derive(Debug, Serialize)]
+struct Compared {
+    experiment: &'static str,
+    point: String,
+    recorded: Option<f64>,
+    measured: Option<f64>,
+    /// The largest difference that fits.
+    tolerance: f64,
+    fits: bool,
+    #[serde(skip)]
+    unit: Unit,
+}
+
+impl Compared {
+    /// Experiment, point, recorded and measured value, tolerance: the message of a failure.
+    fn text(&self) -> String {
+        let (id, point) = (self.experiment, &self.point);
+        match (self.recorded, self.measured) {
+            (Some(recorded), Some(measured)) => {
+                let shown = |value| show_exact(self.unit, value);
+                let tolerance = show_exact(self.unit, self.tolerance);
+                let (recorded, measured) = (shown(recorded), shown(measured));
+                format!(
+                    "{id}: {point}: recorded {recorded}, measured {measured}, tolerance {tolerance}"
+                )
+            }
+            (Some(_), None) => format!("{id}: {point}: recorded, but not measured any more"),
+            _ => format!("{id}: {point}: measured, but not recorded (`courser-lab record`)"),
+        }
+    }
+}
+
+/// A value with as many digits as a small difference needs.
+fn show_exact(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Percent => format!("{:.3} %", value * 100.0),
+        _ => show(unit, value),
+    }
+}
+
+/// The points of an experiment.
+fn compare(
+    experiment: &'static Experiment,
+    recorded: &Results,
+    measured: &Measured,
+) -> Vec<Compared> {
+    let unit = |p: &Point| experiment.quantity(&p.quantity).map_or(Unit::Plain, |q| q.unit);
+    let of = |p: &Point, recorded: Option<&Point>, measured: Option<&Point>| {
+        let (recorded, tolerance) = match recorded {
+            Some(r) => (Some(r.median), r.tolerance.of(r.median)),
+            None => (None, 0.0),
+        };
+        let measured = measured.map(|m| m.median);
+        // Rounding in the last place is no difference.
+        let close = |(r, m): (f64, f64)| (m - r).abs() <= tolerance + 1e-12 * r.abs();
+        Compared {
+            experiment: experiment.id,
+            point: p.name(experiment),
+            recorded,
+            measured,
+            tolerance,
+            fits: recorded.zip(measured).is_some_and(close),
+            unit: unit(p),
+        }
+    };
+    let known = recorded.points.iter();
+    let mut all: Vec<Compared> =
+        known.map(|r| of(r, Some(r), measured.points.iter().find(|m| m.is(r)))).collect();
+    let is_new = |m: &&Point| !recorded.points.iter().any(|r| r.is(m));
+    all.extend(measured.points.iter().filter(is_new).map(|m| of(m, None, Some(m))));
+    all
+}
+
+/// What is recorded of an experiment.
+fn recorded(
+    args: &VerifyArgs,
+    experiment: &'static Experiment,
+    size: Size,
+) -> Result<Results, Failure> {
+    let directory = &args.select.recorded;
+    let (id, path) = (experiment.id, Recorded::path(directory, experiment));
+    let missing = |what: &str| {
+        let path = path.display();
+        let again = format!("`courser-lab record --only {id}` writes it");
+        Failure::Usage(format!("{path}: {what}; start at the repository's root, or {again}"))
+    };
+    let file = Recorded::read(directory, experiment)?.ok_or_else(|| missing("there is no file"))?;
+    let results = file.of(size).cloned();
+    results.ok_or_else(|| missing(&format!("it has no {} runs", size.name())))
+}
+
+/// Runs experiments and compares them with their recorded results.
+///
+/// # Errors
+/// A point is off by more than its tolerance, an experiment failed, or has no recorded results.
+pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let (experiments, size) = (chosen(&args.select.only)?, args.size());
+    // All files are read first: an error is not to come after an hour.
+    let recorded: Vec<Results> =
+        experiments.iter().map(|e| recorded(args, e, size)).collect::<Result<_, _>>()?;
+    let begin = Instant::now();
+    let measured = pool::run(&experiments, size, args.select.threads())?;
+    let took_s = begin.elapsed().as_secs_f64();
+    let mut compared = Vec::new();
+    let mut other_settings = Vec::new();
+    for ((experiment, recorded), measured) in experiments.iter().zip(&recorded).zip(&measured) {
+        compared.push(compare(experiment, recorded, measured));
+        if recorded.settings != measured.settings || recorded.seeds != SEEDS {
+            other_settings.push(experiment.id);
+        }
+    }
+    if !json::only(args.json.as_deref()) {
+        let mut out = out::stdout();
+        writeln!(out, "{}", table(&experiments, &compared))?;
+        let count: usize = compared.iter().map(Vec::len).sum();
+        let (seeds, size) = (SEEDS.len(), size.name());
+        writeln!(out, "{count} points of the {size} runs, {seeds} seeds each, in {took_s:.1} s")?;
+        for point in compared.iter().flatten().filter(|p| args.points || !p.fits) {
+            writeln!(out, "{}{}", if point.fits { "" } else { "OFF " }, point.text())?;
+        }
+    }
+    if let Some(target) = &args.json {
+        let report = json!({
+            "bench": "verify",
+            "transport": "sim",
+            "config": { "size": size, "seeds": SEEDS },
+            "results": compared.iter().flatten().collect::<Vec<_>>(),
+            "environment": json::environment(&Clock::new()),
+        });
+        json::write(target, &report)?;
+    }
+    verdict(&other_settings, &compared)
+}
+
+fn verdict(other_settings: &[&str], compared: &[Vec<Compared>]) -> Result<(), Failure> {
+    let off: Vec<&Compared> = compared.iter().flatten().filter(|p| !p.fits).collect();
+    match (&off[..], other_settings) {
+        ([], []) => Ok(()),
+        ([], [id, ..]) => Err(Failure::Runtime(format!(
+            "{id} was recorded with other settings: `courser-lab record --only {id}`"
+        ))),
+        ([first], _) => Err(Failure::Runtime(first.text())),
+        ([first, others @ ..], _) => {
+            Err(Failure::Runtime(format!("{}; and {} more", first.text(), others.len())))
+        }
+    }
+}
+
+/// A row for each experiment.
+fn table(experiments: &[&'static Experiment], compared: &[Vec<Compared>]) -> Table {
+    let mut table = Table::new();
+    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
+    table.remove_style(TableComponent::HorizontalLines);
+    table.set_header(["id", "experiment", "points", "of tolerance", ""]);
+    for (experiment, points) in experiments.iter().zip(compared) {
+        let off = points.iter().filter(|p| !p.fits).count();
+        let share = |p: &Compared| match (p.recorded, p.measured) {
+            (Some(r), Some(m)) if r == m => Some(0.0),
+            (Some(r), Some(m)) if p.tolerance > 0.0 => Some((m - r).abs() / p.tolerance),
+            _ => None,
+        };
+        let farthest = points.iter().filter_map(share).max_by(f64::total_cmp);
+        let farthest = farthest.map(|share| format!("{:.0} %", share * 100.0));
+        table.add_row([
+            experiment.id.to_owned(),
+            experiment.title.to_owned(),
+            points.len().to_string(),
+            farthest.unwrap_or_default(),
+            if off == 0 { "fits".to_owned() } else { format!("{off} OFF") },
+        ]);
+    }
+    for column in table.column_iter_mut().skip(2).take(2) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::result::merge;
+    use crate::experiment::{ALL, Run, erpc::INCAST};
+
+    fn measured(values: &[(f64, f64)]) -> Measured {
+        let mut run = Run::default();
+        for &(x, value) in values {
+            run.add("goodput", "simulated", x, value);
+        }
+        merge(&INCAST, vec![run])
+    }
+
+    /// Which points do not fit, of those that are recorded and those that are measured.
+    fn off(recorded: &[(f64, f64)], again: &[(f64, f64)]) -> Vec<String> {
+        let recorded = Results::new(measured(recorded));
+        let compared = compare(&INCAST, &recorded, &measured(again));
+        compared.iter().filter(|p| !p.fits).map(Compared::text).collect()
+    }
+
+    #[test]
+    fn a_point_fits_within_its_tolerance_on_both_sides() {
+        let recorded = [(20.0, 20e9)];
+        for same in [20e9, 20.09e9, 19.91e9] {
+            assert_eq!(off(&recorded, &[(20.0, same)]), [""; 0]);
+        }
+        assert_eq!(
+            off(&recorded, &[(20.0, 20.2e9)]),
+            ["E81: goodput, simulated, senders 20: recorded 20.00 Gbit/s, measured 20.20 Gbit/s, \
+                tolerance 100.00 Mbit/s"]
+        );
+        assert_eq!(off(&recorded, &[(20.0, 19.8e9)]).len(), 1);
+    }
+
+    #[test]
+    fn a_point_that_is_missing_or_new_does_not_fit() {
+        let (one, two) = (&[(20.0, 1e9)][..], &[(20.0, 1e9), (50.0, 1e9)][..]);
+        assert!(off(two, one)[0].ends_with("senders 50: recorded, but not measured any more"));
+        assert!(off(one, two)[0].contains("senders 50: measured, but not recorded"));
+    }
+
+    #[test]
+    fn the_table_fits_80_columns() {
+        let compared: Vec<_> = ALL.iter().map(|_| Vec::new()).collect();
+        let table = table(&ALL, &compared).to_string();
+        assert!(table.lines().all(|line| line.chars().count() <= 80), "{table}");
+    }
+}
