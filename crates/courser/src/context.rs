@@ -1,7 +1,5 @@
 //! The endpoint as handlers, continuations and timers use it.
 
-use std::time::Duration;
-
 use courser_buf::{AllocError, ArenaStats, MsgBuf};
 use courser_proto::{
     CallId, Endpoint, EndpointStats, ReplyError, RequestId, SessionId, SessionState, SessionStats,
@@ -188,13 +186,6 @@ impl Context<'_> {
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
         self.core.proto.alloc(len)
-    }
-
-    /// Runs `f` once, `after` from now, in the event loop.
-    pub fn after(&mut self, after: Duration, f: impl FnOnce(&mut Context<'_>) + 'static) {
-        let after_ns = u64::try_from(after.as_nanos()).unwrap_or(u64::MAX);
-        let due_ns = self.core.now_ns().saturating_add(after_ns);
-        self.core.add_timer(due_ns, Box::new(f));
     }
 
     /// The endpoint's clock: nanoseconds since it was made.

@@ -1,8 +1,7 @@
 //! What a [`Context`] can reach: the protocol endpoint and the application's timers, without the
 //! transport, whose receive memory is lent out while handlers run.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,16 +10,13 @@ use courser_net::Uri;
 use courser_proto::{Dialed, Endpoint, RejectReason, SessionId};
 
 use crate::clock::SystemClock;
-use crate::context::Context;
 use crate::conts::{Cont, Conts};
 use crate::error::{CallRejected, SessionError};
 use crate::machine::{Thread, VirtualClock};
 use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
+use crate::timer::Timers;
 use crate::worker::{HandlerStats, Term};
-
-/// A timer's callback.
-pub(crate) type TimerFn = Box<dyn FnOnce(&mut Context<'_>)>;
 
 /// How many session failures are remembered for [`crate::Rpc::session_error`].
 const FAILURES_KEPT: usize = 1024;
@@ -74,11 +70,7 @@ pub(crate) struct Core {
     clock: Clock,
     time: Time,
     random: u64,
-    /// When the earliest timer is due; `u64::MAX`: there is none.
-    pub(crate) next_timer_ns: u64,
-    timers: BinaryHeap<Reverse<(u64, u64)>>,
-    timer_fns: BTreeMap<u64, TimerFn>,
-    next_timer: u64,
+    pub(crate) timers: Timers,
 }
 
 impl Core {
@@ -101,10 +93,7 @@ impl Core {
             clock,
             time,
             random: seed,
-            next_timer_ns: u64::MAX,
-            timers: BinaryHeap::new(),
-            timer_fns: BTreeMap::new(),
-            next_timer: 0,
+            timers: Timers::default(),
         }
     }
 
@@ -169,25 +158,6 @@ impl Core {
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
-    }
-
-    pub(crate) fn add_timer(&mut self, due_ns: u64, f: TimerFn) {
-        let id = self.next_timer;
-        self.next_timer += 1;
-        self.next_timer_ns = self.next_timer_ns.min(due_ns);
-        self.timers.push(Reverse((due_ns, id)));
-        self.timer_fns.insert(id, f);
-    }
-
-    /// A timer that is due.
-    pub(crate) fn due_timer(&mut self, now_ns: u64) -> Option<TimerFn> {
-        let Reverse((due, id)) = *self.timers.peek()?;
-        if due > now_ns {
-            return None;
-        }
-        self.timers.pop();
-        self.next_timer_ns = self.timers.peek().map_or(u64::MAX, |Reverse((due, _))| *due);
-        self.timer_fns.remove(&id)
     }
 
     /// The error of a call that was not accepted, with the cause that is kept with the session.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use courser_buf::RxBurst;
 use courser_net::Transport;
 
-use crate::context::Context;
 use crate::control::Mailbox;
 use crate::dispatch::{self, Dispatch, complete};
 use crate::error::RunError;
@@ -168,7 +167,7 @@ impl<T: Transport> Rpc<T> {
     /// this is a handful of comparisons.
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
-        let due = self.core.next_timer_ns <= now_ns || self.next_trim_ns <= now_ns;
+        let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
         let left = !self.core.dropped.is_empty() || self.links.is_dialing() || self.may_shed();
         (due || left) && self.upkeep(now_ns)
     }
@@ -191,11 +190,7 @@ impl<T: Transport> Rpc<T> {
     /// memory.
     #[cold]
     fn upkeep(&mut self, now_ns: u64) -> bool {
-        let mut worked = false;
-        while let Some(timer) = self.core.due_timer(now_ns) {
-            timer(&mut Context { core: &mut self.core, request: None });
-            worked = true;
-        }
+        let mut worked = self.core.run_timers(now_ns);
         if !self.core.dropped.is_empty() {
             self.answer_dropped();
             worked = true;
@@ -392,7 +387,7 @@ impl<T: Transport> Rpc<T> {
         let asked = !self.core.asked.is_empty() || !self.core.dropped.is_empty();
         let waiting = (asked || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
-        let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.next_timer_ns);
+        let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
         let timer = (timer_ns != u64::MAX).then_some(timer_ns);
         let all = [proto, timer, dialing, waiting, trim, self.search_due_ns()];
         all.into_iter().flatten().min()

@@ -47,6 +47,7 @@ mod platform;
 mod rpc;
 mod shutdown;
 mod spin;
+mod timer;
 mod worker;
 
 pub use call::CallBuilder;
@@ -70,6 +71,7 @@ pub use message::{Completion, Reply, ReplyHandle, Request, Response};
 pub use nexus::Nexus;
 pub use rpc::{EndpointHandle, Rpc};
 pub use shutdown::ShutdownReport;
+pub use timer::TimerId;
 pub use worker::{HandlerStats, Work, WorkerStats};
 
 /// For authors of transports and of simulators. The protocol is not part of the public API; a

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use common::*;
-use courser::{Completion, Config, Context, Nexus, SessionId, Tuning};
+use courser::{Completion, Config, Context, Nexus, SessionId, TimerId, Tuning};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 const ECHO: u16 = 1;
@@ -58,6 +58,66 @@ fn timers_run_in_order_and_end_the_loop() {
             cx.after(Duration::from_millis(1), |cx| cx.stop());
         });
         rpc.run().unwrap();
+    });
+}
+
+#[test]
+fn a_repeated_timer_runs_until_it_cancels_itself() {
+    must_end(|| {
+        let mut rpc = client(sleepy());
+        let own: Rc<Cell<Option<TimerId>>> = Rc::default();
+        let (timer, mut runs) = (own.clone(), 0);
+        let start_ns = rpc.context().now_ns();
+        own.set(Some(rpc.context().every(Duration::from_millis(2), move |cx| {
+            runs += 1;
+            assert!(cx.now_ns() - start_ns >= runs * 2_000_000);
+            if runs == 5 {
+                assert!(cx.cancel_timer(timer.get().unwrap()));
+                assert!(!cx.cancel_timer(timer.get().unwrap()), "it is cancelled");
+                cx.stop();
+            }
+        })));
+        rpc.run().unwrap();
+        assert_eq!(rpc.next_deadline_ns(), None);
+        assert_eq!(Rc::strong_count(&own), 1, "the closure is dropped");
+    });
+}
+
+#[test]
+fn a_cancelled_timer_does_not_run_and_its_closure_is_dropped() {
+    must_end(|| {
+        let mut rpc = client(sleepy());
+        let alive = Rc::new(());
+        let held = alive.clone();
+        let never = rpc.context().after(Duration::ZERO, move |_| panic!("cancelled: {held:?}"));
+        assert!(rpc.context().cancel_timer(never));
+        assert_eq!(Rc::strong_count(&alive), 1);
+        assert_eq!(rpc.next_deadline_ns(), None);
+        // Of two timers that are due in one iteration, the first cancels the second.
+        let second: Rc<Cell<Option<TimerId>>> = Rc::default();
+        let victim = second.clone();
+        let first = rpc.context().after(Duration::ZERO, move |cx| {
+            assert!(cx.cancel_timer(victim.get().unwrap()));
+        });
+        second.set(Some(rpc.context().after(Duration::ZERO, |_| panic!("cancelled"))));
+        rpc.context().after(Duration::ZERO, |cx| cx.stop());
+        rpc.run().unwrap();
+        assert!(!rpc.context().cancel_timer(first), "it has run");
+        assert_eq!(rpc.next_deadline_ns(), None);
+    });
+}
+
+#[test]
+fn a_panic_ends_a_repeated_timer_and_no_other() {
+    must_end(|| {
+        let mut rpc = client(sleepy());
+        let broken = rpc.context().every(Duration::from_nanos(1), |_| panic!("a timer"));
+        let run = std::panic::AssertUnwindSafe(|| rpc.run());
+        assert!(std::panic::catch_unwind(run).is_err());
+        rpc.context().after(Duration::from_millis(1), |cx| cx.stop());
+        rpc.run().unwrap();
+        assert!(!rpc.context().cancel_timer(broken));
+        assert_eq!(rpc.next_deadline_ns(), None);
     });
 }
 

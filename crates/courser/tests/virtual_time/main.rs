@@ -118,6 +118,28 @@ fn program(world: &mut World) -> Ends {
 }
 
 #[test]
+fn repeated_timers_keep_their_grid_and_run_in_the_order_in_which_they_were_set() {
+    let mut world = World::new();
+    let seat = client(&mut world);
+    let start_ns = world.rpc(seat).context().now_ns();
+    let runs: Rc<RefCell<Vec<(char, u64)>>> = Rc::default();
+    let note = |name, runs: &Rc<RefCell<Vec<(char, u64)>>>| {
+        let runs = runs.clone();
+        move |cx: &mut Context<'_>| runs.borrow_mut().push((name, (cx.now_ns() - start_ns) / MS))
+    };
+    let a = world.rpc(seat).context().every(Duration::from_millis(2), note('a', &runs));
+    world.rpc(seat).context().every(Duration::from_millis(3), note('b', &runs));
+    world.rpc(seat).context().after(Duration::from_millis(6), note('c', &runs));
+    world.run_for(7 * MS);
+    let expected = [('a', 2), ('b', 3), ('a', 4), ('a', 6), ('b', 6), ('c', 6)];
+    assert_eq!(*runs.borrow(), expected);
+    assert!(world.rpc(seat).context().cancel_timer(a));
+    runs.borrow_mut().clear();
+    world.run_for(6 * MS);
+    assert_eq!(*runs.borrow(), [('b', 9), ('b', 12)]);
+}
+
+#[test]
 fn calls_timers_deadlines_and_workers_keep_virtual_time() {
     let mut world = World::new();
     program(&mut world);
