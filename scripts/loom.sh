@@ -12,9 +12,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 command -v cc >/dev/null || { echo "loom is built with a C compiler: apt-get install gcc"; exit 77; }
-export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/loom"
-cargo test --locked -p courser-buf -p courser-net --lib --no-run
+export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/plain"
+# Not optimised but for loom: compiling takes longer than the models. scripts/visited.sh uses the same
+# directory and flags.
+export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_TEST_OPT_LEVEL=0
+export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_TEST_DEBUG=line-tables-only
+tests=(cargo test --locked --config profile.test.package.loom.opt-level=2 --lib)
+tests+=(-p courser-buf -p courser-net) # always both: one alone has other features
+filters=("$@")
+[ $# -gt 0 ] || filters=(chunk::model:: shm::model::)
+"${tests[@]}" --no-run
 # The models take about ten seconds of processor time; on a busy machine more. This ends one that
 # does not end.
-timeout 180 cargo test --locked -p courser-buf --lib chunk::model:: -- "$@"
-timeout 180 cargo test --locked -p courser-net --lib shm::model:: -- "$@"
+exec timeout 240 "${tests[@]}" -- "${filters[@]}"

@@ -26,15 +26,21 @@ tree="$(cd "${1:-$here/..}" && pwd)"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-mkdir "$work/tree"
-for entry in Cargo.toml Cargo.lock README.md rust-toolchain.toml crates; do
-  [ ! -e "$tree/$entry" ] || cp -r "$tree/$entry" "$work/tree/"
+# The build directory that scripts/loom.sh uses too: no optimisation, and the same flags, so that the
+# dependencies are compiled once. The copy has a fixed place there, or every run would add to it.
+build="$(mkdir -p "${CARGO_TARGET_DIR:-$here/../target}/plain" && cd "${CARGO_TARGET_DIR:-$here/../target}/plain" && pwd)"
+copy="$build/visited-tree"
+rm -rf "$copy"
+mkdir "$copy"
+ln -s "$copy" "$work/tree"
+for entry in Cargo.toml Cargo.lock README.md rust-toolchain.toml crates examples; do
+  [ ! -e "$tree/$entry" ] || cp -r "$tree/$entry" "$copy/"
 done
-python3 "$here/visited.py" strip "$work/tree"
-cp "$here/visited.rs" "$work/tree/crates/courser/examples/visited.rs"
+python3 "$here/visited.py" strip "$copy"
+cp "$here/visited.rs" "$copy/crates/courser/examples/visited.rs"
 (
-  cd "$work/tree"
-  CARGO_TARGET_DIR="$work/target" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 \
+  cd "$copy"
+  CARGO_TARGET_DIR="$build" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 RUSTFLAGS="--cfg loom" \
     CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_LTO=off \
     cargo build --locked -q -p courser --example visited
 )
@@ -43,7 +49,7 @@ cp "$here/visited.rs" "$work/tree/crates/courser/examples/visited.rs"
 calls() {
   valgrind --tool=callgrind --callgrind-out-file="$1" --collect-atstart=no --demangle=no \
     --compress-strings=no --compress-pos=no --dump-instr=yes "--toggle-collect=*7visited${#2}$2*" \
-    "$work/target/debug/examples/visited" "${@:3}" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+    "$build/debug/examples/visited" "${@:3}" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
 }
 for rpcs in 200 1200; do
   calls "$work/rpcs-$rpcs" one_rpc rpcs $rpcs
