@@ -105,5 +105,5 @@ pub mod parts {
 
 /// The README's program compiles.
 #[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
+#[doc = include_str!("../README.md")]
 struct Readme;
