@@ -363,6 +363,39 @@ mod tests {
         assert!(!Heap { huge: HugePages::Never }.map(2 * HUGE_PAGE).unwrap().is_huge());
     }
 
+    /// Whether the kernel has the advice of huge pages for the mapping that contains `at`.
+    #[cfg(not(miri))]
+    fn is_advised(at: *const u8) -> bool {
+        let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut within = false;
+        for line in maps.lines() {
+            let first = line.split(' ').next().unwrap_or_default();
+            if let Some((from, to)) = first.split_once('-') {
+                let hex = |text| usize::from_str_radix(text, 16).unwrap();
+                within = (hex(from)..hex(to)).contains(&at.addr());
+            } else if within && let Some(flags) = line.strip_prefix("VmFlags:") {
+                return flags.split_whitespace().any(|flag| flag == "hg");
+            }
+        }
+        panic!("the mapping has no flags in /proc/self/smaps");
+    }
+
+    #[test]
+    #[cfg(not(miri))]
+    fn huge_pages_are_tried_unless_switched_off() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return; // a kernel without transparent huge pages refuses the advice
+        }
+        for len in [HUGE_PAGE, 2 * HUGE_PAGE, 2 * HUGE_PAGE + 1] {
+            let region = Heap::default().map(len).unwrap();
+            let ptr = region.as_ptr().as_ptr();
+            assert!(region.is_huge() || is_advised(ptr), "{len} bytes have ordinary pages");
+            assert_eq!(ptr.align_offset(HUGE_PAGE), 0, "{len} bytes start within a huge page");
+        }
+        let region = Heap { huge: HugePages::Never }.map(2 * HUGE_PAGE).unwrap();
+        assert!(!region.is_huge() && !is_advised(region.as_ptr().as_ptr()));
+    }
+
     #[test]
     fn regions_cross_threads() {
         let released = Arc::new(AtomicUsize::new(0));
