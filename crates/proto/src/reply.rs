@@ -92,6 +92,9 @@ impl<C> Endpoint<C> {
                 Err(e) => return Err(self.no_memory(id, e)),
             };
             fill(&mut m);
+            if len <= ready {
+                return self.reply_allocated(id, m, len);
+            }
             return self.respond(id, Stored::Owned(m), len);
         }
         let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
@@ -113,6 +116,36 @@ impl<C> Endpoint<C> {
         }
         slot.respond_short(len as u32);
         self.replied(id);
+        Ok(())
+    }
+
+    /// Sends a response of one packet from a buffer that was allocated for it, with
+    /// [`Config::prealloc_responses`](crate::Config) off. It takes the path of a preallocated one, so
+    /// that the switch changes the allocation alone (E75). The buffer does not count against the
+    /// client's quota: a slot with counted bytes leaves the fast path of reception.
+    fn reply_allocated(&mut self, id: RequestId, m: MsgBuf, len: usize) -> Result<(), ReplyError> {
+        let w = match waiting(&mut self.sessions, id) {
+            Ok(w) => w,
+            Err(e) => return Err(self.gone(id, e)),
+        };
+        let freed = std::mem::take(&mut w.slot.held);
+        w.slot.prealloc = Some(m);
+        w.slot.respond_short(len as u32);
+        self.stats.replies += 1;
+        let cx = SingleResponse {
+            tx: &mut self.tx,
+            peers: &mut self.peers,
+            arena: &self.arena,
+            cfg: &self.cfg,
+            stats: &mut self.stats,
+        };
+        if cx.tx.may_append() && send_single_response(cx, w.slot, (w.peer, w.remote)) {
+            w.slot.appended_for(self.tx.appended());
+        } else {
+            self.tx.push(response(id));
+        }
+        w.slot.own_short();
+        self.shares.unhold(w.tenant, freed);
         Ok(())
     }
 

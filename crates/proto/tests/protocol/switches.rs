@@ -34,6 +34,7 @@ fn without_preallocation_each_response_has_a_buffer_of_its_own() {
         off.nodes[1].ep.memory().prealloc_bytes == 0 && off.nodes[1].ep.memory().held_bytes > 0
     );
     assert_eq!(on.story(), off.story());
+    assert_eq!(on.nodes[1].ep.stats(), off.nodes[1].ep.stats());
 }
 
 #[test]
@@ -118,8 +119,14 @@ fn halves_are_of_calls_and_replies_leave_together() {
 
 #[test]
 fn a_reply_does_not_wait_with_a_request_that_has_its_turn_in_the_next_stage() {
-    let cfg = |tx_halves| Config { tx_halves, slots: 8, ..config() };
-    let mut w = World::new(&[cfg(false), cfg(true)], 1);
+    for prealloc_responses in [true, false] {
+        a_reply_leaves_at_once(Config { slots: 8, prealloc_responses, ..config() });
+    }
+}
+
+fn a_reply_leaves_at_once(cfg: Config) {
+    let halves = Config { tx_halves: true, ..cfg.clone() };
+    let mut w = World::new(&[cfg, halves], 1);
     let (there, back) = (w.connect(0, 1), w.connect(1, 0));
     w.call(0, there, 19, 32);
     w.finish(0, 1); // the buffer for responses of its slot is there
