@@ -90,7 +90,7 @@ pub mod parts {
         pub use courser_net::{
             AnyTransport, BindSpec, Caps, CommonOptions, FaultConfig, FaultPlan, FaultTransport,
             Middleware, OpenError, OptionSet, Path, PathError, PathTable, Transport,
-            TransportStats,
+            TransportStats, wait_readable,
         };
     }
 
