@@ -27,9 +27,9 @@ use std::time::Instant;
 #[path = "../src/loss/arrived.rs"]
 #[allow(dead_code)] // what is not measured
 mod arrived;
-#[path = "../src/loss/heard.rs"]
+#[path = "../src/loss/feedback.rs"]
 #[allow(dead_code)]
-mod heard;
+mod feedback;
 #[path = "../src/loss/melo/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod melo;
@@ -43,7 +43,7 @@ mod wire {
 }
 
 use arrived::Arrived;
-use heard::{Heard, Nack, Seen};
+use feedback::{AckInfo, LossFeedback, Nack};
 use scoreboard::Scoreboard;
 
 const PACKET: usize = 1024;
@@ -184,12 +184,12 @@ fn sender_board(order: &[(u32, u64)], packets: u32) -> u64 {
         }
         let round_trip_ns = ROUND_TRIP * 205;
         let window_ns = round_trip_ns / 4;
-        let heard = Heard { now_ns: slot * 205 + round_trip_ns, round_trip_ns, window_ns };
-        board.arrived(psn, heard, &mut Seen::default());
+        let ack = AckInfo { now_ns: slot * 205 + round_trip_ns, round_trip_ns, window_ns };
+        board.arrived(psn, ack, &mut LossFeedback::default());
         board.advance();
         board.judge(window_ns);
         while let Some((first, run)) = board.next_lost(packets) {
-            (first..first + run).for_each(|psn| board.sent(psn, heard.now_ns));
+            (first..first + run).for_each(|psn| board.sent(psn, ack.now_ns));
         }
     }
     black_box(board.lost());

@@ -8,7 +8,7 @@ use courser_buf::Ecn;
 
 use crate::config::Config;
 use crate::loss::rto::Rtt;
-use crate::loss::{Recovery, ReorderWindow, Seen};
+use crate::loss::{LossFeedback, Recovery, ReorderWindow};
 use crate::mutant::{self, Mutant};
 use crate::transit::Transit;
 use crate::wire::{EcnCounts, FrameHeader, decode_held};
@@ -210,7 +210,7 @@ impl Path {
         if recovery != Recovery::Selective {
             return most_ns;
         }
-        let once_ns = self.rtt.probe_ns(cfg) + self.window_ns(self.last_heard_ns);
+        let once_ns = self.rtt.pto_ns(cfg) + self.window_ns(self.last_heard_ns);
         let doubled = |times: u8| once_ns.saturating_mul(1 << u32::from(times).min(32));
         let wait_ns = match retries.checked_sub(PROBES) {
             None => doubled(retries.saturating_add(self.backoff)),
@@ -256,15 +256,15 @@ impl Path {
 
     /// Takes what an arrival has shown.
     #[cold]
-    pub(crate) fn on_feedback(&mut self, seen: Seen, now_ns: u64) {
-        if seen.late_ns > 0 {
-            self.reorder.on_late(seen.late_ns, now_ns);
+    pub(crate) fn on_feedback(&mut self, feedback: LossFeedback, now_ns: u64) {
+        if feedback.late_ns > 0 {
+            self.reorder.on_late(feedback.late_ns, now_ns);
         }
-        if seen.hasty > 0 {
+        if feedback.early > 0 {
             let (srtt_ns, least_ns) = (self.rtt.smoothed_ns(), self.rtt.least_ns());
             self.reorder.on_spurious(srtt_ns, least_ns, now_ns);
         }
-        if seen.useful > 0 {
+        if feedback.useful > 0 {
             self.back_off_less();
         }
     }
@@ -273,7 +273,7 @@ impl Path {
     /// that was done within the last half of a round trip.
     #[cold]
     pub(crate) fn begins_to_arm(&mut self, now_ns: u64, cfg: &Config) -> bool {
-        if now_ns < self.armed_ns.saturating_add(self.rtt.probe_ns(cfg) / 4) {
+        if now_ns < self.armed_ns.saturating_add(self.rtt.pto_ns(cfg) / 4) {
             return false;
         }
         self.armed_ns = now_ns.max(1);
@@ -292,7 +292,7 @@ impl Path {
     pub(crate) fn back_off(&mut self, now_ns: u64, cfg: &Config) {
         if now_ns >= self.backoff_until_ns {
             self.backoff = (self.backoff + 1).min(BACKOFF_MAX);
-            self.backoff_until_ns = now_ns.saturating_add(self.rtt.probe_ns(cfg));
+            self.backoff_until_ns = now_ns.saturating_add(self.rtt.pto_ns(cfg));
         }
     }
 }

@@ -9,7 +9,7 @@
 //! [`Packet::Gap`]: crate::wire::Packet::Gap
 
 use crate::endpoint::Endpoint;
-use crate::loss::{Heard, Seen};
+use crate::loss::{AckInfo, LossFeedback};
 use crate::mutant::{self, Mutant};
 use crate::tx::TxItem;
 
@@ -19,39 +19,39 @@ const WATCH_MOST: usize = 4096;
 impl<C> Endpoint<C> {
     /// What the frame at hand says of when the packets were sent that it answers.
     #[inline]
-    pub(crate) fn heard_of(&self, peer: u32) -> Heard {
+    pub(crate) fn ack_info(&self, peer: u32) -> AckInfo {
         let now_ns = self.now_ns;
         match self.peers.at(peer) {
             Some(p) => {
                 let round_trip_ns = p.path.round_trip_ns();
                 let blind = mutant::is_on(Mutant::LossFoundLate);
                 let window_ns = if blind { u64::MAX / 2 } else { p.path.window_ns(now_ns) };
-                Heard { now_ns, round_trip_ns, window_ns }
+                AckInfo { now_ns, round_trip_ns, window_ns }
             }
-            _ => Heard { now_ns, round_trip_ns: 0, window_ns: 0 },
+            _ => AckInfo { now_ns, round_trip_ns: 0, window_ns: 0 },
         }
     }
 
     /// Takes what an arrival has shown of a path.
     #[inline]
-    pub(crate) fn learn(&mut self, peer: u32, seen: Seen) {
-        if seen != Seen::default() {
-            self.learn_more(peer, seen);
+    pub(crate) fn learn(&mut self, peer: u32, feedback: LossFeedback) {
+        if feedback != LossFeedback::default() {
+            self.learn_more(peer, feedback);
         }
     }
 
     #[cold]
-    fn learn_more(&mut self, peer: u32, seen: Seen) {
-        self.stats.lost += u64::from(seen.lost);
-        self.stats.spurious += u64::from(seen.spurious);
+    fn learn_more(&mut self, peer: u32, feedback: LossFeedback) {
+        self.stats.lost += u64::from(feedback.lost);
+        self.stats.spurious += u64::from(feedback.spurious);
         let Some(p) = self.peers.at_mut(peer) else { return };
-        p.path.on_feedback(seen, self.now_ns);
+        p.path.on_feedback(feedback, self.now_ns);
     }
 
     /// A call of one packet was answered after it was sent again, `age_ns` ago.
     #[cold]
-    pub(crate) fn asked_twice(&mut self, peer: u32, age_ns: u32, heard: Heard) {
-        let early = u64::from(age_ns) < heard.round_trip_ns;
+    pub(crate) fn asked_twice(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
+        let early = u64::from(age_ns) < ack.round_trip_ns;
         self.stats.spurious += u64::from(early);
         if let Some(p) = self.peers.at_mut(peer) {
             if early { p.path.back_off(self.now_ns, &self.cfg) } else { p.path.back_off_less() }
@@ -113,7 +113,7 @@ impl<C> Endpoint<C> {
                 continue;
             }
             let Some(p) = self.peers.at(s.peer) else { continue };
-            let wait_ns = p.path.rtt().probe_ns(&self.cfg);
+            let wait_ns = p.path.rtt().pto_ns(&self.cfg);
             let is_silent = p.path.last_heard_ns().saturating_add(wait_ns) <= self.now_ns;
             let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.now_ns;
             if peer.is_none() && (is_young || !is_silent) {
@@ -138,7 +138,7 @@ impl<C> Endpoint<C> {
     #[cold]
     fn set_tail_loss_timer(&mut self) {
         let round_trips = self.peers.iter().flatten().filter(|p| p.path.rtt().smoothed_ns() > 0);
-        let wait_ns = round_trips.map(|p| p.path.rtt().probe_ns(&self.cfg)).min();
+        let wait_ns = round_trips.map(|p| p.path.rtt().pto_ns(&self.cfg)).min();
         self.tail_loss.guessed = wait_ns.is_none();
         let wait_ns = wait_ns.unwrap_or(self.cfg.rto_initial_ns);
         self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(self.least_wait_ns()));
@@ -172,7 +172,7 @@ impl<C> Endpoint<C> {
         // Who is silent is waited for by each call's own timer, until there are new calls.
         let (mut next_ns, mut silent, mut young_ns) = (u64::MAX, false, u64::MAX / 2);
         for p in self.peers.iter().flatten().filter(|p| p.selective && p.credits.is_used()) {
-            let wait_ns = p.path.rtt().probe_ns(&self.cfg);
+            let wait_ns = p.path.rtt().pto_ns(&self.cfg);
             let due_ns = p.path.last_heard_ns().saturating_add(wait_ns);
             if due_ns > now_ns {
                 next_ns = next_ns.min(due_ns);

@@ -1,9 +1,9 @@
-//! Which packets of a request have arrived out of order, with [`Recovery::Selective`]: a bit for
-//! each packet of the message, from the first gap on.
+//! Receiver state of a request with [`Recovery::Selective`]: a bitmap of the packets that arrived
+//! out of order, from the first gap on.
 //!
-//! The data itself is in the message's buffer already, at its place: there is nothing to reorder and
-//! nothing to copy (M27). The bits cost a message of `n` packets `n / 8` bytes, a thousandth of its
-//! smallest data, and only while packets are missing.
+//! The data is already at its place in the message buffer: no reordering and no copy (M27). For a
+//! message of `n` packets the bitmap takes `n / 8` bytes, and exists only while packets are
+//! missing.
 //!
 //! [`Recovery::Selective`]: super::Recovery::Selective
 
@@ -18,7 +18,7 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// Nothing has arrived of a message of so many packets, but for the first `count`.
+    /// For a message of `packets` packets, of which only the first `count` have arrived.
     pub(crate) fn new(count: u32, packets: u32) -> Self {
         Arrived { words: vec![0; packets.div_ceil(64) as usize], high: count }
     }
@@ -33,7 +33,7 @@ impl Arrived {
         self.high
     }
 
-    /// A packet has arrived; `false`: not for the first time.
+    /// Records an arrival; `false`: a duplicate.
     pub(crate) fn insert(&mut self, index: u32) -> bool {
         let Some(word) = self.words.get_mut(index as usize / 64) else { return false };
         let bit = 1 << (index % 64);
@@ -43,7 +43,7 @@ impl Arrived {
         new
     }
 
-    /// Of the packets from `count` on, those that have arrived without a gap: where they end.
+    /// End of the run of packets that have arrived from `count` on.
     pub(crate) fn in_order(&self, count: u32) -> u32 {
         let mut end = count;
         while let Some(word) = self.words.get(end as usize / 64) {
@@ -56,8 +56,7 @@ impl Arrived {
         end
     }
 
-    /// The gaps above `count`, the most recent one first. Costs a step for each 64 packets and for
-    /// each gap.
+    /// The gaps above `count`, most recent first. Costs one step per 64 packets and per gap.
     pub(crate) fn holes(&self, count: u32) -> impl Iterator<Item = Hole> + '_ {
         let mut end = self.high;
         std::iter::from_fn(move || {
@@ -68,7 +67,7 @@ impl Arrived {
         })
     }
 
-    /// The last packet in `count..end` that has arrived, or has not.
+    /// The last packet in `count..end` that has arrived, or with `arrived` false has not.
     fn before(&self, end: u32, count: u32, arrived: bool) -> Option<u32> {
         let mut end = end;
         while end > count {
@@ -94,10 +93,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_bitmap(packets in 1..300_u32, seen in prop::collection::vec(0..300_u32, 0..200)) {
+        fn it_is_a_bitmap(packets in 1..300_u32, indices in prop::collection::vec(0..300_u32, 0..200)) {
             let (mut a, mut model) = (Arrived::new(0, packets), vec![false; packets as usize]);
             let mut count = 0;
-            for index in seen.into_iter().map(|i| i % packets) {
+            for index in indices.into_iter().map(|i| i % packets) {
                 prop_assert_eq!(a.insert(index), !model[index as usize]);
                 model[index as usize] = true;
                 count = a.in_order(count);
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_message_nothing_arrives() {
+    fn packets_beyond_the_message_are_ignored() {
         let mut a = Arrived::new(3, 64);
         assert!(!a.insert(64) && a.insert(5));
         assert_eq!((a.in_order(3), a.in_order(5)), (3, 6));

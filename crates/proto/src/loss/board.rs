@@ -1,9 +1,9 @@
-//! What a client slot knows of the packets of its message, whatever the scheme. A session with
-//! go-back-N has none, nor has a message of one packet.
+//! The retransmission scoreboard of a client slot, for every recovery scheme. Messages of one
+//! packet and sessions with go-back-N have none.
 
 use super::melo_board::MeloBoard;
 use super::pooled::{self, Pools};
-use super::{Heard, Nack, Recovery, Scoreboard, Seen};
+use super::{AckInfo, LossFeedback, Nack, Recovery, Scoreboard};
 use crate::stats::Drop;
 
 /// See the module's documentation.
@@ -14,8 +14,8 @@ pub(crate) enum Board {
 }
 
 impl Board {
-    /// For a request of so many packets, of which none was sent, or, if `in_order` is not 0, for a
-    /// response of which so many have arrived. `None`: the scheme has no use for one.
+    /// For a request of `req_packets` packets, none of them sent; or, if `in_order` is not 0, for a
+    /// response with `in_order` packets received. `None`: the scheme has no scoreboard.
     pub(crate) fn new(
         recovery: Recovery,
         pools: &Pools,
@@ -29,7 +29,7 @@ impl Board {
         }
     }
 
-    /// Makes it one for another message, as [`Board::new`]; `false`: it has to be a new one.
+    /// Reuses it for another message, with the arguments of [`Board::new`]; `false`: not possible.
     pub(crate) fn renew(&mut self, in_order: u32) -> bool {
         match self {
             Board::Selective(board) => {
@@ -40,7 +40,7 @@ impl Board {
         }
     }
 
-    /// The response has begun.
+    /// Switches from the request to the response.
     pub(crate) fn begin_response(&mut self) {
         match self {
             Board::Selective(board) => board.begin(1),
@@ -57,8 +57,8 @@ impl Board {
             }
     }
 
-    /// Packets that were sent, are not in order, and are not on their way: how many, and how many of
-    /// them are to be sent again.
+    /// Packets that were sent, are not in order, and are not in flight: their number, and how many
+    /// of them are to be retransmitted.
     #[inline]
     pub(crate) fn idle_and_lost(&self) -> (u32, u32) {
         let (arrived, lost) = match self {
@@ -68,7 +68,7 @@ impl Board {
         (arrived + lost, lost)
     }
 
-    /// Packets are sent, for the first time or again.
+    /// Records transmissions and retransmissions.
     #[inline]
     pub(crate) fn sent(&mut self, first: u32, count: u32, now_ns: u64) {
         match self {
@@ -79,7 +79,7 @@ impl Board {
         }
     }
 
-    /// The lost packets that are to be sent next: the first one and how many in a row, at most `most`.
+    /// The lost packets to be sent next: the first, and the length of the run, at most `most`.
     pub(crate) fn next_lost(&mut self, most: u32) -> Option<(u32, u32)> {
         match self {
             Board::Selective(board) => board.next_lost(most),
@@ -87,15 +87,21 @@ impl Board {
         }
     }
 
-    /// So many packets of the request have arrived in order; or more, as it knows itself.
-    pub(crate) fn in_order(&mut self, count: u32, heard: Heard, seen: &mut Seen) -> u32 {
+    /// Takes a cumulative acknowledgement of request packets; returns the number in order, which
+    /// may be higher.
+    pub(crate) fn in_order(
+        &mut self,
+        count: u32,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
+    ) -> u32 {
         match self {
             Board::Selective(board) => {
                 if board.arrive_in_order(count) {
                     return count;
                 }
-                board.in_order(count, heard, seen);
-                board.conclude(heard, seen)
+                board.in_order(count, ack, feedback);
+                board.conclude(ack, feedback)
             }
             Board::Melo(board) => {
                 board.in_order(count);
@@ -104,65 +110,63 @@ impl Board {
         }
     }
 
-    /// Takes a negative acknowledgement; gives how many packets are in order, and whether any of it
-    /// was news.
-    ///
+    /// Takes a negative acknowledgement; returns the number of packets in order, and whether it
+    /// acknowledged anything new.
     /// # Errors
-    /// No receiver sends that.
+    /// No receiver sends this content.
     pub(crate) fn on_nack(
         &mut self,
         nack: Nack<'_>,
-        heard: Heard,
-        seen: &mut Seen,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
     ) -> Result<(u32, bool), Drop> {
         match self {
             Board::Selective(board) => {
-                board.in_order(nack.count, heard, seen);
-                let news = board.on_nack(nack, heard, seen);
-                Ok((board.conclude(heard, seen), news))
+                board.in_order(nack.count, ack, feedback);
+                let news = board.on_nack(nack, ack, feedback);
+                Ok((board.conclude(ack, feedback), news))
             }
             Board::Melo(board) => {
                 let before = (board.arrived(), board.lost());
                 if !board.on_nack(nack.count, nack.high, nack.holes.iter()) {
                     return Err(Drop::Inconsistent);
                 }
-                seen.add_lost(board.lost().saturating_sub(before.1));
+                feedback.add_lost(board.lost().saturating_sub(before.1));
                 Ok((nack.count, before != (board.arrived(), board.lost())))
             }
         }
     }
 
-    /// A packet of the response has arrived; gives how many are in order.
-    ///
+    /// Records a response packet; returns the number of packets in order.
     /// # Errors
-    /// It has been here before, or cannot be kept.
+    /// It is a duplicate, or cannot be tracked.
     pub(crate) fn on_response(
         &mut self,
         index: u32,
-        heard: Heard,
-        seen: &mut Seen,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
     ) -> Result<u32, Drop> {
         match self {
             Board::Selective(board) => {
                 if board.is_next(index) && board.arrive_in_order(index + 1) {
                     return Ok(index + 1);
                 }
-                if !board.arrived(index, heard, seen) {
+                if !board.arrived(index, ack, feedback) {
                     return Err(Drop::Duplicate);
                 }
-                Ok(board.conclude(heard, seen))
+                Ok(board.conclude(ack, feedback))
             }
             Board::Melo(board) => {
                 let before = board.lost();
                 let (arrival, in_order) = board.on_response(index);
-                seen.add_lost(board.lost().saturating_sub(before));
+                feedback.add_lost(board.lost().saturating_sub(before));
                 pooled::is_kept(arrival).map(|()| in_order)
             }
         }
     }
 
-    /// The newest packet on its way is to be sent again, to see what has become of the others.
-    /// `false`: that is not done.
+    /// Marks the newest packet in flight for retransmission, as a tail-loss probe. `false`: the
+    /// scheme does not probe.
     pub(crate) fn probe(&mut self) -> bool {
         match self {
             Board::Selective(board) => board.probe(),
@@ -170,8 +174,8 @@ impl Board {
         }
     }
 
-    /// All packets on their way are lost. If it gives a packet, those from there on are forgotten, and
-    /// to be sent as if for the first time.
+    /// All packets in flight are lost. If it returns a packet, the packets from there on are
+    /// removed from the scoreboard and are to be sent as if for the first time.
     pub(crate) fn time_out(&mut self, is_response: bool, again: bool) -> Option<u32> {
         match self {
             Board::Selective(board) => {
@@ -190,13 +194,13 @@ impl Board {
     }
 }
 
-/// Boards that are kept for messages to come: each has room for the credits of a session.
+/// Spare scoreboards that are kept for later messages: each has room for the credits of a session.
 const SPARE_BOARDS: usize = 64;
 
-/// What loss recovery needs besides the slots: spare boards, and MELO's pools of bits (M5).
+/// What loss recovery needs beside the slots: spare scoreboards, and MELO's pools of bits (M5).
 #[derive(Debug)]
 pub(crate) struct Boards {
-    /// Boxed, as slots have them.
+    /// Boxed, since slots hold them boxed.
     #[allow(clippy::vec_box)]
     spare: Vec<Box<Board>>,
     pub(crate) pools: Pools,
@@ -207,7 +211,8 @@ impl Boards {
         Boards { spare: Vec::new(), pools: Pools::new() }
     }
 
-    /// A board for a request of so many packets, or a response of which `in_order` have arrived.
+    /// A scoreboard for a request of `req_packets` packets, or a response with `in_order` packets
+    /// received.
     #[cold]
     pub(crate) fn take(
         &mut self,
@@ -224,19 +229,19 @@ impl Boards {
         Board::new(recovery, &self.pools, req_packets, in_order).map(Box::new)
     }
 
-    /// A message needs its board no more.
+    /// Takes back the scoreboard of a message that has ended.
     pub(crate) fn put(&mut self, mut board: Box<Board>) {
         if self.spare.len() < SPARE_BOARDS && board.renew(0) {
             self.spare.push(board);
         }
     }
 
-    /// Frees the spare boards.
+    /// Frees the spare scoreboards.
     pub(crate) fn trim(&mut self) {
         self.spare = Vec::new();
     }
 
-    /// Bytes of the spare boards on the heap.
+    /// Heap bytes of the spare scoreboards.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.spare.iter().map(|board| board.heap_bytes()).sum()
     }

@@ -1,6 +1,6 @@
-//! What a client knows of the packets of one message that it has sent or asked for, with
-//! [`Recovery::Melo`]. For a request it is MELO's sender; for a response it is the receiver, whose
-//! NACK is to ask again, and which needs no map of what it knows itself (F3).
+//! The scoreboard of one message of a client slot with [`Recovery::Melo`]. For a request it is
+//! MELO's sender state. For a response it is MELO's receiver state: the client itself requests the
+//! missing packets, so no bitmap of a sender is needed (F3).
 //!
 //! [`Recovery::Melo`]: super::Recovery::Melo
 
@@ -15,16 +15,15 @@ pub(crate) struct MeloBoard {
     response: Receiver,
     /// Of a request: its last packet, which only the response acknowledges.
     last: u32,
-    /// Packets that have arrived out of order.
+    /// Packets that arrived out of order.
     arrived: u32,
-    /// Packets that were found lost and were not sent again yet. None of them is known to have
-    /// arrived.
+    /// Lost packets that were not retransmitted yet. None of them is known to have arrived.
     resend: Resend,
 }
 
 impl MeloBoard {
-    /// For a request of so many packets, of which none was sent, or, if `in_order` is not 0, for a
-    /// response of which so many have arrived.
+    /// For a request of `req_packets` packets, none of them sent; or, if `in_order` is not 0, for a
+    /// response with `in_order` packets received.
     pub(crate) fn new(pools: &Pools, req_packets: u32, in_order: u32) -> Self {
         MeloBoard {
             request: Sender::new(&pools.tx),
@@ -56,7 +55,7 @@ impl MeloBoard {
         self.arrived
     }
 
-    /// A packet is sent: if it was lost, it is so no more.
+    /// Records a transmission; a lost packet is in flight again.
     pub(crate) fn sent(&mut self, index: u32) {
         self.resend.sent(index);
     }
@@ -72,7 +71,7 @@ impl MeloBoard {
         self.resend.trim(count);
     }
 
-    /// A NACK of the request; `false`: no receiver sends that.
+    /// Takes a NACK of the request; `false`: no receiver sends this content.
     pub(crate) fn on_nack(
         &mut self,
         count: u32,
@@ -88,7 +87,7 @@ impl MeloBoard {
             return false;
         }
         self.in_order(count);
-        // Found lost before, and arrived after all.
+        // Found lost before, but has arrived.
         self.resend.retain(|index| !self.request.is_received(index));
         while let Some(hole) = self.request.next_lost() {
             self.resend.push(hole);
@@ -96,7 +95,7 @@ impl MeloBoard {
         true
     }
 
-    /// A packet of the response has arrived: how many are in order then.
+    /// Records a response packet; returns the number of packets in order.
     pub(crate) fn on_response(&mut self, index: u32) -> (Arrival, u32) {
         let before = self.response.rcv_nxt();
         let arrival = self.response.on_packet(index);
@@ -119,10 +118,9 @@ impl MeloBoard {
         (arrival, now)
     }
 
-    /// The first hole was not filled in time: all that is missing is sent again, from the front
-    /// (M15). What is behind the newest packet known to have arrived may still be on its way; if the
-    /// timeout comes `again`, or nothing is known to be missing, that is sent again as well: from the
-    /// packet on that it gives.
+    /// A timeout: all missing packets are sent again, from the front (M15). Packets beyond the
+    /// newest one received may still be in flight. After a repeated timeout (`again`), or if
+    /// nothing is known to be missing, they are sent again too, from the returned packet on.
     pub(crate) fn time_out(&mut self, is_response: bool, again: bool) -> Option<u32> {
         self.resend.clear();
         let high = if is_response {

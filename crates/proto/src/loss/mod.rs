@@ -1,17 +1,18 @@
-//! Loss recovery: how a client finds out which packets were lost, and what it does then
-//! ([`Recovery`]). Step 12 of a packet's path tells it what has arrived, step 4 sends again. The
-//! server keeps no timer and rolls nothing back (F3).
+//! Loss recovery: detection and retransmission of lost packets by the client ([`Recovery`]). Step
+//! 12 of a packet's path reports arrivals, step 4 retransmits. The server keeps no timer and
+//! retransmits only on request (F3).
 //!
-//! - `board`: what a client slot knows of its message's packets, with `scoreboard` (selective) or
-//!   `melo_board`;
-//! - `arrived`: which packets of a request a server has, out of order; with MELO `melo`'s receiver;
-//! - `melo`: the paper's data structures, and `pooled`, what keeps them together with their pool;
-//! - `rto`, `window`: round trips, timeouts, and how late packets may be; a peer's;
-//! - `tail_loss`: the timer of calls of one packet, which no later packet acknowledges.
+//! - `board`: the retransmission scoreboard of a client slot's message, either `scoreboard`
+//!   (selective) or `melo_board`;
+//! - `arrived`: a server's record of request packets that arrived out of order; with MELO it is
+//!   `melo`'s receiver;
+//! - `melo`: the data structures of the MELO paper; `pooled` combines them with their pool;
+//! - `rto`, `window`: round trips, timeouts and the reordering window of a path;
+//! - `tail_loss`: the timer of single-packet calls, which no later packet acknowledges.
 
 mod arrived;
 mod board;
-mod heard;
+mod feedback;
 #[allow(dead_code)] // swapping (M17), for receivers with less memory than connections
 pub(crate) mod melo;
 mod melo_board;
@@ -25,7 +26,7 @@ mod window;
 
 pub(crate) use arrived::Arrived;
 pub(crate) use board::{Board, Boards};
-pub(crate) use heard::{Heard, Nack, Seen};
+pub(crate) use feedback::{AckInfo, LossFeedback, Nack};
 pub use melo::Hole;
 pub(crate) use pooled::{Pools, Receiver, is_kept};
 pub use recovery::{Recovery, UnknownRecovery};

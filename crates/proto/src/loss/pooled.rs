@@ -1,4 +1,5 @@
-//! MELO's states with the pool that their blocks are of: they go back to it by themselves.
+//! MELO's sender and receiver states together with their pool, to which they return their blocks on
+//! drop.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,7 +11,7 @@ use crate::stats::Drop as Dropped;
 /// A bits pool, shared by all messages of one direction of an endpoint (M5).
 pub(crate) type SharedPool = Rc<RefCell<MeloPool>>;
 
-/// Both pools of an endpoint: what it receives, and what it sends (M13).
+/// Both pools of an endpoint: for received and for sent messages (M13).
 #[derive(Clone, Debug)]
 pub(crate) struct Pools {
     pub(crate) rx: SharedPool,
@@ -23,7 +24,7 @@ impl Pools {
         Pools { rx: pool(), tx: pool() }
     }
 
-    /// Of what arrives: most bits in use at once, and how often there were too few.
+    /// Of the receive pool: most bits in use at once, and the number of failed allocations.
     pub(crate) fn rx_use(&self) -> (u32, u64) {
         let used = self.rx.borrow().usage();
         (used.most * BLOCK_BITS, used.refusals)
@@ -31,9 +32,8 @@ impl Pools {
 }
 
 /// Whether a packet that has arrived is kept.
-///
 /// # Errors
-/// It has been here before, or there is no place for what is known of it (M10, M16).
+/// It is a duplicate, or there is no bit to record it (M10, M16).
 pub(crate) fn is_kept(arrival: Arrival) -> Result<(), Dropped> {
     match arrival {
         Arrival::InOrder | Arrival::OutOfOrder { .. } => Ok(()),
@@ -76,7 +76,7 @@ impl Receiver {
         self.state.all_missing(&*self.pool.borrow()).collect()
     }
 
-    /// Forgets what has arrived out of order.
+    /// Discards the record of packets that arrived out of order.
     pub(crate) fn release(&mut self) {
         self.state.release(&mut self.pool.borrow_mut());
     }
@@ -104,7 +104,7 @@ impl Sender {
         self.state.on_ack(&mut self.pool.borrow_mut(), rcv_nxt);
     }
 
-    /// Takes a NACK; `false`: no receiver sends that.
+    /// Takes a NACK; `false`: no receiver sends this content.
     pub(crate) fn on_nack(&mut self, rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> bool {
         self.state.on_nack(&mut self.pool.borrow_mut(), rcv_nxt, rcv_high, holes).is_ok()
     }
@@ -122,13 +122,14 @@ impl Sender {
         self.state.known_received() - u32::from(self.state.high() > last)
     }
 
-    /// Everything that is not known to have arrived is lost; gives where what is known of ends.
+    /// Marks as lost everything that is not known to have arrived; returns the end of the known
+    /// range.
     pub(crate) fn restart(&mut self) -> u32 {
         self.state.restart();
         self.state.high()
     }
 
-    /// Forgets all of it.
+    /// Discards all state.
     pub(crate) fn release(&mut self) {
         self.state.release(&mut self.pool.borrow_mut());
     }

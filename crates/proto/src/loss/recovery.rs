@@ -1,39 +1,39 @@
-//! Which scheme recovers the packets that a session's path loses (E56).
+//! The loss recovery schemes, and which of them a session uses (E56).
 
 use serde::{Deserialize, Serialize};
 
-/// How lost packets are found and sent again. The scheme belongs to a session and is agreed on when
-/// it connects: the client's own choice, unless one of the two chose [`Recovery::GoBackN`], which
-/// needs nothing of the other side and then holds.
+/// How lost packets are detected and retransmitted. The scheme is agreed for each session at
+/// connect: the client's choice, unless one side chose [`Recovery::GoBackN`], which needs no
+/// support of the other side and then applies.
 ///
-/// A message of one packet has no order to keep: with `GoBackN` and `Melo` it waits for the
-/// retransmission timeout, with `Selective` it is asked for again as soon as it is late.
+/// For messages of one packet, `GoBackN` and `Melo` wait for the retransmission timeout;
+/// `Selective` sends a tail-loss probe as soon as the answer is late.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
 #[non_exhaustive]
 pub enum Recovery {
-    /// Packets are taken in order only; after a timeout everything behind the last one that is
-    /// known to have arrived is sent again `[eRPC §5.3]` (E58, E59).
+    /// The receiver takes packets in order only. After a timeout everything after the last
+    /// acknowledged packet is sent again `[eRPC §5.3]` (E58, E59).
     GoBackN,
-    /// Packets that arrive out of order are kept, the sender is told of the holes before them, and
-    /// sends those once; what is lost again waits for the timeout, which starts over from the first
-    /// hole `[MELO §3.2]` (M1-M20). Tracks at most 1,024 packets of all messages that an endpoint
-    /// receives; beyond, it is go-back-N.
+    /// The receiver keeps packets that arrive out of order and reports holes; the sender
+    /// retransmits each hole once. A retransmission that is lost waits for the timeout, which
+    /// restarts from the first hole `[MELO §3.2]` (M1-M20). Tracks at most 1,024 packets of all
+    /// messages that an endpoint receives; beyond that it behaves as go-back-N.
     Melo,
-    /// What Courser does unless it is told otherwise. Packets that arrive out of order are kept; one
-    /// is lost when another that was sent a reorder window later has been answered, however often
-    /// it was sent before. The window follows the reordering that is seen. The end of a message is
-    /// probed for before the timeout.
+    /// The default. The receiver keeps packets that arrive out of order. A packet is lost when
+    /// another packet, sent more than a reordering window later, has been acknowledged;
+    /// retransmissions are treated alike. The window adapts to the observed reordering. The end of
+    /// a message is probed before the timeout.
     #[default]
     Selective,
 }
 
 impl Recovery {
-    /// All of them, the simplest first.
+    /// All schemes, the simplest first.
     pub const ALL: [Recovery; 3] = [Recovery::GoBackN, Recovery::Melo, Recovery::Selective];
 
-    /// Its name in options and results: `go-back-n`, `melo`, `default`.
+    /// The name in options and results: `go-back-n`, `melo`, `default`.
     pub const fn name(self) -> &'static str {
         match self {
             Recovery::GoBackN => "go-back-n",
@@ -42,7 +42,7 @@ impl Recovery {
         }
     }
 
-    /// What a session uses whose client and server have these settings.
+    /// The scheme of a session whose client and server have these settings.
     pub(crate) fn agreed(client: Recovery, server: Recovery) -> Recovery {
         if server == Recovery::GoBackN { server } else { client }
     }
@@ -54,7 +54,7 @@ impl std::fmt::Display for Recovery {
     }
 }
 
-/// The text names no scheme.
+/// The text is not the name of a scheme.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0:?} is not a loss recovery scheme; choose go-back-n, melo or default")]
 pub struct UnknownRecovery(String);

@@ -1,4 +1,4 @@
-//! Packets that were found lost and are to be sent again: runs of them, in order.
+//! Retransmission queue of the MELO scoreboard: runs of lost packets, in ascending order.
 
 use std::collections::VecDeque;
 
@@ -7,24 +7,24 @@ use super::melo::Hole;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Resend {
-    /// None is empty, and each begins behind the one before it.
+    /// None is empty; each begins after the end of the one before.
     runs: VecDeque<Hole>,
     /// Packets of all runs.
     count: u32,
 }
 
 impl Resend {
-    /// How many packets.
+    /// Number of packets.
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// The first ones in a row.
+    /// The first run.
     pub(crate) fn next(&self) -> Option<Hole> {
         self.runs.front().copied()
     }
 
-    /// Adds packets behind all others.
+    /// Adds packets after all others.
     pub(crate) fn push(&mut self, hole: Hole) {
         self.count += hole.len;
         match self.runs.back_mut() {
@@ -33,14 +33,14 @@ impl Resend {
         }
     }
 
-    /// A packet is sent. If it is the first one here, it is here no more.
+    /// A packet is sent: removes it if it is the first.
     pub(crate) fn sent(&mut self, index: u32) {
         if self.runs.front().is_some_and(|run| run.first == index) {
             self.trim(index + 1);
         }
     }
 
-    /// Packets below `count` are not to be sent again.
+    /// Removes the packets below `count`.
     pub(crate) fn trim(&mut self, count: u32) {
         while let Some(run) = self.runs.front_mut().filter(|run| run.first < count) {
             let below = run.len.min(count - run.first);
@@ -53,7 +53,7 @@ impl Resend {
         }
     }
 
-    /// Only packets of which `keep` is true are still to be sent again.
+    /// Keeps only the packets for which `keep` returns true.
     pub(crate) fn retain(&mut self, keep: impl Fn(u32) -> bool) {
         self.count = 0;
         for run in std::mem::take(&mut self.runs) {
@@ -63,14 +63,14 @@ impl Resend {
         }
     }
 
-    /// A packet is not to be sent again. Cost: a step for each run; if it is here, one for each packet.
+    /// Removes a packet. Costs one step per run, and if it is present one step per packet.
     pub(crate) fn remove(&mut self, index: u32) {
         if self.runs.iter().any(|run| (run.first..run.first + run.len).contains(&index)) {
             self.retain(|other| other != index);
         }
     }
 
-    /// None is to be sent again.
+    /// Removes all packets.
     pub(crate) fn clear(&mut self) {
         self.runs.clear();
         self.count = 0;
@@ -131,7 +131,7 @@ mod tests {
                     }
                     Op::Sent => {
                         if let Some(&first) = model.first() {
-                            // Another packet than the first is none of its business.
+                            // Packets other than the first are not removed.
                             resend.sent(first + 1);
                             resend.sent(first);
                             model.remove(0);

@@ -1,17 +1,17 @@
 //! Round trips and the retransmission timeout (E57).
 //!
-//! The estimator is RFC 6298's, in integers: smoothed RTT, mean deviation, and
-//! `RTO = SRTT + 4 RTTVAR` within `Config::{rto_min_ns, rto_max_ns}`. Samples come from the frame
-//! header's time echo: each belongs to exactly one frame, so retransmissions are never ambiguous
-//! (F2), and the time the peer held the echo, handlers included, is taken out (F5).
+//! The estimator of RFC 6298 in integers: smoothed RTT, mean deviation, and `RTO = SRTT + 4 RTTVAR`
+//! within `Config::{rto_min_ns, rto_max_ns}`. Samples come from the time echo in the frame header:
+//! each echo belongs to exactly one frame, so retransmissions are never ambiguous (F2), and the
+//! peer's processing time, handlers included, is excluded (F5).
 
 use crate::config::Config;
 
-/// Samples above this are not round trips but echoes of a clock that has wrapped: half of 2^32 ns.
+/// Larger samples are echoes from before the clock wrapped: half of 2^32 ns.
 const MAX_SAMPLE_NS: u32 = 1 << 31;
 
-/// A pass of an event loop takes this long: there is no sense in looking more often.
-const PROBE_LEAST_NS: u64 = 500;
+/// Duration of one iteration of the event loop: a shorter timeout would have no effect.
+const PTO_MIN_NS: u64 = 500;
 
 /// Round-trip estimator of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,8 +21,8 @@ pub(crate) struct Rtt {
     min_ns: u64,
     latest_ns: u64,
     samples: u64,
-    /// The timeout until the first sample.
-    guess_ns: u64,
+    /// The timeout before the first sample.
+    initial_ns: u64,
 }
 
 impl Rtt {
@@ -33,7 +33,7 @@ impl Rtt {
             min_ns: u64::MAX,
             latest_ns: 0,
             samples: 0,
-            guess_ns: cfg.rto_initial_ns,
+            initial_ns: cfg.rto_initial_ns,
         }
     }
 
@@ -48,12 +48,12 @@ impl Rtt {
         Some(sample)
     }
 
-    /// The way takes about so long, by what other means have shown: until the first sample the
-    /// timeout is at least twice that, so that a slow path is not taken for loss.
+    /// Takes an estimate of the round trip from another source. Until the first sample the timeout
+    /// is at least twice the estimate, so that a slow path is not mistaken for loss.
     pub(crate) fn expect(&mut self, rtt_ns: u64, cfg: &Config) {
         if self.samples == 0 {
             let rto_ns = rtt_ns.saturating_mul(2).max(cfg.rto_initial_ns);
-            self.guess_ns = rto_ns.min(cfg.rto_max_ns);
+            self.initial_ns = rto_ns.min(cfg.rto_max_ns);
         }
     }
 
@@ -72,25 +72,25 @@ impl Rtt {
         self.samples += 1;
     }
 
-    /// The timeout after `retries` fruitless ones: doubled for each, up to the upper bound. Reckoned
-    /// when it is asked for: a sample comes with each frame, a timeout with one call in a thousand.
+    /// The timeout after `retries` unsuccessful ones: doubled for each, up to the upper limit.
+    /// Computed on demand, since samples arrive with each frame and timeouts are rare.
     pub(crate) fn rto_ns(&self, retries: u8, cfg: &Config) -> u64 {
         let rto_ns = match self.samples {
-            0 => self.guess_ns,
+            0 => self.initial_ns,
             _ => (self.srtt_ns + 4 * self.rttvar_ns).clamp(cfg.rto_min_ns, cfg.rto_max_ns),
         };
         rto_ns.saturating_mul(1 << u32::from(retries).min(20)).min(cfg.rto_max_ns)
     }
 
-    /// When an answer that was not lost should have come: after twice the smoothed round trip, or
-    /// where round trips differ much, when the timeout would be if it had no lower bound. Without
-    /// the reorder window.
-    pub(crate) fn probe_ns(&self, cfg: &Config) -> u64 {
+    /// Probe timeout (PTO): when an answer that was not lost should have arrived. Twice the
+    /// smoothed round trip, or with large deviation the RTO without its lower limit. Without the
+    /// reordering window.
+    pub(crate) fn pto_ns(&self, cfg: &Config) -> u64 {
         match self.samples {
-            0 => self.guess_ns,
+            0 => self.initial_ns,
             _ => {
                 let late_ns = self.srtt_ns + (4 * self.rttvar_ns).max(self.srtt_ns);
-                late_ns.max(PROBE_LEAST_NS).min(cfg.rto_max_ns)
+                late_ns.max(PTO_MIN_NS).min(cfg.rto_max_ns)
             }
         }
     }
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clock_may_wrap_and_nonsense_is_ignored() {
+    fn clock_wraps_are_handled_and_impossible_echoes_ignored() {
         let mut r = Rtt::new(&cfg());
         r.on_echo(5, u32::MAX - 4);
         assert_eq!(r.report(&cfg()).unwrap().0, 10);

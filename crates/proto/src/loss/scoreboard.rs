@@ -1,45 +1,45 @@
-//! What a client knows of the packets of one message that it has sent or asked for, with
-//! [`Recovery::Selective`]: request packets first, then those of the response. Here both are "sent".
+//! The retransmission scoreboard of one message with [`Recovery::Selective`]. It tracks the packets
+//! of the request, then those of the response. A requested response packet counts as "sent".
 //!
 //! # States of a packet
 //! ```text
 //! sent -> arrived
 //!   |-> lost -> sent again -> arrived
-//!         |-> arrived (it was only late)    |-> lost ...
+//!       |-> arrived (it was only late)    |-> lost ...
 //! ```
-//! A packet is lost when another that was sent a reorder window later has arrived: that holds for
-//! retransmissions as well, so that one which is lost again is found as fast. Packets are sent in the
-//! order of their index the first time, and retransmissions have a list of their own in the order of
-//! time: nothing is searched, each transmission is judged once.
+//! A packet is lost when another packet, sent more than a reordering window later, has arrived. The
+//! rule applies to retransmissions as well, so a second loss is detected as fast as the first.
+//! First transmissions are in order of index, retransmissions have a list in order of time: nothing
+//! is searched, and each transmission is checked once.
 //!
 //! # Invariants
-//! 1. `entries` are the packets from `base`, the first one that has not arrived, to the newest that
-//!    was sent; but for a moment the first of them has not arrived.
-//! 2. `arrived` and `lost` count the entries in these states; all others are on their way.
-//! 3. Every lost entry is in `resend`. What else is there is passed over.
+//! 1. `entries` are the packets from `base`, the first one that has not arrived, to the newest one
+//!    sent. The first entry has not arrived, except within an update.
+//! 2. `arrived` and `lost` count the entries in these states; all others are in flight.
+//! 3. Every lost entry is in `resend`. Other packets in `resend` are skipped.
 //!
 //! [`Recovery::Selective`]: super::Recovery::Selective
 
 use std::collections::VecDeque;
 
-use super::{Heard, Nack, Seen};
+use super::{AckInfo, LossFeedback, Nack};
 use crate::wire::MAX_HOLES;
 
 /// State of an entry: its two low bits.
 const SENT: u64 = 0;
 const ARRIVED: u64 = 1;
 const LOST: u64 = 2;
-/// It has arrived, and keeps its credit: the last packet of a request.
+/// Has arrived, but keeps its credit: the last packet of a request.
 const HELD: u64 = 3;
 const STATE: u64 = 3;
-/// It was sent more than once.
-const AGAIN: u64 = 4;
-/// It was found lost, or probed for, because nothing was heard for long.
-const TIMED: u64 = 8;
-/// Above the flags: when it was sent last, ns.
+/// Was retransmitted.
+const RETRANSMITTED: u64 = 4;
+/// Was marked lost by a timeout or a probe.
+const TIMED_OUT: u64 = 8;
+/// Above the flags: time of the last transmission, ns.
 const TIME_SHIFT: u32 = 4;
 
-/// A board that waits for its next message keeps room for so many packets.
+/// Capacity, in packets, that an unused scoreboard keeps.
 const KEEP: usize = 1024;
 
 /// See the module's documentation.
@@ -47,16 +47,16 @@ const KEEP: usize = 1024;
 pub(crate) struct Scoreboard {
     base: u32,
     entries: VecDeque<u64>,
-    /// First transmissions of packets before this one were judged.
+    /// First transmissions of packets before this one have been checked for loss.
     judged: u32,
-    /// Retransmissions that were not judged, oldest first: packet and time.
-    again: VecDeque<(u32, u64)>,
-    /// Lost packets, in the order in which they are sent again.
+    /// Retransmissions that have not been checked, oldest first: packet and time.
+    retransmitted: VecDeque<(u32, u64)>,
+    /// Lost packets, in the order in which they are to be retransmitted.
     resend: VecDeque<u32>,
-    /// When the newest packet that has arrived was sent, ns.
+    /// Send time of the newest packet that has arrived, ns.
     newest_ns: u64,
-    /// The same before the frame at hand, which may tell of many packets: in which order these have
-    /// arrived it does not say.
+    /// The same before the current frame. A frame may acknowledge many packets, and does not tell
+    /// their order of arrival.
     known_ns: u64,
     arrived: u32,
     lost: u32,
@@ -67,13 +67,13 @@ impl Scoreboard {
         Scoreboard { base, judged: base, ..Scoreboard::default() }
     }
 
-    /// Begins with a message of which `base` packets have arrived and nothing else was sent.
+    /// Starts a message of which `base` packets have arrived and no others were sent.
     pub(crate) fn begin(&mut self, base: u32) {
         self.entries.clear();
-        self.again.clear();
+        self.retransmitted.clear();
         self.resend.clear();
         self.entries.shrink_to(KEEP);
-        self.again.shrink_to(KEEP);
+        self.retransmitted.shrink_to(KEEP);
         self.resend.shrink_to(KEEP);
         (self.base, self.judged) = (base, base);
         (self.arrived, self.lost) = (0, 0);
@@ -82,7 +82,9 @@ impl Scoreboard {
 
     /// Bytes on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.entries.capacity() * 8 + self.again.capacity() * 16 + self.resend.capacity() * 4
+        self.entries.capacity() * 8
+            + self.retransmitted.capacity() * 16
+            + self.resend.capacity() * 4
     }
 
     pub(crate) fn lost(&self) -> u32 {
@@ -97,7 +99,7 @@ impl Scoreboard {
         self.entries.get_mut(index.checked_sub(self.base)? as usize)
     }
 
-    /// A packet is sent: the next one for the first time, or a lost one.
+    /// Records a transmission: of the next new packet, or of a lost one.
     #[inline]
     pub(crate) fn sent(&mut self, index: u32, now_ns: u64) {
         let at = index.wrapping_sub(self.base) as usize;
@@ -106,21 +108,21 @@ impl Scoreboard {
             return;
         }
         let Some(entry) = self.entries.get_mut(at).filter(|e| **e & STATE == LOST) else { return };
-        *entry = now_ns << TIME_SHIFT | *entry & TIMED | AGAIN | SENT;
+        *entry = now_ns << TIME_SHIFT | *entry & TIMED_OUT | RETRANSMITTED | SENT;
         self.lost -= 1;
-        self.again.push_back((index, now_ns));
+        self.retransmitted.push_back((index, now_ns));
     }
 
-    /// The packets before `count` have arrived, as nearly always: all were sent once, one after the
-    /// other, and none after them has arrived. So none is lost, and there is nothing to be learnt. (A
-    /// request's last packet, which may be there already, is never among them: the response tells.)
-    /// `false`: it may be otherwise, and nothing was done.
+    /// Fast path: the packets before `count` have arrived, all were sent once and in order, and no
+    /// later packet has arrived. So none is lost, and there is no feedback. (A request's last
+    /// packet is never among them: the response acknowledges it.) `false`: the fast path does not
+    /// apply, and nothing was changed.
     #[inline]
     pub(crate) fn arrive_in_order(&mut self, count: u32) -> bool {
         let last = count.wrapping_sub(self.base).wrapping_sub(1) as usize;
         let Some(&newest) = self.entries.get(last) else { return false };
         let newest_ns = newest >> TIME_SHIFT;
-        let in_order = self.arrived == 0 && self.lost == 0 && self.again.is_empty();
+        let in_order = self.arrived == 0 && self.lost == 0 && self.retransmitted.is_empty();
         if !in_order || newest_ns < self.newest_ns {
             return false;
         }
@@ -142,10 +144,10 @@ impl Scoreboard {
     }
 
     /// All packets before `count` have arrived.
-    pub(crate) fn in_order(&mut self, count: u32, heard: Heard, seen: &mut Seen) {
+    pub(crate) fn in_order(&mut self, count: u32, ack: AckInfo, feedback: &mut LossFeedback) {
         while self.base < count {
             let Some(&entry) = self.entries.front() else { break };
-            self.take(entry, heard, seen);
+            self.take(entry, ack, feedback);
             self.entries.pop_front();
             self.base += 1;
             self.arrived -= u32::from(entry & STATE == ARRIVED);
@@ -154,13 +156,18 @@ impl Scoreboard {
         self.judged = self.judged.max(self.base);
     }
 
-    /// A packet has arrived; `false`: that was known.
-    pub(crate) fn arrived(&mut self, index: u32, heard: Heard, seen: &mut Seen) -> bool {
+    /// A packet has arrived; `false`: it was already recorded.
+    pub(crate) fn arrived(
+        &mut self,
+        index: u32,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
+    ) -> bool {
         let Some(&mut entry) = self.entry(index) else { return false };
         if entry & STATE == ARRIVED {
             return false;
         }
-        self.take(entry, heard, seen);
+        self.take(entry, ack, feedback);
         self.arrived += 1;
         if let Some(e) = self.entry(index) {
             *e = *e & !STATE | ARRIVED;
@@ -168,45 +175,52 @@ impl Scoreboard {
         true
     }
 
-    /// Takes what a negative acknowledgement says, whichever came before it; `true`: it was news.
-    pub(crate) fn on_nack(&mut self, nack: Nack<'_>, heard: Heard, seen: &mut Seen) -> bool {
+    /// Takes a negative acknowledgement in any order of arrival; `true`: it acknowledged new
+    /// packets.
+    pub(crate) fn on_nack(
+        &mut self,
+        nack: Nack<'_>,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
+    ) -> bool {
         let Nack { count, high, holes, last } = nack;
         let mut news = false;
         let mut next = if holes.len() < MAX_HOLES { count.max(self.base) } else { high };
         for hole in holes.iter().rev() {
             for index in next..hole.first.min(last) {
-                news |= self.arrived(index, heard, seen);
+                news |= self.arrived(index, ack, feedback);
             }
             next = hole.first + hole.len;
         }
         for index in next..high.min(last) {
-            news |= self.arrived(index, heard, seen);
+            news |= self.arrived(index, ack, feedback);
         }
         if high > last {
-            self.glimpsed(last, heard);
+            self.hold(last, ack);
         }
         news
     }
 
-    /// A packet has arrived whose credit does not come back yet: its time counts, and it is not lost.
-    fn glimpsed(&mut self, index: u32, heard: Heard) {
+    /// A packet has arrived whose credit is not returned yet. It is not lost, and its send time
+    /// counts.
+    fn hold(&mut self, index: u32, ack: AckInfo) {
         let Some(entry) = self.entry(index).filter(|e| **e & STATE == SENT) else { return };
         let sent_ns = *entry >> TIME_SHIFT;
         *entry |= HELD;
-        if heard.now_ns.saturating_sub(sent_ns) >= heard.round_trip_ns {
+        if ack.now_ns.saturating_sub(sent_ns) >= ack.round_trip_ns {
             self.newest_ns = self.newest_ns.max(sent_ns);
         }
     }
 
-    /// When all that the frame at hand tells is taken: gives how many packets are in order, and
-    /// finds those that are lost now.
-    pub(crate) fn conclude(&mut self, heard: Heard, seen: &mut Seen) -> u32 {
+    /// Ends the processing of a frame: detects lost packets and returns the number of packets in
+    /// order.
+    pub(crate) fn conclude(&mut self, ack: AckInfo, feedback: &mut LossFeedback) -> u32 {
         let in_order = self.advance();
-        seen.add_lost(self.judge(heard.window_ns));
+        feedback.add_lost(self.judge(ack.window_ns));
         in_order
     }
 
-    /// Moves `base` over what has arrived, and gives it.
+    /// Moves `base` past the packets that have arrived, and returns it.
     pub(crate) fn advance(&mut self) -> u32 {
         while self.entries.front().is_some_and(|e| e & STATE == ARRIVED) {
             self.entries.pop_front();
@@ -217,41 +231,41 @@ impl Scoreboard {
         self.base
     }
 
-    /// An entry that has not arrived before does now.
-    fn take(&mut self, entry: u64, heard: Heard, seen: &mut Seen) {
+    /// Records that an entry has arrived.
+    fn take(&mut self, entry: u64, ack: AckInfo, feedback: &mut LossFeedback) {
         let sent_ns = entry >> TIME_SHIFT;
         match entry & STATE {
             ARRIVED => return,
             LOST => {
                 self.lost -= 1;
                 // It was late by more than the window.
-                seen.late_ns = seen.late_ns.max(self.known_ns.saturating_sub(sent_ns));
+                feedback.late_ns = feedback.late_ns.max(self.known_ns.saturating_sub(sent_ns));
                 return;
             }
             _ => {}
         }
-        if entry & AGAIN == 0 {
-            seen.late_ns = seen.late_ns.max(self.known_ns.saturating_sub(sent_ns));
-        } else if heard.now_ns.saturating_sub(sent_ns) < heard.round_trip_ns {
-            // The answer is to an earlier copy.
-            seen.spurious = seen.spurious.saturating_add(1);
-            seen.hasty = seen.hasty.saturating_add(u16::from(entry & TIMED == 0));
+        if entry & RETRANSMITTED == 0 {
+            feedback.late_ns = feedback.late_ns.max(self.known_ns.saturating_sub(sent_ns));
+        } else if ack.now_ns.saturating_sub(sent_ns) < ack.round_trip_ns {
+            // The acknowledgement is of an earlier copy.
+            feedback.spurious = feedback.spurious.saturating_add(1);
+            feedback.early = feedback.early.saturating_add(u16::from(entry & TIMED_OUT == 0));
             return;
         } else {
-            seen.useful = seen.useful.saturating_add(1);
+            feedback.useful = feedback.useful.saturating_add(1);
         }
         self.newest_ns = self.newest_ns.max(sent_ns);
     }
 
-    /// An entry that is on its way, or may be, is lost.
+    /// Marks an entry that was in flight as lost.
     fn lose(&mut self, at: usize, how: u64) {
         let Some(entry) = self.entries.get_mut(at) else { return };
-        *entry = *entry & !(STATE | TIMED) | how | LOST;
+        *entry = *entry & !(STATE | TIMED_OUT) | how | LOST;
         self.lost += 1;
         self.resend.push_back(self.base + at as u32);
     }
 
-    /// Finds the packets that are lost now; gives how many.
+    /// Detects lost packets; returns how many.
     pub(crate) fn judge(&mut self, window_ns: u64) -> u32 {
         let before = self.lost;
         self.known_ns = self.newest_ns;
@@ -260,7 +274,7 @@ impl Scoreboard {
         loop {
             let at = (self.judged - self.base) as usize;
             let Some(entry) = self.entries.get(at) else { break };
-            if entry & (STATE | AGAIN) == SENT {
+            if entry & (STATE | RETRANSMITTED) == SENT {
                 if !late(entry >> TIME_SHIFT) {
                     break;
                 }
@@ -268,11 +282,11 @@ impl Scoreboard {
             }
             self.judged += 1;
         }
-        while let Some(&(index, sent_ns)) = self.again.front() {
+        while let Some(&(index, sent_ns)) = self.retransmitted.front() {
             if !late(sent_ns) {
                 break;
             }
-            self.again.pop_front();
+            self.retransmitted.pop_front();
             let at = index.wrapping_sub(self.base) as usize;
             let on_its_way = |e: &&u64| **e & STATE == SENT && **e >> TIME_SHIFT == sent_ns;
             if self.entries.get(at).filter(on_its_way).is_some() {
@@ -282,7 +296,7 @@ impl Scoreboard {
         self.lost - before
     }
 
-    /// The lost packets that are to be sent next: the first, and how many in a row, at most `most`.
+    /// The lost packets to send next: the first, and the length of the run, at most `most`.
     pub(crate) fn next_lost(&mut self, most: u32) -> Option<(u32, u32)> {
         let is_lost = |e: Option<&mut u64>| e.is_some_and(|e| *e & STATE == LOST);
         debug_assert!(most > 0);
@@ -296,24 +310,23 @@ impl Scoreboard {
         None
     }
 
-    /// Nothing was heard for a time in which the end of the message should have been: its newest
-    /// packet that is on its way is sent again, so that its arrival tells of all others. `false`:
-    /// there is none.
+    /// Tail-loss probe: marks the newest packet in flight for retransmission, so that its
+    /// acknowledgement shows the state of all others. `false`: no packet is in flight.
     pub(crate) fn probe(&mut self) -> bool {
         let newest = |state| self.entries.iter().rposition(|e| e & STATE == state);
         let Some(at) = newest(SENT).or_else(|| newest(HELD)) else { return false };
-        self.lose(at, TIMED);
+        self.lose(at, TIMED_OUT);
         true
     }
 
-    /// Everything that is on its way is lost.
+    /// Marks every packet in flight as lost.
     pub(crate) fn time_out(&mut self) {
         self.resend.clear();
-        self.again.clear();
+        self.retransmitted.clear();
         for (index, entry) in (self.base..).zip(&mut self.entries) {
             if *entry & STATE != ARRIVED {
                 self.lost += u32::from(*entry & STATE != LOST);
-                *entry = *entry & !STATE | TIMED | LOST;
+                *entry = *entry & !STATE | TIMED_OUT | LOST;
                 self.resend.push_back(index);
             }
         }

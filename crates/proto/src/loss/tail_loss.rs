@@ -1,15 +1,16 @@
-//! The tail-loss timer: one for all calls of one packet, which no later packet acknowledges.
+//! State of the tail-loss timer: one for all single-packet calls, which no later packet
+//! acknowledges.
 
 use super::Recovery;
 
-/// When something should have arrived from every peer with calls in flight.
+/// When a frame should have arrived from every peer with calls in flight.
 #[derive(Debug)]
 pub(crate) struct TailLoss {
-    /// `u64::MAX`: no call waits.
+    /// `u64::MAX`: the timer is not set.
     pub(crate) due_ns: u64,
     /// No round trip was known when the timer was set.
     pub(crate) guessed: bool,
-    /// A client session has [`Recovery::Selective`].
+    /// At least one client session uses [`Recovery::Selective`].
     enabled: bool,
 }
 
@@ -18,12 +19,12 @@ impl TailLoss {
         TailLoss { due_ns: u64::MAX, guessed: false, enabled: false }
     }
 
-    /// A client session recovers losses by this scheme.
+    /// Enables the timer if a client session uses selective recovery.
     pub(crate) fn enable(&mut self, recovery: Recovery) {
         self.enabled |= recovery == Recovery::Selective;
     }
 
-    /// Whether the timer is to be set when a call is sent.
+    /// Whether sending a call has to set the timer.
     #[inline(always)]
     pub(crate) fn is_idle(&self) -> bool {
         self.due_ns == u64::MAX && self.enabled

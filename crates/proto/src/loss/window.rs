@@ -1,25 +1,24 @@
-//! How much later than packets that were sent after it a packet may arrive, and not be lost: the
-//! reorder window of a peer (E58; the idea is that of RACK, RFC 8985).
+//! The reordering window of a path: how much later than packets that were sent after it a packet
+//! may arrive without being considered lost (E58; after RACK, RFC 8985).
 //!
-//! Where nothing was ever seen to arrive late it is a quarter of the smallest round trip, as there.
-//! Otherwise it is what was seen, and a quarter of that: a packet that arrives after one that was sent
-//! `d` later was late by `d`. Two windows of a second each keep the largest, so that it is
-//! forgotten when paths become orderly again. Packets that were sent again too early and arrive after
-//! all have shown that it is too short: it doubles until they do not.
+//! Without observed reordering it is a quarter of the smallest round trip, as in RACK. Otherwise it
+//! is the largest observed lateness plus a quarter: a packet that arrives after one sent `d` later
+//! was late by `d`. The maximum is kept over two windows of one second, so that the value decays.
+//! Each spurious retransmission doubles the window.
 
-/// Length of a window of the maximum, ns.
+/// Length of a window of the maximum filter, ns.
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The reorder window is at most so many round trips: beyond, a path is not late but broken.
+/// Upper limit of the reordering window in round trips.
 const MOST_ROUND_TRIPS: u64 = 8;
 
 /// See the module's documentation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ReorderWindow {
-    /// The latest that a packet was, in the second before and in this one, ns.
+    /// Largest lateness in the previous and in the current second, ns.
     before_ns: u64,
     now_ns: u64,
-    /// End of this second.
+    /// End of the current second.
     until_ns: u64,
 }
 
@@ -30,14 +29,14 @@ impl ReorderWindow {
         self.now_ns = self.now_ns.max(late_ns);
     }
 
-    /// A packet was sent again after the window, and had not been lost.
+    /// A retransmission caused by the window was spurious.
     pub(crate) fn on_spurious(&mut self, srtt_ns: u64, least_ns: u64, now_ns: u64) {
         let longer_ns = self.window_ns(srtt_ns, least_ns, now_ns).saturating_mul(2);
         self.turn(now_ns);
         self.now_ns = self.now_ns.max(longer_ns).min(MOST_ROUND_TRIPS * srtt_ns);
     }
 
-    /// The window, given the smoothed and the smallest round trip, ns.
+    /// The window for the given smoothed and smallest round trip, ns.
     pub(crate) fn window_ns(&self, srtt_ns: u64, least_ns: u64, now_ns: u64) -> u64 {
         let seen_ns = if now_ns >= self.until_ns + SECOND_NS {
             0
@@ -70,7 +69,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_was_late_in_the_last_second_and_nothing_older_than_two(
+        fn it_keeps_the_maximum_of_at_least_one_and_at_most_two_seconds(
             lates in prop::collection::vec((0..SECOND_NS, 0..20 * RTT), 1..60),
             after_ns in 0..3 * SECOND_NS,
             least_ns in 1..RTT,
@@ -86,7 +85,7 @@ mod tests {
         }
 
         #[test]
-        fn what_was_sent_again_too_early_never_shortens_it_and_soon_suffices(
+        fn spurious_retransmissions_widen_the_window_until_it_suffices(
             late_ns in 0..8 * RTT,
             least_ns in 4..RTT,
         ) {
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_with_a_quarter_of_a_round_trip_and_follows_what_is_seen() {
+    fn it_starts_at_a_quarter_of_a_round_trip_and_follows_observations() {
         let mut w = ReorderWindow::default();
         assert_eq!(w.window_ns(RTT, RTT, 5), RTT / 4);
         w.on_late(40_000, 10);
@@ -133,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn it_forgets_within_two_seconds() {
+    fn it_decays_within_two_seconds() {
         let mut w = ReorderWindow::default();
         w.on_late(40_000, 7 * SECOND_NS);
         w.on_late(8_000, 8 * SECOND_NS + 1);

@@ -1,7 +1,7 @@
 //! Credit returns at the client (E33, E42, F4).
 
 use crate::endpoint::Endpoint;
-use crate::loss::{Recovery, Seen};
+use crate::loss::{LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::Holes;
@@ -16,8 +16,8 @@ impl<C> Endpoint<C> {
         count: u32,
         in_progress: bool,
     ) -> Result<(), Drop> {
-        let (now_ns, heard) = (self.now_ns, self.heard_of(peer));
-        let mut seen = Seen::default();
+        let (now_ns, ack) = (self.now_ns, self.ack_info(peer));
+        let mut feedback = LossFeedback::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
             Err(reason) if in_progress => {
@@ -26,7 +26,7 @@ impl<C> Endpoint<C> {
             Err(reason) => return Err(reason),
         };
         let slot = &mut s.slots[usize::from(slot_no)];
-        let credits = slot.on_credit_return(count, in_progress, heard, &mut seen)?;
+        let credits = slot.on_credit_return(count, in_progress, ack, &mut feedback)?;
         let units = credits * slot.units();
         slot.heard_ns = now_ns;
         if !mutant::is_on(Mutant::CreditReturnIgnored) {
@@ -39,7 +39,7 @@ impl<C> Endpoint<C> {
         } else {
             slot.retries = 0;
         }
-        self.learn(peer, seen);
+        self.learn(peer, feedback);
         self.release_room(peer, units);
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
@@ -54,12 +54,12 @@ impl<C> Endpoint<C> {
         req_num: u32,
         (count, high, holes): (u32, u32, Holes<'_>),
     ) -> Result<(), Drop> {
-        let (now_ns, heard) = (self.now_ns, self.heard_of(peer));
-        let mut seen = Seen::default();
+        let (now_ns, ack) = (self.now_ns, self.ack_info(peer));
+        let mut feedback = LossFeedback::default();
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         let front = slot.acked();
-        let credits = slot.on_nack(count, high, holes, heard, &mut seen)?;
+        let credits = slot.on_nack(count, high, holes, ack, &mut feedback)?;
         slot.heard_ns = now_ns;
         // MELO's timeout is that of the first hole: others may be filled meanwhile (M15).
         let moved = s.agreed.recovery != Recovery::Melo || slot.acked() > front;
@@ -68,7 +68,7 @@ impl<C> Endpoint<C> {
         }
         let units = credits * slot.units();
         s.credits.release(credits);
-        self.learn(peer, seen);
+        self.learn(peer, feedback);
         self.release_room(peer, units);
         if moved {
             self.extend_deadline(session, slot_no, now_ns);

@@ -7,7 +7,7 @@ use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed, Status};
 use crate::event::{Body, Completion, Event};
-use crate::loss::{Recovery, Seen};
+use crate::loss::{LossFeedback, Recovery};
 use crate::session::{SessionId, SessionState};
 use crate::stats::Drop;
 use crate::timers::CANCEL_FROM;
@@ -102,8 +102,8 @@ impl<C> Endpoint<C> {
         data: impl Content<'f>,
     ) -> Result<Option<Completion<'f, C>>, Drop> {
         let ResponseHeader { session, req_num, msg_size, index } = h;
-        let (limit, heard) = (self.cfg.max_msg_size, self.heard_of(peer));
-        let mut seen = Seen::default();
+        let (limit, ack) = (self.cfg.max_msg_size, self.ack_info(peer));
+        let mut feedback = LossFeedback::default();
         let (s, slot_no) = match self.client_slot(peer, session, req_num) {
             Ok(found) => found,
             Err(reason) => {
@@ -116,7 +116,7 @@ impl<C> Endpoint<C> {
         let whole = if packets == 1 { Some(data.whole().ok_or(Drop::Length)?) } else { None };
         let is_melo = s.agreed.recovery == Recovery::Melo;
         let (front, units) = (slot.in_order(), slot.units());
-        let credits = match slot.on_response(index, msg_size, packets, heard, &mut seen) {
+        let credits = match slot.on_response(index, msg_size, packets, ack, &mut feedback) {
             Ok(credits) => credits,
             Err(reason) => {
                 self.note_pool(is_melo);
@@ -124,12 +124,12 @@ impl<C> Endpoint<C> {
             }
         };
         let asked_twice = slot.retries > 0 && packets == 1 && slot.heard_ns < slot.started_ns;
-        let age_ns = slot.age_of_retry(heard.now_ns);
+        let age_ns = slot.age_of_retry(ack.now_ns);
         let moved = !is_melo || slot.in_order() > front;
         s.credits.release(credits);
-        self.learn(peer, seen);
+        self.learn(peer, feedback);
         if asked_twice {
-            self.asked_twice(peer, age_ns, heard);
+            self.asked_twice(peer, age_ns, ack);
         }
         self.note_pool(is_melo);
         if index == 0

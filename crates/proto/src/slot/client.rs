@@ -21,7 +21,7 @@ use courser_buf::{MsgBuf, prefetch};
 
 use crate::credits::CreditPool;
 use crate::error::Executed;
-use crate::loss::{Board, Boards, Heard, Nack, Recovery, Seen};
+use crate::loss::{AckInfo, Board, Boards, LossFeedback, Nack, Recovery};
 use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::{HOLES_REACH, Holes, MAX_REMAINING_US};
@@ -389,8 +389,8 @@ impl<C> ClientSlot<C> {
         &mut self,
         count: u32,
         in_progress: bool,
-        heard: Heard,
-        seen: &mut Seen,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
     ) -> Result<u32, Drop> {
         if count > self.req_high || count >= self.req_packets {
             return Err(Drop::Inconsistent);
@@ -409,7 +409,7 @@ impl<C> ClientSlot<C> {
         self.single = Single::No;
         self.acknowledge(count);
         if let Some(board) = &mut self.board {
-            let in_order = board.in_order(count, heard, seen);
+            let in_order = board.in_order(count, ack, feedback);
             self.req_acked = in_order.max(count).min(self.req_packets - 1);
             self.take_counts();
         }
@@ -423,8 +423,8 @@ impl<C> ClientSlot<C> {
         count: u32,
         high: u32,
         holes: Holes<'_>,
-        heard: Heard,
-        seen: &mut Seen,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
     ) -> Result<u32, Drop> {
         if high > self.req_high || high > self.req_packets || count >= self.req_packets {
             return Err(Drop::Inconsistent);
@@ -440,11 +440,11 @@ impl<C> ClientSlot<C> {
         // what is in order counts.
         let in_order = if high <= self.req_sent {
             let nack = Nack { count, high, holes, last };
-            let (in_order, is_news) = board.on_nack(nack, heard, seen)?;
+            let (in_order, is_news) = board.on_nack(nack, ack, feedback)?;
             news = is_news;
             in_order
         } else {
-            board.in_order(count, heard, seen)
+            board.in_order(count, ack, feedback)
         };
         self.acknowledge(count.max(in_order).min(last));
         self.take_counts();
@@ -499,8 +499,8 @@ impl<C> ClientSlot<C> {
         index: u32,
         msg_size: u32,
         packets: u32,
-        heard: Heard,
-        seen: &mut Seen,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
     ) -> Result<u32, Drop> {
         if self.req_high < self.req_packets {
             return Err(Drop::Inconsistent); // an answer to what was never completely asked
@@ -533,7 +533,7 @@ impl<C> ClientSlot<C> {
                 if index > self.resp_rcvd && index >= self.resp_asked {
                     return Err(Drop::OutOfOrder); // given up after a timeout, and not asked again
                 }
-                self.resp_rcvd = board.on_response(index, heard, seen)?;
+                self.resp_rcvd = board.on_response(index, ack, feedback)?;
                 self.resp_asked = self.resp_asked.max(self.resp_rcvd);
                 self.take_counts();
                 return Ok(before.saturating_sub(self.in_flight()));

@@ -1,9 +1,10 @@
-//! A connection's bitmap: blocks of the pool, concatenated (M8, `[MELO §3.2.3]`, Fig. 3a and 3c).
+//! A connection's bitmap: a linked list of blocks of the pool (M8, `[MELO §3.2.3]`, Fig. 3a and
+//! 3c).
 
 use super::pool::{BLOCK_BITS, BitsPool, NIL};
 
-/// Which block of a bitmap holds the bit of packet `psn`: blocks are aligned, so that the position
-/// of a bit follows from the PSN and no offset is kept.
+/// Number of the block of a bitmap that holds the bit of packet `psn`. Blocks are aligned, so the
+/// position of a bit follows from the PSN and no offset is stored.
 #[inline]
 pub(super) fn block_of(psn: u32) -> u32 {
     psn / BLOCK_BITS
@@ -21,7 +22,7 @@ pub(super) fn bit_of(psn: u32) -> u8 {
     1 << (psn % BLOCK_BITS)
 }
 
-/// The bits of packets `from..to` that are in the block of `from`; `from` is below `to`.
+/// The bits of packets `from..to` in the block of `from`; `from` is below `to`.
 #[inline]
 pub(super) fn mask_at(from: u32, to: u32) -> u8 {
     let low = from % BLOCK_BITS;
@@ -29,7 +30,7 @@ pub(super) fn mask_at(from: u32, to: u32) -> u8 {
     (((1u16 << len) - 1) << low) as u8
 }
 
-/// The bits of packets `from..to` that are in block number `number`; for checks.
+/// The bits of packets `from..to` in block `number`; for checks.
 pub(super) fn mask_of(number: u32, from: u32, to: u32) -> u8 {
     let base = number * BLOCK_BITS;
     let low = from.max(base) - base;
@@ -40,8 +41,8 @@ pub(super) fn mask_of(number: u32, from: u32, to: u32) -> u8 {
     ((1u16 << high) - (1u16 << low)) as u8
 }
 
-/// The two ends of a chain of blocks. It owns its blocks: it is neither cloned nor dropped before
-/// [`Chain::release`], and always used with the pool it grew from.
+/// Both ends of a chain of blocks. It owns its blocks: it is not cloned, not dropped before
+/// [`Chain::release`], and always used with the same pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Chain {
     start_ptr: u8,
@@ -68,7 +69,8 @@ impl Chain {
         self.end_ptr
     }
 
-    /// Appends blocks of zeros, all of `count` or none; says which. O(`count`).
+    /// Appends `count` zeroed blocks, or none if the pool has too few; returns whether it did.
+    /// O(`count`).
     #[inline]
     pub(super) fn extend<const BLOCKS: usize>(
         &mut self,
@@ -93,8 +95,8 @@ impl Chain {
         true
     }
 
-    /// Extends a bitmap that covers packets `from..to` (none when they are equal) to packet `last`,
-    /// as [`Chain::extend`] does.
+    /// Extends a bitmap of packets `from..to` (none when equal) to packet `last`, like
+    /// [`Chain::extend`].
     #[inline]
     pub(super) fn cover<const BLOCKS: usize>(
         &mut self,
@@ -107,7 +109,7 @@ impl Chain {
         self.extend(pool, block_of(last) + 1 - first_missing)
     }
 
-    /// Gives the first block back. The chain is not empty.
+    /// Returns the first block to the pool. The chain must not be empty.
     #[inline]
     pub(super) fn pop_front<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
         let block = self.start_ptr;
@@ -119,7 +121,7 @@ impl Chain {
         pool.free(block);
     }
 
-    /// Gives all blocks back. O(blocks).
+    /// Returns all blocks to the pool. O(blocks).
     pub(super) fn release<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
         while !self.is_empty() {
             self.pop_front(pool);
@@ -135,7 +137,7 @@ impl Chain {
         std::iter::successors(first, |&block| Some(pool.next(block)).filter(|&next| next != NIL))
     }
 
-    /// Checks that the chain has the blocks of packets `from..to`, and ends where it says.
+    /// Checks that the chain has exactly the blocks of packets `from..to` and ends correctly.
     pub(super) fn check<const BLOCKS: usize>(&self, pool: &BitsPool<BLOCKS>, from: u32, to: u32) {
         let wanted = if from == to { 0 } else { block_of(to - 1) + 1 - block_of(from) };
         let blocks = self.blocks(pool).take(BLOCKS + 1).count();
@@ -144,7 +146,7 @@ impl Chain {
     }
 }
 
-/// A place in a chain: a block, and which of the bitmap it is. It moves forward only.
+/// A position in a chain: a block and its number in the bitmap. Moves only forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
     number: u32,
@@ -152,10 +154,10 @@ pub(super) struct Walk {
 }
 
 impl Walk {
-    /// Where a walk is while there is no chain.
+    /// The position while there is no chain.
     pub(super) const NOWHERE: Walk = Walk { number: 0, block: NIL };
 
-    /// At the first block of `chain`, which holds the bit of packet `psn`; also when there is none.
+    /// At the first block of `chain`, which holds the bit of packet `psn`; also for an empty chain.
     #[inline]
     pub(super) fn from_front(chain: &Chain, psn: u32) -> Walk {
         Walk { number: block_of(psn), block: chain.start() }
@@ -167,13 +169,13 @@ impl Walk {
         Walk { number: block_of(last), block: chain.end() }
     }
 
-    /// Which block of the bitmap it is at.
+    /// Number of its block in the bitmap.
     #[inline]
     pub(super) fn number(self) -> u32 {
         self.number
     }
 
-    /// Moves on to the block number `number`, which is in the chain and not behind; gives it.
+    /// Moves to the block `number`, which is in the chain and not behind; returns it.
     #[inline]
     pub(super) fn seek<const BLOCKS: usize>(&mut self, pool: &BitsPool<BLOCKS>, number: u32) -> u8 {
         while self.number < number {
@@ -183,7 +185,7 @@ impl Walk {
         self.block
     }
 
-    /// Checks that it is at a block of the chain that begins with packet `from`, if any.
+    /// Checks that it is at a block of the chain, which begins with packet `from`.
     pub(super) fn check<const BLOCKS: usize>(
         self,
         pool: &BitsPool<BLOCKS>,
@@ -192,6 +194,9 @@ impl Walk {
     ) {
         let mut numbered = (block_of(from)..).zip(chain.blocks(pool));
         let there = numbered.any(|place| place == (self.number, self.block));
-        assert!(there || (chain.is_empty() && self.block == NIL), "a walk that left its chain");
+        assert!(
+            there || (chain.is_empty() && self.block == NIL),
+            "the position is outside its chain"
+        );
     }
 }

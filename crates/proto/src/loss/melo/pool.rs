@@ -1,23 +1,23 @@
 //! The shared bits pool (M5-M7, `[MELO §3.2.3]`, Fig. 3a and 3b).
 
-/// No block: what `next_ptr` of a chain's last block says, and both pointers of an empty chain.
+/// No block: the `next_ptr` of a chain's last block, and both pointers of an empty chain.
 pub(super) const NIL: u8 = u8::MAX;
 
-/// Bits in a block: one byte, which the paper weighs as the balance between bits lost to internal
-/// fragmentation and bytes spent on management (M6).
+/// Bits in a block: one byte, the paper's balance between internal fragmentation and management
+/// overhead (M6).
 pub(crate) const BLOCK_BITS: u32 = 8;
 
-/// The paper's pool: 1,024 bits, which cover 1 MB in flight at 1 KB a packet.
+/// The paper's pool: 1,024 bits, which cover 1 MB in flight with packets of 1 KB.
 pub(crate) type MeloPool = BitsPool<128>;
 
-/// What a side pays for, whatever the number of its connections (M18).
+/// Memory of one side, whatever the number of its connections (M18).
 #[derive(Debug)]
 struct Arrays<const BLOCKS: usize> {
     /// The blocks themselves.
     bits: [u8; BLOCKS],
-    /// Beside each block the next one of the same bitmap, or [`NIL`].
+    /// For each block the next block of the same bitmap, or [`NIL`].
     next_ptr: [u8; BLOCKS],
-    /// The free slots array: a stack of the blocks that are free.
+    /// Stack of the free blocks.
     available: [u8; BLOCKS],
 }
 
@@ -27,13 +27,12 @@ const _: () = assert!(2 * size_of::<Arrays<128>>() * 8 == 6 * 1024);
 
 /// Bits for the bitmaps of all connections of one side, in blocks of eight.
 ///
-/// A connection's bitmap is a chain of blocks from anywhere in the pool, so there is no external
-/// fragmentation and nothing to compact: as long as a block is free, it can be had. Taking one and
-/// giving one back are O(1) (M7). The pool needs as many bits as packets are in flight to this side
-/// together, bandwidth x RTT / packet size, which does not depend on how many connections share it
+/// A connection's bitmap is a chain of arbitrary blocks, so there is no external fragmentation and
+/// no compaction. Taking and returning a block are O(1) (M7). The pool needs one bit per packet in
+/// flight to this side, bandwidth x RTT / packet size, independent of the number of connections
 /// (M5).
 ///
-/// Memory: three bytes a block, and the counters. `BLOCKS` is 1 to 255: a pointer is one byte.
+/// Memory: three bytes per block, plus counters. `BLOCKS` is 1 to 255: a pointer is one byte.
 ///
 /// Invariant (P1): every block is either free, and then exactly once at or above `avail_ptr`, or in
 /// exactly one chain.
@@ -47,19 +46,19 @@ pub(crate) struct BitsPool<const BLOCKS: usize> {
     refusals: u64,
 }
 
-/// How a pool has been used. Counts of blocks, of [`BitsPool::BLOCKS`] that there are.
+/// Use of a pool, in blocks, of [`BitsPool::BLOCKS`] in total.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PoolUse {
     /// Blocks in chains now.
     pub(crate) in_use: u32,
-    /// Most blocks ever in chains at once.
+    /// Most blocks in chains at any time.
     pub(crate) most: u32,
-    /// Requests for blocks, each of them one packet or one NACK, that could not be met (M16).
+    /// Failed allocations, each for one packet or one NACK (M16).
     pub(crate) refusals: u64,
 }
 
 impl<const BLOCKS: usize> BitsPool<BLOCKS> {
-    /// How many blocks there are.
+    /// Number of blocks.
     pub(crate) const BLOCKS: u32 = BLOCKS as u32;
 
     /// A pool with all blocks free.
@@ -77,7 +76,7 @@ impl<const BLOCKS: usize> BitsPool<BLOCKS> {
         }
     }
 
-    /// How the pool has been used.
+    /// Use of the pool.
     pub(crate) fn usage(&self) -> PoolUse {
         PoolUse {
             in_use: u32::from(self.avail_ptr),
@@ -86,7 +85,7 @@ impl<const BLOCKS: usize> BitsPool<BLOCKS> {
         }
     }
 
-    /// Whether `count` blocks are free; notes that they were wanted when they are not.
+    /// Whether `count` blocks are free; counts a failed allocation otherwise.
     #[inline]
     pub(super) fn has(&mut self, count: u32) -> bool {
         let enough = count <= Self::BLOCKS - u32::from(self.avail_ptr);
@@ -94,8 +93,8 @@ impl<const BLOCKS: usize> BitsPool<BLOCKS> {
         enough
     }
 
-    /// Takes a block from the top of the stack, all zeros, last in its chain. [`BitsPool::has`]
-    /// has said that there is one.
+    /// Takes a zeroed block from the top of the stack, as the last in its chain. The caller has
+    /// checked [`BitsPool::has`].
     #[inline]
     pub(super) fn alloc(&mut self) -> u8 {
         let block = self.arrays.available[usize::from(self.avail_ptr)];
@@ -106,7 +105,7 @@ impl<const BLOCKS: usize> BitsPool<BLOCKS> {
         block
     }
 
-    /// Gives a block back to the top of the stack.
+    /// Returns a block to the top of the stack.
     #[inline]
     pub(super) fn free(&mut self, block: u8) {
         self.avail_ptr -= 1;
@@ -119,7 +118,7 @@ impl<const BLOCKS: usize> BitsPool<BLOCKS> {
         self.arrays.bits[usize::from(block)]
     }
 
-    /// The same, to write.
+    /// Mutable access to the bits of a block.
     #[inline]
     pub(super) fn bits_mut(&mut self, block: u8) -> &mut u8 {
         &mut self.arrays.bits[usize::from(block)]
@@ -131,7 +130,7 @@ impl<const BLOCKS: usize> BitsPool<BLOCKS> {
         self.arrays.next_ptr[usize::from(block)]
     }
 
-    /// Puts `next` after `block`.
+    /// Links `next` after `block`.
     #[inline]
     pub(super) fn link(&mut self, block: u8, next: u8) {
         self.arrays.next_ptr[usize::from(block)] = next;

@@ -1,11 +1,11 @@
-//! What a receiver keeps of each connection (M8-M12, `[MELO §3.2.3, §3.2.4]`, Fig. 3c).
+//! The receiver's state of a connection (M8-M12, `[MELO §3.2.3, §3.2.4]`, Fig. 3c).
 
 use super::chain::{Chain, bit_of, block_of, mask_of};
 use super::pool::{BLOCK_BITS, BitsPool};
 use super::{HOLES, Hole, MAX_PSN};
 
-/// RCV.NXT and RCV.HIGH in three bytes each: their low halves and their top bytes, so that each is
-/// read as it was written, and the second of two packets does not wait for the first one's stores.
+/// RCV.NXT and RCV.HIGH in three bytes each, stored as low halves and top bytes: each field is read
+/// with the width of its write, which avoids a store-forwarding stall between packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Marks {
     nxt_low: u16,
@@ -40,7 +40,7 @@ impl Marks {
     }
 }
 
-/// A hole as it is tracked: its first PSN modulo 2^16, and its length, 0 when there is none.
+/// A tracked hole: its first PSN modulo 2^16, and its length, 0 for none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tracked {
     start: u16,
@@ -50,7 +50,7 @@ struct Tracked {
 impl Tracked {
     const NONE: Tracked = Tracked { start: 0, len: 0 };
 
-    /// How far `psn` is into the hole, when it is in it.
+    /// Offset of `psn` in the hole, if it is inside.
     #[inline]
     fn offset(self, psn: u32) -> Option<u16> {
         let offset = (psn as u16).wrapping_sub(self.start);
@@ -58,35 +58,35 @@ impl Tracked {
     }
 }
 
-/// What became of a packet.
+/// Result of an arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// It was RCV.NXT: RCV.NXT has moved past it and past all that followed it without a hole (M4).
+    /// It was RCV.NXT: RCV.NXT has moved past it and the run of packets that follows (M4).
     InOrder,
-    /// It is beyond RCV.NXT and is now known as received.
+    /// It is beyond RCV.NXT and is now recorded.
     OutOfOrder {
-        /// It left a gap above RCV.HIGH: the sender is told at once, with a NACK (M11).
+        /// It left a gap above RCV.HIGH: the receiver sends a NACK immediately (M11).
         new_hole: bool,
     },
-    /// It was received before. Nothing has changed.
+    /// A duplicate. Nothing has changed.
     Duplicate,
-    /// Its bit is in neither the front nor the end block, so it is not looked at: the packet is to
-    /// be dropped, whether it is a duplicate or not. Its sender's timeout brings it again, from the
-    /// front (M10, M15). Nothing has changed.
+    /// Its bit is in neither the front nor the end block, so it is not accessed: the packet must be
+    /// dropped, whether it is a duplicate or not. The sender's timeout resends it from the front
+    /// (M10, M15). Nothing has changed.
     Middle,
-    /// The pool has too few blocks, or the PSN is above [`MAX_PSN`]: the packet is to be dropped,
+    /// The pool has too few blocks, or the PSN is above [`MAX_PSN`]: the packet must be dropped,
     /// and go-back-N recovers it (M16). Nothing has changed.
     NoBits,
 }
 
-/// The receiver's state of one connection; here, of one message in flight, whose packets are its
-/// PSNs. 20 bytes, and blocks of the pool while packets are missing.
+/// The receiver's state of one connection; here, of one message in flight, whose packet indices are
+/// the PSNs. 20 bytes, plus blocks of the pool while packets are missing.
 ///
-/// It is in one of two states. *In order*: RCV.NXT = RCV.HIGH, no blocks, and a packet that comes in
-/// order touches nothing but these 20 bytes. *Out of order*: packets beyond RCV.NXT have arrived,
-/// and the blocks from that of RCV.NXT to that of RCV.HIGH - 1 hold one bit for each. Each packet
-/// touches the front block or the end block (and, when it completes a run, blocks that become the
-/// front one after the other and are given back), so the time for a packet is constant, amortised.
+/// It has two states. *In order*: RCV.NXT = RCV.HIGH, no blocks, and a packet in order accesses
+/// only these 20 bytes. *Out of order*: packets beyond RCV.NXT have arrived, and the blocks from
+/// that of RCV.NXT to that of RCV.HIGH - 1 hold one bit for each. Each packet accesses the front or
+/// the end block (and, when it completes a run, the blocks that become the front and are released),
+/// so the time per packet is constant, amortised.
 ///
 /// Invariants, besides those of the pool:
 /// - (R1) RCV.NXT <= RCV.HIGH; they are equal exactly when there are no blocks.
@@ -97,16 +97,16 @@ pub(crate) enum Arrival {
 /// - (R4) The tracked holes are whole holes, disjoint, the most recent (closest to RCV.HIGH) first,
 ///   and no hole above the lowest of them is left out.
 ///
-/// A hole drops out of the tracked ones when three newer ones are; it does not come back when those
-/// are filled, for finding it would take a search. So fewer than three tracked holes do *not* mean
-/// that nothing else is missing. What does is that the lowest tracked hole starts at RCV.NXT, which
-/// is always missing while there are blocks.
+/// A hole is no longer tracked once three newer ones exist, and is not tracked again when those are
+/// filled, since finding it would need a search. So fewer than three tracked holes do *not* mean
+/// that nothing else is missing. Nothing else is missing exactly when the lowest tracked hole
+/// starts at RCV.NXT, which is always missing while there are blocks.
 ///
-/// The state owns its blocks: [`Reorder::release`] or [`Reorder::swap_out`] comes before it is
-/// dropped, and it is always used with the same pool.
+/// The state owns its blocks: [`Reorder::release`] or [`Reorder::swap_out`] precedes its drop, and
+/// it is always used with the same pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reorder {
-    /// Most recent first; those that there are come first.
+    /// Most recent first; unused entries at the end.
     holes: [Tracked; HOLES],
     marks: Marks,
     chain: Chain,
@@ -140,7 +140,7 @@ impl Reorder {
         state
     }
 
-    /// RCV.NXT: the first packet that is missing; all below it have been received.
+    /// RCV.NXT: the first missing packet; all below it have been received.
     #[inline]
     pub(crate) fn rcv_nxt(&self) -> u32 {
         self.marks.nxt()
@@ -161,8 +161,7 @@ impl Reorder {
         })
     }
 
-    /// Takes note of packet `psn`, and says what is to be done with it.
-    ///
+    /// Records packet `psn` and returns what is to be done with it.
     /// Cost: constant, amortised; no allocation. The loop that releases a run is paid for by the
     /// packets that took the blocks.
     #[inline]
@@ -180,8 +179,8 @@ impl Reorder {
         self.on_packet_out_of_order(pool, psn)
     }
 
-    // Neither it nor what it calls is inlined: each would make all ways through its caller save
-    // registers, that of packets in order among them.
+    // Neither this nor its callees are inlined: inlining would make every path of the caller,
+    // including that of packets in order, save registers.
     #[inline(never)]
     fn on_packet_out_of_order<const BLOCKS: usize>(
         &mut self,
@@ -192,7 +191,7 @@ impl Reorder {
         if psn < nxt {
             Arrival::Duplicate
         } else if psn == high && !psn.is_multiple_of(BLOCK_BITS) && psn <= MAX_PSN {
-            // What follows a hole, one after the other, and is not the first in its block.
+            // Continues a run after a hole, and is not the first in its block.
             *pool.bits_mut(self.chain.end()) |= bit_of(psn);
             self.marks.set_high(psn + 1);
             Arrival::OutOfOrder { new_hole: false }
@@ -206,7 +205,7 @@ impl Reorder {
         }
     }
 
-    /// Fills the front and releases the run that follows it, with its blocks (M4).
+    /// Fills the front and releases the following run with its blocks (M4).
     #[inline(never)]
     fn fill_front<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
         let mut nxt = self.rcv_nxt();
@@ -227,7 +226,7 @@ impl Reorder {
         self.marks.set_nxt(nxt);
     }
 
-    /// A packet at or above RCV.HIGH: accessed from the end, with as many new blocks as it needs.
+    /// A packet at or above RCV.HIGH: accessed from the end, with new blocks as needed.
     #[inline(never)]
     fn append<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, psn: u32) -> Arrival {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
@@ -247,7 +246,7 @@ impl Reorder {
         Arrival::OutOfOrder { new_hole }
     }
 
-    /// A packet between RCV.NXT and RCV.HIGH: looked at in the front and in the end block only.
+    /// A packet between RCV.NXT and RCV.HIGH: only the front and the end block are accessed.
     #[inline(never)]
     fn fill_beyond<const BLOCKS: usize>(
         &mut self,
@@ -271,8 +270,8 @@ impl Reorder {
         Arrival::OutOfOrder { new_hole: false }
     }
 
-    /// Takes `psn` out of the tracked hole it is in, if it is in one: at either end the hole
-    /// shrinks, or is gone; within, it becomes two, and the oldest of four is no longer tracked.
+    /// Removes `psn` from the tracked hole that contains it, if any. At an end the hole shrinks or
+    /// disappears; inside, it splits, and the oldest of four is no longer tracked.
     fn fill_hole(&mut self, psn: u32) {
         for at in 0..HOLES {
             let hole = self.holes[at];
@@ -298,16 +297,16 @@ impl Reorder {
         }
     }
 
-    /// Gives all blocks back and forgets what was received beyond RCV.NXT, as if it had not arrived.
-    /// For a connection that ends; a sender that was told otherwise is put right by its timeout.
+    /// Returns all blocks and discards packets beyond RCV.NXT, as if they had not arrived. For a
+    /// connection that ends. The timeout corrects a sender that holds earlier NACKs.
     pub(crate) fn release<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
         self.chain.release(pool);
         self.holes = [Tracked::NONE; HOLES];
         self.marks.set_high(self.rcv_nxt());
     }
 
-    /// Moves the state out of the pool, all blocks returned (M17). Allocates: not for the path of a
-    /// packet.
+    /// Moves the state out of the pool and returns all blocks (M17). Allocates: not for the packet
+    /// path.
     pub(crate) fn swap_out<const BLOCKS: usize>(
         mut self,
         pool: &mut BitsPool<BLOCKS>,
@@ -318,9 +317,8 @@ impl Reorder {
     }
 
     /// Moves a state back into the pool, which may be another one (M17).
-    ///
     /// # Errors
-    /// The state as it was, when the pool has too few blocks.
+    /// The unchanged state, when the pool has too few blocks.
     pub(crate) fn swap_in<const BLOCKS: usize>(
         out: SwappedOut,
         pool: &mut BitsPool<BLOCKS>,
@@ -337,7 +335,7 @@ impl Reorder {
         Ok(Reorder { holes: out.holes, marks: out.marks, chain })
     }
 
-    /// The blocks it has, for [`BitsPool::check`].
+    /// Its blocks, for [`BitsPool::check`].
     pub(crate) fn blocks<'a, const BLOCKS: usize>(
         &self,
         pool: &'a BitsPool<BLOCKS>,
@@ -369,8 +367,8 @@ impl Reorder {
         }
     }
 
-    /// All packets that are missing, from RCV.NXT on. Costs a walk over the chain: not for the path of
-    /// a packet, which needs three holes at most.
+    /// All missing packets from RCV.NXT on. Costs a walk over the chain: not for the packet path,
+    /// which needs at most three holes.
     pub(crate) fn all_missing<'a, const BLOCKS: usize>(
         &self,
         pool: &'a BitsPool<BLOCKS>,
@@ -383,7 +381,7 @@ impl Reorder {
         })
     }
 
-    /// How many of the packets `from..to` are missing. Costs a walk over the chain.
+    /// Number of missing packets in `from..to`. Costs a walk over the chain.
     fn missing<const BLOCKS: usize>(&self, pool: &BitsPool<BLOCKS>, from: u32, to: u32) -> u32 {
         let numbered = (block_of(self.rcv_nxt())..).zip(self.chain.blocks(pool));
         numbered

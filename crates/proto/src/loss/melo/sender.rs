@@ -1,15 +1,15 @@
-//! What a sender keeps of each connection: the receiver's bitmap, rebuilt from NACKs (M13-M15,
-//! `[MELO §3.1, §3.2.4]`).
+//! The sender's state of a connection: the receiver's bitmap, rebuilt from NACKs (M13-M15, `[MELO
+//! §3.1, §3.2.4]`).
 
 use super::chain::{Chain, Walk, block_of, mask_at, mask_of, next_block};
 use super::pool::{BLOCK_BITS, BitsPool};
 use super::{HOLES, Hole, MAX_PSN};
 
-/// What an acknowledgement or a NACK has taught. Each packet is counted once, here or there, until
-/// [`SenderMap::on_timeout`] forgets it.
+/// Result of an acknowledgement or a NACK. Each packet is counted once, in either field, until
+/// [`SenderMap::on_timeout`] discards it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Learned {
-    /// Packets below the acknowledgement that were not known as received until now.
+    /// Packets below the acknowledgement that were not known as received before.
     pub(crate) acked: u32,
     /// Packets beyond it that are newly known as received.
     pub(crate) received: u32,
@@ -24,59 +24,59 @@ pub(crate) enum BadNack {
     /// More than [`HOLES`] holes.
     #[error("more than three holes")]
     TooMany,
-    /// A hole that is empty, outside of RCV.NXT..RCV.HIGH, or not below the one before it with a
-    /// packet between them; or no hole where there must be one: RCV.NXT itself is missing when
-    /// RCV.HIGH is above it.
+    /// A hole that is empty, outside RCV.NXT..RCV.HIGH, or not below the previous one with a packet
+    /// between them; or no hole although RCV.HIGH is above RCV.NXT, which is then missing.
     #[error("holes that are empty, out of order, or out of range")]
     Holes,
 }
 
 /// The sender's state of one connection; here, of one message in flight.
 ///
-/// A bit says that a packet is known as received. A packet from `una` to `high` without one is
-/// either lost, which is to say in a hole that a NACK has reported, or unknown: NACKs were lost, and
-/// later ones do not reach back to it. What is lost is handed out for retransmission, once; what is
-/// unknown is neither claimed as received nor as lost, and left to further acknowledgements or to
-/// the timeout.
+/// A set bit marks a packet as received. A packet from `una` to `high` without a bit is either
+/// lost, that is, in a hole that a NACK has reported, or unknown: NACKs were lost, and later ones
+/// do not cover it. Lost packets are returned for retransmission once. Unknown packets count as
+/// neither received nor lost; further acknowledgements or the timeout resolve them.
 ///
-/// What can be relied on, whatever NACKs and acknowledgements are lost, repeated, or overtake each
-/// other, if they come from a receiver that has not forgotten anything ([`super::Reorder`] between
-/// calls of `release`):
+/// Guarantees, whatever NACKs and acknowledgements are lost, repeated, or reordered, if they come
+/// from a receiver that keeps its state ([`super::Reorder`] between calls of `release`):
 /// - A packet that is known as received has been received.
-/// - A packet that is handed out was in a hole of a NACK, so it was missing when that was sent.
-/// - Between two timeouts packets are handed out in order and none twice.
+/// - A packet returned for retransmission was in a hole of a NACK, so it was missing when the NACK
+///   was sent.
+/// - Between two timeouts packets are returned in order and none twice.
 /// - `una + known_received()` is the sum of everything that [`SenderMap::on_ack`] and
-///   [`SenderMap::on_nack`] have returned, less what [`SenderMap::on_timeout`] has.
+///   [`SenderMap::on_nack`] have returned, minus what [`SenderMap::on_timeout`] has returned.
 ///
 /// The last three hold for any NACKs at all, and so do the invariants, besides those of the pool:
 /// - (S1) `una <= high`; they are equal exactly when there are no blocks.
 /// - (S2) The chain has exactly the blocks from that of `una` to that of `high - 1`.
-/// - (S3) There are `known` ones from `una` to `high`, and none from `high` on.
+/// - (S3) `known` bits are set from `una` to `high`, and none from `high` on.
 /// - (S4) `una <= next <= high`.
-/// - (S5) `cursor` is at a block of the chain, not after that of `next`; at none when there is none.
-/// - (S6) From the lowest of `told` to `high`, what is known as received is all but `told`'s holes,
-///   or more.
+/// - (S5) `cursor` is at a block of the chain, not after that of `next`; at none when the chain is
+///   empty.
+/// - (S6) From the lowest of `told` to `high`, all packets but `told`'s holes are known as
+///   received.
 ///
-/// When the pool has too few blocks for what a NACK says, what they would hold stays unknown, and
-/// nothing else changes (M16); a later NACK may say it again.
+/// When the pool has too few blocks for a NACK, the packets that they would hold stay unknown, and
+/// nothing else changes (M16); a later NACK may report them again.
 ///
-/// The state owns its blocks: [`SenderMap::release`] comes before it is dropped, and it is always
-/// used with the same pool.
+/// The state owns its blocks: [`SenderMap::release`] precedes its drop, and it is always used with
+/// the same pool.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct SenderMap {
-    /// Cumulative acknowledgement: the highest RCV.NXT seen.
+    /// Cumulative acknowledgement: the highest RCV.NXT received.
     una: u32,
     /// One past the highest packet that is known as received, or `una`.
     high: u32,
-    /// Where the search for holes to retransmit goes on: all below are handed out or not to be.
+    /// Start of the search for the next retransmission: packets below were returned or are not to
+    /// be.
     next: u32,
-    /// Packets that no NACK has told about, among those from `next` on; empty when they are equal.
+    /// Packets from `next` on that no NACK has covered; empty when both are equal.
     unknown_from: u32,
     unknown_to: u32,
-    /// Where the block of `next` is, or one before it.
+    /// The block of `next`, or one before it.
     cursor: Walk,
-    /// The holes of the newest NACK, as it gave them. The next one repeats them, and then only what
-    /// is above them is news: so the bitmap is touched at its end.
+    /// The holes of the newest NACK. The next one usually repeats them, and then only the part
+    /// above them is new, so the bitmap is accessed at its end.
     told: [Hole; HOLES],
     /// Packets beyond `una` that are known as received.
     known: u16,
@@ -103,7 +103,7 @@ impl SenderMap {
         }
     }
 
-    /// The cumulative acknowledgement: all below it have been received.
+    /// The cumulative acknowledgement: all packets below have been received.
     #[inline]
     pub(crate) fn una(&self) -> u32 {
         self.una
@@ -115,7 +115,7 @@ impl SenderMap {
         self.high
     }
 
-    /// How many packets beyond [`SenderMap::una`] are known as received.
+    /// Number of packets beyond [`SenderMap::una`] that are known as received.
     #[inline]
     pub(crate) fn known_received(&self) -> u32 {
         u32::from(self.known)
@@ -135,11 +135,10 @@ impl SenderMap {
         pool.bits(block) & mask_of(number, psn, psn + 1) != 0
     }
 
-    /// Takes a cumulative acknowledgement; gives how many packets below it were not known as
-    /// received until now. An old one changes nothing. Cost: one step for eight packets that the
-    /// bitmap covers; without loss it covers none.
-    ///
-    /// The caller has checked that so many packets were sent.
+    /// Takes a cumulative acknowledgement; returns the number of packets below it that were not
+    /// known as received before. An old one changes nothing. Cost: one step for eight packets of
+    /// the bitmap; without loss the bitmap is empty.
+    /// The caller has checked that `to` packets were sent.
     #[inline]
     pub(crate) fn on_ack<const BLOCKS: usize>(
         &mut self,
@@ -157,7 +156,7 @@ impl SenderMap {
         self.advance(pool, rcv_nxt)
     }
 
-    /// The rest of [`SenderMap::on_ack`]: there is a bitmap, and the acknowledgement is new.
+    /// Slow path of [`SenderMap::on_ack`]: there is a bitmap, and the acknowledgement is new.
     fn advance<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, to: u32) -> u32 {
         let covered = to.min(self.high);
         let (mut at, mut ones) = (self.una, 0);
@@ -181,17 +180,15 @@ impl SenderMap {
         acked
     }
 
-    /// Takes a NACK: `rcv_nxt`, `rcv_high`, and `holes` with the most recent one first, as
-    /// [`super::Reorder`] gives them. It says that everything from the lowest hole to `rcv_high` but
-    /// the holes has been received, and nothing of what is below that hole, which is as earlier
-    /// NACKs have said. Without holes only `rcv_high - 1` is known as received.
-    ///
-    /// Cost: a step for each new block when it repeats the holes of the one before, as it does when
-    /// none is lost; else one for each block from `una` on, at most those of the pool. No
-    /// allocation. The caller has checked that `rcv_high` packets were sent.
-    ///
+    /// Takes a NACK: `rcv_nxt`, `rcv_high`, and `holes`, most recent first, as [`super::Reorder`]
+    /// returns them. Everything from the lowest hole to `rcv_high` except the holes has been
+    /// received; below the lowest hole, earlier NACKs apply. Without holes only `rcv_high - 1` is
+    /// known as received.
+    /// Cost: a step for each new block when it repeats the holes of the previous NACK, as it does
+    /// when none is lost; otherwise one for each block from `una` on. No allocation. The caller has
+    /// checked that `rcv_high` packets were sent.
     /// # Errors
-    /// When no receiver sends that; nothing has changed then.
+    /// No receiver sends this content; nothing has changed.
     pub(crate) fn on_nack<const BLOCKS: usize>(
         &mut self,
         pool: &mut BitsPool<BLOCKS>,
@@ -219,9 +216,9 @@ impl SenderMap {
         Ok(Learned { acked, received })
     }
 
-    /// Whether of `holes` those below `high` are the most recent of `told`, so that they tell
-    /// nothing new of what is below `high`. The lowest may have lost packets from its front: a NACK
-    /// does not tell of what is below its lowest hole.
+    /// Whether the `holes` below `high` are the most recent of `told`, so that they add no
+    /// information below `high`. The lowest may be shorter at its front, since a NACK covers
+    /// nothing below its lowest hole.
     #[inline]
     fn repeats(&self, holes: &[Hole]) -> bool {
         let above = holes.iter().take_while(|hole| hole.first >= self.high).count();
@@ -232,8 +229,8 @@ impl SenderMap {
         })
     }
 
-    /// Makes the bitmap reach `rcv_high`, if there are blocks for it. What lies between the old
-    /// `high` and `lowest` is unknown.
+    /// Extends the bitmap to `rcv_high`, if there are blocks for it. The packets between the old
+    /// `high` and `lowest` are unknown.
     fn extend<const BLOCKS: usize>(
         &mut self,
         pool: &mut BitsPool<BLOCKS>,
@@ -244,8 +241,8 @@ impl SenderMap {
             return;
         }
         if lowest > self.high {
-            // One range is kept. When there is one before that is not passed yet, the holes between
-            // the two go with them, to the timeout: it takes two losses of NACKs in a row.
+            // Only one unknown range is kept. If an earlier one has not been passed, the holes
+            // between the two are left to the timeout: this takes two lost NACKs in a row.
             if self.unknown_to <= self.next {
                 self.unknown_from = self.high;
             }
@@ -257,8 +254,9 @@ impl SenderMap {
         self.high = rcv_high;
     }
 
-    /// Sets the bits of what a NACK says is received of the packets `from..rcv_high`, as far as the
-    /// bitmap reaches; gives how many were not set before. `walk` is not after the block of `from`.
+    /// Sets the bits of the packets `from..rcv_high` that a NACK reports as received, as far as the
+    /// bitmap reaches; returns how many were not set before. `walk` is not after the block of
+    /// `from`.
     fn mark<const BLOCKS: usize>(
         &mut self,
         pool: &mut BitsPool<BLOCKS>,
@@ -268,7 +266,7 @@ impl SenderMap {
     ) -> u32 {
         let mut news = 0;
         let mut from = from.max(self.una);
-        // Up to each hole, from the lowest on, and from the last one to `rcv_high`.
+        // Up to each hole, starting at the lowest, and from the last one to `rcv_high`.
         let holes = holes.iter().rev().map(|hole| (hole.first, hole.first + hole.len));
         for (to, resume) in holes.chain([(rcv_high, rcv_high)]) {
             let to = to.min(self.high);
@@ -285,9 +283,9 @@ impl SenderMap {
         news
     }
 
-    /// The next packets to retransmit, if there are any: lost ones, one after the other. Each is
-    /// handed out once, in order (M14); `len` is at least 1. Cost: a step for each block that it
-    /// passes, and none is passed twice.
+    /// The next run of lost packets to retransmit, if any. Each packet is returned once, in order
+    /// (M14); `len` is at least 1. Cost: a step for each block passed, and no block is passed
+    /// twice.
     pub(crate) fn next_lost<const BLOCKS: usize>(
         &mut self,
         pool: &BitsPool<BLOCKS>,
@@ -308,8 +306,8 @@ impl SenderMap {
         None
     }
 
-    /// A timeout: forgets what is known beyond `una`, so that everything from there on is sent again
-    /// (M15), and gives the blocks back. Gives how many packets had been known as received.
+    /// A timeout: discards everything known beyond `una`, so that it is sent again (M15), and
+    /// returns the blocks. Returns the number of packets that had been known as received.
     pub(crate) fn on_timeout<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) -> u32 {
         self.chain.release(pool);
         let known = self.known_received();
@@ -317,9 +315,9 @@ impl SenderMap {
         known
     }
 
-    /// A timeout, when the receiver is known to have forgotten nothing: everything that is not known
-    /// as received is handed out again, from the front (M15), whether a NACK has named it or not, up
-    /// to [`SenderMap::high`]. What is beyond is to be sent again, too.
+    /// A timeout with a receiver that has kept its state: every packet that is not known as
+    /// received is returned for retransmission again, from the front (M15), whether a NACK has
+    /// named it or not, up to [`SenderMap::high`]. Packets beyond are to be sent again, too.
     pub(crate) fn restart(&mut self) {
         self.next = self.una;
         (self.unknown_from, self.unknown_to) = (0, 0);
@@ -328,12 +326,12 @@ impl SenderMap {
         }
     }
 
-    /// Gives all blocks back, for a connection that ends.
+    /// Returns all blocks, for a connection that ends.
     pub(crate) fn release<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>) {
         self.on_timeout(pool);
     }
 
-    /// The blocks it has, for [`BitsPool::check`].
+    /// Its blocks, for [`BitsPool::check`].
     pub(crate) fn blocks<'a, const BLOCKS: usize>(
         &self,
         pool: &'a BitsPool<BLOCKS>,
@@ -360,7 +358,7 @@ impl SenderMap {
         self.check_told(ones);
     }
 
-    /// S6; `ones` counts what is known as received.
+    /// S6; `ones` counts the packets that are known as received.
     fn check_told(&self, ones: impl Fn(u32, u32) -> u32) {
         let mut top = self.high;
         for hole in self.told.iter().take_while(|hole| hole.len > 0) {
@@ -371,7 +369,7 @@ impl SenderMap {
     }
 }
 
-/// Whether a receiver can send that: see [`BadNack`].
+/// Whether a receiver can send this NACK: see [`BadNack`].
 fn validate(rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> Result<(), BadNack> {
     if rcv_nxt > rcv_high || rcv_high > MAX_PSN + 1 {
         return Err(BadNack::Range);
@@ -382,7 +380,7 @@ fn validate(rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> Result<(), BadNack> 
     if rcv_nxt == rcv_high {
         return if holes.is_empty() { Ok(()) } else { Err(BadNack::Holes) };
     }
-    // The packet above a hole is received: RCV.HIGH - 1 is, and the one between two holes.
+    // The packet above a hole is received: RCV.HIGH - 1 is, and so is the one between two holes.
     let mut top = rcv_high - 1;
     for hole in holes {
         let end = hole.first.checked_add(hole.len).ok_or(BadNack::Holes)?;
@@ -391,7 +389,7 @@ fn validate(rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> Result<(), BadNack> 
         }
         top = hole.first.saturating_sub(1);
     }
-    // RCV.NXT is missing: in the lowest hole, or in one below, and a packet between them is not.
+    // RCV.NXT is missing: in the lowest hole, or in an older one that ends below a received packet.
     let valid = match holes.last() {
         None => top > rcv_nxt,
         Some(lowest) => lowest.first != rcv_nxt + 1,
@@ -400,7 +398,7 @@ fn validate(rcv_nxt: u32, rcv_high: u32, holes: &[Hole]) -> Result<(), BadNack> 
 }
 
 /// The first of the packets `from..to`, all of them in the bitmap, that is known as received, or
-/// that is not, as `received` says; or `to`.
+/// that is not, according to `received`; or `to`.
 fn find<const BLOCKS: usize>(
     pool: &BitsPool<BLOCKS>,
     walk: &mut Walk,

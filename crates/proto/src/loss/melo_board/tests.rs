@@ -1,17 +1,17 @@
-//! The board in a network that loses and reorders what it likes: a request to a receiver that
-//! answers with what it knows, and a response that is asked for.
+//! The MELO scoreboard over a network with arbitrary loss and reordering: a request with a receiver
+//! that acknowledges, and a response that is requested.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What a receiver said.
+/// Feedback of a receiver.
 type Said = (u32, u32, Vec<Hole>);
 
 #[derive(Clone, Debug)]
 enum Op {
     Send(u32),
-    /// One of the packets, or of the answers, on the way arrives, or never will.
+    /// One of the packets or acknowledgements in flight arrives or is lost.
     Packet(usize, bool),
     Answer(usize, bool),
     TimeOut(bool),
@@ -26,7 +26,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A client slot with a board, as far as it concerns one message.
+/// A client slot with a scoreboard, reduced to one message.
 struct Client {
     board: MeloBoard,
     packets: u32,
@@ -41,7 +41,7 @@ impl Client {
         assert!(b.arrived + b.lost() <= self.sent - self.acked, "{b:?}, {} sent", self.sent);
     }
 
-    /// The next packet to be sent.
+    /// The next packet to send.
     fn send(&mut self) -> Option<u32> {
         let lost = if self.board.lost() > 0 { self.board.next_lost() } else { None };
         let index = lost.map_or(self.sent, |run| run.first);
@@ -79,11 +79,11 @@ impl Upload {
         self.answers.push((count, high, self.server.holes().collect()));
     }
 
-    /// As a slot takes it.
+    /// Processes feedback as a slot does.
     fn answer(&mut self, (count, high, holes): Said) {
         let c = &mut self.client;
         let last = c.packets - 1;
-        let is_nack = high > count; // else it is a credit return
+        let is_nack = high > count; // otherwise it is a credit return
         let count = count.min(last);
         if is_nack && high <= c.sent {
             assert!(c.board.on_nack(count, high, holes.into_iter()), "an honest NACK");
@@ -113,7 +113,7 @@ impl Upload {
 
 proptest! {
     #[test]
-    fn what_is_counted_of_a_request_was_sent_and_all_of_it_arrives(
+    fn every_packet_of_a_request_arrives_and_counts_stay_within_the_sent(
         packets in 2..120_u32,
         ops in prop::collection::vec(op(), 1..150),
     ) {
@@ -122,7 +122,7 @@ proptest! {
         let server = Receiver::new(0, &other.rx);
         let mut up = Upload { client, server, wire: Vec::new(), answers: Vec::new() };
         ops.into_iter().for_each(|op| up.step(op));
-        // When nothing is lost any more, each timeout makes progress.
+        // Without further loss, each timeout makes progress.
         for turn in 0..2 * packets {
             up.step(Op::TimeOut(turn > 0));
             up.step(Op::Send(2 * packets));
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_counted_of_a_response_was_asked_for_and_all_of_it_arrives(
+    fn every_packet_of_a_response_arrives_and_counts_stay_within_the_requested(
         packets in 2..120_u32,
         ops in prop::collection::vec(op(), 1..150),
     ) {
@@ -154,7 +154,7 @@ proptest! {
         had[0] = true;
         let arrive = |c: &mut Client, had: &mut Vec<bool>, index: u32| {
             if index >= c.sent {
-                return; // given up after a timeout, and not asked for again
+                return; // removed by a timeout and not requested again
             }
             let (arrival, in_order) = c.board.on_response(index);
             if matches!(arrival, Arrival::InOrder | Arrival::OutOfOrder { .. }) {
@@ -207,7 +207,7 @@ const fn hole(first: u32, len: u32) -> Hole {
 }
 
 #[test]
-fn a_hole_is_sent_again_once() {
+fn a_hole_is_retransmitted_once() {
     let mut b = sent(20);
     assert!(b.on_nack(2, 8, [hole(2, 3)].into_iter()));
     assert_eq!((b.arrived(), b.lost(), b.next_lost()), (3, 3, Some(hole(2, 3))));
@@ -217,16 +217,16 @@ fn a_hole_is_sent_again_once() {
 }
 
 #[test]
-fn a_timeout_sends_again_what_is_missing_and_the_next_one_all_behind_it() {
+fn a_timeout_resends_holes_and_the_next_one_also_what_follows() {
     let mut b = sent(20);
     assert!(b.on_nack(2, 8, [hole(5, 2), hole(2, 1)].into_iter()));
     (2..3).chain(5..7).for_each(|index| b.sent(index));
     assert_eq!(b.lost(), 0);
-    assert_eq!(b.time_out(false, false), None, "what is behind may be on its way");
+    assert_eq!(b.time_out(false, false), None, "later packets may be in flight");
     assert_eq!(b.next_lost(), Some(hole(2, 1)));
     assert_eq!((b.arrived(), b.lost()), (3, 3));
-    assert_eq!(b.time_out(false, true), Some(8), "now from there on");
+    assert_eq!(b.time_out(false, true), Some(8), "now all from there on");
     assert_eq!((b.arrived(), b.lost()), (3, 3));
     let mut b = sent(20);
-    assert_eq!(b.time_out(false, false), Some(0), "where nothing is known, all of it");
+    assert_eq!(b.time_out(false, false), Some(0), "without information, all of it");
 }

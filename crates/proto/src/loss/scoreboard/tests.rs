@@ -1,4 +1,4 @@
-//! The scoreboard beside a plain list of packets, each judged by itself.
+//! The scoreboard compared with a plain list of packets.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ struct Packet {
     state: State,
     sent_ns: u64,
     again: bool,
-    /// It was given up for want of an answer, not for the order.
+    /// Marked lost by a timeout or probe, not by reordering.
     timed: bool,
 }
 
@@ -27,9 +27,9 @@ struct Packet {
 struct Model {
     packets: Vec<Packet>,
     newest_ns: u64,
-    /// As of before the frame at hand.
+    /// State before the current frame.
     known_ns: u64,
-    seen: Seen,
+    feedback: LossFeedback,
 }
 
 impl Model {
@@ -44,31 +44,31 @@ impl Model {
         }
     }
 
-    fn arrive(&mut self, index: u32, heard: Heard) -> bool {
+    fn arrive(&mut self, index: u32, ack: AckInfo) -> bool {
         let Some(p) = self.packets.get_mut(index as usize) else { return false };
         let was = std::mem::replace(&mut p.state, State::Arrived);
         let late_ns = self.known_ns.saturating_sub(p.sent_ns);
         match was {
             State::Arrived => return false,
-            State::Lost => self.seen.late_ns = self.seen.late_ns.max(late_ns),
+            State::Lost => self.feedback.late_ns = self.feedback.late_ns.max(late_ns),
             State::Sent if !p.again => {
-                self.seen.late_ns = self.seen.late_ns.max(late_ns);
+                self.feedback.late_ns = self.feedback.late_ns.max(late_ns);
                 self.newest_ns = self.newest_ns.max(p.sent_ns);
             }
-            // Nothing comes back sooner than a round trip after it was sent.
-            State::Sent if heard.now_ns - p.sent_ns < heard.round_trip_ns => {
-                self.seen.spurious += 1;
-                self.seen.hasty += u16::from(!p.timed);
+            // No acknowledgement arrives earlier than a round trip after the transmission.
+            State::Sent if ack.now_ns - p.sent_ns < ack.round_trip_ns => {
+                self.feedback.spurious += 1;
+                self.feedback.early += u16::from(!p.timed);
             }
             State::Sent => {
-                self.seen.useful += 1;
+                self.feedback.useful += 1;
                 self.newest_ns = self.newest_ns.max(p.sent_ns);
             }
         }
         true
     }
 
-    /// A packet on its way is lost exactly when one sent more than a window later has arrived.
+    /// A packet in flight is lost exactly when one sent more than a window later has arrived.
     fn judge(&mut self, window_ns: u64) -> u32 {
         let newest_ns = self.newest_ns;
         self.known_ns = newest_ns;
@@ -116,7 +116,7 @@ enum Op {
     SendLost(u32),
     Arrive(u32),
     InOrder(u32),
-    /// What a receiver says that has these of the packets, by their place behind the first missing.
+    /// A receiver's NACK, as a list of which packets it has from the first missing one on.
     Nack(Vec<bool>),
     Probe,
     TimeOut,
@@ -135,7 +135,8 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What a receiver says that has `has`, counted from `count` on, and the packets that it tells of.
+/// The NACK of a receiver with the packets `has`, counted from `count` on, and the packets that it
+/// acknowledges.
 fn nack_of<'o>(count: u32, has: &[bool], out: &'o mut HolesRoom) -> (u32, Holes<'o>, Vec<u32>) {
     let high = has.iter().rposition(|&b| b).map_or(0, |at| at + 1);
     let mut holes = Vec::new();
@@ -160,7 +161,7 @@ fn nack_of<'o>(count: u32, has: &[bool], out: &'o mut HolesRoom) -> (u32, Holes<
 
 proptest! {
     #[test]
-    fn it_knows_what_a_list_of_all_packets_knows(
+    fn it_agrees_with_a_list_of_all_packets(
         window_ns in 0..4_000_u64,
         round_trip_ns in 0..3_000_u64,
         ops in prop::collection::vec(op(), 1..120),
@@ -168,9 +169,9 @@ proptest! {
         let (mut b, mut m) = (Scoreboard::new(0), Model::default());
         let mut now_ns = 10_000;
         for op in ops {
-            let heard = Heard { now_ns, round_trip_ns, window_ns };
-            m.seen = Seen::default();
-            let mut seen = Seen::default();
+            let ack = AckInfo { now_ns, round_trip_ns, window_ns };
+            m.feedback = LossFeedback::default();
+            let mut feedback = LossFeedback::default();
             let end = m.packets.len() as u32;
             match op {
                 Op::Wait(ns) => now_ns += ns,
@@ -192,10 +193,10 @@ proptest! {
                 Op::Arrive(ahead) => {
                     let index = m.base() + ahead;
                     if b.is_next(index) && b.arrive_in_order(index + 1) {
-                        prop_assert!(m.arrive(index, heard));
+                        prop_assert!(m.arrive(index, ack));
                         prop_assert_eq!(m.judge(window_ns), 0);
                     } else {
-                        prop_assert_eq!(b.arrived(index, heard, &mut seen), m.arrive(index, heard));
+                        prop_assert_eq!(b.arrived(index, ack, &mut feedback), m.arrive(index, ack));
                         b.advance();
                         prop_assert_eq!(b.judge(window_ns), m.judge(window_ns));
                     }
@@ -203,23 +204,23 @@ proptest! {
                 Op::InOrder(more) => {
                     let count = (m.base() + more).min(end);
                     let short = b.arrive_in_order(count);
-                    (0..count).for_each(|index| _ = m.arrive(index, heard));
+                    (0..count).for_each(|index| _ = m.arrive(index, ack));
                     if short {
                         prop_assert_eq!((b.base, m.judge(window_ns)), (count, 0));
                     } else {
-                        b.in_order(count, heard, &mut seen);
+                        b.in_order(count, ack, &mut feedback);
                         prop_assert_eq!(b.advance(), m.base());
                         prop_assert_eq!(b.judge(window_ns), m.judge(window_ns));
                     }
                 }
                 Op::Nack(has) => {
-                    // Only of what was sent, and never of the last packet alone.
+                    // Only packets that were sent, and never the last packet alone.
                     let count = m.base();
                     let has = &has[..has.len().min((end - count) as usize)];
                     let mut room = NO_HOLES;
                     let (high, holes, told) = nack_of(count, has, &mut room);
-                    let news = b.on_nack(Nack { count, high, holes, last: end }, heard, &mut seen);
-                    let fresh = told.into_iter().filter(|&i| m.arrive(i, heard)).count();
+                    let news = b.on_nack(Nack { count, high, holes, last: end }, ack, &mut feedback);
+                    let fresh = told.into_iter().filter(|&i| m.arrive(i, ack)).count();
                     prop_assert_eq!(news, fresh > 0);
                     prop_assert_eq!(b.advance(), m.base());
                     prop_assert_eq!(b.judge(window_ns), m.judge(window_ns));
@@ -237,10 +238,10 @@ proptest! {
                     sent.for_each(|p| (p.state, p.timed) = (State::Lost, true));
                 }
             }
-            prop_assert_eq!(seen, m.seen);
+            prop_assert_eq!(feedback, m.feedback);
             agree(&b, &m);
         }
-        // Whatever has happened, all that is lost can be sent again.
+        // At the end, every lost packet can be sent again.
         while let Some((first, run)) = b.next_lost(u32::MAX >> 8) {
             (first..first + run).for_each(|index| b.sent(index, now_ns));
             b.check();
@@ -249,9 +250,9 @@ proptest! {
     }
 }
 
-const HEARD: Heard = Heard { now_ns: 10_000, round_trip_ns: 2_000, window_ns: 500 };
+const HEARD: AckInfo = AckInfo { now_ns: 10_000, round_trip_ns: 2_000, window_ns: 500 };
 
-/// A board of packets that were sent 100 ns after each other.
+/// A scoreboard of packets that were sent 100 ns apart.
 fn sent(n: u32) -> Scoreboard {
     let mut b = Scoreboard::new(0);
     (0..n).for_each(|index| b.sent(index, u64::from(index) * 100));
@@ -261,27 +262,27 @@ fn sent(n: u32) -> Scoreboard {
 #[test]
 fn a_packet_is_lost_when_one_sent_more_than_a_window_later_has_arrived() {
     let mut b = sent(8);
-    let mut seen = Seen::default();
-    b.arrived(5, HEARD, &mut seen);
+    let mut feedback = LossFeedback::default();
+    b.arrived(5, HEARD, &mut feedback);
     assert_eq!(b.judge(500), 0, "packet 0 was sent 500 ns before");
     assert_eq!(b.judge(499), 1);
     b.check();
     assert_eq!(b.next_lost(u32::MAX >> 8), Some((0, 1)));
-    assert_eq!(seen, Seen::default());
+    assert_eq!(feedback, LossFeedback::default());
 }
 
 #[test]
-fn a_retransmission_that_is_lost_is_found_as_fast() {
+fn a_lost_retransmission_is_detected_as_fast() {
     let mut b = sent(2);
-    let mut seen = Seen::default();
-    b.arrived(1, HEARD, &mut seen);
+    let mut feedback = LossFeedback::default();
+    b.arrived(1, HEARD, &mut feedback);
     assert_eq!(b.judge(0), 1);
     for turn in 0..5 {
         let now_ns = 10_000 + turn * 1_000;
         let next = 2 + turn as u32;
         b.sent(0, now_ns);
         b.sent(next, now_ns + 600);
-        b.arrived(next, Heard { now_ns: now_ns + 700, ..HEARD }, &mut seen);
+        b.arrived(next, AckInfo { now_ns: now_ns + 700, ..HEARD }, &mut feedback);
         assert_eq!(b.judge(600), 0);
         assert_eq!(b.judge(500), 1, "turn {turn}");
         assert_eq!(b.next_lost(u32::MAX >> 8), Some((0, 1)));
@@ -290,42 +291,46 @@ fn a_retransmission_that_is_lost_is_found_as_fast() {
 }
 
 #[test]
-fn an_answer_within_a_round_trip_is_to_the_first_copy() {
+fn an_acknowledgement_within_a_round_trip_is_of_the_first_copy() {
     for (after_ns, spurious, useful) in [(1_999, 1, 0), (2_000, 0, 1)] {
         let mut b = sent(2);
-        let mut seen = Seen::default();
-        b.arrived(1, HEARD, &mut seen);
+        let mut feedback = LossFeedback::default();
+        b.arrived(1, HEARD, &mut feedback);
         b.judge(0);
         b.sent(0, HEARD.now_ns);
-        b.arrived(0, Heard { now_ns: HEARD.now_ns + after_ns, ..HEARD }, &mut seen);
-        assert_eq!((seen.spurious, seen.useful), (spurious, useful));
+        b.arrived(0, AckInfo { now_ns: HEARD.now_ns + after_ns, ..HEARD }, &mut feedback);
+        assert_eq!((feedback.spurious, feedback.useful), (spurious, useful));
     }
 }
 
-/// A NACK of a receiver that has every second packet of the first `2 n`: it has `n` holes.
+/// The NACK of a receiver that has every second of the first `2 n` packets: `n` holes.
 fn every_second(n: usize) -> Scoreboard {
     let mut b = sent(300);
     let has: Vec<bool> = (0..2 * n).map(|i| i % 2 == 1).collect();
     let mut room = NO_HOLES;
     let (high, holes, _) = nack_of(0, &has, &mut room);
     assert_eq!(holes.len(), n.min(MAX_HOLES));
-    assert!(b.on_nack(Nack { count: 0, high, holes, last: 299 }, HEARD, &mut Seen::default()));
+    assert!(b.on_nack(
+        Nack { count: 0, high, holes, last: 299 },
+        HEARD,
+        &mut LossFeedback::default()
+    ));
     b.check();
     b
 }
 
 #[test]
-fn with_fewer_holes_than_there_is_room_for_all_else_has_arrived() {
+fn with_fewer_holes_than_the_limit_all_other_packets_have_arrived() {
     let n = MAX_HOLES as u32 - 1;
     assert_eq!(every_second(MAX_HOLES - 1).arrived_count(), n);
 }
 
 #[test]
-fn with_as_many_holes_as_there_is_room_for_the_rest_is_not_known() {
+fn with_the_maximum_of_holes_the_rest_is_unknown() {
     let n = MAX_HOLES as u32;
     // The oldest hole is packet 0, and there is nothing before it.
     assert_eq!(every_second(MAX_HOLES).arrived_count(), n);
-    // 36 holes are not told of, nor the 36 packets between them.
+    // 36 holes are not listed, and so the 36 packets between them are unknown.
     let mut b = every_second(100);
     assert_eq!(b.arrived_count(), n);
     assert_eq!(b.entry(71).map(|e| *e & STATE), Some(SENT));
@@ -338,17 +343,21 @@ fn the_last_packet_keeps_its_credit_and_its_time_counts() {
     let mut room = NO_HOLES;
     let has = [false, false, false, false, false, false, false, true];
     let (high, holes, _) = nack_of(0, &has, &mut room);
-    assert!(!b.on_nack(Nack { count: 0, high, holes, last: 7 }, HEARD, &mut Seen::default()));
+    assert!(!b.on_nack(
+        Nack { count: 0, high, holes, last: 7 },
+        HEARD,
+        &mut LossFeedback::default()
+    ));
     assert_eq!(b.arrived_count(), 0, "only the response acknowledges it");
     assert_eq!(b.judge(0), 7);
-    // Others that were sent again after it have arrived: that does not make it lost.
+    // Retransmissions that were sent after it have arrived: it is not lost by that.
     (0..7).for_each(|index| b.sent(index, 20_000));
-    b.arrived(0, Heard { now_ns: 30_000, ..HEARD }, &mut Seen::default());
+    b.arrived(0, AckInfo { now_ns: 30_000, ..HEARD }, &mut LossFeedback::default());
     b.advance();
     assert_eq!((b.judge(0), b.lost()), (0, 0));
     b.check();
-    // It asks for the response, when all others have arrived.
-    (1..7).for_each(|index| _ = b.arrived(index, HEARD, &mut Seen::default()));
+    // When all others have arrived, it is probed to request the response.
+    (1..7).for_each(|index| _ = b.arrived(index, HEARD, &mut LossFeedback::default()));
     b.advance();
     assert!(b.probe());
     assert_eq!(b.next_lost(u32::MAX >> 8), Some((7, 1)));
@@ -356,13 +365,13 @@ fn the_last_packet_keeps_its_credit_and_its_time_counts() {
 }
 
 #[test]
-fn a_board_is_used_for_one_message_after_the_other() {
+fn a_board_is_reused_for_the_next_message() {
     let mut b = sent(8);
     b.time_out();
     b.begin(1);
     b.check();
     assert_eq!((b.lost(), b.arrived_count(), b.next_lost(u32::MAX >> 8)), (0, 0, None));
     b.sent(1, 5);
-    assert!(b.arrived(1, HEARD, &mut Seen::default()));
+    assert!(b.arrived(1, HEARD, &mut LossFeedback::default()));
     assert_eq!(b.advance(), 2);
 }

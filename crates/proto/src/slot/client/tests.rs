@@ -6,14 +6,14 @@ use super::*;
 use crate::slot::{Position, ServerSlot};
 
 /// A frame that tells nothing of times.
-const HEARD: Heard = Heard { now_ns: 0, round_trip_ns: 0, window_ns: 0 };
+const HEARD: AckInfo = AckInfo { now_ns: 0, round_trip_ns: 0, window_ns: 0 };
 
 fn credit_return(s: &mut ClientSlot<u8>, count: u32, in_progress: bool) -> Result<u32, Drop> {
-    s.on_credit_return(count, in_progress, HEARD, &mut Seen::default())
+    s.on_credit_return(count, in_progress, HEARD, &mut LossFeedback::default())
 }
 
 fn response(s: &mut ClientSlot<u8>, index: u32, size: u32, packets: u32) -> Result<u32, Drop> {
-    s.on_response(index, size, packets, HEARD, &mut Seen::default())
+    s.on_response(index, size, packets, HEARD, &mut LossFeedback::default())
 }
 
 fn client(req_packets: u32) -> ClientSlot<u8> {

@@ -1,5 +1,5 @@
-//! Senders and receivers over a channel that loses and reorders, in both directions, on two shared
-//! pools. Integers only; time is counted in ticks, a packet a tick.
+//! Senders and receivers over a channel that loses and reorders in both directions, with two shared
+//! pools. Integer time: one packet per tick.
 
 use proptest::prelude::*;
 
@@ -8,12 +8,12 @@ use super::super::{Arrival, Hole, Reorder, SenderMap};
 
 #[derive(Clone, Copy, Debug)]
 struct Channel {
-    /// Of 1,000 data packets so many are lost, and of feedback.
+    /// Lost data packets per 1,000, and lost feedback.
     data_loss: u32,
     feedback_loss: u32,
-    /// Also of those that are sent again.
+    /// Whether retransmissions can be lost.
     lose_again: bool,
-    /// One way takes 10 ticks, and up to so many more.
+    /// The one-way delay is 10 ticks plus up to `jitter`.
     jitter: u64,
 }
 
@@ -24,13 +24,13 @@ enum Frame {
     Feedback { rcv_nxt: u32, rcv_high: u32, holes: Vec<Hole> },
 }
 
-/// A message on its way.
+/// A message in flight.
 struct Message {
     packets: u32,
     window: u32,
     map: SenderMap,
     reorder: Reorder,
-    /// The next that is not sent, or not sent again since a timeout; and the highest ever.
+    /// The next packet to send, reset by a timeout; and the highest ever sent.
     next: u32,
     sent_high: u32,
     again: Option<Hole>,
@@ -59,7 +59,7 @@ impl Message {
         }
     }
 
-    /// What to send: a lost packet before a new one.
+    /// The next packet to send: a lost one before a new one.
     fn transmit<const BLOCKS: usize>(&mut self, pool: &BitsPool<BLOCKS>) -> Option<u32> {
         if self.again.is_none_or(|hole| hole.len == 0) {
             self.again = self.map.next_lost(pool);
@@ -82,7 +82,7 @@ impl Message {
         Some(psn)
     }
 
-    /// Takes a data packet, and gives what is fed back.
+    /// Receives a data packet and returns the feedback.
     fn on_data<const BLOCKS: usize>(&mut self, pool: &mut BitsPool<BLOCKS>, psn: u32) -> Frame {
         let before = std::mem::replace(&mut self.received[psn as usize], true);
         match self.reorder.on_packet(pool, psn) {
@@ -124,7 +124,7 @@ impl Message {
     }
 }
 
-/// Runs messages to their ends over one channel, and gives them back.
+/// Runs messages to completion over one channel and returns them.
 fn run<const BLOCKS: usize>(
     mut messages: Vec<Message>,
     channel: Channel,
@@ -142,7 +142,7 @@ fn run<const BLOCKS: usize>(
     let mut now = 0;
     while messages.iter().any(|message| message.map.una() < message.packets) {
         now += 1;
-        assert!(now < 5_000_000, "does not end");
+        assert!(now < 5_000_000, "the run does not end");
         let due: Vec<_> = flying.extract_if(.., |(due, ..)| *due <= now).collect();
         for (_, at, frame) in due {
             let message = &mut messages[at];
@@ -182,8 +182,8 @@ fn run<const BLOCKS: usize>(
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// M14: when retransmissions are not lost, what is sent is what is useful and what was lost,
-    /// and nothing that arrives is dropped.
+    /// M14: when retransmissions are not lost, only useful and lost packets are sent, and no packet
+    /// that arrives is dropped.
     #[test]
     fn only_lost_packets_are_sent_again(
         loss in 0..300u32, window in 1..200u32, packets in 1..800u32, seed: u64
@@ -196,8 +196,8 @@ proptest! {
         }
     }
 
-    /// Whatever is lost and overtaken, in both directions, on pools that are large or much too
-    /// small: messages end, every packet is delivered once, no block is lost.
+    /// With arbitrary loss and reordering in both directions, and pools that are large or much too
+    /// small: messages complete, every packet is delivered once, no block is lost.
     #[test]
     fn messages_end(
         data_loss in 0..300u32, feedback_loss in 0..300u32, jitter in 0..60u64,

@@ -1,13 +1,13 @@
-//! What the data structures are compared with: one flag a packet, and searches.
+//! The reference model: one flag per packet, and linear searches.
 
 use super::super::pool::BLOCK_BITS;
 use super::super::{Arrival, HOLES, Hole};
 
-/// A receiver that keeps a flag for each packet, and decides as [`super::super::Reorder`] does.
+/// A receiver with one flag per packet that decides as [`super::super::Reorder`] does.
 #[derive(Clone)]
 pub(super) struct Model {
     pub(super) received: Vec<bool>,
-    /// Holes that start below are no longer tracked.
+    /// Holes that start below are not tracked.
     floor: u32,
 }
 
@@ -37,18 +37,18 @@ impl Model {
         holes
     }
 
-    /// The three highest holes, less those that three others have once pushed out.
+    /// The three highest holes, minus those that were displaced by newer ones.
     pub(super) fn holes(&self) -> Vec<Hole> {
         let tracked = |hole: &Hole| hole.first >= self.floor;
         self.all_holes().into_iter().filter(tracked).take(HOLES).collect()
     }
 
-    /// Blocks that its bitmap needs.
+    /// Number of blocks that its bitmap needs.
     pub(super) fn blocks(&self) -> u32 {
         blocks(self.rcv_nxt(), self.rcv_high())
     }
 
-    /// What is to become of `psn` when `free` blocks of the pool are free.
+    /// The expected result for `psn` when `free` blocks of the pool are free.
     pub(super) fn on_packet(&mut self, psn: u32, free: u32) -> Arrival {
         let (nxt, high) = (self.rcv_nxt(), self.rcv_high());
         let [front, end, block] = [nxt, high.max(1) - 1, psn].map(|psn| psn / BLOCK_BITS);
@@ -71,7 +71,7 @@ impl Model {
         self.received[psn as usize] = true;
         let tracked = self.all_holes().into_iter().filter(|hole| hole.first >= self.floor);
         if let Some(oldest) = tracked.skip(HOLES - 1).collect::<Vec<_>>().as_slice().split_first() {
-            // Only when a fourth has pushed it out.
+            // Only when a fourth has displaced it.
             if !oldest.1.is_empty() {
                 self.floor = oldest.0.first;
             }
@@ -79,7 +79,7 @@ impl Model {
         arrival
     }
 
-    /// Forgets what is beyond RCV.NXT.
+    /// Discards everything beyond RCV.NXT.
     pub(super) fn release(&mut self) {
         let nxt = self.rcv_nxt();
         self.received[nxt as usize..].fill(false);

@@ -1,4 +1,4 @@
-//! The pool alone.
+//! Tests of the pool alone.
 
 use proptest::prelude::*;
 
@@ -34,8 +34,8 @@ fn the_largest_pool_and_the_smallest() {
 }
 
 proptest! {
-    /// Chains that grow and shrink in any order have disjoint blocks, and a block that is free can
-    /// always be had: nothing is fragmented (M7).
+    /// Chains that grow and shrink in any order have disjoint blocks, and every free block can be
+    /// allocated: no fragmentation (M7).
     #[test]
     fn chains_share_the_pool_without_loss(
         steps in prop::collection::vec((0..4usize, 0..3u8, 0..9u32), 1..200)

@@ -1,4 +1,4 @@
-//! The receiver against the model.
+//! Tests of the receiver against the model.
 
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ fn holes(reorder: &Reorder) -> Vec<(u32, u32)> {
     reorder.holes().map(|Hole { first, len }| (first, len)).collect()
 }
 
-/// Gives `reorder` the packets, and checks what becomes of them and everything after each.
+/// Delivers the packets to `reorder`, and checks the result and the state after each.
 #[track_caller]
 fn arrive(reorder: &mut Reorder, pool: &mut MeloPool, packets: &[(u32, Arrival)]) {
     for &(psn, arrival) in packets {
@@ -24,8 +24,8 @@ fn arrive(reorder: &mut Reorder, pool: &mut MeloPool, packets: &[(u32, Arrival)]
     }
 }
 
-/// `[MELO §3.2.3]`, Fig. 3c: no bits without loss; a hole takes blocks, and filling it gives
-/// RCV.NXT the whole run at once and the blocks back (M4).
+/// `[MELO §3.2.3]`, Fig. 3c: no bits without loss; a hole takes blocks; filling it advances RCV.NXT
+/// over the whole run and returns the blocks (M4).
 #[test]
 fn a_hole_takes_blocks_until_it_is_filled() {
     let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
@@ -44,7 +44,7 @@ fn a_hole_takes_blocks_until_it_is_filled() {
     assert_eq!((reorder.rcv_nxt(), reorder.rcv_high(), pool.usage().in_use), (22, 22, 0));
 }
 
-/// `[MELO §3.2.3]`: what needs a block in the middle is dropped, unseen (M10).
+/// `[MELO §3.2.3]`: a packet that needs a block in the middle is dropped without access (M10).
 #[test]
 fn the_middle_is_not_accessed() {
     let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
@@ -53,7 +53,7 @@ fn the_middle_is_not_accessed() {
         &mut reorder,
         &mut pool,
         &[
-            (10, Arrival::Middle), // though it is a duplicate
+            (10, Arrival::Middle), // although it is a duplicate
             (9, Arrival::Middle),
             (23, Arrival::Middle),
             (7, BEYOND),
@@ -66,7 +66,7 @@ fn the_middle_is_not_accessed() {
     assert_eq!(reorder.rcv_nxt(), 0);
 }
 
-/// `[MELO §3.2.4]`: the three most recent; one that is split is two of them (M12).
+/// `[MELO §3.2.4]`: the three most recent holes; a hole that is split counts as two (M12).
 #[test]
 fn three_most_recent_holes_are_tracked() {
     let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
@@ -74,7 +74,7 @@ fn three_most_recent_holes_are_tracked() {
         arrive(&mut reorder, &mut pool, &[(psn, NEW_HOLE)]);
     }
     assert_eq!(holes(&reorder), [(6, 1), (4, 1), (2, 1)]);
-    // The one that was pushed out does not come back, RCV.NXT tells of it.
+    // The displaced hole is not tracked again; RCV.NXT shows that it is missing.
     arrive(&mut reorder, &mut pool, &[(4, BEYOND)]);
     assert_eq!((holes(&reorder), reorder.rcv_nxt()), (vec![(6, 1), (2, 1)], 0));
     arrive(&mut reorder, &mut pool, &[(47, NEW_HOLE), (43, BEYOND), (41, BEYOND)]);
@@ -85,9 +85,9 @@ fn three_most_recent_holes_are_tracked() {
     assert_eq!((holes(&reorder), reorder.rcv_nxt()), (vec![(8, 33)], 8));
 }
 
-/// `[MELO §3.2.5]`: exhaustion changes nothing and stops nothing (M16).
+/// `[MELO §3.2.5]`: an exhausted pool changes no state and blocks no progress (M16).
 #[test]
-fn an_exhausted_pool_refuses_and_goes_on() {
+fn an_exhausted_pool_rejects_and_keeps_working() {
     let mut pool = BitsPool::<2>::new();
     let (mut a, mut b) = (Reorder::new(), Reorder::new());
     assert_eq!(a.on_packet(&mut pool, 16), Arrival::NoBits, "three blocks of two");
@@ -95,7 +95,7 @@ fn an_exhausted_pool_refuses_and_goes_on() {
     assert_eq!(a.on_packet(&mut pool, 15), NEW_HOLE);
     assert_eq!(b.on_packet(&mut pool, 1), Arrival::NoBits);
     assert_eq!(a.on_packet(&mut pool, 16), Arrival::NoBits);
-    assert_eq!(b.on_packet(&mut pool, 0), IN_ORDER, "what is in order needs no bits");
+    assert_eq!(b.on_packet(&mut pool, 0), IN_ORDER, "packets in order need no bits");
     for psn in 0..15 {
         assert_eq!(a.on_packet(&mut pool, psn), IN_ORDER);
     }
@@ -143,8 +143,8 @@ fn holes_across_the_wrap_of_their_starts() {
     reorder.release(&mut pool);
 }
 
-/// Several connections and one pool: at each step a packet arrives somewhere, or a connection is
-/// released, or swapped out and in.
+/// Several connections with one pool: each step delivers a packet, or releases a connection, or
+/// swaps one out and in.
 struct World<const BLOCKS: usize> {
     pool: BitsPool<BLOCKS>,
     connections: Vec<(Reorder, Model)>,
@@ -174,7 +174,7 @@ impl<const BLOCKS: usize> World<BLOCKS> {
         let (reorder, _) = &mut self.connections[at];
         let before = holes(reorder);
         let out = std::mem::replace(reorder, Reorder::new()).swap_out(&mut self.pool);
-        // Cannot come back as long as another has the blocks, and can after that.
+        // Cannot be swapped in while another connection has the blocks, and can afterwards.
         let in_use = self.pool.usage().in_use;
         let mut other = super::super::chain::Chain::EMPTY;
         let short = BLOCKS as u32 - in_use - out.blocks() + 1;
@@ -212,7 +212,7 @@ impl<const BLOCKS: usize> World<BLOCKS> {
             .check(self.connections.iter().flat_map(|(reorder, _)| reorder.blocks(&self.pool)));
     }
 
-    /// Everything arrives, in order: the pool is empty then, whatever happened before.
+    /// All packets arrive in order: the pool is empty afterwards, whatever the state before.
     fn finish(mut self) {
         for (reorder, model) in &mut self.connections {
             for psn in 0..model.received.len() as u32 {
@@ -226,7 +226,7 @@ impl<const BLOCKS: usize> World<BLOCKS> {
     }
 }
 
-/// An arrival near RCV.NXT or near RCV.HIGH, or anywhere.
+/// An arrival near RCV.NXT, near RCV.HIGH, or anywhere.
 fn step() -> impl Strategy<Value = (usize, u8, u32)> {
     (0..3usize, 0..40u8, 0..1000u32)
 }
@@ -258,14 +258,14 @@ fn run<const BLOCKS: usize>(packets: u32, steps: Vec<(usize, u8, u32)>) {
 
 proptest! {
     #[test]
-    fn receivers_that_share_a_pool_are_as_their_models(
+    fn receivers_that_share_a_pool_match_their_models(
         steps in prop::collection::vec(step(), 1..400)
     ) {
         run::<16>(300, steps);
     }
 
     #[test]
-    fn so_are_those_that_share_a_tiny_pool(steps in prop::collection::vec(step(), 1..200)) {
+    fn receivers_that_share_a_tiny_pool_match_their_models(steps in prop::collection::vec(step(), 1..200)) {
         run::<3>(64, steps);
     }
 
@@ -273,7 +273,8 @@ proptest! {
     fn a_large_pool_holds_any_order(
         order in Just((0..200u32).collect::<Vec<_>>()).prop_shuffle()
     ) {
-        // One that needs the middle comes again, from the front, until all have arrived.
+        // A packet that needs a block in the middle is sent again, from the front, until all have
+        // arrived.
         let mut world = World::<128>::new(1, 200);
         let mut waiting = order;
         while !waiting.is_empty() {

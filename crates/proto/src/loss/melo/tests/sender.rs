@@ -1,4 +1,4 @@
-//! The sender against receivers, through channels that keep NACKs and channels that do not.
+//! Tests of the sender with receivers, over channels that keep NACKs and channels that do not.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ fn hole(first: u32, len: u32) -> Hole {
     Hole { first, len }
 }
 
-/// What a receiver tells.
+/// The content of a NACK.
 #[derive(Clone, Debug)]
 struct Nack {
     rcv_nxt: u32,
@@ -24,21 +24,21 @@ impl Nack {
         Nack { rcv_nxt, rcv_high, holes: reorder.holes().collect() }
     }
 
-    /// The lowest packet that it tells about.
+    /// The lowest packet that it covers.
     fn lowest(&self) -> u32 {
         self.holes.last().map_or(self.rcv_high.max(1) - 1, |hole| hole.first)
     }
 }
 
-/// A sender with everything it was told and has handed out, checked at every step.
+/// A sender with the NACKs it received and the retransmissions it returned, checked at every step.
 struct Checked<const BLOCKS: usize> {
     map: SenderMap,
     pool: BitsPool<BLOCKS>,
     /// By packet: was in a hole of a NACK.
     reported: Vec<bool>,
-    /// Acked and received, less what was forgotten.
+    /// Acked and received, minus what timeouts discarded.
     learned: u32,
-    /// Where what is handed out next must be at least.
+    /// Lower limit for the next retransmission.
     from: u32,
 }
 
@@ -126,7 +126,7 @@ fn holes_are_retransmitted_once() {
     let learned = sender.nack(&nack(3, 12, &[(9, 2), (3, 4)]));
     assert_eq!(learned, Ok(Learned { acked: 3, received: 3 }));
     assert_eq!(sender.all_lost(), [hole(3, 4), hole(9, 2)]);
-    // A new hole; the others are reported again, and another NACK overtakes it.
+    // A new hole; the others are reported again, and another NACK arrives before it.
     let learned = sender.nack(&nack(3, 30, &[(20, 9), (9, 2), (3, 4)]));
     assert_eq!(learned, Ok(Learned { acked: 0, received: 9 }));
     assert_eq!(sender.nack(&nack(3, 12, &[(9, 2), (3, 4)])), Ok(Learned::default()));
@@ -140,9 +140,9 @@ fn holes_are_retransmitted_once() {
     sender.finish();
 }
 
-/// What was not reported is not claimed as lost, and left to the timeout (M15).
+/// Packets that no NACK reported are not taken as lost, and are left to the timeout (M15).
 #[test]
-fn what_lost_nacks_would_have_told_is_unknown() {
+fn packets_covered_only_by_lost_nacks_are_unknown() {
     let mut sender = Checked::<128>::new(100);
     // The hole at 2 is one of four or more.
     let learned = sender.nack(&nack(2, 20, &[(18, 1), (14, 2), (10, 1)]));
@@ -153,7 +153,7 @@ fn what_lost_nacks_would_have_told_is_unknown() {
         sender.all_lost(),
         [hole(14, 2), hole(18, 1), hole(36, 1), hole(38, 1), hole(40, 1)]
     );
-    // An old one that was late: what it says was received is learned, that and no more.
+    // A late old NACK: only the packets that it reports as received are learned.
     assert_eq!(sender.nack(&nack(2, 36, &[(30, 4), (24, 1), (22, 1)])).unwrap().received, 8);
     assert_eq!(sender.nack(&nack(2, 8, &[])).unwrap().received, 1);
     assert_eq!(sender.all_lost(), []);
@@ -172,7 +172,7 @@ fn two_unknown_ranges_become_one() {
     sender.finish();
 }
 
-/// Without blocks what a NACK says stays unknown; the next one may say it again (M16).
+/// Without blocks the packets of a NACK stay unknown; a later NACK may report them again (M16).
 #[test]
 fn an_exhausted_pool_learns_nothing() {
     let mut sender = Checked::<2>::new(100);
@@ -184,7 +184,7 @@ fn an_exhausted_pool_learns_nothing() {
     let learned = sender.nack(&nack(20, 30, &[(20, 1)]));
     assert_eq!(learned, Ok(Learned { acked: 5, received: 9 }));
     assert_eq!(sender.all_lost(), [hole(20, 1)]);
-    // What is in the bitmap is still learned when it cannot reach further.
+    // Packets within the bitmap are learned even when it cannot be extended.
     let learned = sender.nack(&nack(20, 90, &[(80, 1), (50, 1), (20, 1)]));
     assert_eq!(learned, Ok(Learned { acked: 0, received: 0 }));
     sender.finish();
@@ -223,7 +223,7 @@ fn nacks_that_no_receiver_sends_change_nothing() {
     sender.finish();
 }
 
-/// A receiver that hears of one packet at each step, near RCV.NXT or RCV.HIGH; what it says then.
+/// A receiver that receives one packet per step, near RCV.NXT or RCV.HIGH; its NACKs.
 fn nacks(packets: u32, steps: &[(u8, u32)]) -> Vec<(Nack, Vec<bool>)> {
     let (mut reorder, mut pool) = (Reorder::new(), MeloPool::new());
     let mut received = vec![false; packets as usize];
@@ -251,7 +251,7 @@ fn steps() -> impl Strategy<Value = Vec<(u8, u32)>> {
     prop::collection::vec((any::<u8>(), 0..1000u32), 1..200)
 }
 
-/// A NACK as a stranger to the protocol would write it, though often a valid one.
+/// An arbitrary NACK, often a valid one.
 fn any_nack() -> impl Strategy<Value = Nack> {
     let places = (0..80u32, 0..12u32);
     (0..60u32, 0..40u32, prop::collection::vec(places, 0..4), any::<bool>()).prop_map(
@@ -273,8 +273,8 @@ fn any_nack() -> impl Strategy<Value = Nack> {
 }
 
 proptest! {
-    /// M13: when every NACK arrives, the sender knows of each packet from the lowest hole of the
-    /// last NACK on what the receiver does, and of no packet more.
+    /// M13: when every NACK arrives, the sender knows for each packet from the lowest hole of the
+    /// last NACK on what the receiver knows, and no more below.
     #[test]
     fn the_bitmap_is_rebuilt_from_nacks(steps in steps()) {
         let mut sender = Checked::<128>::new(200);
@@ -290,8 +290,8 @@ proptest! {
         sender.finish();
     }
 
-    /// The same when holes are filled in order, as retransmissions are when none is lost: then the
-    /// two bitmaps are equal, also with a NACK at new holes only.
+    /// When holes are filled in order, as without lost retransmissions, the two bitmaps are equal,
+    /// even with NACKs only for new holes.
     #[test]
     fn holes_that_are_filled_in_order_leave_equal_bitmaps(
         steps in prop::collection::vec(0..8u32, 1..300)
@@ -305,7 +305,7 @@ proptest! {
             received[psn as usize] = true;
             let arrival = reorder.on_packet(&mut pool, psn);
             sender.ack(reorder.rcv_nxt());
-            // What follows a hole without a new one is told by the next NACK.
+            // The packets after a hole, without a new one, are reported by the next NACK.
             if step == 7 || arrival == (OutOfOrder { new_hole: true }) {
                 sender.nack(&Nack::of(&reorder)).unwrap();
                 prop_assert_eq!(&sender.known()[..1000], &received[..1000]);
@@ -317,10 +317,11 @@ proptest! {
         sender.finish();
     }
 
-    /// NACKs that are lost, repeated and overtaken, acknowledgements and timeouts between them, and
-    /// a small pool: what is known is true, and what is handed out was reported (`Checked`).
+    /// With lost, repeated and reordered NACKs, acknowledgements and timeouts, and a small pool:
+    /// packets known as received were received, and retransmitted packets were reported
+    /// (`Checked`).
     #[test]
-    fn a_sender_claims_nothing_that_it_was_not_told(
+    fn a_sender_knows_only_what_nacks_reported(
         steps in steps(),
         deliveries in prop::collection::vec((any::<prop::sample::Index>(), 0..24u8), 0..200),
     ) {
@@ -350,9 +351,9 @@ proptest! {
         sender.finish();
     }
 
-    /// Whatever a peer sends: no panic, the invariants hold, a refusal changes nothing.
+    /// Arbitrary NACKs: no panic, the invariants hold, a rejected NACK changes nothing.
     #[test]
-    fn nonsense_is_refused_or_harmless(
+    fn arbitrary_nacks_are_rejected_or_harmless(
         said in prop::collection::vec((any_nack(), 0..12u8), 1..100)
     ) {
         let mut sender = Checked::<6>::new(200);
