@@ -400,7 +400,7 @@ impl<C> Endpoint<C> {
             slot.queued = true;
             s.stalled &= !(1 << slot_no);
             let req_num = slot.req_num;
-            self.tx.push_woken(TxItem::Client { session, slot: slot_no, req_num });
+            self.tx.push_granted(TxItem::Client { session, slot: slot_no, req_num });
         }
     }
 

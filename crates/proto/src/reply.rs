@@ -43,7 +43,7 @@ impl<C> Endpoint<C> {
             && let Some(out) = w.slot.prealloc_mut(len)
         {
             fill(out);
-            w.slot.respond_short(len as u32);
+            w.slot.respond_single(len as u32);
             self.stats.replies += 1;
             let cx = SingleResponse {
                 tx: &mut self.tx,
@@ -114,7 +114,7 @@ impl<C> Endpoint<C> {
         if slot.held != 0 {
             self.shares.unhold(waiting.tenant, std::mem::take(&mut slot.held));
         }
-        slot.respond_short(len as u32);
+        slot.respond_single(len as u32);
         self.replied(id);
         Ok(())
     }
@@ -130,7 +130,7 @@ impl<C> Endpoint<C> {
         };
         let freed = std::mem::take(&mut w.slot.held);
         w.slot.prealloc = Some(m);
-        w.slot.respond_short(len as u32);
+        w.slot.respond_single(len as u32);
         self.stats.replies += 1;
         let cx = SingleResponse {
             tx: &mut self.tx,
@@ -144,7 +144,7 @@ impl<C> Endpoint<C> {
         } else {
             self.tx.push(response(id));
         }
-        w.slot.own_short();
+        w.slot.own_single();
         self.shares.unhold(w.tenant, freed);
         Ok(())
     }

@@ -34,14 +34,14 @@ impl<C> Endpoint<C> {
 
     /// Takes what an arrival has shown of a path.
     #[inline]
-    pub(crate) fn learn(&mut self, peer: u32, feedback: LossFeedback) {
+    pub(crate) fn on_feedback(&mut self, peer: u32, feedback: LossFeedback) {
         if feedback != LossFeedback::default() {
-            self.learn_more(peer, feedback);
+            self.apply_feedback(peer, feedback);
         }
     }
 
     #[cold]
-    fn learn_more(&mut self, peer: u32, feedback: LossFeedback) {
+    fn apply_feedback(&mut self, peer: u32, feedback: LossFeedback) {
         self.stats.lost += u64::from(feedback.lost);
         self.stats.spurious += u64::from(feedback.spurious);
         let Some(p) = self.peers.at_mut(peer) else { return };
@@ -50,7 +50,7 @@ impl<C> Endpoint<C> {
 
     /// A call of one packet was answered after it was sent again, `age_ns` ago.
     #[cold]
-    pub(crate) fn asked_twice(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
+    pub(crate) fn on_retry_answered(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
         let early = u64::from(age_ns) < ack.round_trip_ns;
         self.stats.spurious += u64::from(early);
         if let Some(p) = self.peers.at_mut(peer) {
@@ -60,7 +60,7 @@ impl<C> Endpoint<C> {
 
     /// A call was asked after and is still with its handler: not lost, only slow.
     #[cold]
-    pub(crate) fn patient(&mut self, peer: u32) {
+    pub(crate) fn on_in_progress(&mut self, peer: u32) {
         if let Some(p) = self.peers.at_mut(peer) {
             p.path.back_off(self.now_ns, &self.cfg);
         }

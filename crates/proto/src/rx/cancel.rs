@@ -1,10 +1,11 @@
-//! Cancellations at the server (F15): the client wants to hear that the request is over, so that
-//! it may use the slot again.
+//! Cancellations at the server (F15): the client requests confirmation that the request is over, so
+//! that it can use the slot again.
 //!
-//! A request that no handler has is answered with [`Status::Cancelled`] and never executed, also
-//! when none of it has arrived: a packet of it that comes later finds its number taken. With a
-//! handler it is "in progress", and the handler may look ([`Endpoint::is_cancelled`]); the client
-//! asks again, and has its answer when the handler has given one.
+//! A request that has not reached a handler is answered with [`Status::Cancelled`] and never
+//! executed, also when none of it has arrived: later packets of it find their request number used.
+//! A request with a handler is "in progress", and the handler can check for cancellation
+//! ([`Endpoint::is_cancelled`]); the client repeats the cancellation and receives an answer after
+//! the handler's reply.
 
 use crate::endpoint::Endpoint;
 use crate::error::Status;
@@ -26,7 +27,8 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         match slot.position(req_num, step) {
             Position::Current => {}
-            // None of it was seen. The client has heard of the one before, so that has an answer.
+            // No packet of it has arrived. The client has the answer to the previous request of the
+            // slot.
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next => {
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
@@ -40,7 +42,7 @@ impl<C> Endpoint<C> {
                 slot.req = None;
                 self.shares.unhold(tenant, std::mem::take(&mut slot.held));
                 slot.cancelled = true;
-                // As `reply_status` wants it; nobody sees the request in this phase.
+                // The phase that `reply_status` requires; the request is not visible in this phase.
                 slot.phase = ServerPhase::Executing;
                 let id = RequestId::new(session_id, slot_no, req_num);
                 self.reply_status(id, Status::Cancelled);
@@ -68,15 +70,15 @@ impl<C> Endpoint<C> {
         Ok(())
     }
 
-    /// Whether nobody waits for the answer of a request any more: its client has cancelled it, or
-    /// gave up waiting for it when its deadline had passed, or the request is gone. A handler that
-    /// takes long may look now and then, and answer early; it has to answer in any case.
+    /// Whether the answer of a request is no longer needed: its client has cancelled it, its
+    /// deadline has passed, or the request is gone. A long handler can check this now and then and
+    /// reply early; it has to reply in any case.
     pub fn is_cancelled(&self, id: RequestId) -> bool {
         self.server_slot(id).is_none_or(|slot| slot.cancelled)
     }
 
-    /// How many requests were given up by their clients while handlers had them: when this grows,
-    /// [`Endpoint::is_cancelled`] has changed for some.
+    /// Number of requests that clients cancelled while handlers had them. When it grows,
+    /// [`Endpoint::is_cancelled`] has changed for at least one request.
     #[inline]
     pub fn given_up(&self) -> u64 {
         self.outbox.given_up

@@ -1,16 +1,16 @@
-//! The data of a packet: in one piece, or ending in memory that its sender can still write
-//! ([`courser_buf::RxFrame::tail`]).
+//! The data of a received packet: contiguous, or with an end in memory that its sender can still
+//! write ([`courser_buf::RxFrame::tail`]).
 
 use courser_buf::{Tail, prefetch_copy};
 
 /// The data of a packet.
 pub(crate) trait Content<'f>: Copy {
-    /// All of it, to be read in place.
+    /// The whole data, if it can be read in place.
     fn whole(self) -> Option<&'f [u8]>;
     fn len(self) -> usize;
-    /// Copies it to where it belongs, which is as long.
+    /// Copies the data to `out`, which has the same length.
     fn copy_to(self, out: &mut [u8]);
-    /// Copies it to where it begins in its message, and asks for the place of the packet after it.
+    /// Copies the data to its place in the message, and prefetches the place of the next packet.
     #[inline(always)]
     fn copy_into(self, message: &mut [u8], begin: usize) {
         let end = begin + self.len();
@@ -34,7 +34,7 @@ impl<'f> Content<'f> for &'f [u8] {
     }
 }
 
-/// Data that ends in a tail.
+/// Data whose end is in a tail.
 #[derive(Clone, Copy)]
 pub(crate) struct InParts<'f> {
     pub(crate) front: &'f [u8],

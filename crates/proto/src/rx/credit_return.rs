@@ -33,20 +33,20 @@ impl<C> Endpoint<C> {
             s.credits.release(credits);
         }
         if in_progress {
-            // Not lost, only slow: ask again later and later (F5).
+            // Not lost but slow: double the interval to the next request for it (F5).
             slot.retries = slot.retries.saturating_add(1);
-            self.patient(peer);
+            self.on_in_progress(peer);
         } else {
             slot.retries = 0;
         }
-        self.learn(peer, feedback);
+        self.on_feedback(peer, feedback);
         self.release_room(peer, units);
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
         Ok(())
     }
 
-    /// A credit return with holes.
+    /// A negative acknowledgement: a credit return with holes.
     pub(crate) fn rx_nack(
         &mut self,
         peer: u32,
@@ -61,14 +61,14 @@ impl<C> Endpoint<C> {
         let front = slot.acked();
         let credits = slot.on_nack(count, high, holes, ack, &mut feedback)?;
         slot.heard_ns = now_ns;
-        // MELO's timeout is that of the first hole: others may be filled meanwhile (M15).
+        // MELO's timeout belongs to the first hole; filling other holes does not restart it (M15).
         let moved = s.agreed.recovery != Recovery::Melo || slot.acked() > front;
         if moved {
             slot.retries = 0;
         }
         let units = credits * slot.units();
         s.credits.release(credits);
-        self.learn(peer, feedback);
+        self.on_feedback(peer, feedback);
         self.release_room(peer, units);
         if moved {
             self.extend_deadline(session, slot_no, now_ns);

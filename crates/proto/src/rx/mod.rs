@@ -1,6 +1,6 @@
-//! Receive (steps 11 and 12 of a packet's path), one file per packet kind. Each function takes a
-//! packet as past, in order, or future, and either changes its slot or names the reason for dropping
-//! it. The straight line of `request` and `response` is a small RPC.
+//! Receive (steps 11 and 12 of a packet's path), one file per packet kind. Each function classifies
+//! a packet as past, in order, or future, and either changes its slot or returns the reason for the
+//! drop. The straight line of `request` and `response` is a small RPC.
 
 mod ack;
 mod cancel;
@@ -27,7 +27,7 @@ use content::{Content, InParts};
 use request::RequestHeader;
 use response::ResponseHeader;
 
-/// The packets of an accepted frame that were not handled yet.
+/// The packets of a validated frame that were not handled yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packets<'f> {
     pub(crate) rest: &'f [u8],
@@ -35,10 +35,10 @@ pub(crate) struct Packets<'f> {
     pub(crate) data_per_packet: u16,
 }
 
-/// Takes all packets of a frame.
+/// Handles all packets of a frame.
 #[inline(always)]
 pub(crate) fn packets<C>(driver: &mut impl Driver<C>, packets: Packets<'_>) {
-    // The rest of the frame stays in registers as long as no other function gets it by reference.
+    // The rest of the frame stays in registers as long as it is not passed by reference.
     let Packets { mut rest, peer, data_per_packet } = packets;
     let limit = driver.endpoint().cfg.max_msg_size;
     let single_end = limit.min(data_per_packet.into()) + 1;
@@ -58,16 +58,16 @@ pub(crate) fn packets<C>(driver: &mut impl Driver<C>, packets: Packets<'_>) {
     }
 }
 
-/// Takes the next packet of a frame, of any kind and whatever state it meets, and returns what follows
+/// Handles the next packet of a frame, of any kind and in any state, and returns the bytes after
 /// it.
-#[inline(never)] // so that small messages have the registers
+#[inline(never)] // outlined to keep registers free on the path of small messages
 fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f [u8] {
     let Packets { rest, peer, data_per_packet } = packets;
     let (packet, behind) = match parse_packet(rest, data_per_packet) {
         Ok(Some(parsed)) => parsed,
         Ok(None) => return &[],
         Err(malformed) => {
-            // What follows cannot be delimited.
+            // The packets after it cannot be delimited.
             driver.endpoint().stats.drop(malformed.into());
             return &[];
         }
@@ -91,11 +91,11 @@ fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f 
     behind
 }
 
-/// Takes a frame whose end the transport has left in memory that its sender can still write. One
-/// packet of a large message goes from there to its place in the message: its headers are checked in
-/// the front of the frame, which is private memory, and nothing is concluded from the rest. Any other
-/// frame is copied into one piece first.
-#[inline(never)] // so that other frames have the registers
+/// Handles a frame whose end the transport has left in memory that its sender can still write. One
+/// packet of a large message is copied from there to its place in the message: its headers are
+/// checked in the front of the frame, which is private memory, and no decision depends on the rest.
+/// Any other frame is first copied into one piece.
+#[inline(never)] // outlined to keep registers free on the path of other frames
 pub(crate) fn packets_in_parts<C>(
     driver: &mut impl Driver<C>,
     packets_of: Packets<'_>,
@@ -131,7 +131,7 @@ pub(crate) fn packets_in_parts<C>(
 }
 
 impl<C> Endpoint<C> {
-    /// Takes a packet that is neither part of a request nor of a response.
+    /// Handles a packet that belongs neither to a request nor to a response.
     fn on_control(&mut self, peer: u32, packet: Packet<'_>) -> Option<Event<'static, C>> {
         let mut event = None;
         let (kind, taken) = match packet {
@@ -163,7 +163,7 @@ impl<C> Endpoint<C> {
         event
     }
 
-    /// A client session that `peer` may speak to, with the slot and its number of a request.
+    /// The client session of this number with `peer`, and the slot and number of a request in it.
     #[inline]
     fn client_slot(
         &mut self,

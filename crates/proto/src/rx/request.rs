@@ -26,8 +26,8 @@ pub(super) struct RequestHeader {
     pub(super) remaining_us: Option<u32>,
 }
 
-/// Takes a request of one packet: the straight line of a small RPC. `false`: something stands against
-/// that, nothing has changed, and the packet is for [`rx_request_rare`].
+/// Handles a request of one packet: the straight line of a small RPC. `false`: a condition of the
+/// fast path does not hold, nothing has changed, and the packet is for [`rx_request_rare`].
 #[inline(always)]
 pub(super) fn rx_request<C>(driver: &mut impl Driver<C>, peer: u32, p: &SinglePacket<'_>) -> bool {
     let Some((id, expires_ns)) = driver.endpoint().begin_single(peer, p) else { return false };
@@ -35,8 +35,8 @@ pub(super) fn rx_request<C>(driver: &mut impl Driver<C>, peer: u32, p: &SinglePa
     true
 }
 
-/// Takes a packet of a request that is several packets, a duplicate, late, too early, refused or copied,
-/// or whose slot has to be cleared first.
+/// Handles a packet of a request of several packets, a duplicate, a late, early, rejected or copied
+/// one, or one whose slot has to be cleared first.
 #[inline(never)]
 pub(super) fn rx_request_rare<'f, C>(
     driver: &mut impl Driver<C>,
@@ -58,8 +58,8 @@ pub(super) fn rx_request_rare<'f, C>(
 }
 
 impl<C> Endpoint<C> {
-    /// Begins a request of one packet on a clean slot, if nothing stands against that. Returns its
-    /// name and its deadline. `None`: nothing was changed.
+    /// Starts a request of one packet on a clean slot, if the conditions of the fast path hold.
+    /// Returns its id and its deadline. `None`: nothing was changed.
     #[inline(always)]
     fn begin_single(&mut self, peer: u32, p: &SinglePacket<'_>) -> Option<(RequestId, u64)> {
         let s = self.sessions.server_mut(p.session)?;
@@ -85,7 +85,7 @@ impl<C> Endpoint<C> {
         Some((RequestId::new(session, slot_no as u8, p.req_num), expires_ns))
     }
 
-    /// Takes a packet of a request, whatever it is.
+    /// Handles any packet of a request.
     fn take_request<'f>(
         &mut self,
         peer: u32,
@@ -117,8 +117,8 @@ impl<C> Endpoint<C> {
             Position::Future => return Err(Drop::Future),
         }
         if slot.req_size != msg_size || slot.req_type != req_type {
-            // Of a request that was cancelled before it came nothing is known but its number, nor
-            // of the last one before the session was idle.
+            // Of a request that was cancelled before it arrived, and of the last one before an idle
+            // period, only the number is stored.
             let forgotten = slot.cancelled || slot.phase == ServerPhase::Idle;
             return Err(if forgotten { Drop::Stale } else { Drop::Inconsistent });
         }
@@ -134,13 +134,13 @@ impl<C> Endpoint<C> {
             self.insert_early(id, index)?;
             match self.server_slot_mut(id) {
                 Some(slot) if slot.phase == ServerPhase::Receiving => slot,
-                _ => return Ok(None), // refused
+                _ => return Ok(None), // rejected
             }
         } else {
             slot
         };
         if index == 0 {
-            slot.expires_ns = expires_ns; // known from now on, if later packets came first
+            slot.expires_ns = expires_ns; // stored now, in case later packets came first
         }
         if slot.req_packets > 1 {
             let offset = index as usize * usize::from(dpp);
@@ -160,7 +160,7 @@ impl<C> Endpoint<C> {
         data: &'f [u8],
     ) -> Option<Event<'f, C>> {
         let expires_ns = self.server_slot_mut(id).map_or(u64::MAX, |slot| slot.expires_ns);
-        let refusal = match self.objection(tenant, h.msg_size) {
+        let refusal = match self.rejection(tenant, h.msg_size) {
             Some(status) => Err(status),
             None if expires_ns <= self.now_ns => Err(Status::DeadlineExceeded),
             None => self.request_body(data).map_err(|_| Status::NoMemory),
@@ -177,8 +177,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Wakes the slots of a server session for a request that is the next of its slot. A late packet
-    /// is dropped without a trace.
+    /// Allocates the slots of an idle server session for the next request of a slot. Late packets
+    /// are dropped without effect.
     fn wake_server_slots(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
         if self.sessions.server_of(peer, session)?.slots.are_asleep() {
             self.sessions.wake_server(session, req_num)?;
@@ -186,8 +186,8 @@ impl<C> Endpoint<C> {
         Ok(())
     }
 
-    /// Why a new request of a tenant is not taken, if it is not.
-    fn objection(&self, tenant: u32, msg_size: u32) -> Option<Status> {
+    /// Why a new request of a client process is rejected, if it is.
+    fn rejection(&self, tenant: u32, msg_size: u32) -> Option<Status> {
         if self.shares.is_closing() {
             Some(Status::ShuttingDown)
         } else if msg_size > self.cfg.max_msg_size {
@@ -197,7 +197,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A request of one packet as its handler gets it.
+    /// The body of a request of one packet, as passed to its handler.
     fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
         if self.cfg.zero_copy_rx {
             return Ok(Body::Borrowed(data));
@@ -205,8 +205,8 @@ impl<C> Endpoint<C> {
         copy_of(&self.arena, data).map(Body::Owned)
     }
 
-    /// A packet that is new, of a request of several.
-    #[inline(never)] // so that requests of one packet have the registers
+    /// A new packet of a request of several packets.
+    #[inline(never)] // outlined to keep registers free on the path of small requests
     fn rx_request_part<'f>(
         &mut self,
         id: RequestId,
@@ -219,7 +219,7 @@ impl<C> Endpoint<C> {
         let req_type = slot.req_type;
         let (expires_ns, expired) = (slot.expires_ns, slot.expires_ns <= now_ns);
         if expired && index == 0 {
-            self.reject(id, Status::DeadlineExceeded); // the rest need not come
+            self.reject(id, Status::DeadlineExceeded); // the rest is not needed
             return None;
         }
         if slot.req.is_none() && !self.reserve_request(id) {
@@ -245,7 +245,7 @@ impl<C> Endpoint<C> {
         }
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
-        // It counts as its client's until the handler has answered.
+        // Counts against its client's quota until the handler has replied.
         if expired {
             self.reply_status(id, Status::DeadlineExceeded);
             return None;
@@ -254,8 +254,8 @@ impl<C> Endpoint<C> {
         Some(Event::Request { id, req_type, body, expires_ns })
     }
 
-    /// Memory for a request of several packets, of which the first one has arrived. `false`: it was
-    /// refused.
+    /// Allocates memory for a request of several packets, whose first packet has arrived. `false`:
+    /// the request was rejected.
     fn reserve_request(&mut self, id: RequestId) -> bool {
         let Some(s) = self.sessions.server_mut(id.session().index) else { return false };
         let tenant = s.tenant;
@@ -275,8 +275,7 @@ impl<C> Endpoint<C> {
         true
     }
 
-    /// Notes a packet of a request that comes before others that are missing, unless the request is
-    /// refused.
+    /// Records a request packet that arrived before missing ones, unless the request is rejected.
     #[cold]
     fn insert_early(&mut self, id: RequestId, index: u32) -> Result<(), Drop> {
         let Some(slot) = self.server_slot_mut(id) else { return Err(Drop::Stale) };
@@ -298,9 +297,9 @@ impl<C> Endpoint<C> {
         inserted
     }
 
-    /// Memory for a request of several packets, if its client may have that much.
+    /// Memory for a request of several packets, within its client's quota.
     fn request_buffer(&self, tenant: u32, size: u32) -> Result<MsgBuf, Status> {
-        if let Some(status) = self.objection(tenant, size) {
+        if let Some(status) = self.rejection(tenant, size) {
             return Err(status);
         }
         if u64::from(size) > self.shares.room_of(tenant) {
@@ -309,20 +308,20 @@ impl<C> Endpoint<C> {
         self.arena.alloc(size as usize).map_err(|_| Status::NoMemory)
     }
 
-    /// Answers a request that cannot be received at all: the client need not send the rest.
+    /// Answers a request that cannot be received: the client need not send the rest.
     fn reject(&mut self, id: RequestId, status: Status) {
         if let Some(slot) = self.server_slot_mut(id) {
             slot.req_rcvd = slot.req_packets;
-            slot.req = None; // `reply_status` gives its bytes back
+            slot.req = None; // `reply_status` releases its quota
             slot.phase = ServerPhase::Executing;
         }
         self.reply_status(id, status);
     }
 
-    /// A packet that was here before: the handler never runs again (E1, E61). A complete request
-    /// is answered with its stored response or with "in progress" (F5), an incomplete one with
-    /// the credits that are returned so far. An error is said again for any packet: the request may
-    /// have been refused at its first one, and the client have no credits to come to the last.
+    /// A duplicate: the handler never runs again (E1, E61). A complete request is answered with its
+    /// stored response or with "in progress" (F5), an incomplete one with the credits returned so
+    /// far. An error is repeated for any packet: the request may have been rejected at its first
+    /// packet, and the client may lack credits to reach the last one.
     #[cold]
     fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
         let Some(s) = self.sessions.server_mut(session) else { return };
@@ -351,7 +350,7 @@ impl<C> Endpoint<C> {
         self.tx.push(item);
     }
 
-    /// The slot of a request, as long as it is the slot's current one.
+    /// The slot of a request, while the request is its current one.
     pub(crate) fn server_slot_mut(&mut self, id: RequestId) -> Option<&mut ServerSlot> {
         let s = self.sessions.server_mut(id.session().index)?;
         let current = s.generation == id.session().generation;
@@ -360,7 +359,7 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// Whether a planted bug runs the handler for a duplicate; for requests of one packet.
+/// Whether a planted bug runs the handler for a duplicate request of one packet.
 #[inline(always)]
 fn runs_again(slot: &ServerSlot) -> bool {
     let answered = matches!(slot.phase, ServerPhase::Responded | ServerPhase::Acked);

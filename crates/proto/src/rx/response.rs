@@ -23,9 +23,9 @@ pub(super) struct ResponseHeader {
     pub(super) index: u32,
 }
 
-/// Takes a response of one packet to a request of one packet that was sent once: the straight line of a
-/// small RPC. `false`: something stands against that, nothing has changed, and the packet is for
-/// [`rx_response_rare`].
+/// Handles a response of one packet to a request of one packet that was sent once: the straight
+/// line of a small RPC. `false`: a condition of the fast path does not hold, nothing has changed,
+/// and the packet is for [`rx_response_rare`].
 #[inline(always)]
 pub(super) fn rx_response<C>(driver: &mut impl Driver<C>, peer: u32, p: &SinglePacket<'_>) -> bool {
     let Some((cont, session, request)) = driver.endpoint().end_single(peer, p) else {
@@ -35,8 +35,9 @@ pub(super) fn rx_response<C>(driver: &mut impl Driver<C>, peer: u32, p: &SingleP
     true
 }
 
-/// Takes a packet of a response that is several packets, late, a duplicate, too large, an answer to
-/// what was sent again or in several packets, or whose request the transport still references.
+/// Handles a packet of a response of several packets, a late, duplicate or oversized one, an answer
+/// to a retransmission or to a request of several packets, or one whose request the transport still
+/// references.
 #[inline(never)]
 pub(super) fn rx_response_rare<'f, C>(
     driver: &mut impl Driver<C>,
@@ -57,8 +58,9 @@ pub(super) fn rx_response_rare<'f, C>(
 }
 
 impl<C> Endpoint<C> {
-    /// Ends a call of one packet each way, if nothing stands against that: returns its credit, and its
-    /// slot to the call that waited longest. `None`: nothing was changed.
+    /// Completes a call of one packet each way, if the conditions of the fast path hold: returns
+    /// its credit, and passes its slot to the call that has waited longest. `None`: nothing was
+    /// changed.
     #[inline(always)]
     fn end_single(&mut self, peer: u32, p: &SinglePacket<'_>) -> Option<(C, SessionId, MsgBuf)> {
         let sessions = self.sessions.len();
@@ -94,7 +96,7 @@ impl<C> Endpoint<C> {
         Some((cont, session, request))
     }
 
-    /// Takes a packet of a response, whatever it is.
+    /// Handles any packet of a response.
     fn take_response<'f>(
         &mut self,
         peer: u32,
@@ -123,13 +125,13 @@ impl<C> Endpoint<C> {
                 return Err(reason);
             }
         };
-        let asked_twice = slot.retries > 0 && packets == 1 && slot.heard_ns < slot.started_ns;
+        let on_retry_answered = slot.retries > 0 && packets == 1 && slot.heard_ns < slot.started_ns;
         let age_ns = slot.age_of_retry(ack.now_ns);
         let moved = !is_melo || slot.in_order() > front;
         s.credits.release(credits);
-        self.learn(peer, feedback);
-        if asked_twice {
-            self.asked_twice(peer, age_ns, ack);
+        self.on_feedback(peer, feedback);
+        if on_retry_answered {
+            self.on_retry_answered(peer, age_ns, ack);
         }
         self.note_pool(is_melo);
         if index == 0
@@ -140,7 +142,7 @@ impl<C> Endpoint<C> {
         self.release_room(peer, credits * units);
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return Ok(None) };
         let result = if msg_size > limit {
-            slot.ack_owed = true; // it is of no use here: the server need not keep it
+            slot.ack_owed = true; // dropped here, so the server need not keep it
             Err(CallError::ResponseTooLarge { response_bytes: msg_size, limit })
         } else if let Some(data) = whole {
             slot.ack_owed = true;
@@ -155,7 +157,7 @@ impl<C> Endpoint<C> {
         Ok(self.complete(session, slot_no, result))
     }
 
-    /// Takes the use of MELO's bits.
+    /// Records the use of MELO's bits.
     #[inline]
     pub(super) fn note_pool(&mut self, is_melo: bool) {
         if is_melo {
@@ -163,8 +165,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A packet that is new, of a response of several; gives the response when it is whole. `moved`:
-    /// the time for what is missing begins again.
+    /// A new packet of a response of several packets; returns the response when it is complete.
+    /// `moved`: restarts the timeout for missing packets.
     fn rx_response_part<'f>(
         &mut self,
         session: u32,
@@ -217,7 +219,7 @@ impl<C> Endpoint<C> {
             }
         };
         let slot = &mut s.slots[usize::from(slot_no)];
-        // A server may refuse a request from its first packet on, so it need not be sent whole.
+        // A server may reject a request from its first packet on, before the rest is sent.
         if !slot.awaits_response() {
             return Err(Drop::Inconsistent);
         }

@@ -1,5 +1,5 @@
-//! Requests-for-response at the server (E43, F4). Stateless: whatever part of the stored response
-//! is asked for is sent, from one queue entry per slot.
+//! Requests-for-response at the server (E43, F4). Stateless: any requested part of the stored
+//! response is sent, from one queue entry per slot.
 
 use crate::endpoint::Endpoint;
 use crate::loss::Recovery;
@@ -32,8 +32,8 @@ impl<C> Endpoint<C> {
         if slot.phase != ServerPhase::Responded {
             return Err(Drop::Stale);
         }
-        // An honest client spends one credit for each packet it asks for: more than all credits
-        // is an attempt to make this endpoint a flood.
+        // An honest client spends one credit per requested packet. A request for more than all
+        // credits is an attempt at amplification.
         let end = first.checked_add(count).filter(|&end| end <= slot.response_packets());
         let Some(end) = end.filter(|_| first > 0 && count <= credits) else {
             return Err(Drop::Inconsistent);

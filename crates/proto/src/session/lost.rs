@@ -170,7 +170,7 @@ impl<C> Endpoint<C> {
 
     pub(crate) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.peers.remove(peer)?;
-        self.tx.forget_peer(peer);
+        self.tx.remove_peer(peer);
         Some(dropped)
     }
 

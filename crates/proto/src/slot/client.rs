@@ -1,21 +1,21 @@
-//! The client's half of a slot: what was sent, what came back, what may be sent next.
+//! The client's half of a slot: the progress of one call, and what may be sent next.
 //!
 //! # Counters
 //! Request packets: `req_acked <= req_sent <= req_high <= req_packets`. Response packets:
 //! `resp_rcvd <= resp_asked <= resp_high <= resp_packets`. `sent` and `asked` roll back on a
-//! timeout (E59); `high` marks never do: they tell a late answer from a forged one.
+//! timeout (E59); the `high` marks never do: they distinguish a late answer from a forged one.
 //!
-//! A message of several packets of a session with selective recovery has a [`Board`]. Then
-//! nothing rolls back: of the packets between `acked` and `sent`, or `rcvd` and `asked`, `idle` hold
-//! no credit, because they have arrived out of order, or `lost` of them, because they are to be sent
-//! again.
+//! A message of several packets of a session with selective recovery has a [`Board`], the
+//! retransmission scoreboard. Then nothing rolls back: of the packets between `acked` and `sent`,
+//! or `rcvd` and `asked`, `idle` hold no credit, because they have arrived out of order, or because
+//! they are to be sent again (`lost` of them).
 //!
 //! # Invariants
-//! 1. `in_flight = (req_sent - req_acked) + (resp_asked - resp_rcvd) - idle`: the credits this slot
-//!    holds.
+//! 1. `in_flight = (req_sent - req_acked) + (resp_asked - resp_rcvd) - idle`: the credits held by
+//!    this slot.
 //! 2. Once a response packet has arrived all request packets are acknowledged.
 //! 3. A credit return never acknowledges the last request packet; the response does (E42).
-//! 4. `lost <= idle`, and both are what the board says.
+//! 4. `lost <= idle`, and both equal the counts of the board.
 
 use courser_buf::{MsgBuf, prefetch};
 
@@ -26,53 +26,53 @@ use crate::mutant::{self, Mutant};
 use crate::stats::Drop;
 use crate::wire::{HOLES_REACH, Holes, MAX_REMAINING_US};
 
-/// What becomes of a slot whose call ends before its answer.
+/// State of a slot whose call ends before its answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Ending {
-    /// Free, and its number is used again.
+    /// Free, and its request number is used again.
     Rewind,
     /// Free.
     Free,
-    /// Not free before the server has answered.
+    /// Not free until the server has answered.
     Quarantine,
 }
 
-/// The wait for an acknowledgement is doubled at most this often: from 1 us or more, that is far beyond
-/// the longest wait.
+/// Upper limit of doublings of the wait for an acknowledgement: from 1 us or more, far beyond the
+/// longest wait.
 const ACK_DOUBLED_MAX: u8 = 16;
 
-/// How far a call is whose request is one packet. Anything that happens to it but the usual makes it
-/// [`Single::No`], for good; the counters then say how far it is.
+/// Progress of a call whose request is one packet. Any unusual event sets it to [`Single::No`],
+/// permanently; the counters then hold the progress.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Single {
-    /// The request is several packets, or something unusual happened.
+    /// The request has several packets, or something unusual happened.
     No,
     /// Nothing was sent.
     Unsent,
-    /// The request was sent once, and nothing of the response has arrived. No timer of its own
-    /// watches for its loss before its slot's first timer expires.
+    /// The request was sent once, and no part of the response has arrived. Until its slot's first
+    /// timer expires, it has no timer of its own.
     Sent,
 }
 
-/// What a slot sends next.
+/// The packet that a slot sends next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum NextPacket {
     /// A packet of the request.
     Request {
-        /// Which.
+        /// Index of the packet.
         index: u32,
     },
     /// A request-for-response.
     Ask {
-        /// The first packet asked for.
+        /// First requested packet.
         first: u32,
-        /// How many.
+        /// Number of requested packets.
         count: u32,
     },
 }
 
 impl NextPacket {
-    /// Credits that it costs.
+    /// Number of credits that it takes.
     pub(crate) fn credits(self) -> u32 {
         match self {
             NextPacket::Request { .. } => 1,
@@ -81,31 +81,32 @@ impl NextPacket {
     }
 }
 
-/// In order of use: a small RPC touches the first two cache lines only, and the line of its deadline.
+/// In order of use: a small RPC accesses only the first two cache lines, and the line of its
+/// deadline.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(crate) struct ClientSlot<C> {
     req: Option<MsgBuf>,
     cont: Option<C>,
-    /// When to suspect loss; of a free slot when its last call ended, ns.
+    /// When loss is suspected; of a free slot, when its last call ended, ns.
     pub(crate) deadline_ns: u64,
     /// Number of the current request, or of the last one when the slot is free.
     pub(crate) req_num: u32,
     single: Single,
     pub(crate) active: bool,
-    /// The server still keeps the last response: it has not been told that it arrived (F6).
+    /// The server still keeps the last response, because it was not acknowledged (F6).
     pub(crate) ack_owed: bool,
-    /// The transmit queue has this slot: with its call, or its cancellation.
+    /// The transmit queue has an item of this slot: for its call, or its cancellation.
     pub(crate) queued: bool,
-    /// The transmit queue has this free slot, with the number of its next request.
+    /// The transmit queue has an item of this free slot, for its next request.
     pub(crate) queued_ahead: bool,
-    /// The endpoint's timers have the first timer of this slot.
+    /// The first timer of this slot is set.
     pub(crate) tracked: bool,
     /// Timeouts since the last progress.
     pub(crate) retries: u8,
-    /// How often the wait for an acknowledgement was doubled.
+    /// Number of doublings of the wait for an acknowledgement.
     ack_doubled: u8,
-    /// Room that each packet in flight takes in the pool of the peer.
+    /// Units of the peer's pool per packet in flight.
     units: u16,
     req_type: u16,
     req_packets: u32,
@@ -117,36 +118,36 @@ pub(crate) struct ClientSlot<C> {
     resp_rcvd: u32,
     resp_asked: u32,
     resp_high: u32,
-    /// Where the first timer is, while the slot is tracked: [`crate::timers::Timers::cancel_first`].
+    /// Position of the first timer, while it is set: [`crate::timers::Timers::cancel_first`].
     pub(crate) first_timer: u32,
     /// When the request was first sent, ns.
     pub(crate) started_ns: u64,
-    /// The call's running number.
+    /// Sequence number of the call.
     pub(crate) seq: u64,
-    /// The earliest later timer of this slot that the endpoint's timers have; `u64::MAX`: none.
+    /// The earliest later timer of this slot that is set; `u64::MAX`: none.
     pub(crate) timer_ns: u64,
     /// The call's deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
-    /// When anything of the server about this request was last taken, ns.
+    /// When a packet of the server for this request last arrived, ns.
     pub(crate) heard_ns: u64,
-    /// When a call without a board was given up last, to be sent again: ns modulo 2^32.
+    /// Time of the last retransmission of a call without a board: ns modulo 2^32.
     again_at: u32,
-    /// The request whose response was acknowledged last by a packet of its own.
+    /// The last request whose response was acknowledged by a packet of its own.
     acked_num: u32,
     resp: Option<MsgBuf>,
-    /// Packets that were sent, or asked for, and are neither in order nor in flight.
+    /// Packets that were sent, or requested, and are neither in order nor in flight.
     idle: u32,
     /// Those of them that are to be sent again.
     lost: u32,
     board: Option<Box<Board>>,
-    /// There is no call, but the server has not answered the request yet (F15): the slot cannot
-    /// take another.
+    /// The call has ended but the server has not answered the request yet (F15): the slot cannot
+    /// take another call.
     pub(crate) quarantined: bool,
 }
 
 const _: () = {
     use std::mem::offset_of;
-    // With continuations of 16 bytes, as `courser` has them.
+    // With continuations of 16 bytes, as in `courser`.
     type Slot = ClientSlot<Result<u64, u32>>;
     assert!(offset_of!(Slot, req_type) + 2 <= 64, "what finds and frees a slot is in one line");
     assert!(offset_of!(Slot, timer_ns) + 8 <= 128, "a small RPC is two lines");
@@ -213,7 +214,7 @@ impl<C> ClientSlot<C> {
         self.cont = Some(cont);
     }
 
-    /// Asks for the two cache lines that a small RPC touches.
+    /// Prefetches the two cache lines that a small RPC accesses.
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
         prefetch(self);
@@ -235,27 +236,28 @@ impl<C> ClientSlot<C> {
         self.req.as_deref()
     }
 
-    /// That packet was sent.
+    /// Records that this packet was sent.
     #[inline(always)]
     pub(crate) fn sent_single(&mut self, units: u16, now_ns: u64) {
         debug_assert!(self.single == Single::Unsent);
         self.single = Single::Sent;
         self.units = units;
         self.started_ns = now_ns;
-        self.ack_owed = false; // the request says it (F6)
+        self.ack_owed = false; // the request acknowledges it (F6)
         self.queued = false;
         (self.req_sent, self.req_high) = (1, 1);
     }
 
-    /// Whether the request is one packet that was sent once, and nothing of the response has arrived.
+    /// Whether the request is one packet that was sent once, and no part of the response has
+    /// arrived.
     #[inline(always)]
     pub(crate) fn is_single_sent(&self) -> bool {
         self.single == Single::Sent
     }
 
-    /// The response arrived in one packet, to a request that [`ClientSlot::is_single_sent`]: ends the
-    /// call. Returns its message and continuation, or `None` and changes nothing while the transport
-    /// references the request (E24). One packet's room of [`ClientSlot::units`] returns.
+    /// Ends a call that [`ClientSlot::is_single_sent`] with a response of one packet. Returns its
+    /// message and continuation, or `None` without a change while the transport references the
+    /// request (E24). [`ClientSlot::units`] return to the pool.
     #[inline(always)]
     pub(crate) fn finish_single(&mut self) -> Option<(MsgBuf, C)> {
         debug_assert!(self.single == Single::Sent && self.in_flight() == 1);
@@ -273,18 +275,18 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Room that each packet in flight takes in the pool of the peer.
+    /// Units of the peer's pool per packet in flight.
     #[inline(always)]
     pub(crate) fn units(&self) -> u32 {
         self.units.into()
     }
 
-    /// Room of all packets in flight.
+    /// Units of all packets in flight.
     pub(crate) fn in_flight_units(&self) -> u32 {
         self.in_flight() * self.units()
     }
 
-    /// Room that each packet takes which is sent next. All packets in flight take the same.
+    /// Units per packet sent next. Equal for all packets in flight.
     pub(crate) fn units_to_send(&self, pool: &CreditPool) -> u16 {
         if self.in_flight() > 0 {
             return self.units;
@@ -297,12 +299,13 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// The request, to be sent.
+    /// The request, for sending.
     pub(crate) fn request_mut(&mut self) -> Option<&mut MsgBuf> {
         self.req.as_mut()
     }
 
-    /// What is sent next with so many credits; something is [`ClientSlot::sendable`].
+    /// The packet to send next with this number of credits; requires that something is
+    /// [`ClientSlot::sendable`].
     pub(crate) fn next_packet(&mut self, credits: u32) -> NextPacket {
         let is_response = self.resp_packets > 0;
         let lost = if self.lost > 0 {
@@ -319,7 +322,7 @@ impl<C> ClientSlot<C> {
         NextPacket::Request { index: lost.map_or(self.req_sent, |(first, _)| first) }
     }
 
-    /// A packet was sent. Returns whether it was sent before.
+    /// Records a transmission. Returns whether it is a retransmission.
     pub(crate) fn on_sent(&mut self, packet: NextPacket, units: u16, now_ns: u64) -> bool {
         self.units = units;
         let again;
@@ -331,12 +334,12 @@ impl<C> ClientSlot<C> {
                 self.note_sent(first, count, now_ns);
             }
             NextPacket::Request { index } => {
-                // From here on it is like a call that was always so, if this is its only packet.
+                // If this is its only packet, the call is from here on like any single-packet call.
                 let first_time = self.single == Single::Unsent;
                 self.single = if first_time { Single::Sent } else { Single::No };
                 if self.req_high == 0 {
                     self.started_ns = now_ns;
-                    self.ack_owed = false; // the request says it (F6)
+                    self.ack_owed = false; // the request acknowledges it (F6)
                 }
                 again = index < self.req_high;
                 self.req_sent = self.req_sent.max(index + 1);
@@ -347,8 +350,8 @@ impl<C> ClientSlot<C> {
         again
     }
 
-    /// Packets were sent, of which the answer is due at `due_ns`; before, packets were in flight or not
-    /// (`waited`). Returns whether a timer has to be armed for [`ClientSlot::deadline_ns`].
+    /// Records that packets were sent whose answer is due at `due_ns`; `waited`: packets were
+    /// already in flight. Returns whether a timer has to be armed for [`ClientSlot::deadline_ns`].
     pub(crate) fn await_answer(&mut self, recovery: Recovery, waited: bool, due_ns: u64) -> bool {
         // MELO's timeout is that of the first hole.
         if recovery != Recovery::Melo || !waited {
@@ -357,7 +360,7 @@ impl<C> ClientSlot<C> {
         !self.tracked || recovery == Recovery::Selective
     }
 
-    /// Takes a board for a message of several packets that is about to be sent, or asked for.
+    /// Takes a board for a message of several packets that is about to be sent or requested.
     #[inline]
     pub(crate) fn begin_board(&mut self, boards: &mut Boards, recovery: Recovery) {
         if self.board.is_none() && recovery != Recovery::GoBackN && !self.is_small() {
@@ -367,24 +370,24 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Takes the board away.
+    /// Removes the board.
     pub(crate) fn take_board(&mut self) -> Option<Box<Board>> {
         self.board.take()
     }
 
-    /// Credits this slot holds (invariant 1).
+    /// Credits held by this slot (invariant 1).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
         (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) - self.idle
     }
 
-    /// Packets that could be sent now if there were credits.
+    /// Packets that could be sent now with enough credits.
     #[inline]
     pub(crate) fn sendable(&self) -> u32 {
         (self.req_packets - self.req_sent) + (self.resp_packets - self.resp_asked) + self.lost
     }
 
-    /// A credit return for `count` packets; gives the credits that come back.
+    /// Handles a credit return for `count` packets; returns the freed credits.
     pub(crate) fn on_credit_return(
         &mut self,
         count: u32,
@@ -399,7 +402,7 @@ impl<C> ClientSlot<C> {
             return Err(Drop::Duplicate);
         }
         if in_progress && count + 1 == self.req_packets {
-            // Fall through: also without new credits it is news (F5).
+            // Fall through: progress even without new credits (F5).
         } else if in_progress {
             return Err(Drop::Inconsistent);
         } else if count <= self.req_acked {
@@ -416,8 +419,8 @@ impl<C> ClientSlot<C> {
         Ok(before.saturating_sub(self.in_flight()))
     }
 
-    /// A negative acknowledgement; gives the credits that come back. It may be older than others
-    /// that came before it: what has arrived has arrived.
+    /// Handles a negative acknowledgement; returns the freed credits. It may be older than an
+    /// earlier one: arrivals are never revoked.
     pub(crate) fn on_nack(
         &mut self,
         count: u32,
@@ -436,8 +439,8 @@ impl<C> ClientSlot<C> {
         let last = self.req_packets - 1;
         let board = self.board.as_mut().ok_or(Drop::Inconsistent)?;
         let mut news = false;
-        // After a timeout that has gone back, the server is ahead of what is sent again: then only
-        // what is in order counts.
+        // After a timeout that has rolled back, the server may be ahead of the retransmissions:
+        // then only the count in order applies.
         let in_order = if high <= self.req_sent {
             let nack = Nack { count, high, holes, last };
             let (in_order, is_news) = board.on_nack(nack, ack, feedback)?;
@@ -452,7 +455,7 @@ impl<C> ClientSlot<C> {
         if news || credits > 0 { Ok(credits) } else { Err(Drop::Duplicate) }
     }
 
-    /// Takes the counts of the board.
+    /// Updates the counts from the board.
     #[inline]
     fn take_counts(&mut self) {
         if let Some(board) = &self.board {
@@ -460,13 +463,13 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// A message of one packet each way, as far as is known.
+    /// Whether both messages are one packet, as far as known.
     #[inline]
     fn is_small(&self) -> bool {
         self.req_packets == 1 && self.resp_packets <= 1
     }
 
-    /// Packets were sent, or asked for, of which some may be on the board as lost.
+    /// Whether packets were sent or requested, of which the board may list some as lost.
     #[inline]
     fn note_sent(&mut self, first: u32, count: u32, now_ns: u64) {
         if let Some(board) = &mut self.board {
@@ -475,7 +478,7 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Whether as many packets as may be were sent from one that has not arrived on: what is known of
+    /// Whether the maximum number of packets is beyond the first one that has not arrived: tracking
     /// each costs memory on both sides.
     #[inline]
     pub(crate) fn is_spread(&self, most: u32) -> bool {
@@ -486,14 +489,14 @@ impl<C> ClientSlot<C> {
         (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) >= most
     }
 
-    /// Moves `req_acked` up to `count`.
+    /// Advances `req_acked` to `count`.
     fn acknowledge(&mut self, count: u32) {
         self.req_acked = self.req_acked.max(count);
         self.req_sent = self.req_sent.max(self.req_acked);
     }
 
-    /// A packet of the response. `Ok`: its data is to be stored, and so many credits come back. It is
-    /// the next in order, unless there is a board.
+    /// Handles a packet of the response. `Ok`: its data is to be stored; returns the freed credits.
+    /// It is the next in order, unless there is a board.
     pub(crate) fn on_response(
         &mut self,
         index: u32,
@@ -503,7 +506,7 @@ impl<C> ClientSlot<C> {
         feedback: &mut LossFeedback,
     ) -> Result<u32, Drop> {
         if self.req_high < self.req_packets {
-            return Err(Drop::Inconsistent); // an answer to what was never completely asked
+            return Err(Drop::Inconsistent); // answers an incompletely sent request
         }
         let before = self.in_flight();
         if index == 0 {
@@ -531,7 +534,7 @@ impl<C> ClientSlot<C> {
             }
             if let Some(board) = &mut self.board {
                 if index > self.resp_rcvd && index >= self.resp_asked {
-                    return Err(Drop::OutOfOrder); // given up after a timeout, and not asked again
+                    return Err(Drop::OutOfOrder); // rolled back and not requested again
                 }
                 self.resp_rcvd = board.on_response(index, ack, feedback)?;
                 self.resp_asked = self.resp_asked.max(self.resp_rcvd);
@@ -550,9 +553,8 @@ impl<C> ClientSlot<C> {
         Ok(before - self.in_flight())
     }
 
-    /// Nothing was heard for so long that all packets on their way are lost; gives the credits that
-    /// come back. Without a board this is go-back-N: forgets what was sent and not answered
-    /// `[eRPC §5.3]` (E59).
+    /// A timeout: all packets in flight are lost; returns the freed credits. Without a board this
+    /// is go-back-N: everything unanswered is rolled back `[eRPC §5.3]` (E59).
     pub(crate) fn roll_back(&mut self) -> u32 {
         let credits = self.in_flight();
         self.single = Single::No;
@@ -563,7 +565,7 @@ impl<C> ClientSlot<C> {
                 Some(end) if is_response => {
                     self.resp_asked = self.resp_asked.min(end.max(self.resp_rcvd));
                 }
-                // The last packet is sent again in any case: that is how the response is asked for.
+                // The last packet is sent again in any case, since it requests the response.
                 Some(end) => {
                     let end = end.min(self.req_packets - 1).max(self.req_acked);
                     self.req_sent = self.req_sent.min(end);
@@ -577,8 +579,7 @@ impl<C> ClientSlot<C> {
         credits
     }
 
-    /// The newest packet on its way is sent again, to see whether it is on its way; gives the credit
-    /// that comes back.
+    /// Tail-loss probe: retransmits the newest packet in flight; returns its credit.
     pub(crate) fn probe(&mut self) -> u32 {
         let before = self.in_flight();
         if !self.board.as_mut().is_some_and(|board| board.probe()) {
@@ -588,12 +589,12 @@ impl<C> ClientSlot<C> {
         before.saturating_sub(self.in_flight())
     }
 
-    /// How many packets of the response have arrived in order.
+    /// Number of response packets received in order.
     pub(crate) fn in_order(&self) -> u32 {
         self.resp_rcvd
     }
 
-    /// How many packets of the request the server has, in order.
+    /// Number of request packets that the server has received in order.
     pub(crate) fn acked(&self) -> u32 {
         self.req_acked
     }
@@ -603,7 +604,7 @@ impl<C> ClientSlot<C> {
         self.resp_rcvd == self.resp_packets
     }
 
-    /// Whether a packet of the request was sent, and nothing of the response has arrived.
+    /// Whether a packet of the request was sent, and no part of the response has arrived.
     pub(crate) fn awaits_response(&self) -> bool {
         self.req_high > 0 && self.resp_rcvd == 0
     }
@@ -621,12 +622,12 @@ impl<C> ClientSlot<C> {
         self.resp.take()
     }
 
-    /// How long ago the call was given up last, to be sent again, ns modulo 2^32.
+    /// Time since the last retransmission of the call, ns modulo 2^32.
     pub(crate) fn age_of_retry(&self, now_ns: u64) -> u32 {
         (now_ns as u32).wrapping_sub(self.again_at)
     }
 
-    /// The call was given up, to be sent again.
+    /// Records a retransmission of the call.
     pub(crate) fn retry(&mut self, now_ns: u64) {
         self.retries = self.retries.saturating_add(1);
         self.again_at = now_ns as u32;
@@ -637,9 +638,9 @@ impl<C> ClientSlot<C> {
         self.board.as_ref().map_or(0, |board| board.heap_bytes())
     }
 
-    /// How long the slot is quiet before the server is told that its response has arrived: from
-    /// `least_ns` to `most_ns`. A response of more than `data_per_packet` bytes holds memory of its own
-    /// at the server, so the wait is short then.
+    /// Delay from the end of a call to the acknowledgement of its response: from `least_ns` to
+    /// `most_ns`. A response of more than `data_per_packet` bytes holds memory of its own at the
+    /// server, so the delay is short then.
     #[inline]
     pub(crate) fn ack_wait_ns(&self, data_per_packet: u16, least_ns: u64, most_ns: u64) -> u64 {
         if self.resp_size > u32::from(data_per_packet) {
@@ -648,25 +649,25 @@ impl<C> ClientSlot<C> {
         (least_ns << self.ack_doubled).min(most_ns)
     }
 
-    /// The next wait for an acknowledgement is twice as long.
+    /// Doubles the next wait for an acknowledgement.
     pub(crate) fn double_ack_wait(&mut self) {
         self.ack_doubled = (self.ack_doubled + 1).min(ACK_DOUBLED_MAX);
     }
 
-    /// The response is being acknowledged by a packet of its own. Returns how many requests there were
-    /// since the last such packet; `step` is the number of slots.
+    /// Records that the response is acknowledged by a packet of its own. Returns the number of
+    /// requests since the last such packet; `step` is the number of slots.
     pub(crate) fn acknowledge_response(&mut self, step: u32) -> u32 {
         self.ack_owed = false;
         let before = std::mem::replace(&mut self.acked_num, self.req_num);
         self.req_num.wrapping_sub(before) / step
     }
 
-    /// Ends the call and gives what belongs to the application.
+    /// Ends the call and returns the application's parts.
     pub(crate) fn finish(&mut self) -> Option<(MsgBuf, C)> {
         self.active = false;
         self.single = Single::No;
         self.expires_ns = u64::MAX;
-        self.queued = false; // what is in the queue still is ignored by its number
+        self.queued = false; // remaining queue items are ignored by their number
         self.resp_packets = 0;
         self.resp_asked = 0;
         self.resp_rcvd = 0;
@@ -680,8 +681,8 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// What is left of the call's time, for its server; `None` when there is no deadline, or one
-    /// that is further ahead than a packet can say.
+    /// The remaining time of the call, for its server; `None` without a deadline, or with one
+    /// beyond the range of a packet.
     #[inline]
     pub(crate) fn remaining_us(&self, now_ns: u64) -> Option<u32> {
         if self.expires_ns == u64::MAX {
@@ -691,8 +692,8 @@ impl<C> ClientSlot<C> {
         (left_ns < (u64::from(MAX_REMAINING_US) + 1) * 1_000).then_some((left_ns / 1_000) as u32)
     }
 
-    /// What is known of the handler, if the call ended now: it runs when the whole request has
-    /// arrived, and what was not sent will not be.
+    /// Whether the handler has run or may run, if the call ended now: it runs when the whole
+    /// request has arrived, and unsent packets will not be sent.
     pub(crate) fn executed(&self) -> Executed {
         let claims = mutant::is_on(Mutant::ClaimsNeverExecuted);
         let sent = if claims { self.req_acked } else { self.req_high };
@@ -705,8 +706,8 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// What becomes of the slot when its call ends before its answer (F15), and what is known of
-    /// the handler.
+    /// The state of the slot when its call ends before its answer (F15), and whether the handler
+    /// has run.
     pub(crate) fn ending(&self) -> (Ending, Executed) {
         let ending = if self.req_high == 0 {
             Ending::Rewind
@@ -718,8 +719,8 @@ impl<C> ClientSlot<C> {
         (ending, self.executed())
     }
 
-    /// The server never heard of the request, and expects its number next: the next call has to
-    /// use it. `step` is the number of slots.
+    /// The server has received no packet of the request, and expects its number next: the next call
+    /// has to use it. `step` is the number of slots.
     pub(crate) fn rewind(&mut self, step: u32) {
         debug_assert!(self.active && self.req_high == 0);
         self.req_num = self.req_num.wrapping_sub(step);
@@ -729,7 +730,7 @@ impl<C> ClientSlot<C> {
     /// Ends a quarantine.
     pub(crate) fn release(&mut self) {
         self.quarantined = false;
-        self.queued = false; // what is in the queue still is ignored
+        self.queued = false; // remaining queue items are ignored
     }
 
     /// Ends a quarantine because the server has answered, with a response of unknown size.
@@ -765,10 +766,10 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// Whether the timers look at this slot with a call by the time at which it has to be looked at.
+    /// Whether the timers cover this slot with a call by the time at which it has to be checked.
     pub(crate) fn is_timed(&self) -> bool {
         let waits_until = match self.single {
-            // A timeout from when it was sent: as long as the path's is at that time.
+            // A timeout after its transmission: as long as that of the path at that time.
             Single::Sent => u64::MAX - 1,
             _ if self.in_flight() > 0 => self.deadline_ns,
             _ => u64::MAX,

@@ -1,5 +1,5 @@
-//! What a server slot keeps only while packets are missing: which have arrived out of order, and
-//! which parts of the response are asked for at once (F3).
+//! State of a server slot while packets are missing: the packets that arrived out of order, and
+//! several requested parts of the response (F3).
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use crate::loss::{Arrived, Hole, Pools, Receiver, is_kept};
 use crate::stats::Drop;
 use crate::wire::HOLES_REACH;
 
-/// Which packets of a request have arrived out of order.
+/// The packets of a request that arrived out of order.
 #[derive(Debug)]
 enum Tracker {
     Selective(Arrived),
@@ -17,18 +17,17 @@ enum Tracker {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
-    /// Of a request that is arriving with packets missing.
+    /// Of a request that is arriving with missing packets.
     tracker: Option<Tracker>,
-    /// Parts of the response that are asked for, besides the one that is being sent.
+    /// Requested parts of the response, after the one that is being sent.
     asks: VecDeque<(u32, u32)>,
 }
 
 impl Gaps {
-    /// A packet of a request of `packets`, of which those before `count` have arrived, is not the
-    /// next one.
-    ///
+    /// Records an out-of-order packet of a request of `packets` packets, of which those before
+    /// `count` have arrived.
     /// # Errors
-    /// It has been here before, or cannot be kept.
+    /// It is a duplicate, or cannot be tracked.
     pub(crate) fn insert(
         &mut self,
         index: u32,
@@ -55,7 +54,7 @@ impl Gaps {
         }
     }
 
-    /// The next packet in order has arrived: how many have now.
+    /// The next packet in order has arrived; returns the number in order.
     pub(crate) fn advance(&mut self, count: u32) -> u32 {
         match &mut self.tracker {
             None => count + 1,
@@ -79,7 +78,7 @@ impl Gaps {
         (high > count).then_some(high)
     }
 
-    /// The missing packets, the most recent ones first: all of them, or the three that MELO tracks.
+    /// The missing packets, most recent first: all of them, or the three that MELO tracks.
     pub(crate) fn holes(&self, count: u32) -> impl Iterator<Item = Hole> + '_ {
         let (all, tracked) = match &self.tracker {
             Some(Tracker::Selective(arrived)) => (Some(arrived.holes(count)), None),
@@ -98,14 +97,14 @@ impl Gaps {
         size_of::<Gaps>() + tracked + self.asks.capacity() * size_of::<(u32, u32)>()
     }
 
-    /// The request is another one, or is answered.
+    /// Discards the state of an earlier or answered request.
     pub(crate) fn forget(&mut self) {
         self.tracker = None;
         self.asks.clear();
     }
 
-    /// One more part is asked for, while `due` packets are to be sent. Never owes more than `limit`
-    /// packets: an honest client has a credit for each.
+    /// Adds a requested part, while `due` packets are to be sent. At most `limit` packets are owed
+    /// in total: an honest client has a credit for each.
     pub(crate) fn ask(&mut self, first: u32, end: u32, due: u32, limit: u32) {
         let owed: u32 = self.asks.iter().map(|(first, end)| end - first).sum();
         if owed + due + (end - first) <= limit {
@@ -113,7 +112,7 @@ impl Gaps {
         }
     }
 
-    /// The part that is to be sent next.
+    /// The part to send next.
     pub(crate) fn next_ask(&mut self) -> Option<(u32, u32)> {
         self.asks.pop_front()
     }

@@ -1,8 +1,8 @@
-//! One RPC's state, on either side: counters and buffers, no I/O (`[eRPC §4.3]`, E30).
+//! State of one RPC on either side: counters and buffers, no I/O (`[eRPC §4.3]`, E30).
 //!
-//! A session has a fixed number of slots, a power of two. Request numbers of slot `s` are
-//! `first + s, first + s + slots, ...` modulo 2^32, so a number names its slot, and a slot's
-//! numbers come round only after 2^32 / slots requests.
+//! A session has a fixed number of slots, a power of two. Request numbers of slot `s` are `first +
+//! s, first + s + slots, ...` modulo 2^32, so a number determines its slot, and a slot's numbers
+//! repeat only after 2^32 / slots requests.
 
 mod client;
 mod gaps;

@@ -1,13 +1,13 @@
-//! The server's half of a slot: the request as it arrives, and the response as long as a
-//! duplicate may ask for it again.
+//! The server's half of a slot: the arriving request, and the response while a duplicate may
+//! request it again.
 //!
 //! # States
 //! ```text
 //! Idle -> Receiving -> Executing -> Responded -> (next request) Receiving ...
 //!                                        |-> Acked: the client has it, the response is freed (F6)
 //! ```
-//! The server has no timers and never rolls back (E40): every transition is caused by a packet
-//! of the client or by the handler's reply.
+//! The server has no timers and never rolls back (E40): a packet of the client or the handler's
+//! reply causes every transition.
 
 use courser_buf::MsgBuf;
 
@@ -18,7 +18,7 @@ use crate::mutant::{self, Mutant};
 pub(crate) enum ServerPhase {
     /// No request yet.
     Idle,
-    /// The client has the response; nothing is stored.
+    /// The client has acknowledged the response; nothing is stored.
     Acked,
     /// The response is stored.
     Responded,
@@ -31,17 +31,17 @@ pub(crate) enum ServerPhase {
 /// The stored response.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// Nothing.
+    /// None.
     None,
     /// In the slot's preallocated buffer (E32).
     Preallocated,
     /// In a buffer of its own.
     Owned(MsgBuf),
-    /// An error status in its place.
+    /// An error status instead of a response.
     Error(u16),
 }
 
-/// Where a packet's request number stands against the slot's (past, in order, future).
+/// Position of a packet's request number relative to the slot's.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Position {
     /// An earlier request.
@@ -50,7 +50,7 @@ pub(crate) enum Position {
     Current,
     /// The one that comes next.
     Next,
-    /// Further ahead: no honest client sends that.
+    /// Further ahead: no honest client sends it.
     Future,
 }
 
@@ -60,15 +60,15 @@ pub(crate) enum Position {
 pub(crate) struct ServerSlot {
     pub(crate) req_num: u32,
     pub(crate) phase: ServerPhase,
-    /// A credit return is queued in the transmit stage.
+    /// A credit return is in the transmit queue.
     pub(crate) cr_queued: bool,
-    /// The credit return that is queued says "in progress".
+    /// The queued credit return is marked "in progress".
     pub(crate) cr_in_progress: bool,
-    /// Packets `send_next..send_end` of the response are queued in the transmit stage.
+    /// Packets `send_next..send_end` of the response are in the transmit queue.
     resp_queued: bool,
-    /// The response is one packet in the preallocated buffer, and is to be sent for the first time.
-    short_due: bool,
-    /// The client has given the request up.
+    /// The response is one packet in the preallocated buffer, and was not sent yet.
+    single_due: bool,
+    /// The client has cancelled the request.
     pub(crate) cancelled: bool,
     pub(crate) req_type: u16,
     pub(crate) req_size: u32,
@@ -78,17 +78,17 @@ pub(crate) struct ServerSlot {
     send_end: u32,
     resp_size: u32,
     resp_packets: u32,
-    /// Bytes of `req` and `resp` that count against what the client's process may hold.
+    /// Bytes of `req` and `resp` that count against the client's quota.
     pub(crate) held: u32,
-    /// The transmit stage for which the response was written where it was given.
-    written_for: u32,
+    /// Number of the batch to which the response was appended.
+    appended_batch: u32,
     /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
     pub(crate) expires_ns: u64,
     pub(crate) resp: Stored,
-    /// MTU-sized buffer for short responses, kept from request to request (E32).
+    /// MTU-sized buffer for short responses, kept across requests (E32).
     pub(crate) prealloc: Option<MsgBuf>,
     pub(crate) req: Option<MsgBuf>,
-    /// Only where packets were missing, or several parts of the response asked for at once.
+    /// Only while packets are missing, or several parts of the response are requested.
     pub(crate) gaps: Option<Box<Gaps>>,
 }
 
@@ -102,7 +102,7 @@ const _: () = {
 };
 
 impl ServerSlot {
-    /// A request is arriving, or with its handler.
+    /// Whether a request is arriving, or with its handler.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, ServerPhase::Receiving | ServerPhase::Executing)
     }
@@ -115,7 +115,7 @@ impl ServerSlot {
             cr_queued: false,
             cr_in_progress: false,
             resp_queued: false,
-            short_due: false,
+            single_due: false,
             send_next: 0,
             send_end: 0,
             req_type: 0,
@@ -129,13 +129,13 @@ impl ServerSlot {
             req: None,
             resp: Stored::None,
             held: 0,
-            written_for: 0,
+            appended_batch: 0,
             prealloc: None,
             gaps: None,
         }
     }
 
-    /// Where `req_num` stands; `step` is the number of slots.
+    /// Position of `req_num`; `step` is the number of slots.
     #[inline]
     pub(crate) fn position(&self, req_num: u32, step: u32) -> Position {
         let ahead = req_num.wrapping_sub(self.req_num);
@@ -152,8 +152,7 @@ impl ServerSlot {
         }
     }
 
-    /// Begins the next request; frees what was kept of the one before, and says how many bytes of
-    /// that were held.
+    /// Starts the next request; frees the buffers of the previous one, and returns their bytes.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -182,11 +181,11 @@ impl ServerSlot {
     ) {
         self.req_num = req_num;
         self.phase = ServerPhase::Receiving;
-        // Items of the request before are ignored by their number.
+        // Queue items of the previous request are ignored by their number.
         self.cr_queued = false;
         self.cr_in_progress = false;
         self.resp_queued = false;
-        self.short_due = false;
+        self.single_due = false;
         self.cancelled = false;
         self.req_type = req_type;
         self.req_size = size;
@@ -202,32 +201,32 @@ impl ServerSlot {
         }
     }
 
-    /// Whether the slot has no request and keeps no buffer of its own, but its preallocated one.
+    /// Whether the slot has no request and no buffer but its preallocated one.
     #[inline(always)]
     pub(crate) fn is_clean(&self) -> bool {
         self.phase <= ServerPhase::Responded && self.held == 0 && self.gaps.is_none()
     }
 
-    /// All packets of the request have arrived at once.
+    /// Records that all packets of the request have arrived at once.
     #[inline(always)]
     pub(crate) fn arrived_whole(&mut self) {
         self.phase = ServerPhase::Executing;
         self.req_rcvd = self.req_packets;
     }
 
-    /// Stores a response of one packet that is in the preallocated buffer: as
+    /// Stores a response of one packet that is in the preallocated buffer, like
     /// [`ServerSlot::respond`].
     #[inline(always)]
-    pub(crate) fn respond_short(&mut self, size: u32) {
+    pub(crate) fn respond_single(&mut self, size: u32) {
         let unasked = mutant::is_on(Mutant::ResponseUnasked);
         self.phase = ServerPhase::Responded;
         self.resp = Stored::Preallocated;
         (self.resp_size, self.resp_packets) = (size, 1);
-        (self.resp_queued, self.short_due) = (true, !unasked);
+        (self.resp_queued, self.single_due) = (true, !unasked);
         (self.send_next, self.send_end) = (0, 1 + u32::from(unasked));
     }
 
-    /// `len` bytes of the preallocated buffer, if it has so many and the transport has let go of
+    /// `len` bytes of the preallocated buffer, if it is large enough and the transport has released
     /// it.
     #[inline(always)]
     pub(crate) fn prealloc_mut(&mut self, len: usize) -> Option<&mut [u8]> {
@@ -236,33 +235,33 @@ impl ServerSlot {
 
     /// A response of one packet that is in the preallocated buffer and was not sent yet.
     #[inline(always)]
-    pub(crate) fn short_response(&self) -> Option<&[u8]> {
-        if !self.short_due {
+    pub(crate) fn single_response_data(&self) -> Option<&[u8]> {
+        if !self.single_due {
             return None;
         }
         self.prealloc.as_ref()?.get(..self.resp_size as usize)
     }
 
-    /// [`ServerSlot::short_response`] was sent.
+    /// [`ServerSlot::single_response_data`] was sent.
     #[inline(always)]
-    pub(crate) fn sent_short(&mut self) {
-        self.short_due = false;
+    pub(crate) fn sent_single(&mut self) {
+        self.single_due = false;
         self.send_next = 1;
         self.resp_queued = false;
     }
 
     /// Keeps a response of one packet as one in a buffer of its own, which the next request frees.
-    pub(crate) fn own_short(&mut self) {
-        self.short_due = false;
+    pub(crate) fn own_single(&mut self) {
+        self.single_due = false;
         if let Some(m) = self.prealloc.take() {
             self.resp = Stored::Owned(m);
         }
     }
 
-    /// The response is appended to a frame of the batch with this number.
+    /// The response was appended to a frame of the batch with this number.
     #[inline(always)]
     pub(crate) fn appended_for(&mut self, batch: u32) {
-        self.written_for = batch;
+        self.appended_batch = batch;
     }
 
     /// Bytes of the stored response.
@@ -275,33 +274,33 @@ impl ServerSlot {
         self.resp_packets
     }
 
-    /// The packet of the response that is to be sent next, if one is due.
+    /// The packet of the response to send next, if one is due.
     pub(crate) fn due_packet(&mut self) -> Option<u32> {
-        self.short_due = false;
+        self.single_due = false;
         let due = self.send_next < self.send_end.min(self.resp_packets) || self.next_part();
         due.then_some(self.send_next)
     }
 
-    /// That packet was sent.
+    /// Records that this packet was sent.
     pub(crate) fn sent_due_packet(&mut self) {
         self.send_next += 1;
     }
 
-    /// No packet of the response is due; its item has left the transmit queue.
+    /// Records that no packet of the response is due; its item has left the transmit queue.
     pub(crate) fn sent_all_due(&mut self) {
         self.resp_queued = false;
     }
 
-    /// All bytes that count as the client's.
+    /// All bytes that count against the client's quota.
     pub(crate) fn all_held(&self) -> u32 {
         self.held + self.prealloc.as_ref().map_or(0, |m| m.capacity() as u32)
     }
 
-    /// The client has the response: nothing is kept. Gives the bytes that were held.
+    /// The client has acknowledged the response: frees it. Returns the bytes that were held.
     pub(crate) fn acknowledged(&mut self) -> u32 {
         let held = self.all_held();
         self.phase = ServerPhase::Acked;
-        self.short_due = false;
+        self.single_due = false;
         if !mutant::is_on(Mutant::StoredResponseKept) {
             self.resp = Stored::None;
         }
@@ -311,13 +310,13 @@ impl ServerSlot {
         held
     }
 
-    /// The packets a credit return may name: never the last one (E42).
+    /// The largest count of a credit return: never includes the last packet (E42).
     #[inline]
     pub(crate) fn returnable(&self) -> u32 {
         self.req_rcvd.min(self.req_packets.saturating_sub(1))
     }
 
-    /// Stores the response; its first packet is due, and is to be queued.
+    /// Stores the response; its first packet is due, and the slot is to be queued.
     #[inline]
     pub(crate) fn respond(&mut self, resp: Stored, size: u32, packets: u32) {
         self.phase = ServerPhase::Responded;
@@ -325,17 +324,17 @@ impl ServerSlot {
         self.resp_size = size;
         self.resp_packets = packets;
         self.resp_queued = true;
-        self.short_due = false;
+        self.single_due = false;
         self.forget_gaps();
         let unasked = u32::from(mutant::is_on(Mutant::ResponseUnasked));
         (self.send_next, self.send_end) = (0, 1 + unasked);
     }
 
-    /// The first packet of the response once more. `true`: the slot is to be queued. Not needed
-    /// when anything of the response is due already: either that is the first packet, or the
-    /// client has it. `stage` is the number of the next stage: what was written for that is due too.
-    pub(crate) fn resend_first(&mut self, stage: u32) -> bool {
-        if self.resp_queued || self.written_for == stage {
+    /// Makes the first packet of the response due again. `true`: the slot is to be queued. Not
+    /// needed when any part of the response is due already: either that is the first packet, or the
+    /// client has it. `batch` is the number of the next batch: packets appended to it are due too.
+    pub(crate) fn resend_first(&mut self, batch: u32) -> bool {
+        if self.resp_queued || self.appended_batch == batch {
             return false;
         }
         (self.send_next, self.send_end) = (0, 1);
@@ -343,14 +342,14 @@ impl ServerSlot {
         true
     }
 
-    /// Packets `first..end` of the response are asked for. `true`: the slot is to be queued.
-    /// What still waits and touches them is kept, up to `limit` packets together; else the newest
-    /// wish counts: an honest client then has or has given up the other. So a slot is in the queue
-    /// once, and never owes more than `limit` packets, however often it is asked. With `selective`
-    /// recovery an honest client asks for parts that are apart, and wants them all.
+    /// Packets `first..end` of the response are requested. `true`: the slot is to be queued. A
+    /// queued part that is adjacent is kept, up to `limit` packets in total. Otherwise the newest
+    /// request replaces it: an honest client has received or rolled back the other. So a slot is in
+    /// the queue once, and never owes more than `limit` packets. With `selective` recovery an
+    /// honest client requests separate parts and needs all of them.
     pub(crate) fn ask(&mut self, first: u32, end: u32, limit: u32, selective: bool) -> bool {
         let queued = self.resp_queued;
-        self.short_due = false;
+        self.single_due = false;
         let apart = first > self.send_end || end < self.send_next;
         if queued && selective && apart {
             let due = self.send_end - self.send_next;
@@ -367,7 +366,7 @@ impl ServerSlot {
         !queued
     }
 
-    /// What is asked for next of the response, now that the part before was sent. `false`: nothing.
+    /// The next requested part of the response, after the previous one was sent. `false`: none.
     #[inline]
     fn next_part(&mut self) -> bool {
         let Some(part) = self.gaps.as_mut().and_then(|gaps| gaps.next_ask()) else { return false };
@@ -382,7 +381,7 @@ impl ServerSlot {
         let keeps =
             self.req.is_some() || (matches!(self.resp, Stored::Owned(_)) && self.resp_packets > 1);
         assert!(!keeps || self.held > 0, "buffers are counted");
-        if self.short_due {
+        if self.single_due {
             let due = (self.send_next, self.send_end, self.resp_packets, self.resp_queued);
             assert_eq!((due, self.phase), ((0, 1, 1, true), ServerPhase::Responded));
             assert!(matches!(self.resp, Stored::Preallocated) && self.prealloc.is_some());

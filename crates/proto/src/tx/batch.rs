@@ -1,22 +1,23 @@
-//! The transmit batch: packets that wait, and frames that are being filled and completed.
+//! The transmit batch: the queue of packets, and frames that are being filled and completed.
 //!
-//! A packet goes to its peer's open frame at once when it is caused by a received frame and the batch
-//! has room for everything that waits as well ([`TxBatch::may_append`]): that is the shortest way
-//! from the frame that caused it to the frame that carries it. Everything else waits in the queue for
-//! [`crate::Endpoint::poll_transmit`]. Appended packets overtake queued ones; queued packets follow in
-//! the same batch, or in the next if the batch is full. A request that waited for credits is not
-//! overtaken by other requests, which would take the credits from it again.
+//! A packet is appended to its peer's open frame at once when it is caused by a received frame and
+//! the batch also has room for everything in the queue ([`TxBatch::may_append`]): the shortest way
+//! from a received frame to a sent frame. Everything else is queued for
+//! [`crate::Endpoint::poll_transmit`]. Appended packets overtake queued ones; queued packets follow
+//! in the same batch, or in the next if the batch is full. A request that has waited for credits is
+//! not overtaken by other requests, which would take its credits.
 //!
-//! Requests beyond [`TxBatch::open_append`]'s number for one batch are appended to frames of the next
-//! one: the server begins with the first while the client still works.
+//! The number of requests per batch is limited ([`TxBatch::open_append`]); further requests are
+//! appended to frames of the next batch. So the server starts with the first ones while the client
+//! still works.
 //!
 //! # Invariants
-//! 1. After a batch the open frames are those of the next one, if it was begun already; every other
-//!    buffer is in its place. A peer's `open_frame` is its newest frame in `open`, else [`NO_FRAME`].
-//! 2. A buffer is written only while no transport references it, and is part of one open frame at
-//!    most.
-//! 3. Packets of one message leave in the order in which they were added: go-back-N drops packets
-//!    that arrive early. Packets of other messages may overtake them.
+//! 1. After a batch the open frames are those of the next one, if it has begun; every other buffer
+//!    is in its place. A peer's `open_frame` is its newest frame in `open`, or [`NO_FRAME`].
+//! 2. A buffer is written only while no transport references it, and belongs to at most one open
+//!    frame.
+//! 3. Packets of one message leave in the order in which they were added, since go-back-N drops
+//!    packets that arrive early. Packets of other messages may overtake them.
 //! 4. [`seal`] writes every frame's header, when the frame is complete.
 
 use courser_buf::{
@@ -30,26 +31,26 @@ use crate::config::Config;
 use crate::peer::{NO_FRAME, Peer, Peers};
 use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER, FrameHeader, PACKET_HEADER, encode_held};
 
-/// What frames a transport carries.
+/// Properties of a transport that limit its frames.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Framing {
     /// Largest frame, bytes.
     pub max_frame: usize,
-    /// Most pieces that a frame may be gathered from. With one, packets of large messages are copied.
+    /// Most pieces of a gathered frame. With one, packets of large messages are copied.
     pub gather: usize,
-    /// Bytes that the transport wants to own behind the last byte of a frame. With any, packets of
-    /// large messages are copied to a buffer that has them.
+    /// Bytes that the transport needs after the last byte of a frame. If not 0, packets of large
+    /// messages are copied to a buffer that has them.
     pub tailroom: usize,
 }
 
 impl From<usize> for Framing {
-    /// Frames of up to `max_frame` bytes, gathered from two pieces or more.
+    /// Frames of at most `max_frame` bytes, gathered from two or more pieces.
     fn from(max_frame: usize) -> Self {
         Framing { max_frame, gather: courser_buf::TX_GATHER, tailroom: 0 }
     }
 }
 
-/// What became of a packet that could leave without a copy.
+/// Result of sending a packet without a copy.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Direct {
     /// A frame of references to the message.
@@ -60,21 +61,21 @@ pub(super) enum Direct {
     NoRoom,
 }
 
-/// A frame that is being filled. Its header is written when it is complete.
+/// A frame that is being filled. Its header is written when the frame is complete.
 #[derive(Debug)]
 struct OpenFrame {
-    /// As many bytes as the frame may have.
+    /// Sized to the largest frame.
     buf: Unshared,
     len: u32,
     peer: u32,
-    /// The buffer's place in `TxBatch::buffers`.
+    /// Index of the buffer in `TxBatch::buffers`.
     at: u32,
-    /// The time that packets were written at, ns.
+    /// Time at which its packets were written, ns.
     opened_ns: u64,
 }
 
 impl OpenFrame {
-    /// The first packet says how much time its call has left.
+    /// Whether the first packet carries the remaining time of its call.
     #[inline(always)]
     fn begins_with_deadline(&self) -> bool {
         self.buf.get(FRAME_HEADER).is_some_and(|kind| *kind == DEADLINE_REQUEST)
@@ -103,25 +104,25 @@ impl OpenFrame {
 pub(crate) struct TxBatch {
     queue: TxQueue,
     open: Vec<OpenFrame>,
-    /// Frames that have as many requests as one batch may have: if there are any, the batch is these,
-    /// and the open frames are of the next.
+    /// Frames with the maximum number of requests of a batch. If there are any, they are the
+    /// current batch, and the open frames belong to the next.
     full_batch: Vec<OpenFrame>,
     buffers: Staging,
     framing: Framing,
     /// Packets share frames.
     packing: bool,
-    /// The time that packets are written at, ns.
+    /// Time at which packets are written, ns.
     now_ns: u64,
-    /// Frames of earlier batches that the transport has not taken yet. They keep their places: sorted
-    /// with later ones, those of the last path would never leave while the transmit queue is full.
+    /// Frames of earlier batches that the transport has not taken. They stay in front: sorted with
+    /// later ones, frames of the last path would never leave while the transmit queue is full.
     unsent: usize,
-    /// Frames that may still be begun before the end of this batch.
+    /// Frames that may still be begun in this batch.
     frames_left: usize,
-    /// Packets that were appended since the last batch.
+    /// Packets appended since the last batch.
     appended: u32,
     late: LateBatches,
-    /// How many may be, with those that wait; 0 unless a received frame is being handled: until its
-    /// batch a call can be taken back.
+    /// Limit of `appended`, minus queued packets; 0 unless a received frame is being handled, since
+    /// a call can be taken back until its batch.
     append_limit: u32,
     /// The same for requests.
     request_limit: u32,
@@ -130,14 +131,14 @@ pub(crate) struct TxBatch {
     batch_requests: u32,
     /// Number of this batch, or the next; wraps.
     number: u32,
-    /// The last batch had no room for something, which is first in the next.
+    /// The last batch had no room for an item, which is first in the next.
     full: bool,
-    /// A request that waited for credits is in the queue.
-    has_woken: bool,
-    /// No attempt to make frames before this time, because there was no memory for them or the path
-    /// paces them; 0: at once.
+    /// The queue contains a request that has waited for credits.
+    has_granted: bool,
+    /// Earliest time of the next attempt to build frames, after a lack of memory or because the
+    /// path paces them; 0: at once.
     retry_ns: u64,
-    /// Peers in this batch, to know whether frames must be sorted.
+    /// Peers in this batch: tells whether frames must be sorted.
     last_peer: u32,
     mixed: bool,
 }
@@ -162,7 +163,7 @@ impl TxBatch {
             batch_requests: 0,
             number: 1,
             full: false,
-            has_woken: false,
+            has_granted: false,
             retry_ns: 0,
             last_peer: NO_FRAME,
             mixed: false,
@@ -176,19 +177,19 @@ impl TxBatch {
         self.queue.push(item);
     }
 
-    /// Queues a request that waited for credits, or of which packets are to be sent again.
-    pub(crate) fn push_woken(&mut self, item: TxItem) {
-        (self.has_woken, self.request_limit) = (true, 0);
+    /// Queues a request that has waited for credits, or a retransmission.
+    pub(crate) fn push_granted(&mut self, item: TxItem) {
+        (self.has_granted, self.request_limit) = (true, 0);
         self.push(item);
     }
 
-    /// Puts a request back for the next batch.
-    pub(crate) fn put_off(&mut self, item: TxItem) {
+    /// Requeues a request for the next batch.
+    pub(crate) fn postpone(&mut self, item: TxItem) {
         self.queue.push_front(item);
     }
 
-    /// Puts back what remains of an item for which this batch had no room.
-    pub(crate) fn put_rest(&mut self, rest: TxItem) {
+    /// Requeues the rest of an item for which this batch had no room.
+    pub(crate) fn requeue_rest(&mut self, rest: TxItem) {
         self.full = true;
         self.queue.push_front(rest);
     }
@@ -203,13 +204,13 @@ impl TxBatch {
         self.queue.is_empty() && !self.has_frames()
     }
 
-    /// Whether a frame is not complete yet.
+    /// Whether there is an incomplete frame.
     #[inline(always)]
     pub(crate) fn has_frames(&self) -> bool {
         !(self.open.is_empty() && self.full_batch.is_empty())
     }
 
-    /// Whether a packet waits that is in no frame yet.
+    /// Whether a packet is queued that is in no frame yet.
     #[inline]
     pub(crate) fn has_queued(&self) -> bool {
         !self.queue.is_empty()
@@ -217,43 +218,43 @@ impl TxBatch {
 
     // ---- appending ----------------------------------------------------------------------------
 
-    /// A received frame is being handled, or deferred calls are made for a batch, at `now_ns`: what
-    /// this causes may be appended at once, until that and what waits is `packets`. After `requests`
-    /// requests follows the next batch.
+    /// Opens the batch for appending at `now_ns`, while a received frame is handled or deferred
+    /// calls are made. Packets may be appended until they and the queue amount to `packets`. After
+    /// `requests` requests the next batch begins.
     #[inline(always)]
     pub(crate) fn open_append(&mut self, packets: usize, requests: usize, now_ns: u64) {
         self.append_limit = if self.full { 0 } else { packets as u32 };
-        self.request_limit = if self.has_woken { 0 } else { self.append_limit };
+        self.request_limit = if self.has_granted { 0 } else { self.append_limit };
         self.batch_requests = requests as u32;
         self.now_ns = now_ns;
     }
 
-    /// From now on packets wait for their batch.
+    /// Closes the batch for appending: from now on packets are queued.
     #[inline(always)]
     pub(crate) fn close_append(&mut self) {
         (self.append_limit, self.request_limit) = (0, 0);
     }
 
-    /// Whether a packet may be appended now, ahead of its batch.
+    /// Whether a packet may be appended now.
     #[inline(always)]
     pub(crate) fn may_append(&self) -> bool {
         self.appended + (self.queue.len() as u32) < self.append_limit
     }
 
-    /// Whether that packet may be a request.
+    /// Whether a request may be appended now.
     #[inline(always)]
     pub(crate) fn may_append_request(&self) -> bool {
         self.appended + (self.queue.len() as u32) < self.request_limit
     }
 
-    /// A packet was appended ahead of its batch. Returns the number of its batch.
+    /// Counts an appended packet. Returns the number of its batch.
     #[inline(always)]
     pub(crate) fn appended(&mut self) -> u32 {
         self.appended += 1;
         self.number
     }
 
-    /// A request was appended ahead of its batch.
+    /// Counts an appended request.
     #[inline(always)]
     pub(crate) fn appended_request(&mut self, peers: &mut Peers) {
         self.appended += 1;
@@ -263,18 +264,18 @@ impl TxBatch {
         }
     }
 
-    /// Counts packets that [`crate::Endpoint::poll_transmit`] took from the queue, `requests` of them
-    /// requests. Those that left in a frame of their own count too: the count is an upper bound.
+    /// Counts packets that [`crate::Endpoint::poll_transmit`] took from the queue, `requests` of
+    /// them requests. Those in a frame of their own count too: the count is an upper bound.
     pub(crate) fn added(&mut self, packets: usize, requests: usize) {
         self.appended += packets as u32;
         self.requests += requests as u32;
     }
 
-    /// The batch has as many requests as it may have: what is appended from now on is of the next.
+    /// The batch has its maximum of requests: packets appended from now on belong to the next.
     #[inline(never)]
     fn fill_batch(&mut self, peers: &mut Peers) {
         if !self.full_batch.is_empty() {
-            return; // it grows until this one has left
+            return; // it grows until this batch has left
         }
         for frame in &self.open {
             if let Some(peer) = peers.at_mut(frame.peer) {
@@ -287,8 +288,8 @@ impl TxBatch {
         self.number = self.number.wrapping_add(1);
     }
 
-    /// The batch leaves at `now_ns`, or, if the clock is not read for it, before the time that
-    /// [`TxBatch::advance`] is told next.
+    /// The batch leaves at `now_ns`; without a clock reading, before the next call of
+    /// [`TxBatch::advance`].
     #[inline(always)]
     pub(crate) fn leaves(&mut self, now_ns: Option<u64>) {
         let first = self.full_batch.first().or(self.open.first());
@@ -296,29 +297,29 @@ impl TxBatch {
         self.late.leaves(written_ns, now_ns);
     }
 
-    /// The time is `now_ns`.
+    /// Sets the time to `now_ns`.
     #[inline(always)]
     pub(crate) fn advance(&mut self, now_ns: u64) {
         self.late.advance(now_ns);
     }
 
-    /// When a request left that was written at `written_ns` and has left.
+    /// When a sent request that was written at `written_ns` left.
     pub(crate) fn left_ns(&self, written_ns: u64) -> u64 {
         self.late.left_ns(written_ns)
     }
 
-    /// The number of this batch, or the next.
+    /// Number of this batch, or of the next.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Packets that were appended since the last batch, and how many of them are requests.
+    /// Packets appended since the last batch, and the requests among them.
     pub(crate) fn ahead(&self) -> (usize, usize) {
         (self.appended as usize, self.requests as usize)
     }
 
-    /// Adds a packet to the peer's open frame, or to a new one. `false`: there is no room before the
-    /// next batch.
+    /// Adds a packet to the peer's open frame, or to a new one. `false`: no room before the next
+    /// batch.
     #[inline(always)]
     pub(crate) fn append(
         &mut self,
@@ -336,7 +337,7 @@ impl TxBatch {
         self.append_to_new(peer_no, peer, arena, header, data)
     }
 
-    /// Begins a frame with a packet.
+    /// Starts a frame with a packet.
     #[inline(never)]
     fn append_to_new(
         &mut self,
@@ -378,8 +379,8 @@ impl TxBatch {
         }
     }
 
-    /// A peer is gone, and with it what was written for it.
-    pub(crate) fn forget_peer(&mut self, peer: u32) {
+    /// Removes a peer and the packets that were written for it.
+    pub(crate) fn remove_peer(&mut self, peer: u32) {
         let frames = self.open.iter_mut().chain(&mut self.full_batch);
         for frame in frames.filter(|f| f.peer == peer) {
             frame.peer = NO_FRAME;
@@ -388,8 +389,8 @@ impl TxBatch {
 
     // ---- completing ---------------------------------------------------------------------------
 
-    /// The peer of the only frame, if that holds one packet which was appended ahead of the batch and
-    /// nothing else waits. Such a frame need not say the time, unless the packet does.
+    /// The peer of the only frame, if it holds one appended packet and nothing is queued. Such a
+    /// frame needs no send time, unless the packet needs it.
     #[inline(always)]
     pub(crate) fn lone_packet(&self) -> Option<u32> {
         match &self.open[..] {
@@ -400,14 +401,14 @@ impl TxBatch {
         }
     }
 
-    /// Whether nothing is to be sent but the open frames.
+    /// Whether there is nothing to send but the open frames.
     #[inline(always)]
     fn is_alone(&self) -> bool {
         self.queue.is_empty() && self.full_batch.is_empty()
     }
 
-    /// Begins a batch at `now_ns`, of `frames` at most, those already open and `unsent` ones of earlier
-    /// batches among them.
+    /// Starts a batch at `now_ns` of at most `frames` frames, including those already open and
+    /// `unsent` ones of earlier batches.
     #[inline(always)]
     pub(crate) fn begin(&mut self, frames: usize, unsent: usize, now_ns: u64) {
         let begun = unsent + self.open.len() + self.full_batch.len();
@@ -417,11 +418,10 @@ impl TxBatch {
         (self.buffers.starved, self.full, self.retry_ns) = (false, false, 0);
     }
 
-    /// Completes the open frames and moves them to `out`; frames of one path are contiguous then, behind
-    /// those of earlier batches.
-    /// `time_ns` is `None` for a frame that says no time. `copy` sends a frame that leaves alone, if the
-    /// transport does so by a copy, and returns whether it did. The batch has ended; the next may have
-    /// `frames`, less those in `out`. Returns how many frames were completed.
+    /// Completes the open frames and moves them to `out`, where frames of one path are contiguous,
+    /// after those of earlier batches. `time_ns` is `None` for a frame without send time. `copy`
+    /// may send a single frame by copying it; it returns whether it did. The batch has ended; the
+    /// next may have `frames`, minus those in `out`. Returns the number of completed frames.
     #[inline(always)]
     pub(crate) fn complete(
         &mut self,
@@ -473,7 +473,7 @@ impl TxBatch {
     fn end(&mut self, frames: usize) {
         self.close_append();
         self.frames_left = frames;
-        self.has_woken &= !self.queue.is_empty();
+        self.has_granted &= !self.queue.is_empty();
         self.buffers.rest();
         if self.open.is_empty() && self.full_batch.is_empty() {
             (self.appended, self.requests) = (0, 0);
@@ -508,7 +508,7 @@ impl TxBatch {
         self.framing.max_frame
     }
 
-    /// No attempt to make frames before `at_ns`.
+    /// Builds no frames before `at_ns`.
     #[cold]
     pub(crate) fn retry_at(&mut self, at_ns: u64) {
         self.retry_ns = at_ns.max(1);
@@ -525,7 +525,7 @@ impl TxBatch {
     }
 }
 
-/// Makes frames of one path contiguous, without those before number `from`.
+/// Makes frames of one path contiguous, except those before index `from`.
 #[cold]
 fn sort_by_path(frames: &mut TxBurst, from: usize) {
     if let Some(new) = frames.make_contiguous().get_mut(from..) {
@@ -533,8 +533,8 @@ fn sort_by_path(frames: &mut TxBurst, from: usize) {
     }
 }
 
-/// Completes a frame whose packets were written at `opened_ns` or later: writes its header. The only
-/// place where a frame gets its number, its time and the counts of congestion marks.
+/// Completes a frame whose packets were written at `opened_ns` or later: writes its header. The
+/// only place that sets a frame's number, its time and the ECN counts.
 #[inline(always)]
 fn seal(peer: &mut Peer, time_ns: Option<u64>, opened_ns: u64, out: &mut [u8; FRAME_HEADER]) {
     let (sent_at, echo_at) = time_ns.map_or((None, None), |now_ns| peer.path.times(now_ns));
@@ -552,8 +552,8 @@ fn seal(peer: &mut Peer, time_ns: Option<u64>, opened_ns: u64, out: &mut [u8; FR
     header.write(out);
 }
 
-/// Adds a frame of one piece. Written in place: a frame that is made first and then moved waits for
-/// its parts, which are stored in other sizes than they are loaded in again.
+/// Adds a frame of one piece. Built in place: a frame that is built first and then moved causes a
+/// store-forwarding stall.
 #[inline(always)]
 fn push_frame(out: &mut TxBurst, path: PathId, seg: TxSeg) {
     out.push_back(TxFrame::EMPTY);
@@ -572,10 +572,10 @@ pub(super) struct Piece<'a> {
 }
 
 impl TxBatch {
-    /// Makes a frame of a packet without a copy. The headers go where the buffer keeps them. When that
-    /// place is still referenced by the transport (a retransmission) or is missing, or the transport
-    /// does not gather, the packet leaves from a copy instead, in a frame of its own and at once
-    /// (invariant 3).
+    /// Sends a packet as a frame without a copy, with the headers in the buffer's header space. If
+    /// that space is still referenced by the transport (a retransmission) or missing, or the
+    /// transport does not gather, the packet is copied to a frame of its own, at once (invariant
+    /// 3).
     pub(super) fn direct(
         &mut self,
         peer_no: u32,
@@ -618,7 +618,7 @@ impl TxBatch {
     }
 }
 
-/// A packet header and, before it, the header of a frame that is complete now.
+/// A packet header and before it the header of a complete frame.
 #[inline]
 fn write_headers(out: &mut [u8], peer: &mut Peer, now_ns: u64, header: [u8; PACKET_HEADER]) {
     if let Some((frame_header, packet_header)) = out.split_first_chunk_mut() {
@@ -627,8 +627,8 @@ fn write_headers(out: &mut [u8], peer: &mut Peer, now_ns: u64, header: [u8; PACK
     }
 }
 
-/// Copies `data` to `out`, which is as long. From 16 to 32 bytes by two moves that may overlap: half
-/// the instructions of a call of `memcpy`, which has to find out as much.
+/// Copies `data` to `out`, of equal length. 16 to 32 bytes take two moves that may overlap: half
+/// the instructions of a call of `memcpy`.
 #[inline(always)]
 pub(crate) fn copy_short(out: &mut [u8], data: &[u8]) {
     if let (Some(first), Some(last)) = (data.first_chunk::<16>(), data.last_chunk::<16>())

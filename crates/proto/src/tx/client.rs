@@ -1,5 +1,5 @@
-//! Packets of a client slot: request packets, then requests-for-response; each passes the gate
-//! `[eRPC section 4.3.1, section 5.1]` (E33, E43, F4).
+//! Transmission of a client slot: request packets, then requests-for-response. Each passes the gate
+//! of credits and pacing `[eRPC section 4.3.1, section 5.1]` (E33, E43, F4).
 
 use courser_buf::{Arena, TxBurst};
 
@@ -15,18 +15,18 @@ use crate::slot::{ClientSlot, NextPacket};
 use crate::stats::EndpointStats;
 use crate::wire::{Packet, data_len, single_request};
 
-/// When packets may leave.
+/// The gate's decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Gate {
-    /// This many packets, now.
+    /// Send this many packets now.
     Now(u32),
-    /// At this time, ns.
+    /// Send at this time, ns.
     At(u64),
-    /// When credits of the session, or room in the pool of its peer, return.
+    /// Send when credits of the session or room in the peer's pool return.
     Credits,
 }
 
-/// The one gate of client packets: pacing and the congestion window of the path, then credits.
+/// The gate for all client packets: pacing and congestion window of the path, then credits.
 #[inline(always)]
 fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
     match peer.path.pace(now_ns) {
@@ -38,14 +38,14 @@ fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
     }
 }
 
-/// Packets leave that the gate has let through.
+/// Takes credits for packets that the gate has admitted.
 #[inline(always)]
 fn pass(peer: &mut Peer, credits: &mut SessionCredits, packets: u32, units: u16, now_ns: u64) {
     peer.credits.spend(credits, packets, units);
     peer.path.on_sent(packets, now_ns);
 }
 
-/// The parts of an endpoint that [`send_single`] needs, and where the request goes.
+/// The parts of an endpoint that [`send_single`] needs, and the destination of the request.
 pub(crate) struct Single<'a> {
     pub(crate) tx: &'a mut TxBatch,
     pub(crate) peers: &'a mut Peers,
@@ -53,15 +53,14 @@ pub(crate) struct Single<'a> {
     pub(crate) cfg: &'a Config,
     pub(crate) stats: &'a mut EndpointStats,
     pub(crate) now_ns: u64,
-    /// The peer, and its number of the session.
+    /// The peer, and its number for the session.
     pub(crate) peer_no: u32,
     pub(crate) session: u32,
 }
 
-/// Sends the request of a call that is one small packet and was not sent before: the straight line of
-/// a small RPC. `false`: the gate or the batch does not let it through now, or it is no such request;
-/// nothing has changed.
-#[inline(always)] // into the call and into the transmit loop
+/// Sends an unsent request of one small packet: the straight line of a small RPC. `false`: the gate
+/// or the batch does not admit it now, or it is not such a request; nothing has changed.
+#[inline(always)] // inlined into the call and into the transmit loop
 pub(crate) fn send_single<C>(
     cx: Single<'_>,
     credits: &mut SessionCredits,
@@ -89,8 +88,8 @@ pub(crate) fn send_single<C>(
 }
 
 impl<C> Endpoint<C> {
-    /// Sends what a slot can send for the credits there are. In its session's `turn` those of the pool
-    /// are its own for now, and nothing is held back.
+    /// Sends what a slot can send with the available credits. In its session's `turn` the pool's
+    /// credits are reserved for it, and no packets are held back.
     #[inline(always)]
     pub(crate) fn tx_client(
         &mut self,
@@ -122,7 +121,8 @@ impl<C> Endpoint<C> {
         self.tx_client_packets(session, slot_no, req_num, turn, out)
     }
 
-    /// [`Endpoint::tx_client`] for a message of several packets, a retransmission, or a slot that waits.
+    /// [`Endpoint::tx_client`] for a message of several packets, a retransmission, or a slot that
+    /// waits.
     #[inline(never)]
     fn tx_client_packets(
         &mut self,
@@ -138,7 +138,7 @@ impl<C> Endpoint<C> {
         let slots = s.slots.count();
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if !slot.active || slot.req_num != req_num || s.state != SessionState::Connected {
-            // A later request has an item of its own, unless it was to have this one.
+            // A later request has its own queue item, unless this one was meant for it.
             if !slot.active && req_num == slot.req_num.wrapping_add(slots) {
                 slot.queued_ahead = false;
             }
@@ -172,8 +172,8 @@ impl<C> Endpoint<C> {
                     break Sent::Later(item);
                 }
             };
-            // A large message leaves in steps of a train: fewer packets wait until more credits
-            // are back, as long as something in flight brings them.
+            // A large message leaves in steps of a train: fewer packets are held until more credits
+            // return, as long as packets in flight return some.
             let short = credits < quantum.min(sendable) && !turn;
             if credits == 0 || (short && slot.in_flight() >= quantum) {
                 s.stalled |= 1 << slot_no;
@@ -214,8 +214,8 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// Puts a packet of a slot, for the session and with the packet size of `wire`, into a frame. `false`:
-/// the batch has no room.
+/// Adds a packet of a slot to a frame, with the session and packet size of `wire`. `false`: the
+/// batch has no room.
 #[inline]
 fn send_next<C>(
     lane: &mut Lane<'_>,

@@ -1,5 +1,6 @@
-//! Packets without data that cost no credit: acknowledgements (F6), cancellations (F15), gaps. A slot
-//! has one of its kind at a time, a peer one gap, so there are never more of them than slots and peers.
+//! Packets without data and without credit: acknowledgements (F6), cancellations (F15), gaps. Each
+//! slot has at most one of its kind at a time, each peer one gap, so their number is bounded by
+//! slots and peers.
 
 use super::{Sent, TxItem};
 use crate::endpoint::Endpoint;
@@ -7,7 +8,7 @@ use crate::session::SessionState;
 use crate::wire::{Packet, header_words};
 
 impl<C> Endpoint<C> {
-    /// Adds a packet without data to the frame of a peer. `false`: no room.
+    /// Adds a packet without data to a frame of the peer. `false`: no room.
     fn tx_header(&mut self, kind: usize, peer_no: u32, packet: Packet<'_>) -> bool {
         let Some(peer) = self.peers.at_mut(peer_no) else { return true };
         let sent = self.tx.append(peer_no, peer, &self.arena, header_words(packet.header()), &[]);
@@ -34,7 +35,7 @@ impl<C> Endpoint<C> {
         let (peer, remote, slot) = (s.peer, s.remote, s.slots.of(req_num));
         let owed =
             slot.is_some_and(|slot| !slot.active && !slot.quarantined && slot.req_num == req_num);
-        // Otherwise the next request says it.
+        // Otherwise the next request acknowledges it.
         if owed && !self.tx_header(4, peer, Packet::Ack { session: remote, req_num }) {
             return Sent::Rest(TxItem::Ack { session, req_num });
         }

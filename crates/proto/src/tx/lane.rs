@@ -1,4 +1,4 @@
-//! Where the packets of one slot go: the batch and the peer.
+//! Destination of the packets of one slot: the batch and the peer.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub(super) struct Lane<'a> {
 }
 
 impl Lane<'_> {
-    /// A packet without data; `kind` as in [`EndpointStats::tx_kinds`]. `false`: no room.
+    /// Adds a packet without data; `kind` as in [`EndpointStats::tx_kinds`]. `false`: no room.
     #[inline]
     pub(super) fn header_only(&mut self, kind: usize, header: [u8; PACKET_HEADER]) -> bool {
         let header = header_words(header);
@@ -33,7 +33,7 @@ impl Lane<'_> {
         sent
     }
 
-    /// Packet `index` of `msg`, with `range` of its data. `false`: no room.
+    /// Adds packet `index` of `msg`, with `range` of its data. `false`: no room.
     pub(super) fn part(
         &mut self,
         kind: usize,

@@ -1,31 +1,30 @@
-//! Batches that left long after their first packet was written.
+//! Departure times of batches that left long after their first packet was written.
 //!
-//! A call takes the time at which the frame that caused it arrived for the time at which its request
-//! leaves. Where handlers or continuations take long that is too early, and the answer would be missed
-//! too soon. Noting that per request costs every request; noting it per batch costs nothing, since no
-//! other request is written between the first packet of a batch and its end.
+//! A call takes the arrival time of the frame that caused it as the departure time of its request.
+//! If handlers or continuations run long, that is too early, and loss would be suspected too soon.
+//! Departure times are recorded per batch, which needs no work per request.
 
-/// Batches that leave sooner than this after their first packet are not noted, ns.
+/// Batches that leave sooner than this after their first packet are not recorded, ns.
 const LATE_NS: u64 = 250;
 
-/// Batches kept of each size. With this many a batch is forgotten four times its own length after it
-/// left, at the earliest.
+/// Records kept of each size class. With this many, a record is kept at least four times the
+/// duration of its batch.
 const KEPT: usize = 8;
 
-/// Sizes: each twice as long as the one before.
+/// Size classes: each twice as long as the one before.
 const SIZES: usize = 32;
 
-/// A batch of which the first packet was written at `.0` and which left at `.1`, ns.
+/// A batch whose first packet was written at `.0` and which left at `.1`, ns.
 type Late = (u64, u64);
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct LateBatches {
     kept: Box<[[Late; KEPT]; SIZES]>,
-    /// How many of each size were noted; wraps.
+    /// Number of records in each class; wraps.
     noted: [u8; SIZES],
-    /// When the first packet was written of a batch of which it is not known when it left; `u64::MAX`:
-    /// there is none.
+    /// Write time of the first packet of a batch whose departure time is not known yet; `u64::MAX`:
+    /// none.
     unsettled_ns: u64,
 }
 
@@ -38,8 +37,8 @@ impl LateBatches {
         }
     }
 
-    /// A batch leaves whose first packet was written at `written_ns`: at `now_ns`, or when
-    /// [`LateBatches::advance`] says the time.
+    /// A batch leaves whose first packet was written at `written_ns`: at `now_ns`, or without a
+    /// clock reading at the time of the next [`LateBatches::advance`].
     #[inline(always)]
     pub(super) fn leaves(&mut self, written_ns: u64, now_ns: Option<u64>) {
         match now_ns {
@@ -51,7 +50,7 @@ impl LateBatches {
         }
     }
 
-    /// The time is `now_ns`: a batch that left without a reading of the clock has done so by now.
+    /// Sets the time: a batch that left without a clock reading has left by `now_ns`.
     #[inline(always)]
     pub(super) fn advance(&mut self, now_ns: u64) {
         if self.unsettled_ns != u64::MAX {
@@ -76,12 +75,12 @@ impl LateBatches {
         self.kept[size][at] = (written_ns, now_ns);
     }
 
-    /// When a request left that was written at `written_ns`.
+    /// When a request that was written at `written_ns` left.
     #[cold]
     pub(super) fn left_ns(&self, written_ns: u64) -> u64 {
         let all = self.kept.iter().flatten();
         let around = all.filter(|late| (late.0..late.1).contains(&written_ns));
-        // Of two batches that were filled at a time it is in the later one.
+        // If two batches were filled at that time, it is in the later one.
         around.map(|late| late.1).max().unwrap_or(written_ns)
     }
 }
@@ -95,7 +94,7 @@ mod tests {
         let mut late = LateBatches::new();
         late.leaves(1_000, Some(1_000 + LATE_NS - 1));
         late.leaves(2_000, Some(5_000));
-        late.leaves(u64::MAX, Some(5_500)); // nothing was written before that batch
+        late.leaves(u64::MAX, Some(5_500)); // no packet was written before that batch
         late.leaves(6_000, None);
         assert_eq!(
             [1_000, 1_999, 2_000, 4_999].map(|at| late.left_ns(at)),
@@ -111,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn many_short_batches_do_not_make_a_long_one_forgotten() {
+    fn many_short_batches_do_not_displace_a_long_one() {
         let mut late = LateBatches::new();
         late.leaves(0, Some(1_000_000));
         let mut now_ns = 1_000_000;

@@ -1,14 +1,14 @@
 //! Transmit (steps 4 and 7 of a packet's path): from queued work to frames.
 //!
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
-//! - `client`: what a client slot sends, behind the gate of credits and pacing;
+//! - `client`: what a client slot sends, through the gate of credits and pacing;
 //! - `server`: responses and credit returns; `control`: packets without data;
 //! - `lane`: the batch and the peer of one slot; `turn`: sessions that waited for credits;
-//! - `staging`: the buffers of frames; `queue`: what waits.
+//! - `staging`: buffers of frames; `queue`: items to be sent; `late`: departure times.
 //!
 //! Small packets to one peer share frames, whatever their kind. A packet of more than
-//! `Config::inline_max` bytes leaves as a frame of its own, straight from its message buffer. Frames
-//! of one peer are contiguous, so that the transport can send them as trains.
+//! `Config::inline_max` bytes leaves as a frame of its own, directly from its message buffer.
+//! Frames of one peer are contiguous, so that the transport can send them as trains.
 
 mod batch;
 mod client;
@@ -30,33 +30,33 @@ pub(crate) use client::{Single, send_single};
 pub(crate) use queue::{Sent, TxItem};
 pub(crate) use server::{SingleResponse, send_single_response};
 
-/// Calls are not divided into batches of fewer: a frame costs as much as a few calls.
+/// Batches are not limited to fewer calls than this: a frame costs as much as a few calls.
 const BATCH_CALLS_MIN: usize = 4;
 
 impl<C> Endpoint<C> {
-    /// Whether [`Endpoint::poll_transmit`] has something to do now: a packet waits, and not for
-    /// memory.
+    /// Whether [`Endpoint::poll_transmit`] has something to do now: a packet is queued, and there
+    /// is memory for it.
     #[inline]
     pub fn wants_transmit(&self) -> bool {
         self.has_unsent() && self.tx.retry_ns() == 0
     }
 
-    /// A packet waits, or a call whose packet is not made yet.
+    /// Whether a packet is queued, or a call whose packet is not made yet.
     #[inline]
     pub(crate) fn has_unsent(&self) -> bool {
         !(self.tx.is_empty() && self.deferred.is_empty())
     }
 
-    /// Makes frames of what waits to be sent, up to `Config::tx_frames` in `out`, of at most
-    /// `Config::tx_items` requests and replies; what is left waits for the next batch. Frames are
-    /// complete: number, time and all. Call it after the received frames were handled, so that
-    /// what they caused leaves together.
+    /// Builds frames of queued packets, up to `Config::tx_frames` in `out`, from at most
+    /// `Config::tx_items` requests and replies; the rest stays for the next batch. Frames are
+    /// complete, with number and time. Call it after the received frames were handled, so that the
+    /// packets they caused leave together.
     ///
-    /// `now` returns the time; it is not called for a frame of a single small packet whose peer was told
-    /// the time less than `Config::time_every_ns` ago, because a reading of the clock counts on the way
-    /// of a lone packet. `copy` is offered a frame that leaves alone: it sends the frame by a copy and
-    /// returns `true`, or returns `false`, and the frame is in `out`.
-    #[inline(always)] // into the event loop, which is the one place
+    /// `now` returns the time. It is not called for a frame of a single small packet whose peer
+    /// received a time less than `Config::time_every_ns` ago, since reading the clock adds to the
+    /// latency of such a packet. `copy` is called with a frame that leaves alone: it sends the
+    /// frame by a copy and returns `true`, or returns `false`, and the frame is in `out`.
+    #[inline(always)] // inlined into the event loop, its only caller
     pub fn poll_transmit(
         &mut self,
         now: impl FnOnce() -> u64,
@@ -77,14 +77,14 @@ impl<C> Endpoint<C> {
         let (frames, peers) = (self.cfg.tx_frames, &mut self.peers);
         self.stats.tx_frames += queued_frames + self.tx.complete(peers, time_ns, frames, out, copy);
         if self.tx.has_frames() {
-            self.tx.retry_now(); // they need not wait for what others wait for
+            self.tx.retry_now(); // they do not depend on the lacking memory
         } else if self.tx.starved() {
             self.tx.retry_at(self.now_ns + self.cfg.rto_min_ns);
         }
         self.await_answers();
     }
 
-    /// Whether the batch is one frame of a single small packet that need not say the time.
+    /// Whether the batch is one frame of a single small packet that needs no send time.
     #[inline(always)]
     fn says_no_time(&self, out: &TxBurst) -> bool {
         let Some(peer) = self.tx.lone_packet().and_then(|peer| self.peers.at(peer)) else {
@@ -93,14 +93,14 @@ impl<C> Endpoint<C> {
         out.is_empty() && peer.path.was_told(self.now_ns, self.cfg.time_every_ns)
     }
 
-    /// Makes packets of what waits, as far as it belongs to this batch. Returns how many frames it
-    /// completed.
-    #[inline(never)] // so that a batch in which all is appended already has the registers
+    /// Turns queued items into packets, up to the limits of this batch. Returns the number of
+    /// completed frames.
+    #[inline(never)] // outlined: a batch of appended packets only keeps its registers
     fn send_queued(&mut self, out: &mut TxBurst) -> u64 {
         let (before, packets) = (out.len(), self.stats.tx_packets);
         let (appended, requests) = self.tx.ahead();
         let mut left = self.cfg.tx_items.saturating_sub(appended);
-        // At least one: requests that are appended in every pass do not keep one that waits for ever.
+        // At least one, so that requests appended in every pass do not starve a queued one.
         let requests = self.batch_calls().saturating_sub(requests).max(1);
         let mut calls = requests;
         while left > 0
@@ -121,8 +121,8 @@ impl<C> Endpoint<C> {
             // A single exit: early returns cost 2 ns per request (code generation).
             match sent {
                 Sent::All => continue,
-                Sent::Later(item) => self.tx.put_off(item),
-                Sent::Rest(item) => self.tx.put_rest(item),
+                Sent::Later(item) => self.tx.postpone(item),
+                Sent::Rest(item) => self.tx.requeue_rest(item),
             }
             break;
         }
@@ -140,15 +140,15 @@ impl<C> Endpoint<C> {
             TxItem::Cancel { session, slot, req_num } => self.tx_cancel(session, slot, req_num),
             TxItem::Turn { peer } => self.tx_turn(peer, out),
             TxItem::Gap { peer } => self.tx_gap(peer),
-            TxItem::Client { .. } | TxItem::Response { .. } => Sent::All, // not rare
+            TxItem::Client { .. } | TxItem::Response { .. } => Sent::All, // handled above
         }
     }
 
-    /// Requests of one batch: half of the outstanding calls, so that client and server overlap. More
-    /// requests than that are of the next batch, which leaves when more frames have been looked for.
-    /// Replies are not limited: two sides that call each other are both busy anyway, and work least
-    /// with large frames. Requests that leave in their session's turn for credits do not count
-    /// either. A reply that is queued behind a request which has to wait waits with it.
+    /// Maximum of requests in a batch: half of the outstanding calls, so that client and server
+    /// overlap. Further requests belong to the next batch, which leaves after the next poll for
+    /// frames. Replies are not limited: if both sides call each other, both are busy anyway, and
+    /// large frames are cheapest. Requests in their session's turn for credits do not count either.
+    /// A reply that is queued after a delayed request is delayed with it.
     #[inline]
     fn batch_calls(&self) -> usize {
         let calls = self.outstanding_calls() as usize;

@@ -1,49 +1,49 @@
-//! The items that wait to be sent, oldest first.
+//! The transmit queue: items to be sent, oldest first.
 //!
-//! A vector and where its head is: a stage usually empties it, so that there is nothing to wrap
-//! round, and both ends cost a few instructions where a ring costs twenty.
+//! A vector and the index of its head: a batch usually empties it, so there is no wrap-around, and
+//! both ends cost a few instructions, where a ring buffer costs twenty.
 
-/// Something to send. Names a request by number: an item that its slot has outlived is ignored.
-/// A slot has at most one live item of each kind in the queue, whatever its peer repeats: that
-/// bounds the queue by the number of slots. (And one more for a while, when a call is appended to a
-/// frame in the place of one that was given up unsent.)
+/// An item to send. Names a request by number: an item whose request is over is ignored. A slot has
+/// at most one live item of each kind in the queue, whatever its peer repeats, so the number of
+/// slots bounds the queue. (Plus one temporarily, when a call is appended to a frame in place of an
+/// unsent, cancelled one.)
 ///
 /// An item may also outlive its session, and name a slot of the session that has the number now.
-/// Should even the request number be the same, that slot is asked what it has to send, which is
-/// harmless: items carry no content.
+/// This is harmless even with an equal request number, since items carry no content: the slot sends
+/// what it has to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TxItem {
-    /// Whatever the client slot can send: request packets, then requests-for-response.
+    /// All that the client slot can send: request packets, then requests-for-response.
     Client { session: u32, slot: u8, req_num: u32 },
-    /// A credit return with what has arrived by then.
+    /// A credit return for the packets that have arrived by then.
     CreditReturn { session: u32, slot: u8, req_num: u32 },
     /// The packets of a stored response that are due.
     Response { session: u32, slot: u8, req_num: u32 },
-    /// The response has arrived.
+    /// An acknowledgement of the response.
     Ack { session: u32, req_num: u32 },
-    /// A frame of a peer is missing.
+    /// A gap notification: a frame of the peer is missing.
     Gap { peer: u32 },
-    /// The request of a slot in quarantine is given up.
+    /// A cancellation of the request of a quarantined slot.
     Cancel { session: u32, slot: u8, req_num: u32 },
-    /// Credits of a peer have come back: the turn of the session that has waited longest for them.
+    /// Credits of a peer have returned: the turn of the session that has waited longest for them.
     Turn { peer: u32 },
 }
 
-/// What became of an item.
+/// Result of sending an item.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sent {
-    /// Done with it (for now).
+    /// The item is done (for now).
     All,
-    /// No room left in this batch; this is what remains.
+    /// The batch has no room; this remains.
     Rest(TxItem),
-    /// It is put back for the next batch.
+    /// The item is requeued for the next batch.
     Later(TxItem),
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct TxQueue {
     items: Vec<TxItem>,
-    /// What stands before was taken.
+    /// Index of the first item; those before were taken.
     head: usize,
 }
 
@@ -56,8 +56,8 @@ impl TxQueue {
         self.items.push(item);
     }
 
-    /// Moves what waits to the front, if that frees half of the room; each move is then paid for
-    /// by as many items that were taken.
+    /// Moves the items to the front, if that frees half of the capacity; each move is then paid for
+    /// by as many taken items.
     #[cold]
     fn make_room(&mut self) {
         if self.head >= self.items.len().div_ceil(2) {
@@ -79,7 +79,7 @@ impl TxQueue {
         Some(item)
     }
 
-    /// Puts an item back that was taken last, or what remains of it.
+    /// Puts back the item that was taken last, or its rest.
     #[cold]
     pub(crate) fn push_front(&mut self, item: TxItem) {
         match self.head.checked_sub(1) {

@@ -1,5 +1,5 @@
-//! Packets of a server slot: the first packet of a stored response by itself and the rest as asked
-//! (E39, E43), and credit returns.
+//! Transmission of a server slot: the first packet of a stored response unsolicited, the rest as
+//! requested (E39, E43), and credit returns.
 
 use courser_buf::{Arena, TxBurst};
 
@@ -21,10 +21,10 @@ pub(crate) struct SingleResponse<'a> {
     pub(crate) stats: &'a mut EndpointStats,
 }
 
-/// Sends a response of one small packet in the slot's own buffer for the first time: the straight line
-/// of a small RPC. `to` is the peer and its number of the session. `false`: the batch has no room, or
-/// it is no such response; nothing has changed.
-#[inline(always)] // into the reply and into the transmit loop
+/// Sends for the first time a response of one small packet in the slot's own buffer: the straight
+/// line of a small RPC. `to` is the peer and its number for the session. `false`: the batch has no
+/// room, or it is not such a response; nothing has changed.
+#[inline(always)] // inlined into the reply and into the transmit loop
 pub(crate) fn send_single_response(
     cx: SingleResponse<'_>,
     slot: &mut ServerSlot,
@@ -33,7 +33,7 @@ pub(crate) fn send_single_response(
     let SingleResponse { tx, peers, arena, cfg, stats } = cx;
     let (peer_no, session) = to;
     let req_num = slot.req_num;
-    let Some(data) = slot.short_response().filter(|data| data.len() <= cfg.inline_max) else {
+    let Some(data) = slot.single_response_data().filter(|data| data.len() <= cfg.inline_max) else {
         return false;
     };
     let Some(peer) = peers.at_mut(peer_no) else { return false };
@@ -41,13 +41,13 @@ pub(crate) fn send_single_response(
     if !tx.append(peer_no, peer, arena, header, data) {
         return false;
     }
-    slot.sent_short();
+    slot.sent_single();
     stats.sent(3);
     true
 }
 
 impl<C> Endpoint<C> {
-    /// Sends the packets of a response that are due.
+    /// Sends the response packets that are due.
     #[inline(always)]
     pub(crate) fn tx_response(
         &mut self,
@@ -72,8 +72,8 @@ impl<C> Endpoint<C> {
         self.tx_response_packets(session, slot_no, req_num, out)
     }
 
-    /// [`Endpoint::tx_response`] for a response of several packets, in a buffer of its own, or sent
-    /// again.
+    /// [`Endpoint::tx_response`] for a response of several packets, in a buffer of its own, or
+    /// retransmitted.
     #[inline(never)]
     fn tx_response_packets(
         &mut self,
@@ -86,7 +86,7 @@ impl<C> Endpoint<C> {
         let (remote, dpp, peer_no) = (s.remote, s.data_per_packet, s.peer);
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         if slot.req_num != req_num || slot.phase != ServerPhase::Responded {
-            return Sent::All; // a later response has an item of its own
+            return Sent::All; // a later response has its own queue item
         }
         let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
         let mut lane = Lane {
@@ -128,7 +128,7 @@ impl<C> Endpoint<C> {
         Sent::All
     }
 
-    /// Returns credits for the packets of a request that have arrived, with the holes between them.
+    /// Returns credits for the request packets that have arrived, with the holes between them.
     pub(super) fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {
         let item = TxItem::CreditReturn { session, slot: slot_no, req_num };
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };

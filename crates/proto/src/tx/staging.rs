@@ -1,20 +1,21 @@
-//! Buffers that frames are copied together in.
+//! Staging buffers: frames are assembled in them.
 //!
-//! They are used in turn: what was used longest ago is the first that the transport lets go of. One
-//! that keeps no frames always finds the first ones free, which are the ones in the cache.
+//! They are used in rotation: the buffer used longest ago is the first that the transport releases.
+//! With a transport that keeps no frames, the first buffers are always free, and they are in the
+//! cache.
 
 use courser_buf::{Arena, MsgBuf, PacketAccess, Unshared};
 
-/// Bytes of buffers that the transport may reference at once; beyond, the stage waits for the
-/// transport to let go. Enough for any number of frames that a kernel or a NIC queues.
-const MOST_BYTES: usize = 8 << 20;
-/// However large frames are, some fit.
-const MOST_AT_LEAST: usize = 128;
-/// Buffers that are looked at to find one that the transport has let go. More than one, because
-/// a transport may keep a single frame for long while later ones come back.
+/// Limit of the bytes that the transport may reference at once; beyond it, the batch waits until
+/// the transport releases a buffer. Enough for the queues of a kernel or a NIC.
+const MAX_BYTES: usize = 8 << 20;
+/// Minimum number of buffers, whatever the size of frames.
+const MIN_BUFFERS: usize = 128;
+/// Buffers checked for one that the transport has released. More than one, since a transport may
+/// keep a single frame for long while it releases later ones.
 const PROBES: usize = 4;
 
-/// The place of a buffer; empty while that is being filled.
+/// The place of a buffer; empty while the buffer is being filled.
 type Place = Option<MsgBuf>;
 
 #[inline]
@@ -38,7 +39,7 @@ fn take_free(place: &mut Place) -> Option<Unshared> {
 pub(super) struct Staging {
     places: Vec<Place>,
     next: usize,
-    /// The transport was seen to keep a frame since the turn began.
+    /// Whether the transport held a buffer in this rotation.
     held: bool,
     /// The arena is exhausted, and the transport holds every buffer.
     pub(super) starved: bool,
@@ -46,13 +47,13 @@ pub(super) struct Staging {
 }
 
 impl Staging {
-    /// For frames of so many bytes.
+    /// For frames of at most `frame_bytes` bytes.
     pub(super) fn new(frame_bytes: usize) -> Self {
         Staging { places: Vec::new(), next: 0, held: false, starved: false, frame_bytes }
     }
 
-    /// Takes a buffer that nobody references from its place, and gives the place, if there may be one
-    /// more.
+    /// Takes an unreferenced buffer from its place, and returns the index of the place; adds a
+    /// buffer if the limits allow.
     #[inline]
     pub(super) fn take(&mut self, arena: &Arena) -> Option<(usize, Unshared)> {
         let at = self.next;
@@ -72,7 +73,7 @@ impl Staging {
     fn search(&mut self, arena: &Arena) -> Option<usize> {
         for _ in 0..self.places.len().min(PROBES) {
             if self.next >= self.places.len() {
-                // A turn in which every buffer was found free ends the precaution.
+                // A rotation in which every buffer was free ends the precaution.
                 (self.next, self.held) = (0, false);
             }
             let at = self.next;
@@ -82,20 +83,20 @@ impl Staging {
             }
             self.held |= self.places[at].is_some();
         }
-        let limit = (MOST_BYTES / self.frame_bytes.max(1)).max(MOST_AT_LEAST);
+        let limit = (MAX_BYTES / self.frame_bytes.max(1)).max(MIN_BUFFERS);
         if self.places.len() < limit
             && let Some(fresh) = self.add(arena)
         {
             return Some(fresh);
         }
-        // Rare enough to look at them all.
+        // Rare enough for a linear search.
         let free = self.places.iter().position(is_free);
         self.starved |= free.is_none();
         free
     }
 
-    /// Adds a buffer, and gives its place. Done in advance, it keeps an arena that is exhausted later
-    /// from stopping what it makes slow.
+    /// Adds a buffer and returns its index. Done in advance, so that an arena that is exhausted
+    /// later slows sending but does not stop it.
     pub(super) fn add(&mut self, arena: &Arena) -> Option<usize> {
         let buf = arena.alloc(self.frame_bytes).ok()?;
         self.places.push(Some(buf));
@@ -103,13 +104,13 @@ impl Staging {
         Some(self.next - 1)
     }
 
-    /// Puts a buffer back to its place, from where it is sent.
+    /// Returns a buffer to its place, from where it is sent.
     #[inline]
     pub(super) fn put_back(&mut self, at: usize, buf: Unshared) -> &mut MsgBuf {
         self.places[at].insert(buf.into_msg())
     }
 
-    /// A stage has ended.
+    /// Ends a batch.
     #[inline(always)]
     pub(super) fn rest(&mut self) {
         if !self.held {
@@ -117,7 +118,7 @@ impl Staging {
         }
     }
 
-    /// Data bytes of those in their places.
+    /// Data bytes of the buffers in their places.
     pub(super) fn bytes(&self) -> usize {
         self.places.iter().flatten().map(MsgBuf::capacity).sum()
     }

@@ -1,5 +1,5 @@
-//! Sessions that wait for room in the credit pool of their peer ([`crate::credits`]): queueing, and
-//! the turn of the one that has waited longest.
+//! Sessions that wait for room in the credit pool of their peer ([`crate::credits`]): the waiting
+//! queue, and the turn of the session that has waited longest.
 
 use courser_buf::TxBurst;
 
@@ -8,7 +8,7 @@ use crate::endpoint::Endpoint;
 use crate::session::SessionId;
 
 impl<C> Endpoint<C> {
-    /// Room of packets of a peer's sessions returns to its pool.
+    /// Room of the peer's sessions returns to the pool.
     #[inline(always)]
     pub(crate) fn release_room(&mut self, peer_no: u32, units: u32) {
         if let Some(peer) = self.peers.at_mut(peer_no)
@@ -18,7 +18,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Queues the turn if there is any room: a session that waited has left, or has less to send.
+    /// Queues a turn if there is room: a waiting session has ended, or has less to send.
     #[cold]
     pub(crate) fn retry_turn(&mut self, peer_no: u32) {
         if let Some(peer) = self.peers.at_mut(peer_no)
@@ -28,7 +28,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A session lacked room for a packet of so many units in its peer's pool: it waits until it has its turn.
+    /// The peer's pool lacks room for a packet of `units` units: the session waits for its turn.
     #[cold]
     pub(crate) fn wait_for_room(&mut self, index: u32, units: u16) {
         let Some((peer_no, session)) = self.begin_wait(index) else { return };
@@ -49,15 +49,15 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// `None`: the session waits already.
+    /// `None`: the session already waits.
     fn begin_wait(&mut self, index: u32) -> Option<(u32, SessionId)> {
         let s = self.sessions.client_mut(index)?;
         let waited = std::mem::replace(&mut s.waits_for_room, true);
         (!waited).then_some((s.peer, SessionId { index, generation: s.generation }))
     }
 
-    /// The turn of the session that has waited longest: its slots take what has come back. The next
-    /// one's turn follows while there is something left.
+    /// The turn of the session that has waited longest: its slots take the returned room. The next
+    /// session's turn follows while room is left.
     pub(super) fn tx_turn(&mut self, peer_no: u32, out: &mut TxBurst) -> Sent {
         let Some(session) = self.next_waiter(peer_no) else { return Sent::All };
         self.wait_no_more(session);
@@ -77,7 +77,8 @@ impl<C> Endpoint<C> {
         Sent::All
     }
 
-    /// The session that has waited longest, if there is room for it. Skips sessions that have ended.
+    /// The session that has waited longest, if there is room for it. Skips sessions that have
+    /// ended.
     fn next_waiter(&mut self, peer_no: u32) -> Option<u32> {
         loop {
             let SessionId { index, generation } =
@@ -91,7 +92,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Sends for the slots of a session that wait for credits, in turn, until they lack them again.
+    /// Sends for the slots of a session that wait for credits, in rotation, until credits run out.
     /// `false`: the batch is full.
     fn tx_stalled(&mut self, session: u32, out: &mut TxBurst) -> bool {
         let Some(s) = self.sessions.client_mut(session) else { return true };
@@ -107,7 +108,7 @@ impl<C> Endpoint<C> {
             let req_num = slot.req_num;
             let sent = self.tx_client(session, slot_no, req_num, true, out);
             let Some(s) = self.sessions.client_mut(session) else { return true };
-            // A slot that sent something comes after the others next time.
+            // A slot that sent something is last in the next rotation.
             s.next_in_turn = slot_no + u8::from(s.credits.left() < before);
             if let Sent::Rest(_) | Sent::Later(_) = sent {
                 s.stalled |= 1 << slot_no;

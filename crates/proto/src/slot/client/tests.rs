@@ -1,11 +1,11 @@
-//! Slots alone: each packet kind in past, in-order and future position.
+//! Client slots alone: each packet kind in past, in-order and future position.
 
 use courser_buf::Arena;
 
 use super::*;
 use crate::slot::{Position, ServerSlot};
 
-/// A frame that tells nothing of times.
+/// Context of a frame without times.
 const HEARD: AckInfo = AckInfo { now_ns: 0, round_trip_ns: 0, window_ns: 0 };
 
 fn credit_return(s: &mut ClientSlot<u8>, count: u32, in_progress: bool) -> Result<u32, Drop> {
@@ -116,7 +116,7 @@ fn a_finished_slot_holds_nothing() {
 }
 
 #[test]
-fn what_becomes_of_a_slot_whose_call_ends_early() {
+fn a_slot_whose_call_ends_early_is_freed_rewound_or_quarantined() {
     // F15
     let mut s = client(2);
     assert_eq!(s.ending(), (Ending::Rewind, Executed::Never));
@@ -125,13 +125,17 @@ fn what_becomes_of_a_slot_whose_call_ends_early() {
     send(&mut s, 1);
     assert_eq!(s.ending(), (Ending::Quarantine, Executed::Maybe));
     assert_eq!(s.roll_back(), 2);
-    assert_eq!(s.ending(), (Ending::Quarantine, Executed::Maybe), "what was sent was sent");
+    assert_eq!(
+        s.ending(),
+        (Ending::Quarantine, Executed::Maybe),
+        "a sent request cannot be recalled"
+    );
     assert_eq!(response(&mut s, 0, 9_000, 5), Ok(0));
     assert_eq!(s.ending(), (Ending::Free, Executed::Yes));
 }
 
 #[test]
-fn a_number_that_was_not_sent_is_used_again() {
+fn an_unsent_request_number_is_used_again() {
     let mut s = client(1);
     assert_eq!(s.req_num, 0);
     s.queued = true;
@@ -142,7 +146,7 @@ fn a_number_that_was_not_sent_is_used_again() {
 }
 
 #[test]
-fn the_time_left_is_rounded_down_and_a_long_one_is_not_told() {
+fn the_remaining_time_is_rounded_down_and_a_long_one_is_omitted() {
     let mut s = client(1);
     assert_eq!(s.remaining_us(5), None);
     for (expires_ns, left) in [

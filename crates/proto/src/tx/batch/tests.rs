@@ -2,7 +2,7 @@ use super::*;
 use crate::wire::{single_request, single_response};
 
 #[test]
-fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
+fn packets_for_a_removed_peer_are_discarded() {
     let (cfg, arena) = (Config::default(), Arena::heap());
     let mut batch = TxBatch::new(1_500.into(), &cfg);
     let mut peers = Peers::default();
@@ -16,8 +16,8 @@ fn what_was_written_for_a_peer_that_is_gone_goes_nowhere() {
             assert!(batch.may_append() && batch.append(no, peer, &arena, header, b"data"));
             batch.appended();
         }
-        // The first one goes, and another peer takes its number.
-        batch.forget_peer(0);
+        // The peer is removed, and another one gets its number.
+        batch.remove_peer(0);
         peers[0] = Some(Peer::tentative(round, &cfg));
         batch.begin(cfg.tx_frames, 0, 0);
         batch.complete(&mut peers, Some(0), cfg.tx_frames, &mut out, |_, _| false);
@@ -39,7 +39,7 @@ fn request(slot: u8) -> TxItem {
 }
 
 #[test]
-fn what_is_written_leaves_room_for_what_waits() {
+fn appended_packets_leave_room_for_queued_ones() {
     let mut batch = batch();
     batch.push(request(0));
     batch.push(TxItem::Ack { session: 0, req_num: 7 });
@@ -51,7 +51,7 @@ fn what_is_written_leaves_room_for_what_waits() {
     }
     assert_eq!(requests, 3, "and two that wait");
     assert!(!batch.may_append());
-    // Another one that waits takes the place of one to come.
+    // Another queued packet reduces the room for appending.
     batch.open_append(7, 4, 0);
     assert!(batch.may_append());
     batch.push(request(1));
@@ -61,13 +61,13 @@ fn what_is_written_leaves_room_for_what_waits() {
 }
 
 #[test]
-fn no_request_passes_one_that_waited_for_credits() {
+fn no_request_overtakes_one_that_waited_for_credits() {
     let mut batch = batch();
     batch.open_append(8, 8, 0);
     assert!(batch.may_append_request());
-    batch.push_woken(request(0));
+    batch.push_granted(request(0));
     assert!(batch.may_append() && !batch.may_append_request(), "a reply takes no credit");
-    // Nor in the frames after, as long as it is there.
+    // Nor into later frames, while it is queued.
     batch.end(8);
     batch.open_append(8, 8, 0);
     assert!(!batch.may_append_request());
@@ -78,16 +78,16 @@ fn no_request_passes_one_that_waited_for_credits() {
 }
 
 #[test]
-fn nothing_passes_what_put_rest() {
+fn nothing_overtakes_a_requeued_rest() {
     let mut batch = batch();
     batch.push(request(0));
     let item = batch.pop().expect("it waits");
-    // It has its turn in the next batch: that is no lack of room.
-    batch.put_off(item);
+    // It is requeued for the next batch, which is not a lack of room.
+    batch.postpone(item);
     batch.open_append(8, 8, 0);
     assert!(batch.may_append());
     let item = batch.pop().expect("it is first");
-    batch.put_rest(item);
+    batch.requeue_rest(item);
     batch.open_append(8, 8, 0);
     assert!(!batch.may_append() && !batch.may_append_request());
     // Until a batch had room.
@@ -97,7 +97,7 @@ fn nothing_passes_what_put_rest() {
 }
 
 #[test]
-fn after_a_lone_frame_its_peer_has_no_open_one() {
+fn after_a_single_frame_its_peer_has_no_open_frame() {
     let (cfg, arena) = (Config::default(), Arena::heap());
     let mut batch = TxBatch::new(1_500.into(), &cfg);
     let mut peers = Peers::default();
@@ -126,7 +126,7 @@ fn after_a_lone_frame_its_peer_has_no_open_one() {
     }
 }
 
-/// A batch and its peers, number 0 and 1.
+/// A batch and its peers, numbers 0 and 1.
 struct Fixture {
     batch: TxBatch,
     peers: Peers,
@@ -163,7 +163,7 @@ impl Fixture {
         self.batch.complete(&mut self.peers, Some(0), 8, &mut self.out, |_, _| false);
     }
 
-    /// Ends the batch; paths and packets of all frames that are not sent yet.
+    /// Ends the batch; returns paths and packet counts of all frames that are not sent yet.
     fn complete(&mut self) -> Vec<(u32, usize)> {
         self.end();
         let packet = PACKET_HEADER + 4;
@@ -177,7 +177,7 @@ impl Fixture {
 }
 
 #[test]
-fn frames_that_wait_for_the_transport_are_not_overtaken_by_those_of_other_paths() {
+fn unsent_frames_are_not_overtaken_by_frames_of_other_paths() {
     let mut f = Fixture::new();
     for _ in 0..3 {
         f.write(1);
@@ -201,7 +201,7 @@ fn requests_beyond_those_of_one_batch_leave_in_the_next() {
     assert_eq!(f.batch.number(), number, "of the open frames, as before");
     assert!(!f.batch.is_empty() && !f.batch.may_append() && f.has_open(1));
     assert_eq!(f.batch.lone_packet(), None, "two packets");
-    // Room was counted from the first packet that is still here.
+    // Room was counted from the first packet that is still in the batch.
     f.batch.open_append(3, 5, 0);
     f.request(0);
     assert!(!f.batch.may_append());
@@ -210,7 +210,7 @@ fn requests_beyond_those_of_one_batch_leave_in_the_next() {
 }
 
 #[test]
-fn a_batch_that_is_full_before_the_last_one_has_left_leaves_alone() {
+fn a_batch_that_fills_before_the_last_one_left_leaves_separately() {
     let mut f = Fixture::new();
     f.batch.open_append(20, 2, 0);
     (0..6).for_each(|_| f.request(0));
@@ -223,12 +223,12 @@ fn a_batch_that_is_full_before_the_last_one_has_left_leaves_alone() {
 }
 
 #[test]
-fn a_frame_with_a_queued_packet_is_not_taken_for_one_of_a_lone_packet() {
+fn a_frame_with_a_queued_packet_does_not_count_as_a_single_frame() {
     let mut f = Fixture::new();
     f.batch.open_append(20, 2, 0);
     (0..2).for_each(|_| f.request(0));
     f.batch.begin(8, 0, 0);
-    f.write(0); // from the queue, for the next batch
+    f.write(0); // queued for the next batch
     f.batch.added(1, 1);
     assert_eq!(f.complete(), [(0, 2)]);
     f.batch.open_append(20, 2, 0);
@@ -239,11 +239,11 @@ fn a_frame_with_a_queued_packet_is_not_taken_for_one_of_a_lone_packet() {
 }
 
 #[test]
-fn what_is_full_and_of_a_peer_that_is_gone_goes_nowhere() {
+fn full_frames_of_a_removed_peer_are_discarded() {
     let mut f = Fixture::new();
     f.batch.open_append(20, 2, 0);
     [0, 1, 1].into_iter().for_each(|no| f.request(no));
-    f.batch.forget_peer(1);
+    f.batch.remove_peer(1);
     f.peers[1] = None;
     assert_eq!(f.complete(), [(0, 1)]);
     assert_eq!(f.complete(), []);
