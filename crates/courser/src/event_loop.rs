@@ -75,7 +75,7 @@ impl<T: Transport> Rpc<T> {
             let batched = self.batched_timestamps;
             let mut driver = Dispatch { core, handlers, batched, now_ns: virtual_ns };
             for (at, frame) in frames.iter().enumerate() {
-                driver.core.proto.look_ahead(&frames, at);
+                driver.core.proto.prefetch_burst(&frames, at);
                 dispatch::receive(&mut driver, frame);
             }
             let received = frames.len();

@@ -59,7 +59,7 @@ impl Side {
             frames.iter().map(|data| RxFrame::new(from, data, Ecn::NotEct)).collect();
         self.now_ns = now_ns;
         for (at, frame) in frames.iter().enumerate() {
-            self.ep.look_ahead(&frames, at);
+            self.ep.prefetch_burst(&frames, at);
             Endpoint::receive(self, frame);
         }
         if self.ep.next_deadline().is_some_and(|due_ns| due_ns <= now_ns) {

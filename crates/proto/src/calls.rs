@@ -1,4 +1,4 @@
-//! Calls of the application: from a message to a slot, and from a slot whose call has ended back to the
+//! Calls of the application: from a message to a slot, and from an ended call back to the
 //! application (E2, E8, E30). A call that finds no free slot waits in its session's queue.
 
 use courser_buf::MsgBuf;
@@ -9,15 +9,14 @@ use crate::event::{Body, Completion};
 use crate::mutant::{self, Mutant};
 use crate::options::{CallId, CallOptions};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
-use crate::timers::Timed;
+use crate::timers::TimerEntry;
 use crate::tx::{Single, TxItem, send_single};
 use crate::wire::packets_of;
 
 impl<C> Endpoint<C> {
     /// [`Endpoint::call_with`] without options.
-    ///
     /// # Errors
-    /// With the buffer and the continuation, when the call cannot be taken.
+    /// The reason, with the buffer and the continuation.
     #[inline]
     pub fn call(
         &mut self,
@@ -30,13 +29,13 @@ impl<C> Endpoint<C> {
     }
 
     /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
-    /// are taken, or the session is still connecting, the call waits in the session's queue. With
-    /// many sessions (`Config::far_sessions`) a small call is put on its slot up to eight calls later,
-    /// and before frames are made. The number that it returns is for [`Endpoint::cancel`].
-    ///
+    /// are in use, or the session is still connecting, the call waits in the session's queue. With
+    /// many sessions (`Config::far_sessions`) a small call may be deferred: it is put on its slot
+    /// up to eight calls later, at the latest before the next batch. The returned number can be
+    /// passed to [`Endpoint::cancel`].
     /// # Errors
-    /// With the buffer and the continuation, when the call cannot be taken.
-    #[inline(always)] // only the question: each answer is a function of its own
+    /// The reason, with the buffer and the continuation.
+    #[inline(always)] // only the branch is inlined: each case is a function of its own
     pub fn call_with(
         &mut self,
         session: SessionId,
@@ -73,8 +72,8 @@ impl<C> Endpoint<C> {
         Ok(CallId { session, seq })
     }
 
-    /// A call that is refused, waits, has expired, or whose request is several packets.
-    #[inline(never)] // so that other calls have the registers
+    /// A call that is rejected, waits, has expired, or whose request has several packets.
+    #[inline(never)] // outlined to keep registers free for other calls
     fn call_rare(
         &mut self,
         session: SessionId,
@@ -111,9 +110,8 @@ impl<C> Endpoint<C> {
     }
 
     /// Starts a call, if it finds a slot at once and its request is one packet.
-    ///
     /// # Errors
-    /// The call, when something stands against that.
+    /// The unchanged call, if one of these conditions does not hold.
     #[inline(always)]
     pub(crate) fn start_single(
         &mut self,
@@ -141,12 +139,11 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Puts a call on a free slot of a session that `takes` a request of this length, and its request
-    /// into a frame, or, where that may not be now, the slot in the transmit queue.
-    ///
+    /// Puts a call on a free slot of a session that `takes` a request of this length, and appends
+    /// its request to a frame; if this is not possible now, queues the slot for transmission.
     /// # Errors
-    /// The call, when the session is none that takes it, or has no slot that is free and awake.
-    #[inline(always)] // into its callers, with what they know of the session
+    /// The unchanged call, if the session does not take it or has no free slot awake.
+    #[inline(always)] // inlined into its callers, which have checked the session
     fn start_on_slot(
         &mut self,
         index: u32,
@@ -168,14 +165,15 @@ impl<C> Endpoint<C> {
         if !mutant::is_on(Mutant::DeadlineIgnored) {
             slot.expires_ns = expires_ns;
         }
-        // Due when it is first sent; until then nothing can be lost.
+        // Set when the request is first sent; until then nothing can be lost.
         slot.deadline_ns = u64::MAX;
         let first_timer_ns = self.now_ns + self.cfg.rto_min_ns;
         if !std::mem::replace(&mut slot.tracked, true) {
-            let entry = Timed { due_ns: first_timer_ns, session: index, generation, slot: slot_no };
+            let entry =
+                TimerEntry { due_ns: first_timer_ns, session: index, generation, slot: slot_no };
             slot.first_timer = self.timers.arm_first(entry);
         }
-        // A queue entry of an earlier call of the slot serves this call, or finds nothing to send.
+        // A queue item of an earlier call of the slot serves this call, or finds nothing to send.
         let queued_ahead = std::mem::take(&mut slot.queued_ahead);
         let cx = Single {
             tx: &mut self.tx,
@@ -210,7 +208,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Starts waiting calls while there are free slots.
+    /// Starts waiting calls while slots are free.
     #[inline(never)]
     pub(crate) fn start_queued(&mut self, index: u32) {
         loop {
@@ -223,9 +221,9 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Frees a slot whose call has ended, unless it is quarantined now (F15), starts the calls that
-    /// wait for it, and returns the completion when the application may have it now (E24); otherwise
-    /// it waits in the outbox.
+    /// Frees a slot whose call has ended, unless it becomes quarantined (F15), starts the calls
+    /// that wait for it, and returns the completion if the application may have it now (E24);
+    /// otherwise the completion goes to the outbox.
     pub(crate) fn complete<'f>(
         &mut self,
         index: u32,
@@ -255,7 +253,7 @@ impl<C> Endpoint<C> {
             self.retry_turn(peer);
         }
         if untracked {
-            // Its first timer has expired, and the next may be far: see `arm_soon`.
+            // Its first timer has expired, and the next may be far ahead: see `arm_soon`.
             self.arm_soon(index, slot_no);
         }
         match &result {
@@ -274,7 +272,7 @@ impl<C> Endpoint<C> {
         Some(completion)
     }
 
-    /// Keeps a completion until the transport has let go of its request.
+    /// Keeps a completion until the transport has released its request.
     fn park(&mut self, c: Completion<'_, C>) {
         self.stats.completions_parked += 1;
         let result = match c.result {
@@ -288,15 +286,15 @@ impl<C> Endpoint<C> {
         self.outbox.done.push_back(Completion { cont, session, request, result });
     }
 
-    /// Whether a finished call waits for the transport to let go of its request buffer: flush the
+    /// Whether a completed call waits for the transport to release its request buffer: flush the
     /// transport, then call [`Endpoint::poll_completion`] (E24, E25).
     #[inline]
     pub fn needs_flush(&self) -> bool {
         self.outbox.done.front().is_some_and(|c| c.request.is_shared())
     }
 
-    /// Calls that ended without a packet (timeouts, failures) or whose buffer had to come back
-    /// first. `None` when there is none, or [`Endpoint::needs_flush`].
+    /// Calls that ended without a packet (timeouts, failures) or whose buffer the transport held.
+    /// `None` when there is none, or [`Endpoint::needs_flush`].
     #[inline]
     pub fn poll_completion(&mut self) -> Option<Completion<'static, C>> {
         if self.outbox.done.is_empty() || self.needs_flush() {

@@ -1,19 +1,19 @@
-//! Calls that end before their answer: deadlines and cancellation at the client (F15).
+//! Calls that end before their answer: cancellation and expired deadlines at the client (F15).
 //!
-//! What becomes of the call depends on how far it is; what is said of its handler is certain:
+//! The result depends on the progress of the call; the statement about its handler is always true:
 //!
 //! | the call | its slot | the handler ran |
 //! | --- | --- | --- |
-//! | waits for a slot | | never |
-//! | on a slot, nothing sent | free; its number is used again, as the server expects it next | never |
+//! | waits for a slot | none | never |
+//! | on a slot, nothing sent | free; its number is used again, since the server expects it next | never |
 //! | sent in part | quarantine | never: the rest will not be sent |
 //! | sent, no answer | quarantine | maybe |
-//! | answered in part | free; the rest of the answer is not wanted | yes |
+//! | answered in part | free; the rest of the answer is discarded | yes |
 //!
-//! A slot in *quarantine* has no call and holds no credits and no buffers, but its number is not
-//! over at the server, where the next one would be refused. So it sends a cancellation, again and
-//! again with back-off, until the server answers the request, with whatever answer. That may be
-//! long, if a handler is; the session has a slot less until then ([`crate::SessionStats`]).
+//! A slot in *quarantine* has no call, credits or buffers, but its request number is still in use
+//! at the server, which would reject the next one. So the slot sends cancellations, with back-off,
+//! until the server answers the request in any way. That takes as long as its handler; the session
+//! has one slot less until then ([`crate::SessionStats`]).
 
 use std::collections::VecDeque;
 
@@ -27,19 +27,18 @@ use crate::overload::serve_newest;
 use crate::session::{QueuedCall, Session, SessionId};
 use crate::slot::{ClientSlot, Ending};
 use crate::stats::Drop;
-use crate::timers::{QUEUE, Timed};
+use crate::timers::{QUEUE, TimerEntry};
 use crate::tx::TxItem;
 
-/// How many of the newest waiting calls are looked at for one with a deadline.
-const NEWEST_LOOK: usize = 8;
+/// Number of newest waiting calls that are searched for one with a deadline.
+const NEWEST_SEARCHED: usize = 8;
 
 impl<C> Endpoint<C> {
-    /// Gives a call up: it ends with [`CallError::Cancelled`], which says whether its handler ran,
-    /// and which [`Endpoint::poll_completion`] gives. The server is told if it may know of it.
-    /// `false`: the call has ended already.
-    ///
-    /// Cost: a look at the deferred calls, eight at most, and at each slot of the session, or a binary
-    /// search in its queue.
+    /// Cancels a call: it ends with [`CallError::Cancelled`], which tells whether its handler ran,
+    /// and which [`Endpoint::poll_completion`] returns. The server is informed if it may have
+    /// received the request. `false`: the call has ended already.
+    /// Cost: a search of the deferred calls, eight at most, and of the slots of the session, or a
+    /// binary search in its queue.
     pub fn cancel(&mut self, call: CallId) -> bool {
         let is_it = |c: &DeferredCall<C>| c.session == call.session && c.seq == call.seq;
         if let Some((session, deferred)) = self.take_deferred(is_it) {
@@ -64,7 +63,7 @@ impl<C> Endpoint<C> {
         true
     }
 
-    /// Ends the call of a slot, whatever its state.
+    /// Ends the call of a slot in any state.
     #[cold]
     pub(crate) fn end_early(
         &mut self,
@@ -98,9 +97,9 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Sees that a slot is looked at whose call has ended: a call that was never sent, or whose
-    /// cancellation was not, has no time-out, that of another may be far ahead. Without a look its
-    /// response is not acknowledged (F6).
+    /// Arms a timer for a slot whose call has ended: a call or cancellation that was never sent has
+    /// no timeout, and the timer of another may be far ahead. Without a timer its response would
+    /// not be acknowledged (F6).
     #[cold]
     pub(crate) fn arm_soon(&mut self, session: u32, slot_no: u8) {
         let due_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);
@@ -130,7 +129,7 @@ impl<C> Endpoint<C> {
 
     // ---- quarantine ---------------------------------------------------------------------------
 
-    /// Takes the call off a slot that may not be used before the server has answered.
+    /// Removes the call from a slot that may not be used until the server has answered.
     fn quarantine(
         &mut self,
         session: u32,
@@ -144,7 +143,7 @@ impl<C> Endpoint<C> {
         let s = self.sessions.client_mut(session)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.retries = 0;
-        slot.heard_ns = now_ns; // a new question: the server has its time to answer it
+        slot.heard_ns = now_ns; // restarts the server's time to answer
         slot.deadline_ns = u64::MAX; // until the cancellation is sent
         slot.queued = true;
         let req_num = slot.req_num;
@@ -152,7 +151,7 @@ impl<C> Endpoint<C> {
         completion
     }
 
-    /// Nothing was heard of a cancellation: it is sent again.
+    /// A cancellation was not answered: send it again.
     pub(crate) fn cancel_again(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -164,9 +163,8 @@ impl<C> Endpoint<C> {
         self.extend_deadline(session, slot_no, now_ns);
     }
 
-    /// A packet from the server for a request that has no call: `reason` says why it would be
-    /// dropped. An answer ends the quarantine of its slot, whatever is in it; "in progress" makes
-    /// the next cancellation wait longer.
+    /// A packet from the server for a request without a call, which would be dropped for `reason`.
+    /// Any answer ends the quarantine of its slot; "in progress" delays the next cancellation.
     #[cold]
     pub(crate) fn rx_quarantined(
         &mut self,
@@ -176,7 +174,7 @@ impl<C> Endpoint<C> {
         reason: Drop,
     ) -> Result<(), Drop> {
         let now_ns = self.now_ns;
-        // Stale: the session is the peer's, and connected.
+        // Dropped as stale: the session belongs to the peer, and is connected.
         let s =
             self.sessions.client_mut(session).filter(|_| reason == Drop::Stale).ok_or(reason)?;
         let slot_no = (req_num & (s.slots.count() - 1)) as u8;
@@ -199,19 +197,19 @@ impl<C> Endpoint<C> {
 
     // ---- calls that wait for a slot -----------------------------------------------------------
 
-    /// Makes sure that the queue is looked at when a call that waits in it expires.
+    /// Ensures a timer for the queue by the time at which a waiting call expires.
     pub(crate) fn time_queue(&mut self, session: u32, expires_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         s.queue_times.expires_ns = s.queue_times.expires_ns.min(expires_ns);
         if s.queue_times.expires_ns < s.queue_times.timer_ns {
             let (due_ns, generation) = (s.queue_times.expires_ns, s.generation);
-            let entry = Timed { due_ns, session, generation, slot: QUEUE };
+            let entry = TimerEntry { due_ns, session, generation, slot: QUEUE };
             s.queue_times.timer_ns = self.timers.arm_later(entry);
         }
     }
 
-    /// Ends the calls of a queue that have expired, in one walk through it. The earliest deadline
-    /// of the others is in `QueueTimes::expires_ns` then.
+    /// Ends the expired calls of a queue, in one walk. Afterwards `QueueTimes::expires_ns` is the
+    /// earliest deadline of the others.
     #[cold]
     pub(crate) fn expire_queue(&mut self, session: u32, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
@@ -231,7 +229,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Queues a call that has to wait, or ends it if it had expired when it was made.
-    #[inline(never)] // off the path of a call that finds a slot
+    #[inline(never)] // not on the path of a call that finds a slot
     pub(crate) fn call_later(&mut self, session: SessionId, call: QueuedCall<C>) {
         let expires_ns = call.expires_ns;
         if expires_ns <= self.now_ns {
@@ -244,8 +242,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// The waiting call to be served next: the oldest, or under overload the newest that has a
-    /// deadline ([`serve_newest`]). Those found expired end here.
+    /// The next waiting call to serve: the oldest, or under overload the newest with a deadline
+    /// ([`serve_newest`]). Expired calls found on the way end here.
     #[inline]
     pub(crate) fn next_waiting(&mut self, session: u32) -> Option<QueuedCall<C>> {
         let s = self.sessions.client_mut(session)?;
@@ -266,7 +264,7 @@ impl<C> Endpoint<C> {
             let waited_ns = now_ns.saturating_sub(oldest.queued_ns);
             let timed = |c: &QueuedCall<C>| c.expires_ns != u64::MAX;
             let at = if timed(oldest) && serve_newest(waited_ns, budget_ns) {
-                let newest = s.queue.iter().rev().take(NEWEST_LOOK).position(timed);
+                let newest = s.queue.iter().rev().take(NEWEST_SEARCHED).position(timed);
                 newest.map_or(0, |back| s.queue.len() - 1 - back)
             } else {
                 0

@@ -1,141 +1,143 @@
-//! Every limit and every knob of an endpoint, in one place, each with its cost.
+//! Settings and limits of an endpoint, each with its cost.
 
 use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
 
-/// Largest [`Config::max_sessions`].
-pub(crate) const MOST_SESSIONS: usize = 1 << 20;
+/// Upper limit of [`Config::max_sessions`].
+pub(crate) const SESSIONS_LIMIT: usize = 1 << 20;
 
 /// How sessions share the endpoint's receive queue (F7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Admission {
     /// The credits of all sessions together never exceed the receive queue: at most |RQ|/C
-    /// sessions, and no packet is ever lost to a full queue `[eRPC §4.3.1]` (E34).
+    /// sessions, and no packet is lost to a full queue `[eRPC §4.3.1]` (E34).
     Strict,
-    /// Any number of sessions. Those of one client endpoint share a pool of credits, of which a
-    /// session takes what it has in flight, up to C, and an idle one nothing; when the pool is
-    /// empty they wait, each for its turn (E36). A pool grows with sessions to at most half of what
-    /// other peers leave of the receive queue, or of the queue that the peer has for itself
-    /// ([`Config::rx_queue_per_peer`]). Every peer has at least one credit: only with more
-    /// peers than the queue has room for may it be overrun, and such losses are recovered like any
+    /// Any number of sessions. Those of one client endpoint share a credit pool: a session takes as
+    /// many credits as it has packets in flight, up to C, and an idle one none. When the pool is
+    /// empty, sessions wait and are served round robin (E36). A pool grows with sessions to at most
+    /// half of the receive queue that other peers leave, or of the queue that the peer has for
+    /// itself ([`Config::rx_queue_per_peer`]). Every peer has at least one credit: the queue can be
+    /// overrun only with more peers than it has room for, and such losses are recovered like any
     /// other (E60).
     Oversubscribed,
 }
 
-/// Settings of one endpoint. The defaults work; `Config::default()` is what the README measures.
+/// Settings of one endpoint. The defaults are those measured in the README.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Concurrent requests per session `[eRPC §4.3]` (E30): a power of two, 1 to 32, default 16
-    /// (the paper has 8, with which nearly half of 60 calls on 8 sessions drawn at random wait); the
-    /// smaller of both sides' settings holds. While a session is used each costs 192 bytes on
-    /// either side, three cache lines of which a small RPC touches two (more at the client if its
-    /// continuations have more than 24 bytes); 4 while it is idle (F6).
+    /// (the paper has 8, with which nearly half of 60 calls on 8 random sessions wait). The smaller
+    /// of both sides' settings applies. In a session in use each slot costs 192 bytes on either
+    /// side, three cache lines of which a small RPC accesses two (more at the client if its
+    /// continuations have more than 24 bytes); in an idle session 4 bytes (F6).
     pub slots: u8,
-    /// Packets that a client session may have outstanding, C `[eRPC §4.3.1]` (E33, E37): 1 to
-    /// 65,535. What a session really gets is agreed at connect.
+    /// Packets that a client session may have in flight, C `[eRPC §4.3.1]` (E33, E37): 1 to 65,535.
+    /// Upper limit of the value agreed at connect.
     pub credits: u32,
-    /// Credits that a session asks for before it is known where its server is, and by which a pool grows
-    /// with a session. Up to `credits` a session gets more only from a server of the same host
-    /// ([`crate::Endpoint::widen`]), and its pool only while that is at most a sixteenth of what other
-    /// peers leave of the receive queue. Default: no less than `credits`.
+    /// Credits that a session requests before its server's location is known, and by which a pool
+    /// grows with a session. Beyond it, up to `credits`, a session gets more only from a server of
+    /// the same host ([`crate::Endpoint::widen`]), and its pool only while that is at most a
+    /// sixteenth of the receive queue that other peers leave. Default: no less than `credits`.
     pub plain_credits: u32,
-    /// How the receive queue is shared.
+    /// How sessions share the receive queue.
     pub admission: Admission,
-    /// |RQ|: full-sized frames that the transport's receive queue holds.
+    /// |RQ|: capacity of the transport's receive queue in full-sized frames.
     pub rx_queue_frames: u32,
-    /// Frames of one packet of at most `small_data` data bytes that the receive queue holds. Such a
-    /// packet takes that much less of a pool of credits. Default: no more than `rx_queue_frames`.
+    /// Capacity of the receive queue in frames of one packet of at most `small_data` data bytes.
+    /// Such a packet takes correspondingly less of a credit pool. Default: no more than
+    /// `rx_queue_frames`.
     pub rx_queue_small_frames: u32,
     /// Largest packet, in data bytes, that counts as small. Default 0.
     pub small_data: u16,
-    /// Whether each peer's frames have a queue of that length for themselves, instead of one that all
-    /// share. Then the requests of either side may fill half of it; [`Admission::Strict`] counts as
-    /// if all shared one. Default false.
+    /// Whether each peer has a receive queue of that length for itself, instead of a shared one.
+    /// Then the requests of either side may fill half of it; [`Admission::Strict`] counts as if it
+    /// were shared. Default false.
     pub rx_queue_per_peer: bool,
-    /// Frames that leave as one train; large messages are sent in steps of this many packets.
+    /// Frames per train; large messages are sent in steps of this many packets.
     pub train_frames: u32,
     /// Largest message accepted and sent, bytes: up to 2^28 - 1, default 8 MiB (E79). A peer can
     /// make a server reserve this much per slot.
     pub max_msg_size: u32,
-    /// Calls that may wait for a free slot, per session; one more is refused. Default 1,024.
+    /// Calls that may wait for a free slot, per session; further calls are rejected. Default 1,024.
     pub call_queue: usize,
     /// Sessions per endpoint, both roles together. Default 65,536.
     pub max_sessions: usize,
-    /// Sessions that one process may have here as a client. Default 32,768: half of all.
+    /// Server sessions that one client process may have. Default 32,768: half of all.
     pub max_sessions_per_peer: usize,
-    /// Bytes of requests that are arriving or with their handlers, and of responses that are
-    /// stored, in buffers of their own, and of the packet buffers of slots that have answered, for
-    /// one process as a client. Beyond, its new requests are refused with
-    /// [`crate::Status::NoMemory`] before they execute, until there is less again. Responses to
-    /// what executes are stored in any case. Default 256 MiB.
+    /// Quota of one client process in bytes: requests that are arriving or with their handlers,
+    /// stored responses, in buffers of their own, and the packet buffers of slots that have
+    /// answered. Beyond it, new requests are rejected with [`crate::Status::NoMemory`] before they
+    /// execute. Responses to executing requests are stored in any case. Default 256 MiB.
     pub max_held_per_peer: usize,
-    /// A client session with nothing to do for this long gives the memory of its slots back, on
-    /// both sides (F6), ns. Default 1 s.
+    /// A client session that is idle for this long frees the memory of its slots, on both sides
+    /// (F6), ns. Default 1 s.
     pub idle_after_ns: u64,
     /// Packets of at most this many data bytes are copied into a shared frame; larger ones leave
-    /// from the message buffer itself. Default 512.
+    /// directly from the message buffer. Default 512.
     pub inline_max: usize,
-    /// Responses of one packet are written to a buffer that their slot keeps (E32). Default on;
-    /// off, each takes a buffer from the arena. These four switches are for measuring what each
-    /// saves (E75): on is never worse but for the memory of the buffers.
+    /// Responses of one packet are written to a buffer kept by their slot (E32). Default on; off,
+    /// each takes a buffer from the arena. These four switches exist to measure their benefit
+    /// (E75): off is never better, except for the memory of the buffers.
     pub prealloc_responses: bool,
     /// Handlers read requests of one packet in the received frame `[eRPC §4.2.3]` (E28). Default
-    /// on; off, each is copied to a buffer from the arena first, and refused with
-    /// [`crate::Status::NoMemory`] when there is none.
+    /// on; off, each is copied to a buffer from the arena first, and rejected with
+    /// [`crate::Status::NoMemory`] if there is none.
     pub zero_copy_rx: bool,
-    /// What arrives of requests of several packets is copied to their message. Default on; off, a
-    /// handler gets a message of the right length with arbitrary bytes: for measuring what the
-    /// server's copy costs (E78), and for nothing else.
+    /// Received data of requests of several packets is copied to their message. Default on; off, a
+    /// handler gets a message of the right length with arbitrary bytes: only to measure the cost of
+    /// the server's copy (E78).
     pub copy_requests: bool,
     /// Small packets to one peer share frames (F1). Default on; off, each is a frame of its own.
     pub packing: bool,
-    /// With many sessions (`far_sessions`), the state that the next received frames, the next calls
-    /// and the next looks of the timers need is fetched into the cache before they are worked on
-    /// ([`crate::Endpoint::look_ahead`], [`crate::Endpoint::call_with`]). Default on.
+    /// With many sessions (`far_sessions`), prefetches the state for the next received frames,
+    /// calls and timers ([`crate::Endpoint::prefetch_burst`], [`crate::Endpoint::call_with`]).
+    /// Default on.
     pub prefetch: bool,
-    /// So many sessions are many: the most that there were at a time, as client and server together.
-    /// From there on calls are deferred ([`crate::Endpoint::call_with`]), and what the next frames and
-    /// looks of the timers need is fetched ahead. Default 512: the lines that so many take fill a
-    /// quarter of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs a byte for each
-    /// client session. No call is deferred with `prefetch` off, `call_queue` up to 8, where a request
-    /// of `inline_max` bytes is not one packet, or on a session whose number 255 others had before.
+    /// Number of sessions, client and server together, from which calls are deferred
+    /// ([`crate::Endpoint::call_with`]), and the state for the next frames and timers is
+    /// prefetched. The largest number so far counts. Default 512: their cache lines fill a quarter
+    /// of a level-2 cache of 1 MiB. 0: always; `usize::MAX`: never. Costs a byte for each client
+    /// session. No call is deferred with `prefetch` off, with `call_queue` up to 8, where a request
+    /// of `inline_max` bytes is not one packet, or on a session whose number was used 255 times
+    /// before.
     pub far_sessions: usize,
-    /// Frames that one transmit stage makes. Default 128.
+    /// Most frames in one transmit batch. Default 128.
     pub tx_frames: usize,
-    /// Requests and replies that one transmit stage works on. Default 64: with more of them ready,
-    /// a first part leaves while the rest is still being made, and both sides work at the same
-    /// time. Small values make trains short.
+    /// Most requests and replies in one transmit batch. Default 64: with more of them ready, a
+    /// first part leaves while the rest is still being built, and both sides work in parallel.
+    /// Small values make trains short.
     pub tx_items: usize,
-    /// An endpoint with calls of its own sends the requests of at most half of them in a stage, so
-    /// that its server works on one half while it makes the other. Replies do not count. Default
-    /// false: long trains are worth more where each costs a system call.
+    /// An endpoint with calls of its own sends at most half of its outstanding requests in a batch,
+    /// so that its server handles one half while the other is built. Replies do not count. Default
+    /// false: long trains pay more where each costs a system call.
     pub tx_halves: bool,
-    /// Frames of a single small packet that answer a frame say no time for so long after one to the
-    /// same peer that did, ns: neither side need read its clock while such a packet is on its way, which
-    /// saves 20 ns of a round trip. Round trips are sampled this often then; every other frame is a
-    /// sample, and all are where frames are further apart. Default 4,000, up to 1,000,000,000. A sample
-    /// counts by the peer's clock how long it was held, and 50 ppm of 100,000 are 5 ns, of a deadline too: more is for
-    /// tools that slow everything down. 0: every frame says the time.
+    /// Interval of send times, ns: a frame of a single small packet that answers a frame carries no
+    /// send time for this long after a timed frame to the same peer. Then neither side need read
+    /// its clock while such a packet is in flight, which saves 20 ns of a round trip. This is also
+    /// the sampling interval of round trips; all other frames carry a time, and so do all where
+    /// frames are further apart. Default 4,000, up to 1,000,000,000. The hold time of a sample is
+    /// measured by the peer's clock, and 50 ppm of 100,000 ns are 5 ns, also of a deadline: larger
+    /// values are for tools that slow everything down. 0: every frame carries a time.
     pub time_every_ns: u64,
-    /// How lost packets are found and sent again (E56): what the client side of a session wants,
-    /// and what its server side agrees to.
+    /// Loss recovery (E56): the scheme that the client side of a session requests, and that its
+    /// server side agrees to.
     pub recovery: Recovery,
-    /// While a packet of a message is missing, others go on to be sent until they spread over so many
-    /// times C packets: 1 to 1,024, default 4. A packet that is lost again and again holds the
-    /// others up then. Each costs a client 8 bytes; with [`Recovery::Melo`] its receiver keeps a bit of
-    /// 1,024 for each.
+    /// While a packet of a message is missing, later ones are sent until they span this many times
+    /// C packets: 1 to 1,024, default 4. A packet that is lost repeatedly then delays the others.
+    /// Each costs a client 8 bytes; with [`Recovery::Melo`] its receiver uses one of 1,024 bits for
+    /// each.
     pub spread: u32,
-    /// Lower bound of the retransmission timeout, ns. Default 1 ms: below it, a descheduled
-    /// process looks like loss. It says nothing of the network: where threads are never
-    /// descheduled, a few of the shortest round trips will do.
+    /// Lower limit of the retransmission timeout, ns. Default 1 ms: below it, a descheduled process
+    /// looks like loss. Where threads are never descheduled, a few of the shortest round trips
+    /// suffice.
     pub rto_min_ns: u64,
-    /// Upper bound of the retransmission timeout with back-off, ns. Default 1 s.
+    /// Upper limit of the retransmission timeout with back-off, ns. Default 1 s.
     pub rto_max_ns: u64,
-    /// Retransmission timeout before the first round trip was measured, ns; longer when the
-    /// handshake was slow ([`crate::Endpoint::expect_round_trip`]). Default 20 ms.
+    /// Retransmission timeout before the first round-trip sample, ns; longer when the handshake was
+    /// slow ([`crate::Endpoint::expect_round_trip`]). Default 20 ms.
     pub rto_initial_ns: u64,
-    /// A peer that answers nothing for this long, while requests are being retransmitted, is
-    /// given up (F13), ns. Default 5 s.
+    /// A peer without any answer for this long, during retransmissions, is declared dead (F13), ns.
+    /// Default 5 s.
     pub datapath_timeout_ns: u64,
 }
 
@@ -178,21 +180,20 @@ impl Default for Config {
     }
 }
 
-/// A setting outside its range: which, and what is allowed.
+/// A setting outside its range, with the allowed range.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{name} = {value} is out of range; set it to {range}")]
 pub struct ConfigError {
     /// The field of [`Config`].
     pub name: &'static str,
-    /// What was asked.
+    /// The rejected value.
     pub value: u64,
-    /// What is allowed.
+    /// The allowed range.
     pub range: &'static str,
 }
 
 impl Config {
     /// Checks every range.
-    ///
     /// # Errors
     /// The first setting that is out of its range.
     pub fn validate(&self) -> Result<(), ConfigError> {
@@ -214,7 +215,7 @@ impl Config {
             "0 to 268,435,455 bytes",
         )?;
         check(
-            (1..=MOST_SESSIONS).contains(&self.max_sessions),
+            (1..=SESSIONS_LIMIT).contains(&self.max_sessions),
             "max_sessions",
             self.max_sessions as u64,
             "1 to 1,048,576",

@@ -1,33 +1,32 @@
-//! Credits: all spending, all releasing, and the sessions that wait for some (E33, E34, E36).
+//! Credits and credit pools: all spending and releasing, and the queue of sessions that wait for
+//! credits (E33, E34, E36).
 //!
-//! A packet of a client costs two things. It costs one of its session's C credits
-//! ([`SessionCredits`]), which bounds what one session has in flight `[eRPC section 4.3.1]`. And it
-//! costs room in the receive queues of the two endpoints, which all their sessions share: the
-//! [`CreditPool`]. Room is counted in units of a small frame, because a receive queue holds many more
-//! small frames than large ones. A packet with more data than [`Room::small_data`] costs
-//! [`CreditPool::units_per_packet`]; a small request costs what its response is expected to, one unit
+//! A packet of a client costs two things: one of its session's C credits ([`SessionCredits`]),
+//! which limit the packets in flight of one session `[eRPC section 4.3.1]`; and room in the receive
+//! queues of the two endpoints, which all their sessions share: the [`CreditPool`]. Room is counted
+//! in units of a small frame, since a receive queue holds many more small frames than large ones. A
+//! packet with more data than [`Room::small_data`] costs [`CreditPool::units_per_packet`]. A small
+//! request costs the expected size of its response, one unit where all responses are small.
 //! where all responses are small.
-//!
-//! # Numbers that both sides have
-//! The server answers each connect with the pool at that time, `stated`. Either side drops sessions
-//! when it learns of their end, and the part of a pool above the sum of its sessions' C goes with
-//! them. The client is the first to drop a session, and the server states a new number with each
-//! further one, so the client's pool is never above the one that the server counts with. The wire
-//! counts pools in packets of full size.
+//! # State at both sides
+//! The server answers each connect with the current pool, `stated`. Each side drops sessions when
+//! it learns of their end, together with the part of the pool above the sum of its sessions' C. The
+//! client drops a session first, and the server states a new number with each further one, so the
+//! client's pool never exceeds the server's. The wire counts pools in packets of full size.
 //!
 //! # Waiting
-//! A session that has something to send while the pool is empty waits in a queue. While a session
-//! waits, released room is reserved for the queue: its head takes what there is, up to C, and is
-//! queued again if that was too little: as the last one, or, if it could send nothing at all, as the
-//! first, and the next turn comes when there is as much as it lacked. Round robin, so no session
-//! starves, and a turn costs the same with any number of sessions.
+//! A session that has packets to send while the pool is empty waits in a queue. While a session
+//! waits, released room is reserved for the queue: in its turn the session at the head takes up to
+//! C units. If that was too little, it is queued again: at the end, or, if it could send nothing,
+//! at the head, and the next turn starts when there is as much room as it lacked. Round robin, so
+//! no session starves, and a turn costs the same with any number of sessions.
 //!
 //! # Invariants
-//! 1. Room in the pool and room of packets in flight are the pool's limit (checked by
+//! 1. Room in the pool and room of packets in flight add up to the pool's limit (checked by
 //!    `Endpoint::check`, for all sessions of a peer).
-//! 2. Nothing is reserved unless a session waits, and nothing is available while one does.
-//! 3. While as much is reserved as the head of the queue is known to lack, the transmit queue has the
-//!    peer's turn.
+//! 2. Room is reserved only while a session waits, and available only while none does.
+//! 3. While as much is reserved as the head of the queue is known to lack, the transmit queue has
+//!    the peer's turn.
 
 use std::collections::VecDeque;
 
@@ -64,17 +63,17 @@ impl SessionCredits {
         self.limit.wrapping_sub(self.left)
     }
 
-    /// Packets left the session's pipe, whatever became of them.
+    /// Packets are no longer in flight: acknowledged, lost or cancelled.
     #[inline(always)]
     pub(crate) fn release(&mut self, packets: u32) {
         self.left += packets;
     }
 }
 
-/// How much room packets take, agreed with a peer at connect.
+/// Room that packets take, agreed with a peer at connect.
 ///
-/// A client proposes at most what its receive queue allows, and the server grants at most that, by
-/// its own queue. It holds for all sessions between the two.
+/// A client proposes at most what its receive queue allows, and the server grants at most that,
+/// within its own queue. It applies to all sessions between the two.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Room {
     /// Packets of at most this many data bytes take one unit.
@@ -84,44 +83,44 @@ pub struct Room {
 }
 
 impl Room {
-    /// Every packet takes the room of one of full size.
+    /// Every packet takes the room of a full-sized one.
     pub const UNIFORM: Room = Room { small_data: 0, units_per_packet: 1 };
 }
 
 /// Responses over which their size is averaged.
 const RESPONSES: u32 = 16;
 
-/// The pool of one peer, for the requests of this endpoint, and the pool that this endpoint granted
-/// the peer.
+/// The pool of one peer for the requests of this endpoint, and the pool that this endpoint has
+/// granted to the peer.
 #[derive(Debug)]
 pub(crate) struct CreditPool {
     /// Units that any session may take.
     available: u32,
-    /// Units for the sessions that wait.
+    /// Units for the waiting sessions.
     reserved: u32,
     room: Room,
-    /// Units above one of a response, a decaying average, times [`RESPONSES`]. 0: all responses of
-    /// late were small.
+    /// Decaying average of a response's units above one, times [`RESPONSES`]. 0: all recent
+    /// responses were small.
     extra_units: u32,
-    /// Units of a response that is expected: twice that average above one, because responses of
-    /// different sizes come in any order.
+    /// Expected units of a response: one plus twice that average, since responses of different
+    /// sizes arrive in any order.
     response_units: u16,
-    /// The transmit queue has the turn of the sessions that wait.
+    /// The transmit queue has the turn of the waiting sessions.
     turn_queued: bool,
-    /// Sessions that wait, the first to have its turn at the front. Entries of sessions that have
-    /// ended stay until they reach the front.
+    /// Waiting sessions, the next one at the front. Entries of ended sessions stay until they reach
+    /// the front.
     waiters: VecDeque<SessionId>,
-    /// Units that the session at the front was found to lack; 1: not known.
+    /// Units that the session at the front lacked; 1: not known.
     lacked: u16,
     /// Units available when the turn began; `u32::MAX`: no turn is in progress.
     turn_units: u32,
     waiting: u32,
-    /// The whole pool in packets of full size, those in flight included.
+    /// The whole pool in packets of full size, including those in flight.
     limit: u32,
     /// The pool that the server stated last, packets.
     stated: u32,
-    /// Sum of the C of this endpoint's client sessions with the peer; of a tentative peer, the C that
-    /// was asked for.
+    /// Sum of the C of this endpoint's client sessions with the peer; of a tentative peer, the
+    /// requested C.
     caps: u64,
     /// The peer's pool as a client of this endpoint, packets.
     granted: u32,
@@ -152,8 +151,8 @@ impl CreditPool {
 
     // ---- spending -----------------------------------------------------------------------------
 
-    /// Units that a message of one packet takes: the larger one of the request and of the response
-    /// that is expected.
+    /// Units of a message of one packet: the larger one of the request and of its expected
+    /// response.
     #[inline(always)]
     pub(crate) fn units_of(&self, request_bytes: usize) -> u16 {
         let small = request_bytes <= usize::from(self.room.small_data);
@@ -175,14 +174,14 @@ impl CreditPool {
         session.left.min(self.available / u32::from(units.max(1)))
     }
 
-    /// Spends what [`CreditPool::grant`] returned, or less. The only place where credits are spent.
+    /// Spends at most the result of [`CreditPool::grant`]. The only place that spends credits.
     #[inline(always)]
     pub(crate) fn spend(&mut self, session: &mut SessionCredits, packets: u32, units: u16) {
         session.left -= packets;
         self.available -= packets * u32::from(units);
     }
 
-    /// Returns units to the pool. `true`: the caller has to queue the turn of the sessions that wait.
+    /// Returns units to the pool. `true`: the caller has to queue the turn of the waiting sessions.
     #[inline(always)]
     #[must_use]
     pub(crate) fn release(&mut self, units: u32) -> bool {
@@ -199,13 +198,13 @@ impl CreditPool {
         self.has_turn() && !std::mem::replace(&mut self.turn_queued, true)
     }
 
-    /// Whether a turn may get a packet out. When nothing is in flight all of the pool is reserved, so a
-    /// turn comes.
+    /// Whether there is enough room for a turn to send a packet. When nothing is in flight the
+    /// whole pool is reserved, so a turn always comes.
     fn has_turn(&self) -> bool {
         self.reserved >= u32::from(self.lacked)
     }
 
-    /// A response of one packet arrived: those to come are expected to be like those of late.
+    /// A response of one packet arrived: updates the expected size.
     #[inline(always)]
     pub(crate) fn on_response(&mut self, bytes: usize) {
         let large = bytes > usize::from(self.room.small_data) && self.room.units_per_packet > 1;
@@ -240,8 +239,8 @@ impl CreditPool {
         self.waiting > 0
     }
 
-    /// Queues a session that lacked room for a packet of so many units: behind all others, or in front
-    /// of them if it got nothing out in its turn. `true`: the caller has to queue their turn.
+    /// Queues a session that lacked room for a packet of `units` units: at the end, or at the front
+    /// if it could send nothing in its turn. `true`: the caller has to queue the turn.
     #[cold]
     #[must_use]
     pub(crate) fn wait(&mut self, session: SessionId, units: u16) -> bool {
@@ -252,12 +251,12 @@ impl CreditPool {
         } else {
             self.waiters.push_back(session);
         }
-        // No session passes the queue.
+        // No session overtakes the queue.
         let available = std::mem::take(&mut self.available);
         self.reserve(available)
     }
 
-    /// Queues a session in front of all others: its turn was cut short, and ends with
+    /// Queues a session at the front: its turn was cut short, and ends with
     /// [`CreditPool::end_turn`].
     #[cold]
     pub(crate) fn wait_first(&mut self, session: SessionId) {
@@ -266,7 +265,7 @@ impl CreditPool {
         self.lacked = 1;
     }
 
-    /// A session has left, or has less to send: the one at the front may lack less than was recorded.
+    /// A session has ended, or has less to send: the one at the front may lack less than recorded.
     /// `true`: the caller has to queue the turn.
     #[cold]
     #[must_use]
@@ -275,7 +274,7 @@ impl CreditPool {
         self.waiting > 0 && self.reserve(0)
     }
 
-    /// A session that waits does so no more.
+    /// A waiting session no longer waits.
     #[cold]
     pub(crate) fn wait_no_more(&mut self) {
         self.waiting -= 1;
@@ -285,8 +284,8 @@ impl CreditPool {
         }
     }
 
-    /// The turn has left the transmit queue. Returns the oldest entry of the queue, if there is room
-    /// for its session; the entry may be one of a session that has ended.
+    /// Takes the turn from the transmit queue. Returns the oldest entry of the queue, if there is
+    /// room for its session; the session may have ended.
     #[cold]
     pub(crate) fn next_waiter(&mut self) -> Option<SessionId> {
         self.turn_queued = false;
@@ -297,15 +296,15 @@ impl CreditPool {
         self.waiters.pop_front()
     }
 
-    /// All reserved room is for one session now, until [`CreditPool::end_turn`].
+    /// Makes all reserved room available to one session, until [`CreditPool::end_turn`].
     #[cold]
     pub(crate) fn begin_turn(&mut self) {
         self.available += std::mem::take(&mut self.reserved);
         self.turn_units = self.available;
     }
 
-    /// Ends a session's turn. The units that it did not use are reserved for the next session. `true`:
-    /// the caller has to queue the next turn.
+    /// Ends a session's turn. Its unused units are reserved for the next session. `true`: the
+    /// caller has to queue the next turn.
     #[cold]
     #[must_use]
     pub(crate) fn end_turn(&mut self) -> bool {
@@ -319,11 +318,11 @@ impl CreditPool {
 
     // ---- size ---------------------------------------------------------------------------------
 
-    /// Sets the room agreed with the peer; before anything is spent.
+    /// Sets the room agreed with the peer, before anything is spent.
     pub(crate) fn set_room(&mut self, room: Room) {
         debug_assert_eq!(self.limit, 0, "in use");
         self.room = room;
-        // Until they have been seen to be small, responses may be as large as a packet.
+        // Until small responses have arrived, responses may be as large as a packet.
         self.extra_units = RESPONSES * (u32::from(room.units_per_packet) - 1);
         self.expect_responses();
     }
@@ -332,7 +331,7 @@ impl CreditPool {
         self.room
     }
 
-    /// All of it in packets of full size, those in flight included.
+    /// The whole pool in packets of full size, including those in flight.
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }
@@ -342,7 +341,7 @@ impl CreditPool {
         self.available + self.reserved
     }
 
-    /// Packets of full size for which there is room.
+    /// Packets of full size that still fit.
     pub(crate) fn left(&self) -> u32 {
         self.left_units() / u32::from(self.room.units_per_packet)
     }
@@ -360,25 +359,25 @@ impl CreditPool {
         self.granted
     }
 
-    /// The C that a tentative peer's session was asked for.
+    /// The requested C of a tentative peer's session.
     pub(crate) fn asked(&self) -> u32 {
         self.caps as u32
     }
 
-    /// A session that is being connected with C = `credits` reserves room for `pool` packets, under
-    /// the name of its tentative peer.
+    /// A connecting session with C = `credits` reserves room for `pool` packets, under the name of
+    /// its tentative peer.
     pub(crate) fn reserve_tentatively(&mut self, credits: u32, pool: u32) {
         (self.limit, self.caps) = (pool, credits.into());
     }
 
-    /// Returns such a reservation.
+    /// Releases that reservation.
     pub(crate) fn unreserve(&mut self) -> u32 {
         self.caps = 0;
         std::mem::take(&mut self.limit)
     }
 
-    /// A client session with C = `credits` joins; the server's statement allows `stated` packets.
-    /// Returns by how many packets the pool grew or shrank: before, after.
+    /// A client session with C = `credits` joins; the server states a pool of `stated` packets.
+    /// Returns the pool before and after, in packets.
     pub(crate) fn join(&mut self, credits: u32, stated: u32) -> (u32, u32) {
         self.caps += u64::from(credits);
         self.stated = stated;
@@ -392,7 +391,7 @@ impl CreditPool {
         self.resize()
     }
 
-    /// What is in flight is never more than the C of the sessions that are left.
+    /// Limits the pool to the sum of the remaining sessions' C, which no packets in flight exceed.
     fn resize(&mut self) -> (u32, u32) {
         let before = self.limit;
         self.limit = u64::from(self.stated).min(self.caps) as u32;
@@ -408,16 +407,16 @@ impl CreditPool {
         (before, self.limit)
     }
 
-    /// The server side of a session with C = `credits` begins; the peer's pool grows by `packets`.
-    /// Returns the pool that the peer is told.
+    /// The server side of a session with C = `credits` starts; the peer's pool grows by `packets`.
+    /// Returns the pool to be stated.
     pub(crate) fn grant_to_peer(&mut self, credits: u32, packets: u32) -> u32 {
         self.granted_caps += u64::from(credits);
         self.granted += packets;
         self.granted
     }
 
-    /// The server side of a session with C = `credits` ends. Returns by how many packets the peer's
-    /// pool shrinks.
+    /// The server side of a session with C = `credits` ends. Returns the decrease of the peer's
+    /// pool in packets.
     pub(crate) fn ungrant(&mut self, credits: u32) -> u32 {
         self.granted_caps -= u64::from(credits);
         let keeps = u64::from(self.granted).min(self.granted_caps) as u32;
@@ -426,8 +425,8 @@ impl CreditPool {
         less
     }
 
-    /// Checks invariants 1 to 3 against the client sessions of the peer: units in flight, and the sum
-    /// of their C.
+    /// Checks invariants 1 to 3 with the units in flight and the sum of C of the peer's client
+    /// sessions.
     pub(crate) fn check(&self, in_flight: u64, caps: u64) {
         assert!(self.is_awaited() || self.reserved == 0, "room reserved and no session waits");
         assert!(!self.is_awaited() || self.available == 0, "room available while sessions wait");
@@ -457,7 +456,7 @@ mod tests {
     fn small_packets_take_one_unit_when_responses_are_small_too() {
         let room = Room { small_data: 100, units_per_packet: 16 };
         let mut p = pool(10, room);
-        assert_eq!(p.units_of(32), 16, "nothing is known of the responses");
+        assert_eq!(p.units_of(32), 16, "no response has arrived yet");
         (0..400).for_each(|_| p.on_response(100));
         assert_eq!((p.units_of(100), p.units_of(101)), (1, 16));
         let mut s = SessionCredits::new(200);
@@ -485,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_comes_as_soon_as_there_is_room_for_what_waits_longest() {
+    fn a_turn_starts_when_there_is_room_for_the_longest_waiting_packet() {
         let mut p = pool(1, Room { small_data: 100, units_per_packet: 16 });
         let mut s = SessionCredits::new(32);
         p.spend(&mut s, 16, 1);
@@ -496,7 +495,7 @@ mod tests {
         p.begin_turn();
         s.release(16);
         p.spend(&mut s, 1, 1);
-        assert!(p.end_turn(), "what is left is for the next one");
+        assert!(p.end_turn(), "the rest is for the next session");
         assert_eq!(p.next_waiter(), Some(id(8)));
         p.wait_no_more();
         p.begin_turn();
@@ -507,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn who_leaves_does_not_hold_up_those_behind_it() {
+    fn a_session_that_leaves_does_not_block_the_queue() {
         let mut p = pool(1, Room { small_data: 100, units_per_packet: 16 });
         let mut s = SessionCredits::new(32);
         p.spend(&mut s, 2, 1);
@@ -522,7 +521,7 @@ mod tests {
         let mut p = pool(4, Room::UNIFORM);
         let mut s = SessionCredits::new(4);
         p.spend(&mut s, 4, 1);
-        assert!(!p.wait(id(7), 1), "nothing to take yet");
+        assert!(!p.wait(id(7), 1), "no room yet");
         assert!(!p.wait(id(8), 1));
         assert!(p.release(1), "the turn is queued once");
         assert!(!p.release(1));
@@ -532,7 +531,7 @@ mod tests {
         p.begin_turn();
         s.release(4);
         p.spend(&mut s, 1, 1);
-        assert!(p.end_turn(), "the rest is for the next one");
+        assert!(p.end_turn(), "the rest is reserved for the next");
         assert_eq!(p.next_waiter(), Some(id(8)));
         p.wait_no_more();
         assert_eq!((p.left_units(), p.grant(s, 1)), (1, 1));

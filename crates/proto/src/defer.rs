@@ -1,5 +1,5 @@
-//! Deferring calls ([`crate::deferred`]): with many sessions, calls are batched by eight, and session
-//! and slot are prefetched meanwhile.
+//! Deferral of calls ([`crate::deferred`]): with many sessions, calls are batched by eight, and
+//! sessions and slots are prefetched in the meantime.
 
 use courser_buf::{MsgBuf, prefetch};
 
@@ -10,12 +10,12 @@ use crate::options::CallId;
 use crate::session::{QueuedCall, Session, SessionId, SessionState};
 use crate::slot::ClientSlot;
 
-/// A call's slot is prefetched when this many calls have been taken after it: by then its session,
-/// which says where the slot is, has arrived.
+/// Number of later calls after which a call's slot is prefetched: by then its session, which
+/// locates the slot, is in the cache.
 const SLOT_AT: usize = 4;
 
 impl<C> Endpoint<C> {
-    /// A short call was made at once; the next on this session may be deferred.
+    /// A short call was made at once; the next one on this session may be deferred.
     #[inline(always)]
     pub(crate) fn may_defer_next(&mut self, session: SessionId) {
         if self.prefetches() && self.cfg.call_queue > SPAN {
@@ -23,7 +23,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    #[inline(never)] // with few sessions it is not called
+    #[inline(never)] // not called with few sessions
     fn defer_next(&mut self, session: SessionId) {
         let at = session.index as usize;
         let Some(Session::Client(s)) = self.sessions.get(at) else { return };
@@ -35,8 +35,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Takes a call on a session that [`Deferred::takes`] it.
-    #[inline(never)] // calls on few sessions do not come here
+    /// Accepts a call on a session that [`Deferred::takes`] it.
+    #[inline(never)] // not reached with few sessions
     pub(crate) fn defer(
         &mut self,
         session: SessionId,
@@ -62,7 +62,7 @@ impl<C> Endpoint<C> {
         CallId { session, seq }
     }
 
-    /// Asks for the slot of a deferred call.
+    /// Prefetches the slot of a deferred call.
     #[inline(always)]
     fn fetch_slot_of(&self, at: usize) {
         if let Some(call) = self.deferred.calls.get(at)
@@ -74,7 +74,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Puts a deferred call on its slot.
-    #[inline(always)] // into the function that defers the next one, where most are made
+    #[inline(always)] // inlined into the function that defers the next call, its main caller
     fn make(&mut self, call: DeferredCall<C>) {
         let (session, call) = call.made(self.now_ns);
         if let Err(call) = self.start_single(session, call) {
@@ -82,7 +82,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Makes a call that does not find a free slot, or has expired.
+    /// Makes a call that finds no free slot, or has expired.
     #[cold]
     fn make_otherwise(&mut self, session: SessionId, call: QueuedCall<C>) {
         if self.sessions.client(session.index).is_none() {
@@ -95,7 +95,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Takes the oldest of the deferred calls that are meant back.
+    /// Removes and returns the oldest deferred call that matches.
     pub(crate) fn take_deferred(
         &mut self,
         meant: impl Fn(&DeferredCall<C>) -> bool,
@@ -105,8 +105,9 @@ impl<C> Endpoint<C> {
         Some(call.made(self.now_ns))
     }
 
-    /// Makes the deferred calls for a batch. Their requests may be appended: none can be taken back
-    /// any more. They do not overtake queued calls, of which many are of the same session.
+    /// Makes the deferred calls for a batch. Their requests may be appended, since they can no
+    /// longer be taken back. They do not overtake queued calls, many of which are of the same
+    /// session.
     #[inline(never)]
     pub(crate) fn make_deferred_for_batch(&mut self) {
         if !self.tx.has_queued() {
@@ -116,7 +117,7 @@ impl<C> Endpoint<C> {
         self.tx.close_append();
     }
 
-    /// There will be a call on this session that is not deferred: those that are come first.
+    /// Makes the deferred calls of this session before a call that is not deferred.
     #[inline(always)]
     pub(crate) fn make_deferred_of(&mut self, session: SessionId) {
         if !self.deferred.is_empty() && self.deferred.count(session) > 0 {
@@ -124,8 +125,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Makes the calls that were deferred. Their slots come from memory together.
-    #[inline(never)] // with few sessions there are none
+    /// Makes all deferred calls. The cache misses of their slots overlap.
+    #[inline(never)] // not called with few sessions
     pub(crate) fn make_deferred(&mut self) {
         let count = self.deferred.calls.len();
         (count.saturating_sub(SLOT_AT)..count).for_each(|at| self.fetch_slot_of(at));
@@ -139,7 +140,7 @@ impl<C> Endpoint<C> {
         assert!(self.deferred.calls.len() <= SPAN);
         for DeferredCall { session, seq, .. } in &self.deferred.calls {
             let Some(Session::Client(s)) = self.sessions.get(session.index as usize) else {
-                panic!("a call is deferred on {session:?}, which is no client session");
+                panic!("a call is deferred on {session:?}, which is not a client session");
             };
             assert_eq!(s.generation, session.generation, "deferred on a session that has ended");
             let earlier = |slot: &ClientSlot<C>| !slot.active || slot.seq < *seq;
@@ -151,9 +152,9 @@ impl<C> Endpoint<C> {
         let takers = self.deferred.takers.iter().enumerate().filter(|(_, g)| **g != NONE);
         for (index, &generation) in takers {
             let Some(Session::Client(s)) = self.sessions.get(index) else {
-                panic!("calls are taken on {index}, which is no client session");
+                panic!("calls are accepted on {index}, which is not a client session");
             };
-            assert_eq!(u32::from(generation), s.generation, "session {index}: of another one");
+            assert_eq!(u32::from(generation), s.generation, "session {index}: wrong generation");
             assert_eq!(s.state, SessionState::Connected, "session {index}");
             assert!(!s.waits() && self.cfg.call_queue > SPAN, "session {index}: calls wait");
             let most = s.most_in_a_packet();

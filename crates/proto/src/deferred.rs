@@ -1,19 +1,20 @@
-//! Calls that were taken and are not on a slot yet.
+//! The queue of deferred calls: accepted calls that are not on a slot yet.
 //!
-//! With many thousand sessions a call waits for memory twice, one after the other: for its session,
-//! which knows the slot, and for the slot. So a short call on a session that is seldom used is taken,
-//! and made some calls later: its session is asked for at once, its slot when four more calls have
-//! been taken, and after another four both are there. All that is left is made before a stage, and
-//! before a call on the same session that is not deferred; so calls of a session stay in their order.
-//! Until then they are calls that wait: given up, alone or with their session, they were never sent.
+//! With thousands of sessions, a call would incur two successive cache misses: for its session,
+//! which locates the slot, and for the slot. So a short call on a rarely used session is accepted
+//! and put on its slot some calls later: its session is prefetched at once, its slot after four
+//! more calls, and after another four both are cached. The remaining deferred calls are made before
+//! a batch, and before a call on the same session that is not deferred, so the calls of a session
+//! keep their order. Until then they count as waiting calls: cancelled, or failed with their
+//! session, they were never executed.
 //!
-//! A call is refused at once or not at all. Whether a session takes one can be seen here, from a
-//! byte for each, without looking at the session.
+//! A call is rejected at once or not at all. A table of one byte per session tells whether a
+//! session accepts deferred calls, without access to the session.
 //!
 //! # Invariant
-//! A session that [`Deferred::takes`] a call is this endpoint's as a client, connected, and takes
-//! requests of `Config::inline_max` bytes in one packet; no call waits in its queue, which has room
-//! for more than [`SPAN`].
+//! A session that [`Deferred::takes`] a call is a connected client session, and a request of
+//! `Config::inline_max` bytes is one packet; no call waits in its queue, which has room for more
+//! than [`SPAN`].
 
 use std::collections::VecDeque;
 
@@ -21,19 +22,20 @@ use courser_buf::MsgBuf;
 
 use crate::session::{QueuedCall, SessionId};
 
-/// At most this many calls are deferred.
+/// Most deferred calls at a time.
 pub(crate) const SPAN: usize = 8;
 
-/// In place of a generation: a session that takes no deferred call. Nor do those of later generations:
-/// they are rare, and with a byte for each session the table of 20,000 stays in the nearest caches.
+/// Instead of a generation: the session accepts no deferred calls. Also for later generations,
+/// which are rare; with one byte per session, the table of 20,000 sessions stays in the nearest
+/// caches.
 pub(crate) const NONE: u8 = u8::MAX;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Deferred<C> {
-    /// The oldest first.
+    /// Oldest first.
     pub(crate) calls: VecDeque<DeferredCall<C>>,
-    /// By session: its generation, if it takes calls.
+    /// By session: its generation, if it accepts deferred calls.
     pub(crate) takers: Vec<u8>,
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct DeferredCall<C> {
 }
 
 impl<C> DeferredCall<C> {
-    /// The call as one that was made at `queued_ns`.
+    /// The call, as made at `queued_ns`.
     #[inline(always)]
     pub(crate) fn made(self, queued_ns: u64) -> (SessionId, QueuedCall<C>) {
         let DeferredCall { session, req, cont, seq, expires_ns, req_type } = self;
@@ -74,11 +76,11 @@ impl<C> Deferred<C> {
     pub(crate) fn takes(&self, session: SessionId) -> bool {
         match self.takers.get(session.index as usize) {
             Some(&taker) => taker != NONE && u32::from(taker) == session.generation,
-            None => false, // with few sessions there are none
+            None => false, // with few sessions none is deferred
         }
     }
 
-    /// Calls on this session are made at once from now on.
+    /// Calls on this session are no longer deferred.
     #[inline]
     pub(crate) fn take_no_more(&mut self, session: u32) {
         if let Some(generation) = self.takers.get_mut(session as usize) {
@@ -86,7 +88,7 @@ impl<C> Deferred<C> {
         }
     }
 
-    /// Calls on this session that are deferred now.
+    /// Number of deferred calls on this session.
     pub(crate) fn count(&self, session: SessionId) -> usize {
         self.calls.iter().filter(|call| call.session == session).count()
     }

@@ -1,4 +1,4 @@
-//! The endpoint's user: acts on requests and completions while a frame is being received.
+//! The interface by which the protocol calls handlers and completions while it handles a frame.
 
 use courser_buf::MsgBuf;
 
@@ -7,23 +7,23 @@ use crate::error::CallError;
 use crate::event::{Body, Completion, Event, RequestId};
 use crate::session::SessionId;
 
-/// An endpoint together with the code that acts on its events.
+/// An endpoint together with the code that handles its requests and completions.
 pub trait Driver<C> {
     /// The endpoint.
     fn endpoint(&mut self) -> &mut Endpoint<C>;
 
-    /// The time, ns; never before an earlier one. Asked for frames that say when they were sent.
+    /// The current time, ns; monotonic. Called for frames with a send time.
     fn now_ns(&mut self) -> u64;
 
-    /// Runs the handler of a request, which is answered now or later with
-    /// [`Endpoint::reply_bytes`] and its like. `expires_ns`: when the client gives the call up, in this
-    /// endpoint's time; `u64::MAX`: never, as far as the client said.
+    /// Runs the handler of a request, which is answered now or later with [`Endpoint::reply_bytes`]
+    /// or one of its variants. `expires_ns`: the client's deadline in this endpoint's time;
+    /// `u64::MAX`: none.
     ///
     /// Inlined into the receive loop, so that a small request stays in registers.
     fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64);
 
-    /// Acts on a call that has ended: its continuation, its session, its message, which is the
-    /// application's again, and the response or why there is none.
+    /// Handles a call that has ended: its continuation, its session, its request buffer, which
+    /// belongs to the application again, and the response or the error.
     fn on_completion(
         &mut self,
         cont: C,
@@ -33,9 +33,9 @@ pub trait Driver<C> {
     );
 }
 
-/// Hands an event of a rare packet to the driver.
+/// Passes an event of a rare packet to the driver.
 #[cold]
-#[inline(never)] // once for all rare packets; the receive loop inlines the calls for small messages
+#[inline(never)] // one copy for rare packets; small messages have inlined calls
 pub(crate) fn deliver<C>(driver: &mut impl Driver<C>, event: Event<'_, C>) {
     match event {
         Event::Request { id, req_type, body, expires_ns } => {

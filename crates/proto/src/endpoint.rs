@@ -1,19 +1,19 @@
 //! One thread's endpoint: packets in, packets out, the next deadline (`[eRPC section 3.1]`).
 //!
-//! The endpoint does no I/O and reads no clock. Calls that need the time take it as `now_ns`, any
-//! monotonic count of nanoseconds below 2^60 (36 years), or ask for it only if it is needed. One
+//! The endpoint does no I/O and reads no clock. Functions that need the time take it as `now_ns`,
+//! any monotonic count of nanoseconds below 2^60 (36 years), or call for it only if needed. One
 //! iteration of an event loop is
 //!
 //! 1. [`Endpoint::receive`] for each received frame. It runs handlers and continuations
-//!    ([`Driver`]), whose replies and calls are written to the frames that will carry them.
+//!    ([`Driver`]), whose replies and calls are written directly to outgoing frames.
 //! 2. [`Endpoint::poll_transmit`], whose frames go to the transport.
 //! 3. [`Endpoint::on_deadline`] when [`Endpoint::next_deadline`] has passed, and step 2 again if
 //!    [`Endpoint::wants_transmit`].
 //! 4. [`Endpoint::needs_flush`] (then flush the transport), [`Endpoint::poll_completion`].
 //!
-//! The parts of an endpoint are data structures that do not know the endpoint: tables of sessions
-//! and peers, the frame builder, timers, quotas. The modules that act on several of them, one for
-//! each packet kind and direction, are `impl Endpoint` blocks.
+//! The parts of an endpoint are data structures that do not refer to the endpoint: tables of
+//! sessions and peers, the transmit batch, timers, quotas. The modules that act on several of them,
+//! one for each packet kind and direction, are `impl Endpoint` blocks.
 //!
 //! [`Driver`]: crate::Driver
 
@@ -26,47 +26,47 @@ use crate::deferred::Deferred;
 use crate::event::Completion;
 use crate::loss::{Boards, TailLoss};
 use crate::peer::Peers;
-use crate::session::{IdleSession, SessionId, Sessions, Shares};
+use crate::session::{IdleSession, Quotas, SessionId, Sessions};
 use crate::stats::EndpointStats;
 use crate::timers::Timers;
 use crate::tx::{Framing, TxBatch};
 
-/// See the module's documentation. `C` is the caller's value for a completion; the endpoint stores it
-/// untouched.
+/// See the module's documentation. `C` is the caller's value for a completion, which the endpoint
+/// stores and returns.
 #[derive(Debug)]
 pub struct Endpoint<C> {
     pub(crate) cfg: Config,
     pub(crate) arena: Arena,
     pub(crate) id: u64,
-    /// The newest time that the endpoint was given.
+    /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
     pub(crate) sessions: Sessions<C>,
     pub(crate) peers: Peers,
-    /// What each process may take as a client here.
-    pub(crate) shares: Shares,
+    /// Quotas of the client processes.
+    pub(crate) quotas: Quotas,
     pub(crate) deferred: Deferred<C>,
     pub(crate) tx: TxBatch,
     pub(crate) timers: Timers,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
-    /// Buffer in which a frame with a tail is joined, of at most a largest frame.
+    /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
     pub(crate) scratch: Vec<u8>,
     pub(crate) outbox: Outbox<C>,
     pub(crate) stats: EndpointStats,
 }
 
-/// What waits for the caller to take it.
+/// Results that wait for the caller.
 #[derive(Debug)]
 pub(crate) struct Outbox<C> {
-    /// Completions that did not come from a packet, or that wait for the transport.
+    /// Completions that no packet caused, or that wait for the transport.
     pub(crate) done: VecDeque<Completion<'static, C>>,
     /// Client sessions that failed.
     pub(crate) failed: VecDeque<SessionId>,
     /// Client sessions that dropped their slots.
     pub(crate) idle: VecDeque<IdleSession>,
-    /// Destinations that no peer uses any more.
+    /// Paths that no peer uses any more.
     pub(crate) unused_paths: Vec<PathId>,
-    /// Requests with their handlers whose clients have given them up, or are gone.
+    /// Number of requests that were cancelled, or whose clients are gone, while handlers had them.
     pub(crate) given_up: u64,
 }
 
@@ -83,11 +83,10 @@ impl<C> Default for Outbox<C> {
 }
 
 impl<C> Endpoint<C> {
-    /// An endpoint. `id` is random and names this incarnation to its peers; `framing` says what frames
-    /// the transport carries: its largest frame in bytes, or a [`Framing`].
-    ///
+    /// Creates an endpoint. `id` is random and identifies this incarnation to its peers; `framing`
+    /// describes the frames of the transport: its largest frame in bytes, or a [`Framing`].
     /// # Errors
-    /// A setting out of its range.
+    /// A setting is out of its range.
     pub fn new(
         cfg: Config,
         arena: Arena,
@@ -105,7 +104,7 @@ impl<C> Endpoint<C> {
             now_ns: 0,
             sessions: Sessions::new(),
             peers: Peers::default(),
-            shares: Shares::new(max_held_per_peer, copies),
+            quotas: Quotas::new(max_held_per_peer, copies),
             deferred: Deferred::default(),
             tx,
             timers: Timers::new(),
@@ -117,14 +116,14 @@ impl<C> Endpoint<C> {
         })
     }
 
-    /// The newest time that the endpoint was given.
+    /// The newest time passed to the endpoint.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.now_ns
     }
 
-    /// Tells the endpoint the time, which is not before any that it was given. Frames without a time
-    /// of their own count as received at the newest time that the endpoint knows.
+    /// Sets the time, which must not be before an earlier one. Frames without a send time count as
+    /// received at the newest time that was set.
     #[inline]
     pub fn advance(&mut self, now_ns: u64) {
         self.tx.advance(now_ns);
@@ -132,7 +131,7 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// A buffer with the same bytes.
+/// A buffer with a copy of the bytes.
 pub(crate) fn copy_of(arena: &Arena, bytes: &[u8]) -> Result<MsgBuf, AllocError> {
     let mut m = arena.alloc(bytes.len())?;
     m.copy_from_slice(bytes);

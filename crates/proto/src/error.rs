@@ -1,10 +1,10 @@
-//! Why a call did not end with a response, and what that says about the server.
+//! Errors of calls and replies, and whether the handler has run.
 
 use std::fmt;
 
 use crate::session::ConnectRefuseReason;
 
-/// Whether the request's handler ran: what a database must know before it tries again.
+/// Whether the request's handler ran: decides whether a retry is safe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Executed {
     /// The handler has not run and will not: retry freely.
@@ -15,7 +15,7 @@ pub enum Executed {
     Yes,
 }
 
-/// What a server says instead of a response; the numbers are the wire's.
+/// Status codes of a server's error response; the numbers are those of the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum Status {
@@ -35,11 +35,11 @@ pub enum Status {
     WorkersBusy = 7,
     /// The handler panicked before it had answered.
     Panicked = 8,
-    /// The call's deadline had passed before its handler was started (F15).
+    /// The call's deadline had passed before its handler started (F15).
     DeadlineExceeded = 9,
-    /// The client gave the call up before its handler was started (F15).
+    /// The client cancelled the call before its handler started (F15).
     Cancelled = 10,
-    /// The server is shutting down and starts nothing new.
+    /// The server is shutting down and starts no new requests.
     ShuttingDown = 11,
     /// A code this version does not know.
     Other = u16::MAX,
@@ -64,7 +64,7 @@ impl Status {
         }
     }
 
-    /// What happened, and what to do.
+    /// The cause, and what to do about it.
     fn text(self) -> &'static str {
         match self {
             Status::UnknownType => {
@@ -104,7 +104,7 @@ impl Status {
         }
     }
 
-    /// What the code says about the handler.
+    /// Whether the handler has run.
     pub fn executed(self) -> Executed {
         match self {
             Status::UnknownType
@@ -115,7 +115,7 @@ impl Status {
             | Status::Cancelled
             | Status::ShuttingDown => Executed::Never,
             Status::NoReply | Status::ResponseFailed | Status::Rejected => Executed::Yes,
-            // A handler that panicked has done a part of its work.
+            // A handler that panicked has run in part.
             Status::Panicked | Status::Other => Executed::Maybe,
         }
     }
@@ -161,16 +161,16 @@ pub enum SessionEnd {
     Unknown,
 }
 
-/// Why a call that was accepted ended without a response. Its request buffer comes back with it.
+/// Why an accepted call ended without a response. Its request buffer is returned with the error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CallError {
     /// The session could not be set up, for this reason.
     NotConnected(SessionEnd),
-    /// The server answered with a status in place of a response.
+    /// The server answered with an error status.
     Server(Status),
     /// The peer, its process or its control connection is gone.
     PeerFailed(Executed),
-    /// The control connection lives, but nothing comes back on the datapath (F13).
+    /// The control connection works, but no packet arrives on the datapath (F13).
     DatapathSilent(Executed),
     /// This side closed the session.
     Closed(Executed),
@@ -180,14 +180,14 @@ pub enum CallError {
     Cancelled(Executed),
     /// The response arrived but there was no memory to receive it.
     NoMemory {
-        /// Bytes the response has.
+        /// Bytes of the response.
         response_bytes: u32,
     },
     /// The response is larger than this endpoint accepts.
     ResponseTooLarge {
-        /// Bytes the response has.
+        /// Bytes of the response.
         response_bytes: u32,
-        /// Bytes allowed here: `Config::max_msg_size`.
+        /// Limit: `Config::max_msg_size`.
         limit: u32,
     },
 }
@@ -250,13 +250,13 @@ impl fmt::Display for CallError {
 
 impl std::error::Error for CallError {}
 
-/// Why a call did not start: nothing was queued, and its buffer is returned with the error.
+/// Why a call was not accepted; nothing was queued, and the buffer is returned at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum RejectReason {
     /// There is no such session, or it has ended.
     #[error("the session is not connected: {0}")]
     NoSession(SessionEnd),
-    /// The session is one where this endpoint is the server.
+    /// This endpoint is the server of the session.
     #[error(
         "this endpoint is the server of that session; connect a session to call the other side"
     )]
@@ -280,13 +280,13 @@ pub enum RejectReason {
     },
 }
 
-/// Why a reply could not be given.
+/// Why a reply failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ReplyError {
     /// The request is gone: its session ended, or it was answered before.
     #[error("the request is gone, its session ended or it was already answered; drop the response")]
     Gone,
-    /// The request came to another endpoint of this program; its client gets an error instead.
+    /// The request belongs to another endpoint of this program; its client gets an error instead.
     #[error("the reply handle is of another endpoint; answer with the endpoint that it came from")]
     OtherEndpoint,
     /// The response is too large; the client gets an error instead.
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_tells_whether_the_handler_ran() {
+    fn an_error_states_whether_the_handler_ran() {
         let e = CallError::Server(Status::UnknownType);
         assert_eq!(e.executed(), Executed::Never);
         assert!(e.to_string().ends_with("(never executed)"));

@@ -1,16 +1,16 @@
-//! What an endpoint gives to the application: requests to answer and calls that have ended.
+//! Events for the application: requests to answer, and calls that have ended.
 
 use courser_buf::MsgBuf;
 
 use crate::error::CallError;
 use crate::session::SessionId;
 
-/// One message as the application gets it.
+/// A message as passed to the application.
 #[derive(Debug)]
 pub enum Body<'f> {
-    /// Read in place from the received frame; valid for the length of the handler (E28).
+    /// In the received frame, without a copy; valid until the handler returns (E28).
     Borrowed(&'f [u8]),
-    /// In a buffer of its own, because it came in several packets.
+    /// In a buffer of its own, since it arrived in several packets.
     Owned(MsgBuf),
 }
 
@@ -24,15 +24,15 @@ impl std::ops::Deref for Body<'_> {
     }
 }
 
-/// Names one request at its server until it is answered. Copies are harmless: the second answer
-/// is refused.
+/// Identifies one request at its server until it is answered. It may be copied: a second answer is
+/// rejected.
 ///
 /// Packed into two words to be passed in registers; a wider struct causes a store-forwarding stall.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RequestId {
-    /// Index and, above it, generation.
+    /// Index and, in the upper half, generation.
     session: u64,
-    /// Number and, above it, slot.
+    /// Request number and, in the upper half, slot.
     request: u64,
 }
 
@@ -46,19 +46,19 @@ impl RequestId {
         }
     }
 
-    /// The session that the request came on.
+    /// The session of the request.
     #[inline(always)]
     pub fn session(&self) -> SessionId {
         SessionId { index: self.session as u32, generation: (self.session >> 32) as u32 }
     }
 
-    /// The session's slot that it occupies: below [`crate::Config::slots`].
+    /// The slot of the request in its session: below [`crate::Config::slots`].
     #[inline(always)]
     pub fn slot(&self) -> u8 {
         (self.request >> 32) as u8
     }
 
-    /// Its number in the slot. Session, slot and number together name a request at its server,
+    /// The request number. Session, slot and number together identify a request at its server,
     /// until the number wraps.
     #[inline(always)]
     pub fn req_num(&self) -> u32 {
@@ -79,17 +79,17 @@ impl std::fmt::Debug for RequestId {
 /// A call that has ended.
 #[derive(Debug)]
 pub struct Completion<'f, C> {
-    /// What the caller gave with the call.
+    /// The value passed with the call.
     pub cont: C,
     /// The session of the call.
     pub session: SessionId,
-    /// The request buffer: the application's again (E24, E27).
+    /// The request buffer, which belongs to the application again (E24, E27).
     pub request: MsgBuf,
-    /// The response, or why there is none.
+    /// The response, or the error.
     pub result: Result<Body<'f>, CallError>,
 }
 
-/// What a packet leads to.
+/// Result of a packet.
 #[derive(Debug)]
 pub(crate) enum Event<'f, C> {
     /// A request for a handler.
@@ -97,7 +97,7 @@ pub(crate) enum Event<'f, C> {
         id: RequestId,
         req_type: u16,
         body: Body<'f>,
-        /// When the client gives the call up, in this endpoint's time; `u64::MAX`: never.
+        /// The client's deadline, in this endpoint's time; `u64::MAX`: none.
         expires_ns: u64,
     },
     /// A call has ended.

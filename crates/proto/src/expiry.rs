@@ -1,9 +1,10 @@
-//! Deadlines: when loss is suspected, and what follows (`[eRPC §5.3]`, E57, E59).
+//! Timer expiry: loss timeouts of slots, deadlines of calls, delayed acknowledgements (`[eRPC
+//! §5.3]`, E57, E59).
 //!
-//! The timers ([`crate::timers`]) say which slots and sessions are to be looked at; what is to be
-//! done is seen there. A small RPC costs them one entry, or none: its slot is looked at once, when
-//! its call is over as a rule, and again only while something is to be waited for. Slots that have
-//! gone quiet tell the server at last that their response has arrived (F6).
+//! The timers ([`crate::timers`]) name slots and sessions to check; on expiry the state decides
+//! what is due. A small RPC costs one timer entry, or none: its slot is checked once, usually after
+//! its call has ended, and again only while something is pending. Slots that are not used again
+//! acknowledge their last response (F6).
 
 use crate::config::Config;
 use crate::endpoint::Endpoint;
@@ -13,27 +14,27 @@ use crate::mutant::{self, Mutant};
 use crate::path::PROBES;
 use crate::session::{ClientSession, Session, SessionId, SessionState};
 use crate::slot::ClientSlot;
-use crate::timers::{Due, IDLE, QUEUE, Timed};
+use crate::timers::{Due, IDLE, QUEUE, TimerEntry};
 use crate::tx::TxItem;
 
-/// So many looks at most in one [`Endpoint::on_deadline`], some 100 us of work; what else is due
-/// comes in the next pass of the event loop, after the packets that have arrived meanwhile.
-const LOOKS: usize = 4096;
+/// Most timers handled in one [`Endpoint::on_deadline`], about 100 us of work; the rest follows in
+/// the next pass of the event loop, after newly received packets.
+const MAX_EXPIRIES: usize = 4096;
 
-/// A slot that has gone quiet acknowledges its response after `Config::rto_min_ns`. Where fewer
-/// calls than this come between two such packets, they are waste: a session that is used now and
-/// then, like one of 20,000, would pay one for each call. The slot then waits twice as long, again
-/// and again, up to [`ACK_WAIT_MAX_NS`]; if the response is of several packets and so holds memory
-/// of its own, it does not wait.
+/// A quiet slot acknowledges its response after `Config::rto_min_ns`. If fewer calls than this
+/// occur between two acknowledgements, they are wasteful: a rarely used session, like one of
+/// 20,000, would send one per call. The slot then doubles its delay, repeatedly, up to
+/// [`ACK_WAIT_MAX_NS`]. There is no delay if the response has several packets and so holds memory
+/// of its own.
 const CALLS_PER_ACK: u32 = 8;
 
-/// The longest such wait, ns. It is looked at as often, so a response may be acknowledged after twice
-/// that: less than half of what a server waits that shuts down.
+/// The longest delay, ns. It is checked at this interval, so an acknowledgement may take twice as
+/// long: less than half of the time that a server waits at shutdown.
 const ACK_WAIT_MAX_NS: u64 = 200_000_000;
 
 enum Verdict {
-    Again(u64),
-    /// A slot without a call that was used since its last look.
+    Rearm(u64),
+    /// A slot without a call that was used since its last check.
     InUse(u64),
     Nothing,
     Shrink,
@@ -46,9 +47,9 @@ enum Verdict {
 }
 
 impl<C> Endpoint<C> {
-    /// When [`Endpoint::on_deadline`] is next due; `None` when no time-out is pending. Frames that
-    /// wait to be transmitted are due at once: 0. When there was no memory to make them, the next
-    /// attempt is due after `Config::rto_min_ns`, so that an exhausted arena is no busy loop.
+    /// When [`Endpoint::on_deadline`] is next due; `None` when no timer is set. 0, that is at once,
+    /// if packets are queued. If there was no memory to build frames, the next attempt is due after
+    /// `Config::rto_min_ns`, which avoids a busy loop.
     #[inline]
     pub fn next_deadline(&self) -> Option<u64> {
         if !self.outbox.done.is_empty() || self.wants_transmit() {
@@ -61,8 +62,8 @@ impl<C> Endpoint<C> {
         (due_ns != u64::MAX).then_some(due_ns)
     }
 
-    /// Suspects loss where it is due. Call it only after everything received was handled: a
-    /// response that waits in the receive queue is no loss.
+    /// Handles expired timers. Call it only after all received frames were handled: a response in
+    /// the receive queue is not lost.
     #[inline]
     pub fn on_deadline(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
@@ -79,19 +80,19 @@ impl<C> Endpoint<C> {
 
     #[cold]
     fn look_around(&mut self, now_ns: u64) {
-        let mut left = LOOKS;
+        let mut left = MAX_EXPIRIES;
         while left > 0 {
             if let Some(entry) = self.timers.first_due(now_ns)
                 && (entry.is_cancelled() || self.pass_by(entry))
             {
                 self.timers.drop_first();
-                // What was forgotten costs nothing and must not keep the others waiting.
+                // Cancelled timers cost nothing and must not delay the others.
                 left -= usize::from(!entry.is_cancelled());
                 continue;
             }
-            let Some((look, entry)) = self.timers.pop(now_ns) else { break };
+            let Some((queue, entry)) = self.timers.pop(now_ns) else { break };
             self.fetch_for_looks();
-            left = left.saturating_sub(1 + self.look_at(look, entry, now_ns));
+            left = left.saturating_sub(1 + self.expire_entry(queue, entry, now_ns));
         }
         if self.timers.overgrown() {
             let sessions = &self.sessions;
@@ -103,12 +104,12 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// The first look at a slot whose call is over, as it is for nearly every call: all is done
-    /// when nothing is owed, or a later look will come before the acknowledgement is due. With many
-    /// sessions, each used now and then, this is a look for each call. `false`: it has to be
-    /// looked at properly, and nothing was done.
+    /// Expiry of the first timer of a slot without a call, the usual case: done when no
+    /// acknowledgement is pending, or a later timer expires before it is due. With many rarely used
+    /// sessions this happens once per call. `false`: the full check is needed, and nothing was
+    /// done.
     #[inline]
-    fn pass_by(&mut self, entry: Timed) -> bool {
+    fn pass_by(&mut self, entry: TimerEntry) -> bool {
         let Some(Session::Client(s)) = self.sessions.get_mut(entry.session as usize) else {
             return false;
         };
@@ -125,8 +126,8 @@ impl<C> Endpoint<C> {
         done
     }
 
-    /// With many sessions, cancels the first timer of a slot whose call has ended with a response of one
-    /// packet, if expiring it would do nothing.
+    /// With many sessions, cancels the first timer of a slot whose call has ended with a response
+    /// of one packet, if its expiry would do nothing.
     #[inline(never)]
     pub(crate) fn cancel_first_timer(&mut self, session: u32, slot_no: u8) {
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
@@ -135,16 +136,16 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Does what is due at one place; gives what it cost beyond one look.
-    fn look_at(&mut self, look: Due, entry: Timed, now_ns: u64) -> usize {
-        let Timed { session, slot, .. } = entry;
-        if !self.take_timer(look, entry) {
+    /// Handles one expired timer; returns its cost beyond one check.
+    fn expire_entry(&mut self, queue: Due, entry: TimerEntry, now_ns: u64) -> usize {
+        let TimerEntry { session, slot, .. } = entry;
+        if !self.take_timer(queue, entry) {
             return 0;
         }
         match self.judge(entry, now_ns) {
             Verdict::Nothing => {}
-            Verdict::Again(due_ns) => self.look_again(entry, due_ns),
-            Verdict::InUse(due_ns) => self.look_less(entry, due_ns),
+            Verdict::Rearm(due_ns) => self.rearm(entry, due_ns),
+            Verdict::InUse(due_ns) => self.rearm_quiet(entry, due_ns),
             Verdict::Shrink => self.shrink(session),
             Verdict::Acknowledge => self.acknowledge(session, slot),
             Verdict::TimedOut => self.on_timeout(session, slot, now_ns),
@@ -153,7 +154,7 @@ impl<C> Endpoint<C> {
             Verdict::QueueExpired => {
                 let waiting = self.sessions.client_mut(session).map_or(0, |s| s.queue.len());
                 self.expire_queue(session, now_ns);
-                self.time_queue(session, u64::MAX); // those that are left
+                self.time_queue(session, u64::MAX); // for the remaining calls
                 return waiting;
             }
             Verdict::Silent => self.give_up_peer(session),
@@ -161,21 +162,21 @@ impl<C> Endpoint<C> {
         0
     }
 
-    /// The timers have this entry no more. `false`: nobody needs it.
-    fn take_timer(&mut self, look: Due, entry: Timed) -> bool {
-        if look == Due::Later && !is_needed(&self.sessions, &entry) {
+    /// Records that a timer has left the queues. `false`: it is obsolete.
+    fn take_timer(&mut self, queue: Due, entry: TimerEntry) -> bool {
+        if queue == Due::Later && !is_needed(&self.sessions, &entry) {
             return false;
         }
         let Some(s) = self.sessions.client_mut(entry.session) else { return false };
         if s.generation != entry.generation {
             return false;
         }
-        match (entry.slot, look) {
+        match (entry.slot, queue) {
             (QUEUE, _) => s.queue_times.timer_ns = u64::MAX,
             (IDLE, _) => s.idle_timed = false,
-            (slot, look) => {
+            (slot, queue) => {
                 let Some(slot) = s.slots.get_mut(usize::from(slot)) else { return false };
-                match look {
+                match queue {
                     Due::First => slot.tracked = false,
                     Due::Later => slot.timer_ns = u64::MAX,
                 }
@@ -184,7 +185,7 @@ impl<C> Endpoint<C> {
         true
     }
 
-    fn look_again(&mut self, entry: Timed, due_ns: u64) {
+    fn rearm(&mut self, entry: TimerEntry, due_ns: u64) {
         let session = entry.session;
         match entry.slot {
             QUEUE => self.time_queue(session, due_ns),
@@ -198,10 +199,10 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A later look found that a free slot was used meanwhile: the next one comes later, so that
-    /// slots in use cost less than a look for each call.
-    fn look_less(&mut self, entry: Timed, due_ns: u64) {
-        let Timed { session, slot, .. } = entry;
+    /// A free slot was used since its last check: sets its next timer later, so that slots in use
+    /// cost less than one check per call.
+    fn rearm_quiet(&mut self, entry: TimerEntry, due_ns: u64) {
+        let TimerEntry { session, slot, .. } = entry;
         let most_ns = ack_wait_most_ns(&self.cfg);
         if let Some(Session::Client(s)) = self.sessions.get_mut(session as usize)
             && let Some(slot) = s.slots.get_mut(usize::from(slot))
@@ -209,28 +210,28 @@ impl<C> Endpoint<C> {
             slot.double_ack_wait();
             let wait_ns = ack_wait_ns(&self.cfg, slot, s.agreed.data_per_packet);
             if wait_ns == most_ns && slot.timer_ns == u64::MAX {
-                // With the same delay for all they need no sorting.
+                // With equal delays the queue needs no sorting.
                 slot.timer_ns = self.now_ns.saturating_add(most_ns);
-                self.timers.arm_quiet(Timed { due_ns: slot.timer_ns, ..entry });
+                self.timers.arm_quiet(TimerEntry { due_ns: slot.timer_ns, ..entry });
                 return;
             }
         }
         self.arm_slot(session, slot, due_ns);
     }
 
-    /// Sees that a client slot is looked at when `due_ns` has come, or before: when its call expires.
+    /// Ensures a timer for a client slot no later than `due_ns`, or the deadline of its call.
     pub(crate) fn arm_slot(&mut self, session: u32, slot_no: u8, due_ns: u64) {
         let Some(Session::Client(s)) = self.sessions.get_mut(session as usize) else { return };
         let generation = s.generation;
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         let due_ns = due_ns.min(slot.expires_ns);
         if due_ns < slot.timer_ns {
-            let entry = Timed { due_ns, session, generation, slot: slot_no };
+            let entry = TimerEntry { due_ns, session, generation, slot: slot_no };
             slot.timer_ns = self.timers.arm_later(entry);
         }
     }
 
-    fn judge(&self, entry: Timed, now_ns: u64) -> Verdict {
+    fn judge(&self, entry: TimerEntry, now_ns: u64) -> Verdict {
         let Some(Session::Client(s)) = self.sessions.get(entry.session as usize) else {
             return Verdict::Nothing;
         };
@@ -240,7 +241,7 @@ impl<C> Endpoint<C> {
         if entry.slot == QUEUE {
             return match s.queue_times.expires_ns {
                 u64::MAX => Verdict::Nothing,
-                due_ns if now_ns < due_ns => Verdict::Again(due_ns),
+                due_ns if now_ns < due_ns => Verdict::Rearm(due_ns),
                 _ => Verdict::QueueExpired,
             };
         }
@@ -250,7 +251,7 @@ impl<C> Endpoint<C> {
         if entry.slot == IDLE {
             return match self.idle_due_ns(s, now_ns) {
                 due_ns if due_ns <= now_ns => Verdict::Shrink,
-                due_ns => Verdict::Again(due_ns),
+                due_ns => Verdict::Rearm(due_ns),
             };
         }
         let Some(slot) = s.slots.get(usize::from(entry.slot)) else { return Verdict::Nothing };
@@ -270,15 +271,15 @@ impl<C> Endpoint<C> {
         let due_ns = self.due_ns(s, slot, now_ns).min(slot.expires_ns);
         if now_ns < due_ns {
             let waits = due_ns != u64::MAX;
-            return if waits { Verdict::Again(due_ns) } else { Verdict::Nothing };
+            return if waits { Verdict::Rearm(due_ns) } else { Verdict::Nothing };
         }
         let Some(peer) = self.peers.at(s.peer) else { return Verdict::Silent };
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
             let timeout_ns = self.cfg.datapath_timeout_ns;
             let started_ns = self.tx.left_ns(slot.started_ns);
             let silent_ns = now_ns.saturating_sub(peer.path.last_heard_ns().max(started_ns));
-            // Other packets of the peer arrive and none for this slot: it may be that large
-            // packets do not pass any more.
+            // Other packets of the peer arrive but none for this slot: large packets may no longer
+            // pass the path.
             let stuck_ns = now_ns.saturating_sub(slot.heard_ns.max(started_ns));
             if silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns {
                 return Verdict::Silent;
@@ -287,7 +288,7 @@ impl<C> Endpoint<C> {
         if slot.quarantined { Verdict::CancelAgain } else { Verdict::TimedOut }
     }
 
-    /// When loss is to be suspected of a slot; `u64::MAX`: there is nothing to wait for.
+    /// When loss of a slot's packets is suspected; `u64::MAX`: nothing is pending.
     fn due_ns(&self, s: &ClientSession<C>, slot: &ClientSlot<C>, now_ns: u64) -> u64 {
         if !slot.is_single_sent() {
             return slot.deadline_ns;
@@ -301,7 +302,7 @@ impl<C> Endpoint<C> {
     }
 
     /// The datapath to a session's peer is dead (F13): ends every client session with that peer,
-    /// because they all share it.
+    /// since they share the path.
     fn give_up_peer(&mut self, session: u32) {
         let Some(peer) = self.sessions.client_mut(session).map(|s| s.peer) else { return };
         for index in 0..self.sessions.len() as u32 {
@@ -315,8 +316,7 @@ impl<C> Endpoint<C> {
     }
 
     /// The next client session that failed because its peer's datapath is silent. Its calls have
-    /// ended; what is left of it is freed by [`Endpoint::close`], which also says what to tell the
-    /// server.
+    /// ended; [`Endpoint::close`] frees the rest, and returns what the server has to be told.
     #[inline]
     pub fn poll_failed(&mut self) -> Option<SessionId> {
         while let Some(id) = self.outbox.failed.pop_front() {
@@ -343,15 +343,15 @@ impl<C> Endpoint<C> {
         self.tx.push(TxItem::Ack { session, req_num });
     }
 
-    /// Nothing was heard in time. Selective recovery probes for the end of the message first.
-    /// Otherwise all that is on its way is lost: reclaim the credits, send it again; with go-back-N
-    /// from where the server is known to be.
+    /// A loss timeout. Selective recovery first probes the end of the message. Otherwise all
+    /// packets in flight are lost: reclaims their credits and sends them again; with go-back-N from
+    /// the last acknowledged packet on.
     fn on_timeout(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
         let has_part = slot.in_order() > 0;
         if slot.in_flight() == 0 || has_part && mutant::is_on(Mutant::RfrNotRepeated) {
-            // Nothing can be lost: the slot waits for credits that other slots hold.
+            // Nothing is in flight: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
         let probes = s.agreed.recovery == Recovery::Selective && slot.retries < PROBES;
@@ -375,7 +375,7 @@ impl<C> Endpoint<C> {
         self.wake_in_turn(session, slot_no);
     }
 
-    /// Puts a slot's deadline one timeout ahead, and sees that it is looked at by then.
+    /// Sets a slot's deadline one timeout ahead, and ensures a timer for it.
     #[inline]
     pub(crate) fn extend_deadline(&mut self, session: u32, slot_no: u8, now_ns: u64) {
         let Some(s) = self.sessions.client_mut(session) else { return };
@@ -383,7 +383,7 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.deadline_ns =
             now_ns + peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
-        // The first look is never later than a timeout from now.
+        // The first timer is never later than a timeout from now.
         let exact = !slot.tracked || s.agreed.recovery == Recovery::Selective;
         if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
             let due_ns = slot.deadline_ns;
@@ -404,8 +404,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Queues the slots that waited for credits, when there are some again; the one behind
-    /// `after` first, and so in turn.
+    /// Queues the slots that wait for credits when there are some; round robin, starting after slot
+    /// `after`.
     #[inline]
     pub(crate) fn wake_stalled(&mut self, session: u32, after: u8) {
         let Some(Session::Client(s)) = self.sessions.get(session as usize) else { return };
@@ -427,8 +427,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A slot got credits back: the slots that waited for some come first, then the slot itself.
-    /// Else a large message would keep all credits of its session to itself until its end (E31).
+    /// Credits of a slot have returned: queues the slots that wait for credits, then the slot
+    /// itself. Otherwise a large message would keep all credits of its session until its end (E31).
     #[inline]
     pub(crate) fn wake_in_turn(&mut self, session: u32, slot_no: u8) {
         self.wake_stalled(session, slot_no);
@@ -436,27 +436,27 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// Whether a first look at a free slot would find nothing to do: nothing is owed, or a later look
-/// comes before the acknowledgement is due.
+/// Whether the first timer of a free slot has nothing to do: no acknowledgement is pending, or a
+/// later timer expires before it is due.
 #[inline]
 fn needs_no_look<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> bool {
     let wait_ns = ack_wait_ns(cfg, slot, data_per_packet);
     !slot.ack_owed || slot.timer_ns <= slot.deadline_ns.saturating_add(wait_ns)
 }
 
-/// How long a slot is quiet before the server is told that its response has arrived.
+/// Delay from the end of a call to the acknowledgement of its response.
 #[inline]
 fn ack_wait_ns<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> u64 {
     slot.ack_wait_ns(data_per_packet, cfg.rto_min_ns, ack_wait_most_ns(cfg))
 }
 
-/// The longest of these waits.
+/// The longest of these delays.
 fn ack_wait_most_ns(cfg: &Config) -> u64 {
     ACK_WAIT_MAX_NS.min(cfg.idle_after_ns / 2).max(cfg.rto_min_ns)
 }
 
-/// Whether an entry of the timers' later looks is still the one of its place.
-fn is_needed<C>(sessions: &[Session<C>], entry: &Timed) -> bool {
+/// Whether a later timer is still the current one of its slot or session.
+fn is_needed<C>(sessions: &[Session<C>], entry: &TimerEntry) -> bool {
     let Some(Session::Client(s)) = sessions.get(entry.session as usize) else { return false };
     s.generation == entry.generation
         && match entry.slot {

@@ -1,5 +1,5 @@
-//! Ingress (step 10 of a packet's path): which frames are accepted, and what a frame says about the
-//! path to its sender.
+//! Ingress validation (step 10 of a packet's path): acceptance of received frames by form, peer,
+//! cookie and source, and the path samples in their headers.
 
 use courser_buf::RxFrame;
 
@@ -12,13 +12,12 @@ use crate::stats::Drop;
 use crate::wire::{FrameHeader, is_untimed};
 
 impl<C> Endpoint<C> {
-    /// Receives a frame: checks its form, peer, cookie, source and packet size, and takes its packets.
-    /// Requests and completions go to the driver as they come. No state but a counter changes if a
-    /// check fails.
-    ///
-    /// The driver is asked for the time unless the frame says none: such a frame counts as received at
-    /// the newest time that the endpoint knows ([`Endpoint::advance`]).
-    #[inline(always)] // into the event loop, which is the one place
+    /// Receives a frame: checks its form, peer, cookie, source and packet size, and handles its
+    /// packets. Requests and completions are passed to the driver in order. If a check fails, only
+    /// a counter changes.
+    /// The driver's clock is read only for frames with a send time. Other frames count as received
+    /// at the newest time that was set ([`Endpoint::advance`]).
+    #[inline(always)] // inlined into the event loop, its only caller
     pub fn receive(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
         if !is_untimed(frame.data) {
             let now_ns = driver.now_ns();
@@ -33,7 +32,7 @@ impl<C> Endpoint<C> {
         driver.endpoint().tx.close_append();
     }
 
-    /// Opens a frame: the only place where frames are accepted.
+    /// Opens a frame: the only place that accepts frames.
     #[inline(always)]
     fn open<'f>(&mut self, frame: &RxFrame<'f>) -> Option<Packets<'f>> {
         self.stats.rx_frames += 1;
@@ -66,7 +65,7 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// Whether the frame comes from the peer that its header names.
+/// Whether the frame's source is the address of the peer in its header.
 #[inline(always)]
 fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), Drop> {
     if peer.state != PeerState::Live {

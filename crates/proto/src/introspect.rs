@@ -1,5 +1,5 @@
-//! What may be asked of an endpoint: memory, counters, sessions. Nothing here costs anything unless it
-//! is called, and nothing changes the protocol's state.
+//! Read-only accessors of an endpoint: counters, sessions, memory. They cost nothing unless called,
+//! and do not change the protocol's state.
 
 use courser_buf::{Addr, AllocError, Arena, MsgBuf};
 
@@ -10,59 +10,57 @@ use crate::peer::PeerState;
 use crate::session::{Session, SessionId, SessionState};
 use crate::stats::EndpointStats;
 
-/// Which side of a session an endpoint is.
+/// The role of an endpoint in a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Role {
-    /// It calls.
+    /// It sends calls.
     #[default]
     Client,
-    /// It answers.
+    /// It answers calls.
     Server,
 }
 
-/// Figures of one session.
+/// State and counters of one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SessionStats {
-    /// Which side this endpoint is.
+    /// The role of this endpoint.
     pub role: Role,
-    /// The other endpoint; `None` until the handshake has told it.
+    /// The other endpoint; `None` before the handshake.
     pub peer: Option<Addr>,
-    /// Requests that were put on slots (client) or began to arrive (server) since the session
-    /// was made, modulo 2^27: read from the slots' request numbers, so that counting costs
-    /// nothing. Take differences modulo 2^27.
+    /// Requests put on slots (client) or of which a packet arrived (server), modulo 2^27: derived
+    /// from the slots' request numbers, so that counting costs nothing. Take differences modulo
+    /// 2^27.
     pub requests: u32,
     /// Credits left (client side).
     pub credits: u32,
-    /// C: what both sides agreed on.
+    /// C: the credits agreed at connect.
     pub credit_limit: u32,
-    /// The pool of credits that all sessions of this endpoint with the peer share, as their client
-    /// (F7).
+    /// The credit pool shared by all client sessions of this endpoint with the peer (F7).
     pub pool: u32,
-    /// What is left of it.
+    /// Unused part of the pool.
     pub pool_left: u32,
-    /// Slots with a call (client), or with a request that is arriving or has no answer yet
-    /// (server).
+    /// Slots with a call (client), or with a request that is arriving or not answered (server).
     pub in_flight: u32,
     /// Slots.
     pub slots: u32,
     /// Slots whose call has ended and whose request the server has not answered yet (F15): they
-    /// take no call until then.
+    /// accept no call until then.
     pub quarantined: u32,
-    /// Calls waiting for a slot, deferred ones (`Config::far_sessions`) among them.
+    /// Calls waiting for a slot, including deferred ones (`Config::far_sessions`).
     pub queued: usize,
-    /// How lost packets are recovered, as agreed at connect.
+    /// The agreed loss recovery scheme.
     pub recovery: Recovery,
     /// Data bytes per packet.
     pub data_per_packet: u16,
     /// Retransmission timeouts that rolled a request back, modulo 2^32 (client side; E59).
     pub rollbacks: u64,
-    /// Packets sent again because of them (client), or stored responses sent again (server).
+    /// Packets retransmitted because of them (client), or stored responses sent again (server).
     pub retransmitted: u64,
     /// Frames sent to the peer, over all sessions with it.
     pub tx_frames: u64,
     /// Frames accepted from the peer, over all sessions with it, modulo 2^32.
     pub rx_frames: u32,
-    /// Newest round trip, ns; without handler time.
+    /// Newest round trip without handler time, ns.
     pub rtt_ns: Option<u64>,
     /// Smoothed round trip, ns.
     pub srtt_ns: Option<u64>,
@@ -70,25 +68,26 @@ pub struct SessionStats {
     pub rtt_min_ns: Option<u64>,
     /// Current retransmission timeout, ns.
     pub rto_ns: Option<u64>,
-    /// Frames the peer received marked by a congested switch, modulo 2^32.
+    /// Frames that the peer received with a congestion mark, modulo 2^32.
     pub ecn_marked: u32,
 }
 
 impl<C> Endpoint<C> {
-    /// Whether [`Endpoint::poll_failed`] or [`Endpoint::poll_idle`] may have something: two loads,
-    /// for a loop that asks in every pass.
+    /// Whether [`Endpoint::poll_failed`] or [`Endpoint::poll_idle`] may return something. Costs two
+    /// loads, for a check in every pass of the event loop.
     #[inline]
     pub fn has_session_news(&self) -> bool {
         !(self.outbox.failed.is_empty() && self.outbox.idle.is_empty())
     }
 
-    /// Whether [`Endpoint::poll_completion`] has something, or will when the transport was flushed.
+    /// Whether [`Endpoint::poll_completion`] returns something, now or after a flush of the
+    /// transport.
     #[inline]
     pub fn has_completions(&self) -> bool {
         !self.outbox.done.is_empty()
     }
 
-    /// Memory for messages. The length is what was asked; contents are arbitrary.
+    /// Allocates a message buffer of length `len` with arbitrary contents.
     ///
     /// # Errors
     /// The arena's limit is reached.
@@ -112,12 +111,12 @@ impl<C> Endpoint<C> {
         &self.cfg
     }
 
-    /// The random number that names this incarnation.
+    /// The random number that identifies this incarnation.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Where a session stands.
+    /// The state of a session.
     pub fn session_state(&self, session: SessionId) -> SessionState {
         match self.sessions.get(session.index as usize) {
             Some(Session::Client(s)) if s.generation == session.generation => s.state,
@@ -133,7 +132,7 @@ impl<C> Endpoint<C> {
         matches!(self.sessions.get(index as usize), Some(Session::Client(_) | Session::Server(_)))
     }
 
-    /// A session's figures; `None` once it has ended.
+    /// State and counters of a session; `None` once it has ended.
     pub fn session_stats(&self, session: SessionId) -> Option<SessionStats> {
         let (peer, mut out) = match self.sessions.get(session.index as usize)? {
             Session::Client(s) if s.generation == session.generation => (
@@ -193,9 +192,9 @@ impl<C> Endpoint<C> {
         self.sessions.live()
     }
 
-    /// The sessions there are, in any state and both roles, by their number from `first` on; with
-    /// a bounded `take`, they can be looked at in portions. Walks the table, free entries included.
-    /// Those whose client is gone while handlers still work for it are left out.
+    /// All sessions in any state and both roles, by number from `first` on. With a bounded `take`
+    /// they can be iterated in portions. Walks the table, free entries included. Draining sessions
+    /// are omitted.
     pub fn sessions_from(&self, first: u32) -> impl Iterator<Item = SessionId> + '_ {
         let rest = self.sessions.get(first as usize..).unwrap_or_default();
         (first..).zip(rest).filter_map(|(index, entry)| {
@@ -213,13 +212,13 @@ impl<C> Endpoint<C> {
         self.cfg.plain_credits
     }
 
-    /// Sum of the pools of credits of all peers, in both directions (F7): at most the receive queue,
-    /// and one for each peer that it had no room for.
+    /// Sum of the credit pools of all peers, in both directions (F7): at most the receive queue,
+    /// plus one for each peer beyond its capacity.
     pub fn credits_granted(&self) -> u64 {
         self.peers.credits_granted
     }
 
-    /// Calls that were accepted and have not ended.
+    /// Accepted calls that have not ended.
     #[inline]
     pub fn outstanding_calls(&self) -> u64 {
         self.stats.calls - self.stats.responses - self.stats.errors
@@ -235,8 +234,8 @@ impl<C> Endpoint<C> {
             })
     }
 
-    /// Checks every numbered invariant of sessions and slots; panics on the first that does not
-    /// hold. For debug builds, tests and simulations.
+    /// Checks every numbered invariant of sessions and slots; panics on the first violation. For
+    /// debug builds, tests and simulations.
     pub fn check(&self) {
         for s in self.sessions.iter() {
             match s {

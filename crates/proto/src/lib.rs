@@ -1,12 +1,14 @@
 //! The protocol of Courser as state machines: no I/O, no clock, no threads, no randomness.
 //!
-//! Implements the wire protocol, sessions, credits and go-back-N recovery of eRPC
-//! (`[eRPC §4.3, §5]`). Packets, time and random bits are arguments; frames and completions are
-//! results. The same code runs over sockets, over memory, and in virtual time.
+//! Implements the wire protocol, sessions, credits and loss recovery of eRPC and MELO (`[eRPC §4.3,
+//! §5]`, `[MELO §3]`). Packets, time and random bits are arguments; frames and completions are
+//! results. The same code runs over sockets, over shared memory, and in virtual time.
 //!
-//! A reader follows one packet: out through [`Endpoint::call`], `calls`, `tx/client`, `tx/batch`; in
+//! The path of a packet: out through [`Endpoint::call`], `calls`, `tx/client`, `tx/batch`; in
 //! through [`Endpoint::receive`], `ingress`, [`wire`], `rx/*`; and out again through
 //! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
+//! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch`, credit pools in
+//! `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
 
 #![forbid(unsafe_code)]
 

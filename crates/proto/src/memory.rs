@@ -1,9 +1,9 @@
-//! What an endpoint's sessions cost, by component (E18, F6).
+//! Memory of an endpoint's sessions, by component (E18, F6).
 //!
-//! A session costs an entry of the session table, a share of its peer's entry, and 4 bytes for each
-//! slot; at a client with many sessions a byte more. While it is used it has its slots besides, and at
-//! the server a packet-sized buffer for each slot that has answered (E32); all of that goes when it
-//! has been idle for `Config::idle_after_ns`.
+//! A session costs an entry of the session table, a share of its peer's entry, and 4 bytes per
+//! slot; at a client with many sessions one byte more. While it is in use it also has its slots,
+//! and at the server a packet-sized buffer for each slot that has answered (E32). These are freed
+//! when it has been idle for `Config::idle_after_ns`.
 
 use courser_buf::Runs;
 
@@ -13,40 +13,41 @@ use crate::session::{QueuedCall, Session};
 use crate::slot::{ClientSlot, ServerSlot, Stored};
 
 const _: () = {
-    // What docs/performance.md states. `C` is 8 bytes here; a larger one is paid per client slot.
+    // Stated in docs/performance.md. `C` is 8 bytes here; a larger one costs its size per client
+    // slot.
     assert!(size_of::<Session<u64>>() <= 192);
     assert!(size_of::<ClientSlot<u64>>() <= 192);
     assert!(size_of::<ServerSlot>() <= 128);
     assert!(size_of::<Peer>() <= 384);
 };
 
-/// Bytes in use for sessions, by component. Message buffers are the arena's: the two last fields
-/// are parts of what it reports.
+/// Bytes in use for sessions, by component. The last two session fields are parts of the arena's
+/// total.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MemoryUse {
-    /// Entries of the session table, and, for a client with many sessions, a byte for each that says
-    /// whether its calls are deferred (`Config::far_sessions`).
+    /// Entries of the session table, and for a client with many sessions the table of deferrable
+    /// sessions, one byte each (`Config::far_sessions`).
     pub sessions_bytes: usize,
-    /// Entries of the peer and tenant tables.
+    /// Entries of the peer and quota tables.
     pub peers_bytes: usize,
-    /// Slots of sessions in use, by the blocks that they are cut from (16 KiB to 2 MiB), and the
-    /// numbers of those of idle ones.
+    /// Slots of sessions in use, in blocks of 16 KiB to 2 MiB, and the request numbers of idle
+    /// ones.
     pub slots_bytes: usize,
-    /// Calls that wait for a slot, without their messages.
+    /// Waiting calls, without their messages.
     pub queues_bytes: usize,
     /// Timers.
     pub timers_bytes: usize,
     /// Preallocated responses (E32), in the arena.
     pub prealloc_bytes: usize,
-    /// Requests that are arriving and responses that are stored, in the arena.
+    /// Arriving requests and stored responses, in the arena.
     pub held_bytes: usize,
-    /// Buffers that frames are made in, in the arena: the endpoint's, whatever sessions it has, and
-    /// not part of [`MemoryUse::total_bytes`]. They grow with bursts and stay, up to 8 MiB.
+    /// Staging buffers of frames, in the arena: independent of sessions, and not part of
+    /// [`MemoryUse::total_bytes`]. They grow with bursts up to 8 MiB and are kept.
     pub staging_bytes: usize,
 }
 
 impl MemoryUse {
-    /// Everything, message buffers included.
+    /// The total, including message buffers.
     pub fn total_bytes(&self) -> usize {
         self.sessions_bytes
             + self.peers_bytes
@@ -59,11 +60,11 @@ impl MemoryUse {
 }
 
 impl<C> Endpoint<C> {
-    /// Bytes in use for sessions, by component. Looks at every session: not for the hot path.
+    /// Bytes in use for sessions, by component. Walks all sessions: not for the hot path.
     pub fn memory(&self) -> MemoryUse {
         let mut m = MemoryUse {
             sessions_bytes: self.sessions.table_bytes() + self.deferred.heap_bytes(),
-            peers_bytes: self.peers.table_bytes() + self.shares.table_bytes(),
+            peers_bytes: self.peers.table_bytes() + self.quotas.table_bytes(),
             timers_bytes: self.timers.heap_bytes(),
             staging_bytes: self.tx.buffer_bytes(),
             slots_bytes: self.boards.heap_bytes()
@@ -98,8 +99,8 @@ impl<C> Endpoint<C> {
         m
     }
 
-    /// Bytes of one session in use and of one that is idle, on the client's and on the server's
-    /// side, without message buffers and without its peer.
+    /// Bytes of one session in use and of an idle one, on the client's and the server's side,
+    /// without message buffers and without its peer.
     pub const fn session_bytes(slots: usize) -> SessionBytes {
         let entry = size_of::<Session<C>>();
         SessionBytes {

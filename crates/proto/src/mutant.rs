@@ -1,15 +1,15 @@
 //! Planted bugs: each disables one invariant at the place that enforces it. A simulation that does
-//! not find them would not find their like either.
+//! not find them would not find similar real bugs.
 //!
-//! A normal build has none of this: without the feature `mutants` `is_on` is a constant `false`,
-//! and the compiler removes the branch. The feature is for tests only; it must never be a default,
-//! nor enabled by a dependency that is not a test's.
+//! A normal build contains none: without the feature `mutants`, `is_on` is a constant `false`, and
+//! the compiler removes the branch. The feature is for tests only and must never be a default or be
+//! enabled by a non-test dependency.
 
-/// Makes the enumeration and its tables of one list, so that none can forget an entry.
+/// Generates the enumeration and its tables from one list.
 macro_rules! mutants {
     ($($(#[$doc:meta])* $variant:ident = $number:literal $name:literal,)*) => {
-        /// One planted bug. A variant's documentation names the invariant that it disables, and
-        /// what a checker outside the endpoint sees of it.
+        /// A planted bug. Each variant names the disabled invariant, and the effect that an
+        /// external checker observes.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[repr(u8)]
         pub enum Mutant {
@@ -18,10 +18,10 @@ macro_rules! mutants {
 
         #[cfg(feature = "mutants")]
         impl Mutant {
-            /// All of them, by number.
+            /// All planted bugs, by number.
             pub const ALL: [Mutant; [$($number),*].len()] = [$(Mutant::$variant),*];
 
-            /// What a command line calls it; [`std::str::FromStr`] reads it, and the number too.
+            /// Its name on a command line; [`std::str::FromStr`] parses it, and also the number.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Mutant::$variant => $name,)*
@@ -32,82 +32,81 @@ macro_rules! mutants {
 }
 
 mutants! {
-    /// A duplicate of a request that was answered runs the handler again, once more at each
-    /// (E1, E61). Seen: two executions of one request.
+    /// A duplicate of an answered request runs the handler again, each time (E1, E61). Effect: two
+    /// executions of one request.
     AnsweredRunsAgain = 1 "answered-runs-again",
-    /// A duplicate of a request that is still with its handler runs the handler beside it
-    /// (E1, F5). Seen: two executions of one request.
+    /// A duplicate of a request that is with its handler runs the handler again (E1, F5). Effect:
+    /// two executions of one request.
     ExecutingRunsAgain = 2 "executing-runs-again",
-    /// A credit return gives no credits back (E33, E42). Seen: credits and packets in flight do
-    /// not add up to C; large messages end too late or never.
+    /// A credit return frees no credits (E33, E42). Effect: credits and packets in flight do not
+    /// add up to C; large messages end late or never.
     CreditReturnIgnored = 3 "credit-return-ignored",
-    /// A timeout rolls a request back and does not reclaim its credits (E59). Seen: credits and
+    /// A timeout rolls a request back without reclaiming its credits (E59). Effect: credits and
     /// packets in flight do not add up to C after a loss; the session starves.
     CreditsLostInRollback = 4 "credits-lost-in-rollback",
-    /// A late response gives a credit back that the rollback has reclaimed already (E33, E59).
-    /// Seen: more credits than C, and soon more than C packets in flight.
+    /// A late response frees a credit that the rollback has already reclaimed (E33, E59). Effect:
+    /// more credits than C, then more than C packets in flight.
     CreditGivenTwice = 5 "credit-given-twice",
-    /// A completion does not wait until the transport has let go of the request (E24, E25).
-    /// Seen: the application has a buffer that a transmit queue still reads.
+    /// A completion does not wait until the transport has released the request (E24, E25). Effect:
+    /// the application has a buffer that a transmit queue still reads.
     BufferReturnedEarly = 6 "buffer-returned-early",
-    /// The door does not look at the cookie (F14). Seen: a frame that was meant for an earlier
-    /// incarnation, or whose cookie was corrupted, is accepted.
+    /// Ingress does not check the cookie (F14). Effect: a frame for an earlier incarnation, or with
+    /// a corrupted cookie, is accepted.
     CookieIgnored = 7 "cookie-ignored",
-    /// A client takes whatever answer comes for a slot, also a late one to the request before
-    /// (E61). Seen: a response that is not its request's; two completions of one execution.
+    /// A client accepts any answer for a slot, also a late one to the previous request (E61).
+    /// Effect: a response of another request; two completions of one execution.
     OldAnswerTaken = 8 "old-answer-taken",
-    /// A server takes request packets that came before their turn as if they were the next
-    /// (E58). Seen: a handler gets a request with bytes that nobody sent.
+    /// A server accepts early request packets as if they were the next (E58). Effect: a handler
+    /// gets a request with bytes that were never sent.
     RequestGapTaken = 9 "request-gap-taken",
-    /// A client takes response packets that came before their turn as if they were the next
-    /// (E58). Seen: a response with bytes that nobody sent.
+    /// A client accepts early response packets as if they were the next (E58). Effect: a response
+    /// with bytes that were never sent.
     ResponseGapTaken = 10 "response-gap-taken",
-    /// A slot whose call was given up takes the next call at once (F15). Seen: when the server
-    /// has not heard of the first, no call on that slot ends any more but by an error.
+    /// A slot whose call was cancelled takes the next call at once (F15). Effect: if the server has
+    /// not received the first request, every later call on that slot ends with an error.
     NoQuarantine = 11 "no-quarantine",
-    /// Server sessions outlive the failure of their client (E66, E68). Seen: sessions, and their
-    /// memory, that belong to nobody.
+    /// Server sessions survive the failure of their client (E66, E68). Effect: leaked sessions and
+    /// memory.
     OrphanKept = 12 "orphan-kept",
-    /// A session that fails drops the calls that wait for a slot (E27). Seen: calls that never
+    /// A session that fails drops the calls that wait for a slot (E27). Effect: calls that never
     /// complete.
     WaitingCallsForgotten = 13 "waiting-calls-forgotten",
-    /// Requests-for-response are not repeated, nor anything else once a part of the response is
-    /// there (E57, E59). Seen: after one loss a call with a large response never completes.
+    /// Requests-for-response are not repeated, nor anything else once a part of the response has
+    /// arrived (E57, E59). Effect: after one loss a call with a large response never completes.
     RfrNotRepeated = 14 "rfr-not-repeated",
-    /// A server does not send a stored response again (E61). Seen: after the loss of a response
+    /// A server does not send a stored response again (E61). Effect: after the loss of a response
     /// its call never completes, or ends because the datapath seems dead.
     ResponseNotResent = 15 "response-not-resent",
-    /// A call forgets its deadline when it gets a slot (F15). Seen: a call that ends long after
-    /// its deadline, or never.
+    /// A call loses its deadline when it gets a slot (F15). Effect: a call that ends long after its
+    /// deadline, or never.
     DeadlineIgnored = 16 "deadline-ignored",
-    /// A control connection is never given up, however long its other side is silent (E66). Seen:
-    /// sessions of a peer that has vanished are never freed, or not before the datapath's timeout.
+    /// A control connection is never declared dead (E66). Effect: sessions of a vanished peer are
+    /// never freed, or only after the datapath timeout.
     PeerNeverDead = 17 "peer-never-dead",
-    /// A server sends the second packet of a response with the first, unasked (E39, E43). Seen:
-    /// more packets of a server than its clients' packets allow; they arrive without a credit.
+    /// A server sends the second packet of a response with the first, unrequested (E39, E43).
+    /// Effect: more packets of a server than its clients' credits allow.
     ResponseUnasked = 18 "response-unasked",
-    /// A response stays stored when its client has acknowledged it (F6). Seen: memory in use
-    /// though nothing is under way.
+    /// A response stays stored after its acknowledgement (F6). Effect: memory in use without calls.
     StoredResponseKept = 19 "stored-response-kept",
-    /// A call that fails says "never executed" when the request was sent whole but not
-    /// acknowledged (E27, F15). Seen: "never", and a handler that ran.
+    /// A failed call reports "never executed" although the whole request was sent (E27, F15).
+    /// Effect: "never", and a handler that ran.
     ClaimsNeverExecuted = 20 "claims-never-executed",
-    /// A timeout reclaims the credits of its session, and not those of the pool that all sessions of
-    /// the peer share (E36, E59). Seen: the pool and what is in flight do not add up; in the end no
-    /// session of the peer can send.
+    /// A timeout reclaims the credits of its session, but not those of the shared pool of the peer
+    /// (E36, E59). Effect: the pool and packets in flight do not add up; finally no session of the
+    /// peer can send.
     PoolForgotten = 21 "pool-forgotten",
-    /// A server takes nothing off a deadline for the time that a request was under way (F15). Seen: a
-    /// handler that starts after its client has given the call up.
+    /// A server does not subtract the transit time of a request from its deadline (F15). Effect: a
+    /// handler that starts after its client's deadline.
     AgeForgotten = 22 "age-forgotten",
-    /// Request numbers are compared as if they never wrapped (E30). Seen: the first requests behind
-    /// the wrap are never taken; their calls do not end.
+    /// Request numbers are compared without regard to wrapping (E30). Effect: requests after the
+    /// wrap are not accepted; their calls do not end.
     WrapForgotten = 23 "wrap-forgotten",
-    /// Selective recovery finds no packet lost because others have overtaken it. Seen: each loss
-    /// within a message costs timeouts; nothing else.
+    /// Selective recovery detects no loss by reordering. Effect: each loss within a message costs
+    /// timeouts; nothing else.
     LossFoundLate = 24 "loss-found-late",
-    /// A request is found by the number of its session alone, and that number is free although
-    /// handlers of the session have not answered (E68). Seen: an answer to a request of a session
-    /// that has ended answers one of the next session of that number.
+    /// A request is identified without its session's generation, and the number of a session is
+    /// reused while handlers of it run (E68). Effect: a reply to a request of an ended session
+    /// answers one of its successor.
     GenerationIgnored = 25 "generation-ignored",
 }
 
@@ -130,8 +129,8 @@ mod planted {
         static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
     }
 
-    /// Plants a bug in all endpoints that this thread runs from now on, or none. Other threads
-    /// have their own: the simulations that a program runs side by side do not disturb each other.
+    /// Plants a bug, or none, in all endpoints that this thread runs from now on. Other threads
+    /// have their own, so that parallel simulations do not affect each other.
     pub fn plant(mutant: Option<Mutant>) {
         PLANTED.set(mutant);
     }
@@ -160,7 +159,7 @@ mod planted {
         }
     }
 
-    /// There is no planted bug of that name or number.
+    /// No planted bug has this name or number.
     #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
     #[error("no planted bug is called {0:?}")]
     pub struct UnknownMutant(String);
@@ -186,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers_are_their_own() {
+    fn names_and_numbers_are_unique() {
         for (number, m) in (1..).zip(Mutant::ALL) {
             assert_eq!(m.number(), number);
             assert_eq!((m.name().parse(), number.to_string().parse()), (Ok(m), Ok(m)));
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bug_stays_on_its_thread() {
+    fn a_planted_bug_affects_only_its_thread() {
         plant(Some(Mutant::OrphanKept));
         std::thread::scope(|s| {
             s.spawn(|| assert_eq!((planted(), is_on(Mutant::OrphanKept)), (None, false)));

@@ -1,19 +1,19 @@
-//! What a call may say about itself (F15), and its name.
+//! Options of a call (F15), and its identifier.
 
 use crate::session::SessionId;
 
 /// Options of a call. [`CallOptions::default`] is a call without any.
 ///
-/// Two more are reserved: "no answer" (packet kind one-way) and "idempotent".
+/// Two more are reserved: without an answer (packet kind one-way), and idempotent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct CallOptions {
-    /// When the call is to end at the latest, in the endpoint's time; `None`: it waits as long as
-    /// its session lives. A call whose deadline passes ends with
-    /// [`crate::CallError::DeadlineExceeded`], and a server does not start its handler any more:
-    /// it estimates the deadline from the time left, never too late, by up to a round trip too
-    /// early. (Only before it has measured a round trip the time on the way is not taken off.)
-    /// Deadlines more than 134 s ahead are not told to the server.
+    /// Deadline in the endpoint's time; `None`: none, the call waits as long as its session lives.
+    /// A call whose deadline passes ends with [`crate::CallError::DeadlineExceeded`], and the
+    /// server no longer starts its handler: the server estimates the deadline from the remaining
+    /// time, never too late, and up to a round trip too early. (Except before its first round-trip
+    /// sample, when the transit time is not subtracted.) Deadlines more than 134 s ahead are not
+    /// sent to the server.
     pub deadline_ns: Option<u64>,
 }
 
@@ -31,11 +31,12 @@ impl CallOptions {
     }
 }
 
-/// Names a call until it ends, to cancel it. Never that of a later call.
+/// Identifies a call until it ends, for [`Endpoint::cancel`](crate::Endpoint::cancel). Never
+/// reused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CallId {
     pub(crate) session: SessionId,
-    /// Running number of the endpoint's calls.
+    /// Sequence number among the endpoint's calls.
     pub(crate) seq: u64,
 }
 

@@ -1,17 +1,15 @@
-//! Which of many waiting calls is served next, when not all can be served in time (F15).
+//! Order of waiting calls under overload (F15).
 
-/// Whether to serve the newest of the waiting calls, not the oldest: the oldest has waited for
-/// `waited_ns` of the `budget_ns` that there were between its arrival and its deadline.
+/// Whether to serve the newest waiting call instead of the oldest: the oldest has waited for
+/// `waited_ns` of the `budget_ns` between its arrival and its deadline.
 ///
-/// First come, first served is fair, and right as long as queues are short. Under lasting overload
-/// it is the worst order of all: the queue grows until each call is served at the very end of its
-/// time, and every one of them misses its deadline by a little, so that all work is for nothing.
-/// Newest first then gives calls that have all their time left; those that wait expire, at no
-/// cost. The oldest having used up more than half of its time is the sign of overload: what is
-/// served later than that has too little left for its way, its handler and its answer. The order
-/// turns back by itself as soon as the old calls are gone.
+/// First come, first served is fair, and right for short queues. Under lasting overload it is the
+/// worst order: the queue grows until every call is served just after its deadline, and all work is
+/// wasted. Newest first serves calls that have all their time left; the waiting ones expire at no
+/// cost. Overload is assumed when the oldest call has used half of its time: the rest would not
+/// suffice for transit, handler and answer. The order switches back when the old calls are gone.
 ///
-/// Used for the calls that wait for a slot, and made for any other queue of calls with deadlines.
+/// Used for calls that wait for a slot, and by other queues of calls with deadlines.
 #[inline]
 #[must_use]
 pub fn serve_newest(waited_ns: u64, budget_ns: u64) -> bool {

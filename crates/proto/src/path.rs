@@ -1,4 +1,4 @@
-//! The path to a peer: round trips, reordering, timeouts, congestion marks, and the seat of the
+//! The path to a peer: round trips, reordering, timeouts, congestion marks; and the place of the
 //! congestion controller and the pacer.
 //!
 //! A path belongs to a pair of endpoints. All sessions between them share its estimates. Samples
@@ -13,16 +13,16 @@ use crate::mutant::{self, Mutant};
 use crate::transit::Transit;
 use crate::wire::{EcnCounts, FrameHeader, decode_held};
 
-/// Probes of the end of a message before all of it counts as lost: at once, and after twice the time.
+/// Tail-loss probes before all packets count as lost: after one timeout, and after twice the time.
 pub(crate) const PROBES: u8 = 2;
 
 /// The probe backoff is at most two to this power.
 const BACKOFF_MAX: u8 = 10;
 
-/// A time that no difference from a real time comes close to.
+/// A time that is far from any real time.
 const NEVER: u64 = 1 << 63;
 
-/// When a packet may leave, as far as the path decides.
+/// The path's decision on the next packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Pace {
     /// Now.
@@ -38,30 +38,30 @@ pub(crate) struct Path {
     rtt: Rtt,
     transit: Transit,
     reorder: ReorderWindow,
-    /// Number of the newest frame that arrived.
+    /// Number of the newest frame received.
     newest: Option<u32>,
-    /// The newest frame that arrived with a time.
+    /// The newest received frame with a send time.
     echo: Option<Echo>,
-    /// Number of the next frame that leaves.
+    /// Number of the next frame to send.
     tx_number: u64,
-    /// When a frame last told the peer the time, ns, or [`NEVER`].
+    /// When a frame with a send time was last sent to the peer, ns, or [`NEVER`].
     told_ns: u64,
-    /// Frames that arrived, and those of them with a congestion mark.
+    /// Frames received, and those of them with a congestion mark.
     received: u32,
     marked: u32,
-    /// The newest counts that the peer reported, and the sum of the reported marks.
+    /// The newest counts reported by the peer, and the sum of reported marks.
     reported: EcnCounts,
     reported_marks: u32,
     last_heard_ns: u64,
-    /// When timers of the calls in flight were last armed because of a missing frame, ns.
+    /// When timers of calls in flight were last armed because of a missing frame, ns.
     armed_ns: u64,
-    /// Probes wait `1 << backoff` times as long.
+    /// Probes wait `1 << backoff` times as long (PTO backoff).
     backoff: u8,
-    /// The backoff does not grow again before this time, ns.
+    /// The backoff does not increase before this time, ns.
     backoff_until_ns: u64,
-    /// How long packets of the newest frame waited in it before it was completed, at most.
+    /// Longest time that packets of the newest frame waited in it before it was completed.
     held: u8,
-    /// Base to which [`Path::deadline_ns`] adds the time left, for the newest frame; `i64::MIN`: not known yet.
+    /// Base of [`Path::deadline_ns`] for the newest frame; `i64::MIN`: not computed yet.
     deadline_base_ns: i64,
 }
 
@@ -96,10 +96,10 @@ impl Path {
 
     // ---- frames -------------------------------------------------------------------------------
 
-    /// Takes what an accepted frame says about the path. Returns whether frames before it are
-    /// missing. Copies and overtaken frames give no samples: a replayed frame would pass for a
+    /// Takes the samples of an accepted frame's header. Returns whether frames before it are
+    /// missing. Duplicate and reordered frames give no samples: a replayed frame could pass for a
     /// round trip of any length.
-    #[inline(always)] // into the ingress, with the header in registers
+    #[inline(always)] // inlined into the ingress, with the header in registers
     pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64) -> bool {
         self.last_heard_ns = now_ns;
         self.received = self.received.wrapping_add(1);
@@ -124,7 +124,7 @@ impl Path {
         ahead > 1
     }
 
-    /// Takes a number for a frame that leaves now; a number is never used twice.
+    /// Takes the number of a frame that is sent now; a number is never used twice.
     #[inline(always)]
     pub(crate) fn next_number(&mut self) -> u32 {
         let number = self.tx_number as u32;
@@ -132,8 +132,8 @@ impl Path {
         number
     }
 
-    /// The time and the echo of a frame that is completed at `now_ns`. The time that this endpoint
-    /// has held the echo is added to it.
+    /// The send time and the echo of a frame that is completed at `now_ns`. The echo includes the
+    /// time that this endpoint has held it.
     #[inline(always)]
     pub(crate) fn times(&mut self, now_ns: u64) -> (Option<u32>, Option<u32>) {
         self.told_ns = now_ns;
@@ -144,13 +144,13 @@ impl Path {
         (Some(now_ns as u32), echo_at)
     }
 
-    /// Whether a frame told the peer the time less than `within_ns` ago.
+    /// Whether a send time was sent to the peer less than `within_ns` ago.
     #[inline(always)]
     pub(crate) fn was_told(&self, now_ns: u64, within_ns: u64) -> bool {
         now_ns.wrapping_sub(self.told_ns) < within_ns
     }
 
-    /// Counts of arrived frames, for the header of a frame that leaves.
+    /// Counts of received frames, for the header of an outgoing frame.
     #[inline(always)]
     pub(crate) fn ecn(&self) -> EcnCounts {
         EcnCounts { marked: self.marked as u16, received: self.received as u16 }
@@ -173,14 +173,14 @@ impl Path {
 
     // ---- the gate -----------------------------------------------------------------------------
 
-    /// When the next packet may leave. The seat of the congestion controller and the pacer: without
-    /// them every packet may leave now.
+    /// When the next packet may be sent. The place of the congestion controller and the pacer:
+    /// without them every packet may be sent now.
     #[inline(always)]
     pub(crate) fn pace(&self, _now_ns: u64) -> Pace {
         Pace::Now
     }
 
-    /// A packet leaves, or the peer is asked for one.
+    /// Records that a packet is sent or requested.
     #[inline(always)]
     pub(crate) fn on_sent(&mut self, _packets: u32, _now_ns: u64) {}
 
@@ -190,7 +190,7 @@ impl Path {
         &self.rtt
     }
 
-    /// Expects about this round trip until the first sample.
+    /// Sets an estimate of the round trip until the first sample.
     pub(crate) fn expect(&mut self, rtt_ns: u64, cfg: &Config) {
         self.rtt.expect(rtt_ns, cfg);
     }
@@ -203,8 +203,8 @@ impl Path {
         self.last_heard_ns = now_ns;
     }
 
-    /// Time without an answer after which loss is suspected, when it was suspected `retries` times
-    /// before. Never later than with go-back-N.
+    /// Time without an answer after which loss is suspected, after `retries` earlier suspicions.
+    /// Never longer than with go-back-N.
     pub(crate) fn timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
         let most_ns = self.rtt.rto_ns(retries, cfg);
         if recovery != Recovery::Selective {
@@ -219,18 +219,18 @@ impl Path {
         wait_ns.min(most_ns)
     }
 
-    /// The reorder window, ns.
+    /// The reordering window, ns.
     pub(crate) fn window_ns(&self, now_ns: u64) -> u64 {
         self.reorder.window_ns(self.rtt.smoothed_ns(), self.rtt.least_ns(), now_ns)
     }
 
-    /// The shortest time that a packet can have been in flight to cause the newest frame: that
-    /// frame's round trip, or the smallest one.
+    /// The shortest time after which a packet can have caused the newest frame: that frame's round
+    /// trip, or the smallest one.
     pub(crate) fn round_trip_ns(&self) -> u64 {
         self.transit.round_trip_ns().unwrap_or(self.rtt.least_ns())
     }
 
-    /// A deadline in this endpoint's time, of which `remaining_us` were left when the packet was
+    /// A deadline in this endpoint's time, of which `remaining_us` remained when the packet was
     /// written to the newest frame. Never later than the client's (see [`crate::transit`]).
     #[inline(always)]
     pub(crate) fn deadline_ns(&mut self, remaining_us: u32) -> u64 {
@@ -241,7 +241,8 @@ impl Path {
         (self.deadline_base_ns + left_ns).max(0) as u64
     }
 
-    /// When packets of the newest frame were written, in this endpoint's time: once a frame.
+    /// When packets of the newest frame were written, in this endpoint's time; computed once per
+    /// frame.
     #[inline(never)]
     fn set_deadline_base(&mut self) {
         let mut age_ns = self.transit.age_ns(self.rtt.least_ns());
@@ -254,7 +255,7 @@ impl Path {
 
     // ---- feedback of loss recovery ------------------------------------------------------------
 
-    /// Takes what an arrival has shown.
+    /// Takes the feedback of the scoreboards.
     #[cold]
     pub(crate) fn on_feedback(&mut self, feedback: LossFeedback, now_ns: u64) {
         if feedback.late_ns > 0 {
@@ -269,8 +270,8 @@ impl Path {
         }
     }
 
-    /// Whether timers of the calls in flight are to be armed because a frame is missing: not when
-    /// that was done within the last half of a round trip.
+    /// Whether timers of calls in flight are to be armed because of a missing frame: not if they
+    /// were armed within the last half of a round trip.
     #[cold]
     pub(crate) fn begins_to_arm(&mut self, now_ns: u64, cfg: &Config) -> bool {
         if now_ns < self.armed_ns.saturating_add(self.rtt.pto_ns(cfg) / 4) {
@@ -280,14 +281,14 @@ impl Path {
         true
     }
 
-    /// A packet that was sent again had been lost: probes wait less.
+    /// A retransmission was necessary: decreases the probe backoff.
     #[cold]
     pub(crate) fn back_off_less(&mut self) {
         self.backoff = self.backoff.saturating_sub(1);
     }
 
-    /// A probed call was not lost, its handler is slow: probes wait longer. Grows once per probe
-    /// interval, not once per call.
+    /// A probed call was not lost but its handler is slow: increases the probe backoff. At most
+    /// once per probe interval, not once per call.
     #[cold]
     pub(crate) fn back_off(&mut self, now_ns: u64, cfg: &Config) {
         if now_ns >= self.backoff_until_ns {
@@ -335,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_and_overtaken_frames_are_no_round_trips() {
+    fn duplicate_and_reordered_frames_give_no_round_trips() {
         let cfg = Config::default();
         let mut p = path();
         let frame = |number, echo| FrameHeader { echo_at: Some(echo), ..header(number, 0) };
@@ -350,19 +351,19 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_what_was_left_less_the_time_in_flight_and_in_the_frame() {
+    fn a_deadline_excludes_the_time_in_flight_and_in_the_frame() {
         let mut p = path();
-        // The peer's clock is 5 s ahead; a frame takes 1,000 ns, an echo comes back after 3,000.
+        // The peer's clock is 5 s ahead; a frame takes 1,000 ns, an echo arrives after 3,000.
         let at = |number, sent: u64, echo: u64| FrameHeader {
             echo_at: Some(echo as u32),
             ..header(number, (sent + 5_000_000_000) as u32)
         };
         p.on_frame(&at(1, 9_000, 7_000), Ecn::NotEct, 10_000);
         assert_eq!(p.deadline_ns(50), 10_000 + 50_000 - 3_000);
-        // This one has waited for 200 us; so had the answer whose echo it brings.
+        // This frame waited for 200 us, and so did the one with the echo that it carries.
         p.on_frame(&at(2, 99_000, 50_000), Ecn::NotEct, 300_000);
         assert_eq!(p.deadline_ns(50), 300_000 + 50_000 - 200_000 - 3_000);
-        // And this one was filled for 7 us.
+        // This frame was filled for 7 us.
         let filled = FrameHeader { held: 7, ..at(3, 309_000, 307_000) };
         p.on_frame(&filled, Ecn::NotEct, 310_000);
         assert_eq!(p.deadline_ns(50), 310_000 + 50_000 - 3_000 - 7_000);

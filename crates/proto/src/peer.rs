@@ -1,4 +1,4 @@
-//! A peer: another endpoint in one incarnation, with what all sessions between the two share.
+//! Peers: other endpoints in one incarnation, with the state that all sessions with them share.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
@@ -12,19 +12,19 @@ use crate::wire::{FRAME_HEADER, PACKET_HEADER};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum PeerState {
-    /// A connect that the other side has not answered; nothing is sent or accepted.
+    /// A connect that the other side has not answered; no frame is sent or accepted.
     Tentative,
     /// Agreed with the other side.
     Live,
 }
 
-/// No frame to this peer is open.
+/// No open frame to this peer.
 pub(crate) const NO_FRAME: u32 = u32::MAX;
 
 /// See the module's documentation. In order of use: a small RPC needs the fields at the front.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    // What the ingress checks and the header of a frame needs.
+    // Fields for ingress validation and for the header of a frame.
     pub(crate) addr: Addr,
     pub(crate) rx_cookie: u32,
     pub(crate) tx_cookie: u32,
@@ -33,11 +33,11 @@ pub(crate) struct Peer {
     pub(crate) state: PeerState,
     /// The transport's number of the destination.
     pub(crate) path_id: PathId,
-    /// The open frame to this peer in the frame builder, or [`NO_FRAME`].
+    /// The open frame to this peer in the transmit batch, or [`NO_FRAME`].
     pub(crate) open_frame: u32,
     pub(crate) credits: CreditPool,
     pub(crate) path: Path,
-    /// A session with it has [`crate::Recovery::Selective`].
+    /// At least one session with it has [`crate::Recovery::Selective`].
     pub(crate) selective: bool,
     /// A gap packet to it is queued.
     pub(crate) gap_queued: bool,
@@ -45,7 +45,7 @@ pub(crate) struct Peer {
     pub(crate) sessions: u32,
 }
 
-/// The number of an endpoint and its address.
+/// An endpoint's number and its address.
 pub(crate) type PeerName = (u64, Addr);
 
 impl Peer {
@@ -72,25 +72,25 @@ impl Peer {
         }
     }
 
-    /// Largest frame both sides agreed on.
+    /// Largest frame that both sides agreed on.
     #[inline]
     pub(crate) fn max_frame(&self) -> usize {
         FRAME_HEADER + PACKET_HEADER + usize::from(self.data_per_packet)
     }
 }
 
-/// The table of peers. Reads as the slice of its entries.
+/// The table of peers. Dereferences to the slice of its entries.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     entries: Vec<Option<Peer>>,
     vacant: Vec<u32>,
-    /// Live peers by the number and the address of their endpoint: one, or, when both sides have
-    /// dialed each other at the same time, several, of which the last serves later connects.
+    /// Live peers by endpoint number and address: one, or, when both sides have dialed each other
+    /// at the same time, several, of which the last one serves later connects.
     pub(crate) known: BTreeMap<PeerName, Vec<u32>>,
-    /// Peers without a session that a connect under way may need, and their control connections.
+    /// Peers without a session that a connect in progress may need, and their control connections.
     pub(crate) lingering: Vec<(u32, u64)>,
-    /// Sum of the pools of all peers, in both directions, and of what connects under way have
-    /// reserved.
+    /// Sum of the pools of all peers, in both directions, and of the reservations of connects in
+    /// progress.
     pub(crate) credits_granted: u64,
 }
 
@@ -116,13 +116,13 @@ impl Peers {
         at
     }
 
-    /// Takes a peer out of all tables.
+    /// Removes a peer from all tables.
     pub(crate) fn remove(&mut self, peer: u32) -> Option<Peer> {
         let removed = self.entries.get_mut(peer as usize)?.take()?;
         let credits = &removed.credits;
         self.credits_granted -= u64::from(credits.limit()) + u64::from(credits.granted());
         self.vacant.push(peer);
-        // Its number may be another's soon.
+        // Its number may be reused soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);
         if let Some(peers) = self.known.get_mut(&removed.name()) {
             peers.retain(|&at| at != peer);

@@ -1,11 +1,11 @@
-//! Looking ahead: what the next frames of a burst need is fetched while this one is worked on, and
-//! what the next looks of the timers will see. The same for calls is `deferred.rs`.
+//! Prefetching: loads the state for the next frames of a burst while the current one is handled,
+//! and the state for the next timers. `deferred.rs` does the same for calls.
 //!
-//! With some hundred sessions all that an RPC touches is in the nearest caches. With many thousand
-//! it is not, and a request would wait for memory three times, one after the other: for its
-//! session, for the slot, and for the buffer of the response. Here the waits of all packets of a
-//! frame overlap each other and the work on the frames before. What is looked at was not checked
-//! yet: it can name anything, and nothing comes of it but a hint to the CPU.
+//! With some hundred sessions all state of an RPC is in the nearest caches. With many thousands it
+//! is not, and a request would incur three successive cache misses: for its session, its slot, and
+//! the buffer of the response. Prefetching overlaps the misses of all packets of a frame with each
+//! other and with the handling of earlier frames. The packets were not validated yet: they can name
+//! anything, and only a hint to the CPU depends on them.
 
 use courser_buf::{PacketAccess, RxFrame, prefetch};
 
@@ -13,24 +13,25 @@ use crate::endpoint::Endpoint;
 use crate::session::Session;
 use crate::wire::{PACKET_HEADER, body_of};
 
-/// Packets of a frame that are looked at.
+/// Most packets of a frame that are used for prefetching.
 const PACKETS: usize = 64;
 
-/// With fewer calls under way, all that their responses need is still in the nearest caches: some 300
-/// bytes for each, of which 512 have 150 KB.
+/// With fewer calls in flight, the state for their responses is still in the nearest caches: some
+/// 300 bytes per call, 150 KB for 512.
 const FAR_CALLS: u64 = 512;
 
 impl<C> Endpoint<C> {
-    /// Whether there are so many sessions that looking ahead is worth it.
+    /// Whether there are enough sessions for prefetching to pay.
     #[inline(always)]
     pub(crate) fn prefetches(&self) -> bool {
         self.sessions.len() >= self.cfg.far_sessions && self.cfg.prefetch
     }
 
-    /// Call it before each frame of a received burst, which is `frames[at]`. Costs a test or two
-    /// unless the endpoint has many sessions; then some 20 instructions for each packet and level.
+    /// Prefetches for the frames after `frames[at]`. To be called before each frame of a received
+    /// burst. Costs a test or two unless the endpoint has many sessions; then some 20 instructions
+    /// per packet and level.
     #[inline(always)]
-    pub fn look_ahead(&self, frames: &[RxFrame<'_>], at: usize) {
+    pub fn prefetch_burst(&self, frames: &[RxFrame<'_>], at: usize) {
         if self.prefetches() {
             self.fetch(frames, at);
         }
@@ -38,11 +39,11 @@ impl<C> Endpoint<C> {
 
     #[inline(never)]
     fn fetch(&self, frames: &[RxFrame<'_>], at: usize) {
-        // Who serves nobody gets responses only.
+        // Pure clients receive only responses, whose state is still cached below FAR_CALLS.
         if self.sessions.server_slots.is_empty() && self.outstanding_calls() < FAR_CALLS {
             return;
         }
-        // Each frame comes by here at each distance; those at the front of the burst at once.
+        // Software pipeline: sessions 3 frames ahead, slots 2, buffers 1; the first call fills it.
         let nearest = if at == 0 { 0 } else { 3 };
         let at_distance = |from: usize, to: usize| {
             frames.iter().skip(at + from).take((to + 1).saturating_sub(from))
@@ -81,14 +82,14 @@ impl<C> Endpoint<C> {
         });
     }
 
-    /// Asks for what the next quiet looks will see. There are many with many sessions, each at another
-    /// one that has not been used for a while.
+    /// Prefetches the state for the next quiet timers. With many sessions there are many, each of
+    /// another session that was not used for a while.
     #[inline]
     pub(crate) fn fetch_for_looks(&self) {
         if !self.prefetches() {
             return;
         }
-        let [session, slot] = LOOKS_AHEAD.map(|at| self.timers.quiet_ahead(at));
+        let [session, slot] = TIMERS_AHEAD.map(|at| self.timers.quiet_ahead(at));
         if let Some(session) = session.and_then(|look| self.sessions.get(look.session as usize)) {
             prefetch(session);
         }
@@ -100,7 +101,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// The frames of a client have nothing to be fetched here: the first packet tells.
+    /// Prefetches response buffers. Stops at the first packet of a client, which needs none.
     fn fetch_buffers(&self, frame: &RxFrame<'_>) {
         each_packet(frame, |session, req_num| {
             let Some(Session::Server(s)) = self.sessions.get(session as usize) else {
@@ -116,12 +117,12 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// How many looks from now a session is asked for, and then its slot. With 20,000 sessions in use
-/// quiet looks are microseconds apart.
-const LOOKS_AHEAD: [usize; 2] = [4, 2];
+/// Distances, in timers, at which a session and its slot are prefetched. With 20,000 sessions in
+/// use quiet timers expire every few microseconds.
+const TIMERS_AHEAD: [usize; 2] = [4, 2];
 
-/// Session and request number of the packets at the front of a frame that are whole messages, as
-/// long as `wanted` gives `true`. What is not one only makes a guess wrong.
+/// Session and request number of the single-packet messages at the front of a frame, while `wanted`
+/// returns `true`. Other packets only cause useless prefetches.
 #[inline(always)]
 fn each_packet(frame: &RxFrame<'_>, mut wanted: impl FnMut(u32, u32) -> bool) {
     let mut rest = body_of(frame.data);

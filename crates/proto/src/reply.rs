@@ -11,26 +11,26 @@ use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::tx::{SingleResponse, TxItem, copy_short, send_single_response};
 use crate::wire::packets_of;
 
-/// Largest response that finds a preallocated buffer: a packet of the usual networks. With larger
-/// packets most responses are still small, and what lies ready for them has to stay in the caches.
+/// Largest preallocated response buffer: a packet of usual networks. With larger packets most
+/// responses are still small, and the buffers have to stay in the caches.
 const PREALLOC_MAX: usize = 1500;
 
 impl<C> Endpoint<C> {
-    /// Answers with a copy of `bytes`. Up to one packet goes to the slot's preallocated buffer,
-    /// so that nothing is allocated (E32).
-    ///
+    /// Replies with a copy of `bytes`. Up to one packet goes to the slot's preallocated buffer,
+    /// without an allocation (E32).
     /// # Errors
-    /// The request is gone, or the response cannot be held; the client then gets an error.
-    #[inline(always)] // into the handler, with the length that is known there
+    /// The request is gone, or the response cannot be stored; the client then gets an error.
+    #[inline(always)] // inlined into the handler, where the length is known
     pub fn reply_bytes(&mut self, id: RequestId, bytes: &[u8]) -> Result<(), ReplyError> {
         self.reply_with(id, bytes.len(), |out| copy_short(out, bytes))
     }
 
-    /// Answers with `len` bytes that `fill` writes in place. The bytes it is given are arbitrary.
+    /// Replies with `len` bytes that `fill` writes in place. The buffer's previous contents are
+    /// arbitrary.
     ///
     /// # Errors
     /// As [`Endpoint::reply_bytes`]; `fill` is not called then.
-    #[inline(always)] // into the handler, with `fill`
+    #[inline(always)] // inlined into the handler, with `fill`
     pub fn reply_with(
         &mut self,
         id: RequestId,
@@ -62,15 +62,15 @@ impl<C> Endpoint<C> {
         self.reply_general(id, len, fill)
     }
 
-    /// Counts a response, and puts it in the transmit queue.
+    /// Counts a response, and queues it for transmission.
     #[inline(always)]
     fn replied(&mut self, id: RequestId) {
         self.stats.replies += 1;
         self.tx.push(response(id));
     }
 
-    /// [`Endpoint::reply_with`] for any response and whatever the slot holds.
-    #[inline(never)] // so that the handler has the registers
+    /// [`Endpoint::reply_with`] for any response and any state of the slot.
+    #[inline(never)] // outlined to keep registers free for the handler
     fn reply_general(
         &mut self,
         id: RequestId,
@@ -99,11 +99,11 @@ impl<C> Endpoint<C> {
         }
         let room = match slot.prealloc.as_mut().and_then(MsgBuf::get_mut) {
             Some(room) => room,
-            // None yet, or the transport still has the response before.
+            // No buffer yet, or the transport still references the previous response.
             None => match self.arena.alloc(ready) {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
-                        self.shares.hold(waiting.tenant, fresh.capacity() as u32);
+                        self.quotas.charge(waiting.tenant, fresh.capacity() as u32);
                     }
                     slot.prealloc.insert(fresh)
                 }
@@ -112,7 +112,7 @@ impl<C> Endpoint<C> {
         };
         fill(&mut room[..len]);
         if slot.held != 0 {
-            self.shares.unhold(waiting.tenant, std::mem::take(&mut slot.held));
+            self.quotas.release(waiting.tenant, std::mem::take(&mut slot.held));
         }
         slot.respond_single(len as u32);
         self.replied(id);
@@ -145,11 +145,11 @@ impl<C> Endpoint<C> {
             self.tx.push(response(id));
         }
         w.slot.own_single();
-        self.shares.unhold(w.tenant, freed);
+        self.quotas.release(w.tenant, freed);
         Ok(())
     }
 
-    /// Answers with a message buffer, without a copy.
+    /// Replies with a message buffer, without a copy.
     ///
     /// # Errors
     /// As [`Endpoint::reply_bytes`].
@@ -161,7 +161,7 @@ impl<C> Endpoint<C> {
             Err(e) => return Err(self.gone(id, e)),
         }
         if msg.is_shared() {
-            // The same buffer still leaves for another destination.
+            // The same buffer is still being sent to another destination.
             msg = match copy_of(&self.arena, &msg) {
                 Ok(copy) => copy,
                 Err(e) => return Err(self.no_memory(id, e)),
@@ -170,9 +170,9 @@ impl<C> Endpoint<C> {
         self.respond(id, Stored::Owned(msg), len)
     }
 
-    /// Answers with an error in place of a response. A request that is gone is ignored.
+    /// Replies with an error status. Ignored if the request is gone.
     pub fn reply_status(&mut self, id: RequestId, status: Status) {
-        // `Gone` is all that can go wrong, and there is nobody left to tell.
+        // The only possible error is `Gone`: there is no client to inform.
         if self.respond(id, Stored::Error(status as u16), 0).is_ok() {
             match status {
                 Status::DeadlineExceeded => self.stats.requests_expired += 1,
@@ -193,22 +193,23 @@ impl<C> Endpoint<C> {
             Err(e) => return Err(self.gone(id, e)),
         };
         let packets = packets_of(len as u32, w.data_per_packet);
-        // The request's bytes are released; a response in a buffer of its own is held instead.
+        // The request's bytes are released; a response in a buffer of its own is charged instead.
         let (tenant, mut freed) = (w.tenant, w.slot.held);
         let held = if let Stored::Owned(m) = &stored { m.capacity() as u32 } else { 0 };
         if matches!(stored, Stored::Error(_)) {
-            // Else a client that holds its share in these, and is refused, would never have room.
+            // Otherwise a client whose quota is used up by these buffers would be rejected for
+            // ever.
             freed += w.slot.prealloc.take().map_or(0, |m| m.capacity() as u32);
         }
         w.slot.held = held;
         w.slot.respond(stored, len as u32, packets);
-        self.shares.unhold(tenant, freed);
-        self.shares.hold(tenant, held);
+        self.quotas.release(tenant, freed);
+        self.quotas.charge(tenant, held);
         self.replied(id);
         Ok(())
     }
 
-    /// There is nobody to answer; a session that only waited for this answer ends (E68).
+    /// The client is gone; a session that only waited for this reply ends (E68).
     #[cold]
     fn gone(&mut self, id: RequestId, e: ReplyError) -> ReplyError {
         self.drained(id.session(), id.slot(), id.req_num());
@@ -229,7 +230,7 @@ impl<C> Endpoint<C> {
     }
 }
 
-/// A request that waits for its answer, and what its session allows.
+/// A request that waits for its answer, and the limits of its session.
 struct Waiting<'s> {
     slot: &'s mut ServerSlot,
     peer: u32,

@@ -1,29 +1,29 @@
-//! Shutting an endpoint down without losing what it has begun.
+//! Graceful shutdown of an endpoint.
 
 use crate::endpoint::Endpoint;
 use crate::session::Session;
 use crate::slot::ServerPhase;
 
 impl<C> Endpoint<C> {
-    /// Takes nothing new from now on: clients that want a session are refused
-    /// ([`crate::ConnectRefuseReason::ShuttingDown`]), new requests are answered with
-    /// [`crate::Status::ShuttingDown`] and are never executed. What has begun goes on.
+    /// Rejects all new work from now on: connects with [`crate::ConnectRefuseReason::ShuttingDown`], new
+    /// requests with [`crate::Status::ShuttingDown`], without execution. Work in progress
+    /// continues.
     pub fn shut_down(&mut self) {
-        self.shares.close();
+        self.quotas.close();
     }
 
     /// Whether [`Endpoint::shut_down`] was called.
     pub fn is_shutting_down(&self) -> bool {
-        self.shares.is_closing()
+        self.quotas.is_closing()
     }
 
-    /// Whether nothing is under way: no call of this endpoint, no request that arrives or is with
-    /// its handler, no response whose client has not acknowledged it. Looks at every session.
+    /// Whether no work is left: no call of this endpoint, no request that is arriving or with its
+    /// handler, no unacknowledged response. Walks all sessions.
     pub fn is_drained(&self) -> bool {
         self.is_answered() && self.unacknowledged() == 0
     }
 
-    /// Whether all that may be missing is acknowledgements of responses that were sent.
+    /// Whether at most acknowledgements of sent responses are missing.
     pub fn is_answered(&self) -> bool {
         self.outstanding_calls() == 0 && self.tx.is_empty() && self.executing() == 0
     }
@@ -43,7 +43,7 @@ impl<C> Endpoint<C> {
             + self.sessions.iter().map(waited_for).sum::<usize>()
     }
 
-    /// How many slots of server sessions are in a phase.
+    /// Number of slots of server sessions in a phase.
     fn slots_in(&self, is_it: impl Fn(ServerPhase) -> bool) -> usize {
         let of = |s: &Session<C>| match s {
             Session::Server(s) => s.slots.iter().filter(|slot| is_it(slot.phase)).count(),

@@ -1,12 +1,12 @@
-//! Counters of an endpoint: readable at any time, for nothing.
+//! Counters of an endpoint. Reading them costs nothing.
 
 use crate::wire::Malformed;
 
-/// Why a frame or a packet was discarded. Each has its own counter; no frame leaves without one.
+/// Why a frame or packet was dropped. Each reason has a counter; every drop is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(usize)]
 pub enum Drop {
-    /// Header shorter than it must be.
+    /// Header truncated.
     Truncated,
     /// Another protocol or version.
     Version,
@@ -16,19 +16,19 @@ pub enum Drop {
     Kind,
     /// Field out of range.
     Range,
-    /// Data beyond the frame's end.
+    /// Data beyond the end of the frame.
     Length,
     /// No such peer.
     UnknownPeer,
-    /// Wrong cookie: forged, or of an earlier incarnation.
+    /// Wrong cookie: forged, or of an earlier incarnation of the connection.
     Cookie,
-    /// Sent from another address than the peer's.
+    /// Source address is not the peer's.
     WrongSource,
-    /// Another packet size than agreed at connect.
+    /// Packet size differs from the agreed one.
     PacketSize,
-    /// No such session, or one of another peer.
+    /// No such session, or not a session of the frame's peer.
     UnknownSession,
-    /// A packet kind that the session's role does not take.
+    /// A packet kind that does not match the session's role.
     WrongRole,
     /// For a request that is over.
     Stale,
@@ -45,7 +45,7 @@ pub enum Drop {
     Unsupported,
 }
 
-/// How many [`Drop`] reasons there are.
+/// Number of [`Drop`] reasons.
 pub const DROP_REASONS: usize = Drop::Unsupported as usize + 1;
 
 /// Names of the drop reasons, in the order of [`Drop`].
@@ -83,28 +83,28 @@ impl From<Malformed> for Drop {
     }
 }
 
-/// How many kinds of packets are counted apart.
+/// Number of packet kinds that are counted separately.
 pub const PACKET_KINDS: usize = 8;
 
-/// Counters since the endpoint was made.
+/// Counters since the creation of the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointStats {
-    /// Frames the transport delivered.
+    /// Frames received from the transport.
     pub rx_frames: u64,
-    /// Frames that passed the checks at the door.
+    /// Frames that passed ingress validation.
     pub rx_frames_accepted: u64,
-    /// Packets that were taken, of any kind.
+    /// Packets accepted, of any kind.
     pub rx_packets: u64,
-    /// Packets that were taken, by kind: request, credit return, request-for-response, response,
+    /// Packets accepted, by kind: request, credit return, request-for-response, response,
     /// acknowledgement, cancellation, negative acknowledgement, gap.
     pub rx_kinds: [u64; PACKET_KINDS],
-    /// Frames made.
+    /// Frames built.
     pub tx_frames: u64,
-    /// Packets made.
+    /// Packets built.
     pub tx_packets: u64,
-    /// Packets made, by kind, in the order of `rx_kinds`.
+    /// Packets built, by kind, in the order of `rx_kinds`.
     pub tx_kinds: [u64; PACKET_KINDS],
-    /// Frames and packets discarded, by reason; index with [`Drop`].
+    /// Dropped frames and packets, by reason; index with [`Drop`].
     pub drops: [u64; DROP_REASONS],
     /// Calls accepted.
     pub calls: u64,
@@ -116,43 +116,42 @@ pub struct EndpointStats {
     pub expired: u64,
     /// Of these, calls that were cancelled (F15).
     pub cancelled: u64,
-    /// Requests given to handlers.
+    /// Requests passed to handlers.
     pub requests: u64,
-    /// Replies given by handlers, errors included.
+    /// Replies of handlers, errors included.
     pub replies: u64,
-    /// Requests that were answered with [`crate::Status::DeadlineExceeded`], unexecuted.
+    /// Requests answered with [`crate::Status::DeadlineExceeded`] without execution.
     pub requests_expired: u64,
-    /// Requests that were answered with [`crate::Status::Cancelled`], unexecuted.
+    /// Requests answered with [`crate::Status::Cancelled`] without execution.
     pub requests_cancelled: u64,
-    /// Retransmission timeouts that gave up all of a call's packets under way (E59).
+    /// Retransmission timeouts after which all packets in flight of a call were sent again (E59).
     pub rollbacks: u64,
-    /// Packets sent again, for whatever reason.
+    /// Packets retransmitted for any reason.
     pub retransmitted: u64,
-    /// Packets that were found lost because others that were sent later had arrived.
+    /// Packets detected as lost because later ones had arrived.
     pub lost: u64,
-    /// Packets sent again to see what had become of a message whose end was not heard of.
+    /// Tail-loss probes: packets sent again because the end of a message was not acknowledged.
     pub probes: u64,
-    /// Packets sent again that had arrived before.
+    /// Retransmissions of packets that had arrived.
     pub spurious: u64,
-    /// Most bits of the pool for arriving messages with [`crate::Recovery::Melo`] that were in use,
-    /// of 1,024 (M18).
+    /// Peak use of the bits pool for arriving messages with [`crate::Recovery::Melo`], of 1,024
+    /// (M18).
     pub melo_bits_peak: u32,
-    /// Packets that were dropped because the pool had no bits left (M16).
+    /// Packets dropped because the pool was exhausted (M16).
     pub melo_refused: u64,
-    /// Times that a frame showed that frames before it were missing, lost or late.
+    /// Number of times that a frame number showed earlier frames to be lost or late.
     pub gaps: u64,
     /// Stored responses sent again for duplicate requests (E61).
     pub responses_resent: u64,
-    /// Answers "in progress" given (F5).
+    /// Answers "in progress" sent (F5).
     pub in_progress_sent: u64,
-    /// Times that a client session had to wait for the credits that it shares with the others of its
-    /// peer (F7).
+    /// Number of times that a client session waited for the credit pool of its peer (F7).
     pub pool_waits: u64,
-    /// Completions that had to wait for the transport to let go of the request (E24).
+    /// Completions delayed until the transport released the request (E24).
     pub completions_parked: u64,
-    /// Packets that left from a copy because their header was still referenced (E25).
+    /// Packets copied because their header was still referenced (E25).
     pub tx_copied: u64,
-    /// Largest number of credits in flight on any session.
+    /// Most credits in flight on any session.
     pub max_in_flight: u32,
 }
 
@@ -162,19 +161,19 @@ impl EndpointStats {
         self.drops[reason as usize]
     }
 
-    /// All discarded frames and packets.
+    /// All dropped frames and packets.
     pub fn drops_total(&self) -> u64 {
         self.drops.iter().sum()
     }
 
-    /// Counts a packet that was made, of the kind with that index.
+    /// Counts a built packet of the kind with that index.
     #[inline]
     pub(crate) fn sent(&mut self, kind: usize) {
         self.tx_packets += 1;
         self.tx_kinds[kind] += 1;
     }
 
-    /// Counts a packet that was taken, of the kind with that index.
+    /// Counts an accepted packet of the kind with that index.
     #[inline]
     pub(crate) fn received(&mut self, kind: usize) {
         self.rx_packets += 1;

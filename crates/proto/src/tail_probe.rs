@@ -1,10 +1,10 @@
-//! What is learnt of a path from the packets that arrive on it, and how the loss of messages of one
-//! packet is noticed, of which nothing but their answer tells.
+//! Path feedback, and tail-loss detection for calls of one packet, which no later packet
+//! acknowledges.
 //!
-//! No call pays for it. Frames are numbered (F2): the receiver of frame `n + 2` knows that `n + 1`
-//! is lost or late, and says so with a [`Packet::Gap`]. Whoever has calls under way with that peer
-//! then sets a timer for each of them. Where no frame follows the lost one, nothing is heard any
-//! more: one timer of the endpoint sees to that, and does the same.
+//! It costs nothing per call. Frames are numbered (F2): the receiver of frame `n + 2` detects that
+//! `n + 1` is lost or late, and reports it with a [`Packet::Gap`]. An endpoint with calls in flight
+//! to that peer then sets a timer for each of them. If no frame follows the lost one, one timer of
+//! the endpoint expires, with the same effect.
 //!
 //! [`Packet::Gap`]: crate::wire::Packet::Gap
 
@@ -13,11 +13,11 @@ use crate::loss::{AckInfo, LossFeedback};
 use crate::mutant::{self, Mutant};
 use crate::tx::TxItem;
 
-/// At most so many calls are looked at when a frame is missing.
-const WATCH_MOST: usize = 4096;
+/// Most calls that are checked when a frame is missing.
+const MAX_ARMED: usize = 4096;
 
 impl<C> Endpoint<C> {
-    /// What the frame at hand says of when the packets were sent that it answers.
+    /// Timing of the current frame, for the scoreboards.
     #[inline]
     pub(crate) fn ack_info(&self, peer: u32) -> AckInfo {
         let now_ns = self.now_ns;
@@ -32,7 +32,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Takes what an arrival has shown of a path.
+    /// Takes the feedback of a scoreboard.
     #[inline]
     pub(crate) fn on_feedback(&mut self, peer: u32, feedback: LossFeedback) {
         if feedback != LossFeedback::default() {
@@ -48,7 +48,7 @@ impl<C> Endpoint<C> {
         p.path.on_feedback(feedback, self.now_ns);
     }
 
-    /// A call of one packet was answered after it was sent again, `age_ns` ago.
+    /// A call of one packet was answered `age_ns` after its retransmission.
     #[cold]
     pub(crate) fn on_retry_answered(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
         let early = u64::from(age_ns) < ack.round_trip_ns;
@@ -58,7 +58,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A call was asked after and is still with its handler: not lost, only slow.
+    /// A probed call is still with its handler: not lost, only slow.
     #[cold]
     pub(crate) fn on_in_progress(&mut self, peer: u32) {
         if let Some(p) = self.peers.at_mut(peer) {
@@ -80,7 +80,7 @@ impl<C> Endpoint<C> {
         self.rx_gap(peer);
     }
 
-    /// A peer misses a frame.
+    /// A peer reports a missing frame.
     pub(crate) fn rx_gap(&mut self, peer: u32) {
         let now_ns = self.now_ns;
         if let Some(p) = self.peers.at_mut(peer)
@@ -88,19 +88,20 @@ impl<C> Endpoint<C> {
             && p.credits.is_used()
             && p.path.begins_to_arm(now_ns, &self.cfg)
         {
-            self.watch(Some(peer));
+            self.arm_small_calls(Some(peer));
         }
     }
 
-    /// Sets a timer for each small call under way with a peer; or with all that are silent, if the
-    /// call is older than half of the time that its answer may take. `true`: there are younger ones.
+    /// Arms a timer for each single-packet call in flight with a peer; without `peer`, for all
+    /// calls with silent peers that are older than half of the expected answer time. `true`: there
+    /// are younger calls.
     #[cold]
-    fn watch(&mut self, peer: Option<u32>) -> bool {
+    fn arm_small_calls(&mut self, peer: Option<u32>) -> bool {
         let (mut at, mut young) = (0, false);
-        // Nearly all calls under way are among the newest entries; with many sessions most of the
-        // others are over.
+        // Nearly all calls in flight are among the newest entries; with many sessions most of the
+        // others have ended.
         let mut left = self.outstanding_calls();
-        while let Some(entry) = self.timers.newest_first(at).filter(|_| at < WATCH_MOST && left > 0)
+        while let Some(entry) = self.timers.newest_first(at).filter(|_| at < MAX_ARMED && left > 0)
         {
             at += 1;
             let Some(s) = self.sessions.client(entry.session) else { continue };
@@ -127,7 +128,7 @@ impl<C> Endpoint<C> {
         young
     }
 
-    /// Begins to wait for an answer, unless that is done already: there are calls under way.
+    /// Sets the tail-loss timer, unless it is set already: there are calls in flight.
     #[inline]
     pub(crate) fn await_answers(&mut self) {
         if self.tail_loss.is_idle() && self.outstanding_calls() > 0 {
@@ -141,17 +142,17 @@ impl<C> Endpoint<C> {
         let wait_ns = round_trips.map(|p| p.path.rtt().pto_ns(&self.cfg)).min();
         self.tail_loss.guessed = wait_ns.is_none();
         let wait_ns = wait_ns.unwrap_or(self.cfg.rto_initial_ns);
-        self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(self.least_wait_ns()));
+        self.tail_loss.due_ns = self.now_ns.saturating_add(wait_ns.max(self.min_interval_ns()));
     }
 
-    /// Least time between two looks at all peers, ns: a look costs about 5 ns a peer, so it takes a
-    /// tenth of the time at most.
-    fn least_wait_ns(&self) -> u64 {
+    /// Minimum interval of checks of all peers, ns: a check costs about 5 ns per peer, so checks
+    /// take at most a tenth of the time.
+    fn min_interval_ns(&self) -> u64 {
         50 * self.peers.len() as u64
     }
 
-    /// A frame has arrived while no round trip was known. If there is one now, the wait until now was a
-    /// guess, and far too long.
+    /// A frame arrived before the first round-trip sample. If there is a sample now, the timer was
+    /// set by a guess that is far too long.
     #[cold]
     pub(crate) fn on_round_trip(&mut self, peer: u32) {
         if self.peers.at(peer).is_some_and(|p| p.path.rtt().smoothed_ns() > 0) {
@@ -161,7 +162,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// From some peer something should have been heard by now, if nothing was lost.
+    /// The tail-loss timer has expired: a frame from some peer should have arrived by now.
     #[cold]
     pub(crate) fn on_tail_loss(&mut self) {
         let now_ns = self.now_ns;
@@ -169,7 +170,7 @@ impl<C> Endpoint<C> {
         if self.outstanding_calls() == 0 {
             return;
         }
-        // Who is silent is waited for by each call's own timer, until there are new calls.
+        // The calls' own timers cover silent peers, until there are new calls.
         let (mut next_ns, mut silent, mut young_ns) = (u64::MAX, false, u64::MAX / 2);
         for p in self.peers.iter().flatten().filter(|p| p.selective && p.credits.is_used()) {
             let wait_ns = p.path.rtt().pto_ns(&self.cfg);
@@ -181,11 +182,11 @@ impl<C> Endpoint<C> {
                 young_ns = young_ns.min(wait_ns / 2);
             }
         }
-        if silent && self.watch(None) {
+        if silent && self.arm_small_calls(None) {
             next_ns = next_ns.min(now_ns + young_ns);
         }
         if next_ns != u64::MAX {
-            self.tail_loss.due_ns = next_ns.max(now_ns + self.least_wait_ns());
+            self.tail_loss.due_ns = next_ns.max(now_ns + self.min_interval_ns());
         }
     }
 }

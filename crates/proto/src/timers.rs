@@ -1,32 +1,29 @@
-//! What is to be looked at, and when: the endpoint's timers, at a cost that does not depend on how
-//! many there are.
+//! The timers of an endpoint, at a cost that does not depend on their number.
 //!
-//! Three lists, because nearly every call is over before its retransmission timeout can be:
+//! Three queues, because nearly every call ends before its retransmission timeout:
+//! - *First timers*, a FIFO queue. A slot that gets a call is checked once, `Config::rto_min_ns`
+//!   later; no timeout is shorter. All delays are equal, so the queue is in order without sorting,
+//!   and a call costs one entry at its end, or none while its slot's previous first timer is set.
+//! - *Quiet timers*, a FIFO queue with a longer delay, for slots that are rarely used and have not
+//!   acknowledged their last response: one entry per slot, as long as it is used.
+//! - *Later timers*, for slots that were not done at their first timer, with exact times: a radix
+//!   heap. Entries are in buckets by the highest bit in which their time differs from the last
+//!   expired time. When the first entry of the lowest used bucket is due, the bucket is distributed
+//!   over those below it. An entry moves at most once per bit of its delay: no logarithm of the
+//!   number of timers, and no walk over them.
 //!
-//! - *First looks*, a queue. A slot that gets a call is looked at once, `Config::rto_min_ns` later:
-//!   no timeout is shorter. The delay is the same for all, so the queue is in order by itself, and
-//!   a call costs it one entry at its end, or none when its slot's last look has not been yet.
-//! - *Quiet looks*, a queue of the same kind with a longer delay, at slots that are used now and then
-//!   and owe their last response's acknowledgement: one that counts for each slot, as long as it is used.
-//! - *Later looks*, for what the first look found unfinished, with exact times: a radix heap.
-//!   Entries stand in buckets by the highest bit in which their time differs from the time of the
-//!   last one that was taken; the lowest bucket in use is spread over those below it when its first
-//!   entry falls due. An entry moves at most once per bit of its delay, whatever else is in the
-//!   heap: no logarithm of the number of timers, and no walk over them.
-//!
-//! Nothing is removed before its time: an entry says where to look, and who looks sees whether
-//! there is something to do. What an entry was made for may have ended, or have an entry at another
-//! time; [`Timers::overgrown`] bounds how much of that there can be. A first look of which it is
-//! known that there will be nothing to see can be forgotten: that spares the look, not the entry.
+//! Timers are not removed early. On expiry the owner checks its state and re-arms if needed.
+//! Entries may be obsolete; [`Timers::overgrown`] limits their number. A first timer whose expiry
+//! would do nothing can be cancelled, which avoids the check but keeps the entry.
 
 use std::collections::VecDeque;
 
-use crate::config::MOST_SESSIONS;
+use crate::config::SESSIONS_LIMIT;
 use crate::wire::MAX_SESSION;
 
-/// Where to look, and when. The generation tells a session from its successor.
+/// A timer entry: a place and a time. The generation distinguishes a session from its successor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Timed {
+pub(crate) struct TimerEntry {
     pub(crate) due_ns: u64,
     pub(crate) session: u32,
     pub(crate) generation: u32,
@@ -34,13 +31,13 @@ pub(crate) struct Timed {
     pub(crate) slot: u8,
 }
 
-/// No session has this number: theirs are of 24 bits, as on the wire, and an endpoint has at most 2^20
-/// (`Config::max_sessions`).
-const NOBODY: u32 = MAX_SESSION;
-const _: () = assert!(MOST_SESSIONS <= NOBODY as usize);
+/// No session has this number: session numbers have 24 bits, as on the wire, and an endpoint has at
+/// most 2^20 sessions (`Config::max_sessions`).
+const NO_SESSION: u32 = MAX_SESSION;
+const _: () = assert!(SESSIONS_LIMIT <= NO_SESSION as usize);
 
-/// An entry as queues have it: two words, which go in registers to where they are stored. Of more
-/// parts it would be gathered in memory, and loaded again before its parts have got there.
+/// An entry as stored in queues: two words, stored from registers. More parts would be assembled in
+/// memory, which causes a store-forwarding stall.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
     due_ns: u64,
@@ -50,17 +47,17 @@ struct Queued {
 
 impl Queued {
     #[inline(always)]
-    fn new(entry: Timed) -> Self {
-        let Timed { due_ns, session, generation, slot } = entry;
-        debug_assert!(session < NOBODY);
+    fn new(entry: TimerEntry) -> Self {
+        let TimerEntry { due_ns, session, generation, slot } = entry;
+        debug_assert!(session < NO_SESSION);
         let place = u64::from(session) | u64::from(slot) << 24 | u64::from(generation) << 32;
         Queued { due_ns, place }
     }
 
-    /// An entry for nobody.
+    /// A cancelled entry.
     #[inline(always)]
     fn cancelled(due_ns: u64) -> Self {
-        Queued { due_ns, place: u64::from(NOBODY) }
+        Queued { due_ns, place: u64::from(NO_SESSION) }
     }
 
     #[inline(always)]
@@ -69,21 +66,21 @@ impl Queued {
     }
 
     #[inline(always)]
-    fn entry(self) -> Timed {
+    fn entry(self) -> TimerEntry {
         let (slot, generation) = ((self.place >> 24) as u8, (self.place >> 32) as u32);
-        Timed { due_ns: self.due_ns, session: self.session(), generation, slot }
+        TimerEntry { due_ns: self.due_ns, session: self.session(), generation, slot }
     }
 }
 
-impl Timed {
-    /// Nobody has to look there any more.
+impl TimerEntry {
+    /// Whether the timer was cancelled.
     #[inline]
     pub(crate) fn is_cancelled(&self) -> bool {
-        self.session == NOBODY
+        self.session == NO_SESSION
     }
 }
 
-/// Which list an entry comes from.
+/// The queue of an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Due {
     First,
@@ -93,33 +90,34 @@ pub(crate) enum Due {
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Timers {
-    /// When the next entry of any list is due; `u64::MAX`: there is none.
+    /// When the next entry of any queue is due; `u64::MAX`: none.
     next_ns: u64,
     first: VecDeque<Queued>,
-    /// First looks that were taken out so far, modulo 2^32.
+    /// First timers removed so far, modulo 2^32.
     taken: u32,
     quiet: VecDeque<Queued>,
     later: RadixHeap,
-    /// No later entry is taken out before its time until there are so many.
+    /// Obsolete later entries are removed when there are this many.
     sift_at: usize,
 }
 
-/// Where there are more first looks, none is forgotten any more: 1 MB, which calls fill within a
-/// `Config::rto_min_ns` only if that is tens of milliseconds.
+/// With more first timers, none is cancelled: 1 MB, which calls fill within a `Config::rto_min_ns`
+/// only if that is tens of milliseconds.
 const CANCELLED_MAX: usize = 1 << 16;
 
-/// In place of a slot's number: the calls that wait for a slot.
+/// Instead of a slot number: the session's queue of waiting calls.
 pub(crate) const QUEUE: u8 = u8::MAX;
 
-/// In place of a slot's number: the session as a whole may be idle.
+/// Instead of a slot number: the idle timer of the session.
 pub(crate) const IDLE: u8 = u8::MAX - 1;
 
-/// With this many sessions, first timers are cancelled on completion: expiring one would cost two cache
-/// misses. With fewer, expiring is cheaper, because one timer serves all calls of its slot until then.
+/// With this many sessions, first timers are cancelled on completion: expiring one would cost two
+/// cache misses. With fewer, expiry is cheaper, because one timer serves all calls of its slot
+/// until then.
 pub(crate) const CANCEL_FROM: usize = 2048;
 
-/// So many later entries need no sifting.
-const SIFT_LEAST: usize = 1024;
+/// Fewer later entries are not sifted.
+const SIFT_MIN: usize = 1024;
 
 impl Timers {
     pub(crate) fn new() -> Self {
@@ -129,22 +127,22 @@ impl Timers {
             taken: 0,
             quiet: VecDeque::new(),
             later: RadixHeap::new(),
-            sift_at: SIFT_LEAST,
+            sift_at: SIFT_MIN,
         }
     }
 
-    /// An entry whose delay from now is that of all others here; gives its place.
+    /// Adds a first timer, with the same delay as all others; returns its position.
     #[inline]
-    pub(crate) fn arm_first(&mut self, entry: Timed) -> u32 {
+    pub(crate) fn arm_first(&mut self, entry: TimerEntry) -> u32 {
         self.next_ns = self.next_ns.min(entry.due_ns);
         let place = self.taken.wrapping_add(self.first.len() as u32);
         self.first.push_back(Queued::new(entry));
         place
     }
 
-    /// There will be nothing to see at the first look at this place, which is for this session: it
-    /// is [`Timed::is_cancelled`] from now on. `false`: it stays, because there are many already,
-    /// and the slot's next call would make one more.
+    /// Cancels the first timer at this position, which belongs to this session: it
+    /// [`TimerEntry::is_cancelled`] from now on. `false`: it stays, because there are many already, and
+    /// the slot's next call would add another.
     #[inline]
     pub(crate) fn cancel_first(&mut self, place: u32, session: u32) -> bool {
         let at = place.wrapping_sub(self.taken) as usize;
@@ -158,14 +156,14 @@ impl Timers {
         }
     }
 
-    /// An entry for a later look whose delay from now is that of all others here.
-    pub(crate) fn arm_quiet(&mut self, entry: Timed) {
+    /// Adds a quiet timer, with the same delay as all others.
+    pub(crate) fn arm_quiet(&mut self, entry: TimerEntry) {
         self.next_ns = self.next_ns.min(entry.due_ns);
         self.quiet.push_back(Queued::new(entry));
     }
 
-    /// An entry for any time; gives its time, which is not before that of one that was taken.
-    pub(crate) fn arm_later(&mut self, entry: Timed) -> u64 {
+    /// Adds a later timer; returns its time, which is not before the last expired one.
+    pub(crate) fn arm_later(&mut self, entry: TimerEntry) -> u64 {
         let due_ns = self.later.push(entry);
         self.next_ns = self.next_ns.min(due_ns);
         due_ns
@@ -177,32 +175,32 @@ impl Timers {
         self.next_ns = due_ns(&self.first).min(due_ns(&self.quiet)).min(self.later.next_ns);
     }
 
-    /// When the next entry is due; `u64::MAX`: there is none.
+    /// When the next timer is due; `u64::MAX`: none.
     #[inline]
     pub(crate) fn next_ns(&self) -> u64 {
         self.next_ns
     }
 
-    /// The next of the first looks, if it is due.
+    /// The next first timer, if it is due.
     #[inline]
-    pub(crate) fn first_due(&self, now_ns: u64) -> Option<Timed> {
+    pub(crate) fn first_due(&self, now_ns: u64) -> Option<TimerEntry> {
         self.first.front().filter(|queued| queued.due_ns <= now_ns).map(|queued| queued.entry())
     }
 
-    /// The first looks, the newest one first.
-    pub(crate) fn newest_first(&self, at: usize) -> Option<Timed> {
+    /// The first timers, newest first.
+    pub(crate) fn newest_first(&self, at: usize) -> Option<TimerEntry> {
         let last = self.first.len().checked_sub(1)?;
         self.first.get(last.checked_sub(at)?).map(|queued| queued.entry())
     }
 
-    /// The quiet look that comes so many after the next one.
+    /// The quiet timer `n` places after the next one.
     #[inline]
-    pub(crate) fn quiet_ahead(&self, at: usize) -> Option<Timed> {
+    pub(crate) fn quiet_ahead(&self, at: usize) -> Option<TimerEntry> {
         self.quiet.get(at).map(|queued| queued.entry())
     }
 
-    /// Takes the next of the first looks out. From outside: it is done with, and nothing had to be
-    /// done, so that it does not matter whether a later look is due before it.
+    /// Removes the next first timer. Called directly when its check needed no action, so the order
+    /// relative to later timers does not matter.
     #[inline]
     pub(crate) fn drop_first(&mut self) {
         self.first.pop_front();
@@ -210,9 +208,9 @@ impl Timers {
         self.find_next();
     }
 
-    /// The next entry, if it is due: the earlier one of the first looks and the others, so that
-    /// neither waits for the end of the other.
-    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(Due, Timed)> {
+    /// Removes the next timer if it is due: the earlier one of the first timers and the others, so
+    /// that neither queue starves the other.
+    pub(crate) fn pop(&mut self, now_ns: u64) -> Option<(Due, TimerEntry)> {
         if let Some(&entry) = self.first.front()
             && entry.due_ns <= now_ns
             && entry.due_ns <= self.later.next_ns
@@ -232,24 +230,24 @@ impl Timers {
         Some((Due::Later, entry))
     }
 
-    /// Whether later and quiet entries have doubled since they were last sifted: time to
-    /// [`Timers::sift`], at a cost that those which came since have paid for.
+    /// Whether later and quiet timers have doubled since the last [`Timers::sift`], whose cost the
+    /// new ones have paid for.
     pub(crate) fn overgrown(&self) -> bool {
         self.later.len() + self.quiet.len() >= self.sift_at
     }
 
-    /// Drops the later and quiet entries that nothing needs any more.
-    pub(crate) fn sift(&mut self, mut is_needed: impl FnMut(&Timed) -> bool) {
+    /// Removes obsolete later and quiet timers.
+    pub(crate) fn sift(&mut self, mut is_needed: impl FnMut(&TimerEntry) -> bool) {
         self.later.retain(&mut is_needed);
         self.quiet.retain(|queued| is_needed(&queued.entry()));
         self.find_next();
-        self.sift_at = SIFT_LEAST.max(2 * (self.later.len() + self.quiet.len()));
+        self.sift_at = SIFT_MIN.max(2 * (self.later.len() + self.quiet.len()));
     }
 
-    /// Gives memory back when there is nothing to look at.
+    /// Frees memory while no timer is set.
     pub(crate) fn trim(&mut self) {
         for queue in [&mut self.first, &mut self.quiet] {
-            if queue.is_empty() && queue.capacity() > SIFT_LEAST {
+            if queue.is_empty() && queue.capacity() > SIFT_MIN {
                 *queue = VecDeque::new();
             }
         }
@@ -270,32 +268,32 @@ const LAST_NS: u64 = (1 << 63) - 1;
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
-    entry: Timed,
+    entry: TimerEntry,
     next: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     head: u32,
-    /// The earliest time in it; `u64::MAX`: it is empty.
+    /// The earliest time in it; `u64::MAX`: empty.
     first_ns: u64,
 }
 
-/// A monotone priority queue: what is pushed is never due before what was popped.
+/// A monotone priority queue: a pushed entry is never due before the last popped one.
 ///
-/// Invariants: 1. an entry due at `t` stands in bucket `bits(t ^ last_ns)`, `bits` the number of
-/// binary digits; 2. so all of a bucket is due before all of the next one.
+/// Invariants: 1. an entry due at `t` is in bucket `bits(t ^ last_ns)`, where `bits` is the number
+/// of binary digits; 2. so all entries of a bucket are due before all of the next one.
 #[derive(Debug)]
 struct RadixHeap {
     nodes: Vec<Node>,
     free: u32,
     used: usize,
     buckets: [Bucket; 64],
-    /// Bit per bucket that is not empty.
+    /// Bit mask of non-empty buckets.
     occupied: u64,
-    /// The time of the last entry that was taken: none is due before.
+    /// Time of the last popped entry: none is due before.
     last_ns: u64,
-    /// The time of the next one; `u64::MAX`: there is none.
+    /// Time of the next entry; `u64::MAX`: none.
     next_ns: u64,
 }
 
@@ -316,7 +314,7 @@ impl RadixHeap {
         self.used
     }
 
-    fn push(&mut self, mut entry: Timed) -> u64 {
+    fn push(&mut self, mut entry: TimerEntry) -> u64 {
         entry.due_ns = entry.due_ns.clamp(self.last_ns, LAST_NS);
         let node = Node { entry, next: NONE };
         let at = match self.nodes.get_mut(self.free as usize) {
@@ -336,7 +334,7 @@ impl RadixHeap {
         entry.due_ns
     }
 
-    /// Puts a node into the bucket of its time.
+    /// Links a node into the bucket of its time.
     fn link(&mut self, at: u32, due_ns: u64) {
         let i = u64::BITS - (due_ns ^ self.last_ns).leading_zeros();
         let bucket = &mut self.buckets[i as usize];
@@ -345,7 +343,7 @@ impl RadixHeap {
         self.occupied |= 1 << i;
     }
 
-    /// Empties a bucket; gives the first node of its list.
+    /// Empties a bucket; returns the first node of its list.
     fn take(&mut self, i: u32) -> u32 {
         self.occupied &= !(1 << i);
         let bucket = &mut self.buckets[i as usize];
@@ -353,13 +351,13 @@ impl RadixHeap {
         std::mem::replace(&mut bucket.head, NONE)
     }
 
-    /// The next entry, if it is due.
-    fn pop(&mut self, now_ns: u64) -> Option<Timed> {
+    /// Removes the next entry if it is due.
+    fn pop(&mut self, now_ns: u64) -> Option<TimerEntry> {
         if self.next_ns > now_ns || self.used == 0 {
             return None;
         }
         if self.occupied & 1 == 0 {
-            // The bucket's first entry comes to bucket 0, the others to buckets below this one.
+            // The bucket's first entry moves to bucket 0, the others to buckets below this one.
             let lowest = self.occupied.trailing_zeros();
             self.last_ns = self.next_ns;
             let mut at = self.take(lowest);
@@ -385,7 +383,7 @@ impl RadixHeap {
         Some(entry)
     }
 
-    fn retain(&mut self, mut is_needed: impl FnMut(&Timed) -> bool) {
+    fn retain(&mut self, mut is_needed: impl FnMut(&TimerEntry) -> bool) {
         let last_ns = self.last_ns;
         let old = std::mem::replace(self, RadixHeap { last_ns, ..RadixHeap::new() });
         for bucket in old.buckets {
@@ -400,7 +398,7 @@ impl RadixHeap {
     }
 
     fn trim(&mut self) {
-        if self.used == 0 && self.nodes.capacity() > SIFT_LEAST {
+        if self.used == 0 && self.nodes.capacity() > SIFT_MIN {
             (self.nodes, self.free) = (Vec::new(), NONE);
         }
     }
@@ -415,10 +413,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_place_stands_in_two_words() {
-        for session in [0, 7, MOST_SESSIONS as u32 - 1] {
+    fn any_entry_is_encoded_in_two_words() {
+        for session in [0, 7, SESSIONS_LIMIT as u32 - 1] {
             for (slot, generation) in [(0, 1), (31, u32::MAX), (254, 0), (255, 1 << 31)] {
-                let entry = Timed { due_ns: u64::MAX - 1, session, generation, slot };
+                let entry = TimerEntry { due_ns: u64::MAX - 1, session, generation, slot };
                 assert_eq!(Queued::new(entry).entry(), entry);
                 assert!(!entry.is_cancelled());
             }
@@ -427,14 +425,14 @@ mod tests {
         assert!(gone.is_cancelled() && gone.due_ns == 5);
     }
 
-    fn entry(due_ns: u64, session: u32) -> Timed {
-        Timed { due_ns, session, generation: 0, slot: 0 }
+    fn entry(due_ns: u64, session: u32) -> TimerEntry {
+        TimerEntry { due_ns, session, generation: 0, slot: 0 }
     }
 
     proptest! {
-        /// Against a sorted map: pushes at any distance, pops as time goes on.
+        /// Compared with a sorted map: pushes at any distance, pops as time advances.
         #[test]
-        fn entries_come_in_the_order_of_their_times(
+        fn entries_expire_in_order_of_their_times(
             steps in prop::collection::vec((0_u32..40, 0_u64..u64::MAX, 0_u32..36), 1..300),
         ) {
             let mut heap = RadixHeap::new();
@@ -463,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_used_again_and_given_back() {
+    fn memory_is_reused_and_freed() {
         let mut t = Timers::new();
         for round in 0..100_u64 {
             for i in 0..2_000 {
@@ -473,14 +471,14 @@ mod tests {
             }
             let popped = std::iter::from_fn(|| t.pop((round + 1) * 1_000_000)).count();
             assert_eq!(popped, 6_000);
-            assert!(t.heap_bytes() <= 4096 * (size_of::<Node>() + 2 * size_of::<Timed>()));
+            assert!(t.heap_bytes() <= 4096 * (size_of::<Node>() + 2 * size_of::<TimerEntry>()));
         }
         t.trim();
         assert_eq!((t.heap_bytes(), t.next_ns()), (0, u64::MAX));
     }
 
     #[test]
-    fn what_nobody_needs_is_sifted_out() {
+    fn obsolete_entries_are_sifted_out() {
         let mut t = Timers::new();
         let mut sifted = 0;
         for i in 0..100_000_u32 {
@@ -494,28 +492,28 @@ mod tests {
             }
         }
         let len = t.later.len() + t.quiet.len();
-        assert!(sifted >= 10 && len <= 2 * 1_000 + SIFT_LEAST, "{sifted}");
+        assert!(sifted >= 10 && len <= 2 * 1_000 + SIFT_MIN, "{sifted}");
         t.sift(|e| e.session.is_multiple_of(100));
         let left = std::iter::from_fn(|| t.pop(1 << 40)).map(|(_, e)| e.session);
         assert_eq!(left.filter(|s| s.is_multiple_of(100)).count(), 1_000);
     }
 
     #[test]
-    fn a_look_that_is_passed_by_leaves_the_time_of_the_next_one() {
+    fn removing_a_first_timer_updates_the_next_time() {
         let mut t = Timers::new();
         t.arm_first(entry(10, 0));
         t.arm_later(entry(15, 1));
         assert_eq!((t.first_due(9), t.first_due(10)), (None, Some(entry(10, 0))));
         t.drop_first();
         assert_eq!((t.first_due(10), t.next_ns()), (None, 15));
-        assert_eq!(t.pop(15).map(|(look, _)| look), Some(Due::Later));
+        assert_eq!(t.pop(15).map(|(queue, _)| queue), Some(Due::Later));
         t.arm_first(entry(30, 2));
         t.drop_first();
         assert_eq!(t.next_ns(), u64::MAX);
     }
 
     #[test]
-    fn forgotten_looks_have_a_bound() {
+    fn cancelled_timers_are_limited() {
         let mut t = Timers::new();
         let calls = (0..100_000).filter(|&i| {
             let place = t.arm_first(entry(1 << 40, i));
@@ -525,12 +523,12 @@ mod tests {
     }
 
     #[test]
-    fn a_first_look_is_cancelled_wherever_its_list_has_got_to() {
+    fn a_first_timer_is_cancelled_at_any_queue_position() {
         let mut t = Timers::new();
-        t.taken = u32::MAX - 1; // places wrap
+        t.taken = u32::MAX - 1; // positions wrap
         let places: Vec<u32> = (0..4).map(|i| t.arm_first(entry(10, i))).collect();
         t.drop_first();
-        assert!(!t.cancel_first(places[0], 0), "it is gone");
+        assert!(!t.cancel_first(places[0], 0), "it was removed");
         assert!(!t.cancel_first(places[1], 3), "somebody else's");
         assert!(t.cancel_first(places[2], 2));
         assert!(!t.cancel_first(places[3].wrapping_add(1), 3), "not there yet");
@@ -540,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn the_earliest_of_all_lists_comes_first() {
+    fn the_earliest_of_all_queues_expires_first() {
         let mut t = Timers::new();
         t.arm_first(entry(10, 0));
         t.arm_quiet(entry(12, 3));

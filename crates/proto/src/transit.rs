@@ -1,38 +1,37 @@
-//! How late a frame is: what a server needs to turn the time left of a call, as it was when the
-//! call was sent, into a deadline of its own clock (F15).
+//! Transit times of frames: a server uses them to convert the remaining time of a call, as of its
+//! transmission, into a deadline of its own clock (F15).
 //!
-//! The two clocks do not agree, so `arrival - sent_at` is the time on the way plus an unknown
-//! constant. Its smallest value stands for a frame that met no queue; what a frame has more than
-//! that, it has spent waiting: in either kernel, in the network, or in the receive buffer of a
-//! server that was stopped. The smallest value is taken over the last 10 to 20 s, so that clocks
-//! may drift: 50 ppm are 1 ms then, which makes a deadline early, never late.
+//! The two clocks are not synchronised, so `arrival - sent_at` is the transit time plus an unknown
+//! constant. Its minimum stands for a frame without queueing. Any excess is waiting time: in either
+//! kernel, in the network, or in the receive buffer of a stopped server. The minimum is taken over
+//! the last 10 to 20 s, so that clocks may drift: 50 ppm are 1 ms then, which makes a deadline
+//! early, never late.
 //!
-//! Before the first round trip was measured nothing is known of the way; the deadline is late by
-//! what the frame took.
+//! Before the first round-trip sample the transit time is unknown; the deadline is then late by the
+//! transit time.
 //!
-//! The clocks count nanoseconds modulo 2^32. A frame that waited for longer than 3.7 s looks as if
-//! it had waited 4.3 s less.
+//! The clocks count nanoseconds modulo 2^32. A frame that waited for more than 3.7 s is taken for
+//! one that waited 4.3 s less.
 
-/// Length of one of the two windows of the minimum, ns.
+/// Length of each of the two windows of the minimum filter, ns.
 const WINDOW_NS: u64 = 10_000_000_000;
 
-/// Differences from here on are frames that were faster than the fastest so far, by up to 0.5 s;
-/// those below are frames that were slower, by up to 3.7 s. To have waited long is common, to find
-/// a path that is much faster than before is not.
+/// Differences from here on are frames faster than the minimum, by up to 0.5 s; smaller ones are
+/// frames slower, by up to 3.7 s. Long waits are common; a sudden, much faster path is not.
 const FASTER: u32 = 0xe000_0000;
 
-/// The smallest transit of a peer's frames, and that of its newest frame.
+/// The minimum transit of a peer's frames, and that of its newest frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Transit {
-    /// Of this window and the one before.
+    /// Minimum of this window and the previous one.
     least: u32,
-    /// Of this window.
+    /// Minimum of this window.
     least_now: u32,
     /// End of this window; 0 before the first frame.
     until_ns: u64,
-    /// Of the frame at hand.
+    /// Transit of the current frame.
     frame: u32,
-    /// The round trip that the frame at hand completed, at most; `u32::MAX` when unknown.
+    /// The round trip that the current frame completed, at most; `u32::MAX` when unknown.
     round_trip: u32,
 }
 
@@ -41,7 +40,7 @@ impl Transit {
         Transit { least: 0, least_now: 0, until_ns: 0, frame: 0, round_trip: u32::MAX }
     }
 
-    /// A frame that is newer than all before, and the round trip that its echo completes.
+    /// Records a frame that is newer than all before, and the round trip of its echo.
     #[inline(always)]
     pub(crate) fn on_newer(&mut self, sent_at: u32, round_trip: Option<u32>, now_ns: u64) {
         self.frame = (now_ns as u32).wrapping_sub(sent_at);
@@ -57,21 +56,21 @@ impl Transit {
         }
     }
 
-    /// The round trip that the frame at hand has completed.
+    /// The round trip that the current frame has completed.
     #[inline]
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
         (self.round_trip != u32::MAX).then_some(self.round_trip.into())
     }
 
-    /// A frame that was overtaken, or a copy. It teaches nothing: an old frame that somebody
-    /// replays would look as if it had come from the future.
+    /// Records a reordered or duplicate frame. It gives no sample: a replayed old frame would
+    /// appear to come from the future.
     #[inline]
     pub(crate) fn on_older(&mut self, sent_at: u32, now_ns: u64) {
         self.frame = (now_ns as u32).wrapping_sub(sent_at);
         self.round_trip = u32::MAX;
     }
 
-    /// A frame that does not say when it was sent: it is taken for one that met no queue.
+    /// Records a frame without send time: taken as one without queueing.
     #[inline]
     pub(crate) fn on_untimed(&mut self) {
         self.frame = self.least;
@@ -80,17 +79,17 @@ impl Transit {
 
     #[cold]
     fn next_window(&mut self, now_ns: u64) {
-        // After a pause what was known is too old to be of use.
+        // After a pause the minimum is outdated.
         let known = self.until_ns != 0 && now_ns - self.until_ns < WINDOW_NS;
         self.least = if known { self.least_now } else { self.frame };
         self.least_now = self.frame;
         self.until_ns = now_ns + WINDOW_NS;
     }
 
-    /// How long ago the frame at hand left its sender, ns; `rtt_min_ns` is the smallest round trip
-    /// to it, 0 when unknown. Too large rather than too small: the way without queues is taken for
-    /// a whole round trip. It is at most the round trip that this very frame completed, whatever
-    /// the clocks say; when that contradicts the smallest transit, the latter is corrected.
+    /// Time since the current frame left its sender, ns; `rtt_min_ns` is the smallest round trip to
+    /// it, 0 when unknown. Rounded up: the transit without queueing is taken as a whole round trip.
+    /// It is at most the round trip that this frame completed, whatever the clocks show; if that
+    /// contradicts the minimum transit, the latter is corrected.
     pub(crate) fn age_ns(&mut self, rtt_min_ns: u64) -> u64 {
         let excess = self.frame.wrapping_sub(self.least);
         let excess = if excess >= FASTER { 0 } else { excess };
@@ -116,18 +115,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_frame_waited_is_seen_whatever_the_clocks() {
+    fn waiting_times_are_measured_with_any_clock_offset() {
         for skew in [0, 1, 1 << 31, u32::MAX - 5] {
             let mut t = Transit::new();
             assert_eq!(arrive(&mut t, skew, 5_000 * MS, 0), 30_000, "{skew}");
             assert_eq!(arrive(&mut t, skew, 5_001 * MS, 7 * MS), 7 * MS + 30_000);
             assert_eq!(arrive(&mut t, skew, 9_000 * MS, 3_500 * MS), 3_500 * MS + 30_000);
-            assert_eq!(arrive(&mut t, skew, 9_001 * MS, 0), 30_000, "nothing learnt from waiting");
+            assert_eq!(
+                arrive(&mut t, skew, 9_001 * MS, 0),
+                30_000,
+                "waiting does not change the minimum"
+            );
         }
     }
 
     #[test]
-    fn a_slow_first_frame_is_forgotten_with_the_first_fast_one() {
+    fn the_first_fast_frame_replaces_a_slow_minimum() {
         let mut t = Transit::new();
         assert_eq!(arrive(&mut t, 9, 5_000 * MS, 400 * MS), 30_000);
         assert_eq!(arrive(&mut t, 9, 5_001 * MS, 0), 30_000);
@@ -135,10 +138,10 @@ mod tests {
     }
 
     #[test]
-    fn drift_is_followed_and_a_pause_forgets() {
+    fn drift_is_followed_and_a_pause_resets() {
         let mut t = Transit::new();
         let mut worst = 0;
-        // 50 ppm for 100 s: 5 ms in all.
+        // 50 ppm for 100 s: 5 ms in total.
         for s in 1..100u64 {
             let drifted = (s * 50_000) as u32;
             worst = worst.max(arrive(&mut t, drifted, s * 1_000 * MS, 0));
@@ -150,13 +153,13 @@ mod tests {
     #[test]
     fn no_frame_is_older_than_the_round_trip_it_completes() {
         let mut t = Transit::new();
-        // A frame that waited for 4.2 s: it looks faster than the fastest by 0.1 s.
+        // A frame that waited for 4.2 s appears faster than the minimum by 0.1 s.
         arrive(&mut t, 0, 10_000 * MS, 0);
         arrive(&mut t, 0, 15_000 * MS, 4_200 * MS);
         let sent = (15_001 * MS - 20_000) as u32;
         t.on_newer(sent, Some(50_000), 15_001 * MS);
         assert_eq!(t.age_ns(30_000), 50_000);
-        assert_eq!(arrive(&mut t, 0, 15_002 * MS, 0), 80_000, "corrected for the others too");
+        assert_eq!(arrive(&mut t, 0, 15_002 * MS, 0), 80_000, "corrected for later frames too");
     }
 
     #[test]

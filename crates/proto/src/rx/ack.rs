@@ -15,7 +15,7 @@ impl<C> Endpoint<C> {
         match slot.position(req_num, step) {
             Position::Current if slot.phase == ServerPhase::Responded => {
                 let freed = slot.acknowledged();
-                self.shares.unhold(tenant, freed);
+                self.quotas.release(tenant, freed);
                 Ok(())
             }
             Position::Current if slot.phase == ServerPhase::Acked => Err(Drop::Duplicate),

@@ -32,7 +32,7 @@ impl<C> Endpoint<C> {
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next => {
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
-                self.shares.unhold(tenant, freed);
+                self.quotas.release(tenant, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -40,7 +40,7 @@ impl<C> Endpoint<C> {
         let item = match slot.phase {
             ServerPhase::Receiving => {
                 slot.req = None;
-                self.shares.unhold(tenant, std::mem::take(&mut slot.held));
+                self.quotas.release(tenant, std::mem::take(&mut slot.held));
                 slot.cancelled = true;
                 // The phase that `reply_status` requires; the request is not visible in this phase.
                 slot.phase = ServerPhase::Executing;

@@ -67,7 +67,7 @@ impl<C> Endpoint<C> {
         let slot_no = p.req_num & (step - 1);
         let slot = s.slots.get_mut(slot_no as usize)?;
         let is_next = slot.req_num.wrapping_add(step) == p.req_num;
-        if s.peer != peer || !is_next || !slot.is_clean() || self.shares.choosy {
+        if s.peer != peer || !is_next || !slot.is_clean() || self.quotas.needs_check {
             return None;
         }
         let mut expires_ns = u64::MAX;
@@ -111,7 +111,7 @@ impl<C> Endpoint<C> {
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
-                self.shares.unhold(tenant, freed);
+                self.quotas.release(tenant, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -188,12 +188,12 @@ impl<C> Endpoint<C> {
 
     /// Why a new request of a client process is rejected, if it is.
     fn rejection(&self, tenant: u32, msg_size: u32) -> Option<Status> {
-        if self.shares.is_closing() {
+        if self.quotas.is_closing() {
             Some(Status::ShuttingDown)
         } else if msg_size > self.cfg.max_msg_size {
             Some(Status::TooLarge)
         } else {
-            (self.shares.room_of(tenant) == 0).then_some(Status::NoMemory)
+            (self.quotas.room_of(tenant) == 0).then_some(Status::NoMemory)
         }
     }
 
@@ -271,7 +271,7 @@ impl<C> Endpoint<C> {
         slot.held = buffer.capacity() as u32;
         slot.req = Some(buffer);
         let held = slot.held;
-        self.shares.hold(tenant, held);
+        self.quotas.charge(tenant, held);
         true
     }
 
@@ -302,7 +302,7 @@ impl<C> Endpoint<C> {
         if let Some(status) = self.rejection(tenant, size) {
             return Err(status);
         }
-        if u64::from(size) > self.shares.room_of(tenant) {
+        if u64::from(size) > self.quotas.room_of(tenant) {
             return Err(Status::NoMemory);
         }
         self.arena.alloc(size as usize).map_err(|_| Status::NoMemory)

@@ -1,8 +1,8 @@
-//! Admission: how large the pool of credits of a peer is (E34, E36; [`crate::credits`]).
+//! Admission: the size of a peer's credit pool (E34, E36; [`crate::credits`]).
 //!
 //! # Invariant
-//! What all pools of an endpoint have beyond one credit each is at most |RQ|; where each peer has a
-//! receive queue of its own, what those between two endpoints have.
+//! The credits of all pools of an endpoint, beyond one each, sum up to at most |RQ|; where each
+//! peer has a receive queue of its own, the same holds for the pools between two endpoints.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ use crate::tx::TxItem;
 /// The side whose requests a pool is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Requests {
-    /// This endpoint's; their answers arrive here.
+    /// This endpoint's requests; their responses arrive here.
     Own,
-    /// The peer's; they arrive here.
+    /// The peer's requests, which arrive here.
     Peers,
 }
 
@@ -33,13 +33,12 @@ impl Requests {
 }
 
 impl<C> Endpoint<C> {
-    /// By how much a pool, now of `pool` credits, grows with a session that may have `wanted` packets
-    /// in flight; `None`: the session is refused. Whose peer is not known yet has no name.
-    ///
-    /// Oversubscribed, a pool grows to at most half of what the others leave, so that there is
-    /// something for who comes later, and by more than `Config::plain_credits` only while there is
-    /// plenty; but a peer always has one credit. In a queue that a peer has for
-    /// itself nobody comes later: one half is for the requests of either side.
+    /// Growth of a pool of `pool` credits by a session that may have `wanted` packets in flight;
+    /// `None`: the session is refused. A tentative peer has no name.
+    /// Oversubscribed, a pool grows to at most half of the remaining room, so that later peers get
+    /// some, and beyond `Config::plain_credits` only while there is plenty; but a peer always has
+    /// one credit. A queue of a single peer has no later peers: one half is for the requests of
+    /// either side.
     pub(crate) fn growth(
         &self,
         requests: Requests,
@@ -64,16 +63,16 @@ impl<C> Endpoint<C> {
         Some(if pool == 0 { grows.max(1) } else { grows })
     }
 
-    /// What the pools for the requests of one side have between here and an endpoint. It is several
-    /// peers here when both sides have dialed each other at the same time.
+    /// Credits of the pools for the requests of one side with an endpoint. That endpoint is several
+    /// peers when both sides have dialed each other at the same time.
     fn pools_with(&self, requests: Requests, name: PeerName) -> u64 {
         let peers = self.peers.known.get(&name).into_iter().flatten();
         let peers = peers.filter_map(|&at| self.peers.get(at as usize)?.as_ref());
         peers.map(|p| u64::from(requests.part(&p.credits))).sum()
     }
 
-    /// The room of packets as this endpoint's receive queue counts it: what it proposes, and what it
-    /// agrees to at most.
+    /// Room per packet as counted by this endpoint's receive queue: its proposal, and its upper
+    /// limit.
     pub(crate) fn own_room(&self) -> Room {
         let (small, large) = (self.cfg.rx_queue_small_frames, self.cfg.rx_queue_frames.max(1));
         let units = (small / large).clamp(1, u16::MAX.into()) as u16;
@@ -81,8 +80,8 @@ impl<C> Endpoint<C> {
         Room { small_data, units_per_packet: units }
     }
 
-    /// The server side of a session with this peer has C = `credits`, and its pool grows by `grows`.
-    /// Returns the pool, to be stated.
+    /// Server side: a session with this peer has C = `credits`, and the pool grows by `grows`.
+    /// Returns the pool, for the answer.
     pub(crate) fn grant_pool(&mut self, peer: u32, credits: u32, grows: u32) -> u32 {
         let Some(p) = self.peers.at_mut(peer) else { return 0 };
         let stated = p.credits.grant_to_peer(credits, grows);
@@ -90,23 +89,23 @@ impl<C> Endpoint<C> {
         stated
     }
 
-    /// The server side of a session with C = `credits` has ended.
+    /// Server side: a session with C = `credits` has ended.
     pub(crate) fn ungrant_pool(&mut self, peer: u32, credits: u32) {
         let Some(p) = self.peers.at_mut(peer) else { return };
         let less = p.credits.ungrant(credits);
         self.peers.credits_granted -= u64::from(less);
     }
 
-    /// A session that is being connected, with C = `credits` if its server agrees, reserves room for
-    /// the answers to `pool` packets, under the name of its tentative peer.
+    /// Client side: a connecting session with C = `credits` (if its server agrees) reserves room
+    /// for the responses of `pool` packets, under the name of its tentative peer.
     pub(crate) fn reserve_pool(&mut self, peer: u32, credits: u32, pool: u32) {
         let Some(p) = self.peers.at_mut(peer) else { return };
         p.credits.reserve_tentatively(credits, pool);
         self.peers.credits_granted += u64::from(pool);
     }
 
-    /// The server of a session that is being connected, with this request, is of the same host: it may
-    /// have all of [`crate::Config::credits`], as far as there is room.
+    /// Raises the credits that a connecting session requests to all of [`crate::Config::credits`],
+    /// as far as there is room: its server is on the same host.
     pub fn widen(&mut self, session: SessionId, request: &mut ConnectRequest) {
         let credits = self.cfg.credits;
         if credits <= request.credits || self.session_state(session) != SessionState::Connecting {
@@ -121,7 +120,7 @@ impl<C> Endpoint<C> {
         self.reserve_pool(peer, request.credits, request.pool);
     }
 
-    /// Returns the reservation; the connect has been answered.
+    /// Releases the reservation; the connect has been answered.
     pub(crate) fn unreserve_pool(&mut self, peer: u32) -> u32 {
         let Some(p) = self.peers.at_mut(peer) else { return 0 };
         let reserved = p.credits.unreserve();
@@ -129,25 +128,25 @@ impl<C> Endpoint<C> {
         reserved
     }
 
-    /// The server of a session with C = `credits` has stated its pool, of which this side takes as
-    /// much more as it has room for itself; it had reserved `reserved`.
+    /// Client side: the server of a session with C = `credits` has stated its pool, and this side
+    /// takes as much growth as it has room for; it had reserved `reserved`.
     pub(crate) fn join_pool(&mut self, peer: u32, credits: u32, stated: u32, reserved: u32) {
         let Some(p) = self.peers.at(peer) else { return };
         let (had, name) = (p.credits.limit(), p.name());
-        // Reserved room is free again, and there.
+        // The reservation counts as free again.
         let grows = self
             .growth(Requests::Own, Some(name), had, credits)
             .map_or(0, |g| g.min(reserved.max(u32::from(had == 0))));
         let Some(p) = self.peers.at_mut(peer) else { return };
         let (before, after) = p.credits.join(credits, stated.min(had + grows));
         if p.credits.release(0) {
-            self.tx.push(TxItem::Turn { peer }); // sessions wait for what came
+            self.tx.push(TxItem::Turn { peer }); // sessions may wait for it
         }
         let granted = &mut self.peers.credits_granted;
         *granted = *granted + u64::from(after) - u64::from(before);
     }
 
-    /// The client side of a session with C = `credits` has ended; none of it is in flight.
+    /// Client side: a session with C = `credits` has ended; none of it is in flight.
     pub(crate) fn leave_pool(&mut self, session: u32, peer: u32, credits: u32) {
         self.wait_no_more(session);
         let Some(p) = self.peers.at_mut(peer) else { return };
@@ -156,7 +155,7 @@ impl<C> Endpoint<C> {
         self.retry_turn(peer);
     }
 
-    /// A session that waits for room in its peer's pool does so no more.
+    /// Removes a session from the waiting queue of its peer's pool.
     pub(crate) fn wait_no_more(&mut self, session: u32) {
         let Some(s) = self.sessions.client_mut(session) else { return };
         if std::mem::take(&mut s.waits_for_room)

@@ -1,5 +1,5 @@
-//! The handshake (F13): what the two sides say, and why they may not agree. What they decide is in
-//! `handshake`, how sessions end is in `lost`.
+//! The messages of the handshake (F13) and the reasons for refusal. `handshake` has the decisions,
+//! `lost` the ends of sessions.
 //!
 //! ```text
 //! client endpoint                                    server endpoint
@@ -19,48 +19,48 @@ use super::SessionId;
 use crate::credits::Room;
 use crate::loss::Recovery;
 
-/// What a client asks for. Everything in it is checked by [`crate::Endpoint::accept`].
+/// A client's request for a session. [`crate::Endpoint::accept`] checks every field.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectRequest {
-    /// The client endpoint's random number: tells incarnations apart.
+    /// The client endpoint's random number: identifies its incarnation.
     pub endpoint_id: u64,
-    /// Port of the client's datapath; the host is the one its control connection comes from.
+    /// Port of the client's datapath; the host is that of its control connection.
     pub port: u32,
     /// The client's number for the session.
     pub session: u32,
     /// The client's number for the peer it proposes.
     pub peer: u32,
-    /// The cookie it wants in frames to that peer.
+    /// The cookie that the client requires in frames to that peer.
     pub cookie: u32,
     /// Largest frame that the client can send and receive on this path, bytes.
     pub max_frame: u32,
-    /// Credits wanted: C of the session.
+    /// Requested credits: C of the session.
     pub credits: u32,
-    /// By how much the pool of its endpoint should grow with it: at most `credits`.
+    /// Requested growth of its endpoint's pool: at most `credits`.
     pub pool: u32,
-    /// Slots wanted.
+    /// Requested slots.
     pub slots: u8,
     /// Largest message the client accepts.
     pub max_msg_size: u32,
-    /// The first request numbers will be this plus the slot number.
+    /// The first request numbers are this plus the slot number.
     pub first_req_num: u32,
-    /// How the client wants lost packets to be recovered.
+    /// The client's loss recovery scheme.
     pub recovery: Recovery,
-    /// How much room packets take in the pool, at most.
+    /// Largest room that packets take in the pool.
     pub room: Room,
 }
 
-/// What the server agreed to.
+/// The agreement of the server.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectAccept {
-    /// The server endpoint's random number.
+    /// The server endpoint's random number: identifies its incarnation.
     pub endpoint_id: u64,
     /// Port of the server's datapath.
     pub port: u32,
     /// Echo of the client's session number.
     pub client_session: u32,
-    /// Echo of the cookie in the request: tells its answer from that of an earlier connect that
-    /// had the same session number.
+    /// Echo of the cookie in the request: distinguishes the answer from that to an earlier connect
+    /// with the same session number.
     pub client_cookie: u32,
     /// The client's peer that the session belongs to: the one proposed, or an earlier one.
     pub client_peer: u32,
@@ -68,22 +68,22 @@ pub struct ConnectAccept {
     pub session: u32,
     /// The server's number for the peer.
     pub peer: u32,
-    /// The cookie it wants in frames.
+    /// The cookie that the server requires in frames.
     pub cookie: u32,
     /// Data bytes per packet, for all messages between the two (F10).
     pub data_per_packet: u16,
-    /// Credits granted: at most what was wanted.
+    /// Granted credits: at most the requested ones.
     pub credits: u32,
-    /// The pool of all sessions that the client endpoint has with this one (F7), this one included:
-    /// at least 1. It grows with sessions, as long as the receive queue lasts.
+    /// The pool of all sessions of the client endpoint with this endpoint (F7), including this one:
+    /// at least 1. It grows with sessions, as long as the receive queue has room.
     pub pool: u32,
-    /// Slots granted: a power of two, at most what was wanted.
+    /// Granted slots: a power of two, at most the requested ones.
     pub slots: u8,
     /// Largest message the server accepts.
     pub max_msg_size: u32,
-    /// How lost packets are recovered: as the client wants, or [`Recovery::GoBackN`].
+    /// The agreed loss recovery scheme: the client's, or [`Recovery::GoBackN`].
     pub recovery: Recovery,
-    /// How much room packets take in the pool: at most what the client proposed.
+    /// Room that packets take in the pool: at most the client's proposal.
     pub room: Room,
 }
 
@@ -106,7 +106,7 @@ pub enum ConnectRefuseReason {
     NoCredits {
         /// |RQ|.
         queue: u32,
-        /// Credits wanted.
+        /// Requested credits.
         credits: u32,
     },
     /// A field of the request is out of its range.
@@ -115,18 +115,18 @@ pub enum ConnectRefuseReason {
     /// The path cannot carry the smallest packets.
     #[error("the path carries frames of {max_frame} bytes and {needed} are needed; raise its MTU")]
     PathTooSmall {
-        /// What the path carries.
+        /// Largest frame of the path.
         max_frame: u32,
-        /// What is needed.
+        /// Smallest frame needed.
         needed: u32,
     },
-    /// No endpoint of the server takes sessions, or not the one that was named.
+    /// No endpoint of the server accepts sessions, or not the named one.
     #[error(
         "the server has no such endpoint that takes sessions; register a handler there (Rpc::on), \
          or check the number behind the slash of the address"
     )]
     NoEndpoint,
-    /// This client has as many sessions as one peer may have.
+    /// This client has the maximum number of sessions of a peer.
     #[error(
         "the server takes no more than {limit} sessions of one peer; close some, or raise its \
          max_sessions_per_peer"
@@ -145,7 +145,7 @@ pub enum ConnectRefuseReason {
     NoPath,
 }
 
-/// Which field of a request was out of range.
+/// The field of a request that was out of range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum InvalidField {
     /// `slots`
@@ -175,7 +175,7 @@ impl std::fmt::Display for InvalidField {
     }
 }
 
-/// Why this endpoint cannot begin or finish a connect.
+/// Why this endpoint cannot start or finish a connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ConnectError {
     /// The session table is full.
@@ -200,41 +200,41 @@ pub enum ConnectError {
         "the server's answer contradicts the connect request; check that both sides run the same version"
     )]
     BadAnswer,
-    /// The session was closed meanwhile.
+    /// The session was closed before the answer.
     #[error("the session was closed before the server answered; connect again")]
     Closed,
 }
 
-/// A connect that has begun: send the request, and keep the session.
+/// A connect that has begun: the caller sends the request and keeps the session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Dialed {
     /// The session; calls on it wait until it is established.
     pub session: SessionId,
-    /// For the server.
+    /// To be sent to the server.
     pub request: ConnectRequest,
 }
 
-/// Where and how a server reaches the client of a request.
+/// How a server reaches the client of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectOffer {
-    /// The client's datapath address: its host as the control connection shows it.
+    /// The client's datapath address, with the host of its control connection.
     pub addr: Addr,
-    /// The path to it, unless [`crate::Endpoint::knows_peer`] said that there is one.
+    /// The path to it, unless [`crate::Endpoint::knows_peer`] returned true.
     pub path: Option<(PathId, usize)>,
     /// Port of this endpoint's datapath.
     pub local_port: u32,
-    /// The control connection, to be named in [`crate::Endpoint::peer_lost`].
+    /// The control connection, to be passed to [`crate::Endpoint::peer_lost`].
     pub control: u64,
     /// Random bits for the cookie.
     pub random: u32,
-    /// Most packets in flight that this path is for, at least 1: C is no more, nor more than
+    /// Most packets in flight that this path supports, at least 1: an upper limit of C, beside
     /// [`crate::Config::credits`].
     pub credits: u32,
 }
 
-/// What an answer led to.
+/// Result of [`crate::Endpoint::established`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Established {
-    /// The path given to [`crate::Endpoint::established`] is not needed: the peer had one.
+    /// The path passed to [`crate::Endpoint::established`] is not needed: the peer had one.
     pub path_unused: bool,
 }

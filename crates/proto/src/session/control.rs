@@ -1,10 +1,10 @@
-//! Control messages: what two nexuses say to each other over a reliable byte stream (F13, E66).
+//! Control messages between two nexuses, over a reliable byte stream (F13, E66).
 //!
 //! The stream starts with 8 bytes in each direction, [`CONTROL_PREAMBLE`]: `CRSR`, then the oldest
-//! and the newest control version the side speaks (16 bits each, little endian). Then messages: a
-//! 32-bit little-endian length, and that many bytes of a [`ControlMsg`] in postcard's format.
-//! Nothing is trusted: a length above [`CONTROL_MAX`] or bytes that are no message end the
-//! connection with a typed error.
+//! and the newest supported control version (16 bits each, little endian). Then messages follow: a
+//! 32-bit little-endian length, and a [`ControlMsg`] of that length in postcard's format. No input
+//! is trusted: a length above [`CONTROL_MAX`] or an undecodable message ends the connection with a
+//! typed error.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,70 +12,70 @@ use super::connect::{ConnectAccept, ConnectRefuseReason, ConnectRequest};
 
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
-/// Most slots that a session can have.
+/// Most slots of a session.
 const MAX_SLOTS: usize = 32;
-/// The control version this build speaks.
+/// The control version of this build.
 const VERSION: u16 = 6;
-/// What this build sends first.
+/// The greeting of this build.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
     let [a, b] = VERSION.to_le_bytes();
     [b'C', b'R', b'S', b'R', a, b, a, b]
 };
 
-/// An endpoint of a nexus, as the other nexus names it.
+/// An endpoint of a nexus, as named by the other nexus.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct EndpointRef {
     /// Its number in its nexus.
     pub index: u16,
-    /// Its random number, so that a successor is never taken for it.
+    /// Its random number, which distinguishes it from a successor.
     pub id: u64,
 }
 
 /// A control message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum ControlMsg {
-    /// A client endpoint asks for a session with endpoint `to`, or with any.
+    /// A client endpoint requests a session with endpoint `to`, or with any.
     Connect {
-        /// Who asks.
+        /// The client endpoint.
         from: EndpointRef,
-        /// Which endpoint of the server's nexus; `None` lets it choose.
+        /// The endpoint of the server's nexus; `None`: the server chooses.
         to: Option<u16>,
-        /// What it asks for.
+        /// The request.
         request: ConnectRequest,
     },
     /// The server endpoint has agreed.
     Accept {
-        /// Who asked.
+        /// The client endpoint.
         to: EndpointRef,
-        /// Who agreed.
+        /// The server endpoint.
         from: EndpointRef,
-        /// To what.
+        /// The agreement.
         accept: ConnectAccept,
     },
     /// The server has refused.
     Refuse {
-        /// Who asked.
+        /// The client endpoint.
         to: EndpointRef,
         /// The client's session number.
         session: u32,
-        /// Echo of the cookie in the request: tells this answer from that to an earlier connect
-        /// that had the same session number.
+        /// Echo of the cookie in the request: distinguishes the answer from that to an earlier
+        /// connect with the same session number.
         client_cookie: u32,
-        /// Why.
+        /// The reason.
         reason: ConnectRefuseReason,
     },
     /// The client has closed a session.
     Disconnect {
-        /// Whose session it was.
+        /// The client endpoint.
         from: EndpointRef,
         /// The server endpoint.
         to: EndpointRef,
         /// The server's session number.
         session: u32,
     },
-    /// A client session is idle: the server may free what it keeps for it (F6).
+    /// A client session is idle: the server may free its state (F6).
     Idle {
-        /// Whose session it is.
+        /// The client endpoint.
         from: EndpointRef,
         /// The server endpoint.
         to: EndpointRef,
@@ -84,24 +84,24 @@ pub enum ControlMsg {
         /// For each slot, 32 at most, the number of its last request, whose response has arrived.
         done: Vec<u32>,
     },
-    /// Answer with [`ControlMsg::Pong`]: nothing was heard from the receiver for a while (E66).
+    /// Requests a [`ControlMsg::Pong`]: nothing was received from the other side for a while (E66).
     Ping,
     /// The answer to [`ControlMsg::Ping`].
     Pong,
-    /// An endpoint is going away: all its sessions over this connection end.
+    /// An endpoint has ended: all its sessions over this connection end.
     EndpointGone {
-        /// Which.
+        /// The endpoint.
         from: EndpointRef,
     },
 }
 
-/// Why a control stream cannot be understood; the connection has to be closed.
+/// Why a control stream is invalid; the connection has to be closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The other side is not Courser.
+    /// The other side does not use Courser's protocol.
     #[error("the other side does not speak Courser's control protocol; check host and port")]
     NotCourser,
-    /// It is, but of an incompatible version.
+    /// The other side uses Courser's protocol in an incompatible version.
     #[error(
         "the other side speaks control versions {theirs_oldest} to {theirs_newest}, this one \
          {ours}; upgrade the older one"
@@ -114,22 +114,22 @@ pub enum ControlError {
         /// Our version.
         ours: u16,
     },
-    /// A message is announced longer than any can be.
+    /// A message exceeds the maximum length.
     #[error(
         "a control message is announced with {0} bytes, above the limit of {CONTROL_MAX}; check that \
          both sides run the same version"
     )]
     TooLong(u32),
-    /// Bytes that are no message.
+    /// The bytes are not a valid message.
     #[error("a control message cannot be decoded; check that both sides run the same version")]
     Undecodable,
 }
 
 impl ControlMsg {
-    /// The message as it goes on the stream, length first.
+    /// The encoded message, length first.
     pub fn encode(&self) -> Vec<u8> {
-        // Serialising these plain structures to a vector has no way to fail; an empty message
-        // would be refused by the other side.
+        // Serialising these plain structures to a vector cannot fail; the other side would reject
+        // an empty message.
         let body = postcard::to_stdvec(self).unwrap_or_default();
         debug_assert!(!body.is_empty() && body.len() <= CONTROL_MAX);
         let mut out = Vec::with_capacity(4 + body.len());
@@ -139,7 +139,7 @@ impl ControlMsg {
     }
 }
 
-/// Cuts a byte stream into messages. Holds at most one unfinished message.
+/// Splits a byte stream into messages. Holds at most one incomplete message.
 #[derive(Debug, Default)]
 pub struct ControlDecoder {
     greeted: bool,
@@ -147,27 +147,26 @@ pub struct ControlDecoder {
 }
 
 impl ControlDecoder {
-    /// How many more bytes may be pushed now: what is unfinished never exceeds one message.
+    /// Number of bytes that may be pushed now: an incomplete message never exceeds the maximum.
     pub fn room(&self) -> usize {
         (4 + CONTROL_MAX).saturating_sub(self.buf.len())
     }
 
-    /// Adds received bytes; no more than [`ControlDecoder::room`] are taken, the count is returned.
+    /// Adds received bytes, at most [`ControlDecoder::room`]; returns how many were taken.
     pub fn push(&mut self, bytes: &[u8]) -> usize {
         let n = bytes.len().min(self.room());
         self.buf.extend_from_slice(&bytes[..n]);
         n
     }
 
-    /// Whether the other side's greeting was received and understood.
+    /// Whether a compatible greeting was received.
     pub fn greeted(&self) -> bool {
         self.greeted
     }
 
-    /// The next message, when one is complete.
-    ///
+    /// The next complete message.
     /// # Errors
-    /// The stream cannot be understood from here on.
+    /// The stream is invalid from here on.
     pub fn next_msg(&mut self) -> Result<Option<ControlMsg>, ControlError> {
         if !self.greeted {
             let Some(hello) = self.buf.get(..8) else { return Ok(None) };
@@ -190,7 +189,7 @@ impl ControlDecoder {
         }
         let Some(body) = self.buf.get(4..4 + len as usize) else { return Ok(None) };
         let (msg, rest) = postcard::take_from_bytes(body).map_err(|_| ControlError::Undecodable)?;
-        // Mailboxes count messages: none may be larger in memory than its kind.
+        // Mailboxes limit the number of messages, so the size of each kind has to be bounded.
         let oversized = matches!(&msg, ControlMsg::Idle { done, .. } if done.len() > MAX_SLOTS);
         if !rest.is_empty() || oversized {
             return Err(ControlError::Undecodable);

@@ -1,4 +1,4 @@
-//! The handshake's decisions on either side (F13), without a socket in sight.
+//! The decisions of the handshake on both sides (F13), without I/O.
 
 use courser_buf::{Addr, PathId};
 
@@ -17,10 +17,10 @@ use crate::peer::{Peer, PeerState};
 use crate::wire::{FRAME_HEADER, MAX_PEER, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
 
 impl<C> Endpoint<C> {
-    /// Begins a session as its client. `control` names the control connection, `random` are 64
-    /// random bits, `max_frame` is what the path to the server carries.
-    ///
+    /// Starts a session as its client. `control` names the control connection, `random` are 64
+    /// random bits, `max_frame` is the largest frame of the path to the server.
     /// # Errors
+    /// A limit of this endpoint is reached; nothing has changed.
     /// A limit of this endpoint is reached; nothing changes then.
     pub fn dial(
         &mut self,
@@ -92,36 +92,34 @@ impl<C> Endpoint<C> {
         Ok(Dialed { session, request })
     }
 
-    /// Whether an endpoint is a live peer already, at whatever address.
+    /// Whether an endpoint is a live peer, at any address.
     pub fn knows_endpoint(&self, endpoint_id: u64) -> bool {
         let least = (endpoint_id, Addr { host: 0, port: 0 });
         let first = self.peers.known.range(least..).next();
         first.is_some_and(|((id, _), _)| *id == endpoint_id)
     }
 
-    /// Whether a client's request, which comes from this address, is of a live peer, so that no
-    /// path is needed in [`ConnectOffer::path`].
+    /// Whether a client's request from this address belongs to a live peer, so that
+    /// [`ConnectOffer::path`] is not needed.
     pub fn knows_peer(&self, r: &ConnectRequest, addr: Addr) -> bool {
         self.find_peer(r, addr).is_some()
     }
 
-    /// The peer that a request comes from, if there is one. The address has to agree: an endpoint's
-    /// number is no secret among its peers, and whoever shares a peer learns its cookie.
-    ///
-    /// A client proposes only numbers that are free there. If it proposes the number that a peer
-    /// here has at the client, with another cookie, then the client has dropped its side of that
-    /// peer: it has given up an earlier connect, whose end is not known here yet. Under that number
-    /// it now waits for the new cookie, and would never accept a frame with the old one.
+    /// The live peer of a request. The address has to match: an endpoint's number is not secret
+    /// among its peers, and sharing a peer would reveal its cookie.
+    /// A client proposes only numbers that are free at the client. If it proposes the number of an
+    /// existing peer with another cookie, it has dropped its side of that peer: it has cancelled an
+    /// earlier connect whose end has not arrived here. Under that number the client expects the new
+    /// cookie, and would reject frames with the old one.
     fn find_peer(&self, r: &ConnectRequest, addr: Addr) -> Option<u32> {
         let at = *self.peers.known.get(&(r.endpoint_id, addr))?.last()?;
         let p = self.peers.get(at as usize)?.as_ref()?;
         (p.remote != r.peer || p.tx_cookie == r.cookie).then_some(at)
     }
 
-    /// Takes a client's request: makes the server side of the session.
-    ///
+    /// Accepts a client's request: creates the server side of the session.
     /// # Errors
-    /// Why not; nothing changes then, and the reason is for the client.
+    /// The reason for the client; nothing has changed.
     pub fn accept(
         &mut self,
         r: &ConnectRequest,
@@ -164,7 +162,7 @@ impl<C> Endpoint<C> {
         peer.sessions += 1;
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
         let room = peer.credits.room();
-        let tenant = self.shares.enter(offer.control);
+        let tenant = self.quotas.enter(offer.control);
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
         let max_msg_size = self.cfg.max_msg_size;
         let session = self.sessions.add(|generation| {
@@ -203,14 +201,14 @@ impl<C> Endpoint<C> {
         })
     }
 
-    /// Checks every field of a request; gives the packet size.
+    /// Checks every field of a request; returns the packet size.
     fn check_request(
         &self,
         r: &ConnectRequest,
         known: Option<u32>,
         offer: &ConnectOffer,
     ) -> Result<u16, ConnectRefuseReason> {
-        if self.shares.is_closing() {
+        if self.quotas.is_closing() {
             return Err(ConnectRefuseReason::ShuttingDown);
         }
         if self.sessions.live() >= self.cfg.max_sessions {
@@ -219,7 +217,7 @@ impl<C> Endpoint<C> {
             });
         }
         let limit = self.cfg.max_sessions_per_peer as u32;
-        if self.shares.sessions_over(offer.control) >= limit {
+        if self.quotas.sessions_over(offer.control) >= limit {
             return Err(ConnectRefuseReason::TooManyOfPeer { limit });
         }
         if !r.slots.is_power_of_two() || r.slots > 32 {
@@ -255,13 +253,13 @@ impl<C> Endpoint<C> {
         Ok(dpp)
     }
 
-    /// Takes the server's answer. `addr` and `path` reach the server's datapath. The caller makes
-    /// sure that the answer comes over the control connection that the request went over.
-    ///
+    /// Handles the server's acceptance. `addr` and `path` reach the server's datapath. The caller
+    /// ensures that the answer arrived over the control connection of the request.
     /// # Errors
-    /// In each case the path is not needed, and the server is to be told to drop its side.
-    /// [`ConnectError::Closed`]: the answer comes too late; nothing changes, whatever session has
-    /// the number now. [`ConnectError::BadAnswer`]: it makes no sense; the session has failed.
+    /// In each case the path is not needed, and the server has to be told to drop its side.
+    /// [`ConnectError::Closed`]: the answer is too late; nothing changes, even if another session
+    /// has the number now. [`ConnectError::BadAnswer`]: it contradicts the request; the session has
+    /// failed.
     pub fn established(
         &mut self,
         a: &ConnectAccept,
@@ -324,8 +322,8 @@ impl<C> Endpoint<C> {
         Ok(Established { path_unused: a.client_peer != tentative })
     }
 
-    /// The server of a session took so long to answer over the control connection. Until a round
-    /// trip on the datapath was measured, its first retransmission timeout is at least twice that,
+    /// Takes the duration of the server's answer over the control connection as an estimate. Until
+    /// a round trip on the datapath is measured, the retransmission timeout is at least twice that,
     /// within `Config::{rto_initial_ns, rto_max_ns}`.
     pub fn expect_round_trip(&mut self, session: SessionId, rtt_ns: u64) {
         let Some(s) = self.sessions.client_mut(session.index) else { return };
@@ -344,7 +342,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Makes the tentative peer live, or drops it for the earlier one that the server named.
+    /// Makes the tentative peer live, or drops it in favour of the earlier one that the server
+    /// named.
     fn attach_peer(&mut self, tentative: u32, a: &ConnectAccept, addr: Addr, path: PathId) -> bool {
         let now_ns = self.now_ns;
         let Some(p) = self.peers.at_mut(a.client_peer) else { return false };

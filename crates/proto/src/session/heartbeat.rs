@@ -1,73 +1,73 @@
-//! Whether the other side of a control connection lives: when to ask it, and when to give it up
-//! (E66, F13). No clock: times are nanoseconds of whatever monotonic clock the caller reads.
+//! Failure detection of a control connection: when to send a ping, and when to declare the other
+//! side dead (E66, F13). No clock: times are nanoseconds of the caller's monotonic clock.
 //!
 //! ```text
-//! heard     1/4       2/4       3/4       4/4 of the timeout
+//! received  1/4       2/4       3/4       4/4 of the timeout
 //!   |--------|---------|---------|---------|
 //!           Ping      Ping      Ping      Dead
 //! ```
-//! Anything received starts this again, so that a busy connection carries no pings at all. One side
-//! of a connection leads; the other asks first after 3/8, so that of an idle pair one side asks and
-//! the other answers, and their questions do not cross.
+//! Anything received restarts the timeout, so a busy connection carries no pings. One side of a
+//! connection leads; the other sends its first ping after 3/8 of the timeout. So on an idle
+//! connection only one side sends pings, and pings do not cross.
 
 use crate::mutant::{self, Mutant};
 
-/// Pings are this part of the timeout apart.
+/// Interval of pings, as a fraction of the timeout.
 const PARTS: u64 = 4;
 
-/// What to do about a connection now.
+/// Result of [`Heartbeat::poll`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Beat {
     /// Nothing; poll again at this time.
     Wait(u64),
     /// Send [`ControlMsg::Ping`](super::ControlMsg::Ping), then poll again at once.
     Ping,
-    /// Nothing was heard for the whole timeout. Whoever was stopped himself looks once more for
-    /// bytes that wait to be received, before he believes it.
+    /// Nothing was received for the whole timeout. A caller that was stopped itself reads the bytes
+    /// that are waiting once more before it acts on this.
     Dead,
 }
 
-/// Failure detection of one connection; both sides have their own, and their timeouts may differ.
+/// Failure detection of one connection. Each side has its own, and the timeouts may differ.
 ///
-/// Promises, for a caller that polls when [`Beat::Wait`] says:
-/// - never [`Beat::Dead`] while something was heard within the timeout;
-/// - [`Beat::Dead`] exactly when the timeout has passed since something was heard;
-/// - pings at least a quarter of the timeout apart: four at most in any timeout.
+/// Guarantees, for a caller that polls at the times of [`Beat::Wait`]:
+/// - never [`Beat::Dead`] while something was received within the timeout;
+/// - [`Beat::Dead`] exactly when the timeout has passed since something was received;
+/// - pings at least a quarter of the timeout apart: at most four in any timeout.
 ///
-/// A caller that polls late was stopped itself, and may not have asked at all: the other side then
-/// gets a quarter of the timeout to answer a first ping.
+/// A caller that polls late was stopped itself, and may have sent no ping: the other side then has
+/// a quarter of the timeout to answer a first ping.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
     timeout_ns: u64,
-    /// From what was heard to the first ping.
+    /// Delay of the first ping.
     patience_ns: u64,
     heard_ns: u64,
-    /// First and last ping since something was heard.
+    /// First and last ping since something was received.
     asked_ns: Option<(u64, u64)>,
 }
 
 impl Heartbeat {
-    /// The side that leads, of a connection over which something was heard just now. Timeouts
-    /// below 4 ns are taken as 4 ns.
+    /// The leading side of a connection that has just received something. Timeouts below 4 ns count
+    /// as 4 ns.
     pub fn new(timeout_ns: u64, now_ns: u64) -> Self {
         let timeout_ns = timeout_ns.max(PARTS);
         let patience_ns = timeout_ns.div_ceil(PARTS);
         Heartbeat { timeout_ns, patience_ns, heard_ns: now_ns, asked_ns: None }
     }
 
-    /// The other side.
+    /// The following side.
     pub fn following(timeout_ns: u64, now_ns: u64) -> Self {
         let leader = Heartbeat::new(timeout_ns, now_ns);
         Heartbeat { patience_ns: leader.timeout_ns / 8 + leader.patience_ns, ..leader }
     }
 
-    /// Something was received, whatever it was: two stores.
+    /// Records that something was received. Costs two stores.
     pub fn on_heard(&mut self, now_ns: u64) {
         self.heard_ns = now_ns;
         self.asked_ns = None;
     }
 
-    /// What to do now.
+    /// The action that is due now.
     pub fn poll(&mut self, now_ns: u64) -> Beat {
         let part = self.timeout_ns.div_ceil(PARTS);
         let Some((first, last)) = self.asked_ns else {
@@ -99,13 +99,13 @@ mod tests {
 
     use super::*;
 
-    /// Polls as a driver does, from `now` to `end` or death; gives the pings' times and the death.
+    /// Polls like a driver from `now` to `end` or death; returns the times of pings and of death.
     fn run(h: &mut Heartbeat, mut now: u64, end: u64) -> (Vec<u64>, Option<u64>) {
         let mut pings = Vec::new();
         while now <= end {
             match h.poll(now) {
                 Beat::Wait(at) => {
-                    assert!(at > now, "a wait that is over");
+                    assert!(at > now, "the wait is already over");
                     now = at;
                 }
                 Beat::Ping => pings.push(now),
@@ -116,35 +116,35 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_peer_is_asked_three_times_and_given_up() {
+    fn a_silent_peer_gets_three_pings_and_is_declared_dead() {
         let mut h = Heartbeat::new(800, 1000);
         assert_eq!(run(&mut h, 1000, 10_000), (vec![1200, 1400, 1600], Some(1800)));
         assert_eq!(h.poll(1800), Beat::Dead, "it stays dead");
         h.on_heard(1800);
-        assert_eq!(h.poll(1800), Beat::Wait(2000), "unless it was heard after all");
+        assert_eq!(h.poll(1800), Beat::Wait(2000), "unless something was received");
     }
 
     #[test]
-    fn of_an_idle_pair_one_side_asks() {
+    fn on_an_idle_connection_one_side_sends_pings() {
         let (mut leader, mut follower) = (Heartbeat::new(800, 0), Heartbeat::following(800, 0));
         for round in 1..1000 {
-            // Answers take 50 to there and 50 back.
+            // Each way takes 50.
             let at = round * 300 - 100;
             assert_eq!(run(&mut leader, at - 200, at), (vec![at], None));
             assert_eq!(run(&mut follower, at - 150, at + 49), (vec![], None));
             follower.on_heard(at + 50);
             leader.on_heard(at + 100);
         }
-        // Without its leader it asks for itself.
+        // Without its leader it sends pings itself.
         let mut alone = Heartbeat::following(800, 0);
         assert_eq!(run(&mut alone, 0, 1000), (vec![300, 500, 700], Some(800)));
     }
 
     #[test]
-    fn a_peer_that_answers_is_never_given_up() {
+    fn a_peer_that_answers_is_never_declared_dead() {
         let mut h = Heartbeat::new(800, 0);
         for round in 0..1000 {
-            // The answer comes just before the end.
+            // The answer arrives just before the end.
             let (pings, death) = run(&mut h, round * 799, round * 799 + 798);
             assert_eq!((pings.len(), death), (3, None));
             h.on_heard((round + 1) * 799);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_stopped_itself_asks_first() {
+    fn a_side_that_was_stopped_sends_a_ping_first() {
         let mut h = Heartbeat::new(800, 0);
         assert_eq!(h.poll(50_000), Beat::Ping);
         assert_eq!(h.poll(50_000), Beat::Wait(50_200));
@@ -171,15 +171,15 @@ mod tests {
         }
         let mut h = Heartbeat::new(u64::MAX, u64::MAX - 5);
         assert_eq!(h.poll(u64::MAX - 5), Beat::Wait(u64::MAX));
-        // A clock that steps back hides a silence at most for as long.
+        // After a backward step of the clock, a silence is detected at most that much later.
         let mut h = Heartbeat::new(800, 1000);
         assert_eq!(h.poll(0), Beat::Wait(1200));
     }
 
     proptest! {
-        /// Any timeout, any times at which something is heard, polls on time and in between.
+        /// Any timeout, any receive times, polls on time and in between.
         #[test]
-        fn any_schedule_keeps_the_promises(
+        fn any_schedule_keeps_the_guarantees(
             timeout in 4_u64..5000,
             leads: bool,
             gaps in prop::collection::vec(0_u64..6000, 1..40),
@@ -189,7 +189,7 @@ mod tests {
             let (mut heard, mut pings) = (0, Vec::new());
             for (i, gap) in gaps.iter().enumerate() {
                 let next = heard + gap;
-                // Polls that nobody asked for change nothing.
+                // Additional polls change nothing.
                 let mut early = h.clone();
                 if let Some(x) = extra.get(i)
                     && let Beat::Wait(at) = early.poll(heard)
@@ -212,9 +212,9 @@ mod tests {
             prop_assert!(pings.windows(2).all(|w| w[1] - w[0] >= part), "{pings:?}");
         }
 
-        /// Polls that come late never give up a peer that was not asked a quarter before.
+        /// Late polls never declare a peer dead that got no ping a quarter of the timeout before.
         #[test]
-        fn late_polls_ask_before_they_give_up(
+        fn late_polls_send_a_ping_before_declaring_death(
             timeout in 4_u64..5000,
             delays in prop::collection::vec(0_u64..20_000, 1..20),
         ) {
@@ -230,7 +230,7 @@ mod tests {
                             break;
                         }
                         Beat::Dead => {
-                            let asked = first_ping.expect("dead without a question");
+                            let asked = first_ping.expect("declared dead without a ping");
                             prop_assert!(now >= timeout);
                             prop_assert!(now - asked >= timeout.div_ceil(PARTS));
                             return Ok(());

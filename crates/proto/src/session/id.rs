@@ -1,6 +1,6 @@
-//! Names of sessions.
+//! Identifiers of sessions.
 
-/// A session of this endpoint. Stale after the session ends: never mistaken for a later one.
+/// A session of this endpoint. Becomes stale when the session ends: never valid for a later one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SessionId {
     pub(crate) index: u32,
@@ -14,10 +14,10 @@ impl SessionId {
     }
 }
 
-/// A client session that has shrunk; for its server.
+/// A client session that has become idle; to be reported to its server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IdleSession {
-    /// The session here.
+    /// The session at this endpoint.
     pub session: SessionId,
     /// The server's number for it.
     pub remote: u32,

@@ -1,21 +1,21 @@
-//! Idle sessions shrink to their numbers (F6).
+//! Idle sessions keep only their slots' request numbers (F6).
 //!
-//! A client acknowledges the responses of slots that have gone quiet on the datapath, once. That
-//! packet may be lost; so when the whole session has been idle for `Config::idle_after_ns`, the
-//! client says so over the reliable control connection, with the number of each slot's last
-//! request, and both sides drop their slots' state. A request that overtakes the message is not
-//! harmed: the message frees only what it names.
+//! A client acknowledges the responses of quiet slots on the datapath, once. That packet may be
+//! lost. So when the whole session has been idle for `Config::idle_after_ns`, the client reports it
+//! over the reliable control connection, with the last request number of each slot, and both sides
+//! drop their slots' state. A request that overtakes the message is safe: the message frees only
+//! the requests that it names.
 
 use super::{ClientSession, IdleSession, Session, SessionId};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase, Stored};
-use crate::timers::{IDLE, Timed, Timers};
+use crate::timers::{IDLE, TimerEntry, Timers};
 
 impl<C> ClientSession<C> {
-    /// Sees that this session, number `index`, whose slots are awake, is looked at when it may be
-    /// idle at `due_ns`, or up to a 32nd of `Config::idle_after_ns` later: with few different times
-    /// the timers have little to sort.
+    /// Arms the idle timer of this session, number `index`, whose slots are awake, for `due_ns` or
+    /// up to a 32nd of `Config::idle_after_ns` later: rounding keeps the number of different times,
+    /// and so the cost of sorting, low.
     #[cold]
     pub(crate) fn watch_idle(
         &mut self,
@@ -27,14 +27,14 @@ impl<C> ClientSession<C> {
         if !std::mem::replace(&mut self.idle_timed, true) {
             let due_ns = due_ns | ((cfg.idle_after_ns / 64).next_power_of_two() - 1);
             let generation = self.generation;
-            timers.arm_later(Timed { due_ns, session: index, generation, slot: IDLE });
+            timers.arm_later(TimerEntry { due_ns, session: index, generation, slot: IDLE });
         }
     }
 }
 
 impl<C> Endpoint<C> {
-    /// When a client session has to be looked at again because it may be idle then: now, if it may
-    /// shrink. Looks at its slots no further than to the first that was used of late.
+    /// When a client session has to be checked for idleness again: now, if it may shrink. Checks
+    /// its slots up to the first one that was used recently.
     pub(crate) fn idle_due_ns(&self, s: &ClientSession<C>, now_ns: u64) -> u64 {
         let whole_ns = self.cfg.idle_after_ns;
         if s.free.count_ones() != s.slots.count() || s.waits() {
@@ -50,7 +50,7 @@ impl<C> Endpoint<C> {
         if pending { now_ns.saturating_add(self.cfg.rto_min_ns) } else { now_ns }
     }
 
-    /// Drops the slots of a client session that is idle, and keeps word of it for its server.
+    /// Drops the slots of an idle client session, and queues the report for its server.
     pub(crate) fn shrink(&mut self, index: u32) {
         let Some(Session::Client(s)) = self.sessions.get_mut(index as usize) else { return };
         let done: Vec<u32> = s.slots.iter().map(|slot| slot.req_num).collect();
@@ -60,15 +60,15 @@ impl<C> Endpoint<C> {
         self.sessions.client_slots.trim();
     }
 
-    /// The next session that has shrunk, to be told to its server over the control connection.
+    /// The next idle session to be reported to its server over the control connection.
     #[inline]
     pub fn poll_idle(&mut self) -> Option<IdleSession> {
         self.outbox.idle.pop_front()
     }
 
-    /// A client says that a session is idle: frees what it names, and the slots when nothing else
-    /// is going on. What the connection says of sessions that are not its own is ignored, and so
-    /// is a message of another number of slots.
+    /// Handles a client's report that a session is idle: frees the named requests, and the slots
+    /// when nothing else is in progress. Reports about sessions of other connections, or with
+    /// another number of slots, are ignored.
     pub fn on_idle(&mut self, session: u32, endpoint_id: u64, control: u64, done: &[u32]) {
         if !self.is_owner(session, endpoint_id, control) {
             return;
@@ -90,6 +90,6 @@ impl<C> Endpoint<C> {
             s.slots.sleep(|slot| slot.req_num);
             self.sessions.server_slots.trim();
         }
-        self.shares.give_back(tenant, freed);
+        self.quotas.release_bytes(tenant, freed);
     }
 }

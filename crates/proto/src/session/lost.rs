@@ -25,10 +25,10 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Closes a client session, also one that has failed: its calls end with
-    /// [`CallError::Closed`]. Gives the server's number of it, to be disconnected over the control
-    /// connection, and the path that is no longer needed. `None`: there is no such session, or the
-    /// server has not answered yet; an answer that comes later is [`crate::ConnectError::Closed`].
+    /// Closes a client session, also a failed one: its calls end with [`CallError::Closed`].
+    /// Returns the server's number of it, for a disconnect over the control connection, and the
+    /// path if it is no longer needed. `None`: there is no such session, or the server has not
+    /// answered yet; a later answer yields [`crate::ConnectError::Closed`].
     pub fn close(&mut self, session: SessionId) -> Option<(u32, Option<PathId>)> {
         let s = self.sessions.client_mut(session.index)?;
         if s.generation != session.generation {
@@ -44,14 +44,14 @@ impl<C> Endpoint<C> {
         Some((remote, self.leave_peer(peer, control)))
     }
 
-    /// A path that turned out to be needed no more; to be asked after each answer of a server and
-    /// each connect that was given up.
+    /// A path that is no longer needed; to be polled after each answer of a server and each
+    /// cancelled connect.
     pub fn poll_unused_path(&mut self) -> Option<PathId> {
         self.outbox.unused_paths.pop()
     }
 
-    /// The client has closed its side: frees the server side. What a control connection says of
-    /// sessions that are not its own is ignored. Gives the path that is no longer needed.
+    /// The client has closed its side: frees the server side. Messages about sessions of other
+    /// connections are ignored. Returns the path if it is no longer needed.
     pub fn disconnected(&mut self, session: u32, endpoint_id: u64, control: u64) -> Option<PathId> {
         if !self.is_owner(session, endpoint_id, control) {
             return None;
@@ -62,26 +62,25 @@ impl<C> Endpoint<C> {
         self.release_peer(peer)
     }
 
-    /// Whether a server session was made for that endpoint over that control connection. The
-    /// number of an endpoint is no secret; connections cannot be borrowed.
+    /// Whether a server session belongs to that endpoint and control connection. An endpoint's
+    /// number is not secret, but a connection cannot be forged.
     pub(crate) fn is_owner(&self, session: u32, endpoint_id: u64, control: u64) -> bool {
         matches!(self.sessions.get(session as usize), Some(Session::Server(_)))
             && self.party_to(session) == Some((Some(endpoint_id), control))
     }
 
-    /// The other endpoint of a session, which is not known before the handshake, and the control
-    /// connection that it was made over.
+    /// The other endpoint of a session, unknown before the handshake, and its control connection.
     fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
         let (peer, control) = match self.sessions.get(session as usize)? {
             Session::Client(s) => (s.peer, s.agreed.control),
-            Session::Server(s) => (s.peer, self.shares.control_of(s.tenant)?),
+            Session::Server(s) => (s.peer, self.quotas.control_of(s.tenant)?),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
         let peer = self.peers.get(peer as usize)?.as_ref()?;
         Some(((peer.state == PeerState::Live).then_some(peer.endpoint_id), control))
     }
 
-    /// Says which control connection a session that is still connecting uses.
+    /// Sets the control connection of a session that is still connecting.
     pub fn bind_control(&mut self, session: SessionId, control: u64) {
         if self.session_state(session) == SessionState::Connecting
             && let Some(s) = self.sessions.client_mut(session.index)
@@ -90,22 +89,22 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A control connection is gone: every session over it has failed. Paths that are no longer
+    /// A control connection is lost: every session over it has failed. Paths that are no longer
     /// needed go to `paths`.
     pub fn peer_lost(&mut self, control: u64, paths: &mut Vec<PathId>) {
         self.fail_sessions(|_, over| over == control, paths);
     }
 
-    /// Another endpoint is gone, as its control connection says: every session with it has failed.
-    /// Paths that are no longer needed go to `paths`. What a connection says of endpoints that are
-    /// not its own is ignored.
+    /// The control connection reports that an endpoint has ended: every session with it has failed.
+    /// Paths that are no longer needed go to `paths`. Reports about endpoints of other connections
+    /// are ignored.
     pub fn endpoint_lost(&mut self, endpoint_id: u64, control: u64, paths: &mut Vec<PathId>) {
         if self.knows_endpoint(endpoint_id) {
             self.fail_sessions(|id, over| id == Some(endpoint_id) && over == control, paths);
         }
     }
 
-    /// Ends every session whose other endpoint and control connection are the ones meant.
+    /// Ends every session whose other endpoint and control connection match.
     fn fail_sessions(&mut self, meant: impl Fn(Option<u64>, u64) -> bool, paths: &mut Vec<PathId>) {
         for index in 0..self.sessions.len() as u32 {
             if !self.party_to(index).is_some_and(|(id, over)| meant(id, over)) {
@@ -127,8 +126,8 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Ends all calls of a client session with an error that says what is known of each, and the
-    /// session with them.
+    /// Ends a client session and all its calls, each with an error that tells whether it has
+    /// executed.
     pub(crate) fn fail_session(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
         self.deferred.take_no_more(session);
         let Some(s) = self.sessions.client_mut(session) else { return };
@@ -174,7 +173,7 @@ impl<C> Endpoint<C> {
         Some(dropped)
     }
 
-    /// One session less; the peer goes with its last one.
+    /// A session of the peer has ended; removes the peer with its last session.
     pub(crate) fn release_peer(&mut self, peer: u32) -> Option<courser_buf::PathId> {
         let p = self.peers.get_mut(peer as usize)?.as_mut()?;
         p.sessions = p.sessions.saturating_sub(1);
@@ -184,9 +183,9 @@ impl<C> Endpoint<C> {
         self.drop_peer(peer).map(|p| p.path_id)
     }
 
-    /// [`Endpoint::release_peer`] at the client. The server may have accepted another session with
-    /// this peer before it hears that this one is closed, and will name the peer in its answer: the
-    /// peer stays as long as a connect is under way over the same control connection.
+    /// [`Endpoint::release_peer`] at the client. Before it receives the disconnect, the server may
+    /// have accepted another session with this peer, and its answer will name the peer. So the peer
+    /// stays as long as a connect is in progress over the same control connection.
     pub(crate) fn leave_peer(&mut self, peer: u32, control: u64) -> Option<courser_buf::PathId> {
         let last = matches!(self.peers.get(peer as usize), Some(Some(p)) if p.sessions == 1);
         if last && self.is_connecting_over(control) {
@@ -201,7 +200,7 @@ impl<C> Endpoint<C> {
         self.release_peer(peer)
     }
 
-    /// A connect has ended: drops the peers that lingered for it and that nobody uses again.
+    /// A connect has ended: removes the unused peers that were kept for it.
     pub(crate) fn connect_ended(&mut self) {
         self.sessions.connecting = self.sessions.connecting.saturating_sub(1);
         let mut at = 0;
@@ -247,9 +246,9 @@ impl<C> Endpoint<C> {
                 self.outbox.given_up += executing.len() as u64;
                 *entry = Session::Draining(Draining { generation, tenant, executing });
                 self.ungrant_pool(peer, credits);
-                self.shares.give_back(tenant, held);
+                self.quotas.release_bytes(tenant, held);
                 if !wait {
-                    self.shares.leave(tenant);
+                    self.quotas.leave(tenant);
                     self.sessions.vacate(index, generation);
                 }
             }
@@ -257,7 +256,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// A handler has answered a request whose client is gone. The session goes with the last one.
+    /// A handler has replied to a request whose client is gone. The session ends with the last one.
     #[cold]
     pub(crate) fn drained(&mut self, session: SessionId, slot: u8, req_num: u32) {
         let Some(Session::Draining(d)) = self.sessions.get_mut(session.index as usize) else {
@@ -269,7 +268,7 @@ impl<C> Endpoint<C> {
         d.executing.retain(|&e| e != (slot, req_num));
         if d.executing.is_empty() {
             let (generation, tenant) = (d.generation, d.tenant);
-            self.shares.leave(tenant);
+            self.quotas.leave(tenant);
             self.sessions.vacate(session.index, generation);
         }
     }

@@ -1,8 +1,8 @@
-//! Sessions and peers: who talks to whom, with how many credits (`[eRPC §4.3]`; step 2 and 11 of
-//! a packet's path).
+//! Sessions: connections of a client endpoint to a server endpoint, with credits and slots (`[eRPC
+//! §4.3]`; steps 2 and 11 of a packet's path).
 //!
-//! A *peer* ([`crate::peer`]) is another endpoint in one incarnation: address, cookies, its path.
-//! A *session* is one-to-one between two endpoints, with a client and a server side (E6); all
+//! A *peer* ([`crate::peer`]) is another endpoint in one incarnation: address, cookies, path. A
+//! *session* is one-to-one between two endpoints, with a client and a server side (E6); all
 //! sessions between the same two endpoints share the peer, and so share frames.
 
 mod admission;
@@ -13,7 +13,7 @@ mod heartbeat;
 mod id;
 mod idle;
 mod lost;
-mod shares;
+mod quota;
 mod slots;
 mod table;
 
@@ -30,7 +30,7 @@ pub use control::{
 };
 pub use heartbeat::{Beat, Heartbeat};
 pub use id::{IdleSession, SessionId};
-pub(crate) use shares::Shares;
+pub(crate) use quota::Quotas;
 pub(crate) use slots::{HOT as SLOTS_HOT, Slots};
 pub(crate) use table::Sessions;
 
@@ -38,14 +38,14 @@ use crate::credits::SessionCredits;
 use crate::loss::Recovery;
 use crate::slot::{ClientSlot, ServerSlot};
 
-/// Where a session stands.
+/// State of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SessionState {
-    /// The handshake is under way; calls wait.
+    /// The handshake is in progress; calls wait.
     Connecting,
-    /// Calls flow.
+    /// Calls are sent.
     Connected,
-    /// Ended, failed, or never there.
+    /// Ended, failed, or nonexistent.
     Gone,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct QueuedCall<C> {
     pub(crate) req_type: u16,
     pub(crate) req: MsgBuf,
     pub(crate) cont: C,
-    /// Running number; grows through the queue.
+    /// Sequence number; ascending in the queue.
     pub(crate) seq: u64,
-    /// When it was made, ns.
+    /// Time of the call, ns.
     pub(crate) queued_ns: u64,
     /// Its deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
@@ -67,10 +67,10 @@ pub(crate) struct QueuedCall<C> {
 ///
 /// # Invariants
 /// 1. `credits` left + the slots' credits in flight = C (E33).
-/// 2. The timers look at a slot with a call by the time at which it has to be looked at.
-/// 3. They look at a session whose slots are awake, which may be idle some time.
+/// 2. A slot with a call has a timer that expires no later than its next check is due.
+/// 3. A session with awake slots, which may become idle, has an idle timer.
 ///
-/// In order of use: a small RPC touches the first line only.
+/// In order of use: a small RPC accesses the first line only.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct ClientSession<C> {
@@ -89,11 +89,11 @@ pub(crate) struct ClientSession<C> {
     pub(crate) slots: Slots<ClientSlot<C>>,
     /// Parameters agreed at connect, and the control connection.
     pub(crate) agreed: Agreed,
-    /// It waits for room in the credit pool of its peer.
+    /// The session waits for room in the credit pool of its peer.
     pub(crate) waits_for_room: bool,
-    /// The endpoint's timers have a look at the session as a whole.
+    /// The idle timer of the session is set.
     pub(crate) idle_timed: bool,
-    /// The slot that is first in its next turn, modulo 32.
+    /// The first slot of its next turn, modulo 32.
     pub(crate) next_in_turn: u8,
     pub(crate) queue_times: QueueTimes,
     pub(crate) counters: ClientCounters,
@@ -101,10 +101,10 @@ pub(crate) struct ClientSession<C> {
     pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
 
-/// Parameters that the two sides of a session agreed on at connect.
+/// Parameters that both sides agreed on at connect.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
-    /// The control connection it was made over.
+    /// The control connection of the session.
     pub(crate) control: u64,
     /// Number of the first request of slot 0.
     pub(crate) first_req_num: u32,
@@ -115,12 +115,12 @@ pub(crate) struct Agreed {
     pub(crate) recovery: Recovery,
 }
 
-/// When the queue of calls has to be looked at.
+/// Timer of the queue of calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueTimes {
-    /// No call in the queue expires before, ns.
+    /// No call in the queue expires earlier, ns.
     pub(crate) expires_ns: u64,
-    /// The earliest look at the queue that the endpoint's timers have; `u64::MAX`: none.
+    /// The earliest timer of the queue that is set; `u64::MAX`: none.
     pub(crate) timer_ns: u64,
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct QueueTimes {
 pub(crate) struct ClientCounters {
     /// Timeouts that rolled a request back, modulo 2^32.
     pub(crate) rollbacks: u32,
-    /// Packets sent again because of timeouts.
+    /// Packets retransmitted because of timeouts.
     pub(crate) retransmitted: u64,
 }
 
@@ -149,7 +149,7 @@ impl<C> ClientSession<C> {
         requests(self.agreed.first_req_num, &self.slots, |slot| slot.req_num)
     }
 
-    /// Whether a call finds a slot at once, and its request of `len` bytes is one packet.
+    /// Whether a call gets a slot at once, and its request of `len` bytes is one packet.
     #[inline(always)]
     pub(crate) fn takes_single(&self, len: usize) -> bool {
         self.free != 0
@@ -158,25 +158,25 @@ impl<C> ClientSession<C> {
             && len <= self.most_in_a_packet()
     }
 
-    /// There are calls in the queue.
+    /// Whether there are calls in the queue.
     #[inline(always)]
     pub(crate) fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Bytes of the largest request that is one packet.
+    /// Largest request of one packet, bytes.
     #[inline(always)]
     pub(crate) fn most_in_a_packet(&self) -> usize {
         self.most_in_a_packet.into()
     }
 
-    /// Sets what was agreed on of sizes.
+    /// Sets the agreed sizes.
     pub(crate) fn set_sizes(&mut self, data_per_packet: u16, max_msg_size: u32) {
         (self.agreed.data_per_packet, self.agreed.max_msg_size) = (data_per_packet, max_msg_size);
         self.most_in_a_packet = max_msg_size.min(data_per_packet.into()) as u16;
     }
 
-    /// Does something to the queue, and sees whether calls are left.
+    /// Updates the queue, and records whether it still has calls.
     #[inline]
     pub(crate) fn with_queue<R>(&mut self, f: impl FnOnce(&mut VecDeque<QueuedCall<C>>) -> R) -> R {
         let result = f(&mut self.queue);
@@ -184,7 +184,7 @@ impl<C> ClientSession<C> {
         result
     }
 
-    /// Failed, and not closed by the application yet: it only keeps its number.
+    /// Whether it has failed, and was not closed by the application yet: only its number is kept.
     pub(crate) fn has_failed(&self) -> bool {
         self.state == SessionState::Gone
     }
@@ -199,21 +199,21 @@ pub(crate) struct ServerSession {
     /// The client's number for this session.
     pub(crate) remote: u32,
     pub(crate) credit_limit: u32,
-    /// Largest message that both sides take.
+    /// Largest message that both sides accept.
     pub(crate) max_msg_size: u32,
-    /// What the client's process has taken of this endpoint.
+    /// Index of the client process in the quota table.
     pub(crate) tenant: u32,
     pub(crate) data_per_packet: u16,
     pub(crate) recovery: Recovery,
     pub(crate) slots: Slots<ServerSlot>,
     /// Number of the first request of slot 0.
     pub(crate) first_req_num: u32,
-    /// Stored responses sent again.
+    /// Retransmitted responses.
     pub(crate) resent: u64,
 }
 
 impl ServerSession {
-    /// Requests that began to arrive, modulo [`REQUESTS_MODULO`].
+    /// Requests of which a packet has arrived, modulo [`REQUESTS_MODULO`].
     pub(crate) fn requests(&self) -> u32 {
         requests(self.first_req_num, &self.slots, |slot| slot.req_num)
     }
@@ -222,7 +222,7 @@ impl ServerSession {
 /// [`crate::SessionStats::requests`] counts modulo this: 2^32 numbers over at most 32 slots.
 const REQUESTS_MODULO: u32 = 1 << 27;
 
-/// Requests begun on slots, of which slot 0 began with the number `first`.
+/// Requests started on slots; the first one of slot 0 had the number `first`.
 fn requests<S>(first: u32, slots: &Slots<S>, number: impl Fn(&S) -> u32) -> u32 {
     let step = slots.count();
     let begun = |(slot, now): (u32, u32)| {
@@ -233,9 +233,9 @@ fn requests<S>(first: u32, slots: &Slots<S>, number: impl Fn(&S) -> u32) -> u32 
     sum % REQUESTS_MODULO
 }
 
-/// A server session whose client is gone while handlers still work for it (E68). It holds no
-/// buffers; it counts as a session until the last handler has answered, so that clients which come
-/// and go cannot pile up work without limit.
+/// A server session whose client is gone while handlers still work for it (E68). It has no buffers.
+/// It counts as a session until the last handler has replied, so that reconnecting clients cannot
+/// accumulate work without limit.
 #[derive(Debug)]
 pub(crate) struct Draining {
     pub(crate) generation: u32,
@@ -244,17 +244,17 @@ pub(crate) struct Draining {
     pub(crate) executing: Vec<(u8, u32)>,
 }
 
-/// An entry of the session table. Its kind stands at the front, in the line that is used most.
+/// An entry of the session table. The discriminant is in the most used cache line.
 #[derive(Debug)]
 #[repr(u8, align(64))]
 pub(crate) enum Session<C> {
     /// Free; the next session here gets this generation.
     Vacant { generation: u32 },
-    /// This endpoint calls.
+    /// The client side of a session.
     Client(ClientSession<C>),
-    /// This endpoint answers.
+    /// The server side of a session.
     Server(ServerSession),
-    /// This endpoint's answers are not wanted any more.
+    /// A session whose client is gone; replies are discarded.
     Draining(Draining),
 }
 
@@ -263,7 +263,11 @@ impl<C> ClientSession<C> {
     pub(crate) fn check(&self) {
         let mut in_flight = 0;
         if self.slots.are_asleep() {
-            assert_eq!(self.free.count_ones(), self.slots.count(), "asleep with a call");
+            assert_eq!(
+                self.free.count_ones(),
+                self.slots.count(),
+                "a slot is asleep during a call"
+            );
         }
         for (i, s) in self.slots.iter().enumerate() {
             s.check();
@@ -287,8 +291,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_counted_by_their_numbers_awake_or_asleep_and_across_the_wrap() {
-        // Four slots that begin with u32::MAX - 1, u32::MAX, 0 and 1.
+    fn requests_are_counted_by_number_awake_or_asleep_and_across_the_wrap() {
+        // Four slots that start with u32::MAX - 1, u32::MAX, 0 and 1.
         let first = u32::MAX - 1;
         let at = |done: [u32; 4], asleep: bool| {
             let mut slots: Slots<u32> = Slots::new(4, first.wrapping_sub(4));
@@ -303,7 +307,7 @@ mod tests {
             assert_eq!(at([0, 0, 0, 0], asleep), 0);
             assert_eq!(at([1, 0, 0, 2], asleep), 3);
             assert_eq!(at([REQUESTS_MODULO, 5, 0, 0], asleep), 5);
-            // Each slot's own count wraps at 2^30 here; the sum's difference stays right.
+            // Each slot's own count wraps at 2^30 here; the difference of the sums stays correct.
             let (before, after) = ((1 << 30) - 1, 1 << 30);
             let difference =
                 at([after, 0, 0, 0], asleep).wrapping_sub(at([before, 0, 0, 0], asleep));

@@ -1,4 +1,5 @@
-//! A session's slots: all of their state, or, while the session is idle, their numbers (F6).
+//! A session's slots: their full state, or, while the session is idle, only their request numbers
+//! (F6).
 
 use std::ops::{Deref, DerefMut};
 
@@ -6,35 +7,35 @@ use courser_buf::{Run, Runs};
 
 use crate::stats::Drop;
 
-/// Reads as the slice of its slots, which is empty while they are asleep.
+/// Dereferences to the slice of its slots, which is empty while they are asleep.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Slots<S> {
     count: u32,
     awake: Run<S>,
-    /// Each slot's request number; empty while they are awake.
+    /// Request number of each slot; empty while they are awake.
     asleep: Box<[u32]>,
 }
 
-/// Bytes at the front that say where the slots are.
+/// Size of the leading fields, which locate the slots.
 pub(crate) const HOT: usize = std::mem::offset_of!(Slots<u64>, awake) + courser_buf::RUN_HOT;
 
 impl<S> Slots<S> {
-    /// `count` slots, a power of two, of which slot `i` has had `start + i` last. They come awake
-    /// when they are first needed.
+    /// `count` slots, a power of two; slot `i` has last had number `start + i`. They are allocated
+    /// on first use.
     pub(crate) fn new(count: u8, start: u32) -> Self {
         let count = u32::from(count);
         let asleep = (0..count).map(|i| start.wrapping_add(i)).collect();
         Slots { count, awake: Run::default(), asleep }
     }
 
-    /// How many there are, awake or not: the step between two numbers of one slot.
+    /// Number of slots, awake or not: the step between two numbers of one slot.
     #[inline]
     pub(crate) fn count(&self) -> u32 {
         self.count
     }
 
-    /// The slot that a request number belongs to, while they are awake.
+    /// The slot of a request number, while the slots are awake.
     #[inline]
     pub(crate) fn of(&self, req_num: u32) -> Option<&S> {
         self.awake.get((req_num & self.count.wrapping_sub(1)) as usize)
@@ -46,7 +47,7 @@ impl<S> Slots<S> {
         self.awake.is_empty()
     }
 
-    /// Makes the slots from their numbers, in a place `of` all that are awake.
+    /// Allocates the slots in `of` and sets their numbers.
     #[cold]
     pub(crate) fn wake(&mut self, of: &mut Runs<S>, make: impl FnMut(u32) -> S) {
         if self.are_asleep() {
@@ -54,10 +55,9 @@ impl<S> Slots<S> {
         }
     }
 
-    /// Wakes the slots for a request that is the next of its slot.
-    ///
+    /// Allocates the slots for the next request of a slot.
     /// # Errors
-    /// It is not: why the packet is dropped.
+    /// It is not the next request: the reason for dropping the packet.
     #[cold]
     pub(crate) fn wake_for(
         &mut self,
@@ -72,20 +72,21 @@ impl<S> Slots<S> {
         Ok(())
     }
 
-    /// Why a packet is dropped for which no slot is awake: its request is over or has not begun.
+    /// The reason for dropping a packet while the slots are asleep: its request is over or too
+    /// early.
     #[cold]
     pub(crate) fn late(&self, req_num: u32) -> Drop {
         let ahead = self.ahead(req_num);
         if ahead != 0 && ahead < 1 << 31 { Drop::Future } else { Drop::Stale }
     }
 
-    /// How far a number is ahead of its sleeping slot's last one.
+    /// Distance of a number from its sleeping slot's last one.
     fn ahead(&self, req_num: u32) -> u32 {
         let last = self.asleep.get((req_num & (self.count - 1)) as usize);
         last.map_or(0, |&last| req_num.wrapping_sub(last))
     }
 
-    /// Keeps the slots' numbers only. Nothing else of them may matter.
+    /// Keeps only the slots' numbers. The rest of their state must be unused.
     pub(crate) fn sleep(&mut self, number: impl FnMut(&S) -> u32) {
         if !self.are_asleep() {
             self.asleep = self.awake.iter().map(number).collect();
@@ -93,17 +94,17 @@ impl<S> Slots<S> {
         }
     }
 
-    /// Changes their number before any of them was used; `start` as in [`Slots::new`].
+    /// Changes the number of slots before any was used; `start` as in [`Slots::new`].
     pub(crate) fn renumber(&mut self, count: u8, start: u32) {
         *self = Slots::new(count, start);
     }
 
-    /// Each slot's request number, of which `number` tells that of a slot that is awake.
+    /// Request number of each slot; `number` returns that of an awake slot.
     pub(crate) fn numbers(&self, number: impl Fn(&S) -> u32) -> impl Iterator<Item = u32> {
         self.asleep.iter().copied().chain(self.awake.iter().map(number))
     }
 
-    /// Bytes on the heap, but for those of slots that are awake.
+    /// Bytes on the heap, without those of awake slots.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.asleep.len() * size_of::<u32>()
     }

@@ -1,4 +1,4 @@
-//! The table of sessions.
+//! The session table of an endpoint.
 
 use std::ops::{Deref, DerefMut};
 
@@ -8,15 +8,15 @@ use super::{ClientSession, ServerSession, Session, SessionId};
 use crate::slot::{ClientSlot, ServerSlot};
 use crate::stats::Drop;
 
-/// All sessions of an endpoint. Reads as the slice of its entries.
+/// All sessions of an endpoint. Dereferences to the slice of its entries.
 #[derive(Debug)]
 pub(crate) struct Sessions<C> {
     entries: Vec<Session<C>>,
     vacant: Vec<u32>,
     live: usize,
-    /// Client sessions whose server has not answered.
+    /// Client sessions that wait for their server's answer.
     pub(crate) connecting: usize,
-    /// The slots of those in use.
+    /// Memory of the awake slots.
     pub(crate) client_slots: Runs<ClientSlot<C>>,
     pub(crate) server_slots: Runs<ServerSlot>,
 }
@@ -33,7 +33,7 @@ impl<C> Sessions<C> {
         }
     }
 
-    /// Sessions in any state, both roles.
+    /// Number of sessions in any state, both roles.
     pub(crate) fn live(&self) -> usize {
         self.live
     }
@@ -66,9 +66,8 @@ impl<C> Sessions<C> {
     }
 
     /// The server session of that number, if it belongs to `peer`.
-    ///
     /// # Errors
-    /// Why a packet for it is dropped.
+    /// The reason for dropping its packet.
     #[inline(always)]
     pub(crate) fn server_of(
         &mut self,
@@ -92,10 +91,9 @@ impl<C> Sessions<C> {
         self.client_mut(session)?.slots.get_mut(usize::from(slot_no))
     }
 
-    /// Wakes the slots of a server session for a request that is the next of its slot.
-    ///
+    /// Allocates the slots of a server session for the next request of a slot.
     /// # Errors
-    /// It is not: why its packet is dropped.
+    /// It is not the next request: the reason for dropping the packet.
     #[cold]
     pub(crate) fn wake_server(&mut self, session: u32, req_num: u32) -> Result<(), Drop> {
         let Some(Session::Server(s)) = self.entries.get_mut(session as usize) else {
@@ -104,7 +102,7 @@ impl<C> Sessions<C> {
         s.slots.wake_for(req_num, &mut self.server_slots, ServerSlot::new)
     }
 
-    /// Wakes the slots of a client session.
+    /// Allocates the slots of a client session.
     #[cold]
     pub(crate) fn wake_client(&mut self, session: u32) -> Option<&mut ClientSession<C>> {
         let Some(Session::Client(s)) = self.entries.get_mut(session as usize) else { return None };
@@ -131,7 +129,7 @@ impl<C> Sessions<C> {
         SessionId { index, generation }
     }
 
-    /// Frees an entry; the next session there has another generation.
+    /// Frees an entry; the next session there gets another generation.
     pub(crate) fn vacate(&mut self, index: u32, generation: u32) {
         self.entries[index as usize] = Session::Vacant { generation: generation.wrapping_add(1) };
         self.vacant.push(index);

@@ -179,10 +179,10 @@ impl Node {
             && !rest.is_empty()
         {
             let frame = RxFrame { data, tail: Tail::from(rest), ..frame };
-            self.ep.look_ahead(&[frame, frame], 0);
+            self.ep.prefetch_burst(&[frame, frame], 0);
             return Endpoint::receive(self, &frame);
         }
-        self.ep.look_ahead(&[frame, frame], 0);
+        self.ep.prefetch_burst(&[frame, frame], 0);
         Endpoint::receive(self, &frame);
     }
 

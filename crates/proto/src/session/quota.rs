@@ -1,8 +1,8 @@
-//! What each process may take of an endpoint as its client (F14, limits of abuse).
+//! Quotas: limits of the sessions and bytes that one client process may hold at an endpoint (F14).
 //!
-//! A process can make up any number of sessions and of endpoint numbers. Control connections cost a
-//! TCP connection each, honest nexuses have one to each other, and an address may have a limited
-//! number of them. So limits are counted per control connection, whose user is called a tenant here.
+//! A process can create any number of sessions and endpoint numbers. But each control connection
+//! costs a TCP connection, honest nexuses have one to each other, and the connections of an address
+//! are limited. So quotas are counted per control connection; its user is called a tenant.
 
 use std::collections::BTreeMap;
 
@@ -10,34 +10,33 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(super) struct Tenant {
     pub(super) control: u64,
-    /// Server sessions, also those that wait for their handlers only.
+    /// Server sessions, including draining ones.
     sessions: u32,
-    /// Bytes of requests that are not answered, of responses that are stored, and of preallocated
-    /// responses.
+    /// Bytes of unanswered requests, of stored responses, and of preallocated response buffers.
     held: u64,
 }
 
 /// All tenants of an endpoint.
 #[derive(Debug)]
-pub(crate) struct Shares {
+pub(crate) struct Quotas {
     tenants: Vec<Tenant>,
     of: BTreeMap<u64, u32>,
     vacant: Vec<u32>,
-    /// Bytes that one may hold.
+    /// Most bytes that one tenant may hold.
     limit: u64,
-    /// Tenants that hold that much or more.
+    /// Number of tenants at or above the limit.
     full: u32,
     closing: bool,
     /// Requests are copied before they are handled.
     copies: bool,
-    /// New requests are not simply handled: the endpoint is being shut down, some tenant is full, or
-    /// requests are copied. One flag, so that the others pay one test.
-    pub(crate) choosy: bool,
+    /// New requests need a check: the endpoint is shutting down, a tenant is at its limit, or
+    /// requests are copied. One flag, so that the fast path has one test.
+    pub(crate) needs_check: bool,
 }
 
-impl Shares {
+impl Quotas {
     pub(crate) fn new(limit: usize, copies: bool) -> Self {
-        Shares {
+        Quotas {
             tenants: Vec::new(),
             of: BTreeMap::new(),
             vacant: Vec::new(),
@@ -45,21 +44,21 @@ impl Shares {
             full: 0,
             closing: false,
             copies,
-            choosy: copies,
+            needs_check: copies,
         }
     }
 
-    /// Nothing new is taken from anybody.
+    /// Rejects all new requests from now on.
     pub(crate) fn close(&mut self) {
         self.closing = true;
-        self.choosy = true;
+        self.needs_check = true;
     }
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing
     }
 
-    /// Sessions that the process behind a control connection has here as a client.
+    /// Server sessions of the process behind a control connection.
     pub(super) fn sessions_over(&self, control: u64) -> u32 {
         let tenant = self.of.get(&control).and_then(|&t| self.tenants.get(t as usize));
         tenant.map_or(0, |t| t.sessions)
@@ -70,7 +69,7 @@ impl Shares {
         self.tenants.get(tenant as usize).map(|t| t.control)
     }
 
-    /// Counts a session of a tenant in.
+    /// Adds a session of a tenant; returns the tenant.
     pub(super) fn enter(&mut self, control: u64) -> u32 {
         let at = *self.of.entry(control).or_insert_with(|| {
             let fresh = Tenant { control, sessions: 0, held: 0 };
@@ -89,51 +88,51 @@ impl Shares {
         at
     }
 
-    /// Counts a session of a tenant out; what it held was given back before.
+    /// Removes a session of a tenant; its bytes were released before.
     pub(super) fn leave(&mut self, at: u32) {
         let Some(t) = self.tenants.get_mut(at as usize) else { return };
         t.sessions = t.sessions.saturating_sub(1);
         if t.sessions == 0 {
-            debug_assert_eq!(t.held, 0, "nobody is left to give it back");
+            debug_assert_eq!(t.held, 0, "bytes held without a session");
             self.of.remove(&t.control);
             self.vacant.push(at);
         }
     }
 
-    /// Bytes that a tenant may hold still.
+    /// Bytes that a tenant may still take.
     pub(crate) fn room_of(&self, tenant: u32) -> u64 {
         let held = self.tenants.get(tenant as usize).map_or(u64::MAX, |t| t.held);
         self.limit.saturating_sub(held)
     }
 
-    /// A tenant holds so many bytes more.
-    pub(crate) fn hold(&mut self, tenant: u32, bytes: u32) {
+    /// Charges bytes to a tenant.
+    pub(crate) fn charge(&mut self, tenant: u32, bytes: u32) {
         let Some(t) = self.tenants.get_mut(tenant as usize) else { return };
         let was_full = t.held >= self.limit;
         t.held += u64::from(bytes);
         if t.held >= self.limit && !was_full {
             self.full += 1;
-            self.choosy = true;
+            self.needs_check = true;
         }
     }
 
-    /// A tenant holds so many bytes less.
+    /// Releases bytes of a tenant.
     #[inline]
-    pub(crate) fn unhold(&mut self, tenant: u32, bytes: u32) {
+    pub(crate) fn release(&mut self, tenant: u32, bytes: u32) {
         if bytes != 0 {
-            self.give_back(tenant, bytes.into());
+            self.release_bytes(tenant, bytes.into());
         }
     }
 
     #[cold]
-    pub(super) fn give_back(&mut self, tenant: u32, bytes: u64) {
+    pub(super) fn release_bytes(&mut self, tenant: u32, bytes: u64) {
         let Some(t) = self.tenants.get_mut(tenant as usize) else { return };
         let was_full = t.held >= self.limit;
-        debug_assert!(t.held >= bytes, "more is given back than was taken");
+        debug_assert!(t.held >= bytes, "more bytes released than charged");
         t.held = t.held.saturating_sub(bytes);
         if was_full && t.held < self.limit {
             self.full -= 1;
-            self.choosy = self.closing || self.full > 0 || self.copies;
+            self.needs_check = self.closing || self.full > 0 || self.copies;
         }
     }
 
@@ -142,7 +141,7 @@ impl Shares {
         self.tenants.capacity() * size_of::<Tenant>()
     }
 
-    /// What all tenants hold together, bytes.
+    /// Bytes held by all tenants.
     #[cfg(test)]
     fn held(&self) -> u64 {
         self.of.values().map(|&t| self.tenants[t as usize].held).sum()
@@ -154,24 +153,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_share_is_full_and_has_room_again() {
-        let mut s = Shares::new(100, false);
+    fn a_full_quota_rejects_until_bytes_are_released() {
+        let mut s = Quotas::new(100, false);
         let (a, b) = (s.enter(7), s.enter(8));
         assert_eq!((s.enter(7), s.sessions_over(7), s.sessions_over(9)), (a, 2, 0));
-        s.hold(a, 99);
-        assert!(!s.choosy);
-        s.hold(a, 50);
-        s.hold(b, 10);
-        assert_eq!((s.choosy, s.room_of(a), s.room_of(b), s.held()), (true, 0, 90, 159));
-        s.unhold(a, 50);
-        assert_eq!((s.choosy, s.room_of(a)), (false, 1));
-        s.unhold(a, 99);
+        s.charge(a, 99);
+        assert!(!s.needs_check);
+        s.charge(a, 50);
+        s.charge(b, 10);
+        assert_eq!((s.needs_check, s.room_of(a), s.room_of(b), s.held()), (true, 0, 90, 159));
+        s.release(a, 50);
+        assert_eq!((s.needs_check, s.room_of(a)), (false, 1));
+        s.release(a, 99);
         s.leave(a);
         assert_eq!(s.sessions_over(7), 1);
         s.leave(a);
         assert_eq!((s.control_of(b), s.enter(11)), (Some(8), a), "the entry is used again");
         s.close();
-        s.unhold(b, 10);
-        assert!(s.choosy && s.is_closing());
+        s.release(b, 10);
+        assert!(s.needs_check && s.is_closing());
     }
 }
