@@ -1,6 +1,6 @@
-//! Each planted bug is found by a small swarm: seeded worlds with every fault that the link knows,
-//! calls that are given up, a blackout, and a peer that vanishes at the end. What a bug does is
-//! told by the message of the check that finds it.
+//! Each planted bug is found by a small swarm: seeded worlds with all faults of the link, cancelled
+//! calls, a blackout, and a peer that vanishes at the end. The message of the failed check
+//! identifies the bug.
 
 #![allow(unreachable_pub)] // `support` is a module here, and of another program too
 
@@ -21,9 +21,9 @@ use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern}
 const SEEDS: u64 = 300;
 const CALLS: u16 = 40;
 const MS: u64 = 1_000_000;
-/// A call that ends so long after its deadline ends too late.
+/// A call that ends this long after its deadline is too late.
 const SLACK_NS: u64 = MS;
-/// When the faults stop, and when every call has to be over.
+/// When the faults stop, and when every call must have ended.
 const CALM_NS: u64 = 50 * MS;
 const END_NS: u64 = CALM_NS + 500 * MS;
 
@@ -51,7 +51,7 @@ fn some_link(rng: &mut Rng) -> Link {
     }
 }
 
-/// The size of a message, which both sides can tell.
+/// The size of a message, known to both sides.
 fn size(of: u64) -> usize {
     let mut rng = Rng(of);
     match rng.below(2) {
@@ -64,14 +64,14 @@ fn answer(id: u64) -> Vec<u8> {
     pattern(0xa000_0000 | id, size(0xbeef ^ id))
 }
 
-/// The calls of a world, as they end.
+/// The calls of a world in the order of their ends.
 struct Calls {
     world: World,
     done: Vec<Done>,
 }
 
 impl Calls {
-    /// Steps until the world is as wanted.
+    /// Steps until the world is in the wanted state.
     fn step_while(&mut self, wanted: impl Fn(&World, &[Done]) -> bool) {
         while wanted(&self.world, &self.done) {
             assert!(self.world.now_ns < END_NS, "calls hang: {} of {CALLS} ended", self.done.len());
@@ -88,13 +88,15 @@ impl Calls {
         }
     }
 
-    /// So long, or until none of the `made` calls is under way: what happens next may be far off.
+    /// Runs for this long, or until none of the `made` calls is in flight: the next event may be
+    /// far ahead.
     fn run_for(&mut self, ns: u64, made: u16) {
         let until_ns = self.world.now_ns + ns;
         self.step_while(|w, done| w.now_ns < until_ns && done.len() < made.into());
     }
 
-    /// What each call says of itself is so, and no handler has begun after its client gave up.
+    /// Each call's statement about its execution is true, and no handler has started after its
+    /// client's deadline.
     fn check(&self) {
         let [a, b] = &self.world.nodes[..] else { panic!("two nodes") };
         for (client, server) in [(a, b), (b, a)] {
@@ -121,13 +123,13 @@ impl Calls {
     }
 }
 
-/// Random bits of a session some of whose slots come to the last request number soon.
+/// Random bits of a session, some of whose slots reach the last request number soon.
 fn near_the_wrap(rng: &mut Rng) -> u64 {
     let first = 0u32.wrapping_sub(rng.pick(&[0, 1, 16, 32]));
     u64::from(first) << 32 | rng.next() >> 32
 }
 
-/// Round trips are measured on both sides, as they are before deadlines can be kept exactly.
+/// Both sides sample round trips, which exact deadlines require.
 fn warm(w: &mut World, sessions: &[(usize, SessionId)]) {
     for id in 60_000..60_003 {
         for &(node, s) in sessions {
@@ -137,7 +139,7 @@ fn warm(w: &mut World, sessions: &[(usize, SessionId)]) {
     }
 }
 
-/// A packet that is lost in the middle of a message costs no timeout: those behind it tell.
+/// A packet lost in the middle of a message costs no timeout: later packets reveal the loss.
 fn a_loss_is_found_early(seed: u64) {
     let mut rng = Rng(seed);
     let recovery = Recovery::Selective;
@@ -157,12 +159,12 @@ fn a_loss_is_found_early(seed: u64) {
     assert_eq!((timeouts, stats.retransmitted), (0, 1), "one loss, so many timeouts");
 }
 
-/// An answer to a request of a session that has ended is refused, although the next session has its
-/// place in the table, and a request of the same number.
+/// A reply to a request of an ended session is rejected, although the next session has its table
+/// entry and a request of the same number.
 fn a_number_that_is_used_again_is_another(seed: u64) {
     let mut rng = Rng(seed);
     let mut w = World::pair(some_config(&mut rng));
-    let others = w.connect(0, 1); // their peer stays
+    let others = w.connect(0, 1); // keeps their peer
     let (first, calls) = (near_the_wrap(&mut rng), 1 + rng.below(20) as u16);
     let mut old = Vec::new();
     for session in 0..3 {
@@ -245,7 +247,7 @@ fn run(seed: u64) {
     a_number_that_is_used_again_is_another(seed);
 }
 
-/// Nothing is in flight, waits, or is stored.
+/// Nothing is in flight, waiting, or stored.
 fn rests(w: &mut World) {
     for (client, server) in [(0, 1), (1, 0)] {
         // Over the control connection: the acknowledgements may have been lost (F6).
@@ -273,7 +275,7 @@ fn the_door_is_shut(w: &mut World, mut forge: Forge) {
     assert_eq!(w.ep(1).stats().rx_frames_accepted, before, "a stale cookie was accepted");
 }
 
-/// Nothing arrives any more; both sides notice, and are left with nothing.
+/// Nothing arrives any more; both sides detect it, and keep no state.
 fn vanish(mut w: World, sessions: &[(usize, SessionId)], rng: &mut Rng) {
     w.filter = Some(Box::new(|_, _| false));
     for id in CALLS..CALLS + 12 {
@@ -301,7 +303,7 @@ fn vanish(mut w: World, sessions: &[(usize, SessionId)], rng: &mut Rng) {
     assert!(arenas.iter().all(|a| a.stats().in_use_bytes == 0), "leaked buffers");
 }
 
-/// Some seed finds the bug, by a check that says so.
+/// Some seed finds the bug, by the expected check.
 fn find(bug: Mutant, want: &str) {
     plant(Some(bug));
     let fails = |seed| catch_unwind(AssertUnwindSafe(|| run(seed))).err();
@@ -320,7 +322,7 @@ fn find(bug: Mutant, want: &str) {
 }
 
 #[test]
-fn without_a_bug_nothing_is_found() {
+fn no_check_fails_without_a_bug() {
     plant(None);
     for seed in 0..SEEDS {
         if let Err(cause) = catch_unwind(|| run(seed)) {
@@ -330,7 +332,7 @@ fn without_a_bug_nothing_is_found() {
     }
 }
 
-/// One test for each bug: on a thread of its own, and so with its own planting.
+/// One test for each bug, each on a thread of its own with its own planted bug.
 macro_rules! found {
     ($($test:ident: $bug:ident by $want:literal,)*) => {
         $(#[test] fn $test() { find(Mutant::$bug, $want) })*

@@ -1,5 +1,5 @@
-//! Peers that know their session and abuse it, and strangers that know nothing: old frames, other
-//! people's numbers, guesses, messages announced and never finished, responses never acknowledged.
+//! Attacks by peers with a session and by outsiders: replayed frames, forged numbers, guesses,
+//! unfinished messages, unacknowledged responses.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use courser_proto::{Config, Drop, SessionId, SessionStats};
 use crate::support::forge::frame;
 use crate::support::{Action, DPP, Rng, World, addr, config, pattern};
 
-/// Where to, and the bytes.
+/// The destination and the bytes.
 type Frames = Rc<RefCell<Vec<(usize, Vec<u8>)>>>;
 
 fn record(w: &mut World) -> Frames {
@@ -28,7 +28,7 @@ fn size(id: u16) -> usize {
     [20, 0, 3 * DPP, DPP, 20 * DPP + 1][usize::from(id) % 5]
 }
 
-/// Short answers to some, long ones to others, late ones to a few.
+/// Short replies to some requests, long ones to others, late ones to a few.
 fn answer(id: u16) -> Vec<u8> {
     pattern(0xa000 + u64::from(id), size(id / 5))
 }
@@ -50,8 +50,8 @@ fn run_calls(w: &mut World, s: SessionId, ids: std::ops::Range<u16>) {
     }
 }
 
-/// What replays must not change: executions, ends of calls, credits, memory. The number of sent
-/// frames is left out: answers to duplicates are sent again.
+/// State that replays must not change: executions, ends of calls, credits, memory. The number of
+/// sent frames is excluded: duplicates are answered.
 fn figures(w: &World, s: SessionId) -> impl PartialEq + std::fmt::Debug + use<> {
     let stats = |i: usize| {
         let n = &w.nodes[i];
@@ -66,7 +66,7 @@ fn figures(w: &World, s: SessionId) -> impl PartialEq + std::fmt::Debug + use<> 
 }
 
 #[test]
-fn every_old_frame_once_more_does_nothing() {
+fn replaying_every_old_frame_changes_nothing() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     serve(&mut w);
@@ -92,7 +92,7 @@ fn every_old_frame_once_more_does_nothing() {
 }
 
 #[test]
-fn old_frames_amid_new_calls_corrupt_nothing() {
+fn old_frames_between_new_calls_corrupt_nothing() {
     let mut w = World::pair(Config { slots: 2, ..config() });
     let s = w.connect(0, 1);
     serve(&mut w);
@@ -105,7 +105,7 @@ fn old_frames_amid_new_calls_corrupt_nothing() {
         }
         while w.nodes[0].done.len() < ids.len() {
             assert!(w.step());
-            // Anything that was ever sent, also what is still under way.
+            // Any frame sent so far, also those in flight.
             let all = frames.borrow();
             let picked: Vec<_> =
                 (0..3).map(|_| all[rng.below(all.len() as u64) as usize].clone()).collect();
@@ -124,7 +124,7 @@ fn old_frames_amid_new_calls_corrupt_nothing() {
 }
 
 #[test]
-fn the_same_frame_a_thousand_times_costs_what_it_asks_for() {
+fn a_frame_replayed_a_thousand_times_causes_bounded_answers() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     serve(&mut w);
@@ -137,8 +137,8 @@ fn the_same_frame_a_thousand_times_costs_what_it_asks_for() {
         for _ in 0..1000 {
             w.inject(1 - to, to, &bytes);
         }
-        // E39 is checked by the world: no more packets than requests and requests-for-response
-        // call for. And from a client, none at all.
+        // The world checks E39: no more packets than requests and requests-for-response allow. A
+        // client sends none at all.
         if to == 0 {
             assert_eq!(w.nodes[0].ep.stats().tx_packets, sent);
         }
@@ -177,7 +177,7 @@ fn frames_from_wrong_addresses_are_counted_only() {
 }
 
 #[test]
-fn a_hundred_thousand_guesses_open_nothing() {
+fn a_hundred_thousand_guessed_cookies_are_rejected() {
     let mut w = World::pair(config());
     let (s, mut f) = w.connect_forge(0, 1);
     serve(&mut w);
@@ -189,7 +189,7 @@ fn a_hundred_thousand_guesses_open_nothing() {
     let mut rng = Rng(22);
     for n in 0..100_000u32 {
         let cookie = match n % 4 {
-            0 => real.cookie ^ 1 << (n / 4 % 32), // as near as can be
+            0 => real.cookie ^ 1 << (n / 4 % 32), // one bit off
             1 => n,
             _ => rng.next() as u32,
         };
@@ -215,7 +215,7 @@ fn a_hundred_thousand_guesses_open_nothing() {
 }
 
 #[test]
-fn a_peer_cannot_speak_for_the_session_of_another() {
+fn a_peer_cannot_use_the_session_of_another() {
     let mut w = World::new(&[config(), config(), config()], 1);
     let (_, mut mine) = w.connect_forge(0, 1);
     let own = mine.accept.session;
@@ -258,26 +258,26 @@ fn a_peer_cannot_speak_for_the_session_of_another() {
 }
 
 #[test]
-fn messages_announced_and_never_finished_hold_no_more_than_a_peer_may() {
+fn unfinished_messages_stay_within_the_quota() {
     let (max, cap) = (1 << 20, 8 << 20);
     let cfg = Config { max_msg_size: max, max_held_per_peer: cap, ..config() };
     let mut w = World::pair(cfg.clone());
     let forges: Vec<_> = (0..4).map(|_| w.connect_forge(0, 1)).collect();
-    w.link.loss = 1_000_000; // what the server answers interests nobody
+    w.link.loss = 1_000_000; // the server's packets are lost
     let idle = w.nodes[1].arena.stats().in_use_bytes;
     let part = vec![1; DPP];
     let mut peak = 0;
     for again in 0..10 {
         for (_, f) in &forges {
             for slot in 0..8 {
-                // Too large, as large as can be, and the same once more.
+                // Too large, as large as possible, and the same again.
                 w.inject(0, 1, &f.request(slot, max, 0, &part));
                 w.inject(0, 1, &f.request(slot + 8, max, 0, &part));
                 w.inject(0, 1, &f.request(slot, max + 1, 0, &part));
             }
         }
         let held = w.nodes[1].arena.stats().in_use_bytes - idle;
-        // 32 slots ask for 32 MiB; the rest is what refusals and credit returns are sent from.
+        // 32 slots request 32 MiB; the rest of the quota serves rejections and credit returns.
         assert!(held <= cap + cap / 4 + (1 << 20), "{held} bytes");
         assert!(held >= cap / 2, "it is the limit that is tested: {held} bytes");
         if again == 0 {
@@ -300,7 +300,7 @@ fn messages_announced_and_never_finished_hold_no_more_than_a_peer_may() {
 
 #[test]
 fn a_client_that_never_acknowledges_holds_one_response_per_slot() {
-    // F6: a slot's next request is as good as an acknowledgement; its last response stays.
+    // F6: a slot's next request acknowledges the previous response; its last response stays.
     let mut w = World::pair(config());
     let (_, f) = w.connect_forge(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
@@ -346,7 +346,8 @@ fn every_bit_of_every_header_flipped() {
     }
     w.link.loss = 0;
     serve(&mut w);
-    // Requests of other types and numbers may have run on the old session; a new one is untouched.
+    // Requests of other types and numbers may have run on the old session; a new one is not
+    // affected.
     if let Some((remote, _)) = w.ep(0).close(s) {
         w.ep(1).disconnected(remote, 0xe0, 7);
     }

@@ -25,7 +25,7 @@ fn strict_admission_takes_queue_over_credits_sessions() {
     assert_eq!(refused, ConnectRefuseReason::NoCredits { queue: 100, credits: 32 });
     let own = w.ep(1).dial(7, 9, port(1), 1472).unwrap_err();
     assert_eq!(own, ConnectError::NoCredits { queue: 100, credits: 32 });
-    // A session that ends makes room for one.
+    // The end of a session makes room for another.
     let (remote, _) = w.ep(0).close(kept[1]).unwrap();
     w.ep(1).disconnected(remote, 0xe0, 7);
     w.connect(0, 1);
@@ -33,7 +33,7 @@ fn strict_admission_takes_queue_over_credits_sessions() {
     assert_eq!(w.ep(0).live_sessions(), 3, "a refused connect leaves nothing");
 }
 
-/// What a client endpoint has of a pool, and what is left of it.
+/// A client endpoint's pool: its size, and the unused part.
 fn pool(w: &mut World, node: usize, s: SessionId) -> (u32, u32) {
     let figures = w.ep(node).session_stats(s).unwrap();
     (figures.pool, figures.pool_left)
@@ -41,7 +41,7 @@ fn pool(w: &mut World, node: usize, s: SessionId) -> (u32, u32) {
 
 #[test]
 fn oversubscribed_sessions_share_what_the_queue_holds() {
-    // F7, E36: each may have C in flight, all together half of the queue.
+    // F7, E36: each session may have C in flight, all together half of the queue.
     let server = Config { rx_queue_frames: 64, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let sessions: Vec<_> = (0..20).map(|_| w.connect(0, 1)).collect();
@@ -72,7 +72,7 @@ fn a_pool_of_one_credit_serves_every_session() {
         }
     }
     assert_eq!(pool(&mut w, 0, sessions[7]), (1, 1));
-    // Small requests all, and so in the order of the line.
+    // All requests are small, and so they leave in the order of the queue.
     let order: Vec<u64> = w.finish(0, 150).iter().map(|d| d.id).collect();
     assert!(order[..50].iter().all(|id| *id < 50), "{order:?}");
     assert_eq!(w.ep(1).credits_granted(), 1);
@@ -101,7 +101,7 @@ fn a_session_that_waits_may_be_closed() {
         w.call(0, s, id as u16, 3 * DPP);
     }
     w.step();
-    // The first in line, one within, and the last.
+    // The first in the queue, one in the middle, and the last.
     for &at in &[1, 3, 5] {
         let (remote, _) = w.ep(0).close(sessions[at]).unwrap();
         w.ep(1).disconnected(remote, 0xe0, 7);
@@ -120,7 +120,7 @@ fn pools_of_many_peers_fit_the_queue_and_go_with_them() {
     let mut w = World::new(&configs, 1);
     let sessions: Vec<_> = (1..=12).map(|client| (client, w.connect(client, 0))).collect();
     let pools: Vec<u32> = sessions.iter().map(|&(node, s)| pool(&mut w, node, s).0).collect();
-    // Half of what was left, and one when nothing was.
+    // Half of the remaining room, and one when there is none.
     assert_eq!(pools, [32, 16, 8, 4, 2, 1, 1, 1, 1, 1, 1, 1]);
     assert_eq!(w.ep(0).credits_granted(), 64 + 5);
     for &(node, s) in &sessions {
@@ -138,10 +138,11 @@ fn pools_of_many_peers_fit_the_queue_and_go_with_them() {
 }
 
 #[test]
-fn where_each_peer_has_a_queue_of_its_own_neither_side_nor_a_peer_takes_from_another() {
+fn with_a_queue_per_peer_pools_do_not_reduce_each_other() {
     let own = Config { rx_queue_frames: 65, rx_queue_per_peer: true, ..config() };
     let mut w = World::new(&vec![own; 6], 1);
-    // All directions between 0 and the others, one after the other, each with more than it gets.
+    // All directions between 0 and the others, one after the other, each requesting more than it
+    // gets.
     let pairs = (1..6).flat_map(|n| [(n, 0), (0, n), (n, 0), (0, n)]);
     let sessions: Vec<_> = pairs.map(|(from, to)| (from, w.connect(from, to))).collect();
     for &(node, s) in &sessions {
@@ -157,8 +158,8 @@ fn where_each_peer_has_a_queue_of_its_own_neither_side_nor_a_peer_takes_from_ano
 }
 
 #[test]
-fn connects_that_cross_take_no_more_of_a_queue_that_is_one_peers_alone() {
-    // Each side dials before it has heard of the other, and so both know the other as two peers.
+fn crossing_connects_stay_within_the_queue_of_their_peer() {
+    // Each side dials before the other's request arrives, so each has the other as two peers.
     let own = Config { rx_queue_frames: 64, rx_queue_per_peer: true, ..config() };
     let mut w = World::pair(own);
     let dialed: Vec<_> = (0..6).map(|n| (n % 2, w.dial(n % 2, 5 + n as u64))).collect();
@@ -172,7 +173,7 @@ fn connects_that_cross_take_no_more_of_a_queue_that_is_one_peers_alone() {
     }
     sessions.extend((0..6).map(|n| (n % 2, w.connect(n % 2, 1 - n % 2))));
     for node in [0, 1] {
-        // One half for the requests of each, and one for every further peer that needs one.
+        // One half for the requests of each side, and one for every further peer that needs one.
         let granted = w.ep(node).credits_granted();
         assert!((64..=64 + 6).contains(&granted), "{granted}");
         w.ep(node).check();
@@ -186,8 +187,8 @@ fn connects_that_cross_take_no_more_of_a_queue_that_is_one_peers_alone() {
 }
 
 #[test]
-fn strict_admission_counts_all_peers_also_where_each_has_a_queue_of_its_own() {
-    // What a queue has room for is known before a client knows whose it will be.
+fn strict_admission_counts_all_peers_even_with_a_queue_per_peer() {
+    // The capacity of a queue is divided before a client's peer is known.
     let server = Config {
         admission: Admission::Strict,
         rx_queue_frames: 100,
@@ -205,7 +206,7 @@ fn strict_admission_counts_all_peers_also_where_each_has_a_queue_of_its_own() {
 }
 
 #[test]
-fn a_pool_shrinks_with_its_sessions_on_both_sides_alike() {
+fn a_pool_shrinks_with_its_sessions_equally_on_both_sides() {
     let server = Config { rx_queue_frames: 100, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let sessions: Vec<_> = (0..4).map(|_| w.connect(0, 1)).collect();
@@ -239,7 +240,7 @@ fn a_full_queue_rejects_with_the_buffer() {
     for id in 0..5 {
         w.call(0, s, id, 10);
     }
-    // `support` checks that the buffer and the continuation come back.
+    // `support` checks that the buffer and the continuation are returned.
     assert_eq!(w.try_call(0, s, 5, 10), Err(RejectReason::QueueFull { limit: 3 }));
     assert_eq!(w.finish(0, 5).len(), 5);
     w.call(0, s, 6, 10);
@@ -257,7 +258,7 @@ fn sizes_are_limited_both_ways() {
     w.call(0, s, 1, 5_000);
     let done = w.finish(0, 1);
     assert_eq!(done[0].result, Err(CallError::Server(Status::ResponseFailed)));
-    // The client's own limit holds as well, and the handler learns of it.
+    // The client's own limit applies as well, and the server's handler has run.
     let client = w.connect(1, 0);
     w.nodes[0].handler = Box::new(|_, _| Action::Forget);
     w.call(1, client, 2, 10);
@@ -288,7 +289,7 @@ fn calls_that_waited_for_the_handshake_meet_the_servers_limit() {
 }
 
 #[test]
-fn a_server_without_memory_says_so() {
+fn a_server_without_memory_answers_with_no_memory() {
     let mut w = World::pair(config());
     w.nodes[1] = Node::with_arena(1, config(), small_arena(4 << 20));
     let s = w.connect(0, 1);
@@ -305,7 +306,7 @@ fn a_server_without_memory_says_so() {
 }
 
 #[test]
-fn a_client_without_memory_says_so_and_the_server_need_not_keep_it() {
+fn a_client_without_memory_fails_the_call_and_acknowledges_the_response() {
     let mut w = World::pair(config());
     w.nodes[0] = Node::with_arena(0, config(), small_arena(4 << 20));
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![0; 6 << 20]));
@@ -318,8 +319,8 @@ fn a_client_without_memory_says_so_and_the_server_need_not_keep_it() {
 }
 
 #[test]
-fn a_server_need_not_keep_a_response_that_is_too_large_for_its_client() {
-    // An honest server does not send one; it is told all the same that it can forget it.
+fn a_response_too_large_for_its_client_is_acknowledged() {
+    // An honest server does not send one; it is acknowledged all the same.
     let mut w = World::pair(Config { max_msg_size: 5_000, ..config() });
     let (s, f) = w.connect_forge(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Forget);
@@ -334,7 +335,7 @@ fn a_server_need_not_keep_a_response_that_is_too_large_for_its_client() {
 }
 
 #[test]
-fn an_exhausted_arena_is_no_busy_loop_and_passes() {
+fn an_exhausted_arena_causes_no_busy_loop_and_recovers() {
     let arena = small_arena(2 << 20);
     let mut w = World::pair(config());
     w.nodes[0] = Node::with_arena(0, config(), arena.clone());
@@ -343,7 +344,7 @@ fn an_exhausted_arena_is_no_busy_loop_and_passes() {
     w.call(0, s, 1, 100);
     let hog: Vec<_> = std::iter::from_fn(|| arena.alloc(1_400).ok()).collect();
     assert!(!hog.is_empty());
-    // The transport holds the only staging buffer there is.
+    // The transport holds the only staging buffer.
     w.ep(0).poll_transmit(|| 1_000, &mut Default::default(), |_, _| false);
     let mut held = courser_buf::TxBurst::new();
     w.call(0, s, 2, 0);

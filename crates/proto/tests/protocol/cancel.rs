@@ -1,4 +1,4 @@
-//! Cancelled calls and slots in quarantine (F15). Eight slots unless said otherwise, so request
+//! Cancelled calls and quarantined slots (F15). Eight slots unless stated otherwise, so request
 //! numbers of slot 0 are 0, 8, 16, ...
 
 use courser_proto::wire::Packet;
@@ -13,7 +13,7 @@ fn one_slot() -> Config {
     Config { slots: 1, ..config() }
 }
 
-/// A world whose handlers never answer by themselves.
+/// A world whose handlers do not reply by themselves.
 fn mute(config: Config) -> (World, SessionId, Forge) {
     let mut w = World::pair(config);
     let (s, f) = w.connect_forge(0, 1);
@@ -26,7 +26,7 @@ fn stats(w: &World, s: SessionId) -> SessionStats {
     w.nodes[0].ep.session_stats(s).unwrap()
 }
 
-/// Ends of calls that no packet brings.
+/// Completions that no packet causes.
 fn ends(w: &mut World) -> Vec<(u64, CallError)> {
     w.nodes[0].collect();
     w.take_done(0).into_iter().map(|d| (d.id, d.result.unwrap_err())).collect()
@@ -62,7 +62,7 @@ fn a_waiting_call_leaves_the_queue() {
 }
 
 #[test]
-fn a_call_that_was_not_sent_gives_its_number_back() {
+fn the_number_of_an_unsent_call_is_reused() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     w.tracing = true;
@@ -75,7 +75,7 @@ fn a_call_that_was_not_sent_gives_its_number_back() {
     w.call(0, s, 99, 10);
     w.finish(0, 1);
     assert_eq!(w.story(), ["0: REQ 0#0/10", "1: RESP 0#0/10"]);
-    // Also when the stage has looked at the slot meanwhile; and what is owed stays owed.
+    // Also after a batch has processed the slot; and a pending acknowledgement stays pending.
     let call = w.call(0, s, 100, 10);
     assert!(w.ep(0).cancel(call));
     assert_eq!(ends(&mut w), cancelled(100, Executed::Never));
@@ -87,7 +87,7 @@ fn a_call_that_was_not_sent_gives_its_number_back() {
 }
 
 #[test]
-fn a_waiting_call_takes_the_number_of_one_that_was_not_sent() {
+fn a_waiting_call_takes_the_number_of_an_unsent_one() {
     let mut w = World::pair(one_slot());
     let s = w.connect(0, 1);
     w.tracing = true;
@@ -114,7 +114,7 @@ fn a_call_that_is_answered_in_part_has_executed() {
     assert_eq!(ends(&mut w), cancelled(1, Executed::Yes));
     let figures = stats(&w, s);
     assert_eq!((figures.quarantined, figures.in_flight, figures.credits), (0, 0, 2));
-    // The server is told that it need not keep the response, and the slot goes on.
+    // The server receives an acknowledgement, and the slot continues.
     w.settle();
     assert_eq!(w.trace.last().unwrap().text, "ACK 0");
     w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
@@ -124,7 +124,7 @@ fn a_call_that_is_answered_in_part_has_executed() {
 }
 
 #[test]
-fn a_lost_request_is_in_quarantine_until_the_server_knows() {
+fn a_lost_request_is_in_quarantine_until_the_server_answers() {
     let (mut w, s, _) = mute(config());
     w.link.loss = 1_000_000;
     let call = w.call(0, s, 1, 10);
@@ -171,7 +171,7 @@ fn a_request_that_was_sent_in_part_never_runs() {
 }
 
 #[test]
-fn a_handler_can_see_that_nobody_waits() {
+fn a_handler_can_detect_a_cancelled_request() {
     let (mut w, s, _) = mute(config());
     let call = w.call(0, s, 1, 10);
     w.pump();
@@ -183,12 +183,12 @@ fn a_handler_can_see_that_nobody_waits() {
     w.settle_until_idle_link();
     assert!(w.ep(1).is_cancelled(id) && w.ep(1).is_answerable(id));
     assert_eq!(w.story()[1..], ["0: CANCEL 0", "1: CR 0+0!"]);
-    // It takes long, and the client asks ever more rarely.
+    // The handler takes long, and cancellations become ever rarer.
     let start = w.now_ns;
     w.run_until(start + 20_000_000);
     assert!((5..30).contains(&count(&w, "CANCEL")), "{}", count(&w, "CANCEL"));
     assert_eq!(stats(&w, s).quarantined, 1);
-    w.ep(1).reply_bytes(id, b"nobody reads this").unwrap();
+    w.ep(1).reply_bytes(id, b"discarded").unwrap();
     w.settle();
     assert_eq!(stats(&w, s).quarantined, 0);
     assert!(w.take_done(0).is_empty());
@@ -200,11 +200,11 @@ fn a_handler_can_see_that_nobody_waits() {
 #[test]
 fn cancellations_at_the_server() {
     let (mut w, _, f) = mute(config());
-    w.link.loss = 1_000_000; // what the server sends has no client
+    w.link.loss = 1_000_000; // the packets of the server are lost
     expect_drop(&mut w, 1, &f.cancel(8), Drop::Future);
     expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(8)), Drop::Stale);
     expect_drop(&mut w, 1, &f.cancel(0u32.wrapping_sub(16)), Drop::Stale);
-    // Before any packet of the request: its number is taken, and what comes late does not run.
+    // Before any packet of the request: its number is used up, and late packets do not run it.
     w.inject(0, 1, &f.cancel(0));
     expect_drop(&mut w, 1, &f.request(0, 4, 0, b"abcd"), Drop::Stale);
     expect_drop(&mut w, 1, &f.request(0, 3 * DPP as u32, 1, &[1; DPP]), Drop::Stale);
@@ -214,7 +214,7 @@ fn cancellations_at_the_server() {
     w.inject(0, 1, &f.cancel(8));
     let late = expect_drop(&mut w, 1, &f.request(8, 2 * DPP as u32, 1, &[1; DPP]), Drop::Duplicate);
     assert_eq!(late, ["1: ERR 8=10"]);
-    // With its handler: nothing else may come before that has answered.
+    // While it is with its handler: no other answer may precede the reply.
     w.inject(0, 1, &f.request(16, 4, 0, b"abcd"));
     w.inject(0, 1, &f.cancel(16));
     expect_drop(&mut w, 1, &f.cancel(24), Drop::Future);
@@ -273,21 +273,21 @@ fn packets_for_a_slot_in_quarantine() {
     w.inject(1, 0, &f.response(0, 3 * DPP as u32, 0, &[1; DPP]));
     let figures = stats(&w, s);
     assert_eq!((figures.quarantined, figures.credits, figures.in_flight), (0, 32, 0));
-    // A copy, and what belongs to it, find nothing any more.
+    // Duplicates and related packets are dropped.
     expect_drop(&mut w, 0, &f.response(0, 3 * DPP as u32, 0, &[1; DPP]), Drop::Stale);
     expect_drop(&mut w, 0, &f.credit_return(0, 3, true), Drop::Stale);
     expect_drop(&mut w, 0, &f.error(0, CANCELLED), Drop::Stale);
 }
 
 #[test]
-fn a_session_with_all_slots_in_quarantine_comes_back() {
+fn a_session_with_all_slots_in_quarantine_recovers() {
     let (mut w, s, _) = mute(Config { slots: 2, ..config() });
     let calls = [1, 2].map(|id| w.call(0, s, id, 10));
     w.pump();
     w.settle_until_idle_link();
     calls.iter().for_each(|&call| assert!(w.ep(0).cancel(call)));
     assert_eq!(ends(&mut w).len(), 2);
-    // What comes now waits, and ends at its deadline.
+    // New calls wait, and end at their deadlines.
     w.call_within(0, s, 3, 10, 2_000_000);
     w.call(0, s, 4, 10);
     assert_eq!((stats(&w, s).quarantined, stats(&w, s).queued), (2, 2));
@@ -323,7 +323,7 @@ fn a_dead_datapath_is_found_by_slots_in_quarantine_alone() {
 }
 
 #[test]
-fn buffers_of_cancelled_calls_come_back_though_the_transport_holds_them() {
+fn buffers_of_cancelled_calls_return_after_the_transport_releases_them() {
     // E24, E27
     let (mut w, s, _) = mute(config());
     w.link.hold = true;
@@ -331,11 +331,11 @@ fn buffers_of_cancelled_calls_come_back_though_the_transport_holds_them() {
     w.pump();
     assert!(w.ep(0).cancel(call));
     assert!(w.ep(0).needs_flush() && w.ep(0).poll_completion().is_none());
-    assert_eq!(ends(&mut w), cancelled(1, Executed::Maybe)); // `support` looks at the buffer
+    assert_eq!(ends(&mut w), cancelled(1, Executed::Maybe)); // `support` checks the buffer
 }
 
 #[test]
-fn a_name_of_another_session_cancels_nothing() {
+fn a_call_id_of_another_session_cancels_nothing() {
     let (mut w, s, _) = mute(config());
     let old = w.call(0, s, 1, 10);
     let (remote, _) = w.ep(0).close(s).unwrap();
@@ -351,7 +351,8 @@ fn a_name_of_another_session_cancels_nothing() {
 
 #[test]
 fn a_cancellation_wakes_the_slots_of_an_idle_session() {
-    // F6: the request is lost, and so the cancellation is the first that the server hears again.
+    // F6: the request is lost, so the cancellation is the first packet that reaches the server
+    // again.
     let (mut w, s, f) = mute(config());
     w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
     w.call(0, s, 1, 10);
@@ -396,7 +397,7 @@ fn a_session_with_a_slot_in_quarantine_does_not_shrink() {
 
 #[test]
 fn a_dropped_part_of_a_request_is_no_longer_held() {
-    // Room for one such request: were the share not given back, the second would be refused.
+    // Quota for one such request: if it were not released, the second would be rejected.
     let len = 20 * DPP;
     let (mut w, s, _) = mute(Config { credits: 2, max_held_per_peer: len + DPP, ..config() });
     for id in 1..6 {
@@ -415,7 +416,7 @@ fn a_dropped_part_of_a_request_is_no_longer_held() {
 
 #[test]
 fn a_session_whose_only_call_was_cancelled_before_it_was_sent_shrinks() {
-    // F6: nothing was sent, so nothing else leads to a look at the slot.
+    // F6: nothing was sent, so nothing else causes a check of the slot.
     let quick = Config { idle_after_ns: 1_000_000, ..config() };
     let (mut w, s, _) = mute(quick);
     let call = w.call(0, s, 1, 10);
@@ -430,7 +431,7 @@ fn an_answer_that_overtakes_its_cancellation_is_acknowledged() {
     // F6: the deadline passes, and in the same pass the answer arrives.
     let quick = Config { idle_after_ns: 1_000_000, ..config() };
     let (mut w, s, f) = mute(quick);
-    let time_ns = 30_000; // before anything is sent again
+    let time_ns = 30_000; // before any retransmission
     w.call_within(0, s, 1, 10, time_ns);
     w.pump();
     w.settle_until_idle_link();
@@ -449,10 +450,10 @@ fn an_answer_that_overtakes_its_cancellation_is_acknowledged() {
 }
 
 #[test]
-fn a_number_that_was_not_sent_goes_to_a_call_that_is_written_at_once() {
+fn an_unsent_number_goes_to_a_call_that_is_appended_at_once() {
     let mut w = World::pair(config());
     let (there, back) = (w.connect(0, 1), w.connect(1, 0));
-    // The place of the call that was given up is still in the queue.
+    // The queue item of the cancelled call remains.
     let given_up = w.call(1, back, 1, 32);
     assert!(w.ep(1).cancel(given_up));
     w.nodes[1].handler = Box::new(move |_, _| Action::Nest(back, 2, 32));

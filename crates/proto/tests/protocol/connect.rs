@@ -1,4 +1,4 @@
-//! The handshake: requests and answers that are wrong, late, or someone else's.
+//! The handshake: requests and answers that are invalid, late, or of another session.
 
 use courser_buf::{Addr, PathId};
 use courser_proto::{
@@ -66,7 +66,7 @@ fn a_bad_answer_ends_the_session() {
 }
 
 #[test]
-fn an_answer_to_an_earlier_connect_is_not_taken_for_the_present_one() {
+fn an_answer_to_an_earlier_connect_is_ignored() {
     let mut w = World::pair(config());
     let first = w.dial(0, 5);
     let late = w.accept(1, 0, &first.request).unwrap();
@@ -86,11 +86,11 @@ fn an_answer_to_an_earlier_connect_is_not_taken_for_the_present_one() {
     assert_eq!(w.ep(0).session_state(second.session), SessionState::Connected);
 }
 
-/// A client gives a connect up and connects again, and the server accepts both before it hears of
-/// the end of the first: the second must not share the peer of the first, whose cookie the client
-/// has forgotten although the peer's number is the same.
+/// A client cancels a connect and connects again, and the server accepts both before the disconnect
+/// of the first arrives: the second must not share the peer of the first, whose cookie the client
+/// has dropped although the peer's number is the same.
 #[test]
-fn a_connect_after_one_given_up_does_not_get_its_cookie() {
+fn a_connect_after_a_cancelled_one_does_not_get_its_cookie() {
     let mut w = World::pair(config());
     let first = w.dial(0, 5);
     w.ep(0).refused(first.session.index(), SessionEnd::Unanswered);
@@ -123,14 +123,14 @@ fn sessions_that_connect_at_once_share_one_peer() {
     w.call(0, a.session, 1, 10);
     w.call(0, b.session, 2, 10);
     assert_eq!(w.finish(0, 2).len(), 2);
-    // The path goes with the last session.
+    // The path is released with the last session.
     assert!(matches!(w.ep(0).close(a.session), Some((_, None))));
     assert!(matches!(w.ep(0).close(b.session), Some((_, Some(PathId(1))))));
 }
 
 #[test]
 fn an_endpoint_number_from_another_address_is_another_peer() {
-    // Whoever shares a peer learns its cookie.
+    // Sharing a peer would reveal its cookie.
     let mut w = World::pair(config());
     let (_, f) = w.connect_forge(0, 1);
     let mut r = w.dial(0, 6).request;
@@ -145,7 +145,7 @@ fn an_endpoint_number_from_another_address_is_another_peer() {
 }
 
 #[test]
-fn numbers_are_used_again_and_nothing_grows() {
+fn numbers_are_reused_and_nothing_grows() {
     let mut w = World::pair(config());
     for _ in 0..100 {
         let a = w.connect(0, 1);
@@ -190,7 +190,7 @@ fn a_session_has_no_more_credits_than_its_path_is_for() {
     }
 }
 
-/// Six trains of credits where three are plain.
+/// Six trains of credits within a host, three otherwise.
 fn ample() -> Config {
     Config { credits: 264, plain_credits: 132, rx_queue_frames: 5_461, ..config() }
 }
@@ -219,7 +219,7 @@ fn pools_are_wide_only_within_a_host_and_while_there_is_plenty() {
 }
 
 #[test]
-fn a_server_widens_pools_while_there_is_plenty_and_gives_what_was_asked_for() {
+fn a_server_widens_pools_while_there_is_plenty_and_grants_the_request() {
     let mut w = World::pair(ample());
     for (wide, credits) in [(false, 132), (true, 264)] {
         let mut d = w.dial(0, 5);
@@ -228,7 +228,7 @@ fn a_server_widens_pools_while_there_is_plenty_and_gives_what_was_asked_for() {
         }
         let a = w.accept(1, 0, &d.request).unwrap();
         assert_eq!(a.credits, credits);
-        // More than was asked for, which this endpoint would have taken had it asked.
+        // More than requested, although this endpoint would have accepted it on request.
         let more = ConnectAccept { credits: credits + 1, ..a.clone() };
         let result = w.ep(0).established(&more, addr(1), PathId(1));
         assert_eq!(result, Err(ConnectError::BadAnswer), "{more:?}");
@@ -245,7 +245,7 @@ fn a_server_widens_pools_while_there_is_plenty_and_gives_what_was_asked_for() {
 }
 
 /// A client closes its last session with a server while the server accepts another: the answer
-/// names the peer of the session that is closed, which must still be there.
+/// names the peer of the closed session, which must still exist.
 #[test]
 fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
     let mut w = World::pair(config());
@@ -260,7 +260,7 @@ fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
 
     let (remote, path) = w.ep(0).close(first.session).unwrap();
     assert_eq!(path, None, "the connect under way may need it");
-    // Its number is not given to a third connect meanwhile.
+    // Its number is not assigned to a third connect meanwhile.
     let third = w.dial(0, 2 << 40 | 7);
     w.ep(0).bind_control(third.session, 7);
     assert_ne!(third.request.peer, a.client_peer);
@@ -271,15 +271,15 @@ fn a_session_that_is_closed_while_another_connects_leaves_its_peer() {
     w.sessions.push((0, second.session));
     w.call(0, second.session, 1, 10);
     assert!(w.finish(0, 1)[0].result.is_ok());
-    // Refused: nobody needs a peer any more but the second session, which has it.
+    // Refused: only the second session, which has its peer, remains.
     w.ep(0).refused(third.session.index(), SessionEnd::Unanswered);
     assert_eq!(w.ep(0).poll_unused_path(), None);
     assert_eq!(w.ep(0).close(second.session).unwrap().1, Some(PathId(1)));
 }
 
-/// A peer that waited for a connect in vain goes with it, and gives its path back.
+/// A peer that was kept for a failed connect is removed with it, and its path is released.
 #[test]
-fn a_peer_that_lingers_goes_with_the_connect() {
+fn a_peer_kept_for_a_connect_is_removed_with_it() {
     let mut w = World::pair(config());
     let first = w.dial(0, 5);
     w.ep(0).bind_control(first.session, 7);

@@ -32,7 +32,7 @@ fn stream(messages: &[ControlMsg]) -> Vec<u8> {
     out
 }
 
-/// Feeds bytes in pieces; what came out, and how it ended.
+/// Feeds bytes in pieces; returns the messages and the result.
 fn decode(bytes: &[u8], piece: usize) -> (Vec<ControlMsg>, Result<(), ControlError>) {
     let mut d = ControlDecoder::default();
     let (mut out, mut rest) = (Vec::new(), bytes);
@@ -52,7 +52,7 @@ fn decode(bytes: &[u8], piece: usize) -> (Vec<ControlMsg>, Result<(), ControlErr
 }
 
 #[test]
-fn messages_come_back_whatever_the_pieces() {
+fn messages_are_decoded_from_any_pieces() {
     let all = messages();
     let bytes = stream(&all);
     for piece in [1, 2, 7, 100, 100_000] {
@@ -72,7 +72,7 @@ fn a_long_stream_in_one_push_loses_nothing() {
 }
 
 #[test]
-fn other_protocols_and_versions_are_told_apart() {
+fn other_protocols_and_versions_are_distinguished() {
     let ended = |bytes: &[u8]| decode(bytes, 100).1;
     assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
     let (theirs_oldest, theirs_newest, ours) = (7, 9, 6);
@@ -82,7 +82,7 @@ fn other_protocols_and_versions_are_told_apart() {
 }
 
 #[test]
-fn idle_sessions_have_no_more_slots_than_there_can_be() {
+fn idle_messages_are_limited_to_the_maximum_of_slots() {
     let end = EndpointRef { index: 1, id: 2 };
     for (slots, ended) in [(32, Ok(())), (33, Err(ControlError::Undecodable))] {
         let msg = ControlMsg::Idle { from: end, to: end, session: 3, done: vec![7; slots] };
@@ -98,7 +98,7 @@ fn lengths_are_limited() {
     assert_eq!(decode(&with(u32::MAX), 9).1, Err(ControlError::TooLong(u32::MAX)));
     assert_eq!(decode(&with(max), 9).1, Err(ControlError::Undecodable));
     assert_eq!(decode(&with(0), 9).1, Err(ControlError::Undecodable));
-    // A message with something behind it in the same length.
+    // A message with trailing bytes within its length.
     let mut m = messages()[4].encode();
     m.push(0);
     m[0] += 1;
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_streams_end_in_a_verdict(at in 8..400usize, with: u8, piece in 1..64usize) {
+    fn parsing_damaged_streams_is_total(at in 8..400usize, with: u8, piece in 1..64usize) {
         let mut bytes = stream(&messages());
         let at = at % bytes.len();
         bytes[at] = with;

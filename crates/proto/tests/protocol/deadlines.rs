@@ -1,4 +1,4 @@
-//! Deadlines (F15): at the client, at the server, on the way, and under overload.
+//! Deadlines (F15): at the client, at the server, in transit, and under overload.
 
 use courser_proto::{CallError, Config, Drop, Executed, Status, serve_newest};
 
@@ -7,7 +7,7 @@ use crate::support::{Action, DPP, Link, Rng, World, config, pattern};
 
 const MS: u64 = 1_000_000;
 
-/// A world with clocks that disagree, whose server has learnt how long frames take.
+/// A world with unsynchronised clocks, whose server has samples of the transit time.
 fn warm(w: &mut World, s: courser_proto::SessionId) {
     for id in 60_000..60_003 {
         w.call(0, s, id, 10);
@@ -16,7 +16,7 @@ fn warm(w: &mut World, s: courser_proto::SessionId) {
 }
 
 #[test]
-fn a_handler_that_does_not_answer_costs_its_deadline() {
+fn a_call_without_an_answer_ends_at_its_deadline() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     warm(&mut w, s);
@@ -42,7 +42,7 @@ fn a_handler_that_does_not_answer_costs_its_deadline() {
 }
 
 #[test]
-fn a_call_that_is_answered_in_time_knows_nothing_of_its_deadline() {
+fn a_deadline_does_not_affect_a_call_answered_in_time() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     for id in 0..50 {
@@ -56,7 +56,7 @@ fn a_call_that_is_answered_in_time_knows_nothing_of_its_deadline() {
 }
 
 #[test]
-fn a_deadline_that_is_too_far_ahead_is_the_clients_own() {
+fn a_deadline_too_far_ahead_applies_at_the_client_only() {
     let mut w = World::pair(Config { datapath_timeout_ns: u64::MAX / 2, ..config() });
     let s = w.connect(0, 1);
     w.call_within(0, s, 1, 10, 134_000 * MS);
@@ -75,7 +75,7 @@ fn a_deadline_that_is_too_far_ahead_is_the_clients_own() {
 #[test]
 fn calls_expire_while_they_wait() {
     let mut w = World::pair(Config { slots: 1, ..config() });
-    // Before there is a session at all.
+    // Before the session exists.
     let d = w.dial(0, 77);
     w.call_within(0, d.session, 1, 10, MS);
     w.call_within(0, d.session, 2, 10, 50 * MS);
@@ -87,7 +87,7 @@ fn calls_expire_while_they_wait() {
     let path = courser_buf::PathId(1);
     w.ep(0).established(&a, crate::support::addr(1), path).unwrap();
     assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(2, 10)));
-    // Behind a slow one, in any order of deadlines, and the others keep theirs.
+    // Behind a slow one, in any order of deadlines; the others keep theirs.
     w.nodes[1].handler = Box::new(|_, req| Action::Defer(20 * MS, req.to_vec()));
     w.call(0, d.session, 3, 10);
     for (id, ms) in [(4, 9), (5, 3), (6, 7), (7, 1), (8, 90)] {
@@ -116,7 +116,7 @@ fn a_deadline_in_the_past_ends_the_call_at_once() {
 }
 
 #[test]
-fn a_server_does_not_start_what_is_over() {
+fn a_server_does_not_start_expired_requests() {
     let mut w = World::pair(config());
     let (_, f) = w.connect_forge(0, 1);
     w.link.loss = 1_000_000;
@@ -126,13 +126,13 @@ fn a_server_does_not_start_what_is_over() {
     assert_eq!(w.story(), ["1: ERR 0=9", "1: RESP 8#0/6"]);
     let all = w.ep(1).stats();
     assert_eq!((all.requests, all.requests_expired), (1, 1));
-    // A copy with other words is answered, not judged again.
+    // A duplicate with other contents is answered without another check.
     let again = f.request_due(0, 1_000, b"none left");
     crate::support::expect_drop(&mut w, 1, &again, Drop::Stale);
 }
 
 #[test]
-fn a_refusal_for_its_deadline_ends_a_call_that_still_waits() {
+fn a_deadline_rejection_ends_a_call_that_still_waits() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|id, _| {
@@ -149,8 +149,8 @@ fn a_refusal_for_its_deadline_ends_a_call_that_still_waits() {
 }
 
 #[test]
-fn a_request_that_waited_on_its_way_arrives_expired() {
-    // As in the socket buffer of a server that is stopped; of one packet and of several.
+fn a_request_delayed_in_transit_arrives_expired() {
+    // As in the socket buffer of a stopped server; of one packet and of several.
     for (id, len) in [(1u16, 10), (2, 5 * DPP)] {
         for skew in [0, 3_000_000_000, 1 << 40] {
             let patient = Config { datapath_timeout_ns: 5_000 * MS, credits: 8, ..config() };
@@ -167,7 +167,7 @@ fn a_request_that_waited_on_its_way_arrives_expired() {
             assert_eq!(w.nodes[1].executed.get(&id), None);
             assert!(w.ep(1).stats().requests_expired > 0);
             assert_eq!(w.ep(0).session_stats(s).unwrap().quarantined, 0);
-            // And the next one is as good as any.
+            // The next one is not affected.
             w.call_within(0, s, id + 10, len, MS);
             assert!(w.finish(0, 1)[0].result.is_ok());
         }
@@ -198,7 +198,8 @@ fn replayed_frames_do_not_make_the_timeout_long() {
     assert!(w.finish(0, 1)[0].result.is_ok());
 }
 
-/// Calls arrive twice as fast as one slot serves them; gives how many succeed, and of how many.
+/// Calls arrive twice as fast as one slot serves them; returns the number of successes, and of
+/// calls.
 fn overload(time_ns: u64) -> (usize, usize, World) {
     let mut w = World::pair(Config { slots: 1, ..config() });
     let s = w.connect(0, 1);
@@ -218,7 +219,7 @@ fn overload(time_ns: u64) -> (usize, usize, World) {
 }
 
 #[test]
-fn twice_the_load_still_gets_the_capacity_done() {
+fn at_twice_the_load_the_capacity_is_still_served() {
     let (good, capacity, w) = overload(5 * MS);
     assert!(good * 10 >= capacity * 9, "{good} of {capacity}");
     for (id, started_ns, _) in &w.nodes[1].started {
@@ -226,7 +227,7 @@ fn twice_the_load_still_gets_the_capacity_done() {
     }
     let all = w.nodes[0].ep.stats();
     assert_eq!((all.responses + all.expired, all.calls), (600, 600));
-    // The rule is what does it: the oldest that waits has used most of its time.
+    // The order causes it: the oldest waiting call has used most of its time.
     assert!(serve_newest(3 * MS, 5 * MS));
 }
 

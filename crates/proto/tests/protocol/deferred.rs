@@ -1,5 +1,4 @@
-//! Calls that are taken and made some calls later, as with many sessions; here from the first on
-//! (`Config::far_sessions`).
+//! Deferred calls, as with many sessions; here with any number (`Config::far_sessions`).
 
 use courser_buf::{Ecn, MsgBuf, RxFrame};
 use courser_proto::{
@@ -9,7 +8,7 @@ use courser_proto::{
 
 use crate::support::{World, addr, config, pattern};
 
-/// As many calls are deferred at most.
+/// Most deferred calls.
 const SPAN: usize = 8;
 
 fn far(config: Config) -> Config {
@@ -24,7 +23,7 @@ fn world(config: Config) -> (World, SessionId) {
     (w, s)
 }
 
-/// One call makes the slots; the next finds one, and those after it are deferred.
+/// The first call allocates the slots; the next one finds a slot, and later ones are deferred.
 fn use_session(w: &mut World, s: SessionId) {
     for _ in 0..2 {
         w.call(0, s, 0, 32);
@@ -32,20 +31,20 @@ fn use_session(w: &mut World, s: SessionId) {
     }
 }
 
-/// Calls that wait, deferred ones among them, and calls on slots.
+/// Waiting calls, including deferred ones, and calls on slots.
 fn waiting(w: &World, s: SessionId) -> (usize, u32) {
     let stats = w.nodes[0].ep.session_stats(s).unwrap();
     (stats.queued, stats.in_flight)
 }
 
-/// Ends of calls that no packet brings.
+/// Completions that no packet causes.
 fn ends(w: &mut World) -> Vec<(u64, CallError)> {
     w.nodes[0].collect();
     w.take_done(0).into_iter().map(|d| (d.id, d.result.unwrap_err())).collect()
 }
 
 #[test]
-fn the_next_stage_makes_what_is_left() {
+fn the_next_batch_makes_the_remaining_calls() {
     let (mut w, s) = world(far(Config { slots: 32, ..config() }));
     let ns = w.now_ns;
     for id in 1..=SPAN {
@@ -108,7 +107,7 @@ fn rejected_calls_are_rejected_at_the_call() {
     assert_eq!(w.try_call(0, s, 1, 101).unwrap_err(), RejectReason::TooLarge { bytes: 101, limit });
     w.call(0, s, 2, 100);
     w.finish(0, 1);
-    // A session that has ended, and the next with its number.
+    // A session that has ended, and the next one with its number.
     w.ep(0).close(s);
     assert_eq!(w.try_call(0, s, 3, 32).unwrap_err(), RejectReason::NoSession(SessionEnd::Unknown));
     let next = w.connect(0, 1);
@@ -117,7 +116,8 @@ fn rejected_calls_are_rejected_at_the_call() {
     assert_eq!(w.try_call(0, s, 4, 32).unwrap_err(), RejectReason::NoSession(SessionEnd::Unknown));
 }
 
-/// The order in which the server runs calls of these lengths, the first being number 1, after `before`.
+/// The order in which the server runs calls of these lengths, after `before`; the first is number
+/// 1.
 fn order(config: Config, lens: &[usize], before: impl Fn(&mut World, SessionId)) -> Vec<u16> {
     let (mut w, s) = world(config);
     before(&mut w, s);
@@ -131,7 +131,7 @@ fn order(config: Config, lens: &[usize], before: impl Fn(&mut World, SessionId))
 }
 
 #[test]
-fn of_the_sessions_that_had_a_number_before_none_takes_calls() {
+fn earlier_sessions_of_a_number_accept_no_calls() {
     let (mut w, mut s) = world(far(config()));
     let mut old = Vec::new();
     for round in 0..520_usize {
@@ -154,22 +154,22 @@ fn of_the_sessions_that_had_a_number_before_none_takes_calls() {
 }
 
 #[test]
-fn a_call_that_is_not_deferred_does_not_overtake_those_that_are() {
+fn an_immediate_call_does_not_overtake_deferred_ones() {
     let in_order = |n: u16| (1..=n).collect::<Vec<_>>();
     // One packet, but too long to be deferred.
     let config_of = |slots| far(Config { slots, ..config() });
     assert_eq!(order(config_of(1), &[32, 32, 600, 32], |_, _| {}), in_order(4));
-    // It leaves in a frame of its own, before what shares one; that is so for all calls.
+    // It leaves in a frame of its own before shared frames; this applies to all calls.
     let never = Config { far_sessions: usize::MAX, ..config_of(8) };
     let orders = [config_of(8), never].map(|config| order(config, &[32, 32, 600, 32], |_, _| {}));
     assert_eq!(orders[0], orders[1]);
-    // The slots come awake with the ninth call.
+    // The ninth call allocates the slots.
     let config = far(Config { slots: 32, idle_after_ns: 1_000_000, ..config() });
     let idle = |w: &mut World, _| w.run_until(w.now_ns + 20_000_000);
     assert_eq!(order(config, &[32; 12], idle), in_order(12));
 }
 
-/// Gives calls up, or closes their session, when a request arrives.
+/// Cancels calls, or closes their session, when a request arrives.
 struct GivesUp<'a> {
     ep: &'a mut Endpoint<u64>,
     session: Option<SessionId>,
@@ -200,7 +200,7 @@ impl Driver<u64> for GivesUp<'_> {
 }
 
 #[test]
-fn what_is_given_up_while_a_frame_is_worked_through_was_never_sent() {
+fn calls_cancelled_while_a_frame_is_handled_were_never_sent() {
     for closes in [false, true] {
         let (mut w, s) = world(far(config()));
         let back = w.connect(1, 0);
@@ -250,7 +250,7 @@ fn calls_end_with_their_session() {
 }
 
 #[test]
-fn a_call_wakes_a_session_that_was_idle() {
+fn a_call_wakes_an_idle_session() {
     let (mut w, s) = world(far(Config { idle_after_ns: 1_000_000, ..config() }));
     w.run_until(w.now_ns + 20_000_000);
     assert_eq!(w.ep(0).memory().slots_bytes, w.ep(0).config().slots as usize * 4);

@@ -1,4 +1,4 @@
-//! The door: nothing behind it is touched by a frame that does not belong (F14).
+//! Ingress validation: a frame that fails it changes nothing but a counter (F14).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,13 +10,13 @@ use courser_proto::{Config, Drop, EndpointStats, Recovery};
 use crate::support::forge::{frame, packets};
 use crate::support::{World, addr, config};
 
-/// All counters but those of the door.
+/// All counters but those of ingress.
 fn inside(stats: &EndpointStats) -> EndpointStats {
     EndpointStats { rx_frames: 0, drops: Default::default(), ..stats.clone() }
 }
 
 #[test]
-fn frames_that_do_not_belong_change_nothing() {
+fn invalid_frames_change_nothing() {
     let mut w = World::pair(config());
     let (s, mut f) = w.connect_forge(0, 1);
     w.call(0, s, 1, 100);
@@ -59,13 +59,13 @@ fn frames_that_do_not_belong_change_nothing() {
         assert_eq!(w.ep(1).stats().dropped(*reason), count + 1, "case {n}");
         assert_eq!(inside(w.ep(1).stats()), before, "case {n}");
     }
-    // All state there is, peers and their estimators included; only the counters differ.
+    // The whole state, including peers and their estimators; only the counters differ.
     let cut = |s: &str| s.split(" stats: ").next().unwrap_or("").to_owned();
     assert!(cut(&format!("{:?}", w.ep(1))) == cut(&figures), "state changed");
-    // The same frame unharmed is taken, so the cases were dropped for what was wrong with them.
+    // The same frame without the fault is accepted, so the cases were dropped for their faults.
     w.inject(0, 1, &ours);
     assert_eq!(w.nodes[1].executed[&1], 2);
-    // A broken packet costs what follows it in the frame, and nothing before it.
+    // A malformed packet discards the packets after it in the frame, and none before it.
     ours.extend_from_slice(&[11; 16]);
     let malformed = w.ep(1).stats().dropped(Drop::Kind) + w.ep(1).stats().dropped(Drop::Flags);
     w.inject(0, 1, &ours);
@@ -75,7 +75,7 @@ fn frames_that_do_not_belong_change_nothing() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_unknown() {
+fn a_removed_peer_is_unknown() {
     let mut w = World::pair(config());
     let (s, f) = w.connect_forge(0, 1);
     let request = f.request(0, 4, 0, b"abcd");
@@ -85,20 +85,20 @@ fn a_peer_that_is_gone_is_unknown() {
     assert!(w.ep(1).disconnected(remote, 0xe0, 7).is_some());
     w.inject(0, 1, &request);
     assert_eq!(w.ep(1).stats().dropped(Drop::UnknownPeer), 1);
-    // The next connect takes the same numbers; the old cookie opens nothing.
+    // The next connect takes the same numbers; the old cookie is not valid for it.
     w.connect(0, 1);
     w.inject(0, 1, &request);
     assert_eq!(w.ep(1).stats().dropped(Drop::Cookie), 1);
 }
 
-/// Where the fields of a header stand (docs/wire-protocol.md).
+/// Offsets of the header fields (docs/wire-protocol.md).
 const VERSION: usize = 0;
 const PACKET_SIZE: usize = 2;
 const PEER: usize = 4;
 const COOKIE: usize = 8;
 
-/// A request that is under way in a session that has been used: the frame that would arrive next, as
-/// its client has made it, with times or without. Nothing is wrong with it.
+/// A valid request in flight in a session that has been used: the frame that would arrive next, as
+/// built by its client, with send time or without.
 fn in_flight(timed: bool) -> (World, Vec<u8>) {
     let mut w = World::pair(Config { recovery: Recovery::Selective, ..config() });
     let s = w.connect(0, 1);
@@ -113,7 +113,8 @@ fn in_flight(timed: bool) -> (World, Vec<u8>) {
         *catch.borrow_mut() = frame.to_vec();
         false
     }));
-    // Each is made when the one before has ended: frames that answer others may say no time.
+    // Each call is made when the previous one has ended: frames that answer others may carry no
+    // time.
     w.nodes[0].next = (1..40).map(|id| (s, id, 20)).collect();
     w.call(0, s, 0, 20);
     while caught.borrow().is_empty() {
@@ -123,11 +124,11 @@ fn in_flight(timed: bool) -> (World, Vec<u8>) {
     (w, caught.take())
 }
 
-/// Flags of a header with both times, and of one with none.
+/// Flags of a header with send time and echo, and of one without.
 const ECHOES: u8 = 1;
 const UNTIMED: u8 = 2;
 
-/// The frame is discarded for this reason, and nothing else happens.
+/// The frame is dropped for this reason, and has no other effect.
 fn expect_shut(w: &mut World, frame: &[u8], src: Addr, reason: Drop, what: &str) {
     let before = w.ep(1).stats().clone();
     let executed = w.nodes[1].executed.clone();
@@ -142,7 +143,7 @@ fn expect_shut(w: &mut World, frame: &[u8], src: Addr, reason: Drop, what: &str)
     assert_eq!(inside(&after), inside(&before), "{what}");
 }
 
-/// Frames of the ordinary form, each with one wrong field.
+/// Valid frames, each with one wrong field.
 fn ordinary_frames_with_one_wrong_field_are_discarded(timed: bool) {
     let (mut w, frame) = in_flight(timed);
     let changed = |at: usize, bits: u8| {
@@ -166,7 +167,7 @@ fn ordinary_frames_with_one_wrong_field_are_discarded(timed: bool) {
     for (bytes, src, reason, what) in &cases {
         expect_shut(&mut w, bytes, *src, *reason, what);
     }
-    // Unharmed it is taken: there was nothing else wrong with them.
+    // Without the change it is accepted: nothing else was wrong.
     let executed: u32 = w.nodes[1].executed.values().sum();
     w.inject(0, 1, &frame);
     assert_eq!(w.nodes[1].executed.values().sum::<u32>(), executed + 1);
@@ -183,11 +184,11 @@ fn ordinary_frames_without_times_and_one_wrong_field_are_discarded() {
 }
 
 #[test]
-fn a_peer_that_has_not_answered_is_spoken_to_by_nobody() {
+fn frames_of_a_tentative_peer_are_dropped() {
     let mut w = World::pair(config());
     let request = w.dial(1, 77).request;
     for sent_at in [Some(5), None] {
-        // As its place in the table stands until the answer comes: no address, no packet size.
+        // The state of its table entry until the answer arrives: no address, no packet size.
         let header = FrameHeader {
             data_per_packet: 0,
             peer: request.peer,

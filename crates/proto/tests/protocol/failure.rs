@@ -1,4 +1,4 @@
-//! Peers and paths that fail: which error, what it says about execution, and what is left.
+//! Failures of peers and paths: the error, its statement about execution, and the remaining state.
 
 use courser_proto::{
     CallError, Config, Executed, RejectReason, SessionEnd, SessionId, SessionState, Status,
@@ -14,7 +14,7 @@ fn errors(w: &mut World, node: usize) -> Vec<(u64, CallError)> {
     all
 }
 
-/// A session with calls in every stage: 0 half answered, 1 sent, 2 half sent, 3 to 5 waiting.
+/// A session with calls in every state: 0 half answered, 1 sent, 2 half sent, 3 to 5 waiting.
 fn stages() -> (World, SessionId) {
     let mut w = World::pair(Config { slots: 4, credits: 4, ..config() });
     let s = w.connect(0, 1);
@@ -33,14 +33,14 @@ fn stages() -> (World, SessionId) {
     for id in 3..6 {
         w.call(0, s, id, 10);
     }
-    // A timeout gives the credits back, so that the others get theirs.
+    // A timeout reclaims the credits, so that the others get theirs.
     let t = w.now_ns + 1_000_000;
     w.run_until(t);
     (w, s)
 }
 
 #[test]
-fn a_lost_peer_says_for_each_call_what_is_known() {
+fn a_lost_peer_fails_each_call_with_its_execution_state() {
     // E27
     let (mut w, s) = stages();
     let mut paths = Vec::new();
@@ -63,7 +63,7 @@ fn a_lost_peer_says_for_each_call_what_is_known() {
 }
 
 #[test]
-fn what_was_sent_may_have_executed() {
+fn sent_requests_may_have_executed() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Forget);
@@ -76,7 +76,7 @@ fn what_was_sent_may_have_executed() {
 }
 
 #[test]
-fn buffers_come_back_though_the_transport_holds_them() {
+fn buffers_return_after_the_transport_releases_them() {
     // E27
     let mut w = World::pair(config());
     w.link.hold = true;
@@ -95,7 +95,7 @@ fn a_silent_datapath_is_named_and_ends_all_sessions_of_the_peer() {
     let busy = w.connect(0, 1);
     let idle = w.connect(0, 1);
     let other = w.connect(0, 2);
-    w.filter = Some(Box::new(|from, _| from == 0)); // nothing comes back
+    w.filter = Some(Box::new(|from, _| from == 0)); // no packet of the server arrives
     w.call(0, busy, 0, 10);
     w.call(0, busy, 1, 100 * DPP);
     let start = w.now_ns;
@@ -112,7 +112,7 @@ fn a_silent_datapath_is_named_and_ends_all_sessions_of_the_peer() {
     assert_eq!(w.ep(0).poll_failed(), None);
     assert_eq!(w.ep(0).session_state(idle), SessionState::Gone);
     assert_eq!(w.try_call(0, busy, 9, 10), Err(RejectReason::NoSession(SessionEnd::Unknown)));
-    // Their entries are freed by `close`, which also says whom to tell.
+    // Their entries are freed by `close`, which also names the server to inform.
     assert_eq!(w.ep(0).close(busy), Some((0, None)));
     assert!(matches!(w.ep(0).close(idle), Some((1, Some(_)))));
     assert_eq!(w.ep(0).close(idle), None);
@@ -125,7 +125,7 @@ fn a_silent_datapath_is_named_and_ends_all_sessions_of_the_peer() {
 }
 
 #[test]
-fn a_closed_session_ends_its_calls_and_a_stale_name_is_refused() {
+fn a_closed_session_ends_its_calls_and_its_id_becomes_stale() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     w.call(0, s, 0, 10);
@@ -155,7 +155,7 @@ fn timers_of_an_ended_session_do_not_touch_its_successor() {
     w.call(0, s, 5_000, 10);
     let t = w.now_ns + 60_000;
     w.run_until(t);
-    // They stay until they are due, but not in any number: 5,000 would be 160,000 bytes.
+    // They stay until they are due, in limited number: 5,000 would be 160,000 bytes.
     let bytes = w.ep(0).memory().timers_bytes;
     assert!(bytes <= 80 << 10, "timers of sessions that are gone: {bytes} bytes");
     w.finish(0, 1);
@@ -165,7 +165,7 @@ fn timers_of_an_ended_session_do_not_touch_its_successor() {
 }
 
 #[test]
-fn a_reply_after_the_session_is_gone_is_refused() {
+fn a_reply_after_the_end_of_the_session_is_rejected() {
     // E68
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
@@ -178,13 +178,13 @@ fn a_reply_after_the_session_is_gone_is_refused() {
     w.ep(1).disconnected(remote, 0xe0, 7);
     assert!(!w.ep(1).is_answerable(id));
     assert_eq!(w.ep(1).reply_bytes(id, b"late"), Err(courser_proto::ReplyError::Gone));
-    w.connect(0, 1); // takes the number
+    w.connect(0, 1); // reuses the number
     w.ep(1).reply_status(id, Status::NoReply);
     assert_eq!(w.ep(1).next_deadline(), None);
 }
 
 #[test]
-fn a_second_answer_is_refused() {
+fn a_second_reply_is_rejected() {
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Forget);

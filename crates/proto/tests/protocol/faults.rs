@@ -1,17 +1,17 @@
 //! Seeded faults: loss, duplication, reordering, corruption, a transport that holds frames, slow
-//! handlers. A seed that fails prints itself; `COURSER_SEEDS` runs more of them.
+//! handlers. A failing seed is printed; `COURSER_SEEDS` runs more seeds.
 //!
-//! Checked besides what [`crate::support`] checks at every step: a request runs at most once, and
-//! exactly once when its call succeeds; every call ends once, and well, as the faults are none
-//! that end a session; its response is its own; credits in flight never exceed C; afterwards
-//! nothing is in use.
+//! Checked besides the checks of [`crate::support`] at every step: a request runs at most once, and
+//! exactly once when its call succeeds; every call ends once, and successfully, since no fault ends
+//! a session; it gets its own response; credits in flight never exceed C; afterwards no resource is
+//! in use.
 
 use courser_proto::{CallError, Config, Drop, Recovery, Role, SessionStats, Status};
 
 use crate::support::node::Handler;
 use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
 
-/// The size of a response, which both sides can tell.
+/// The size of a response, known to both sides.
 fn response_len(id: u16, scale: usize) -> usize {
     let mut rng = Rng(0xbeef ^ u64::from(id));
     match rng.below(4) {
@@ -49,7 +49,7 @@ pub fn some_link(rng: &mut Rng) -> Link {
     }
 }
 
-/// Answers at once, with a buffer of its own, or later.
+/// Replies at once, with a buffer of its own, or later.
 fn handler(seed: u64, scale: usize) -> Handler {
     let mut rng = Rng(seed);
     Box::new(move |id, req| {
@@ -110,7 +110,7 @@ fn run(seed: u64, calls: u16, scale: usize) {
     quiet(&mut w, &sessions);
 }
 
-/// Nothing is in flight, waits, or is in use; each server's timers are off.
+/// Nothing is in flight, waiting, or in use; each server's timers are off.
 pub fn quiet(w: &mut World, sessions: &[(usize, courser_proto::SessionId)]) {
     w.link = Link::perfect();
     w.settle();
@@ -133,7 +133,7 @@ pub fn quiet(w: &mut World, sessions: &[(usize, courser_proto::SessionId)]) {
     }
 }
 
-/// What the sessions counted is what the endpoint counted.
+/// The sums of the sessions' counters equal the endpoint's counters.
 fn sessions_add_up(ep: &courser_proto::Endpoint<u64>) {
     let all: Vec<_> = ep.sessions_from(0).filter_map(|s| ep.session_stats(s)).collect();
     assert_eq!(all.len(), ep.live_sessions());
@@ -141,7 +141,7 @@ fn sessions_add_up(ep: &courser_proto::Endpoint<u64>) {
         all.iter().filter(|s| s.role == role).map(of).sum()
     };
     let stats = ep.stats();
-    // Calls that ended while they waited for a slot, and requests that were never whole.
+    // Calls that ended while they waited for a slot, and incomplete requests.
     let (begun, arrived) =
         (sum(Role::Client, |s| s.requests.into()), sum(Role::Server, |s| s.requests.into()));
     assert!((stats.responses..=stats.calls).contains(&begun), "{begun}");
@@ -154,7 +154,7 @@ fn sessions_add_up(ep: &courser_proto::Endpoint<u64>) {
     assert_eq!(limits, ep.credits_granted());
 }
 
-/// Runs seeds, and names the one that fails.
+/// Runs seeds, and prints the one that fails.
 pub fn seeds(default: u64, first: u64, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
     let n = std::env::var("COURSER_SEEDS").ok().and_then(|v| v.parse().ok()).unwrap_or(default);
     for seed in first..first + n {
@@ -181,7 +181,7 @@ fn very_large_messages() {
 }
 
 #[test]
-fn corrupt_frames_stop_at_the_door() {
+fn corrupt_frames_fail_ingress_validation() {
     let mut w = World::pair(config());
     w.link.corrupt = 300_000;
     let s = w.connect(0, 1);
@@ -198,7 +198,7 @@ fn corrupt_frames_stop_at_the_door() {
 
 #[test]
 fn nested_calls_through_a_lossy_link() {
-    // 0 calls 1, whose handler calls 2 before it answers (E9).
+    // 0 calls 1, whose handler calls 2 before it replies (E9).
     let mut w = World::new(&[config(), config(), config()], 3);
     w.link = Link { loss: 100_000, duplicate: 100_000, hold: true, ..Link::perfect() };
     let outer = w.connect(0, 1);
@@ -218,7 +218,7 @@ fn nested_calls_through_a_lossy_link() {
 #[test]
 fn copies_of_a_retransmission_keep_their_order() {
     // A transport that holds the first copies forces the next ones through staging buffers, and
-    // packets that were never sent follow without a copy: they must not overtake (E58).
+    // unsent packets follow without a copy: they must not overtake (E58).
     let mut w = World::pair(Config { credits: 8, ..config() });
     w.link.hold = true;
     let s = w.connect(0, 1);
@@ -229,14 +229,14 @@ fn copies_of_a_retransmission_keep_their_order() {
     assert_eq!(done[0].result.as_ref().unwrap().len(), 40 * DPP);
     let stats = w.ep(0).stats().clone();
     assert_eq!(stats.rollbacks, 1);
-    // Only the seven packets behind the lost one came out of order.
+    // Only the seven packets after the lost one arrived out of order.
     assert_eq!(w.ep(1).stats().dropped(Drop::OutOfOrder), 7);
 }
 
 #[test]
-fn a_refusal_that_is_lost_is_said_again() {
-    // The server refuses a message at its first packet. With fewer credits than packets the client
-    // never comes to the last one, whose duplicate brings a stored answer back: any has to.
+fn a_lost_rejection_is_repeated() {
+    // The server rejects a message at its first packet. With fewer credits than packets the client
+    // never sends the last one, so a duplicate of any packet has to return the stored answer.
     let server = Config { max_held_per_peer: 1_000, ..config() };
     let mut w = World::new(&[Config { credits: 2, ..config() }, server], 1);
     let s = w.connect(0, 1);
@@ -255,8 +255,8 @@ fn a_refusal_that_is_lost_is_said_again() {
 }
 
 #[test]
-fn what_comes_late_to_a_session_that_was_idle_is_stale() {
-    // Its slots have forgotten their last requests, but for the numbers.
+fn late_packets_of_a_session_that_was_idle_are_stale() {
+    // Its slots have kept only the numbers of their last requests.
     let mut w = World::pair(Config { idle_after_ns: 1_000_000, ..config() });
     let s = w.connect(0, 1);
     let frames = std::rc::Rc::new(std::cell::RefCell::new(Vec::new()));

@@ -1,5 +1,5 @@
-//! Bytes of any kind into a live pair: no panic, each frame and each packet in exactly one
-//! counter, and calls still work. `COURSER_FUZZ_FRAMES` sets how many frames.
+//! Arbitrary bytes into a live pair of endpoints: no panic, each frame and each packet in exactly
+//! one counter, and calls still work. `COURSER_FUZZ_FRAMES` sets the number of frames.
 
 use courser_buf::{Ecn, MsgBuf, RxFrame};
 use courser_proto::wire::{FRAME_HEADER, FrameHeader, parse_packet};
@@ -14,7 +14,7 @@ fn frames(default: u64) -> u64 {
     set.and_then(|v| v.parse().ok()).unwrap_or(default)
 }
 
-/// Packets that a frame has, a broken one included.
+/// Number of packets in a frame, including a malformed one.
 pub fn packets(bytes: &[u8]) -> u64 {
     let Ok((h, mut rest)) = FrameHeader::parse(bytes) else { return 0 };
     let mut n = 0;
@@ -27,7 +27,7 @@ pub fn packets(bytes: &[u8]) -> u64 {
     }
 }
 
-/// What an application does.
+/// The application.
 struct Echo<'a>(&'a mut Endpoint<u64>, u64);
 
 impl Driver<u64> for Echo<'_> {
@@ -40,7 +40,7 @@ impl Driver<u64> for Echo<'_> {
     }
 
     fn on_request(&mut self, id: RequestId, _: u16, body: Body<'_>, _: u64) {
-        // A forged size can be more than may be answered; that is an error, no panic.
+        // A forged size can exceed the limit of responses; that is an error, not a panic.
         let n = body.len().min(4 * DPP);
         let _ = self.0.reply_bytes(id, &body[..n]);
     }
@@ -48,7 +48,7 @@ impl Driver<u64> for Echo<'_> {
     fn on_completion(&mut self, _: u64, _: SessionId, _: MsgBuf, _: Result<Body<'_>, CallError>) {}
 }
 
-/// Gives the frame to a node and does with what comes out what an application would.
+/// Delivers the frame to a node and handles its events like an application.
 fn feed(w: &mut World, to: usize, bytes: &[u8], now_ns: u64) {
     let mut app = Echo(&mut w.nodes[to].ep, now_ns);
     let before = app.0.stats().clone();
@@ -63,7 +63,7 @@ fn feed(w: &mut World, to: usize, bytes: &[u8], now_ns: u64) {
     assert_eq!(after.rx_frames, before.rx_frames + 1);
 }
 
-/// Lets a node send into the void.
+/// Discards the frames that a node sends.
 fn drain(w: &mut World, node: usize, now_ns: u64) {
     w.nodes[node].ep.on_deadline(now_ns);
     for _ in 0..1_000 {
@@ -89,19 +89,19 @@ fn calls_work(w: &mut World, s: SessionId) {
 fn random_bytes() {
     let mut w = World::pair(config());
     let (s, mut f) = w.connect_forge(0, 1);
-    w.call(0, s, 1, 10 * DPP); // something is under way
+    w.call(0, s, 1, 10 * DPP); // a call in flight
     let mut rng = Rng(11);
     for n in 0..frames(200_000) {
         let to = (n & 1) as usize;
         let len = rng.below(120) as usize;
         let mut bytes = pattern(rng.next(), len);
-        // Half of them get past the door, with nonsense behind it.
+        // Half of them pass ingress validation, with arbitrary packets.
         if rng.below(2) == 0
             && let Some((start, packets)) = bytes.split_first_chunk_mut::<FRAME_HEADER>()
         {
             f.header(to).write(start);
             for b in packets.iter_mut().step_by(16) {
-                *b &= 0x17; // mostly kinds and flags that exist
+                *b &= 0x17; // mostly defined kinds and flags
             }
         }
         feed(&mut w, to, &bytes, 2_000);
@@ -109,7 +109,7 @@ fn random_bytes() {
     calls_work(&mut w, s);
 }
 
-/// Frames of real traffic: both directions, all kinds, short messages and long ones.
+/// Frames of real traffic: both directions, all kinds, short and long messages.
 fn corpus(recovery: Recovery) -> (World, Vec<(usize, Vec<u8>)>) {
     let mut w = World::pair(Config { recovery, ..config() });
     let s = w.connect(0, 1);
@@ -159,7 +159,7 @@ fn corpus(recovery: Recovery) -> (World, Vec<(usize, Vec<u8>)>) {
 
 fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..=rng.below(3) {
-        // Mostly where headers are.
+        // Mostly in headers.
         let span = if rng.below(3) == 0 { bytes.len() } else { bytes.len().min(40) };
         let at = rng.below(span as u64) as usize;
         match rng.below(5) {
@@ -200,7 +200,7 @@ fn mutated_frames(recovery: Recovery) {
         mutate(&mut bytes, &mut rng);
         feed(&mut w, to, &bytes, now_ns);
         if n % 64 == 0 {
-            // Something is always under way, and the clock runs.
+            // A call is always in flight, and time advances.
             now_ns += rng.below(200_000);
             let packets = [2, 40, 90][rng.below(3) as usize];
             let mut req = w.ep(0).alloc(packets * DPP).expect("memory");
@@ -216,7 +216,7 @@ fn mutated_frames(recovery: Recovery) {
             drain(&mut w, 1, now_ns);
         }
     }
-    // Forged frames with the right cookie may ruin the session they name, but no other.
+    // Forged frames with the right cookie may ruin the session that they name, but no other.
     w.now_ns = now_ns;
     drain(&mut w, 0, now_ns);
     drain(&mut w, 1, now_ns);

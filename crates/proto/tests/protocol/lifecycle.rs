@@ -1,5 +1,4 @@
-//! What sessions keep, and when they give it back: idle sessions, sessions that are waited for,
-//! what one process may take, shutting down.
+//! Lifetime of sessions and their memory: idle sessions, draining sessions, quotas, shutdown.
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
@@ -8,7 +7,7 @@ use courser_proto::{
 
 use crate::support::{Action, DPP, World, config, pattern};
 
-/// An idle session's time, after which its last acknowledgement was due long ago.
+/// An idle session's time, long after its last acknowledgement was due.
 const IDLE_NS: u64 = 5_000_000;
 
 fn pair() -> World {
@@ -18,7 +17,7 @@ fn pair() -> World {
 /// A message whose buffer has exactly its length: a size class of the arena.
 const BIG: usize = 96 << 10;
 
-/// Carries what the control connection would.
+/// Delivers the messages of the control connection.
 fn tell_idle(w: &mut World) -> usize {
     let mut n = 0;
     while let Some(idle) = w.ep(0).poll_idle() {
@@ -57,14 +56,14 @@ fn a_session_is_small_until_it_is_used_and_once_it_is_idle() {
 }
 
 #[test]
-fn a_lost_acknowledgement_is_made_good_when_the_session_is_idle() {
+fn an_idle_report_replaces_a_lost_acknowledgement() {
     // F6
     let mut w = pair();
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 100_000)));
     w.call(0, s, 1, 10);
     w.finish(0, 1);
-    // Acknowledgements stand alone in their frames here.
+    // Acknowledgements have frames of their own here.
     w.filter =
         Some(Box::new(|from, bytes| from != 0 || bytes.len() != FRAME_HEADER + PACKET_HEADER));
     w.settle();
@@ -74,14 +73,14 @@ fn a_lost_acknowledgement_is_made_good_when_the_session_is_idle() {
 }
 
 #[test]
-fn word_of_idleness_that_comes_late_harms_no_later_request() {
+fn a_late_idle_report_affects_no_later_request() {
     let mut w = pair();
     let s = w.connect(0, 1);
     w.call(0, s, 1, 10);
     w.finish(0, 1);
     w.settle();
     let late = w.ep(0).poll_idle().expect("idle");
-    // The next request overtakes the message; its response is still to be fetched.
+    // The next request overtakes the message; its response is not complete yet.
     w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 50 * DPP)));
     w.call(0, s, 2, 10);
     for _ in 0..6 {
@@ -93,7 +92,7 @@ fn word_of_idleness_that_comes_late_harms_no_later_request() {
 }
 
 #[test]
-fn word_of_idleness_is_taken_only_from_the_sessions_own_connection() {
+fn idle_reports_are_accepted_only_from_the_sessions_connection() {
     let mut w = pair();
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 50 * DPP)));
@@ -126,7 +125,7 @@ fn only_the_connection_of_a_session_can_end_it() {
 
 #[test]
 fn a_lost_clients_session_counts_until_its_handlers_have_answered() {
-    // E68: without blocking; and coming back does not get around the limit.
+    // E68: without blocking; and reconnecting does not circumvent the limit.
     let server = Config { max_sessions: 2, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let s = w.connect(0, 1);
@@ -147,7 +146,7 @@ fn a_lost_clients_session_counts_until_its_handlers_have_answered() {
     let requests = w.nodes[1].requests.clone();
     for (i, &id) in requests.iter().enumerate() {
         assert_eq!(w.ep(1).live_sessions(), 2, "after {i} answers");
-        // Twice: the second answer of one request must not stand for another's.
+        // Twice: the second reply to one request must not count for another.
         assert!(w.ep(1).reply_bytes(id, b"late").is_err());
         assert!(w.ep(1).reply_bytes(id, b"later").is_err());
         w.ep(1).check();
@@ -157,7 +156,7 @@ fn a_lost_clients_session_counts_until_its_handlers_have_answered() {
 }
 
 #[test]
-fn one_process_gets_no_more_than_its_share_of_sessions() {
+fn one_process_stays_within_its_quota_of_sessions() {
     let server = Config { max_sessions_per_peer: 3, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let sessions: Vec<_> = (0..3).map(|_| w.connect(0, 1)).collect();
@@ -184,7 +183,7 @@ fn the_servers_slots_and_credits_bound_the_clients() {
 }
 
 #[test]
-fn messages_that_are_never_finished_take_a_bounded_share_of_memory() {
+fn unfinished_messages_stay_within_the_quota_of_bytes() {
     let big = BIG;
     let server = Config { max_held_per_peer: 3 * big, ..config() };
     let mut w = World::new(&[config(), server], 1);
@@ -204,7 +203,7 @@ fn messages_that_are_never_finished_take_a_bounded_share_of_memory() {
         let Err(e @ CallError::Server(Status::NoMemory)) = &d.result else { panic!("{d:?}") };
         assert_eq!(e.executed(), Executed::Never);
     }
-    // Once they arrive there is room again.
+    // After their arrival there is room again.
     w.filter = None;
     w.finish(0, 3);
     w.call(0, s, 100, big);
@@ -212,13 +211,13 @@ fn messages_that_are_never_finished_take_a_bounded_share_of_memory() {
 }
 
 #[test]
-fn responses_that_are_never_acknowledged_take_a_bounded_share_of_memory() {
+fn unacknowledged_responses_stay_within_the_quota_of_bytes() {
     let big = BIG;
     let server = Config { max_held_per_peer: 2 * big, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(move |_, _| Action::ReplyMsg(pattern(3, big)));
-    // The response never gets anywhere, so it is never acknowledged.
+    // The response never arrives, so it is never acknowledged.
     w.filter = Some(Box::new(|from, _| from == 0));
     for id in 0..4 {
         w.call(0, s, id, 10);
@@ -234,14 +233,14 @@ fn responses_that_are_never_acknowledged_take_a_bounded_share_of_memory() {
             _ => assert_eq!(d.result, Err(CallError::Server(Status::NoMemory))),
         }
     }
-    // Acknowledged, there is room again.
+    // After the acknowledgement there is room again.
     w.settle();
     w.call(0, s, 6, 10);
     assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(3, big)));
 }
 
 #[test]
-fn shutting_down_finishes_what_has_begun_and_takes_nothing_new() {
+fn shutdown_finishes_work_in_progress_and_rejects_new_work() {
     let mut w = pair();
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Defer(1_000_000, pattern(9, 5 * DPP)));
@@ -290,7 +289,7 @@ fn a_slot_whose_packets_never_pass_ends_its_session() {
 }
 
 #[test]
-fn requests_with_their_handlers_count_as_their_clients() {
+fn requests_with_their_handlers_count_against_the_quota() {
     let big = BIG;
     let server = Config { max_held_per_peer: 2 * big + 2 * DPP, ..config() };
     let mut w = World::new(&[config(), server], 1);
@@ -315,8 +314,8 @@ fn requests_with_their_handlers_count_as_their_clients() {
 }
 
 #[test]
-fn a_lost_endpoint_takes_no_session_along_that_is_still_connecting() {
-    // Whom such a session will be with is not known, and no number of an endpoint says it.
+fn a_lost_endpoint_does_not_end_connecting_sessions() {
+    // The server endpoint of such a session is unknown before the handshake.
     let mut w = pair();
     let dialed = w.dial(0, 1);
     let request = ConnectRequest { endpoint_id: 0, ..w.dial(1, 2).request };
@@ -330,8 +329,8 @@ fn a_lost_endpoint_takes_no_session_along_that_is_still_connecting() {
 }
 
 #[test]
-fn a_share_that_is_full_of_short_responses_does_not_stay_full() {
-    // Two packet buffers are a share; the client is always busy, so that it never acknowledges.
+fn a_quota_full_of_short_responses_is_released() {
+    // The quota is two packet buffers; the client is always busy, so it never acknowledges.
     let server = Config { max_held_per_peer: 2 * DPP, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let s = w.connect(0, 1);

@@ -29,7 +29,7 @@ fn part(n: usize) -> Vec<u8> {
 #[test]
 fn requests_at_the_server() {
     let (mut w, _, f) = mute();
-    w.link.loss = 1_000_000; // what the server sends has no client
+    w.link.loss = 1_000_000; // the packets of the server are lost
     expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), Drop::Future);
     expect_drop(&mut w, 1, &f.request(0, SIZE, 1, &part(1)), Drop::OutOfOrder);
     w.inject(0, 1, &f.request(0, SIZE, 0, &part(0)));
@@ -40,12 +40,12 @@ fn requests_at_the_server() {
     w.inject(0, 1, &f.request(0, SIZE, 1, &part(1)));
     w.inject(0, 1, &f.request(0, SIZE, 2, &part(2)));
     assert_eq!(w.nodes[1].executed[&5], 1);
-    // Executing: the last packet asks how it stands, an earlier one only for credits.
+    // Executing: the last packet requests the state, an earlier one only credits.
     let last = expect_drop(&mut w, 1, &f.request(0, SIZE, 2, &part(2)), Drop::Duplicate);
     assert_eq!(last, ["1: CR 0+2!"]);
     let first = expect_drop(&mut w, 1, &f.request(0, SIZE, 0, &part(0)), Drop::Duplicate);
     assert_eq!(first, ["1: CR 0+2"]);
-    // The client cannot have gone on, as it has no answer.
+    // The client cannot have continued, since it has no answer.
     expect_drop(&mut w, 1, &f.request(8, 4, 0, b"abcd"), Drop::Future);
     let id = w.nodes[1].requests[0];
     w.ep(1).reply_bytes(id, b"done").unwrap();
@@ -97,7 +97,7 @@ fn responses_at_the_client() {
 }
 
 #[test]
-fn a_response_to_half_a_request_is_refused() {
+fn a_response_to_half_a_request_is_dropped() {
     let (mut w, s, f) = mute();
     w.filter = Some(Box::new(|_, _| false));
     w.call(0, s, 5, 100 * DPP);
@@ -130,7 +130,7 @@ fn requests_for_response_at_the_server() {
 
 #[test]
 fn a_flood_of_requests_for_response_is_answered_once() {
-    // A frame full of the same wish: without a limit, 16 bytes would cause 32 packets each.
+    // A frame full of equal requests: without a limit, 16 bytes would cause 32 packets each.
     let (mut w, _, mut f) = world();
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
     w.link.loss = 1_000_000;
@@ -142,13 +142,13 @@ fn a_flood_of_requests_for_response_is_answered_once() {
     let flood = f.frame(1, &[[rfr; 40], [far; 40]].concat());
     w.inject(0, 1, &flood);
     assert_eq!(w.ep(1).stats().tx_packets - before, 32);
-    // Neither does it help to ask for the next and the next.
+    // Requesting the following parts does not help either.
     let runs = [1, 33, 65].map(|first| Packet::Rfr { session, req_num: 0, first, count: 32 });
     let before = w.ep(1).stats().tx_packets;
     let flood = f.frame(1, &runs);
     w.inject(0, 1, &flood);
     assert_eq!(w.ep(1).stats().tx_packets - before, 32);
-    // Nor to send the request again and again.
+    // Nor does repeating the request.
     let again = Packet::Request {
         session,
         req_num: 0,
@@ -166,8 +166,8 @@ fn a_flood_of_requests_for_response_is_answered_once() {
 }
 
 #[test]
-fn a_credit_return_that_is_due_does_not_swallow_that_of_the_next_request() {
-    // A late copy of request 0 and the first packet of request 8 come in one burst.
+fn a_due_credit_return_does_not_suppress_that_of_the_next_request() {
+    // A late copy of request 0 and the first packet of request 8 arrive in one burst.
     let (mut w, _, mut f) = world();
     w.link.loss = 1_000_000;
     let two = 2 * DPP as u32;
@@ -187,7 +187,7 @@ fn a_credit_return_that_is_due_does_not_swallow_that_of_the_next_request() {
 
 #[test]
 fn acknowledgements_at_the_server() {
-    // F6: what is acknowledged is freed.
+    // F6: an acknowledged response is freed.
     let (mut w, _, f) = world();
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
     w.link.loss = 1_000_000;

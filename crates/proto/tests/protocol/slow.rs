@@ -1,4 +1,4 @@
-//! Slow handlers, request numbers that wrap, responses that do not stay.
+//! Slow handlers, wrapping request numbers, freed responses.
 
 use courser_proto::{Config, SessionId};
 
@@ -15,7 +15,7 @@ fn slow(after_ns: u64, len: usize) -> (World, SessionId) {
 
 #[test]
 fn a_slow_handler_is_in_progress_and_runs_once() {
-    // F5: 10 ms are a hundred timeouts; each retry is answered, and they become rare.
+    // F5: 10 ms are a hundred timeouts; each retry is answered, and retries become rare.
     for len in [10, 5 * DPP] {
         let (mut w, s) = slow(10_000_000, 10);
         w.call(0, s, 1, len);
@@ -58,9 +58,9 @@ fn a_fast_neighbour_does_not_wait_for_a_slow_handler() {
 }
 
 #[test]
-fn credits_go_round_among_the_slots() {
-    // E31: large messages share the credits of their session, and small ones do not wait for
-    // the end of them.
+fn slots_take_turns_for_credits() {
+    // E31: large messages share the credits of their session, and small ones do not wait for their
+    // end.
     let mut w = World::pair(Config { credits: 2, ..config() });
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![]));
@@ -81,8 +81,8 @@ fn credits_go_round_among_the_slots() {
 
 #[test]
 fn waiting_for_credits_is_not_loss() {
-    // The only credit is with a slow request, time and again; the large one has nothing in
-    // flight then, and nothing to give up.
+    // The only credit is with a slow request, repeatedly; the large one then has nothing in flight
+    // and nothing to roll back.
     let mut w = World::pair(Config { credits: 1, ..config() });
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|id, _| match id {
@@ -116,7 +116,7 @@ fn request_numbers_wrap_in_use() {
 
 #[test]
 fn a_large_response_is_freed_once_its_client_has_it() {
-    // F6, also for a client that has no use for it.
+    // F6, also for a client that rejects the response.
     let (mut w, s) = slow(0, 60 * DPP);
     let idle = w.nodes[1].arena.stats().in_use_bytes;
     w.call(0, s, 1, 10);
@@ -128,8 +128,8 @@ fn a_large_response_is_freed_once_its_client_has_it() {
 }
 
 #[test]
-fn a_call_after_a_long_pause_gets_its_full_patience() {
-    // The time of a call is when it was sent, not when the endpoint last looked at the clock.
+fn a_call_after_a_long_pause_gets_its_full_timeout() {
+    // The time of a call is its send time, not the endpoint's last clock reading.
     let mut w = World::pair(config());
     let s = w.connect(0, 1);
     w.call(0, s, 0, 10);
@@ -146,13 +146,13 @@ fn a_call_after_a_long_pause_gets_its_full_patience() {
 }
 
 #[test]
-fn a_call_that_waits_for_credits_is_not_passed_by_those_that_follow_each_other() {
-    // So many calls follow each other, and hold the credits of their session.
+fn a_call_that_waits_for_credits_is_not_overtaken_by_successive_calls() {
+    // `loops` chains of successive calls hold the credits of their session.
     let passed_by = |credits, slots, loops: u16, len, tx_halves| {
         let mut w = World::pair(Config { credits, slots, tx_halves, ..config() });
         let s = w.connect(0, 1);
         w.call(0, s, 0, 32);
-        w.finish(0, 1); // the buffers of responses are there
+        w.finish(0, 1); // the response buffers exist
         w.nodes[0].next.extend((100..5_000).map(|id| (s, id, 32)));
         (1..=loops).for_each(|id| _ = w.call(0, s, id, 32));
         w.pump();
@@ -169,7 +169,7 @@ fn a_call_that_waits_for_credits_is_not_passed_by_those_that_follow_each_other()
             let passed = passed_by(credits, slots, loops, 32, halves);
             assert!(passed <= 2 * usize::from(loops), "{passed} of C = {credits}");
         }
-        // Each stage it has a packet or more.
+        // Each batch sends at least one packet of it.
         for (credits, slots, loops) in [(1, 2, 1), (7, 8, 7), (16, 32, 20), (32, 32, 31)] {
             let passed = passed_by(credits, slots, loops, 20 * DPP, halves);
             assert!(passed <= 200, "{passed} of C = {credits}, 20 packets");

@@ -1,16 +1,16 @@
-//! Frames of which a transport has left the end in shared memory: whatever they hold, they do what
-//! they would in one piece. (In `faults.rs` half of the worlds have such frames, too.)
+//! Frames whose end a transport has left in shared memory have the same effect as frames in one
+//! piece. (In `faults.rs` half of the worlds have such frames, too.)
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER, Packet};
 use courser_proto::{Config, Drop, Recovery};
 
 use super::support::{Action, DPP, Link, Rng, World, config, expect_drop, pattern};
 
-/// The front of a frame that is no shorter than the headers.
+/// Lengths of the front, no shorter than the headers.
 const FRONTS: [usize; 4] = [FRAME_HEADER + PACKET_HEADER, 256, 257, 1400];
 
-/// Calls of all sizes, of which several go in one frame where they fit. Nodes receive all of a frame
-/// but its front as a tail.
+/// Calls of all sizes, several per frame where they fit. Nodes receive all of a frame but its front
+/// as a tail.
 fn calls(cfg: &Config, front: usize) -> World {
     let mut w = World::new(&[cfg.clone(), cfg.clone()], 7);
     w.tracing = true;
@@ -39,7 +39,7 @@ fn calls(cfg: &Config, front: usize) -> World {
 }
 
 #[test]
-fn frames_in_two_pieces_do_what_whole_ones_do() {
+fn frames_in_two_pieces_act_like_whole_ones() {
     for recovery in Recovery::ALL {
         let cfg = Config { recovery, zero_copy_rx: recovery != Recovery::Melo, ..config() };
         let whole = calls(&cfg, usize::MAX);
@@ -55,7 +55,7 @@ fn frames_in_two_pieces_do_what_whole_ones_do() {
     }
 }
 
-/// Packets whose data is not what their header says, in two pieces.
+/// Packets with a wrong data length, in two pieces.
 #[test]
 fn wrong_lengths_are_dropped() {
     for front in FRONTS {
@@ -70,7 +70,7 @@ fn wrong_lengths_are_dropped() {
         }
         let beyond = forge.request(0, size, 3, &data);
         expect_drop(&mut w, 1, &beyond, Drop::Range);
-        // What stands behind a packet is the next one, and that is none.
+        // The bytes after a packet are the next packet, and invalid here.
         let mut long = forge.request(0, size, 1, &data);
         long.push(0x0f);
         let before = w.nodes[1].ep.stats().clone();
@@ -82,10 +82,9 @@ fn wrong_lengths_are_dropped() {
     }
 }
 
-/// Every packet is checked as it is in one piece: here those of the last request, and what was never
-/// asked for.
+/// Every packet is checked as in one piece: here those of the last request, and unrequested ones.
 #[test]
-fn duplicates_and_strangers_are_dropped() {
+fn duplicates_and_unrequested_packets_are_dropped() {
     let mut w = World::pair(config());
     let (_, forge) = w.connect_forge(0, 1);
     w.nodes.iter_mut().for_each(|n| n.front = 256);
@@ -103,7 +102,7 @@ fn duplicates_and_strangers_are_dropped() {
     assert_eq!(w.nodes[0].ep.stats().drops_total(), before + 1);
 }
 
-/// Of a frame that ends in a tail the door sees the front only, and that is enough.
+/// Ingress validation needs only the front of a frame with a tail.
 #[test]
 fn the_door_is_as_narrow() {
     let mut w = World::pair(config());

@@ -1,4 +1,4 @@
-//! Frames that say no time (`Config::time_every_ns`).
+//! Frames without send time (`Config::time_every_ns`).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,10 +19,10 @@ fn settings(time_every_ns: u64) -> Config {
     Config { recovery: Recovery::Selective, time_every_ns, ..config() }
 }
 
-/// Who sent each frame, and whether it said the time.
+/// The sender of each frame, and whether it carried a time.
 type Sent = Rc<RefCell<Vec<(usize, bool)>>>;
 
-/// Nodes whose frames take half of `rtt_ns`.
+/// Nodes with a round trip of `rtt_ns`.
 fn world(nodes: usize, rtt_ns: u64, cfg: &Config) -> (World, Sent) {
     let mut w = World::new(&vec![cfg.clone(); nodes], 1);
     w.link = Link { latency_ns: rtt_ns / 2, ..Link::default() };
@@ -36,7 +36,8 @@ fn world(nodes: usize, rtt_ns: u64, cfg: &Config) -> (World, Sent) {
     (w, sent)
 }
 
-/// Calls one after the other, on sessions in turn, each made by the continuation of the one before.
+/// Sequential calls, on the sessions in rotation, each made by the continuation of the previous
+/// one.
 fn calls(w: &mut World, sessions: &[SessionId], count: u16) {
     let in_turn = |id: u16| (sessions[usize::from(id) % sessions.len()], id, 32);
     w.nodes[0].next = (1..count).map(in_turn).collect();
@@ -50,7 +51,7 @@ fn timed(sent: &Sent, node: usize) -> usize {
 }
 
 #[test]
-fn lone_packets_say_the_time_now_and_then_and_round_trips_are_known_as_well() {
+fn single_packets_carry_the_time_periodically_and_round_trips_stay_exact() {
     const RTT_NS: u64 = 500;
     for (every_ns, least, most) in [(0, 1_000, 1_000), (EVERY_NS, 110, 130)] {
         let (mut w, sent) = world(2, RTT_NS, &settings(every_ns));
@@ -92,7 +93,7 @@ fn frames_that_a_transport_copies_are_the_same() {
 }
 
 #[test]
-fn where_frames_are_further_apart_all_say_the_time() {
+fn frames_farther_apart_than_the_interval_all_carry_a_time() {
     let (mut w, sent) = world(2, EVERY_NS, &settings(EVERY_NS));
     let s = w.connect(0, 1);
     calls(&mut w, &[s], 100);
@@ -100,11 +101,11 @@ fn where_frames_are_further_apart_all_say_the_time() {
 }
 
 #[test]
-fn only_a_lone_small_packet_without_a_deadline_does_without() {
+fn only_a_single_small_packet_without_deadline_omits_the_time() {
     let (mut w, sent) = world(2, 500, &settings(100_000));
     let s = w.connect(0, 1);
     calls(&mut w, &[s], 2);
-    // What the client sends when the first of its calls ends.
+    // Sent when the first of the client's calls ends.
     let told = |w: &mut World, next: &[usize]| {
         w.nodes[0].next = next.iter().map(|&len| (s, 9, len)).collect();
         w.call(0, s, 8, 32);
@@ -128,13 +129,13 @@ fn only_a_lone_small_packet_without_a_deadline_does_without() {
 }
 
 #[test]
-fn a_call_that_is_deferred_beside_a_lone_answer_says_the_time() {
+fn a_call_deferred_beside_a_single_answer_carries_the_time() {
     let far = Config { far_sessions: 0, inline_max: 40, ..settings(100_000) };
     let (mut w, sent) = world(2, 500, &far);
     let (s, back) = (w.connect(0, 1), w.connect(1, 0));
     calls(&mut w, &[s], 10);
     for id in [20, 21] {
-        w.call(1, back, id, 32); // the next one is deferred
+        w.call(1, back, id, 32); // the next call is deferred
         w.finish(1, 1);
     }
     w.nodes[1].handler = Box::new(move |kind, req| match kind {
@@ -149,8 +150,8 @@ fn a_call_that_is_deferred_beside_a_lone_answer_says_the_time() {
 }
 
 #[test]
-fn each_peer_is_told_the_time() {
-    // Calls to two servers in turn: one of them would never be, if the time counted for both.
+fn each_peer_receives_the_time() {
+    // Calls to two servers in rotation: with one interval for both, one of them would receive none.
     let (mut w, _) = world(3, 500, &settings(EVERY_NS));
     let sessions = [w.connect(0, 1), w.connect(0, 2)];
     calls(&mut w, &sessions, 400);
@@ -161,10 +162,10 @@ fn each_peer_is_told_the_time() {
 }
 
 #[test]
-fn a_lost_first_frame_leaves_a_peer_without_an_echo_and_nothing_else() {
+fn losing_the_first_frame_costs_a_peer_only_its_echo() {
     let (mut w, sent) = world(2, 500, &settings(100_000));
     let s = w.connect(0, 1);
-    // What says the time is lost; the next say none.
+    // The frame with the time is lost; the next ones have none.
     let seen = Rc::clone(&sent);
     w.filter = Some(Box::new(move |from, bytes| {
         seen.borrow_mut().push((from, !is_untimed(bytes)));
@@ -175,8 +176,9 @@ fn a_lost_first_frame_leaves_a_peer_without_an_echo_and_nothing_else() {
 }
 
 #[test]
-fn a_deadline_in_a_frame_without_times_is_not_later_than_meant() {
-    // Nobody sends such frames; an endpoint that does gets the time that it has left, or less.
+fn a_deadline_in_a_frame_without_times_is_never_later_than_sent() {
+    // Endpoints never send such frames; a receiver takes at most the remaining time as the
+    // deadline.
     let (mut w, _) = world(2, 500, &settings(0));
     let s = w.connect(0, 1);
     calls(&mut w, &[s], 20);
@@ -186,7 +188,7 @@ fn a_deadline_in_a_frame_without_times_is_not_later_than_meant() {
         trap.borrow_mut().push(bytes.to_vec());
         false
     }));
-    // The one before has waited for long; that says nothing of this one.
+    // The previous frame has waited for long; this does not apply to this one.
     w.call(0, s, 21, 32);
     w.pump();
     w.now_ns += 40_000;
@@ -207,16 +209,16 @@ fn a_deadline_in_a_frame_without_times_is_not_later_than_meant() {
     assert!((sent_ns + 45_000..=sent_ns + 50_000).contains(&deadline_ns), "{deadline_ns}");
 }
 
-/// Requests whose turn for room comes while a full batch waits go together into a frame of the next one.
+/// Requests whose turn for room comes while a full batch waits share a frame of the next batch.
 #[test]
-fn a_frame_of_requests_that_waited_for_room_says_the_time() {
+fn a_frame_of_requests_that_waited_for_room_carries_the_time() {
     let cfg = Config { tx_halves: true, slots: 8, ..settings(1_000_000_000) };
     let small = Config { rx_queue_frames: 4, ..cfg.clone() };
     let mut w = World::new(&[cfg.clone(), cfg, small], 1);
     let (free, short) = (w.connect(0, 1), w.connect(0, 2));
     let pool = w.ep(0).session_stats(short).expect("it is connected").pool as u16;
     assert!((2..=5).contains(&pool), "{pool}");
-    // Both peers are told the time, and have their buffers.
+    // Both peers have received the time and have their buffers.
     w.call(0, short, 900, 32);
     w.call(0, free, 901, 32);
     w.finish(0, 2);
@@ -231,7 +233,7 @@ fn a_frame_of_requests_that_waited_for_room_says_the_time() {
         }
     }
     let answers = [1, 2].map(|node| w.nodes[node].transmit(now_ns, false, true));
-    // As many calls in the continuations as one batch may have.
+    // The continuations make the maximum of calls of one batch.
     let half = w.ep(0).outstanding_calls() as u16 / 2;
     w.nodes[0].next = (0..half).map(|i| (free, 300 + i, 32)).collect();
     for (from, frames) in (1..).zip(&answers) {

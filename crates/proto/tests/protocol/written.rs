@@ -1,4 +1,4 @@
-//! Time between a request's packet and the end of its frame: continuations that take long.
+//! Time between the writing of a request and the end of its frame: long continuations.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -50,12 +50,12 @@ fn answer(w: &mut World, s: SessionId) -> Vec<u8> {
 fn slow_continuation(recovery: Recovery, slow_ns: u64) -> (u64, u64, u64) {
     let (mut w, s) = warm(recovery);
     let answer = answer(&mut w, s);
-    // Its continuation makes the next call, and takes a while; then the call leaves.
+    // Its continuation makes the next call and takes a while; then the call leaves.
     w.nodes[0].next = [(s, 2, 32)].into();
     w.deliver_only(1, 0, &answer);
     w.now_ns += slow_ns;
     w.pump();
-    // The next pass of the event loop, 0.2 us later: no answer can be there yet.
+    // The next pass of the event loop, 0.2 us later: no answer can have arrived yet.
     let now_ns = w.now_ns + 200;
     w.ep(0).on_deadline(now_ns);
     w.now_ns = now_ns;
@@ -113,7 +113,7 @@ fn a_deadline_is_not_late_however_long_its_frame_was_open() {
     let node = &mut w.nodes[0];
     let mut caller = Caller { node, session: s, deadline_ns };
     Endpoint::receive(&mut caller, &RxFrame::new(addr(1), &answer, Ecn::Ect0));
-    w.now_ns += 2_000_000_000; // what the continuation, or those behind it, took
+    w.now_ns += 2_000_000_000; // duration of the continuations
     w.nodes[1].started.clear();
     w.finish(0, 2);
     let (_, _, given) = w.nodes[1].started[0];
@@ -121,7 +121,7 @@ fn a_deadline_is_not_late_however_long_its_frame_was_open() {
     assert!(given <= deadline_ns, "{} ns late", given - deadline_ns);
 }
 
-/// Calls in 2 ms with 32 in flight, after `warm_ns` of the same.
+/// Number of calls in 2 ms with 32 in flight, after `warm_ns` of the same.
 fn calls_in_2_ms(
     rx_queue: (u32, u32),
     warm_ns: u64,
@@ -153,7 +153,7 @@ fn calls_in_2_ms(
     w.take_done(0).len()
 }
 
-/// Of which one in `one_in` has a response that is not small.
+/// One response in `one_in` is not small.
 fn mixed(one_in: u16) -> usize {
     calls_in_2_ms((8, 2048), 2_000_000, move |id, req| {
         let len = if id % one_in == 0 { 201 } else { req.len() };
@@ -162,7 +162,7 @@ fn mixed(one_in: u16) -> usize {
 }
 
 #[test]
-fn a_few_large_responses_do_not_cost_the_room_of_all() {
+fn a_few_large_responses_do_not_reduce_the_room_of_all() {
     let small = mixed(60_001);
     for one_in in [1_000, 200, 64] {
         let calls = mixed(one_in);
@@ -171,8 +171,8 @@ fn a_few_large_responses_do_not_cost_the_room_of_all() {
 }
 
 #[test]
-fn sessions_that_wait_use_room_as_it_comes_back() {
-    // 16 in flight, each 40 us under way on the average; stop-and-wait has 566.
+fn waiting_sessions_use_room_as_it_returns() {
+    // 16 in flight, each 40 us in flight on average; stop-and-wait reaches 566.
     let calls = calls_in_2_ms((2, 32), 8_000_000, |id, req| {
         Action::Defer(u64::from(id) * 7_919 % 40_000, vec![1; req.len()])
     });
@@ -180,7 +180,7 @@ fn sessions_that_wait_use_room_as_it_comes_back() {
 }
 
 #[test]
-fn a_call_that_ends_while_it_waits_for_room_holds_nobody_up() {
+fn a_call_that_ends_while_waiting_for_room_blocks_no_other() {
     let cfg = Config {
         rto_min_ns: 20_000_000,
         rto_initial_ns: 20_000_000,
@@ -202,7 +202,7 @@ fn a_call_that_ends_while_it_waits_for_room_holds_nobody_up() {
     });
     w.call(0, sessions[0], 100, 32); // one unit of 16, for long
     let large = w.call(0, sessions[1], 2, 300);
-    w.call(0, sessions[2], 3, 32); // behind the large one
+    w.call(0, sessions[2], 3, 32); // queued after the large one
     let t = w.now_ns + 1_000_000;
     w.run_to(t);
     assert_eq!(w.take_done(0).len(), 0, "no room for the large one, and none passes it");

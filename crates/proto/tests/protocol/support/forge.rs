@@ -1,4 +1,4 @@
-//! Frames as the other side of a session could make them, and what must come of a bad one.
+//! Forged frames of a session's other side, and the expected effect of an invalid one.
 
 use courser_proto::wire::{
     EcnCounts, FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet,
@@ -7,7 +7,7 @@ use courser_proto::{ConnectAccept, Drop};
 
 use super::World;
 
-/// Makes frames of a session between client 0 and server 1.
+/// Builds frames of a session between client 0 and server 1.
 #[derive(Clone)]
 pub struct Forge {
     pub accept: ConnectAccept,
@@ -19,7 +19,7 @@ impl Forge {
         Forge { accept, number: 1 << 20 }
     }
 
-    /// A header that passes the door of node `to`.
+    /// A header that passes the ingress validation of node `to`.
     pub fn header(&mut self, to: usize) -> FrameHeader {
         self.number += 1;
         let a = &self.accept;
@@ -52,7 +52,7 @@ impl Forge {
         self.clone().frame(1, &[packet])
     }
 
-    /// A small request that had so much time left when it was sent.
+    /// A small request with this remaining time.
     pub fn request_due(&self, req_num: u32, remaining_us: u32, data: &[u8]) -> Vec<u8> {
         let (session, req_type, index) = (self.accept.session, 5, 0);
         let (msg_size, remaining_us) = (data.len() as u32, Some(remaining_us));
@@ -119,8 +119,8 @@ pub fn frame(header: &FrameHeader, packets: &[Packet<'_>]) -> Vec<u8> {
     out
 }
 
-/// Gives node `to` a frame whose one packet must be dropped for `reason`: one count, and nothing
-/// else changes. Gives the packets that it caused, which only duplicates may.
+/// Delivers to node `to` a frame whose only packet must be dropped for `reason`: one count, and no
+/// other change. Returns the packets that it caused, which only duplicates may.
 pub fn expect_drop(w: &mut World, to: usize, bytes: &[u8], reason: Drop) -> Vec<String> {
     let before = w.nodes[to].ep.stats().clone();
     let executed = w.nodes[to].executed.clone();

@@ -1,18 +1,18 @@
-//! What a frame may suffer, and what is written down about it.
+//! Faults of a link, and the record of packets.
 
 use courser_proto::wire::{FrameHeader, Packet, parse_packet};
 
 use super::rng::Rng;
 
-/// Faults per million frames, and times.
+/// Faults per million frames, and delays.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Link {
     pub loss: u32,
     pub duplicate: u32,
-    /// Frames that are late by up to `late_ns`.
+    /// Frames that are delayed by up to `late_ns`.
     pub reorder: u32,
-    /// Frames with a bit flipped where the door sees it. (A checksum below, UDP's, covers the
-    /// rest; the fuzz tests flip anything.)
+    /// Frames with a bit flipped in a field that ingress checks. (UDP's checksum covers the rest;
+    /// the fuzz tests flip any bit.)
     pub corrupt: u32,
     pub latency_ns: u64,
     pub late_ns: u64,
@@ -25,7 +25,7 @@ impl Link {
         Link { latency_ns: 1_000, ..Link::default() }
     }
 
-    /// When copies of a frame arrive, after how long; none when it is lost.
+    /// Delays after which copies of a frame arrive; empty when it is lost.
     pub fn fate(&self, rng: &mut Rng) -> Vec<u64> {
         if rng.per_million(self.loss) {
             return Vec::new();
@@ -38,7 +38,7 @@ impl Link {
         (0..copies).map(|_| delay()).collect()
     }
 
-    /// Flips one bit of what the ingress checks: version, packet size, peer, cookie.
+    /// Flips one bit in a field that ingress checks: version, packet size, peer, cookie.
     pub fn spoil(&self, bytes: &mut [u8], rng: &mut Rng) {
         if rng.per_million(self.corrupt) {
             let at = rng.pick(&[0usize, 2, 3, 4, 5, 6, 8, 9, 10, 11]);
@@ -47,7 +47,7 @@ impl Link {
     }
 }
 
-/// One packet as it left an endpoint.
+/// A packet as sent by an endpoint.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Seen {
     pub from: usize,
@@ -57,7 +57,7 @@ pub struct Seen {
     pub server_kind: bool,
 }
 
-/// The packets of a frame, readable: `REQ 8#0/3` is packet 0 of the 3 bytes long request 8.
+/// The packets of a frame as text: `REQ 8#0/3` is packet 0 of request 8 with 3 bytes.
 pub fn describe(from: usize, frame: &[u8]) -> Vec<Seen> {
     let mut out = Vec::new();
     let Ok((h, mut rest)) = FrameHeader::parse(frame) else { return out };
@@ -94,7 +94,7 @@ pub fn describe(from: usize, frame: &[u8]) -> Vec<Seen> {
     out
 }
 
-/// How many packets a server may send because of a frame (E39).
+/// Number of packets that a server may send because of a frame (E39).
 pub fn allowance(frame: &[u8]) -> u64 {
     let mut sum = 0;
     let Ok((h, mut rest)) = FrameHeader::parse(frame) else { return 0 };

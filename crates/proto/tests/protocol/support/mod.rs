@@ -1,8 +1,8 @@
-//! A small world: endpoints, a link with faults, virtual time, and checkers.
+//! The test world: endpoints, a link with faults, virtual time, and checkers.
 //!
-//! Checked after every step: each invariant that [`Endpoint::check`] knows; that a server sends
-//! no more packets than it was asked for (E39); that a request buffer that comes back is the one
-//! that was given, unchanged and unshared (E24, E27).
+//! Checked after every step: the invariants of [`Endpoint::check`]; that a server sends no more
+//! packets than were requested (E39); that a returned request buffer is the original one, unchanged
+//! and unshared (E24, E27).
 
 #![allow(dead_code)] // each test uses a part
 
@@ -26,12 +26,12 @@ pub use rng::{Rng, pattern};
 
 use link::{allowance, describe};
 
-/// Frames of the world's transports.
+/// Largest frame of the world's transports.
 pub const MAX_FRAME: usize = DPP + FRAME_HEADER + PACKET_HEADER;
-/// Data bytes per packet that follow from it.
+/// The resulting data bytes per packet.
 pub const DPP: usize = 1424;
 
-/// Sees the sender and the bytes of a frame.
+/// Receives the sender and the bytes of a frame.
 pub type Filter = Box<dyn FnMut(usize, &[u8]) -> bool>;
 
 pub struct World {
@@ -43,7 +43,7 @@ pub struct World {
     pub tracing: bool,
     /// Client sessions, with their nodes.
     pub sessions: Vec<(usize, SessionId)>,
-    /// Frames that are looked at before they are sent; `false` loses the frame.
+    /// Called for frames before they are sent; `false` loses the frame.
     pub filter: Option<Filter>,
     wire: BTreeMap<(u64, u64), (usize, usize, Vec<u8>)>,
     sent: u64,
@@ -51,7 +51,7 @@ pub struct World {
 }
 
 impl World {
-    /// Endpoints that echo until told otherwise. Small arenas, so that leaks show.
+    /// Endpoints that echo by default. Small arenas, so that leaks are detected.
     pub fn new(configs: &[Config], seed: u64) -> World {
         let nodes = configs.iter().enumerate().map(|(i, c)| Node::new(i, c.clone())).collect();
         World {
@@ -121,7 +121,7 @@ impl World {
         }
     }
 
-    /// A session whose request numbers start at 0, and the means to forge its frames.
+    /// A session whose request numbers start at 0, and a forge for its frames.
     pub fn connect_forge(&mut self, client: usize, server: usize) -> (SessionId, Forge) {
         let cookie = self.rng.next() >> 32;
         let (s, accept) = self.try_connect(client, server, cookie).expect("connect");
@@ -136,12 +136,12 @@ impl World {
 
     // ---- calls --------------------------------------------------------------------------------
 
-    /// A call of `len` bytes; its number is its request type and decides its bytes.
+    /// A call of `len` bytes; its number is its request type and determines its bytes.
     pub fn call(&mut self, node: usize, s: SessionId, id: u16, len: usize) -> CallId {
         self.try_call(node, s, id, len).expect("call")
     }
 
-    /// A call that has so much time, which its node remembers.
+    /// A call with a deadline, which its node records.
     pub fn call_within(
         &mut self,
         node: usize,
@@ -191,14 +191,14 @@ impl World {
         }
     }
 
-    /// Completions of a node so far, which are forgotten here.
+    /// Takes the completions of a node so far.
     pub fn take_done(&mut self, node: usize) -> Vec<Done> {
         std::mem::take(&mut self.nodes[node].done)
     }
 
     // ---- time ---------------------------------------------------------------------------------
 
-    /// Lets every endpoint send what it can.
+    /// Lets every endpoint send.
     pub fn pump(&mut self) {
         for i in 0..self.nodes.len() {
             self.pump_node(i);
@@ -241,19 +241,19 @@ impl World {
         }
     }
 
-    /// A frame that arrives when `at_ns` has come.
+    /// Delivers a frame at `at_ns`.
     pub fn arrive_at(&mut self, from: usize, to: usize, bytes: Vec<u8>, at_ns: u64) {
         self.sent += 1;
         self.wire.insert((at_ns, self.sent), (from, to, bytes));
     }
 
-    /// Gives a frame to a node as if it came from `from`, and lets it answer.
+    /// Delivers a frame to a node as if sent by `from`, and lets it answer.
     pub fn inject(&mut self, from: usize, to: usize, bytes: &[u8]) {
         self.deliver(from, to, bytes);
         self.pump_node(to);
     }
 
-    /// [`World::inject`], without what the node would send: for floods.
+    /// [`World::inject`] without the node's answers: for floods.
     pub fn deliver_only(&mut self, from: usize, to: usize, bytes: &[u8]) {
         self.deliver(from, to, bytes);
     }
@@ -263,13 +263,13 @@ impl World {
         self.nodes[to].receive(addr(from), bytes, self.now_ns);
     }
 
-    /// Goes to the next thing that happens, and lets it happen. `false`: nothing ever will.
+    /// Advances to the next event and handles it. `false`: there is none.
     pub fn step(&mut self) -> bool {
         self.pump();
         let Some(at) = self.next_ns() else { return false };
         let is_frame = self.wire.first_key_value().is_some_and(|(key, _)| key.0 == at);
         self.steps += 1;
-        assert!(self.steps < 20_000_000, "no end in sight: {self:?}");
+        assert!(self.steps < 20_000_000, "the world does not settle: {self:?}");
         self.now_ns = self.now_ns.max(at);
         if is_frame && let Some((_, (from, to, bytes))) = self.wire.pop_first() {
             self.deliver(from, to, &bytes);
@@ -283,12 +283,12 @@ impl World {
         true
     }
 
-    /// Until nothing is left to happen.
+    /// Runs until no event is left.
     pub fn settle(&mut self) {
         while self.step() {}
     }
 
-    /// Until nothing is on its way any more.
+    /// Runs until no frame is in flight.
     pub fn settle_until_idle_link(&mut self) {
         self.pump();
         while !self.wire.is_empty() {
@@ -300,21 +300,21 @@ impl World {
         while self.now_ns < t_ns && self.step() {}
     }
 
-    /// To a time and not beyond it, whatever else is due later.
+    /// Runs to a time and not beyond it.
     pub fn run_to(&mut self, t_ns: u64) {
         self.pump();
         while self.next_ns().is_some_and(|at| at <= t_ns) && self.step() {}
         self.now_ns = self.now_ns.max(t_ns);
     }
 
-    /// When the next thing happens.
+    /// Time of the next event.
     fn next_ns(&self) -> Option<u64> {
         let frame = self.wire.first_key_value().map(|(&(at, _), _)| at);
         let own = self.nodes.iter().filter_map(Node::due_ns).min();
         frame.into_iter().chain(own).min()
     }
 
-    /// Until `n` calls of a node have ended.
+    /// Runs until `n` calls of a node have ended.
     pub fn finish(&mut self, node: usize, n: usize) -> Vec<Done> {
         while self.nodes[node].done.len() < n {
             let more = self.step();
@@ -350,9 +350,9 @@ pub fn addr(node: usize) -> Addr {
     Addr { host: 0xfd00 + node as u128, port: port(node) }
 }
 
-/// Small credits and short timeouts: what goes wrong, goes wrong soon. Recovery is the papers'
-/// simplest, of which every packet can be foretold; `selective.rs` has the other schemes. Slots are
-/// the paper's eight, by which tests tell which numbers follow each other.
+/// Small credits and short timeouts, so that errors show soon. Recovery is go-back-N, whose packets
+/// can be predicted; `selective.rs` tests the other schemes. Sessions have the paper's eight slots,
+/// which the request numbers in the tests assume.
 pub fn config() -> Config {
     Config {
         slots: 8,

@@ -11,16 +11,16 @@ use courser_proto::{
 
 use super::{MAX_FRAME, pattern};
 
-/// What a handler does with a request.
+/// A handler's action on a request.
 pub enum Action {
     Reply(Vec<u8>),
     ReplyMsg(Vec<u8>),
-    /// Replies so many nanoseconds later.
+    /// Replies after this many nanoseconds.
     Defer(u64, Vec<u8>),
     Status(Status),
-    /// Calls a node's session with the request's number, and answers with what comes back.
+    /// Calls a node's session with the request's number, and replies with the response.
     Nest(SessionId, u16, usize),
-    /// Never answers.
+    /// Never replies.
     Forget,
 }
 
@@ -47,27 +47,27 @@ pub struct Node {
     pub done: Vec<Done>,
     /// Calls that are made one by one, each when another has ended: session, number, length.
     pub next: VecDeque<(SessionId, u16, usize)>,
-    /// Address and length of the buffers of calls under way.
+    /// Address and length of the buffers of calls in flight.
     pub given: BTreeMap<u64, (usize, usize)>,
     pub tx: TxBurst,
-    /// Frames that the transport keeps, and their bytes, which must not change.
+    /// Frames held by the transport, and their bytes, which must not change.
     held: Vec<(TxFrame, Vec<u8>)>,
-    /// The transport copies frames that leave alone, and how many it has.
+    /// The transport copies frames that leave alone; number of copied frames.
     pub copies: bool,
     pub lone: u64,
-    /// All beyond so many bytes of a frame it receives as the frame's tail.
+    /// Receives all bytes of a frame beyond this many as its tail.
     pub front: usize,
-    /// Requests that came in buffers of their own.
+    /// Requests that arrived in buffers of their own.
     pub copied: u64,
     pub allowed: u64,
     pub server_sent: u64,
     now_ns: u64,
-    /// What this node's clock shows more than the world's.
+    /// Offset of this node's clock from the world's.
     pub clock_ns: u64,
     /// Deadlines of its calls, in the world's time.
     pub deadlines: BTreeMap<u16, u64>,
-    /// When each request was given to the handler, in the world's time, and the deadline that came
-    /// with it.
+    /// For each request the time at which its handler started, in the world's time, and its
+    /// deadline.
     pub started: Vec<(u16, u64, Option<u64>)>,
 }
 
@@ -107,7 +107,7 @@ impl Node {
         }
     }
 
-    /// Frames that leave now: where to, and their bytes.
+    /// Frames sent now: destination and bytes.
     pub fn transmit(&mut self, now_ns: u64, hold: bool, flush: bool) -> Vec<(usize, Vec<u8>)> {
         self.now_ns = now_ns;
         if self.ep.next_deadline() != Some(0) {
@@ -139,14 +139,14 @@ impl Node {
         out
     }
 
-    /// The transport lets go of everything.
+    /// The transport releases all frames.
     pub fn flush(&mut self) {
         for (frame, bytes) in self.held.drain(..) {
             assert!(bytes_of(&frame) == bytes, "a frame changed while the transport held it");
         }
     }
 
-    /// Completions that waited; flushes the transport when one needs it.
+    /// Collects waiting completions; flushes the transport when one needs it.
     pub fn collect(&mut self) {
         loop {
             while let Some(c) = self.ep.poll_completion() {
@@ -173,7 +173,7 @@ impl Node {
     }
 
     fn take(&mut self, src: Addr, bytes: &[u8]) {
-        // Exactly as long as the frame, so that a sanitizer sees any read beyond it.
+        // Allocated exactly as long as the frame, so that a sanitizer detects any read beyond it.
         let frame = RxFrame::new(src, bytes, Ecn::Ect0);
         if let Some((data, rest)) = bytes.split_at_checked(self.front)
             && !rest.is_empty()
@@ -245,7 +245,7 @@ impl Node {
         self.ep.call(session, id, req, key).map_err(|e| e.0).expect("a call");
     }
 
-    /// When this node next has something to do by itself.
+    /// When this node's next timer is due.
     pub fn due_ns(&self) -> Option<u64> {
         let reply = self.deferred.iter().map(|d| d.0).min();
         let own = self.ep.next_deadline().map(|t| t.saturating_sub(self.clock_ns));

@@ -1,4 +1,4 @@
-//! A generator that gives the same numbers everywhere: splitmix64.
+//! A random generator with the same numbers on every platform: splitmix64.
 
 #[derive(Clone, Debug)]
 pub struct Rng(pub u64);
@@ -12,7 +12,7 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `n`; `n` is at least 1.
+    /// Below `n`, which is at least 1.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
@@ -26,7 +26,7 @@ impl Rng {
     }
 }
 
-/// `len` bytes that belong to `id`.
+/// `len` bytes that are determined by `id`.
 pub fn pattern(id: u64, len: usize) -> Vec<u8> {
     let mut rng = Rng(id);
     let mut out = Vec::with_capacity(len + 8);
