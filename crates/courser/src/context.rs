@@ -47,6 +47,7 @@ impl Context<'_> {
     /// Answers the request that is being handled. A second answer, or one outside a handler, is
     /// ignored; a response that is too large, or for which there is no memory, reaches the client as
     /// an error. [`Context::try_reply`] returns these errors.
+    #[doc(alias = "enqueue_response")]
     #[inline]
     pub fn reply(&mut self, reply: impl Reply) {
         // The client gets the error.
@@ -130,6 +131,7 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The call did not start; the error returns the buffer.
+    #[doc(alias = "enqueue_request")]
     #[inline]
     pub fn call(
         &mut self,

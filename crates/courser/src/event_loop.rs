@@ -273,12 +273,13 @@ impl<T: Transport> Rpc<T> {
 
     // ---- driving ------------------------------------------------------------------------------
 
-    /// Runs the event loop until [`Context::stop`] or [`crate::EndpointHandle::stop`]. Spins for
-    /// `Config::spin` after the last packet, then sleeps until a packet, a wake-up, or the next
-    /// deadline.
+    /// Runs the event loop until [`crate::Context::stop`] or [`crate::EndpointHandle::stop`].
+    /// Spins for `Config::spin` after the last packet, then sleeps until a packet, a wake-up, or the
+    /// next deadline.
     ///
     /// # Errors
     /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
+    #[doc(alias = "run_event_loop")]
     pub fn run(&mut self) -> Result<(), RunError> {
         self.may_block()?;
         while !self.take_stop() {
@@ -379,7 +380,7 @@ impl<T: Transport> Rpc<T> {
         Ok(waited??)
     }
 
-    /// When the event loop has something to do by itself, in [`Context::now_ns`]'s time; `None`:
+    /// When the event loop has something to do by itself, in [`crate::Context::now_ns`]'s time; `None`:
     /// not before a packet or a wake-up. For foreign event loops.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let dialing = self.links.next_deadline_ns();

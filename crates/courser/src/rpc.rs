@@ -221,6 +221,7 @@ impl<T: Transport> Rpc<T> {
     ///
     /// # Errors
     /// The call did not start; the error returns the buffer.
+    #[doc(alias = "enqueue_request")]
     #[inline]
     pub fn call(
         &mut self,
@@ -260,6 +261,7 @@ impl<T: Transport> Rpc<T> {
     ///
     /// # Errors
     /// The endpoint's memory limit is reached.
+    #[doc(alias = "alloc_msg_buffer")]
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
         self.core.proto.alloc(len)

@@ -144,6 +144,7 @@ impl Context<'_> {
     /// Runs `f` once in the event loop, `after` from now or as soon after that as the loop comes
     /// to it. Timers run in the order of their times, and those of one time in the order in which
     /// they were set. Setting and cancelling allocate and cost O(log n) for n timers.
+    #[doc(alias = "set_timer")]
     pub fn after(
         &mut self,
         after: Duration,
