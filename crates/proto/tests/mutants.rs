@@ -156,7 +156,7 @@ fn a_loss_is_found_early(seed: u64) {
     assert!(w.finish(0, 1)[0].result.is_ok());
     let stats = w.ep(0).stats();
     let timeouts = stats.rollbacks + stats.probes;
-    assert_eq!((timeouts, stats.retransmitted), (0, 1), "one loss, so many timeouts");
+    assert_eq!((timeouts, stats.retransmitted), (0, 1), "timeouts after a single loss");
 }
 
 /// A reply to a request of an ended session is rejected, although the next session has its table
@@ -295,7 +295,7 @@ fn vanish(mut w: World, sessions: &[(usize, SessionId)], rng: &mut Rng) {
         n.ep.peer_lost(7, &mut Vec::new());
         n.collect();
         assert!(n.given.is_empty(), "a call of a lost session did not complete");
-        assert_eq!(n.ep.live_sessions(), 0, "sessions with nobody");
+        assert_eq!(n.ep.live_sessions(), 0, "leaked sessions");
     }
     let arenas: Vec<_> = w.nodes.iter().map(|n| n.arena.clone()).collect();
     w.nodes.iter_mut().for_each(Node::flush);
@@ -356,7 +356,7 @@ found! {
     request_gap_taken: RequestGapTaken by "arrived changed",
     response_gap_taken: ResponseGapTaken by "a wrong response",
     no_quarantine: NoQuarantine by "failed though the network is whole",
-    orphan_kept: OrphanKept by "sessions with nobody",
+    orphan_kept: OrphanKept by "leaked sessions",
     waiting_calls_forgotten: WaitingCallsForgotten by "did not complete",
     rfr_not_repeated: RfrNotRepeated by "calls hang",
     response_not_resent: ResponseNotResent by "failed though the network is whole",
@@ -368,6 +368,6 @@ found! {
     pool_forgotten: PoolForgotten by ": the pool",
     age_forgotten: AgeForgotten by "was begun at",
     wrap_forgotten: WrapForgotten by "failed though the network is whole",
-    loss_found_late: LossFoundLate by "one loss, so many timeouts",
+    loss_found_late: LossFoundLate by "timeouts after a single loss",
     generation_ignored: GenerationIgnored by "an answer for the one before was taken",
 }

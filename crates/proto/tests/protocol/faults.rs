@@ -190,8 +190,8 @@ fn corrupt_frames_fail_ingress_validation() {
         assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(id.into(), 100)));
     }
     let stats = w.ep(1).stats();
-    let door = [Drop::Version, Drop::UnknownPeer, Drop::Cookie, Drop::PacketSize];
-    let stopped: u64 = door.iter().map(|&d| stats.dropped(d)).sum();
+    let ingress = [Drop::Version, Drop::UnknownPeer, Drop::Cookie, Drop::PacketSize];
+    let stopped: u64 = ingress.iter().map(|&d| stats.dropped(d)).sum();
     assert!(stopped > 20);
     assert_eq!(stats.rx_frames - stats.rx_frames_accepted, stopped);
 }

@@ -1,16 +1,16 @@
-//! Many sessions, each used now and then: what the timers then do otherwise.
+//! Many rarely used sessions, and their effect on timers.
 
 use courser_proto::{Config, Recovery};
 
 use crate::support::{World, config, pattern};
 
-/// More than those from which on first looks are forgotten.
+/// Above the number from which first timers are cancelled.
 const SESSIONS: usize = 2_100;
-/// The longest wait for an acknowledgement is half of it.
+/// The longest delay of an acknowledgement is half of it.
 const IDLE_NS: u64 = 4_000_000;
 
-/// `count` calls on each session, one after the other, so that each session's come a part of
-/// [`IDLE_NS`] after each other; each call's response is right, each request ran once.
+/// `count` sequential calls on each session, so that each session's calls are a part of [`IDLE_NS`]
+/// apart; each response is right, each request ran once.
 fn rounds(w: &mut World, count: u64) {
     let sessions: Vec<_> = (0..SESSIONS).map(|_| w.connect(0, 1)).collect();
     for round in 0..count {
@@ -28,15 +28,15 @@ fn rounds(w: &mut World, count: u64) {
     assert!((0..all as u16).all(|id| w.nodes[1].executed[&id] == 1));
 }
 
-/// Until there is nothing left to look at, which does not take long.
+/// Runs until no timer is left, which does not take long.
 fn rest(w: &mut World) {
     w.run_until(w.now_ns + 10 * IDLE_NS);
     assert_eq!(w.ep(0).next_deadline(), None);
 }
 
 #[test]
-fn a_session_that_is_used_again_costs_no_acknowledgements() {
-    // F6: but one for each session when all are quiet, and then nobody keeps anything.
+fn a_session_that_stays_in_use_costs_no_acknowledgements() {
+    // F6: only one for each session when all are quiet; then no response is stored.
     let mut w = World::pair(Config { idle_after_ns: IDLE_NS, ..config() });
     let empty = w.nodes[1].arena.stats().in_use_bytes;
     rounds(&mut w, 30);
@@ -63,7 +63,7 @@ fn calls_of_many_sessions_outlive_loss_and_reordering() {
 }
 
 #[test]
-fn calls_that_are_deferred_leave_as_the_others_do() {
+fn deferred_calls_are_sent_like_the_others() {
     let run = |far_sessions| {
         let config = Config { far_sessions, ..config() };
         let mut w = World::new(&[config.clone(), config], 7);

@@ -1,5 +1,5 @@
-//! Any round trip from 100 ns to 100 ms works, with the defaults as they stand: no constant takes
-//! a slow network for loss, or a fast one for something to wait for.
+//! Any round trip from 100 ns to 100 ms works with the default settings: a slow network is not
+//! mistaken for loss, and a fast one causes no needless waiting.
 
 use courser_proto::Config;
 
@@ -20,7 +20,7 @@ fn pair(rtt_ns: u64, loss: u32, cfg: Config) -> (World, courser_proto::SessionId
     (w, s)
 }
 
-/// Small calls one after another, and large ones in between. Gives how many frames were lost.
+/// Sequential small calls, with large ones in between. Returns the number of lost frames.
 fn work(w: &mut World, s: courser_proto::SessionId, calls: u16) -> u64 {
     for id in 0..calls {
         w.call(0, s, id, 32);
@@ -41,7 +41,7 @@ fn work(w: &mut World, s: courser_proto::SessionId, calls: u16) -> u64 {
 }
 
 #[test]
-fn without_loss_nothing_is_taken_for_loss() {
+fn without_loss_no_loss_is_suspected() {
     for rtt_ns in TRIPS_NS {
         let (mut w, s) = pair(rtt_ns, 0, Config::default());
         assert_eq!(work(&mut w, s, 100), 0);
@@ -49,7 +49,7 @@ fn without_loss_nothing_is_taken_for_loss() {
         assert_eq!((stats.rollbacks, stats.retransmitted), (0, 0), "at {rtt_ns} ns");
         let smoothed = stats.srtt_ns.unwrap();
         assert!(smoothed.abs_diff(rtt_ns) <= rtt_ns / 10, "{smoothed} for {rtt_ns} ns");
-        // A small call takes a round trip, the large ones a few: nothing else is waited for.
+        // A small call takes a round trip, a large one a few: no other waiting.
         assert!(w.now_ns <= 1_000 + rtt_ns * (100 + 5 * 20), "{} at {rtt_ns} ns", w.now_ns);
     }
 }
@@ -77,7 +77,7 @@ fn the_smallest_timeout_may_be_a_few_of_the_shortest_round_trips() {
 }
 
 #[test]
-fn a_first_round_trip_that_nobody_foresaw_costs_copies_and_no_more() {
+fn an_unexpected_first_round_trip_costs_only_duplicates() {
     let mut w = World::pair(Config::default());
     w.link.latency_ns = 50_000_000;
     let s = w.connect(0, 1);
@@ -93,7 +93,7 @@ fn a_first_round_trip_that_nobody_foresaw_costs_copies_and_no_more() {
 }
 
 #[test]
-fn what_was_foreseen_holds_until_it_is_measured_and_within_the_bounds() {
+fn the_estimate_applies_until_the_first_sample_and_within_the_limits() {
     let cfg = Config::default();
     let at = |foreseen_ns: u64, real_ns: u64| {
         let mut w = World::pair(cfg.clone());
@@ -110,7 +110,7 @@ fn what_was_foreseen_holds_until_it_is_measured_and_within_the_bounds() {
         w.call(0, s, 1, 32);
         w.finish(0, 1);
         let recovered = w.now_ns - 1_000 - real_ns;
-        w.ep(0).expect_round_trip(s, 1 << 40); // measured: it is not asked any more
+        w.ep(0).expect_round_trip(s, 1 << 40); // measured: the estimate is ignored
         (recovered, w.ep(0).session_stats(s).unwrap().rto_ns.unwrap())
     };
     assert_eq!(at(0, 1_000), (cfg.rto_initial_ns, cfg.rto_min_ns));

@@ -1,9 +1,9 @@
-//! Loss recovery that does not roll back: `Recovery::Selective` and `Recovery::Melo`, packet by
-//! packet where that can be foretold, by their figures where it cannot.
+//! Selective retransmission: `Recovery::Selective` and `Recovery::Melo`, packet by packet where
+//! this is predictable, by their counters elsewhere.
 //!
-//! A frame takes 1 us each way, so that a round trip is 2 us and the reorder window, where nothing
-//! was late, half a microsecond. The retransmission timeout is at least 1 ms: no test that ends
-//! within some microseconds has waited for it.
+//! A frame takes 1 us each way, so a round trip is 2 us, and the reordering window without late
+//! packets half a microsecond. The retransmission timeout is at least 1 ms: a test that ends within
+//! some microseconds has not waited for it.
 
 use courser_proto::{Config, EndpointStats, Recovery, SessionId};
 
@@ -12,7 +12,7 @@ use crate::support::{Action, DPP, World, config, pattern};
 
 /// A round trip.
 const RTT_NS: u64 = 2_000;
-/// Kinds of packets, as [`EndpointStats::tx_kinds`] counts them.
+/// Kinds of packets, in the order of [`EndpointStats::tx_kinds`].
 const NACK: usize = 6;
 const GAP: usize = 7;
 
@@ -29,12 +29,12 @@ fn settings(recovery: Recovery) -> Config {
     }
 }
 
-/// Two endpoints that have measured a round trip, and have slots that are free.
+/// Two endpoints with round-trip samples and free slots.
 fn warm(cfg: Config) -> (World, SessionId) {
     warm_by(4, cfg)
 }
 
-/// [`warm`] by so many lone calls, of which every other one is a sample of the round trip:
+/// Number of single calls made by [`warm`], of which every other one gives a round-trip sample:
 /// `Config::time_every_ns`.
 fn warm_by(calls: usize, cfg: Config) -> (World, SessionId) {
     let mut w = World::pair(cfg);
@@ -47,8 +47,8 @@ fn warm_by(calls: usize, cfg: Config) -> (World, SessionId) {
     (w, s)
 }
 
-/// Loses the frames with the first packets of which node `from` says such a thing, so many each.
-/// A text ends with a line break, so that a number can be matched as a whole.
+/// Loses the frames with the first packets of node `from` that match a text, the given number of
+/// each. Each packet's text ends with a line break, so that a number can be matched as a whole.
 fn lose(w: &mut World, from: usize, what: &[(&str, u32)]) {
     let mut what: Vec<_> = what.iter().map(|&(text, times)| (text.to_owned(), times)).collect();
     w.filter = Some(Box::new(move |sender, bytes| {
@@ -63,7 +63,7 @@ fn lose(w: &mut World, from: usize, what: &[(&str, u32)]) {
     }));
 }
 
-/// A call whose request has so many packets, answered in one; gives the time that it took.
+/// A call with a request of `packets` packets and a response of one; returns its duration.
 fn upload(w: &mut World, s: SessionId, packets: usize) -> u64 {
     w.nodes[1].handler = Box::new(move |id, req| {
         assert!(req == pattern(id.into(), packets * DPP), "the request arrived changed");
@@ -75,7 +75,7 @@ fn upload(w: &mut World, s: SessionId, packets: usize) -> u64 {
     w.now_ns - start
 }
 
-/// A call whose response has so many packets; gives the time that it took.
+/// A call with a response of `packets` packets; returns its duration.
 fn download(w: &mut World, s: SessionId, packets: usize) -> u64 {
     let response = pattern(77, packets * DPP);
     let answer = response.clone();
@@ -90,13 +90,13 @@ fn stats(w: &World, node: usize) -> &EndpointStats {
     w.nodes[node].ep.stats()
 }
 
-/// (sent again, probes, rollbacks) of the client.
+/// The client's (retransmissions, probes, rollbacks).
 fn efforts(w: &World) -> (u64, u64, u64) {
     let s = stats(w, 0);
     (s.retransmitted, s.probes, s.rollbacks)
 }
 
-/// What was said that begins like this.
+/// The packets whose texts start like this.
 fn said(w: &World, text: &str) -> Vec<String> {
     w.story().into_iter().filter(|line| line.starts_with(text)).collect()
 }
@@ -116,12 +116,12 @@ mod small;
 // ---- requests ---------------------------------------------------------------------------------
 
 #[test]
-fn a_lost_packet_of_a_request_is_the_only_one_sent_again() {
+fn only_the_lost_packet_of_a_request_is_retransmitted() {
     let (mut w, s) = warm(Config { credits: 4, ..settings(Recovery::Selective) });
     let n = 8 * DPP;
     lose(&mut w, 0, &[(&format!("#1/{n}"), 1)]);
     let took = upload(&mut w, s, 8);
-    // Packets 2 and 3 were sent with 1, and tell nothing; 4 was sent a round trip later.
+    // Packets 2 and 3 were sent with 1, and reveal nothing; 4 was sent a round trip later.
     let req = |index| format!("0: REQ 32#{index}/{n}");
     let want = [
         req(0),
@@ -149,7 +149,7 @@ fn a_lost_packet_of_a_request_is_the_only_one_sent_again() {
 }
 
 #[test]
-fn melo_sends_a_packet_again_as_soon_as_its_hole_is_told() {
+fn melo_retransmits_a_packet_as_soon_as_its_hole_is_reported() {
     let (mut w, s) = warm(Config { credits: 4, ..settings(Recovery::Melo) });
     let n = 8 * DPP;
     lose(&mut w, 0, &[(&format!("#1/{n}"), 1)]);
@@ -195,7 +195,7 @@ fn a_lost_packet_costs_a_long_message_next_to_nothing() {
 }
 
 #[test]
-fn the_last_packet_of_a_request_is_probed_for() {
+fn the_last_packet_of_a_request_is_probed() {
     let (mut w, s) = warm(settings(Recovery::Selective));
     let n = 20 * DPP;
     lose(&mut w, 0, &[(&format!("#19/{n}"), 1)]);
@@ -219,8 +219,8 @@ fn all_packets_of_a_window_lost_cost_one_probe_and_no_timeout() {
 }
 
 #[test]
-fn a_retransmission_that_is_lost_is_found_again_without_a_timeout() {
-    // Others may be sent behind it for so long: each shows that it is lost again.
+fn a_lost_retransmission_is_detected_without_a_timeout() {
+    // Many packets may follow it: each shows that it is lost again.
     let cfg = Config { spread: 16, ..settings(Recovery::Selective) };
     let plain = time_without_loss(cfg.clone(), upload, 100);
     let (mut w, s) = warm(cfg);
@@ -234,7 +234,7 @@ fn a_retransmission_that_is_lost_is_found_again_without_a_timeout() {
 
 #[test]
 fn the_first_packet_may_come_last_and_its_deadline_counts() {
-    // F15: the time left stands in packet 0.
+    // F15: packet 0 carries the remaining time.
     for recovery in [Recovery::Selective, Recovery::Melo] {
         let (mut w, s) = warm(settings(recovery));
         let n = 6 * DPP;
@@ -277,7 +277,7 @@ fn credit_returns_are_cumulative() {
 }
 
 #[test]
-fn when_no_credit_return_comes_one_packet_asks() {
+fn without_credit_returns_one_packet_is_probed() {
     let (mut w, s) = warm(settings(Recovery::Selective));
     let lost: Vec<_> = (1..=8).map(|i| format!("+{i}\n")).collect();
     let lost: Vec<_> = lost.iter().map(|text| (text.as_str(), 1)).collect();
@@ -292,7 +292,7 @@ fn when_no_credit_return_comes_one_packet_asks() {
 // ---- responses --------------------------------------------------------------------------------
 
 #[test]
-fn missing_packets_of_a_response_are_asked_for_in_one_run_each() {
+fn each_run_of_missing_response_packets_is_requested_once() {
     let (mut w, s) = warm(settings(Recovery::Selective));
     let n = 60 * DPP;
     let lost: Vec<_> = [20, 21, 22, 40].iter().map(|i| format!("#{i}/{n}")).collect();
@@ -303,12 +303,12 @@ fn missing_packets_of_a_response_are_asked_for_in_one_run_each() {
     let asked = said(&w, "0: RFR");
     assert!(asked.iter().any(|r| r.ends_with("#20x3")), "{asked:?}");
     assert_eq!(asked.iter().filter(|r| r.ends_with("#40x1")).count(), 2, "{asked:?}");
-    // Each packet was sent once, and the four that were lost twice.
+    // Each packet was sent once, and the four lost ones twice.
     assert_eq!(said(&w, "1: RESP").len(), 64);
 }
 
 #[test]
-fn a_lost_request_for_response_is_noticed() {
+fn a_lost_request_for_response_is_detected() {
     let plain = time_without_loss(settings(Recovery::Selective), download, 60);
     for (text, probes) in [("#1x", 1), ("#30x", 0), ("#59x", 1)] {
         let (mut w, s) = warm(settings(Recovery::Selective));
@@ -322,7 +322,7 @@ fn a_lost_request_for_response_is_noticed() {
 }
 
 #[test]
-fn the_first_and_the_last_packet_of_a_response_are_probed_for() {
+fn the_first_and_the_last_packet_of_a_response_are_probed() {
     let plain = time_without_loss(settings(Recovery::Selective), download, 30);
     let n = 30 * DPP;
     for index in [0, 29] {
@@ -337,7 +337,7 @@ fn the_first_and_the_last_packet_of_a_response_are_probed_for() {
 
 // ---- reordering -------------------------------------------------------------------------------
 
-/// Holds one packet of a request back until `late_ns` after it was sent.
+/// Delays a packet of a request until `late_ns` after it was sent.
 fn hold_back(w: &mut World, s: SessionId, text: String, late_ns: u64) {
     let kept = std::rc::Rc::new(std::cell::RefCell::new(None));
     let keeps = kept.clone();
@@ -361,17 +361,17 @@ fn hold_back(w: &mut World, s: SessionId, text: String, late_ns: u64) {
 }
 
 #[test]
-fn a_packet_that_is_late_by_less_than_the_window_is_not_sent_again() {
+fn a_packet_late_by_less_than_the_window_is_not_retransmitted() {
     let (mut w, s) = warm(settings(Recovery::Selective));
-    // Others that were sent a round trip later arrive after 3 us.
+    // Packets that were sent a round trip later arrive after 3 us.
     hold_back(&mut w, s, format!("#10/{}", 60 * DPP), 2_900);
     assert_eq!(efforts(&w), (0, 0, 0));
     assert!(stats(&w, 1).tx_kinds[NACK] > 0);
 }
 
 #[test]
-fn the_window_grows_with_what_was_late() {
-    // It comes back half a microsecond too soon to be the answer to what was sent again.
+fn the_window_grows_with_late_packets() {
+    // It arrives half a microsecond too soon to acknowledge the retransmission.
     let (mut w, s) = warm(settings(Recovery::Selective));
     let mut again = Vec::new();
     for _ in 0..6 {
@@ -386,7 +386,7 @@ fn the_window_grows_with_what_was_late() {
 }
 
 #[test]
-fn a_path_that_reorders_is_learnt() {
+fn the_window_adapts_to_a_reordering_path() {
     // 5 % of all frames are late by up to three round trips.
     let mut cfg = settings(Recovery::Selective);
     cfg.credits = 32;
@@ -406,7 +406,7 @@ fn a_path_that_reorders_is_learnt() {
 // ---- without loss -----------------------------------------------------------------------------
 
 #[test]
-fn without_loss_nothing_is_said_that_go_back_n_would_not_say() {
+fn without_loss_all_schemes_send_the_same_packets() {
     let run = |recovery| {
         let (mut w, s) = warm(settings(recovery));
         w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));

@@ -1,5 +1,4 @@
-//! What can be switched off to measure what it saves (E75): each changes what it is about, and
-//! nothing else.
+//! Switches for measuring single optimisations (E75): each changes only its own effect.
 
 use std::collections::VecDeque;
 
@@ -38,7 +37,7 @@ fn without_preallocation_each_response_has_a_buffer_of_its_own() {
 }
 
 #[test]
-fn without_zero_copy_each_request_comes_in_a_buffer_of_its_own() {
+fn without_zero_copy_each_request_has_a_buffer_of_its_own() {
     let on = echoes(config());
     let off = echoes(Config { zero_copy_rx: false, ..config() });
     assert_eq!((on.nodes[1].copied, off.nodes[1].copied), (0, 12));
@@ -59,14 +58,14 @@ fn without_packing_each_packet_is_a_frame() {
 }
 
 #[test]
-fn without_prefetching_nothing_is_different() {
+fn prefetching_changes_no_behaviour() {
     let (on, off) = (echoes(config()), echoes(Config { prefetch: false, ..config() }));
     assert_eq!(on.story(), off.story());
     assert_eq!(on.nodes[1].ep.stats(), off.nodes[1].ep.stats());
 }
 
 #[test]
-fn halves_let_the_server_begin_with_the_first_calls() {
+fn half_batches_let_the_server_start_with_the_first_calls() {
     for (tx_halves, frames) in [(false, 1), (true, 2)] {
         let mut w = World::pair(Config { tx_halves, slots: 8, ..config() });
         let s = w.connect(0, 1);
@@ -101,7 +100,7 @@ fn without_the_copy_of_requests_handlers_get_the_right_length_and_nothing_else_c
 }
 
 #[test]
-fn halves_are_of_calls_and_replies_leave_together() {
+fn half_batches_limit_calls_and_not_replies() {
     let cfg = |tx_halves| Config { tx_halves, slots: 8, ..config() };
     let mut w = World::new(&[cfg(false), cfg(true)], 1);
     w.nodes[0].handler = Box::new(|_, req| Action::Defer(500_000, req.to_vec()));
@@ -118,7 +117,7 @@ fn halves_are_of_calls_and_replies_leave_together() {
 }
 
 #[test]
-fn a_reply_does_not_wait_with_a_request_that_has_its_turn_in_the_next_stage() {
+fn a_reply_is_not_delayed_by_a_request_of_the_next_batch() {
     for prealloc_responses in [true, false] {
         a_reply_leaves_at_once(Config { slots: 8, prealloc_responses, ..config() });
     }
@@ -146,7 +145,7 @@ fn a_reply_leaves_at_once(cfg: Config) {
 }
 
 #[test]
-fn calls_of_continuations_do_not_keep_one_that_waits_for_ever() {
+fn calls_of_continuations_do_not_starve_a_waiting_call() {
     let mut w = World::pair(Config { tx_halves: true, slots: 16, ..config() });
     let s = w.connect(0, 1);
     (0..8).for_each(|id| _ = w.call(0, s, id, 32));

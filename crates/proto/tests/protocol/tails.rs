@@ -96,7 +96,7 @@ fn duplicates_and_unrequested_packets_are_dropped() {
     w.inject(0, 1, &forge.request(0, size, 1, &data[DPP..]));
     assert_eq!((w.nodes[1].executed[&5], w.nodes[1].copied), (1, 1));
     let unasked = forge.response(0, size, 0, &data[..DPP]);
-    assert!(w.nodes[0].ep.stats().drops_total() <= 2, "answers to nobody");
+    assert!(w.nodes[0].ep.stats().drops_total() <= 2, "answers without a call");
     let before = w.nodes[0].ep.stats().drops_total();
     w.inject(1, 0, &unasked);
     assert_eq!(w.nodes[0].ep.stats().drops_total(), before + 1);

@@ -5,7 +5,7 @@ use courser_proto::{Config, SessionId};
 
 use crate::support::{Action, DPP, World, config, pattern};
 
-/// C = 2, nothing shares a frame, every packet is handled and answered before the next.
+/// C = 2, no shared frames, every packet is handled and answered before the next.
 fn fig3() -> (World, SessionId) {
     let mut w = World::pair(Config { credits: 2, inline_max: 0, ..config() });
     let s = w.connect(0, 1);
@@ -27,7 +27,7 @@ fn a_small_rpc_is_two_packets() {
 }
 
 #[test]
-fn an_acknowledgement_rides_on_the_next_request() {
+fn the_next_request_acknowledges_the_response() {
     let (mut w, s) = fig3();
     for id in 0..20 {
         w.call(0, s, id, 32);
@@ -46,8 +46,8 @@ fn an_empty_message_is_one_packet_too() {
 
 #[test]
 fn three_packets_each_way_with_two_credits() {
-    // E42, E43: the paper's figure; one request-for-response asks for as many packets as there
-    // are credits (F4).
+    // E42, E43: the paper's figure; one request-for-response requests as many packets as there are
+    // credits (F4).
     let (mut w, s) = fig3();
     let n = 3 * DPP;
     w.call(0, s, 1, n);
@@ -102,7 +102,7 @@ fn a_server_alone_sends_nothing_and_has_no_timer() {
     let (mut w, s) = fig3();
     w.nodes[1].handler = Box::new(|_, req| Action::ReplyMsg(req.to_vec()));
     w.call(0, s, 1, 5 * DPP);
-    w.filter = Some(Box::new(|from, _| from == 0)); // nothing comes back
+    w.filter = Some(Box::new(|from, _| from == 0)); // no packet of the server arrives
     for _ in 0..3 {
         w.step();
     }

@@ -1,4 +1,4 @@
-//! Peers that lie about what they have received, or ask without end.
+//! Peers that forge acknowledgements, or request without limit.
 
 use courser_proto::Drop;
 use courser_proto::wire::{Packet, parse_packet};
@@ -7,10 +7,10 @@ use super::*;
 use crate::support::Forge;
 use crate::support::forge::expect_drop;
 
-/// What a NACK says: packets in order, the newest, and holes, the most recent first.
+/// Content of a NACK: packets in order, the newest packet, and holes, most recent first.
 type Said<'a> = (u32, u32, &'a [(u32, u32)]);
 
-/// A NACK to the client, as a server could write it. Offsets of holes are from `count` on.
+/// A NACK to the client, as a server could write it. Hole offsets are relative to `count`.
 fn nack(f: &mut Forge, req_num: u32, (count, high, holes): Said<'_>) -> Vec<u8> {
     let session = f.accept.client_session;
     // A request's header has the same fields.
@@ -35,7 +35,7 @@ fn nack(f: &mut Forge, req_num: u32, (count, high, holes): Said<'_>) -> Vec<u8> 
     bytes
 }
 
-/// A request of so many packets of which the first credits' worth was sent, and is not heard of.
+/// A request of `packets` packets, of which the first ones within the credits were sent and lost.
 fn half_way(recovery: Recovery, packets: usize) -> (World, Forge) {
     let mut w = World::pair(settings(recovery));
     let (s, f) = w.connect_forge(0, 1);
@@ -65,8 +65,8 @@ fn a_nack_for_packets_that_were_never_sent_is_dropped() {
 }
 
 #[test]
-fn a_nack_that_lies_costs_its_own_call_only() {
-    // All of them are possible to say, and contradict each other.
+fn a_forged_nack_affects_its_own_call_only() {
+    // Each is valid by itself, and they contradict each other.
     let lies: [Said<'_>; 6] = [
         (0, 8, &[(1, 6)]),
         (0, 8, &[(0, 7)]),
@@ -88,7 +88,7 @@ fn a_nack_that_lies_costs_its_own_call_only() {
             assert!(sent < 400, "{recovery}: {sent} packets for 200 lies");
             let s = w.sessions[0].1;
             assert!(w.nodes[0].ep.memory().total_bytes() < 16 << 20);
-            // The session is sound: closed, and another one works.
+            // The session is intact: closed, and another one works.
             let (remote, _) = w.ep(0).close(s).unwrap();
             w.ep(1).disconnected(remote, 0xe0, 7);
             w.filter = None;
@@ -102,7 +102,7 @@ fn a_nack_that_lies_costs_its_own_call_only() {
 }
 
 #[test]
-fn a_nack_to_a_small_request_or_a_session_that_goes_back_is_dropped() {
+fn a_nack_to_a_small_request_or_a_go_back_n_session_is_dropped() {
     for recovery in [Recovery::Selective, Recovery::Melo] {
         let mut w = World::pair(settings(recovery));
         let (s, mut f) = w.connect_forge(0, 1);
@@ -132,13 +132,13 @@ fn a_nack_to_a_server_is_dropped() {
 }
 
 #[test]
-fn a_flood_of_gaps_is_worth_one() {
+fn a_flood_of_gaps_acts_like_one() {
     let mut w = World::pair(Config { inline_max: 512, ..settings(Recovery::Selective) });
     let (s, mut f) = w.connect_forge(0, 1);
     for id in 0..8 {
         w.call(0, s, id, 10);
     }
-    w.filter = Some(Box::new(|_, _| false)); // the answers never come
+    w.filter = Some(Box::new(|_, _| false)); // no answer arrives
     w.pump();
     let start = w.now_ns;
     let memory = w.nodes[0].ep.memory().total_bytes();
@@ -150,20 +150,20 @@ fn a_flood_of_gaps_is_worth_one() {
     w.pump();
     assert_eq!(w.nodes[0].ep.stats().rx_kinds[GAP], 80_000);
     assert!(w.nodes[0].ep.memory().total_bytes() <= memory + 4096, "one timer a call");
-    // Eight calls are asked after as if one gap had been told: each after its time, twice.
+    // Eight calls are probed as after a single gap: each after its time, twice.
     w.run_until(start + 900_000);
     let (again, probes, rollbacks) = efforts(&w);
     assert!(again <= 16 && probes <= 16 && rollbacks == 0, "{:?}", (again, probes, rollbacks));
 }
 
 #[test]
-fn frames_with_gaps_in_their_numbers_are_answered_once_a_stage() {
+fn frames_with_gaps_in_their_numbers_are_answered_once_per_batch() {
     let mut w = World::pair(settings(Recovery::Selective));
     let (_, mut f) = w.connect_forge(0, 1);
     let before = w.nodes[1].ep.stats().tx_packets;
     let ack = Packet::Ack { session: f.accept.session, req_num: 0 };
     for _ in 0..10_000 {
-        _ = f.header(1); // a number that is never seen
+        _ = f.header(1); // a number that is never received
         let bytes = f.frame(1, &[ack]);
         w.deliver_only(0, 1, &bytes);
     }
@@ -174,7 +174,7 @@ fn frames_with_gaps_in_their_numbers_are_answered_once_a_stage() {
 }
 
 #[test]
-fn however_many_parts_are_asked_for_no_more_than_the_credits_are_owed() {
+fn requested_parts_never_exceed_the_credits() {
     for recovery in [Recovery::Selective, Recovery::Melo] {
         let mut w = World::pair(settings(recovery));
         let (_, mut f) = w.connect_forge(0, 1);
@@ -187,7 +187,7 @@ fn however_many_parts_are_asked_for_no_more_than_the_credits_are_owed() {
         let session = f.accept.session;
         for turn in 0..100 {
             for i in 0..190 {
-                // Apart from each other, so that none can be joined with the one before.
+                // With distance between them, so that none is merged with the one before.
                 let first = 1 + (2 * i + 7 * turn) % 399;
                 let rfr = Packet::Rfr { session, req_num: 0, first, count: 1 };
                 let bytes = f.frame(1, &[rfr]);
@@ -204,8 +204,8 @@ fn however_many_parts_are_asked_for_no_more_than_the_credits_are_owed() {
 }
 
 #[test]
-fn packets_far_ahead_of_what_has_arrived_cost_no_more_than_their_bits() {
-    // A message of the largest size of which only every second packet comes.
+fn packets_far_ahead_cost_only_their_bits() {
+    // A message of the largest size of which only every second packet arrives.
     let cfg = Config { max_msg_size: 8 << 20, ..settings(Recovery::Selective) };
     for recovery in [Recovery::Selective, Recovery::Melo] {
         let mut w = World::pair(Config { recovery, ..cfg.clone() });

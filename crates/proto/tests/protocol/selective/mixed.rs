@@ -1,4 +1,4 @@
-//! Endpoints that recover losses differently, and sessions that do.
+//! Endpoints and sessions with different recovery schemes.
 
 use courser_proto::Recovery::{GoBackN, Melo, Selective};
 
@@ -57,7 +57,7 @@ fn agreed(w: &World, node: usize, s: SessionId) -> Recovery {
 }
 
 #[test]
-fn either_side_can_insist_on_going_back() {
+fn either_side_can_require_go_back_n() {
     for (client, server) in [(GoBackN, Selective), (Selective, GoBackN), (Melo, GoBackN)] {
         let mut w = World::new(&[settings(client), settings(server)], 5);
         let s = w.connect(0, 1);
@@ -74,7 +74,7 @@ fn either_side_can_insist_on_going_back() {
 }
 
 #[test]
-fn sessions_between_two_endpoints_may_recover_differently() {
+fn sessions_between_two_endpoints_may_have_different_schemes() {
     for (a, b) in [(Selective, Melo), (Melo, Selective)] {
         for seed in 0..4 {
             let mut w = World::new(&[settings(a), settings(b)], seed);
@@ -104,7 +104,7 @@ fn a_server_has_clients_of_every_scheme() {
 fn heavy_loss_ends_as_well() {
     for recovery in [Selective, Melo] {
         for seed in 0..6 {
-            // Two of five round trips fail: a few timeouts in a row are no dead path.
+            // Two of five round trips fail: a few successive timeouts do not mean a dead path.
             let cfg = Config { datapath_timeout_ns: 2_000_000_000, ..settings(recovery) };
             let mut w = World::new(&[cfg.clone(), cfg], seed);
             let s = w.connect(0, 1);

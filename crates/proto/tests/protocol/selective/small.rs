@@ -1,9 +1,9 @@
-//! Messages of one packet: nothing but their answer tells of them, and no call pays for that.
+//! Tail loss of single-packet messages, which no later packet acknowledges, at no cost per call.
 
 use super::*;
 
-/// A call that loses a packet: the timer that finds it, twice the smoothed round trip and the
-/// window, and the round trip of its second try.
+/// Duration of a call that loses a packet: the timer that detects it, twice the smoothed round trip
+/// plus the window, and the round trip of its retransmission.
 const LATE_NS: u64 = 4 * RTT_NS;
 
 fn small() -> Config {
@@ -11,8 +11,8 @@ fn small() -> Config {
 }
 
 #[test]
-fn what_is_lost_amid_traffic_is_asked_for_again_after_the_next_frame() {
-    // The frame behind the lost one shows the server that one is missing, or the client.
+fn a_loss_amid_traffic_is_probed_after_the_next_frame() {
+    // The frame after the lost one shows the server, or the client, that one is missing.
     for (from, text) in [(0, "REQ"), (1, "RESP")] {
         let (mut w, s) = warm(small());
         lose(&mut w, from, &[(text, 1)]);
@@ -41,7 +41,7 @@ fn what_is_lost_amid_traffic_is_asked_for_again_after_the_next_frame() {
 }
 
 #[test]
-fn what_is_lost_and_nothing_follows_is_asked_for_again_after_a_silence() {
+fn a_loss_without_later_frames_is_probed_after_a_silence() {
     for (from, text) in [(0, "REQ"), (1, "RESP")] {
         let (mut w, s) = warm(small());
         lose(&mut w, from, &[(text, 1)]);
@@ -56,7 +56,7 @@ fn what_is_lost_and_nothing_follows_is_asked_for_again_after_a_silence() {
 }
 
 #[test]
-fn lost_twice_it_waits_twice_as_long_and_only_then_for_the_timeout() {
+fn a_second_loss_doubles_the_probe_interval_before_the_timeout() {
     let took = |times| {
         let (mut w, s) = warm_by(8, small());
         lose(&mut w, 0, &[("REQ", times)]);
@@ -75,7 +75,7 @@ fn lost_twice_it_waits_twice_as_long_and_only_then_for_the_timeout() {
 
 #[test]
 fn with_go_back_n_and_melo_small_messages_wait_for_the_timeout() {
-    // What the papers do; the price is what the default is about.
+    // As in the papers; shows the benefit of the default.
     for recovery in [Recovery::GoBackN, Recovery::Melo] {
         let (mut w, s) = warm(Config { inline_max: 512, ..settings(recovery) });
         lose(&mut w, 0, &[("REQ", 1)]);
@@ -89,7 +89,7 @@ fn with_go_back_n_and_melo_small_messages_wait_for_the_timeout() {
 }
 
 #[test]
-fn of_many_calls_at_a_loss_of_one_in_a_thousand_none_waits_for_the_timeout() {
+fn at_a_loss_of_one_in_a_thousand_no_call_waits_for_the_timeout() {
     let (mut w, s) = warm(small());
     w.tracing = false;
     w.link.loss = 1_000;
@@ -123,7 +123,7 @@ fn of_many_calls_at_a_loss_of_one_in_a_thousand_none_waits_for_the_timeout() {
 }
 
 #[test]
-fn slow_handlers_are_asked_after_a_few_times_and_then_believed() {
+fn slow_handlers_are_probed_a_few_times_only() {
     let (mut w, s) = warm(small());
     w.nodes[1].handler = Box::new(|_, _| Action::Defer(100_000, vec![]));
     w.tracing = false;
@@ -138,7 +138,7 @@ fn slow_handlers_are_asked_after_a_few_times_and_then_believed() {
 }
 
 #[test]
-fn patience_ends_when_packets_are_lost_again() {
+fn probe_backoff_decreases_when_packets_are_lost() {
     let (mut w, s) = warm(small());
     w.nodes[1].handler = Box::new(|id, _| match id {
         0..10 => Action::Defer(100_000, vec![]),
@@ -148,7 +148,7 @@ fn patience_ends_when_packets_are_lost_again() {
         w.call(0, s, id, 10);
         w.finish(0, 1);
     }
-    // What was learnt of slow handlers makes a lost packet wait longer, but never for good.
+    // The probe backoff from slow handlers delays the detection of a loss, but not permanently.
     lose(&mut w, 0, &[("REQ", 1)]);
     let start = w.now_ns;
     w.call(0, s, 10, 10);
