@@ -58,6 +58,7 @@ pub struct Path {
 
 /// Why a destination cannot be used.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum PathError {
     /// The address is of a kind this transport cannot reach (IPv6 on an IPv4 socket, say).
     #[error(

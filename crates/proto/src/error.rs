@@ -18,6 +18,7 @@ pub enum Executed {
 /// Status codes of a server's error response; the numbers are those of the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
+#[non_exhaustive]
 pub enum Status {
     /// No handler is registered for this request type (E3).
     UnknownType = 1,
@@ -163,6 +164,7 @@ pub enum SessionEnd {
 
 /// Why an accepted call ended without a response. Its request buffer is returned with the error.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum CallError {
     /// The session could not be set up, for this reason.
     NotConnected(SessionEnd),
@@ -252,6 +254,7 @@ impl std::error::Error for CallError {}
 
 /// Why a call was not accepted; nothing was queued, and the buffer is returned at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum RejectReason {
     /// There is no such session, or it has ended.
     #[error("the session is not connected: {0}")]
@@ -282,6 +285,7 @@ pub enum RejectReason {
 
 /// Why a reply failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReplyError {
     /// The request is gone: its session ended, or it was answered before.
     #[error("the request is gone, its session ended or it was already answered; drop the response")]

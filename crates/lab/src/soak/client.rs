@@ -100,8 +100,10 @@ fn error_index(error: &CallError) -> u8 {
             Status::DeadlineExceeded => 17,
             Status::Cancelled => 18,
             Status::ShuttingDown => 19,
-            Status::Other => 20,
+            // `Other`, and statuses of later versions.
+            _ => 20,
         },
+        _ => 20,
     }
 }
 

@@ -89,6 +89,7 @@ pub struct ConnectAccept {
 
 /// Why a server endpoint refuses a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectRefuseReason {
     /// The session table is full.
     #[error(
@@ -147,6 +148,7 @@ pub enum ConnectRefuseReason {
 
 /// The field of a request that was out of range.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub enum InvalidField {
     /// `slots`
     Slots,
@@ -177,6 +179,7 @@ impl std::fmt::Display for InvalidField {
 
 /// Why this endpoint cannot start or finish a connect.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectError {
     /// The session table is full.
     #[error("this endpoint already has its {limit} sessions; close some or raise max_sessions")]

@@ -104,6 +104,7 @@ pub(super) fn end_index(error: &CallError) -> usize {
         CallError::Server(Status::WorkersBusy) => 15,
         CallError::Server(Status::Panicked) => 16,
         CallError::Server(Status::ShuttingDown) => 17,
-        CallError::Server(_) => 18,
+        // Other statuses, and errors of later versions.
+        _ => 18,
     }
 }

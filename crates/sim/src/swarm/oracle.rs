@@ -341,6 +341,8 @@ impl Oracle {
             | CallError::Server(Status::NoMemory | Status::ResponseFailed) => a.no_memory,
             CallError::ResponseTooLarge { .. } => false,
             CallError::Server(status) => made.kind.may_get(*status),
+            // An error without a rule is a finding.
+            _ => false,
         };
         let full = matches!(
             error,
