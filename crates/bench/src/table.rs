@@ -1,146 +1,184 @@
-//! A report as a table for people. Programs read the JSON.
+//! A report as text of at most [`WIDTH`] columns. Programs read the JSON.
 
-use comfy_table::{CellAlignment, Table, presets};
+use std::fmt::Write;
 
 use super::report::{PlacementResult, Report, Unit};
+use super::stats::Interval;
 
-/// The results of a report, a row per quantity and placement, with a line above that
-/// says what ran.
+/// Longest line of any output, in characters.
+pub const WIDTH: usize = 80;
+
+/// Columns for the names of quantities, indented.
+const NAME: usize = 29;
+/// Columns for values.
+const VALUE: usize = 13;
+/// Columns for an interval and for a range.
+const SPAN: usize = 16;
+
+/// The results of a report: a block for each placement and point, a line for each quantity.
 pub fn render(report: &Report) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    let series = report.results.iter().any(|result| !result.point.is_empty());
-    let header = ["placement", "quantity", "median", "95 % interval", "range", "windows"];
-    let first = series.then_some("point");
-    table.set_header(first.into_iter().chain(header));
+    let dropped = report.results.first().map_or(0, |r| r.windows_dropped);
+    let mut text = format!("{} over {}; {dropped} windows dropped", report.bench, report.transport);
+    text += " (placement changed or unclear)\n";
     for result in &report.results {
-        for row in rows(result) {
-            let first = series.then(|| result.point.clone());
-            table.add_row(first.into_iter().chain(row));
+        let point = if result.point.is_empty() { "" } else { ", " };
+        let name = format!("{}{point}{}", result.placement, result.point);
+        let header = format!("{:>VALUE$}{:>SPAN$}{:>SPAN$}", "median", "95 % interval", "range");
+        let _ = writeln!(text, "\n{}{header}{:>6}", named(&name), "n");
+        for line in lines(result) {
+            line.write(&mut text);
         }
     }
-    for column in table.column_iter_mut().skip(2 + usize::from(series)) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let dropped = report.results.first().map_or(0, |r| r.windows_dropped);
-    format!(
-        "{} over {}; {dropped} windows dropped (probes disagreed or fell between near and far)\n{table}\n",
-        report.bench, report.transport
-    )
+    text
 }
 
-/// A row from the five fields of a quantity.
-macro_rules! row {
-    ($rows:ident, $result:ident, $label:expr, $unit:ident, $count:expr,
+/// `text` in lines of at most `width` characters, broken at blanks.
+pub fn wrap(text: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
+/// The first column; a longer name has a line of its own.
+fn named(name: &str) -> String {
+    let gap = if name.chars().count() > NAME { format!("\n{:NAME$}", "") } else { String::new() };
+    format!("{name:NAME$}{gap}")
+}
+
+/// A quantity of a block.
+struct Line {
+    name: String,
+    unit: Unit,
+    median: f64,
+    /// Smallest and largest value, and the interval of the median.
+    spread: Option<(f64, f64, Option<Interval>)>,
+    count: usize,
+    note: String,
+}
+
+impl Line {
+    fn write(&self, text: &mut String) {
+        let name = named(&format!("  {}", self.name));
+        let value = show(self.unit, self.median);
+        let _ = match &self.spread {
+            Some((min, max, interval)) => {
+                let span = |low, high| span(self.unit, self.median, low, high);
+                let interval =
+                    interval.map_or_else(|| "too few".to_owned(), |i| span(i.low, i.high));
+                let range = span(*min, *max);
+                let count = self.count;
+                writeln!(text, "{name}{value:>VALUE$}{interval:>SPAN$}{range:>SPAN$}{count:>6}")
+            }
+            None => {
+                let note = wrap(&self.note, WIDTH - NAME - VALUE - 3);
+                let gap = format!("\n{:1$}", "", NAME + VALUE + 3);
+                let line = format!("{name}{value:>VALUE$}   {}", note.join(&gap));
+                writeln!(text, "{}", line.trim_end())
+            }
+        };
+    }
+}
+
+/// A line from the five fields of a quantity.
+macro_rules! line {
+    ($lines:ident, $result:ident, $name:expr, $unit:ident, $count:expr,
      $field:ident: $median:ident, $min:ident, $max:ident, $low:ident, $high:ident) => {
         if let Some(q) = &$result.$field {
-            $rows.push([
-                $result.placement.clone(),
-                $label.to_owned(),
-                $unit(q.$median),
-                match (q.$low, q.$high) {
-                    (Some(low), Some(high)) => format!("{} - {}", $unit(low), $unit(high)),
-                    _ => "too few".to_owned(),
-                },
-                format!("{} - {}", $unit(q.$min), $unit(q.$max)),
-                $count.to_string(),
-            ]);
+            let interval = q.$low.zip(q.$high).map(|(low, high)| Interval { low, high });
+            $lines.push(Line {
+                name: $name.to_owned(),
+                unit: Unit::$unit,
+                median: q.$median,
+                spread: Some((q.$min, q.$max, interval)),
+                count: $count,
+                note: String::new(),
+            });
         }
     };
 }
 
-fn rows(result: &PlacementResult) -> Vec<[String; 6]> {
-    let mut rows = Vec::new();
+fn lines(result: &PlacementResult) -> Vec<Line> {
+    let mut lines = Vec::new();
     let n = result.windows;
-    row!(rows, result, "probe", time, n, probe: probe_ns,
+    line!(lines, result, "probe", Time, n, probe: probe_ns,
         probe_ns_min, probe_ns_max, probe_ns_ci_low, probe_ns_ci_high);
-    row!(rows, result, "latency p50", time, n, latency_p50: latency_p50_ns,
+    line!(lines, result, "latency p50", Time, n, latency_p50: latency_p50_ns,
         latency_p50_ns_min, latency_p50_ns_max, latency_p50_ns_ci_low, latency_p50_ns_ci_high);
-    row!(rows, result, "latency p99", time, n, latency_p99: latency_p99_ns,
+    line!(lines, result, "latency p99", Time, n, latency_p99: latency_p99_ns,
         latency_p99_ns_min, latency_p99_ns_max, latency_p99_ns_ci_low, latency_p99_ns_ci_high);
-    row!(rows, result, "raw p50", time, n, raw_p50: raw_p50_ns,
+    line!(lines, result, "raw p50", Time, n, raw_p50: raw_p50_ns,
         raw_p50_ns_min, raw_p50_ns_max, raw_p50_ns_ci_low, raw_p50_ns_ci_high);
-    row!(rows, result, "raw p99", time, n, raw_p99: raw_p99_ns,
+    line!(lines, result, "raw p99", Time, n, raw_p99: raw_p99_ns,
         raw_p99_ns_min, raw_p99_ns_max, raw_p99_ns_ci_low, raw_p99_ns_ci_high);
-    row!(rows, result, "rate", per_second, n, rate: rate_rps,
+    line!(lines, result, "rate", PerSecond, n, rate: rate_rps,
         rate_rps_min, rate_rps_max, rate_rps_ci_low, rate_rps_ci_high);
-    row!(rows, result, "raw rate", per_second, n, raw_rate: raw_rate_pps,
+    line!(lines, result, "raw rate", PerSecond, n, raw_rate: raw_rate_pps,
         raw_rate_pps_min, raw_rate_pps_max, raw_rate_pps_ci_low, raw_rate_pps_ci_high);
-    row!(rows, result, "goodput", bits, n, goodput: goodput_bps,
+    line!(lines, result, "goodput", Bits, n, goodput: goodput_bps,
         goodput_bps_min, goodput_bps_max, goodput_bps_ci_low, goodput_bps_ci_high);
-    row!(rows, result, "raw goodput", bits, n, raw_goodput: raw_goodput_bps,
+    line!(lines, result, "raw goodput", Bits, n, raw_goodput: raw_goodput_bps,
         raw_goodput_bps_min, raw_goodput_bps_max, raw_goodput_bps_ci_low,
         raw_goodput_bps_ci_high);
-    let label = format!("ratio of {}", result.ratio_of.as_deref().unwrap_or("?"));
-    row!(rows, result, label, plain, result.pairs.unwrap_or(0), ratio: ratio,
+    let name = format!("ratio of {}", result.ratio_of.as_deref().unwrap_or("?"));
+    line!(lines, result, name, Plain, result.pairs.unwrap_or(0), ratio: ratio,
         ratio_min, ratio_max, ratio_ci_low, ratio_ci_high);
-    rows.extend(result.rows.iter().map(|row| {
-        let show = |value| show(row.unit, value);
-        let ci = row.spread.and_then(|spread| spread.ci);
-        let interval = match (row.spread, ci) {
-            (_, Some(ci)) => format!("{} - {}", show(ci.low), show(ci.high)),
-            (Some(_), None) => "too few".to_owned(),
-            (None, None) => row.note.clone(),
-        };
-        let range = row.spread.map(|s| format!("{} - {}", show(s.min), show(s.max)));
-        let count = row.spread.map(|s| s.count.to_string());
-        [
-            result.placement.clone(),
-            row.label.clone(),
-            show(row.value),
-            interval,
-            range.unwrap_or_default(),
-            count.unwrap_or_default(),
-        ]
+    lines.extend(result.rows.iter().map(|row| Line {
+        name: row.label.clone(),
+        unit: row.unit,
+        median: row.value,
+        spread: row.spread.map(|s| (s.min, s.max, s.ci)),
+        count: row.spread.map_or(0, |s| s.count),
+        note: row.note.clone(),
     }));
-    rows
+    lines
 }
 
 /// A value in its unit.
 pub fn show(unit: Unit, value: f64) -> String {
-    match unit {
-        Unit::Time => time(value),
-        Unit::Difference if value < 0.0 => format!("-{}", time(-value)),
-        Unit::Difference => format!("+{}", time(value)),
-        Unit::PerSecond => per_second(value),
-        Unit::Bits => bits(value),
-        Unit::Bytes => format!("{value:.0} B"),
-        Unit::Plain => plain(value),
-        Unit::Count => format!("{value:.0}"),
-        Unit::Percent => format!("{:.1} %", value * 100.0),
+    let (divisor, digits, suffix) = scale(unit, value);
+    let sign = if unit == Unit::Difference { "+" } else { "" };
+    match value {
+        value if value < 0.0 => format!("-{:.digits$}{suffix}", -value / divisor),
+        value => format!("{sign}{:.digits$}{suffix}", value / divisor),
     }
 }
 
-fn time(ns: f64) -> String {
-    if ns >= 1e6 {
-        format!("{:.2} ms", ns / 1e6)
-    } else if ns >= 1e3 {
-        format!("{:.2} µs", ns / 1e3)
-    } else {
-        format!("{ns:.0} ns")
-    }
+/// Two values in the scale of a third, without their unit.
+fn span(unit: Unit, of: f64, low: f64, high: f64) -> String {
+    let (divisor, digits, _) = scale(unit, of);
+    format!("{:.digits$} - {:.digits$}", low / divisor, high / divisor)
 }
 
-fn per_second(value: f64) -> String {
-    scaled(value, "/s")
-}
-
-fn bits(value: f64) -> String {
-    scaled(value, "bit/s")
-}
-
-fn scaled(value: f64, unit: &str) -> String {
-    let (value, prefix) = match value {
-        v if v >= 1e9 => (v / 1e9, "G"),
-        v if v >= 1e6 => (v / 1e6, "M"),
-        v if v >= 1e3 => (v / 1e3, "K"),
-        v => (v, ""),
+/// What a value is divided by, its digits after the point, and its unit.
+fn scale(unit: Unit, value: f64) -> (f64, usize, &'static str) {
+    let size = value.abs();
+    let prefixed = |units: [&'static str; 4]| match size {
+        v if v >= 1e9 => (1e9, 2, units[3]),
+        v if v >= 1e6 => (1e6, 2, units[2]),
+        v if v >= 1e3 => (1e3, 2, units[1]),
+        _ => (1.0, 2, units[0]),
     };
-    format!("{value:.2} {prefix}{unit}")
-}
-
-fn plain(value: f64) -> String {
-    format!("{value:.3}")
+    match unit {
+        Unit::Time | Unit::Difference => match size {
+            ns if ns >= 1e6 => (1e6, 2, " ms"),
+            ns if ns >= 1e3 => (1e3, 2, " µs"),
+            _ => (1.0, 0, " ns"),
+        },
+        Unit::PerSecond => prefixed([" /s", " K/s", " M/s", " G/s"]),
+        Unit::Bits => prefixed([" bit/s", " Kbit/s", " Mbit/s", " Gbit/s"]),
+        Unit::Bytes => (1.0, 0, " B"),
+        Unit::Plain => (1.0, 3, ""),
+        Unit::Count => (1.0, 0, ""),
+        Unit::Percent => (0.01, 1, " %"),
+    }
 }
 
 #[cfg(test)]
@@ -150,23 +188,50 @@ mod tests {
 
     #[test]
     fn units() {
-        assert_eq!(time(181.4), "181 ns");
-        assert_eq!(time(5_350.0), "5.35 µs");
-        assert_eq!(time(2e6), "2.00 ms");
-        assert_eq!(per_second(14.4e6), "14.40 M/s");
-        assert_eq!(per_second(12.0), "12.00 /s");
-        assert_eq!(bits(56e9), "56.00 Gbit/s");
-        assert_eq!(plain(0.8126), "0.813");
+        for (unit, value, text) in [
+            (Unit::Time, 181.4, "181 ns"),
+            (Unit::Time, 5_350.0, "5.35 µs"),
+            (Unit::Time, 2e6, "2.00 ms"),
+            (Unit::Difference, 40.0, "+40 ns"),
+            (Unit::Difference, -1_500.0, "-1.50 µs"),
+            (Unit::PerSecond, 14.4e6, "14.40 M/s"),
+            (Unit::PerSecond, 12.0, "12.00 /s"),
+            (Unit::Bits, 56e9, "56.00 Gbit/s"),
+            (Unit::Plain, 0.8126, "0.813"),
+            (Unit::Percent, 0.5, "50.0 %"),
+        ] {
+            assert_eq!(show(unit, value), text);
+        }
+        assert_eq!(span(Unit::PerSecond, 14.4e6, 900e3, 15e6), "0.90 - 15.00");
     }
 
     #[test]
-    fn every_quantity_of_every_placement_has_a_row() {
+    fn every_quantity_of_every_placement_has_a_line() {
         let text = render(&example());
         assert!(text.starts_with("test over shm; 0 windows dropped"));
-        let count = |what: &str| text.lines().skip(1).filter(|line| line.contains(what)).count();
+        let blocks: Vec<_> = text.split("\n\n").skip(1).collect();
         // Goodput is in the near result only; 4 far windows have no interval.
-        assert_eq!((count("near"), count("far")), (10, 8));
-        assert_eq!(count("ratio of rate_rps"), 2);
-        assert_eq!(count("too few"), 2 + 7);
+        for (block, name, count) in [(blocks[0], "near", 10), (blocks[1], "far", 8)] {
+            assert!(block.starts_with(name), "{text}");
+            assert_eq!(block.lines().skip(1).count(), count, "{text}");
+            assert_eq!(block.matches("ratio of rate_rps").count(), 1, "{text}");
+        }
+        assert_eq!(text.matches("too few").count(), 2 + 7);
+    }
+
+    #[test]
+    fn no_line_is_longer_than_a_terminal_is_wide() {
+        let mut report = example();
+        for result in &mut report.results {
+            result.at_point("fault", 1, "go-back-n loss=0.02,duplicate=0.1,span=3".to_owned());
+            let note = "entry 192, peer 12, slots 320, queue 16, timers 24, responses 1024";
+            result.add_value("memory", "client, a session", Unit::Bytes, 4e9, note);
+            let summary = super::super::stats::Summary::of([123_456_789.0; 9]);
+            let summary = summary.expect("nine values");
+            result.add("x", "of the same without faults", Unit::Bits, summary);
+        }
+        let text = render(&report);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.contains("responses 1024"), "{text}");
     }
 }

@@ -24,6 +24,9 @@ use courser_bench::rpc::service::ECHO;
 /// Round trips above an hour are shown as an hour.
 const MAX_NS: u64 = 3_600_000_000_000;
 
+/// An endpoint spins no longer than this after its last packet, by default.
+const SPIN: Duration = Duration::from_micros(100);
+
 /// Why a call counts as lost although an answer came.
 const WRONG: &str = "the answer differs from the request: the server is of another kind";
 
@@ -233,6 +236,14 @@ impl Pinger {
                 shown(times.value_at_quantile(0.99)),
                 shown(times.max()),
             )?;
+            if sleeps(args) {
+                writeln!(
+                    out,
+                    "Both sides sleep between calls: waking them is part of each round trip.\n\
+                     Without it: courser bench latency --connect {}",
+                    args.uri
+                )?;
+            }
         }
         Ok(out.flush()?)
     }
@@ -270,6 +281,7 @@ impl Pinger {
                 "latency_p50_ns": at(times.value_at_quantile(0.5)),
                 "latency_p99_ns": at(times.value_at_quantile(0.99)),
                 "latency_max_ns": at(times.max()),
+                "wake_up_included": sleeps(args),
             }],
             "environment": json::environment(clock),
         })
@@ -290,6 +302,11 @@ fn ended(shared: &mut Shared, number: u64, started: Instant, done: Completion<'_
     } else {
         shared.late += u64::from(answer.is_ok());
     }
+}
+
+/// Whether the endpoints stop to spin, and sleep, between two calls.
+fn sleeps(args: &PingArgs) -> bool {
+    args.interval > SPIN
 }
 
 fn size(args: &PingArgs) -> String {

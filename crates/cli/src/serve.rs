@@ -15,6 +15,7 @@ use courser_bench::program::VERSION;
 use courser_bench::program::interrupt::Interrupt;
 use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::rpc::service;
+use courser_bench::table::wrap;
 
 /// How long clients may take to fetch what they have asked for, once a signal has come.
 const GRACE: Duration = Duration::from_secs(5);
@@ -132,11 +133,19 @@ fn announce(
     };
     writeln!(
         out,
-        "{BOLD}courser {VERSION}{BOLD:#} serves on {bound} ({endpoints}); Ctrl-C ends it\n"
+        "{BOLD}courser {VERSION}{BOLD:#} serves on\n{bound} ({endpoints}); Ctrl-C ends it\n"
     )?;
     writeln!(out, "  on this machine   courser ping {local}")?;
-    writeln!(out, "  what it counts    courser stat {local}")?;
+    writeln!(out, "  its counters      courser stat {local}")?;
+    let shared_memory = local.starts_with("shm://");
     match host_for_others(&args.bind) {
+        _ if shared_memory => {
+            writeln!(out, "  measure           courser bench rate --connect {local}")?;
+            writeln!(
+                out,
+                "  elsewhere         cannot reach shared memory: bind udp://0.0.0.0:{port}"
+            )?;
+        }
         Some(host) => {
             let there = SocketAddr::new(host, port);
             writeln!(out, "  elsewhere         courser ping udp://{there}")?;
@@ -149,8 +158,15 @@ fn announce(
             )?;
         }
     }
-    let udp = ports(started.iter().map(|one| one.port));
-    writeln!(out, "  ports to open     TCP {port} (sessions), UDP {udp} (packets)")?;
+    if !shared_memory {
+        let udp = ports(started.iter().map(|one| one.port));
+        for (at, line) in
+            wrap(&format!("TCP {port} (sessions), UDP {udp} (packets)"), 60).iter().enumerate()
+        {
+            let name = if at == 0 { "ports to open" } else { "" };
+            writeln!(out, "  {name:<18}{line}")?;
+        }
+    }
     writeln!(out, "  trust             no encryption, no authentication: trusted networks only")?;
     out.flush()
 }

@@ -205,8 +205,12 @@ fn connect(rpc: &mut Rpc, uri: &Uri) -> Result<SessionId, Failure> {
     Ok(session)
 }
 
-/// An address of this side in the family that the server's has.
+/// A local address from which the server can be reached: any, of the server's family; over shared
+/// memory the server's host, since both sides are on it.
 pub(crate) fn bind_for(server: &Uri) -> String {
+    if server.scheme == "shm" {
+        return Uri { port: 0, endpoint: None, ..server.clone() }.to_string();
+    }
     let any = match server.host.parse::<IpAddr>() {
         Ok(IpAddr::V4(_)) => "0.0.0.0",
         // A name may have addresses of both families; the IPv6 wildcard takes both.
@@ -243,6 +247,8 @@ mod tests {
             ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
             ("udp://[::1]:5", "udp://[::]:0"),
             ("udp://db1:5/2", "udp://[::]:0"),
+            ("shm://127.0.0.1:5/2", "shm://127.0.0.1:0"),
+            ("shm://[::1]:5", "shm://[::1]:0"),
         ] {
             let server: Uri = server.parse().expect("an address");
             assert_eq!(bind_for(&server), bind);

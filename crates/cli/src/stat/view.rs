@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, presets};
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use serde::Serialize;
 
 use super::client::clean;
 use super::snapshot::{Counters, SessionRow, Snapshot};
 use courser_bench::program::units::show_ns;
+use courser_bench::table::{WIDTH, wrap};
 
 /// [`SessionRow::requests`] is modulo this; a difference above half of it is that of two
 /// sessions of which the second took the number of the first.
@@ -107,16 +108,24 @@ fn rates(before: &Counters, now: &Counters, seconds: f64) -> Rates {
 /// One refresh, for a person.
 pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
     let mut text = heading(uri, rated);
-    let _ = writeln!(text, "{}", endpoints(rated));
+    for table in endpoints(rated) {
+        let _ = writeln!(text, "\n{table}");
+    }
+    let mut notes = String::new();
+    let mut note = |line: String| {
+        for line in wrap(&line, WIDTH) {
+            let _ = writeln!(notes, "{line}");
+        }
+    };
     for one in rated {
         let lost = discarded(&one.snapshot);
         if !lost.is_empty() {
-            let _ = writeln!(text, "endpoint {} discarded: {lost}", one.snapshot.endpoint);
+            note(format!("endpoint {} discarded: {lost}", one.snapshot.endpoint));
         }
     }
     for one in rated.iter().filter(|one| !one.snapshot.handlers.is_empty()) {
         let handlers = list(one.snapshot.handlers.iter());
-        let _ = writeln!(text, "endpoint {} handlers: {handlers}", one.snapshot.endpoint);
+        note(format!("endpoint {} handlers: {handlers}", one.snapshot.endpoint));
     }
     if let Some(first) = rated.first() {
         let process = &first.snapshot.process;
@@ -124,14 +133,20 @@ pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
             [("workers", &process.workers), ("control plane turned away", &process.control)]
         {
             if !counters.is_empty() {
-                let _ = writeln!(text, "{what}: {}", list(counters.iter()));
+                note(format!("{what}: {}", list(counters.iter())));
             }
         }
     }
-    if rated.iter().any(|one| !one.busiest.is_empty()) {
-        let _ = writeln!(text, "{}", sessions(rated));
+    if !notes.is_empty() {
+        let _ = write!(text, "\n{notes}");
     }
-    text
+    if rated.iter().any(|one| !one.busiest.is_empty()) {
+        for table in sessions(rated) {
+            let _ = writeln!(text, "\n{table}");
+        }
+    }
+    // Tables pad their last column.
+    text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
 fn heading(uri: &str, rated: &[Rated]) -> String {
@@ -139,13 +154,14 @@ fn heading(uri: &str, rated: &[Rated]) -> String {
     let up = Duration::from_secs(first.snapshot.now_ns / 1_000_000_000);
     let counts = rated.iter().map(|one| one.snapshot.session_count);
     let sessions = counts.fold(0, usize::saturating_add);
-    format!(
-        "{uri}: courser {}, up {}, {}, {} (one of each endpoint asks for this)\n",
+    let text = format!(
+        "{uri}: courser {}, up {}, {}, {} (* is this program's)",
         clean(&first.snapshot.process.version),
         humantime::format_duration(up),
         plural(first.snapshot.process.endpoints.into(), "endpoint"),
         plural(sessions, "session"),
-    )
+    );
+    wrap(&text, WIDTH).join("\n") + "\n"
 }
 
 fn plural(count: usize, what: &str) -> String {
@@ -177,94 +193,86 @@ fn discarded(snapshot: &Snapshot) -> String {
 fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Dynamic).set_width(WIDTH as u16);
     table.set_header(header);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
     table
 }
 
-fn endpoints(rated: &[Rated]) -> Table {
-    let mut table = table(&[
-        "endpoint",
-        "sessions",
-        "credits",
-        "requests",
-        "/s",
-        "replies",
-        "calls",
-        "/s",
-        "open",
-        "errors",
-        "resent",
-        "lost",
-        "probes",
-        "spurious",
-        "rollbacks",
-        "pool waits",
-        "sessions' memory",
-        "memory in use",
-        "mapped",
-        "limit",
-    ]);
+/// The counters of all endpoints: requests, calls, recovery, memory.
+fn endpoints(rated: &[Rated]) -> [Table; 4] {
+    let mut tables = [
+        table(&["endpoint", "sessions", "credits", "requests", "/s", "replies"]),
+        table(&["endpoint", "calls", "/s", "open", "errors", "pool waits"]),
+        table(&["endpoint", "resent", "lost", "probes", "spurious", "rollbacks"]),
+        table(&["endpoint", "sessions' memory", "memory in use", "mapped", "limit"]),
+    ];
     for one in rated {
         let (s, c) = (&one.snapshot, &one.snapshot.counters);
-        table.add_row([
+        tables[0].add_row([
             s.endpoint.to_string(),
-            s.session_count.to_string(),
-            s.credits_granted.to_string(),
-            c.requests.to_string(),
+            count(s.session_count as u64),
+            count(s.credits_granted),
+            count(c.requests),
             rate(one.rates.map(|r| r.requests_per_s)),
-            c.replies.to_string(),
-            c.calls.to_string(),
+            count(c.replies),
+        ]);
+        tables[1].add_row([
+            s.endpoint.to_string(),
+            count(c.calls),
             rate(one.rates.map(|r| r.calls_per_s)),
-            s.outstanding_calls.to_string(),
-            c.errors.to_string(),
-            c.retransmitted.saturating_add(c.responses_resent).to_string(),
-            c.lost.to_string(),
-            c.probes.to_string(),
-            c.spurious.to_string(),
-            c.rollbacks.to_string(),
-            c.pool_waits.to_string(),
+            count(s.outstanding_calls),
+            count(c.errors),
+            count(c.pool_waits),
+        ]);
+        tables[2].add_row([
+            s.endpoint.to_string(),
+            count(c.retransmitted.saturating_add(c.responses_resent)),
+            count(c.lost),
+            count(c.probes),
+            count(c.spurious),
+            count(c.rollbacks),
+        ]);
+        tables[3].add_row([
+            s.endpoint.to_string(),
             memory(s.memory.sessions_bytes),
             memory(s.memory.in_use_bytes),
             memory(s.memory.mapped_bytes),
             memory(s.memory.limit_bytes),
         ]);
     }
-    right(&mut table, 0);
-    table
+    tables.iter_mut().for_each(|table| right(table, 0));
+    tables
 }
 
-fn sessions(rated: &[Rated]) -> Table {
-    let mut table = table(&[
-        "session",
-        "role",
-        "peer",
-        "requests/s",
-        "RTT",
-        "smoothed",
-        "min",
-        "RTO",
-        "credits",
-        "in flight",
-        "queued",
-        "frames out",
-        "in",
-        "recovery",
-        "resent",
-        "rollbacks",
-    ]);
+/// The sessions that are shown: whose they are, round trips and queues, packets.
+fn sessions(rated: &[Rated]) -> [Table; 3] {
+    let mut tables = [
+        table(&["session", "role", "peer", "requests/s", "recovery"]),
+        table(&["session", "RTT", "smoothed", "min", "RTO", "credits", "in flight", "queued"]),
+        table(&["session", "frames out", "in", "resent", "rollbacks"]),
+    ];
     for (one, session) in rated.iter().flat_map(|one| one.busiest.iter().map(move |s| (one, s))) {
         let row = &session.row;
-        let asks = row.session == one.snapshot.asked_by && row.role == "server";
+        let ours = row.session == one.snapshot.asked_by && row.role == "server";
+        let name =
+            format!("{}{}/{}", if ours { "*" } else { "" }, one.snapshot.endpoint, row.session);
         let credits = match row.credits {
             Some(left) => format!("{left}/{}", row.credit_limit),
             None => row.credit_limit.to_string(),
         };
         let state = if row.state == "connected" { &row.role } else { &row.state };
-        table.add_row([
-            format!("{}{}/{}", if asks { "*" } else { "" }, one.snapshot.endpoint, row.session),
+        tables[0].add_row([
+            name.clone(),
             clean(state),
             row.peer.as_deref().map_or_else(|| "-".to_owned(), clean),
             rate(session.requests_per_s),
+            clean(&row.recovery),
+        ]);
+        tables[1].add_row([
+            name.clone(),
             time(row.rtt_ns),
             time(row.srtt_ns),
             time(row.rtt_min_ns),
@@ -272,15 +280,19 @@ fn sessions(rated: &[Rated]) -> Table {
             credits,
             format!("{}/{}", row.in_flight, row.slots),
             row.queued.to_string(),
-            row.tx_frames.to_string(),
-            row.rx_frames.to_string(),
-            clean(&row.recovery),
-            row.retransmitted.to_string(),
-            row.rollbacks.to_string(),
+        ]);
+        tables[2].add_row([
+            name,
+            count(row.tx_frames),
+            count(row.rx_frames.into()),
+            count(row.retransmitted),
+            count(row.rollbacks),
         ]);
     }
-    right(&mut table, 3);
-    table
+    right(&mut tables[0], 3);
+    right(&mut tables[1], 1);
+    right(&mut tables[2], 1);
+    tables
 }
 
 fn right(table: &mut Table, first: usize) {
@@ -289,8 +301,13 @@ fn right(table: &mut Table, first: usize) {
     }
 }
 
+/// A counter in at most ten characters; above 10^10 rounded, with a power of ten.
+fn count(value: u64) -> String {
+    if value < 10_000_000_000 { value.to_string() } else { format!("{:.4e}", value as f64) }
+}
+
 fn rate(per_s: Option<f64>) -> String {
-    per_s.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
+    per_s.map_or_else(|| "-".to_owned(), |rate| count(rate.round() as u64))
 }
 
 fn time(ns: Option<u64>) -> String {
@@ -353,7 +370,9 @@ mod tests {
         let mut before = Before::default();
         for _ in 0..2 {
             let rated = before.rate(vec![s.clone(), s.clone()], 1);
-            assert!(render("udp://x:1", &rated).contains("18446744073709551615"));
+            let text = render("udp://x:1", &rated);
+            assert!(text.contains("1.8447e19"), "{text}");
+            assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         }
     }
 
