@@ -50,6 +50,7 @@
 
 pub mod affinity;
 pub mod clock;
+pub mod contention;
 pub mod environment;
 pub mod latency;
 pub mod line;

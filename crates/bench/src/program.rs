@@ -12,7 +12,7 @@ pub mod progress;
 pub mod units;
 
 pub use fail::Failure;
-pub use plan::{JsonArgs, PlanArgs};
+pub use plan::{PlanArgs, ResultArgs};
 
 /// Version and commit.
 pub const VERSION: &str =

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::contention::BUSY;
 use super::environment::Environment;
 use super::latency::Tail;
 use super::placement::Placement;
@@ -36,6 +37,17 @@ pub struct Report {
     pub results: Vec<PlacementResult>,
     /// Where it was measured.
     pub environment: Environment,
+}
+
+/// The key of [`Report::config`] with [`Runner::cpu_wait`](super::window::Runner::cpu_wait).
+pub const CPU_WAIT: &str = "cpu_wait_share";
+
+impl Report {
+    /// The share of its time for which the benchmark waited for a CPU, if that is so much that the
+    /// figures say more about other programs.
+    pub fn disturbed(&self) -> Option<f64> {
+        self.config.get(CPU_WAIT)?.as_f64().filter(|&share| share >= BUSY)
+    }
 }
 
 /// Declares the five keys of a quantity, spelled out so that a search finds them.

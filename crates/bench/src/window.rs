@@ -8,6 +8,7 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use super::contention::Contention;
 use super::latency::{Percentiles, Tail};
 use super::placement::{Placement, Tag};
 use super::probe::Probe;
@@ -317,6 +318,7 @@ pub enum RunError {
 pub struct Runner<P> {
     plan: Plan,
     prober: Option<P>,
+    cpu_wait: Option<f64>,
 }
 
 impl<P: Probe> Runner<P> {
@@ -326,7 +328,13 @@ impl<P: Probe> Runner<P> {
     /// [`RunError::Plan`] if a field is outside its limits.
     pub fn new(plan: Plan, prober: Option<P>) -> Result<Self, RunError> {
         plan.check()?;
-        Ok(Self { plan, prober })
+        Ok(Self { plan, prober, cpu_wait: None })
+    }
+
+    /// The largest share of a run's time for which its threads waited for a CPU
+    /// ([`Contention`]); `None` if that was not counted, or both sides have one CPU together.
+    pub fn cpu_wait(&self) -> Option<f64> {
+        self.cpu_wait
     }
 
     /// Runs `raw` and `measured` in turn until the plan is fulfilled or `progress` says
@@ -372,6 +380,7 @@ impl<P: Probe> Runner<P> {
                 self.window(workloads[at])?;
             }
         }
+        let contention = self.prober.as_ref().and_then(|_| Contention::begin());
         let most = (4 * MAX_PAIRS as usize / order.len().max(1)).max(1);
         let mut rounds = Vec::new();
         let mut so_far =
@@ -395,6 +404,8 @@ impl<P: Probe> Runner<P> {
                 || start.elapsed() >= self.plan.max_time
                 || rounds.len() >= most;
             if stop {
+                let share = contention.and_then(|contention| contention.share());
+                self.cpu_wait = share.into_iter().chain(self.cpu_wait).reduce(f64::max);
                 return Ok(rounds);
             }
         }

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use courser::Recovery;
 
 use crate::bench::BenchArgs;
-use courser_bench::program::{VERSION, units};
+use courser_bench::program::{ResultArgs, VERSION, units};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,9 +66,8 @@ pub(crate) struct QuickstartArgs {
     /// Take 7 seconds instead of 15; the numbers are less certain
     #[arg(long)]
     pub(crate) quick: bool,
-    /// Write the results as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: ResultArgs,
 }
 
 #[derive(Debug, Args)]

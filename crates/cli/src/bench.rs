@@ -2,7 +2,7 @@
 //! protocol. The long benchmarks are the laboratory's.
 
 use courser::{Nexus, Recovery};
-use courser_bench::program::{Failure, JsonArgs, PlanArgs, out, progress, units};
+use courser_bench::program::{Failure, PlanArgs, ResultArgs, out, progress, units};
 use courser_bench::report::Report;
 use courser_bench::rpc::{self, BenchSpec, Faults, Kind, Over, SERIES_SIZES};
 use courser_bench::table;
@@ -86,7 +86,7 @@ struct CallArgs {
     #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
     recovery: Vec<Recovery>,
     #[command(flatten)]
-    json: JsonArgs,
+    output: ResultArgs,
 }
 
 #[derive(Debug, Args)]
@@ -156,7 +156,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 fn calls(spec: &BenchSpec, args: &CallArgs) -> Result<(), Failure> {
-    args.json.check()?;
+    args.output.check()?;
     let bar = progress::bar()?;
     if args.connect.is_none() && args.transport == Over::Udp {
         machine_warnings().iter().for_each(|warning| out::warn(warning));
@@ -166,7 +166,7 @@ fn calls(spec: &BenchSpec, args: &CallArgs) -> Result<(), Failure> {
     }
     let report = with_progress(spec, &bar, (0.0, 1.0))?;
     bar.finish_and_clear();
-    args.json.show(&report, || {
+    args.output.show_report(&report, || {
         let elsewhere = "untagged: a server elsewhere has no probes and no raw baseline\n";
         table::render(&report) + args.connect.as_ref().map_or("", |_| elsewhere)
     })
@@ -185,7 +185,7 @@ fn faults(spec: &BenchSpec, args: &CallArgs, bar: &ProgressBar) -> Result<(), Fa
     });
     bar.finish_and_clear();
     let report = report?;
-    args.json.show(&report, || table::render(&report))
+    args.output.show_report(&report, || table::render(&report))
 }
 
 impl CallArgs {

@@ -17,6 +17,7 @@ use courser_bench::program::units::{show_ns, show_per_second};
 use courser_bench::program::{json, progress};
 use courser_bench::report::{PlacementResult, Report};
 use courser_bench::rpc::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
+use courser_bench::table::{WIDTH, wrap};
 use courser_bench::window::Plan;
 
 /// In the order of the table.
@@ -38,8 +39,8 @@ struct Measured {
 /// # Errors
 /// A benchmark failed, or the JSON could not be written.
 pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
-    let only_json = json::only(args.json.as_deref());
+    json::check_target(args.output.json.as_deref())?;
+    let only_json = json::only(args.output.json.as_deref());
     let no_shm = rpc::shared_memory().err();
     let mut out = out::stdout();
     if !only_json {
@@ -48,21 +49,26 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
             (Some(_), quick) => ("UDP", if quick { 4 } else { 8 }),
         };
         writeln!(out, "{BOLD}courser {VERSION}{BOLD:#}")?;
-        writeln!(
-            out,
-            "Measuring calls between two processes over loopback {ways}, about {seconds} s.\n"
+        write_wrapped(
+            &mut out,
+            &format!(
+                "Measuring calls between two processes over loopback {ways}, about {seconds} s."
+            ),
         )?;
+        writeln!(out)?;
         out.flush()?;
     }
     let warnings = bench::machine_warnings();
     let measured = measure_all(args.quick, no_shm)?;
-    if !only_json {
+    let shares = measured.reports.iter().filter_map(Report::disturbed);
+    let disturbed = shares.reduce(f64::max).filter(|_| !args.output.anyway);
+    if !only_json && disturbed.is_none() {
         tell(&mut out, args, &measured, &warnings)?;
     }
-    match &args.json {
-        Some(target) => json::write(target, &combined(&measured)),
-        None => Ok(()),
+    if let Some(target) = &args.output.json {
+        json::write(target, &combined(&measured))?;
     }
+    args.output.accept(disturbed)
 }
 
 fn measure_all(quick: bool, no_shm: Option<String>) -> Result<Measured, Failure> {
@@ -105,26 +111,33 @@ fn tell(
     }
     writeln!(out)?;
     if let Some(why) = &measured.no_shm {
-        writeln!(out, "Shared memory is left out, it cannot be had here: {why}.")?;
+        write_wrapped(out, &format!("Shared memory is left out, it cannot be used here: {why}."))?;
     }
     for line in placements(reports) {
-        writeln!(out, "{line}")?;
+        write_wrapped(out, line)?;
     }
-    writeln!(out, "raw: the same transport without the protocol, {}.", raw_words(reports))?;
-    writeln!(
-        out,
-        "ratio: Courser to raw within a pair of neighbouring windows, median over pairs."
-    )?;
+    let raw = raw_words(reports);
+    write_wrapped(out, &format!("raw: the same transport without the protocol, {raw}."))?;
+    let ratio = "ratio: Courser to raw within a pair of neighbouring windows, median over pairs.";
+    write_wrapped(out, ratio)?;
     if let Some(report) = reports.first() {
-        writeln!(out, "{}", machine(&report.environment))?;
+        write_wrapped(out, &machine(&report.environment))?;
     }
     let cores = reports.first().and_then(|r| r.config.get("cores_warning")).and_then(Value::as_str);
     let warnings: Vec<&str> = warnings.iter().map(String::as_str).chain(cores).collect();
     if !warnings.is_empty() {
         writeln!(out, "\n{BOLD}Warnings{BOLD:#}")?;
-        warnings.iter().try_for_each(|warning| writeln!(out, "  {warning}"))?;
+        for warning in warnings {
+            let lines = wrap(warning, WIDTH - 2);
+            lines.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
+        }
     }
     tell_next(out, args)
+}
+
+/// Writes a paragraph.
+fn write_wrapped(out: &mut Out, text: &str) -> Result<(), Failure> {
+    Ok(wrap(text, WIDTH).iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
 
 fn tell_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
@@ -137,7 +150,7 @@ fn tell_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
         out,
         "  courser bench rate        one number, with intervals, from 200 pairs of windows"
     )?;
-    if args.json.is_none() {
+    if args.output.json.is_none() {
         writeln!(out, "  courser quickstart --json quickstart.json    everything, for programs")?;
     }
     Ok(out.flush()?)

@@ -103,7 +103,7 @@ fn schemes_are_compared_without_faults_too_and_one_is_an_ordinary_benchmark() {
 #[test]
 fn people_see_each_scheme_and_fault() {
     let _alone = alone();
-    let output = run("bench bandwidth --quick --pairs 1 --transport mem --size 512KiB \
+    let output = run("bench bandwidth --quick --anyway --pairs 1 --transport mem --size 512KiB \
                       --fault loss=0.02 --recovery go-back-n,default");
     let text = stdout(&output);
     assert!(output.status.success(), "{}", stderr(&output));

@@ -183,7 +183,7 @@ fn quickstart_writes_a_table_and_a_file() {
     let dir = std::env::temp_dir().join(format!("courser-quickstart-{}", std::process::id()));
     std::fs::create_dir_all(&dir).expect("temporary directory");
     let path = dir.join("out.json");
-    let output = run(&format!("quickstart --quick --json {}", path.display()));
+    let output = run(&format!("quickstart --quick --anyway --json {}", path.display()));
     let written = std::fs::read_to_string(&path);
     let left = std::fs::read_dir(&dir).expect("list").count();
     std::fs::remove_dir_all(&dir).expect("clean up");
@@ -220,7 +220,7 @@ fn quickstart_writes_a_table_and_a_file() {
 #[test]
 fn quickstart_goes_without_shared_memory_and_says_why() {
     let _alone = alone();
-    let mut quickstart = courser("quickstart --quick");
+    let mut quickstart = courser("quickstart --quick --anyway");
     let output = quickstart.env("COURSER_SHM_DIR", "/proc/no-such-place").output().expect("runs");
     let text = stdout(&output);
     assert!(output.status.success(), "{text}{}", stderr(&output));

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use courser_bench::program::{Failure, JsonArgs, PlanArgs, json, progress, units};
+use courser_bench::program::{Failure, PlanArgs, ResultArgs, json, progress, units};
 use courser_bench::report::Report;
 use courser_bench::rpc::{BenchError, Over};
 use courser_bench::table;
@@ -62,7 +62,7 @@ pub struct SeriesArgs {
     #[command(flatten)]
     plan: PlanArgs,
     #[command(flatten)]
-    json: JsonArgs,
+    output: ResultArgs,
 }
 
 /// Flags of `sessions`.
@@ -119,7 +119,7 @@ pub struct WorkersArgs {
     #[command(flatten)]
     plan: PlanArgs,
     #[command(flatten)]
-    json: JsonArgs,
+    output: ResultArgs,
 }
 
 /// Flags of `overload`.
@@ -132,7 +132,7 @@ pub struct OverloadArgs {
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
-    json: JsonArgs,
+    output: ResultArgs,
 }
 
 /// Runs a benchmark.
@@ -166,18 +166,19 @@ fn of(
     run: impl FnOnce(Over, Plan, &mut dyn FnMut(&Progress)) -> Result<Report, BenchError>,
 ) -> Result<(), Failure> {
     let plan = args.plan.plan();
-    let report = with_bar(name, plan, &args.json, |progress| run(args.transport, plan, progress))?;
-    args.json.show(&report, || table::render(&report))
+    let report =
+        with_bar(name, plan, &args.output, |progress| run(args.transport, plan, progress))?;
+    args.output.show_report(&report, || table::render(&report))
 }
 
 /// Runs a plan under a progress bar.
 fn with_bar<R>(
     name: &'static str,
     plan: Plan,
-    json: &JsonArgs,
+    output: &ResultArgs,
     run: impl FnOnce(&mut dyn FnMut(&Progress)) -> Result<R, BenchError>,
 ) -> Result<R, Failure> {
-    json.check()?;
+    output.check()?;
     let bar = progress::bar()?;
     bar.set_prefix(name);
     let result = run(&mut |now| progress::show(&bar, &plan, now));
@@ -199,12 +200,12 @@ fn sweep(args: &SweepArgs) -> Result<(), Failure> {
             given => given.to_vec(),
         },
     };
-    let json = &args.series.json;
-    let report = with_bar("sweep", plan, json, |progress| sweep.run(progress))?;
+    let output = &args.series.output;
+    let report = with_bar("sweep", plan, output, |progress| sweep.run(progress))?;
     if let Some(path) = &args.svg {
         sweep::draw(&report, path)?;
     }
-    json.show(&report, || sweep::render(&report))
+    output.show_report(&report, || sweep::render(&report))
 }
 
 /// Sessions can only be added.
@@ -218,14 +219,14 @@ fn check_counts(counts: &[u32]) -> Result<(), Failure> {
 
 fn workers(args: &WorkersArgs) -> Result<(), Failure> {
     let plan = Plan { window: WORKERS_WINDOW, ..args.plan.plan() };
-    let report = with_bar("workers", plan, &args.json, |progress| workers::run(plan, progress))?;
-    args.json.show(&report, || {
+    let report = with_bar("workers", plan, &args.output, |progress| workers::run(plan, progress))?;
+    args.output.show(&report, || {
         table::render(&report) + "untagged: the calls stay on one core; raw: with an idle worker\n"
     })
 }
 
 fn overload(args: &OverloadArgs) -> Result<(), Failure> {
-    args.json.check()?;
+    args.output.check()?;
     let (rounds, half) = if args.quick { (3, 1) } else { (7, 4) };
     let plan = OverloadPlan { rounds, half: Duration::from_secs(half) };
     let bar = progress::bar()?;
@@ -233,7 +234,7 @@ fn overload(args: &OverloadArgs) -> Result<(), Failure> {
     let report = overload::run(plan, &mut |part| bar.set_position((part * 1000.0) as u64));
     bar.finish_and_clear();
     let report = report?;
-    args.json.show(&report, || overload::render(&report))
+    args.output.show(&report, || overload::render(&report))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::fail::Failure;
 use super::{json, out, units};
+use crate::report::Report;
 use crate::window::Plan;
 
 /// How long to measure.
@@ -38,21 +39,59 @@ impl PlanArgs {
     }
 }
 
-/// Where the result goes beside the table.
+/// Where the result goes, and whether figures of a busy machine are shown.
 #[derive(Clone, Debug, Default, Args)]
-pub struct JsonArgs {
+pub struct ResultArgs {
     /// Write the result as JSON to a file, or to standard output with -
     #[arg(long, value_name = "PATH")]
     pub json: Option<PathBuf>,
+    /// Show figures even if other programs took CPU time from the benchmark
+    #[arg(long)]
+    pub anyway: bool,
 }
 
-impl JsonArgs {
+impl ResultArgs {
     /// Fails early if the file cannot be written.
     ///
     /// # Errors
     /// The target's directory does not exist or cannot be written.
     pub fn check(&self) -> Result<(), Failure> {
         json::check_target(self.json.as_deref())
+    }
+
+    /// As [`ResultArgs::show`]; says that the machine was busy instead of printing `text` if other
+    /// programs took much CPU time from the benchmark.
+    ///
+    /// # Errors
+    /// Standard output or the file cannot be written, or there is no result on a busy machine.
+    pub fn show_report(
+        &self,
+        report: &Report,
+        text: impl FnOnce() -> String,
+    ) -> Result<(), Failure> {
+        let disturbed = report.disturbed().filter(|_| !self.anyway);
+        let text = || disturbed.map_or_else(text, |_| String::new());
+        self.show(report, text)?;
+        self.accept(disturbed)
+    }
+
+    /// An error if other programs took this share of the time, and no JSON was asked for.
+    ///
+    /// # Errors
+    /// [`Failure::Runtime`] with what to do.
+    pub fn accept(&self, disturbed: Option<f64>) -> Result<(), Failure> {
+        let Some(share) = disturbed.filter(|_| !self.anyway) else { return Ok(()) };
+        let text = format!(
+            "the machine was busy: the benchmark waited for a CPU for {:.0} % of the time, so its \
+             figures say little about Courser; end other programs and repeat, or add --anyway",
+            share * 100.0
+        );
+        match self.json {
+            // The report holds the share.
+            Some(_) => out::warn(&text),
+            None => return Err(Failure::Runtime(text)),
+        }
+        Ok(())
     }
 
     /// Prints `text`, unless standard output is for JSON, and writes the JSON.

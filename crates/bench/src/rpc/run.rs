@@ -119,6 +119,7 @@ fn with_raw(
     let baseline = series.workload(raw.workload());
     let (points, places) = lay_out(&mut series, &mut calls, &mut copies, Some(baseline));
     series.run(&mut runner, progress)?;
+    config.insert(crate::report::CPU_WAIT.to_owned(), runner.cpu_wait().into());
     let results = results(spec, loads, &mut series, &points, &places);
     drop(series);
     let raw = json!({

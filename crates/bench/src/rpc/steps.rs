@@ -107,6 +107,7 @@ impl Steps {
             .collect();
         let ran = series.run(&mut runner, progress);
         ran.map_err(|error| ground.child.explain(error.into()))?;
+        config.insert(report::CPU_WAIT.to_owned(), runner.cpu_wait().into());
         let results = self.results(&mut series, &points, &ground.callers, tell);
         drop(series);
         drop(calls);

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use courser_bench::affinity;
 use courser_bench::clock::Clock;
 use courser_bench::environment::Environment;
-use courser_bench::report::{Metric, PlacementResult, Report, Unit};
+use courser_bench::report::{self, Metric, PlacementResult, Report, Unit};
 use courser_bench::rpc::calls::Calls;
 use courser_bench::rpc::ground::Ground;
 use courser_bench::rpc::run::object;
@@ -85,6 +85,7 @@ pub(crate) fn run(
         "reference_sessions": REFERENCE,
         "sessions": counts,
         "cores_warning": cores.warning,
+        (report::CPU_WAIT): runner.cpu_wait(),
         "diagnostics": ground.diagnostics(),
     }));
     Ok(Report {

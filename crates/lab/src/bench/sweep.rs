@@ -142,6 +142,7 @@ impl Sweep {
         }
         let ran = series.run(&mut runner, progress);
         ran.map_err(|error| ground.child.explain(error.into()))?;
+        config.insert(report::CPU_WAIT.to_owned(), runner.cpu_wait().into());
         let of_frame = points.chunks(self.in_flight.len());
         let results = of_frame.flat_map(|points| of_one_frame(&mut series, points)).collect();
         drop(series);

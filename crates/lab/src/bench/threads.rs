@@ -106,6 +106,7 @@ pub(crate) fn run(
         "cores": usable,
         "window_ms": plan.window.as_secs_f64() * 1e3,
         "cores_warning": cores.warning,
+        (report::CPU_WAIT): runner.cpu_wait(),
     }));
     Ok(Report {
         bench: "threads".to_owned(),

@@ -1,0 +1,132 @@
+//! Every screen fits a terminal of 80 columns, and what a screen tells to type works.
+
+mod common;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::bench::alone;
+use common::{Server, error_line, json_of, run, stderr, stdout};
+
+/// Asserts that a command succeeds and that its lines fit.
+fn fits(line: &str) -> String {
+    let output = run(line);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{line}: {text}{}", stderr(&output));
+    assert_narrow(line, &text);
+    text
+}
+
+fn assert_narrow(what: &str, text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{what}: {line}");
+    }
+}
+
+#[test]
+fn help_fits() {
+    for command in [
+        "",
+        "quickstart",
+        "serve",
+        "ping",
+        "stat",
+        "completions",
+        "bench",
+        "bench latency",
+        "bench rate",
+        "bench bandwidth",
+        "bench sessions",
+        "bench sweep",
+        "sim",
+        "sim swarm",
+        "sim run",
+        "sim run e76",
+        "sim loss",
+        "soak",
+    ] {
+        fits(&format!("{command} --help"));
+    }
+}
+
+#[test]
+fn servers_and_what_reads_them_fit() {
+    for bind in ["udp://127.0.0.1:0 --threads 3", "udp://0.0.0.0:0", "shm://127.0.0.1:0"] {
+        let server = Server::start(&format!("serve --bind {bind}"));
+        assert_narrow(bind, &server.said);
+        fits(&format!("ping {} --count 2 --interval 1ms --timeout 20s", server.uri));
+        let text = fits(&format!("stat {} --count 2 --interval 100ms", server.uri));
+        assert!(text.contains("rollbacks") && text.contains("pool waits"), "{text}");
+    }
+}
+
+#[test]
+fn results_fit() {
+    let _alone = alone();
+    let shown = "--quick --anyway --pairs 1 --transport mem";
+    fits(&format!("bench latency {shown}"));
+    fits(&format!("bench rate {shown} --batch 1,3"));
+    fits(&format!(
+        "bench bandwidth {shown} --size 64KiB --fault loss=1e-3 --recovery go-back-n,melo"
+    ));
+    fits("quickstart --quick --anyway");
+}
+
+#[test]
+fn commands_that_a_server_on_shared_memory_prints_work() {
+    let _alone = alone();
+    let server = Server::start("serve --bind shm://127.0.0.1:0");
+    assert!(server.uri.starts_with("shm://127.0.0.1:"), "{}", server.said);
+    assert!(!server.said.contains("UDP "), "no port to open: {}", server.said);
+    let commands: Vec<_> = server.said.lines().filter_map(|l| l.split("courser ").nth(1)).collect();
+    for (name, flags) in [
+        ("ping", "--count 2 --timeout 20s"),
+        ("stat", "--once"),
+        ("bench", "--quick --pairs 2 --anyway"),
+    ] {
+        let printed = commands.iter().find(|command| command.starts_with(name));
+        let printed = printed.unwrap_or_else(|| panic!("{name}: {}", server.said));
+        fits(&format!("{printed} {flags}"));
+    }
+}
+
+#[test]
+fn a_ping_says_that_waking_is_included() {
+    let server = Server::local();
+    let slow = fits(&format!("ping {} --count 2 --interval 5ms --timeout 20s", server.uri));
+    assert!(slow.contains("Both sides sleep between calls"), "{slow}");
+    let fast = fits(&format!("ping {} --count 2 --interval 0s --timeout 20s", server.uri));
+    assert!(!fast.contains("sleep"), "{fast}");
+}
+
+#[test]
+fn a_busy_machine_is_said_instead_of_figures() {
+    let _alone = alone();
+    let bench = "bench latency --quick --pairs 30 --transport mem";
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let cpus = std::thread::available_parallelism().map_or(2, usize::from);
+        for _ in 0..2 * cpus {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        let share = json_of(&format!("{bench} --json -"))["config"]["cpu_wait_share"].as_f64();
+        let (refused, shown) = (run(bench), run(&format!("{bench} --anyway")));
+        let quickstart = run("quickstart --quick");
+        stop.store(true, Ordering::Relaxed);
+        // One CPU alone, or a kernel that does not count: nothing can be said.
+        if share.is_none() {
+            return;
+        }
+        assert!(share > Some(0.1), "{share:?}");
+        assert_eq!(refused.status.code(), Some(1));
+        assert!(error_line(&refused).contains("the machine was busy"), "{}", stderr(&refused));
+        assert_eq!(stdout(&refused), "");
+        assert!(stdout(&shown).contains("latency p50"), "{}", stderr(&shown));
+        assert_eq!(quickstart.status.code(), Some(1));
+        assert!(error_line(&quickstart).contains("the machine was busy"));
+        assert!(!stdout(&quickstart).contains("round trip"), "{}", stdout(&quickstart));
+    });
+}
