@@ -1,12 +1,12 @@
-//! The two processes of a contestant, from within: pinned before any thread of theirs starts,
-//! ended with the process that started them, never older than their limit.
+//! The main functions of a contestant's two processes. Each is pinned before it starts a thread and
+//! ends with its parent, or at a time limit.
 
 use std::io::{BufRead, Write, stdin, stdout};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use courser_bench::affinity::pin_current_thread;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::contestants;
 use crate::work::Work;
@@ -40,27 +40,7 @@ fn begin(args: &ChildArgs) -> Result<()> {
         eprintln!("peers: a process of a contestant ran for {limit:?}: ended");
         std::process::exit(3);
     })?;
-    pin(args.cpu)
-}
-
-/// Keeps this thread, and those it starts, on one core.
-///
-/// # Errors
-/// There is no such core for this process.
-pub fn pin(cpu: usize) -> Result<()> {
-    ensure!(cpu < CpuSet::MAX_CPU, "there is no core {cpu}");
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    sched_setaffinity(None, &set).with_context(|| format!("cannot run on core {cpu}"))
-}
-
-/// Cores that this process may use.
-///
-/// # Errors
-/// The kernel does not say.
-pub fn usable_cpus() -> Result<Vec<usize>> {
-    let set = sched_getaffinity(None).context("cannot read the affinity")?;
-    Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
+    Ok(pin_current_thread(args.cpu)?)
 }
 
 fn say(line: &str) -> Result<()> {

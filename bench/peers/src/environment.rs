@@ -1,11 +1,11 @@
-//! What machine and what versions a number belongs to. Best effort: what cannot be read is `null`.
+//! The machine and the library versions of a report.
 
-use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
-
+use anyhow::Result;
+use courser_bench::affinity;
+use courser_bench::clock::Clock;
+use courser_bench::environment::Environment;
 use serde_json::{Map, Value, json};
 
-use crate::child::usable_cpus;
 use crate::pair::Cores;
 
 /// The versions that this program was built with.
@@ -26,31 +26,20 @@ const LIBRARIES: &[&str] = &[
     "tokio",
 ];
 
-/// The report's `environment`.
-pub fn collect(cores: Cores) -> Value {
-    let cpu = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        cpu.lines().find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            (key.trim() == name).then(|| value.trim())
-        })
+/// The report's `environment`: that of the harness, and the versions of the libraries.
+///
+/// # Errors
+/// The kernel does not report the usable cores.
+pub fn collect(cores: Cores) -> Result<Value> {
+    let cores = affinity::Cores {
+        client: cores.client,
+        server: cores.server,
+        usable: affinity::usable_cpus()?.len(),
+        warning: None,
     };
-    let memory = rustix::system::sysinfo();
-    let governor = "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor";
-    let number = |path| fs::read_to_string(path).ok().and_then(|t| t.trim().parse::<u64>().ok());
-    json!({
-        "cpu_model": field("model name"),
-        "cpus_usable": usable_cpus().map(|cpus| cpus.len()).ok(),
-        "client_cpu": cores.client,
-        "server_cpu": cores.server,
-        "governor": fs::read_to_string(governor).ok().map(|text| text.trim().to_owned()),
-        "hypervisor": field("flags").map(|flags| flags.split(' ').any(|f| f == "hypervisor")),
-        "kernel": rustix::system::uname().release().to_string_lossy(),
-        "memory_bytes": memory.totalram.saturating_mul(u64::from(memory.mem_unit)),
-        "rmem_max": number("/proc/sys/net/core/rmem_max"),
-        "versions": versions(),
-        "time_utc_s": SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_secs()),
-    })
+    let mut here = serde_json::to_value(Environment::collect(&Clock::new(), &cores))?;
+    here["versions"] = versions().into();
+    Ok(here)
 }
 
 fn versions() -> Map<String, Value> {

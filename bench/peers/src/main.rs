@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::{Parser, Subcommand};
+use courser_bench::affinity;
 use serde_json::json;
 
 mod child;
@@ -19,7 +20,6 @@ mod pair;
 #[allow(clippy::all, rust_2018_idioms, unused_qualifications, unreachable_pub)]
 mod peers_capnp;
 mod picture;
-mod probe;
 mod report;
 mod rounds;
 mod table;
@@ -154,7 +154,7 @@ fn run(args: &Args) -> Result<()> {
         print!("{}", table::render(&measured));
     }
     if let Some(path) = &args.json {
-        let report = report(&measured, &plan, cores);
+        let report = report(&measured, &plan, cores)?;
         let text = serde_json::to_string_pretty(&report)? + "\n";
         match to_stdout {
             true => print!("{text}"),
@@ -181,7 +181,7 @@ fn choose(only: &[String]) -> Result<Vec<&'static Contestant>> {
 }
 
 fn cores(args: &Args) -> Result<Cores> {
-    let usable = child::usable_cpus()?;
+    let usable = affinity::usable_cpus()?;
     let client = args.client_cpu;
     let server = match args.server_cpu {
         Some(cpu) => cpu,
@@ -213,8 +213,8 @@ fn check(chosen: &[&'static Contestant], cores: Cores) -> Result<()> {
 }
 
 /// One object, as `courser bench` writes it.
-fn report(measured: &Measured, plan: &Plan, cores: Cores) -> serde_json::Value {
-    json!({
+fn report(measured: &Measured, plan: &Plan, cores: Cores) -> Result<serde_json::Value> {
+    Ok(json!({
         "bench": "peers",
         // Each result names its own.
         "transport": "several",
@@ -225,6 +225,6 @@ fn report(measured: &Measured, plan: &Plan, cores: Cores) -> serde_json::Value {
             "dropped_windows": measured.dropped,
         },
         "results": report::results(measured),
-        "environment": environment::collect(cores),
-    })
+        "environment": environment::collect(cores)?,
+    }))
 }

@@ -3,11 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Result, anyhow};
+use courser_bench::placement::{Placement, Tag};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use crate::contestants::Role;
-use crate::probe::Placement;
 use crate::report::{At, Metric};
 use crate::rounds::{CASES, Measured};
 
@@ -46,9 +46,9 @@ pub fn write(measured: &Measured, path: &Path) -> Result<()> {
     let at = all.first().ok_or_else(|| anyhow!("nothing was measured"))?;
     let case = |key| CASES.iter().position(|case| case.key == key).unwrap_or_default();
     let place = match at.placement {
-        Placement::Near => ", cores near",
-        Placement::Far => ", cores far",
-        Placement::Unprobed => "",
+        Tag::At(Placement::Near) => ", cores near",
+        Tag::At(Placement::Far) => ", cores far",
+        Tag::Mixed | Tag::Unprobed => "",
     };
     let panels = [
         Panel {

@@ -1,9 +1,12 @@
 //! From windows to figures: medians, ranges, ratios, and the report as JSON.
 
+use std::cmp::Reverse;
+
+use courser_bench::placement::{Placement, Tag};
+use courser_bench::stats::Summary;
 use serde_json::{Map, Value, json};
 
 use crate::contestants::{self, Contestant, Role};
-use crate::probe::Placement;
 use crate::rounds::{CASES, Case, Measured, Window};
 use crate::work::{Kind, RECEIPT, Sample};
 
@@ -67,36 +70,19 @@ impl Metric {
     }
 }
 
-/// A median over rounds, and their range.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figure {
-    /// Median.
-    pub median: f64,
-    /// Lowest round.
-    pub min: f64,
-    /// Highest round.
-    pub max: f64,
-    /// Rounds.
-    pub rounds: usize,
-}
-
-impl Figure {
-    fn of(mut values: Vec<f64>) -> Option<Self> {
-        values.sort_by(f64::total_cmp);
-        let (min, max, rounds) = (*values.first()?, *values.last()?, values.len());
-        let middle = rounds / 2;
-        let median = match rounds % 2 {
-            1 => values[middle],
-            _ => (values[middle - 1] + values[middle]) / 2.0,
-        };
-        Some(Self { median, min, max, rounds })
+/// The name of a placement in reports.
+pub fn name(placement: Tag) -> &'static str {
+    match placement {
+        Tag::At(Placement::Near) => "near",
+        Tag::At(Placement::Far) => "far",
+        Tag::Mixed | Tag::Unprobed => "unprobed",
     }
 }
 
 /// The windows of one placement.
 pub struct At<'m> {
     /// Which.
-    pub placement: Placement,
+    pub placement: Tag,
     windows: Vec<&'m Window>,
 }
 
@@ -110,7 +96,7 @@ impl<'m> At<'m> {
                 None => all.push(At { placement: window.placement, windows: vec![window] }),
             }
         }
-        all.sort_by_key(|at| (std::cmp::Reverse(at.windows.len()), at.placement));
+        all.sort_by_key(|at| (Reverse(at.windows.len()), name(at.placement) != "near"));
         all
     }
 
@@ -130,14 +116,14 @@ impl<'m> At<'m> {
     }
 
     /// The probes around the windows, ns.
-    pub fn probe(&self) -> Option<Figure> {
-        Figure::of(self.windows.iter().map(|w| w.probe_ns as f64).collect())
+    pub fn probe(&self) -> Option<Summary> {
+        Summary::of(self.windows.iter().map(|w| w.probe_ns as f64))
     }
 
     /// Of one contestant in one case.
-    pub fn figure(&self, case: usize, name: &str, metric: Metric) -> Option<Figure> {
+    pub fn figure(&self, case: usize, name: &str, metric: Metric) -> Option<Summary> {
         let value = |w: &Window| metric.get(&w.sample, &CASES[case]);
-        Figure::of(self.windows_of(case, name).map(value).collect())
+        Summary::of(self.windows_of(case, name).map(value))
     }
 
     /// The case, of those that are one load with different numbers in flight, in which the
@@ -150,7 +136,13 @@ impl<'m> At<'m> {
     }
 
     /// `courser`'s figure over `other`'s, round by round. For goodput each in its best case.
-    pub fn ratio(&self, case: usize, metric: Metric, courser: &str, other: &str) -> Option<Figure> {
+    pub fn ratio(
+        &self,
+        case: usize,
+        metric: Metric,
+        courser: &str,
+        other: &str,
+    ) -> Option<Summary> {
         let of = |name| match metric {
             Metric::Goodput => self.best(name),
             _ => Some(case),
@@ -162,7 +154,7 @@ impl<'m> At<'m> {
             let below = metric.get(&theirs.sample, &CASES[others]);
             (below > 0.0).then(|| metric.get(&mine.sample, &CASES[own]) / below)
         });
-        Figure::of(ratios.collect())
+        Summary::of(ratios)
     }
 }
 
@@ -196,12 +188,12 @@ fn result(
     put("contestant", json!(contestant.name));
     put("role", json!(contestant.role));
     put("transport", json!(contestant.transport));
-    put("placement", json!(at.placement));
+    put("placement", json!(name(at.placement)));
     put("case", json!(case.key));
     put("request_bytes", json!(case.size));
     put("answer_bytes", json!(if case.kind == Kind::Echo { case.size } else { RECEIPT }));
     put("in_flight", json!(case.in_flight));
-    let rounds = at.figure(index, contestant.name, Metric::P50)?.rounds;
+    let rounds = at.figure(index, contestant.name, Metric::P50)?.count;
     put("rounds", json!(rounds));
     for metric in [Metric::P50, Metric::P99, Metric::Rate, Metric::Goodput] {
         let figure = at.figure(index, contestant.name, metric)?;
@@ -256,21 +248,13 @@ pub(crate) mod tests {
                         p99_ns: (9_000.0 * slower * grown) as u64,
                         rate_rps: 1e5 / slower / grown,
                     };
-                    let placement = Placement::Near;
+                    let placement = Tag::At(Placement::Near);
                     let (probe_ns, windows) = (150, &mut measured.windows);
                     windows.push(Window { round, case, contestant, placement, probe_ns, sample });
                 }
             }
         }
         measured
-    }
-
-    #[test]
-    fn medians_and_ranges() {
-        let figure = Figure::of(vec![3.0, 1.0, 2.0]).expect("values");
-        assert_eq!((figure.median, figure.min, figure.max, figure.rounds), (2.0, 1.0, 3.0, 3));
-        assert_eq!(Figure::of(vec![4.0, 1.0]).expect("values").median, 2.5);
-        assert_eq!(Figure::of(vec![]), None);
     }
 
     #[test]

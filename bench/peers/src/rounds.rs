@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use courser_bench::placement::Tag;
+use courser_bench::probe::{self, BetweenError, ProbeError};
 use serde::Serialize;
 
 use crate::contestants::Contestant;
 use crate::pair::{Cores, Pair};
-use crate::probe::{Placement, Probe, placement, probe};
 use crate::work::{Kind, Sample, Work};
 
 /// What is measured: one shape of load.
@@ -118,8 +119,8 @@ pub struct Window {
     pub case: usize,
     /// Who.
     pub contestant: &'static str,
-    /// Where the cores were.
-    pub placement: Placement,
+    /// The placement of the cores; never [`Tag::Mixed`].
+    pub placement: Tag,
     /// Mean of the probes around it; 0 if there are none.
     pub probe_ns: u64,
     /// What it gave.
@@ -161,7 +162,7 @@ pub fn measure(
             }
         }
         if !pairs.is_empty() {
-            // Nobody always follows the same one.
+            // Rotate, so that no contestant always follows the same one.
             let first = round % pairs.len();
             pairs.rotate_left(first);
         }
@@ -213,7 +214,7 @@ fn one_case(
     Ok(alive)
 }
 
-type Probed = Option<(Placement, u64, Sample)>;
+type Probed = Option<(Tag, u64, Sample)>;
 
 /// A window between two probes that agree; `None` if they never do. The inner error is the
 /// contestant's, the outer one the probe's.
@@ -225,9 +226,10 @@ fn window(pair: &mut Pair, work: &Work, cores: Cores) -> Result<Result<Probed>> 
             Err(error) => return Ok(Err(error)),
         };
         let placement = match (before, probe(cores)?) {
-            (Probe::OneCore, _) => Some((Placement::Unprobed, 0)),
-            (Probe::Took(before), Probe::Took(after)) => {
-                placement(before, after).map(|placement| (placement, (before + after) / 2))
+            (Err(ProbeError::OneCpu), _) => Some((Tag::Unprobed, 0)),
+            (Ok(before), Ok(after)) => {
+                let tag = Tag::of(&Ok(before)).and(Tag::of(&Ok(after)));
+                (tag != Tag::Mixed).then_some((tag, (before + after) / 2))
             }
             _ => None,
         };
@@ -236,6 +238,15 @@ fn window(pair: &mut Pair, work: &Work, cores: Cores) -> Result<Result<Probed>> 
         }
     }
     Ok(Ok(None))
+}
+
+/// The round trip between the cores; the inner error is that of a probe without a result.
+fn probe(cores: Cores) -> Result<Result<u64, ProbeError>> {
+    match probe::between(cores.client, cores.server) {
+        Ok(ns) => Ok(Ok(ns)),
+        Err(BetweenError::Probe(error)) => Ok(Err(error)),
+        Err(error) => Err(error.into()),
+    }
 }
 
 impl Measured {

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
+use courser_bench::placement::Tag;
+use courser_bench::stats::Summary;
+
 use crate::contestants::{Contestant, Role};
-use crate::probe::Placement;
-use crate::report::{At, Figure, Metric};
+use crate::report::{At, Metric, name};
 use crate::rounds::{CASES, Measured};
 use crate::work::Kind;
 
@@ -29,10 +31,9 @@ pub fn render(measured: &Measured) -> String {
 
 fn render_placement(text: &mut String, at: &At<'_>) {
     let place = match (at.placement, at.probe()) {
-        (Placement::Unprobed, _) | (_, None) => "one core for both sides".to_owned(),
+        (Tag::Mixed | Tag::Unprobed, _) | (_, None) => "one core for both sides".to_owned(),
         (place, Some(probe)) => {
-            let place = if place == Placement::Near { "near" } else { "far" };
-            format!("{place}: a cache line takes {:.0} ns there and back", probe.median)
+            format!("{}: a round trip of a cache line takes {:.0} ns", name(place), probe.median)
         }
     };
     let _ = writeln!(text, "## Cores {place}\n");
@@ -154,7 +155,7 @@ fn table(
     text.push('\n');
 }
 
-fn range(figure: Figure, metric: Metric) -> String {
+fn range(figure: Summary, metric: Metric) -> String {
     let scale = metric.shown().2;
     format!(
         "{} [{}, {}]",

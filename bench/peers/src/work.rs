@@ -25,7 +25,7 @@ pub enum Kind {
     Sink,
 }
 
-/// One window: so many requests in flight, each repeated as soon as it is answered.
+/// One window: a fixed number of requests in flight, each repeated as soon as it is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Work {
     /// What the server does.
