@@ -3,7 +3,7 @@
 //! # How to read a number
 //!
 //! On a virtual machine two cores may at one moment share a cache and a moment later
-//! sit on different dies; nothing inside the guest tells. The round trip of one cache
+//! sit on different dies; the guest cannot detect it. The round trip of one cache
 //! line then moves by a factor of four, and every result that lives on shared memory
 //! moves with it. A benchmark that ignores this measures the hypervisor's scheduler.
 //! So the harness works like this:
@@ -13,7 +13,7 @@
 //!    ([`probe`]).
 //! 2. Each probe is classified **near**, **far** or **mixed** ([`placement`]). A window
 //!    whose two probes disagree is dropped: the placement changed under it.
-//! 3. The thing measured (the RPC) and its baseline (the **raw** transport) take turns,
+//! 3. The workload (the RPC) and its baseline (the **raw** transport) alternate,
 //!    raw, RPC, raw, RPC, so that slow drifts hit both alike. Two neighbouring windows
 //!    of one placement make a **pair**.
 //! 4. Near and far are two results, never averaged. Each value is the **median over
@@ -46,7 +46,7 @@
 //! [`affinity`] picks and pins cores; [`clock`] and [`latency`] time single operations;
 //! [`line`](mod@line) is the shared page that probes use, also between processes;
 //! [`probe`], [`placement`] and [`window`] measure; [`stats`], [`report`], [`table`] and
-//! [`environment`] tell.
+//! [`environment`] describe results.
 
 pub mod affinity;
 pub mod clock;

@@ -2,8 +2,8 @@
 //!
 //! A benchmark is one or two [`Workload`]s: the one measured and, where there is one, its
 //! raw baseline. [`Runner::run`] lets them take turns and keeps, per pair of windows,
-//! what both did and the placement that all four probes agreed on. What the pairs amount
-//! to is [`report`](super::report)'s business.
+//! what both did and the placement that all four probes agreed on. [`report`](super::report)
+//! makes results of the pairs.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -116,7 +116,7 @@ impl Plan {
         }
     }
 
-    /// For a person who waits: 2-3 s. A look, not a claim.
+    /// Takes 2-3 s: enough for a first look, not for a claim.
     pub fn quick() -> Self {
         Self {
             window: Duration::from_millis(10),

@@ -1,5 +1,4 @@
-//! How a command ends when it does not end well: one line, and an exit status that scripts can
-//! rely on.
+//! Errors of commands: one line of text, and an exit status for scripts.
 
 use std::io;
 use std::process::ExitCode;
@@ -9,11 +8,11 @@ use courser::{BindError, SessionError};
 /// A command that did not do what was asked.
 #[derive(Debug)]
 pub enum Failure {
-    /// What was asked cannot be done: a wrong address, a port in use, nobody there. Status 2.
+    /// The command cannot be run as given: a wrong address, a port in use, no server. Status 2.
     Usage(String),
-    /// It was tried and went wrong. Status 1.
+    /// The command was tried and failed. Status 1.
     Runtime(String),
-    /// The reader of the output went away, which is its right. Status 0, without a word.
+    /// The reader closed the output. Status 0, no error is printed.
     ReaderGone,
 }
 

@@ -21,7 +21,7 @@ pub struct Interrupt {
 
 impl Interrupt {
     /// From now on the first signal sets [`Interrupt::is_set`] and stops the event loops of
-    /// `endpoints`; the second ends the process as if nobody had cared.
+    /// `endpoints`; the second ends the process at once.
     ///
     /// # Errors
     /// The system refused.

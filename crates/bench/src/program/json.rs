@@ -1,5 +1,4 @@
-//! Results for programs: one JSON object, to a file that appears whole or not at all, or to
-//! standard output.
+//! Results as one JSON object, to standard output or to a file that is replaced atomically.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};

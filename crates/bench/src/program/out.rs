@@ -1,4 +1,4 @@
-//! What people read: plain text, with a little colour where a terminal shows it.
+//! Text output; colours on terminals only.
 
 use std::io::Write;
 
@@ -22,13 +22,13 @@ pub fn stderr() -> anstream::AutoStream<std::io::Stderr> {
     anstream::stderr()
 }
 
-/// A line about this machine's set-up, on standard error.
+/// Prints a warning to standard error.
 pub fn warn(text: &str) {
-    // Nobody is left to be told that nobody reads.
+    // If standard error is closed, there is no place to report that.
     let _ = writeln!(anstream::stderr(), "{WARNING}warning:{WARNING:#} {text}");
 }
 
-/// The line that a failed command ends with, on standard error.
+/// Prints the error of a failed command to standard error.
 pub fn error(text: &str) {
     let _ = writeln!(anstream::stderr(), "{ERROR}error:{ERROR:#} {text}");
 }

@@ -93,7 +93,7 @@ impl Child {
         let (stopped, failed) = (Arc::clone(&stop), Arc::clone(&said));
         let body = move || {
             let say = |text: &str| {
-                // Nobody who listens has stopped it already.
+                // The receiver is gone if the side was stopped already.
                 let _ = send.send(text.to_owned());
             };
             if let Err(error) = peer::serve(&setup, line, &stopped, &say) {

@@ -51,7 +51,7 @@ const MAX_LOST_IN_A_ROW: u32 = 1000;
 pub struct Other {
     /// `None`: a server elsewhere, which has one role only.
     pub line: Option<Line>,
-    /// Both sides share one core: who waits must give it up.
+    /// Both sides share one core: the waiting side must yield.
     pub yields: bool,
 }
 

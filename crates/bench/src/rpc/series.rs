@@ -1,4 +1,4 @@
-//! Several workloads in turn, and what the points of their series amount to.
+//! Several workloads in turn, and the results of the points of a series.
 
 use std::ops::ControlFlow;
 
@@ -109,7 +109,7 @@ pub fn ratio_of(outcome: &Outcome, metric: Metric, result: &PlacementResult) -> 
     Ratio::of(pairs).map(|ratio| ratio.per_pair)
 }
 
-/// The plan of a series: as many pairs of each point, but not so many times the time.
+/// The plan of a series: the same number of pairs for each point, in at most six times the time.
 pub fn plan_for(plan: Plan, points: usize) -> Plan {
     let times = u32::try_from(points).unwrap_or(MOST_TIMES).clamp(1, MOST_TIMES);
     Plan { max_time: plan.max_time * times, ..plan }

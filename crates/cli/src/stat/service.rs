@@ -2,7 +2,7 @@
 //!
 //! The transport's counters cannot be read in a handler, as its receive memory is lent out then.
 //! So the handler only notes who asked, and the answer is given between two passes of the event
-//! loop. An endpoint that nobody asks pays one look at an empty list per pass.
+//! loop. An endpoint without such requests checks one empty list per iteration.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

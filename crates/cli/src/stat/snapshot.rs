@@ -30,7 +30,7 @@ pub(crate) struct Query {
     pub(crate) format: u32,
     /// Sessions from this number on.
     pub(crate) first_session: u32,
-    /// At most so many; the server may give fewer.
+    /// At most this number; the server may return fewer.
     pub(crate) sessions: usize,
 }
 

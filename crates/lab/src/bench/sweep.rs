@@ -62,7 +62,7 @@ struct Point {
     compared: Compared,
 }
 
-/// Sessions that have slots for so many calls.
+/// Sessions that together have slots for all calls in flight.
 fn sessions_for(in_flight: u32) -> usize {
     let slots = usize::from(courser::Config::default().slots);
     (in_flight as usize).div_ceil(slots).max(SESSIONS)

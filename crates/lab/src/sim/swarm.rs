@@ -14,10 +14,10 @@ use courser_bench::program::Failure;
 use courser_bench::program::units::{show_ns, show_per_second};
 use courser_bench::program::{json, out, progress};
 
-/// So many seeds must have seen every kind of fault, packet and drop that is expected.
+/// Seeds after which every expected kind of fault, packet and drop must have occurred.
 const ENOUGH: u64 = 1_000;
 
-/// So many calls a seed, on average, make a swarm worth its name.
+/// Calls per seed, on average, below which the swarm fails.
 const ENOUGH_RPCS: u64 = 2_000;
 
 #[derive(Debug, Args)]
@@ -217,7 +217,7 @@ fn print(
     Ok(())
 }
 
-/// The table, a paragraph for each sort of things; kinds that nobody expects are left out.
+/// The table, a paragraph for each sort of things; unexpected kinds are left out.
 fn print_coverage(out: &mut impl Write, coverage: &Coverage) -> std::io::Result<()> {
     let mut table = "";
     let mut in_line = 0;

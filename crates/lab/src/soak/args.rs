@@ -20,7 +20,7 @@ response or an error that is true; nothing runs twice; servers return to the mem
 the sessions that they had before.
 
 Examples:
-  courser soak                                    a minute, nobody dies
+  courser soak                                    a minute without kills
   courser soak mixed --kills --for 1h             an hour with kills and freezes
   courser soak kill-server --times 50
   courser soak connects --times 10000 --json -")]

@@ -273,7 +273,7 @@ impl<'a> Cluster<'a> {
         let killed_ns = server.process.kill();
         let (uri, nested) = (server.uri.clone(), server.nested.clone());
         self.checker.struck(server.incarnation, killed_ns);
-        // Its place is taken at once, so that nobody looks at a dead process.
+        // Replaced at once, so that no dead process is inspected.
         let go_on = self.pause_without(at, pause)?;
         self.servers[at] = self.new_server(&uri, &nested)?;
         Ok(go_on)

@@ -229,7 +229,7 @@ fn connects(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
 
 // ---- levels -------------------------------------------------------------------------------------
 
-/// The servers as they are when nobody calls them.
+/// The servers without calls.
 struct Quiet {
     levels: Vec<Level>,
 }

@@ -42,7 +42,7 @@ pub struct ServerArgs {
 /// Between two attempts to reach the other server.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Settings of both sides: defaults, but nobody spins, as a soak is to leave the machine usable.
+/// Settings of both sides: defaults, but without spinning: a soak leaves the machine usable.
 pub(super) fn config(recovery: Recovery) -> Config {
     Config { spin: Some(Duration::ZERO), recovery, ..Config::default() }
 }

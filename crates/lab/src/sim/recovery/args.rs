@@ -48,7 +48,7 @@ the given chance, data one way and credit returns the other. CPUs cost nothing.
               for the recovery time
   default     a packet is lost when one that was sent a reorder window later was answered
 
-A lost packet has used the link: nobody is above 1 - loss of what there is without. The paper does
+A lost packet has used the link: no scheme is above 1 - loss of the goodput without loss. The paper does
 not say its recovery time; --fit finds the one that gives go-back-N the paper's 45.6 % at 1e-3,
 and shows what then comes out at 1e-2. It is the default of --rto.
 
