@@ -2,7 +2,7 @@
 //!
 //! * `config`: settings and errors.
 //! * `socket`: creates the socket; the true capacity of the receive queue (ADR 7).
-//! * `path`: destinations, their MTUs and source addresses.
+//! * `path`: destinations and source addresses; `mtu`: the MTU of a path.
 //! * `tx`, `rx`: the bursts; `linearize`: frames of several pieces; `cmsg`: control messages.
 //!
 //! The kernel copies sent frames, so none is held after [`Transport::tx_burst`].
@@ -10,6 +10,7 @@
 mod cmsg;
 mod config;
 mod linearize;
+mod mtu;
 mod path;
 mod rx;
 mod socket;
@@ -136,6 +137,7 @@ impl Transport for UdpTransport {
 
     fn warnings(&self) -> Vec<String> {
         let mut warnings = self.warnings.clone();
+        warnings.extend(self.paths.warning().cloned());
         if self.trains_wanted && !self.tx.gso {
             warnings.push(
                 "the network device refused trains, frames leave singly; \

@@ -5,11 +5,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use courser_buf::{Addr, PathId, TxFrame};
-use libc::{c_int, socklen_t};
+use libc::socklen_t;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::config::{ETHERNET_MTU, HEADERS_V4, HEADERS_V6, MAX_DATAGRAM, PATH_INDEX_BITS};
-use super::{cmsg, socket};
+use super::{cmsg, mtu};
 use crate::{Path, PathError};
 
 const INDEX_MASK: u32 = (1 << PATH_INDEX_BITS) - 1;
@@ -92,11 +92,14 @@ pub(super) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     limit: usize,
+    mtu: mtu::Sources,
+    warning: Option<String>,
 }
 
 impl Table {
     pub(super) fn new(net: Net, limit: usize) -> Self {
-        Table { net, slots: Vec::new(), free: Vec::new(), limit }
+        let (slots, free) = (Vec::new(), Vec::new());
+        Table { net, slots, free, limit, mtu: mtu::Sources::default(), warning: None }
     }
 
     pub(super) fn open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
@@ -109,7 +112,11 @@ impl Table {
         if self.free.is_empty() && self.slots.len() >= self.limit {
             return Err(PathError::TooMany(self.limit));
         }
-        let route = Route::find(self.net.local, to).map_err(|e| PathError::Io(remote, e))?;
+        let route = Route::find(self.net.local, to, self.mtu);
+        let mut route = route.map_err(|e| PathError::Io(remote, e))?;
+        if let Some(warning) = route.warning.take() {
+            self.warn(remote, warning);
+        }
         let headers = if to.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
         let limit = self.net.limit.unwrap_or(ETHERNET_MTU - headers).min(MAX_DATAGRAM);
         let max_frame = limit.min(route.mtu.saturating_sub(headers));
@@ -117,6 +124,19 @@ impl Table {
         let source = self.source(&route, to, local);
         let entry = Entry { name, name_len, max_frame: max_frame as u32, source };
         Ok(Path { id: self.insert(entry), max_frame })
+    }
+
+    /// Keeps and logs the first warning; the others would say the same.
+    fn warn(&mut self, remote: Addr, warning: String) {
+        if self.warning.is_none() {
+            tracing::warn!(local = %self.net.local, %remote, "{warning}");
+            self.warning = Some(warning);
+        }
+    }
+
+    /// What a user should know of the paths.
+    pub(super) fn warning(&self) -> Option<&String> {
+        self.warning.as_ref()
     }
 
     fn insert(&mut self, entry: Entry) -> PathId {
@@ -189,29 +209,29 @@ impl Table {
 struct Route {
     mtu: usize,
     source: IpAddr,
+    /// Where the MTU is a guess.
+    warning: Option<String>,
 }
 
 impl Route {
     /// Connects a temporary socket to read its route: nothing is sent, and the endpoint's socket
     /// stays unconnected (ADR 14).
-    fn find(local: SocketAddr, to: SocketAddr) -> io::Result<Route> {
+    fn find(local: SocketAddr, to: SocketAddr, mtu: mtu::Sources) -> io::Result<Route> {
         let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None)?;
         if !local.ip().is_unspecified() {
             socket.bind(&SocketAddr::new(local.ip(), 0).into())?;
         }
         socket.connect(&to.into())?;
-        let (level, name): (c_int, c_int) = match to {
-            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MTU),
-            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MTU),
-        };
-        let mtu = socket::get(socket.as_fd(), level, name)?;
         let source = socket.local_addr()?.as_socket().map_or(local.ip(), |a| a.ip());
-        Ok(Route { mtu: usize::try_from(mtu).unwrap_or(0), source })
+        let (mtu, warning) = mtu.find(socket.as_fd(), to, source);
+        Ok(Route { mtu, source, warning })
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::BorrowedFd;
+
     use super::*;
 
     fn table(bind: &str, limit: Option<usize>, paths: usize) -> Table {
@@ -229,6 +249,17 @@ mod tests {
         let path = table("0.0.0.0:1", Some(MAX_DATAGRAM), 8).open(addr("127.0.0.1:9"), None);
         // The loopback's MTU is 65,536 by default.
         assert!(path.unwrap().max_frame > 1472);
+    }
+
+    #[test]
+    fn a_path_opens_with_a_warning_where_the_system_reports_no_mtu() {
+        let mut t = table("127.0.0.1:1", Some(MAX_DATAGRAM), 8);
+        assert!(t.open(addr("127.0.0.1:9"), None).is_ok() && t.warning().is_none());
+        let path = |_: BorrowedFd<'_>, _: SocketAddr| Err(io::ErrorKind::Unsupported.into());
+        t.mtu = mtu::Sources { path, interface: |_, _| None };
+        let opened = t.open(addr("127.0.0.1:9"), None).unwrap();
+        assert_eq!(opened.max_frame, 1280 - HEADERS_V4);
+        assert!(t.warning().is_some_and(|w| w.contains("1280")), "{:?}", t.warning());
     }
 
     #[test]
