@@ -2,9 +2,8 @@
 //!
 //! `cargo run --release -p courser --example hello`
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::thread;
+use std::time::Duration;
 
 use courser::{EndpointHandle, Nexus};
 
@@ -30,16 +29,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let session = rpc.connect(&uri)?;
     let mut request = rpc.alloc(5)?;
     request.copy_from_slice(b"world");
-    let answered = Rc::new(Cell::new(false));
-    let flag = answered.clone();
-    rpc.call(session, HELLO, request, move |_cx, done| {
-        match done.result {
-            Ok(response) => println!("{}", String::from_utf8_lossy(&response)),
-            Err(e) => eprintln!("the call failed: {e}"),
-        }
-        flag.set(true);
-    })?;
-    rpc.run_until(|| answered.get())?;
+    let answered = rpc.call_wait(session, HELLO, request, Duration::from_secs(5))?;
+    println!("{}", String::from_utf8_lossy(&answered.response));
 
     server_waker.stop();
     server.join().expect("the server thread")?;

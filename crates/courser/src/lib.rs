@@ -29,6 +29,7 @@
 compile_error!("Courser needs Linux");
 
 mod call;
+mod call_wait;
 mod clock;
 mod config;
 mod context;
@@ -51,6 +52,7 @@ mod timer;
 mod worker;
 
 pub use call::CallBuilder;
+pub use call_wait::{Answered, CallWaitError, CallWaitReason};
 pub use config::Config;
 #[doc(hidden)]
 pub use config::Tuning;

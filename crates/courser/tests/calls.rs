@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use common::*;
 use courser::{
-    CallError, Config, Executed, Nexus, RejectReason, ReplyHandle, Rpc, SessionId, Status,
+    CallError, CallWaitReason, Config, Executed, Nexus, RejectReason, ReplyHandle, Rpc, SessionId,
+    Status,
 };
 
 const ECHO: u16 = 1;
@@ -47,6 +48,38 @@ fn every_size_around_packet_boundaries_comes_back_whole() {
     assert_eq!(server.stats().requests, sizes.len() as u64);
     client.check();
     server.check();
+}
+
+#[test]
+fn a_blocking_call_returns_response_and_request_while_the_endpoint_works() {
+    let server = Server::start(Config::default(), |rpc| {
+        echo(rpc);
+        rpc.on(OTHER, |cx, _| cx.reject());
+    });
+    let mut client = client(Config::default());
+    let ticks = Rc::new(Cell::new(0));
+    let counted = ticks.clone();
+    client.context().every(Duration::from_nanos(1), move |_| counted.set(counted.get() + 1));
+    client.context().after(Duration::ZERO, |cx| cx.stop());
+    // The session is still being connected.
+    let session = client.connect(&server.uri).unwrap();
+    for len in [0, 100, 100_000] {
+        let request = message(&client, 1, len);
+        let answered = client.call_wait(session, ECHO, request, PATIENCE).unwrap();
+        assert!(*answered.response == *expected(1, len) && *answered.request == *expected(1, len));
+    }
+    assert!(ticks.get() > 0, "timers run");
+    client.run().unwrap(); // ended by the stop of above
+    let request = message(&client, 2, 10);
+    let error = client.call_wait(session, OTHER, request, None).unwrap_err();
+    let failed = CallError::Server(Status::Rejected);
+    assert!(matches!(&error.reason, CallWaitReason::Failed(e) if *e == failed), "{error}");
+    assert!(*error.request.unwrap() == *expected(2, 10));
+    client.close(session);
+    let request = message(&client, 3, 10);
+    let error = client.call_wait(session, ECHO, request, None).unwrap_err();
+    let rejected = matches!(error.reason, CallWaitReason::Rejected(RejectReason::NoSession(_)));
+    assert!(rejected && *error.request.unwrap() == *expected(3, 10));
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use courser::{
-    AllocError, BindError, CallError, CallRejected, ConnectRefuseReason, DialError, Executed,
-    LostReason, RejectReason, ReplyError, RunError, SessionEnd, SessionError, Status, Uri,
-    UriError, WorkerError,
+    AllocError, BindError, CallError, CallRejected, CallWaitError, CallWaitReason,
+    ConnectRefuseReason, DialError, Executed, LostReason, RejectReason, ReplyError, RunError,
+    SessionEnd, SessionError, Status, Uri, UriError, WorkerError,
 };
 use courser_buf::{Addr, Arena, ArenaConfig, CapacityError, ConfigError, Heap, MapCause, MapError};
 use courser_net::{
@@ -303,6 +303,20 @@ fn library_errors_advise() {
             WorkerError::Threads(broken()),
             RunError::Wait(broken()),
             RunError::VirtualTime,
+        ],
+    );
+}
+
+#[test]
+fn blocking_call_errors_advise() {
+    let rejected = || CallWaitReason::Rejected(RejectReason::NotClient);
+    check(
+        include_str!("../src/call_wait.rs"),
+        &texts![
+            CallWaitError { reason: rejected(), request: None },
+            rejected(),
+            CallWaitReason::Failed(CallError::Closed(Executed::Never)),
+            CallWaitReason::Run(RunError::VirtualTime),
         ],
     );
 }

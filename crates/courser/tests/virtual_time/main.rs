@@ -118,6 +118,16 @@ fn program(world: &mut World) -> Ends {
 }
 
 #[test]
+fn a_blocking_call_is_refused_in_virtual_time_with_its_buffer() {
+    let mut world = World::new();
+    let (_nexus, client, session) = pair(&mut world);
+    let rpc = world.rpc(client);
+    let request = rpc.alloc(4).unwrap();
+    let error = rpc.call_wait(session, ECHO, request, None).unwrap_err();
+    assert!(error.to_string().contains("virtual time") && error.request.is_some());
+}
+
+#[test]
 fn repeated_timers_keep_their_grid_and_run_in_the_order_in_which_they_were_set() {
     let mut world = World::new();
     let seat = client(&mut world);
