@@ -8,7 +8,7 @@ use courser_proto::{CallId, CallOptions, SessionId};
 use smallbox::smallbox;
 
 use crate::context::Context;
-use crate::conts::Cont;
+use crate::continuations::Cont;
 use crate::core::Core;
 use crate::error::CallRejected;
 use crate::message::Completion;
@@ -115,15 +115,17 @@ impl<'a> CallBuilder<'a> {
         done: impl FnOnce(&mut Context<'_>, Completion<'_>) + 'static,
     ) -> Result<CallId, CallRejected> {
         let mut done = Some(done);
-        let at = self.core.conts.put(smallbox!(move |cx: &mut Context<'_>, c: Completion<'_>| {
-            if let Some(f) = done.take() {
-                f(cx, c);
+        let at = self.core.continuations.put(smallbox!(
+            move |cx: &mut Context<'_>, c: Completion<'_>| {
+                if let Some(f) = done.take() {
+                    f(cx, c);
+                }
             }
-        }));
+        ));
         let core = &mut *self.core;
         let started = CallBuilder { core, ..self }.start(Cont::call(at));
         if started.is_err() {
-            drop(self.core.conts.take(at));
+            drop(self.core.continuations.take(at));
         }
         started
     }

@@ -7,7 +7,7 @@ use courser_proto::{
 };
 
 use crate::call::CallBuilder;
-use crate::conts::Cont;
+use crate::continuations::Cont;
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
 use crate::message::{Completion, Reply, ReplyHandle, ReplySink};

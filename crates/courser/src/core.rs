@@ -10,7 +10,7 @@ use courser_net::Uri;
 use courser_proto::{Dialed, Endpoint, RejectReason, SessionId};
 
 use crate::clock::SystemClock;
-use crate::conts::{Cont, Conts};
+use crate::continuations::{Cont, Continuations};
 use crate::error::{CallRejected, SessionError};
 use crate::machine::{Thread, VirtualClock};
 use crate::message::DroppedReplies;
@@ -23,7 +23,7 @@ const FAILURES_KEPT: usize = 1024;
 
 /// Commands of handlers, continuations and timers that need the transport or the control thread.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum PendingCommand {
     /// A session is begun: it needs a control connection.
     Dial(Uri, Dialed),
     /// A session was closed: the server's number for it, and its path if no other session uses it.
@@ -57,7 +57,7 @@ impl Time {
 pub(crate) struct Core {
     pub(crate) proto: Endpoint<Cont>,
     /// Of the calls that `proto` has.
-    pub(crate) conts: Conts,
+    pub(crate) continuations: Continuations,
     pub(crate) dropped: DroppedReplies,
     pub(crate) stop: bool,
     pub(crate) failures: VecDeque<(SessionId, SessionError)>,
@@ -66,7 +66,7 @@ pub(crate) struct Core {
     pub(crate) platform: Platform,
     pub(crate) local: Local,
     /// In order; done before the pass ends.
-    pub(crate) asked: Vec<Asked>,
+    pub(crate) pending_commands: Vec<PendingCommand>,
     clock: Clock,
     time: Time,
     random: u64,
@@ -82,14 +82,14 @@ impl Core {
         };
         Core {
             proto,
-            conts: Conts::default(),
+            continuations: Continuations::default(),
             dropped: DroppedReplies::default(),
             stop: false,
             failures: VecDeque::new(),
             handled: HandlerStats::default(),
             platform,
             local,
-            asked: Vec::new(),
+            pending_commands: Vec::new(),
             clock,
             time,
             random: seed,

@@ -5,7 +5,7 @@ use courser_proto::Completion as Ended;
 use courser_proto::{Body, CallError, Driver, Endpoint, RequestId, SessionId, Status};
 
 use crate::context::Context;
-use crate::conts::{CompletionTarget, Cont};
+use crate::continuations::{CompletionTarget, Cont};
 use crate::core::Core;
 use crate::message::{Completion, Request, Response};
 use crate::panics::caught;
@@ -117,7 +117,7 @@ pub(crate) fn complete(core: &mut Core, handlers: &mut Handlers, done: Ended<'_,
     let cx = &mut Context { core, request: None };
     match cont.target() {
         CompletionTarget::Call(at) => {
-            if let Some(mut f) = cx.core.conts.take(at) {
+            if let Some(mut f) = cx.core.continuations.take(at) {
                 f(cx, Completion { request, result: result.map(Response), session });
             }
         }

@@ -148,9 +148,9 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn finish(&mut self) -> bool {
         let completed = self.core.proto.has_completions() && self.completions();
-        let asked = !self.core.asked.is_empty();
+        let asked = !self.core.pending_commands.is_empty();
         if asked {
-            self.follow_asked();
+            self.run_pending_commands();
         }
         completed | asked
     }
@@ -168,7 +168,8 @@ impl<T: Transport> Rpc<T> {
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
         let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
-        let left = !self.core.dropped.is_empty() || self.links.is_dialing() || self.may_shed();
+        let left =
+            !self.core.dropped.is_empty() || self.connections.is_dialing() || self.may_shed();
         (due || left) && self.upkeep(now_ns)
     }
 
@@ -195,7 +196,7 @@ impl<T: Transport> Rpc<T> {
             self.answer_dropped();
             worked = true;
         }
-        if self.links.is_dialing() {
+        if self.connections.is_dialing() {
             worked |= self.check_dialing();
         }
         worked |= self.shed_given_up(now_ns);
@@ -383,9 +384,9 @@ impl<T: Transport> Rpc<T> {
     /// When the event loop has something to do by itself, in [`crate::Context::now_ns`]'s time; `None`:
     /// not before a packet or a wake-up. For foreign event loops.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let dialing = self.links.next_deadline_ns();
+        let dialing = self.connections.next_deadline_ns();
         // What was asked outside of a pass is done by the next one.
-        let asked = !self.core.asked.is_empty() || !self.core.dropped.is_empty();
+        let asked = !self.core.pending_commands.is_empty() || !self.core.dropped.is_empty();
         let waiting = (asked || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());

@@ -13,12 +13,12 @@ use courser_proto::{Endpoint, Framing};
 
 use crate::config::Config;
 use crate::control::{Command, Control, ControlStats, Limits, Mailbox};
+use crate::control_client::Connections;
 use crate::core::{Core, Local};
 use crate::error::BindError;
 use crate::event_loop::LOOKS_A_PASS;
 use crate::event_loop::poller;
 use crate::machine::Machine;
-use crate::mail::Links;
 use crate::platform::Platform;
 use crate::rpc::{Handlers, Rpc};
 use crate::spin::Spin;
@@ -196,7 +196,7 @@ impl Nexus {
             workers: Workers::new(self.workers.clone()),
             answers: Vec::new(),
             control: self.control.clone(),
-            links: Links::new(self.config.connect_timeout),
+            connections: Connections::new(self.config.connect_timeout),
             index,
             accepts: false,
             spin,

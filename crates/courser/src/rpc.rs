@@ -15,9 +15,9 @@ use courser_proto::{
 use crate::call::CallBuilder;
 use crate::context::Context;
 use crate::control::{Command, Control, Mail, Mailbox};
+use crate::control_client::Connections;
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
-use crate::mail::Links;
 use crate::message::{Completion, Reply, ReplyHandle, Request, Response};
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
@@ -119,7 +119,7 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) workers: Workers,
     pub(crate) answers: Vec<Answer>,
     pub(crate) control: Control,
-    pub(crate) links: Links,
+    pub(crate) connections: Connections,
     pub(crate) index: u16,
     pub(crate) accepts: bool,
     pub(crate) spin: Spin,
@@ -304,7 +304,7 @@ impl<T: Transport> Rpc<T> {
     /// client, in use as server; and of the peer, which all sessions between the same two endpoints
     /// share.
     pub const fn session_bytes(slots: usize) -> SessionBytes {
-        courser_proto::Endpoint::<crate::conts::Cont>::session_bytes(slots)
+        courser_proto::Endpoint::<crate::continuations::Cont>::session_bytes(slots)
     }
 
     /// Counters of the transport. Handlers cannot read them, since they borrow the transport's

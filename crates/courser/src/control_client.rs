@@ -14,7 +14,7 @@ use courser_proto::{
 };
 
 use crate::control::{Command, DialError, Dialed, LostReason, Mail};
-use crate::core::{Asked, Core};
+use crate::core::{Core, PendingCommand};
 use crate::error::{RunError, SessionError};
 use crate::rpc::Rpc;
 
@@ -41,16 +41,16 @@ struct Link {
 }
 
 /// Sessions of this endpoint as a client, by their number.
-pub(crate) struct Links {
+pub(crate) struct Connections {
     dialing: Vec<Dialing>,
     connected: BTreeMap<u32, Link>,
     next_ticket: u64,
     timeout: Duration,
 }
 
-impl Links {
+impl Connections {
     pub(crate) fn new(timeout: Duration) -> Self {
-        Links { dialing: Vec::new(), connected: BTreeMap::new(), next_ticket: 0, timeout }
+        Connections { dialing: Vec::new(), connected: BTreeMap::new(), next_ticket: 0, timeout }
     }
 
     /// Whether a connect is under way, so that the event loop must look at the clock.
@@ -81,14 +81,14 @@ impl Core {
         let random = self.platform.random_u64();
         let dialed = self.proto.dial(0, random, self.local.port, self.local.max_frame)?;
         let session = dialed.session;
-        self.asked.push(Asked::Dial(uri, dialed));
+        self.pending_commands.push(PendingCommand::Dial(uri, dialed));
         Ok(session)
     }
 
     /// Likewise of a close.
     pub(crate) fn close(&mut self, session: SessionId) {
         let closed = self.proto.close(session);
-        self.asked.push(Asked::Close(session, closed));
+        self.pending_commands.push(PendingCommand::Close(session, closed));
     }
 
     /// Why a session is not connected; `None` while it is connecting or connected.
@@ -109,26 +109,26 @@ impl<T: Transport> Rpc<T> {
     /// The address cannot be read, or a limit of this endpoint is reached.
     pub fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
         let session = self.core.connect(uri)?;
-        self.follow_asked();
+        self.run_pending_commands();
         Ok(session)
     }
 
     /// Does what was asked of the [`Core`] and needs the transport or the control thread.
     #[cold]
-    pub(crate) fn follow_asked(&mut self) {
-        for asked in std::mem::take(&mut self.core.asked) {
-            match asked {
-                Asked::Dial(uri, dialed) => self.dial(uri, dialed),
-                Asked::Close(session, closed) => self.closed(session, closed),
+    pub(crate) fn run_pending_commands(&mut self) {
+        for command in std::mem::take(&mut self.core.pending_commands) {
+            match command {
+                PendingCommand::Dial(uri, dialed) => self.dial(uri, dialed),
+                PendingCommand::Close(session, closed) => self.closed(session, closed),
             }
         }
     }
 
     fn dial(&mut self, uri: Uri, dialed: proto::Dialed) {
-        let timeout_ns = u64::try_from(self.links.timeout.as_nanos()).unwrap_or(u64::MAX);
-        let ticket = self.links.next_ticket;
-        self.links.next_ticket += 1;
-        self.links.dialing.push(Dialing {
+        let timeout_ns = u64::try_from(self.connections.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let ticket = self.connections.next_ticket;
+        self.connections.next_ticket += 1;
+        self.connections.dialing.push(Dialing {
             ticket,
             session: dialed.session,
             to: uri.endpoint,
@@ -163,16 +163,16 @@ impl<T: Transport> Rpc<T> {
     /// frees its side. A session that is gone is ignored.
     pub fn close(&mut self, session: SessionId) {
         self.core.close(session);
-        self.follow_asked();
+        self.run_pending_commands();
     }
 
     /// A session of this endpoint was closed; `closed` is the server's number for it, and its path
     /// if nobody else needs that.
     fn closed(&mut self, session: SessionId, closed: Option<(u32, Option<PathId>)>) {
-        self.links.dialing.retain(|d| d.session != session);
+        self.connections.dialing.retain(|d| d.session != session);
         self.close_unused_paths();
         let Some((remote, path)) = closed else { return };
-        if let Some(link) = self.links.connected.remove(&session.index()) {
+        if let Some(link) = self.connections.connected.remove(&session.index()) {
             self.disconnect(link.control, link.to, remote);
         }
         if let Some(path) = path {
@@ -183,7 +183,7 @@ impl<T: Transport> Rpc<T> {
     /// Sessions that have gone idle: their servers may free what they keep for them (F6).
     #[cold]
     pub(crate) fn on_idle(&mut self, idle: IdleSession) {
-        let Some(link) = self.links.connected.get(&idle.session.index()) else { return };
+        let Some(link) = self.connections.connected.get(&idle.session.index()) else { return };
         let (from, to, session) = (self.me(), link.to, idle.remote);
         let msg = ControlMsg::Idle { from, to, session, done: idle.done };
         self.control.send(Command::Send { control: link.control, msg });
@@ -198,7 +198,7 @@ impl<T: Transport> Rpc<T> {
     /// A session's datapath answers nothing although its control connection lives (F13).
     #[cold]
     pub(crate) fn on_silent(&mut self, session: SessionId) {
-        let link = self.links.connected.get(&session.index());
+        let link = self.connections.connected.get(&session.index());
         let datapath = link.map_or_else(String::new, |l| l.datapath.to_string());
         let packet = self.session_stats(session).map_or(0, |s| s.data_per_packet);
         self.close(session);
@@ -239,7 +239,9 @@ impl<T: Transport> Rpc<T> {
 
     /// The control connection of a connect stands, or does not.
     fn on_dialed(&mut self, ticket: u64, result: Result<Dialed, DialError>) {
-        let Some(at) = self.links.dialing.iter().position(|d| d.ticket == ticket) else { return };
+        let Some(at) = self.connections.dialing.iter().position(|d| d.ticket == ticket) else {
+            return;
+        };
         let d = match result {
             Ok(d) => d,
             Err(e) => return self.dial_failed(at, e.into()),
@@ -254,7 +256,7 @@ impl<T: Transport> Rpc<T> {
         self.transport.path_close(path.id);
         let from = self.me();
         let asked_ns = self.core.now_ns();
-        let dialing = &mut self.links.dialing[at];
+        let dialing = &mut self.connections.dialing[at];
         dialing.asked_ns = asked_ns;
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
@@ -267,7 +269,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     fn dial_failed(&mut self, at: usize, error: SessionError) {
-        let d = self.links.dialing.swap_remove(at);
+        let d = self.connections.dialing.swap_remove(at);
         // It may have been closed, and another connect have its number now.
         if self.core.proto.session_state(d.session) == SessionState::Connecting {
             self.core.proto.refused(d.session.index(), error.end());
@@ -344,7 +346,7 @@ impl<T: Transport> Rpc<T> {
     /// The connect that an answer belongs to; the cookie tells it from an earlier connect that had
     /// the same session number.
     fn dialing(&self, control: u64, session: u32, cookie: u32) -> Option<usize> {
-        self.links.dialing.iter().position(|d| {
+        self.connections.dialing.iter().position(|d| {
             d.session.index() == session
                 && d.request.cookie == cookie
                 && d.control.is_some_and(|(c, ..)| c == control)
@@ -357,7 +359,7 @@ impl<T: Transport> Rpc<T> {
             self.disconnect(control, from, accept.session);
             return;
         };
-        let Some((_, remote, local)) = self.links.dialing[at].control else { return };
+        let Some((_, remote, local)) = self.connections.dialing[at].control else { return };
         let server = Addr { port: accept.port, ..addr(remote, 0) };
         let path = match self.transport.path_open(server, Some(addr(local, 0))) {
             Ok(path) => path,
@@ -368,11 +370,11 @@ impl<T: Transport> Rpc<T> {
         };
         match self.core.proto.established(accept, server, path.id) {
             Ok(e) => {
-                let d = self.links.dialing.swap_remove(at);
+                let d = self.connections.dialing.swap_remove(at);
                 let took_ns = self.core.now_ns().saturating_sub(d.asked_ns);
                 self.core.proto.expect_round_trip(d.session, took_ns);
                 let link = Link { session: d.session, control, to: from, datapath: server };
-                self.links.connected.insert(d.session.index(), link);
+                self.connections.connected.insert(d.session.index(), link);
                 if e.path_unused {
                     self.transport.path_close(path.id);
                 }
@@ -389,8 +391,11 @@ impl<T: Transport> Rpc<T> {
     }
 
     fn on_lost(&mut self, control: u64, reason: &LostReason) {
-        while let Some(at) =
-            self.links.dialing.iter().position(|d| d.control.is_some_and(|(c, ..)| c == control))
+        while let Some(at) = self
+            .connections
+            .dialing
+            .iter()
+            .position(|d| d.control.is_some_and(|(c, ..)| c == control))
         {
             self.dial_failed(at, reason.clone().into());
         }
@@ -411,12 +416,12 @@ impl<T: Transport> Rpc<T> {
         if self.sessions() == before {
             return;
         }
-        let links = std::mem::take(&mut self.links.connected);
+        let links = std::mem::take(&mut self.connections.connected);
         for (index, link) in links {
             if self.session_state(link.session) == SessionState::Gone {
                 self.core.remember_failure(link.session, why.clone());
             } else {
-                self.links.connected.insert(index, link);
+                self.connections.connected.insert(index, link);
             }
         }
     }
@@ -426,9 +431,9 @@ impl<T: Transport> Rpc<T> {
     pub(crate) fn check_dialing(&mut self) -> bool {
         let mut any = false;
         let now_ns = self.core.now_ns();
-        while let Some(at) = self.links.dialing.iter().position(|d| d.deadline_ns <= now_ns) {
-            let d = &self.links.dialing[at];
-            let after_ms = self.links.timeout.as_millis() as u64;
+        while let Some(at) = self.connections.dialing.iter().position(|d| d.deadline_ns <= now_ns) {
+            let d = &self.connections.dialing[at];
+            let after_ms = self.connections.timeout.as_millis() as u64;
             let error = SessionError::Timeout { server: d.server.clone(), after_ms };
             self.dial_failed(at, error);
             any = true;

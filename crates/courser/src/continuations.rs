@@ -25,7 +25,7 @@ const _: () = assert!(size_of::<Option<Cont>>() == 16);
 pub(crate) enum CompletionTarget {
     /// The endpoint's completion function, with this tag.
     Tag(u64),
-    /// A closure: its index in [`Conts`].
+    /// A closure: its index in [`Continuations`].
     Call(u32),
 }
 
@@ -53,13 +53,13 @@ impl Cont {
 /// Closures by index. The number of entries is the largest number of concurrent calls with closures
 /// so far, bounded by the limits of sessions, slots and call queues; 80 bytes each.
 #[derive(Default)]
-pub(crate) struct Conts {
+pub(crate) struct Continuations {
     entries: Vec<Option<ContinuationFn>>,
     /// Free entries.
     vacant: Vec<u32>,
 }
 
-impl Conts {
+impl Continuations {
     /// Stores a closure and returns its index.
     #[inline]
     pub(crate) fn put(&mut self, f: ContinuationFn) -> u32 {
@@ -95,15 +95,15 @@ mod tests {
             let alive = alive.clone();
             smallbox!(move |_: &mut Context<'_>, _: Completion<'_>| drop(alive.clone()))
         };
-        let mut conts = Conts::default();
-        let (a, b) = (conts.put(closure()), conts.put(closure()));
+        let mut continuations = Continuations::default();
+        let (a, b) = (continuations.put(closure()), continuations.put(closure()));
         assert!(a != b && Rc::strong_count(&alive) == 3);
-        drop(conts.take(a));
-        assert!(conts.take(a).is_none() && conts.take(99).is_none());
+        drop(continuations.take(a));
+        assert!(continuations.take(a).is_none() && continuations.take(99).is_none());
         assert_eq!(Rc::strong_count(&alive), 2);
-        assert_eq!(conts.put(closure()), a);
-        assert_eq!(conts.entries.len(), 2);
-        drop(conts);
+        assert_eq!(continuations.put(closure()), a);
+        assert_eq!(continuations.entries.len(), 2);
+        drop(continuations);
         assert_eq!(Rc::strong_count(&alive), 1, "closures go with the endpoint");
     }
 }
