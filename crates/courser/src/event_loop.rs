@@ -1,5 +1,5 @@
-//! The event loop: one pass is [`Rpc::poll`], and reads as the table of contents of all that an
-//! endpoint does (`[eRPC §3.1]`, E7).
+//! The event loop. One iteration is [`Rpc::poll`], a table of contents of the endpoint's work
+//! (`[eRPC §3.1]`, E7).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
@@ -13,55 +13,54 @@ use crate::dispatch::{self, Dispatch, complete};
 use crate::error::RunError;
 use crate::rpc::Rpc;
 
-/// A receive burst with fewer frames has emptied the receive queue: what has not arrived by then
-/// may be suspected lost.
+/// A receive burst with fewer frames has emptied the receive queue; packets that are still missing
+/// then may be lost.
 const DRAINED: usize = 64;
 
-/// Timeouts are looked at this often even under a load that never drains the receive queue, ns.
+/// Longest time between two scans of loss timeouts under a load that never drains the receive
+/// queue, ns.
 const SCAN_ANYWAY_NS: u64 = 10_000_000;
 
-/// An endpoint that waits for answers spins this many times longer than one that does not: the
-/// server may first have to wake up, which takes up to 0.2 ms on a virtual machine.
+/// Factor on the spin time of an endpoint with calls in flight: a server that sleeps needs up to
+/// 0.2 ms to wake on a virtual machine.
 const SPIN_FOR_ANSWER: u64 = 5;
 
-/// Memory of large messages that was not used for this long, or up to twice as long, goes back to
-/// the system, ns.
+/// Memory of large messages that is unused for once to twice this time is returned to the system,
+/// ns.
 const TRIM_EVERY_NS: u64 = 5_000_000_000;
 
-/// Without a packet for this long, the CPU is offered to other threads between two looks (about
-/// 0.3 us each): where there are more endpoints than CPUs, the peer may be waiting for this one.
+/// After this time without a packet, the thread yields between two polls (about 0.3 us each): with
+/// more endpoints than CPUs, the peer may need this one.
 const YIELD_AFTER_NS: u64 = 20_000;
 
-/// While it spins, an endpoint looks so many times for frames and mail only before it makes a whole
-/// pass again, with a look at the clock and at everything that has its time. A packet waits half a
-/// look on the average, and a look takes a third of a pass; nothing else is later than by these
-/// looks, a tenth of a microsecond.
-const LOOKS: u32 = 7;
+/// Polls of an idle endpoint, for frames and mail only, between two full iterations with clock and
+/// timers. A poll takes a third of an iteration, so that a packet waits less; other work is delayed
+/// by a tenth of a microsecond.
+const SPIN_POLLS: u32 = 7;
 
-/// Looks for frames in one pass, where a look makes no system call: a packet that comes meanwhile is
-/// found by the next look, and not only after everything else has been looked at.
-pub(crate) const LOOKS_A_PASS: u32 = 4;
+/// Receive polls of one iteration on transports that poll memory: a packet that arrives between two
+/// of them does not wait for the other work of the iteration.
+pub(crate) const RX_POLLS_PER_ITERATION: u32 = 4;
 
 impl<T: Transport> Rpc<T> {
-    /// One pass: receives a burst and runs what it calls for, looks after deadlines, sends what
-    /// has become ready. Never blocks. Returns whether there was anything to do.
+    /// One iteration: receives a burst and runs its handlers and continuations, runs timers, sends
+    /// the packets that are ready. Never blocks. Returns whether there was work.
     #[inline]
     pub fn poll(&mut self) -> bool {
-        (self.looks, self.clock_is_fresh) = (0, false);
-        self.turn()
+        (self.spin_polls, self.clock_is_fresh) = (0, false);
+        self.iterate()
     }
 
-    /// [`Rpc::poll`]; while there are `looks` left, and there is neither a frame nor mail, that is
-    /// all that it looks for.
+    /// [`Rpc::poll`], which ends early without frames and mail while `spin_polls` are left.
     ///
-    /// Steps 9 to 13 of a packet's path, and then 4 to 8 for what it caused: between a frame and its
-    /// answer stands nothing that can wait.
-    fn turn(&mut self) -> bool {
+    /// Steps 9 to 13 of a packet's path, then 4 to 8 for the packets that they caused. Work that can
+    /// be delayed runs after the response has left.
+    fn iterate(&mut self) -> bool {
         if self.holds_frames {
             self.transport.tx_reclaim();
         }
         let virtual_ns = self.core.virtual_now_ns();
-        for _ in 0..self.looks_a_pass {
+        for _ in 0..self.rx_polls {
             let mut frames = RxBurst::new();
             self.transport.rx_burst(&mut frames);
             if frames.is_empty() {
@@ -86,15 +85,15 @@ impl<T: Transport> Rpc<T> {
         self.without_frames(virtual_ns)
     }
 
-    /// The rest of a pass that has received frames.
+    /// The rest of an iteration that has received frames.
     #[inline]
     fn after_frames(&mut self, received: usize) {
         let then_ns = self.core.proto.now_ns();
         let (_, read) = self.transmit(None);
         let mut busy = false;
         if received < DRAINED || then_ns - self.last_scan_ns > SCAN_ANYWAY_NS {
-            // At the time of the frames: a pass may take longer than a round trip, and the peers have
-            // not been silent meanwhile.
+            // At the time of the frames: an iteration may take longer than a round trip, and packets
+            // that arrived during it are not counted yet.
             busy = self.scan(then_ns);
         }
         let now_ns = if read { self.core.last_ns() } else { self.core.now_ns() };
@@ -108,22 +107,22 @@ impl<T: Transport> Rpc<T> {
         if busy {
             self.transmit(None);
         }
-        // Packets for which this batch had no room, and those that timers have queued, are sent by the
-        // next pass. Sent here, they would make client and server take turns (`Endpoint::batch_calls`).
+        // Packets above the budget of this batch, and those of timers, leave in the next iteration.
+        // Sent here, they would make client and server run in lockstep (`Endpoint::batch_calls`).
         if self.core.proto.wants_transmit() {
-            self.looks = 0; // that pass is a whole one
+            self.spin_polls = 0; // the next iteration is a full one
         }
         self.clock_is_fresh = !(self.finish() | busy);
-        // Whatever may have changed what a caller waits for counts: it looks before we sleep.
+        // The caller's condition may have changed: it is tested before the loop sleeps.
         self.was_busy = true;
     }
 
-    /// A pass, or a mere look, that has received nothing.
-    #[inline(never)] // so that it does without the room for a burst
+    /// An iteration, or a spin poll, that has received nothing.
+    #[inline(never)] // keeps the burst off its stack frame
     fn without_frames(&mut self, virtual_ns: Option<u64>) -> bool {
         let mail = self.mailbox.has_mail();
-        if !mail && self.looks > 0 {
-            self.looks -= 1;
+        if !mail && self.spin_polls > 0 {
+            self.spin_polls -= 1;
             return false;
         }
         let now_ns = virtual_ns.unwrap_or_else(|| self.core.now_ns());
@@ -143,19 +142,19 @@ impl<T: Transport> Rpc<T> {
         busy
     }
 
-    /// The end of a pass: completions that waited, and what was asked for meanwhile. Whether there
-    /// was anything.
+    /// The end of an iteration: queued completions and pending commands. Returns whether there were
+    /// any.
     #[inline]
     fn finish(&mut self) -> bool {
         let completed = self.core.proto.has_completions() && self.completions();
-        let asked = !self.core.pending_commands.is_empty();
-        if asked {
+        let commands = !self.core.pending_commands.is_empty();
+        if commands {
             self.run_pending_commands();
         }
-        completed | asked
+        completed | commands
     }
 
-    /// Loss timeouts, once everything that has arrived was handled. Whether there was news.
+    /// Loss timeouts, after all received packets were handled. Returns whether sessions changed.
     #[inline]
     fn scan(&mut self, now_ns: u64) -> bool {
         self.last_scan_ns = now_ns;
@@ -163,8 +162,7 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.has_session_news() && self.session_news()
     }
 
-    /// All that has its time or was left to do by others. In most passes there is none of it, and
-    /// this is a handful of comparisons.
+    /// Timers and rare work. Most iterations have none, and this is a handful of comparisons.
     #[inline]
     fn chores(&mut self, now_ns: u64) -> bool {
         let due = self.core.timers.next_ns() <= now_ns || self.next_trim_ns <= now_ns;
@@ -187,7 +185,7 @@ impl<T: Transport> Rpc<T> {
         worked
     }
 
-    /// Application timers, dropped reply handles, slow connects, requests nobody waits for, idle
+    /// Application timers, dropped reply handles, slow connects, cancelled worker requests, unused
     /// memory.
     #[cold]
     fn upkeep(&mut self, now_ns: u64) -> bool {
@@ -213,17 +211,17 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Gives the memory of large messages back that nobody has used for a while.
+    /// Returns unused memory of large messages to the system.
     #[cold]
     fn trim(&mut self) {
         self.core.proto.arena().trim();
-        self.next_trim_ns = u64::MAX; // the next idle pass says when again
+        self.next_trim_ns = u64::MAX; // the next idle iteration sets it again
     }
 
-    /// Steps 4 to 8 of a packet's path, if there is anything to send. `then_ns`: the time, unless
-    /// handlers have run since the clock was read; the clock is read again then, so that round trips do
-    /// not contain them (F5). Returns whether a frame left, and whether the clock was read.
-    #[inline(always)] // the question, into passes that find nothing
+    /// Steps 4 to 8 of a packet's path, if there are packets. `then_ns` is the time, or `None` when
+    /// handlers have run since the clock was read: it is read again, so that round trips do not
+    /// contain them (F5). Returns whether a frame left, and whether the clock was read.
+    #[inline(always)] // the test, into iterations without packets
     fn transmit(&mut self, then_ns: Option<u64>) -> (bool, bool) {
         let any = self.core.proto.wants_transmit() || !self.burst.is_empty();
         if any { self.transmit_some(then_ns) } else { (false, false) }
@@ -248,7 +246,7 @@ impl<T: Transport> Rpc<T> {
         (waiting + made > burst.len() as u64, read)
     }
 
-    /// Completions that waited: for a timeout, a failure, or their buffer (E24).
+    /// Queued completions: of timeouts, failures, and calls whose buffer was in use (E24).
     #[inline(never)]
     fn completions(&mut self) -> bool {
         let mut any = false;
@@ -264,8 +262,8 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Makes the transport let go of every frame; frames that it had not even taken are lost,
-    /// and recovered like any loss.
+    /// Makes the transport release every frame. Frames that it had not taken are lost, and recovered
+    /// like any loss.
     #[cold]
     fn burst_flush(&mut self) {
         self.burst.clear();
@@ -289,8 +287,8 @@ impl<T: Transport> Rpc<T> {
         Ok(())
     }
 
-    /// [`Rpc::run`] that also ends when `until` says so; it is asked after every pass, and should take no
-    /// longer than a handler.
+    /// [`Rpc::run`] that also ends when `until` returns true. It runs after every iteration and should
+    /// take no longer than a handler.
     ///
     /// # Errors
     /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]).
@@ -317,9 +315,9 @@ impl<T: Transport> Rpc<T> {
         Ok(())
     }
 
-    /// Whether waiting makes sense: in virtual time nothing happens while somebody waits.
+    /// Fails in virtual time, which stands still while a function blocks.
     pub(crate) fn may_block(&mut self) -> Result<(), RunError> {
-        self.clock_is_fresh = false; // any time has passed since the last pass
+        self.clock_is_fresh = false; // unknown time has passed since the last iteration
         if self.core.platform.is_virtual() { Err(RunError::VirtualTime) } else { Ok(()) }
     }
 
@@ -327,7 +325,7 @@ impl<T: Transport> Rpc<T> {
         std::mem::take(&mut self.core.stop) || self.stop.swap(false, Ordering::AcqRel)
     }
 
-    /// One pass, and a sleep when there was nothing to do for long enough.
+    /// One iteration, and a sleep after the spin time without work.
     #[inline]
     pub(crate) fn pass(&mut self) -> Result<(), RunError> {
         self.pass_until(None)
@@ -336,20 +334,20 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::pass`] that does not sleep beyond `end_ns`.
     #[inline]
     pub(crate) fn pass_until(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
-        let looks = self.looks;
-        if self.turn() || looks > 0 { Ok(()) } else { self.idle(end_ns) }
+        let spin_polls = self.spin_polls;
+        if self.iterate() || spin_polls > 0 { Ok(()) } else { self.idle(end_ns) }
     }
 
-    /// After a pass that found nothing.
+    /// After an iteration without work.
     #[inline]
     pub(crate) fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
         let now_ns = self.pass_ns;
-        // Time to spin begins after the pass that did something: sending to a halted CPU alone
-        // may take as long as the whole of it, and the answer would find us asleep.
+        // The spin time starts after the last iteration with work: sending to a halted CPU may take
+        // as long as the spin time, and the response would find this thread asleep.
         if std::mem::take(&mut self.was_busy) {
             self.quiet_since_ns = now_ns;
         }
-        // An answer is worth a longer look than a stranger's next request.
+        // Responses are expected soon, unlike the next request of a client.
         let waits = self.core.proto.outstanding_calls() > 0;
         let factor = if waits { SPIN_FOR_ANSWER } else { 1 };
         let quiet_ns = now_ns.saturating_sub(self.quiet_since_ns);
@@ -360,8 +358,8 @@ impl<T: Transport> Rpc<T> {
             self.clock_is_fresh = false;
             std::thread::yield_now();
         } else if self.burst.is_empty() {
-            // No pause instruction: it takes as long as ten looks.
-            self.looks = LOOKS;
+            // No pause instruction: it takes as long as ten polls.
+            self.spin_polls = SPIN_POLLS;
         }
         Ok(())
     }
@@ -381,13 +379,13 @@ impl<T: Transport> Rpc<T> {
         Ok(waited??)
     }
 
-    /// When the event loop has something to do by itself, in [`crate::Context::now_ns`]'s time; `None`:
-    /// not before a packet or a wake-up. For foreign event loops.
+    /// The time of the next work without a packet or wake-up, on the clock of
+    /// [`crate::Context::now_ns`]; `None`: there is none. For foreign event loops.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let dialing = self.connections.next_deadline_ns();
-        // What was asked outside of a pass is done by the next one.
-        let asked = !self.core.pending_commands.is_empty() || !self.core.dropped.is_empty();
-        let waiting = (asked || !self.burst.is_empty()).then_some(0);
+        // Commands from outside of an iteration run in the next one.
+        let commands = !self.core.pending_commands.is_empty() || !self.core.dropped.is_empty();
+        let waiting = (commands || !self.burst.is_empty()).then_some(0);
         let trim = (self.next_trim_ns != u64::MAX).then_some(self.next_trim_ns);
         let (proto, timer_ns) = (self.core.proto.next_deadline(), self.core.timers.next_ns());
         let timer = (timer_ns != u64::MAX).then_some(timer_ns);
@@ -396,11 +394,11 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// A descriptor for foreign event loops (epoll, mio, tokio's `AsyncFd`): it polls readable
-    /// when [`Rpc::poll`] has a packet or a wake-up to look at. Before each sleep `poll` must have
-    /// returned false: a burst may hold more than one pass takes. Besides, `poll` must run at
-    /// [`Rpc::next_deadline_ns`]. `None` for transports without one, and in virtual time.
+    /// when there is a packet or a wake-up for [`Rpc::poll`]. Before each sleep `poll` must have
+    /// returned false: a burst may hold more than one iteration takes. `poll` must also run at
+    /// [`Rpc::next_deadline_ns`]. `None` for transports without a descriptor, and in virtual time.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
-        // From now on others cannot know whether somebody sleeps.
+        // The sleeps of a foreign loop are not visible to peers: signal always.
         self.mailbox.always_signal();
         self.transport.signal_always();
         self.poller.as_ref().map(AsFd::as_fd)

@@ -16,7 +16,7 @@ use crate::control::{Command, Control, ControlStats, Limits, Mailbox};
 use crate::control_client::Connections;
 use crate::core::{Core, Local};
 use crate::error::BindError;
-use crate::event_loop::LOOKS_A_PASS;
+use crate::event_loop::RX_POLLS_PER_ITERATION;
 use crate::event_loop::poller;
 use crate::machine::Machine;
 use crate::platform::Platform;
@@ -174,7 +174,7 @@ impl Nexus {
         let poller = poller(&transport, &mailbox)?;
         let spin = Spin::on(&platform, self.config.spin);
         let holds_frames = caps.holds_frames;
-        let looks_a_pass = if caps.polls_memory && !small { LOOKS_A_PASS } else { 1 };
+        let rx_polls = if caps.polls_memory && !small { RX_POLLS_PER_ITERATION } else { 1 };
         let local = Local {
             scheme: caps.scheme,
             port: transport.local_addr().port,
@@ -201,9 +201,9 @@ impl Nexus {
             accepts: false,
             spin,
             batched_timestamps: self.config.tuning.batched_timestamps,
-            looks: 0,
+            spin_polls: 0,
             clock_is_fresh: false,
-            looks_a_pass,
+            rx_polls,
             holds_frames,
             pass_ns: 0,
             was_busy: false,

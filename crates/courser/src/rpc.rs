@@ -126,12 +126,12 @@ pub struct Rpc<T: Transport = AnyTransport> {
     /// See [`crate::Tuning::batched_timestamps`].
     pub(crate) batched_timestamps: bool,
     /// Passes that may handle frames and mail only.
-    pub(crate) looks: u32,
+    pub(crate) spin_polls: u32,
     /// The clock was read in the previous pass, and nothing else ran since: frames without a time
     /// count as received at that reading.
     pub(crate) clock_is_fresh: bool,
     /// Polls of the receive queue in a pass before it counts as empty.
-    pub(crate) looks_a_pass: u32,
+    pub(crate) rx_polls: u32,
     /// Copy of [`courser_net::Caps::holds_frames`].
     pub(crate) holds_frames: bool,
     /// The time of the last whole pass, ns.
