@@ -326,8 +326,8 @@ pub(crate) struct Limits {
     pub(crate) dial: Duration,
     /// Bytes that may wait for one peer to read: the answers to thousands of connects at once.
     pub(crate) pending_write: usize,
-    /// Bytes that may wait for all peers together. Beyond, who has more than a few kilobytes
-    /// waiting and is sent more is given up.
+    /// Bytes that may wait for all peers together. Above it, a connection with more than a few
+    /// kilobytes waiting is closed when it is sent more.
     pub(crate) pending_total: usize,
     /// Names that are being resolved at the same time; a thread each.
     pub(crate) resolvers: usize,

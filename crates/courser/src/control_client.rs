@@ -1,5 +1,6 @@
-//! Connect and disconnect: what an endpoint makes of the control thread's mail (F13). The state
-//! machines are `courser-proto`'s; here they meet the transport's paths and the control channel.
+//! The endpoint's side of the control plane: connect, disconnect, and the control thread's messages
+//! (F13). The state machines are in `courser-proto`; this module opens the transport's paths for
+//! them and sends their control messages.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -26,13 +27,13 @@ struct Dialing {
     server: String,
     request: ConnectRequest,
     deadline_ns: u64,
-    /// When the server was asked, ns.
+    /// When the connect request was sent, ns.
     asked_ns: u64,
-    /// Set when the control connection stands: its number, and the two hosts.
+    /// Set when the control connection is open: its number, and the two hosts.
     control: Option<(u64, IpAddr, IpAddr)>,
 }
 
-/// A session that stands: who serves it, and where.
+/// A connected session: its server endpoint and datapath address.
 struct Link {
     session: SessionId,
     control: u64,
@@ -53,20 +54,20 @@ impl Connections {
         Connections { dialing: Vec::new(), connected: BTreeMap::new(), next_ticket: 0, timeout }
     }
 
-    /// Whether a connect is under way, so that the event loop must look at the clock.
+    /// Whether a connect is under way, so that the event loop must check its deadline.
     #[inline]
     pub(crate) fn is_dialing(&self) -> bool {
         !self.dialing.is_empty()
     }
 
-    /// When the first connect is given up.
+    /// The earliest deadline of a connect.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         self.dialing.iter().map(|d| d.deadline_ns).min()
     }
 }
 
 impl Core {
-    /// The part of a connect that needs no transport: handlers may ask for it too.
+    /// The part of a connect that needs no transport, for handlers too.
     pub(crate) fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
         let uri = uri.parse::<Uri>()?.without_options()?;
         let ours = self.local.scheme;
@@ -85,7 +86,7 @@ impl Core {
         Ok(session)
     }
 
-    /// Likewise of a close.
+    /// The part of a close that needs no transport.
     pub(crate) fn close(&mut self, session: SessionId) {
         let closed = self.proto.close(session);
         self.pending_commands.push(PendingCommand::Close(session, closed));
@@ -113,7 +114,7 @@ impl<T: Transport> Rpc<T> {
         Ok(session)
     }
 
-    /// Does what was asked of the [`Core`] and needs the transport or the control thread.
+    /// Runs the commands of the [`Core`] that need the transport or the control thread.
     #[cold]
     pub(crate) fn run_pending_commands(&mut self) {
         for command in std::mem::take(&mut self.core.pending_commands) {
@@ -167,7 +168,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// A session of this endpoint was closed; `closed` is the server's number for it, and its path
-    /// if nobody else needs that.
+    /// if no other session uses it.
     fn closed(&mut self, session: SessionId, closed: Option<(u32, Option<PathId>)>) {
         self.connections.dialing.retain(|d| d.session != session);
         self.close_unused_paths();
@@ -189,7 +190,7 @@ impl<T: Transport> Rpc<T> {
         self.control.send(Command::Send { control: link.control, msg });
     }
 
-    /// Tells a server that its side of a session is not needed any more.
+    /// Notifies a server that its side of a session has ended.
     fn disconnect(&self, control: u64, to: EndpointRef, session: u32) {
         let msg = ControlMsg::Disconnect { from: self.me(), to, session };
         self.control.send(Command::Send { control, msg });
@@ -209,8 +210,8 @@ impl<T: Transport> Rpc<T> {
         EndpointRef { index: self.index, id: self.core.proto.id() }
     }
 
-    /// Works through what other threads have sent: answers of workers, and the control thread's
-    /// mail. Cold: workers are not for nanoseconds, and of mail there are a few letters a session.
+    /// Handles the messages of other threads: answers of workers, and the control thread's mail.
+    /// Cold: workers run for microseconds, and a session has only a few control messages.
     #[cold]
     pub(crate) fn on_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
@@ -237,7 +238,7 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// The control connection of a connect stands, or does not.
+    /// The dial of a connect has ended: the control connection is open, or there is none.
     fn on_dialed(&mut self, ticket: u64, result: Result<Dialed, DialError>) {
         let Some(at) = self.connections.dialing.iter().position(|d| d.ticket == ticket) else {
             return;
@@ -246,7 +247,7 @@ impl<T: Transport> Rpc<T> {
             Ok(d) => d,
             Err(e) => return self.dial_failed(at, e.into()),
         };
-        // What the path to that host carries decides the packet size.
+        // The path to that host decides the packet size.
         let (remote, local) = (d.remote.ip(), d.local.ip());
         let path = self.transport.path_open(addr(remote, d.remote.port()), Some(addr(local, 0)));
         let path = match path {
@@ -299,7 +300,7 @@ impl<T: Transport> Rpc<T> {
                     self.transport.path_close(path);
                 }
             }
-            // The connection's own business: the control thread answers these.
+            // The control thread answers these.
             ControlMsg::Ping | ControlMsg::Pong => {}
             ControlMsg::Idle { from, session, done, .. } => {
                 self.core.proto.on_idle(session, from.id, control, &done);
@@ -403,7 +404,7 @@ impl<T: Transport> Rpc<T> {
         self.lose(&why, |rpc, paths| rpc.core.proto.peer_lost(control, paths));
     }
 
-    /// Fails sessions, forgets what belonged to those that are gone, and remembers why.
+    /// Fails sessions, drops their connections, and stores the reason.
     fn lose(&mut self, why: &SessionError, fail: impl FnOnce(&mut Self, &mut Vec<PathId>)) {
         let before = self.sessions();
         let mut paths = Vec::new();
@@ -426,7 +427,7 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Gives up connects that take too long; whether there were any.
+    /// Ends connects past their deadline; returns whether there were any.
     #[cold]
     pub(crate) fn check_dialing(&mut self) -> bool {
         let mut any = false;
@@ -443,7 +444,7 @@ impl<T: Transport> Rpc<T> {
     }
 }
 
-/// What goes between two ends with one address does not leave the host, and fills no switch's buffer.
+/// Packets between two ends with one address stay on the host and fill no switch's buffer.
 fn is_same_host(remote: IpAddr, local: IpAddr) -> bool {
     remote == local
 }

@@ -1,22 +1,21 @@
 //! The machine under a nexus: clock, random bits, transports, control connections, threads (F12).
 //!
-//! In production it is the operating system. In a simulation it is whatever implements
-//! [`Machine`]: then nothing of a nexus reads a clock, draws randomness, opens a descriptor or
-//! starts a thread. The machine turns the [`ControlLoop`] and runs the [`VirtualWorkers`]' jobs,
-//! and whoever owns an endpoint calls [`crate::Rpc::poll`]. What runs is the code of production;
-//! what it runs on is not.
+//! In production it is the operating system. In a simulation it implements [`Machine`]: then no part
+//! of a nexus reads a clock, draws randomness, opens a descriptor or starts a thread. The machine
+//! turns the [`ControlLoop`] and runs the jobs of the [`VirtualWorkers`], and the owner of an
+//! endpoint calls [`crate::Rpc::poll`]. The code is that of production.
 //!
-//! # What the simulation owes
+//! # Duties of the simulation
 //! * An endpoint is polled when it was woken ([`Machine::wake`]), when its transport has a frame,
 //!   and at [`crate::Rpc::next_deadline_ns`], which counts from when the endpoint was made; each
 //!   time until `poll` returns false.
 //! * The control loop is turned when it was woken, when its listener or one of its streams has
 //!   something, and when its [`Turn::due`] has come.
-//! * The workers are asked for a job when they were woken, and when one of them has ended its job.
-//! * Calls of a [`Machine`] come from within `poll`, `turn` and `run`. They take notes: none of
+//! * A job is taken from the workers when they were woken, and when one of them has ended its job.
+//! * Calls of a [`Machine`] come from within `poll`, `turn` and `run`. They only record: none of
 //!   them may call back into the nexus, its endpoints, its control loop or its workers.
 //!
-//! What a nexus hands to its machine holds the machine weakly, so that the two are no circle.
+//! Objects that a nexus passes to its machine hold the machine weakly, so that there is no cycle.
 
 use std::fmt;
 use std::io;
@@ -75,12 +74,12 @@ pub trait Machine: Send + Sync + fmt::Debug {
     /// after the turn that ends it, or when the process dies.
     fn start_control(&self, control: ControlLoop);
 
-    /// Takes the worker handlers, to be run by so many virtual threads; called by the first
+    /// Takes the worker handlers, to be run by `threads` virtual threads; called by the first
     /// [`crate::Rpc::on_worker`] of the nexus. They are dropped when the process ends or dies.
     fn start_workers(&self, workers: VirtualWorkers, threads: usize);
 
-    /// A thread has got something to do by another one: mail, a command, a job. Called once for
-    /// what a thread has not taken yet, or more often.
+    /// Another thread has queued work for this one: mail, a command, a job. Called at least once
+    /// before the thread takes it.
     fn wake(&self, thread: Thread);
 
     /// A dispatch handler of an endpoint is about to run. The machine charges its cost to the
@@ -205,9 +204,8 @@ impl VirtualWorkers {
         VirtualWorkers { queue: Box::new(queue) }
     }
 
-    /// The next request that is to be executed now, in the order of production. Those that
-    /// nobody waits for any more are answered, and passed over. `None`: none waits, or the nexus
-    /// and all of its endpoints are gone.
+    /// The next request to execute, in the order of production. Requests without a caller are
+    /// answered and skipped. `None`: none is queued, or the nexus and all of its endpoints are gone.
     pub fn next(&self) -> Option<VirtualJob> {
         self.queue.next()
     }
@@ -219,9 +217,9 @@ impl fmt::Debug for VirtualWorkers {
     }
 }
 
-/// A request that a virtual worker thread has begun to execute. The handler itself takes no
-/// virtual time: whoever lets it take some calls [`VirtualJob::run`] when that has passed, since
-/// that is when the answer is there. Dropped, it counts as a handler that gave no answer.
+/// A request that a virtual worker thread has begun to execute. The handler itself takes no virtual
+/// time: a simulation that models a service time calls [`VirtualJob::run`] after it. Dropped, it
+/// counts as a handler without an answer.
 #[must_use = "a job that is not run is answered with an error"]
 pub struct VirtualJob {
     pub(crate) req_type: u16,

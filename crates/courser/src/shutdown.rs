@@ -8,7 +8,7 @@ use crate::control::Command;
 use crate::error::RunError;
 use crate::rpc::Rpc;
 
-/// The least time between two looks at whether everything is over, ns: looking costs a walk over
+/// The least time between two checks whether everything has ended, ns: a check costs a walk over
 /// all sessions.
 const LOOK_EVERY_NS: u64 = 200_000;
 
@@ -53,9 +53,8 @@ impl<T: Transport> Rpc<T> {
     /// Usually called when [`Rpc::run`] has returned, because of a [`crate::EndpointHandle::stop`] from a
     /// signal handler, say.
     ///
-    /// Whoever drives the event loop otherwise takes the steps one by one:
-    /// [`Rpc::begin_shutdown`], passes until [`Rpc::is_drained`], a look at
-    /// [`Rpc::left_behind`], drop.
+    /// A program with its own event loop takes the steps one by one: [`Rpc::begin_shutdown`],
+    /// [`Rpc::poll`] until [`Rpc::is_drained`], [`Rpc::left_behind`], drop.
     ///
     /// # Errors
     /// The system's poll failed, or time is virtual ([`crate::Nexus::bind_in`]); the endpoint is

@@ -1,5 +1,5 @@
-//! Whether an idle endpoint may spin. Spinning buys 30 us of wake-up time for the next packet and
-//! costs a core; where there is only one, it would take it from whoever sends that packet.
+//! Whether an idle endpoint may spin. Spinning saves 30 us of wake-up time for the next packet and
+//! costs a core; with a single core it would delay the sender of that packet.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ const SPIN: Duration = Duration::from_micros(100);
 pub(crate) struct Spin {
     /// For how long, ns; 0: not at all.
     pub(crate) ns: u64,
-    /// Give the CPU away between two looks: all threads of the process are pinned to one, and the
+    /// Yield the CPU between two polls: all threads of the process are pinned to one, and the
     /// other side may be pinned there too.
     pub(crate) yields: bool,
 }

@@ -97,8 +97,8 @@ impl<T: Transport> Rpc<T> {
     /// is not started either. A handler that panics costs nothing but its
     /// own request ([`Status::Panicked`]).
     ///
-    /// When the endpoint is dropped, requests that wait are dropped, and those in handlers go on;
-    /// nobody waits for them.
+    /// When the endpoint is dropped, queued requests are dropped, and those in handlers go on; the
+    /// drop does not wait for them.
     ///
     /// # Errors
     /// `Config::workers` is 0, or the system refuses a thread.
@@ -136,7 +136,7 @@ impl<T: Transport> Rpc<T> {
     /// Gives the answers of workers to the protocol; they leave in this pass.
     pub(crate) fn give_answers(&mut self, answers: &mut Vec<Answer>) {
         for Answer { id, outcome } in answers.drain(..) {
-            // Also when nobody listens: the session's number is kept until all have answered.
+            // Also without a receiver: the session's number is kept until all handlers have answered.
             let gone = !self.core.proto.is_answerable(id);
             match outcome {
                 // A failure has reached the client.
@@ -177,7 +177,7 @@ impl<T: Transport> Rpc<T> {
         due.then(|| w.searched_ns.saturating_add(SEARCH_EVERY_NS))
     }
 
-    /// Lets workers know that nobody waits for them any more.
+    /// Detaches from the worker pool: its answers have no receiver any more.
     pub(crate) fn leave_workers(&mut self) {
         if let Some(home) = &self.workers.home {
             self.mailbox.close();

@@ -103,7 +103,7 @@ impl<S: Stream> Conn<S> {
         self.local = canonical(self.stream.local_addr()?);
         if self.local == self.remote {
             // TCP may connect a socket to itself, when the port dialed is a free one that the
-            // kernel has just given to the socket: nobody listens there.
+            // kernel has just given to the socket: no server listens there.
             return Err(rustix::io::Errno::CONNREFUSED.into());
         }
         self.stream.prepare()?;

@@ -1,7 +1,7 @@
 //! The control thread's loop: events, connections, deadlines.
 //!
 //! One pass: readiness, commands, work left over from the last pass, deadlines, writes.
-//! Readiness is edge-triggered, so whoever stops before `WouldBlock` puts itself on the list of
+//! Readiness is edge-triggered: a connection that stops before `WouldBlock` is put on the list of
 //! left-over work. No connection gets more than [`READS_PER_PASS`] reads before the others.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,7 +31,7 @@ const ACCEPTS_PER_PASS: usize = 64;
 /// shortest messages. Thousands of connections that all talk without end then hold up the others
 /// for less than a heartbeat.
 const READS_PER_PASS: usize = 4;
-/// Whoever has no more than this waiting stays, however much waits for others.
+/// A connection with no more than this waiting stays open, whatever waits for others.
 const PENDING_EACH: usize = 8 << 10;
 /// How long nothing is accepted after descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -312,8 +312,8 @@ impl<N: Network> Driver<N> {
             match conn.fill() {
                 Ok(true) => {
                     self.on_heard(n);
-                    // What an endpoint asked before the peer wrote this comes before it: who has
-                    // been registered and then told of is found.
+                    // Commands that endpoints sent before the peer wrote this come first, so that
+                    // a registered endpoint is found.
                     self.take_commands();
                 }
                 Ok(false) => return,
@@ -390,7 +390,7 @@ impl<N: Network> Driver<N> {
             conn.stream.abort_on_close();
         } else if conn.phase != Phase::Connecting {
             // A last message says why: a greeting to a peer of another version, an
-            // endpoint's leave. Nobody waits for one that does not read it.
+            // endpoint's leave. A peer that does not read it loses it.
             let _ = conn.flush();
         }
         // Dropping the stream closes it.
@@ -434,7 +434,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// Ends everything; nobody waits for an answer after this.
+    /// Ends all connections and dials; no answers follow.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.flush_dirty();

@@ -17,7 +17,7 @@ use crate::worker::Answer;
 /// Messages of peers that may wait for an endpoint.
 pub(super) const MAIL_MAX: usize = 65_536;
 
-/// Letters that an endpoint looks at in one pass of its event loop.
+/// Messages that an endpoint takes in one pass of its event loop.
 pub(super) const MAIL_PER_PASS: usize = 32;
 
 /// Answers of workers that an endpoint gives in one pass; some 10 us.

@@ -1,7 +1,7 @@
-//! What the control thread needs of a network: TCP ([`super::tcp`]), or the streams of a simulated
+//! The network below the control thread: TCP ([`super::tcp`]), or the streams of a simulated
 //! machine ([`super::virtual_time`]). The driver above is the same.
 //!
-//! Readiness is edge-triggered: whoever stops before `WouldBlock` hears nothing more.
+//! Readiness is edge-triggered: a reader that stops before `WouldBlock` gets no further event.
 
 use std::fmt;
 use std::io::{self, Read, Write};

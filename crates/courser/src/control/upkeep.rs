@@ -1,7 +1,7 @@
-//! Open connections as time passes: heartbeats (E66), and the end of those that nobody uses.
+//! Open connections as time passes: heartbeats (E66), and the end of unused ones.
 //!
-//! Each has one timer, at which its heartbeat is looked at. What is received does not move the
-//! timer: it goes off too early then, and is set again.
+//! Each has one timer, on whose expiry its heartbeat is checked. Received messages do not move the
+//! timer: it expires too early then, and is re-armed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,9 +13,8 @@ use super::conn::Phase;
 use super::driver::{Driver, Timer};
 use super::network::Network;
 
-/// Who uses a connection that was dialed, as the messages over it tell: endpoints here that asked
-/// for a session, and the sessions that they got. A server that lies about them can bring about
-/// no more than the end of its connection.
+/// The users of a dialed connection, from the messages over it: endpoints here with an unanswered
+/// connect, and their sessions. Wrong messages of a server can only end its own connection.
 #[derive(Debug)]
 pub(super) struct Usage {
     /// Connects that are not answered, by the endpoint here.
@@ -72,7 +71,7 @@ impl Usage {
         self.touch(now);
     }
 
-    /// Whether nobody has used it for so long.
+    /// Whether it was unused for this time.
     fn is_over(&self, unused: Duration, now: Instant) -> bool {
         let empty = self.asked.is_empty() && self.sessions.is_empty() && !self.serves;
         empty && now.saturating_duration_since(self.at) >= unused

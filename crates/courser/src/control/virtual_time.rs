@@ -71,7 +71,7 @@ impl Streams {
         Ok((Streams { machine, listener, is_unheard: false, tokens: Vec::new() }, bound))
     }
 
-    /// Adds what has become ready. The listener is always looked at: to find nobody costs nothing.
+    /// Adds the streams that have become ready, and always the listener: an empty accept is free.
     fn ready(&mut self, ready: &mut Vec<Ready>) {
         self.is_unheard = false;
         self.listener.ready(&mut self.tokens);

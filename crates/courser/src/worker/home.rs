@@ -46,7 +46,7 @@ impl Home {
         self.mailbox.post_answer(Answer { id, outcome });
     }
 
-    /// Whether the endpoint is gone, so that nobody waits for an answer.
+    /// Whether the endpoint is gone, so that answers have no receiver.
     pub(super) fn is_gone(&self) -> bool {
         self.mailbox.is_closed()
     }

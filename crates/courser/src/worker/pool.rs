@@ -1,17 +1,17 @@
 //! The threads of the pool, and how they sleep.
 //!
-//! One queue under one lock. An endpoint that hands in a job makes no system call unless that job
-//! needs a worker that sleeps. Who is awake is kept exactly:
+//! One queue under one lock. An endpoint that queues a job makes no system call unless the job
+//! needs a sleeping worker. The state of each worker is counted exactly:
 //!
-//! * `looking`: workers that are awake and on their way to the queue. Those that spin for
-//!   [`SPIN`] after their last job, and those that were woken and have not arrived.
-//! * `sleeping`: workers that sleep and that nobody has woken.
-//! * All others run a handler, and come to the queue when it ends.
+//! * `looking`: awake and about to take a job. Workers that spin for [`SPIN`] after their last job,
+//!   and those that were woken and have not reached the queue.
+//! * `sleeping`: asleep, and not woken.
+//! * All others run a handler, and return to the queue when it ends.
 //!
-//! Invariant, whenever the lock is free: **there are no more jobs than `looking`, or nobody
-//! sleeps** (or the pool ends). It holds by induction: a new job wakes a sleeper when there are
-//! too few looking; who looks takes a job or finds none left; who goes to sleep saw no job. So no
-//! job waits while a worker sleeps, and none is woken in vain while another is on its way.
+//! Invariant, whenever the lock is free: **there are no more jobs than `looking`, or no worker
+//! sleeps** (or the pool ends). By induction: a new job wakes a sleeper when too few workers are
+//! looking; a looking worker takes a job or finds the queue empty; a worker sleeps only with an
+//! empty queue. So no job waits while a worker sleeps, and no wake-up is superfluous.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -29,12 +29,12 @@ use crate::worker::home::Home;
 use crate::worker::queue::{Queue, Term};
 use crate::worker::work::Work;
 
-/// How long a worker looks for its next job before it sleeps. To wake it costs the endpoint about
-/// 2 us and the job about 50; a worker that has just had a job will often have the next.
+/// How long a worker spins for its next job before it sleeps. A wake-up costs the endpoint about
+/// 2 us and delays the job by about 50; jobs often follow each other closely.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// Looks at the queue between two looks at the clock.
-const LOOKS: u32 = 32;
+/// Polls of the queue between two readings of the clock.
+const QUEUE_POLLS: u32 = 32;
 
 /// A registered handler, with the endpoint that it belongs to.
 pub(super) struct Registered<F: ?Sized = dyn Fn(Work) + Send + Sync> {
@@ -84,7 +84,7 @@ pub(crate) struct Pool {
 
 struct User {
     shared: Arc<Shared>,
-    /// Who runs the jobs when time is virtual: there are no threads then, and nobody sleeps.
+    /// Runs the jobs in virtual time, which has no threads.
     machine: Option<Arc<dyn Machine>>,
 }
 
@@ -226,8 +226,8 @@ impl Pool {
         jobs
     }
 
-    /// Takes out the jobs of an endpoint that `is_over` names, and gives their numbers: whoever
-    /// asks for this answers them.
+    /// Removes the jobs of an endpoint that `is_over` selects, and returns their numbers: the caller
+    /// answers them.
     #[cold]
     pub(super) fn shed(
         &self,
@@ -315,8 +315,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the pool: workers end when they come to the queue next. Handlers that run are not
-    /// waited for, or whoever drops the last user would hang with them.
+    /// Ends the pool: workers end when they return to the queue. Does not wait for running handlers,
+    /// which could block the thread that drops the last user.
     fn close(&self) {
         let mut state = self.lock();
         self.closing.store(true, Ordering::Relaxed);
@@ -378,7 +378,7 @@ impl Shared {
     fn look(&self) {
         let start = Instant::now();
         while start.elapsed() < self.spin {
-            for _ in 0..LOOKS {
+            for _ in 0..QUEUE_POLLS {
                 if self.queued.load(Ordering::Relaxed) > 0 || self.is_closing() {
                     return;
                 }
@@ -399,8 +399,7 @@ impl Shared {
         }
     }
 
-    /// Whether there is still somebody who waits for the job; answers it otherwise. Whoever gets
-    /// it back runs it.
+    /// Returns the job if it is to run; a job without a caller or past its deadline is answered.
     fn begin(&self, job: Job) -> Option<Job> {
         let gone = job.work.home().is_gone();
         if !gone && job.work.term().is_none_or(|t| !t.has_passed(self.clock.now())) {

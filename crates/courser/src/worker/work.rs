@@ -114,7 +114,7 @@ impl Work {
         self.id
     }
 
-    /// Gives up the duty to answer, to whoever still has the request's number.
+    /// Ends the duty to answer here; the owner of the request's number has it.
     pub(super) fn disown(mut self) {
         self.answered = true;
     }
