@@ -3,10 +3,10 @@
 //! on a noisy machine.
 //!
 //! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]` (32 bytes
-//! each way, on 8 sessions or as many as there are calls in flight; or on so many, each call on one
-//! drawn at random), or `instructions mem|shm empty PASSES`: passes of an event loop that find
-//! nothing. With `RTO_MS` the looks of the timers and the acknowledgements count too: callgrind
-//! makes everything some 50 times slower, so 50 is like the default of 1.
+//! each way, on 8 sessions or as many as there are calls in flight; with SESSIONS, each call on one
+//! of them at random), or `instructions mem|shm empty PASSES`: passes of an event loop without
+//! work. With `RTO_MS` timers and acknowledgements count too: callgrind is about 50 times slower
+//! than a CPU, so 50 is like the default of 1.
 //!
 //! With `deadline` each call has a deadline, which no call reaches. With `marked` each side has
 //! received one frame with a congestion mark before anything is counted, as after any congestion

@@ -204,7 +204,7 @@ fn closing_ends_calls_frees_the_server_and_stales_the_number() {
     drive_until(&mut [&mut client, &mut server], |all| all[1].stats().requests == 2);
     client.close(session);
     client.close(session);
-    // The server's side counts until its handlers have answered, though nobody listens (E68).
+    // The server's side counts until its handlers have answered, though the client is gone (E68).
     drive_until(&mut [&mut client, &mut server], |all| {
         all[1].session_stats(deferred.borrow()[0].session()).is_none()
     });

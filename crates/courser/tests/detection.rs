@@ -249,7 +249,7 @@ fn a_server_frees_what_stopped_and_killed_clients_had() {
         }
         let session = held.borrow()[0].session();
         drive_until(&mut [&mut server], |all| all[0].session_stats(session).is_none());
-        // Its place is free when the handlers have answered, which reaches nobody.
+        // Its number is free when the handlers have answered, although no client is left.
         for handle in held.take() {
             assert!(server.reply_to(handle, [1; 5000]).is_err());
         }

@@ -282,8 +282,8 @@ fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
 
 #[test]
 fn a_thread_that_was_away_gives_no_peer_up() {
-    // A lone answer says no time, and is taken at the last time that the endpoint knew, which is long
-    // ago; meanwhile a call waits that was asked after. Nobody was silent.
+    // A single-packet response carries no time, and counts as received at the last reading of the
+    // clock, long ago; meanwhile another call is probed. No peer was silent.
     const HOLD: u16 = 2;
     const AWAY: Duration = Duration::from_millis(300);
     let tuning = Tuning { time_every: Duration::from_micros(100), ..Tuning::default() };

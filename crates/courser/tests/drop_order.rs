@@ -114,7 +114,7 @@ impl<T: Transport> Scene<T> {
             work.is_some()
         });
         scene.work.extend(work);
-        // A response that nobody reads.
+        // A response that is not read.
         let replies = scene.server.as_ref().map_or(0, |s| s.stats().replies);
         scene.call(ECHO, 2, 10);
         scene.poll_client();

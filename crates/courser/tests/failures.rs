@@ -136,7 +136,7 @@ fn a_client_that_goes_away_frees_the_server() {
         let session = held.borrow()[0].session();
         drive_until(&mut [&mut server], |all| all[0].session_stats(session).is_none());
         assert_eq!(server.sessions(), 1, "it counts until its handlers have answered (E68)");
-        // An answer to nobody is an error to the handler and otherwise nothing.
+        // A reply without a client is an error to the handler and has no other effect.
         for handle in held.take() {
             assert!(server.reply_to(handle, [1; 5000]).is_err());
         }

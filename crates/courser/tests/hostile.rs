@@ -93,7 +93,7 @@ fn datagrams_of_strangers_are_counted_while_calls_go_on() {
     for reason in [Drop::Truncated, Drop::Version, Drop::UnknownPeer, Drop::Cookie] {
         assert!(server.stats().dropped(reason) > 0, "{reason:?} was put to the test");
     }
-    // What a session may hold is the last response of each slot; strangers make nobody hold more.
+    // What a session may hold is the last response of each slot; hostile frames do not add to it.
     let (client_memory, server_memory) = settled.unwrap();
     assert_eq!(memory(&client).0, client_memory.0);
     assert_eq!(memory(&server).0, server_memory.0);

@@ -1,4 +1,4 @@
-//! Handlers that panic: the request gets an error, and nobody else notices.
+//! Handlers that panic: the request gets an error, and no other request is affected.
 
 mod common;
 

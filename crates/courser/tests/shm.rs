@@ -56,7 +56,7 @@ fn between_threads() {
     assert_eq!((stats.rx_dropped, stats.tx_full), (0, 0));
 }
 
-/// Both sides trust, or one: packets are read in place, or copied, which nobody can tell.
+/// Both sides trust, or one: packets are read in place, or copied, with the same results.
 #[test]
 fn pairs_that_trust_each_other() {
     for (ours, theirs) in [(true, true), (true, false), (false, true)] {

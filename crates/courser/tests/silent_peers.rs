@@ -13,7 +13,7 @@ const PEERS: usize = 1000;
 /// The most that one may cost.
 const LIMIT: usize = 4096;
 
-/// Whether this process may have so many descriptors; its limit is raised where that is allowed.
+/// Whether this process may have this number of descriptors; raises its limit where allowed.
 fn descriptors(wanted: u64) -> bool {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|c| c >= wanted) {

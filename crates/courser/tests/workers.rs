@@ -270,7 +270,7 @@ fn an_answer_to_a_session_that_is_gone_is_counted_and_harmless() {
     drive_until(&mut [&mut client, &mut server], |all| all[1].handler_stats().gone == 2);
     assert_eq!(server.sessions(), 0);
     let idle = nexus.endpoint().unwrap().memory().in_use_bytes;
-    assert_eq!(server.memory().in_use_bytes, idle, "as much as an endpoint that served nobody");
+    assert_eq!(server.memory().in_use_bytes, idle, "as much as an endpoint without sessions");
     // The endpoint serves on.
     let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
     let request = message(&client, 3, 100);

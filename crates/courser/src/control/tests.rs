@@ -75,7 +75,7 @@ fn endpoints_share_one_connection_per_nexus() {
     assert_eq!(b.dialed(2).unwrap(), first);
     assert_eq!(client.dial(&a, "127.0.0.1", server.port).unwrap(), first);
 
-    // Whoever shared it hears of its end; the next dial makes another, with another number.
+    // Its end is reported to every endpoint that shared it; the next dial opens another, with a new number.
     let addr = server.at_loopback();
     drop(server);
     for e in [&a, &b] {

@@ -423,7 +423,7 @@ fn what_an_endpoint_leaves_behind_goes_with_it() {
 }
 
 #[test]
-fn the_pool_ends_with_its_last_user_and_waits_for_nobody() {
+fn the_pool_ends_with_its_last_user_without_waiting_for_handlers() {
     let end = End::new(some_id());
     let pool = Pool::new(&Platform::System, 3, 8);
     let alive: Weak<_>;

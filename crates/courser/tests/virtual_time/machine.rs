@@ -19,7 +19,7 @@ use courser_proto::RequestId;
 
 /// What a worker handler takes.
 pub const SERVICE_NS: u64 = 2_000_000;
-/// Passes at one moment, more than which nobody needs: something is awake without end.
+/// Most passes at one moment; more mean an endless wake-up.
 const PASSES: usize = 10_000;
 
 /// What happened, line by line.
@@ -34,7 +34,7 @@ struct Wires {
     /// Tokens of each host that have become ready.
     ready: BTreeMap<IpAddr, BTreeSet<u64>>,
     next_port: u16,
-    /// What is written goes nowhere, and nobody hears of a close.
+    /// Written bytes and closes do not reach the other side.
     cut: bool,
 }
 
@@ -455,8 +455,8 @@ impl World {
         self.run_until(self.now_ns + ns);
     }
 
-    /// Does all that can be done now. Nobody is asked without a reason; frames come by no other
-    /// way than a pass of another endpoint.
+    /// Runs everything that is due now. Only woken parts run; frames come only from a pass of another
+    /// endpoint.
     fn settle(&mut self) {
         for _ in 0..PASSES {
             let mut busy = false;

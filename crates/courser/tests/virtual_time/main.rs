@@ -227,7 +227,7 @@ fn a_connect_that_fails_says_why_and_when() {
     assert!(refused.contains("nothing listens on 10.0.0.7:31850"), "{refused}");
     let unknown = connect("mem://nobody:31850", 0).unwrap();
     assert!(matches!(unknown, SessionError::Dial(DialError::Resolve { .. })), "{unknown}");
-    // This process itself listens, and nobody behind it takes sessions.
+    // This process itself listens, and has no endpoint that takes sessions.
     let alone = connect("mem://n0:31850", 0).unwrap();
     assert!(matches!(alone, SessionError::Refused(_)), "{alone}");
 }
@@ -237,7 +237,7 @@ fn a_server_that_never_answers_is_given_up_in_time() {
     let mut world = World::new();
     let (_nexus, server) = server(&mut world);
     let client = client(&mut world);
-    // Its control loop lives, but nobody runs its event loop any more.
+    // Its control loop runs, but its event loop does not.
     let frozen = world.take(server);
     let session = world.rpc(client).connect("mem://n0:31850").unwrap();
     world.run_until(5_000 * MS - 1);
@@ -296,13 +296,13 @@ fn a_shutdown_can_be_taken_step_by_step() {
 }
 
 #[test]
-fn nothing_keeps_a_machine_that_nobody_needs() {
+fn nothing_keeps_an_unused_machine() {
     let mut world = World::new();
     let (nexus, client, session) = pair(&mut world);
     let ends = Ends::default();
     call(&mut world, client, session, WORK, None, &ends);
     call(&mut world, client, session, WORK, None, &ends);
-    // One is being executed and one waits, mail is on its way, and nobody says good-bye.
+    // One request is being executed and one waits, mail is in flight, and no session is closed.
     world.run_for(MS);
     let hosts = world.hosts();
     drop((nexus, world));

@@ -15,8 +15,7 @@ fn limits(failure_timeout: Duration) -> Limits {
     Limits { failure_timeout, ..Limits::default() }
 }
 
-/// Answers pings, so many of them, and keeps the connection open; gives the time of the last
-/// answer.
+/// Answers `pings` pings and keeps the connection open; returns the time of the last answer.
 fn answer(peer: &mut Peer, pings: usize) -> Instant {
     for _ in 0..pings {
         assert_eq!(peer.recv_any(), Some(ControlMsg::Ping));
@@ -149,7 +148,7 @@ fn a_reset_is_noticed_whatever_the_timeout() {
 }
 
 #[test]
-fn floods_of_heartbeats_cost_no_memory_and_hold_up_nobody() {
+fn floods_of_heartbeats_cost_no_memory_and_delay_no_connection() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, true);
     let mut good = Peer::connect(node.port);

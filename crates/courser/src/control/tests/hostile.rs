@@ -74,7 +74,7 @@ fn a_silent_server_ends_a_dial_in_time() {
     let limits = Limits { dial: Duration::from_millis(200), ..Limits::default() };
     let node = Node::start("127.0.0.1:0", limits);
     let e = node.register(0, false);
-    // The kernel completes the connection; nobody accepts it.
+    // The kernel completes the connection; no process accepts it.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();

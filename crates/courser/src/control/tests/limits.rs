@@ -12,7 +12,7 @@ use crate::control::conn::Conn;
 use crate::control::driver::Timer;
 use crate::control::{Command, Limits, LostReason, Tables};
 
-/// Whether this process may have so many descriptors; its limit is raised where that is allowed.
+/// Whether this process may have `wanted` descriptors; raises its limit where that is allowed.
 fn descriptors(wanted: u64) -> bool {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|c| c >= wanted) {
@@ -128,7 +128,7 @@ fn one_host_cannot_take_all_connections() {
 }
 
 #[test]
-fn a_connection_that_nobody_uses_is_closed_by_who_dialed_it() {
+fn an_unused_connection_is_closed_by_the_side_that_dialed_it() {
     let failure_timeout = Duration::from_secs(2);
     let unused = Duration::from_millis(300);
     let server =
