@@ -126,7 +126,10 @@ fn arrivals() -> Vec<u32> {
     let (mut order, mut again) = (Vec::new(), VecDeque::new());
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for psn in 0..PACKETS {
-        while let Some((_, lost)) = again.pop_front_if(|(due, _)| *due <= psn) {
+        while let Some(&(due, lost)) = again.front()
+            && due <= psn
+        {
+            again.pop_front();
             order.push(lost);
         }
         random ^= random << 13; // Marsaglia's xorshift64
