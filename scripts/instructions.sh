@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Instructions per small RPC, client and server side, in memory (mem) and over shared memory (shm).
-# Repeatable: the difference of two runs, so that set-up does not count. Nor does what is done every so
-# many microseconds, of which slow machines do more in an RPC; it may be half as much as the rest.
+# Repeatable: the difference of two runs, so that set-up does not count. Nor does periodic work, of
+# which slow machines do more in an RPC; it may be half as much as the rest.
 # Two runs differ by 0.3 %.
 #
 #   scripts/instructions.sh           prints them
@@ -24,8 +24,8 @@ bin="${CARGO_TARGET_DIR:-target}/release/examples/instructions"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 
-# What is done every so many microseconds: a look at the sockets, one at the system's clock, and one at
-# the slots whose calls have deadlines. In the rows without deadlines no such look is due.
+# Periodic work: polls of the sockets, readings of the system's clock, and scans of the slots whose
+# calls have deadlines. In the rows without deadlines no such scan is due.
 by_time='::ShmTransport>?::upkeep_when_due|::SystemClock>?::by_the_system|::deadline::.*::look_around'
 
 # Instructions within functions of the example with these names, separated by commas: all but those,

@@ -28,7 +28,7 @@ if [ -z "${COURSER_BIN:-}" ]; then
   COURSER_BIN="${CARGO_TARGET_DIR:-target}/release/courser"
 fi
 
-# Pairs of windows: `few` where a round has so many windows that 200 pairs would take minutes. The
+# Pairs of windows: `few` where the windows of a round make 200 pairs take minutes. The
 # longest time matters on machines whose cores move between near and far, where one of the two may
 # occur too rarely to have its pairs; a series may take six times that.
 if [ "$quick" = yes ]; then

@@ -1,12 +1,12 @@
-//! The arena: where message buffers come from and go back to.
+//! The arena: allocates message buffers and reuses them.
 //!
 //! Buffers come in size classes, four to a power of two. Classes below [`LARGE`] are cut out of
-//! 2 MiB blocks and wait for their next use in lock-free free lists; those of [`LARGE`] and above
-//! have a region each and pass through a lock, which is nothing beside the bytes they carry.
+//! 2 MiB blocks, with lock-free free lists; those of [`LARGE`] and above have a region each and a
+//! free list under a lock, whose cost is small beside that of their bytes.
 //!
 //! Invariants:
 //! 1. The regions mapped never exceed `limit_bytes` together.
-//! 2. `Inner` lives until the last handle and the last buffer are gone, in whatever order.
+//! 2. `Inner` lives until the last handle and the last buffer are dropped, in any order.
 //! 3. Buffers do not overlap, and memory of a region is always initialised.
 
 mod grow;
@@ -27,7 +27,7 @@ pub const MAX_HEADROOM: usize = 66;
 
 /// Smallest data capacity.
 const MIN_CAPACITY: usize = 256;
-/// Largest data capacity that any arena gives. Keeps every length of a buffer within 32 bits,
+/// Largest data capacity of any arena. Keeps every length of a buffer within 32 bits,
 /// with header slots: 2^30 / 64 slots of 128 bytes are 2 GiB.
 const MAX_CAPACITY: usize = 1 << 30;
 /// Smallest and largest `data_per_packet`.
@@ -102,7 +102,7 @@ pub enum AllocError {
     TooLarge {
         /// Data bytes asked for.
         asked: usize,
-        /// Data bytes of the largest buffer that the arena can give.
+        /// Data bytes of the largest buffer that the arena can allocate.
         limit: usize,
     },
     /// The memory limit is reached.
@@ -124,8 +124,8 @@ pub enum AllocError {
     Source(#[from] MapError),
 }
 
-/// What an arena holds, at one moment. While other threads allocate, numbers may be apart by what
-/// those threads are doing.
+/// What an arena holds, at one moment. While other threads allocate, the numbers may differ
+/// by their allocations in progress.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ArenaStats {
     /// The arena's `limit_bytes`.
@@ -151,7 +151,7 @@ pub struct ClassStats {
     pub data_capacity: usize,
     /// Buffers that exist.
     pub buffers: usize,
-    /// Buffers that wait to be used.
+    /// Buffers in the free list.
     pub free: usize,
 }
 
@@ -191,7 +191,7 @@ fn geometry(class: usize, cfg: &ArenaConfig) -> Geometry {
     }
 }
 
-/// A size class: what its buffers look like, and which are free.
+/// A size class: the layout of its buffers, and its free list.
 struct Class {
     geometry: Geometry,
     /// Free buffers; not used by large classes.
@@ -209,12 +209,12 @@ impl Class {
 /// Set in [`Usage::state`] while a handle exists; below it, bytes in use.
 const HANDLES: usize = 1 << (usize::BITS - 1);
 
-/// Written with every allocation, so apart from what is only read.
+/// Written at every allocation, so on cache lines of its own.
 #[repr(align(128))]
 struct Usage {
-    /// Bytes of buffers in use, and [`HANDLES`]. At 0 nobody is left, and whoever made it 0 frees
-    /// the arena: one counter is both the statistics and the arena's lifetime, which saves an
-    /// atomic operation on each end of a buffer's life.
+    /// Bytes of buffers in use, and [`HANDLES`]. The subtraction that
+    /// makes it 0 frees the arena. One counter for statistics and lifetime saves an atomic
+    /// operation at each allocation and each release.
     state: AtomicUsize,
     peak: AtomicUsize,
 }
@@ -234,13 +234,13 @@ pub(crate) struct Inner {
     source: Arc<dyn MemorySource>,
 }
 
-/// All handles of an arena share one of these; with it goes the handles' claim on `Inner`.
+/// Shared by all handles of an arena; its drop releases the handles' claim on `Inner`.
 struct Handle(NonNull<Inner>);
 
 // SAFETY: it only ever does an atomic subtraction and, as the last user, drops `Inner`, whose
 // parts are `Send`. Test: `buffers_come_back_from_other_threads`.
 unsafe impl Send for Handle {}
-// SAFETY: `&Handle` gives no access. Test: `buffers_come_back_from_other_threads`.
+// SAFETY: `&Handle` has no access. Test: `buffers_come_back_from_other_threads`.
 unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
@@ -302,8 +302,8 @@ impl Arena {
         unsafe { self.inner.as_ref() }
     }
 
-    /// A buffer of `len` data bytes with arbitrary contents (what an earlier user of the memory
-    /// left there). Its capacity is up to a quarter larger, and at least 256 bytes.
+    /// A buffer of `len` data bytes with arbitrary contents (those of an earlier use of the
+    /// memory). Its capacity is up to a quarter larger, and at least 256 bytes.
     ///
     /// Costs some 20 ns when a buffer of the size was used before, else a system call now and
     /// then. Never blocks for memory.
@@ -332,28 +332,27 @@ impl Arena {
         &self.inner().cfg
     }
 
-    /// Data bytes of the largest buffer that this arena can give.
+    /// Data bytes of the largest buffer that this arena can allocate.
     pub fn max_len(&self) -> usize {
         self.inner().max_len
     }
 
-    /// Whether there is anything that [`Arena::trim`] could ever give back: one load.
+    /// Whether there are large buffers, which [`Arena::trim`] can unmap: one load.
     #[inline]
     pub fn has_large(&self) -> bool {
         self.inner().large.load(Ordering::Relaxed) > 0
     }
 
-    /// Gives the memory of large buffers (256 KiB and more) back to where it came from, if they
-    /// were not used since the call before this one. Whether there are others that are idle: then
-    /// it is worth to call again some time later. Costs a lock, and a system call for each buffer,
-    /// of which there are at most 16 in a call.
+    /// Unmaps large buffers (256 KiB and more) that were not used since the previous call, at most
+    /// 16 in a call. Returns whether other large buffers are idle, so that a later call can unmap
+    /// them. Costs a lock, and a system call for each buffer.
     ///
     /// Without it such memory is kept for the next message of the size, up to the arena's limit.
     pub fn trim(&self) -> bool {
         self.inner().trim()
     }
 
-    /// What the arena holds. Takes a lock and some hundred loads; disturbs nobody.
+    /// What the arena holds. Takes a lock and some hundred loads; allocation goes on meanwhile.
     pub fn stats(&self) -> ArenaStats {
         let inner = self.inner();
         let growth = inner.growth();
@@ -428,12 +427,12 @@ impl Inner {
 
     #[cold]
     fn free(inner: NonNull<Inner>) {
-        // SAFETY: `leave` saw the last claim go, so nobody else uses it, and the fence there makes
-        // what they did happen before. It was leaked from a box. Test: `every_drop_order` (miri).
+        // SAFETY: `leave` gave up the last claim, so there is no other user, and the fence there
+        // orders their accesses before this. It was leaked from a box. Test: `every_drop_order` (miri).
         drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 
-    /// Takes a buffer back that nobody refers to any more.
+    /// Frees a buffer whose last reference was given up.
     ///
     /// # Safety
     /// The caller gave up the last reference to `chunk` and does not use it afterwards.

@@ -1,13 +1,13 @@
 //! The record of one buffer, the table of all records, and the free list of a size class.
 //!
-//! Records stand apart from the message bytes: memory that a transport's hardware can write must
-//! not hold the pointers and counts that memory safety rests on, and a record keeps its cache
-//! line while the bytes around it come and go.
+//! Records are separate from the message bytes: memory that a transport's hardware can write must
+//! not hold the pointers and counts that memory safety depends on, and a record stays in the cache
+//! while message bytes are evicted.
 //!
 //! Invariants:
-//! 1. A record of the table is never freed or moved before the arena, so a thread that holds a
-//!    stale number of it still reads a record (type-stable memory).
-//! 2. A record is in at most one free list, and only while `refs` counts nobody.
+//! 1. A record of the table is never freed or moved before the arena, so a thread with a
+//!    stale number still reads a record (type-stable memory).
+//! 2. A record is in at most one free list, and only while nothing refers to its buffer.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::cell::Cell;
@@ -20,7 +20,7 @@ use crate::atomics::{AtomicU32, AtomicU64, fence};
 /// Bytes before the data of every buffer: the header room of packet 0 and lower-layer headers.
 pub(crate) const FRONT: usize = 128;
 
-/// What the arena knows of one buffer. One cache line, so that buffers of different threads do
+/// The arena's record of one buffer. One cache line, so that buffers of different threads do
 /// not share one.
 #[repr(align(64))]
 pub(crate) struct Chunk {
@@ -46,9 +46,9 @@ pub(crate) struct Chunk {
     pub(crate) data: NonNull<u8>,
     /// The arena; alive as long as this record (see `Inner`).
     pub(crate) inner: NonNull<Inner>,
-    /// Valid data bytes of the `MsgBuf`, at most `capacity`. This and the next are the `MsgBuf`'s own:
-    /// who has that exclusively may set them, who has it may read them, and nobody else looks. They
-    /// stand here so that it is two pointers, which stay in registers wherever it goes.
+    /// Valid data bytes of the `MsgBuf`, at most `capacity`. This and the next field belong to
+    /// the `MsgBuf`: `&MsgBuf` reads them, `&mut MsgBuf` sets them, and no other code accesses
+    /// them. They are here so that a `MsgBuf` is two pointers, which are passed in registers.
     pub(crate) len: Cell<u32>,
     /// Headers below this index may be covered by a `TxSeg` while the buffer is shared.
     pub(crate) exposed: Cell<u32>,
@@ -57,7 +57,7 @@ pub(crate) struct Chunk {
 #[cfg(not(all(loom, test)))] // loom's atomics are larger
 const _: () = assert!(size_of::<Chunk>() == 64);
 
-/// What all buffers of one size class have in common.
+/// Layout of all buffers of one size class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Geometry {
     pub(crate) class: u32,
@@ -68,7 +68,7 @@ pub(crate) struct Geometry {
 }
 
 impl Chunk {
-    /// A record that nobody refers to, for the buffer whose memory starts at `start`.
+    /// A record without references, for the buffer whose memory starts at `start`.
     ///
     /// # Safety
     /// `start` begins `geometry.footprint` bytes of a region that outlives the record.
@@ -101,9 +101,9 @@ impl Chunk {
         self.refs.store(1, Ordering::Relaxed);
     }
 
-    /// Whether anyone but the caller, who holds a reference, holds one too.
+    /// Whether there are references beside that of the caller.
     ///
-    /// `false` happens after everything that the former others did with the bytes.
+    /// `false` is ordered after all accesses through the references that were given up.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.refs.load(Ordering::Acquire) != 1
@@ -111,12 +111,12 @@ impl Chunk {
 
     /// Adds `count` references; the caller holds the `MsgBuf`, mutably.
     ///
-    /// While that is the only reference nobody else can change the count, and a store will do: a
-    /// locked instruction costs some 20 cycles, and every frame takes a reference.
+    /// While that is the only reference no other thread can change the count, so a store suffices:
+    /// a locked instruction costs some 20 cycles, and every frame takes a reference.
     #[inline]
     pub(crate) fn retain_mut(&self, count: u32) {
-        // Acquire: a store ends the release sequence of those who gave up references before, so
-        // what they did with the bytes is taken over here. Test: `every_drop_order`,
+        // Acquire: a store ends the release sequence of earlier releases, so this load must order
+        // the accesses before them. Test: `every_drop_order`,
         // `pieces_go_to_other_threads_again_and_again`, also under ThreadSanitizer; `chunk::model`.
         if self.refs.load(Ordering::Acquire) == 1 {
             self.refs.store(1 + count, Ordering::Relaxed);
@@ -138,15 +138,15 @@ impl Chunk {
     /// Gives up `count` references of a caller who keeps another one.
     #[inline]
     pub(crate) fn release_some(&self, count: u32) {
-        // Release: what was done with the bytes is done before; nobody recycles while the caller keeps a
-        // reference. Test: `pieces_go_to_other_threads_again_and_again`.
+        // Release: orders the caller's accesses before a later recycling, which cannot happen while the
+        // caller keeps a reference. Test: `pieces_go_to_other_threads_again_and_again`.
         self.refs.fetch_sub(count, Ordering::Release);
     }
 
     /// Gives up a reference. `true` when it was the last: the caller must then recycle.
     #[inline]
     pub(crate) fn release(&self) -> bool {
-        // The last holder needs no read-modify-write: nobody is left to race with.
+        // The last holder needs no read-modify-write: no other thread has a reference.
         if self.refs.load(Ordering::Acquire) == 1 {
             return true;
         }
@@ -191,7 +191,7 @@ impl Table {
         }
     }
 
-    /// Adds a record, or gives `None` when there are no more numbers. One caller at a time.
+    /// Adds a record; returns `None` when there are no more numbers. One caller at a time.
     pub(crate) fn push(&self, mut chunk: Chunk) -> Option<NonNull<Chunk>> {
         let id = self.len.load(Ordering::Relaxed);
         let (segment, at) = Self::locate(id);
@@ -249,10 +249,10 @@ impl Drop for Table {
 
 /// The free buffers of one size class: a lock-free stack of record numbers.
 ///
-/// A stack and not a queue, because the buffer that was freed last is the one whose lines are
-/// still in the cache. The head is a number and a tag of 32 bits each. Every change moves the tag,
-/// so a thread that sleeps between reading the head and swapping it can be fooled only if it
-/// sleeps through an exact multiple of 2^32 changes.
+/// A stack and not a queue, because the lines of the buffer that was freed last are still in the
+/// cache. The head is a number and a tag of 32 bits each. Every change increments
+/// the tag, so the swap of a thread that read an old head fails, unless exactly a multiple of 2^32
+/// changes came between (the ABA problem).
 #[repr(align(64))]
 pub(crate) struct Stack {
     /// Low half: number of the top record plus one, 0 when empty. High half: tag.
@@ -279,8 +279,8 @@ impl Stack {
             // load of the head synchronises with that push. Records outlive the stack's users
             // (invariant 1). Test: `free_lists_survive_threads`.
             let chunk = unsafe { table.get(id) };
-            // SAFETY: as above; `next` is atomic, and the length, which is not, is looked at only by
-            // who has the `MsgBuf`.
+            // SAFETY: as above; `next` is atomic, and the length, which is not, is accessed only
+            // through the `MsgBuf`.
             let below = unsafe { chunk.as_ref() }.next.load(Ordering::Relaxed);
             match self.head.compare_exchange_weak(
                 head,
@@ -294,7 +294,7 @@ impl Stack {
         }
     }
 
-    /// Puts back a record that nobody refers to.
+    /// Frees a record without references.
     ///
     /// # Safety
     /// The caller owns the record, which is of `table`, and does not use it afterwards.
@@ -319,7 +319,7 @@ impl Stack {
         }
     }
 
-    /// How many records there are. Exact when nobody pushes or pops meanwhile.
+    /// Number of records. Exact while no thread pushes or pops.
     pub(crate) fn len(&self, table: &Table) -> usize {
         self.depth_at(table, self.head.load(Ordering::Acquire) as u32) as usize
     }
@@ -346,7 +346,7 @@ mod tests {
 
     use super::*;
 
-    /// A record that is never used as a buffer: only tables and stacks look at it.
+    /// A record for tables and stacks that is never used as a buffer.
     pub(super) fn record() -> Chunk {
         let geometry =
             Geometry { class: 0, capacity: 256, slots: 0, slot_size: 48, footprint: 384 };
@@ -357,7 +357,7 @@ mod tests {
     }
 
     pub(super) fn id(chunk: NonNull<Chunk>) -> u32 {
-        // SAFETY: the tests ask while the table lives. Test: this module.
+        // SAFETY: the tests call it while the table lives. Test: this module.
         unsafe { chunk.as_ref() }.id
     }
 

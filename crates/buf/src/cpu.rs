@@ -1,28 +1,28 @@
-//! What the processor offers beside loads and stores: prefetches, and its own clock.
+//! Prefetch instructions and the time stamp counter.
 
 /// Cache lines are 64 bytes on every processor that this is tuned for.
 const LINE: usize = 64;
 
-/// Asks for the cache line that `place` begins in. A hint: it changes nothing but when later loads
-/// find their data, costs one instruction, and never faults.
+/// Prefetches the cache line that `place` begins in. A hint without effect on results: one instruction
+/// that never faults.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(place: &T) {
     prefetch_at(std::ptr::from_ref(place).cast());
 }
 
-/// Asks for the first two lines of `bytes`: the headers of a frame and the start of its message.
+/// Prefetches the first two lines of `bytes`: the headers of a frame and the start of its message.
 #[inline(always)]
 pub fn prefetch_bytes(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr());
     prefetch_at(bytes.as_ptr().wrapping_add(LINE));
 }
 
-/// Longer copies the processor sees coming by itself, and asking for all of their lines takes longer
-/// than it saves (`docs/results/2026-11-23-copy-prefetch.md`).
+/// The hardware prefetcher detects longer copies, and prefetching all of their lines takes longer than
+/// it saves (`docs/results/2026-11-23-copy-prefetch.md`).
 const LONG_COPY: usize = 2_048;
 
-/// Asks for the lines of what is going to be copied soon, or copied to: those of its first byte and of
-/// each 64th after it. Nothing when it is longer than 2 KiB. An instruction for each line.
+/// Prefetches the source or destination of a copy: the lines of its first byte and of each 64th after
+/// it, one instruction for each line. Does nothing above 2 KiB.
 #[inline(always)]
 pub fn prefetch_copy(bytes: &[u8]) {
     if bytes.len() <= LONG_COPY {
@@ -35,7 +35,7 @@ fn prefetch_at(at: *const u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: the instruction reads nothing that the program could see and faults on no
+        // SAFETY: the instruction has no effect that the program can observe and faults on no
         // address; SSE is part of x86-64. Test: `prefetches_take_any_place`.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
@@ -43,9 +43,9 @@ fn prefetch_at(at: *const u8) {
     let _ = at;
 }
 
-/// The processor's time stamp counter: about 10 ns, where the system's clock takes 25. What a tick
-/// is, and whether it is always the same, is for [`has_steady_ticks`] and for a comparison with the
-/// system's clock to say. 0 where there is none.
+/// The processor's time stamp counter: about 10 ns, where the system's clock takes 25. The
+/// length of a tick is found by comparison with the system's clock, and [`has_steady_ticks`] tells
+/// whether it is constant. 0 where there is no counter.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -58,7 +58,7 @@ pub fn ticks() -> u64 {
 }
 
 /// Whether [`ticks`] count time: at one rate, in every power state, and alike on all processors.
-/// The processor must say so, and the kernel, which watches it, must use it for its own clock.
+/// The processor must report it, and the kernel, which checks it, must use it for its own clock.
 pub fn has_steady_ticks() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
@@ -70,7 +70,7 @@ pub fn has_steady_ticks() -> bool {
         // SAFETY: every x86-64 has the instruction. Test: `ticks_advance`.
         let cpuid = |leaf| unsafe { __cpuid(leaf) };
         let invariant = cpuid(0x8000_0000).eax >= POWER && cpuid(POWER).edx & INVARIANT != 0;
-        // Not to be read in some containers; then the processor's word has to do.
+        // Some containers hide the file; then the processor's report must suffice.
         invariant && std::fs::read_to_string(SOURCE).map_or(true, |used| used.trim() == "tsc")
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]

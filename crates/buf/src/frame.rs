@@ -13,8 +13,8 @@ use arrayvec::ArrayVec;
 use crate::msgbuf::drop_segs;
 use crate::{Tail, TxSeg, prefetch_copy};
 
-/// Who copies frames one after another asks for the data of the one so many places behind
-/// ([`TxFrame::prefetch_data`]).
+/// Prefetch distance of code that copies frames one after another: the data of the frame that is
+/// this many places behind is prefetched ([`TxFrame::prefetch_data`]).
 pub const COPY_AHEAD: usize = 2;
 
 /// Most gather entries that a [`TxFrame`] has.
@@ -26,8 +26,8 @@ pub const RX_BURST: usize = 128;
 /// The frames of one receive burst, borrowed from the transport.
 pub type RxBurst<'a> = ArrayVec<RxFrame<'a>, RX_BURST>;
 
-/// Frames on their way to the transport, oldest first. A transport takes from the front what it
-/// can send and leaves the rest for the next burst.
+/// Frames for the transport, oldest first. A transport takes frames from the front and leaves those
+/// that it cannot send for the next burst.
 pub type TxBurst = VecDeque<TxFrame>;
 
 /// Where a datagram came from or goes to, comparable in a few instructions.
@@ -52,8 +52,8 @@ impl Addr {
         Addr { host, port: u32::from(addr.port()) }
     }
 
-    /// The IP socket that this address names; mapped IPv4 addresses come back as IPv4.
-    /// Only meaningful for addresses of IP transports. A port above 65,535 gives `None`.
+    /// The IP socket that this address names; mapped IPv4 addresses are returned as IPv4.
+    /// Only meaningful for addresses of IP transports. `None` for a port above 65,535.
     pub fn to_socket(self) -> Option<SocketAddr> {
         let port = u16::try_from(self.port).ok()?;
         Some(SocketAddr::new(Ipv6Addr::from(self.host).to_canonical(), port))
@@ -86,7 +86,7 @@ pub enum Ecn {
     Ect1 = 1,
     /// ECN-capable transport, code point 0: what Courser sends.
     Ect0 = 2,
-    /// Congestion experienced: a switch on the way has marked the frame.
+    /// Congestion experienced: a switch on the path marked the frame.
     Ce = 3,
 }
 
@@ -106,9 +106,9 @@ impl Ecn {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct PathId(pub u32);
 
-/// One datagram on its way out: up to [`TX_GATHER`] pieces, in order.
+/// One datagram to send: up to [`TX_GATHER`] pieces, in order.
 ///
-/// Whoever holds the frame holds its memory; dropping it lets the memory go.
+/// The frame owns references to its memory, and drops them with itself.
 #[derive(Debug)]
 pub struct TxFrame {
     /// Where it goes.
@@ -120,7 +120,7 @@ pub struct TxFrame {
 }
 
 impl TxFrame {
-    /// A frame without pieces, to nowhere: what it is made of is still to come.
+    /// A frame without pieces and without a destination, to be filled.
     pub const EMPTY: TxFrame =
         TxFrame { path: PathId(u32::MAX), segs: ArrayVec::new_const(), len: 0 };
 
@@ -132,7 +132,7 @@ impl TxFrame {
         TxFrame { path, segs, len }
     }
 
-    /// Asks for the data of a frame in pieces, a packet of a large message that may have left the
+    /// Prefetches the data of a frame in pieces, a packet of a large message that may have left the
     /// caches since it was written: for who is going to copy it soon.
     #[inline(always)]
     pub fn prefetch_data(&self) {

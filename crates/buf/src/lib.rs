@@ -1,8 +1,8 @@
 //! Message memory: the arena, message buffers, and the frames that cross the transport boundary.
 //!
-//! Everything above and below meets here and only here: the protocol fills [`TxFrame`]s from
-//! [`MsgBuf`]s, a transport takes them; a transport lends [`RxFrame`]s, the protocol reads them.
-//! Neither knows the other.
+//! This crate is the only interface between protocol and transport: the protocol fills [`TxFrame`]s
+//! from [`MsgBuf`]s and the transport sends them; the transport lends [`RxFrame`]s and the protocol
+//! reads them. Neither depends on the other.
 //!
 //! # Layout of a message buffer (`[eRPC §4.2.1]`, Fig. 2)
 //!
@@ -12,10 +12,10 @@
 //! ```
 //!
 //! * The data region is contiguous: an application sees one slice (E19).
-//! * Header 1 stands directly before data 1: a small message is one gather entry (E20).
-//! * Headers 2..N stand at the end: such a packet is two gather entries (E21).
+//! * Header 1 is directly before data 1: a small message is one gather entry (E20).
+//! * Headers 2..N are at the end: such a packet is two gather entries (E21).
 //!
-//! # What a buffer costs
+//! # Memory of a buffer
 //!
 //! A buffer of `n` data bytes takes 128 bytes before the data (header 1 and lower-layer headers),
 //! its capacity, which is `n` rounded up to a size class (at least 256, at most a quarter more
@@ -31,17 +31,17 @@
 //! | 64 KiB | 64 KiB | 68,736 B | 63 slots |
 //! | 8 MB | 8 MiB | 10 MiB mapped | a region of its own, whole huge pages |
 //!
-//! Buffers below 256 KiB come from blocks of 2 MiB, some 256 KiB of one size at a time. What was
-//! cut to one size stays that size; larger buffers that lie idle are unmapped when others need
-//! their room. Mapped memory never exceeds [`ArenaConfig::limit_bytes`].
+//! Buffers below 256 KiB come from blocks of 2 MiB, some 256 KiB of one size at a time. Memory
+//! that was cut to one size keeps that size; larger buffers that are idle are unmapped when other
+//! allocations need their room. Mapped memory never exceeds [`ArenaConfig::limit_bytes`].
 //!
 //! # Ownership
 //!
 //! 1. A [`MsgBuf`] has one owner; that owner alone can write the data.
 //! 2. A [`TxSeg`] is a counted reference to a part of it that a transmit queue holds. While one
-//!    exists the data cannot be written ([`MsgBuf::is_shared`] tells), and the memory cannot be
-//!    used again, whoever drops what first (E24, E27).
-//! 3. Buffers are `Send`, may be filled and dropped on any thread, and go back to their arena.
+//!    exists the data cannot be written ([`MsgBuf::is_shared`] tells), and the memory is not
+//!    reused, in whatever order they are dropped (E24, E27).
+//! 3. Buffers are `Send`, may be filled and dropped on any thread, and return to their arena.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("Courser needs Linux");

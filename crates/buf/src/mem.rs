@@ -1,9 +1,8 @@
-//! Where message memory comes from: the [`MemorySource`] behind an arena (F9).
+//! Sources of message memory: the [`MemorySource`] behind an arena (F9).
 //!
-//! An arena never calls the allocator for message bytes. It asks a source for regions of some
-//! hundred kilobytes and more, and cuts buffers out of them. A transport whose hardware must know
-//! the memory (AF_XDP's UMEM, DPDK, registered regions) brings its own source; everything else
-//! uses [`Heap`].
+//! An arena never calls the allocator for message bytes. It maps regions of some
+//! hundred kilobytes and more from a source, and cuts buffers out of them. A transport whose hardware
+//! needs registered memory (AF_XDP's UMEM, DPDK) has its own source; all others use [`Heap`].
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -25,7 +24,7 @@ pub trait MemorySource: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 }
 
-/// A source could not give a region.
+/// A source has no region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "cannot map {bytes} bytes of message memory: {cause}; free memory or lower the arena's limit"
@@ -37,7 +36,7 @@ pub struct MapError {
     pub cause: MapCause,
 }
 
-/// Why a source could not give a region.
+/// Why a source has no region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MapCause {
@@ -70,24 +69,24 @@ pub struct Region {
     release: Release,
 }
 
-/// How a region goes back to where it came from.
+/// How a region is released.
 enum Release {
-    /// To the operating system (under miri: to the allocator).
+    /// Unmapped (under miri: freed by the allocator).
     Heap,
-    /// To whoever called [`Region::from_raw`]; taken on drop.
+    /// By the closure passed to [`Region::from_raw`]; taken on drop.
     Custom(Option<Box<dyn FnOnce() + Send>>),
 }
 
 // SAFETY: a region owns its bytes as a `Box<[u8]>` does, and its release is `Send` by type. The
 // bytes are only reached through unsafe code of the region's owner. Test: `regions_cross_threads`.
 unsafe impl Send for Region {}
-// SAFETY: `&Region` gives out an address and numbers, no access. Test: `regions_cross_threads`.
+// SAFETY: `&Region` returns an address and numbers, no access. Test: `regions_cross_threads`.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region that stands on memory of the caller, say a transport's registered memory (F9).
+    /// A region in memory of the caller, say a transport's registered memory (F9).
     ///
-    /// `release` is called once, when nothing uses the memory any more. It may run on any thread
+    /// `release` is called once, after the last use of the memory. It may run on any thread
     /// and, like [`MemorySource::map`], must not use the arena.
     ///
     /// # Safety
@@ -104,7 +103,7 @@ impl Region {
         Region { ptr, len, huge: false, release: Release::Custom(Some(release)) }
     }
 
-    /// Says whether the region stands on huge pages; only for statistics.
+    /// Sets whether the region is on huge pages; only for statistics.
     #[must_use]
     pub fn with_huge(mut self, huge: bool) -> Self {
         self.huge = huge;
@@ -126,7 +125,7 @@ impl Region {
         self.len == 0
     }
 
-    /// Whether it stands on huge pages for certain. Transparent ones, which the kernel may take
+    /// Whether it is on huge pages for certain. Transparent ones, which the kernel may take
     /// away at any time, do not count.
     pub fn is_huge(&self) -> bool {
         self.huge
@@ -275,7 +274,7 @@ mod os {
     }
 }
 
-/// The same on the allocator, because miri does not know `mmap`.
+/// The same on the allocator, because miri does not support `mmap`.
 #[cfg(miri)]
 mod os {
     use std::alloc::{Layout, alloc_zeroed, dealloc};

@@ -4,8 +4,8 @@
 //! crate (`[eRPC §4.2.1]`, E19-E21, E24, E27).
 //!
 //! Invariants:
-//! 1. One [`MsgBuf`] and any number of [`TxSeg`]s hold references to a buffer; the last one to go
-//!    gives it back.
+//! 1. One [`MsgBuf`] and any number of [`TxSeg`]s hold references to a buffer; the drop of the
+//!    last one frees it.
 //! 2. Data is written only while the `MsgBuf` holds the only reference.
 //! 3. Header room is written only while no `TxSeg` covers it: the buffer is not shared, or that
 //!    header was not exposed since the buffer was last seen unshared.
@@ -35,14 +35,14 @@ const _: () = assert!(MAX_HEADROOM + HEADER_ROOM <= FRONT);
 /// A message: contiguous data with room for packet headers around it.
 ///
 /// Dereferences to its data. Made by [`Arena::alloc`](crate::Arena::alloc); may be filled and
-/// dropped on any thread, and goes back to its arena when it and all its [`TxSeg`]s are gone.
+/// dropped on any thread, and returns to its arena when it and all its [`TxSeg`]s are dropped.
 pub struct MsgBuf {
     data: NonNull<u8>,
     chunk: NonNull<Chunk>,
 }
 
-// Two words are passed in registers. More would be stored one by one and loaded two at a time by
-// whoever they are passed to, and such a load waits until the stores have reached the cache.
+// Two words are passed in registers. More would be stored one by one and loaded two at a time by the
+// callee, and such a load waits until the stores are in the cache (no store forwarding).
 const _: () = assert!(size_of::<Option<MsgBuf>>() == 2 * size_of::<usize>());
 
 // SAFETY: a `MsgBuf` owns its data like a `Box<[u8]>`; reference counts and free lists are atomic.
@@ -64,10 +64,10 @@ pub struct CapacityError {
 }
 
 impl MsgBuf {
-    /// Takes over a claimed buffer.
+    /// Takes ownership of a claimed buffer.
     ///
     /// # Safety
-    /// The caller holds the only reference to `chunk` and gives it away; `len` is at most the
+    /// The caller holds the only reference to `chunk` and passes it on; `len` is at most the
     /// chunk's capacity.
     #[inline]
     pub(crate) unsafe fn from_chunk(chunk: NonNull<Chunk>, len: u32) -> Self {
@@ -80,9 +80,8 @@ impl MsgBuf {
 
     #[inline]
     fn chunk(&self) -> &Chunk {
-        // SAFETY: this holds a reference, so the record is alive. Of it only atomics change, which
-        // others look at too, and `len` and `exposed`, which only the one `MsgBuf` looks at, and sets
-        // through `&mut self` only. Test: `every_drop_order` under miri.
+        // SAFETY: this holds a reference, so the record is alive. Of it only atomics change, and
+        // `len` and `exposed`, which only the one `MsgBuf` accesses, and sets through `&mut self`. Test: `every_drop_order` under miri.
         unsafe { self.chunk.as_ref() }
     }
 
@@ -112,8 +111,8 @@ impl MsgBuf {
         }
     }
 
-    /// Sets the number of data bytes, up to the capacity. Bytes that come in have arbitrary
-    /// contents: what an earlier user of the memory left there.
+    /// Sets the number of data bytes, up to the capacity. New bytes have arbitrary contents:
+    /// those of an earlier use of the memory.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), CapacityError> {
         let capacity = self.capacity();
@@ -144,7 +143,7 @@ impl MsgBuf {
     }
 
     /// Distance from the first data byte to the end of the header room of packet `index`: 0 for
-    /// the first, which stands before the data, else behind the data. `None` when there is none.
+    /// the first, which is before the data, else behind the data. `None` when there is none.
     #[inline]
     fn header_end(&self, index: u32) -> Option<usize> {
         let chunk = self.chunk();
@@ -179,7 +178,7 @@ impl PacketAccess for MsgBuf {
     #[inline(always)]
     fn prefetch(&self) {
         crate::prefetch(self.chunk());
-        // Not by way of the slice: its length stands in the record that is on its way.
+        // Not through the slice: its length is in the record that is being prefetched.
         // SAFETY: FRONT bytes before `data` are memory of the buffer, and so is the one at it, which is
         // initialised. Test: `positions_are_exact`.
         crate::prefetch(unsafe { self.data.as_ref() });
@@ -271,7 +270,7 @@ impl DerefMut for MsgBuf {
     /// # Panics
     ///
     /// While the buffer [is shared](MsgBuf::is_shared): a transmit queue still reads the data.
-    /// [`get_mut`](MsgBuf::get_mut) is the question instead of the claim.
+    /// [`get_mut`](MsgBuf::get_mut) returns `None` instead.
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         match self.get_mut() {

@@ -1,16 +1,15 @@
 //! Slices of equal length, many of them, close to each other in memory.
 //!
-//! Each session of an endpoint has a slice of slots. From the allocator of the program 20,000 of
-//! them come on as many small pages as there are, and every call on a session drawn at random
-//! waits for the page tables as well as for memory. Here they are cut from blocks, which are of huge
-//! pages when there are many, one size beside the other. Runs are an odd number of cache lines apart:
-//! else the first elements of all of them, which are used most, would share a part of the sets of
-//! every cache, and the rest would be of no use to them.
+//! Each session of an endpoint has a slice of slots. The program's allocator spreads 20,000 of them
+//! over small pages, so that a call on a random session misses the TLB as well as the cache. Here
+//! they are cut from blocks, one size in each, on huge pages when there are many. Runs are an odd
+//! number of cache lines apart: their first elements, which are used most, are spread over all sets of
+//! a cache.
 //!
 //! # Invariants
-//! 1. A place of a block belongs to one [`Run`], or its number is in the block's list of free ones.
-//! 2. A block lives as long as any of its runs, or as the [`Runs`] that it is of, until
-//!    [`Runs::trim`] finds it unused.
+//! 1. A place of a block belongs to one [`Run`], or its number is in the block's free list.
+//! 2. A block lives as long as any of its runs, or as its [`Runs`], until [`Runs::trim`] finds it
+//!    unused.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -29,15 +28,15 @@ const FIRST: usize = 16 << 10;
 /// A huge page.
 const LAST: usize = 2 << 20;
 
-/// What runs are cut from. Costs nothing until the first one; then blocks of 16 KiB, twice as much,
-/// and so on to 2 MiB, which are on huge pages where the system has some. A block goes back to the
-/// system by [`Runs::trim`].
+/// The blocks that runs are cut from. No memory before the first run; then blocks of 16 KiB, each
+/// twice as long as the one before, up to 2 MiB, which are on huge pages where the system has some.
+/// [`Runs::trim`] unmaps unused blocks.
 pub struct Runs<T> {
     blocks: Vec<Rc<Block>>,
     of: PhantomData<T>,
 }
 
-/// Some memory, in places of one size.
+/// A region, divided into places of one size.
 struct Block {
     region: Region,
     /// Elements of a run.
@@ -99,8 +98,7 @@ impl<T> Runs<T> {
         }
     }
 
-    /// A run of what `items` gives, in a place of its own; from the allocator where the system has
-    /// no memory to map.
+    /// A run of the elements of `items`; from the allocator where the system cannot map memory.
     pub fn collect(&mut self, items: impl ExactSizeIterator<Item = T>) -> Run<T> {
         let most = items.len();
         let mut run = self.room(most);
@@ -113,7 +111,7 @@ impl<T> Runs<T> {
         run
     }
 
-    /// An empty run that has room for so many.
+    /// An empty run with room for `most` elements.
     fn room(&mut self, most: usize) -> Run<T> {
         assert!(align_of::<T>() <= 4096);
         if most == 0 || size_of::<T>() == 0 {
@@ -128,8 +126,8 @@ impl<T> Runs<T> {
         Run { first, len: 0, home }
     }
 
-    /// A place for so many elements, in the newest block that has one. `None`: the system has no
-    /// memory to map.
+    /// A place for `len` elements, in the newest block that has one. `None`: the system cannot map
+    /// memory.
     fn place(&mut self, len: usize) -> Option<(Rc<Block>, u32)> {
         let from = |block: &Rc<Block>| block.take().map(|place| (block.clone(), place));
         let alike = self.blocks.iter().filter(|block| block.len == len);
@@ -142,7 +140,7 @@ impl<T> Runs<T> {
         from(&block)
     }
 
-    /// Gives blocks back of which no run is in use. Cost: a look at each block.
+    /// Unmaps blocks without runs. Costs a scan of the blocks.
     pub fn trim(&mut self) {
         self.blocks.retain(|block| !block.is_unused());
     }
@@ -170,19 +168,19 @@ impl<T> fmt::Debug for Runs<T> {
     }
 }
 
-/// Where a run is.
+/// The memory of a run.
 enum Home {
-    /// It is of no length.
+    /// None: the run is empty.
     Nowhere,
     Block(Rc<Block>, u32),
     /// A vector of this capacity.
     Heap(usize),
 }
 
-/// Bytes at the front of a [`Run`] that say where its elements are, and how many.
+/// Bytes at the front of a [`Run`] with the address of its elements and their number.
 pub const RUN_HOT: usize = std::mem::offset_of!(Run<u8>, home);
 
-/// A slice of its own; its place goes back when it is dropped.
+/// A slice in a place of its own, which is freed with it.
 #[repr(C)] // see `RUN_HOT`
 pub struct Run<T> {
     first: NonNull<T>,
@@ -200,7 +198,7 @@ impl<T> Deref for Run<T> {
     type Target = [T];
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: so many elements are initialised, and nobody else reaches them (invariant 1).
+        // SAFETY: `len` elements are initialised, and only this run accesses them (invariant 1).
         // Test: `runs_are_apart`.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.len) }
     }
@@ -216,7 +214,7 @@ impl<T> DerefMut for Run<T> {
 
 impl<T> Drop for Run<T> {
     fn drop(&mut self) {
-        /// Gives the place back also when an element's drop panics.
+        /// Frees the place also when an element's drop panics.
         struct Back<'a, T>(&'a mut Run<T>);
         impl<T> Drop for Back<'_, T> {
             fn drop(&mut self) {
@@ -234,7 +232,7 @@ impl<T> Drop for Run<T> {
         }
         let back = Back(self);
         let (first, len) = (back.0.first, std::mem::take(&mut back.0.len));
-        // SAFETY: so many elements are initialised, and dropped once: `len` is 0 from now on.
+        // SAFETY: `len` elements are initialised, and dropped once: `len` is 0 from now on.
         // Test: `a_panic_drops_what_there_was`.
         unsafe { slice_from_raw_parts_mut(first.as_ptr(), len).drop_in_place() };
     }
@@ -303,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_nothing_have_no_place() {
+    fn an_empty_run_takes_no_memory() {
         let mut runs = Runs::<u64>::new();
         assert!(runs.collect(std::iter::empty()).is_empty());
         assert_eq!((runs.bytes(), Run::<u64>::default().len()), (0, 0));

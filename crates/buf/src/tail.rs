@@ -1,17 +1,14 @@
-//! Bytes that another process may change at any moment: they can be copied, and nothing else.
+//! Bytes that another process may change at any moment, which can only be copied.
 //!
-//! A reference, and also `ptr::copy`, promises the compiler that nobody else writes meanwhile.
-//! Another process promises nothing. So such bytes are only touched by instructions that the
-//! compiler does not look into (inline assembly on x86-64) or must take as they stand (volatile
-//! accesses elsewhere): whatever the other process does, the copy is some bytes, and nothing else
-//! is concluded from the original.
+//! A reference, and also `ptr::copy`, promises the compiler that there is no concurrent write.
+//! Another process keeps no such promise. So such bytes are accessed only by inline assembly (on
+//! x86-64) or by volatile accesses (elsewhere), and the program uses only the copy.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Bytes that others may change at any moment: the rest of a frame that a transport has left in
-/// shared memory. They can be copied to where they are needed, and nothing else: what two copies
-/// show may differ, so whatever is to be checked must be in a copy when it is checked.
+/// Bytes that another process may change at any moment: the rest of a frame in shared memory. They can
+/// only be copied. Two copies may differ, so validation must work on the copy that is used.
 ///
 /// 12 bytes, so that an [`crate::RxFrame`] fits a cache line.
 #[derive(Clone, Copy)]
@@ -22,7 +19,7 @@ pub struct Tail<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: any thread may read the bytes, by the promise of `new`, and nobody writes through a tail.
+// SAFETY: any thread may read the bytes, by the promise of `new`, and no code writes through a tail.
 // Test: `frames_cross_threads`.
 unsafe impl Send for Tail<'_> {}
 // SAFETY: as above. Test: `frames_cross_threads`.
@@ -36,19 +33,19 @@ impl<'a> Tail<'a> {
     ///
     /// # Safety
     /// For as long as `'a` the bytes can be read by any thread. They may change meanwhile, but only
-    /// by the hand of another process, or by accesses that do not conflict with volatile ones.
+    /// by another process, or by accesses that do not conflict with volatile ones.
     #[inline(always)]
     pub unsafe fn new(at: *const u8, len: u32) -> Tail<'a> {
         Tail { at, len, memory: PhantomData }
     }
 
-    /// How many bytes there are.
+    /// Number of bytes.
     #[inline(always)]
     pub fn len(self) -> usize {
         self.len as usize
     }
 
-    /// Whether there is not a single byte.
+    /// Whether there are no bytes.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.len == 0
@@ -61,8 +58,8 @@ impl<'a> Tail<'a> {
     #[inline]
     pub fn copy_to(self, out: &mut [u8]) {
         assert_eq!(out.len(), self.len(), "a tail is copied whole");
-        // SAFETY: `out` has `len` bytes, and so has the tail, by the promise of `new`; whoever has
-        // `out` exclusively knows that they do not overlap. Test: `what_is_there_now_is_copied`.
+        // SAFETY: `out` has `len` bytes, and so has the tail, by the promise of `new`; `out` is
+        // borrowed exclusively, so they do not overlap. Test: `what_is_there_now_is_copied`.
         unsafe { copy_shared(out.as_mut_ptr(), self.at, self.len()) }
     }
 
@@ -80,7 +77,7 @@ impl<'a> Tail<'a> {
     }
 }
 
-/// Bytes that nobody changes, in the place of such that somebody may.
+/// Bytes that do not change, as a tail.
 impl<'a> From<&'a [u8]> for Tail<'a> {
     /// # Panics
     /// There are more than `u32::MAX` bytes.
@@ -104,8 +101,8 @@ impl fmt::Debug for Tail<'_> {
     }
 }
 
-/// Copies `len` bytes of which others may change the original, or look at the copy, at any moment.
-/// For many bytes: the processor's own copy takes some 30 cycles to begin.
+/// Copies `len` bytes that another process may change, or to a place that it may read, at any moment.
+/// For many bytes: `rep movsb` takes some 30 cycles to start.
 ///
 /// # Safety
 /// `len` bytes can be read at `src` and written at `dst`; they do not overlap. Other threads of this
@@ -182,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_copied_from_nowhere() {
+    fn an_empty_tail_copies_nothing() {
         Tail::NONE.copy_to(&mut []);
         let mut out = Vec::new();
         Tail::default().append_to(&mut out);

@@ -1,8 +1,8 @@
 //! The slow path of an arena: mapping regions and cutting buffers out of them.
 //!
 //! Everything here happens under the growth lock. Small buffers are carved from blocks of
-//! [`BLOCK`] bytes, some [`SLAB`] bytes of one class at a time, and stay until the arena goes.
-//! Large ones have a region each, which is unmapped when it lies idle while the limit is reached.
+//! [`BLOCK`] bytes, some [`SLAB`] bytes of one class at a time, and exist as long as the arena.
+//! Large ones have a region each, which is unmapped when it is idle and the limit is reached.
 
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -18,7 +18,7 @@ const BLOCK: usize = HUGE_PAGE;
 /// Fewer under miri, which takes milliseconds for each.
 const SLAB: usize = if cfg!(miri) { 16 << 10 } else { 256 << 10 };
 const PAGE: usize = 4096;
-/// Remnants of blocks that are shorter than the smallest buffer are given up.
+/// Remnants of blocks that are shorter than the smallest buffer are not used.
 const SMALLEST: usize = 384;
 
 /// Region that the first buffer of a class needs.
@@ -28,8 +28,8 @@ pub(super) fn region_bytes(geometry: &Geometry) -> usize {
     geometry.footprint.next_multiple_of(page)
 }
 
-/// Regions that one [`Inner::trim`] gives back: each is a system call that takes longer the larger
-/// the region is, and whoever calls has packets to look after.
+/// Regions that one [`Inner::trim`] unmaps at most: each is a system call whose cost grows with the
+/// region, and the event loop that calls it must go on with packets.
 const TRIM_MOST: usize = 16;
 
 /// The unused rest of a block.
@@ -47,7 +47,7 @@ struct Large {
     idle_since: u32,
 }
 
-/// What the growth lock guards.
+/// State under the growth lock.
 pub(super) struct Growth {
     blocks: Vec<Region>,
     rests: Vec<Rest>,
@@ -91,7 +91,7 @@ impl Growth {
         self.huge -= if region.is_huge() { region.len() } else { 0 };
     }
 
-    /// Takes back a large buffer.
+    /// Frees a large buffer.
     ///
     /// # Safety
     /// `chunk` is the record of a large buffer of this arena, given up by its last user.
@@ -192,7 +192,7 @@ impl Inner {
             };
             class.buffers.fetch_add(1, Ordering::Relaxed);
             if let Some(other) = first.replace(chunk) {
-                // SAFETY: new, and nobody else knows it. Test: `free_lists_survive_threads`.
+                // SAFETY: new, and without another reference. Test: `free_lists_survive_threads`.
                 unsafe { class.free.push(&self.table, other) };
             }
         }
@@ -204,7 +204,7 @@ impl Inner {
         let room = self.make_room(growth, least, asked)?;
         let bytes = if room >= BLOCK { BLOCK } else { room / PAGE * PAGE };
         let region = match self.map(growth, bytes, asked) {
-            // A source that is nearly empty may have a smaller piece.
+            // A source that is nearly exhausted may have a smaller region.
             Err(AllocError::Source(_)) if bytes > least => self.map(growth, least, asked)?,
             other => other?,
         };

@@ -29,7 +29,7 @@ unsafe impl Sync for TxSeg {}
 
 impl TxSeg {
     /// # Safety
-    /// The caller has counted a reference to `chunk` and gives it away. `len` bytes at `ptr` are data or
+    /// The caller has counted a reference to `chunk` and passes it on. `len` bytes at `ptr` are data or
     /// exposed header room of that buffer, and `headroom` bytes before them are neither data nor another
     /// packet's header room.
     #[inline]
@@ -75,8 +75,8 @@ impl TxSeg {
     }
 }
 
-/// Drops pieces; those of one buffer that come one after another are given up together, for two locked
-/// instructions in all.
+/// Drops pieces; consecutive ones of one buffer are released together, with two locked instructions in
+/// all.
 #[inline]
 pub(crate) fn drop_segs(segs: impl IntoIterator<Item = TxSeg>) {
     let mut held: Option<TxSeg> = None;

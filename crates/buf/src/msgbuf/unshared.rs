@@ -5,21 +5,20 @@ use std::ops::{Deref, DerefMut};
 
 use super::MsgBuf;
 
-/// A [`MsgBuf`] of which no transmit queue holds a part, and none can: writing it looks at nothing but
-/// this.
+/// A [`MsgBuf`] without [`TxSeg`](crate::TxSeg)s, of which none can be made.
 ///
-/// What is written there again and again costs one question at the beginning, instead of a look at
-/// the buffer's record each time. Made by [`PacketAccess::try_unshare`](super::PacketAccess::try_unshare).
+/// The reference count is checked once, by
+/// [`PacketAccess::try_unshare`](super::PacketAccess::try_unshare), and not at every write.
 pub struct Unshared {
-    /// Invariant: the only reference to its buffer, and nobody is given another.
+    /// Invariant: the only reference to its buffer, and no other is made.
     msg: MsgBuf,
     /// At most the data bytes of `msg`.
     len: u32,
 }
 
 impl Unshared {
-    /// Takes a buffer out of reach of transmit queues; the error returns it unchanged while one
-    /// still holds a part of it.
+    /// Makes a buffer inaccessible to transmit queues; the error returns it unchanged while one holds a
+    /// part of it.
     #[inline]
     pub(super) fn new(mut msg: MsgBuf) -> Result<Unshared, MsgBuf> {
         match msg.get_mut() {
@@ -63,7 +62,7 @@ impl DerefMut for Unshared {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as above, and no `TxSeg` exists: none did when this was made, and they come from
-        // the `MsgBuf` alone, which nobody else sees. Test: the same.
+        // the `MsgBuf` alone, which no other code can access. Test: the same.
         unsafe { std::slice::from_raw_parts_mut(self.msg.data.as_ptr(), self.len as usize) }
     }
 }
