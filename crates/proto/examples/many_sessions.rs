@@ -1,15 +1,15 @@
 //! Small RPCs on many sessions between two endpoints, in virtual time, for counting instructions:
-//! what the timers, acknowledgements and idle sessions cost depends on how often each session is
-//! used, and under callgrind no real clock tells that.
+//! the cost of timers, acknowledgements and idle sessions depends on how often each session is
+//! used, which real time does not reproduce under callgrind.
 //!
-//! Usage: `many_sessions SESSIONS RPCS [PER_SECOND]`: 32 bytes each way, 60 calls in flight, each on
-//! a session drawn at random, and so many RPCs a second of virtual time (default 2,000,000).
+//! Usage: `many_sessions SESSIONS RPCS [PER_SECOND]`: 32 bytes each way, 60 calls in flight, each
+//! on a random session, at this rate of virtual time (default 2,000,000 RPCs/s).
 //!
 //! ```text
 //! valgrind --tool=callgrind --collect-atstart=no --toggle-collect='many_sessions::client_pass*' \
 //!     target/release/examples/many_sessions 20000 1000000
 //! ```
-//! `client_pass` and `server_pass` are all that a side does in a pass but what a transport would.
+//! `client_pass` and `server_pass` contain all work of a side in a pass except the transport's.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ const CONTROL: u64 = 1;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// One side: its endpoint, the frames it makes, and what its application keeps.
+/// One side: its endpoint, its frames, and its application's state.
 struct Side {
     ep: Endpoint<u64>,
     tx: TxBurst,
@@ -44,7 +44,7 @@ impl Side {
         Ok(Side { ep, tx, sessions, requests, random: 0x9e37_79b9_7f4a_7c15, done: 0, now_ns: 0 })
     }
 
-    /// A session at random: Marsaglia's xorshift64.
+    /// A random session: Marsaglia's xorshift64.
     fn choose(&mut self) -> SessionId {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -68,7 +68,7 @@ impl Side {
         self.ep.poll_transmit(|| now_ns, &mut self.tx, |_, _| false);
     }
 
-    /// What a transport would do.
+    /// The work of a transport.
     fn take_frames(&mut self) -> Vec<Vec<u8>> {
         let bytes = |frame: courser_buf::TxFrame| {
             let mut bytes = Vec::with_capacity(MAX_FRAME);

@@ -1,20 +1,19 @@
-//! What MELO's data structures cost for a packet, beside receivers and senders that keep a flag for
-//! each packet of a message and search them `[MELO §3.2]` (M12, M20).
+//! Cost of MELO's data structures per packet, compared with receivers and senders that keep and
+//! search one flag per packet `[MELO §3.2]` (M12, M20).
 //!
-//! Usage: `melo [--quick]` prints nanoseconds, medians of interleaved runs: for each packet that
-//! arrives, or for each NACK with the retransmissions it leads to. `melo SCENARIO SCHEME ROUNDS`
-//! runs one of them, for counting instructions: `in-order`, `loss` (1 %), `nacks` (as they come
-//! with that) or `returns` (the holes told with every packet while there are any); `melo` or
-//! `plain`.
+//! Usage: `melo [--quick]` prints nanoseconds, medians of interleaved runs: per packet received, or
+//! per NACK with its retransmissions. `melo SCENARIO SCHEME ROUNDS` runs one scenario, for counting
+//! instructions: `in-order`, `loss` (1 %), `nacks` (those of the same loss) or `returns` (holes
+//! reported with every packet while there are any); scheme `melo` or `plain`.
 //!
 //! ```text
 //! valgrind --tool=callgrind --callgrind-out-file=/dev/null --collect-atstart=no \
 //!     --toggle-collect='melo::measured_*' target/release/examples/melo loss melo 10
 //! ```
-//! The message has 8,192 packets (8 MiB at 1 KiB each), a lost one comes again 256 packets after its
-//! hole was seen, and no retransmission is lost.
+//! The message has 8,192 packets (8 MiB at 1 KiB each), a lost one is received 256 packets after
+//! its hole was detected, and no retransmission is lost.
 
-// Measuring is what this program is for; the protocol itself reads no clock.
+// This program measures time; the protocol itself reads no clock.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::collections::VecDeque;
@@ -22,7 +21,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 #[path = "../src/loss/melo/mod.rs"]
-#[allow(dead_code)] // what is not measured
+#[allow(dead_code)] // functions that are not measured
 mod melo;
 
 use melo::{Arrival, Hole, MeloPool, Reorder, SenderMap};
@@ -33,14 +32,14 @@ const HOLES: usize = 3;
 
 type Failure = Box<dyn std::error::Error>;
 
-/// What a receiver tells of itself.
+/// Feedback of a receiver.
 struct Nack {
     rcv_nxt: u32,
     rcv_high: u32,
     holes: Vec<Hole>,
 }
 
-/// A receiver with a flag for each packet.
+/// A receiver with one flag per packet.
 struct PlainReceiver {
     received: Vec<bool>,
     nxt: usize,
@@ -86,7 +85,7 @@ impl PlainReceiver {
     }
 }
 
-/// A sender with a flag for each packet.
+/// A sender with one flag per packet.
 struct PlainSender {
     received: Vec<bool>,
     una: usize,
@@ -121,7 +120,7 @@ impl PlainSender {
     }
 }
 
-/// The order in which packets arrive when one of 100 is lost the first time.
+/// Order of arrival when one packet of 100 is lost once.
 fn arrivals() -> Vec<u32> {
     let (mut order, mut again) = (Vec::new(), VecDeque::new());
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -145,7 +144,7 @@ fn arrivals() -> Vec<u32> {
     order
 }
 
-/// What is told when packets arrive in this order: at new holes, or always while one is open.
+/// Feedback for this order of arrival: at new holes, or always while there is one.
 fn nacks(order: &[u32], always: bool) -> Vec<Nack> {
     let (mut pool, mut reorder) = (MeloPool::new(), Reorder::new());
     let mut said = Vec::new();
@@ -202,7 +201,7 @@ fn measured_plain_sender(sender: &mut PlainSender, nacks: &[Nack]) {
     }
 }
 
-/// What one scenario feeds.
+/// Input of a scenario.
 enum Scenario {
     Receive(Vec<u32>),
     Send(Vec<Nack>),
@@ -226,7 +225,7 @@ impl Scenario {
         }
     }
 
-    /// One message; gives the nanoseconds that it took.
+    /// Processes one message; returns the nanoseconds.
     fn run(&self, plain: bool) -> u64 {
         let mut pool = MeloPool::new();
         let ns = |start: Instant| start.elapsed().as_nanos() as u64;
@@ -259,7 +258,7 @@ impl Scenario {
     }
 }
 
-/// Medians of both schemes, in hundredths of a nanosecond a step.
+/// Medians of both schemes, in hundredths of a nanosecond per step.
 fn compare(scenario: &Scenario, rounds: usize) -> [u64; 2] {
     let mut times = [const { Vec::new() }; 2];
     for _ in 0..rounds {

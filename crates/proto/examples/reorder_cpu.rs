@@ -1,23 +1,22 @@
-//! What it would cost the CPU to put packets in order by copying them, at 40 Gbit/s, and what it
-//! costs to place them directly instead `[MELO §4.2.1]` (M25, M27).
+//! CPU cost of restoring packet order by copies at 40 Gbit/s, and of direct placement instead
+//! `[MELO §4.2.1]` (M25, M27).
 //!
 //! Usage: `reorder_cpu [--quick] [--json -]`.
 //!
-//! One flow sends 1,024-byte packets at 40 Gbit/s (204.8 ns each, headers left out) over a path of
-//! 512 KB, so that a lost packet comes again 512 packets later, and may be lost again. Of the order in
-//! which packets then arrive it is measured on this machine, with one thread:
+//! One flow sends 1,024-byte packets at 40 Gbit/s (204.8 ns each, headers excluded) over a path of
+//! 512 KB, so that a lost packet is retransmitted 512 packets later, and may be lost again. For the
+//! resulting order of arrival, one thread measures on this machine:
 //!
-//! - With a reorder buffer: every packet that arrives behind a hole is copied into a reorder buffer,
-//!   and out of it to its message when the hole is filled. Receive ring, reorder buffer and message
-//!   are 64 MiB each and used in turn, so that every copy misses the caches.
-//! - Placed directly: each packet goes to its message at once, which has to happen in any case and is
-//!   not counted. What is counted is what has to be known: the receiver's bits, and the sender's
-//!   scoreboard.
+//! - With a reorder buffer: every packet after a hole is copied into a reorder buffer, and out of
+//!   it to its message when the hole is filled. Receive ring, reorder buffer and message have 64
+//!   MiB each and are used in rotation, so that every copy misses the caches.
+//! - Placed directly: each packet is copied to its message at once, which is necessary in any case
+//!   and not counted. The cost is the tracking: the receiver's bits, and the sender's scoreboard.
 //!
-//! A share is time spent over the time that the packets take on the link: 1 is a whole core. The paper
-//! counts the copies out of the buffer only.
+//! A share is the time spent divided by the transmission time of the packets: 1 is a whole core.
+//! The paper counts only the copies out of the buffer.
 
-// Measuring is what this program is for; the protocol itself reads no clock.
+// This program measures time; the protocol itself reads no clock.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
 use std::collections::BTreeMap;
@@ -25,7 +24,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 #[path = "../src/loss/arrived.rs"]
-#[allow(dead_code)] // what is not measured
+#[allow(dead_code)] // functions that are not measured
 mod arrived;
 #[path = "../src/loss/feedback.rs"]
 #[allow(dead_code)]
@@ -37,7 +36,7 @@ mod melo;
 #[allow(dead_code)]
 mod scoreboard;
 
-/// What the modules above know of the wire.
+/// Wire constants used by the modules above.
 mod wire {
     pub(crate) use courser_proto::wire::{Holes, MAX_HOLES};
 }
@@ -52,7 +51,7 @@ const LINK_BPS: u64 = 40_000_000_000;
 const ROUND_TRIP: u64 = 512;
 const BUFFER: usize = 64 << 20;
 const PLACES: usize = BUFFER / PACKET;
-/// Losses in a million, and what the paper says of them.
+/// Losses per million, and the paper's statement about them.
 const LOSSES: [(u64, &str); 7] = [
     (100, ""),
     (500, ""),
@@ -65,7 +64,7 @@ const LOSSES: [(u64, &str); 7] = [
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Packets in the order in which they arrive, each with the time it was sent in packet times.
+/// Packets in order of arrival, each with its send time in packet times.
 fn arrivals(packets: u32, loss_ppm: u64) -> Vec<(u32, u64)> {
     let (mut order, mut again) = (Vec::new(), BTreeMap::<u64, u32>::new());
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
@@ -97,7 +96,7 @@ struct Buffers {
     message: Vec<u8>,
 }
 
-/// What was spent, ns, and on how many packets.
+/// Time spent, ns, and number of packets.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     copied: u64,
@@ -110,7 +109,7 @@ fn place(at: usize) -> std::ops::Range<usize> {
     at..at + PACKET
 }
 
-/// A receiver with a reorder buffer. Only copies are timed, those in a row together.
+/// A receiver with a reorder buffer. Only copies are timed, successive ones together.
 fn with_a_buffer(order: &[(u32, u64)], packets: u32, b: &mut Buffers) -> Spent {
     let mut had = vec![false; packets as usize + 1];
     let (mut next, mut spent) = (0_usize, Spent::default());
@@ -139,7 +138,7 @@ fn with_a_buffer(order: &[(u32, u64)], packets: u32, b: &mut Buffers) -> Spent {
     spent
 }
 
-/// Copies what has arrived behind a hole since the last time.
+/// Copies the packets that have arrived after a hole since the last call.
 fn copy_in(waiting: &mut Vec<(usize, usize)>, b: &mut Buffers, copied: &mut u64) -> u64 {
     if waiting.is_empty() {
         return 0;
@@ -152,7 +151,7 @@ fn copy_in(waiting: &mut Vec<(usize, usize)>, b: &mut Buffers, copied: &mut u64)
     start.elapsed().as_nanos() as u64
 }
 
-/// The receiver's bits; gives ns.
+/// Cost of the receiver's bits, ns.
 fn receiver_bits(order: &[(u32, u64)], packets: u32) -> u64 {
     let start = Instant::now();
     let (mut next, mut gaps) = (0, None);
@@ -171,8 +170,8 @@ fn receiver_bits(order: &[(u32, u64)], packets: u32) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
-/// The sender's scoreboard, when each packet is answered by itself a round trip after it was sent;
-/// gives ns.
+/// Cost of the sender's scoreboard, ns, when each packet is acknowledged separately a round trip
+/// after its transmission.
 fn sender_board(order: &[(u32, u64)], packets: u32) -> u64 {
     let mut board = Scoreboard::new(0);
     let start = Instant::now();
