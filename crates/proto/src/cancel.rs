@@ -143,7 +143,7 @@ impl<C> Endpoint<C> {
         let s = self.sessions.client_mut(session)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         slot.retries = 0;
-        slot.heard_ns = now_ns; // restarts the server's time to answer
+        slot.last_rx_ns = now_ns; // restarts the server's time to answer
         slot.deadline_ns = u64::MAX; // until the cancellation is sent
         slot.queued = true;
         let req_num = slot.req_num;
@@ -182,7 +182,7 @@ impl<C> Endpoint<C> {
         if !slot.quarantined || slot.req_num != req_num {
             return Err(reason);
         }
-        slot.heard_ns = now_ns;
+        slot.last_rx_ns = now_ns;
         if !answered {
             slot.retries = slot.retries.saturating_add(1);
             self.extend_deadline(session, slot_no, now_ns);

@@ -277,10 +277,10 @@ impl<C> Endpoint<C> {
         if slot.retries > 0 && (slot.in_flight() > 0 || slot.quarantined) {
             let timeout_ns = self.cfg.datapath_timeout_ns;
             let started_ns = self.tx.left_ns(slot.started_ns);
-            let silent_ns = now_ns.saturating_sub(peer.path.last_heard_ns().max(started_ns));
+            let silent_ns = now_ns.saturating_sub(peer.path.last_rx_ns().max(started_ns));
             // Other packets of the peer arrive but none for this slot: large packets may no longer
             // pass the path.
-            let stuck_ns = now_ns.saturating_sub(slot.heard_ns.max(started_ns));
+            let stuck_ns = now_ns.saturating_sub(slot.last_rx_ns.max(started_ns));
             if silent_ns >= timeout_ns || stuck_ns / 2 >= timeout_ns {
                 return Verdict::Silent;
             }

@@ -45,14 +45,14 @@ pub(crate) struct Path {
     /// Number of the next frame to send.
     tx_number: u64,
     /// When a frame with a send time was last sent to the peer, ns, or [`NEVER`].
-    told_ns: u64,
+    timed_ns: u64,
     /// Frames received, and those of them with a congestion mark.
     received: u32,
     marked: u32,
     /// The newest counts reported by the peer, and the sum of reported marks.
     reported: EcnCounts,
     reported_marks: u32,
-    last_heard_ns: u64,
+    last_rx_ns: u64,
     /// When timers of calls in flight were last armed because of a missing frame, ns.
     armed_ns: u64,
     /// Probes wait `1 << backoff` times as long (PTO backoff).
@@ -80,12 +80,12 @@ impl Path {
             newest: None,
             echo: None,
             tx_number: 0,
-            told_ns: NEVER,
+            timed_ns: NEVER,
             received: 0,
             marked: 0,
             reported: EcnCounts::default(),
             reported_marks: 0,
-            last_heard_ns: 0,
+            last_rx_ns: 0,
             armed_ns: 0,
             backoff: 0,
             backoff_until_ns: 0,
@@ -101,7 +101,7 @@ impl Path {
     /// round trip of any length.
     #[inline(always)] // inlined into the ingress, with the header in registers
     pub(crate) fn on_frame(&mut self, h: &FrameHeader, ecn: Ecn, now_ns: u64) -> bool {
-        self.last_heard_ns = now_ns;
+        self.last_rx_ns = now_ns;
         self.received = self.received.wrapping_add(1);
         self.marked = self.marked.wrapping_add(u32::from(ecn == Ecn::Ce));
         (self.held, self.deadline_base_ns) = (h.held, i64::MIN);
@@ -136,7 +136,7 @@ impl Path {
     /// time that this endpoint has held it.
     #[inline(always)]
     pub(crate) fn times(&mut self, now_ns: u64) -> (Option<u32>, Option<u32>) {
-        self.told_ns = now_ns;
+        self.timed_ns = now_ns;
         let echo_at = self.echo.map(|echo| {
             let held = now_ns.saturating_sub(echo.arrived_ns) as u32;
             echo.sent_at.wrapping_add(held)
@@ -147,7 +147,7 @@ impl Path {
     /// Whether a send time was sent to the peer less than `within_ns` ago.
     #[inline(always)]
     pub(crate) fn was_told(&self, now_ns: u64, within_ns: u64) -> bool {
-        now_ns.wrapping_sub(self.told_ns) < within_ns
+        now_ns.wrapping_sub(self.timed_ns) < within_ns
     }
 
     /// Counts of received frames, for the header of an outgoing frame.
@@ -195,12 +195,12 @@ impl Path {
         self.rtt.expect(rtt_ns, cfg);
     }
 
-    pub(crate) fn last_heard_ns(&self) -> u64 {
-        self.last_heard_ns
+    pub(crate) fn last_rx_ns(&self) -> u64 {
+        self.last_rx_ns
     }
 
-    pub(crate) fn set_heard(&mut self, now_ns: u64) {
-        self.last_heard_ns = now_ns;
+    pub(crate) fn set_last_rx(&mut self, now_ns: u64) {
+        self.last_rx_ns = now_ns;
     }
 
     /// Time without an answer after which loss is suspected, after `retries` earlier suspicions.
@@ -210,7 +210,7 @@ impl Path {
         if recovery != Recovery::Selective {
             return most_ns;
         }
-        let once_ns = self.rtt.pto_ns(cfg) + self.window_ns(self.last_heard_ns);
+        let once_ns = self.rtt.pto_ns(cfg) + self.window_ns(self.last_rx_ns);
         let doubled = |times: u8| once_ns.saturating_mul(1 << u32::from(times).min(32));
         let wait_ns = match retries.checked_sub(PROBES) {
             None => doubled(retries.saturating_add(self.backoff)),
@@ -250,7 +250,7 @@ impl Path {
             age_ns = 0;
         }
         let held_ns = decode_held(self.held) * 1_000;
-        self.deadline_base_ns = self.last_heard_ns as i64 - (age_ns + held_ns) as i64;
+        self.deadline_base_ns = self.last_rx_ns as i64 - (age_ns + held_ns) as i64;
     }
 
     // ---- feedback of loss recovery ------------------------------------------------------------

@@ -115,7 +115,7 @@ impl<C> Endpoint<C> {
             }
             let Some(p) = self.peers.at(s.peer) else { continue };
             let wait_ns = p.path.rtt().pto_ns(&self.cfg);
-            let is_silent = p.path.last_heard_ns().saturating_add(wait_ns) <= self.now_ns;
+            let is_silent = p.path.last_rx_ns().saturating_add(wait_ns) <= self.now_ns;
             let is_young = slot.started_ns.saturating_add(wait_ns / 2) > self.now_ns;
             if peer.is_none() && (is_young || !is_silent) {
                 young |= is_silent;
@@ -174,7 +174,7 @@ impl<C> Endpoint<C> {
         let (mut next_ns, mut silent, mut young_ns) = (u64::MAX, false, u64::MAX / 2);
         for p in self.peers.iter().flatten().filter(|p| p.selective && p.credits.is_used()) {
             let wait_ns = p.path.rtt().pto_ns(&self.cfg);
-            let due_ns = p.path.last_heard_ns().saturating_add(wait_ns);
+            let due_ns = p.path.last_rx_ns().saturating_add(wait_ns);
             if due_ns > now_ns {
                 next_ns = next_ns.min(due_ns);
             } else {

@@ -105,7 +105,7 @@ impl<N: Network> Driver<N> {
         if let Some(conn) = self.conns.get_mut(&n)
             && let Some(heartbeat) = &mut conn.heartbeat
         {
-            heartbeat.on_heard(now);
+            heartbeat.on_received(now);
         }
     }
 

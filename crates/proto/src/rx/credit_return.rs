@@ -28,7 +28,7 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let credits = slot.on_credit_return(count, in_progress, ack, &mut feedback)?;
         let units = credits * slot.units();
-        slot.heard_ns = now_ns;
+        slot.last_rx_ns = now_ns;
         if !mutant::is_on(Mutant::CreditReturnIgnored) {
             s.credits.release(credits);
         }
@@ -60,7 +60,7 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let front = slot.acked();
         let credits = slot.on_nack(count, high, holes, ack, &mut feedback)?;
-        slot.heard_ns = now_ns;
+        slot.last_rx_ns = now_ns;
         // MELO's timeout belongs to the first hole; filling other holes does not restart it (M15).
         let moved = s.agreed.recovery != Recovery::Melo || slot.acked() > front;
         if moved {

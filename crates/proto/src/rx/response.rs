@@ -125,7 +125,8 @@ impl<C> Endpoint<C> {
                 return Err(reason);
             }
         };
-        let on_retry_answered = slot.retries > 0 && packets == 1 && slot.heard_ns < slot.started_ns;
+        let on_retry_answered =
+            slot.retries > 0 && packets == 1 && slot.last_rx_ns < slot.started_ns;
         let age_ns = slot.age_of_retry(ack.now_ns);
         let moved = !is_melo || slot.in_order() > front;
         s.credits.release(credits);
@@ -196,7 +197,7 @@ impl<C> Endpoint<C> {
             slot.ack_owed = true;
             return Ok(slot.take_response().map(Body::Owned));
         }
-        slot.heard_ns = now_ns;
+        slot.last_rx_ns = now_ns;
         if moved {
             slot.retries = 0;
             self.extend_deadline(session, slot_no, now_ns);

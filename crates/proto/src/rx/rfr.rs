@@ -38,7 +38,7 @@ impl<C> Endpoint<C> {
         let Some(end) = end.filter(|_| first > 0 && count <= credits) else {
             return Err(Drop::Inconsistent);
         };
-        if slot.ask(first, end, credits, selective) {
+        if slot.request_part(first, end, credits, selective) {
             self.tx.push(TxItem::Response { session, slot: slot_no, req_num });
         }
         Ok(())

@@ -151,7 +151,7 @@ impl<C> Endpoint<C> {
                 units_per_packet: own.units_per_packet.min(r.room.units_per_packet),
             });
             p.path_id = offer.path.map_or(PathId(u32::MAX), |(id, _)| id);
-            p.path.set_heard(self.now_ns);
+            p.path.set_last_rx(self.now_ns);
             let at = self.peers.add(p);
             self.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
             at
@@ -357,7 +357,7 @@ impl<C> Endpoint<C> {
             p.remote = a.peer;
             p.tx_cookie = a.cookie;
             p.data_per_packet = a.data_per_packet;
-            p.path.set_heard(now_ns);
+            p.path.set_last_rx(now_ns);
             self.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
             return true;
         }

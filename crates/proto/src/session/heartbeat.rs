@@ -40,10 +40,10 @@ pub enum Beat {
 pub struct Heartbeat {
     timeout_ns: u64,
     /// Delay of the first ping.
-    patience_ns: u64,
-    heard_ns: u64,
+    first_ping_ns: u64,
+    received_ns: u64,
     /// First and last ping since something was received.
-    asked_ns: Option<(u64, u64)>,
+    pinged_ns: Option<(u64, u64)>,
 }
 
 impl Heartbeat {
@@ -51,34 +51,34 @@ impl Heartbeat {
     /// as 4 ns.
     pub fn new(timeout_ns: u64, now_ns: u64) -> Self {
         let timeout_ns = timeout_ns.max(PARTS);
-        let patience_ns = timeout_ns.div_ceil(PARTS);
-        Heartbeat { timeout_ns, patience_ns, heard_ns: now_ns, asked_ns: None }
+        let first_ping_ns = timeout_ns.div_ceil(PARTS);
+        Heartbeat { timeout_ns, first_ping_ns, received_ns: now_ns, pinged_ns: None }
     }
 
     /// The following side.
     pub fn following(timeout_ns: u64, now_ns: u64) -> Self {
         let leader = Heartbeat::new(timeout_ns, now_ns);
-        Heartbeat { patience_ns: leader.timeout_ns / 8 + leader.patience_ns, ..leader }
+        Heartbeat { first_ping_ns: leader.timeout_ns / 8 + leader.first_ping_ns, ..leader }
     }
 
     /// Records that something was received. Costs two stores.
-    pub fn on_heard(&mut self, now_ns: u64) {
-        self.heard_ns = now_ns;
-        self.asked_ns = None;
+    pub fn on_received(&mut self, now_ns: u64) {
+        self.received_ns = now_ns;
+        self.pinged_ns = None;
     }
 
     /// The action that is due now.
     pub fn poll(&mut self, now_ns: u64) -> Beat {
         let part = self.timeout_ns.div_ceil(PARTS);
-        let Some((first, last)) = self.asked_ns else {
-            let due = self.heard_ns.saturating_add(self.patience_ns);
+        let Some((first, last)) = self.pinged_ns else {
+            let due = self.received_ns.saturating_add(self.first_ping_ns);
             if now_ns < due {
                 return Beat::Wait(due);
             }
-            self.asked_ns = Some((now_ns, now_ns));
+            self.pinged_ns = Some((now_ns, now_ns));
             return Beat::Ping;
         };
-        let silent = self.heard_ns.saturating_add(self.timeout_ns);
+        let silent = self.received_ns.saturating_add(self.timeout_ns);
         let never = mutant::is_on(Mutant::PeerNeverDead);
         let dead = if never { u64::MAX } else { silent.max(first.saturating_add(part)) };
         if now_ns >= dead {
@@ -88,7 +88,7 @@ impl Heartbeat {
         if now_ns < due {
             return Beat::Wait(due.min(dead));
         }
-        self.asked_ns = Some((first, now_ns));
+        self.pinged_ns = Some((first, now_ns));
         Beat::Ping
     }
 }
@@ -120,7 +120,7 @@ mod tests {
         let mut h = Heartbeat::new(800, 1000);
         assert_eq!(run(&mut h, 1000, 10_000), (vec![1200, 1400, 1600], Some(1800)));
         assert_eq!(h.poll(1800), Beat::Dead, "it stays dead");
-        h.on_heard(1800);
+        h.on_received(1800);
         assert_eq!(h.poll(1800), Beat::Wait(2000), "unless something was received");
     }
 
@@ -132,8 +132,8 @@ mod tests {
             let at = round * 300 - 100;
             assert_eq!(run(&mut leader, at - 200, at), (vec![at], None));
             assert_eq!(run(&mut follower, at - 150, at + 49), (vec![], None));
-            follower.on_heard(at + 50);
-            leader.on_heard(at + 100);
+            follower.on_received(at + 50);
+            leader.on_received(at + 100);
         }
         // Without its leader it sends pings itself.
         let mut alone = Heartbeat::following(800, 0);
@@ -147,7 +147,7 @@ mod tests {
             // The answer arrives just before the end.
             let (pings, death) = run(&mut h, round * 799, round * 799 + 798);
             assert_eq!((pings.len(), death), (3, None));
-            h.on_heard((round + 1) * 799);
+            h.on_received((round + 1) * 799);
         }
     }
 
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(h.poll(50_000), Beat::Ping);
         assert_eq!(h.poll(50_000), Beat::Wait(50_200));
         let mut answered = h.clone();
-        answered.on_heard(50_199);
+        answered.on_received(50_199);
         assert_eq!(answered.poll(50_200), Beat::Wait(50_399));
         assert_eq!(h.poll(50_200), Beat::Dead);
     }
@@ -205,7 +205,7 @@ mod tests {
                 } else {
                     prop_assert_eq!(death, None);
                 }
-                h.on_heard(next);
+                h.on_received(next);
                 heard = next;
             }
             let part = timeout.div_ceil(PARTS);

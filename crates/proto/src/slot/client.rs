@@ -2,16 +2,16 @@
 //!
 //! # Counters
 //! Request packets: `req_acked <= req_sent <= req_high <= req_packets`. Response packets:
-//! `resp_rcvd <= resp_asked <= resp_high <= resp_packets`. `sent` and `asked` roll back on a
+//! `resp_rcvd <= resp_requested <= resp_high <= resp_packets`. `sent` and `requested` roll back on a
 //! timeout (E59); the `high` marks never do: they distinguish a late answer from a forged one.
 //!
 //! A message of several packets of a session with selective recovery has a [`Board`], the
 //! retransmission scoreboard. Then nothing rolls back: of the packets between `acked` and `sent`,
-//! or `rcvd` and `asked`, `idle` hold no credit, because they have arrived out of order, or because
+//! or `rcvd` and `requested`, `idle` hold no credit, because they have arrived out of order, or because
 //! they are to be sent again (`lost` of them).
 //!
 //! # Invariants
-//! 1. `in_flight = (req_sent - req_acked) + (resp_asked - resp_rcvd) - idle`: the credits held by
+//! 1. `in_flight = (req_sent - req_acked) + (resp_requested - resp_rcvd) - idle`: the credits held by
 //!    this slot.
 //! 2. Once a response packet has arrived all request packets are acknowledged.
 //! 3. A credit return never acknowledges the last request packet; the response does (E42).
@@ -63,7 +63,7 @@ pub(crate) enum NextPacket {
         index: u32,
     },
     /// A request-for-response.
-    Ask {
+    Rfr {
         /// First requested packet.
         first: u32,
         /// Number of requested packets.
@@ -76,7 +76,7 @@ impl NextPacket {
     pub(crate) fn credits(self) -> u32 {
         match self {
             NextPacket::Request { .. } => 1,
-            NextPacket::Ask { count, .. } => count,
+            NextPacket::Rfr { count, .. } => count,
         }
     }
 }
@@ -116,7 +116,7 @@ pub(crate) struct ClientSlot<C> {
     resp_size: u32,
     resp_packets: u32,
     resp_rcvd: u32,
-    resp_asked: u32,
+    resp_requested: u32,
     resp_high: u32,
     /// Position of the first timer, while it is set: [`crate::timers::Timers::cancel_first`].
     pub(crate) first_timer: u32,
@@ -129,7 +129,7 @@ pub(crate) struct ClientSlot<C> {
     /// The call's deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
     /// When a packet of the server for this request last arrived, ns.
-    pub(crate) heard_ns: u64,
+    pub(crate) last_rx_ns: u64,
     /// Time of the last retransmission of a call without a board: ns modulo 2^32.
     again_at: u32,
     /// The last request whose response was acknowledged by a packet of its own.
@@ -178,12 +178,12 @@ impl<C> ClientSlot<C> {
             resp_size: 0,
             resp_packets: 0,
             resp_rcvd: 0,
-            resp_asked: 0,
+            resp_requested: 0,
             resp_high: 0,
             deadline_ns: u64::MAX,
             timer_ns: u64::MAX,
             started_ns: 0,
-            heard_ns: 0,
+            last_rx_ns: 0,
             expires_ns: u64::MAX,
             seq: 0,
             req: None,
@@ -209,7 +209,7 @@ impl<C> ClientSlot<C> {
         self.req_packets = packets;
         (self.req_sent, self.req_high, self.req_acked) = (0, 0, 0);
         (self.resp_size, self.resp_packets) = (0, 0);
-        (self.resp_rcvd, self.resp_asked, self.resp_high) = (0, 0, 0);
+        (self.resp_rcvd, self.resp_requested, self.resp_high) = (0, 0, 0);
         self.req = Some(req);
         self.cont = Some(cont);
     }
@@ -315,9 +315,9 @@ impl<C> ClientSlot<C> {
             None
         };
         if is_response {
-            let new = (self.resp_asked, self.resp_packets - self.resp_asked);
+            let new = (self.resp_requested, self.resp_packets - self.resp_requested);
             let (first, count) = lost.unwrap_or(new);
-            return NextPacket::Ask { first, count: count.min(credits) };
+            return NextPacket::Rfr { first, count: count.min(credits) };
         }
         NextPacket::Request { index: lost.map_or(self.req_sent, |(first, _)| first) }
     }
@@ -327,10 +327,10 @@ impl<C> ClientSlot<C> {
         self.units = units;
         let again;
         match packet {
-            NextPacket::Ask { first, count } => {
+            NextPacket::Rfr { first, count } => {
                 again = first < self.resp_high;
-                self.resp_asked = self.resp_asked.max(first + count);
-                self.resp_high = self.resp_high.max(self.resp_asked);
+                self.resp_requested = self.resp_requested.max(first + count);
+                self.resp_high = self.resp_high.max(self.resp_requested);
                 self.note_sent(first, count, now_ns);
             }
             NextPacket::Request { index } => {
@@ -378,13 +378,13 @@ impl<C> ClientSlot<C> {
     /// Credits held by this slot (invariant 1).
     #[inline]
     pub(crate) fn in_flight(&self) -> u32 {
-        (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) - self.idle
+        (self.req_sent - self.req_acked) + (self.resp_requested - self.resp_rcvd) - self.idle
     }
 
     /// Packets that could be sent now with enough credits.
     #[inline]
     pub(crate) fn sendable(&self) -> u32 {
-        (self.req_packets - self.req_sent) + (self.resp_packets - self.resp_asked) + self.lost
+        (self.req_packets - self.req_sent) + (self.resp_packets - self.resp_requested) + self.lost
     }
 
     /// Handles a credit return for `count` packets; returns the freed credits.
@@ -486,7 +486,7 @@ impl<C> ClientSlot<C> {
             return false;
         }
         let most = most.min(HOLES_REACH);
-        (self.req_sent - self.req_acked) + (self.resp_asked - self.resp_rcvd) >= most
+        (self.req_sent - self.req_acked) + (self.resp_requested - self.resp_rcvd) >= most
     }
 
     /// Advances `req_acked` to `count`.
@@ -533,11 +533,11 @@ impl<C> ClientSlot<C> {
                 return Err(Drop::Duplicate);
             }
             if let Some(board) = &mut self.board {
-                if index > self.resp_rcvd && index >= self.resp_asked {
+                if index > self.resp_rcvd && index >= self.resp_requested {
                     return Err(Drop::OutOfOrder); // rolled back and not requested again
                 }
                 self.resp_rcvd = board.on_response(index, ack, feedback)?;
-                self.resp_asked = self.resp_asked.max(self.resp_rcvd);
+                self.resp_requested = self.resp_requested.max(self.resp_rcvd);
                 self.take_counts();
                 return Ok(before.saturating_sub(self.in_flight()));
             }
@@ -546,7 +546,7 @@ impl<C> ClientSlot<C> {
             }
         }
         self.resp_rcvd += 1;
-        self.resp_asked = self.resp_asked.max(self.resp_rcvd);
+        self.resp_requested = self.resp_requested.max(self.resp_rcvd);
         if mutant::is_on(Mutant::CreditGivenTwice) {
             return Ok((before - self.in_flight()).max(1));
         }
@@ -563,7 +563,7 @@ impl<C> ClientSlot<C> {
             match board.time_out(is_response, self.retries > 0) {
                 None => {}
                 Some(end) if is_response => {
-                    self.resp_asked = self.resp_asked.min(end.max(self.resp_rcvd));
+                    self.resp_requested = self.resp_requested.min(end.max(self.resp_rcvd));
                 }
                 // The last packet is sent again in any case, since it requests the response.
                 Some(end) => {
@@ -575,7 +575,7 @@ impl<C> ClientSlot<C> {
             return credits.saturating_sub(self.in_flight());
         }
         self.req_sent = self.req_acked;
-        self.resp_asked = self.resp_rcvd;
+        self.resp_requested = self.resp_rcvd;
         credits
     }
 
@@ -669,7 +669,7 @@ impl<C> ClientSlot<C> {
         self.expires_ns = u64::MAX;
         self.queued = false; // remaining queue items are ignored by their number
         self.resp_packets = 0;
-        self.resp_asked = 0;
+        self.resp_requested = 0;
         self.resp_rcvd = 0;
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
@@ -746,7 +746,9 @@ impl<C> ClientSlot<C> {
         assert!(!self.active || !(self.quarantined || self.queued_ahead));
         if self.active {
             assert!(self.req_acked <= self.req_sent && self.req_sent <= self.req_packets);
-            assert!(self.resp_rcvd <= self.resp_asked && self.resp_asked <= self.resp_packets);
+            assert!(
+                self.resp_rcvd <= self.resp_requested && self.resp_requested <= self.resp_packets
+            );
             assert!(self.resp_rcvd == 0 || self.req_acked == self.req_packets, "invariant 2");
             let idle = self.board.as_ref().map_or((0, 0), |b| b.idle_and_lost());
             assert_eq!((self.idle, self.lost), idle, "invariant 4");

@@ -20,7 +20,7 @@ pub(crate) struct Gaps {
     /// Of a request that is arriving with missing packets.
     tracker: Option<Tracker>,
     /// Requested parts of the response, after the one that is being sent.
-    asks: VecDeque<(u32, u32)>,
+    parts: VecDeque<(u32, u32)>,
 }
 
 impl Gaps {
@@ -94,26 +94,26 @@ impl Gaps {
             Some(Tracker::Selective(arrived)) => arrived.heap_bytes(),
             Some(Tracker::Melo(_)) | None => 0,
         };
-        size_of::<Gaps>() + tracked + self.asks.capacity() * size_of::<(u32, u32)>()
+        size_of::<Gaps>() + tracked + self.parts.capacity() * size_of::<(u32, u32)>()
     }
 
     /// Discards the state of an earlier or answered request.
     pub(crate) fn forget(&mut self) {
         self.tracker = None;
-        self.asks.clear();
+        self.parts.clear();
     }
 
     /// Adds a requested part, while `due` packets are to be sent. At most `limit` packets are owed
     /// in total: an honest client has a credit for each.
-    pub(crate) fn ask(&mut self, first: u32, end: u32, due: u32, limit: u32) {
-        let owed: u32 = self.asks.iter().map(|(first, end)| end - first).sum();
+    pub(crate) fn request_part(&mut self, first: u32, end: u32, due: u32, limit: u32) {
+        let owed: u32 = self.parts.iter().map(|(first, end)| end - first).sum();
         if owed + due + (end - first) <= limit {
-            self.asks.push_back((first, end));
+            self.parts.push_back((first, end));
         }
     }
 
     /// The part to send next.
-    pub(crate) fn next_ask(&mut self) -> Option<(u32, u32)> {
-        self.asks.pop_front()
+    pub(crate) fn next_part(&mut self) -> Option<(u32, u32)> {
+        self.parts.pop_front()
     }
 }

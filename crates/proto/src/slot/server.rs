@@ -347,13 +347,19 @@ impl ServerSlot {
     /// request replaces it: an honest client has received or rolled back the other. So a slot is in
     /// the queue once, and never owes more than `limit` packets. With `selective` recovery an
     /// honest client requests separate parts and needs all of them.
-    pub(crate) fn ask(&mut self, first: u32, end: u32, limit: u32, selective: bool) -> bool {
+    pub(crate) fn request_part(
+        &mut self,
+        first: u32,
+        end: u32,
+        limit: u32,
+        selective: bool,
+    ) -> bool {
         let queued = self.resp_queued;
         self.single_due = false;
         let apart = first > self.send_end || end < self.send_next;
         if queued && selective && apart {
             let due = self.send_end - self.send_next;
-            self.gaps.get_or_insert_default().ask(first, end, due, limit);
+            self.gaps.get_or_insert_default().request_part(first, end, due, limit);
             return false;
         }
         if queued && first <= self.send_end && end >= self.send_next {
@@ -369,7 +375,7 @@ impl ServerSlot {
     /// The next requested part of the response, after the previous one was sent. `false`: none.
     #[inline]
     fn next_part(&mut self) -> bool {
-        let Some(part) = self.gaps.as_mut().and_then(|gaps| gaps.next_ask()) else { return false };
+        let Some(part) = self.gaps.as_mut().and_then(|gaps| gaps.next_part()) else { return false };
         (self.send_next, self.send_end) = part;
         true
     }

@@ -226,7 +226,7 @@ fn send_next<C>(
 ) -> bool {
     let req_num = slot.req_num;
     match next {
-        NextPacket::Ask { first, count } => {
+        NextPacket::Rfr { first, count } => {
             lane.header_only(2, Packet::Rfr { session, req_num, first, count }.header())
         }
         NextPacket::Request { index } => {

@@ -30,9 +30,9 @@ fn send(s: &mut ClientSlot<u8>, n: u32) {
     s.check();
 }
 
-fn ask(s: &mut ClientSlot<u8>, n: u32) {
-    s.resp_asked += n;
-    s.resp_high = s.resp_high.max(s.resp_asked);
+fn request(s: &mut ClientSlot<u8>, n: u32) {
+    s.resp_requested += n;
+    s.resp_high = s.resp_high.max(s.resp_requested);
     s.check();
 }
 
@@ -80,7 +80,7 @@ fn responses_past_in_order_future() {
     assert_eq!(response(&mut s, 0, 5000, 4), Ok(1));
     assert_eq!(response(&mut s, 0, 5000, 4), Err(Drop::Duplicate));
     assert_eq!(response(&mut s, 1, 5000, 4), Err(Drop::Inconsistent), "not asked for");
-    ask(&mut s, 2);
+    request(&mut s, 2);
     assert_eq!(response(&mut s, 2, 5000, 4), Err(Drop::OutOfOrder), "future");
     assert_eq!(response(&mut s, 1, 5001, 4), Err(Drop::Inconsistent), "another size");
     assert_eq!(response(&mut s, 1, 5000, 4), Ok(1));
@@ -99,7 +99,7 @@ fn after_a_rollback_late_answers_still_count_once() {
     assert_eq!((s.req_acked, s.req_sent, s.in_flight()), (2, 2, 0));
     send(&mut s, 2);
     assert_eq!(response(&mut s, 0, 9000, 5), Ok(2));
-    ask(&mut s, 3);
+    request(&mut s, 3);
     assert_eq!(s.roll_back(), 3);
     assert_eq!(response(&mut s, 1, 9000, 5), Ok(0));
     assert_eq!(s.in_flight(), 0);
