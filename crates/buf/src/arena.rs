@@ -127,6 +127,7 @@ pub enum AllocError {
 /// What an arena holds, at one moment. While other threads allocate, the numbers may differ
 /// by their allocations in progress.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct ArenaStats {
     /// The arena's `limit_bytes`.
     pub limit_bytes: usize,
@@ -146,6 +147,7 @@ pub struct ArenaStats {
 
 /// One size class in [`ArenaStats`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ClassStats {
     /// Data bytes of a buffer of this class.
     pub data_capacity: usize,

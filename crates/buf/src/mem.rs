@@ -156,6 +156,7 @@ impl Drop for Region {
 
 /// Whether [`Heap`] tries for huge pages (E65).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub enum HugePages {
     /// Reserved 2 MiB pages when the system has some, else ordinary pages with the advice to make
     /// them transparent huge pages. Applies to regions of at least 2 MiB.

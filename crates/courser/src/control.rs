@@ -371,6 +371,7 @@ pub(crate) struct Counters {
 
 /// What a nexus's control plane had to turn away, since it was bound.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct ControlStats {
     /// Connections closed because there were too many, in all or from their host.
     pub excess_connections: u64,

@@ -46,6 +46,7 @@ pub use work::Work;
 
 /// What happened to requests on the way to or from the handlers of an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct HandlerStats {
     /// Handlers that panicked, of either kind.
     pub panics: u64,

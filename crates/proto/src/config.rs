@@ -8,6 +8,7 @@ pub(crate) const SESSIONS_LIMIT: usize = 1 << 20;
 
 /// How sessions share the endpoint's receive queue (F7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Admission {
     /// The credits of all sessions together never exceed the receive queue: at most |RQ|/C
     /// sessions, and no packet is lost to a full queue `[eRPC §4.3.1]` (E34).

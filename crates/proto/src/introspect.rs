@@ -22,6 +22,7 @@ pub enum Role {
 
 /// State and counters of one session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct SessionStats {
     /// The role of this endpoint.
     pub role: Role,

@@ -24,6 +24,7 @@ const _: () = {
 /// Bytes in use for sessions, by component. The last two session fields are parts of the arena's
 /// total.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// Entries of the session table, and for a client with many sessions the table of deferrable
     /// sessions, one byte each (`Config::far_sessions`).
@@ -122,6 +123,7 @@ const fn in_use<S>(slots: usize) -> usize {
 
 /// See [`Endpoint::session_bytes`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct SessionBytes {
     /// An idle session, on either side.
     pub idle: usize,

@@ -53,6 +53,7 @@ const _: () = assert!(size_of::<(u64, Term, Job)>() <= 144);
 
 /// What the workers of a nexus have done and have to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
 pub struct WorkerStats {
     /// Worker threads; 0 until the first [`crate::Rpc::on_worker`].
     pub threads: usize,

@@ -8,6 +8,7 @@ use super::plan::MILLION;
 
 /// The text describes no faults.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FaultSyntax {
     /// A part is not `name=value`, or the name is unknown.
     #[error(

@@ -24,6 +24,7 @@ pub(super) const PATH_INDEX_BITS: u32 = 20;
 
 /// Whether an offload is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Offload {
     /// When the system supports it, until it fails.
     #[default]

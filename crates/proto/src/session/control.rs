@@ -97,6 +97,7 @@ pub enum ControlMsg {
 
 /// Why a control stream is invalid; the connection has to be closed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum ControlError {
     /// The other side does not use Courser's protocol.
     #[error("the other side does not speak Courser's control protocol; check host and port")]
