@@ -8,7 +8,7 @@
 set -euo pipefail
 
 # Occurrences that are accepted: quotations of the rule, and places where the words are the plain ones.
-limit=75
+limit=20
 longest=65
 # Older commits are not checked.
 since=c30497c
