@@ -39,7 +39,7 @@ const ON_MACHINES: &[(&str, &str, &str)] = &[
     ),
     ("E80", "throughput under loss, over UDP and shared memory", "courser bench bandwidth --fault"),
     ("E85", "other RPC libraries", "bench/peers"),
-    ("M25", "CPU time of reorder copies", "crates/proto/examples/reorder_cpu.rs"),
+    ("M25", "CPU time of reorder copies", "crates/sim/examples/reorder_cpu.rs"),
 ];
 
 /// An experiment with what is recorded of it.

@@ -88,7 +88,7 @@ impl Kind {
 }
 
 /// The packets of a frame behind its header, in order; an error is the last.
-pub(super) struct Packets<'f> {
+pub(crate) struct Packets<'f> {
     rest: &'f [u8],
     data_per_packet: u16,
 }
@@ -112,7 +112,7 @@ impl<'f> Iterator for Packets<'f> {
 }
 
 /// Header and packets of a frame.
-pub(super) fn frame(bytes: &[u8]) -> Result<(FrameHeader, Packets<'_>), Malformed> {
+pub(crate) fn frame(bytes: &[u8]) -> Result<(FrameHeader, Packets<'_>), Malformed> {
     let (header, rest) = FrameHeader::parse(bytes)?;
     Ok((header, Packets { rest, data_per_packet: header.data_per_packet }))
 }

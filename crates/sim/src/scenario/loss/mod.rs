@@ -15,6 +15,7 @@
 //! simulation has the paper's 45.6 % at 1e-3 is [`GO_BACK_N_RTO_NS`]; the result at 1e-2, 7.1 % in
 //! the paper (its 99.0 % over 14.02), is then determined ([`fit()`]).
 
+mod arrivals;
 mod fit;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use crate::fabric::{LinkFaults, Topology};
 use crate::observe::{DropReason, Tap};
 use crate::{World, WorldConfig};
 
+pub use arrivals::{Trace, TraceSettings, arrivals};
 pub use fit::{Fit, fit};
 
 /// The recovery time with which go-back-N has the paper's throughput at a loss of 1e-3, as

@@ -1,42 +1,43 @@
-//! CPU cost of restoring packet order by copies at 40 Gbit/s, and of direct placement instead
+//! CPU cost of reordering packets by copies at 40 Gbit/s, and of placing them directly instead
 //! `[MELO §4.2.1]` (M25, M27).
 //!
 //! Usage: `reorder_cpu [--quick] [--json -]`.
 //!
-//! One flow sends 1,024-byte packets at 40 Gbit/s (204.8 ns each, headers excluded) over a path of
-//! 512 KB, so that a lost packet is retransmitted 512 packets later, and may be lost again. For the
-//! resulting order of arrival, one thread measures on this machine:
+//! The order of arrival is the packet trace of simulated runs ([`courser_sim::scenario::loss::arrivals`]):
+//! one flow at 40 Gbit/s with MELO's recovery, a bandwidth-delay product of 512 KB, and a switch that
+//! loses packets. On each trace one thread of this machine is measured:
 //!
-//! - With a reorder buffer: every packet after a hole is copied into a reorder buffer, and out of
-//!   it to its message when the hole is filled. Receive ring, reorder buffer and message have 64
-//!   MiB each and are used in rotation, so that every copy misses the caches.
-//! - Placed directly: each packet is copied to its message at once, which is necessary in any case
-//!   and not counted. The cost is the tracking: the receiver's bits, and the sender's scoreboard.
+//! - With a reorder buffer: every packet that arrives after a gap is copied into a reorder buffer, and
+//!   from there to its message when the gap is filled. Receive ring, reorder buffer and message are 64
+//!   MiB each and used in turn, so that every copy misses the caches.
+//! - Placed directly: each packet is copied to its message at once, which is necessary in any case and
+//!   not counted. The bookkeeping is counted: the receiver's bits and the sender's scoreboard.
 //!
-//! A share is the time spent divided by the transmission time of the packets: 1 is a whole core.
-//! The paper counts only the copies out of the buffer.
+//! A share is CPU time over the virtual time of the trace: 1 is a whole core. The paper counts the
+//! copies out of the buffer only. Medians over the seeds, with the range of the paper's share.
 
-// This program measures time; the protocol itself reads no clock.
+// This program measures; the protocol itself reads no clock.
 #![allow(clippy::disallowed_types, clippy::disallowed_methods)]
 
-use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::Instant;
 
-#[path = "../src/loss/arrived.rs"]
+use courser_sim::scenario::loss::{Trace, TraceSettings, arrivals};
+
+#[path = "../../proto/src/loss/arrived.rs"]
 #[allow(dead_code)] // functions that are not measured
 mod arrived;
-#[path = "../src/loss/feedback.rs"]
+#[path = "../../proto/src/loss/feedback.rs"]
 #[allow(dead_code)]
 mod feedback;
-#[path = "../src/loss/melo/mod.rs"]
+#[path = "../../proto/src/loss/melo/mod.rs"]
 #[allow(dead_code, unused_imports)]
 mod melo;
-#[path = "../src/loss/scoreboard.rs"]
+#[path = "../../proto/src/loss/scoreboard.rs"]
 #[allow(dead_code)]
 mod scoreboard;
 
-/// Wire constants used by the modules above.
+/// The part of the wire format that these modules use.
 mod wire {
     pub(crate) use courser_proto::wire::{Holes, MAX_HOLES};
 }
@@ -47,12 +48,14 @@ use scoreboard::Scoreboard;
 
 const PACKET: usize = 1024;
 const LINK_BPS: u64 = 40_000_000_000;
+/// A packet on the link, headers included, ns.
+const PACKET_NS: u64 = 227;
 /// Packets of a bandwidth-delay product.
 const ROUND_TRIP: u64 = 512;
 const BUFFER: usize = 64 << 20;
 const PLACES: usize = BUFFER / PACKET;
-/// Losses per million, and the paper's statement about them.
-const LOSSES: [(u64, &str); 7] = [
+/// Losses in a million, and the paper's results.
+const LOSSES: [(u32, &str); 7] = [
     (100, ""),
     (500, ""),
     (1_000, ""),
@@ -64,39 +67,13 @@ const LOSSES: [(u64, &str); 7] = [
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Packets in order of arrival, each with its send time in packet times.
-fn arrivals(packets: u32, loss_ppm: u64) -> Vec<(u32, u64)> {
-    let (mut order, mut again) = (Vec::new(), BTreeMap::<u64, u32>::new());
-    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
-    let (mut next, mut slot) = (0, 0_u64);
-    while next < packets || !again.is_empty() {
-        let due = again.first_key_value().is_some_and(|(&due, _)| due <= slot);
-        let lost = if due || next == packets { again.pop_first() } else { None };
-        let psn = lost.map_or(next, |(_, psn)| psn);
-        match lost {
-            Some((due, _)) => slot = slot.max(due),
-            None => next += 1,
-        }
-        random ^= random << 13; // Marsaglia's xorshift64
-        random ^= random >> 7;
-        random ^= random << 17;
-        if (random >> 20) % 1_000_000 < loss_ppm {
-            again.insert(slot + ROUND_TRIP, psn);
-        } else {
-            order.push((psn, slot));
-        }
-        slot += 1;
-    }
-    order
-}
-
 struct Buffers {
     ring: Vec<u8>,
     reorder: Vec<u8>,
     message: Vec<u8>,
 }
 
-/// Time spent, ns, and number of packets.
+/// Time spent, ns, and the number of packets.
 #[derive(Clone, Copy, Default)]
 struct Spent {
     copied: u64,
@@ -109,8 +86,9 @@ fn place(at: usize) -> std::ops::Range<usize> {
     at..at + PACKET
 }
 
-/// A receiver with a reorder buffer. Only copies are timed, successive ones together.
-fn with_a_buffer(order: &[(u32, u64)], packets: u32, b: &mut Buffers) -> Spent {
+/// A receiver with a reorder buffer. Only copies are timed, those in a row together.
+fn with_a_buffer(trace: &Trace, b: &mut Buffers) -> Spent {
+    let (order, packets) = (&trace.order, trace.packets);
     let mut had = vec![false; packets as usize + 1];
     let (mut next, mut spent) = (0_usize, Spent::default());
     let mut waiting: Vec<(usize, usize)> = Vec::new();
@@ -138,7 +116,7 @@ fn with_a_buffer(order: &[(u32, u64)], packets: u32, b: &mut Buffers) -> Spent {
     spent
 }
 
-/// Copies the packets that have arrived after a hole since the last call.
+/// Copies the packets that have arrived after a gap since the last call.
 fn copy_in(waiting: &mut Vec<(usize, usize)>, b: &mut Buffers, copied: &mut u64) -> u64 {
     if waiting.is_empty() {
         return 0;
@@ -151,16 +129,16 @@ fn copy_in(waiting: &mut Vec<(usize, usize)>, b: &mut Buffers, copied: &mut u64)
     start.elapsed().as_nanos() as u64
 }
 
-/// Cost of the receiver's bits, ns.
-fn receiver_bits(order: &[(u32, u64)], packets: u32) -> u64 {
+/// Time of the receiver's bits, ns.
+fn receiver_bits(trace: &Trace) -> u64 {
     let start = Instant::now();
     let (mut next, mut gaps) = (0, None);
-    for &(psn, _) in order {
+    for &(psn, _) in &trace.order {
         if psn == next && gaps.is_none() {
             next += 1;
             continue;
         }
-        let arrived = gaps.get_or_insert_with(|| Arrived::new(next, packets));
+        let arrived = gaps.get_or_insert_with(|| Arrived::new(next, trace.packets));
         arrived.insert(psn);
         if psn == next {
             next = arrived.in_order(next);
@@ -170,24 +148,24 @@ fn receiver_bits(order: &[(u32, u64)], packets: u32) -> u64 {
     start.elapsed().as_nanos() as u64
 }
 
-/// Cost of the sender's scoreboard, ns, when each packet is acknowledged separately a round trip
-/// after its transmission.
-fn sender_board(order: &[(u32, u64)], packets: u32) -> u64 {
+/// Time of the sender's scoreboard, ns, when each packet is acknowledged by itself half a round trip
+/// after its arrival.
+fn sender_board(trace: &Trace) -> u64 {
     let mut board = Scoreboard::new(0);
     let start = Instant::now();
     let mut next = 0;
-    for &(psn, slot) in order {
-        while next < packets && next <= psn + ROUND_TRIP as u32 {
-            board.sent(next, u64::from(next) * 205);
+    for &(psn, at_ns) in &trace.order {
+        while next < trace.packets && next <= psn + ROUND_TRIP as u32 {
+            board.sent(next, u64::from(next) * PACKET_NS);
             next += 1;
         }
-        let round_trip_ns = ROUND_TRIP * 205;
+        let round_trip_ns = ROUND_TRIP * PACKET_NS;
         let window_ns = round_trip_ns / 4;
-        let ack = AckInfo { now_ns: slot * 205 + round_trip_ns, round_trip_ns, window_ns };
+        let ack = AckInfo { now_ns: at_ns + round_trip_ns / 2, round_trip_ns, window_ns };
         board.arrived(psn, ack, &mut LossFeedback::default());
         board.advance();
         board.judge(window_ns);
-        while let Some((first, run)) = board.next_lost(packets) {
+        while let Some((first, run)) = board.next_lost(trace.packets) {
             (first..first + run).for_each(|psn| board.sent(psn, ack.now_ns));
         }
     }
@@ -203,19 +181,34 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// Keys and values of one loss rate.
 type Row = Vec<(&'static str, f64)>;
 
-fn measure(loss_ppm: u64, packets: u32, rounds: usize, b: &mut Buffers) -> Row {
-    let order = arrivals(packets, loss_ppm);
-    let link_ns = f64::from(packets) * (PACKET * 8) as f64 * 1e9 / LINK_BPS as f64;
+fn measure(
+    loss_ppm: u32,
+    time_ns: u64,
+    seeds: u64,
+    rounds: usize,
+    b: &mut Buffers,
+) -> Result<Row, Failure> {
     let mut columns = vec![Vec::new(); 5];
-    for _ in 0..rounds {
-        let s = with_a_buffer(&order, packets, b);
-        let (bits, board) = (receiver_bits(&order, packets), sender_board(&order, packets));
-        let spent = [s.into_ns + s.out_ns, s.out_ns, bits, board];
-        for (column, ns) in columns.iter_mut().zip(spent) {
-            column.push(ns as f64 / link_ns);
+    for seed in 1..=seeds {
+        let settings = TraceSettings { seed, loss_ppm, time_ns, ..TraceSettings::default() };
+        let trace = arrivals(&settings)?;
+        let mut of_seed = vec![Vec::new(); 5];
+        for _ in 0..rounds {
+            let s = with_a_buffer(&trace, b);
+            let spent =
+                [s.into_ns + s.out_ns, s.out_ns, receiver_bits(&trace), sender_board(&trace)];
+            for (column, ns) in of_seed.iter_mut().zip(spent) {
+                column.push(ns as f64 / time_ns as f64);
+            }
+            of_seed[4].push(s.copied as f64 / trace.order.len() as f64);
         }
-        columns[4].push(s.copied as f64 / f64::from(packets));
+        columns.iter_mut().zip(of_seed).for_each(|(column, seed)| column.push(median(seed)));
     }
+    let out = columns[1].clone();
+    let range = [
+        ("reorder_copies_out_core_fraction_min", out.iter().copied().fold(f64::MAX, f64::min)),
+        ("reorder_copies_out_core_fraction_max", out.iter().copied().fold(0.0, f64::max)),
+    ];
     let keys = [
         "reorder_copies_in_and_out_core_fraction",
         "reorder_copies_out_core_fraction",
@@ -223,8 +216,9 @@ fn measure(loss_ppm: u64, packets: u32, rounds: usize, b: &mut Buffers) -> Row {
         "direct_sender_board_core_fraction",
         "packets_behind_a_hole_fraction",
     ];
-    let loss = [("loss_fraction", loss_ppm as f64 / 1e6)];
-    loss.into_iter().chain(keys.into_iter().zip(columns.into_iter().map(median))).collect()
+    let loss = [("loss_fraction", f64::from(loss_ppm) / 1e6)];
+    let medians = keys.into_iter().zip(columns.into_iter().map(median));
+    Ok(loss.into_iter().chain(medians).chain(range).collect())
 }
 
 fn json(rows: &[Row]) -> String {
@@ -252,26 +246,29 @@ fn main() -> Result<(), Failure> {
             _ => return Err("usage: reorder_cpu [--quick] [--json -]".into()),
         }
     }
-    let (packets, rounds) = if quick { (1 << 17, 3) } else { (1 << 20, 7) };
+    let (time_ns, seeds, rounds) = if quick { (20_000_000, 3, 1) } else { (100_000_000, 5, 3) };
     let mut b =
         Buffers { ring: vec![1; BUFFER], reorder: vec![2; BUFFER], message: vec![3; BUFFER] };
-    let rows: Vec<Row> =
-        LOSSES.iter().map(|&(loss, _)| measure(loss, packets, rounds, &mut b)).collect();
+    let rows = LOSSES
+        .iter()
+        .map(|&(loss, _)| measure(loss, time_ns, seeds, rounds, &mut b))
+        .collect::<Result<Vec<Row>, _>>()?;
     if as_json {
         println!("{}", json(&rows));
         return Ok(());
     }
-    println!("Percent of a core at 40 Gbit/s; {packets} packets, medians of {rounds}.");
+    let ms = time_ns / 1_000_000;
+    println!("Percent of a core at 40 Gbit/s; traces of {ms} ms, medians of {seeds} seeds.");
     println!(
-        "{:>7} {:>8} {:>11} {:>9} {:>9} {:>9}  paper",
-        "loss", "behind", "in and out", "out only", "bits", "board"
+        "{:>7} {:>8} {:>11} {:>9} {:>15} {:>8} {:>8}  paper",
+        "loss", "behind", "in and out", "out only", "range", "bits", "board"
     );
     for (row, (_, paper)) in rows.iter().zip(LOSSES) {
         let percent: Vec<f64> = row.iter().map(|(_, value)| value * 100.0).collect();
-        let [loss, both, out, bits, board, behind] = percent[..] else { continue };
+        let [loss, both, out, bits, board, behind, low, high] = percent[..] else { continue };
         println!(
-            "{loss:>5.2} % {behind:>6.1} % {both:>9.1} % {out:>7.1} % {bits:>7.2} % {board:>7.2} %  \
-             {paper}"
+            "{loss:>5.2} % {behind:>6.1} % {both:>9.1} % {out:>7.1} % {low:>5.1} - {high:>5.1} % \
+             {bits:>6.2} % {board:>6.2} %  {paper}"
         );
     }
     Ok(())
