@@ -8,14 +8,17 @@ pub(super) mod tables;
 use std::io::Write;
 use std::path::Path;
 
-use courser_sim::scenario::{ScenarioError, buffers, credits, incast, response_rtt, sessions};
+use courser_sim::scenario::{
+    ScenarioError, bandwidth, buffers, credits, incast, response_rtt, sessions,
+};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 pub(crate) use args::RunArgs;
 
 use self::args::{
-    BuffersArgs, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs, Scenario, SpeedArgs,
+    BandwidthArgs, BuffersArgs, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs, Scenario,
+    SpeedArgs,
 };
 use self::figures::{Stopwatch, Wall};
 use self::observe::Observed;
@@ -41,6 +44,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Scenario::Incast(args) => incast(args),
         Scenario::Buffers(args) => buffers(args),
         Scenario::Credits(args) => credits(args),
+        Scenario::Bandwidth(args) => bandwidth(args),
         Scenario::ResponseRtt(args) => response_rtt(args),
         Scenario::Speed(args) => speed(args),
     }
@@ -94,6 +98,13 @@ fn credits(args: &CreditsArgs) -> Result<(), Failure> {
     let settings = args.settings();
     let outcome = steps(|step| credits::run(&settings, step))?;
     tell(&args.json, "credits", &settings, json!(outcome), || tables::credits(&settings, &outcome))
+}
+
+fn bandwidth(args: &BandwidthArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let settings = args.settings();
+    let rows = steps(|step| bandwidth::run(&settings, step))?;
+    tell(&args.json, "bandwidth", &settings, json!(rows), || tables::bandwidth(&settings, &rows))
 }
 
 fn response_rtt(args: &ResponseRttArgs) -> Result<(), Failure> {

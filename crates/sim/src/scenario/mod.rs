@@ -7,6 +7,7 @@
 //! of a run.
 
 mod app;
+pub mod bandwidth;
 pub mod bits_pool;
 pub mod buffers;
 pub mod credits;
@@ -131,11 +132,13 @@ pub enum Cpu {
     Erpc,
     /// [`CpuCosts::courser`]: the cost of Courser's code.
     Courser,
+    /// [`CpuCosts::measured`]: the cost of Courser's code as calibrated on a machine.
+    Measured,
 }
 
 impl Cpu {
     /// All models.
-    pub const ALL: [Cpu; 3] = [Cpu::None, Cpu::Erpc, Cpu::Courser];
+    pub const ALL: [Cpu; 4] = [Cpu::None, Cpu::Erpc, Cpu::Courser, Cpu::Measured];
 
     /// Its table.
     pub fn costs(self) -> CpuCosts {
@@ -143,6 +146,7 @@ impl Cpu {
             Cpu::None => CpuCosts::none(),
             Cpu::Erpc => CpuCosts::erpc(),
             Cpu::Courser => CpuCosts::courser(),
+            Cpu::Measured => CpuCosts::measured(),
         }
     }
 
@@ -152,6 +156,7 @@ impl Cpu {
             Cpu::None => "none",
             Cpu::Erpc => "erpc",
             Cpu::Courser => "courser",
+            Cpu::Measured => "measured",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Results as tables: measured beside expected.
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
-use courser_sim::scenario::{buffers, credits, incast, response_rtt, sessions};
+use courser_sim::scenario::{bandwidth, buffers, credits, incast, response_rtt, sessions};
 
 use super::Timed;
 use super::figures::Speed;
@@ -162,6 +162,25 @@ pub(super) fn credits(settings: &credits::Settings, seen: &credits::Outcome) -> 
         seen.packet_bytes,
         seen.full_credits,
         table(&["credits", "goodput", "of the line", "arithmetic"], rows),
+    )
+}
+
+pub(super) fn bandwidth(settings: &bandwidth::Settings, rows: &[bandwidth::Row]) -> String {
+    let lines = rows.iter().map(|row| {
+        vec![
+            show_bytes(row.request_bytes as u64),
+            bps(row.goodput_bps),
+            bps(row.write_bps),
+            format!("{:.0} %", row.write_fraction * 100.0),
+        ]
+    });
+    format!(
+        "One request in flight over {}, {} credits, {} CPUs, seed {}\n{}\n",
+        bps(settings.rate_bps),
+        settings.credits,
+        settings.cpu.name(),
+        settings.seed,
+        table(&["request", "goodput", "write", "of the write"], lines),
     )
 }
 
