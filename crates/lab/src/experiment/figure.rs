@@ -190,7 +190,7 @@ where
     Ok(())
 }
 
-/// The corner for the legend: at the left, above where lines begin low, or below.
+/// The place for the legend: at the right, where rising or falling lines leave room.
 fn position(chart: &Chart<'_>) -> SeriesLabelPosition {
     let mean = |end: fn(&Line<'_>) -> Option<f64>| {
         let values: Vec<f64> = chart.lines.iter().filter_map(end).collect();
@@ -198,7 +198,11 @@ fn position(chart: &Chart<'_>) -> SeriesLabelPosition {
     };
     let first = mean(|line| line.points.first().map(|p| p.median));
     let last = mean(|line| line.points.last().map(|p| p.median));
-    if first < last { SeriesLabelPosition::UpperLeft } else { SeriesLabelPosition::LowerLeft }
+    match last / first {
+        rise if rise > 1.1 => SeriesLabelPosition::LowerRight,
+        rise if rise < 0.9 => SeriesLabelPosition::UpperRight,
+        _ => SeriesLabelPosition::MiddleRight,
+    }
 }
 
 /// A value at an axis.

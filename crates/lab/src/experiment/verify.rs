@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table, presets};
 use courser_bench::clock::Clock;
 use courser_bench::program::{Failure, json, out};
 use courser_bench::report::Unit;
@@ -168,9 +168,8 @@ fn verdict(other_settings: &[&str], compared: &[Vec<Compared>]) -> Result<(), Fa
 /// A row for each experiment.
 fn table(experiments: &[&'static Experiment], compared: &[Vec<Compared>]) -> Table {
     let mut table = Table::new();
-    table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
-    table.remove_style(TableComponent::HorizontalLines);
-    table.set_header(["id", "experiment", "points", "of tolerance", ""]);
+    table.load_preset(presets::NOTHING);
+    table.set_header(["id", "experiment", "points", "farthest", ""]);
     for (experiment, points) in experiments.iter().zip(compared) {
         let off = points.iter().filter(|p| !p.fits).count();
         let share = |p: &Compared| match (p.recorded, p.measured) {
