@@ -62,13 +62,27 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     let measured = measure_all(args.quick, no_shm)?;
     let shares = measured.reports.iter().filter_map(Report::disturbed);
     let disturbed = shares.reduce(f64::max).filter(|_| !args.output.anyway);
-    if !only_json && disturbed.is_none() {
+    if !only_json {
+        if let Some(share) = disturbed {
+            tell_busy(&mut out, share)?;
+        }
         tell(&mut out, args, &measured, &warnings)?;
     }
     if let Some(target) = &args.output.json {
         json::write(target, &combined(&measured))?;
     }
-    args.output.accept(disturbed)
+    Ok(())
+}
+
+/// The calls worked, so a first run succeeds; its figures are marked.
+fn tell_busy(out: &mut Out, share: f64) -> Result<(), Failure> {
+    let text = format!(
+        "The machine was busy: the benchmarks waited for a CPU for {:.0} % of the time. The calls \
+         worked, but the figures below are not results: end other programs and repeat.",
+        share * 100.0
+    );
+    write_wrapped(out, &text)?;
+    Ok(writeln!(out)?)
 }
 
 fn measure_all(quick: bool, no_shm: Option<String>) -> Result<Measured, Failure> {

@@ -99,7 +99,7 @@ fn a_ping_says_that_waking_is_included() {
 }
 
 #[test]
-fn a_busy_machine_is_said_instead_of_figures() {
+fn figures_of_a_busy_machine_are_not_shown_as_results() {
     let _alone = alone();
     let bench = "bench latency --quick --pairs 30 --transport mem";
     let stop = AtomicBool::new(false);
@@ -125,8 +125,9 @@ fn a_busy_machine_is_said_instead_of_figures() {
         assert!(error_line(&refused).contains("the machine was busy"), "{}", stderr(&refused));
         assert_eq!(stdout(&refused), "");
         assert!(stdout(&shown).contains("latency p50"), "{}", stderr(&shown));
-        assert_eq!(quickstart.status.code(), Some(1));
-        assert!(error_line(&quickstart).contains("the machine was busy"));
-        assert!(!stdout(&quickstart).contains("round trip"), "{}", stdout(&quickstart));
+        assert_eq!(quickstart.status.code(), Some(0));
+        let text = stdout(&quickstart);
+        let (marked, table) = (text.find("are not results"), text.find("round trip"));
+        assert!(marked.is_some() && marked < table, "{text}");
     });
 }
