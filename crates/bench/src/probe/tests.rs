@@ -165,7 +165,7 @@ fn a_probe_between_two_processes() {
     };
     let line = Line::create().expect("page");
     let mut child = Command::new(std::env::current_exe().expect("own path"))
-        .args(["--exact", "harness::probe::tests::other_process"])
+        .args(["--exact", "probe::tests::other_process"])
         .env(LINE_VARIABLE, line.path())
         .stdout(Stdio::null())
         .spawn()
