@@ -8,7 +8,7 @@ use courser_bench::rpc::{self, BenchSpec, Faults, Kind, Over, SERIES_SIZES};
 use courser_bench::table;
 use indicatif::ProgressBar;
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 /// The batch of the small-call rate under faults, as in the other series.
 const FAULT_BATCH: u32 = 3;
@@ -49,9 +49,10 @@ enum What {
 /// Flags of all three benchmarks.
 #[derive(Debug, Args)]
 struct CallArgs {
-    /// The transport: udp and shm between two processes, mem between two threads of one
-    #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
-    transport: Over,
+    /// The transport: udp and shm between two processes, mem between two threads of one [default:
+    /// udp, or that of --connect]
+    #[arg(long, value_name = "NAME", value_enum)]
+    transport: Option<Over>,
     /// Measure against this `courser serve` instead of a process of this machine
     #[arg(long, value_name = "URI")]
     connect: Option<String>,
@@ -158,7 +159,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
 fn calls(spec: &BenchSpec, args: &CallArgs) -> Result<(), Failure> {
     args.output.check()?;
     let bar = progress::bar()?;
-    if args.connect.is_none() && args.transport == Over::Udp {
+    if args.connect.is_none() && args.transport() == Over::Udp {
         machine_warnings().iter().for_each(|warning| out::warn(warning));
     }
     if args.compares_recovery() {
@@ -194,6 +195,13 @@ impl CallArgs {
         !self.fault.is_empty() || self.recovery.len() > 1
     }
 
+    /// The transport that was named, or that of the server's address.
+    fn transport(&self) -> Over {
+        let scheme = self.connect.as_deref().and_then(|uri| uri.split_once("://"));
+        let of_server = scheme.and_then(|(name, _)| Over::from_str(name, false).ok());
+        self.transport.or(of_server).unwrap_or(Over::Udp)
+    }
+
     /// Adds the flags to the defaults of a benchmark.
     fn apply(&self, mut spec: BenchSpec) -> Result<BenchSpec, Failure> {
         let several = self.size.len() > 1 && spec.kind != Kind::Bandwidth;
@@ -205,7 +213,7 @@ impl CallArgs {
             [size] => spec.size = count(*size),
             sizes => spec.sizes = sizes.iter().copied().map(count).collect(),
         }
-        spec.transport = self.transport;
+        spec.transport = self.transport();
         spec.connect.clone_from(&self.connect);
         spec.sessions = self.sessions.unwrap_or(spec.sessions);
         spec.in_flight = self.in_flight.unwrap_or(spec.in_flight);
@@ -245,7 +253,7 @@ impl RateArgs {
         let calls = &self.calls;
         let mut spec = BenchSpec::new(Kind::Rate, calls.plan.plan());
         // Over UDP the rate of the README: trains of packets need more calls in flight.
-        let batches = calls.transport != Over::Udp && calls.connect.is_none();
+        let batches = calls.transport() != Over::Udp && calls.connect.is_none();
         if !self.batch.is_empty() || batches {
             spec = spec.paper_rate();
         }
@@ -350,6 +358,7 @@ mod tests {
         assert_eq!((given.size, given.sessions, given.in_flight), (1 << 20, 3, 5));
         assert_eq!((given.credits, given.slots, given.frame), (Some(64), Some(4), Some(4096)));
         assert_eq!(given.connect.as_deref(), Some("udp://a:1"));
+        assert_eq!(spec_of("courser bench rate --connect shm://a:1").transport, Over::Shm);
         assert!(!given.no_copy && spec_of("courser bench bandwidth --no-copy").no_copy);
     }
 
