@@ -160,10 +160,7 @@ fn tell_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
         out,
         "  courser serve             between machines: start it there, it prints the rest"
     )?;
-    writeln!(
-        out,
-        "  courser bench rate        one number, with intervals, from 200 pairs of windows"
-    )?;
+    writeln!(out, "  courser bench rate        a figure with its interval, from 200 window pairs")?;
     if args.output.json.is_none() {
         writeln!(out, "  courser quickstart --json quickstart.json    everything, for programs")?;
     }

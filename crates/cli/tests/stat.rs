@@ -140,7 +140,10 @@ fn who_is_not_there_or_something_else_is_said() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = free.local_addr().expect("its number").port();
     drop(free);
-    refused(&format!("stat udp://127.0.0.1:{port}"), "is `courser serve` running there?");
+    refused(
+        &format!("stat udp://127.0.0.1:{port}"),
+        "start the server there, or check the address",
+    );
 
     // An application of its own, then one whose statistics are of another form.
     for (types, hint) in [(&[1][..], "it is not `courser serve`"), (&[1, 1023], "another version")]

@@ -100,9 +100,9 @@ fn no_command_is_help_and_status_2() {
 fn wrong_addresses_are_refused_in_one_line() {
     refused("ping db1", "the port is missing");
     refused("ping udp://127.0.0.1:99999", "0 to 65535");
-    refused("ping carrier://127.0.0.1:1", "known are");
+    refused("ping carrier://127.0.0.1:1", "use one of mem, shm, udp");
     refused("stat udp://127.0.0.1", "the port is missing");
-    refused("serve --bind carrier://127.0.0.1:0", "known are");
+    refused("serve --bind carrier://127.0.0.1:0", "use one of mem, shm, udp");
     refused("serve --bind udp://db1.invalid:0", "use an IP address of this machine");
     refused("bench latency --connect udp://db1", "the port is missing");
 }

@@ -129,7 +129,8 @@ fn help_teaches() {
             ],
         ),
     ] {
-        let text = stdout(&run(&format!("sim {command} --help")));
+        // Lines break where the terminal ends.
+        let text = stdout(&run(&format!("sim {command} --help"))).replace('\n', " ");
         for phrase in phrases.iter().chain(&["Examples:", "--json"]) {
             assert!(text.contains(phrase), "{command}: {phrase}: {text}");
         }
