@@ -141,7 +141,7 @@ fn table(
         if bulk {
             let _ = write!(text, " {} |", CASES[case].in_flight);
         }
-        let _ = write!(text, " {} |", first.rounds);
+        let _ = write!(text, " {} |", first.count);
         for courser in &coursers {
             for &metric in metrics {
                 let ratio = at.ratio(case, metric, courser.name, contestant.name);
