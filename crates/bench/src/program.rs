@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 pub mod fail;
+pub mod grid;
 pub mod interrupt;
 pub mod json;
 pub mod out;

@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table};
 use serde_json::{Map, Value, json};
 
 use crate::args::QuickstartArgs;
@@ -14,7 +14,7 @@ use courser_bench::program::Failure;
 use courser_bench::program::VERSION;
 use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::program::units::{show_ns, show_per_second};
-use courser_bench::program::{json, progress};
+use courser_bench::program::{grid, json, progress};
 use courser_bench::report::{PlacementResult, Report};
 use courser_bench::rpc::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
 use courser_bench::table::{WIDTH, wrap};
@@ -178,17 +178,7 @@ fn raw_words(reports: &[Report]) -> &'static str {
 
 /// One row for each benchmark, transport and placement.
 fn table(reports: &[Report]) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    for line in [
-        TableComponent::HeaderLines,
-        TableComponent::LeftHeaderIntersection,
-        TableComponent::MiddleHeaderIntersections,
-        TableComponent::RightHeaderIntersection,
-    ] {
-        table.set_style(line, '─');
-    }
-    table.set_header(["what", "over", "placement", "Courser", "raw", "ratio"]);
+    let mut table = grid::ruled(["what", "over", "placement", "Courser", "raw", "ratio"]);
     for kind in KINDS {
         for report in reports.iter().filter(|report| report.bench == kind.name()) {
             for result in &report.results {

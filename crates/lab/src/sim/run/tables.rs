@@ -1,24 +1,15 @@
 //! Results as tables: measured beside expected.
 
-use comfy_table::{CellAlignment, Table, TableComponent, presets};
+use comfy_table::{CellAlignment, Table};
 use courser_sim::scenario::{bandwidth, buffers, credits, incast, response_rtt, sessions};
 
 use super::Timed;
 use super::figures::Speed;
+use courser_bench::program::grid;
 use courser_bench::program::units::{show_bytes, show_ns, show_per_second};
 
 pub(in crate::sim) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING);
-    for line in [
-        TableComponent::HeaderLines,
-        TableComponent::LeftHeaderIntersection,
-        TableComponent::MiddleHeaderIntersections,
-        TableComponent::RightHeaderIntersection,
-    ] {
-        table.set_style(line, '─');
-    }
-    table.set_header(header);
+    let mut table = grid::ruled(header.to_vec());
     for row in rows {
         table.add_row(row);
     }
