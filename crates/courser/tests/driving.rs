@@ -322,7 +322,7 @@ fn a_thread_that_was_away_gives_no_peer_up() {
     held.borrow_mut().clear();
 }
 
-/// So many calls, each made by the continuation of the one before.
+/// Makes `left` calls, each by the continuation of the one before.
 fn chain(cx: &mut Context<'_>, session: SessionId, left: Rc<Cell<u32>>) {
     let request = cx.alloc(16).unwrap();
     let next = move |cx: &mut Context<'_>, done: Completion<'_>| {

@@ -132,7 +132,7 @@ struct Packet {
     data: Vec<u8>,
 }
 
-/// The receiving side of an endpoint, shared by all who send to it.
+/// The receiving side of an endpoint, shared by all its senders.
 struct Inbox {
     queue: ArrayQueue<Packet>,
     free: ArrayQueue<Vec<u8>>,

@@ -182,7 +182,7 @@ impl Snapshot {
         let (page, next) = ids.split_at(wanted.min(ids.len()));
         let stats = rpc.stats();
         let memory = rpc.memory();
-        // Looks at every session: once for each reader of sessions, who has them walked anyway.
+        // Looks at every session: once for each reader of sessions, whose query walks them anyway.
         let of_sessions = if wanted > 0 && query.first_session == 0 {
             rpc.session_memory()
         } else {

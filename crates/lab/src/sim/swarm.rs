@@ -39,7 +39,7 @@ breaks an invariant ends the run with status 1 and the command that shows its pa
   leak, freed-state in the end no buffer and no session is left
   liveness          without faults every call ends within a bound of virtual time
   incarnation       nothing that was sent to a process before is taken
-  internal          the protocol's own invariants; no packet that nobody may send
+  internal          the protocol's own invariants; no forbidden packet
   application       deadlines hold; no error without a cause
   recovery          a lost packet costs few timeouts and few packets more
 

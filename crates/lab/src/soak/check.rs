@@ -11,8 +11,7 @@
 //! 6. What ran was called.
 //!
 //! A call is remembered until both sides have told of it and [`KEEP_NS`] have passed, so that
-//! the memory of a long run is bounded; what is told of it later still counts as a call that
-//! nobody made.
+//! the memory of a long run is bounded; a later report of it counts as a call without a caller.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
