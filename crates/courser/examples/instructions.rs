@@ -333,7 +333,7 @@ fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
         failure_timeout: never, // one thread at a time runs there: heartbeats come late
         // Under callgrind two frames are further apart than the default; how many of them would say the
         // time depended on the machine.
-        tuning: Tuning { time_every: Duration::from_secs(1), ..Tuning::default() },
+        tuning: Tuning { timestamp_interval: Duration::from_secs(1), ..Tuning::default() },
         ..Config::default()
     }
 }

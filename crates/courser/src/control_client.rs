@@ -262,7 +262,7 @@ impl<T: Transport> Rpc<T> {
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
         if is_same_host(remote, local) {
-            self.core.proto.widen(dialing.session, &mut dialing.request);
+            self.core.proto.raise_local_credits(dialing.session, &mut dialing.request);
         }
         self.core.proto.bind_control(dialing.session, d.control);
         let msg = ControlMsg::Connect { from, to: dialing.to, request: dialing.request.clone() };
@@ -334,7 +334,7 @@ impl<T: Transport> Rpc<T> {
             random: self.core.platform.random_u64() as u32,
             credits: match is_same_host(remote, local) {
                 true => u32::MAX,
-                false => self.core.proto.plain_credits(),
+                false => self.core.proto.credits_remote(),
             },
         };
         let accepted = self.core.proto.accept(request, offer);

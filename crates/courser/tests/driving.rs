@@ -286,7 +286,7 @@ fn a_thread_that_was_away_gives_no_peer_up() {
     // clock, long ago; meanwhile another call is probed. No peer was silent.
     const HOLD: u16 = 2;
     const AWAY: Duration = Duration::from_millis(300);
-    let tuning = Tuning { time_every: Duration::from_micros(100), ..Tuning::default() };
+    let tuning = Tuning { timestamp_interval: Duration::from_micros(100), ..Tuning::default() };
     // The call that waits is asked after often enough not to pass for one that no packet reaches.
     let rto = (Duration::from_millis(1), Duration::from_millis(10));
     let config = Config { datapath_timeout: AWAY * 2 / 3, rto, tuning, ..Config::default() };

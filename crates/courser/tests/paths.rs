@@ -85,7 +85,7 @@ fn lone_small_frames_are_copied_by_a_transport_that_does_so() {
     const CALLS: usize = 300;
     let network = MemNetwork::new();
     let mut tuned = Config::default();
-    tuned.tuning.time_every = Duration::from_micros(100);
+    tuned.tuning.timestamp_interval = Duration::from_micros(100);
     let endpoint = || {
         let copied = Rc::new(Cell::new(0));
         let seen = copied.clone();

@@ -30,7 +30,7 @@ impl<C> Endpoint<C> {
 
     /// Queues a call (E2, E8); nothing is sent before [`Endpoint::poll_transmit`]. When all slots
     /// are in use, or the session is still connecting, the call waits in the session's queue. With
-    /// many sessions (`Config::far_sessions`) a small call may be deferred: it is put on its slot
+    /// many sessions (`Config::prefetch_min_sessions`) a small call may be deferred: it is put on its slot
     /// up to eight calls later, at the latest before the next batch. The returned number can be
     /// passed to [`Endpoint::cancel`].
     /// # Errors

@@ -37,9 +37,9 @@ pub struct Config {
     pub credits: u32,
     /// Credits that a session requests before its server's location is known, and by which a pool
     /// grows with a session. Beyond it, up to `credits`, a session gets more only from a server of
-    /// the same host ([`crate::Endpoint::widen`]), and its pool only while that is at most a
+    /// the same host ([`crate::Endpoint::raise_local_credits`]), and its pool only while that is at most a
     /// sixteenth of the receive queue that other peers leave. Default: no less than `credits`.
-    pub plain_credits: u32,
+    pub credits_remote: u32,
     /// How sessions share the receive queue.
     pub admission: Admission,
     /// |RQ|: capacity of the transport's receive queue in full-sized frames.
@@ -90,7 +90,7 @@ pub struct Config {
     pub copy_requests: bool,
     /// Small packets to one peer share frames (F1). Default on; off, each is a frame of its own.
     pub packing: bool,
-    /// With many sessions (`far_sessions`), prefetches the state for the next received frames,
+    /// With many sessions (`prefetch_min_sessions`), prefetches the state for the next received frames,
     /// calls and timers ([`crate::Endpoint::prefetch_burst`], [`crate::Endpoint::call_with`]).
     /// Default on.
     pub prefetch: bool,
@@ -101,7 +101,7 @@ pub struct Config {
     /// session. No call is deferred with `prefetch` off, with `call_queue` up to 8, where a request
     /// of `inline_max` bytes is not one packet, or on a session whose number was used 255 times
     /// before.
-    pub far_sessions: usize,
+    pub prefetch_min_sessions: usize,
     /// Most frames in one transmit batch. Default 128.
     pub tx_frames: usize,
     /// Most requests and replies in one transmit batch. Default 64: with more of them ready, a
@@ -111,7 +111,7 @@ pub struct Config {
     /// An endpoint with calls of its own sends at most half of its outstanding requests in a batch,
     /// so that its server handles one half while the other is built. Replies do not count. Default
     /// false: long trains pay more where each costs a system call.
-    pub tx_halves: bool,
+    pub split_batches: bool,
     /// Interval of send times, ns: a frame of a single small packet that answers a frame carries no
     /// send time for this long after a timed frame to the same peer. Then neither side need read
     /// its clock while such a packet is in flight, which saves 20 ns of a round trip. This is also
@@ -119,7 +119,7 @@ pub struct Config {
     /// frames are further apart. Default 4,000, up to 1,000,000,000. The hold time of a sample is
     /// measured by the peer's clock, and 50 ppm of 100,000 ns are 5 ns, also of a deadline: larger
     /// values are for tools that slow everything down. 0: every frame carries a time.
-    pub time_every_ns: u64,
+    pub timestamp_interval_ns: u64,
     /// Loss recovery (E56): the scheme that the client side of a session requests, and that its
     /// server side agrees to.
     pub recovery: Recovery,
@@ -127,7 +127,7 @@ pub struct Config {
     /// C packets: 1 to 1,024, default 4. A packet that is lost repeatedly then delays the others.
     /// Each costs a client 8 bytes; with [`Recovery::Melo`] its receiver uses one of 1,024 bits for
     /// each.
-    pub spread: u32,
+    pub reorder_span: u32,
     /// Lower limit of the retransmission timeout, ns. Default 1 ms: below it, a descheduled process
     /// looks like loss. Where threads are never descheduled, a few of the shortest round trips
     /// suffice.
@@ -147,7 +147,7 @@ impl Default for Config {
         Config {
             slots: 16,
             credits: 32,
-            plain_credits: u32::MAX,
+            credits_remote: u32::MAX,
             admission: Admission::Oversubscribed,
             rx_queue_frames: 1024,
             rx_queue_small_frames: 1024,
@@ -166,13 +166,13 @@ impl Default for Config {
             copy_requests: true,
             packing: true,
             prefetch: true,
-            far_sessions: 512,
+            prefetch_min_sessions: 512,
             tx_frames: 128,
             tx_items: 64,
-            tx_halves: false,
-            time_every_ns: 4_000,
+            split_batches: false,
+            timestamp_interval_ns: 4_000,
             recovery: Recovery::Selective,
-            spread: 4,
+            reorder_span: 4,
             rto_min_ns: 1_000_000,
             rto_max_ns: 1_000_000_000,
             rto_initial_ns: 20_000_000,
@@ -239,11 +239,16 @@ impl Config {
             self.idle_after_ns,
             "at least rto_min_ns",
         )?;
-        check((1..=1_024).contains(&self.spread), "spread", self.spread.into(), "1 to 1,024")?;
         check(
-            self.time_every_ns <= 1_000_000_000,
-            "time_every_ns",
-            self.time_every_ns,
+            (1..=1_024).contains(&self.reorder_span),
+            "reorder_span",
+            self.reorder_span.into(),
+            "1 to 1,024",
+        )?;
+        check(
+            self.timestamp_interval_ns <= 1_000_000_000,
+            "timestamp_interval_ns",
+            self.timestamp_interval_ns,
             "0 to 1 s",
         )?;
         check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
@@ -288,7 +293,7 @@ mod tests {
             ("credits", |c| c.credits = 0),
             ("max_msg_size", |c| c.max_msg_size = MAX_MSG_SIZE + 1),
             ("max_sessions", |c| c.max_sessions = 0),
-            ("time_every_ns", |c| c.time_every_ns = 1_000_000_001),
+            ("timestamp_interval_ns", |c| c.timestamp_interval_ns = 1_000_000_001),
             ("tx_frames", |c| c.tx_frames = 0),
             ("tx_items", |c| c.tx_items = 0),
             ("rto_min_ns", |c| c.rto_min_ns = 0),

@@ -47,7 +47,7 @@ pub struct SessionStats {
     /// Slots whose call has ended and whose request the server has not answered yet (F15): they
     /// accept no call until then.
     pub quarantined: u32,
-    /// Calls waiting for a slot, including deferred ones (`Config::far_sessions`).
+    /// Calls waiting for a slot, including deferred ones (`Config::prefetch_min_sessions`).
     pub queued: usize,
     /// The agreed loss recovery scheme.
     pub recovery: Recovery,
@@ -208,9 +208,9 @@ impl<C> Endpoint<C> {
         })
     }
 
-    /// [`crate::Config::plain_credits`].
-    pub fn plain_credits(&self) -> u32 {
-        self.cfg.plain_credits
+    /// [`crate::Config::credits_remote`].
+    pub fn credits_remote(&self) -> u32 {
+        self.cfg.credits_remote
     }
 
     /// Sum of the credit pools of all peers, in both directions (F7): at most the receive queue,

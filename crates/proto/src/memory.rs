@@ -27,7 +27,7 @@ const _: () = {
 #[non_exhaustive]
 pub struct MemoryUse {
     /// Entries of the session table, and for a client with many sessions the table of deferrable
-    /// sessions, one byte each (`Config::far_sessions`).
+    /// sessions, one byte each (`Config::prefetch_min_sessions`).
     pub sessions_bytes: usize,
     /// Entries of the peer and quota tables.
     pub peers_bytes: usize,

@@ -24,7 +24,7 @@ impl<C> Endpoint<C> {
     /// Whether there are enough sessions for prefetching to pay.
     #[inline(always)]
     pub(crate) fn prefetches(&self) -> bool {
-        self.sessions.len() >= self.cfg.far_sessions && self.cfg.prefetch
+        self.sessions.len() >= self.cfg.prefetch_min_sessions && self.cfg.prefetch
     }
 
     /// Prefetches for the frames after `frames[at]`. To be called before each frame of a received

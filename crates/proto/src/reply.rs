@@ -103,7 +103,7 @@ impl<C> Endpoint<C> {
             None => match self.arena.alloc(ready) {
                 Ok(fresh) => {
                     if slot.prealloc.is_none() {
-                        self.quotas.charge(waiting.tenant, fresh.capacity() as u32);
+                        self.quotas.charge(waiting.quota, fresh.capacity() as u32);
                     }
                     slot.prealloc.insert(fresh)
                 }
@@ -112,7 +112,7 @@ impl<C> Endpoint<C> {
         };
         fill(&mut room[..len]);
         if slot.held != 0 {
-            self.quotas.release(waiting.tenant, std::mem::take(&mut slot.held));
+            self.quotas.release(waiting.quota, std::mem::take(&mut slot.held));
         }
         slot.respond_single(len as u32);
         self.replied(id);
@@ -145,7 +145,7 @@ impl<C> Endpoint<C> {
             self.tx.push(response(id));
         }
         w.slot.own_single();
-        self.quotas.release(w.tenant, freed);
+        self.quotas.release(w.quota, freed);
         Ok(())
     }
 
@@ -194,7 +194,7 @@ impl<C> Endpoint<C> {
         };
         let packets = packets_of(len as u32, w.data_per_packet);
         // The request's bytes are released; a response in a buffer of its own is charged instead.
-        let (tenant, mut freed) = (w.tenant, w.slot.held);
+        let (quota, mut freed) = (w.quota, w.slot.held);
         let held = if let Stored::Owned(m) = &stored { m.capacity() as u32 } else { 0 };
         if matches!(stored, Stored::Error(_)) {
             // Otherwise a client whose quota is used up by these buffers would be rejected for
@@ -203,8 +203,8 @@ impl<C> Endpoint<C> {
         }
         w.slot.held = held;
         w.slot.respond(stored, len as u32, packets);
-        self.quotas.release(tenant, freed);
-        self.quotas.charge(tenant, held);
+        self.quotas.release(quota, freed);
+        self.quotas.charge(quota, held);
         self.replied(id);
         Ok(())
     }
@@ -235,7 +235,7 @@ struct Waiting<'s> {
     slot: &'s mut ServerSlot,
     peer: u32,
     remote: u32,
-    tenant: u32,
+    quota: u32,
     data_per_packet: u16,
     limit: u32,
 }
@@ -246,11 +246,11 @@ fn waiting<C>(sessions: &mut Sessions<C>, id: RequestId) -> Result<Waiting<'_>, 
     if s.generation != id.session().generation && !mutant::is_on(Mutant::GenerationIgnored) {
         return Err(ReplyError::Gone);
     }
-    let (peer, remote, tenant) = (s.peer, s.remote, s.tenant);
+    let (peer, remote, quota) = (s.peer, s.remote, s.quota);
     let (data_per_packet, limit) = (s.data_per_packet, s.max_msg_size);
     match s.slots.get_mut(usize::from(id.slot())) {
         Some(slot) if slot.req_num == id.req_num() && slot.phase == ServerPhase::Executing => {
-            Ok(Waiting { slot, peer, remote, tenant, data_per_packet, limit })
+            Ok(Waiting { slot, peer, remote, quota, data_per_packet, limit })
         }
         _ => Err(ReplyError::Gone),
     }

@@ -28,25 +28,25 @@ pub struct Tuning {
     pub copy_requests: bool,
     /// While a packet of a message is missing, further ones are sent until they spread over this
     /// many times C packets: 1 to 1,024, default 4 (M26).
-    pub spread: u32,
+    pub reorder_span: u32,
     /// Small packets to one peer share frames. Default true. False: one frame for each packet.
     pub packing: bool,
     /// Prefetch the state that the next frames of a received burst, the next calls and the next
-    /// timers need. Default true. With many sessions ([`Tuning::far_sessions`]) small calls are put
+    /// timers need. Default true. With many sessions ([`Tuning::prefetch_min_sessions`]) small calls are put
     /// on their slots up to eight calls later, in the same pass, unless [`crate::Config::call_queue`]
     /// is 8 or less, or a request of [`crate::Config::inline_max`] bytes is more than a packet.
     pub prefetch: bool,
     /// Number of sessions, client and server together, from which on calls are deferred and session
     /// state is prefetched; the largest number so far counts. Default 512. 0: always; `usize::MAX`:
     /// never. Costs a byte for each client session.
-    pub far_sessions: usize,
+    pub prefetch_min_sessions: usize,
     /// A frame of a single small packet that answers a frame carries no time for this long after
     /// the last one to the same peer that did, which saves both sides a clock reading: 20 ns of a
     /// round trip over shared memory. Round trips are sampled this often then. Default 4 us, at most
     /// 1 s; 0: every frame carries the time. Clocks may differ by 50 ppm, which is 5 ns in 100 us and
     /// 50 us in 1 s, of round trips and of deadlines at the server: more than 100 us is for tools
     /// that slow everything down.
-    pub time_every: Duration,
+    pub timestamp_interval: Duration,
     /// Read the clock twice for all packets of a pass, at receipt and before the answers leave.
     /// Default true. False: one more reading, 10 ns, for each packet and direction
     /// `[eRPC §5.2.2]` (E75).
@@ -64,9 +64,9 @@ impl Default for Tuning {
             copy_requests: p.copy_requests,
             packing: p.packing,
             prefetch: p.prefetch,
-            far_sessions: p.far_sessions,
-            time_every: Duration::from_nanos(p.time_every_ns),
-            spread: p.spread,
+            prefetch_min_sessions: p.prefetch_min_sessions,
+            timestamp_interval: Duration::from_nanos(p.timestamp_interval_ns),
+            reorder_span: p.reorder_span,
             batched_timestamps: true,
         }
     }

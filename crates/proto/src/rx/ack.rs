@@ -7,7 +7,7 @@ use crate::stats::Drop;
 impl<C> Endpoint<C> {
     pub(crate) fn rx_ack(&mut self, peer: u32, session: u32, req_num: u32) -> Result<(), Drop> {
         let s = self.sessions.server_of(peer, session)?;
-        let (step, tenant) = (s.slots.count(), s.tenant);
+        let (step, quota) = (s.slots.count(), s.quota);
         if s.slots.are_asleep() {
             return Err(s.slots.late(req_num));
         }
@@ -15,7 +15,7 @@ impl<C> Endpoint<C> {
         match slot.position(req_num, step) {
             Position::Current if slot.phase == ServerPhase::Responded => {
                 let freed = slot.acknowledged();
-                self.quotas.release(tenant, freed);
+                self.quotas.release(quota, freed);
                 Ok(())
             }
             Position::Current if slot.phase == ServerPhase::Acked => Err(Drop::Duplicate),

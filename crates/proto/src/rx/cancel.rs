@@ -21,7 +21,7 @@ impl<C> Endpoint<C> {
             self.sessions.wake_server(session, req_num)?;
         }
         let s = self.sessions.server_of(peer, session)?;
-        let (step, tenant) = (s.slots.count(), s.tenant);
+        let (step, quota) = (s.slots.count(), s.quota);
         let slot_no = (req_num & (step - 1)) as u8;
         let session_id = SessionId { index: session, generation: s.generation };
         let slot = &mut s.slots[usize::from(slot_no)];
@@ -32,7 +32,7 @@ impl<C> Endpoint<C> {
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next => {
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
-                self.quotas.release(tenant, freed);
+                self.quotas.release(quota, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -40,7 +40,7 @@ impl<C> Endpoint<C> {
         let item = match slot.phase {
             ServerPhase::Receiving => {
                 slot.req = None;
-                self.quotas.release(tenant, std::mem::take(&mut slot.held));
+                self.quotas.release(quota, std::mem::take(&mut slot.held));
                 slot.cancelled = true;
                 // The phase that `reply_status` requires; the request is not visible in this phase.
                 slot.phase = ServerPhase::Executing;

@@ -99,7 +99,7 @@ impl<C> Endpoint<C> {
         };
         self.wake_server_slots(peer, session, req_num)?;
         let s = self.sessions.server_of(peer, session)?;
-        let (step, tenant, dpp) = (s.slots.count(), s.tenant, s.data_per_packet);
+        let (step, quota, dpp) = (s.slots.count(), s.quota, s.data_per_packet);
         let slot_no = (req_num & (step - 1)) as u8;
         let id = SessionId { index: session, generation: s.generation };
         let in_order = s.recovery == Recovery::GoBackN;
@@ -111,7 +111,7 @@ impl<C> Endpoint<C> {
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
-                self.quotas.release(tenant, freed);
+                self.quotas.release(quota, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
@@ -148,19 +148,19 @@ impl<C> Endpoint<C> {
         }
         let data = data.whole().ok_or(Drop::Length)?;
         slot.arrived_whole();
-        Ok(self.admit_single(id, tenant, h, data))
+        Ok(self.admit_single(id, quota, h, data))
     }
 
     /// A request of one packet has arrived: decides whether its handler runs.
     fn admit_single<'f>(
         &mut self,
         id: RequestId,
-        tenant: u32,
+        quota: u32,
         h: RequestHeader,
         data: &'f [u8],
     ) -> Option<Event<'f, C>> {
         let expires_ns = self.server_slot_mut(id).map_or(u64::MAX, |slot| slot.expires_ns);
-        let refusal = match self.rejection(tenant, h.msg_size) {
+        let refusal = match self.rejection(quota, h.msg_size) {
             Some(status) => Err(status),
             None if expires_ns <= self.now_ns => Err(Status::DeadlineExceeded),
             None => self.request_body(data).map_err(|_| Status::NoMemory),
@@ -187,13 +187,13 @@ impl<C> Endpoint<C> {
     }
 
     /// Why a new request of a client process is rejected, if it is.
-    fn rejection(&self, tenant: u32, msg_size: u32) -> Option<Status> {
+    fn rejection(&self, quota: u32, msg_size: u32) -> Option<Status> {
         if self.quotas.is_closing() {
             Some(Status::ShuttingDown)
         } else if msg_size > self.cfg.max_msg_size {
             Some(Status::TooLarge)
         } else {
-            (self.quotas.room_of(tenant) == 0).then_some(Status::NoMemory)
+            (self.quotas.room_of(quota) == 0).then_some(Status::NoMemory)
         }
     }
 
@@ -258,9 +258,9 @@ impl<C> Endpoint<C> {
     /// the request was rejected.
     fn reserve_request(&mut self, id: RequestId) -> bool {
         let Some(s) = self.sessions.server_mut(id.session().index) else { return false };
-        let tenant = s.tenant;
+        let quota = s.quota;
         let Some(size) = self.server_slot_mut(id).map(|slot| slot.req_size) else { return false };
-        let buffer = match self.request_buffer(tenant, size) {
+        let buffer = match self.request_buffer(quota, size) {
             Ok(buffer) => buffer,
             Err(status) => {
                 self.reject(id, status);
@@ -271,7 +271,7 @@ impl<C> Endpoint<C> {
         slot.held = buffer.capacity() as u32;
         slot.req = Some(buffer);
         let held = slot.held;
-        self.quotas.charge(tenant, held);
+        self.quotas.charge(quota, held);
         true
     }
 
@@ -298,11 +298,11 @@ impl<C> Endpoint<C> {
     }
 
     /// Memory for a request of several packets, within its client's quota.
-    fn request_buffer(&self, tenant: u32, size: u32) -> Result<MsgBuf, Status> {
-        if let Some(status) = self.rejection(tenant, size) {
+    fn request_buffer(&self, quota: u32, size: u32) -> Result<MsgBuf, Status> {
+        if let Some(status) = self.rejection(quota, size) {
             return Err(status);
         }
-        if u64::from(size) > self.quotas.room_of(tenant) {
+        if u64::from(size) > self.quotas.room_of(quota) {
             return Err(Status::NoMemory);
         }
         self.arena.alloc(size as usize).map_err(|_| Status::NoMemory)

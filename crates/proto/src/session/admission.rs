@@ -36,7 +36,7 @@ impl<C> Endpoint<C> {
     /// Growth of a pool of `pool` credits by a session that may have `wanted` packets in flight;
     /// `None`: the session is refused. A tentative peer has no name.
     /// Oversubscribed, a pool grows to at most half of the remaining room, so that later peers get
-    /// some, and beyond `Config::plain_credits` only while there is plenty; but a peer always has
+    /// some, and beyond `Config::credits_remote` only while there is plenty; but a peer always has
     /// one credit. A queue of a single peer has no later peers: one half is for the requests of
     /// either side.
     pub(crate) fn growth(
@@ -49,7 +49,7 @@ impl<C> Endpoint<C> {
         let queue = u64::from(self.cfg.rx_queue_frames);
         let free = queue.saturating_sub(self.peers.credits_granted);
         let has = u64::from(pool);
-        let plain = u64::from(self.cfg.plain_credits);
+        let plain = u64::from(self.cfg.credits_remote);
         let wants = u64::from(wanted).min(plain.max(free / 16));
         let grows = match self.cfg.admission {
             Admission::Strict => return (u64::from(wanted) <= free).then_some(wanted),
@@ -106,7 +106,7 @@ impl<C> Endpoint<C> {
 
     /// Raises the credits that a connecting session requests to all of [`crate::Config::credits`],
     /// as far as there is room: its server is on the same host.
-    pub fn widen(&mut self, session: SessionId, request: &mut ConnectRequest) {
+    pub fn raise_local_credits(&mut self, session: SessionId, request: &mut ConnectRequest) {
         let credits = self.cfg.credits;
         if credits <= request.credits || self.session_state(session) != SessionState::Connecting {
             return;

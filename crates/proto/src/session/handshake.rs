@@ -29,7 +29,7 @@ impl<C> Endpoint<C> {
         local_port: u32,
         max_frame: usize,
     ) -> Result<Dialed, ConnectError> {
-        let credits = self.cfg.credits.min(self.cfg.plain_credits);
+        let credits = self.cfg.credits.min(self.cfg.credits_remote);
         let queue = self.cfg.rx_queue_frames;
         if self.sessions.live() >= self.cfg.max_sessions {
             return Err(ConnectError::TooManySessions { limit: self.cfg.max_sessions });
@@ -162,7 +162,7 @@ impl<C> Endpoint<C> {
         peer.sessions += 1;
         let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
         let room = peer.credits.room();
-        let tenant = self.quotas.enter(offer.control);
+        let quota = self.quotas.enter(offer.control);
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
         let max_msg_size = self.cfg.max_msg_size;
         let session = self.sessions.add(|generation| {
@@ -174,7 +174,7 @@ impl<C> Endpoint<C> {
                 data_per_packet: dpp,
                 max_msg_size: max_msg_size.min(r.max_msg_size),
                 recovery,
-                tenant,
+                quota,
                 slots: Slots::new(slots_granted, start),
                 first_req_num: r.first_req_num,
                 resent: 0,

@@ -74,7 +74,7 @@ impl<C> Endpoint<C> {
             return;
         }
         let Some(Session::Server(s)) = self.sessions.get_mut(session as usize) else { return };
-        let (tenant, step) = (s.tenant, s.slots.count());
+        let (quota, step) = (s.quota, s.slots.count());
         if done.len() != s.slots.len() {
             return;
         }
@@ -90,6 +90,6 @@ impl<C> Endpoint<C> {
             s.slots.sleep(|slot| slot.req_num);
             self.sessions.server_slots.trim();
         }
-        self.quotas.release_bytes(tenant, freed);
+        self.quotas.release_bytes(quota, freed);
     }
 }

@@ -73,7 +73,7 @@ impl<C> Endpoint<C> {
     fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
         let (peer, control) = match self.sessions.get(session as usize)? {
             Session::Client(s) => (s.peer, s.agreed.control),
-            Session::Server(s) => (s.peer, self.quotas.control_of(s.tenant)?),
+            Session::Server(s) => (s.peer, self.quotas.control_of(s.quota)?),
             Session::Draining(_) | Session::Vacant { .. } => return None,
         };
         let peer = self.peers.get(peer as usize)?.as_ref()?;
@@ -238,17 +238,17 @@ impl<C> Endpoint<C> {
                 let executing = |(i, slot): (usize, &ServerSlot)| {
                     (slot.phase == ServerPhase::Executing).then_some((i as u8, slot.req_num))
                 };
-                let (generation, tenant) = (s.generation, s.tenant);
+                let (generation, quota) = (s.generation, s.quota);
                 let executing: Vec<_> = s.slots.iter().enumerate().filter_map(executing).collect();
                 let held: u64 = s.slots.iter().map(|slot| u64::from(slot.all_held())).sum();
                 let (peer, credits) = (s.peer, s.credit_limit);
                 let wait = !executing.is_empty() && !mutant::is_on(Mutant::GenerationIgnored);
                 self.outbox.given_up += executing.len() as u64;
-                *entry = Session::Draining(Draining { generation, tenant, executing });
+                *entry = Session::Draining(Draining { generation, quota, executing });
                 self.ungrant_pool(peer, credits);
-                self.quotas.release_bytes(tenant, held);
+                self.quotas.release_bytes(quota, held);
                 if !wait {
-                    self.quotas.leave(tenant);
+                    self.quotas.leave(quota);
                     self.sessions.vacate(index, generation);
                 }
             }
@@ -267,8 +267,8 @@ impl<C> Endpoint<C> {
         }
         d.executing.retain(|&e| e != (slot, req_num));
         if d.executing.is_empty() {
-            let (generation, tenant) = (d.generation, d.tenant);
-            self.quotas.leave(tenant);
+            let (generation, quota) = (d.generation, d.quota);
+            self.quotas.leave(quota);
             self.sessions.vacate(session.index, generation);
         }
     }

@@ -202,7 +202,7 @@ pub(crate) struct ServerSession {
     /// Largest message that both sides accept.
     pub(crate) max_msg_size: u32,
     /// Index of the client process in the quota table.
-    pub(crate) tenant: u32,
+    pub(crate) quota: u32,
     pub(crate) data_per_packet: u16,
     pub(crate) recovery: Recovery,
     pub(crate) slots: Slots<ServerSlot>,
@@ -239,7 +239,7 @@ fn requests<S>(first: u32, slots: &Slots<S>, number: impl Fn(&S) -> u32) -> u32 
 #[derive(Debug)]
 pub(crate) struct Draining {
     pub(crate) generation: u32,
-    pub(crate) tenant: u32,
+    pub(crate) quota: u32,
     /// Slot and number of each request that is still with its handler.
     pub(crate) executing: Vec<(u8, u32)>,
 }

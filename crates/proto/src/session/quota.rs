@@ -2,13 +2,13 @@
 //!
 //! A process can create any number of sessions and endpoint numbers. But each control connection
 //! costs a TCP connection, honest nexuses have one to each other, and the connections of an address
-//! are limited. So quotas are counted per control connection; its user is called a tenant.
+//! are limited. So quotas are counted per control connection; "client" means its process here.
 
 use std::collections::BTreeMap;
 
 /// The process behind one control connection.
 #[derive(Debug)]
-pub(super) struct Tenant {
+pub(super) struct ClientQuota {
     pub(super) control: u64,
     /// Server sessions, including draining ones.
     sessions: u32,
@@ -16,20 +16,20 @@ pub(super) struct Tenant {
     held: u64,
 }
 
-/// All tenants of an endpoint.
+/// All clients of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Quotas {
-    tenants: Vec<Tenant>,
+    clients: Vec<ClientQuota>,
     of: BTreeMap<u64, u32>,
     vacant: Vec<u32>,
-    /// Most bytes that one tenant may hold.
+    /// Most bytes that one client may hold.
     limit: u64,
-    /// Number of tenants at or above the limit.
+    /// Number of clients at or above the limit.
     full: u32,
     closing: bool,
     /// Requests are copied before they are handled.
     copies: bool,
-    /// New requests need a check: the endpoint is shutting down, a tenant is at its limit, or
+    /// New requests need a check: the endpoint is shutting down, a client is at its limit, or
     /// requests are copied. One flag, so that the fast path has one test.
     pub(crate) needs_check: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Quotas {
 impl Quotas {
     pub(crate) fn new(limit: usize, copies: bool) -> Self {
         Quotas {
-            tenants: Vec::new(),
+            clients: Vec::new(),
             of: BTreeMap::new(),
             vacant: Vec::new(),
             limit: limit as u64,
@@ -60,37 +60,37 @@ impl Quotas {
 
     /// Server sessions of the process behind a control connection.
     pub(super) fn sessions_over(&self, control: u64) -> u32 {
-        let tenant = self.of.get(&control).and_then(|&t| self.tenants.get(t as usize));
-        tenant.map_or(0, |t| t.sessions)
+        let client = self.of.get(&control).and_then(|&t| self.clients.get(t as usize));
+        client.map_or(0, |t| t.sessions)
     }
 
-    /// The control connection of a tenant.
-    pub(super) fn control_of(&self, tenant: u32) -> Option<u64> {
-        self.tenants.get(tenant as usize).map(|t| t.control)
+    /// The control connection of a client.
+    pub(super) fn control_of(&self, client: u32) -> Option<u64> {
+        self.clients.get(client as usize).map(|t| t.control)
     }
 
-    /// Adds a session of a tenant; returns the tenant.
+    /// Adds a session of a client; returns the client.
     pub(super) fn enter(&mut self, control: u64) -> u32 {
         let at = *self.of.entry(control).or_insert_with(|| {
-            let fresh = Tenant { control, sessions: 0, held: 0 };
+            let fresh = ClientQuota { control, sessions: 0, held: 0 };
             match self.vacant.pop() {
                 Some(at) => {
-                    self.tenants[at as usize] = fresh;
+                    self.clients[at as usize] = fresh;
                     at
                 }
                 None => {
-                    self.tenants.push(fresh);
-                    self.tenants.len() as u32 - 1
+                    self.clients.push(fresh);
+                    self.clients.len() as u32 - 1
                 }
             }
         });
-        self.tenants[at as usize].sessions += 1;
+        self.clients[at as usize].sessions += 1;
         at
     }
 
-    /// Removes a session of a tenant; its bytes were released before.
+    /// Removes a session of a client; its bytes were released before.
     pub(super) fn leave(&mut self, at: u32) {
-        let Some(t) = self.tenants.get_mut(at as usize) else { return };
+        let Some(t) = self.clients.get_mut(at as usize) else { return };
         t.sessions = t.sessions.saturating_sub(1);
         if t.sessions == 0 {
             debug_assert_eq!(t.held, 0, "bytes held without a session");
@@ -99,15 +99,15 @@ impl Quotas {
         }
     }
 
-    /// Bytes that a tenant may still take.
-    pub(crate) fn room_of(&self, tenant: u32) -> u64 {
-        let held = self.tenants.get(tenant as usize).map_or(u64::MAX, |t| t.held);
+    /// Bytes that a client may still take.
+    pub(crate) fn room_of(&self, client: u32) -> u64 {
+        let held = self.clients.get(client as usize).map_or(u64::MAX, |t| t.held);
         self.limit.saturating_sub(held)
     }
 
-    /// Charges bytes to a tenant.
-    pub(crate) fn charge(&mut self, tenant: u32, bytes: u32) {
-        let Some(t) = self.tenants.get_mut(tenant as usize) else { return };
+    /// Charges bytes to a client.
+    pub(crate) fn charge(&mut self, client: u32, bytes: u32) {
+        let Some(t) = self.clients.get_mut(client as usize) else { return };
         let was_full = t.held >= self.limit;
         t.held += u64::from(bytes);
         if t.held >= self.limit && !was_full {
@@ -116,17 +116,17 @@ impl Quotas {
         }
     }
 
-    /// Releases bytes of a tenant.
+    /// Releases bytes of a client.
     #[inline]
-    pub(crate) fn release(&mut self, tenant: u32, bytes: u32) {
+    pub(crate) fn release(&mut self, client: u32, bytes: u32) {
         if bytes != 0 {
-            self.release_bytes(tenant, bytes.into());
+            self.release_bytes(client, bytes.into());
         }
     }
 
     #[cold]
-    pub(super) fn release_bytes(&mut self, tenant: u32, bytes: u64) {
-        let Some(t) = self.tenants.get_mut(tenant as usize) else { return };
+    pub(super) fn release_bytes(&mut self, client: u32, bytes: u64) {
+        let Some(t) = self.clients.get_mut(client as usize) else { return };
         let was_full = t.held >= self.limit;
         debug_assert!(t.held >= bytes, "more bytes released than charged");
         t.held = t.held.saturating_sub(bytes);
@@ -138,13 +138,13 @@ impl Quotas {
 
     /// Bytes of the table.
     pub(crate) fn table_bytes(&self) -> usize {
-        self.tenants.capacity() * size_of::<Tenant>()
+        self.clients.capacity() * size_of::<ClientQuota>()
     }
 
-    /// Bytes held by all tenants.
+    /// Bytes held by all clients.
     #[cfg(test)]
     fn held(&self) -> u64 {
-        self.of.values().map(|&t| self.tenants[t as usize].held).sum()
+        self.of.values().map(|&t| self.clients[t as usize].held).sum()
     }
 }
 

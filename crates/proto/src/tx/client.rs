@@ -146,7 +146,7 @@ impl<C> Endpoint<C> {
         }
         let Some(peer) = self.peers.at_mut(s.peer) else { return Sent::All };
         let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
-        let spread = s.credits.limit().saturating_mul(self.cfg.spread);
+        let spread = s.credits.limit().saturating_mul(self.cfg.reorder_span);
         let waits = slot.in_flight() > 0;
         let mut lacked_units = 0;
         let mut lane = Lane {

@@ -53,7 +53,7 @@ impl<C> Endpoint<C> {
     /// packets they caused leave together.
     ///
     /// `now` returns the time. It is not called for a frame of a single small packet whose peer
-    /// received a time less than `Config::time_every_ns` ago, since reading the clock adds to the
+    /// received a time less than `Config::timestamp_interval_ns` ago, since reading the clock adds to the
     /// latency of such a packet. `copy` is called with a frame that leaves alone: it sends the
     /// frame by a copy and returns `true`, or returns `false`, and the frame is in `out`.
     #[inline(always)] // inlined into the event loop, its only caller
@@ -90,7 +90,7 @@ impl<C> Endpoint<C> {
         let Some(peer) = self.tx.lone_packet().and_then(|peer| self.peers.at(peer)) else {
             return false;
         };
-        out.is_empty() && peer.path.was_told(self.now_ns, self.cfg.time_every_ns)
+        out.is_empty() && peer.path.was_told(self.now_ns, self.cfg.timestamp_interval_ns)
     }
 
     /// Turns queued items into packets, up to the limits of this batch. Returns the number of
@@ -153,14 +153,14 @@ impl<C> Endpoint<C> {
     fn batch_calls(&self) -> usize {
         let calls = self.outstanding_calls() as usize;
         let most = self.cfg.tx_items;
-        let divides = self.cfg.tx_halves && calls > 0;
+        let divides = self.cfg.split_batches && calls > 0;
         if divides { (calls / 2).max(BATCH_CALLS_MIN).min(most) } else { most }
     }
 
     /// See [`TxBatch::open_append`].
     #[inline(always)]
     pub(crate) fn open_append(&mut self) {
-        let requests = if self.cfg.tx_halves { self.batch_calls() } else { usize::MAX };
+        let requests = if self.cfg.split_batches { self.batch_calls() } else { usize::MAX };
         self.tx.open_append(self.cfg.tx_items, requests, self.now_ns);
     }
 }

@@ -192,7 +192,7 @@ fn a_session_has_no_more_credits_than_its_path_is_for() {
 
 /// Six trains of credits within a host, three otherwise.
 fn ample() -> Config {
-    Config { credits: 264, plain_credits: 132, rx_queue_frames: 5_461, ..config() }
+    Config { credits: 264, credits_remote: 132, rx_queue_frames: 5_461, ..config() }
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn pools_are_wide_only_within_a_host_and_while_there_is_plenty() {
             let mut d = w.dial(0, 5 + n as u64);
             assert_eq!((d.request.credits, d.request.pool), (132, 132));
             if wide {
-                w.ep(0).widen(d.session, &mut d.request);
+                w.ep(0).raise_local_credits(d.session, &mut d.request);
             }
             w.ep(0).check();
             d.request
@@ -224,7 +224,7 @@ fn a_server_widens_pools_while_there_is_plenty_and_grants_the_request() {
     for (wide, credits) in [(false, 132), (true, 264)] {
         let mut d = w.dial(0, 5);
         if wide {
-            w.ep(0).widen(d.session, &mut d.request);
+            w.ep(0).raise_local_credits(d.session, &mut d.request);
         }
         let a = w.accept(1, 0, &d.request).unwrap();
         assert_eq!(a.credits, credits);

@@ -1,4 +1,4 @@
-//! Deferred calls, as with many sessions; here with any number (`Config::far_sessions`).
+//! Deferred calls, as with many sessions; here with any number (`Config::prefetch_min_sessions`).
 
 use courser_buf::{Ecn, MsgBuf, RxFrame};
 use courser_proto::{
@@ -12,7 +12,7 @@ use crate::support::{World, addr, config, pattern};
 const SPAN: usize = 8;
 
 fn far(config: Config) -> Config {
-    Config { far_sessions: 0, ..config }
+    Config { prefetch_min_sessions: 0, ..config }
 }
 
 /// A session whose next calls are deferred.
@@ -83,8 +83,8 @@ fn calls_of_every_kind_stay_in_their_order() {
 
 #[test]
 fn rejected_calls_are_rejected_at_the_call() {
-    let accepted = |far_sessions: usize, call_queue: usize| {
-        let config = Config { slots: 1, call_queue, far_sessions, ..config() };
+    let accepted = |prefetch_min_sessions: usize, call_queue: usize| {
+        let config = Config { slots: 1, call_queue, prefetch_min_sessions, ..config() };
         let (mut w, s) = world(config);
         let calls = (1..).take_while(|&id| match w.try_call(0, s, id, 32) {
             Ok(_) => true,
@@ -160,7 +160,7 @@ fn an_immediate_call_does_not_overtake_deferred_ones() {
     let config_of = |slots| far(Config { slots, ..config() });
     assert_eq!(order(config_of(1), &[32, 32, 600, 32], |_, _| {}), in_order(4));
     // It leaves in a frame of its own before shared frames; this applies to all calls.
-    let never = Config { far_sessions: usize::MAX, ..config_of(8) };
+    let never = Config { prefetch_min_sessions: usize::MAX, ..config_of(8) };
     let orders = [config_of(8), never].map(|config| order(config, &[32, 32, 600, 32], |_, _| {}));
     assert_eq!(orders[0], orders[1]);
     // The ninth call allocates the slots.

@@ -64,8 +64,8 @@ fn calls_of_many_sessions_outlive_loss_and_reordering() {
 
 #[test]
 fn deferred_calls_are_sent_like_the_others() {
-    let run = |far_sessions| {
-        let config = Config { far_sessions, ..config() };
+    let run = |prefetch_min_sessions| {
+        let config = Config { prefetch_min_sessions, ..config() };
         let mut w = World::new(&[config.clone(), config], 7);
         w.link.loss = 20_000;
         rounds(&mut w, 3);

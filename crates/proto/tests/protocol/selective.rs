@@ -35,7 +35,7 @@ fn warm(cfg: Config) -> (World, SessionId) {
 }
 
 /// Number of single calls made by [`warm`], of which every other one gives a round-trip sample:
-/// `Config::time_every_ns`.
+/// `Config::timestamp_interval_ns`.
 fn warm_by(calls: usize, cfg: Config) -> (World, SessionId) {
     let mut w = World::pair(cfg);
     let s = w.connect(0, 1);
@@ -221,7 +221,7 @@ fn all_packets_of_a_window_lost_cost_one_probe_and_no_timeout() {
 #[test]
 fn a_lost_retransmission_is_detected_without_a_timeout() {
     // Many packets may follow it: each shows that it is lost again.
-    let cfg = Config { spread: 16, ..settings(Recovery::Selective) };
+    let cfg = Config { reorder_span: 16, ..settings(Recovery::Selective) };
     let plain = time_without_loss(cfg.clone(), upload, 100);
     let (mut w, s) = warm(cfg);
     let n = 100 * DPP;

@@ -148,8 +148,8 @@ fn a_call_after_a_long_pause_gets_its_full_timeout() {
 #[test]
 fn a_call_that_waits_for_credits_is_not_overtaken_by_successive_calls() {
     // `loops` chains of successive calls hold the credits of their session.
-    let passed_by = |credits, slots, loops: u16, len, tx_halves| {
-        let mut w = World::pair(Config { credits, slots, tx_halves, ..config() });
+    let passed_by = |credits, slots, loops: u16, len, split_batches| {
+        let mut w = World::pair(Config { credits, slots, split_batches, ..config() });
         let s = w.connect(0, 1);
         w.call(0, s, 0, 32);
         w.finish(0, 1); // the response buffers exist

@@ -66,14 +66,14 @@ fn prefetching_changes_no_behaviour() {
 
 #[test]
 fn half_batches_let_the_server_start_with_the_first_calls() {
-    for (tx_halves, frames) in [(false, 1), (true, 2)] {
-        let mut w = World::pair(Config { tx_halves, slots: 8, ..config() });
+    for (split_batches, frames) in [(false, 1), (true, 2)] {
+        let mut w = World::pair(Config { split_batches, slots: 8, ..config() });
         let s = w.connect(0, 1);
         (0..8).for_each(|id| _ = w.call(0, s, id, 32));
         let done = w.finish(0, 8);
         assert!(done.iter().all(|d| d.result == Ok(pattern(d.id, 32))));
         let client = w.nodes[0].ep.stats();
-        assert_eq!((client.tx_packets, client.tx_frames), (8, frames), "halves: {tx_halves}");
+        assert_eq!((client.tx_packets, client.tx_frames), (8, frames), "halves: {split_batches}");
         w.nodes[0].ep.check();
     }
 }
@@ -101,7 +101,7 @@ fn without_the_copy_of_requests_handlers_get_the_right_length_and_nothing_else_c
 
 #[test]
 fn half_batches_limit_calls_and_not_replies() {
-    let cfg = |tx_halves| Config { tx_halves, slots: 8, ..config() };
+    let cfg = |split_batches| Config { split_batches, slots: 8, ..config() };
     let mut w = World::new(&[cfg(false), cfg(true)], 1);
     w.nodes[0].handler = Box::new(|_, req| Action::Defer(500_000, req.to_vec()));
     let (there, back) = (w.connect(0, 1), w.connect(1, 0));
@@ -124,7 +124,7 @@ fn a_reply_is_not_delayed_by_a_request_of_the_next_batch() {
 }
 
 fn a_reply_leaves_at_once(cfg: Config) {
-    let halves = Config { tx_halves: true, ..cfg.clone() };
+    let halves = Config { split_batches: true, ..cfg.clone() };
     let mut w = World::new(&[cfg, halves], 1);
     let (there, back) = (w.connect(0, 1), w.connect(1, 0));
     w.call(0, there, 19, 32);
@@ -146,7 +146,7 @@ fn a_reply_leaves_at_once(cfg: Config) {
 
 #[test]
 fn calls_of_continuations_do_not_starve_a_waiting_call() {
-    let mut w = World::pair(Config { tx_halves: true, slots: 16, ..config() });
+    let mut w = World::pair(Config { split_batches: true, slots: 16, ..config() });
     let s = w.connect(0, 1);
     (0..8).for_each(|id| _ = w.call(0, s, id, 32));
     let now_ns = w.now_ns;

@@ -1,4 +1,4 @@
-//! Frames without send time (`Config::time_every_ns`).
+//! Frames without send time (`Config::timestamp_interval_ns`).
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -15,8 +15,8 @@ fn is_untimed(frame: &[u8]) -> bool {
 
 const EVERY_NS: u64 = 4_000;
 
-fn settings(time_every_ns: u64) -> Config {
-    Config { recovery: Recovery::Selective, time_every_ns, ..config() }
+fn settings(timestamp_interval_ns: u64) -> Config {
+    Config { recovery: Recovery::Selective, timestamp_interval_ns, ..config() }
 }
 
 /// The sender of each frame, and whether it carried a time.
@@ -130,7 +130,7 @@ fn only_a_single_small_packet_without_deadline_omits_the_time() {
 
 #[test]
 fn a_call_deferred_beside_a_single_answer_carries_the_time() {
-    let far = Config { far_sessions: 0, inline_max: 40, ..settings(100_000) };
+    let far = Config { prefetch_min_sessions: 0, inline_max: 40, ..settings(100_000) };
     let (mut w, sent) = world(2, 500, &far);
     let (s, back) = (w.connect(0, 1), w.connect(1, 0));
     calls(&mut w, &[s], 10);
@@ -212,7 +212,7 @@ fn a_deadline_in_a_frame_without_times_is_never_later_than_sent() {
 /// Requests whose turn for room comes while a full batch waits share a frame of the next batch.
 #[test]
 fn a_frame_of_requests_that_waited_for_room_carries_the_time() {
-    let cfg = Config { tx_halves: true, slots: 8, ..settings(1_000_000_000) };
+    let cfg = Config { split_batches: true, slots: 8, ..settings(1_000_000_000) };
     let small = Config { rx_queue_frames: 4, ..cfg.clone() };
     let mut w = World::new(&[cfg.clone(), cfg, small], 1);
     let (free, short) = (w.connect(0, 1), w.connect(0, 2));

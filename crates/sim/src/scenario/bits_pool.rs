@@ -161,7 +161,7 @@ fn config(settings: &Settings, credits: u32) -> WorldConfig {
     nexus.credits = Some(credits);
     nexus.recovery = Recovery::Melo;
     nexus.rto = (rto, rto);
-    nexus.tuning.spread = settings.spread;
+    nexus.tuning.reorder_span = settings.spread;
     config
 }
 

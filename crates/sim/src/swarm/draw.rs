@@ -81,9 +81,9 @@ impl Scenario {
         let endpoints = rng.one(&[1, 1, 2, 3]);
         // Later additions are drawn last, so that they change no other draw.
         world.recovery = draw_recovery(&mut rng);
-        world.nexus.tuning.far_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
+        world.nexus.tuning.prefetch_min_sessions = rng.one(&[0, 512, 512]); // calls are deferred, or not
         // Lone packets have a time of sending, or not.
-        world.nexus.tuning.time_every = Duration::from_micros(rng.one(&[0, 4, 100]));
+        world.nexus.tuning.timestamp_interval = Duration::from_micros(rng.one(&[0, 4, 100]));
         // Transmit staging areas that are too small for all frames.
         world.nexus.tuning.tx_frames = rng.one(&[128, 128, 128, 2]);
         world.nexus.tuning.tx_items = rng.one(&[64, 64, 64, 3]);
@@ -215,8 +215,8 @@ impl fmt::Display for Scenario {
             c.worker_queue,
             c.max_held_per_peer,
             c.memory_limit,
-            c.tuning.far_sessions,
-            c.tuning.time_every,
+            c.tuning.prefetch_min_sessions,
+            c.tuning.timestamp_interval,
             c.tuning.tx_frames,
             c.tuning.tx_items,
             c.tuning.packing,
