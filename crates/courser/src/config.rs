@@ -7,7 +7,7 @@ use std::time::Duration;
 use courser_net::{Caps, OptionSet};
 use courser_proto as proto;
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
-use courser_proto::{Admission, Recovery};
+use courser_proto::{Admission, Control, Recovery};
 
 use crate::control::DEFAULT_FAILURE_TIMEOUT;
 use crate::error::BindError;
@@ -103,6 +103,9 @@ pub struct Config {
     /// (frozen, swapped out, starved by threads of higher priority), or a network outage of that
     /// length. Sessions can be connected again afterwards.
     pub failure_timeout: Duration,
+    /// Congestion control of this side's calls, [`Control::TwoWindow`] by default. None is applied
+    /// on transports with a receive queue for each peer, as shared memory.
+    pub control: Control,
     /// How lost packets are detected and sent again. Both sides agree at connect: the client's
     /// choice, or go-back-N if the server has chosen that. Default [`Recovery::Selective`].
     pub recovery: Recovery,
@@ -152,6 +155,7 @@ impl Default for Config {
             spin: None,
             connect_timeout: Duration::from_secs(5),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,
+            control: p.control,
             recovery: p.recovery,
             rto: (Duration::from_nanos(p.rto_min_ns), Duration::from_nanos(p.rto_max_ns)),
             datapath_timeout: Duration::from_nanos(p.datapath_timeout_ns),
@@ -234,6 +238,10 @@ impl Config {
             timestamp_interval_ns: ns(self.tuning.timestamp_interval),
             reorder_span: self.tuning.reorder_span,
             split_batches: train == 1,
+            control: self.control,
+            line_rate_bps: self.tuning.line_rate_bps,
+            update_bypass: self.tuning.update_bypass,
+            pacing_bypass: self.tuning.pacing_bypass,
             recovery: self.recovery,
             rto_min_ns: ns(self.rto.0),
             rto_max_ns: ns(self.rto.1),

@@ -64,9 +64,9 @@ pub use courser_net::{
     TransportStats, UdpOptions, Uri, UriError,
 };
 pub use courser_proto::{
-    Admission, CallError, CallId, ConnectRefuseReason, DROP_NAMES, EndpointStats, Executed,
-    MemoryUse, Recovery, RejectReason, ReplyError, Role, SessionBytes, SessionEnd, SessionId,
-    SessionState, SessionStats, Status,
+    Admission, CallError, CallId, ConnectRefuseReason, Control, DROP_NAMES, EndpointStats,
+    Executed, MemoryUse, Recovery, RejectReason, ReplyError, Role, SessionBytes, SessionEnd,
+    SessionId, SessionState, SessionStats, Status,
 };
 pub use error::{BindError, CallRejected, RunError, SessionError, WorkerError};
 pub use message::{Completion, Reply, ReplyHandle, Request, Response};

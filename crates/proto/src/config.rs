@@ -1,5 +1,6 @@
 //! Settings and limits of an endpoint, each with its cost.
 
+use crate::cc::Control;
 use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
 
@@ -120,6 +121,17 @@ pub struct Config {
     /// measured by the peer's clock, and 50 ppm of 100,000 ns are 5 ns, also of a deadline: larger
     /// values are for tools that slow everything down. 0: every frame carries a time.
     pub timestamp_interval_ns: u64,
+    /// Congestion control of the client side of sessions. Not applied where each peer has a receive
+    /// queue of its own (`rx_queue_per_peer`).
+    pub control: Control,
+    /// Rate of the host's link, bit/s. Timely and DCQCN start with it and never exceed it; others
+    /// derive the time of a packet from it. Default 25 Gbit/s.
+    pub line_rate_bps: u64,
+    /// Controllers of uncongested paths skip the update for a frame `[eRPC section 5.2.2]` (E50).
+    /// Default on.
+    pub update_bypass: bool,
+    /// Packets of uncongested paths are not paced `[eRPC section 5.2.2]` (E51). Default on.
+    pub pacing_bypass: bool,
     /// Loss recovery (E56): the scheme that the client side of a session requests, and that its
     /// server side agrees to.
     pub recovery: Recovery,
@@ -171,6 +183,10 @@ impl Default for Config {
             tx_items: 64,
             split_batches: false,
             timestamp_interval_ns: 4_000,
+            control: Control::TwoWindow,
+            line_rate_bps: 25_000_000_000,
+            update_bypass: true,
+            pacing_bypass: true,
             recovery: Recovery::Selective,
             reorder_span: 4,
             rto_min_ns: 1_000_000,
@@ -250,6 +266,12 @@ impl Config {
             "timestamp_interval_ns",
             self.timestamp_interval_ns,
             "0 to 1 s",
+        )?;
+        check(
+            (1_000_000..=1_600_000_000_000).contains(&self.line_rate_bps),
+            "line_rate_bps",
+            self.line_rate_bps,
+            "1 Mbit/s to 1,600 Gbit/s",
         )?;
         check(self.tx_frames >= 1, "tx_frames", self.tx_frames as u64, "at least 1")?;
         check(self.tx_items >= 1, "tx_items", self.tx_items as u64, "at least 1")?;

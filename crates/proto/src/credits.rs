@@ -7,7 +7,10 @@
 //! in units of a small frame, since a receive queue holds many more small frames than large ones. A
 //! packet with more data than [`Room::small_data`] costs [`CreditPool::units_per_packet`]. A small
 //! request costs the expected size of its response, one unit where all responses are small.
-//! where all responses are small.
+//!
+//! Congestion control limits the pool: of the units that are not in flight it withholds those above
+//! its window, and a pacer delays the turn of waiting sessions.
+//!
 //! # State at both sides
 //! The server answers each connect with the current pool, `stated`. Each side drops sessions when
 //! it learns of their end, together with the part of the pool above the sum of its sessions' C. The
@@ -117,6 +120,12 @@ pub(crate) struct CreditPool {
     waiting: u32,
     /// The whole pool in packets of full size, including those in flight.
     limit: u32,
+    /// Units that may be in flight by congestion control; `u32::MAX`: all of the pool.
+    window: u32,
+    /// Units that are not in flight and that the window withholds.
+    withheld: u32,
+    /// The pacer delays the next turn.
+    paced: bool,
     /// The pool that the server stated last, packets.
     stated: u32,
     /// Sum of the C of this endpoint's client sessions with the peer; of a tentative peer, the
@@ -142,6 +151,9 @@ impl CreditPool {
             turn_units: u32::MAX,
             waiting: 0,
             limit: 0,
+            window: u32::MAX,
+            withheld: 0,
+            paced: false,
             stated: 0,
             caps: 0,
             granted: 0,
@@ -185,11 +197,82 @@ impl CreditPool {
     #[inline(always)]
     #[must_use]
     pub(crate) fn release(&mut self, units: u32) -> bool {
-        if self.waiting == 0 {
+        if self.waiting == 0 && self.window == u32::MAX {
             self.available += units;
             return false;
         }
-        self.reserve(units)
+        self.release_rare(units)
+    }
+
+    #[cold]
+    fn release_rare(&mut self, units: u32) -> bool {
+        if self.window == u32::MAX {
+            return self.reserve(units);
+        }
+        self.withheld += units;
+        self.apply_window()
+    }
+
+    /// Sets the units that may be in flight, at least those of a packet; `u32::MAX`: all of the
+    /// pool. `true`: the caller has to queue the turn of the waiting sessions.
+    #[must_use]
+    pub(crate) fn set_window(&mut self, units: u32) -> bool {
+        let whole = self.units(self.limit);
+        self.window = match units.max(self.room.units_per_packet.into()) {
+            units if units >= whole => u32::MAX,
+            units => units,
+        };
+        self.apply_window()
+    }
+
+    /// Moves units between those that may be spent and those that the window withholds.
+    fn apply_window(&mut self) -> bool {
+        let room = self.left_units();
+        let in_flight = self.units(self.limit).saturating_sub(room);
+        let usable = self.window.saturating_sub(in_flight).min(room);
+        self.withheld = room - usable;
+        let spendable = self.available + self.reserved;
+        if usable >= spendable {
+            let more = usable - spendable;
+            if self.is_awaited() {
+                return self.reserve(more);
+            }
+            self.available += more;
+        } else {
+            let less = spendable - usable;
+            let of_available = less.min(self.available);
+            self.available -= of_available;
+            self.reserved -= less - of_available;
+        }
+        false
+    }
+
+    /// Units of the pool that are in flight.
+    pub(crate) fn in_flight_units(&self) -> u32 {
+        self.units(self.limit).saturating_sub(self.left_units())
+    }
+
+    /// Units of a full-sized packet, or the given part of it.
+    pub(crate) fn window_units(&self, parts: u64, part: u64) -> u32 {
+        if parts == u64::MAX {
+            return u32::MAX;
+        }
+        let units = parts.saturating_mul(self.room.units_per_packet.into()) / part;
+        units.min(u64::from(u32::MAX - 1)) as u32
+    }
+
+    /// The next turn waits for the pacer. Returns whether it did not already.
+    #[cold]
+    pub(crate) fn begin_pacing(&mut self) -> bool {
+        !std::mem::replace(&mut self.paced, true)
+    }
+
+    /// The pacer allows the next turn. `true`: the caller has to queue it.
+    #[cold]
+    #[must_use]
+    pub(crate) fn end_pacing(&mut self) -> bool {
+        self.paced = false;
+        self.waiting > 0 && self.reserve(0)
     }
 
     #[cold]
@@ -201,7 +284,7 @@ impl CreditPool {
     /// Whether there is enough room for a turn to send a packet. When nothing is in flight the
     /// whole pool is reserved, so a turn always comes.
     fn has_turn(&self) -> bool {
-        self.reserved >= u32::from(self.lacked)
+        self.reserved >= u32::from(self.lacked) && !self.paced
     }
 
     /// A response of one packet arrived: updates the expected size.
@@ -338,7 +421,7 @@ impl CreditPool {
 
     /// Units that are not in flight.
     pub(crate) fn left_units(&self) -> u32 {
-        self.available + self.reserved
+        self.available + self.reserved + self.withheld
     }
 
     /// Packets of full size that still fit.
@@ -400,9 +483,11 @@ impl CreditPool {
             *if self.is_awaited() { &mut self.reserved } else { &mut self.available } += more;
         } else {
             let less = self.units(before - self.limit);
-            let of_available = less.min(self.available);
+            let of_withheld = less.min(self.withheld);
+            let of_available = (less - of_withheld).min(self.available);
+            self.withheld -= of_withheld;
             self.available -= of_available;
-            self.reserved = self.reserved.saturating_sub(less - of_available);
+            self.reserved = self.reserved.saturating_sub(less - of_withheld - of_available);
         }
         (before, self.limit)
     }
@@ -428,6 +513,7 @@ impl CreditPool {
     /// Checks invariants 1 to 3 with the units in flight and the sum of C of the peer's client
     /// sessions.
     pub(crate) fn check(&self, in_flight: u64, caps: u64) {
+        assert!(self.window != u32::MAX || self.withheld == 0, "room withheld without a window");
         assert!(self.is_awaited() || self.reserved == 0, "room reserved and no session waits");
         assert!(!self.is_awaited() || self.available == 0, "room available while sessions wait");
         assert!(!self.is_awaited() || !self.has_turn() || self.turn_queued, "no turn queued");

@@ -25,6 +25,7 @@ use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::Completion;
 use crate::loss::{Boards, TailLoss};
+use crate::pace::Wheel;
 use crate::peer::Peers;
 use crate::session::{IdleSession, Quotas, SessionId, Sessions};
 use crate::stats::EndpointStats;
@@ -49,10 +50,23 @@ pub struct Endpoint<C> {
     pub(crate) timers: Timers,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
+    /// Peers whose packets wait for their departure times.
+    pub(crate) wheel: Wheel,
+    /// The current frame is a signal for the congestion controller of its path.
+    pub(crate) signal: Option<FrameSignal>,
     /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
     pub(crate) scratch: Vec<u8>,
     pub(crate) outbox: Outbox<C>,
     pub(crate) stats: EndpointStats,
+}
+
+/// The state of a path before the packets of a frame that is a signal for its controller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameSignal {
+    pub(crate) peer: u32,
+    /// Units in flight, and units sent so far.
+    pub(crate) in_flight: u32,
+    pub(crate) sent: u32,
 }
 
 /// Results that wait for the caller.
@@ -110,6 +124,8 @@ impl<C> Endpoint<C> {
             timers: Timers::new(),
             tail_loss: TailLoss::new(),
             boards: Boards::new(),
+            wheel: Wheel::default(),
+            signal: None,
             scratch: Vec::new(),
             outbox: Outbox::default(),
             stats: EndpointStats::default(),

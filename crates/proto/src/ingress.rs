@@ -3,12 +3,14 @@
 
 use courser_buf::RxFrame;
 
+use crate::cc::PART;
 use crate::driver::Driver;
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, FrameSignal};
 use crate::mutant::{self, Mutant};
 use crate::peer::{Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::Drop;
+use crate::tx::TxItem;
 use crate::wire::{FrameHeader, is_untimed};
 
 impl<C> Endpoint<C> {
@@ -29,7 +31,32 @@ impl<C> Endpoint<C> {
         } else {
             rx::packets_in_parts(driver, packets, frame);
         }
-        driver.endpoint().tx.close_append();
+        let endpoint = driver.endpoint();
+        endpoint.tx.close_append();
+        if endpoint.signal.is_some() {
+            endpoint.on_signal();
+        }
+    }
+
+    /// Passes a frame to the congestion controller of its path, with what it acknowledged.
+    #[cold]
+    fn on_signal(&mut self) {
+        let Some(before) = self.signal.take() else { return };
+        let Some(peer) = self.peers.at_mut(before.peer) else { return };
+        let sent = peer.path.sent_units().wrapping_sub(before.sent);
+        let units = (before.in_flight + sent).saturating_sub(peer.credits.in_flight_units());
+        let per_packet = u64::from(peer.credits.units_per_packet()).max(1);
+        peer.path.signal(u64::from(units) * PART / per_packet, self.now_ns);
+        self.apply_window(before.peer);
+    }
+
+    /// Applies the window of a path's controller to the peer's credit pool.
+    pub(crate) fn apply_window(&mut self, peer_no: u32) {
+        let Some(peer) = self.peers.at_mut(peer_no) else { return };
+        let units = peer.credits.window_units(peer.path.window(), PART);
+        if peer.credits.set_window(units) {
+            self.tx.push(TxItem::Turn { peer: peer_no });
+        }
     }
 
     /// Opens a frame: the only place that accepts frames.
@@ -48,6 +75,10 @@ impl<C> Endpoint<C> {
         }
         let is_gap = peer.path.on_frame(&h, frame.ecn, self.now_ns);
         self.stats.rx_frames_accepted += 1;
+        if peer.path.is_signal() {
+            let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
+            self.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
+        }
         if self.tail_loss.guessed {
             self.on_round_trip(h.peer);
         }

@@ -3,6 +3,7 @@
 
 use courser_buf::{Addr, AllocError, Arena, MsgBuf};
 
+use crate::cc::PART;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::loss::Recovery;
@@ -71,6 +72,13 @@ pub struct SessionStats {
     pub rto_ns: Option<u64>,
     /// Frames that the peer received with a congestion mark, modulo 2^32.
     pub ecn_marked: u32,
+    /// The window of congestion control for all sessions with the peer, in packets, rounded up;
+    /// `None`: it does not limit the pool (client side).
+    pub window: Option<u32>,
+    /// Time between two full-sized packets to the peer, ns, while they are paced (client side).
+    pub pacing_gap_ns: Option<u64>,
+    /// How often congestion control has allowed less than before, over all sessions with the peer.
+    pub decreases: u64,
 }
 
 impl<C> Endpoint<C> {
@@ -184,6 +192,10 @@ impl<C> Endpoint<C> {
             out.tx_frames = p.path.tx_frames();
             out.rx_frames = p.path.rx_frames();
             out.ecn_marked = p.path.marks_reported();
+            let (window, gap_ns) = (p.path.window(), p.path.gap_ns());
+            out.window = (window != u64::MAX).then_some(window.div_ceil(PART) as u32);
+            out.pacing_gap_ns = (gap_ns > 0).then_some(gap_ns);
+            out.decreases = p.path.decreases();
         }
         Some(out)
     }

@@ -7,6 +7,7 @@
 //! The path of a packet: out through [`Endpoint::call`], `calls`, `tx/client`, `tx/batch`; in
 //! through [`Endpoint::receive`], `ingress`, [`wire`], `rx/*`; and out again through
 //! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
+//! Congestion control is in `cc`, pacing in `pace`.
 //! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch`, credit pools in
 //! `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
 
@@ -14,6 +15,7 @@
 
 mod calls;
 mod cancel;
+mod cc;
 mod config;
 mod credits;
 mod defer;
@@ -34,6 +36,7 @@ mod mutant;
 pub mod mutant;
 mod options;
 mod overload;
+mod pace;
 mod path;
 mod peer;
 mod prefetch;
@@ -49,6 +52,7 @@ mod transit;
 mod tx;
 pub mod wire;
 
+pub use cc::Control;
 pub use config::{Admission, Config, ConfigError};
 pub use credits::Room;
 pub use driver::Driver;

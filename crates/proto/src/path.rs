@@ -1,11 +1,12 @@
-//! The path to a peer: round trips, reordering, timeouts, congestion marks; and the place of the
-//! congestion controller and the pacer.
+//! The path to a peer: round trips, reordering, timeouts, congestion marks, and the signals and
+//! results of its congestion controller.
 //!
 //! A path belongs to a pair of endpoints. All sessions between them share its estimates. Samples
 //! come from frame headers ([`Path::on_frame`]) and from loss recovery ([`Path::on_feedback`]).
 
 use courser_buf::Ecn;
 
+use crate::cc::PathControl;
 use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::loss::{LossFeedback, Recovery, ReorderWindow};
@@ -21,16 +22,6 @@ const BACKOFF_MAX: u8 = 10;
 
 /// A time that is far from any real time.
 const NEVER: u64 = 1 << 63;
-
-/// The path's decision on the next packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Pace {
-    /// Now.
-    Now,
-    /// At this time, ns.
-    #[allow(dead_code)] // no pacer yet
-    At(u64),
-}
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -63,6 +54,17 @@ pub(crate) struct Path {
     held: u8,
     /// Base of [`Path::deadline_ns`] for the newest frame; `i64::MIN`: not computed yet.
     deadline_base_ns: i64,
+    /// Frames with at least this round trip, or with a mark, are signals for the controller, ns;
+    /// `u32::MAX`: none are.
+    watch_ns: u32,
+    /// The current frame is a signal, and its round trip; 0: it has none.
+    signals: bool,
+    signal_ns: u32,
+    /// Departures are paced.
+    paced: bool,
+    /// Units sent so far, modulo 2^32.
+    sent_units: u32,
+    control: Option<Box<PathControl>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -91,6 +93,12 @@ impl Path {
             backoff_until_ns: 0,
             held: 0,
             deadline_base_ns: i64::MIN,
+            watch_ns: u32::MAX,
+            signals: false,
+            signal_ns: 0,
+            paced: false,
+            sent_units: 0,
+            control: None,
         }
     }
 
@@ -106,21 +114,25 @@ impl Path {
         self.marked = self.marked.wrapping_add(u32::from(ecn == Ecn::Ce));
         (self.held, self.deadline_base_ns) = (h.held, i64::MIN);
         let ahead = self.newest.map_or(1, |newest| h.number.wrapping_sub(newest) as i32);
+        let mut marks = 0;
         if ahead > 0 {
             self.newest = Some(h.number);
-            let marks = h.ecn.marked.wrapping_sub(self.reported.marked);
+            marks = h.ecn.marked.wrapping_sub(self.reported.marked);
             self.reported_marks = self.reported_marks.wrapping_add(marks.into());
             self.reported = h.ecn;
         }
+        self.signal_ns = 0;
         match h.sent_at {
             None => self.transit.on_untimed(),
             Some(sent_at) if ahead > 0 => {
                 self.echo = Some(Echo { sent_at, arrived_ns: now_ns });
-                let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns as u32, echo));
+                let round_trip = h.echo_at.and_then(|echo| self.rtt.on_echo(now_ns, echo));
                 self.transit.on_newer(sent_at, round_trip, now_ns);
+                self.signal_ns = round_trip.unwrap_or(0);
             }
             Some(sent_at) => self.transit.on_older(sent_at, now_ns),
         }
+        self.signals = (marks != 0 || self.signal_ns >= self.watch_ns) && self.watch_ns != u32::MAX;
         ahead > 1
     }
 
@@ -171,18 +183,87 @@ impl Path {
         self.reported_marks
     }
 
-    // ---- the gate -----------------------------------------------------------------------------
+    // ---- congestion control -------------------------------------------------------------------
 
-    /// When the next packet may be sent. The place of the congestion controller and the pacer:
-    /// without them every packet may be sent now.
+    /// Whether packets leave at the times of a pacer.
     #[inline(always)]
-    pub(crate) fn pace(&self, _now_ns: u64) -> Pace {
-        Pace::Now
+    pub(crate) fn is_paced(&self) -> bool {
+        self.paced
     }
 
-    /// Records that a packet is sent or requested.
+    /// Packets that the pacer allows now, or the time when it allows the next.
+    #[cold]
+    pub(crate) fn pace(&self, now_ns: u64) -> Result<u32, u64> {
+        self.control.as_ref().map_or(Ok(u32::MAX), |control| control.pacer().allowed(now_ns))
+    }
+
+    /// Records that a packet of `units` is sent, or packets are requested; a full-sized packet has
+    /// `per_packet`.
     #[inline(always)]
-    pub(crate) fn on_sent(&mut self, _packets: u32, _now_ns: u64) {}
+    pub(crate) fn on_sent(&mut self, units: u32, per_packet: u16, now_ns: u64) {
+        self.sent_units = self.sent_units.wrapping_add(units);
+        if self.paced {
+            self.on_paced(units, per_packet, now_ns);
+        }
+    }
+
+    #[cold]
+    fn on_paced(&mut self, units: u32, per_packet: u16, now_ns: u64) {
+        if let Some(control) = &mut self.control {
+            control.pacer_mut().on_sent(units, per_packet.into(), now_ns);
+        }
+    }
+
+    /// Units sent so far, modulo 2^32.
+    pub(crate) fn sent_units(&self) -> u32 {
+        self.sent_units
+    }
+
+    /// Whether the current frame is a signal for the controller.
+    #[inline(always)]
+    pub(crate) fn is_signal(&self) -> bool {
+        self.signals
+    }
+
+    /// This endpoint becomes a client of the peer, or its pool changes: `limit` packets.
+    pub(crate) fn control(&mut self, cfg: &Config, data_per_packet: u16, limit: u32) {
+        match &mut self.control {
+            Some(control) => control.set_limit(&self.rtt, limit),
+            None => self.control = PathControl::new(cfg, data_per_packet, limit).map(Box::new),
+        }
+        self.take_allowance();
+    }
+
+    /// Passes the current frame to the controller; it acknowledged `acked` parts of a packet.
+    pub(crate) fn signal(&mut self, acked: u64, now_ns: u64) {
+        let frame = (self.signal_ns.into(), acked, now_ns);
+        if let Some(control) = &mut self.control {
+            control.on_frame(&self.rtt, frame, self.reported, self.reported_marks);
+        }
+        self.take_allowance();
+    }
+
+    fn take_allowance(&mut self) {
+        let Some(control) = &self.control else { return };
+        let allowed = control.allowed();
+        self.watch_ns = allowed.watch_ns.min(u64::from(u32::MAX - 1)) as u32;
+        self.paced = allowed.gap_ns > 0;
+    }
+
+    /// The window of the controller, in [`crate::cc::PART`]s of a packet; `u64::MAX`: none.
+    pub(crate) fn window(&self) -> u64 {
+        self.control.as_ref().map_or(u64::MAX, |control| control.allowed().window)
+    }
+
+    /// Time between two packets of a paced path, ns; 0: not paced.
+    pub(crate) fn gap_ns(&self) -> u64 {
+        self.control.as_ref().map_or(0, |control| control.allowed().gap_ns)
+    }
+
+    /// How often the controller has allowed less than before.
+    pub(crate) fn decreases(&self) -> u64 {
+        self.control.as_ref().map_or(0, |control| control.decreases())
+    }
 
     // ---- round trips and timeouts -------------------------------------------------------------
 
@@ -267,6 +348,15 @@ impl Path {
         }
         if feedback.useful > 0 {
             self.back_off_less();
+        }
+        if let Some(control) = &mut self.control {
+            if feedback.lost > 0 {
+                control.on_loss(&self.rtt, now_ns);
+            }
+            if feedback.spurious > 0 {
+                control.on_spurious(&self.rtt);
+            }
+            self.take_allowance();
         }
     }
 

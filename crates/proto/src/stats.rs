@@ -147,6 +147,8 @@ pub struct EndpointStats {
     pub in_progress_sent: u64,
     /// Number of times that a client session waited for the credit pool of its peer (F7).
     pub pool_waits: u64,
+    /// Number of times that packets waited for a departure time.
+    pub paced: u64,
     /// Completions delayed until the transport released the request (E24).
     pub completions_parked: u64,
     /// Packets copied because their header was still referenced (E25).

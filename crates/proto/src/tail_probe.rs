@@ -46,6 +46,9 @@ impl<C> Endpoint<C> {
         self.stats.spurious += u64::from(feedback.spurious);
         let Some(p) = self.peers.at_mut(peer) else { return };
         p.path.on_feedback(feedback, self.now_ns);
+        if feedback.lost > 0 || feedback.spurious > 0 {
+            self.apply_window(peer);
+        }
     }
 
     /// A call of one packet was answered `age_ns` after its retransmission.

@@ -47,6 +47,15 @@ pub struct Tuning {
     /// 50 us in 1 s, of round trips and of deadlines at the server: more than 100 us is for tools
     /// that slow everything down.
     pub timestamp_interval: Duration,
+    /// Rate of the host's link, bit/s: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. Timely and DCQCN
+    /// never exceed it; the default control takes the time of a packet from it.
+    pub line_rate_bps: u64,
+    /// Congestion controllers skip updates on uncongested paths. Default true. False: each frame is
+    /// passed to them `[eRPC §5.2.2]` (E50).
+    pub update_bypass: bool,
+    /// Packets of uncongested paths are not paced. Default true. False: with [`crate::Control::Timely`],
+    /// `TimelyPatched` and `Dcqcn` they are paced at the rate of the link `[eRPC §5.2.2]` (E51).
+    pub pacing_bypass: bool,
     /// Read the clock twice for all packets of a pass, at receipt and before the answers leave.
     /// Default true. False: one more reading, 10 ns, for each packet and direction
     /// `[eRPC §5.2.2]` (E75).
@@ -67,6 +76,9 @@ impl Default for Tuning {
             prefetch_min_sessions: p.prefetch_min_sessions,
             timestamp_interval: Duration::from_nanos(p.timestamp_interval_ns),
             reorder_span: p.reorder_span,
+            line_rate_bps: p.line_rate_bps,
+            update_bypass: p.update_bypass,
+            pacing_bypass: p.pacing_bypass,
             batched_timestamps: true,
         }
     }

@@ -8,6 +8,7 @@ pub(super) mod tables;
 use std::io::Write;
 use std::path::Path;
 
+use courser::Control;
 use courser_sim::scenario::{
     ScenarioError, bandwidth, buffers, credits, incast, response_rtt, sessions,
 };
@@ -79,11 +80,35 @@ struct Timed {
 
 fn incast(args: &IncastArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
-    let settings = args.settings();
-    let observed = Observed::begin(&args.observe, &settings.topology())?;
-    let outcome = incast::run(&settings, observed.tap()).map_err(failure)?;
-    observed.end()?;
-    tell(&args.json, "incast", &settings, json!(outcome), || tables::incast(&settings, &outcome))
+    let all = args.settings();
+    let mut rows = Vec::new();
+    if let [settings] = &all[..] {
+        let observed = Observed::begin(&args.observe, &settings.topology())?;
+        let outcome = incast::run(settings, observed.tap()).map_err(failure)?;
+        observed.end()?;
+        rows.push((*settings, outcome));
+    } else {
+        rows = steps(|step| {
+            let run = |(done, settings): (usize, &incast::Settings)| {
+                step(done, all.len());
+                Ok((*settings, incast::run(settings, None)?))
+            };
+            all.iter().enumerate().map(run).collect()
+        })?;
+    }
+    let results: Vec<Value> = rows.iter().map(|(s, outcome)| incast_json(s, outcome)).collect();
+    let Some(first) = all.first() else { return Ok(()) };
+    tell(&args.json, "incast", first, json!(results), || tables::incast(&rows))
+}
+
+/// A result with the settings in which the runs differ.
+fn incast_json(settings: &incast::Settings, outcome: &incast::Outcome) -> Value {
+    let mut result = json!(outcome);
+    result["control"] = json!(settings.control.name());
+    result["default"] = json!(settings.control == Control::default());
+    result["senders"] = json!(settings.senders);
+    result["recovery"] = json!(settings.recovery.to_string());
+    result
 }
 
 fn buffers(args: &BuffersArgs) -> Result<(), Failure> {

@@ -13,16 +13,37 @@ const MAX_SAMPLE_NS: u32 = 1 << 31;
 /// Duration of one iteration of the event loop: a shorter timeout would have no effect.
 const PTO_MIN_NS: u64 = 500;
 
+/// The smallest round trip is that of the current and the previous period of this length, ns: a
+/// longer route is known within 40 ms.
+const PERIOD_NS: u64 = 20_000_000;
+
+/// Round trips for which a path drains before a larger smallest round trip is adopted.
+const DRAIN_ROUND_TRIPS: u64 = 2;
+
 /// Round-trip estimator of one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rtt {
     srtt_ns: u64,
     rttvar_ns: u64,
+    /// The smallest round trip.
     min_ns: u64,
+    /// The smallest of this period and of the previous one.
+    period_min_ns: u64,
+    previous_min_ns: u64,
+    period_ends_ns: u64,
+    /// This period is a drain: the path has at most half of its packets in flight.
+    drains: bool,
     latest_ns: u64,
     samples: u64,
     /// The timeout before the first sample.
     initial_ns: u64,
+}
+
+impl Default for Rtt {
+    /// No sample.
+    fn default() -> Self {
+        Rtt::new(&Config::default())
+    }
 }
 
 impl Rtt {
@@ -31,21 +52,57 @@ impl Rtt {
             srtt_ns: 0,
             rttvar_ns: 0,
             min_ns: u64::MAX,
+            period_min_ns: u64::MAX,
+            previous_min_ns: u64::MAX,
+            period_ends_ns: 0,
+            drains: false,
             latest_ns: 0,
             samples: 0,
             initial_ns: cfg.rto_initial_ns,
         }
     }
 
-    /// Takes the sample of an echo and returns it. Both arguments are nanoseconds modulo 2^32.
+    /// Takes the sample of an echo, a time modulo 2^32, and returns it.
     #[inline]
-    pub(crate) fn on_echo(&mut self, now: u32, echo: u32) -> Option<u32> {
-        let sample = now.wrapping_sub(echo);
+    pub(crate) fn on_echo(&mut self, now_ns: u64, echo: u32) -> Option<u32> {
+        let sample = (now_ns as u32).wrapping_sub(echo);
         if sample >= MAX_SAMPLE_NS {
             return None;
         }
         self.on_sample(sample.into());
+        if now_ns >= self.period_ends_ns {
+            self.end_period(now_ns);
+        }
         Some(sample)
+    }
+
+    /// Ends a period of the smallest round trip. A queue that is never empty looks like a longer
+    /// route; so before a larger smallest round trip is adopted the path drains ([`Rtt::drains`]).
+    #[cold]
+    fn end_period(&mut self, now_ns: u64) {
+        let seen_ns = self.period_min_ns.min(self.previous_min_ns);
+        let is_first = self.period_ends_ns == 0;
+        let grows = seen_ns > self.min_ns.saturating_add(self.min_ns / 8) && !is_first;
+        if grows && !self.drains {
+            self.drains = true;
+            self.previous_min_ns = u64::MAX;
+            self.period_ends_ns = now_ns + (DRAIN_ROUND_TRIPS * self.srtt_ns).min(PERIOD_NS);
+        } else {
+            if !is_first {
+                self.min_ns = seen_ns;
+            }
+            self.drains = false;
+            self.previous_min_ns = self.period_min_ns;
+            self.period_ends_ns = now_ns + PERIOD_NS;
+        }
+        self.period_min_ns = u64::MAX;
+    }
+
+    /// Whether the path is to have at most half of its packets in flight, to see its round trip
+    /// without its own queue.
+    #[inline]
+    pub(crate) fn drains(&self) -> bool {
+        self.drains
     }
 
     /// Takes an estimate of the round trip from another source. Until the first sample the timeout
@@ -61,6 +118,7 @@ impl Rtt {
     fn on_sample(&mut self, rtt_ns: u64) {
         self.latest_ns = rtt_ns;
         self.min_ns = self.min_ns.min(rtt_ns);
+        self.period_min_ns = self.period_min_ns.min(rtt_ns);
         if self.samples == 0 {
             self.srtt_ns = rtt_ns;
             self.rttvar_ns = rtt_ns / 2;
@@ -101,7 +159,7 @@ impl Rtt {
         self.srtt_ns
     }
 
-    /// The smallest round trip, ns; 0 before the first sample.
+    /// The smallest recent round trip, ns; 0 before the first sample.
     pub(crate) fn least_ns(&self) -> u64 {
         if self.samples > 0 { self.min_ns } else { 0 }
     }
@@ -154,11 +212,38 @@ mod tests {
     }
 
     #[test]
+    fn a_longer_route_is_adopted_after_a_drain_within_50_ms() {
+        let mut r = Rtt::new(&cfg());
+        let mut drained_ns = 0;
+        for at_us in (0..200_000).step_by(10) {
+            let now_ns = (1 << 40) + at_us * 1_000;
+            let rtt_ns = if at_us < 100_000 { 5_000 } else { 15_000 };
+            r.on_echo(now_ns, (now_ns - rtt_ns) as u32);
+            drained_ns += if r.drains() { 10_000 } else { 0 };
+            let expected = if at_us < 100_000 { Some(5_000) } else { None };
+            assert!(expected.is_none_or(|ns| r.least_ns() == ns));
+            assert!(at_us < 150_000 || r.least_ns() == 15_000, "{at_us} us: {}", r.least_ns());
+        }
+        assert!((10_000..100_000).contains(&drained_ns), "{drained_ns}");
+    }
+
+    #[test]
+    fn a_queue_that_a_drain_empties_is_no_longer_route() {
+        let mut r = Rtt::new(&cfg());
+        for at_us in (0..400_000).step_by(10) {
+            let now_ns = (1 << 40) + at_us * 1_000;
+            let queued_ns = if at_us == 0 || r.drains() { 0 } else { 9_000 };
+            r.on_echo(now_ns, (now_ns - 5_000 - queued_ns) as u32);
+            assert_eq!(r.least_ns(), 5_000, "{at_us}");
+        }
+    }
+
+    #[test]
     fn clock_wraps_are_handled_and_impossible_echoes_ignored() {
         let mut r = Rtt::new(&cfg());
-        r.on_echo(5, u32::MAX - 4);
+        r.on_echo(5 + (1 << 32), u32::MAX - 4);
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
-        r.on_echo(5, 6); // an echo from the future
+        r.on_echo(5 + (1 << 32), 6); // an echo from the future
         assert_eq!(r.report(&cfg()).unwrap().0, 10);
     }
 }

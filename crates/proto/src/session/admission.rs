@@ -142,6 +142,8 @@ impl<C> Endpoint<C> {
         if p.credits.release(0) {
             self.tx.push(TxItem::Turn { peer }); // sessions may wait for it
         }
+        p.path.control(&self.cfg, p.data_per_packet, after);
+        self.apply_window(peer);
         let granted = &mut self.peers.credits_granted;
         *granted = *granted + u64::from(after) - u64::from(before);
     }
@@ -151,7 +153,11 @@ impl<C> Endpoint<C> {
         self.wait_no_more(session);
         let Some(p) = self.peers.at_mut(peer) else { return };
         let (before, after) = p.credits.leave(credits);
+        if after > 0 {
+            p.path.control(&self.cfg, p.data_per_packet, after);
+        }
         self.peers.credits_granted -= u64::from(before - after);
+        self.apply_window(peer);
         self.retry_turn(peer);
     }
 

@@ -8,7 +8,6 @@ use super::{Sent, TxBatch, TxItem};
 use crate::config::Config;
 use crate::credits::SessionCredits;
 use crate::endpoint::Endpoint;
-use crate::path::Pace;
 use crate::peer::{Peer, Peers};
 use crate::session::SessionState;
 use crate::slot::{ClientSlot, NextPacket};
@@ -26,15 +25,17 @@ enum Gate {
     Credits,
 }
 
-/// The gate for all client packets: pacing and congestion window of the path, then credits.
+/// The gate for all client packets: credits, the window of congestion control (which the pool
+/// applies), and the pacer of the path.
 #[inline(always)]
 fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
-    match peer.path.pace(now_ns) {
-        Pace::Now => match peer.credits.grant(credits, units) {
-            0 => Gate::Credits,
-            packets => Gate::Now(packets),
+    match peer.credits.grant(credits, units) {
+        0 => Gate::Credits,
+        packets if peer.path.is_paced() => match peer.path.pace(now_ns) {
+            Ok(most) => Gate::Now(packets.min(most)),
+            Err(at_ns) => Gate::At(at_ns),
         },
-        Pace::At(at_ns) => Gate::At(at_ns),
+        packets => Gate::Now(packets),
     }
 }
 
@@ -42,7 +43,7 @@ fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
 #[inline(always)]
 fn pass(peer: &mut Peer, credits: &mut SessionCredits, packets: u32, units: u16, now_ns: u64) {
     peer.credits.spend(credits, packets, units);
-    peer.path.on_sent(packets, now_ns);
+    peer.path.on_sent(packets * u32::from(units), peer.credits.units_per_packet(), now_ns);
 }
 
 /// The parts of an endpoint that [`send_single`] needs, and the destination of the request.
@@ -148,7 +149,7 @@ impl<C> Endpoint<C> {
         let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
         let spread = s.credits.limit().saturating_mul(self.cfg.reorder_span);
         let waits = slot.in_flight() > 0;
-        let mut lacked_units = 0;
+        let (mut lacked_units, mut paced_until_ns) = (0, None);
         let mut lane = Lane {
             tx: &mut self.tx,
             arena: &self.arena,
@@ -168,8 +169,9 @@ impl<C> Endpoint<C> {
                 Gate::Now(credits) => credits,
                 Gate::Credits => 0,
                 Gate::At(at_ns) => {
-                    lane.tx.retry_at(at_ns);
-                    break Sent::Later(item);
+                    s.stalled |= 1 << slot_no;
+                    (lacked_units, paced_until_ns) = (units, Some(at_ns));
+                    break Sent::All;
                 }
             };
             // A large message leaves in steps of a train: fewer packets are held until more credits
@@ -199,13 +201,16 @@ impl<C> Endpoint<C> {
             let in_flight = s.credits.in_flight();
             lane.stats.max_in_flight = lane.stats.max_in_flight.max(in_flight);
         }
-        slot.queued = matches!(sent, Sent::Rest(_) | Sent::Later(_));
+        slot.queued = matches!(sent, Sent::Rest(_));
         if spent {
             let timeout_ns = lane.peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
             if slot.await_answer(s.agreed.recovery, waits, now_ns + timeout_ns) {
                 let due_ns = slot.deadline_ns;
                 self.arm_slot(session, slot_no, due_ns);
             }
+        }
+        if let Some(at_ns) = paced_until_ns {
+            self.pace(session, at_ns);
         }
         if lacked_units > 0 {
             self.wait_for_room(session, lacked_units);

@@ -40,6 +40,31 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// A packet of the session has to wait for its departure time: the next turn of the sessions with
+    /// its peer is then.
+    #[cold]
+    pub(super) fn pace(&mut self, session: u32, at_ns: u64) {
+        let Some(peer_no) = self.sessions.client(session).map(|s| s.peer) else { return };
+        if let Some(peer) = self.peers.at_mut(peer_no)
+            && peer.credits.begin_pacing()
+        {
+            self.wheel.add(peer_no, at_ns, self.now_ns);
+            self.stats.paced += 1;
+        }
+    }
+
+    /// Departure times have come: queues the turns of these peers.
+    #[cold]
+    pub(crate) fn on_wheel(&mut self) {
+        while let Some(peer_no) = self.wheel.pop(self.now_ns) {
+            if let Some(peer) = self.peers.at_mut(peer_no)
+                && peer.credits.end_pacing()
+            {
+                self.tx.push(TxItem::Turn { peer: peer_no });
+            }
+        }
+    }
+
     /// The turn of a session was cut short: it is the next one again.
     #[cold]
     fn wait_first(&mut self, index: u32) {

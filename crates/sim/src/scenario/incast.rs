@@ -1,4 +1,4 @@
-//! Incast without congestion control: N senders, one receiver `[eRPC §6.5]`.
+//! Incast: N senders, one receiver `[eRPC §6.5]` (E81, E82), with any congestion control.
 //!
 //! Each of N clients keeps one large request outstanding to the same server. Without congestion
 //! control a session always has C packets in flight, in total N C; those not on cables or with CPUs
@@ -8,23 +8,22 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::Recovery;
+use courser::{Control, Recovery};
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
+use super::flows::{Flows, Recorded, Recorder};
 use super::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic};
 use super::{
-    check, check_time, check_warm_up, data_per_packet, observed, per_second, wire_bytes, wire_ns,
+    check, check_time, check_warm_up, control_name, data_per_packet, per_second, recovery_name,
+    wire_bytes, wire_ns,
 };
 use crate::fabric::{Buffer, HOST_RATE_BPS, Topology};
-use crate::observe::{DropReason, Tap, Times};
+use crate::observe::{DropReason, Tap};
 use crate::{HostId, NicConfig, World, WorldConfig};
 
 /// The server's host.
 const SERVER: HostId = HostId(0);
-
-/// How often the clients' newest round trips are read, ns.
-const SAMPLE_NS: u64 = 20_000;
 
 /// The network of an incast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -52,6 +51,13 @@ pub struct Settings {
     /// Bytes of a request, at most 8 MiB, and 960 MiB for all senders, since the server stores them
     /// all; rounded down to full packets. Default 8 MiB.
     pub request_bytes: usize,
+    /// Congestion control of the clients and the server. Default none.
+    #[serde(serialize_with = "control_name")]
+    pub control: Control,
+    /// Loss recovery. Default go-back-N, as in the paper; without congestion control others consider
+    /// packets lost that are only queued.
+    #[serde(serialize_with = "recovery_name")]
+    pub recovery: Recovery,
     /// The switches' buffers; `None`: 12 MB with alpha 8, as [`Buffer::default`].
     #[serde(skip)]
     pub buffer: Option<Buffer>,
@@ -72,6 +78,8 @@ impl Default for Settings {
             credits: 32,
             max_frame: 1_472,
             request_bytes: 8 << 20,
+            control: Control::None,
+            recovery: Recovery::GoBackN,
             buffer: None,
             cpu: Cpu::None,
             warm_up_ns: 10_000_000,
@@ -116,13 +124,13 @@ impl Settings {
 }
 
 /// What came of it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// Data that the server has accepted, bit/s.
     pub goodput_bps: u64,
     /// Goodput of a link that is never idle.
     pub expected_goodput_bps: u64,
-    /// Round trips measured by the clients: the newest of each, every 20 us.
+    /// Round trips measured by the clients: every sample.
     pub rtt: Latency,
     /// N C packets, each with its time on the server's link, ns.
     pub expected_rtt_ns: u64,
@@ -130,6 +138,14 @@ pub struct Outcome {
     pub queue_max_bytes: u64,
     /// Their mean.
     pub queue_mean_bytes: u64,
+    /// The number that the queue exceeded in 1 % of the time.
+    pub queue_p99_bytes: u64,
+    /// Datagrams dropped anywhere.
+    pub drops: u64,
+    /// Bytes of the slowest sender as a share of the mean; 0: one sent nothing.
+    pub slowest_share: f64,
+    /// Jain's index of the senders' bytes.
+    pub jain: f64,
     /// All counters.
     pub traffic: Traffic,
     /// A hash over all events; 16 hexadecimal digits in JSON.
@@ -150,39 +166,58 @@ impl Outcome {
 /// A setting is out of range, sessions were not connected, or a call has failed.
 pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, ScenarioError> {
     settings.check()?;
-    let mut world = observed(World::new(config(settings))?, tap);
+    let mut world = World::new(config(settings))?;
+    let link = world.fabric().uplink(SERVER).reverse();
+    let flows = Flows::new(SERVER, link);
+    world.set_tap(Box::new(Recorder { flows: Rc::clone(&flows), inner: tap }));
     let tally = start(&mut world, settings)?;
     app::connect_all(&mut world)?;
     world.run_for(Duration::from_nanos(settings.warm_up_ns));
-    let link = world.fabric().uplink(SERVER).reverse();
     let before = Traffic::of(&mut world);
     let begin_ns = world.now_ns();
     let queue_before = world.fabric().queue_counters(link, begin_ns);
-    let mut rtts = Times::default();
-    while world.now_ns() < begin_ns + settings.time_ns {
-        world.run_for(Duration::from_nanos(SAMPLE_NS));
-        sample(&world, &mut rtts);
-    }
+    flows.borrow_mut().restart(begin_ns);
+    world.run_for(Duration::from_nanos(settings.time_ns));
     tally.borrow().check()?;
     let now_ns = world.now_ns();
-    let time_ns = now_ns - begin_ns;
     let traffic = Traffic::of(&mut world).since(&before);
     let queue = world.fabric().queue_counters(link, now_ns);
     let byte_ns = queue.byte_ns - queue_before.byte_ns;
+    let mut outcome = result(settings, &flows, traffic, now_ns - begin_ns, now_ns);
+    outcome.queue_max_bytes = queue.max_bytes;
+    outcome.queue_mean_bytes = (byte_ns / u128::from(now_ns - begin_ns)) as u64;
+    outcome.digest = world.digest();
+    Ok(outcome)
+}
+
+/// The result, without the counters of the queue and the digest.
+fn result(
+    settings: &Settings,
+    flows: &Recorded,
+    traffic: Traffic,
+    time_ns: u64,
+    now_ns: u64,
+) -> Outcome {
+    let mut flows = flows.borrow_mut();
     let data = settings.packet_data();
     let packet_wire = wire_bytes(data);
     let in_flight = u64::from(settings.senders) * u64::from(settings.credits);
     let goodput = u128::from(HOST_RATE_BPS) * data as u128 / u128::from(packet_wire);
-    Ok(Outcome {
+    let (jain, slowest_share) = flows.fairness(settings.senders);
+    Outcome {
         goodput_bps: per_second(traffic.request_packets * data as u64 * 8, time_ns),
         expected_goodput_bps: goodput as u64,
-        rtt: Latency::from(&rtts),
+        rtt: Latency::from(&flows.rtts),
         expected_rtt_ns: wire_ns(in_flight * packet_wire, HOST_RATE_BPS),
-        queue_max_bytes: queue.max_bytes,
-        queue_mean_bytes: (byte_ns / u128::from(time_ns)) as u64,
+        queue_max_bytes: 0,
+        queue_mean_bytes: 0,
+        queue_p99_bytes: flows.queue_quantile_bytes(990, now_ns),
+        drops: flows.drops,
+        slowest_share,
+        jain,
         traffic,
-        digest: world.digest(),
-    })
+        digest: 0,
+    }
 }
 
 fn config(settings: &Settings) -> WorldConfig {
@@ -193,8 +228,10 @@ fn config(settings: &Settings) -> WorldConfig {
     let in_flight = settings.senders as usize * settings.credits as usize;
     config.nic.rx_queue = (2 * in_flight).max(NicConfig::default().rx_queue);
     config.nexus.credits = Some(settings.credits);
-    // As in the paper. With smaller ones, senders consider packets lost that are only queued.
-    config.nexus.recovery = Recovery::GoBackN;
+    config.nexus.recovery = settings.recovery;
+    config.nexus.control = settings.control;
+    config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+    config.clocks_differ = false; // the recorder compares times of the clients with the world's
     config
 }
 
@@ -211,15 +248,4 @@ fn start(world: &mut World, settings: &Settings) -> Result<SharedTally, Scenario
         })?;
     }
     Ok(tally)
-}
-
-/// The newest round trip of each client.
-fn sample(world: &World, rtts: &mut Times) {
-    for host in world.hosts().filter(|&h| h != SERVER) {
-        let Some(rpc) = world.peek(host, 0) else { continue };
-        let Some(session) = rpc.sessions_from(0).next() else { continue };
-        if let Some(rtt_ns) = rpc.session_stats(session).and_then(|s| s.rtt_ns) {
-            rtts.record(rtt_ns);
-        }
-    }
 }

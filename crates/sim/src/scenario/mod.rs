@@ -12,6 +12,7 @@ pub mod bits_pool;
 pub mod buffers;
 pub mod credits;
 pub mod fct;
+mod flows;
 pub mod incast;
 pub mod loss;
 pub mod lost_call;
@@ -22,6 +23,7 @@ pub mod speed;
 mod traffic;
 mod web_search;
 
+use courser::{Control, Recovery};
 use serde::Serialize;
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
@@ -232,6 +234,16 @@ fn per_second(events: u64, time_ns: u64) -> u64 {
 /// A digest as JSON has it: some readers do not represent 64 bits as a number.
 fn hex<S: serde::Serializer>(digest: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&format_args!("{digest:016x}"))
+}
+
+/// A control by its name.
+fn control_name<S: serde::Serializer>(control: &Control, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_str(control.name())
+}
+
+/// A scheme of recovery by its name.
+fn recovery_name<S: serde::Serializer>(recovery: &Recovery, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(recovery)
 }
 
 /// Attaches the observer of a world, if there is one.

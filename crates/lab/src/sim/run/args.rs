@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
+use courser::{Control, Recovery};
 use courser_sim::scenario::{Cpu, bandwidth, buffers, credits, incast, response_rtt, sessions};
 use serde::Serialize;
 
@@ -30,7 +31,7 @@ pub(super) enum Scenario {
     /// Nodes that all talk to each other: latency and rate of small calls [eRPC §6.3]
     #[command(visible_alias = "datacenter")]
     E76(E76Args),
-    /// Many senders, one receiver, no congestion control [eRPC §6.5]
+    /// Many senders, one receiver [eRPC §6.5]
     Incast(IncastArgs),
     /// Loss of an incast against the size of switch buffers [eRPC §2.1]
     Buffers(BuffersArgs),
@@ -75,6 +76,36 @@ pub(super) enum NetworkName {
     OneSwitch,
     /// The paper's cluster: five racks
     Cx4,
+}
+
+/// Congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum ControlName {
+    /// Credits alone
+    None,
+    /// As C++ eRPC ships it, not patched
+    Timely,
+    /// With the correction of "ECN or Delay"
+    TimelyPatched,
+    /// A rate from congestion marks
+    Dcqcn,
+    /// A window from the delay
+    Swift,
+    /// Courser's own: the receiver's budget and the sender's window
+    Default,
+}
+
+impl From<ControlName> for Control {
+    fn from(name: ControlName) -> Control {
+        match name {
+            ControlName::None => Control::None,
+            ControlName::Timely => Control::Timely,
+            ControlName::TimelyPatched => Control::TimelyPatched,
+            ControlName::Dcqcn => Control::Dcqcn,
+            ControlName::Swift => Control::Swift,
+            ControlName::Default => Control::TwoWindow,
+        }
+    }
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -142,9 +173,15 @@ pub(super) struct IncastArgs {
     /// The network
     #[arg(long, value_name = "NAME", value_enum, default_value = "one-switch")]
     network: NetworkName,
-    /// Senders
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    senders: u32,
+    /// Numbers of senders, with commas
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "20")]
+    senders: Vec<u32>,
+    /// Congestion controls, with commas
+    #[arg(long, value_name = "NAME,..", value_enum, value_delimiter = ',', default_value = "none")]
+    control: Vec<ControlName>,
+    /// Loss recovery
+    #[arg(long, value_name = "SCHEME", default_value = "go-back-n")]
+    recovery: Recovery,
     /// Credits of each session
     #[arg(long, value_name = "N", default_value_t = 32)]
     credits: u32,
@@ -171,15 +208,23 @@ pub(super) struct IncastArgs {
 }
 
 impl IncastArgs {
-    pub(super) fn settings(&self) -> incast::Settings {
+    /// The settings of each run: every control with every number of senders.
+    pub(super) fn settings(&self) -> Vec<incast::Settings> {
+        let pairs = self.control.iter().flat_map(|&c| self.senders.iter().map(move |&n| (c, n)));
+        pairs.map(|(control, senders)| self.settings_of(control, senders)).collect()
+    }
+
+    fn settings_of(&self, control: ControlName, senders: u32) -> incast::Settings {
         incast::Settings {
             seed: self.seed,
             network: match self.network {
                 NetworkName::OneSwitch => incast::Network::OneSwitch,
                 NetworkName::Cx4 => incast::Network::Cx4,
             },
-            senders: self.senders,
+            senders,
             credits: self.credits,
+            control: control.into(),
+            recovery: self.recovery,
             max_frame: usize::try_from(self.frame_size).unwrap_or(usize::MAX),
             request_bytes: self.size,
             cpu: self.cpu.into(),
@@ -375,7 +420,7 @@ mod tests {
         let Scenario::E76(e76) = scenario("run datacenter") else { panic!("not e76") };
         assert_eq!(e76.settings(), sessions::Settings::default());
         let Scenario::Incast(incast) = scenario("run incast") else { panic!("not incast") };
-        assert_eq!(incast.settings(), incast::Settings::default());
+        assert_eq!(incast.settings(), [incast::Settings::default()]);
         let Scenario::Buffers(buffers) = scenario("run buffers") else { panic!("not buffers") };
         assert_eq!(buffers.settings(), buffers::Settings::default());
         let Scenario::Credits(credits) = scenario("run credits") else { panic!("not credits") };
@@ -396,7 +441,7 @@ mod tests {
         assert_eq!((settings.credits, settings.time_ns), (2, 1_000_000));
         let line = "run incast --network cx4 --cpu courser --size 64KiB --frame-size 1KiB";
         let Scenario::Incast(incast) = scenario(line) else { panic!("not incast") };
-        let settings = incast.settings();
+        let [settings] = incast.settings()[..] else { panic!("one run") };
         assert_eq!((settings.network, settings.cpu), (incast::Network::Cx4, Cpu::Courser));
         assert_eq!((settings.request_bytes, settings.max_frame), (65_536, 1_024));
     }

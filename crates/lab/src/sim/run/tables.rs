@@ -78,7 +78,43 @@ pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
     )
 }
 
-pub(super) fn incast(settings: &incast::Settings, seen: &incast::Outcome) -> String {
+pub(super) fn incast(runs: &[(incast::Settings, incast::Outcome)]) -> String {
+    match runs {
+        [(settings, seen)] => one_incast(settings, seen),
+        _ => incasts(runs),
+    }
+}
+
+/// A row for each run.
+fn incasts(runs: &[(incast::Settings, incast::Outcome)]) -> String {
+    let rows = runs.iter().map(|(settings, seen)| {
+        let share = seen.goodput_bps as f64 / seen.expected_goodput_bps as f64;
+        vec![
+            settings.control.name().to_owned(),
+            settings.senders.to_string(),
+            ns(seen.rtt.p50_ns),
+            ns(seen.rtt.p99_ns),
+            format!("{share:.3}"),
+            show_bytes(seen.queue_p99_bytes),
+            seen.drops.to_string(),
+            format!("{:.2}", seen.slowest_share),
+            format!("{:.2}", seen.jain),
+        ]
+    });
+    let head = ["control", "N", "p50", "p99", "goodput", "queue", "drops", "slowest", "Jain"];
+    let Some((settings, _)) = runs.first() else { return String::new() };
+    format!(
+        "{} credits, {} requests, {}, seed {}; goodput as a share of the link's,\nqueue of the \
+         receiver's link at p99, the slowest sender's share of the mean\n{}\n",
+        settings.credits,
+        show_bytes(settings.request_bytes as u64),
+        settings.recovery,
+        settings.seed,
+        table(&head, rows),
+    )
+}
+
+fn one_incast(settings: &incast::Settings, seen: &incast::Outcome) -> String {
     let row = |what: &str, here: String, expected: String| vec![what.to_owned(), here, expected];
     let rows = [
         row("goodput", bps(seen.goodput_bps), bps(seen.expected_goodput_bps)),
@@ -90,12 +126,13 @@ pub(super) fn incast(settings: &incast::Settings, seen: &incast::Outcome) -> Str
         row("sent again", seen.traffic.retransmitted.to_string(), "0".to_owned()),
     ];
     format!(
-        "{} senders with {} credits each, {} requests, {} CPUs, no congestion control, seed {}\n\
+        "{} senders with {} credits each, {} requests, {} CPUs, congestion control: {}, seed {}\n\
          {}\n",
         settings.senders,
         settings.credits,
         show_bytes(settings.request_bytes as u64),
         settings.cpu.name(),
+        settings.control.name(),
         settings.seed,
         table(&["", "simulated", "arithmetic"], rows),
     )

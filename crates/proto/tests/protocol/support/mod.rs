@@ -17,7 +17,7 @@ use courser_buf::{Addr, PathId};
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
     CallId, CallOptions, Config, ConnectAccept, ConnectOffer, ConnectRefuseReason, ConnectRequest,
-    Dialed, Endpoint, Recovery, RejectReason, SessionEnd, SessionId,
+    Control, Dialed, Endpoint, Recovery, RejectReason, SessionEnd, SessionId,
 };
 pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen};
@@ -356,6 +356,7 @@ pub fn addr(node: usize) -> Addr {
 pub fn config() -> Config {
     Config {
         slots: 8,
+        control: Control::None,
         recovery: Recovery::GoBackN,
         rto_min_ns: 50_000,
         rto_initial_ns: 100_000,

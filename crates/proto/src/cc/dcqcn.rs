@@ -1,0 +1,123 @@
+//! DCQCN (SIGCOMM '15) at the sender, with the constants of the paper (E54).
+//!
+//! The paper's receiver returns at most one congestion notification per 50 us while marked packets
+//! arrive. Here each frame carries counts of marks, so the sender makes one notification of all
+//! marks within 50 us. Timers are evaluated when a frame arrives: between frames nothing is sent
+//! that they could delay by more than the age of the rate.
+
+use super::{Allowance, Line, PART, Signal};
+
+/// Shortest time between two notifications.
+const NOTIFY_NS: u64 = 50_000;
+/// Time without a notification after which `alpha` decreases.
+const ALPHA_NS: u64 = 55_000;
+/// Period of the rate timer.
+const RATE_NS: u64 = 55_000;
+/// Bytes after which the rate increases.
+const COUNTER_BYTES: u64 = 10_000_000;
+/// Steps of fast recovery.
+const RECOVERY: u32 = 5;
+/// Additive and hyper increase, bytes per second: 40 and 400 Mbit/s.
+const STEP: u64 = 5_000_000;
+const HYPER_STEP: u64 = 50_000_000;
+/// `g` is two to minus this power.
+const GAIN_SHIFT: u32 = 8;
+/// `alpha` of one.
+const ONE: u64 = 1 << 20;
+/// The smallest rate, bytes per second.
+const FLOOR: u64 = 1_250_000;
+/// Timer periods that are evaluated after a pause; more change nothing.
+const PERIODS_MAX: u64 = 4_096;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Dcqcn {
+    line: Line,
+    /// Current and target rate, bytes per second.
+    rate: u64,
+    target: u64,
+    alpha: u64,
+    notified_ns: u64,
+    alpha_ns: u64,
+    timer_ns: u64,
+    bytes: u64,
+    timer_steps: u32,
+    byte_steps: u32,
+    /// Marks that no notification was made of yet.
+    marked: bool,
+}
+
+impl Dcqcn {
+    pub(super) fn new(line: Line) -> Self {
+        Dcqcn {
+            line,
+            rate: line.rate_bps,
+            target: line.rate_bps,
+            alpha: ONE,
+            notified_ns: 0,
+            alpha_ns: 0,
+            timer_ns: 0,
+            bytes: 0,
+            timer_steps: 0,
+            byte_steps: 0,
+            marked: false,
+        }
+    }
+
+    pub(super) fn allowance(&self) -> Allowance {
+        // Marks are always passed to the controller.
+        self.line.at_rate(self.rate, u64::MAX)
+    }
+
+    pub(super) fn on_signal(&mut self, s: &Signal) {
+        self.bytes += s.acked * self.line.packet_bytes / PART;
+        self.marked |= s.marked > 0;
+        self.run_timers(s.now_ns);
+        if self.marked && s.now_ns - self.notified_ns >= NOTIFY_NS {
+            self.marked = false;
+            self.notify(s.now_ns);
+        }
+    }
+
+    /// A congestion notification.
+    fn notify(&mut self, now_ns: u64) {
+        self.target = self.rate;
+        let less = (u128::from(self.rate) * u128::from(self.alpha) / u128::from(2 * ONE)) as u64;
+        self.rate = (self.rate - less).max(FLOOR.min(self.line.rate_bps));
+        self.alpha += (ONE - self.alpha) >> GAIN_SHIFT;
+        (self.notified_ns, self.alpha_ns, self.timer_ns) = (now_ns, now_ns, now_ns);
+        (self.bytes, self.timer_steps, self.byte_steps) = (0, 0, 0);
+    }
+
+    fn run_timers(&mut self, now_ns: u64) {
+        if self.notified_ns == 0 {
+            (self.alpha_ns, self.timer_ns) = (now_ns, now_ns); // nothing to recover from yet
+        }
+        for _ in 0..((now_ns - self.alpha_ns) / ALPHA_NS).min(PERIODS_MAX) {
+            self.alpha -= self.alpha >> GAIN_SHIFT;
+        }
+        self.alpha_ns += (now_ns - self.alpha_ns) / ALPHA_NS * ALPHA_NS;
+        for _ in 0..((now_ns - self.timer_ns) / RATE_NS).min(PERIODS_MAX) {
+            self.timer_steps += 1;
+            self.increase();
+        }
+        self.timer_ns += (now_ns - self.timer_ns) / RATE_NS * RATE_NS;
+        while self.bytes >= COUNTER_BYTES {
+            self.bytes -= COUNTER_BYTES;
+            self.byte_steps += 1;
+            self.increase();
+        }
+    }
+
+    fn increase(&mut self) {
+        let (least, most) =
+            (self.timer_steps.min(self.byte_steps), self.timer_steps.max(self.byte_steps));
+        if least > RECOVERY {
+            self.target += HYPER_STEP * u64::from(least - RECOVERY);
+        } else if most > RECOVERY {
+            self.target += STEP;
+        }
+        self.target = self.target.min(self.line.rate_bps);
+        self.rate = (self.rate + self.target).div_ceil(2);
+    }
+}

@@ -1,0 +1,129 @@
+//! The control of one path: its controller, pacer, and the signals since the last frame.
+
+use super::{Allowance, Control, Controller, Line, PART, Signal};
+use crate::config::Config;
+use crate::loss::rto::Rtt;
+use crate::pace::Pacer;
+use crate::wire::EcnCounts;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct PathControl {
+    controller: Controller,
+    train: u32,
+    pacer: Pacer,
+    allowed: Allowance,
+    /// Moving average of half the difference of successive round trips, ns: a queue changes less
+    /// from one frame to the next than the delay of threads does.
+    noise_ns: u64,
+    last_rtt_ns: u64,
+    /// The counts reported with the last signal.
+    received: u16,
+    marks: u32,
+    /// Congestion signals that lowered the allowance.
+    decreases: u64,
+}
+
+impl PathControl {
+    /// The control of a path with a window of at most `limit` packets; `None`: none.
+    pub(crate) fn new(cfg: &Config, data_per_packet: u16, limit: u32) -> Option<Self> {
+        if cfg.rx_queue_per_peer {
+            return None; // each path has a queue of its own, which credits bound
+        }
+        Self::of(cfg.control, Line::new(cfg, data_per_packet), cfg.train_frames, limit)
+    }
+
+    fn of(control: Control, line: Line, train: u32, limit: u32) -> Option<Self> {
+        let controller = Controller::new(control, line, limit)?;
+        let mut new = PathControl {
+            controller,
+            train,
+            pacer: Pacer::default(),
+            allowed: Allowance::ALL,
+            noise_ns: 0,
+            last_rtt_ns: 0,
+            received: 0,
+            marks: 0,
+            decreases: 0,
+        };
+        new.allow(&Rtt::default());
+        Some(new)
+    }
+
+    /// Takes the signals of a frame that acknowledged `acked` parts of a packet. `rtt_ns` is 0 if it
+    /// has no round trip.
+    pub(crate) fn on_frame(
+        &mut self,
+        rtt: &Rtt,
+        (rtt_ns, acked, now_ns): (u64, u64, u64),
+        reported: EcnCounts,
+        marks: u32,
+    ) {
+        if rtt_ns != 0 {
+            let difference_ns = rtt_ns.abs_diff(self.last_rtt_ns) / 2;
+            if self.last_rtt_ns != 0 {
+                self.noise_ns = self.noise_ns - self.noise_ns / 16 + difference_ns / 16;
+            }
+            self.last_rtt_ns = rtt_ns;
+        }
+        let signal = Signal {
+            now_ns,
+            rtt_ns,
+            base_ns: rtt.least_ns(),
+            noise_ns: self.noise_ns,
+            acked,
+            counted: reported.received.wrapping_sub(self.received).into(),
+            marked: marks.wrapping_sub(self.marks),
+        };
+        (self.received, self.marks) = (reported.received, marks);
+        self.controller.on_signal(&signal);
+        self.allow(rtt);
+    }
+
+    pub(crate) fn on_loss(&mut self, rtt: &Rtt, now_ns: u64) {
+        self.controller.on_loss(now_ns, rtt.smoothed_ns());
+        self.allow(rtt);
+    }
+
+    pub(crate) fn on_spurious(&mut self, rtt: &Rtt) {
+        self.controller.on_spurious();
+        self.allow(rtt);
+    }
+
+    pub(crate) fn set_limit(&mut self, rtt: &Rtt, limit: u32) {
+        self.controller.set_limit(limit);
+        self.allow(rtt);
+    }
+
+    /// Takes over what the controller allows.
+    fn allow(&mut self, rtt: &Rtt) {
+        let before = self.allowed;
+        let (base_ns, rtt_ns) = (rtt.least_ns(), rtt.smoothed_ns());
+        self.allowed = self.controller.allowance(base_ns, rtt_ns, self.noise_ns);
+        if rtt.drains() {
+            let half = (self.allowed.window / 2).max(PART);
+            (self.allowed.window, self.allowed.watch_ns) = (half, 0);
+        }
+        if self.allowed.gap_ns > 0 {
+            self.pacer.set_gap(self.allowed.gap_ns, self.train);
+        }
+        let less = self.allowed.window < before.window || self.allowed.gap_ns > before.gap_ns;
+        self.decreases += u64::from(less);
+    }
+
+    pub(crate) fn allowed(&self) -> &Allowance {
+        &self.allowed
+    }
+
+    pub(crate) fn pacer(&self) -> &Pacer {
+        &self.pacer
+    }
+
+    pub(crate) fn pacer_mut(&mut self) -> &mut Pacer {
+        &mut self.pacer
+    }
+
+    pub(crate) fn decreases(&self) -> u64 {
+        self.decreases
+    }
+}

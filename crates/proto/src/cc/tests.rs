@@ -1,0 +1,195 @@
+//! Controllers against a model of one queue.
+
+use super::*;
+
+const GBPS_25: u64 = 25_000_000_000;
+
+fn line() -> Line {
+    let cfg = Config { line_rate_bps: GBPS_25, ..Config::default() };
+    Line::new(&cfg, 1_028)
+}
+
+/// A queue at 25 Gbit/s that `flows` fill by their allowances, in steps of a round trip.
+struct Queue {
+    flows: Vec<Controller>,
+    base_ns: u64,
+    queued: u64,
+    now_ns: u64,
+    mark_above: Option<u64>,
+}
+
+impl Queue {
+    fn new(control: Control, flows: usize, limit: u32) -> Self {
+        let new = || Controller::new(control, line(), limit).expect("a controller");
+        let flows = (0..flows).map(|_| new()).collect();
+        Queue { flows, base_ns: 5_200, queued: 0, now_ns: 1_000_000, mark_above: None }
+    }
+
+    fn packet_ns() -> u64 {
+        line().gap_ns(line().rate_bps)
+    }
+
+    /// Packets that a flow has in a round trip, in parts.
+    fn demand(&self, flow: &Controller, rtt_ns: u64, limit: u64) -> u64 {
+        let allowed = flow.allowance(self.base_ns, rtt_ns, 0);
+        let window = allowed.window.min(limit * PART);
+        match allowed.gap_ns {
+            0 => window,
+            gap_ns => window.min(rtt_ns * PART / gap_ns),
+        }
+    }
+
+    /// One round trip. Returns it, and the share of the link's rate that was used, per 1,000.
+    fn step(&mut self, limit: u64) -> (u64, u64) {
+        let rtt_ns = self.base_ns + self.queued * Self::packet_ns() / PART;
+        let sent: Vec<u64> = self.flows.iter().map(|f| self.demand(f, rtt_ns, limit)).collect();
+        let sum: u64 = sent.iter().sum();
+        let capacity = rtt_ns * PART / Self::packet_ns();
+        // In flight and not on the path.
+        let on_path = self.base_ns * PART / Self::packet_ns();
+        self.queued = sum.saturating_sub(on_path);
+        self.now_ns += rtt_ns;
+        let marks = self.mark_above.is_some_and(|above| self.queued > above * PART);
+        for (flow, sent) in self.flows.iter_mut().zip(sent) {
+            let counted = sent.div_ceil(PART) as u32;
+            flow.on_signal(&Signal {
+                now_ns: self.now_ns,
+                rtt_ns,
+                base_ns: self.base_ns,
+                noise_ns: 0,
+                acked: sent.max(1),
+                counted,
+                marked: if marks { counted } else { 0 },
+            });
+        }
+        (rtt_ns, sum.min(capacity) * 1_000 / capacity)
+    }
+
+    /// Mean round trip and utilisation of the last half of `steps`.
+    fn run(&mut self, steps: usize, limit: u64) -> (u64, u64) {
+        let seen: Vec<_> = (0..steps).map(|_| self.step(limit)).skip(steps / 2).collect();
+        let mean =
+            |of: fn(&(u64, u64)) -> u64| seen.iter().map(of).sum::<u64>() / seen.len() as u64;
+        (mean(|s| s.0), mean(|s| s.1))
+    }
+}
+
+#[test]
+fn an_uncongested_path_is_not_limited_and_needs_no_frames() {
+    for control in Control::ALL.into_iter().filter(|&c| c != Control::None) {
+        let c = Controller::new(control, line(), 32).unwrap();
+        let allowed = c.allowance(5_200, 5_200, 0);
+        assert_eq!((allowed.window, allowed.gap_ns), (u64::MAX, 0), "{control:?}");
+        assert!(allowed.watch_ns > 5_200, "{control:?}");
+    }
+    assert!(Controller::new(Control::None, line(), 32).is_none());
+}
+
+#[test]
+fn without_the_bypasses_frames_and_packets_pass_controller_and_pacer() {
+    let line = Line { skips_updates: false, skips_pacing: false, ..line() };
+    for control in [Control::Timely, Control::TimelyPatched, Control::Dcqcn] {
+        let c = Controller::new(control, line, 32).unwrap();
+        let allowed = c.allowance(5_200, 5_200, 0);
+        assert_eq!((allowed.gap_ns, allowed.watch_ns), (line.gap_ns(line.rate_bps), 0));
+    }
+}
+
+#[test]
+fn windows_hold_the_queue_near_their_target_with_any_number_of_flows() {
+    for control in [Control::Swift, Control::TwoWindow] {
+        for flows in [1, 2, 20, 100, 999] {
+            let mut q = Queue::new(control, flows, 32);
+            let (rtt_ns, used) = q.run(2_000, 32);
+            assert!(used >= 700, "{control:?} of {flows}: {used}, all in step");
+            assert!(rtt_ns < 12 * 5_200, "{control:?} of {flows}: {rtt_ns}");
+        }
+    }
+}
+
+#[test]
+fn marks_decide_where_there_are_any() {
+    let mut q = Queue::new(Control::TwoWindow, 20, 32);
+    q.mark_above = Some(10);
+    let (rtt_ns, used) = q.run(2_000, 32);
+    assert!(used >= 700 && rtt_ns < 5_200 + 40 * Queue::packet_ns(), "{used}, {rtt_ns}");
+}
+
+#[test]
+fn dcqcn_lowers_its_rate_on_marks_and_recovers_without() {
+    let mut c = Dcqcn::new(line());
+    let at =
+        |now_ns, marked| Signal { now_ns, acked: PART, counted: 1, marked, ..Signal::default() };
+    let gap_ns = |c: &Dcqcn| c.allowance().gap_ns;
+    assert_eq!(gap_ns(&c), 0);
+    c.on_signal(&at(1_000_000, 1));
+    let halved_ns = gap_ns(&c);
+    assert!(halved_ns >= 2 * line().gap_ns(line().rate_bps) - 2, "alpha begins at one");
+    c.on_signal(&at(1_020_000, 1));
+    assert_eq!(gap_ns(&c), halved_ns, "one notification in 50 us");
+    c.on_signal(&at(1_051_000, 0));
+    assert!(gap_ns(&c) > halved_ns, "the mark within the 50 us is not forgotten");
+    for at_us in 1_100..200_000 {
+        c.on_signal(&at(at_us * 1_000, 0));
+    }
+    assert_eq!(gap_ns(&c), 0, "the rate of the link again");
+}
+
+#[test]
+fn timely_increases_below_its_low_threshold_and_decreases_above_the_high_one() {
+    let mut c = Timely::new(line(), false);
+    let at = |now_ns, rtt_ns| Signal { now_ns, rtt_ns, acked: PART, ..Signal::default() };
+    for at_us in 0..100 {
+        c.on_signal(&at(1_000_000 + at_us * 10_000, 2_000_000));
+    }
+    let slow_ns = c.allowance().gap_ns;
+    assert!(slow_ns > 10 * line().gap_ns(line().rate_bps), "{slow_ns}");
+    for at_us in 0..100 {
+        c.on_signal(&at(3_000_000 + at_us * 10_000, 20_000));
+    }
+    assert!(c.allowance().gap_ns < slow_ns);
+    let before = c.allowance();
+    c.on_signal(&at(5_000_000, 1_000));
+    assert_eq!(c.allowance(), before, "samples below 2 us are ignored, as in eRPC");
+}
+
+#[test]
+fn a_step_of_timely_counts_the_packets_that_a_credit_return_acknowledged() {
+    let run = |acked| {
+        let mut c = Timely::new(line(), false);
+        for at in 0..2_u64 {
+            let signal = Signal { rtt_ns: 3_000_000, acked, ..Signal::default() };
+            c.on_signal(&Signal { now_ns: 1_000_000 + at * 1_000_000, ..signal });
+        }
+        c.allowance().gap_ns
+    };
+    assert!(run(8 * PART) > run(PART));
+}
+
+#[test]
+fn a_loss_halves_the_window_once_per_round_trip_and_a_spurious_one_is_undone() {
+    for control in [Control::Swift, Control::TwoWindow] {
+        let mut c = Controller::new(control, line(), 32).unwrap();
+        let window = |c: &Controller| c.allowance(5_200, 5_200, 0).window;
+        c.on_loss(1_000_000, 5_000);
+        c.on_loss(1_001_000, 5_000);
+        assert_eq!(window(&c), 16 * PART, "{control:?}");
+        c.on_spurious();
+        assert_eq!(window(&c), u64::MAX, "{control:?}");
+        c.on_spurious();
+        assert_eq!(window(&c), u64::MAX, "{control:?}");
+    }
+}
+
+#[test]
+fn windows_below_one_packet_are_paced() {
+    let mut c = Controller::new(Control::Swift, line(), 32).unwrap();
+    for at in 0..2_000_u64 {
+        let now_ns = 1_000_000 + at * 1_000_000;
+        let signal = Signal { now_ns, rtt_ns: 900_000, base_ns: 5_200, ..Signal::default() };
+        c.on_signal(&Signal { acked: PART, ..signal });
+    }
+    let allowed = c.allowance(5_200, 900_000, 0);
+    assert_eq!(allowed.window, PART);
+    assert_eq!(allowed.gap_ns, 64 * 900_000, "a packet in 64 round trips at least");
+}

@@ -1,0 +1,118 @@
+//! The sender's window of the default control (ADR 35): congestion that the receiver does not see,
+//! elsewhere in the network.
+//!
+//! While marks arrive, the window follows their fraction as in DCTCP (SIGCOMM '10). Without marks it
+//! follows Swift's delay target, with the shortest round trip of a run of frames instead of each:
+//! threads that are descheduled delay some frames, a queue delays all of them.
+
+use super::swift::Swift;
+use super::{Allowance, Line, PART, Signal};
+
+/// Gain of DCTCP's moving average: two to minus this power.
+const GAIN_SHIFT: u32 = 4;
+/// The whole fraction.
+const ONE: u64 = 1 << 16;
+/// Rounds without a mark after which the delay decides again.
+const UNMARKED_ROUNDS: u32 = 64;
+/// Frames of a run.
+const RUN: u32 = 8;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct TwoWindow {
+    swift: Swift,
+    /// DCTCP's estimate of the marked fraction.
+    alpha: u64,
+    marked: u32,
+    counted: u32,
+    round_ends_ns: u64,
+    /// Rounds without a mark; at [`UNMARKED_ROUNDS`] or more the delay decides.
+    unmarked: u32,
+    run_ns: u64,
+    run_frames: u32,
+    run_acked: u64,
+}
+
+impl TwoWindow {
+    pub(super) fn new(line: Line, limit: u32) -> Self {
+        TwoWindow {
+            swift: Swift::new(line, limit),
+            alpha: ONE,
+            marked: 0,
+            counted: 0,
+            round_ends_ns: 0,
+            unmarked: UNMARKED_ROUNDS,
+            run_ns: u64::MAX,
+            run_frames: 0,
+            run_acked: 0,
+        }
+    }
+
+    pub(super) fn on_signal(&mut self, s: &Signal) {
+        self.marked += s.marked;
+        self.counted += s.counted;
+        if self.marked > 0 && self.unmarked >= UNMARKED_ROUNDS {
+            // The first mark: its round begins with it.
+            (self.unmarked, self.alpha) = (0, ONE);
+            self.end_round(s);
+        } else if s.now_ns >= self.round_ends_ns {
+            self.end_round(s);
+        }
+        if self.unmarked >= UNMARKED_ROUNDS {
+            self.on_delay(s);
+        }
+    }
+
+    /// The end of a round trip.
+    fn end_round(&mut self, s: &Signal) {
+        let (marked, counted) = (u64::from(self.marked), u64::from(self.counted.max(1)));
+        let fraction = (marked * ONE / counted).min(ONE);
+        self.alpha = self.alpha - (self.alpha >> GAIN_SHIFT) + (fraction >> GAIN_SHIFT);
+        self.unmarked = if marked > 0 { 0 } else { (self.unmarked + 1).min(UNMARKED_ROUNDS) };
+        if self.unmarked < UNMARKED_ROUNDS {
+            if marked > 0 {
+                self.swift.decrease(1024 - self.alpha * 512 / ONE, s.now_ns);
+            } else {
+                self.swift.set_window(self.swift.window() + self.swift.window().min(PART));
+            }
+        }
+        (self.marked, self.counted) = (0, 0);
+        self.round_ends_ns = s.now_ns + s.rtt_ns.max(s.base_ns);
+    }
+
+    /// Collects a run of frames, at most a round trip long, and passes the shortest to Swift.
+    fn on_delay(&mut self, s: &Signal) {
+        if s.rtt_ns == 0 {
+            return;
+        }
+        self.run_ns = self.run_ns.min(s.rtt_ns);
+        self.run_acked += s.acked;
+        self.run_frames += 1;
+        let small = self.swift.window() < u64::from(RUN) * PART;
+        if self.run_frames >= RUN || small {
+            let run = Signal { rtt_ns: self.run_ns, acked: self.run_acked, ..*s };
+            self.swift.on_signal(&run);
+            (self.run_ns, self.run_frames, self.run_acked) = (u64::MAX, 0, 0);
+        }
+    }
+
+    pub(super) fn on_loss(&mut self, now_ns: u64, rtt_ns: u64) {
+        self.swift.on_loss(now_ns, rtt_ns);
+    }
+
+    pub(super) fn on_spurious(&mut self) {
+        self.swift.on_spurious();
+    }
+
+    pub(super) fn set_limit(&mut self, limit: u32) {
+        self.swift.set_limit(limit);
+    }
+
+    pub(super) fn allowance(&self, base_ns: u64, rtt_ns: u64, noise_ns: u64) -> Allowance {
+        let mut allowed = self.swift.allowance(base_ns, rtt_ns, noise_ns);
+        if self.unmarked < UNMARKED_ROUNDS {
+            allowed.watch_ns = 0;
+        }
+        allowed
+    }
+}
