@@ -231,6 +231,7 @@ impl<C> Endpoint<C> {
         result: Result<Body<'f>, CallError>,
     ) -> Option<Completion<'f, C>> {
         let now_ns = self.now_ns;
+        self.end_fetch(index, slot_no);
         let s = self.sessions.client_mut(index)?;
         let session = SessionId { index, generation: s.generation };
         let waits = s.waits();

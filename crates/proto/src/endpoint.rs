@@ -21,6 +21,8 @@ use std::collections::VecDeque;
 
 use courser_buf::{AllocError, Arena, MsgBuf, PathId};
 
+use crate::budget::{Budget, Size};
+use crate::cc::{Control, packet_wire_bytes};
 use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::Completion;
@@ -50,6 +52,8 @@ pub struct Endpoint<C> {
     pub(crate) timers: Timers,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
+    /// What all peers together may have in flight to this endpoint.
+    pub(crate) budget: Budget,
     /// Peers whose packets wait for their departure times.
     pub(crate) wheel: Wheel,
     /// The current frame is a signal for the congestion controller of its path.
@@ -109,7 +113,9 @@ impl<C> Endpoint<C> {
     ) -> Result<Self, ConfigError> {
         cfg.validate()?;
         let (max_held_per_peer, copies) = (cfg.max_held_per_peer, !cfg.zero_copy_rx);
-        let mut tx = TxBatch::new(framing.into(), &cfg);
+        let framing = framing.into();
+        let budget = budget_of(&cfg, &framing);
+        let mut tx = TxBatch::new(framing, &cfg);
         tx.reserve(&arena);
         Ok(Endpoint {
             cfg,
@@ -124,6 +130,7 @@ impl<C> Endpoint<C> {
             timers: Timers::new(),
             tail_loss: TailLoss::new(),
             boards: Boards::new(),
+            budget,
             wheel: Wheel::default(),
             signal: None,
             scratch: Vec::new(),
@@ -145,6 +152,13 @@ impl<C> Endpoint<C> {
         self.tx.advance(now_ns);
         self.now_ns = now_ns;
     }
+}
+
+/// The receiver's budget: part of the default control, where peers share a receive queue.
+fn budget_of(cfg: &Config, framing: &Framing) -> Budget {
+    let enabled = cfg.control == Control::TwoWindow && !cfg.rx_queue_per_peer;
+    let packet_ns = packet_wire_bytes(framing.max_frame) * 8_000_000_000 / cfg.line_rate_bps.max(1);
+    Budget::new(enabled, Size::new(cfg.rx_queue_frames / 2, packet_ns))
 }
 
 /// A buffer with a copy of the bytes.

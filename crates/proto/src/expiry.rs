@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::error::CallError;
 use crate::loss::Recovery;
 use crate::mutant::{self, Mutant};
-use crate::path::PROBES;
+use crate::path::{PROBES, Path};
 use crate::session::{ClientSession, Session, SessionId, SessionState};
 use crate::slot::ClientSlot;
 use crate::timers::{Due, IDLE, QUEUE, TimerEntry};
@@ -385,8 +385,7 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let Some(peer) = self.peers.at(s.peer) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
-        slot.deadline_ns =
-            now_ns + peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
+        slot.deadline_ns = now_ns + slot_timeout_ns(&peer.path, slot, s.agreed.recovery, &self.cfg);
         // The first timer is never later than a timeout from now.
         let exact = !slot.tracked || s.agreed.recovery == Recovery::Selective;
         if exact && slot.deadline_ns.min(slot.expires_ns) < slot.timer_ns {
@@ -438,6 +437,19 @@ impl<C> Endpoint<C> {
         self.wake_stalled(session, slot_no);
         self.wake_slot(session, slot_no);
     }
+}
+
+/// Time without an answer after which loss of a slot's packets is suspected.
+pub(crate) fn slot_timeout_ns<C>(
+    path: &Path,
+    slot: &ClientSlot<C>,
+    recovery: Recovery,
+    cfg: &Config,
+) -> u64 {
+    if slot.awaits_grant() {
+        return path.grant_timeout_ns(recovery, slot.retries, cfg);
+    }
+    path.timeout_ns(recovery, slot.retries, cfg)
 }
 
 /// Whether the first timer of a free slot has nothing to do: no acknowledgement is pending, or a

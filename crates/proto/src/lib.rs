@@ -7,12 +7,13 @@
 //! The path of a packet: out through [`Endpoint::call`], `calls`, `tx/client`, `tx/batch`; in
 //! through [`Endpoint::receive`], `ingress`, [`wire`], `rx/*`; and out again through
 //! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
-//! Congestion control is in `cc`, pacing in `pace`.
+//! Congestion control is in `cc`, the receiver's budget in `budget`, pacing in `pace`.
 //! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch`, credit pools in
 //! `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod calls;
 mod cancel;
 mod cc;
@@ -52,6 +53,7 @@ mod transit;
 mod tx;
 pub mod wire;
 
+pub use budget::Grant;
 pub use cc::Control;
 pub use config::{Admission, Config, ConfigError};
 pub use credits::Room;

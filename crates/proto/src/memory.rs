@@ -18,7 +18,7 @@ const _: () = {
     assert!(size_of::<Session<u64>>() <= 192);
     assert!(size_of::<ClientSlot<u64>>() <= 192);
     assert!(size_of::<ServerSlot>() <= 128);
-    assert!(size_of::<Peer>() <= 448);
+    assert!(size_of::<Peer>() <= 512);
 };
 
 /// Bytes in use for sessions, by component. The last two session fields are parts of the arena's
@@ -66,7 +66,9 @@ impl<C> Endpoint<C> {
         let mut m = MemoryUse {
             sessions_bytes: self.sessions.table_bytes() + self.deferred.heap_bytes(),
             peers_bytes: self.peers.table_bytes() + self.quotas.table_bytes(),
-            timers_bytes: self.timers.heap_bytes() + self.wheel.heap_bytes(),
+            timers_bytes: self.timers.heap_bytes()
+                + self.wheel.heap_bytes()
+                + self.budget.heap_bytes(),
             staging_bytes: self.tx.buffer_bytes(),
             slots_bytes: self.boards.heap_bytes()
                 + self.sessions.client_slots.bytes()

@@ -108,6 +108,18 @@ mutants! {
     /// reused while handlers of it run (E68). Effect: a reply to a request of an ended session
     /// answers one of its successor.
     GenerationIgnored = 25 "generation-ignored",
+    /// A server forgets some of its grants (ADR 35): it counts them and does not state them. Effect:
+    /// large messages of crowded servers wait for the clients' timers.
+    GrantForgotten = 26 "grant-forgotten",
+    /// The window of congestion control decreases and never increases. Effect: paths become slower
+    /// until they have a packet in 64 round trips.
+    WindowNeverRecovers = 27 "window-never-recovers",
+    /// A message that has ended keeps its part of the receiver's budget. Effect: the budget in use
+    /// does not match the messages that arrive.
+    BudgetLeaks = 28 "budget-leaks",
+    /// A packet whose departure time has not come is sent at once, and again at that time. Effect:
+    /// packets that were sent twice without a loss.
+    PacedTwice = 29 "paced-twice",
 }
 
 /// Whether a bug is planted; `false` in a build without the feature, and removed.

@@ -6,6 +6,7 @@
 
 use courser_buf::Ecn;
 
+use crate::budget::{Grant, QueueDelay, UNSCHEDULED};
 use crate::cc::PathControl;
 use crate::config::Config;
 use crate::loss::rto::Rtt;
@@ -19,6 +20,9 @@ pub(crate) const PROBES: u8 = 2;
 
 /// The probe backoff is at most two to this power.
 const BACKOFF_MAX: u8 = 10;
+
+/// How long a receiver's advice on unscheduled packets holds, ns.
+const ADVICE_NS: u64 = 100_000_000;
 
 /// A time that is far from any real time.
 const NEVER: u64 = 1 << 63;
@@ -65,6 +69,14 @@ pub(crate) struct Path {
     /// Units sent so far, modulo 2^32.
     sent_units: u32,
     control: Option<Box<PathControl>>,
+    /// Packets of a new message that may be sent before the peer answers, and until when that
+    /// advice holds, ns.
+    unscheduled: u32,
+    advised_until_ns: u64,
+    /// Moving average of the time that the peer's grants take, ns.
+    grant_wait_ns: u64,
+    /// Delay of received frames in queues, while this endpoint's budget is in force.
+    queue_delay: QueueDelay,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +111,10 @@ impl Path {
             paced: false,
             sent_units: 0,
             control: None,
+            unscheduled: u32::MAX,
+            advised_until_ns: u64::MAX,
+            grant_wait_ns: 0,
+            queue_delay: QueueDelay::default(),
         }
     }
 
@@ -265,6 +281,35 @@ impl Path {
         self.control.as_ref().map_or(0, |control| control.decreases())
     }
 
+    /// The delay of the current frame in queues and the smallest round trip to its sender, ns;
+    /// `None`: the frame has no time.
+    pub(crate) fn queue_delay_ns(&mut self, now_ns: u64) -> Option<(u64, u64)> {
+        if self.signal_ns == 0 {
+            return None;
+        }
+        let (transit, least) = self.transit.frame();
+        let delay_ns = self.queue_delay.on_frame(transit, least, now_ns);
+        Some((delay_ns, self.rtt.least_ns()))
+    }
+
+    /// Packets of a new message that may be sent before the peer has answered.
+    pub(crate) fn unscheduled(&self, now_ns: u64) -> u32 {
+        if now_ns <= self.advised_until_ns { self.unscheduled } else { UNSCHEDULED }
+    }
+
+    /// Messages to the peer begin with few packets until it has answered.
+    pub(crate) fn expect_grants(&mut self) {
+        self.advised_until_ns = 0;
+    }
+
+    /// The peer has stated a grant, or none.
+    pub(crate) fn on_grant(&mut self, grant: Grant, now_ns: u64) {
+        if self.advised_until_ns != u64::MAX {
+            self.unscheduled = grant.packets().map_or(u32::MAX, |_| grant.unscheduled());
+            self.advised_until_ns = now_ns + ADVICE_NS;
+        }
+    }
+
     // ---- round trips and timeouts -------------------------------------------------------------
 
     pub(crate) fn rtt(&self) -> &Rtt {
@@ -282,6 +327,24 @@ impl Path {
 
     pub(crate) fn set_last_rx(&mut self, now_ns: u64) {
         self.last_rx_ns = now_ns;
+    }
+
+    /// A grant arrived `wait_ns` after the last packet was sent.
+    pub(crate) fn on_grant_wait(&mut self, wait_ns: u64) {
+        let decayed_ns = self.grant_wait_ns - self.grant_wait_ns / 16 + wait_ns / 16;
+        self.grant_wait_ns = decayed_ns.max(wait_ns);
+    }
+
+    /// A request waits for a grant and nothing was lost: the next probe for one is later.
+    pub(crate) fn on_held(&mut self, cfg: &Config) {
+        let least_ns = self.rtt.pto_ns(cfg);
+        self.grant_wait_ns = (2 * self.grant_wait_ns.max(least_ns)).min(cfg.rto_max_ns);
+    }
+
+    /// [`Path::timeout_ns`] of a request that waits for a grant.
+    pub(crate) fn grant_timeout_ns(&self, recovery: Recovery, retries: u8, cfg: &Config) -> u64 {
+        let timeout_ns = self.timeout_ns(recovery, retries, cfg);
+        timeout_ns.saturating_add(2 * self.grant_wait_ns).min(cfg.rto_max_ns)
     }
 
     /// Time without an answer after which loss is suspected, after `retries` earlier suspicions.

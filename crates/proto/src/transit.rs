@@ -56,6 +56,12 @@ impl Transit {
         }
     }
 
+    /// Transit time of the current frame and the smallest one, ns modulo 2^32, plus an unknown
+    /// constant.
+    pub(crate) fn frame(&self) -> (u32, u32) {
+        (self.frame, self.least)
+    }
+
     /// The round trip that the current frame has completed.
     #[inline]
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {

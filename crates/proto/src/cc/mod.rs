@@ -27,6 +27,7 @@ use timely::Timely;
 use two_window::TwoWindow;
 
 use crate::config::Config;
+use crate::wire::{FRAME_HEADER, PACKET_HEADER};
 
 /// The congestion control of an endpoint's client sessions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -115,6 +116,11 @@ impl Allowance {
     pub(crate) const ALL: Allowance = Allowance { window: u64::MAX, gap_ns: 0, watch_ns: u64::MAX };
 }
 
+/// Bytes on the wire of a frame: with preamble, Ethernet, IPv4 and UDP headers, checksum and gap.
+pub(crate) fn packet_wire_bytes(frame: usize) -> u64 {
+    frame as u64 + 66
+}
+
 /// Constants of a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Line {
@@ -131,8 +137,8 @@ pub(crate) struct Line {
 
 impl Line {
     pub(crate) fn new(cfg: &Config, data_per_packet: u16) -> Self {
-        // Ethernet, IP and UDP around a frame.
-        let packet_bytes = u64::from(data_per_packet) + 110;
+        let frame = usize::from(data_per_packet) + FRAME_HEADER + PACKET_HEADER;
+        let packet_bytes = packet_wire_bytes(frame);
         let rate_bps = (cfg.line_rate_bps / 8).max(1);
         let train_ns = packet_bytes * u64::from(cfg.train_frames) * 1_000_000_000 / rate_bps;
         Line {

@@ -4,6 +4,8 @@
 //! no constant in microseconds assumes a slow or a fast network. Flows with small windows get a
 //! higher target (flow scaling), which makes windows fair.
 
+use crate::mutant::{self, Mutant};
+
 use super::{Allowance, Line, PART, Signal, WINDOW_MIN};
 
 /// Largest decrease per round trip is to this many 1,024ths.
@@ -81,6 +83,9 @@ impl Swift {
 
     /// One packet per round trip: by its share for what was acknowledged.
     pub(super) fn increase(&mut self, acked: u64) {
+        if mutant::is_on(Mutant::WindowNeverRecovers) {
+            return;
+        }
         let more = if self.window >= PART { acked * PART / self.window } else { acked };
         self.window = (self.window + more).min(self.limit);
     }

@@ -42,6 +42,9 @@ impl<C> Endpoint<C> {
                 slot.req = None;
                 self.quotas.release(quota, std::mem::take(&mut slot.held));
                 slot.cancelled = true;
+                self.end_request(RequestId::new(session_id, slot_no, req_num));
+                let s = self.sessions.server_of(peer, session)?;
+                let slot = &mut s.slots[usize::from(slot_no)];
                 // The phase that `reply_status` requires; the request is not visible in this phase.
                 slot.phase = ServerPhase::Executing;
                 let id = RequestId::new(session_id, slot_no, req_num);

@@ -1,5 +1,6 @@
 //! Credit returns at the client (E33, E42, F4).
 
+use crate::budget::Grant;
 use crate::endpoint::Endpoint;
 use crate::loss::{LossFeedback, Recovery};
 use crate::mutant::{self, Mutant};
@@ -13,8 +14,8 @@ impl<C> Endpoint<C> {
         peer: u32,
         session: u32,
         req_num: u32,
-        count: u32,
-        in_progress: bool,
+        (count, in_progress): (u32, bool),
+        grant: Grant,
     ) -> Result<(), Drop> {
         let (now_ns, ack) = (self.now_ns, self.ack_info(peer));
         let mut feedback = LossFeedback::default();
@@ -26,7 +27,9 @@ impl<C> Endpoint<C> {
             Err(reason) => return Err(reason),
         };
         let slot = &mut s.slots[usize::from(slot_no)];
-        let credits = slot.on_credit_return(count, in_progress, ack, &mut feedback)?;
+        let awaited = slot.awaits_grant();
+        let wait_ns = (awaited && slot.retries == 0).then(|| slot.age_of_retry(now_ns));
+        let credits = slot.on_credit_return(count, in_progress, grant, ack, &mut feedback)?;
         let units = credits * slot.units();
         slot.last_rx_ns = now_ns;
         if !mutant::is_on(Mutant::CreditReturnIgnored) {
@@ -35,9 +38,19 @@ impl<C> Endpoint<C> {
         if in_progress {
             // Not lost but slow: double the interval to the next request for it (F5).
             slot.retries = slot.retries.saturating_add(1);
-            self.on_in_progress(peer);
+            if !awaited {
+                self.on_in_progress(peer);
+            }
         } else {
             slot.retries = 0;
+        }
+        if let Some(p) = self.peers.at_mut(peer) {
+            p.path.on_grant(grant, now_ns);
+            match wait_ns {
+                _ if awaited && in_progress => p.path.on_held(&self.cfg),
+                Some(wait_ns) => p.path.on_grant_wait(wait_ns.into()),
+                None => {}
+            }
         }
         self.on_feedback(peer, feedback);
         self.release_room(peer, units);

@@ -6,6 +6,7 @@ mod ack;
 mod cancel;
 mod content;
 mod credit_return;
+mod grants;
 mod request;
 mod response;
 mod rfr;
@@ -24,6 +25,7 @@ use crate::wire::{
 };
 
 use content::{Content, InParts};
+pub(crate) use grants::request_owner;
 use request::RequestHeader;
 use response::ResponseHeader;
 
@@ -135,8 +137,8 @@ impl<C> Endpoint<C> {
     fn on_control(&mut self, peer: u32, packet: Packet<'_>) -> Option<Event<'static, C>> {
         let mut event = None;
         let (kind, taken) = match packet {
-            Packet::CreditReturn { session, req_num, count, in_progress } => {
-                (1, self.rx_credit_return(peer, session, req_num, count, in_progress))
+            Packet::CreditReturn { session, req_num, count, in_progress, grant } => {
+                (1, self.rx_credit_return(peer, session, req_num, (count, in_progress), grant))
             }
             Packet::Rfr { session, req_num, first, count } => {
                 (2, self.rx_rfr(peer, session, req_num, first, count))

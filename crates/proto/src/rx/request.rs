@@ -2,7 +2,8 @@
 
 use courser_buf::{AllocError, MsgBuf};
 
-use super::Content;
+use super::{Content, request_owner};
+use crate::budget::NO_MESSAGE;
 use crate::driver::{Driver, deliver};
 use crate::endpoint::{Endpoint, copy_of};
 use crate::error::Status;
@@ -109,6 +110,7 @@ impl<C> Endpoint<C> {
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next if index != 0 && in_order => return Err(Drop::OutOfOrder),
             Position::Next => {
+                debug_assert_eq!(slot.message, NO_MESSAGE);
                 let packets = packets_of(msg_size, dpp);
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
                 self.quotas.release(quota, freed);
@@ -144,7 +146,7 @@ impl<C> Endpoint<C> {
         }
         if slot.req_packets > 1 {
             let offset = index as usize * usize::from(dpp);
-            return Ok(self.rx_request_part(id, index, offset, data));
+            return Ok(self.rx_request_part(id, peer, (index, offset), data));
         }
         let data = data.whole().ok_or(Drop::Length)?;
         slot.arrived_whole();
@@ -210,8 +212,8 @@ impl<C> Endpoint<C> {
     fn rx_request_part<'f>(
         &mut self,
         id: RequestId,
-        index: u32,
-        offset: usize,
+        peer: u32,
+        (index, offset): (u32, usize),
         data: impl Content<'f>,
     ) -> Option<Event<'f, C>> {
         let (now_ns, copies) = (self.now_ns, self.cfg.copy_requests);
@@ -236,13 +238,17 @@ impl<C> Endpoint<C> {
             };
         }
         if slot.req_rcvd < slot.req_packets {
-            if !slot.cr_queued {
+            let returns = self.grant_request(id, peer);
+            let slot = self.server_slot_mut(id)?;
+            if returns && !slot.cr_queued {
                 slot.cr_queued = true;
                 let (session, slot, req_num) = (id.session().index, id.slot(), id.req_num());
                 self.tx.push(TxItem::CreditReturn { session, slot, req_num });
             }
             return None;
         }
+        self.end_request(id);
+        let slot = self.server_slot_mut(id)?;
         slot.phase = ServerPhase::Executing;
         let body = Body::Owned(slot.req.take()?);
         // Counts against its client's quota until the handler has replied.
@@ -310,6 +316,7 @@ impl<C> Endpoint<C> {
 
     /// Answers a request that cannot be received: the client need not send the rest.
     fn reject(&mut self, id: RequestId, status: Status) {
+        self.end_request(id);
         if let Some(slot) = self.server_slot_mut(id) {
             slot.req_rcvd = slot.req_packets;
             slot.req = None; // `reply_status` releases its quota
@@ -325,6 +332,8 @@ impl<C> Endpoint<C> {
     #[cold]
     fn on_duplicate(&mut self, session: u32, slot_no: u8, req_num: u32, index: u32) {
         let Some(s) = self.sessions.server_mut(session) else { return };
+        let id = SessionId { index: session, generation: s.generation };
+        let owner = request_owner(RequestId::new(id, slot_no, req_num));
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         let last = index + 1 == slot.req_packets || matches!(slot.resp, Stored::Error(_));
         let item = match slot.phase {
@@ -338,7 +347,10 @@ impl<C> Endpoint<C> {
                 TxItem::Response { session, slot: slot_no, req_num }
             }
             ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {
-                slot.cr_in_progress |= last && slot.phase == ServerPhase::Executing;
+                let waits = slot.phase == ServerPhase::Receiving
+                    && self.budget.owes(slot.message, &owner)
+                    && !slot.cr_queued;
+                slot.cr_in_progress |= last && slot.phase == ServerPhase::Executing || waits;
                 if slot.cr_queued || (slot.req_packets == 1 && !slot.cr_in_progress) {
                     return;
                 }

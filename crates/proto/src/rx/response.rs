@@ -141,6 +141,12 @@ impl<C> Endpoint<C> {
             p.credits.on_response(msg_size.min(dpp.into()) as usize);
         }
         self.release_room(peer, credits * units);
+        if packets > 1 && msg_size <= limit {
+            match index {
+                0 => self.begin_fetch(session, slot_no, peer),
+                _ => self.grant_fetch(session, slot_no),
+            }
+        }
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return Ok(None) };
         let result = if msg_size > limit {
             slot.ack_owed = true; // dropped here, so the server need not keep it

@@ -143,6 +143,9 @@ impl<C> Endpoint<C> {
             self.tx.push(TxItem::Turn { peer }); // sessions may wait for it
         }
         p.path.control(&self.cfg, p.data_per_packet, after);
+        if before == 0 && self.budget.is_enabled() {
+            p.path.expect_grants();
+        }
         self.apply_window(peer);
         let granted = &mut self.peers.credits_granted;
         *granted = *granted + u64::from(after) - u64::from(before);
@@ -173,6 +176,7 @@ impl<C> Endpoint<C> {
 
     /// Checks the invariants of all pools.
     pub(crate) fn check_pools(&self) {
+        self.check_budget();
         let mut in_flight = vec![(0_u64, 0_u64); self.peers.len()];
         for entry in self.sessions.iter() {
             if let Session::Client(s) = entry

@@ -227,6 +227,7 @@ impl<C> Endpoint<C> {
 
     /// Frees a session's memory and, unless handlers still work for it, its number (E68).
     pub(crate) fn free_session(&mut self, index: u32) {
+        self.end_requests(index);
         let Some(entry) = self.sessions.get_mut(index as usize) else { return };
         match entry {
             Session::Client(s) => {

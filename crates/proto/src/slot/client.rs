@@ -19,6 +19,7 @@
 
 use courser_buf::{MsgBuf, prefetch};
 
+use crate::budget::{Grant, NO_MESSAGE};
 use crate::credits::CreditPool;
 use crate::error::Executed;
 use crate::loss::{AckInfo, Board, Boards, LossFeedback, Nack, Recovery};
@@ -130,7 +131,8 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) expires_ns: u64,
     /// When a packet of the server for this request last arrived, ns.
     pub(crate) last_rx_ns: u64,
-    /// Time of the last retransmission of a call without a board: ns modulo 2^32.
+    /// Time of the last retransmission of a call without a board, or of the last transmission of a
+    /// message of several packets: ns modulo 2^32.
     again_at: u32,
     /// The last request whose response was acknowledged by a packet of its own.
     acked_num: u32,
@@ -139,6 +141,11 @@ pub(crate) struct ClientSlot<C> {
     idle: u32,
     /// Those of them that are to be sent again.
     lost: u32,
+    /// Packets of the request, then of the response, that the receiver's budget allows;
+    /// `u32::MAX`: all.
+    pub(crate) granted: u32,
+    /// Number of the response in this endpoint's budget, or [`NO_MESSAGE`].
+    pub(crate) message: u32,
     board: Option<Box<Board>>,
     /// The call has ended but the server has not answered the request yet (F15): the slot cannot
     /// take another call.
@@ -190,6 +197,8 @@ impl<C> ClientSlot<C> {
             resp: None,
             idle: 0,
             lost: 0,
+            granted: u32::MAX,
+            message: NO_MESSAGE,
             again_at: 0,
             board: None,
             cont: None,
@@ -315,7 +324,8 @@ impl<C> ClientSlot<C> {
             None
         };
         if is_response {
-            let new = (self.resp_requested, self.resp_packets - self.resp_requested);
+            let most = self.resp_packets.min(self.granted);
+            let new = (self.resp_requested, most.saturating_sub(self.resp_requested));
             let (first, count) = lost.unwrap_or(new);
             return NextPacket::Rfr { first, count: count.min(credits) };
         }
@@ -325,6 +335,9 @@ impl<C> ClientSlot<C> {
     /// Records a transmission. Returns whether it is a retransmission.
     pub(crate) fn on_sent(&mut self, packet: NextPacket, units: u16, now_ns: u64) -> bool {
         self.units = units;
+        if self.req_packets > 1 {
+            self.again_at = now_ns as u32;
+        }
         let again;
         match packet {
             NextPacket::Rfr { first, count } => {
@@ -384,7 +397,13 @@ impl<C> ClientSlot<C> {
     /// Packets that could be sent now with enough credits.
     #[inline]
     pub(crate) fn sendable(&self) -> u32 {
-        (self.req_packets - self.req_sent) + (self.resp_packets - self.resp_requested) + self.lost
+        if self.granted == u32::MAX {
+            let response = self.resp_packets - self.resp_requested;
+            return (self.req_packets - self.req_sent) + response + self.lost;
+        }
+        let request = self.req_packets.min(self.granted).saturating_sub(self.req_sent);
+        let response = self.resp_packets.min(self.granted).saturating_sub(self.resp_requested);
+        request + response + self.lost
     }
 
     /// Handles a credit return for `count` packets; returns the freed credits.
@@ -392,6 +411,7 @@ impl<C> ClientSlot<C> {
         &mut self,
         count: u32,
         in_progress: bool,
+        grant: Grant,
         ack: AckInfo,
         feedback: &mut LossFeedback,
     ) -> Result<u32, Drop> {
@@ -401,13 +421,18 @@ impl<C> ClientSlot<C> {
         if self.resp_rcvd > 0 {
             return Err(Drop::Duplicate);
         }
-        if in_progress && count + 1 == self.req_packets {
-            // Fall through: progress even without new credits (F5).
-        } else if in_progress {
-            return Err(Drop::Inconsistent);
-        } else if count <= self.req_acked {
+        if in_progress {
+            // Progress even without new credits: with its handler (F5), or waiting for a grant.
+            let is_whole = count + 1 == self.req_packets;
+            let held =
+                grant.packets().is_some() && (self.req_acked..self.req_high).contains(&count);
+            if !is_whole && !held {
+                return Err(Drop::Inconsistent);
+            }
+        } else if count < self.req_acked || count == self.req_acked && !self.is_more(grant) {
             return Err(Drop::Duplicate);
         }
+        self.take_grant(grant);
         let before = self.in_flight();
         self.single = Single::No;
         self.acknowledge(count);
@@ -417,6 +442,32 @@ impl<C> ClientSlot<C> {
             self.take_counts();
         }
         Ok(before.saturating_sub(self.in_flight()))
+    }
+
+    /// Whether a grant allows more than the slot may send.
+    fn is_more(&self, grant: Grant) -> bool {
+        grant.packets().unwrap_or(u32::MAX) > self.granted
+    }
+
+    /// Takes a grant for the request. It never falls below what was sent.
+    fn take_grant(&mut self, grant: Grant) {
+        self.granted = match grant.packets() {
+            None => u32::MAX,
+            Some(packets) if self.granted == u32::MAX => packets.max(self.req_high),
+            Some(packets) => packets.max(self.granted),
+        };
+    }
+
+    /// Whether all packets of the request that the server has granted were sent.
+    pub(crate) fn awaits_grant(&self) -> bool {
+        self.granted <= self.req_sent && self.req_sent < self.req_packets
+    }
+
+    /// A request of several packets begins: `packets` of it may be sent before the server answers.
+    pub(crate) fn limit_unscheduled(&mut self, packets: u32) {
+        if self.req_high == 0 && self.req_packets > 1 {
+            self.granted = packets;
+        }
     }
 
     /// Handles a negative acknowledgement; returns the freed credits. It may be older than an
@@ -516,6 +567,7 @@ impl<C> ClientSlot<C> {
             self.single = Single::No;
             self.resp_size = msg_size;
             self.resp_packets = packets;
+            self.granted = u32::MAX;
             self.acknowledge(self.req_packets);
             self.resp_high = 1;
             (self.idle, self.lost) = (0, 0);
@@ -587,6 +639,16 @@ impl<C> ClientSlot<C> {
         }
         self.take_counts();
         before.saturating_sub(self.in_flight())
+    }
+
+    /// Packets of the response, as far as known.
+    pub(crate) fn response_packets(&self) -> u32 {
+        self.resp_packets
+    }
+
+    /// Packets of the response that were requested.
+    pub(crate) fn requested(&self) -> u32 {
+        self.resp_requested
     }
 
     /// Number of response packets received in order.
@@ -674,6 +736,7 @@ impl<C> ClientSlot<C> {
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
         (self.idle, self.lost) = (0, 0);
+        self.granted = u32::MAX;
         self.resp = None;
         match (self.req.take(), self.cont.take()) {
             (Some(req), Some(cont)) => Some((req, cont)),

@@ -12,6 +12,7 @@
 use courser_buf::MsgBuf;
 
 use super::Gaps;
+use crate::budget::NO_MESSAGE;
 use crate::mutant::{self, Mutant};
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -82,6 +83,8 @@ pub(crate) struct ServerSlot {
     pub(crate) held: u32,
     /// Number of the batch to which the response was appended.
     appended_batch: u32,
+    /// Number of the request in this endpoint's budget, or [`NO_MESSAGE`].
+    pub(crate) message: u32,
     /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
     pub(crate) expires_ns: u64,
     pub(crate) resp: Stored,
@@ -130,6 +133,7 @@ impl ServerSlot {
             resp: Stored::None,
             held: 0,
             appended_batch: 0,
+            message: NO_MESSAGE,
             prealloc: None,
             gaps: None,
         }

@@ -8,6 +8,8 @@ use super::{Sent, TxBatch, TxItem};
 use crate::config::Config;
 use crate::credits::SessionCredits;
 use crate::endpoint::Endpoint;
+use crate::expiry::slot_timeout_ns;
+use crate::mutant::{self, Mutant};
 use crate::peer::{Peer, Peers};
 use crate::session::SessionState;
 use crate::slot::{ClientSlot, NextPacket};
@@ -149,6 +151,7 @@ impl<C> Endpoint<C> {
         let (before, quantum) = (s.credits.left(), u32::from(s.agreed.quantum));
         let spread = s.credits.limit().saturating_mul(self.cfg.reorder_span);
         let waits = slot.in_flight() > 0;
+        slot.limit_unscheduled(peer.path.unscheduled(now_ns));
         let (mut lacked_units, mut paced_until_ns) = (0, None);
         let mut lane = Lane {
             tx: &mut self.tx,
@@ -169,6 +172,11 @@ impl<C> Endpoint<C> {
                 Gate::Now(credits) => credits,
                 Gate::Credits => 0,
                 Gate::At(at_ns) => {
+                    if mutant::is_on(Mutant::PacedTwice) {
+                        let next = slot.next_packet(1);
+                        let to = (s.remote, s.agreed.data_per_packet);
+                        let _ = send_next(&mut lane, slot, next, to, now_ns);
+                    }
                     s.stalled |= 1 << slot_no;
                     (lacked_units, paced_until_ns) = (units, Some(at_ns));
                     break Sent::All;
@@ -203,7 +211,8 @@ impl<C> Endpoint<C> {
         }
         slot.queued = matches!(sent, Sent::Rest(_));
         if spent {
-            let timeout_ns = lane.peer.path.timeout_ns(s.agreed.recovery, slot.retries, &self.cfg);
+            let path = &lane.peer.path;
+            let timeout_ns = slot_timeout_ns(path, slot, s.agreed.recovery, &self.cfg);
             if slot.await_answer(s.agreed.recovery, waits, now_ns + timeout_ns) {
                 let due_ns = slot.deadline_ns;
                 self.arm_slot(session, slot_no, due_ns);

@@ -7,7 +7,10 @@ use super::lane::Lane;
 use super::{Sent, TxBatch, TxItem};
 use crate::config::Config;
 use crate::endpoint::Endpoint;
+use crate::event::RequestId;
 use crate::peer::Peers;
+use crate::rx::request_owner;
+use crate::session::SessionId;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::stats::EndpointStats;
 use crate::wire::{Holes, NO_HOLES, Packet, data_len, header_words, single_response};
@@ -132,16 +135,23 @@ impl<C> Endpoint<C> {
     pub(super) fn tx_credit_return(&mut self, session: u32, slot_no: u8, req_num: u32) -> Sent {
         let item = TxItem::CreditReturn { session, slot: slot_no, req_num };
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
-        let (remote, peer_no) = (s.remote, s.peer);
-        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
+        let (remote, peer_no, generation) = (s.remote, s.peer, s.generation);
+        let Some(slot) = s.slots.get(usize::from(slot_no)) else { return Sent::All };
         if slot.req_num != req_num {
             return Sent::All; // `begin` has cleared the flags of a later request
         }
+        let id = RequestId::new(SessionId { index: session, generation }, slot_no, req_num);
+        let message = slot.message;
+        let grant = self.stated_grant(message, &request_owner(id));
+        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
-        let count = slot.returnable();
-        let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing;
+        // A request that waits for a grant keeps one packet unacknowledged (ADR 35).
+        let held = slot.cr_in_progress && slot.phase == ServerPhase::Receiving;
+        let count = slot.returnable().saturating_sub(u32::from(held));
+        let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing || held;
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
-        if let Some(high) = high.filter(|_| slot.phase == ServerPhase::Receiving) {
+        if let Some(high) = high.filter(|_| slot.phase == ServerPhase::Receiving && !held) {
             let mut room = NO_HOLES;
             let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(count));
             let holes = Holes::write(count, holes, &mut room);
@@ -152,7 +162,8 @@ impl<C> Endpoint<C> {
             }
             self.stats.sent(6);
         } else if (count > 0 || in_progress) && slot.phase != ServerPhase::Acked {
-            let cr = Packet::CreditReturn { session: remote, req_num, count, in_progress };
+            let session = remote;
+            let cr = Packet::CreditReturn { session, req_num, count, in_progress, grant };
             if !self.tx.append(peer_no, peer, &self.arena, header_words(cr.header()), &[]) {
                 return Sent::Rest(item);
             }

@@ -16,7 +16,7 @@
 //! | request, one-way | message bytes | packet of the message | that packet's bytes |
 //! | response | message bytes | packet of the message | that packet's bytes |
 //! | error response | 0 | 0 | none |
-//! | credit return | 0 | packets received in order | none |
+//! | credit return | grant, see [`Grant`](crate::Grant); 0: no limit | packets received in order | none |
 //! | request-for-response | number of requested packets | first requested packet | none |
 //! | acknowledgement, cancellation | 0 | 0 | none |
 //! | negative acknowledgement | one past the newest packet received | packets received in order | holes |
@@ -31,6 +31,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::Malformed;
 use super::holes::Holes;
 use super::remaining;
+use crate::budget::Grant;
 
 /// Bytes of a packet header.
 pub const PACKET_HEADER: usize = size_of::<RawPacket>();
@@ -123,8 +124,10 @@ pub enum Packet<'f> {
         req_num: u32,
         /// Cumulative count (F4).
         count: u32,
-        /// The request is complete and its handler has not answered yet (F5).
+        /// The request is complete and its handler has not answered yet (F5), or it waits for a grant.
         in_progress: bool,
+        /// The packets that may be sent.
+        grant: Grant,
     },
     /// Negative acknowledgement: a credit return for a request with missing packets between
     /// received ones `[MELO §3.2.4]` (F4).
@@ -279,7 +282,8 @@ fn parse(
         }
         2 => {
             let in_progress = flags & FLAG_IN_PROGRESS != 0;
-            (Packet::CreditReturn { session, req_num, count: index, in_progress }, rest)
+            let grant = Grant::from_bits(size);
+            (Packet::CreditReturn { session, req_num, count: index, in_progress, grant }, rest)
         }
         3 if size == 0 => return Err(Malformed::Range),
         3 => (Packet::Rfr { session, req_num, first: index, count: size }, rest),
@@ -352,9 +356,9 @@ impl Packet<'_> {
                 };
                 (PacketKind::Request, flags, session, req_num, msg_size, index, req_type)
             }
-            Packet::CreditReturn { session, req_num, count, in_progress } => {
+            Packet::CreditReturn { session, req_num, count, in_progress, grant } => {
                 let flags = if in_progress { FLAG_IN_PROGRESS } else { 0 };
-                (PacketKind::CreditReturn, flags, session, req_num, 0, count, 0)
+                (PacketKind::CreditReturn, flags, session, req_num, grant.bits(), count, 0)
             }
             Packet::Rfr { session, req_num, first, count } => {
                 (PacketKind::Rfr, 0, session, req_num, count, first, 0)

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::budget::Grant;
 
 fn encode(packets: &[Packet<'_>]) -> Vec<u8> {
     let mut out = Vec::new();
@@ -226,7 +227,7 @@ proptest! {
             Packet::Response { session, req_num, msg_size, index, data: &data },
             Packet::OneWay { session, req_type, msg_size, index, data: &data },
             Packet::ErrorResponse { session, req_num, status: req_type },
-            Packet::CreditReturn { session, req_num, count: index, in_progress: flag },
+            Packet::CreditReturn { session, req_num, count: index, in_progress: flag, grant: Grant::from_bits(count) },
             Packet::Rfr { session, req_num, first: index, count },
             Packet::Ack { session, req_num },
         ];

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use courser_buf::{Ecn, RxFrame};
 use courser_proto::wire::{FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet};
-use courser_proto::{Config, Drop, SessionId, SessionStats};
+use courser_proto::{Config, Drop, Grant, SessionId, SessionStats};
 
 use crate::support::forge::frame;
 use crate::support::{Action, DPP, Rng, World, addr, config, pattern};
@@ -242,7 +242,13 @@ fn a_peer_cannot_use_the_session_of_another() {
             Packet::Rfr { session, req_num: 0, first: 1, count: 1 },
             Packet::Ack { session, req_num: 0 },
             Packet::Response { session, req_num: 0, msg_size: 4, index: 0, data: &data },
-            Packet::CreditReturn { session, req_num: 0, count: 1, in_progress: false },
+            Packet::CreditReturn {
+                session,
+                req_num: 0,
+                count: 1,
+                in_progress: false,
+                grant: Grant::default(),
+            },
             Packet::ErrorResponse { session, req_num: 0, status: 1 },
         ];
         let bytes = mine.frame(1, &packets);

@@ -2,7 +2,7 @@
 //! Eight slots, so request numbers of slot 0 are 0, 8, 16, ...
 
 use courser_proto::wire::Packet;
-use courser_proto::{Drop, SessionId};
+use courser_proto::{Drop, Grant, SessionId};
 
 use crate::support::forge::Forge;
 use crate::support::{Action, DPP, World, config, expect_drop};
@@ -210,7 +210,13 @@ fn acknowledgements_at_the_server() {
 fn roles_sessions_and_reserved_kinds() {
     let (mut w, _, mut f) = world();
     let session = f.accept.session;
-    let cr = Packet::CreditReturn { session, req_num: 0, count: 1, in_progress: false };
+    let cr = Packet::CreditReturn {
+        session,
+        req_num: 0,
+        count: 1,
+        in_progress: false,
+        grant: Grant::default(),
+    };
     let bytes = f.frame(1, &[cr]);
     expect_drop(&mut w, 1, &bytes, Drop::WrongRole);
     let session = f.accept.client_session;

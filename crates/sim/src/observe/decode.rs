@@ -183,9 +183,10 @@ fn write_packet(f: &mut fmt::Formatter<'_>, packet: &Packet<'_>, dpp: u16) -> fm
             write!(f, "REQ s{session} r{req_num} {index}/{of} of {msg_size} B type {req_type}")?;
             remaining_us.map_or(Ok(()), |us| write!(f, " left {us} us"))
         }
-        Packet::CreditReturn { session, req_num, count, in_progress } => {
+        Packet::CreditReturn { session, req_num, count, in_progress, grant } => {
             let state = if in_progress { " in progress" } else { "" };
-            write!(f, "CR s{session} r{req_num} credits {count}{state}")
+            write!(f, "CR s{session} r{req_num} credits {count}{state}")?;
+            grant.packets().map_or(Ok(()), |n| write!(f, " granted {n}"))
         }
         Packet::Rfr { session, req_num, first, count } => {
             write!(f, "RFR s{session} r{req_num} from {first} credits {count}")
@@ -283,6 +284,7 @@ mod tests {
 
     use super::made::{HEADER, frame_of, request};
     use super::*;
+    use courser_proto::Grant;
     use courser_proto::wire::{FRAME_HEADER, Holes};
 
     #[test]
@@ -291,7 +293,13 @@ mod tests {
         let part = [2; 1000];
         let all = [
             request(8, &data),
-            Packet::CreditReturn { session: 5, req_num: 8, count: 2, in_progress: true },
+            Packet::CreditReturn {
+                session: 5,
+                req_num: 8,
+                count: 2,
+                in_progress: true,
+                grant: Grant::default(),
+            },
             Packet::Rfr { session: 5, req_num: 8, first: 1, count: 4 },
             Packet::Response { session: 5, req_num: 8, msg_size: 2900, index: 1, data: &part },
             Packet::ErrorResponse { session: 5, req_num: 8, status: 4 },

@@ -3,13 +3,14 @@
 use courser_buf::Arena;
 
 use super::*;
+use crate::budget::Grant;
 use crate::slot::{Position, ServerSlot};
 
 /// Context of a frame without times.
 const HEARD: AckInfo = AckInfo { now_ns: 0, round_trip_ns: 0, window_ns: 0 };
 
 fn credit_return(s: &mut ClientSlot<u8>, count: u32, in_progress: bool) -> Result<u32, Drop> {
-    s.on_credit_return(count, in_progress, HEARD, &mut LossFeedback::default())
+    s.on_credit_return(count, in_progress, Grant::default(), HEARD, &mut LossFeedback::default())
 }
 
 fn response(s: &mut ClientSlot<u8>, index: u32, size: u32, packets: u32) -> Result<u32, Drop> {

@@ -3,7 +3,7 @@
 use courser_proto::wire::{
     EcnCounts, FRAME_HEADER, FrameHeader, PACKET_HEADER, Packet, parse_packet,
 };
-use courser_proto::{ConnectAccept, Drop};
+use courser_proto::{ConnectAccept, Drop, Grant};
 
 use super::World;
 
@@ -79,7 +79,8 @@ impl Forge {
 
     pub fn credit_return(&self, req_num: u32, count: u32, in_progress: bool) -> Vec<u8> {
         let session = self.accept.client_session;
-        let packet = Packet::CreditReturn { session, req_num, count, in_progress };
+        let packet =
+            Packet::CreditReturn { session, req_num, count, in_progress, grant: Grant::default() };
         self.clone().frame(0, &[packet])
     }
 

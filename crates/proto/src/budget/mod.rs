@@ -1,0 +1,392 @@
+//! The receiver's budget: the packets of large messages that all peers together may have in flight
+//! to this endpoint (ADR 35).
+//!
+//! A receiver knows what is coming: the first packet of a message states its size. So it can share
+//! out its link: as a server it limits request packets by the grants in its credit returns, as a
+//! client it limits the response packets that it requests. Both take from one budget, whose size
+//! follows the delay that arriving frames had in queues ([`Size`]). The queue in front of the
+//! receiver is then about as long as with one sender, whatever their number.
+//!
+//! The budget is in force while messages of several peers arrive. A single peer is bounded by its
+//! credits and its own window, and one comparison is all that it costs. Messages of one packet never
+//! wait for the budget.
+//!
+//! The first packets of a message are sent before the receiver knows of it: [`UNSCHEDULED`] of them,
+//! or what the receiver has advised ([`Grant::unscheduled`]).
+//!
+//! # Invariants
+//! 1. `granted` is the sum of `outstanding` of all messages.
+//! 2. A message is in the queue at most once, and only while it has packets that are not granted.
+//! 3. A client that has sent all that was granted has a packet that is not acknowledged, and the
+//!    server owes a credit return for it: losses of grants are recovered by the client's timers.
+
+mod queue;
+mod size;
+
+use std::collections::BTreeMap;
+
+use queue::GrantQueue;
+pub(crate) use size::{QueueDelay, Size};
+
+/// Packets that a message may send before its receiver has answered, while nothing is known of the
+/// receiver.
+pub(crate) const UNSCHEDULED: u32 = 4;
+
+/// Most unscheduled packets that a receiver advises.
+const UNSCHEDULED_MAX: u32 = 63;
+
+/// A message without an arrival for this many base round trips has lost its packets: they no longer
+/// count.
+const STALE_ROUND_TRIPS: u64 = 16;
+/// And for at least this time, ns: a descheduled sender is not lost.
+const STALE_MIN_NS: u64 = 1_000_000;
+
+/// No message.
+pub(crate) const NO_MESSAGE: u32 = u32::MAX;
+
+/// A grant as stated in a credit return: the packets of the message that may be sent, and how many
+/// packets of later messages may be sent before an answer. The default is no limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Grant(u32);
+
+impl Grant {
+    const UNSCHEDULED_SHIFT: u32 = 21;
+
+    /// `packets` of the message, at least 1, and `unscheduled` of later ones.
+    pub(crate) fn new(packets: u32, unscheduled: u32) -> Self {
+        debug_assert!((1..=1 << 20).contains(&packets));
+        Grant(packets | unscheduled.min(UNSCHEDULED_MAX) << Self::UNSCHEDULED_SHIFT)
+    }
+
+    /// The grant with this field on the wire, 28 bits.
+    pub const fn from_bits(bits: u32) -> Self {
+        Grant(bits & ((1 << 28) - 1))
+    }
+
+    /// Its field on the wire.
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Packets of the message that may be sent, counted from its first; `None`: all.
+    pub fn packets(self) -> Option<u32> {
+        let packets = self.0 & ((1 << Self::UNSCHEDULED_SHIFT) - 1);
+        (packets > 0).then_some(packets)
+    }
+
+    /// Packets of a later message that may be sent before the receiver has answered.
+    pub fn unscheduled(self) -> u32 {
+        (self.0 >> Self::UNSCHEDULED_SHIFT).max(1)
+    }
+}
+
+/// Which message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Owner {
+    pub(crate) session: u32,
+    pub(crate) generation: u32,
+    pub(crate) slot: u8,
+    pub(crate) req_num: u32,
+    /// A response that this endpoint requests; otherwise a request that it receives.
+    pub(crate) is_response: bool,
+}
+
+/// A message of several packets that arrives.
+#[derive(Clone, Copy, Debug)]
+struct Message {
+    owner: Owner,
+    peer: u32,
+    packets: u32,
+    /// Packets granted so far, counted from the first.
+    granted: u32,
+    /// Packets of those that have not arrived.
+    outstanding: u32,
+    arrived: u32,
+    last_ns: u64,
+    queued: bool,
+    /// The server withholds a credit return until the next grant.
+    owes: bool,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    enabled: bool,
+    size: Size,
+    granted: u32,
+    messages: Vec<Option<Message>>,
+    vacant: Vec<u32>,
+    live: u32,
+    /// Number of arriving messages of each peer.
+    peers: BTreeMap<u32, u32>,
+    queue: GrantQueue,
+    /// The message that is checked next for packets that were lost.
+    hand: usize,
+}
+
+impl Budget {
+    pub(crate) fn new(enabled: bool, size: Size) -> Self {
+        Budget {
+            enabled,
+            size,
+            granted: 0,
+            messages: Vec::new(),
+            vacant: Vec::new(),
+            live: 0,
+            peers: BTreeMap::new(),
+            queue: GrantQueue::default(),
+            hand: 0,
+        }
+    }
+
+    /// Whether this endpoint has a budget.
+    #[inline(always)]
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Whether it limits messages now: several peers are sending.
+    #[inline(always)]
+    pub(crate) fn is_in_force(&self) -> bool {
+        self.peers.len() > 1
+    }
+
+    /// A frame arrived that was delayed by `delay_ns`, from a sender with this smallest round trip.
+    pub(crate) fn on_frame(&mut self, delay_ns: u64, base_ns: u64, now_ns: u64) {
+        self.size.on_frame(delay_ns, base_ns, self.live, now_ns);
+    }
+
+    /// The smallest round trip of the senders, ns.
+    pub(crate) fn base_ns(&self) -> u64 {
+        self.size.base_ns()
+    }
+
+    /// Packets that may be in flight, and those that are granted and have not arrived.
+    pub(crate) fn usage(&self) -> (u32, u32) {
+        (self.size.packets(), self.granted)
+    }
+
+    /// A message of several packets begins with `arrived` of them; `granted` may be in flight or have
+    /// arrived. Returns its number.
+    pub(crate) fn begin(
+        &mut self,
+        owner: Owner,
+        peer: u32,
+        packets: u32,
+        (arrived, granted): (u32, u32),
+        now_ns: u64,
+    ) -> u32 {
+        let granted = granted.clamp(arrived, packets);
+        let outstanding = granted - arrived;
+        let message = Message {
+            owner,
+            peer,
+            packets,
+            granted,
+            outstanding,
+            arrived,
+            last_ns: now_ns,
+            queued: false,
+            owes: false,
+        };
+        self.granted += outstanding;
+        self.live += 1;
+        *self.peers.entry(peer).or_default() += 1;
+        match self.vacant.pop() {
+            Some(at) => {
+                self.messages[at as usize] = Some(message);
+                at
+            }
+            None => {
+                self.messages.push(Some(message));
+                self.messages.len() as u32 - 1
+            }
+        }
+    }
+
+    fn of(&self, at: u32, owner: &Owner) -> Option<&Message> {
+        self.messages.get(at as usize)?.as_ref().filter(|m| m.owner == *owner)
+    }
+
+    fn of_mut(&mut self, at: u32, owner: &Owner) -> Option<&mut Message> {
+        self.messages.get_mut(at as usize)?.as_mut().filter(|m| m.owner == *owner)
+    }
+
+    /// A message has ended. Nothing happens if it had ended before.
+    pub(crate) fn end(&mut self, at: u32, owner: &Owner) {
+        if self.of(at, owner).is_some() {
+            self.remove(at);
+        }
+    }
+
+    fn remove(&mut self, at: u32) {
+        let Some(m) = self.messages.get_mut(at as usize).and_then(Option::take) else { return };
+        self.granted -= m.outstanding;
+        self.live -= 1;
+        self.vacant.push(at);
+        if let Some(count) = self.peers.get_mut(&m.peer) {
+            *count -= 1;
+            if *count == 0 {
+                self.peers.remove(&m.peer);
+            }
+        }
+        if self.live == 0 {
+            self.queue.clear();
+        }
+    }
+
+    /// A packet of a message has arrived that had not arrived before.
+    pub(crate) fn on_arrival(&mut self, at: u32, owner: &Owner, now_ns: u64) {
+        let Some(m) = self.of_mut(at, owner) else { return };
+        m.arrived += 1;
+        m.last_ns = now_ns;
+        if m.granted < m.arrived {
+            m.granted = m.arrived; // sent without a grant
+        } else if m.outstanding > 0 {
+            m.outstanding -= 1;
+            self.granted -= 1;
+        }
+    }
+
+    /// A message that has packets without a grant asks for one.
+    pub(crate) fn enqueue(&mut self, at: u32, owner: &Owner) {
+        let Some(m) = self.of_mut(at, owner) else { return };
+        if !m.queued && m.granted < m.packets {
+            m.queued = true;
+            let left = m.packets - m.granted;
+            self.queue.push(at, left);
+        }
+    }
+
+    /// Whether the sender of a message has nothing that it may send: the credit return for its last
+    /// packet is withheld until the next grant. While more of its packets are on the way, grants
+    /// leave with their credit returns.
+    pub(crate) fn withholds(&mut self, at: u32, owner: &Owner) -> bool {
+        let Some(m) = self.of_mut(at, owner) else { return false };
+        m.owes = m.queued && m.outstanding == 0;
+        m.owes
+    }
+
+    /// Whether a credit return is withheld.
+    pub(crate) fn owes(&self, at: u32, owner: &Owner) -> bool {
+        self.of(at, owner).is_some_and(|m| m.owes)
+    }
+
+    /// Whether a credit return was withheld, which is to be sent now.
+    pub(crate) fn take_owed(&mut self, at: u32, owner: &Owner) -> bool {
+        self.of_mut(at, owner).is_some_and(|m| std::mem::take(&mut m.owes))
+    }
+
+    /// Takes the next message that may have a grant, with its number.
+    pub(crate) fn next(&mut self) -> Option<(u32, Owner)> {
+        while self.granted < self.size.packets() {
+            let at = self.queue.pop()?;
+            if let Some(m) = self.messages.get_mut(at as usize).and_then(Option::as_mut)
+                && std::mem::take(&mut m.queued)
+            {
+                return Some((at, m.owner));
+            }
+        }
+        if !self.queue.is_empty() {
+            self.size.on_shortage();
+        }
+        None
+    }
+
+    /// Grants packets of a message up to `limit`, and at most `most`. Returns the new total; `None`:
+    /// nothing was granted.
+    pub(crate) fn grant(&mut self, at: u32, owner: &Owner, limit: u32, most: u32) -> Option<u32> {
+        let room = self.size.packets().saturating_sub(self.granted);
+        let m = self.of_mut(at, owner)?;
+        let more = limit.min(m.packets).saturating_sub(m.granted).min(most).min(room.max(1));
+        if more == 0 {
+            return None;
+        }
+        m.granted += more;
+        m.outstanding += more;
+        let granted = m.granted;
+        self.granted += more;
+        self.enqueue(at, owner);
+        Some(granted)
+    }
+
+    /// Packets of a message that are granted.
+    pub(crate) fn granted(&self, at: u32, owner: &Owner) -> Option<u32> {
+        self.of(at, owner).map(|m| m.granted)
+    }
+
+    /// Takes a message out of the budget's accounting: all of it may be sent.
+    pub(crate) fn grant_all(&mut self, at: u32, owner: &Owner) {
+        let Some(m) = self.of_mut(at, owner) else { return };
+        let outstanding = std::mem::take(&mut m.outstanding);
+        (m.granted, m.queued) = (m.packets, false);
+        self.granted -= outstanding;
+    }
+
+    /// Brings a message, all of which could be sent, under the budget: packets up to `granted` may
+    /// be in flight.
+    pub(crate) fn limit(&mut self, at: u32, owner: &Owner, granted: u32) {
+        let Some(m) = self.of_mut(at, owner) else { return };
+        m.granted = granted.clamp(m.arrived, m.packets);
+        let outstanding = m.granted - m.arrived;
+        let before = std::mem::replace(&mut m.outstanding, outstanding);
+        self.granted = self.granted - before + outstanding;
+        self.enqueue(at, owner);
+    }
+
+    /// The messages.
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (u32, Owner)> + '_ {
+        let messages = self.messages.iter().enumerate();
+        messages.filter_map(|(at, m)| m.as_ref().map(|m| (at as u32, m.owner)))
+    }
+
+    /// Packets of a message that its sender may send before an answer: an equal share.
+    pub(crate) fn unscheduled(&self) -> u32 {
+        (self.size.packets() / self.live.max(1)).clamp(1, UNSCHEDULED)
+    }
+
+    /// The message to be checked next. One is checked at each arrival.
+    pub(crate) fn next_to_check(&mut self) -> Option<(u32, Owner)> {
+        for _ in 0..2 {
+            self.hand = if self.hand + 1 < self.messages.len() { self.hand + 1 } else { 0 };
+            if let Some(Some(m)) = self.messages.get(self.hand) {
+                return Some((self.hand as u32, m.owner));
+            }
+        }
+        None
+    }
+
+    /// Packets of a message that should have arrived long ago are lost, or their sender is gone:
+    /// others may use their part of the budget. Later arrivals count as sent without a grant.
+    pub(crate) fn expire(&mut self, at: u32, owner: &Owner, base_ns: u64, now_ns: u64) {
+        let stale_ns = (STALE_ROUND_TRIPS * base_ns).max(STALE_MIN_NS);
+        let Some(m) = self.of_mut(at, owner) else { return };
+        if m.outstanding > 0 && now_ns.saturating_sub(m.last_ns) > stale_ns {
+            let lost = std::mem::take(&mut m.outstanding);
+            self.granted -= lost;
+        }
+    }
+
+    /// Bytes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.messages.capacity() * size_of::<Option<Message>>()
+            + self.vacant.capacity() * size_of::<u32>()
+            + self.queue.heap_bytes()
+            + self.peers.len() * 32
+    }
+
+    /// Checks the invariants; for tests and simulations.
+    pub(crate) fn check(&self) {
+        let messages = || self.messages.iter().flatten();
+        let outstanding: u32 = messages().map(|m| m.outstanding).sum();
+        assert_eq!(outstanding, self.granted, "the budget in use");
+        assert_eq!(messages().count(), self.live as usize);
+        for m in messages() {
+            assert!(m.granted <= m.packets && m.arrived <= m.packets);
+            assert!(!m.queued || m.granted < m.packets, "nothing to grant");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,256 @@
+//! The size of the budget, from the queueing delay of arriving frames.
+//!
+//! The delay is the median of a run of frames: a queue delays all frames, a descheduled thread some
+//! of them, and the delays of some senders are measured from a bad minimum. After each run of at
+//! least a round trip the budget is scaled by what the round trip should be, and is:
+//! `(base + target) / (base + delay)`. It grows only while messages wait for it. There is one such
+//! controller for all senders, so nothing has to converge between them.
+//!
+//! The target is half of the base round trip, or more where packets or the noise of hosts are
+//! longer. No constant in microseconds assumes a slow or a fast network.
+//!
+//! A queue that is never empty is invisible to senders that have never seen it empty. So in each
+//! period the queue drains, for as long as every sender needs to send a packet.
+
+use crate::cc::PART;
+
+/// Frames of a run.
+const RUN: usize = 32;
+/// The smallest budget, packets.
+const LEAST: u64 = 2 * PART;
+/// The budget before anything was measured.
+const FIRST: u64 = 32 * PART;
+/// Packets whose time is allowed as delay.
+const TARGET_PACKETS: u64 = 4;
+/// Period of drains, ns; at first, and at most. Two are in a period of the minimum of delays.
+const DRAIN_FIRST_NS: u64 = 1_000_000;
+const DRAIN_EVERY_NS: u64 = 10_000_000;
+const PERIOD_NS: u64 = 20_000_000;
+/// Shortest length of a drain in round trips.
+const DRAIN_ROUND_TRIPS: u64 = 2;
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Size {
+    /// In parts of a packet.
+    size: u64,
+    most: u64,
+    /// Time of a packet on the link, ns.
+    packet_ns: u64,
+    /// Delays of the run's newest frames, ns.
+    run: [u32; RUN],
+    run_frames: usize,
+    run_begin_ns: u64,
+    /// Smallest round trip of the run's senders.
+    run_base_ns: u64,
+    /// Smallest round trip of the last run.
+    base_ns: u64,
+    /// Messages have waited in this run.
+    short: bool,
+    /// The size while the queue drains, and until when; 0: it does not.
+    drained: u64,
+    drain_ends_ns: u64,
+    next_drain_ns: u64,
+    drain_period_ns: u64,
+}
+
+impl Size {
+    /// A budget of at most `most` packets, each of which takes `packet_ns` on the link.
+    pub(crate) fn new(most: u32, packet_ns: u64) -> Self {
+        let most = u64::from(most).max(2) * PART;
+        Size {
+            size: FIRST.min(most),
+            most,
+            packet_ns,
+            run: [0; RUN],
+            run_frames: 0,
+            run_begin_ns: 0,
+            run_base_ns: u64::MAX,
+            base_ns: 0,
+            short: false,
+            drained: 0,
+            drain_ends_ns: 0,
+            next_drain_ns: 0,
+            drain_period_ns: DRAIN_FIRST_NS,
+        }
+    }
+
+    /// Packets.
+    pub(crate) fn packets(&self) -> u32 {
+        let size = if self.drain_ends_ns > 0 { self.drained } else { self.size };
+        (size / PART) as u32
+    }
+
+    /// The smallest round trip of the senders.
+    pub(crate) fn base_ns(&self) -> u64 {
+        self.base_ns
+    }
+
+    /// Messages wait because the budget is used up.
+    pub(crate) fn on_shortage(&mut self) {
+        self.short = true;
+    }
+
+    /// A frame arrived that was delayed by `delay_ns`; the smallest round trip to its sender is
+    /// `base_ns`, 0 when unknown. `messages` are arriving.
+    pub(crate) fn on_frame(&mut self, delay_ns: u64, base_ns: u64, messages: u32, now_ns: u64) {
+        if self.drain_ends_ns > 0 {
+            if now_ns < self.drain_ends_ns {
+                return;
+            }
+            self.drain_ends_ns = 0;
+            self.begin_run(now_ns);
+        }
+        self.run[self.run_frames % RUN] = delay_ns.min(u32::MAX.into()) as u32;
+        if base_ns > 0 {
+            self.run_base_ns = self.run_base_ns.min(base_ns);
+        }
+        self.run_frames += 1;
+        if self.run_frames >= RUN && self.run_base_ns != u64::MAX {
+            let least_ns = self.run.iter().min().copied().unwrap_or(0);
+            if now_ns >= self.run_begin_ns + self.run_base_ns + u64::from(least_ns) {
+                self.end_run(messages, now_ns);
+            }
+        }
+    }
+
+    fn begin_run(&mut self, now_ns: u64) {
+        (self.run_frames, self.run_begin_ns, self.short) = (0, now_ns, false);
+        self.run_base_ns = u64::MAX;
+    }
+
+    fn end_run(&mut self, messages: u32, now_ns: u64) {
+        self.base_ns = self.run_base_ns;
+        let noise_ns = median(std::array::from_fn(|i| {
+            let before = self.run[(i + RUN - 1) % RUN];
+            self.run[i].abs_diff(before)
+        }));
+        let delay_ns = u64::from(median(self.run));
+        let target_ns =
+            (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns).max(2 * u64::from(noise_ns));
+        let seen_ns = (self.base_ns + delay_ns).max(1);
+        // By a quarter up, by half down.
+        let ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
+        if ratio < 1024 || self.short {
+            // Half of the way, so that the next run sees the result of this one first; the whole way
+            // and more where there is no queue at all.
+            let empty = 4 * delay_ns < target_ns;
+            let scale = if empty { 1536 } else { 512 + ratio / 2 };
+            self.size = (self.size * scale / 1024).clamp(LEAST.min(self.most), self.most);
+        }
+        self.begin_run(now_ns);
+        if now_ns >= self.next_drain_ns {
+            let is_first = self.next_drain_ns == 0;
+            if now_ns > self.next_drain_ns + DRAIN_EVERY_NS {
+                self.drain_period_ns = DRAIN_FIRST_NS; // after a pause
+            }
+            self.next_drain_ns = now_ns + self.drain_period_ns;
+            self.drain_period_ns = (2 * self.drain_period_ns).min(DRAIN_EVERY_NS);
+            if !is_first {
+                // Three quarters of what fills the path without a queue.
+                let filled = self.size * self.base_ns / seen_ns;
+                self.drained = (filled * 3 / 4).max(LEAST.min(self.most));
+                let all_ns = u64::from(messages) * self.packet_ns * 3 / 2;
+                let length_ns = (DRAIN_ROUND_TRIPS * seen_ns).max(all_ns);
+                self.drain_ends_ns = now_ns + length_ns.min(DRAIN_EVERY_NS / 8);
+            }
+        }
+    }
+}
+
+fn median(mut values: [u32; RUN]) -> u32 {
+    values.sort_unstable();
+    values[RUN / 2]
+}
+
+/// The delay of a path's frames in queues: their transit time above the smallest of the current and
+/// the previous period. Clocks of the two ends are not synchronised, and may drift by 50 ppm, 1 us
+/// in a period.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct QueueDelay {
+    least: u32,
+    previous: u32,
+    ends_ns: u64,
+}
+
+impl QueueDelay {
+    /// Takes a transit time modulo 2^32 ns, and returns the delay. `least` is the smallest transit
+    /// time known from a longer period.
+    pub(crate) fn on_frame(&mut self, transit: u32, least: u32, now_ns: u64) -> u64 {
+        if now_ns >= self.ends_ns {
+            // After a pause, the long period's minimum.
+            let fresh = self.ends_ns == 0 || now_ns - self.ends_ns > PERIOD_NS;
+            self.previous = if fresh { least } else { self.least };
+            self.least = if fresh { least } else { transit };
+            self.ends_ns = now_ns + PERIOD_NS;
+        }
+        let above = |least: u32| transit.wrapping_sub(least) as i32;
+        if above(self.least) < 0 {
+            self.least = transit;
+        }
+        above(self.least).max(above(self.previous)).max(0) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs frames through a link with `base_ns` and this size's queue; returns the mean size.
+    fn settle(size: &mut Size, base_ns: u64, packet_ns: u64, jitter_ns: u64) -> u64 {
+        let (mut now_ns, mut sum) = (1, 0);
+        for frame in 0..40_000_u64 {
+            now_ns += packet_ns;
+            let in_flight_ns = u64::from(size.packets()) * packet_ns;
+            let queued_ns = in_flight_ns.saturating_sub(base_ns);
+            let late_ns = (frame * 7919) % (jitter_ns + 1);
+            size.on_shortage();
+            size.on_frame(queued_ns + late_ns, base_ns, 20, now_ns);
+            sum += if frame >= 30_000 { u64::from(size.packets()) } else { 0 };
+        }
+        sum / 10_000
+    }
+
+    #[test]
+    fn the_budget_settles_above_the_bandwidth_delay_product() {
+        for (base_ns, packet_ns) in [(5_200, 364), (1_000, 364), (100_000, 90), (25_000, 23)] {
+            let mut size = Size::new(100_000, packet_ns);
+            let (mean, bdp) = (settle(&mut size, base_ns, packet_ns, 0), base_ns / packet_ns);
+            assert!(mean >= bdp * 97 / 100, "{base_ns}, {packet_ns}: {mean} of {bdp}");
+            assert!(mean <= bdp * 16 / 10 + 6, "{base_ns}, {packet_ns}: {mean} of {bdp}");
+        }
+    }
+
+    #[test]
+    fn delays_of_single_frames_do_not_shrink_it() {
+        let mut size = Size::new(100_000, 364);
+        let mean = settle(&mut size, 5_200, 364, 20_000);
+        assert!(mean >= 5_200 / 364, "{mean}");
+    }
+
+    #[test]
+    fn it_does_not_grow_unless_messages_wait() {
+        let mut size = Size::new(100_000, 364);
+        for frame in 0..10_000 {
+            size.on_frame(0, 5_200, 20, 1 + frame * 364);
+        }
+        assert_eq!(size.packets(), 32);
+    }
+
+    #[test]
+    fn a_longer_route_is_no_queue_after_two_periods() {
+        let mut delay = QueueDelay::default();
+        let mut now_ns = 0;
+        let mut seen = |transit: u32, time_ns: u64| {
+            let mut last = 0;
+            for _ in 0..time_ns / 1_000 {
+                now_ns += 1_000;
+                last = delay.on_frame(transit, 500, now_ns);
+            }
+            last
+        };
+        assert_eq!(seen(500, 50_000_000), 0);
+        assert_eq!(seen(10_500, 5_000_000), 10_000);
+        assert_eq!(seen(10_500, 45_000_000), 0);
+    }
+}
