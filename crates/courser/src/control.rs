@@ -1,7 +1,8 @@
-//! The control plane's driver: one management thread per nexus that speaks TCP (E66, F13).
+//! The control plane: one control thread per nexus that exchanges control messages over TCP (E66,
+//! F13).
 //!
-//! What the two sides of a handshake decide is `courser-proto`'s; this module carries their
-//! messages. It knows connections and endpoints, not sessions, and sees no packet of the datapath.
+//! The handshake's state machines are in `courser-proto`; this module transports their messages. It
+//! handles connections and endpoints, not sessions, and no packet of the datapath.
 //!
 //! ```text
 //! endpoint threads                 control thread "courser-control"            other nexuses
@@ -9,19 +10,20 @@
 //! Mailbox::take_all(..)    <------ route   <-- conn -------------------------- TCP
 //!                                  dial    --- resolver threads, attempts
 //! ```
-//! An endpoint's event loop pays one load per pass for this ([`Mailbox::has_mail`]).
+//! The event loop of an endpoint pays one load per pass for the control plane
+//! ([`Mailbox::has_mail`]).
 //!
-//! Everything has a limit ([`Limits`]): connections in either direction and of one host, the time
-//! of a greeting and of a dial, the time that an open connection may be silent, bytes that a peer
-//! has not read, mail that an endpoint has not taken. What comes from outside never ends more than
-//! the connection that it came by.
+//! Everything has a limit ([`Limits`]): inbound and outbound connections, connections per host, the
+//! duration of a greeting and of a dial, the silence of an open connection, unread bytes per peer,
+//! and messages in an endpoint's mailbox. Invalid input ends at most the connection that it arrived
+//! on.
 //!
-//! The driver is generic over its network and has its clock from outside: on a simulated machine
-//! the same code runs in virtual time, turned by the machine ([`virtual_time`]).
+//! The driver is generic over its network and its clock: on a simulated machine, which calls
+//! [`virtual_time`], the same code runs in virtual time.
 //!
-//! Peers that fail (E66): the kernel of a process that ends, however it ends, closes or resets the
-//! connection, which is noticed at once. For a process that stands still, or a machine or network
-//! that is dead, there are heartbeats (`courser_proto::Heartbeat`) in both directions.
+//! Failed peers (E66): when a process ends, for whatever reason, its kernel closes or resets the
+//! connection, and the failure is detected at once. Heartbeats (`courser_proto::Heartbeat`) in both
+//! directions detect a stopped process, a dead machine and a broken network.
 
 mod conn;
 mod dial;
@@ -47,30 +49,30 @@ use courser_proto::{ControlError, ControlMsg};
 
 use driver::{Driver, Parts};
 use tcp::Tcp;
-use virtual_time::{Streams, TurnedDriver};
+use virtual_time::{SimDriver, Streams};
 
 use crate::machine::{ControlLoop, Machine, Thread};
 use crate::platform::Platform;
 
 pub(crate) use mailbox::Mailbox;
 
-/// What the control thread tells an endpoint.
+/// A message from the control thread to an endpoint.
 #[derive(Debug)]
 pub(crate) enum Mail {
-    /// Answer to [`Command::Dial`].
+    /// The result of [`Command::Dial`].
     Dialed {
-        /// The dial's ticket.
+        /// The ticket of the dial.
         ticket: u64,
-        /// The connection, or why there is none.
+        /// The connection, or the error.
         result: Result<Dialed, DialError>,
     },
     /// A control message for this endpoint.
     Msg {
-        /// The connection it came by.
+        /// The connection that it arrived on.
         control: u64,
-        /// The other host, as this connection shows it.
+        /// The address of the other host on this connection.
         remote: IpAddr,
-        /// This host, as this connection shows it.
+        /// The address of this host on this connection.
         local: IpAddr,
         /// The message.
         msg: ControlMsg,
@@ -79,7 +81,7 @@ pub(crate) enum Mail {
     Lost {
         /// The connection.
         control: u64,
-        /// Why.
+        /// The reason.
         reason: LostReason,
     },
 }
@@ -87,11 +89,11 @@ pub(crate) enum Mail {
 /// A connection to another nexus, ready for messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Dialed {
-    /// Its number, never used again.
+    /// Its number, which is never reused.
     pub(crate) control: u64,
-    /// Where the other nexus listens.
+    /// The control address of the other nexus.
     pub(crate) remote: SocketAddr,
-    /// This side of the connection.
+    /// The local address of the connection.
     pub(crate) local: SocketAddr,
 }
 
@@ -104,15 +106,15 @@ pub enum DialError {
     Resolve {
         /// The name.
         host: String,
-        /// What the resolver said.
+        /// The resolver's error.
         cause: Arc<io::Error>,
     },
-    /// No connection to the address.
+    /// The TCP connection failed.
     #[error("{}", connect_text(.addr, .cause))]
     Connect {
         /// The address.
         addr: SocketAddr,
-        /// What the operating system said.
+        /// The operating system's error.
         cause: Arc<io::Error>,
     },
     /// No answer.
@@ -126,15 +128,15 @@ pub enum DialError {
         /// How long this side waited.
         after: Duration,
     },
-    /// Something answers there, but not in this protocol.
+    /// The other side answers with something else than this protocol.
     #[error("{addr} answers, but no session is possible: {cause}")]
     Handshake {
         /// The address.
         addr: SocketAddr,
-        /// What is wrong with the answer.
+        /// The error in the answer.
         cause: ControlError,
     },
-    /// This nexus holds as many connections as it may.
+    /// This nexus has reached its limit of outbound connections.
     #[error(
         "this nexus already has its {limit} connections to other nexuses; close sessions of some"
     )]
@@ -147,7 +149,7 @@ pub enum DialError {
     Stopped,
 }
 
-/// What a failed connect means, and what to do about it.
+/// The error text of a failed connect, with the remedy.
 fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
     use io::ErrorKind as K;
     if is_exhausted(cause) {
@@ -168,7 +170,7 @@ fn connect_text(addr: &SocketAddr, cause: &io::Error) -> String {
     }
 }
 
-/// Whether an error says that descriptors or kernel memory have run out.
+/// Whether descriptors or kernel memory have run out.
 fn is_exhausted(e: &io::Error) -> bool {
     use rustix::io::Errno;
     let exhausted = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
@@ -179,46 +181,46 @@ fn is_exhausted(e: &io::Error) -> bool {
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LostReason {
-    /// The other side closed it: its nexus has ended.
+    /// The other side closed it because its nexus has ended.
     #[error("the other nexus closed the control connection; connect again when it is back")]
     Closed,
     /// The operating system ended it.
     #[error("the control connection broke: {0}; check the network, then connect again")]
     Io(Arc<io::Error>),
-    /// The other side sent what cannot be understood.
+    /// The other side sent invalid bytes.
     #[error("the control connection was closed: {0}")]
     Protocol(#[from] ControlError),
-    /// The other side does not read what it is sent.
+    /// The other side does not read its messages.
     #[error(
         "the other nexus left {pending} bytes of control messages unread; check that its process is \
          not stopped or starved of CPU time"
     )]
     NotReading {
-        /// Bytes that wait.
+        /// Bytes that are queued for it.
         pending: usize,
     },
-    /// Nothing was heard, not even answers to heartbeats.
+    /// Nothing was received, not even answers to heartbeats.
     #[error(
         "the other nexus sent nothing for {after:?}, not even answers to heartbeats; check that its \
          process is not stopped or starved of CPU time, that its machine runs, and that the \
          network passes TCP, or raise Config::failure_timeout"
     )]
     Silent {
-        /// How long: `Config::failure_timeout`.
+        /// The timeout: `Config::failure_timeout`.
         after: Duration,
     },
     /// The greeting did not arrive in time.
     #[error("the other side did not greet within {0:?}; check that it is a Courser server")]
     NoGreeting(Duration),
-    /// This side closed it: no endpoint had a session over it for this long.
+    /// This side closed it: no endpoint had a session over it for this duration.
     #[error("no session has used the control connection for {0:?}; connect again")]
     Unused(Duration),
-    /// A local endpoint does not take its mail, so that messages would be lost.
+    /// A local endpoint does not read its mailbox, so that messages would be lost.
     #[error(
         "a local endpoint has not taken {pending} control messages; run its event loop more often"
     )]
     NotRunning {
-        /// Mail that waits.
+        /// Messages in the mailbox.
         pending: usize,
     },
     /// This nexus is shutting down.
@@ -235,45 +237,44 @@ impl From<io::Error> for LostReason {
     }
 }
 
-/// What endpoints ask of the control thread.
+/// A command of an endpoint to the control thread.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Makes an endpoint known; one of the same index is unregistered first.
+    /// Adds an endpoint. An endpoint with the same index is unregistered first.
     Register {
         /// Its number in this nexus.
         index: u16,
         /// Its random number.
         id: u64,
-        /// Where its mail goes.
+        /// Its mailbox.
         mailbox: Mailbox,
-        /// Whether it takes sessions from clients.
+        /// Whether it accepts sessions from clients.
         accepts: bool,
     },
-    /// Changes whether an endpoint takes sessions from clients.
+    /// Changes whether an endpoint accepts sessions from clients.
     SetAccepts {
-        /// Which.
+        /// The endpoint.
         index: u16,
-        /// Whether it does.
+        /// The new value.
         accepts: bool,
     },
-    /// Forgets an endpoint, and tells every nexus that it had to do with.
+    /// Removes an endpoint and notifies every nexus that exchanged messages with it.
     Unregister {
-        /// Which.
+        /// The endpoint.
         index: u16,
     },
-    /// Connects to another nexus, or finds the connection that there is. Answered by
-    /// [`Mail::Dialed`].
+    /// Connects to another nexus, or reuses the connection to it. Answered by [`Mail::Dialed`].
     Dial {
-        /// Who asks.
+        /// The endpoint.
         index: u16,
-        /// Comes back with the answer.
+        /// Identifies the answer.
         ticket: u64,
         /// Name or address.
         host: String,
         /// Control port.
         port: u16,
     },
-    /// Sends a message; dropped when the connection is gone, of which [`Mail::Lost`] tells.
+    /// Sends a message. It is dropped when the connection is gone; [`Mail::Lost`] reports that.
     Send {
         /// The connection.
         control: u64,
@@ -282,7 +283,7 @@ pub(crate) enum Command {
     },
     /// Ends the thread and all connections.
     Stop,
-    /// Tells how full the tables are.
+    /// Returns the sizes of the tables.
     #[cfg(test)]
     Inspect(Sender<Tables>),
 }
@@ -298,7 +299,7 @@ pub(crate) struct Tables {
     targets: usize,
     timers: usize,
     queued: usize,
-    /// Bytes of the largest buffer that waits to be written.
+    /// Size of the largest write buffer, bytes.
     pending: usize,
 }
 
@@ -308,28 +309,29 @@ pub(crate) const DEFAULT_FAILURE_TIMEOUT: Duration = Duration::from_millis(800);
 /// Limits of a nexus's control plane.
 #[derive(Clone, Debug)]
 pub(crate) struct Limits {
-    /// Connections from other nexuses; one descriptor each, and about 1 KiB of this process's
-    /// memory while they say nothing, 2 KiB with an unfinished message.
+    /// Connections from other nexuses. Each takes one descriptor and about 1 KiB of memory, or 2
+    /// KiB while a message is incomplete.
     pub(crate) inbound: usize,
-    /// How many of them one remote address may hold, so that no host can take them all.
+    /// Inbound connections from one remote address, so that one host cannot use up `inbound`.
     pub(crate) inbound_per_host: usize,
-    /// Connections to other nexuses, with dials under way.
+    /// Connections to other nexuses, including dials.
     pub(crate) outbound: usize,
-    /// Longest time from a TCP connection to the end of the greeting, inbound.
+    /// Time from the TCP connection to the end of the greeting, inbound.
     pub(crate) greeting: Duration,
-    /// How long an open connection may be silent: `Config::failure_timeout`.
+    /// Time without received bytes after which an open connection has failed:
+    /// `Config::failure_timeout`.
     pub(crate) failure_timeout: Duration,
-    /// How long a connection that was dialed stays when the last session over it has ended; up to
-    /// a quarter of the failure timeout longer.
+    /// Time that an outbound connection is kept after its last session has ended. The check may
+    /// come up to a quarter of the failure timeout later.
     pub(crate) unused: Duration,
-    /// Longest time of a dial: name, all addresses, greeting.
+    /// Time of a dial: name resolution, all addresses, greeting.
     pub(crate) dial: Duration,
-    /// Bytes that may wait for one peer to read: the answers to thousands of connects at once.
+    /// Unsent bytes of one connection: enough for answers to thousands of connects at once.
     pub(crate) pending_write: usize,
-    /// Bytes that may wait for all peers together. Above it, a connection with more than a few
-    /// kilobytes waiting is closed when it is sent more.
+    /// Unsent bytes of all connections. Above it, a connection with more than a few kilobytes of
+    /// unsent bytes is closed when another message is sent on it.
     pub(crate) pending_total: usize,
-    /// Names that are being resolved at the same time; a thread each.
+    /// Concurrent name resolutions, each in a thread.
     pub(crate) resolvers: usize,
 }
 
@@ -350,51 +352,51 @@ impl Default for Limits {
     }
 }
 
-/// What the control thread had to turn away, since its start.
+/// Counters of rejected connections and messages, since the control thread started.
 #[derive(Default, Debug)]
 pub(crate) struct Counters {
     /// Connections closed because of [`Limits::inbound`] or [`Limits::inbound_per_host`].
     pub(crate) excess_connections: AtomicU64,
     /// Inbound connections that ended before a valid greeting.
     pub(crate) failed_greetings: AtomicU64,
-    /// Connections ended because of what the other side sent.
+    /// Connections closed because the other side sent invalid bytes.
     pub(crate) protocol_errors: AtomicU64,
-    /// Connections ended because nothing was heard for [`Limits::failure_timeout`].
+    /// Connections closed because nothing was received for [`Limits::failure_timeout`].
     pub(crate) silent_peers: AtomicU64,
-    /// Messages for endpoints that are not there.
+    /// Messages for endpoints that do not exist.
     pub(crate) misdirected: AtomicU64,
-    /// Sessions refused here, without asking an endpoint.
+    /// Sessions refused by the control thread, without an endpoint.
     pub(crate) refused: AtomicU64,
-    /// Times that no connection could be accepted for want of descriptors or memory.
+    /// Failed accepts because descriptors or memory had run out.
     pub(crate) exhausted: AtomicU64,
 }
 
-/// What a nexus's control plane had to turn away, since it was bound.
+/// What a nexus's control plane rejected since it was bound.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ControlStats {
-    /// Connections closed because there were too many, in all or from their host.
+    /// Connections closed because there were too many, in total or from their host.
     pub excess_connections: u64,
     /// Connections that ended before a valid greeting.
     pub failed_greetings: u64,
-    /// Connections ended because of what the other side sent.
+    /// Connections closed because the other side sent invalid bytes.
     pub protocol_errors: u64,
-    /// Connections ended because nothing was heard for `Config::failure_timeout`.
+    /// Connections closed because nothing was received for `Config::failure_timeout`.
     pub silent_peers: u64,
-    /// Messages for endpoints that are not there.
+    /// Messages for endpoints that do not exist.
     pub misdirected: u64,
-    /// Sessions refused without asking an endpoint.
+    /// Sessions refused by the control thread, without an endpoint.
     pub refused: u64,
-    /// Times that no connection could be accepted for want of descriptors or memory.
+    /// Failed accepts because descriptors or memory had run out.
     pub exhausted: u64,
 }
 
-/// Adds one; nothing is ordered by counters.
+/// Adds one. `Relaxed` suffices: counters order nothing.
 fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What reaches the control thread from others.
+/// An input of the control thread.
 #[derive(Debug)]
 enum Event {
     Command(Command),
@@ -405,14 +407,14 @@ enum Event {
     },
 }
 
-/// The way to the control thread for all others: a queue and a wake-up.
+/// The sending side of the control thread's queue, with its wake-up.
 #[derive(Clone, Debug)]
 struct Inlet {
     events: Sender<Event>,
     wake: Wake,
 }
 
-/// How the control thread is woken.
+/// The wake-up of the control thread.
 #[derive(Clone, Debug)]
 enum Wake {
     Poll(Arc<mio::Waker>),
@@ -420,11 +422,11 @@ enum Wake {
 }
 
 impl Inlet {
-    /// Whether the control thread is there to take it.
+    /// Returns false when the control thread has ended.
     fn send(&self, e: Event) -> bool {
         let sent = self.events.send(e).is_ok();
         match &self.wake {
-            // A wake-up can fail only when one is pending already.
+            // A wake-up fails only when another one is pending.
             Wake::Poll(waker) => drop(waker.wake()),
             Wake::Machine(machine) => machine.wake(Thread::Control),
         }
@@ -432,8 +434,8 @@ impl Inlet {
     }
 }
 
-/// A nexus's control plane. When the last clone is dropped, the thread ends; that of a simulated
-/// machine when it is turned next.
+/// A nexus's control plane. The thread ends when the last clone is dropped; on a simulated machine
+/// the loop ends at its next turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     shared: Arc<Shared>,
@@ -447,8 +449,8 @@ struct Shared {
 }
 
 impl Control {
-    /// Listens on `bind` (port 0: any; `[::]` becomes `0.0.0.0` where there is no IPv6) and starts
-    /// the thread, or hands its loop to the machine. Gives the address that it listens on.
+    /// Listens on `bind` (port 0: any; `[::]` becomes `0.0.0.0` on a host without IPv6) and starts
+    /// the thread, or passes its loop to the machine. Returns the bound address.
     ///
     /// # Errors
     /// The address cannot be bound, or descriptors or threads have run out.
@@ -471,7 +473,7 @@ impl Control {
             }
             Platform::Virtual(machine) => {
                 let (streams, bound) = Streams::listen(machine, bind)?;
-                let driver = TurnedDriver::new(Driver::new(streams, shared));
+                let driver = SimDriver::new(Driver::new(streams, shared));
                 machine.start_control(ControlLoop::new(driver));
                 (Inlet { events, wake: Wake::Machine(machine.clone()) }, None, bound)
             }
@@ -480,12 +482,12 @@ impl Control {
         Ok((Control { shared: Arc::new(Shared { inlet, counters, thread }) }, bound))
     }
 
-    /// Hands a command to the thread; false when it has ended.
+    /// Sends a command to the thread. Returns false when the thread has ended.
     pub(crate) fn send(&self, c: Command) -> bool {
         self.shared.inlet.send(Event::Command(c))
     }
 
-    /// What was turned away so far.
+    /// The counters.
     pub(crate) fn stats(&self) -> ControlStats {
         let c = &self.shared.counters;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -389,12 +389,12 @@ impl std::fmt::Debug for EndpointHandle {
 impl EndpointHandle {
     /// Wakes the endpoint: its event loop runs a pass at once.
     pub fn wake(&self) {
-        self.mailbox.nudge();
+        self.mailbox.wake();
     }
 
     /// Ends [`Rpc::run`] and its like, now or the next time it is called.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
-        self.mailbox.nudge();
+        self.mailbox.wake();
     }
 }

@@ -1,4 +1,4 @@
-//! One control connection: greeting, framing, buffers. Knows nothing of endpoints.
+//! One control connection: greeting, framing, buffers. Independent of endpoints.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,18 +11,18 @@ use super::LostReason;
 use super::network::Stream;
 use super::upkeep::Usage;
 
-/// How far a connection is.
+/// The state of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Phase {
     /// TCP's handshake is under way (outbound only).
     Connecting,
     /// The other side's greeting has not arrived.
     Greeting,
-    /// Messages flow.
+    /// Open: messages are exchanged.
     Open,
 }
 
-/// What the other side's bytes led to.
+/// The result of parsing received bytes.
 #[derive(Debug)]
 pub(super) enum Step {
     /// The greeting was received: the phase is [`Phase::Open`] now.
@@ -36,39 +36,39 @@ pub(super) enum Step {
 pub(super) struct Conn<S> {
     pub(super) stream: S,
     pub(super) phase: Phase,
-    /// The other side, IPv4 never in IPv6's clothes.
+    /// The address of the other side. A mapped IPv6 address is converted to IPv4.
     pub(super) remote: SocketAddr,
-    /// This side.
+    /// The local address.
     pub(super) local: SocketAddr,
-    /// The dial that made it; `None`: inbound.
+    /// The dial that opened it; `None`: inbound.
     pub(super) dial: Option<u64>,
-    /// When its timer goes off: it ends unless it is open by then; once it is, its heartbeat is
-    /// looked at.
+    /// Expiry of its timer. Before the connection is open, it ends then; afterwards its heartbeat
+    /// is checked.
     pub(super) deadline: Instant,
-    /// Failure detection, once it is open.
+    /// Failure detection of an open connection.
     pub(super) heartbeat: Option<Heartbeat>,
-    /// Endpoints of this nexus that had to do with it: each has had mail from here.
+    /// Endpoints of this nexus that exchanged messages over it; they are notified when it ends.
     pub(super) used: BTreeSet<u16>,
-    /// Who uses it; of interest when it was dialed.
+    /// Its users, tracked for outbound connections only.
     pub(super) usage: Usage,
-    /// Queued to be flushed at the end of the pass.
+    /// In the list of connections to flush at the end of the pass.
     pub(super) dirty: bool,
-    /// Queued to be read in the next pass.
+    /// In the list of connections to read in the next pass.
     pub(super) ready: bool,
-    /// A `Pong` waits in `out`: it answers every `Ping` that comes until it is written.
+    /// `out` contains an unsent `Pong`, which answers every `Ping` until it is written.
     pub(super) pong: bool,
     decoder: ControlDecoder,
-    /// A message that came together with the greeting.
+    /// A message that arrived together with the greeting.
     held: Option<ControlMsg>,
     out: Vec<u8>,
-    /// Bytes of `out` that are written.
+    /// Bytes of `out` that were written.
     written: usize,
-    /// Bytes that the driver has counted as waiting here.
+    /// Bytes of this connection in the driver's sum of unsent bytes.
     counted: usize,
 }
 
 impl<S: Stream> Conn<S> {
-    /// Takes over a stream; the greeting is queued.
+    /// Wraps a stream and queues the greeting.
     pub(super) fn new(
         stream: S,
         phase: Phase,
@@ -98,12 +98,12 @@ impl<S: Stream> Conn<S> {
         }
     }
 
-    /// TCP's handshake is over: sets the socket's options and reads its address.
+    /// Handles the end of the TCP handshake: sets the socket's options and reads its address.
     pub(super) fn connected(&mut self) -> io::Result<()> {
         self.local = canonical(self.stream.local_addr()?);
         if self.local == self.remote {
-            // TCP may connect a socket to itself, when the port dialed is a free one that the
-            // kernel has just given to the socket: no server listens there.
+            // TCP connects a socket to itself when the dialed port is free and the kernel assigns
+            // it as the source port. Nothing listens there.
             return Err(rustix::io::Errno::CONNREFUSED.into());
         }
         self.stream.prepare()?;
@@ -111,7 +111,7 @@ impl<S: Stream> Conn<S> {
         Ok(())
     }
 
-    /// The next thing that the bytes received so far amount to.
+    /// Parses the next greeting or message of the received bytes.
     pub(super) fn step(&mut self) -> Result<Option<Step>, LostReason> {
         if let Some(msg) = self.held.take() {
             return Ok(Some(Step::Msg(msg)));
@@ -119,18 +119,18 @@ impl<S: Stream> Conn<S> {
         let msg = self.decoder.next_msg();
         if self.phase == Phase::Greeting && self.decoder.greeted() {
             self.phase = Phase::Open;
-            // An error after the greeting is found again by the next call: the decoder keeps the
-            // bytes that it could not understand.
+            // The decoder keeps the bytes of an invalid message, so the next call returns the error
+            // again.
             self.held = msg.unwrap_or_default();
             return Ok(Some(Step::Greeted));
         }
         Ok(msg?.map(Step::Msg))
     }
 
-    /// Reads once. False: there is nothing more for now.
+    /// Reads once. Returns false when there is nothing more to read.
     pub(super) fn fill(&mut self) -> Result<bool, LostReason> {
         let mut buf = [0; 4 + CONTROL_MAX];
-        // Only a complete message leaves no room, and steps have taken those out.
+        // Only a complete message fills the buffer, and `step` has consumed complete messages.
         let room = self.decoder.room().min(buf.len());
         loop {
             match self.stream.read(&mut buf[..room]) {
@@ -146,10 +146,10 @@ impl<S: Stream> Conn<S> {
         }
     }
 
-    /// Queues a message. How much may wait is the driver's question.
+    /// Queues a message. The driver checks the limits.
     pub(super) fn queue(&mut self, msg: &ControlMsg) {
         let bytes = msg.encode();
-        // What is written goes when it is the larger part: each byte moves once on average.
+        // Compact when more than half is written: each byte is moved once on average.
         if self.written > self.out.len() / 2 {
             self.out.drain(..self.written);
             self.written = 0;
@@ -157,30 +157,30 @@ impl<S: Stream> Conn<S> {
         self.out.extend_from_slice(&bytes);
     }
 
-    /// Bytes that wait to be written.
+    /// Unsent bytes.
     pub(super) fn pending(&self) -> usize {
         self.out.len() - self.written
     }
 
-    /// Brings the driver's sum of waiting bytes up to date.
+    /// Updates the driver's sum of unsent bytes.
     pub(super) fn count_pending(&mut self, sum: &mut usize) {
         *sum = *sum - self.counted + self.pending();
         self.counted = self.pending();
     }
 
-    /// Takes this connection out of the driver's sum.
+    /// Subtracts this connection from the driver's sum.
     pub(super) fn forget_pending(&mut self, sum: &mut usize) {
         *sum -= std::mem::take(&mut self.counted);
     }
 
-    /// Writes what the socket takes.
+    /// Writes as much as the socket accepts.
     pub(super) fn flush(&mut self) -> Result<(), LostReason> {
         while self.pending() > 0 {
             match self.stream.write(&self.out[self.written..]) {
                 Ok(0) => return Err(LostReason::Closed),
                 Ok(n) => self.written += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    // What is kept is what waits, so that the limits bound memory.
+                    // Keep only unsent bytes, so that the limits bound memory.
                     if self.written > self.pending() {
                         self.out.drain(..self.written);
                         self.written = 0;
@@ -192,7 +192,7 @@ impl<S: Stream> Conn<S> {
                 Err(e) => return Err(e.into()),
             }
         }
-        // A burst's buffer is not kept for the life of the connection.
+        // Free the buffer, which may have grown in a burst.
         self.out = Vec::new();
         self.written = 0;
         self.pong = false;
@@ -200,7 +200,7 @@ impl<S: Stream> Conn<S> {
     }
 }
 
-/// IPv4 as IPv4, whatever socket it came by.
+/// Converts a mapped IPv6 address to IPv4.
 fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {

@@ -1,10 +1,10 @@
-//! Dialing: from a name and a port to one open connection per remote nexus.
+//! Dialing: opens one connection per remote nexus from a host name and a port.
 //!
 //! ```text
 //! Dial -> (name) resolver thread -> addresses, in turn: connect, greeting -> Dialed
 //!         (literal) ----------------^
 //! ```
-//! All dials of one target share the connection, also while it is being made.
+//! All dials of one target share one connection, also while it is being opened.
 
 use std::collections::VecDeque;
 use std::io;
@@ -17,13 +17,13 @@ use super::driver::{Driver, Timer};
 use super::network::Network;
 use super::{DialError, Dialed, LostReason, Mail, Mailbox};
 
-/// Addresses of one name that are tried.
+/// Addresses tried per name.
 const ADDRESSES: usize = 16;
 
-/// What there is for a host name and port.
+/// The state of a host name and port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Target {
-    /// A dial under way.
+    /// A dial in progress.
     Dialing(u64),
     /// An open connection.
     Open(u64),
@@ -37,23 +37,23 @@ pub(super) struct Waiter {
     ticket: u64,
 }
 
-/// A dial under way.
+/// A dial in progress.
 #[derive(Debug)]
 pub(super) struct Dialing {
     target: (String, u16),
     pub(super) waiters: Vec<Waiter>,
-    /// Not yet tried.
+    /// Addresses not tried yet.
     addrs: VecDeque<SocketAddr>,
-    /// The connection that is being tried.
+    /// The current connection attempt.
     attempt: Option<u64>,
     deadline: Instant,
-    /// The most telling failure so far.
+    /// The most specific failure so far.
     failure: Option<DialError>,
 }
 
 impl Dialing {
-    /// Keeps the failure that tells most: an answer that makes no sense rather than a refusal,
-    /// a refusal rather than silence.
+    /// Keeps the most specific failure: an invalid answer over a refused connection, and that over
+    /// a timeout.
     fn note(&mut self, e: DialError) {
         let rank = |e: &DialError| match e {
             DialError::Handshake { .. } => 2,
@@ -67,7 +67,7 @@ impl Dialing {
 }
 
 impl<N: Network> Driver<N> {
-    /// An endpoint wants a connection.
+    /// Handles [`Command::Dial`].
     pub(super) fn on_dial(&mut self, index: u16, ticket: u64, host: String, port: u16) {
         let Some(endpoint) = self.endpoints.get(&index) else { return };
         let mailbox = endpoint.mailbox.clone();
@@ -76,7 +76,7 @@ impl<N: Network> Driver<N> {
             refuse(DialError::Stopped);
             return;
         }
-        // Names of hosts do not depend on the case of letters.
+        // Host names are case-insensitive.
         let target = (host.to_ascii_lowercase(), port);
         match self.targets.get(&target).copied() {
             Some(Target::Open(n)) => {
@@ -121,11 +121,11 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// Looks up the names that wait, within the limit.
+    /// Starts queued name resolutions, up to the limit.
     fn start_resolvers(&mut self) {
         while self.resolving < self.parts.limits.resolvers {
             let Some(dial) = self.unresolved.pop_front() else { return };
-            // It may have timed out while it waited.
+            // The dial may have timed out in the queue.
             let Some(d) = self.dials.get(&dial) else { continue };
             let (host, port) = &d.target;
             match self.net.resolve(dial, host, *port) {
@@ -153,14 +153,15 @@ impl<N: Network> Driver<N> {
         self.next_attempt(dial);
     }
 
-    /// Tries the next address; without one the dial has failed.
+    /// Tries the next address. The dial fails when none is left.
     fn next_attempt(&mut self, dial: u64) {
         let now = self.now();
         loop {
             let Some(d) = self.dials.get_mut(&dial) else { return };
             d.attempt = None;
             let Some(addr) = d.addrs.pop_front() else { break };
-            // A silent address leaves the later ones their share of the time.
+            // Divide the remaining time, so that an unresponsive address leaves time for the later
+            // ones.
             let left = d.addrs.len() as u32 + 1;
             let deadline = now + d.deadline.saturating_duration_since(now) / left;
             let attempt = self.net.connect(addr).and_then(|stream| {
@@ -179,7 +180,7 @@ impl<N: Network> Driver<N> {
         self.dial_failed(dial);
     }
 
-    /// The connection of an attempt has ended before it was open.
+    /// Handles the end of an attempt whose connection was not opened.
     pub(super) fn attempt_failed(&mut self, dial: u64, addr: SocketAddr, reason: LostReason) {
         let after = self.parts.limits.dial;
         let Some(d) = self.dials.get_mut(&dial) else { return };
@@ -195,7 +196,7 @@ impl<N: Network> Driver<N> {
         self.next_attempt(dial);
     }
 
-    /// The time of a dial is over.
+    /// Handles the timeout of a dial.
     pub(super) fn dial_timed_out(&mut self, dial: u64) {
         let limit = self.parts.limits.dial;
         let Some(d) = self.dials.get_mut(&dial) else { return };
@@ -218,7 +219,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// The connection of a dial is open.
+    /// Handles the opening of a dial's connection.
     pub(super) fn dial_done(&mut self, dial: u64, n: u64) {
         let Some(d) = self.end_dial(dial) else { return };
         self.targets.insert(d.target, Target::Open(n));
@@ -233,7 +234,7 @@ impl<N: Network> Driver<N> {
         Some(d)
     }
 
-    /// Gives an open connection to an endpoint.
+    /// Returns an open connection to an endpoint.
     fn answer(&mut self, n: u64, w: Waiter) {
         let now = self.now();
         let Some(conn) = self.conns.get_mut(&n) else { return };
@@ -243,12 +244,12 @@ impl<N: Network> Driver<N> {
         w.mailbox.post(Mail::Dialed { ticket: w.ticket, result });
     }
 
-    /// An outbound connection that was open is gone: the next dial makes a new one.
+    /// Removes an outbound connection, so that the next dial opens a new one.
     pub(super) fn forget_target(&mut self, n: u64) {
         self.targets.retain(|_, t| *t != Target::Open(n));
     }
 
-    /// Ends all dials.
+    /// Fails all dials.
     pub(super) fn stop_dials(&mut self) {
         let dials: Vec<u64> = self.dials.keys().copied().collect();
         for dial in dials {
@@ -260,7 +261,7 @@ impl<N: Network> Driver<N> {
     }
 }
 
-/// An address written out; IPv6 may stand in brackets, as in a URI.
+/// Parses an IP address. IPv6 may be in brackets, as in a URI.
 fn literal(host: &str) -> Option<IpAddr> {
     let inner = host.strip_prefix('[').and_then(|h| h.strip_suffix(']'));
     inner.unwrap_or(host).parse().ok()

@@ -1,8 +1,8 @@
-//! The control thread's loop: events, connections, deadlines.
+//! The control thread's event loop: readiness, commands, timers, writes.
 //!
-//! One pass: readiness, commands, work left over from the last pass, deadlines, writes.
-//! Readiness is edge-triggered: a connection that stops before `WouldBlock` is put on the list of
-//! left-over work. No connection gets more than [`READS_PER_PASS`] reads before the others.
+//! One pass handles readiness, commands, connections left over from the last pass, timers, and
+//! writes. Readiness is edge-triggered: a connection whose reads stop before `WouldBlock` is queued
+//! for the next pass. A connection gets at most [`READS_PER_PASS`] reads per pass.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -21,22 +21,22 @@ use super::tcp::Tcp;
 use super::{Command, Counters, Event, Limits, LostReason, Mail, count, is_exhausted};
 use crate::platform::Clock;
 
-/// The first number of a connection; numbers double as tokens, of which networks have their own.
+/// First connection number. Numbers are also poll tokens; the network reserves the lower ones.
 const FIRST_NUMBER: u64 = 2;
 /// Commands per pass.
 const COMMANDS: usize = 1024;
 /// Connections accepted per pass.
 const ACCEPTS_PER_PASS: usize = 64;
-/// Reads of one connection per pass, each of one message's length at most: 4 KiB, or 800 of the
-/// shortest messages. Thousands of connections that all talk without end then hold up the others
-/// for less than a heartbeat.
+/// Reads of one connection per pass. Each reads at most one message's length: 4 KiB, or 800 of the
+/// shortest messages. With this limit, thousands of connections that send without pause delay the
+/// others by less than a heartbeat.
 const READS_PER_PASS: usize = 4;
-/// A connection with no more than this waiting stays open, whatever waits for others.
+/// A connection with no more unsent bytes than this stays open, whatever the sum is.
 const PENDING_EACH: usize = 8 << 10;
-/// How long nothing is accepted after descriptors have run out.
+/// Pause of accepting after descriptors have run out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the thread starts with.
+/// The arguments of the thread.
 pub(super) struct Parts {
     pub(super) queue: Receiver<Event>,
     pub(super) limits: Limits,
@@ -44,24 +44,24 @@ pub(super) struct Parts {
     pub(super) clock: Clock,
 }
 
-/// What is due at some time.
+/// A timer of the control thread.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Timer {
-    /// A connection that has to be open, or whose heartbeat is due.
+    /// The timeout of a connect or a greeting, or the heartbeat of an open connection.
     Conn(u64),
-    /// A dial that has to be over.
+    /// The timeout of a dial.
     Dial(u64),
-    /// Accepting again, after descriptors had run out.
+    /// Resumes accepting after descriptors had run out.
     Accept,
 }
 
-/// The control thread. What is done in which order depends on the network, the clock and the
-/// commands alone: tables are walked in the order of their keys (F17).
+/// The control thread. The order of its work depends only on the network, the clock and the
+/// commands, as tables are iterated in key order (F17).
 ///
-/// Invariants: a connection has one timer, at its `deadline`; a dial that is not over has its
-/// timer; `inbound` counts the connections without a dial, and `hosts` those of each remote host,
-/// which is there while it has any; `ready` and `dirty` name a living connection once at most, as
-/// its flags say.
+/// Invariants: a connection has one timer, at its `deadline`; a dial in progress has one timer;
+/// `inbound` counts the connections without a dial; `hosts` has the non-zero counts per remote
+/// host; `ready` and `dirty` contain an existing connection at most once, namely when its flag is
+/// set.
 pub(super) struct Driver<N: Network> {
     pub(super) net: N,
     pub(super) parts: Parts,
@@ -70,35 +70,35 @@ pub(super) struct Driver<N: Network> {
     /// Inbound connections of each remote host.
     pub(super) hosts: BTreeMap<IpAddr, usize>,
     pub(super) endpoints: BTreeMap<u16, Endpoint>,
-    /// Where the search for an endpoint for the next client starts.
+    /// Start of the search for an endpoint for the next client, round robin.
     pub(super) next_endpoint: u16,
     pub(super) dials: BTreeMap<u64, Dialing>,
     pub(super) targets: BTreeMap<(String, u16), Target>,
     /// Dials that wait for a resolver thread.
     pub(super) unresolved: VecDeque<u64>,
-    /// Resolver threads.
+    /// Running resolver threads.
     pub(super) resolving: usize,
     pub(super) timers: BTreeSet<(Instant, Timer)>,
-    /// More commands may wait than were taken.
+    /// The command queue may not be empty.
     more_commands: bool,
     /// Connections that may have more to read.
     ready: Vec<u64>,
-    /// Whether more connections may wait to be accepted.
+    /// More connections may be ready to accept.
     accept_ready: bool,
-    /// Descriptors have run out: nothing is accepted until [`Timer::Accept`].
+    /// Descriptors have run out: no accepts until [`Timer::Accept`].
     accept_paused: bool,
-    /// Connections with something to write.
+    /// Connections with unsent bytes.
     dirty: Vec<u64>,
-    /// Bytes that wait to be written, over all connections.
+    /// Unsent bytes of all connections.
     pending: usize,
     next_number: u64,
-    /// What the times of heartbeats are counted from.
+    /// Time 0 of the heartbeats' clock.
     pub(super) epoch: Instant,
     pub(super) stopping: bool,
 }
 
 impl Driver<Tcp> {
-    /// The thread.
+    /// The main function of the thread.
     pub(super) fn run(mut self) {
         let mut ready = Vec::new();
         while !self.stopping {
@@ -146,7 +146,7 @@ impl<N: Network> Driver<N> {
         self.parts.clock.now()
     }
 
-    /// One pass. Takes what has become ready.
+    /// Runs one pass with the readiness events in `ready`.
     pub(super) fn pass(&mut self, ready: &mut Vec<Ready>) {
         for r in ready.drain(..) {
             match r {
@@ -154,13 +154,13 @@ impl<N: Network> Driver<N> {
                 Ready::Conn { n, writable } => self.on_ready(n, writable),
             }
         }
-        self.take_commands();
-        self.left_over();
-        self.on_time();
+        self.run_commands();
+        self.resume_ready();
+        self.run_timers();
         self.flush_dirty();
     }
 
-    /// When the next pass has something to do by itself; `None`: not until something happens.
+    /// The time of the next pass; `None`: no pass until an event arrives.
     pub(super) fn due(&self) -> Option<Instant> {
         if !self.ready.is_empty() || self.accept_ready || self.more_commands {
             return Some(self.now());
@@ -168,14 +168,14 @@ impl<N: Network> Driver<N> {
         self.timers.first().map(|(at, _)| *at)
     }
 
-    /// A number for a connection or a dial.
+    /// Allocates a number for a connection or a dial.
     pub(super) fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number - 1
     }
 
-    /// Does what endpoints ask, within a limit, so that a busy one cannot hold the thread.
-    fn take_commands(&mut self) {
+    /// Executes commands, with a limit so that a busy endpoint cannot block the thread.
+    fn run_commands(&mut self) {
         self.more_commands = false;
         for _ in 0..COMMANDS {
             match self.parts.queue.try_recv() {
@@ -185,11 +185,11 @@ impl<N: Network> Driver<N> {
                 Err(_) => return,
             }
         }
-        // The wake-up that announced the rest may be taken already.
+        // The wake-up of the remaining commands may have been consumed already.
         self.more_commands = true;
     }
 
-    fn left_over(&mut self) {
+    fn resume_ready(&mut self) {
         if std::mem::take(&mut self.accept_ready) {
             self.accept();
         }
@@ -201,7 +201,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    fn on_time(&mut self) {
+    fn run_timers(&mut self) {
         let now = self.now();
         while let Some(&(at, timer)) = self.timers.first() {
             if at > now {
@@ -214,26 +214,26 @@ impl<N: Network> Driver<N> {
                     self.accept_ready = true;
                 }
                 Timer::Dial(dial) => self.dial_timed_out(dial),
-                Timer::Conn(n) => self.conn_is_due(n),
+                Timer::Conn(n) => self.on_conn_timer(n),
             }
         }
     }
 
-    /// Accepts what has arrived, within a limit per pass.
+    /// Accepts connections, with a limit per pass.
     fn accept(&mut self) {
         for _ in 0..ACCEPTS_PER_PASS {
             match self.net.accept() {
                 Ok((stream, remote)) => self.on_accepted(stream, remote),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if is_exhausted(&e) => {
-                    // Trying again at once would fail again, for ever.
+                    // An immediate retry would fail again.
                     count(&self.parts.counters.exhausted);
                     tracing::warn!("cannot accept control connections: {e}");
                     self.accept_paused = true;
                     self.timers.insert((self.now() + ACCEPT_PAUSE, Timer::Accept));
                     return;
                 }
-                // The client has gone meanwhile, or its network has.
+                // The client or its network failed before the accept.
                 Err(_) => {}
             }
         }
@@ -246,30 +246,31 @@ impl<N: Network> Driver<N> {
         let deadline = now + limits.greeting;
         let mut conn = Conn::new(stream, Phase::Greeting, remote, None, now, deadline);
         let host = conn.remote.ip();
-        let of_host = self.hosts.get(&host).copied().unwrap_or(0);
-        if self.inbound >= limits.inbound || of_host >= limits.inbound_per_host {
+        let from_host = self.hosts.get(&host).copied().unwrap_or(0);
+        if self.inbound >= limits.inbound || from_host >= limits.inbound_per_host {
             count(&self.parts.counters.excess_connections);
             return;
         }
-        // What fails here concerns this client only: it has closed already, or there is no room.
+        // A failure here concerns this client only: it has already closed, or a resource has run
+        // out.
         if conn.connected().is_ok() && self.adopt(conn).is_ok() {
             self.inbound += 1;
             *self.hosts.entry(host).or_default() += 1;
         }
     }
 
-    /// An inbound connection less.
+    /// Decrements the counts of inbound connections.
     fn release_inbound(&mut self, host: IpAddr) {
         self.inbound -= 1;
-        if let Some(of_host) = self.hosts.get_mut(&host) {
-            *of_host -= 1;
-            if *of_host == 0 {
+        if let Some(from_host) = self.hosts.get_mut(&host) {
+            *from_host -= 1;
+            if *from_host == 0 {
                 self.hosts.remove(&host);
             }
         }
     }
 
-    /// Takes a connection into the loop; gives its number, if it lives.
+    /// Registers a connection and returns its number.
     pub(super) fn adopt(&mut self, mut conn: Conn<N::Stream>) -> io::Result<u64> {
         let n = self.number();
         self.net.register(&mut conn.stream, n)?;
@@ -278,7 +279,7 @@ impl<N: Network> Driver<N> {
         Ok(n)
     }
 
-    /// A socket can be read or written, or has failed.
+    /// Handles readiness or failure of a socket.
     fn on_ready(&mut self, n: u64, writable: bool) {
         let Some(conn) = self.conns.get_mut(&n) else { return };
         if conn.phase == Phase::Connecting {
@@ -288,15 +289,15 @@ impl<N: Network> Driver<N> {
                 Err(e) => return self.close(n, e.into()),
             }
         }
-        // Reading comes first: a peer that refuses says why before it closes, and a failed write
-        // would hide that.
+        // Read first: a peer that refuses sends the reason before it closes, and a failed write
+        // would hide it.
         self.read(n);
         if writable {
             self.flush(n);
         }
     }
 
-    /// Reads and handles messages, within a limit per pass.
+    /// Reads and handles messages, with a limit per pass.
     pub(super) fn read(&mut self, n: u64) {
         for _ in 0..READS_PER_PASS {
             loop {
@@ -311,10 +312,10 @@ impl<N: Network> Driver<N> {
             let Some(conn) = self.conns.get_mut(&n) else { return };
             match conn.fill() {
                 Ok(true) => {
-                    self.on_heard(n);
-                    // Commands that endpoints sent before the peer wrote this come first, so that
-                    // a registered endpoint is found.
-                    self.take_commands();
+                    self.on_bytes_received(n);
+                    // Handle the commands that endpoints sent before the peer wrote this, so that a
+                    // newly registered endpoint is found.
+                    self.run_commands();
                 }
                 Ok(false) => return,
                 Err(reason) => return self.close(n, reason),
@@ -328,7 +329,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// The greeting has arrived.
+    /// Handles the end of the greeting.
     fn on_open(&mut self, n: u64) {
         self.start_heartbeat(n);
         if let Some(dial) = self.conns.get(&n).and_then(|conn| conn.dial) {
@@ -336,7 +337,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// Queues a message; it leaves at the end of the pass.
+    /// Queues a message; it is written at the end of the pass.
     pub(super) fn send(&mut self, n: u64, msg: &ControlMsg) {
         let (each, total) = (self.parts.limits.pending_write, self.parts.limits.pending_total);
         let Some(conn) = self.conns.get_mut(&n) else { return };
@@ -344,7 +345,7 @@ impl<N: Network> Driver<N> {
         conn.count_pending(&mut self.pending);
         let is_over = |pending, sum| pending > each || (sum > total && pending > PENDING_EACH);
         if is_over(conn.pending(), self.pending) && conn.phase != Phase::Connecting {
-            // What the socket has not been offered yet is not left unread by anybody.
+            // Try to write first: only bytes that the socket did not accept count as unread.
             let flushed = conn.flush();
             conn.count_pending(&mut self.pending);
             let pending = conn.pending();
@@ -382,15 +383,15 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// Ends a connection and tells everybody whom it concerns.
+    /// Closes a connection and notifies its users.
     pub(super) fn close(&mut self, n: u64, reason: LostReason) {
         let Some(mut conn) = self.conns.remove(&n) else { return };
         conn.forget_pending(&mut self.pending);
         if matches!(reason, LostReason::Silent { .. } | LostReason::NotReading { .. }) {
             conn.stream.abort_on_close();
         } else if conn.phase != Phase::Connecting {
-            // A last message says why: a greeting to a peer of another version, an
-            // endpoint's leave. A peer that does not read it loses it.
+            // Write the last message: a greeting to a peer of another version, or the notice of a
+            // dropped endpoint. It is lost when the peer does not read it.
             let _ = conn.flush();
         }
         // Dropping the stream closes it.
@@ -419,7 +420,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// For tests.
+    /// Sizes of the tables.
     #[cfg(test)]
     pub(super) fn tables(&self) -> super::Tables {
         super::Tables {
@@ -434,7 +435,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// Ends all connections and dials; no answers follow.
+    /// Closes all connections and fails all dials.
     pub(super) fn stop(&mut self) {
         self.stopping = true;
         self.flush_dirty();
@@ -443,7 +444,7 @@ impl<N: Network> Driver<N> {
         for n in numbers {
             self.close(n, LostReason::Stopped);
         }
-        // Dials that were handed over too late are answered.
+        // Answer dials that were queued too late.
         while let Ok(e) = self.parts.queue.try_recv() {
             if let Event::Command(c @ Command::Dial { .. }) = e {
                 self.on_command(c);

@@ -1,4 +1,4 @@
-//! One endpoint's mailbox, and the way to wake its thread.
+//! The mailbox of an endpoint, with the wake-up of its thread.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,42 +14,42 @@ use crate::machine::{Machine, Thread};
 use crate::platform::Platform;
 use crate::worker::Answer;
 
-/// Messages of peers that may wait for an endpoint.
+/// Limit of queued control messages of peers.
 pub(super) const MAIL_MAX: usize = 65_536;
 
 /// Messages that an endpoint takes in one pass of its event loop.
 pub(super) const MAIL_PER_PASS: usize = 32;
 
-/// Answers of workers that an endpoint gives in one pass; some 10 us.
+/// Worker answers that an endpoint takes in one pass, which costs about 10 us.
 const ANSWERS_PER_PASS: usize = 64;
 
-/// There is something to take.
+/// The mailbox is not empty.
 const PENDING: u8 = 1;
 /// The endpoint's thread sleeps on the descriptor, or is about to.
 const ASLEEP: u8 = 2;
-/// A foreign event loop has the descriptor, so that it may be slept on at any time.
-const FOREIGN: u8 = 4;
-/// The endpoint is gone, and takes no answers any more.
+/// An external event loop polls the descriptor and may sleep at any time.
+const EXTERNAL: u8 = 4;
+/// The endpoint is gone and takes no more answers.
 const CLOSED: u8 = 8;
 
-/// One endpoint's mailbox: filled by the control thread and by workers, emptied by the endpoint's
-/// thread.
+/// The mailbox of one endpoint: the control thread and workers add to it, the endpoint's thread
+/// takes from it.
 ///
-/// Letters of the control thread and nudges always make the descriptor readable. Answers of
-/// workers do so only for an endpoint that sleeps or may sleep unnoticed: one that spins costs
-/// them no system call.
+/// Mail of the control thread and explicit wake-ups always make the descriptor readable. Worker
+/// answers do so only when the endpoint sleeps or an external event loop polls the descriptor, so
+/// they cost no system call while the endpoint spins.
 ///
 /// Invariants, whenever the lock is free:
-/// 1. The descriptor is readable just when `signalled`, and then [`PENDING`] is set. A foreign
-///    event loop sleeps on the descriptor and looks at the flag, so that a descriptor that stays
-///    readable without reason would be a busy loop.
-/// 2. With [`PENDING`] and [`FOREIGN`] it is signalled. With [`PENDING`] and [`ASLEEP`] it is too,
-///    or the endpoint's thread has set [`ASLEEP`] last and sees [`PENDING`] in the same step
-///    ([`Mailbox::fall_asleep`]). All flags are one word, so that of the poster and the sleeper
-///    the second sees what the first did: no wake-up is lost.
+/// 1. The descriptor is readable if and only if `signalled` is set, and then [`PENDING`] is set. An
+///    external event loop sleeps on the descriptor and checks the flag, so a descriptor that stays
+///    readable without mail would cause a busy loop.
+/// 2. `signalled` is set while [`PENDING`] and [`EXTERNAL`] are set. It is also set while
+///    [`PENDING`] and [`ASLEEP`] are set, unless the endpoint's thread set [`ASLEEP`] last and sees
+///    [`PENDING`] in the same operation ([`Mailbox::fall_asleep`]). All flags are in one atomic, so
+///    the second of the two threads sees the flag of the first, and no wake-up is lost.
 ///
-/// On a simulated machine there is no descriptor. The machine is told of whatever comes into an
-/// empty mailbox, and polls the endpoint until nothing is left.
+/// A simulated machine has no descriptor. It is notified when something is added to an empty
+/// mailbox, and polls the endpoint until the mailbox is empty.
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     shared: Arc<Shared>,
@@ -61,20 +61,20 @@ struct Shared {
     wake: Wake,
 }
 
-/// How the endpoint's thread is woken.
+/// The wake-up of the endpoint's thread.
 enum Wake {
     /// An eventfd.
     Fd(OwnedFd),
-    /// A simulated machine, which may own this, and the endpoint's number.
+    /// The simulated machine, weak because it may own the mailbox, and the endpoint's number.
     Machine(Weak<dyn Machine>, u16),
 }
 
 #[derive(Default)]
 struct Inbox {
     mail: VecDeque<Mail>,
-    /// At most one for each request that workers have.
+    /// At most one per request that workers have.
     answers: VecDeque<Answer>,
-    /// The descriptor is readable, or the machine was told.
+    /// The descriptor is readable, or the machine was notified.
     signalled: bool,
 }
 
@@ -95,7 +95,7 @@ impl Mailbox {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inbox> {
-        // Nothing panics under this lock but a failed allocation, which leaves the lists whole.
+        // Only a failed allocation panics under this lock, and it leaves the queues intact.
         self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -103,15 +103,15 @@ impl Mailbox {
         self.shared.flags.load(Ordering::Acquire)
     }
 
-    /// Whether there is mail, or answers: one load.
+    /// Whether there is mail or an answer: one load.
     #[inline]
     pub(crate) fn has_mail(&self) -> bool {
         self.flags() & PENDING != 0
     }
 
-    /// Moves mail and answers to the ends of the lists, oldest first, at most [`MAIL_PER_PASS`]
-    /// letters and [`ANSWERS_PER_PASS`] answers, so that a flood of them cannot hold up packets.
-    /// What is left keeps the flag and the wake-up.
+    /// Appends the oldest mail and answers to the lists: at most [`MAIL_PER_PASS`] messages and
+    /// [`ANSWERS_PER_PASS`] answers, so that a flood does not delay packets. The flag and the
+    /// wake-up stay set while the mailbox is not empty.
     pub(crate) fn take_all(&self, mail: &mut Vec<Mail>, answers: &mut Vec<Answer>) {
         let mut inbox = self.lock();
         let n = inbox.mail.len().min(MAIL_PER_PASS);
@@ -123,7 +123,7 @@ impl Mailbox {
             if std::mem::take(&mut inbox.signalled)
                 && let Wake::Fd(fd) = &self.shared.wake
             {
-                // Cannot fail: it is readable.
+                // Cannot fail, as the descriptor is readable.
                 let _ = rustix::io::read(fd, &mut [0; 8]);
             }
         }
@@ -135,11 +135,12 @@ impl Mailbox {
         self.take_all(mail, &mut Vec::new());
     }
 
-    /// Adds mail and wakes the endpoint. False when the mailbox is full: then nothing is added.
+    /// Adds mail and wakes the endpoint. Returns false, without adding it, when the mailbox is
+    /// full.
     ///
-    /// Only messages of peers are counted against the limit. A dial's answer is bounded by the
-    /// dials of this endpoint, and a lost connection by the connections whose mail it has had.
-    /// Without those two an endpoint would wait for ever.
+    /// The limit applies only to messages of peers. Results of dials are bounded by the dials of
+    /// this endpoint, and lost connections by the connections that it used. Dropping one of these
+    /// would block the endpoint forever.
     pub(crate) fn post(&self, mail: Mail) -> bool {
         let mut inbox = self.lock();
         if inbox.mail.len() >= MAIL_MAX && matches!(mail, Mail::Msg { .. }) {
@@ -150,8 +151,8 @@ impl Mailbox {
         true
     }
 
-    /// Adds a worker's answer, and wakes the endpoint if it may sleep. Dropped when the endpoint
-    /// is gone.
+    /// Adds a worker's answer and wakes the endpoint if it sleeps. The answer is dropped when the
+    /// endpoint is gone.
     pub(crate) fn post_answer(&self, answer: Answer) {
         let mut inbox = self.lock();
         if self.is_closed() {
@@ -161,17 +162,17 @@ impl Mailbox {
         self.raise(&mut inbox, false);
     }
 
-    /// Wakes the endpoint's thread, from any thread, as if there were mail.
-    pub(crate) fn nudge(&self) {
+    /// Wakes the endpoint's thread without mail; callable from any thread.
+    pub(crate) fn wake(&self) {
         self.raise(&mut self.lock(), true);
     }
 
-    /// Sets the flag, and makes the descriptor readable when somebody may sleep on it, or
-    /// `always`. Simulated endpoints sleep whenever they are not polled.
+    /// Sets the flag. Makes the descriptor readable when a thread may sleep on it, or if `always`
+    /// is set. Simulated endpoints sleep whenever they are not polled.
     fn raise(&self, inbox: &mut Inbox, always: bool) {
         let before = self.shared.flags.fetch_or(PENDING, Ordering::AcqRel);
         let virtual_ = matches!(self.shared.wake, Wake::Machine(..));
-        if always || virtual_ || before & (ASLEEP | FOREIGN) != 0 {
+        if always || virtual_ || before & (ASLEEP | EXTERNAL) != 0 {
             self.signal(inbox);
         }
     }
@@ -181,7 +182,7 @@ impl Mailbox {
             return;
         }
         match &self.shared.wake {
-            // Cannot fail: the counter was 0.
+            // Cannot fail, as the counter is 0.
             Wake::Fd(fd) => drop(rustix::io::write(fd, &1u64.to_ne_bytes())),
             Wake::Machine(machine, endpoint) => {
                 if let Some(machine) = machine.upgrade() {
@@ -191,8 +192,8 @@ impl Mailbox {
         }
     }
 
-    /// Says that the endpoint's thread is about to sleep on the descriptor. False when there is
-    /// something to take first.
+    /// Declares that the endpoint's thread is about to sleep on the descriptor. Returns false when
+    /// the mailbox is not empty.
     pub(crate) fn fall_asleep(&self) -> bool {
         let before = self.shared.flags.fetch_or(ASLEEP, Ordering::AcqRel);
         if before & PENDING != 0 {
@@ -201,23 +202,23 @@ impl Mailbox {
         before & PENDING == 0
     }
 
-    /// Says that the endpoint's thread looks at the flag again.
+    /// Declares that the endpoint's thread polls the flag again.
     pub(crate) fn wake_up(&self) {
         self.shared.flags.fetch_and(!ASLEEP, Ordering::AcqRel);
     }
 
-    /// Says that the descriptor may be slept on at any time from now on.
+    /// Declares that an external event loop may sleep on the descriptor at any time from now on.
     pub(crate) fn always_signal(&self) {
-        if self.flags() & FOREIGN != 0 {
+        if self.flags() & EXTERNAL != 0 {
             return;
         }
         let mut inbox = self.lock();
-        if self.shared.flags.fetch_or(FOREIGN, Ordering::AcqRel) & PENDING != 0 {
+        if self.shared.flags.fetch_or(EXTERNAL, Ordering::AcqRel) & PENDING != 0 {
             self.signal(&mut inbox);
         }
     }
 
-    /// Takes no more answers, and drops those that wait.
+    /// Drops the queued answers and rejects further ones.
     pub(crate) fn close(&self) {
         let mut inbox = self.lock();
         self.shared.flags.fetch_or(CLOSED, Ordering::AcqRel);
@@ -226,12 +227,12 @@ impl Mailbox {
         drop(answers);
     }
 
-    /// Whether answers go nowhere.
+    /// Whether answers are dropped.
     pub(crate) fn is_closed(&self) -> bool {
         self.flags() & CLOSED != 0
     }
 
-    /// Readable while there is mail, or answers for an endpoint that may sleep. `None` on a
+    /// Readable while there is mail, or an answer for an endpoint that may sleep. `None` on a
     /// simulated machine.
     pub(crate) fn fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.shared.wake {

@@ -1,8 +1,9 @@
-//! Endpoints of this nexus: what they ask, and whose mail is whose.
+//! Commands of the endpoints of this nexus, and delivery of received messages to their mailboxes.
 //!
-//! A message for an endpoint that is not there is a counted drop, answered where silence would
-//! leave half a session behind. An endpoint that does not take its mail is sent no new clients;
-//! any other message it cannot take ends the connection, since [`Mail::Lost`] always arrives.
+//! A message for an unknown endpoint is dropped and counted; an `Accept` is also answered, as its
+//! server would otherwise keep a session without a client. An endpoint whose mailbox is full gets
+//! no new clients. Any other message for a full mailbox ends the connection, as [`Mail::Lost`] is
+//! always delivered.
 
 use courser_proto::{ConnectRefuseReason, ControlMsg, EndpointRef};
 
@@ -21,7 +22,7 @@ pub(super) struct Endpoint {
 }
 
 impl<N: Network> Driver<N> {
-    /// An endpoint asks for something.
+    /// Executes a command of an endpoint.
     pub(super) fn on_command(&mut self, c: Command) {
         match c {
             Command::Register { index, id, mailbox, accepts } => {
@@ -44,27 +45,27 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// Forgets an endpoint; every nexus that it had to do with is told.
+    /// Removes an endpoint and notifies every nexus that exchanged messages with it.
     fn unregister(&mut self, index: u16) {
         let Some(gone) = self.endpoints.remove(&index) else { return };
         for d in self.dials.values_mut() {
             d.waiters.retain(|w| w.index != index);
         }
         let now = self.now();
-        let mut told = Vec::new();
+        let mut notified = Vec::new();
         for (&n, conn) in &mut self.conns {
             conn.usage.forget(index, now);
             if conn.used.remove(&index) {
-                told.push(n);
+                notified.push(n);
             }
         }
         let msg = ControlMsg::EndpointGone { from: EndpointRef { index, id: gone.id } };
-        for n in told {
+        for n in notified {
             self.send(n, &msg);
         }
     }
 
-    /// An endpoint sends a message.
+    /// Sends a message of an endpoint.
     fn on_send(&mut self, n: u64, msg: ControlMsg) {
         let now = self.now();
         let Some(conn) = self.conns.get_mut(&n) else { return };
@@ -82,7 +83,7 @@ impl<N: Network> Driver<N> {
         self.send(n, &msg);
     }
 
-    /// A message has arrived over connection `n`.
+    /// Handles a message that arrived over connection `n`.
     pub(super) fn route(&mut self, n: u64, msg: ControlMsg) {
         let now = self.now();
         if let Some(conn) = self.conns.get_mut(&n).filter(|conn| conn.dial.is_some()) {
@@ -92,7 +93,7 @@ impl<N: Network> Driver<N> {
             ControlMsg::Connect { .. } => self.route_connect(n, msg),
             ControlMsg::EndpointGone { .. } => self.route_to_all(n, msg),
             ControlMsg::Accept { to, from, accept } => {
-                // The server must not keep a session whose client has gone.
+                // The client is gone, so the server must free the session.
                 let (from, to, session) = (*to, *from, accept.session);
                 let undo = ControlMsg::Disconnect { from, to, session };
                 if !self.route_to(n, from, msg) {
@@ -100,7 +101,7 @@ impl<N: Network> Driver<N> {
                 }
             }
             ControlMsg::Ping => self.answer_ping(n),
-            // That something was heard is all it says.
+            // Its reception is all that matters.
             ControlMsg::Pong => {}
             ControlMsg::Refuse { to, .. }
             | ControlMsg::Disconnect { to, .. }
@@ -111,8 +112,8 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// One `Pong` answers all the pings until it is written: a peer that sends them without end
-    /// costs no more memory than another.
+    /// Answers a `Ping`. One unsent `Pong` answers all pings, so that a flood of them costs no
+    /// memory.
     fn answer_ping(&mut self, n: u64) {
         if let Some(conn) = self.conns.get_mut(&n)
             && !std::mem::replace(&mut conn.pong, true)
@@ -121,8 +122,7 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// A client of another nexus wants a session: with the endpoint it names, or with the next
-    /// one in turn.
+    /// Delivers a connect to the endpoint that it names, or to the next accepting one, round robin.
     fn route_connect(&mut self, n: u64, msg: ControlMsg) {
         let ControlMsg::Connect { from, to, request } = &msg else { return };
         let (from, session, client_cookie) = (*from, request.session, request.cookie);
@@ -148,7 +148,7 @@ impl<N: Network> Driver<N> {
         self.send(n, &ControlMsg::Refuse { to: from, session, client_cookie, reason });
     }
 
-    /// Delivers to one endpoint; false when it is not there.
+    /// Delivers to one endpoint; false when it does not exist.
     fn route_to(&mut self, n: u64, to: EndpointRef, msg: ControlMsg) -> bool {
         if self.endpoints.get(&to.index).is_none_or(|e| e.id != to.id) {
             count(&self.parts.counters.misdirected);
@@ -160,7 +160,7 @@ impl<N: Network> Driver<N> {
         true
     }
 
-    /// Delivers to all endpoints that had to do with the connection.
+    /// Delivers to all endpoints that exchanged messages over the connection.
     fn route_to_all(&mut self, n: u64, msg: ControlMsg) {
         let Some(conn) = self.conns.get(&n) else { return };
         let used: Vec<u16> = conn.used.iter().copied().collect();
@@ -171,7 +171,8 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// Puts a message into a mailbox; false when that is full, or one of the two is gone.
+    /// Adds a message to a mailbox. Returns false when it is full, or the connection or endpoint is
+    /// gone.
     fn post(&mut self, control: u64, index: u16, msg: ControlMsg) -> bool {
         let Some(conn) = self.conns.get_mut(&control) else { return false };
         let Some(e) = self.endpoints.get(&index) else { return false };

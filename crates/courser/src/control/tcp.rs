@@ -1,4 +1,4 @@
-//! The network of production: TCP, watched by epoll, and resolver threads.
+//! The production network: TCP sockets, polled with epoll, and resolver threads.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -15,11 +15,11 @@ use super::{Event, Inlet, Wake};
 
 /// The listener's token.
 const LISTENER: Token = Token(0);
-/// The wake-up's token.
+/// The waker's token.
 const WAKER: Token = Token(1);
 /// Readiness events per wait.
 const EVENTS: usize = 1024;
-/// Connections that the kernel completes ahead of the control thread.
+/// Established connections that the kernel queues for `accept`.
 const BACKLOG: i32 = 1024;
 
 /// The control thread's sockets.
@@ -27,12 +27,12 @@ pub(super) struct Tcp {
     poll: Poll,
     events: Events,
     listener: TcpListener,
-    /// By which resolver threads answer.
+    /// The queue for results of resolver threads.
     inlet: Inlet,
 }
 
 impl Tcp {
-    /// Listens on `bind`; gives the address that it is. `events` is the control thread's queue.
+    /// Listens on `bind` and returns the bound address. `events` is the control thread's queue.
     pub(super) fn listen(bind: SocketAddr, events: Sender<Event>) -> io::Result<(Tcp, SocketAddr)> {
         let (mut listener, bound) = listen(bind)?;
         let poll = Poll::new()?;
@@ -42,12 +42,12 @@ impl Tcp {
         Ok((Tcp { poll, events: Events::with_capacity(EVENTS), listener, inlet }, bound))
     }
 
-    /// The way into the queue that ends [`Tcp::wait`].
+    /// The queue whose wake-up ends [`Tcp::wait`].
     pub(super) fn inlet(&self) -> Inlet {
         self.inlet.clone()
     }
 
-    /// Waits until something is ready, for `timeout` at most, and adds it to `ready`.
+    /// Waits for readiness, for `timeout` at most, and appends the events to `ready`.
     pub(super) fn wait(
         &mut self,
         timeout: Option<Duration>,
@@ -89,13 +89,12 @@ impl Network for Tcp {
     }
 
     fn deregister(&mut self, stream: &mut TcpStream) {
-        // That a closed socket leaves the poll is the kernel's work too, and a failure here would
-        // be no reason to keep it.
+        // Closing the socket deregisters it in any case, so an error can be ignored.
         let _ = self.poll.registry().deregister(stream);
     }
 
-    /// In a thread of its own. It may outlive the control thread: no resolver can be told to give
-    /// up.
+    /// Resolves in a thread. It may outlive the control thread, as a resolver cannot be
+    /// interrupted.
     fn resolve(&mut self, dial: u64, host: &str, port: u16) -> io::Result<Option<Vec<SocketAddr>>> {
         let (inlet, host) = (self.inlet.clone(), host.to_owned());
         let thread = std::thread::Builder::new().name("courser-resolve".into());
@@ -123,19 +122,19 @@ impl Stream for TcpStream {
         TcpStream::local_addr(self)
     }
 
-    /// Neither keep-alive nor a user timeout: a connection that is not open has its deadline, one
-    /// that is has its heartbeats, and those hear the process, not only its kernel.
+    /// Sets neither keep-alive nor a user timeout: a connection that is not open has its deadline,
+    /// and an open one has heartbeats, which check the process and not only its kernel.
     fn prepare(&mut self) -> io::Result<()> {
         self.set_nodelay(true)
     }
 
     fn abort_on_close(&self) {
-        // A socket that takes no option is closed the usual way.
+        // On failure the socket is closed without a reset.
         let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
     }
 }
 
-/// Listens; IPv6 wildcards take IPv4 as well, or become IPv4 where there is no IPv6.
+/// Listens. IPv6 wildcards accept IPv4 too, and become IPv4 on a host without IPv6.
 fn listen(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     use rustix::io::Errno;
     match listen_on(bind) {
@@ -155,7 +154,7 @@ fn listen_on(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     if bind.is_ipv6() && bind.ip().is_unspecified() {
         socket.set_only_v6(false)?;
     }
-    // A nexus that restarts takes its port again at once.
+    // Lets a restarted nexus bind its port at once.
     socket.set_reuse_address(true)?;
     socket.set_nonblocking(true)?;
     socket.bind(&bind.into())?;

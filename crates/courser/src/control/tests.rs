@@ -1,6 +1,6 @@
-//! Control planes on loopback, among themselves and with hand-made peers.
+//! Control planes on loopback, connected to each other and to scripted peers.
 //!
-//! Deadlines are seconds: they end a test that hangs, and measure nothing.
+//! Time limits are seconds: they end a hanging test and measure nothing.
 
 mod heartbeat;
 mod hostile;
@@ -19,7 +19,7 @@ use crate::platform::random_u64;
 use support::*;
 
 #[test]
-fn a_session_s_life_travels_both_ways() {
+fn messages_of_a_session_arrive_in_both_directions() {
     let server = Node::start("[::]:0", Limits::default());
     let client = Node::start("127.0.0.1:0", Limits::default());
     let s = server.register(3, true);
@@ -31,7 +31,7 @@ fn a_session_s_life_travels_both_ways() {
     client.send(dialed.control, ask.clone());
     let (back, remote, local, msg) = s.msg();
     assert_eq!(msg, ask);
-    // IPv4 in IPv6's clothes would not reach the client's datapath.
+    // The peers' addresses are IPv4, not mapped IPv6, which the datapath could not reach.
     assert_eq!((remote, local), (dialed.local.ip(), dialed.remote.ip()));
 
     let yes = accept(c.me(), s.me(), 5);
@@ -68,14 +68,15 @@ fn endpoints_share_one_connection_per_nexus() {
     let client = Node::start("127.0.0.1:0", Limits::default());
     let a = client.register(0, false);
     let b = client.register(1, false);
-    // Both while it is being made and when it is there.
+    // One dial while the connection is being opened, and one afterwards.
     client.ask(&a, 1, "127.0.0.1", server.port);
     client.ask(&b, 2, "127.0.0.1", server.port);
     let first = a.dialed(1).unwrap();
     assert_eq!(b.dialed(2).unwrap(), first);
     assert_eq!(client.dial(&a, "127.0.0.1", server.port).unwrap(), first);
 
-    // Its end is reported to every endpoint that shared it; the next dial opens another, with a new number.
+    // Its loss is reported to every endpoint that used it. The next dial opens another one with a
+    // new number.
     let addr = server.at_loopback();
     drop(server);
     for e in [&a, &b] {
@@ -99,7 +100,7 @@ fn two_hundred_dials_to_as_many_addresses() {
     }
     let mut numbers = std::collections::BTreeSet::new();
     for _ in 0..200 {
-        let Mail::Dialed { ticket, result } = c.next() else { panic!("not an answer") };
+        let Mail::Dialed { ticket, result } = c.next() else { panic!("not a dial's result") };
         let dialed = result.unwrap();
         assert_eq!(dialed.remote.ip().to_string(), format!("127.0.1.{ticket}"));
         numbers.insert(dialed.control);
@@ -118,7 +119,7 @@ fn clients_are_spread_over_the_endpoints_that_accept() {
     let mut peer = Peer::connect(server.port);
     peer.greet();
     for i in 0..4 {
-        peer.send(&connect(STRANGER, None, i));
+        peer.send(&connect(PEER_ENDPOINT, None, i));
     }
     let sessions = |e: &End| [asked_session(&e.msg().3), asked_session(&e.msg().3)];
     assert_eq!((sessions(&ends[0]), sessions(&ends[2])), ([0, 2], [1, 3]));
@@ -127,11 +128,11 @@ fn clients_are_spread_over_the_endpoints_that_accept() {
         server.control.send(Command::SetAccepts { index, accepts: false });
     }
     for (i, to) in [None, Some(2), Some(4), Some(999)].into_iter().enumerate() {
-        peer.send(&connect(STRANGER, to, i as u32));
+        peer.send(&connect(PEER_ENDPOINT, to, i as u32));
         let (session, reason) = (i as u32, ConnectRefuseReason::NoEndpoint);
         assert_eq!(
             peer.recv(),
-            Some(ControlMsg::Refuse { to: STRANGER, session, client_cookie: 1, reason })
+            Some(ControlMsg::Refuse { to: PEER_ENDPOINT, session, client_cookie: 1, reason })
         );
     }
     assert_eq!(server.control.stats().refused, 4);
@@ -139,19 +140,19 @@ fn clients_are_spread_over_the_endpoints_that_accept() {
 }
 
 #[test]
-fn an_answer_to_a_vanished_client_undoes_the_session() {
+fn an_accept_for_a_client_that_is_gone_closes_the_session() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let old = node.register(0, false);
     let new = node.register(0, false);
     assert_ne!(old.id, new.id);
     let mut peer = Peer::connect(node.port);
     peer.greet();
-    peer.send(&accept(old.me(), STRANGER, 77));
-    let undo = ControlMsg::Disconnect { from: old.me(), to: STRANGER, session: 77 };
+    peer.send(&accept(old.me(), PEER_ENDPOINT, 77));
+    let undo = ControlMsg::Disconnect { from: old.me(), to: PEER_ENDPOINT, session: 77 };
     assert_eq!(peer.recv(), Some(undo));
-    peer.send(&ControlMsg::Disconnect { from: STRANGER, to: old.me(), session: 1 });
-    // The successor gets its own mail only; order shows that nothing came before.
-    let own = ControlMsg::Disconnect { from: STRANGER, to: new.me(), session: 2 };
+    peer.send(&ControlMsg::Disconnect { from: PEER_ENDPOINT, to: old.me(), session: 1 });
+    // Mail is ordered, so if this is the first message, the successor got no earlier one.
+    let own = ControlMsg::Disconnect { from: PEER_ENDPOINT, to: new.me(), session: 2 };
     peer.send(&own);
     assert_eq!(new.msg().3, own);
     assert_eq!(node.control.stats().misdirected, 2);
@@ -159,7 +160,7 @@ fn an_answer_to_a_vanished_client_undoes_the_session() {
 }
 
 #[test]
-fn failed_dials_say_what_to_do() {
+fn errors_of_failed_dials_name_the_remedy() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, false);
 
@@ -171,12 +172,12 @@ fn failed_dials_say_what_to_do() {
     );
     assert_eq!(error.to_string(), text);
 
-    // An empty label: no resolver needs the network to know that there is no such name.
+    // An empty label: no resolver needs the network to reject it.
     let error = node.dial(&e, "no..such..host", 1).unwrap_err();
     assert!(matches!(error, DialError::Resolve { .. }), "{error:?}");
     assert!(error.to_string().contains("no..such..host"), "{error}");
 
-    // A failure leaves nothing behind: the same target can be dialed again.
+    // A failed dial leaves no state: the same target can be dialed again.
     let again = node.dial(&e, "127.0.0.1", closed).unwrap_err();
     assert_eq!(again.to_string(), text);
 }
@@ -190,7 +191,7 @@ fn a_name_and_a_bracketed_address_are_resolved() {
     assert_eq!(client.dial(&e, "LOCALHOST", server.port).unwrap(), named);
     match client.dial(&e, "[::1]", server.port) {
         Ok(dialed) => assert!(dialed.remote.is_ipv6()),
-        // A host without IPv6 understands the address all the same.
+        // A host without IPv6 parses the address nevertheless.
         Err(error) => assert!(matches!(error, DialError::Connect { .. }), "{error:?}"),
     }
 }
@@ -207,7 +208,7 @@ fn a_dial_beyond_the_limit_is_refused_here() {
 }
 
 #[test]
-fn stopping_answers_dials_and_ends_connections() {
+fn stopping_answers_dials_and_closes_connections() {
     let server = Node::start("127.0.0.1:0", Limits::default());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let client = Node::start("127.0.0.1:0", Limits::default());
@@ -223,25 +224,25 @@ fn stopping_answers_dials_and_ends_connections() {
 }
 
 #[test]
-fn a_full_mailbox_refuses_clients_and_ends_what_it_cannot_take() {
+fn a_full_mailbox_refuses_clients_and_closes_connections() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, true);
     let mut peer = Peer::connect(node.port);
     peer.greet();
-    peer.send(&connect(STRANGER, Some(0), 1));
+    peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
     let (control, remote, local, msg) = e.msg();
     for _ in 0..MAIL_MAX {
         assert!(e.mailbox.post(Mail::Msg { control, remote, local, msg: msg.clone() }));
     }
-    assert!(!e.mailbox.post(Mail::Msg { control, remote, local, msg }), "one too many");
+    assert!(!e.mailbox.post(Mail::Msg { control, remote, local, msg }), "the mailbox is full");
 
-    peer.send(&connect(STRANGER, Some(0), 2));
+    peer.send(&connect(PEER_ENDPOINT, Some(0), 2));
     let reason = ConnectRefuseReason::NoEndpoint;
     assert_eq!(
         peer.recv(),
-        Some(ControlMsg::Refuse { to: STRANGER, session: 2, client_cookie: 1, reason })
+        Some(ControlMsg::Refuse { to: PEER_ENDPOINT, session: 2, client_cookie: 1, reason })
     );
-    peer.send(&ControlMsg::Disconnect { from: STRANGER, to: e.me(), session: 1 });
+    peer.send(&ControlMsg::Disconnect { from: PEER_ENDPOINT, to: e.me(), session: 1 });
     assert_eq!(peer.recv(), None, "closed");
     let mut mail = Vec::new();
     eventually("the loss arrives in a full mailbox", || {
@@ -254,7 +255,7 @@ fn a_full_mailbox_refuses_clients_and_ends_what_it_cannot_take() {
 }
 
 #[test]
-fn a_mailbox_keeps_order_and_wakes() {
+fn a_mailbox_keeps_order_and_signals_its_descriptor() {
     let mailbox = Mailbox::new(&Platform::System, 0).unwrap();
     let readable = |timeout| poll_readable(mailbox.raw_fd().unwrap(), timeout);
     assert!(!mailbox.has_mail() && !readable(Duration::ZERO));
@@ -269,11 +270,11 @@ fn a_mailbox_keeps_order_and_wakes() {
         other => panic!("{other:?}"),
     };
     assert!(out.iter().map(number).eq(0..3));
-    assert!(!mailbox.has_mail() && !readable(Duration::ZERO), "one never stays without the other");
+    assert!(!mailbox.has_mail() && !readable(Duration::ZERO), "flag and descriptor agree");
 
     let other = mailbox.clone();
-    let thread = std::thread::spawn(move || other.nudge());
-    assert!(readable(PATIENCE), "a user's wake-up from another thread");
+    let thread = std::thread::spawn(move || other.wake());
+    assert!(readable(PATIENCE), "a wake-up from another thread");
     thread.join().unwrap();
     assert!(mailbox.has_mail());
     mailbox.take(&mut out);

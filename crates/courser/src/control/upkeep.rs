@@ -1,7 +1,7 @@
-//! Open connections as time passes: heartbeats (E66), and the end of unused ones.
+//! Heartbeats of open connections (E66), and closing of unused ones.
 //!
-//! Each has one timer, on whose expiry its heartbeat is checked. Received messages do not move the
-//! timer: it expires too early then, and is re-armed.
+//! Each connection has one timer; on expiry its heartbeat is checked and the timer re-armed.
+//! Received messages do not move the timer.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,73 +13,84 @@ use super::conn::Phase;
 use super::driver::{Driver, Timer};
 use super::network::Network;
 
-/// The users of a dialed connection, from the messages over it: endpoints here with an unanswered
-/// connect, and their sessions. Wrong messages of a server can only end its own connection.
+/// The users of an outbound connection, derived from its messages: local endpoints with an
+/// unanswered connect, and their sessions. Invalid messages of a server can only end its own
+/// connection.
 #[derive(Debug)]
 pub(super) struct Usage {
-    /// Connects that are not answered, by the endpoint here.
-    asked: BTreeMap<u16, u32>,
-    /// Sessions, by the endpoints here and there.
+    /// Unanswered connects by local endpoint.
+    pending_connects: BTreeMap<u16, u32>,
+    /// Sessions by local and remote endpoint.
     sessions: BTreeMap<(u16, u64), u32>,
-    /// An endpoint here is a server over it: it stays.
-    serves: bool,
-    /// When it was used last.
-    at: Instant,
+    /// A local endpoint accepted a session over it. Such a connection is kept.
+    has_server: bool,
+    /// Time of the last use.
+    used_at: Instant,
 }
 
 impl Usage {
     pub(super) fn new(now: Instant) -> Self {
-        Usage { asked: BTreeMap::new(), sessions: BTreeMap::new(), serves: false, at: now }
+        Usage {
+            pending_connects: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            has_server: false,
+            used_at: now,
+        }
     }
 
-    /// It was given to an endpoint, which will ask for a session.
+    /// Records a use, for instance by an endpoint that is about to send a connect.
     pub(super) fn touch(&mut self, now: Instant) {
-        self.at = now;
+        self.used_at = now;
     }
 
-    /// An endpoint here sends a message.
+    /// Handles a message sent by a local endpoint.
     pub(super) fn on_sent(&mut self, msg: &ControlMsg, now: Instant) {
         match msg {
-            ControlMsg::Connect { from, .. } => *self.asked.entry(from.index).or_default() += 1,
-            ControlMsg::Accept { .. } => self.serves = true,
+            ControlMsg::Connect { from, .. } => {
+                *self.pending_connects.entry(from.index).or_default() += 1
+            }
+            ControlMsg::Accept { .. } => self.has_server = true,
             ControlMsg::Disconnect { from, to, .. } => {
-                less(&mut self.sessions, (from.index, to.id))
+                decrement(&mut self.sessions, (from.index, to.id))
             }
             _ => return,
         }
         self.touch(now);
     }
 
-    /// A message has come.
+    /// Handles a received message.
     pub(super) fn on_received(&mut self, msg: &ControlMsg, now: Instant) {
         match msg {
-            ControlMsg::Accept { to, from, .. } if self.asked.contains_key(&to.index) => {
-                less(&mut self.asked, to.index);
+            ControlMsg::Accept { to, from, .. }
+                if self.pending_connects.contains_key(&to.index) =>
+            {
+                decrement(&mut self.pending_connects, to.index);
                 *self.sessions.entry((to.index, from.id)).or_default() += 1;
             }
-            ControlMsg::Refuse { to, .. } => less(&mut self.asked, to.index),
+            ControlMsg::Refuse { to, .. } => decrement(&mut self.pending_connects, to.index),
             ControlMsg::EndpointGone { from } => self.sessions.retain(|(_, id), _| *id != from.id),
             _ => return,
         }
         self.touch(now);
     }
 
-    /// An endpoint here is gone.
+    /// Removes a local endpoint.
     pub(super) fn forget(&mut self, index: u16, now: Instant) {
-        self.asked.remove(&index);
+        self.pending_connects.remove(&index);
         self.sessions.retain(|(here, _), _| *here != index);
         self.touch(now);
     }
 
-    /// Whether it was unused for this time.
-    fn is_over(&self, unused: Duration, now: Instant) -> bool {
-        let empty = self.asked.is_empty() && self.sessions.is_empty() && !self.serves;
-        empty && now.saturating_duration_since(self.at) >= unused
+    /// Whether the connection was unused for `unused`.
+    fn is_unused(&self, unused: Duration, now: Instant) -> bool {
+        let empty =
+            self.pending_connects.is_empty() && self.sessions.is_empty() && !self.has_server;
+        empty && now.saturating_duration_since(self.used_at) >= unused
     }
 }
 
-/// Takes one away; entries are never 0.
-fn less<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
+/// Decrements a count and removes it at 0.
+fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
     if let Some(count) = counts.get_mut(&key) {
         *count -= 1;
         if *count == 0 {
@@ -89,18 +100,18 @@ fn less<K: Ord>(counts: &mut BTreeMap<K, u32>, key: K) {
 }
 
 impl<N: Network> Driver<N> {
-    /// The greeting has arrived: from here on the connection is expected to be heard.
+    /// Starts the heartbeat after the greeting.
     pub(super) fn start_heartbeat(&mut self, n: u64) {
         let (now, timeout) = (self.now_ns(), self.parts.limits.failure_timeout.as_nanos() as u64);
         let Some(conn) = self.conns.get_mut(&n) else { return };
-        // One side leads: the one that dialed.
+        // The side that dialed leads; the other one pings later, so that pings do not cross.
         let begin = if conn.dial.is_some() { Heartbeat::new } else { Heartbeat::following };
         conn.heartbeat = Some(begin(timeout, now));
-        self.beat(n);
+        self.poll_heartbeat(n);
     }
 
-    /// Bytes have arrived.
-    pub(super) fn on_heard(&mut self, n: u64) {
+    /// Records that bytes were received.
+    pub(super) fn on_bytes_received(&mut self, n: u64) {
         let now = self.now_ns();
         if let Some(conn) = self.conns.get_mut(&n)
             && let Some(heartbeat) = &mut conn.heartbeat
@@ -109,28 +120,29 @@ impl<N: Network> Driver<N> {
         }
     }
 
-    /// A connection's timer went off, and is not in the list any more.
-    pub(super) fn conn_is_due(&mut self, n: u64) {
+    /// Handles the expiry of a connection's timer, which was removed from the list.
+    pub(super) fn on_conn_timer(&mut self, n: u64) {
         let Some(conn) = self.conns.get(&n) else { return };
         if conn.phase != Phase::Open {
             return self.close(n, LostReason::NoGreeting(self.parts.limits.greeting));
         }
         let unused = self.parts.limits.unused;
-        if conn.dial.is_some() && conn.usage.is_over(unused, self.now()) {
+        if conn.dial.is_some() && conn.usage.is_unused(unused, self.now()) {
             return self.close(n, LostReason::Unused(unused));
         }
-        if self.beat(n) == Some(Beat::Dead) {
-            // It may be this thread that stood still, while answers wait to be read.
+        if self.poll_heartbeat(n) == Some(Beat::Dead) {
+            // This thread may have been stopped while answers were queued in the socket.
             self.read(n);
-            if self.beat(n) == Some(Beat::Dead) {
+            if self.poll_heartbeat(n) == Some(Beat::Dead) {
                 let after = self.parts.limits.failure_timeout;
                 self.close(n, LostReason::Silent { after });
             }
         }
     }
 
-    /// Does what the heartbeat of an open connection wants, and sets its timer unless it is dead.
-    fn beat(&mut self, n: u64) -> Option<Beat> {
+    /// Polls the heartbeat of an open connection: sends pings and sets the timer unless the peer
+    /// has failed.
+    fn poll_heartbeat(&mut self, n: u64) -> Option<Beat> {
         let now = self.now_ns();
         loop {
             let conn = self.conns.get_mut(&n)?;
@@ -153,7 +165,7 @@ impl<N: Network> Driver<N> {
         self.timers.insert((at, Timer::Conn(n)));
     }
 
-    /// The clock of heartbeats.
+    /// Time of the heartbeats' clock.
     fn now_ns(&self) -> u64 {
         self.now().saturating_duration_since(self.epoch).as_nanos() as u64
     }

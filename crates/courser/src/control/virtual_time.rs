@@ -1,4 +1,4 @@
-//! The control plane on a simulated machine: the same driver, turned by the machine, over the
+//! The control plane on a simulated machine: the same driver, called by the machine, over the
 //! machine's streams.
 
 use std::io;
@@ -10,20 +10,20 @@ use super::network::{self, Network, Ready};
 use crate::machine::{ControlPlane, Listener, Machine, Stream, Turn};
 use crate::platform::Clock;
 
-/// The driver, turned by the machine.
-pub(super) struct TurnedDriver {
+/// The driver with the interface of a control loop.
+pub(super) struct SimDriver {
     driver: Driver<Streams>,
     ready: Vec<Ready>,
     ended: bool,
 }
 
-impl TurnedDriver {
+impl SimDriver {
     pub(super) fn new(driver: Driver<Streams>) -> Self {
-        TurnedDriver { driver, ready: Vec::new(), ended: false }
+        SimDriver { driver, ready: Vec::new(), ended: false }
     }
 }
 
-impl ControlPlane for TurnedDriver {
+impl ControlPlane for SimDriver {
     fn turn(&mut self) -> Turn {
         if !self.ended {
             self.driver.net.ready(&mut self.ready);
@@ -36,15 +36,15 @@ impl ControlPlane for TurnedDriver {
         if self.ended {
             return Turn { due: None, ended: true };
         }
-        let unheard = self.driver.net.is_unheard;
-        let due = if unheard { Some(self.driver.now()) } else { self.driver.due() };
+        let needs_poll = self.driver.net.needs_poll;
+        let due = if needs_poll { Some(self.driver.now()) } else { self.driver.due() };
         Turn { due: due.map(Clock::virtual_ns), ended: false }
     }
 }
 
-impl std::fmt::Debug for TurnedDriver {
+impl std::fmt::Debug for SimDriver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TurnedDriver")
+        f.debug_struct("SimDriver")
             .field("connections", &self.driver.conns.len())
             .field("ended", &self.ended)
             .finish_non_exhaustive()
@@ -55,25 +55,26 @@ impl std::fmt::Debug for TurnedDriver {
 pub(super) struct Streams {
     machine: Weak<dyn Machine>,
     listener: Box<dyn Listener>,
-    /// A stream was registered since the listener was asked what is ready: it may be ready by now.
-    is_unheard: bool,
+    /// A stream was registered since the last call of [`Listener::ready`] and may be ready.
+    needs_poll: bool,
     tokens: Vec<u64>,
 }
 
 impl Streams {
-    /// Listens on `bind`; gives the address that it is.
+    /// Listens on `bind` and returns the bound address.
     pub(super) fn listen(
         machine: &Arc<dyn Machine>,
         bind: SocketAddr,
     ) -> io::Result<(Streams, SocketAddr)> {
         let (listener, bound) = machine.listen(bind)?;
         let machine = Arc::downgrade(machine);
-        Ok((Streams { machine, listener, is_unheard: false, tokens: Vec::new() }, bound))
+        Ok((Streams { machine, listener, needs_poll: false, tokens: Vec::new() }, bound))
     }
 
-    /// Adds the streams that have become ready, and always the listener: an empty accept is free.
+    /// Appends the streams that have become ready, and always the listener, as an empty accept
+    /// costs nothing.
     fn ready(&mut self, ready: &mut Vec<Ready>) {
-        self.is_unheard = false;
+        self.needs_poll = false;
         self.listener.ready(&mut self.tokens);
         ready.push(Ready::Listener);
         ready.extend(self.tokens.drain(..).map(|n| Ready::Conn { n, writable: true }));
@@ -93,7 +94,7 @@ impl Network for Streams {
 
     fn register(&mut self, stream: &mut Box<dyn Stream>, n: u64) -> io::Result<()> {
         stream.register(n);
-        self.is_unheard = true;
+        self.needs_poll = true;
         Ok(())
     }
 

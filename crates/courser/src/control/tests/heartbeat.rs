@@ -1,4 +1,4 @@
-//! Peers that stand still, and peers that only look as if they did.
+//! Unresponsive peers, and peers that only seem to be.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
@@ -24,7 +24,7 @@ fn answer(peer: &mut Peer, pings: usize) -> Instant {
     Instant::now()
 }
 
-/// A server made by hand; `f` has its one connection, greeted.
+/// A server that passes its one connection, after the greetings, to `f`.
 fn server(f: impl FnOnce(Peer) + Send + 'static) -> (u16, JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -42,36 +42,36 @@ fn assert_silent(reason: &LostReason, timeout: Duration) {
 }
 
 #[test]
-fn a_client_that_falls_silent_is_lost() {
+fn a_client_that_stops_sending_is_lost() {
     let timeout = Duration::from_secs(1);
     let node = Node::start("127.0.0.1:0", limits(timeout));
     let (used, unused) = (node.register(0, true), node.register(1, true));
     let mut peer = Peer::connect(node.port);
     peer.greet();
-    peer.send(&connect(STRANGER, Some(0), 1));
+    peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
     let (control, ..) = used.msg();
     let last = answer(&mut peer, 6);
-    // From here on it says nothing, like a stopped process, whose kernel still acknowledges.
+    // From here on it sends nothing, like a stopped process, whose kernel still acknowledges.
     let (lost, reason) = used.lost();
     assert_eq!(lost, control);
-    assert!(last.elapsed() >= timeout, "a peer that was heard is not lost");
+    assert!(last.elapsed() >= timeout, "lost before the timeout");
     assert_silent(&reason, timeout);
     assert!(!unused.mailbox.has_mail());
-    eventually("its place is free", || node.tables().conns == 0);
+    eventually("the connection is removed", || node.tables().conns == 0);
     assert_eq!((node.tables().timers, node.control.stats().silent_peers), (0, 1));
-    // What it finds when it goes on: at most three questions, and a reset.
+    // When the process continues, it finds at most three pings, and a reset.
     let mut bytes = Vec::new();
     let end = peer.stream.read_to_end(&mut bytes).unwrap_err();
     assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset);
     assert!(bytes.len() <= 3 * ControlMsg::Ping.encode().len(), "{bytes:?}");
     let mut again = Peer::connect(node.port);
     again.greet();
-    again.send(&connect(STRANGER, Some(0), 2));
+    again.send(&connect(PEER_ENDPOINT, Some(0), 2));
     assert_eq!(asked_session(&used.msg().3), 2);
 }
 
 #[test]
-fn a_server_that_falls_silent_is_lost() {
+fn a_server_that_stops_sending_is_lost() {
     let timeout = Duration::from_secs(1);
     let node = Node::start("127.0.0.1:0", limits(timeout));
     let e = node.register(0, false);
@@ -88,7 +88,7 @@ fn a_server_that_falls_silent_is_lost() {
     assert_eq!(lost, dialed.control);
     assert_silent(&reason, timeout);
     thread.join().unwrap();
-    assert_eq!(node.tables().targets, 0, "the next dial makes another");
+    assert_eq!(node.tables().targets, 0, "the next dial opens another connection");
 }
 
 #[test]
@@ -98,11 +98,11 @@ fn a_peer_that_answers_stays() {
     let e = node.register(0, true);
     let mut peer = Peer::connect(node.port);
     peer.greet();
-    peer.send(&connect(STRANGER, Some(0), 1));
+    peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
     e.msg();
     answer(&mut peer, 6);
-    // Whatever is received counts; these bytes are not even a message yet.
-    let msg = connect(STRANGER, Some(0), 2).encode();
+    // Any received byte restarts the timeout; these are not even a complete message yet.
+    let msg = connect(PEER_ENDPOINT, Some(0), 2).encode();
     for byte in &msg[..12] {
         std::thread::sleep(timeout / 6);
         peer.stream.write_all(&[*byte]).unwrap();
@@ -127,16 +127,16 @@ fn two_idle_nexuses_keep_their_connection() {
 }
 
 #[test]
-fn a_reset_is_noticed_whatever_the_timeout() {
+fn a_reset_is_detected_without_waiting_for_the_timeout() {
     let node = Node::start("127.0.0.1:0", limits(Duration::from_secs(3600)));
     let e = node.register(0, true);
     for reset in [true, false] {
         let mut peer = Peer::connect(node.port);
         peer.greet();
-        peer.send(&connect(STRANGER, Some(0), 1));
+        peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
         let (control, ..) = e.msg();
         if reset {
-            // As the kernel ends the connections of a process that had unread data.
+            // A kernel resets the connections of a process that had unread data.
             SockRef::from(&peer.stream).set_linger(Some(Duration::ZERO)).unwrap();
         }
         drop(peer);
@@ -155,19 +155,19 @@ fn floods_of_heartbeats_cost_no_memory_and_delay_no_connection() {
     good.greet();
     let mut loud = Peer::connect(node.port);
     loud.greet();
-    // It never reads: its answers fill what the kernel holds, and then one waits.
+    // It never reads: its answers fill the kernel's buffers, and then one `Pong` is queued.
     let burst: Vec<u8> = (0..16_384)
         .flat_map(|_| [ControlMsg::Ping, ControlMsg::Pong])
         .flat_map(|m| m.encode())
         .collect();
     for round in 0..100 {
         loud.stream.write_all(&burst).unwrap();
-        good.send(&connect(STRANGER, Some(0), round));
+        good.send(&connect(PEER_ENDPOINT, Some(0), round));
         assert_eq!(asked_session(&e.msg().3), round);
     }
     let tables = node.tables();
     assert!(tables.conns == 2 && tables.pending <= 64, "{tables:?}");
-    // Each of the good peer's is answered, when it waits for the answer.
+    // Every ping of the other peer is answered.
     for _ in 0..100 {
         good.send(&ControlMsg::Ping);
         assert_eq!(good.recv_any(), Some(ControlMsg::Pong));

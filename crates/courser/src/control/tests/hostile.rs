@@ -1,4 +1,5 @@
-//! Peers that are old, foreign, silent, slow, too many or too loud.
+//! Peers with another version, another protocol, no answers, slow answers, or too many connections
+//! or messages.
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +10,7 @@ use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE, ControlError, ControlMsg, End
 use super::support::*;
 use crate::control::{DialError, Limits, LostReason};
 
-/// A listener that hands one connection to `f`.
+/// A listener that passes one connection to `f`.
 fn listener(f: impl FnOnce(Peer) + Send + 'static) -> (u16, std::thread::JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -24,7 +25,7 @@ fn greeting(oldest: u16, newest: u16) -> [u8; 8] {
 }
 
 #[test]
-fn another_version_is_named_on_both_sides() {
+fn both_sides_report_an_incompatible_version() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, false);
     let (port, thread) = listener(|mut peer| {
@@ -40,7 +41,7 @@ fn another_version_is_named_on_both_sides() {
     assert!(error.to_string().contains("upgrade the older one"), "{error}");
     thread.join().unwrap();
 
-    // The other way round the client gets what it needs to say the same.
+    // In the other direction, the client gets the server's versions and can report the same error.
     let mut peer = Peer::connect(node.port);
     peer.stream.write_all(&greeting(7, 8)).unwrap();
     let mut hello = [0; 8];
@@ -51,7 +52,7 @@ fn another_version_is_named_on_both_sides() {
 }
 
 #[test]
-fn another_protocol_is_told_apart_from_a_dead_host() {
+fn another_protocol_and_a_dead_host_have_different_errors() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, false);
     let (port, thread) = listener(|mut peer| {
@@ -74,7 +75,7 @@ fn a_silent_server_ends_a_dial_in_time() {
     let limits = Limits { dial: Duration::from_millis(200), ..Limits::default() };
     let node = Node::start("127.0.0.1:0", limits);
     let e = node.register(0, false);
-    // The kernel completes the connection; no process accepts it.
+    // The kernel completes the connection, but no process accepts it.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
@@ -89,7 +90,7 @@ fn garbage_ends_its_own_connection_only() {
     let e = node.register(0, true);
     let mut good = Peer::connect(node.port);
     good.greet();
-    let mut trailing = connect(STRANGER, None, 1).encode();
+    let mut trailing = connect(PEER_ENDPOINT, None, 1).encode();
     trailing[0] += 1;
     trailing.push(0);
     let garbage: [&[u8]; 5] = [
@@ -100,7 +101,7 @@ fn garbage_ends_its_own_connection_only() {
         &trailing,
     ];
     for (i, bytes) in garbage.into_iter().enumerate() {
-        // In one piece with the greeting, and after it.
+        // In one segment with the greeting, and after it.
         for split in [false, true] {
             let mut bad = Peer::connect(node.port);
             if split {
@@ -114,24 +115,25 @@ fn garbage_ends_its_own_connection_only() {
     }
     assert_eq!(node.control.stats().protocol_errors, 10);
     assert_eq!(node.control.stats().failed_greetings, 0);
-    good.send(&connect(STRANGER, None, 42));
+    good.send(&connect(PEER_ENDPOINT, None, 42));
     assert_eq!(asked_session(&e.msg().3), 42);
 }
 
 #[test]
-fn a_session_over_a_connection_that_turns_to_garbage_is_lost() {
+fn garbage_on_an_open_connection_ends_its_sessions() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let used = node.register(0, true);
     let unused = node.register(1, true);
     let mut peer = Peer::connect(node.port);
     peer.greet();
-    peer.send(&connect(STRANGER, Some(0), 1));
+    peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
     let (control, ..) = used.msg();
     peer.stream.write_all(&[0xff; 8]).unwrap();
     let (lost, reason) = used.lost();
     assert_eq!(lost, control);
     assert!(matches!(reason, LostReason::Protocol(ControlError::TooLong(_))), "{reason}");
-    // Who never had to do with it hears nothing: strangers cannot fill its mailbox.
+    // An endpoint that did not use the connection is not notified, so strangers cannot fill its
+    // mailbox.
     assert!(!unused.mailbox.has_mail());
 }
 
@@ -147,11 +149,11 @@ fn half_a_greeting_is_dropped() {
         assert_eq!(peer.read(&mut hello), 0, "closed");
     }
     assert_eq!(node.control.stats().failed_greetings, 3);
-    // The same limit does not end a connection that is open.
+    // The same limit does not end an open connection.
     let mut peer = Peer::connect(node.port);
     peer.greet();
     std::thread::sleep(Duration::from_millis(300));
-    peer.send(&connect(STRANGER, None, 1));
+    peer.send(&connect(PEER_ENDPOINT, None, 1));
     assert!(matches!(peer.recv(), Some(ControlMsg::Refuse { .. })));
 }
 
@@ -168,11 +170,13 @@ fn connections_beyond_the_limit_are_closed_and_counted() {
         assert_eq!(Peer::connect(node.port).read(&mut [0; 8]), 0, "closed without a greeting");
     }
     assert_eq!(node.control.stats().excess_connections, 2);
-    // A place that becomes free is given again.
+    // A freed place is used again.
     inside.pop();
-    eventually("a place is free", || Peer::connect(node.port).read(&mut [0; 8]) == 8);
+    eventually("a connection is accepted again", || {
+        Peer::connect(node.port).read(&mut [0; 8]) == 8
+    });
     for peer in &mut inside {
-        peer.send(&connect(STRANGER, None, 1));
+        peer.send(&connect(PEER_ENDPOINT, None, 1));
         assert!(matches!(peer.recv(), Some(ControlMsg::Refuse { .. })));
     }
 }
@@ -182,12 +186,13 @@ fn messages_arrive_however_the_stream_is_cut() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, true);
     let mut peer = Peer::connect(node.port);
-    for byte in [&CONTROL_PREAMBLE[..], &connect(STRANGER, None, 7).encode()].concat() {
+    for byte in [&CONTROL_PREAMBLE[..], &connect(PEER_ENDPOINT, None, 7).encode()].concat() {
         peer.stream.write_all(&[byte]).unwrap();
     }
     assert_eq!(asked_session(&e.msg().3), 7);
-    // More than one pass reads of one connection.
-    let burst: Vec<u8> = (0..20_000).flat_map(|i| connect(STRANGER, None, i).encode()).collect();
+    // More than one pass reads from one connection.
+    let burst: Vec<u8> =
+        (0..20_000).flat_map(|i| connect(PEER_ENDPOINT, None, i).encode()).collect();
     peer.stream.write_all(&burst).unwrap();
     for i in 0..20_000 {
         assert_eq!(asked_session(&e.msg().3), i);
@@ -200,16 +205,16 @@ fn a_peer_that_does_not_read_is_lost() {
 }
 
 #[test]
-fn what_waits_for_all_peers_together_is_limited() {
+fn unsent_bytes_of_all_peers_are_limited() {
     not_reading(Limits { pending_total: 16 << 10, ..Limits::default() });
 }
 
-/// Sends to a peer that reads nothing, until it is given up.
+/// Sends to a peer that does not read, until the connection is closed.
 fn not_reading(limits: Limits) {
     let node = Node::start("127.0.0.1:0", limits);
     let e = node.register(0, false);
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-    // A small window fills soon.
+    // A small window fills quickly.
     socket.set_recv_buffer_size(4096).unwrap();
     socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, 0)).into()).unwrap();
     socket.listen(1).unwrap();
@@ -221,7 +226,7 @@ fn not_reading(limits: Limits) {
     let control = e.dialed(1).unwrap().control;
     let end = Instant::now() + PATIENCE;
     while !e.mailbox.has_mail() {
-        assert!(Instant::now() < end, "the buffer has no limit");
+        assert!(Instant::now() < end, "the buffer is not limited");
         for session in 0..1000 {
             node.send(control, connect(e.me(), None, session));
         }
@@ -232,7 +237,7 @@ fn not_reading(limits: Limits) {
 }
 
 #[test]
-fn a_greeting_that_comes_byte_by_byte_has_no_more_time() {
+fn a_greeting_sent_byte_by_byte_has_the_same_timeout() {
     let limits = Limits { greeting: Duration::from_millis(300), ..Limits::default() };
     let node = Node::start("127.0.0.1:0", limits);
     let mut peer = Peer::connect(node.port);
@@ -240,7 +245,7 @@ fn a_greeting_that_comes_byte_by_byte_has_no_more_time() {
     assert_eq!(peer.read(&mut hello), 8);
     let mut slow = peer.stream.try_clone().unwrap();
     let thread = std::thread::spawn(move || {
-        // A byte more often than a byte is missed; the eighth would come after 560 ms.
+        // Every read returns a byte, but the eighth would arrive after 560 ms.
         for byte in &CONTROL_PREAMBLE[..7] {
             let _ = slow.write_all(&[*byte]);
             std::thread::sleep(Duration::from_millis(80));
@@ -253,12 +258,12 @@ fn a_greeting_that_comes_byte_by_byte_has_no_more_time() {
 }
 
 #[test]
-fn the_longest_message_arrives_and_no_longer_one() {
+fn the_longest_message_arrives_and_a_longer_one_closes_the_connection() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, true);
-    // No message of today is as long as the format allows: 32 slots in a session at most.
+    // Current messages are shorter than the format allows, as a session has at most 32 slots.
     let done = vec![u32::MAX; 32];
-    let longest = ControlMsg::Idle { from: STRANGER, to: e.me(), session: u32::MAX, done };
+    let longest = ControlMsg::Idle { from: PEER_ENDPOINT, to: e.me(), session: u32::MAX, done };
     let mut peer = Peer::connect(node.port);
     peer.greet();
     for _ in 0..100 {
@@ -276,28 +281,28 @@ fn the_longest_message_arrives_and_no_longer_one() {
 }
 
 #[test]
-fn what_a_stranger_says_of_endpoints_reaches_only_those_it_has_to_do_with() {
+fn messages_about_endpoints_reach_only_endpoints_of_the_connection() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let (used, unused) = (node.register(0, true), node.register(1, true));
     let mut peer = Peer::connect(node.port);
     peer.greet();
-    // Before it has anything to do with anybody.
+    // Before it exchanged messages with any endpoint.
     peer.send(&ControlMsg::EndpointGone { from: used.me() });
-    peer.send(&connect(STRANGER, Some(0), 1));
+    peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
     let (control, _, _, msg) = used.msg();
     assert_eq!(asked_session(&msg), 1);
-    // Somebody else's endpoint: the number of the connection goes with it, and the endpoint
-    // knows which of its sessions were made over that.
+    // A notice about another nexus's endpoint is delivered with its connection number, and the
+    // receiver checks which of its sessions use that connection.
     let gone = ControlMsg::EndpointGone { from: unused.me() };
     peer.send(&gone);
     let (over, _, _, msg) = used.msg();
     assert_eq!((over, msg), (control, gone));
-    // An answer to nothing: to be told apart by its cookie.
-    let forged = accept(used.me(), STRANGER, 9);
+    // An answer without a request; the endpoint detects it by its cookie.
+    let forged = accept(used.me(), PEER_ENDPOINT, 9);
     peer.send(&forged);
     let (over, _, _, msg) = used.msg();
     assert_eq!((over, msg), (control, forged));
-    peer.send(&accept(EndpointRef { id: !unused.id, ..unused.me() }, STRANGER, 9));
+    peer.send(&accept(EndpointRef { id: !unused.id, ..unused.me() }, PEER_ENDPOINT, 9));
     assert!(matches!(peer.recv(), Some(ControlMsg::Disconnect { session: 9, .. })));
     assert!(!unused.mailbox.has_mail());
     assert_eq!(node.control.stats().misdirected, 1);

@@ -1,4 +1,4 @@
-//! What strangers can make a nexus hold: connections, memory, table entries.
+//! Resources that strangers can make a nexus hold: connections, memory, table entries.
 
 use std::io::Write;
 use std::mem::size_of;
@@ -12,7 +12,7 @@ use crate::control::conn::Conn;
 use crate::control::driver::Timer;
 use crate::control::{Command, Limits, LostReason, Tables};
 
-/// Whether this process may have `wanted` descriptors; raises its limit where that is allowed.
+/// Whether this process may open `wanted` descriptors. Raises its limit where that is allowed.
 fn descriptors(wanted: u64) -> bool {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|c| c >= wanted) {
@@ -22,9 +22,8 @@ fn descriptors(wanted: u64) -> bool {
     limit.maximum.is_none_or(|m| m >= wanted) && setrlimit(Resource::Nofile, raised).is_ok()
 }
 
-/// The bound is 4 KiB. Of these, `BTreeMap` and `BTreeSet` may have three times as many
-/// places as entries; a peer that says nothing has no buffer, as `conn.rs` allocates none before
-/// it has bytes to keep.
+/// The limit is 4 KiB per connection. `BTreeMap` and `BTreeSet` may have three times as many places
+/// as entries. A silent peer has no buffers, as `conn.rs` allocates them on the first byte.
 #[test]
 fn a_connection_is_small() {
     let places = 3
@@ -35,7 +34,7 @@ fn a_connection_is_small() {
 }
 
 #[test]
-fn a_thousand_silent_peers_are_dropped_in_time() {
+fn a_thousand_silent_peers_are_dropped_at_the_timeout() {
     if !descriptors(3000) {
         println!("skipped: 3,000 descriptors are needed, and the hard limit is lower");
         return;
@@ -46,8 +45,8 @@ fn a_thousand_silent_peers_are_dropped_in_time() {
     let mut real = Peer::connect(node.port);
     real.greet();
     let mut silent: Vec<Peer> = (0..1000).map(|_| Peer::connect(node.port)).collect();
-    real.send(&connect(STRANGER, None, 1));
-    assert_eq!(asked_session(&e.msg().3), 1, "a client is served meanwhile");
+    real.send(&connect(PEER_ENDPOINT, None, 1));
+    assert_eq!(asked_session(&e.msg().3), 1, "a client can connect meanwhile");
     for peer in &mut silent {
         let mut hello = [0; 8];
         assert_eq!(peer.read(&mut hello), 8);
@@ -58,7 +57,7 @@ fn a_thousand_silent_peers_are_dropped_in_time() {
     let tables = node.tables();
     assert_eq!((tables.conns, tables.hosts, tables.timers), (1, 1, 1), "{tables:?}");
     Peer::connect(node.port).greet();
-    real.send(&connect(STRANGER, None, 2));
+    real.send(&connect(PEER_ENDPOINT, None, 2));
     assert_eq!(asked_session(&e.msg().3), 2);
 }
 
@@ -66,9 +65,10 @@ fn a_thousand_silent_peers_are_dropped_in_time() {
 fn ten_thousand_connections_leave_nothing_behind() {
     let server = Node::start("127.0.0.1:0", Limits::default());
     let s = server.register(0, true);
-    // The last one is answered: connections are taken up in their order, so all have been by then.
+    // Connections are accepted in order, so all were accepted when the last one is answered.
     for round in 0..10_003_u32 {
-        // From many hosts: their ports in TIME_WAIT would run out, and their table would grow.
+        // From many addresses, as the ports of one would run out in TIME_WAIT. It also tests the
+        // table of hosts.
         let host = [127, 0, (round >> 8) as u8, round as u8 | 1];
         let mut peer = Peer::connect_from(host, server.port);
         match round % 4 {
@@ -76,7 +76,7 @@ fn ten_thousand_connections_leave_nothing_behind() {
             1 => peer.greet(),
             2 => {
                 peer.greet();
-                peer.send(&connect(STRANGER, None, round));
+                peer.send(&connect(PEER_ENDPOINT, None, round));
                 assert_eq!(asked_session(&s.msg().3), round);
                 drop(peer);
                 s.lost();
@@ -118,11 +118,13 @@ fn one_host_cannot_take_all_connections() {
     assert_eq!(node.control.stats().excess_connections, 1);
     let mut fourth = Peer::connect_from(other, node.port);
     fourth.greet();
-    // A place that becomes free is given again, to the same host too.
+    // A freed place is used again, also by the same host.
     drop(inside.remove(0));
-    eventually("a place is free", || Peer::connect_from(one, node.port).read(&mut [0; 8]) == 8);
+    eventually("a connection is accepted again", || {
+        Peer::connect_from(one, node.port).read(&mut [0; 8]) == 8
+    });
     for peer in &mut inside {
-        peer.send(&connect(STRANGER, None, 1));
+        peer.send(&connect(PEER_ENDPOINT, None, 1));
         assert!(matches!(peer.recv(), Some(ControlMsg::Refuse { .. })));
     }
 }
@@ -144,10 +146,10 @@ fn an_unused_connection_is_closed_by_the_side_that_dialed_it() {
     };
     let quiet = || {
         std::thread::sleep(3 * unused);
-        assert!(!c.mailbox.has_mail() && !other.mailbox.has_mail(), "it is in use");
+        assert!(!c.mailbox.has_mail() && !other.mailbox.has_mail(), "it is in use, so it stays");
     };
-    // A connect that is not answered yet; then two sessions, of which one is closed and the other
-    // ends with its endpoint; an answer to nothing does not count.
+    // An unanswered connect; then two sessions, of which one is closed and the other ends with its
+    // endpoint. An answer without a request does not count as a session.
     let back = ask(&c);
     quiet();
     server.send(back, accept(c.me(), s.me(), 5));
@@ -165,9 +167,9 @@ fn an_unused_connection_is_closed_by_the_side_that_dialed_it() {
     let (control, reason) = c.lost();
     assert_eq!(control, dialed.control);
     assert!(matches!(reason, LostReason::Unused(after) if after == unused), "{reason:?}");
-    // The server hears that it is gone, and the next dial makes another.
+    // The server is notified, and the next dial opens another connection.
     assert_eq!(s.lost().0, back);
     assert_ne!(client.dial(&c, "127.0.0.1", server.port).unwrap().control, dialed.control);
-    eventually("the unused one is closed, too", || client.tables().conns == 0);
+    eventually("the unused connection is closed, too", || client.tables().conns == 0);
     assert_eq!(client.tables().targets, 0);
 }

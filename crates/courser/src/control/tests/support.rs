@@ -1,4 +1,4 @@
-//! What the tests share: a nexus's control plane, its endpoints, and peers made by hand.
+//! Shared by the tests: a nexus's control plane, its endpoints, and scripted peers.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,12 +20,12 @@ use crate::control::{
 };
 use crate::platform::{Platform, random_u64};
 
-/// When a test gives up.
+/// Time after which a test fails.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
-/// An endpoint of a hand-made peer.
-pub(super) const STRANGER: EndpointRef = EndpointRef { index: 1, id: 0x5712 };
+/// The endpoint of a scripted peer.
+pub(super) const PEER_ENDPOINT: EndpointRef = EndpointRef { index: 1, id: 0x5712 };
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let end = Instant::now() + PATIENCE;
     while !holds() {
@@ -41,8 +41,8 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Starts one. The default failure timeout is made long: hand-made peers answer pings only
-    /// while they are read.
+    /// Starts one. The default failure timeout is raised, as scripted peers answer pings only while
+    /// they are read.
     pub(super) fn start(bind: &str, mut limits: Limits) -> Node {
         if limits.failure_timeout == DEFAULT_FAILURE_TIMEOUT {
             limits.failure_timeout = 10 * PATIENCE;
@@ -52,7 +52,7 @@ impl Node {
         Node { control, port: bound.port() }
     }
 
-    /// How full its tables are.
+    /// The sizes of its tables.
     pub(super) fn tables(&self) -> Tables {
         let (to, tables) = std::sync::mpsc::channel();
         assert!(self.control.send(Command::Inspect(to)));
@@ -68,7 +68,7 @@ impl Node {
         let id = random_u64();
         let register = Command::Register { index, id, mailbox: mailbox.clone(), accepts };
         assert!(self.control.send(register));
-        End { index, id, mailbox, early: RefCell::default() }
+        End { index, id, mailbox, unread: RefCell::default() }
     }
 
     pub(super) fn ask(&self, e: &End, ticket: u64, host: &str, port: u16) {
@@ -87,12 +87,12 @@ impl Node {
     }
 }
 
-/// A registered endpoint: its mailbox, read mail by mail.
+/// A registered endpoint and its mailbox.
 pub(super) struct End {
     pub(super) index: u16,
     pub(super) id: u64,
     pub(super) mailbox: Mailbox,
-    early: RefCell<VecDeque<Mail>>,
+    unread: RefCell<VecDeque<Mail>>,
 }
 
 impl End {
@@ -101,14 +101,14 @@ impl End {
     }
 
     pub(super) fn next(&self) -> Mail {
-        let mut early = self.early.borrow_mut();
-        if early.is_empty() {
+        let mut unread = self.unread.borrow_mut();
+        if unread.is_empty() {
             eventually("mail", || self.mailbox.has_mail());
             let mut out = Vec::new();
             self.mailbox.take(&mut out);
-            early.extend(out);
+            unread.extend(out);
         }
-        early.pop_front().unwrap()
+        unread.pop_front().unwrap()
     }
 
     pub(super) fn dialed(&self, expected: u64) -> Result<Dialed, DialError> {
@@ -133,7 +133,7 @@ impl End {
     }
 }
 
-/// The other end of a control connection, byte by byte.
+/// The remote end of a control connection, scripted byte by byte.
 pub(super) struct Peer {
     pub(super) stream: TcpStream,
     decoder: ControlDecoder,
@@ -150,7 +150,7 @@ impl Peer {
         Peer { stream, decoder: ControlDecoder::default() }
     }
 
-    /// From another address of this host, as if from another host.
+    /// Connects from another address of this host, which stands for another host.
     pub(super) fn connect_from(host: [u8; 4], port: u16) -> Peer {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         socket.bind(&SocketAddr::from((host, 0)).into()).unwrap();
@@ -171,8 +171,7 @@ impl Peer {
         self.stream.write_all(&msg.encode()).unwrap();
     }
 
-    /// The next message that is no heartbeat (pings are answered); `None`: the connection is
-    /// closed.
+    /// The next message except heartbeats; pings are answered. `None`: the connection is closed.
     pub(super) fn recv(&mut self) -> Option<ControlMsg> {
         loop {
             match self.recv_any() {
@@ -197,12 +196,12 @@ impl Peer {
         }
     }
 
-    /// Reads; 0 when the connection is closed, however that is told.
+    /// Reads; 0 when the connection was closed or reset.
     pub(super) fn read(&mut self, buf: &mut [u8]) -> usize {
         match self.stream.read(buf) {
             Ok(n) => n,
             Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => 0,
-            Err(e) => panic!("neither data nor an end: {e}"),
+            Err(e) => panic!("neither data nor a close: {e}"),
         }
     }
 }
