@@ -19,7 +19,7 @@ use crate::core::{Core, PendingCommand};
 use crate::error::{RunError, SessionError};
 use crate::rpc::Rpc;
 
-/// A session that is being connected.
+/// A session that is connecting.
 struct Dialing {
     ticket: u64,
     session: SessionId,
@@ -28,8 +28,8 @@ struct Dialing {
     request: ConnectRequest,
     deadline_ns: u64,
     /// When the connect request was sent, ns.
-    asked_ns: u64,
-    /// Set when the control connection is open: its number, and the two hosts.
+    sent_ns: u64,
+    /// The number of the open control connection, with the remote and the local address.
     control: Option<(u64, IpAddr, IpAddr)>,
 }
 
@@ -74,11 +74,12 @@ impl Core {
         if uri.scheme != ours {
             return Err(SessionError::Scheme { ours, theirs: uri.scheme });
         }
-        // Before a control connection is tried with a host that cannot be it.
+        // Check the host before dialing.
         if let Ok(host) = uri.host.parse() {
             any::check_host(ours, host).map_err(|e| SessionError::Path(e.to_string()))?;
         }
-        // No control connection yet: bind_control names it. Numbers start at 1.
+        // The control connection is not open yet; `bind_control` sets its number. Numbers start at
+        // 1.
         let random = self.platform.random_u64();
         let dialed = self.proto.dial(0, random, self.local.port, self.local.max_frame)?;
         let session = dialed.session;
@@ -86,13 +87,13 @@ impl Core {
         Ok(session)
     }
 
-    /// The part of a close that needs no transport.
+    /// The part of a close that needs no transport, for handlers too.
     pub(crate) fn close(&mut self, session: SessionId) {
         let closed = self.proto.close(session);
         self.pending_commands.push(PendingCommand::Close(session, closed));
     }
 
-    /// Why a session is not connected; `None` while it is connecting or connected.
+    /// The error of a session that has ended; `None` while it is connecting or connected.
     pub(crate) fn session_error(&self, session: SessionId) -> Option<SessionError> {
         if self.proto.session_state(session) != SessionState::Gone {
             return None;
@@ -103,11 +104,12 @@ impl Core {
 }
 
 impl<T: Transport> Rpc<T> {
-    /// Begins a session with a server and returns at once: calls on it wait until it stands, or
-    /// fail with it. [`Rpc::wait_connected`] waits; [`Rpc::session_error`] tells why not.
+    /// Starts to connect to a server and returns at once. Calls on the session are queued until it
+    /// is connected, and fail if it fails. [`Rpc::wait_connected`] waits; [`Rpc::session_error`]
+    /// returns the error.
     ///
     /// # Errors
-    /// The address cannot be read, or a limit of this endpoint is reached.
+    /// The address is invalid, or a limit of this endpoint is reached.
     pub fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
         let session = self.core.connect(uri)?;
         self.run_pending_commands();
@@ -136,17 +138,17 @@ impl<T: Transport> Rpc<T> {
             server: uri.to_string(),
             request: dialed.request,
             deadline_ns: self.core.now_ns().saturating_add(timeout_ns),
-            asked_ns: 0,
+            sent_ns: 0,
             control: None,
         });
         let Uri { host, port, .. } = uri;
         self.control.send(Command::Dial { index: self.index, ticket, host, port });
     }
 
-    /// Runs the event loop until the session stands.
+    /// Runs the event loop until the session is connected.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The error of the session.
     pub fn wait_connected(&mut self, session: SessionId) -> Result<(), SessionError> {
         while self.session_state(session) == SessionState::Connecting {
             self.may_block().and_then(|()| self.pass()).map_err(|e| match e {
@@ -160,15 +162,15 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Closes a session of this endpoint as a client: calls on it end with an error, the server
-    /// frees its side. A session that is gone is ignored.
+    /// Closes a client session of this endpoint: its calls end with an error, and the server frees
+    /// its side. A session that has ended already is ignored.
     pub fn close(&mut self, session: SessionId) {
         self.core.close(session);
         self.run_pending_commands();
     }
 
-    /// A session of this endpoint was closed; `closed` is the server's number for it, and its path
-    /// if no other session uses it.
+    /// Finishes the close of a session; `closed` is the server's number of it, and its path if no
+    /// other session uses that.
     fn closed(&mut self, session: SessionId, closed: Option<(u32, Option<PathId>)>) {
         self.connections.dialing.retain(|d| d.session != session);
         self.close_unused_paths();
@@ -181,7 +183,7 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Sessions that have gone idle: their servers may free what they keep for them (F6).
+    /// Notifies the servers of idle sessions, which may then free the sessions' memory (F6).
     #[cold]
     pub(crate) fn on_idle(&mut self, idle: IdleSession) {
         let Some(link) = self.connections.connected.get(&idle.session.index()) else { return };
@@ -196,7 +198,8 @@ impl<T: Transport> Rpc<T> {
         self.control.send(Command::Send { control, msg });
     }
 
-    /// A session's datapath answers nothing although its control connection lives (F13).
+    /// Handles sessions whose datapath gets no answers although their control connections work
+    /// (F13).
     #[cold]
     pub(crate) fn on_silent(&mut self, session: SessionId) {
         let link = self.connections.connected.get(&session.index());
@@ -210,17 +213,17 @@ impl<T: Transport> Rpc<T> {
         EndpointRef { index: self.index, id: self.core.proto.id() }
     }
 
-    /// Handles the messages of other threads: answers of workers, and the control thread's mail.
-    /// Cold: workers run for microseconds, and a session has only a few control messages.
+    /// Handles messages of other threads: answers of workers, and the control thread's mail. Cold:
+    /// workers run for microseconds, and a session has only a few control messages.
     #[cold]
     pub(crate) fn on_mail(&mut self) {
         let mut mail = std::mem::take(&mut self.mail);
         let mut answers = std::mem::take(&mut self.answers);
         self.mailbox.take_all(&mut mail, &mut answers);
-        self.give_answers(&mut answers);
+        self.send_answers(&mut answers);
         self.answers = answers;
-        for letter in mail.drain(..) {
-            match letter {
+        for item in mail.drain(..) {
+            match item {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
                 Mail::Msg { control, remote, local, msg } => {
                     self.on_message(control, remote, local, msg);
@@ -238,7 +241,7 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// The dial of a connect has ended: the control connection is open, or there is none.
+    /// Handles the result of a connect's dial.
     fn on_dialed(&mut self, ticket: u64, result: Result<Dialed, DialError>) {
         let Some(at) = self.connections.dialing.iter().position(|d| d.ticket == ticket) else {
             return;
@@ -247,7 +250,7 @@ impl<T: Transport> Rpc<T> {
             Ok(d) => d,
             Err(e) => return self.dial_failed(at, e.into()),
         };
-        // The path to that host decides the packet size.
+        // The path to the host determines the frame size.
         let (remote, local) = (d.remote.ip(), d.local.ip());
         let path = self.transport.path_open(addr(remote, d.remote.port()), Some(addr(local, 0)));
         let path = match path {
@@ -256,9 +259,9 @@ impl<T: Transport> Rpc<T> {
         };
         self.transport.path_close(path.id);
         let from = self.me();
-        let asked_ns = self.core.now_ns();
+        let sent_ns = self.core.now_ns();
         let dialing = &mut self.connections.dialing[at];
-        dialing.asked_ns = asked_ns;
+        dialing.sent_ns = sent_ns;
         dialing.control = Some((d.control, remote, local));
         dialing.request.max_frame = path.max_frame as u32;
         if is_same_host(remote, local) {
@@ -271,7 +274,7 @@ impl<T: Transport> Rpc<T> {
 
     fn dial_failed(&mut self, at: usize, error: SessionError) {
         let d = self.connections.dialing.swap_remove(at);
-        // It may have been closed, and another connect have its number now.
+        // The session may have been closed, and its number reused by another connect.
         if self.core.proto.session_state(d.session) == SessionState::Connecting {
             self.core.proto.refused(d.session.index(), error.end());
         }
@@ -300,14 +303,16 @@ impl<T: Transport> Rpc<T> {
                     self.transport.path_close(path);
                 }
             }
-            // The control thread answers these.
+            // Handled by the control thread.
             ControlMsg::Ping | ControlMsg::Pong => {}
             ControlMsg::Idle { from, session, done, .. } => {
                 self.core.proto.on_idle(session, from.id, control, &done);
             }
             ControlMsg::EndpointGone { from } => {
                 let why = SessionError::EndpointGone;
-                self.lose(&why, |rpc, paths| rpc.core.proto.endpoint_lost(from.id, control, paths));
+                self.fail_sessions(&why, |rpc, paths| {
+                    rpc.core.proto.endpoint_lost(from.id, control, paths)
+                });
             }
         }
     }
@@ -344,8 +349,8 @@ impl<T: Transport> Rpc<T> {
         accepted
     }
 
-    /// The connect that an answer belongs to; the cookie tells it from an earlier connect that had
-    /// the same session number.
+    /// Finds the connect that an answer belongs to. The cookie distinguishes it from an earlier
+    /// connect with the same session number.
     fn dialing(&self, control: u64, session: u32, cookie: u32) -> Option<usize> {
         self.connections.dialing.iter().position(|d| {
             d.session.index() == session
@@ -356,7 +361,7 @@ impl<T: Transport> Rpc<T> {
 
     fn on_accept(&mut self, control: u64, from: EndpointRef, accept: &ConnectAccept) {
         let Some(at) = self.dialing(control, accept.client_session, accept.client_cookie) else {
-            // Closed or timed out meanwhile: the server must not keep its side.
+            // Closed or timed out in the meantime: the server must free the session.
             self.disconnect(control, from, accept.session);
             return;
         };
@@ -372,7 +377,7 @@ impl<T: Transport> Rpc<T> {
         match self.core.proto.established(accept, server, path.id) {
             Ok(e) => {
                 let d = self.connections.dialing.swap_remove(at);
-                let took_ns = self.core.now_ns().saturating_sub(d.asked_ns);
+                let took_ns = self.core.now_ns().saturating_sub(d.sent_ns);
                 self.core.proto.expect_round_trip(d.session, took_ns);
                 let link = Link { session: d.session, control, to: from, datapath: server };
                 self.connections.connected.insert(d.session.index(), link);
@@ -383,7 +388,7 @@ impl<T: Transport> Rpc<T> {
             Err(e) => {
                 self.transport.path_close(path.id);
                 self.disconnect(control, from, accept.session);
-                // An answer to an earlier connect of that number says nothing of this one.
+                // `Closed`: the answer belongs to an earlier connect with that session number.
                 if e != ConnectError::Closed {
                     self.dial_failed(at, e.into());
                 }
@@ -401,19 +406,24 @@ impl<T: Transport> Rpc<T> {
             self.dial_failed(at, reason.clone().into());
         }
         let why = reason.clone().into();
-        self.lose(&why, |rpc, paths| rpc.core.proto.peer_lost(control, paths));
+        self.fail_sessions(&why, |rpc, paths| rpc.core.proto.peer_lost(control, paths));
     }
 
     /// Fails sessions, drops their connections, and stores the reason.
-    fn lose(&mut self, why: &SessionError, fail: impl FnOnce(&mut Self, &mut Vec<PathId>)) {
+    fn fail_sessions(
+        &mut self,
+        why: &SessionError,
+        fail: impl FnOnce(&mut Self, &mut Vec<PathId>),
+    ) {
         let before = self.sessions();
         let mut paths = Vec::new();
         fail(self, &mut paths);
-        // Also when no session less is counted: those that wait for handlers need no path (E68).
+        // Close the paths even if the session count is unchanged: sessions that wait for handlers
+        // need no path (E68).
         for path in paths {
             self.transport.path_close(path);
         }
-        // A session of this side as a client is gone at once.
+        // Client sessions end at once, and are stored with their error.
         if self.sessions() == before {
             return;
         }
@@ -427,7 +437,7 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Ends connects past their deadline; returns whether there were any.
+    /// Fails connects past their deadline; returns whether there were any.
     #[cold]
     pub(crate) fn check_dialing(&mut self) -> bool {
         let mut any = false;
@@ -444,7 +454,7 @@ impl<T: Transport> Rpc<T> {
     }
 }
 
-/// Packets between two ends with one address stay on the host and fill no switch's buffer.
+/// Packets between equal addresses stay on the host and use no switch buffer.
 fn is_same_host(remote: IpAddr, local: IpAddr) -> bool {
     remote == local
 }

@@ -16,7 +16,7 @@ use crate::machine::{Thread, VirtualClock};
 use crate::message::DroppedReplies;
 use crate::platform::{Clock, Platform};
 use crate::timer::Timers;
-use crate::worker::{HandlerStats, Term};
+use crate::worker::{Deadline, HandlerStats};
 
 /// How many session failures are remembered for [`crate::Rpc::session_error`].
 const FAILURES_KEPT: usize = 1024;
@@ -145,10 +145,10 @@ impl Core {
 
     /// A deadline in the endpoint's time as other threads can read it; `None` when it is further
     /// away than the system's clock can say.
-    pub(crate) fn term(&self, deadline_ns: u64) -> Option<Term> {
+    pub(crate) fn deadline(&self, deadline_ns: u64) -> Option<Deadline> {
         let (since, now_ns) = (self.clock.now(), self.now_ns());
         let until = since.checked_add(Duration::from_nanos(deadline_ns.saturating_sub(now_ns)))?;
-        Some(Term { since, until })
+        Some(Deadline { received: since, expires: until })
     }
 
     /// The next number of the endpoint's generator (splitmix64: Steele et al., OOPSLA '14).

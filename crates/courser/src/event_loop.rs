@@ -197,7 +197,7 @@ impl<T: Transport> Rpc<T> {
         if self.connections.is_dialing() {
             worked |= self.check_dialing();
         }
-        worked |= self.shed_given_up(now_ns);
+        worked |= self.shed_cancelled(now_ns);
         if now_ns >= self.next_trim_ns {
             self.trim();
         }

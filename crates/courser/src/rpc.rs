@@ -369,7 +369,7 @@ impl<T: Transport> Rpc<T> {
 impl<T: Transport> Drop for Rpc<T> {
     fn drop(&mut self) {
         self.control.send(Command::Unregister { index: self.index });
-        self.leave_workers();
+        self.detach_workers();
     }
 }
 

@@ -1,22 +1,21 @@
-//! Workers: handlers that take long run beside the endpoint's thread (`[eRPC §3.2]`, E10-E12).
+//! Workers: long-running handlers execute on threads of their own (`[eRPC §3.2]`, E10-E12).
 //!
 //! ```text
 //! endpoint's thread                         pool of the nexus, "courser-worker-N"
 //! dispatch: admit, copy small requests ---> pool::submit -> queue -> Work -> handler
-//! on_mail: give_answers <------------------ home::answer (Mailbox) <- Work::reply, refuse, drop
+//! on_mail: send_answers <------------------ origin::answer (Mailbox) <- Work::reply, refuse, drop
 //! ```
 //!
-//! A request of one packet is copied into message memory, since the received frame is lent only
-//! for the length of the dispatch; one of several packets moves without a copy (E28). To the
-//! protocol the request is one that is still being handled: retransmissions of it are answered
-//! "in progress", and it is answered like a deferred one. So a long handler delays neither
-//! dispatch handlers nor credit returns (E12).
+//! A request of one packet is copied into message memory, as the received frame is valid only
+//! during the dispatch. A request of several packets moves without a copy (E28). For the protocol
+//! the request is being executed: retransmissions are answered "in progress", and the answer is a
+//! deferred one. So a long handler delays neither dispatch handlers nor credit returns (E12).
 //!
-//! What is bounded: jobs that wait, by `Config::worker_queue` over all endpoints of the nexus;
-//! answers on their way back, by the requests that were handed out, one each; answers given to
-//! the protocol per pass, by the mailbox (`control/mailbox.rs`).
+//! Limits: queued jobs by `Config::worker_queue`, over all endpoints of the nexus; answers in
+//! mailboxes by the number of submitted requests; answers handled per pass by the mailbox
+//! (`control/mailbox.rs`).
 
-mod home;
+mod origin;
 mod pool;
 mod queue;
 #[cfg(test)]
@@ -35,112 +34,114 @@ use crate::error::WorkerError;
 use crate::machine::Thread;
 use crate::message::Request;
 use crate::rpc::Rpc;
-use home::{Home, Outcome};
+use origin::{Origin, Outcome};
 use pool::{Job, Registered};
 
-pub(crate) use home::Answer;
+pub(crate) use origin::Answer;
 pub(crate) use pool::Pool;
 pub use pool::WorkerStats;
-pub(crate) use queue::Term;
+pub(crate) use queue::Deadline;
 pub use work::Work;
 
-/// What happened to requests on the way to or from the handlers of an endpoint.
+/// Requests of an endpoint that a handler or the dispatch to a worker failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct HandlerStats {
-    /// Handlers that panicked, of either kind.
+    /// Dispatch and worker handlers that panicked.
     pub panics: u64,
-    /// Requests refused with [`Status::WorkersBusy`]: the workers' queue was full.
+    /// Requests refused with [`Status::WorkersBusy`] because the workers' queue was full.
     pub workers_busy: u64,
-    /// Requests refused with [`Status::NoMemory`]: none for the copy that a worker gets.
+    /// Requests refused with [`Status::NoMemory`] because there was no memory for the copy.
     pub no_memory: u64,
-    /// Answers of workers to requests whose session was gone.
+    /// Worker answers whose session had ended.
     pub gone: u64,
 }
 
-/// An endpoint's end of the pool.
+/// The state of an endpoint that uses the worker pool.
 #[derive(Debug)]
 pub(crate) struct Workers {
     pool: Pool,
-    /// Since the first [`Rpc::on_worker`].
-    home: Option<Arc<Home>>,
-    /// [`courser_proto::Endpoint::given_up`] when the queue was last searched, and when that was.
+    /// Set by the first [`Rpc::on_worker`].
+    origin: Option<Arc<Origin>>,
+    /// [`courser_proto::Endpoint::given_up`] and the time, ns, at the last search of the queue.
     seen_given_up: u64,
     searched_ns: u64,
 }
 
-/// Searching the queue for requests that were given up walks all of it: no more often than this.
-const SEARCH_EVERY_NS: u64 = 1_000_000;
+/// Minimum interval of searches for cancelled requests, as each visits the whole queue.
+const SEARCH_INTERVAL_NS: u64 = 1_000_000;
 
 impl Workers {
     pub(crate) fn new(pool: Pool) -> Self {
-        Workers { pool, home: None, seen_given_up: 0, searched_ns: 0 }
+        Workers { pool, origin: None, seen_given_up: 0, searched_ns: 0 }
     }
 
     /// Worker handlers that panicked.
     fn panics(&self) -> u64 {
-        self.home.as_ref().map_or(0, |home| home.panics())
+        self.origin.as_ref().map_or(0, |origin| origin.panics())
     }
 }
 
 impl<T: Transport> Rpc<T> {
     /// Registers a handler that runs on the worker threads of the nexus, for request types that
-    /// take longer than a microsecond or so `[eRPC §3.2]`; it may block. It runs on several
-    /// threads at the same time. Replaces an earlier handler of the type, also one of
-    /// [`Rpc::on`], and is replaced in the same way; requests that were handed out stay with
-    /// theirs.
+    /// take longer than about a microsecond `[eRPC §3.2]`. It may block, and runs on several
+    /// threads concurrently. It replaces an earlier handler of the type, including one of
+    /// [`Rpc::on`], and is replaced in the same way; requests that were already submitted keep
+    /// their handler.
     ///
-    /// The first registration starts the threads, `Config::workers`. A request costs the
-    /// endpoint's thread its copy (if it came in one packet), a short lock, and a system call only
-    /// when a worker must be woken. When `Config::worker_queue` requests wait, the next is refused
-    /// with [`Status::WorkersBusy`]; one whose deadline passes while it waits is not started but
-    /// answered with [`Status::DeadlineExceeded`], and one whose client has cancelled it or is gone
-    /// is not started either. A handler that panics costs nothing but its
-    /// own request ([`Status::Panicked`]).
+    /// The first registration starts `Config::workers` threads. A request costs the endpoint's
+    /// thread its copy (if it came in one packet), a short lock, and a system call only when a
+    /// worker must be woken. When `Config::worker_queue` requests are queued, the next one is
+    /// refused with [`Status::WorkersBusy`]. A queued request whose deadline passes is not started
+    /// and answered with [`Status::DeadlineExceeded`]. A queued request whose client has cancelled
+    /// it or is gone is not started either. A handler that panics fails only its own request
+    /// ([`Status::Panicked`]).
     ///
-    /// When the endpoint is dropped, queued requests are dropped, and those in handlers go on; the
+    /// When the endpoint is dropped, queued requests are dropped. Running handlers continue; the
     /// drop does not wait for them.
     ///
     /// # Errors
-    /// `Config::workers` is 0, or the system refuses a thread.
+    /// `Config::workers` is 0, or the system cannot start a thread.
     pub fn on_worker(
         &mut self,
         req_type: u16,
         handler: impl Fn(Work) + Send + Sync + 'static,
     ) -> Result<(), WorkerError> {
         self.workers.pool.start()?;
-        let home = self.workers.home.get_or_insert_with(|| {
+        let origin = self.workers.origin.get_or_insert_with(|| {
             let (mailbox, arena) = (self.mailbox.clone(), self.core.proto.arena().clone());
-            Arc::new(Home::new(
+            Arc::new(Origin::new(
                 mailbox,
                 arena,
                 self.core.platform.clock(Thread::Workers),
                 self.index,
             ))
         });
-        let handler: Arc<Registered> = Arc::new(Registered { home: home.clone(), run: handler });
+        let handler: Arc<Registered> =
+            Arc::new(Registered { origin: origin.clone(), run: handler });
         let pool = self.workers.pool.clone();
-        let hand_out = move |cx: &mut Context<'_>, request: Request<'_>| {
-            hand_out(cx, request, &handler, &pool)
+        let submit_request = move |cx: &mut Context<'_>, request: Request<'_>| {
+            submit_request(cx, request, &handler, &pool)
         };
-        self.register(req_type, Box::new(hand_out));
+        self.register(req_type, Box::new(submit_request));
         Ok(())
     }
 
-    /// What happened to requests on the way to or from handlers.
+    /// Counters of handlers that failed, and of requests that did not reach one.
     pub fn handler_stats(&self) -> HandlerStats {
         let mut stats = self.core.handled;
         stats.panics += self.workers.panics();
         stats
     }
 
-    /// Gives the answers of workers to the protocol; they leave in this pass.
-    pub(crate) fn give_answers(&mut self, answers: &mut Vec<Answer>) {
+    /// Passes the answers of workers to the protocol; they are sent in this pass.
+    pub(crate) fn send_answers(&mut self, answers: &mut Vec<Answer>) {
         for Answer { id, outcome } in answers.drain(..) {
-            // Also without a receiver: the session's number is kept until all handlers have answered.
+            // Also after the session has ended: its number is reserved until all handlers have
+            // answered.
             let gone = !self.core.proto.is_answerable(id);
             match outcome {
-                // A failure has reached the client.
+                // On an error the client has been sent a failure.
                 Outcome::Response(m) => drop(self.core.proto.reply_msg(id, m)),
                 Outcome::Status(status) => self.core.proto.reply_status(id, status),
             }
@@ -148,54 +149,59 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Whether [`Rpc::shed_given_up`] may find something.
+    /// Whether [`Rpc::shed_cancelled`] may find something.
     #[inline]
     pub(crate) fn may_shed(&self) -> bool {
-        self.core.proto.given_up() != self.workers.seen_given_up && self.workers.home.is_some()
+        self.core.proto.given_up() != self.workers.seen_given_up && self.workers.origin.is_some()
     }
 
-    /// Takes requests out of the queue whose clients have cancelled them or are gone: they are
-    /// never executed. Whether there were any.
-    pub(crate) fn shed_given_up(&mut self, now_ns: u64) -> bool {
+    /// Removes cancelled requests and requests of lost clients from the queue, without executing
+    /// them. Returns whether there were any.
+    pub(crate) fn shed_cancelled(&mut self, now_ns: u64) -> bool {
         let given_up = self.core.proto.given_up();
         let w = &mut self.workers;
-        if given_up == w.seen_given_up || now_ns - w.searched_ns < SEARCH_EVERY_NS {
+        if given_up == w.seen_given_up || now_ns - w.searched_ns < SEARCH_INTERVAL_NS {
             return false;
         }
-        let Some(home) = &w.home else { return false };
+        let Some(origin) = &w.origin else { return false };
         (w.seen_given_up, w.searched_ns) = (given_up, now_ns);
-        let shed = w.pool.shed(home, |id| self.core.proto.is_cancelled(id));
+        let shed = w.pool.shed(origin, |id| self.core.proto.is_cancelled(id));
         for &id in &shed {
             self.core.proto.reply_status(id, Status::Cancelled);
         }
         !shed.is_empty()
     }
 
-    /// When the queue is to be searched because the search before was too recent, ns.
+    /// The time of the next search, if [`SEARCH_INTERVAL_NS`] delayed it, ns.
     pub(crate) fn search_due_ns(&self) -> Option<u64> {
         let w = &self.workers;
-        let due = w.home.is_some() && self.core.proto.given_up() != w.seen_given_up;
-        due.then(|| w.searched_ns.saturating_add(SEARCH_EVERY_NS))
+        let due = w.origin.is_some() && self.core.proto.given_up() != w.seen_given_up;
+        due.then(|| w.searched_ns.saturating_add(SEARCH_INTERVAL_NS))
     }
 
-    /// Detaches from the worker pool: its answers have no receiver any more.
-    pub(crate) fn leave_workers(&mut self) {
-        if let Some(home) = &self.workers.home {
+    /// Detaches from the worker pool: later answers are dropped.
+    pub(crate) fn detach_workers(&mut self) {
+        if let Some(origin) = &self.workers.origin {
             self.mailbox.close();
-            self.workers.pool.forget(home);
+            self.workers.pool.forget(origin);
         }
     }
 }
 
 /// Step 13 of a packet's path, for worker handlers.
-fn hand_out(cx: &mut Context<'_>, request: Request<'_>, handler: &Arc<Registered>, pool: &Pool) {
+fn submit_request(
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    handler: &Arc<Registered>,
+    pool: &Pool,
+) {
     let Some(id) = cx.request.take() else { return };
     let refused = |cx: &mut Context<'_>| {
         cx.core.handled.workers_busy += 1;
         pool.count_refused();
         cx.core.proto.reply_status(id, Status::WorkersBusy);
     };
-    // Before the copy: under overload a refusal must be cheap.
+    // Before the copy, as refusing must be cheap under overload.
     if pool.is_full() {
         return refused(cx);
     }
@@ -206,11 +212,11 @@ fn hand_out(cx: &mut Context<'_>, request: Request<'_>, handler: &Arc<Registered
         cx.core.proto.reply_status(id, Status::NoMemory);
         return;
     };
-    let term = deadline_ns.and_then(|ns| cx.core.term(ns));
-    let work = Work::new(id, req_type, body, term, handler.home.clone());
+    let deadline = deadline_ns.and_then(|ns| cx.core.deadline(ns));
+    let work = Work::new(id, req_type, body, deadline, handler.origin.clone());
     if let Err(job) = pool.submit(Job { handler: handler.clone(), work }) {
-        // Other endpoints were faster.
-        job.work.disown();
+        // Other endpoints filled the queue after the check.
+        job.work.drop_unanswered();
         refused(cx);
     }
 }

@@ -1,17 +1,18 @@
-//! The threads of the pool, and how they sleep.
+//! The worker threads: how they take jobs, spin and sleep.
 //!
-//! One queue under one lock. An endpoint that queues a job makes no system call unless the job
-//! needs a sleeping worker. The state of each worker is counted exactly:
+//! One queue under one lock. An endpoint that queues a job makes a system call only when the job
+//! needs a sleeping worker. Two counters hold the exact states of the workers:
 //!
-//! * `looking`: awake and about to take a job. Workers that spin for [`SPIN`] after their last job,
-//!   and those that were woken and have not reached the queue.
-//! * `sleeping`: asleep, and not woken.
-//! * All others run a handler, and return to the queue when it ends.
+//! * `searching`: awake without a job. These are workers that spin for [`SPIN`] after their last
+//!   job, and workers that were woken and have not reached the queue.
+//! * `sleeping`: asleep, and not notified.
+//! * The others run a handler and return to the queue when it ends.
 //!
-//! Invariant, whenever the lock is free: **there are no more jobs than `looking`, or no worker
-//! sleeps** (or the pool ends). By induction: a new job wakes a sleeper when too few workers are
-//! looking; a looking worker takes a job or finds the queue empty; a worker sleeps only with an
-//! empty queue. So no job waits while a worker sleeps, and no wake-up is superfluous.
+//! Invariant, whenever the lock is free: **there are no more jobs than `searching`, or no worker
+//! sleeps** (or the pool is closing). Proof by induction: a new job wakes a sleeping worker when
+//! too few are searching; a searching worker takes a job or finds the queue empty; a worker sleeps
+//! only when the queue is empty. So no job waits while a worker sleeps, and no wake-up is
+//! superfluous.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -25,20 +26,20 @@ use crate::machine::{Machine, Thread, VirtualWorkers};
 use crate::panics::caught;
 use crate::platform::{Clock, Platform};
 use crate::spin::cpus;
-use crate::worker::home::Home;
-use crate::worker::queue::{Queue, Term};
+use crate::worker::origin::Origin;
+use crate::worker::queue::{Deadline, Queue};
 use crate::worker::work::Work;
 
-/// How long a worker spins for its next job before it sleeps. A wake-up costs the endpoint about
-/// 2 us and delays the job by about 50; jobs often follow each other closely.
+/// Time that a worker spins for its next job before it sleeps. Jobs often follow each other
+/// closely, while a wake-up costs the endpoint about 2 us and delays the job by about 50.
 const SPIN: Duration = Duration::from_micros(10);
 
-/// Polls of the queue between two readings of the clock.
+/// Queue checks between two clock readings.
 const QUEUE_POLLS: u32 = 32;
 
-/// A registered handler, with the endpoint that it belongs to.
+/// A registered handler and its endpoint.
 pub(super) struct Registered<F: ?Sized = dyn Fn(Work) + Send + Sync> {
-    pub(super) home: Arc<Home>,
+    pub(super) origin: Arc<Origin>,
     pub(super) run: F,
 }
 
@@ -48,22 +49,22 @@ pub(super) struct Job {
     pub(super) work: Work,
 }
 
-// `Config::worker_queue` states twice this, for a list that has just grown.
-const _: () = assert!(size_of::<(u64, Term, Job)>() <= 144);
+// `Config::worker_queue` documents twice this size, as a list that has just grown is half empty.
+const _: () = assert!(size_of::<(u64, Deadline, Job)>() <= 144);
 
-/// What the workers of a nexus have done and have to do.
+/// Counters of a nexus's workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct WorkerStats {
     /// Worker threads; 0 until the first [`crate::Rpc::on_worker`].
     pub threads: usize,
-    /// Requests that wait for a worker.
+    /// Queued requests.
     pub queued: usize,
-    /// Handlers that run now.
+    /// Running handlers.
     pub running: u64,
     /// Handlers that were started.
     pub started: u64,
-    /// Handlers that have ended, those that panicked included.
+    /// Handlers that have ended, including those that panicked.
     pub finished: u64,
     /// Requests refused with [`Status::WorkersBusy`] because the queue was full.
     pub refused: u64,
@@ -76,8 +77,8 @@ pub struct WorkerStats {
     pub panicked: u64,
 }
 
-/// A nexus's workers. Each clone is a user; the pool ends with the last one, without waiting for
-/// handlers that run.
+/// The workers of a nexus. The pool closes when the last clone is dropped, without waiting for
+/// running handlers.
 #[derive(Clone)]
 pub(crate) struct Pool {
     user: Arc<User>,
@@ -85,7 +86,7 @@ pub(crate) struct Pool {
 
 struct User {
     shared: Arc<Shared>,
-    /// Runs the jobs in virtual time, which has no threads.
+    /// Runs the jobs in virtual time, where there are no threads.
     machine: Option<Arc<dyn Machine>>,
 }
 
@@ -95,18 +96,18 @@ impl Drop for User {
     }
 }
 
-/// What users and workers share. Workers are no users: they do not keep the pool up.
+/// State shared by clones and workers. Workers hold no [`User`], so they do not keep the pool open.
 pub(super) struct Shared {
     clock: Clock,
     threads_wanted: usize,
     queue_limit: usize,
-    spin: Duration,
-    /// Where the workers may run. A thread inherits the CPUs of the one that makes it, and that
-    /// is an endpoint's, often pinned to the CPU that workers should leave alone.
+    spin_time: Duration,
+    /// CPUs of the workers. Without this, a worker would inherit the affinity of the endpoint's
+    /// thread, which is often pinned to a CPU that workers should not use.
     cpus: Option<CpuSet>,
     state: Mutex<State>,
     wake: Condvar,
-    /// Length of the queue, to be looked at without the lock; written under it.
+    /// Length of the queue, for reads without the lock. Written under the lock.
     queued: AtomicUsize,
     /// Written under the lock.
     closing: AtomicBool,
@@ -116,9 +117,9 @@ pub(super) struct Shared {
 
 struct State {
     queue: Queue<Job>,
-    looking: usize,
+    searching: usize,
     sleeping: usize,
-    /// Wake-ups that were given and not yet taken; their takers count as looking.
+    /// Notifications that no worker has consumed yet; their workers count as searching.
     wakes: usize,
 }
 
@@ -137,15 +138,15 @@ fn count(counter: &AtomicU64) {
 }
 
 impl Pool {
-    /// A pool whose threads are not started yet. They will run where this thread may.
+    /// A pool without threads. Its threads will have the CPU affinity of the calling thread.
     pub(crate) fn new(platform: &Platform, threads: usize, queue_limit: usize) -> Self {
-        let state = State { queue: Queue::new(), looking: 0, sleeping: 0, wakes: 0 };
+        let state = State { queue: Queue::new(), searching: 0, sleeping: 0, wakes: 0 };
         let machine = platform.machine().cloned();
         let shared = Shared {
             clock: platform.clock(Thread::Workers),
             threads_wanted: threads,
             queue_limit,
-            spin: if cpus() > 1 { SPIN } else { Duration::ZERO },
+            spin_time: if cpus() > 1 { SPIN } else { Duration::ZERO },
             cpus: if machine.is_none() { sched_getaffinity(None).ok() } else { None },
             state: Mutex::new(state),
             wake: Condvar::new(),
@@ -157,7 +158,7 @@ impl Pool {
         Pool { user: Arc::new(User { shared: Arc::new(shared), machine }) }
     }
 
-    /// Starts the threads, the first time. With fewer than were asked for it goes on.
+    /// Starts the threads on the first call. Succeeds if at least one thread starts.
     pub(super) fn start(&self) -> Result<(), WorkerError> {
         let shared = &self.user.shared;
         if shared.threads_wanted == 0 {
@@ -193,15 +194,15 @@ impl Pool {
         self.user.shared.queued.load(Ordering::Relaxed) >= self.user.shared.queue_limit
     }
 
-    /// Counts a request that was refused because [`Pool::is_full`].
+    /// Counts a request refused because of [`Pool::is_full`].
     pub(super) fn count_refused(&self) {
         count(&self.user.shared.counts.refused);
     }
 
-    /// Queues a job and sees to it that somebody takes it.
+    /// Queues a job and wakes a worker if needed.
     ///
     /// # Errors
-    /// The queue is full; the job is back.
+    /// The queue is full; returns the job.
     pub(super) fn submit(&self, job: Job) -> Result<(), Job> {
         self.user.shared.submit(job)?;
         if let Some(machine) = &self.user.machine {
@@ -210,14 +211,14 @@ impl Pool {
         Ok(())
     }
 
-    /// Takes out the jobs of an endpoint that is gone.
-    pub(super) fn forget(&self, home: &Arc<Home>) {
-        let jobs = self.abandon(|job| job.work.is_of(home));
-        // Outside of the lock: with the last job of a handler go the things that it captured.
+    /// Removes the jobs of an endpoint that is gone.
+    pub(super) fn forget(&self, origin: &Arc<Origin>) {
+        let jobs = self.abandon(|job| job.work.is_from(origin));
+        // Outside of the lock, as dropping the last job of a handler drops its captured values.
         drop(jobs);
     }
 
-    /// Takes jobs out of the queue that will not be executed, and counts them.
+    /// Removes jobs that will not be executed, and counts them.
     fn abandon(&self, is: impl Fn(&Job) -> bool) -> Vec<Job> {
         let shared = &self.user.shared;
         let mut state = shared.lock();
@@ -227,24 +228,24 @@ impl Pool {
         jobs
     }
 
-    /// Removes the jobs of an endpoint that `is_over` selects, and returns their numbers: the caller
-    /// answers them.
+    /// Removes the jobs of an endpoint that `is_over` selects and returns their request numbers.
+    /// The caller answers them.
     #[cold]
     pub(super) fn shed(
         &self,
-        home: &Arc<Home>,
+        origin: &Arc<Origin>,
         is_over: impl Fn(RequestId) -> bool,
     ) -> Vec<RequestId> {
-        let jobs = self.abandon(|job| job.work.is_of(home) && is_over(job.work.id()));
+        let jobs = self.abandon(|job| job.work.is_from(origin) && is_over(job.work.id()));
         let ids = jobs.iter().map(|job| job.work.id()).collect();
         let handlers: Vec<_> = jobs
             .into_iter()
             .map(|job| {
-                job.work.disown();
+                job.work.drop_unanswered();
                 job.handler
             })
             .collect();
-        // With the last job of a handler that was replaced go the things that it captured.
+        // Dropping the last job of a replaced handler drops its captured values, which may panic.
         caught("dropped worker", 0, || drop(handlers));
         ids
     }
@@ -252,7 +253,7 @@ impl Pool {
     pub(crate) fn stats(&self) -> WorkerStats {
         let shared = &self.user.shared;
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // In this order, so that no handler ends before it was started.
+        // Read `finished` first, so that it does not exceed `started`.
         let finished = shared.counts.finished.load(Ordering::Acquire);
         let started = read(&shared.counts.started);
         WorkerStats {
@@ -277,17 +278,17 @@ impl std::fmt::Debug for Pool {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing panics under this lock but a failed allocation, before anything was changed.
+        // Only a failed allocation panics under this lock, before the state changes.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets go of the lock after the queue may have changed.
+    /// Releases the lock after the queue may have changed.
     fn unlock(&self, state: MutexGuard<'_, State>) {
         let queued = state.queue.len();
         debug_assert!(
-            queued <= state.looking || state.sleeping == 0 || self.is_closing(),
-            "{queued} jobs, {} looking, {} asleep",
-            state.looking,
+            queued <= state.searching || state.sleeping == 0 || self.is_closing(),
+            "{queued} jobs, {} searching, {} asleep",
+            state.searching,
             state.sleeping
         );
         self.queued.store(queued, Ordering::Relaxed);
@@ -302,11 +303,11 @@ impl Shared {
         if state.queue.len() >= self.queue_limit {
             return Err(job);
         }
-        state.queue.push(job.work.term(), job);
-        let wake = state.queue.len() > state.looking && state.sleeping > 0;
+        state.queue.push(job.work.deadline(), job);
+        let wake = state.queue.len() > state.searching && state.sleeping > 0;
         if wake {
             state.sleeping -= 1;
-            state.looking += 1;
+            state.searching += 1;
             state.wakes += 1;
         }
         self.unlock(state);
@@ -316,8 +317,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Ends the pool: workers end when they return to the queue. Does not wait for running handlers,
-    /// which could block the thread that drops the last user.
+    /// Closes the pool: workers exit when they return to the queue. Does not wait for running
+    /// handlers, which could block the dropping thread.
     fn close(&self) {
         let mut state = self.lock();
         self.closing.store(true, Ordering::Relaxed);
@@ -329,10 +330,10 @@ impl Shared {
 
     // ---- the workers' side --------------------------------------------------------------------
 
-    /// A worker's life.
+    /// The main function of a worker.
     fn work(&self) {
         if let Some(cpus) = &self.cpus {
-            // Forbidden or no longer there: then where this thread happens to be.
+            // If the CPUs are not available, keep the inherited affinity.
             let _ = sched_setaffinity(None, cpus);
         }
         while let Some(job) = self.next() {
@@ -342,9 +343,9 @@ impl Shared {
         }
     }
 
-    /// The next job; `None` at the end. Spins, then sleeps, until there is one.
+    /// Returns the next job: spins, then sleeps, until there is one. `None` when the pool closes.
     fn next(&self) -> Option<Job> {
-        let mut may_spin = !self.spin.is_zero();
+        let mut may_spin = !self.spin_time.is_zero();
         let mut state = self.lock();
         loop {
             if self.is_closing() {
@@ -356,11 +357,11 @@ impl Shared {
             }
             if may_spin {
                 may_spin = false;
-                state.looking += 1;
+                state.searching += 1;
                 self.unlock(state);
-                self.look();
+                self.spin();
                 state = self.lock();
-                state.looking -= 1;
+                state.searching -= 1;
                 continue;
             }
             state.sleeping += 1;
@@ -371,14 +372,14 @@ impl Shared {
                 return None;
             }
             state.wakes -= 1;
-            state.looking -= 1;
+            state.searching -= 1;
         }
     }
 
-    /// Spins until there seems to be a job, or for [`SPIN`].
-    fn look(&self) {
+    /// Spins until the queue is not empty, for at most [`SPIN`].
+    fn spin(&self) {
         let start = Instant::now();
-        while start.elapsed() < self.spin {
+        while start.elapsed() < self.spin_time {
             for _ in 0..QUEUE_POLLS {
                 if self.queued.load(Ordering::Relaxed) > 0 || self.is_closing() {
                     return;
@@ -388,7 +389,7 @@ impl Shared {
         }
     }
 
-    /// The next job that is worth running, if there is one now.
+    /// Returns the next job that can still be started, without waiting.
     pub(super) fn try_next(&self) -> Option<Job> {
         loop {
             let mut state = self.lock();
@@ -400,15 +401,16 @@ impl Shared {
         }
     }
 
-    /// Returns the job if it is to run; a job without a caller or past its deadline is answered.
+    /// Returns the job if it can be started. Answers a job past its deadline, and drops one of an
+    /// endpoint that is gone.
     fn begin(&self, job: Job) -> Option<Job> {
-        let gone = job.work.home().is_gone();
-        if !gone && job.work.term().is_none_or(|t| !t.has_passed(self.clock.now())) {
+        let gone = job.work.origin().is_gone();
+        if !gone && job.work.deadline().is_none_or(|t| !t.has_passed(self.clock.now())) {
             count(&self.counts.started);
             return Some(job);
         }
         self.guarded(job.work.req_type(), || {
-            // The handler, with what it captured, may go with its last job.
+            // If this is the handler's last job, its captured values are dropped here.
             let Job { handler: _handler, work } = job;
             if gone {
                 count(&self.counts.abandoned);
@@ -428,14 +430,14 @@ impl Shared {
             let panicked = caught("worker", req_type, || (handler.run)(work));
             if panicked {
                 count(&self.counts.panicked);
-                handler.home.count_panic();
+                handler.origin.count_panic();
             }
             self.counts.finished.fetch_add(1, Ordering::Release);
         });
     }
 
-    /// Nothing of the application's escapes from here: neither the handler's panics, nor those of
-    /// what it captured, which may go with the job.
+    /// Catches panics of the application: those of the handler, and those of its captured values'
+    /// drops.
     fn guarded(&self, req_type: u16, f: impl FnOnce()) {
         if caught("worker", req_type, f) {
             count(&self.counts.panicked);

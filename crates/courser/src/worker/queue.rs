@@ -1,108 +1,116 @@
-//! In which order the workers take jobs.
+//! The order in which workers take jobs.
 //!
-//! First come, first served. Under overload that would be the worst order there is: the queue is
-//! then always about as long as the callers' patience, so that every job is started just before
-//! its caller gives up, and the work is for nothing. So when the oldest job that has a deadline
-//! has waited for more than half of its time, the newest one is served in its place; it has the
-//! best chance to be in time, and the old ones expire unserved. When the queue is short again the
-//! old order is back (adaptive LIFO: Maurer, "Fail at Scale", ACM Queue 13(8), 2015).
+//! Normally first come, first served. Under overload that order wastes all work: the queue grows to
+//! the length of the callers' timeouts, so every job starts just before its caller gives up.
+//! Therefore, when the oldest job with a deadline has waited for more than half of its time, the
+//! newest job is taken instead. It is the most likely to finish in time, and the old ones expire
+//! without being started. When the queue is short again, the order is first come, first served
+//! again (adaptive LIFO: Maurer, "Fail at Scale", ACM Queue 13(8), 2015).
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The time that a job has.
+/// The deadline of a job, with the time of its arrival.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Term {
-    /// When it came.
-    pub(crate) since: Instant,
-    /// When its caller gives it up.
-    pub(crate) until: Instant,
+pub(crate) struct Deadline {
+    /// Time of arrival.
+    pub(crate) received: Instant,
+    /// Time at which its call expires.
+    pub(crate) expires: Instant,
 }
 
-impl Term {
-    /// Whether it is too late to begin.
+impl Deadline {
+    /// Whether the job has expired.
     pub(super) fn has_passed(&self, now: Instant) -> bool {
-        self.until <= now
+        self.expires <= now
     }
 
-    /// Whether more than half of the time has been used.
+    /// Whether more than half of the time from arrival to expiry has passed.
     fn is_late(&self, now: Instant) -> bool {
         let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let waited = now.saturating_duration_since(self.since);
-        let budget = self.until.saturating_duration_since(self.since);
+        let waited = now.saturating_duration_since(self.received);
+        let budget = self.expires.saturating_duration_since(self.received);
         courser_proto::serve_newest(ns(waited), ns(budget))
     }
 }
 
-/// Jobs that wait. Invariant: each of the two queues is in the order of arrival.
+/// Queued jobs. Invariant: each of the two queues is in order of arrival.
 #[derive(Debug)]
 pub(super) struct Queue<J> {
-    /// Those with a deadline, with their number in the order of arrival.
-    timed: VecDeque<(u64, Term, J)>,
-    /// Those without.
-    patient: VecDeque<(u64, J)>,
+    /// Jobs with a deadline: arrival number, deadline, job.
+    with_deadline: VecDeque<(u64, Deadline, J)>,
+    /// Jobs without a deadline: arrival number, job.
+    without_deadline: VecDeque<(u64, J)>,
     arrived: u64,
-    /// Under overload the two kinds take turns, so that neither starves.
-    patient_next: bool,
+    /// Under overload the two queues alternate, so that neither starves.
+    without_deadline_next: bool,
 }
 
 impl<J> Queue<J> {
     pub(super) fn new() -> Self {
-        Queue { timed: VecDeque::new(), patient: VecDeque::new(), arrived: 0, patient_next: false }
+        Queue {
+            with_deadline: VecDeque::new(),
+            without_deadline: VecDeque::new(),
+            arrived: 0,
+            without_deadline_next: false,
+        }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.timed.len() + self.patient.len()
+        self.with_deadline.len() + self.without_deadline.len()
     }
 
-    pub(super) fn push(&mut self, term: Option<Term>, job: J) {
+    pub(super) fn push(&mut self, deadline: Option<Deadline>, job: J) {
         self.arrived += 1;
-        match term {
-            Some(term) => self.timed.push_back((self.arrived, term, job)),
-            None => self.patient.push_back((self.arrived, job)),
+        match deadline {
+            Some(deadline) => self.with_deadline.push_back((self.arrived, deadline, job)),
+            None => self.without_deadline.push_back((self.arrived, job)),
         }
     }
 
-    /// The next job, which may have expired. The clock is read only when there are deadlines.
+    /// Removes the next job, which may have expired. Reads the clock only when there are deadlines.
     pub(super) fn pop(&mut self, clock: impl FnOnce() -> Instant) -> Option<J> {
-        let Some(&(number, term, _)) = self.timed.front() else { return self.pop_patient() };
+        let Some(&(number, deadline, _)) = self.with_deadline.front() else {
+            return self.pop_without_deadline();
+        };
         let now = clock();
-        // One that is over is taken at once: to refuse it costs next to nothing and makes room.
-        if term.has_passed(now) {
-            return self.timed.pop_front().map(|(_, _, job)| job);
+        // Take an expired job first: refusing it is cheap and makes room.
+        if deadline.has_passed(now) {
+            return self.with_deadline.pop_front().map(|(_, _, job)| job);
         }
-        let overload = term.is_late(now);
-        let patient_first = match self.patient.front() {
+        let overload = deadline.is_late(now);
+        let without_deadline_first = match self.without_deadline.front() {
             None => false,
-            Some(_) if overload => self.patient_next,
+            Some(_) if overload => self.without_deadline_next,
             Some((other, _)) => *other < number,
         };
-        self.patient_next = !patient_first;
-        if patient_first {
-            return self.pop_patient();
+        self.without_deadline_next = !without_deadline_first;
+        if without_deadline_first {
+            return self.pop_without_deadline();
         }
-        let timed = if overload { self.timed.pop_back() } else { self.timed.pop_front() };
-        timed.map(|(_, _, job)| job)
+        let with_deadline =
+            if overload { self.with_deadline.pop_back() } else { self.with_deadline.pop_front() };
+        with_deadline.map(|(_, _, job)| job)
     }
 
-    fn pop_patient(&mut self) -> Option<J> {
-        self.patient.pop_front().map(|(_, job)| job)
+    fn pop_without_deadline(&mut self) -> Option<J> {
+        self.without_deadline.pop_front().map(|(_, job)| job)
     }
 
-    /// Takes out all jobs that `is` names; the others keep their order.
+    /// Removes the jobs that `is` selects. The others keep their order.
     pub(super) fn remove(&mut self, is: impl Fn(&J) -> bool) -> Vec<J> {
         let mut out = Vec::new();
-        for _ in 0..self.timed.len() {
-            match self.timed.pop_front() {
+        for _ in 0..self.with_deadline.len() {
+            match self.with_deadline.pop_front() {
                 Some((_, _, job)) if is(&job) => out.push(job),
-                Some(other) => self.timed.push_back(other),
+                Some(other) => self.with_deadline.push_back(other),
                 None => {}
             }
         }
-        for _ in 0..self.patient.len() {
-            match self.patient.pop_front() {
+        for _ in 0..self.without_deadline.len() {
+            match self.without_deadline.pop_front() {
                 Some((_, job)) if is(&job) => out.push(job),
-                Some(other) => self.patient.push_back(other),
+                Some(other) => self.without_deadline.push_back(other),
                 None => {}
             }
         }
@@ -114,7 +122,7 @@ impl<J> Queue<J> {
 mod tests {
     use super::*;
 
-    /// Any times can be written.
+    /// A clock that returns arbitrary times.
     struct Clock(Instant);
 
     impl Clock {
@@ -122,8 +130,8 @@ mod tests {
             self.0 + Duration::from_millis(ms)
         }
 
-        fn term(&self, since_ms: u64, until_ms: u64) -> Option<Term> {
-            Some(Term { since: self.at(since_ms), until: self.at(until_ms) })
+        fn deadline(&self, since_ms: u64, until_ms: u64) -> Option<Deadline> {
+            Some(Deadline { received: self.at(since_ms), expires: self.at(until_ms) })
         }
     }
 
@@ -138,12 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn while_there_is_time_deadlines_change_no_order() {
+    fn without_overload_deadlines_do_not_change_the_order() {
         let c = Clock(Instant::now());
         let mut q = Queue::new();
         for n in 0..6 {
-            let term = if n % 3 == 0 { None } else { c.term(n, 100) };
-            q.push(term, n);
+            let deadline = if n % 3 == 0 { None } else { c.deadline(n, 100) };
+            q.push(deadline, n);
         }
         for n in 0..6 {
             assert_eq!(q.pop(|| c.at(50)), Some(n));
@@ -151,21 +159,21 @@ mod tests {
     }
 
     #[test]
-    fn under_overload_the_newest_is_served_and_the_expired_are_shed() {
+    fn under_overload_the_newest_job_is_taken_and_expired_jobs_are_shed() {
         let c = Clock(Instant::now());
         let mut q = Queue::new();
-        (0..6).for_each(|n| q.push(c.term(10 * n, 10 * n + 100), n));
-        // Half of the oldest one's time is not "more than half".
+        (0..6).for_each(|n| q.push(c.deadline(10 * n, 10 * n + 100), n));
+        // Half of the oldest job's time is not "more than half".
         assert_eq!(q.pop(|| c.at(50)), Some(0));
         assert_eq!(q.pop(|| c.at(61)), Some(5));
         assert_eq!(q.pop(|| c.at(62)), Some(4));
-        // Over: taken first, to be refused.
+        // Expired: taken first, to be refused.
         assert_eq!(q.pop(|| c.at(110)), Some(1));
         assert_eq!(q.pop(|| c.at(111)), Some(3));
-        assert_eq!(q.pop(|| c.at(112)), Some(2), "the only one left is served");
-        // The old order is back.
-        q.push(c.term(200, 300), 7);
-        q.push(c.term(200, 300), 8);
+        assert_eq!(q.pop(|| c.at(112)), Some(2), "the only job left is taken");
+        // Back to first come, first served.
+        q.push(c.deadline(200, 300), 7);
+        q.push(c.deadline(200, 300), 8);
         assert_eq!(q.pop(|| c.at(210)), Some(7));
     }
 
@@ -173,16 +181,16 @@ mod tests {
     fn under_overload_neither_kind_starves() {
         let c = Clock(Instant::now());
         let mut q = Queue::new();
-        q.push(c.term(0, 100), 0);
+        q.push(c.deadline(0, 100), 0);
         (1..5).for_each(|n| q.push(None, n));
-        (5..8).for_each(|n| q.push(c.term(0, 100), n));
+        (5..8).for_each(|n| q.push(c.deadline(0, 100), n));
         let order: Vec<_> = std::iter::from_fn(|| q.pop(|| c.at(80))).collect();
         assert_eq!(order, [7, 1, 6, 2, 5, 3, 0, 4]);
     }
 
-    /// One worker, jobs of 4 ms, twice as many as it can do, each worth something for 50 ms.
+    /// One worker, jobs of 4 ms with a timeout of 50 ms, at twice the worker's capacity.
     #[test]
-    fn twice_the_load_still_yields_nine_tenths_of_the_capacity() {
+    fn at_twice_the_load_nine_tenths_of_the_capacity_finish_in_time() {
         const SERVICE: u64 = 4;
         const END: u64 = 20_000;
         let c = Clock(Instant::now());
@@ -190,29 +198,29 @@ mod tests {
         let (mut now, mut arrival, mut in_time, mut late) = (0, 0, 0, 0);
         while now < END {
             while arrival <= now {
-                q.push(c.term(arrival, arrival + 50), arrival + 50);
+                q.push(c.deadline(arrival, arrival + 50), arrival + 50);
                 arrival += SERVICE / 2;
             }
-            // The worker's part: `until` is the job.
+            // The job is its own expiry.
             match q.pop(|| c.at(now)) {
                 None => now += 1,
-                Some(until) if until <= now => {}
-                Some(until) => {
+                Some(expires) if expires <= now => {}
+                Some(expires) => {
                     now += SERVICE;
-                    if now <= until { in_time += 1 } else { late += 1 }
+                    if now <= expires { in_time += 1 } else { late += 1 }
                 }
             }
         }
         let capacity = END / SERVICE;
         assert!(in_time * 10 >= capacity * 9, "{in_time} in time, {late} late, of {capacity}");
-        assert!(q.len() < 40, "what expires does not stay: {}", q.len());
+        assert!(q.len() < 40, "expired jobs are removed: {}", q.len());
     }
 
     #[test]
     fn removal_keeps_the_order_of_the_others() {
         let c = Clock(Instant::now());
         let mut q = Queue::new();
-        (0..10).for_each(|n| q.push(if n < 5 { None } else { c.term(0, 100) }, n));
+        (0..10).for_each(|n| q.push(if n < 5 { None } else { c.deadline(0, 100) }, n));
         assert_eq!(q.remove(|n| n % 2 == 0).len(), 5);
         let order: Vec<_> = std::iter::from_fn(|| q.pop(|| c.at(1))).collect();
         assert_eq!(order, [1, 3, 5, 7, 9]);

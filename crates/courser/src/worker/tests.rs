@@ -1,5 +1,5 @@
-//! The pool and the way back, from several threads. Meant for ThreadSanitizer, too
-//! (`scripts/sanitize.sh tsan`). Deadlines are long: they end a test that hangs, and measure nothing.
+//! The pool and its answers, from several threads, also for ThreadSanitizer (`scripts/sanitize.sh
+//! tsan`). Time limits are long: they end a hanging test and measure nothing.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,9 +13,9 @@ use courser_net::{MemConfig, MemNetwork};
 use courser_proto::{RequestId, SessionState, Status};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::home::{Answer, Home, Outcome};
+use super::origin::{Answer, Origin, Outcome};
 use super::pool::{Job, Pool, Registered};
-use super::queue::Term;
+use super::queue::Deadline;
 use super::work::Work;
 use crate::Nexus;
 use crate::control::Mailbox;
@@ -23,7 +23,7 @@ use crate::platform::{Clock, Platform};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A request's number, as only the protocol makes them.
+/// A request number, which only the protocol can create.
 fn some_id() -> RequestId {
     let network = MemNetwork::new();
     let host = u128::from(std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped());
@@ -46,34 +46,34 @@ fn some_id() -> RequestId {
     }
 }
 
-/// An endpoint as workers see it.
+/// The part of an endpoint that workers use.
 struct End {
     id: RequestId,
     mailbox: Mailbox,
-    home: Arc<Home>,
+    origin: Arc<Origin>,
 }
 
 impl End {
     fn new(id: RequestId) -> Self {
         let mailbox = Mailbox::new(&Platform::System, 0).unwrap();
-        let home = Arc::new(Home::new(mailbox.clone(), Arena::heap(), Clock::System, 0));
-        End { id, mailbox, home }
+        let origin = Arc::new(Origin::new(mailbox.clone(), Arena::heap(), Clock::System, 0));
+        End { id, mailbox, origin }
     }
 
     fn handler(&self, run: impl Fn(Work) + Send + Sync + 'static) -> Arc<Registered> {
-        Arc::new(Registered { home: self.home.clone(), run })
+        Arc::new(Registered { origin: self.origin.clone(), run })
     }
 
-    fn work(&self, number: u32, term: Option<Term>) -> Work {
-        let mut request = self.home.arena.alloc(4).unwrap();
+    fn work(&self, number: u32, deadline: Option<Deadline>) -> Work {
+        let mut request = self.origin.arena.alloc(4).unwrap();
         request.copy_from_slice(&number.to_le_bytes());
-        Work::new(self.id, 7, request, term, self.home.clone())
+        Work::new(self.id, 7, request, deadline, self.origin.clone())
     }
 
-    /// Whether the pool took it.
+    /// Returns whether the pool accepted the job.
     fn submit(&self, pool: &Pool, handler: &Arc<Registered>, number: u32) -> bool {
         let job = Job { handler: handler.clone(), work: self.work(number, None) };
-        pool.submit(job).map_err(|job| job.work.disown()).is_ok()
+        pool.submit(job).map_err(|job| job.work.drop_unanswered()).is_ok()
     }
 
     fn take(&self) -> Vec<Answer> {
@@ -94,7 +94,7 @@ impl End {
         }
     }
 
-    /// Sleeps as the event loop does; a lost wake-up is found by its end.
+    /// Sleeps as the event loop does. A lost wake-up fails at the time limit.
     fn sleep(&self) {
         if self.mailbox.fall_asleep() {
             assert!(self.readable(PATIENCE), "a wake-up was lost");
@@ -148,11 +148,12 @@ fn no_job_and_no_answer_is_lost_between_threads_that_sleep() {
                 let handler = end.handler(echo);
                 let mut answered = HashSet::new();
                 let mut sent = 0;
-                // Windows of different lengths: now the workers sleep, now the endpoints.
+                // Windows of different lengths: sometimes the workers sleep, sometimes the
+                // endpoints.
                 while (answered.len() as u32) < JOBS {
                     let window = 1 + sent % (8 << endpoint);
                     while sent < JOBS && sent - (answered.len() as u32) < window {
-                        assert!(end.submit(&pool, &handler, sent), "the limit is not reached");
+                        assert!(end.submit(&pool, &handler, sent), "the queue is not full");
                         sent += 1;
                     }
                     for answer in end.take() {
@@ -177,7 +178,7 @@ fn no_job_waits_while_a_worker_sleeps() {
     let end = End::new(some_id());
     let pool = Pool::new(&Platform::System, THREADS, 64);
     pool.start().unwrap();
-    // Each round needs all workers at once: one that is not woken is a hang.
+    // Each round needs all workers at once: a worker that is not woken blocks the test.
     let barrier = Arc::new(Barrier::new(THREADS));
     let meet = barrier.clone();
     let handler = end.handler(move |work| {
@@ -186,7 +187,7 @@ fn no_job_waits_while_a_worker_sleeps() {
     });
     for round in 0..300 {
         if round % 3 == 0 {
-            // Long enough that they sleep, mostly; right in either case.
+            // Usually long enough for the workers to fall asleep. The test holds in either case.
             std::thread::sleep(Duration::from_micros(300));
         }
         for n in 0..THREADS as u32 {
@@ -203,11 +204,11 @@ fn no_job_waits_while_a_worker_sleeps() {
 }
 
 #[test]
-fn an_endpoint_that_spins_costs_workers_no_system_call() {
+fn answers_to_a_spinning_endpoint_cost_no_system_call() {
     let end = End::new(some_id());
     end.work(1, None).reply("one");
     assert!(end.mailbox.has_mail() && !end.readable(Duration::ZERO), "it was awake");
-    assert!(!end.mailbox.fall_asleep(), "it looks before it sleeps");
+    assert!(!end.mailbox.fall_asleep(), "it checks the mailbox before it sleeps");
     end.work(2, None).reply("two");
     assert!(!end.readable(Duration::ZERO), "it is awake again");
     assert_eq!(end.take().len(), 2);
@@ -217,9 +218,9 @@ fn an_endpoint_that_spins_costs_workers_no_system_call() {
     assert!(end.readable(Duration::ZERO), "it slept");
     end.mailbox.wake_up();
     assert_eq!(end.take().len(), 1);
-    assert!(!end.readable(Duration::ZERO) && !end.mailbox.has_mail(), "nothing stays behind");
+    assert!(!end.readable(Duration::ZERO) && !end.mailbox.has_mail(), "the mailbox is empty");
 
-    // A foreign event loop may sleep at any time, also on what came before it asked.
+    // An external event loop may sleep at any time, also on earlier answers.
     end.work(4, None).reply("four");
     end.mailbox.always_signal();
     assert!(end.readable(Duration::ZERO));
@@ -236,7 +237,10 @@ fn a_pass_takes_a_bounded_number_of_answers() {
     (0..150).for_each(|n| end.work(n, None).reply(n.to_le_bytes()));
     let mut seen = Vec::new();
     for expected in [64, 64, 22] {
-        assert!(end.mailbox.has_mail() && end.readable(Duration::ZERO), "what is left is seen");
+        assert!(
+            end.mailbox.has_mail() && end.readable(Duration::ZERO),
+            "the remaining answers are signalled"
+        );
         let answers = end.take();
         assert_eq!(answers.len(), expected);
         seen.extend(answers.into_iter().map(|a| match a.outcome {
@@ -248,7 +252,7 @@ fn a_pass_takes_a_bounded_number_of_answers() {
 }
 
 #[test]
-fn a_foreign_loop_is_woken_for_every_answer_and_never_in_vain() {
+fn an_external_event_loop_is_woken_exactly_when_answers_arrive() {
     let end = End::new(some_id());
     end.mailbox.always_signal();
     let pool = Pool::new(&Platform::System, 2, 64);
@@ -260,14 +264,14 @@ fn a_foreign_loop_is_woken_for_every_answer_and_never_in_vain() {
         while got <= n as usize {
             assert!(end.readable(PATIENCE), "a wake-up was lost");
             let taken = end.take().len();
-            assert!(taken > 0, "woken in vain");
+            assert!(taken > 0, "woken without an answer");
             got += taken;
         }
         assert!(!end.readable(Duration::ZERO));
     }
 }
 
-/// A handler that waits until the test lets it go; `entered` counts.
+/// A handler that blocks until the test releases it. `entered` counts the calls.
 fn gate(end: &End) -> (Arc<Registered>, Sender<()>, Arc<AtomicUsize>) {
     let (open, wait) = mpsc::channel::<()>();
     let wait = Mutex::new(wait);
@@ -275,7 +279,7 @@ fn gate(end: &End) -> (Arc<Registered>, Sender<()>, Arc<AtomicUsize>) {
     let count = entered.clone();
     let handler = end.handler(move |work| {
         count.fetch_add(1, Ordering::SeqCst);
-        // An error means that the gate stands open for good.
+        // An error means that the test has dropped the sender.
         let _ = wait.lock().unwrap().recv();
         echo(work);
     });
@@ -283,7 +287,7 @@ fn gate(end: &End) -> (Arc<Registered>, Sender<()>, Arc<AtomicUsize>) {
 }
 
 #[test]
-fn a_full_queue_refuses_and_says_so_beforehand() {
+fn a_full_queue_refuses_jobs_and_is_full_reports_it() {
     let end = End::new(some_id());
     let pool = Pool::new(&Platform::System, 1, 2);
     pool.start().unwrap();
@@ -305,31 +309,31 @@ fn an_expired_job_is_answered_and_not_started() {
     let end = End::new(some_id());
     let pool = Pool::new(&Platform::System, 1, 8);
     pool.start().unwrap();
-    let handler = end.handler(|_| panic!("it is too late"));
+    let handler = end.handler(|_| panic!("the deadline has passed"));
     let now = Instant::now();
-    let term = Some(Term { since: now, until: now });
-    let work = end.work(1, term);
+    let deadline = Some(Deadline { received: now, expires: now });
+    let work = end.work(1, deadline);
     assert_eq!(work.time_left(), Some(Duration::ZERO));
     assert!(pool.submit(Job { handler, work }).is_ok());
     assert_eq!(status(end.one()), Some(Status::DeadlineExceeded));
     let stats = pool.stats();
     assert_eq!((stats.expired, stats.started, stats.panicked), (1, 0, 0));
 
-    // One that has time is started, and can see how much.
+    // A job with time left is started, and its handler can read that time.
     let handler = end.handler(|work| {
         assert!(work.time_left().is_some_and(|left| left > Duration::from_secs(60)));
         work.reject();
     });
-    let work = end.work(2, Some(Term { since: now, until: now + 10 * PATIENCE }));
+    let work = end.work(2, Some(Deadline { received: now, expires: now + 10 * PATIENCE }));
     assert!(pool.submit(Job { handler, work }).is_ok());
     assert_eq!(status(end.one()), Some(Status::Rejected));
 }
 
 #[test]
-fn a_panic_ends_neither_the_worker_nor_the_next_job() {
-    /// Panics when it is dropped.
-    struct Spiteful(AtomicBool);
-    impl Drop for Spiteful {
+fn a_panic_affects_neither_the_worker_nor_the_next_job() {
+    /// Panics when dropped.
+    struct PanicsOnDrop(AtomicBool);
+    impl Drop for PanicsOnDrop {
         fn drop(&mut self) {
             assert!(!self.0.load(Ordering::SeqCst), "even this");
         }
@@ -337,7 +341,7 @@ fn a_panic_ends_neither_the_worker_nor_the_next_job() {
     let end = End::new(some_id());
     let pool = Pool::new(&Platform::System, 1, 8);
     pool.start().unwrap();
-    let spite = Spiteful(AtomicBool::new(false));
+    let panics_on_drop = PanicsOnDrop(AtomicBool::new(false));
     let handler = end.handler(move |work| match number(&work) {
         0 => panic!("before the answer"),
         1 => {
@@ -345,27 +349,27 @@ fn a_panic_ends_neither_the_worker_nor_the_next_job() {
             panic!("after the answer");
         }
         _ => {
-            // The last user of the handler is the worker: what it captured goes there.
-            spite.0.store(true, Ordering::SeqCst);
+            // The worker is the last owner of the handler, so it drops the captured values.
+            panics_on_drop.0.store(true, Ordering::SeqCst);
             drop(work);
         }
     });
     assert!(end.submit(&pool, &handler, 0));
     assert_eq!(status(end.one()), Some(Status::Panicked));
     assert!(end.submit(&pool, &handler, 1));
-    assert_eq!(status(end.one()), None, "the answer stands");
-    // The pool counts first, then the endpoint.
-    eventually("it panicked", || pool.stats().panicked == 2 && end.home.panics() == 2);
+    assert_eq!(status(end.one()), None, "the answer was sent");
+    // The pool counts before the endpoint.
+    eventually("it panicked", || pool.stats().panicked == 2 && end.origin.panics() == 2);
     let job = Job { handler, work: end.work(2, None) };
     assert!(pool.submit(job).is_ok());
     assert_eq!(status(end.one()), Some(Status::NoReply));
     eventually("its captures panicked", || pool.stats().panicked == 3);
     assert!(end.submit(&pool, &end.handler(echo), 3));
-    assert_eq!(status(end.one()), None, "the worker lives");
+    assert_eq!(status(end.one()), None, "the worker still runs");
 }
 
 #[test]
-fn work_answers_once_whatever_becomes_of_it() {
+fn work_is_answered_once_even_if_dropped() {
     let end = End::new(some_id());
     let mut work = end.work(1, None);
     assert_eq!((work.req_type(), work.session(), work.len()), (7, end.id.session(), 4));
@@ -378,7 +382,7 @@ fn work_answers_once_whatever_becomes_of_it() {
     let work = end.work(1, None);
     let panicked = catch_unwind(AssertUnwindSafe(move || {
         let _work = work;
-        panic!("on a thread of the application's own");
+        panic!("on a thread of the application");
     }));
     assert!(panicked.is_err());
     assert_eq!(status(end.one()), Some(Status::Panicked));
@@ -388,7 +392,7 @@ fn work_answers_once_whatever_becomes_of_it() {
 #[test]
 fn without_memory_the_reply_is_an_error_on_both_sides() {
     let end = End::new(some_id());
-    let kept: Vec<_> = std::iter::from_fn(|| end.home.arena.alloc(64 << 20).ok()).collect();
+    let kept: Vec<_> = std::iter::from_fn(|| end.origin.arena.alloc(64 << 20).ok()).collect();
     assert!(!kept.is_empty());
     let work = end.work(1, None);
     assert!(work.alloc(64 << 20).is_err());
@@ -397,7 +401,7 @@ fn without_memory_the_reply_is_an_error_on_both_sides() {
 }
 
 #[test]
-fn what_an_endpoint_leaves_behind_goes_with_it() {
+fn queued_jobs_and_answers_are_dropped_with_their_endpoint() {
     let (end, other) = (End::new(some_id()), End::new(some_id()));
     let pool = Pool::new(&Platform::System, 1, 8);
     pool.start().unwrap();
@@ -408,22 +412,22 @@ fn what_an_endpoint_leaves_behind_goes_with_it() {
         assert!(other.submit(&pool, &others, n));
     }
     eventually("it runs", || entered.load(Ordering::SeqCst) == 1);
-    end.work(9, None).reply("waits in the mailbox");
+    end.work(9, None).reply("in the mailbox");
     end.mailbox.close();
-    pool.forget(&end.home);
+    pool.forget(&end.origin);
     let stats = pool.stats();
     assert_eq!((stats.abandoned, stats.queued, stats.running), (3, 4, 1));
-    let arena = end.home.arena.clone();
-    assert_eq!(arena.stats().in_use_buffers, 1, "the one that runs");
+    let arena = end.origin.arena.clone();
+    assert_eq!(arena.stats().in_use_buffers, 1, "the running job has its buffer");
     drop((end, handler));
     open.send(()).unwrap();
     eventually("the others' jobs run", || pool.stats().finished == 5);
-    eventually("all memory is back", || arena.stats().in_use_buffers == 0);
+    eventually("all memory is freed", || arena.stats().in_use_buffers == 0);
     assert_eq!(other.take().len(), 4);
 }
 
 #[test]
-fn the_pool_ends_with_its_last_user_without_waiting_for_handlers() {
+fn the_pool_closes_with_its_last_clone_without_waiting_for_handlers() {
     let end = End::new(some_id());
     let pool = Pool::new(&Platform::System, 3, 8);
     let alive: Weak<_>;
@@ -445,19 +449,22 @@ fn the_pool_ends_with_its_last_user_without_waiting_for_handlers() {
         eventually("it runs", || entered.load(Ordering::SeqCst));
         let second = pool.clone();
         drop(pool);
-        assert!(end.submit(&second, &end.handler(echo), 1), "one user is enough");
+        assert!(
+            end.submit(&second, &end.handler(echo), 1),
+            "the pool is open while a clone exists"
+        );
         eventually("another worker runs it", || second.stats().finished == 1);
-        // Does not hang, although a handler runs.
+        // Does not block, although a handler runs.
         drop(second);
         drop(handler);
-        assert!(alive.upgrade().is_some(), "it runs still");
+        assert!(alive.upgrade().is_some(), "the handler still runs");
         drop(open);
     }
-    eventually("the handler ends and its worker with it", || alive.upgrade().is_none());
+    eventually("the handler and its worker end", || alive.upgrade().is_none());
 }
 
 #[test]
-fn without_workers_there_is_a_clear_error() {
+fn on_worker_without_workers_returns_an_error() {
     let error = Pool::new(&Platform::System, 0, 8).start().unwrap_err();
     assert!(error.to_string().contains("Config::workers is 0"), "{error}");
 }

@@ -1,4 +1,4 @@
-//! Workers on a simulated machine: the same queue, emptied by the machine instead of threads.
+//! Workers on a simulated machine: the same queue, served by the machine instead of threads.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ impl JobQueue for Arc<Shared> {
         Some(VirtualJob {
             req_type: job.work.req_type(),
             request: job.work.id(),
-            endpoint: job.work.home().endpoint,
+            endpoint: job.work.origin().endpoint,
             handler: Box::new(move || shared.run(job)),
         })
     }

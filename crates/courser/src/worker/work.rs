@@ -1,4 +1,4 @@
-//! What a worker handler gets: a request of its own, and the duty to answer it.
+//! The request of a worker handler, which also sends the answer.
 
 use std::fmt;
 use std::ops::Deref;
@@ -9,15 +9,15 @@ use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
 use crate::message::{Reply, ReplySink};
-use crate::worker::home::{Home, Outcome};
-use crate::worker::queue::Term;
+use crate::worker::origin::{Origin, Outcome};
+use crate::worker::queue::Deadline;
 
-/// A request in the hands of a worker, and the duty to answer it. Reads as a byte slice.
+/// A request that a worker handler owns and must answer. Dereferences to its bytes.
 ///
-/// It may be kept, sent to other threads and answered from any of them, later than the handler's
-/// return. Dropping it answers with an error, so that no client waits for ever:
-/// [`Status::NoReply`], or [`Status::Panicked`] when a panic drops it. When the endpoint or the
-/// session is gone by then, an answer goes nowhere, and its memory back.
+/// It may be stored, sent to other threads, and answered from any of them after the handler has
+/// returned. Dropping it answers with an error, so that the client does not wait for its deadline:
+/// [`Status::NoReply`], or [`Status::Panicked`] when a panic drops it. If the endpoint or the
+/// session has ended by then, the answer is dropped.
 ///
 /// Answering takes the endpoint's mailbox lock for some ten nanoseconds, and one system call if
 /// the endpoint sleeps.
@@ -25,10 +25,10 @@ use crate::worker::queue::Term;
 pub struct Work {
     id: RequestId,
     req_type: u16,
-    /// `None` once taken.
+    /// `None` after [`Work::take`].
     request: Option<MsgBuf>,
-    term: Option<Term>,
-    home: Arc<Home>,
+    deadline: Option<Deadline>,
+    origin: Arc<Origin>,
     answered: bool,
 }
 
@@ -37,57 +37,57 @@ impl Work {
         id: RequestId,
         req_type: u16,
         request: MsgBuf,
-        term: Option<Term>,
-        home: Arc<Home>,
+        deadline: Option<Deadline>,
+        origin: Arc<Origin>,
     ) -> Self {
-        Work { id, req_type, request: Some(request), term, home, answered: false }
+        Work { id, req_type, request: Some(request), deadline, origin, answered: false }
     }
 
-    /// The type it was sent as.
+    /// The request type.
     pub fn req_type(&self) -> u16 {
         self.req_type
     }
 
-    /// The session it came on.
+    /// The session that the request arrived on.
     pub fn session(&self) -> SessionId {
         self.id.session()
     }
 
-    /// How long the client still waits; zero when its deadline has passed, `None` without one.
-    /// Reads the clock.
+    /// Time expires the call's deadline: zero when it has passed, `None` without a deadline. Reads
+    /// the clock.
     pub fn time_left(&self) -> Option<Duration> {
-        self.term.map(|t| t.until.saturating_duration_since(self.home.clock.now()))
+        self.deadline.map(|t| t.expires.saturating_duration_since(self.origin.clock.now()))
     }
 
-    /// Takes the request's buffer, to be kept or to be answered with; the request reads as empty
-    /// afterwards. `None` when it was taken before. It counts against the endpoint's memory limit
-    /// until it is dropped.
+    /// Takes the request's buffer, to store it or to reply with it; the request reads as empty
+    /// afterwards. `None` when it was taken before. The buffer counts against the endpoint's memory
+    /// limit expires it is dropped.
     pub fn take(&mut self) -> Option<MsgBuf> {
         self.request.take()
     }
 
-    /// Message memory of the request's endpoint: `len` bytes of arbitrary content.
+    /// Allocates message memory of the request's endpoint: `len` bytes of arbitrary content.
     ///
     /// # Errors
     /// The endpoint's memory limit is reached.
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
-        self.home.arena.alloc(len)
+        self.origin.arena.alloc(len)
     }
 
-    /// Answers. Bytes are copied into message memory, a [`MsgBuf`] is not; a response that is too
-    /// large or finds no memory reaches the client as [`Status::ResponseFailed`].
+    /// Answers. Bytes are copied into message memory, a [`MsgBuf`] is not. If the response is too
+    /// large or there is no memory, the client gets [`Status::ResponseFailed`].
     pub fn reply(self, reply: impl Reply) {
-        // The client was told; the handler did not ask.
+        // The client gets the error; the handler ignores it.
         let _ = self.try_reply(reply);
     }
 
-    /// [`Work::reply`] that says whether the response could be held. What the session then makes
-    /// of it, its limit on responses say, is decided on the endpoint's thread.
+    /// [`Work::reply`] that returns an error when there is no memory for the response. Limits of
+    /// the session, such as the size of a response, are checked later on the endpoint's thread.
     ///
     /// # Errors
-    /// No memory for the response; the client gets an error instead.
+    /// No memory for the response; the client gets an error.
     pub fn try_reply(mut self, reply: impl Reply) -> Result<(), ReplyError> {
-        let response = reply.send_to(InMemory(&self.home.arena));
+        let response = reply.send_to(InMemory(&self.origin.arena));
         match response {
             Ok(m) => {
                 self.answer(Outcome::Response(m));
@@ -109,35 +109,35 @@ impl Work {
         self.answer(Outcome::Status(status));
     }
 
-    /// The request's number at its endpoint.
+    /// The endpoint's number of the request.
     pub(super) fn id(&self) -> RequestId {
         self.id
     }
 
-    /// Ends the duty to answer here; the owner of the request's number has it.
-    pub(super) fn disown(mut self) {
+    /// Drops the request without an answer; the caller answers it.
+    pub(super) fn drop_unanswered(mut self) {
         self.answered = true;
     }
 
     fn answer(&mut self, outcome: Outcome) {
         self.answered = true;
-        self.home.answer(self.id, outcome);
+        self.origin.answer(self.id, outcome);
     }
 
-    pub(super) fn term(&self) -> Option<Term> {
-        self.term
+    pub(super) fn deadline(&self) -> Option<Deadline> {
+        self.deadline
     }
 
-    pub(super) fn is_of(&self, home: &Arc<Home>) -> bool {
-        Arc::ptr_eq(&self.home, home)
+    pub(super) fn is_from(&self, origin: &Arc<Origin>) -> bool {
+        Arc::ptr_eq(&self.origin, origin)
     }
 
-    pub(super) fn home(&self) -> &Home {
-        &self.home
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
     }
 }
 
-/// Makes a message of a reply.
+/// Creates a message from a reply.
 struct InMemory<'a>(&'a Arena);
 
 impl ReplySink for InMemory<'_> {

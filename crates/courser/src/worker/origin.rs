@@ -1,4 +1,4 @@
-//! An endpoint, as its requests see it from other threads: where answers go, and memory.
+//! The part of an endpoint that its requests use on other threads: mailbox and message memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,24 +8,24 @@ use courser_proto::{RequestId, Status};
 use crate::control::Mailbox;
 use crate::platform::Clock;
 
-/// The answer to one request, on its way to the endpoint's thread.
+/// The answer to one request, sent to the endpoint's thread.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) id: RequestId,
     pub(crate) outcome: Outcome,
 }
 
-/// What a request is answered with.
+/// A response or an error status.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Response(MsgBuf),
     Status(Status),
 }
 
-/// What every request in the hands of a worker shares with its endpoint. It may outlive the
-/// endpoint; answers go nowhere then.
+/// The state that an endpoint's submitted requests share. It may outlive the endpoint; answers are
+/// dropped then.
 #[derive(Debug)]
-pub(crate) struct Home {
+pub(crate) struct Origin {
     mailbox: Mailbox,
     pub(super) arena: Arena,
     /// The workers' clock.
@@ -35,18 +35,18 @@ pub(crate) struct Home {
     panics: AtomicU64,
 }
 
-impl Home {
+impl Origin {
     pub(super) fn new(mailbox: Mailbox, arena: Arena, clock: Clock, endpoint: u16) -> Self {
-        Home { mailbox, arena, clock, endpoint, panics: AtomicU64::new(0) }
+        Origin { mailbox, arena, clock, endpoint, panics: AtomicU64::new(0) }
     }
 
-    /// Sends an answer to the endpoint's thread and wakes it if it sleeps. There are never more
-    /// answers on the way than requests that were handed out: each has one.
+    /// Sends an answer to the endpoint's thread and wakes it if it sleeps. Each submitted request
+    /// has one answer, which bounds the mailbox.
     pub(super) fn answer(&self, id: RequestId, outcome: Outcome) {
         self.mailbox.post_answer(Answer { id, outcome });
     }
 
-    /// Whether the endpoint is gone, so that answers have no receiver.
+    /// Whether the endpoint is gone, so that answers are dropped.
     pub(super) fn is_gone(&self) -> bool {
         self.mailbox.is_closed()
     }
