@@ -1,10 +1,10 @@
 //! Failover: a client writes to the first of two servers, which is killed with two writes in
-//! flight. What the errors say about each of them decides what is done at the second server.
+//! flight. The error of each write determines the action at the second server.
 //!
 //! `cargo run --release -p courser --example failover`
 //!
-//! A write must happen once. Both servers append it to one file, which stands for whatever keeps
-//! the replicas of a real database the same, and which lets the second one say what the first did.
+//! Each write must be executed once. Both servers append to one file, which stands for the
+//! replication of a real database, so the second server can check writes of the first.
 
 use std::cell::RefCell;
 use std::fs::{File, read_to_string};
@@ -20,10 +20,10 @@ const WRITE: u16 = 1; // the number of a write -> nothing
 const IS_WRITTEN: u16 = 2; // the number of a write -> 1 or 0
 
 type Error = Box<dyn std::error::Error>;
-/// What calls ended with, by the number of the write.
+/// Results of calls, by write number.
 type Ends = Rc<RefCell<Vec<(u64, Result<Vec<u8>, CallError>)>>>;
 
-/// A server process. The first one dies before it has answered write 3.
+/// A server process. The first one is killed before it has answered write 3.
 fn serve(log: &str, is_first: bool) -> Result<(), Error> {
     let nexus = Nexus::bind("udp://127.0.0.1:0")?;
     let mut rpc = nexus.endpoint()?;
@@ -40,7 +40,7 @@ fn serve(log: &str, is_first: bool) -> Result<(), Error> {
     let log = log.to_owned();
     rpc.on(IS_WRITTEN, move |cx, req| cx.reply([u8::from(is_written(&log, number(&req)))]));
     println!("{}", nexus.local_uri());
-    // It ends with the program that started it.
+    // It exits with the program that started it.
     let handle = rpc.handle();
     std::thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -71,7 +71,7 @@ fn call(rpc: &mut Rpc, session: SessionId, kind: u16, id: u64, ends: &Ends) -> R
     Ok(())
 }
 
-/// One call and its answer.
+/// Makes one call and returns its answer.
 fn ask(rpc: &mut Rpc, session: SessionId, kind: u16, id: u64) -> Result<Vec<u8>, Error> {
     let ends = Ends::default();
     call(rpc, session, kind, id, &ends)?;
@@ -83,8 +83,8 @@ fn ask(rpc: &mut Rpc, session: SessionId, kind: u16, id: u64) -> Result<Vec<u8>,
 fn client(log: &Path) -> Result<(), Error> {
     let (mut first, first_uri) = start(log, "first")?;
     let (mut second, second_uri) = start(log, "second")?;
-    // One slot: the second write in flight waits for the first. Half a second of silence is
-    // failure; a killed process is noticed sooner.
+    // One slot: the second write is queued behind the first. A silent server fails after half a
+    // second, a killed process earlier.
     let failure_timeout = Duration::from_millis(500);
     let config = Config { slots: 1, failure_timeout, ..Config::default() };
     let mut rpc = Nexus::bind_with("udp://127.0.0.1:0", config)?.endpoint()?;
@@ -114,9 +114,9 @@ fn client(log: &Path) -> Result<(), Error> {
         let Err(e) = end else { continue };
         println!("write {id}: {e}");
         match e.executed() {
-            // The handler has not run and never will.
+            // The handler has not run and will not run.
             Executed::Never => drop(ask(&mut rpc, session, WRITE, id)?),
-            // A second write would be wrong if the first happened: who knows is asked.
+            // A second write would be wrong if the first was executed, so check first.
             Executed::Maybe if ask(&mut rpc, session, IS_WRITTEN, id)? == [1] => {
                 println!("write {id}: was done, and is not repeated");
                 continue;

@@ -1,5 +1,5 @@
-//! What idleness costs: CPU time of a connected pair of endpoints that have nothing to do, and
-//! the latency of the first RPC after a second of silence.
+//! Cost of idle endpoints: the CPU time of a connected pair without calls, and the latency of the
+//! first RPC after a second without traffic.
 //!
 //! `cargo run --release -p courser --example idle [-- --json PATH]`; takes about half a minute.
 
@@ -18,7 +18,7 @@ const SAMPLES: usize = 20;
 
 type Error = Box<dyn std::error::Error>;
 
-/// CPU time of this process, all threads.
+/// CPU time of all threads of this process.
 fn cpu_time() -> Duration {
     let t = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(t.tv_sec as u64, t.tv_nsec as u32)
@@ -32,7 +32,7 @@ fn serve(ready: &mpsc::Sender<(EndpointHandle, String)>) -> Result<(), Error> {
     Ok(rpc.run()?)
 }
 
-/// One RPC of 32 bytes, from call to continuation.
+/// Time of one RPC of 32 bytes, from call to continuation.
 fn round_trip(rpc: &mut Rpc, session: SessionId) -> Result<Duration, Error> {
     let mut request = rpc.alloc(32)?;
     request.fill(1);
@@ -48,7 +48,7 @@ fn round_trip(rpc: &mut Rpc, session: SessionId) -> Result<Duration, Error> {
     Ok(took)
 }
 
-/// CPU share over [`IDLE`], and the sorted latencies.
+/// The CPU share over [`IDLE`] and the sorted latencies.
 fn measure(uri: &str) -> Result<(f64, Vec<Duration>), Error> {
     let nexus = Nexus::bind("udp://127.0.0.1:0")?;
     let mut rpc = nexus.endpoint()?;

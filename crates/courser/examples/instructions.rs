@@ -1,19 +1,19 @@
 //! Small RPCs in memory or over shared memory, client and server on one thread, for counting
-//! instructions: `scripts/instructions.sh` runs this under callgrind, which gives the same number
-//! on a noisy machine.
+//! instructions: `scripts/instructions.sh` runs this under callgrind, whose counts do not depend on
+//! the machine's load.
 //!
-//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]` (32 bytes
-//! each way, on 8 sessions or as many as there are calls in flight; with SESSIONS, each call on one
-//! of them at random), or `instructions mem|shm empty PASSES`: passes of an event loop without
-//! work. With `RTO_MS` timers and acknowledgements count too: callgrind is about 50 times slower
-//! than a CPU, so 50 is like the default of 1.
+//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]`. Each RPC
+//! has 32 bytes in each direction. There are 8 sessions, or as many as calls in flight; with
+//! SESSIONS, each call uses a random one of them. `instructions mem|shm empty PASSES` runs passes
+//! of an event loop without work. With `RTO_MS`, timers and acknowledgements are counted too:
+//! callgrind is about 50 times slower than a CPU, so 50 is comparable to the default of 1.
 //!
-//! With `deadline` each call has a deadline, which no call reaches. With `marked` each side has
-//! received one frame with a congestion mark before anything is counted, as after any congestion
-//! on the way: from then on frames carry ECN counts.
+//! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
+//! receives one frame with a congestion mark before counting starts, so that all counted frames
+//! carry ECN counts.
 //!
-//! What is counted is named by function: [`client_pass`], [`server_pass`], and of each what the
-//! transport does, [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
+//! These functions are counted: [`client_pass`] and [`server_pass`], and their transport parts
+//! [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -28,31 +28,31 @@ use courser_net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
 
 const ECHO: u16 = 1;
 const SESSIONS: usize = 8;
-/// Sessions that are being connected at a time.
+/// Sessions that connect at a time.
 const CONNECTING: usize = 64;
 const CLIENT: u8 = 0;
 const SERVER: u8 = 1;
-/// So late that no call reaches it, under callgrind neither.
+/// Not reached by a call, even under callgrind.
 const DEADLINE: Duration = Duration::from_secs(30);
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Everything the client does in one pass of its event loop, continuations included.
+/// One pass of the client's event loop, including continuations.
 #[inline(never)]
 fn client_pass<T: Transport>(rpc: &mut Rpc<T>) {
-    // The two functions must differ, or the compiler makes one of them.
+    // The two functions must differ, or the compiler merges them.
     std::hint::black_box("client");
     rpc.poll();
 }
 
-/// Everything the server does in one pass, the handler included.
+/// One pass of the server's event loop, including the handler.
 #[inline(never)]
 fn server_pass<T: Transport>(rpc: &mut Rpc<T>) {
     std::hint::black_box("server side");
     rpc.poll();
 }
 
-/// Passes that find nothing: how soon a spinning endpoint sees a packet depends on their length.
+/// Passes without work: their length determines how soon a spinning endpoint receives a packet.
 #[inline(never)]
 fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
     for _ in 0..passes {
@@ -60,15 +60,14 @@ fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
     }
 }
 
-/// Whether the transport is called through the functions that are counted: not while sessions are
-/// connected, which takes as many passes as it takes time.
+/// Whether the transport is called through the counted functions. Not while sessions are
+/// connecting, which takes a varying number of passes.
 static COUNTS: AtomicBool = AtomicBool::new(false);
 
-/// Sides whose next received frame is presented with a congestion mark: by [`CLIENT`] and
-/// [`SERVER`].
+/// Sides ([`CLIENT`], [`SERVER`]) whose next received frame gets a congestion mark.
 static TO_MARK: [AtomicBool; 2] = [const { AtomicBool::new(false) }; 2];
 
-/// What is received before anything is counted, the first frame marked if so wished.
+/// Receives before counting starts; marks the first frame if requested.
 #[inline(never)]
 fn uncounted_rx<'a, T: Transport>(side: u8, t: &'a mut T, out: &mut RxBurst<'a>) {
     let before = out.len();
@@ -81,7 +80,7 @@ fn uncounted_rx<'a, T: Transport>(side: u8, t: &'a mut T, out: &mut RxBurst<'a>)
     }
 }
 
-/// The transport, with a function for each direction and side that callgrind can tell apart.
+/// The transport, with one function per direction and side so that callgrind can distinguish them.
 struct Side<const SIDE: u8, T>(T);
 
 #[inline(never)]
@@ -178,7 +177,7 @@ fn connect<T: Transport>(
     Ok(sessions)
 }
 
-/// Chooses sessions at random, or in turn: the same ones in every run.
+/// Selects sessions at random or round robin, identically in every run.
 struct Choice {
     sessions: Vec<SessionId>,
     random: Option<u64>,
@@ -190,7 +189,8 @@ impl Choice {
         let count = self.sessions.len() as u64;
         let at = match &mut self.random {
             Some(state) => {
-                // Marsaglia's xorshift64: a few instructions, the same for any number of sessions.
+                // Marsaglia's xorshift64: a few instructions, independent of the number of
+                // sessions.
                 *state ^= *state << 13;
                 *state ^= *state >> 7;
                 *state ^= *state << 17;
@@ -227,13 +227,13 @@ fn main() -> Result<(), Failure> {
     }
 }
 
-/// What a run does.
+/// The parameters of a run.
 struct Load {
-    /// RPCs, or nothing for empty passes.
+    /// RPCs; `None`: empty passes.
     rpcs: Option<u64>,
-    /// Calls in flight, or the empty passes.
+    /// Calls in flight, or the number of empty passes.
     number: u64,
-    /// Sessions to draw from at random for each call.
+    /// Number of sessions from which each call selects one at random.
     drawn: Option<usize>,
     rto_ms: Option<u64>,
     deadline: bool,
@@ -241,7 +241,7 @@ struct Load {
 }
 
 impl Load {
-    /// Takes the arguments behind the transport.
+    /// Parses the arguments after the transport.
     fn parse(args: impl Iterator<Item = String>) -> Result<Load, Failure> {
         let (words, numbers): (Vec<_>, Vec<_>) =
             args.partition(|a| matches!(a.as_str(), "deadline" | "marked"));
@@ -259,7 +259,7 @@ impl Load {
     }
 }
 
-/// The run that is asked for, between two endpoints on such transports.
+/// Runs the load between two endpoints.
 fn run<T: Transport>(
     bind: &str,
     transport: impl Fn() -> Result<T, Failure>,
@@ -293,14 +293,14 @@ fn run<T: Transport>(
     }
 }
 
-/// Lets each side receive a frame with a congestion mark, by calls that are not counted.
+/// Lets each side receive one frame with a congestion mark, by uncounted calls.
 fn mark<T: Transport>(
     client: &mut Rpc<Side<CLIENT, T>>,
     server: &mut Rpc<Side<SERVER, T>>,
     session: SessionId,
 ) -> Result<(), Failure> {
     TO_MARK.iter().for_each(|side| side.store(true, Ordering::Relaxed));
-    // The second call's frames carry ECN counts already.
+    // The frames of the second call carry ECN counts.
     for _ in 0..2 {
         let done = Rc::new(Cell::new(false));
         let told = done.clone();
@@ -314,14 +314,14 @@ fn mark<T: Transport>(
             server.poll();
         }
     }
-    assert!(!TO_MARK.iter().any(|side| side.load(Ordering::Relaxed)), "nothing was marked");
+    assert!(!TO_MARK.iter().any(|side| side.load(Ordering::Relaxed)), "no frame was marked");
     Ok(())
 }
 
-/// Settings under which only the packets' path counts.
+/// Settings without periodic work, so that only the packet path is counted.
 fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
-    // Calls last much longer here than outside of callgrind, and so often outlive the first look
-    // at their timeout, which usually one call in a thousand does.
+    // Calls last much longer under callgrind, so without this setting most of them would outlive
+    // the first check of their timeout; usually one in a thousand does.
     let never = Duration::from_secs(60);
     let (max_sessions, max_sessions_per_peer) = (sessions + SESSIONS, sessions + SESSIONS);
     Config {
@@ -331,19 +331,19 @@ fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
         max_sessions,
         max_sessions_per_peer,
         failure_timeout: never, // one thread at a time runs there: heartbeats come late
-        // Under callgrind two frames are further apart than the default; how many of them would say the
-        // time depended on the machine.
+        // Under callgrind two frames are further apart than the default interval, so the number of
+        // timestamps would depend on the machine.
         tuning: Tuning { timestamp_interval: Duration::from_secs(1), ..Tuning::default() },
         ..Config::default()
     }
 }
 
-/// One function for all transports, as a program has it.
+/// One function for all transports, as in a program.
 fn echo(cx: &mut Context<'_>, req: Request<'_>) {
     cx.reply(req);
 }
 
-/// Makes an echo from a continuation. Calls without a deadline do not set it, as in programs.
+/// Makes an echo call from a continuation. Calls without a deadline do not set one.
 #[inline(always)]
 fn call<const WITH_DEADLINE: bool>(
     cx: &mut Context<'_>,
@@ -358,8 +358,8 @@ fn call<const WITH_DEADLINE: bool>(
     }
 }
 
-/// `rpcs` echoes, `in_flight` at a time, each with a deadline or none. A constant says
-/// which, so that calls without one do not pay for the choice.
+/// Makes `rpcs` echo calls, `in_flight` at a time. The constant selects deadlines at compile time,
+/// so that calls without them do not pay for the check.
 fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     client: &mut Rpc<Side<CLIENT, T>>,
     server: &mut Rpc<Side<SERVER, T>>,
@@ -387,8 +387,7 @@ fn echoes<T: Transport, const WITH_DEADLINE: bool>(
             panic!("{e}");
         }
     });
-    // Both sides do something in every pass: with one call in flight this is the path of the
-    // latency, pass by pass.
+    // Both sides do work in every pass, so with one call in flight this counts the latency path.
     while done.get() < rpcs {
         client_pass(client);
         server_pass(server);

@@ -1,5 +1,5 @@
-//! Large messages: 8 MiB there and 8 MiB back, without a copy in the application. Buffers move
-//! into the call and come back with it, so the second round allocates nothing.
+//! Large messages: 8 MiB in each direction, without a copy in the application. The call returns its
+//! buffers, so the second round allocates nothing.
 //!
 //! `cargo run --release -p courser --example large`
 
@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     server.on(REVERSE, |cx, req| match req.take(cx) {
         Ok(mut message) => {
             message.reverse();
-            cx.reply(message); // moves: the response leaves from this buffer
+            cx.reply(message); // moved: the response is sent from this buffer
         }
         Err(e) => eprintln!("{e}"),
     });
@@ -44,7 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let _ = (client.poll(), server.poll());
         }
         println!("round {round}: {SIZE} bytes there and back in {:.1?}", start.elapsed());
-        request = back.take().expect("the buffer is back");
+        request = back.take().expect("the call returned the buffer");
     }
     Ok(())
 }

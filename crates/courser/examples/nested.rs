@@ -1,5 +1,5 @@
-//! Nested calls: a front end answers only after a back end has answered it. The reply handle
-//! outlives the handler; nothing blocks, nothing is locked.
+//! Nested calls: a front end answers after its back end has answered. The reply handle outlives the
+//! handler; nothing blocks and no lock is used.
 //!
 //! `cargo run --release -p courser --example nested`
 
@@ -12,7 +12,7 @@ const SQUARE: u16 = 1; // u64 -> u64, at the back end
 const NEXT_SQUARE: u16 = 2; // u64 -> u64, at the front end
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Three endpoints; one thread may poll them all.
+    // Three endpoints, polled by one thread.
     let (back_nexus, front_nexus) =
         (Nexus::bind("udp://127.0.0.1:0")?, Nexus::bind("udp://127.0.0.1:0")?);
     let (mut back, mut front) = (back_nexus.endpoint()?, front_nexus.endpoint()?);
@@ -25,7 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let to_back = front.connect(&back_nexus.local_uri())?;
     front.on(NEXT_SQUARE, move |cx, req| {
         let Some(handle) = cx.defer() else { return };
-        let Ok(mut nested) = cx.alloc(8) else { return }; // dropping the handle answers an error
+        let Ok(mut nested) = cx.alloc(8) else { return }; // dropping the handle answers with an error
         nested.copy_from_slice(&(number(&req) + 1).to_le_bytes());
         let sent = cx.call(to_back, SQUARE, nested, move |cx, done| {
             if let Ok(response) = done.result {

@@ -1,5 +1,5 @@
-//! Worker handlers: a call that takes long runs beside the server's thread, and short calls are
-//! answered meanwhile. Client and server share one thread here; the workers have their own.
+//! Worker handlers: a long call runs on a worker thread, and short calls are answered meanwhile.
+//! Client and server share one thread here; the workers have their own.
 //!
 //! `cargo run --release -p courser --example worker`
 
@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let nexus = Nexus::bind("udp://127.0.0.1:0")?;
     let mut server = nexus.endpoint()?;
     server.on(PING, |cx, _| cx.reply(""));
-    // The closure is shared by all workers: `Fn`, `Send` and `Sync`. The request is its own.
+    // All workers share the closure, so it is `Fn`, `Send` and `Sync`. Each call gets its own
+    // request.
     server.on_worker(COUNT_PRIMES, |work: Work| {
         let Some(bytes) = work.first_chunk() else { return work.reject() };
         let primes = (2..u32::from_le_bytes(*bytes)).filter(|&n| is_prime(n)).count() as u32;
