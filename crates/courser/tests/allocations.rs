@@ -1,6 +1,6 @@
-//! Heap allocations per packet in steady state: none (M20). Messages, frames and MELO's bits come from
-//! memory that is allocated before. With MELO a message of several packets costs at most a box at its sender
-//! and one at its receiver, however many packets are lost.
+//! Heap allocations per packet in steady state: none (M20). Messages, frames and MELO's bits use
+//! preallocated memory. With MELO, a message of several packets costs at most one allocation at its
+//! sender and one at its receiver, however many packets are lost.
 
 use std::cell::Cell;
 use std::net::Ipv4Addr;
@@ -13,7 +13,7 @@ use courser_net::{FaultConfig, FaultPlan, FaultTransport, MemConfig, MemNetwork,
 
 const ECHO: u16 = 1;
 const ROUNDS: u64 = 10;
-/// Ends a test that hangs.
+/// Time limit of a hanging test.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two connected endpoints and a closed loop of echoes.
@@ -64,8 +64,8 @@ impl<T: Transport> Pair<T> {
         }
     }
 
-    /// Allocations of both event loops for `calls` calls: the least of some rounds, because in the first
-    /// ones slots, queues and frame memory grow to their size.
+    /// Allocations of both event loops for `calls` calls: the minimum of several rounds, as slots,
+    /// queues and frame memory grow in the first ones.
     fn least(&mut self, calls: u64) -> u64 {
         let mut least = u64::MAX;
         for _ in 0..ROUNDS {
@@ -84,7 +84,7 @@ fn mem(network: &MemNetwork) -> courser_net::MemTransport {
 }
 
 #[test]
-fn the_counter_counts() {
+fn the_allocation_counter_works() {
     assert_eq!(measure(|| drop(std::hint::black_box(Box::new(7)))).count_total, 1);
 }
 
@@ -99,7 +99,7 @@ fn packets_allocate_nothing_in_steady_state() {
 }
 
 #[test]
-fn lost_packets_allocate_for_their_message_at_most() {
+fn lost_packets_cost_at_most_one_allocation_per_message_and_side() {
     for bytes in [50_000, 500_000] {
         let network = MemNetwork::new();
         let lossy =

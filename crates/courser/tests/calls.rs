@@ -15,7 +15,7 @@ use courser::{
 const ECHO: u16 = 1;
 const OTHER: u16 = 2;
 
-/// A client and a server of this thread, connected.
+/// A connected client and server on this thread.
 fn pair(config: Config, set_up: impl FnOnce(&mut Rpc)) -> (Rpc, Rpc, SessionId) {
     let nexus = Nexus::bind_with(LOOPBACK, config.clone()).unwrap();
     let mut server = nexus.endpoint().unwrap();
@@ -30,7 +30,7 @@ fn echo(rpc: &mut Rpc) {
 }
 
 #[test]
-fn every_size_around_packet_boundaries_comes_back_whole() {
+fn messages_of_all_sizes_around_packet_boundaries_are_echoed() {
     let (mut client, mut server, session) = pair(Config::default(), echo);
     let dpp = usize::from(client.session_stats(session).unwrap().data_per_packet);
     assert!((1000..=1472).contains(&dpp), "{dpp}");
@@ -43,7 +43,7 @@ fn every_size_around_packet_boundaries_comes_back_whole() {
         let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
         assert_eq!(ended.result.as_ref().map(Vec::len), Ok(len));
         assert!(ended.result == Ok(expected(i as u64, len)), "content of {len} bytes");
-        assert!(*ended.request == *expected(i as u64, len), "the request is as it was");
+        assert!(*ended.request == *expected(i as u64, len), "the request is unchanged");
     }
     assert_eq!(server.stats().requests, sizes.len() as u64);
     client.check();
@@ -61,7 +61,7 @@ fn a_blocking_call_returns_response_and_request_while_the_endpoint_works() {
     let counted = ticks.clone();
     client.context().every(Duration::from_nanos(1), move |_| counted.set(counted.get() + 1));
     client.context().after(Duration::ZERO, |cx| cx.stop());
-    // The session is still being connected.
+    // The session is still connecting.
     let session = client.connect(&server.uri).unwrap();
     for len in [0, 100, 100_000] {
         let request = message(&client, 1, len);
@@ -69,7 +69,7 @@ fn a_blocking_call_returns_response_and_request_while_the_endpoint_works() {
         assert!(*answered.response == *expected(1, len) && *answered.request == *expected(1, len));
     }
     assert!(ticks.get() > 0, "timers run");
-    client.run().unwrap(); // ended by the stop of above
+    client.run().unwrap(); // returns because of the stop above
     let request = message(&client, 2, 10);
     let error = client.call_wait(session, OTHER, request, None).unwrap_err();
     let failed = CallError::Server(Status::Rejected);
@@ -83,7 +83,7 @@ fn a_blocking_call_returns_response_and_request_while_the_endpoint_works() {
 }
 
 #[test]
-fn large_messages_cross_both_ways() {
+fn large_messages_are_transferred_in_both_directions() {
     let server = Server::start(Config::default(), echo);
     let mut client = client(Config::default());
     let session = client.connect(&server.uri).unwrap();
@@ -93,7 +93,7 @@ fn large_messages_cross_both_ways() {
         let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
         assert!(ended.result == Ok(expected(seed, len)), "content of {len} bytes");
     }
-    // One more byte than agreed is rejected at the call, with the buffer.
+    // One byte more than agreed: the call returns an error with the buffer.
     let request = message(&client, 4, (8 << 20) + 1);
     let rejected = client.call(session, ECHO, request, |_, _| {}).unwrap_err();
     assert_eq!(rejected.reason, RejectReason::TooLarge { bytes: (8 << 20) + 1, limit: 8 << 20 });
@@ -105,7 +105,7 @@ fn sixty_four_mebibytes_with_raised_limits() {
     let len = 64 << 20;
     let config = Config { max_msg_size: len as u32, memory_limit: 512 << 20, ..Config::default() };
     let server = Server::start(config.clone(), |rpc| {
-        // One way at a time: the sum of the bytes is the answer.
+        // One direction at a time: the answer is the sum of the bytes.
         rpc.on(ECHO, |cx, req| {
             assert!(*req == *expected(64, req.len()));
             cx.reply((req.len() as u64).to_le_bytes());
@@ -129,16 +129,16 @@ fn sixty_four_mebibytes_with_raised_limits() {
 }
 
 #[test]
-fn calls_that_get_no_answer_say_whether_the_handler_ran() {
+fn calls_without_an_answer_report_whether_the_handler_ran() {
     let (mut client, mut server, session) = pair(Config::default(), |rpc| {
         rpc.on(1, |_, _| {});
         rpc.on(2, |cx, _| drop(cx.defer()));
         rpc.on(3, |cx, _| cx.reject());
         rpc.on(4, |cx, _| {
             let handle = cx.defer().unwrap();
-            assert!(cx.defer().is_none(), "there is one duty to answer");
+            assert!(cx.defer().is_none(), "a request can be deferred once");
             cx.reply("ignored");
-            // Dropped later, outside of any handler.
+            // Dropped later, outside of a handler.
             cx.after(Duration::from_millis(1), move |_| drop(handle));
         });
         rpc.on(5, |cx, _| {
@@ -160,7 +160,7 @@ fn calls_that_get_no_answer_say_whether_the_handler_ran() {
         assert_eq!(error, CallError::Server(status), "type {req_type}");
         let ran = if status == Status::UnknownType { Executed::Never } else { Executed::Yes };
         assert_eq!(error.executed(), ran);
-        assert!(*ended.request == *expected(9, 5000), "the buffer is back");
+        assert!(*ended.request == *expected(9, 5000), "the request is unchanged");
     }
     let request = message(&client, 9, 1);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, 5, request);
@@ -168,7 +168,7 @@ fn calls_that_get_no_answer_say_whether_the_handler_ran() {
 }
 
 #[test]
-fn the_buffer_comes_back_itself_and_serves_again() {
+fn the_request_buffer_is_returned_and_can_be_reused() {
     let (mut client, mut server, session) = pair(Config::default(), echo);
     let mut request = message(&client, 0, 4000);
     let at = request.as_ptr();
@@ -180,14 +180,14 @@ fn the_buffer_comes_back_itself_and_serves_again() {
         request = ended.request;
         assert_eq!(request.as_ptr(), at);
     }
-    assert_eq!(client.memory().in_use_buffers, in_use, "nothing was kept");
+    assert_eq!(client.memory().in_use_buffers, in_use, "no buffer is held");
     request.truncate(10);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
     assert_eq!(ended.result.map(|r| r.len()), Ok(10));
 }
 
 #[test]
-fn answers_overtake_each_other() {
+fn answers_arrive_in_the_order_of_the_replies() {
     let held: Rc<RefCell<Vec<ReplyHandle>>> = Rc::default();
     let keep = held.clone();
     let (mut client, mut server, session) = pair(Config::default(), move |rpc| {
@@ -205,7 +205,7 @@ fn answers_overtake_each_other() {
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 3);
     drive(&mut [&mut client, &mut server], || held.borrow().len() == 3);
     assert!(log.borrow().iter().all(|(id, e)| id % 2 == 1 && e.result.is_ok()));
-    // The held ones are answered in the opposite order, later than any retransmission timeout.
+    // The deferred requests are answered in reverse order, after the retransmission timeouts.
     while let Some(handle) = held.borrow_mut().pop() {
         server.reply_to(handle, "late").unwrap();
     }
@@ -232,20 +232,20 @@ fn a_full_queue_is_an_error_at_the_call() {
     assert!(*rejected.request == *expected(5, 100));
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 5);
     assert!(log.borrow().iter().all(|(id, e)| e.result == Ok(expected(*id, 100))));
-    // There is room again.
+    // The queue has room again.
     call(&mut client, session, ECHO, rejected.request, &log, 5);
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 6);
 }
 
 #[test]
-fn tags_and_closures_mix() {
+fn calls_with_tags_and_with_closures_can_be_mixed() {
     let (mut client, mut server, session) = pair(Config::default(), echo);
     let tags: Rc<RefCell<Vec<u64>>> = Rc::default();
     let seen = tags.clone();
     client.on_completion(move |cx, tag, done| {
         assert_eq!(done.result.unwrap().first_chunk(), Some(&tag.to_le_bytes()));
         seen.borrow_mut().push(tag);
-        // A continuation calls again: with a tag, and with a closure of more than 64 bytes.
+        // A continuation calls again, with a tag and with a closure of more than 64 bytes.
         if tag < 20 {
             let mut request = done.request;
             request.copy_from_slice(&(tag + 100).to_le_bytes());
@@ -271,7 +271,7 @@ fn tags_and_closures_mix() {
 }
 
 #[test]
-fn an_endpoint_is_client_and_server_at_once_and_calls_nest() {
+fn an_endpoint_is_client_and_server_and_calls_can_be_nested() {
     let back_nexus = Nexus::bind(LOOPBACK).unwrap();
     let front_nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut back = back_nexus.endpoint().unwrap();
@@ -300,7 +300,7 @@ fn an_endpoint_is_client_and_server_at_once_and_calls_nest() {
 }
 
 #[test]
-fn responses_are_written_in_place_taken_or_too_large() {
+fn responses_are_written_in_place_taken_or_rejected_as_too_large() {
     let taken: Rc<RefCell<Option<courser::MsgBuf>>> = Rc::default();
     let config = Config { max_msg_size: 100_000, ..Config::default() };
     let (mut client, mut server, session) = pair(config, |rpc| {
@@ -321,7 +321,7 @@ fn responses_are_written_in_place_taken_or_too_large() {
             .unwrap();
         drive(&mut [&mut client, &mut server], || taken.borrow().is_some());
         let response = taken.take().unwrap();
-        assert!(*response == *expected(7, len), "{len} bytes outlive the continuation");
+        assert!(*response == *expected(7, len), "{len} bytes stay valid after the continuation");
     }
     let mut request = client.alloc(4).unwrap();
     request.copy_from_slice(&100_001_u32.to_le_bytes());
@@ -330,7 +330,7 @@ fn responses_are_written_in_place_taken_or_too_large() {
 }
 
 #[test]
-fn a_call_made_before_the_session_stands_waits_for_it() {
+fn a_call_on_a_connecting_session_is_queued_until_it_is_connected() {
     let server = Server::start(Config::default(), echo);
     let mut client = client(Config::default());
     let session = client.connect(&server.uri).unwrap();
@@ -347,9 +347,10 @@ fn a_call_made_before_the_session_stands_waits_for_it() {
     client.run_until(|| got.get() == 20).unwrap();
 }
 
-/// E28, F16: one packet is lent in place and copied only by `take`; several are owned and moved.
+/// E28, F16: a request of one packet is borrowed from the frame and copied only by `take`; a larger
+/// one is owned and moved.
 #[test]
-fn a_single_packet_is_read_in_place_and_a_larger_request_is_moved() {
+fn a_request_of_one_packet_is_read_in_place_and_a_larger_one_is_moved() {
     let seen: Rc<RefCell<Vec<(bool, bool)>>> = Rc::default();
     let log = seen.clone();
     let (mut client, mut server, session) = pair(Config::default(), |rpc| {
@@ -369,7 +370,7 @@ fn a_single_packet_is_read_in_place_and_a_larger_request_is_moved() {
     assert_eq!(*seen.borrow(), [lent, lent, moved], "(in place, moved by take)");
 }
 
-/// E32: short responses use the slot's own buffer again and again; long ones take one each.
+/// E32: short responses reuse the slot's buffer; a long one allocates a buffer.
 #[test]
 fn short_responses_use_the_preallocated_buffer() {
     let (mut client, mut server, session) = pair(Config { slots: 1, ..Config::default() }, |rpc| {
@@ -389,6 +390,6 @@ fn short_responses_use_the_preallocated_buffer() {
     for len in [0, 700, 1400, 32] {
         assert_eq!(held(len), first, "a response of {len} bytes took a buffer");
     }
-    assert_eq!(held(20_000), first + 1, "a long response is stored in a buffer of its own");
+    assert_eq!(held(20_000), first + 1, "a long response allocates a buffer");
     assert_eq!(held(32), first, "the next request frees it");
 }

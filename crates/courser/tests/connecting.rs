@@ -20,7 +20,7 @@ fn echo(rpc: &mut Rpc) {
     rpc.on(ECHO, |cx, req| cx.reply(req));
 }
 
-/// What connecting to `uri` fails with; a call that waits for the session fails too.
+/// Connects to `uri` and returns the error. A call queued on the session fails too.
 fn failure(client: &mut Rpc, uri: &str) -> SessionError {
     let session = client.connect(uri).unwrap();
     let log = Log::default();
@@ -36,14 +36,14 @@ fn failure(client: &mut Rpc, uri: &str) -> SessionError {
     let rejected = client.call(session, ECHO, message(client, 1, 10), |_, _| {}).unwrap_err();
     assert_eq!(rejected.reason, RejectReason::NoSession(error.end()));
     assert!(rejected.to_string().contains(&error.end().to_string()), "{rejected}");
-    assert!(*ended.request == *expected(1, 10), "the buffer is back");
+    assert!(*ended.request == *expected(1, 10), "the request is unchanged");
     assert_eq!(client.session_state(session), SessionState::Gone);
     assert_eq!(client.session_error(session).unwrap().to_string(), error.to_string());
     error
 }
 
 #[test]
-fn a_port_where_nothing_listens_is_named() {
+fn the_error_names_a_port_without_a_listener() {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut client = client(Config::default());
     let error = failure(&mut client, &format!("udp://127.0.0.1:{port}"));
@@ -54,7 +54,7 @@ fn a_port_where_nothing_listens_is_named() {
 }
 
 #[test]
-fn unusable_addresses_are_refused_at_once() {
+fn unusable_addresses_are_rejected() {
     let mut client = client(Config::default());
     let error = client.connect("udp://127.0.0.1").unwrap_err();
     assert!(matches!(error, SessionError::Uri(_)), "{error:?}");
@@ -86,7 +86,7 @@ fn a_server_that_is_not_polled_times_out() {
     let error = failure(&mut client, &nexus.local_uri());
     assert!(matches!(error, SessionError::Timeout { after_ms: 100, .. }), "{error:?}");
     assert!(error.to_string().contains("event loop"), "{error}");
-    // It wakes up at last: what it takes is given back, on both sides.
+    // It runs again: the sessions that it accepts are closed, on both sides.
     drive_until(&mut [&mut server, &mut client], |all| all[0].sessions() == 1);
     drive_until(&mut [&mut server, &mut client], |all| all[0].sessions() == 0);
     let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
@@ -94,29 +94,29 @@ fn a_server_that_is_not_polled_times_out() {
 }
 
 #[test]
-fn endpoints_that_take_no_sessions_refuse() {
+fn endpoints_that_accept_no_sessions_refuse_connects() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut client = client(Config::default());
     let refused =
         |e: &SessionError| matches!(e, SessionError::Refused(ConnectRefuseReason::NoEndpoint));
     let error = failure(&mut client, &nexus.local_uri());
-    assert!(refused(&error), "no endpoint at all: {error:?}");
+    assert!(refused(&error), "no endpoint: {error:?}");
     let _mute = nexus.endpoint().unwrap();
     let error = failure(&mut client, &nexus.local_uri());
-    assert!(refused(&error), "one without handlers: {error:?}");
+    assert!(refused(&error), "an endpoint without handlers: {error:?}");
     let mut server = nexus.endpoint().unwrap();
     echo(&mut server);
     let error = failure(&mut client, &format!("{}/0", nexus.local_uri()));
-    assert!(refused(&error), "the wrong one: {error:?}");
+    assert!(refused(&error), "another endpoint: {error:?}");
     connect(&mut client, &mut [&mut server], &format!("{}/1", nexus.local_uri()));
     assert_eq!(nexus.control_stats().refused, 3);
 }
 
 #[test]
-fn strict_admission_refuses_what_the_queue_cannot_hold() {
+fn strict_admission_refuses_sessions_beyond_the_receive_queue() {
     let strict = Config { admission: Admission::Strict, credits: Some(400), ..Config::default() };
     let network = MemNetwork::new();
-    // A queue of 1024 frames.
+    // A receive queue of 1024 frames.
     let (nexus, mut server) = mem_endpoint(&network, strict, |t| t);
     server.on(ECHO, |cx, req| cx.reply(req));
     let greedy = Config { credits: Some(400), ..Config::default() };
@@ -131,7 +131,7 @@ fn strict_admission_refuses_what_the_queue_cannot_hold() {
     let full =
         |r: &ConnectRefuseReason| matches!(r, ConnectRefuseReason::NoCredits { queue: 1024, .. });
     assert!(matches!(&error, SessionError::Refused(r) if full(r)), "{error:?}");
-    // Room that is given back is given again.
+    // Credits that a closed session returns can be granted again.
     client.close(second);
     drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 1);
     connect(&mut client, &mut [&mut server], &nexus.local_uri());
@@ -188,7 +188,7 @@ fn two_hundred_sessions_carry_calls() {
 }
 
 #[test]
-fn closing_ends_calls_frees_the_server_and_stales_the_number() {
+fn closing_fails_calls_frees_the_server_and_invalidates_the_number() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut server = nexus.endpoint().unwrap();
     let deferred = Rc::new(RefCell::new(Vec::new()));
@@ -204,7 +204,8 @@ fn closing_ends_calls_frees_the_server_and_stales_the_number() {
     drive_until(&mut [&mut client, &mut server], |all| all[1].stats().requests == 2);
     client.close(session);
     client.close(session);
-    // The server's side counts until its handlers have answered, though the client is gone (E68).
+    // The server counts the session until its handlers have answered, although the client is gone
+    // (E68).
     drive_until(&mut [&mut client, &mut server], |all| {
         all[1].session_stats(deferred.borrow()[0].session()).is_none()
     });
@@ -218,7 +219,7 @@ fn closing_ends_calls_frees_the_server_and_stales_the_number() {
         assert!(*ended.request == *expected(*id, 40));
     }
     assert!(matches!(client.session_error(session), Some(SessionError::Gone)));
-    // The number is used again; its old holder stays a stranger.
+    // The number is reused; its former session stays invalid.
     let next = connect(&mut client, &mut [&mut server], &nexus.local_uri());
     assert_eq!(next.index(), session.index());
     assert_eq!(client.session_state(session), SessionState::Gone);
@@ -230,7 +231,7 @@ fn closing_ends_calls_frees_the_server_and_stales_the_number() {
 }
 
 #[test]
-fn closing_before_the_answer_leaves_nothing_behind() {
+fn closing_before_the_answer_leaves_no_state() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut server = nexus.endpoint().unwrap();
     echo(&mut server);
@@ -239,7 +240,7 @@ fn closing_before_the_answer_leaves_nothing_behind() {
         let early = client.connect(&nexus.local_uri()).unwrap();
         client.poll();
         client.close(early);
-        // Takes the number of the one before, whose answer may be on its way.
+        // Reuses the number of the closed session, whose answer may still arrive.
         let kept = client.connect(&nexus.local_uri()).unwrap();
         drive_until(&mut [&mut client, &mut server], |all| {
             all[0].session_state(kept) != SessionState::Connecting
@@ -253,7 +254,7 @@ fn closing_before_the_answer_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_wildcard_is_reached_by_every_address() {
+fn a_wildcard_bind_is_reachable_at_every_address() {
     for bind in ["udp://0.0.0.0:0", "udp://[::]:0"] {
         let server = Server::start_at(bind, Config::default(), echo);
         let port = server.uri.rsplit(':').next().unwrap().to_owned();
@@ -300,8 +301,8 @@ fn descriptors_do_not_leak() {
         connect(&mut client, &mut [&mut server], &nexus.local_uri());
         failure(&mut client, "udp://127.0.0.1:1");
     };
-    // Other tests of this process open descriptors too, so that a leak shows in the total only:
-    // 200 rounds hold at least 10 each.
+    // Other tests of this process open descriptors too, so only the total shows a leak: 200 rounds
+    // hold at least 10 each.
     round();
     let before = open();
     for _ in 0..200 {
@@ -311,13 +312,13 @@ fn descriptors_do_not_leak() {
     assert!(after < before + 400, "{before} descriptors became {after}");
 }
 
-/// A port that the user named is not silently another one: firewalls know it.
+/// A port named by the user is never replaced, as firewall rules depend on it.
 #[test]
-fn a_named_datapath_port_that_is_taken_is_an_error() {
+fn binding_a_fixed_datapath_port_that_is_in_use_fails() {
     for _ in 0..50 {
         let taken = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         let port = taken.local_addr().unwrap().port();
-        // TCP's port of the same number may be taken by a stranger: then try another.
+        // Another process may use the TCP port of the same number: then try another one.
         let Ok(nexus) = Nexus::bind(&format!("udp://127.0.0.1:{port}")) else { continue };
         let e = nexus.endpoint().unwrap_err().to_string();
         assert!(e.contains("in use") && e.contains(&port.to_string()), "{e}");
@@ -326,9 +327,9 @@ fn a_named_datapath_port_that_is_taken_is_an_error() {
     panic!("no TCP port was free 50 times");
 }
 
-/// What a handler or a timer asks for is done before the pass ends.
+/// Requests of a handler or a timer are executed in the same pass.
 #[test]
-fn sessions_are_connected_and_closed_from_callbacks() {
+fn handlers_and_timers_can_connect_and_close_sessions() {
     let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
     let mut server = nexus.endpoint().unwrap();
     echo(&mut server);
@@ -356,9 +357,10 @@ fn sessions_are_connected_and_closed_from_callbacks() {
     assert_eq!(client.sessions(), 0);
 }
 
-/// Two addresses of this host stand for two hosts: packets between them are taken to cross a network.
+/// Two addresses of this host stand for two hosts: traffic between them counts as crossing a
+/// network.
 #[test]
-fn sessions_within_a_host_have_more_credits_than_those_across_a_network() {
+fn sessions_within_a_host_have_more_credits_than_across_a_network() {
     let limits = |config: Config, servers: Config| {
         let mut client = client(config);
         ["udp://127.0.0.1:0", "udp://127.0.0.2:0"].map(|uri| {
@@ -381,10 +383,10 @@ fn sessions_within_a_host_have_more_credits_than_those_across_a_network() {
     let both = |config: Config| limits(config.clone(), config);
     assert_eq!(both(Config::default()), [host, network]);
     let strict = Config { admission: Admission::Strict, ..Config::default() };
-    assert_eq!(both(strict), [network, network], "room for sessions");
+    assert_eq!(both(strict), [network, network], "limited for the network");
     let chosen = Config { credits: Some(7), ..Config::default() };
     assert_eq!(both(chosen), [7, 7]);
-    // The server keeps to it, too, whatever a client asks for.
+    // The server applies the limit too, whatever a client requests.
     let greedy = Config { credits: Some(host), ..Config::default() };
     assert_eq!(limits(greedy, Config::default()), [host, network]);
 }

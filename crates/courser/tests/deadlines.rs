@@ -15,10 +15,10 @@ const ECHO: u16 = 1;
 const KEEP: u16 = 2;
 const SLEEP: u16 = 3;
 
-/// Requests that were deferred and not answered.
+/// Reply handles of deferred requests without an answer.
 type Kept = Rc<RefCell<Vec<ReplyHandle>>>;
 
-/// A client and a server of this thread, connected, and the server's open requests.
+/// A connected client and server on this thread, and the server's deferred requests.
 fn pair(config: Config) -> (Rpc, Rpc, SessionId, Kept) {
     let nexus = Nexus::bind_with(LOOPBACK, config.clone()).unwrap();
     let mut server = nexus.endpoint().unwrap();
@@ -28,7 +28,7 @@ fn pair(config: Config) -> (Rpc, Rpc, SessionId, Kept) {
     server.on(KEEP, move |cx, _| keep.borrow_mut().push(cx.defer().unwrap()));
     let mut client = client(config);
     let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
-    // Both sides learn the round trip.
+    // Both sides measure the round-trip time.
     for seed in 0..3 {
         let request = message(&client, seed, 32);
         call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
@@ -51,7 +51,7 @@ fn wait_quarantined(client: &mut Rpc, server: &mut Rpc, session: SessionId, n: u
 }
 
 #[test]
-fn a_handler_that_never_answers_costs_its_deadline() {
+fn a_call_without_an_answer_ends_at_its_deadline() {
     let (mut client, mut server, session, kept) = pair(Config::default());
     let log = Log::default();
     let start = Instant::now();
@@ -64,9 +64,9 @@ fn a_handler_that_never_answers_costs_its_deadline() {
     drive(&mut [&mut client, &mut server], || !log.borrow().is_empty());
     assert!(start.elapsed() >= Duration::from_millis(50));
     let (_, ended) = log.borrow_mut().pop().unwrap();
-    assert!(*ended.request == *expected(1, 5_000), "the buffer is back");
+    assert!(*ended.request == *expected(1, 5_000), "the request is unchanged");
     assert!(matches!(ended.result, Err(CallError::DeadlineExceeded(_))), "{:?}", ended.result);
-    // The slot comes back with the late answer, and the session is as good as before.
+    // The late answer frees the slot, and the session works as before.
     if let Some(handle) = kept.borrow_mut().pop() {
         server.reply_to(handle, "late").unwrap();
     }
@@ -83,7 +83,7 @@ fn a_handler_that_never_answers_costs_its_deadline() {
 }
 
 #[test]
-fn a_cancelled_call_ends_and_its_server_can_see_it() {
+fn a_cancelled_call_ends_and_its_handler_can_check_for_it() {
     let (mut client, mut server, session, kept) = pair(Config::default());
     let log = Log::default();
     let request = message(&client, 1, 32);
@@ -92,13 +92,13 @@ fn a_cancelled_call_ends_and_its_server_can_see_it() {
     let handle = kept.borrow_mut().pop().unwrap();
     assert!(!server.context().is_cancelled(&handle));
     assert!(client.cancel(call) && !client.cancel(call));
-    assert!(log.borrow().is_empty(), "not from within `cancel`");
+    assert!(log.borrow().is_empty(), "`cancel` runs no continuation");
     drive(&mut [&mut client, &mut server], || !log.borrow().is_empty());
     let ended = log.borrow_mut().pop().unwrap().1;
     assert_eq!(ended.result, Err(CallError::Cancelled(Executed::Maybe)));
     drive_until(&mut [&mut client, &mut server], |all| all[1].context().is_cancelled(&handle));
     assert_eq!(client.session_stats(session).unwrap().quarantined, 1);
-    drop(handle); // any answer will do
+    drop(handle); // any answer frees the slot
     wait_quarantined(&mut client, &mut server, session, 0);
     assert!(log.borrow().is_empty());
     client.check();
@@ -146,7 +146,7 @@ fn a_deadline_passes_while_a_call_waits_for_a_slot() {
     }
     drive(&mut [&mut client, &mut server], || log.borrow().len() == 2);
     assert!(start.elapsed() >= Duration::from_millis(40));
-    // In the order of their deadlines, unless a pause of this thread covers both.
+    // In order of their deadlines, unless this thread was paused across both.
     for (id, ended) in log.borrow().iter() {
         assert!([2, 3].contains(id));
         assert_eq!(ended.result, Err(CallError::DeadlineExceeded(Executed::Never)));
@@ -158,7 +158,7 @@ fn a_deadline_passes_while_a_call_waits_for_a_slot() {
 }
 
 #[test]
-fn a_handler_is_not_started_when_another_took_its_time() {
+fn a_handler_is_not_started_when_its_deadline_passed_during_another_one() {
     let (mut client, mut server, session, _kept) = pair(Config::default());
     let started = Rc::new(Cell::new(0));
     let count = started.clone();
@@ -167,7 +167,7 @@ fn a_handler_is_not_started_when_another_took_its_time() {
         std::thread::sleep(Duration::from_millis(80));
         cx.reply(req);
     });
-    // Both leave in one frame, and arrive in one burst.
+    // Both are sent in one frame and arrive in one burst.
     let log = Log::default();
     let request = message(&client, 1, 32);
     client.call(session, SLEEP, request, log_end(&log, 1)).unwrap();
@@ -185,7 +185,7 @@ fn a_handler_is_not_started_when_another_took_its_time() {
 }
 
 #[test]
-fn a_handler_passes_on_the_time_that_is_left() {
+fn a_nested_call_inherits_the_remaining_time() {
     let serve = Nexus::bind(LOOPBACK).unwrap();
     let mut server = serve.endpoint().unwrap();
     let kept = Kept::default();
@@ -211,7 +211,7 @@ fn a_handler_passes_on_the_time_that_is_left() {
             .then(move |cx, done| {
                 let e = done.result.err().unwrap();
                 assert!(matches!(e, CallError::DeadlineExceeded(_)), "{e}");
-                let _ = cx.reply_to(handle, "expired"); // the client has gone on, as a rule
+                let _ = cx.reply_to(handle, "expired"); // usually the call has ended already
             })
             .unwrap();
     });
@@ -228,8 +228,8 @@ fn a_handler_passes_on_the_time_that_is_left() {
         .then(log_end(&log, 2))
         .unwrap();
     drive(&mut [&mut front, &mut back, &mut server], || log.borrow().len() == 2);
-    // In the middle the time may be over earlier, by what a frame takes, never later; so now and then
-    // its answer comes in time.
+    // The deadline in the middle may be earlier, by the time of a frame, but never later. So its
+    // answer is sometimes in time.
     match &log.borrow()[1].1.result {
         Ok(answer) => assert_eq!(answer, b"expired"),
         result => assert!(matches!(result, Err(CallError::DeadlineExceeded(_))), "{result:?}"),

@@ -1,7 +1,7 @@
-//! Processes that are stopped or killed, and how their peers hear of it.
+//! Detection of stopped and killed processes.
 //!
-//! The other processes are this test program again, running one of the ignored tests below. They
-//! end when their standard input does, so that none outlives a test.
+//! The other processes run this test program with one of the ignored tests below. They exit when
+//! their standard input is closed, so that none outlives a test.
 
 mod common;
 
@@ -22,10 +22,10 @@ const ECHO: u16 = 1;
 const NEVER: u16 = 2;
 const SESSIONS: u16 = 3;
 const HOUR: Duration = Duration::from_secs(3600);
-/// Set in the other processes: what they need to know.
+/// The environment variable with the arguments of the other processes.
 const ROLE: &str = "COURSER_TEST_PEER";
 
-/// Another process, which is killed when this is dropped.
+/// Another process, killed on drop.
 struct Process {
     child: Child,
     out: BufReader<ChildStdout>,
@@ -46,16 +46,19 @@ impl Process {
 
     fn server() -> (Process, String) {
         let mut p = Process::start("server_process", "server");
-        let uri = p.says("udp://");
+        let uri = p.wait_for_line("udp://");
         (p, uri)
     }
 
-    /// The next thing it says that begins with `what`.
-    fn says(&mut self, what: &str) -> String {
+    /// Reads its output up to a line that begins with `what`.
+    fn wait_for_line(&mut self, what: &str) -> String {
         let mut line = String::new();
         loop {
             line.clear();
-            assert!(self.out.read_line(&mut line).unwrap() > 0, "it ended before it said {what}");
+            assert!(
+                self.out.read_line(&mut line).unwrap() > 0,
+                "it exited before it printed {what}"
+            );
             if let Some(at) = line.find(what) {
                 return line[at..].trim().to_owned();
             }
@@ -66,7 +69,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
-    /// Stops it; no thread of it runs any more when this returns.
+    /// Stops it. None of its threads runs after the return.
     fn stop(&self) {
         self.signal(Signal::STOP);
         let is_stopped = |stat: String| stat.rsplit(") ").next().unwrap().starts_with('T');
@@ -83,13 +86,13 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Whatever state it is in; one that has ended already is no failure.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Ends this process with its parent.
+/// Exits when the parent process does.
 fn end_with_parent() {
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -139,13 +142,13 @@ fn client_process() {
     println!("failed: {}", rpc.session_error(session).unwrap());
 }
 
-/// Nothing but the control connection can tell that a peer has failed.
+/// A configuration in which only the control connection can detect a failed peer.
 fn slow_datapath(failure_timeout: Duration) -> Config {
     Config { slots: 2, failure_timeout, datapath_timeout: HOUR, ..Config::default() }
 }
 
-/// The server says within reasonable time that it has one session. It counts about every
-/// millisecond, so that the first answer may be of before the session.
+/// The server reports, within a limit, that it has one session. It counts once per millisecond, so
+/// the first answer may be older than the session.
 fn has_one_session(client: &mut Rpc, session: SessionId) {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -159,7 +162,7 @@ fn has_one_session(client: &mut Rpc, session: SessionId) {
 }
 
 #[test]
-fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
+fn a_stopped_server_fails_its_sessions_and_reconnects_as_a_new_peer() {
     let timeout = Duration::from_secs(1);
     let (server, uri) = Process::server();
     let mut client = client(slow_datapath(timeout));
@@ -174,19 +177,20 @@ fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
         call(&mut client, old, ECHO, request, &log, id);
     }
     drive(&mut [&mut client], || log.borrow().len() == 5);
-    // Seconds for the machine; another detection would take an hour.
+    // Generous for a slow machine; the other detection mechanisms would take an hour.
     assert!(stopped.elapsed() < PATIENCE / 2);
     for (id, ended) in log.borrow().iter() {
         let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
         assert_eq!(ended.result, Err(CallError::PeerFailed(executed)), "call {id}");
-        assert!(*ended.request == *expected(*id, 3000), "the buffer is back");
+        assert!(*ended.request == *expected(*id, 3000), "the request is unchanged");
     }
     let error = client.session_error(old).unwrap();
     let silent = |r: &LostReason| matches!(r, LostReason::Silent { after } if *after == timeout);
     assert!(matches!(&error, SessionError::PeerFailed(r) if silent(r)), "{error:?}");
     assert_eq!(client.sessions(), 0);
 
-    // It goes on: its queue has the requests of before, and its answers go to the same port.
+    // It continues: its queue has the earlier requests, and it sends their answers to the same
+    // port.
     server.signal(Signal::CONT);
     let new = connect(&mut client, &mut [], &uri);
     for id in 10..60 {
@@ -195,13 +199,13 @@ fn a_stopped_server_is_given_up_and_never_mistaken_for_its_former_self() {
         assert!(ended.result == Ok(expected(id, 2000)), "call {id}: {:?}", ended.result);
     }
     assert_eq!(client.session_state(old), SessionState::Gone);
-    has_one_session(&mut client, new); // and not the old one
+    has_one_session(&mut client, new); // without the old session
     assert_eq!(log.borrow().len(), 5, "each call has ended once");
     client.check();
 }
 
 #[test]
-fn a_killed_server_is_noticed_at_once() {
+fn a_killed_server_is_detected_at_once() {
     let (server, uri) = Process::server();
     let mut client = client(slow_datapath(HOUR));
     let session = connect(&mut client, &mut [], &uri);
@@ -230,7 +234,7 @@ fn a_killed_server_is_noticed_at_once() {
 }
 
 #[test]
-fn a_server_frees_what_stopped_and_killed_clients_had() {
+fn a_server_frees_the_sessions_of_stopped_and_killed_clients() {
     let nexus = Nexus::bind_with(LOOPBACK, slow_datapath(Duration::from_secs(1))).unwrap();
     let mut server = nexus.endpoint().unwrap();
     let held: Rc<RefCell<Vec<ReplyHandle>>> = Rc::default();
@@ -241,7 +245,7 @@ fn a_server_frees_what_stopped_and_killed_clients_had() {
         let mut gone = Process::start("client_process", &nexus.local_uri());
         let requests = 2 * (round as u64 + 1);
         drive_until(&mut [&mut server], |all| all[0].stats().requests == requests);
-        gone.says("called");
+        gone.wait_for_line("called");
         if stop {
             gone.stop();
         } else {
@@ -249,16 +253,16 @@ fn a_server_frees_what_stopped_and_killed_clients_had() {
         }
         let session = held.borrow()[0].session();
         drive_until(&mut [&mut server], |all| all[0].session_stats(session).is_none());
-        // Its number is free when the handlers have answered, although no client is left.
+        // Its number is freed when the handlers have answered, although the client is gone.
         for handle in held.take() {
             assert!(server.reply_to(handle, [1; 5000]).is_err());
         }
         assert_eq!(server.sessions(), 0);
-        assert_eq!(server.memory().in_use_buffers, before, "requests of the dead are freed");
+        assert_eq!(server.memory().in_use_buffers, before, "requests of lost clients are freed");
         if stop {
-            // It hears of it when it goes on, by the reset or because it asks itself.
+            // It detects the loss when it continues, by the reset or by its own heartbeat.
             gone.signal(Signal::CONT);
-            gone.says("failed: the peer failed");
+            gone.wait_for_line("failed: the peer failed");
         }
     }
     server.check();

@@ -1,4 +1,4 @@
-//! The event loop: run, stop, timers, wake-ups, foreign loops.
+//! The event loop: run, stop, timers, wake-ups, external event loops.
 
 mod common;
 
@@ -14,12 +14,12 @@ use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 
 const ECHO: u16 = 1;
 
-/// Sleeps at once, so that a lost wake-up is a hang.
+/// Sleeps without spinning, so that a lost wake-up blocks the test.
 fn sleepy() -> Config {
     Config { spin: Some(Duration::ZERO), ..Config::default() }
 }
 
-/// Runs `f` on a thread; panics when it does not end.
+/// Runs `f` on a thread; panics when it does not return.
 fn must_end(f: impl FnOnce() + Send + 'static) {
     let (ended, wait) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -29,7 +29,7 @@ fn must_end(f: impl FnOnce() + Send + 'static) {
     match wait.recv_timeout(PATIENCE) {
         Ok(()) => thread.join().unwrap(),
         Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => thread.join().unwrap(),
-        Err(_) => panic!("the event loop sleeps for ever"),
+        Err(_) => panic!("the event loop does not wake up"),
     }
 }
 
@@ -52,8 +52,8 @@ fn timers_run_in_order_and_end_the_loop() {
         assert!(rpc.context().now_ns() - before >= 30_000_000);
         assert_eq!(*order.borrow(), [0, 1, 2, 3]);
         assert_eq!(rpc.next_deadline_ns(), None);
-        // A timer may set a timer; the longest time does not overflow.
-        rpc.context().after(Duration::MAX, |_| panic!("not in this century"));
+        // A timer may start a timer, and the longest duration does not overflow.
+        rpc.context().after(Duration::MAX, |_| panic!("the timer must not expire"));
         rpc.context().after(Duration::from_millis(1), |cx| {
             cx.after(Duration::from_millis(1), |cx| cx.stop());
         });
@@ -93,7 +93,7 @@ fn a_cancelled_timer_does_not_run_and_its_closure_is_dropped() {
         assert!(rpc.context().cancel_timer(never));
         assert_eq!(Rc::strong_count(&alive), 1);
         assert_eq!(rpc.next_deadline_ns(), None);
-        // Of two timers that are due in one iteration, the first cancels the second.
+        // Of two timers that expire in one pass, the first cancels the second.
         let second: Rc<Cell<Option<TimerId>>> = Rc::default();
         let victim = second.clone();
         let first = rpc.context().after(Duration::ZERO, move |cx| {
@@ -102,7 +102,7 @@ fn a_cancelled_timer_does_not_run_and_its_closure_is_dropped() {
         second.set(Some(rpc.context().after(Duration::ZERO, |_| panic!("cancelled"))));
         rpc.context().after(Duration::ZERO, |cx| cx.stop());
         rpc.run().unwrap();
-        assert!(!rpc.context().cancel_timer(first), "it has run");
+        assert!(!rpc.context().cancel_timer(first), "it has expired already");
         assert_eq!(rpc.next_deadline_ns(), None);
     });
 }
@@ -122,7 +122,7 @@ fn a_panic_ends_a_repeated_timer_and_no_other() {
 }
 
 #[test]
-fn run_for_ends_in_time_however_quiet_it_is() {
+fn run_for_returns_in_time_on_an_idle_endpoint() {
     must_end(|| {
         let mut rpc = client(sleepy());
         let start = Instant::now();
@@ -138,7 +138,7 @@ fn a_stop_from_another_thread_is_never_lost() {
     must_end(|| {
         let mut rpc = client(sleepy());
         let handle = rpc.handle();
-        // Before the loop begins, and while it goes to sleep, again and again.
+        // Before the loop starts and while it falls asleep, repeatedly.
         handle.stop();
         rpc.run().unwrap();
         for _ in 0..500 {
@@ -151,7 +151,7 @@ fn a_stop_from_another_thread_is_never_lost() {
 }
 
 #[test]
-fn a_wake_up_makes_run_until_look_again() {
+fn a_wake_up_makes_run_until_check_its_condition() {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
     must_end(|| {
@@ -193,7 +193,7 @@ fn readable(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
 }
 
 #[test]
-fn a_foreign_loop_wakes_for_frames_and_mail_and_sleeps_when_quiet() {
+fn an_external_event_loop_wakes_for_frames_and_mail_and_sleeps_when_idle() {
     let server = Server::start(Config::default(), |rpc| rpc.on(ECHO, |cx, req| cx.reply(req)));
     let mut client = client(Config::default());
     let ours = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
@@ -220,18 +220,18 @@ fn a_foreign_loop_wakes_for_frames_and_mail_and_sleeps_when_quiet() {
         epoll::wait(&ours, rustix::buffer::spare_capacity(&mut events), timeout.as_ref()).unwrap();
     }
     assert!(log.borrow()[0].1.result == Ok(expected(1, 100_000)));
-    // Quiet: once all deadlines are served nothing is due, and the descriptor says so.
+    // Idle: after all deadlines there is no next one, and the descriptor is not readable.
     drive_until(&mut [&mut client], |all| all[0].next_deadline_ns().is_none() && !all[0].poll());
     assert!(!readable(client.event_fd().unwrap(), Duration::from_millis(50)));
 
-    // A frame, even a stranger's.
+    // Any frame, even of a stranger.
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     stranger.send_to(b"hello", ("127.0.0.1", client.port() as u16)).unwrap();
     assert!(readable(client.event_fd().unwrap(), PATIENCE));
     drive_until(&mut [&mut client], |all| !all[0].poll());
     assert!(!readable(client.event_fd().unwrap(), Duration::ZERO));
 
-    // A wake-up of another thread, also one that comes while others are taken.
+    // A wake-up of another thread, also while earlier ones are consumed.
     let handle = client.handle();
     let thread = std::thread::spawn(move || (0..10_000).for_each(|_| handle.wake()));
     while !thread.is_finished() {
@@ -241,11 +241,11 @@ fn a_foreign_loop_wakes_for_frames_and_mail_and_sleeps_when_quiet() {
     client.handle().wake();
     assert!(readable(client.event_fd().unwrap(), PATIENCE));
     drive_until(&mut [&mut client], |all| !all[0].poll());
-    assert!(!readable(client.event_fd().unwrap(), Duration::ZERO), "a wake-up that stays");
+    assert!(!readable(client.event_fd().unwrap(), Duration::ZERO), "the wake-up was consumed");
 }
 
 #[test]
-fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
+fn endpoints_of_one_nexus_accept_clients_round_robin() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let uri = nexus.local_uri();
     std::thread::scope(|scope| {
@@ -281,13 +281,13 @@ fn endpoints_on_threads_of_one_nexus_take_clients_in_turn() {
 }
 
 #[test]
-fn a_thread_that_was_away_gives_no_peer_up() {
-    // A single-packet response carries no time, and counts as received at the last reading of the
-    // clock, long ago; meanwhile another call is probed. No peer was silent.
+fn a_paused_thread_does_not_declare_peers_failed() {
+    // A single-packet response has no timestamp and counts as received at the last clock reading,
+    // long ago, while another call is probed. That must not look like a silent peer.
     const HOLD: u16 = 2;
     const AWAY: Duration = Duration::from_millis(300);
     let tuning = Tuning { timestamp_interval: Duration::from_micros(100), ..Tuning::default() };
-    // The call that waits is asked after often enough not to pass for one that no packet reaches.
+    // Probe often, so that the pending call does not look unreachable.
     let rto = (Duration::from_millis(1), Duration::from_millis(10));
     let config = Config { datapath_timeout: AWAY * 2 / 3, rto, tuning, ..Config::default() };
     let [server_nexus, client_nexus] =
@@ -322,7 +322,7 @@ fn a_thread_that_was_away_gives_no_peer_up() {
     held.borrow_mut().clear();
 }
 
-/// Makes `left` calls, each by the continuation of the one before.
+/// Makes `left` calls, each from the continuation of the previous one.
 fn chain(cx: &mut Context<'_>, session: SessionId, left: Rc<Cell<u32>>) {
     let request = cx.alloc(16).unwrap();
     let next = move |cx: &mut Context<'_>, done: Completion<'_>| {

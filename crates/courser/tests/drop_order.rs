@@ -1,6 +1,6 @@
-//! Whatever a program drops, in whatever order, with calls in flight: nothing is used after it is
-//! gone, nothing is leaked, and what is left goes on. Also run under AddressSanitizer with its
-//! leak detection (`scripts/sanitize.sh asan`).
+//! Drops a program's parts in any order, with calls in flight: no use after free, no leak, and the
+//! remaining parts keep working. Also run under AddressSanitizer with leak detection
+//! (`scripts/sanitize.sh asan`).
 
 mod common;
 
@@ -20,7 +20,7 @@ const DEFER: u16 = 2;
 const KEEP: u16 = 3;
 const PASS_ON: u16 = 4;
 
-/// What can be dropped.
+/// A part that can be dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Part {
     Server,
@@ -29,13 +29,13 @@ enum Part {
     Session,
     ServerNexus,
     ClientNexus,
-    /// Reply handles of requests whose handlers have left them for later.
+    /// Reply handles of deferred requests.
     Deferred,
-    /// Message buffers: a response that was taken, a request that a handler kept, one never used.
+    /// Message buffers: a received response, a request stored by a handler, and an unused one.
     Buffers,
-    /// A request that a worker handler has passed on, with the duty to answer it.
+    /// An unanswered request that a worker handler has stored.
     Work,
-    /// Handles of both endpoints, which are used once more before they go.
+    /// Handles of both endpoints, which are used once before the drop.
     Handles,
 }
 
@@ -51,8 +51,8 @@ const ALL: [Part; 9] = [
     Part::Handles,
 ];
 
-/// A client and a server in the middle of their work. Fields are in no particular order: each is
-/// dropped by [`Scene::drop_part`].
+/// A client and a server with calls in flight. The order of the fields does not matter:
+/// [`Scene::drop_part`] drops each.
 struct Scene<T: Transport> {
     server: Option<Rpc<T>>,
     client: Option<Rpc<T>>,
@@ -64,15 +64,15 @@ struct Scene<T: Transport> {
     buffers: Vec<(u64, MsgBuf)>,
     work: Vec<Work>,
     endpoints: Vec<EndpointHandle>,
-    /// Held by each continuation until it has run or was dropped.
+    /// A clone is in each continuation, until it has run or was dropped.
     token: Rc<()>,
 }
 
 const LARGE: usize = 20_000;
 
 impl<T: Transport> Scene<T> {
-    /// On slots: a call whose handler has deferred its answer, one that a worker has passed on, one whose
-    /// response has arrived and was not looked at, one whose request is half sent. Behind them, calls in the queue.
+    /// Calls on slots: one deferred, one stored by a worker handler, one whose response has arrived
+    /// unread, one whose request is half sent. Further calls are queued.
     fn new(server: (Nexus, Rpc<T>), client: (Nexus, Rpc<T>)) -> Scene<T> {
         let ((server_nexus, mut server), (client_nexus, mut client)) = (server, client);
         let deferred: Rc<RefCell<Vec<ReplyHandle>>> = Rc::default();
@@ -114,7 +114,7 @@ impl<T: Transport> Scene<T> {
             work.is_some()
         });
         scene.work.extend(work);
-        // A response that is not read.
+        // A response that the client does not read.
         let replies = scene.server.as_ref().map_or(0, |s| s.stats().replies);
         scene.call(ECHO, 2, 10);
         scene.poll_client();
@@ -155,7 +155,7 @@ impl<T: Transport> Scene<T> {
         let end = std::time::Instant::now() + PATIENCE;
         while !until(self) {
             self.poll();
-            assert!(std::time::Instant::now() < end, "what was waited for did not come");
+            assert!(std::time::Instant::now() < end, "the condition does not become true");
         }
     }
 
@@ -163,7 +163,7 @@ impl<T: Transport> Scene<T> {
         self.client.as_mut().map(Rpc::poll);
     }
 
-    /// A few passes of what is left, and its invariants.
+    /// Polls the remaining parts a few times and checks their invariants.
     fn poll(&mut self) {
         for rpc in [&mut self.server, &mut self.client].into_iter().flatten() {
             for _ in 0..4 {
@@ -196,13 +196,13 @@ impl<T: Transport> Scene<T> {
         }
     }
 
-    /// Dropped, or answered while there is an endpoint to answer with.
+    /// Drops them, or answers while there is an endpoint.
     fn drop_deferred(&mut self, dice: u64) {
         let handles = self.deferred.take();
         match &mut self.server {
             Some(server) if dice.is_multiple_of(2) => {
                 for handle in handles {
-                    // The session may be gone.
+                    // The session may have ended.
                     let _ = server.reply_to(handle, b"late");
                 }
             }
@@ -210,31 +210,31 @@ impl<T: Transport> Scene<T> {
         }
     }
 
-    /// Dropped here, or answered on another thread, whether or not there is somebody to answer.
+    /// Drops it here, or answers on another thread, with or without an endpoint.
     fn drop_work(&mut self, dice: u64) {
         let work = std::mem::take(&mut self.work);
         if dice.is_multiple_of(2) {
             return drop(work);
         }
         let answer = |w: Work| {
-            assert!(*w == *expected(4, LARGE), "the request was written to");
+            assert!(*w == *expected(4, LARGE), "the request was overwritten");
             w.reply(b"done");
         };
         std::thread::spawn(move || work.into_iter().for_each(answer)).join().unwrap();
     }
 
-    /// Here, or on another thread; whole until then.
+    /// Drops them here or on another thread, after a check of their contents.
     fn drop_buffers(&mut self, dice: u64) {
         let buffers = std::mem::take(&mut self.buffers);
         let look = move || {
             for (seed, buffer) in buffers {
-                assert!(*buffer == *expected(seed, buffer.len()), "buffer {seed} was written to");
+                assert!(*buffer == *expected(seed, buffer.len()), "buffer {seed} was overwritten");
             }
         };
         if dice.is_multiple_of(2) { look() } else { std::thread::spawn(look).join().unwrap() }
     }
 
-    /// Drops in an order; what is not in it, after it.
+    /// Drops the parts in `order`, then the others.
     fn take_down(mut self, order: &[Part], dice: u64) {
         assert_eq!(self.buffers.len(), 3);
         for (n, &part) in order.iter().enumerate() {
@@ -252,7 +252,7 @@ impl<T: Transport> Scene<T> {
 }
 
 fn config() -> Config {
-    // Small: hundreds of scenes.
+    // Small, as there are hundreds of scenes.
     Config {
         slots: 4,
         workers: 1,
@@ -262,13 +262,13 @@ fn config() -> Config {
     }
 }
 
-fn in_memory() -> Scene<impl Transport> {
+fn scene_in_memory() -> Scene<impl Transport> {
     let network = MemNetwork::new();
     Scene::new(mem_endpoint(&network, config(), |t| t), mem_endpoint(&network, config(), |t| t))
 }
 
-/// A transport that keeps every frame, and with it references to message buffers.
-fn holding() -> Scene<impl Transport> {
+/// A scene whose transport keeps all frames, and so references to message buffers.
+fn scene_with_held_frames() -> Scene<impl Transport> {
     let network = MemNetwork::new();
     let make = || {
         mem_endpoint(&network, config(), |t| {
@@ -315,29 +315,29 @@ fn shuffled(state: &mut u64) -> [Part; ALL.len()] {
 }
 
 #[test]
-fn every_order_of_five() {
+fn every_drop_order_of_five_parts() {
     let mut parts = [Part::Server, Part::Client, Part::Session, Part::Deferred, Part::Work];
     let (mut dice, mut count) = (1, 0);
     orders(&mut parts.clone(), parts.len(), &mut |order| {
-        in_memory().take_down(order, next(&mut dice));
+        scene_in_memory().take_down(order, next(&mut dice));
         count += 1;
     });
     assert_eq!(count, 120);
-    // Where the transport still holds frames of what is dropped.
-    orders(&mut parts, 4, &mut |order| holding().take_down(order, next(&mut dice)));
+    // On a transport that still holds frames of the dropped parts.
+    orders(&mut parts, 4, &mut |order| scene_with_held_frames().take_down(order, next(&mut dice)));
 }
 
 #[test]
-fn nexuses_and_wakers_among_them() {
+fn drop_orders_with_nexuses_and_handles() {
     let mut state = 2;
     for _ in 0..60 {
         let order = shuffled(&mut state);
-        in_memory().take_down(&order, next(&mut state));
+        scene_in_memory().take_down(&order, next(&mut state));
     }
 }
 
 #[test]
-fn over_sockets() {
+fn drop_orders_over_sockets() {
     let mut state = 3;
     for _ in 0..30 {
         let order = shuffled(&mut state);
@@ -360,17 +360,17 @@ impl<T: Transport> Drop for Owner<T> {
     }
 }
 
-/// Without the panic hook, whose message would look like a failure.
+/// Panics without the panic hook, whose message would look like a failure.
 fn panic_quietly() -> ! {
     resume_unwind(Box::new("on purpose"))
 }
 
 #[test]
-fn a_panic_that_unwinds_through_the_owner() {
+fn a_panic_that_unwinds_the_owner_drops_everything() {
     let mut state = 4;
     for _ in 0..30 {
         let order = shuffled(&mut state);
-        let scene = in_memory();
+        let scene = scene_in_memory();
         let (token, deferred) = (scene.token.clone(), scene.deferred.clone());
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let _owner = Owner { scene: Some(scene), order };
@@ -386,7 +386,7 @@ fn a_panic_that_unwinds_through_the_owner() {
 fn a_panic_in_a_continuation_unwinds_through_the_event_loop() {
     let mut state = 5;
     for _ in 0..30 {
-        let mut scene = in_memory();
+        let mut scene = scene_in_memory();
         let client = scene.client.as_mut().unwrap();
         client.close(scene.session);
         let again = connect(client, &mut [scene.server.as_mut().unwrap()], &{

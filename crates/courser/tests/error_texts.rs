@@ -20,12 +20,12 @@ use courser_net::{
 use courser_proto as proto;
 use courser_proto::{ConnectError, ControlError, Recovery, UnknownRecovery};
 
-/// The first words of an advice.
+/// The verbs that may begin an advice.
 const VERBS: &str = "allocate answer bind call check choose close connect correct drop free lower \
     name raise read register return reuse run set split start stop try upgrade use wait write";
 
 fn has_advice(text: &str) -> bool {
-    // What is known of the handler follows in brackets.
+    // The execution state of the handler follows in parentheses.
     let text = ["(never executed)", "(may have executed)", "(executed)"]
         .iter()
         .find_map(|end| text.strip_suffix(end))
@@ -35,7 +35,7 @@ fn has_advice(text: &str) -> bool {
     verb.is_some_and(|verb| VERBS.split_whitespace().any(|known| known == verb))
 }
 
-/// Checks the texts of the errors that a source file defines.
+/// Checks the error texts that a source file defines.
 fn check(source: &str, texts: &[String]) {
     let attributes = source.lines().filter(|line| line.trim().starts_with("#[error(")).count();
     assert_eq!(texts.len(), attributes, "a row for each error: {texts:#?}");
@@ -71,7 +71,7 @@ fn map() -> MapError {
 }
 
 #[test]
-fn a_text_without_an_imperative_at_its_end_is_found() {
+fn a_text_without_an_advice_at_its_end_is_detected() {
     assert!(has_advice("it broke; check the cable") && has_advice("a: b; call c (executed)"));
     for text in ["it broke", "it broke; alas", "it broke: check the cable", ""] {
         assert!(!has_advice(text), "{text}");
@@ -79,7 +79,7 @@ fn a_text_without_an_imperative_at_its_end_is_found() {
 }
 
 #[test]
-fn memory_errors_advise() {
+fn memory_error_texts_end_with_an_advice() {
     let arena = |error: ConfigError| error.to_string();
     let asked = (1 << 16, 1 << 16);
     check(
@@ -99,7 +99,7 @@ fn memory_errors_advise() {
 }
 
 #[test]
-fn transport_errors_advise() {
+fn transport_error_texts_end_with_an_advice() {
     let inner = || MemError::InUse(1, 2);
     let name = "no.such.host".to_owned();
     let open = |text: &str| {
@@ -177,7 +177,7 @@ fn transport_errors_advise() {
 }
 
 #[test]
-fn protocol_errors_advise() {
+fn protocol_error_texts_end_with_an_advice() {
     let invalid = ConnectRefuseReason::Invalid(proto::InvalidField::Slots);
     check(
         include_str!("../../proto/src/session/connect.rs"),
@@ -235,7 +235,7 @@ fn protocol_errors_advise() {
 }
 
 #[test]
-fn call_errors_advise() {
+fn call_error_texts_end_with_an_advice() {
     let statuses = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99].map(Status::from_code);
     let unknown = statuses.iter().filter(|status| **status == Status::Other).count();
     assert_eq!(unknown, 1, "a new status needs a row");
@@ -257,7 +257,7 @@ fn call_errors_advise() {
 }
 
 #[test]
-fn library_errors_advise() {
+fn library_error_texts_end_with_an_advice() {
     let kinds = [
         io::ErrorKind::AddrInUse,
         io::ErrorKind::AddrNotAvailable,
@@ -308,7 +308,7 @@ fn library_errors_advise() {
 }
 
 #[test]
-fn blocking_call_errors_advise() {
+fn blocking_call_error_texts_end_with_an_advice() {
     let rejected = || CallWaitReason::Rejected(RejectReason::NotClient);
     check(
         include_str!("../src/call_wait.rs"),
@@ -322,7 +322,7 @@ fn blocking_call_errors_advise() {
 }
 
 #[test]
-fn control_connection_errors_advise() {
+fn control_connection_error_texts_end_with_an_advice() {
     let dial =
         |kind: io::ErrorKind| DialError::Connect { addr: here(), cause: Arc::new(kind.into()) };
     for kind in [

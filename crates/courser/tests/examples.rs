@@ -1,10 +1,10 @@
-//! Each example runs to its end, and stays short enough to be read at once.
+//! Each example runs to its end and stays short.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::SystemTime;
 
-/// When a file, or the newest file of a directory, was changed last.
+/// The modification time of a file, or of the newest file in a directory.
 fn changed(path: &Path) -> SystemTime {
     if !path.is_dir() {
         return path.metadata().unwrap().modified().unwrap();
@@ -13,8 +13,8 @@ fn changed(path: &Path) -> SystemTime {
     entries.max().unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Whether a program is newer than what it is made of. `cargo test` has built it then, and building
-/// it once more, alone, would build its dependencies with other features.
+/// Whether a program is newer than its sources. Then `cargo test` has built it, and building it
+/// alone would rebuild its dependencies with other features.
 fn is_fresh(program: &Path, name: &str) -> bool {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let sources = ["src", "../buf/src", "../net/src", "../proto/src", "../../Cargo.lock"];
@@ -23,10 +23,10 @@ fn is_fresh(program: &Path, name: &str) -> bool {
     program.exists() && Some(changed(program)) > newest
 }
 
-/// Builds an example, unless `cargo test` has done it, and gives its program.
+/// Builds an example unless `cargo test` did, and returns the path of its program.
 fn program(name: &str) -> PathBuf {
     let own = std::env::current_exe().unwrap();
-    // .../debug/deps/examples-0123: the profile's directory is two up.
+    // The path is .../debug/deps/examples-0123, so the profile's directory is two levels up.
     let dir = own.ancestors().nth(2).unwrap();
     let program = dir.join("examples").join(name);
     if is_fresh(&program, name) {

@@ -1,4 +1,4 @@
-//! Peers that go away, with calls in flight.
+//! Peers that fail or close with calls in flight.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn serve(rpc: &mut Rpc) {
     rpc.on(NEVER, |cx, _| std::mem::forget(cx.defer()));
 }
 
-/// Calls that are never answered: two on slots, three in the queue.
+/// Starts calls without answers: two on slots, three in the queue.
 fn stuck(client: &mut Rpc, server: &mut Rpc, uri: &str) -> (courser::SessionId, Log) {
     let session = connect(client, &mut [&mut *server], uri);
     let log = Log::default();
@@ -37,7 +37,7 @@ fn assert_peer_failed(log: &Log) {
     for (id, ended) in log.borrow().iter() {
         let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
         assert_eq!(ended.result, Err(CallError::PeerFailed(executed)), "call {id}");
-        assert!(*ended.request == *expected(*id, 3000), "the buffer is back");
+        assert!(*ended.request == *expected(*id, 3000), "the request is unchanged");
         ids.push(*id);
     }
     ids.sort_unstable();
@@ -67,12 +67,12 @@ fn a_dropped_endpoint_fails_its_sessions_only() {
     assert_eq!(rejected.reason, RejectReason::NoSession(SessionEnd::EndpointGone));
     let request = message(&client, 8, 9000);
     let ended = call_and_wait(&mut client, &mut [&mut second], other, ECHO, request);
-    assert!(ended.result == Ok(expected(8, 9000)), "its neighbour lives");
+    assert!(ended.result == Ok(expected(8, 9000)), "the other session works");
     client.check();
 }
 
 #[test]
-fn a_dropped_nexus_fails_its_sessions_and_its_successor_serves() {
+fn a_dropped_nexus_fails_its_sessions_and_a_new_one_can_take_its_port() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let uri = nexus.local_uri();
     let mut server = nexus.endpoint().unwrap();
@@ -96,7 +96,7 @@ fn a_dropped_nexus_fails_its_sessions_and_its_successor_serves() {
 }
 
 #[test]
-fn a_sleeping_client_hears_of_a_server_s_end() {
+fn a_sleeping_client_is_woken_when_its_server_ends() {
     let mut server = Server::start(Config::default(), serve);
     let mut client = client(Config { spin: Some(Duration::ZERO), ..two_slots() });
     let session = client.connect(&server.uri).unwrap();
@@ -114,7 +114,7 @@ fn a_sleeping_client_hears_of_a_server_s_end() {
 }
 
 #[test]
-fn a_client_that_goes_away_frees_the_server() {
+fn a_server_frees_the_session_of_a_dropped_client() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut server = nexus.endpoint().unwrap();
     let held: Rc<RefCell<Vec<courser::ReplyHandle>>> = Rc::default();
@@ -135,19 +135,19 @@ fn a_client_that_goes_away_frees_the_server() {
         drop(gone);
         let session = held.borrow()[0].session();
         drive_until(&mut [&mut server], |all| all[0].session_stats(session).is_none());
-        assert_eq!(server.sessions(), 1, "it counts until its handlers have answered (E68)");
-        // A reply without a client is an error to the handler and has no other effect.
+        assert_eq!(server.sessions(), 1, "it is counted until its handlers have answered (E68)");
+        // A reply without a client returns an error and has no other effect.
         for handle in held.take() {
             assert!(server.reply_to(handle, [1; 5000]).is_err());
         }
         assert_eq!(server.sessions(), 0);
     }
-    assert_eq!(server.memory().in_use_buffers, before, "requests of the dead are freed");
+    assert_eq!(server.memory().in_use_buffers, before, "requests of lost clients are freed");
     server.check();
 }
 
 #[test]
-fn handlers_of_a_server_that_loses_its_back_end_still_answer() {
+fn a_server_whose_back_end_fails_still_answers() {
     let back_nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut back = back_nexus.endpoint().unwrap();
     serve(&mut back);
@@ -157,7 +157,7 @@ fn handlers_of_a_server_that_loses_its_back_end_still_answer() {
     front.on(ECHO, move |cx, req| {
         let handle = cx.defer().unwrap();
         let nested = req.take(cx).unwrap();
-        // Dropping the handle with the failed continuation, or with the rejected call, answers.
+        // Dropping the handle with the failed continuation or the rejected call sends an answer.
         let _ = cx.call(to_back, NEVER, nested, move |cx, done| {
             if done.result.is_ok() {
                 let _ = cx.reply_to(handle, "done");
@@ -182,7 +182,7 @@ fn handlers_of_a_server_that_loses_its_back_end_still_answer() {
 }
 
 #[test]
-fn a_silent_datapath_is_told_from_a_dead_peer() {
+fn a_silent_datapath_and_a_failed_peer_have_different_errors() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut server = nexus.endpoint().unwrap();
     serve(&mut server);
@@ -198,7 +198,7 @@ fn a_silent_datapath_is_told_from_a_dead_peer() {
         let request = message(&client, id, 3000);
         call(&mut client, session, ECHO, request, &log, id);
     }
-    // The server's control thread lives; its endpoint is not polled.
+    // The server's control thread runs, but its endpoint is not polled.
     client.run_until(|| log.borrow().len() == 5).unwrap();
     for (id, ended) in log.borrow().iter() {
         let executed = if *id < 2 { Executed::Maybe } else { Executed::Never };
@@ -208,7 +208,7 @@ fn a_silent_datapath_is_told_from_a_dead_peer() {
     assert!(matches!(error, SessionError::DatapathSilent { .. }), "{error:?}");
     assert!(error.to_string().contains(&server.port().to_string()), "{error}");
     assert_eq!(client.sessions(), 0);
-    // When the server wakes up it is told to forget the session.
+    // When the server runs again, it receives the disconnect and frees the session.
     drive_until(&mut [&mut server, &mut client], |all| all[0].sessions() == 0);
 }
 
@@ -233,7 +233,7 @@ fn a_reply_handle_answers_at_its_own_endpoint_only() {
     // Both requests have the same session and slot numbers, each at its endpoint.
     let handle = held.borrow_mut().remove(0);
     let mut third = nexus.endpoint().unwrap();
-    assert!(!third.context().is_cancelled(&handle), "it knows of no such request");
+    assert!(!third.context().is_cancelled(&handle), "it has no such request");
     assert_eq!(second.reply_to(handle, "wrong"), Err(courser::ReplyError::OtherEndpoint));
     let handle = held.borrow_mut().remove(0);
     second.reply_to(handle, "right").unwrap();

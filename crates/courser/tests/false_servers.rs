@@ -1,5 +1,5 @@
-//! Servers that answer a client with what makes no sense, or not at all, over the control
-//! connection. The datapath has its own strangers, in `hostile.rs`.
+//! Servers that send invalid answers, or none, over the control connection. `hostile.rs` tests
+//! strangers on the datapath.
 
 mod common;
 
@@ -15,17 +15,17 @@ use courser_proto::{
     EndpointRef, Room,
 };
 
-/// The endpoint that a false server says it has.
+/// The claimed endpoint of the false server.
 const ME: EndpointRef = EndpointRef { index: 0, id: 0x5eed };
 
-/// A control connection of a server made by hand.
+/// The control connection of a scripted server.
 struct FalseServer {
     stream: TcpStream,
     decoder: ControlDecoder,
 }
 
 impl FalseServer {
-    /// One that greets its first client, and the address it has.
+    /// Starts a server that greets its first client; returns its address.
     fn start(f: impl FnOnce(FalseServer) + Send + 'static) -> (String, JoinHandle<()>) {
         Self::start_at(Ipv4Addr::LOCALHOST, f)
     }
@@ -50,7 +50,7 @@ impl FalseServer {
         self.stream.write_all(&msg.encode()).unwrap();
     }
 
-    /// The next message that is no heartbeat; pings are answered.
+    /// The next message except heartbeats; pings are answered.
     fn recv(&mut self) -> Option<ControlMsg> {
         loop {
             while let Some(msg) = self.decoder.next_msg().unwrap() {
@@ -66,7 +66,7 @@ impl FalseServer {
                 Ok(0) => return None,
                 Ok(n) => assert_eq!(self.decoder.push(&buf[..n]), n),
                 Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
-                Err(e) => panic!("neither data nor an end: {e}"),
+                Err(e) => panic!("neither data nor a close: {e}"),
             }
         }
     }
@@ -79,7 +79,7 @@ impl FalseServer {
     }
 }
 
-/// An answer as an honest server gives it.
+/// The answer of a correct server.
 fn answer(request: &ConnectRequest) -> ConnectAccept {
     ConnectAccept {
         endpoint_id: ME.id,
@@ -101,7 +101,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
 }
 
 #[test]
-fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
+fn unsolicited_answers_are_disconnected_and_ignored() {
     let (uri, thread) = FalseServer::start(|mut server| {
         let (to, request) = server.asked();
         let honest = answer(&request);
@@ -130,18 +130,18 @@ fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
             server.send(&ControlMsg::Idle { from: ME, to, session, done: vec![0; 32] });
         }
         server.send(&ControlMsg::Accept { to, from: ME, accept: honest.clone() });
-        // Once more: it was answered already.
+        // Again: the request was answered already.
         let accept = ConnectAccept { session: 13, ..honest };
         server.send(&ControlMsg::Accept { to, from: ME, accept });
         assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 13, .. })));
         server.send(&ControlMsg::EndpointGone { from: ME });
-        // The client's own end, when the test is over.
+        // The client's own endpoint closes at the end of the test.
         assert!(matches!(server.recv(), Some(ControlMsg::EndpointGone { from }) if from == to));
         assert_eq!(server.recv(), None);
     });
     let mut client = client(Config { failure_timeout: PATIENCE, ..Config::default() });
     let session = connect(&mut client, &mut [], &uri);
-    // Its server's own endpoint goes at last: only that ends the session.
+    // Only the end of the right endpoint ends the session.
     let gone = SessionState::Gone;
     drive_until(&mut [&mut client], |all| all[0].session_state(session) == gone);
     assert!(matches!(client.session_error(session), Some(SessionError::EndpointGone)));
@@ -150,9 +150,9 @@ fn answers_that_belong_to_nothing_are_undone_and_change_nothing() {
     thread.join().unwrap();
 }
 
-/// Across a network a client asks for fewer credits than it could have, and gets no more.
+/// Across a network a client requests fewer credits than its limit, and accepts no more.
 #[test]
-fn a_server_that_gives_more_than_was_asked_for_is_refused() {
+fn a_server_that_grants_more_credits_than_requested_is_refused() {
     let (uri, thread) = FalseServer::start_at(Ipv4Addr::new(127, 0, 0, 2), |mut server| {
         let (to, request) = server.asked();
         let accept = ConnectAccept { credits: request.credits + 1, ..answer(&request) };
@@ -164,16 +164,16 @@ fn a_server_that_gives_more_than_was_asked_for_is_refused() {
     let session = client.connect(&uri).unwrap();
     let error = client.wait_connected(session).unwrap_err();
     assert!(matches!(error, SessionError::Local(ConnectError::BadAnswer)), "{error:?}");
-    assert_eq!(client.credits_granted(), 0, "what was kept for it is free again");
+    assert_eq!(client.credits_granted(), 0, "its credits are free again");
     drop(client);
     thread.join().unwrap();
 }
 
 #[test]
-fn a_server_that_falls_silent_ends_the_connect() {
+fn a_connect_to_a_silent_server_fails() {
     let (uri, thread) = FalseServer::start(|mut server| {
         server.asked();
-        // Like a stopped process: everything is kept, nothing is answered.
+        // Like a stopped process: data is received, nothing is answered.
         let end = server.stream.read_to_end(&mut Vec::new()).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);
     });

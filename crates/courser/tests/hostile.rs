@@ -1,4 +1,4 @@
-//! Strangers at the datapath's port: whatever they send is counted and changes nothing.
+//! Frames of strangers on the datapath port are counted and change nothing.
 
 mod common;
 
@@ -25,7 +25,7 @@ impl Dice {
     }
 }
 
-/// Random bytes, or a frame with a few bits flipped, its end cut off at times.
+/// Random bytes, or a valid frame with a few flipped bits, sometimes truncated.
 fn garbage(dice: &mut Dice, real: &[u8], out: &mut Vec<u8>) {
     out.clear();
     if dice.next().is_multiple_of(3) {
@@ -43,18 +43,18 @@ fn garbage(dice: &mut Dice, real: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A frame as the client sends it to the server, but for the cookie, which no stranger knows.
+/// A frame of the client to the server, except for the cookie, which strangers do not have.
 fn guessed_frame(data_per_packet: u16) -> Vec<u8> {
     let mut frame = vec![WIRE_VERSION, 0];
     frame.extend(data_per_packet.to_le_bytes());
-    // Peer 0: the first of each endpoint.
+    // Peer 0 is the first one of each endpoint.
     frame.extend(0_u32.to_le_bytes());
     frame.resize(FRAME_HEADER + 16 + 100, 0);
     frame
 }
 
 #[test]
-fn datagrams_of_strangers_are_counted_while_calls_go_on() {
+fn datagrams_of_strangers_are_counted_and_calls_continue() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let mut server = nexus.endpoint().unwrap();
     server.on(ECHO, |cx, req| cx.reply(req));
@@ -70,7 +70,7 @@ fn datagrams_of_strangers_are_counted_while_calls_go_on() {
         for _ in 0..100 {
             garbage(&mut dice, &real, &mut bytes);
             let port = ports[dice.next() as usize % 2];
-            // A full receive buffer is nothing to wait for.
+            // If the receive buffer is full, the frame is lost.
             let _ = stranger.send_to(&bytes, ("127.0.0.1", port));
         }
         let len = [10, 3000, 100_000][round as usize % 3];
@@ -86,14 +86,14 @@ fn datagrams_of_strangers_are_counted_while_calls_go_on() {
     assert!(drops > 50_000, "{drops} of 100,000 were counted");
     for rpc in [&client, &server] {
         let s = rpc.stats();
-        let at_the_door = s.rx_frames - s.rx_frames_accepted;
-        assert!(at_the_door <= s.drops_total() && at_the_door > 0, "each is in a counter");
+        let rejected = s.rx_frames - s.rx_frames_accepted;
+        assert!(rejected <= s.drops_total() && rejected > 0, "each is in a counter");
         rpc.check();
     }
     for reason in [Drop::Truncated, Drop::Version, Drop::UnknownPeer, Drop::Cookie] {
-        assert!(server.stats().dropped(reason) > 0, "{reason:?} was put to the test");
+        assert!(server.stats().dropped(reason) > 0, "{reason:?} has occurred");
     }
-    // What a session may hold is the last response of each slot; hostile frames do not add to it.
+    // A session holds at most the last response of each slot; hostile frames add nothing.
     let (client_memory, server_memory) = settled.unwrap();
     assert_eq!(memory(&client).0, client_memory.0);
     assert_eq!(memory(&server).0, server_memory.0);

@@ -21,7 +21,7 @@ fn pair(set_up: impl FnOnce(&mut Rpc)) -> (Rpc, Rpc, SessionId, Nexus) {
 }
 
 #[test]
-fn a_panic_in_a_dispatch_handler_stays_with_its_request() {
+fn a_panic_in_a_dispatch_handler_affects_only_its_request() {
     let kept: Rc<RefCell<Vec<ReplyHandle>>> = Rc::default();
     let keep = kept.clone();
     let (mut client, mut server, session, _nexus) = pair(move |rpc| {
@@ -36,14 +36,14 @@ fn a_panic_in_a_dispatch_handler_stays_with_its_request() {
                 }
                 Some(2) => {
                     let _handle = cx.defer().unwrap();
-                    panic!("with the duty to answer");
+                    panic!("before the answer");
                 }
                 Some(3) => {
                     let _ = cx.reply_with(req.len(), |_| panic!("within the answer"));
                 }
                 Some(4) => {
                     keep.borrow_mut().push(cx.defer().unwrap());
-                    panic!("the duty is in other hands");
+                    panic!("after deferring the answer");
                 }
                 Some(5) => {
                     let _taken = req.take(cx).unwrap();
@@ -70,7 +70,7 @@ fn a_panic_in_a_dispatch_handler_stays_with_its_request() {
             assert_eq!(ended.result, result, "kind {kind}, {len} bytes");
             panics += 1;
             assert_eq!(server.handler_stats().panics, panics);
-            // Other handlers, other calls of the session.
+            // Other handlers and other calls of the session work.
             let request = message(&client, 8, 3000);
             let ended = call_and_wait(&mut client, &mut [&mut server], session, 2, request);
             assert!(ended.result == Ok(expected(8, 3000)));
@@ -78,7 +78,7 @@ fn a_panic_in_a_dispatch_handler_stays_with_its_request() {
     }
     assert_eq!(CallError::Server(Status::Panicked).executed(), Executed::Maybe);
 
-    // A handle that survived the panic still answers.
+    // A reply handle that was stored before the panic still answers.
     let log = Log::default();
     let mut request = client.alloc(1).unwrap();
     request.fill(4);
@@ -89,7 +89,7 @@ fn a_panic_in_a_dispatch_handler_stays_with_its_request() {
     drive(&mut [&mut client, &mut server], || !log.borrow().is_empty());
     assert_eq!(log.borrow()[0].1.result, Ok(b"late".to_vec()));
 
-    // The handler itself serves on, with its state.
+    // The handler itself keeps working, with its state.
     let mut request = client.alloc(1).unwrap();
     request.fill(9);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, 1, request);
@@ -99,7 +99,7 @@ fn a_panic_in_a_dispatch_handler_stays_with_its_request() {
 }
 
 #[test]
-fn a_panic_in_a_worker_handler_stays_with_its_request() {
+fn a_panic_in_a_worker_handler_affects_only_its_request() {
     let (mut client, mut server, session, nexus) = pair(|rpc| {
         rpc.on_worker(1, |work| match work.first() {
             Some(0) => panic!("at once"),
@@ -108,7 +108,7 @@ fn a_panic_in_a_worker_handler_stays_with_its_request() {
                 panic!("after the answer");
             }
             Some(2) => std::thread::scope(|scope| {
-                // On a thread of its own; joining passes the panic on.
+                // On a spawned thread; joining it propagates the panic.
                 scope.spawn(|| {
                     let _work = work;
                     panic!("elsewhere");
@@ -142,14 +142,14 @@ fn a_panic_in_a_worker_handler_stays_with_its_request() {
 }
 
 #[test]
-fn after_a_panic_of_the_applications_own_the_endpoint_works_or_can_be_dropped() {
+fn after_a_panic_of_the_application_the_endpoint_works_or_can_be_dropped() {
     for drop_it in [true, false] {
         let (mut client, mut server, session, _nexus) = pair(|rpc| {
             rpc.on(1, |cx, req| cx.reply(req));
         });
         let both = |client: &mut Rpc, server: &mut Rpc| {
             let both = AssertUnwindSafe(|| drive(&mut [client, server], || false));
-            assert!(catch_unwind(both).is_err(), "it is not caught for the application");
+            assert!(catch_unwind(both).is_err(), "the application's panic is not caught");
         };
         let request = message(&client, 1, 5000);
         client.call(session, 1, request, |_, _| panic!("a continuation")).unwrap();

@@ -1,5 +1,5 @@
-//! Use of a transport: paths are closed when no session uses them any more, and single small frames
-//! are copied by transports that can.
+//! Use of a transport: unused paths are closed, and single small frames are copied by transports
+//! that support it.
 
 mod common;
 
@@ -54,8 +54,8 @@ impl<T: Transport> courser_net::Middleware for Counting<T> {
     }
 }
 
-/// The sessions of clients that vanish count until their handlers have answered (E68); the ways
-/// to these clients are of no use any more.
+/// Sessions of lost clients are counted until their handlers have answered (E68), but their paths
+/// are not needed any more.
 #[test]
 fn the_paths_to_lost_clients_are_closed_while_their_handlers_still_run() {
     let network = MemNetwork::new();
@@ -79,9 +79,9 @@ fn the_paths_to_lost_clients_are_closed_while_their_handlers_still_run() {
     }
 }
 
-/// Each call leaves and is answered by itself, within the time for which frames need not say it.
+/// Each call is sent and answered alone, within the interval in which frames need no timestamp.
 #[test]
-fn lone_small_frames_are_copied_by_a_transport_that_does_so() {
+fn single_small_frames_are_copied_by_transports_that_support_it() {
     const CALLS: usize = 300;
     let network = MemNetwork::new();
     let mut tuned = Config::default();
@@ -101,7 +101,8 @@ fn lone_small_frames_are_copied_by_a_transport_that_does_so() {
     let ((_nexus, mut client), requests) = endpoint();
     server.on(KEEP, |cx, req| cx.reply(req));
     let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
-    // Each call is made where the one before ends: only what a frame causes may leave like that.
+    // Each call is made in the continuation of the previous one: only frames sent in reaction to a
+    // frame may be copied.
     let ended = Rc::new(Cell::new(0));
     let count = ended.clone();
     client.on_completion(move |cx, tag, done| {
@@ -114,7 +115,7 @@ fn lone_small_frames_are_copied_by_a_transport_that_does_so() {
     let request = message(&client, 1, 10);
     client.request(session, KEEP, request).tag(1).send().unwrap();
     drive_until(&mut [&mut client, &mut server], |_| ended.get() == CALLS);
-    // A thread that is away for long says the time once more.
+    // After a long pause of the thread, a frame with a timestamp is sent.
     assert!(requests.get() > CALLS / 4, "{} requests", requests.get());
     assert!(answers.get() > CALLS / 4, "{} answers", answers.get());
 }

@@ -1,10 +1,10 @@
-//! A transport that is no part of Courser, registered by its scheme and chosen by address.
+//! A transport from outside Courser, registered by its scheme and selected by address.
 
 use courser::{AnyTransport, Config, Nexus, OptionSet, Transport, TransportOptions};
 use courser_net::options::{NamedOption, set};
 use courser_net::{BindSpec, MemConfig, MemNetwork, OpenError, any};
 
-/// The error of a transport that Courser does not know.
+/// An error type that Courser does not define.
 #[derive(Debug)]
 struct Occupied(u32);
 
@@ -21,7 +21,7 @@ fn config(port: u32) -> MemConfig {
     MemConfig { host, port, ..MemConfig::default() }
 }
 
-/// Registers a transport with options of its own type.
+/// Registers a transport with its own options type.
 macro_rules! lab {
     ($name:ident, $scheme:literal) => {
         #[derive(Clone, Debug, Default)]

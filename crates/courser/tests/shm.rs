@@ -1,8 +1,8 @@
-//! Endpoints over shared memory: in threads, in other processes that are killed and come back,
-//! asleep, losing frames; and addresses that cannot be.
+//! Endpoints over shared memory: on threads, in processes that are killed and restarted, asleep,
+//! with lost frames, and with invalid addresses.
 //!
-//! The other process is this test program again, running the ignored test below. It ends when its
-//! standard input does, so that it does not outlive a test.
+//! The other process runs this test program with the ignored test below. It exits when its standard
+//! input is closed, so that it does not outlive a test.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn calls(client: &mut Rpc, uri: &str, count: u64) {
 }
 
 #[test]
-fn between_threads() {
+fn calls_between_threads() {
     let server = shm_server(Config::default());
     assert!(server.uri.starts_with("shm://127.0.0.1:"), "{}", server.uri);
     let mut client = shm_client(Config::default());
@@ -56,9 +56,10 @@ fn between_threads() {
     assert_eq!((stats.rx_dropped, stats.tx_full), (0, 0));
 }
 
-/// Both sides trust, or one: packets are read in place, or copied, with the same results.
+/// Both sides trust each other, or one does: packets are read in place or copied, with the same
+/// results.
 #[test]
-fn pairs_that_trust_each_other() {
+fn calls_between_trusting_peers() {
     for (ours, theirs) in [(true, true), (true, false), (false, true)] {
         let config = |trust| {
             let options = ShmOptions { trust: Some(trust), ..ShmOptions::default() };
@@ -71,7 +72,7 @@ fn pairs_that_trust_each_other() {
     }
 }
 
-/// Neither side spins, so each frame has to wake its receiver; one that does not stops the test.
+/// Neither side spins, so each frame must wake its receiver; a lost wake-up blocks the test.
 #[test]
 fn endpoints_that_sleep_are_woken() {
     let config = Config { spin: Some(Duration::ZERO), ..Config::default() };
@@ -88,9 +89,9 @@ fn endpoints_that_sleep_are_woken() {
     }
 }
 
-/// The same from a loop that sleeps on the endpoint's descriptor itself.
+/// The same with an event loop that sleeps on the endpoint's descriptor.
 #[test]
-fn foreign_loops_are_woken() {
+fn external_event_loops_are_woken() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let server = shm_server(Config::default());
     let mut client = shm_client(Config::default());
@@ -105,16 +106,16 @@ fn foreign_loops_are_woken() {
                 continue;
             }
             let limit = Timespec { tv_sec: 60, tv_nsec: 0 };
-            let fd = client.event_fd().expect("it has one");
+            let fd = client.event_fd().expect("a descriptor");
             let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-            assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "the answer wakes us");
+            assert_eq!(poll(&mut fds, Some(&limit)).unwrap(), 1, "the answer makes it readable");
         }
         assert!(log.borrow()[0].1.result == Ok(expected(id, 40)));
     }
 }
 
 #[test]
-fn several_endpoints_of_one_nexus() {
+fn calls_to_several_endpoints_of_one_nexus() {
     let nexus = Nexus::bind(SHM).unwrap();
     let mut servers: Vec<Rpc> = (0..3).map(|_| nexus.endpoint().unwrap()).collect();
     for (n, server) in servers.iter_mut().enumerate() {
@@ -131,7 +132,7 @@ fn several_endpoints_of_one_nexus() {
     }
 }
 
-/// Each has a ring of its own to the server, and so all credits that it asks for.
+/// Each has its own ring to the server, and so gets all credits that it requests.
 #[test]
 fn clients_take_no_credits_from_each_other() {
     let server = shm_server(Config::default());
@@ -145,9 +146,9 @@ fn clients_take_no_credits_from_each_other() {
     }
 }
 
-/// Endpoints that dial each other at the same time are two peers to each other, with one ring.
+/// Endpoints that dial each other at the same time are two peers, with one ring in each direction.
 #[test]
-fn sessions_both_ways_overrun_no_ring() {
+fn sessions_in_both_directions_do_not_overrun_a_ring() {
     let nexuses = [0, 1].map(|_| Nexus::bind(SHM).unwrap());
     let [mut a, mut b] = [0, 1].map(|n| nexuses[n].endpoint().unwrap());
     for rpc in [&mut a, &mut b] {
@@ -181,7 +182,7 @@ fn sessions_both_ways_overrun_no_ring() {
 }
 
 #[test]
-fn addresses_elsewhere_are_refused() {
+fn addresses_of_other_machines_are_rejected() {
     for host in ["0.0.0.0", "[::]", "10.0.0.1", "127.0.0.2"] {
         let error = Nexus::bind(&format!("shm://{host}:0")).unwrap_err();
         assert!(matches!(error, BindError::Transport(_)), "{error:?}");
@@ -240,7 +241,7 @@ fn server_process() {
 }
 
 #[test]
-fn between_processes_of_which_one_is_killed() {
+fn calls_between_processes_of_which_one_is_killed() {
     let mut client = shm_client(Config::default());
     for _ in 0..3 {
         let server = Process::start();
@@ -255,9 +256,9 @@ fn between_processes_of_which_one_is_killed() {
     }
 }
 
-/// Frames of shared memory are not lost, but the transport does not promise that.
+/// Shared memory loses no frames, but the transport does not promise that.
 #[test]
-fn lost_doubled_and_reordered_frames() {
+fn calls_over_lost_duplicated_and_reordered_frames() {
     for seed in [1, 2, 3] {
         let tx = FaultPlan {
             loss_ppm: 10_000,
@@ -289,7 +290,7 @@ fn lost_doubled_and_reordered_frames() {
             let len = [32, 9000, 240, 100_000][*id as usize % 4];
             assert!(ended.result == Ok(expected(*id, len)), "call {id}");
         }
-        assert!(client.stats().retransmitted > 0, "faults were met");
+        assert!(client.stats().retransmitted > 0, "faults occurred");
         client.check();
         server.check();
     }

@@ -1,4 +1,5 @@
-//! Graceful shutdown: what has begun is finished, what comes later is refused, nothing is lost.
+//! Graceful shutdown: requests that have begun are finished, later ones are refused, and none is
+//! lost.
 
 mod common;
 
@@ -12,7 +13,7 @@ use courser::{CallError, Config, Executed, Nexus, Rpc, RunError, SessionError, S
 const SLOW: u16 = 1;
 const GRACE: Duration = Duration::from_secs(30);
 
-/// A server thread that answers after a while, and shuts down when its handle stops it.
+/// A server thread that answers after a delay, and shuts down when its handle stops it.
 fn slow_server(
     grace: Duration,
 ) -> (String, courser::EndpointHandle, std::thread::JoinHandle<Outcome>) {
@@ -48,7 +49,7 @@ fn connected(uri: &str) -> (Rpc, courser::SessionId) {
 }
 
 #[test]
-fn what_has_begun_is_answered_and_what_comes_later_is_refused() {
+fn requests_in_progress_are_answered_and_later_ones_are_refused() {
     let (uri, handle, server) = slow_server(GRACE);
     let (mut client, session) = connected(&uri);
     let log = Log::default();
@@ -56,7 +57,7 @@ fn what_has_begun_is_answered_and_what_comes_later_is_refused() {
         let request = message(&client, id, 20_000);
         call(&mut client, session, SLOW, request, &log, id);
     }
-    // A round trip later both are with the handler: a third, short one would be answered first.
+    // Give both requests time to reach the handler: a third, short one would be answered first.
     client.run_for(Duration::from_millis(50)).unwrap();
     handle.stop();
     client.run_for(Duration::from_millis(50)).unwrap();
@@ -89,7 +90,7 @@ fn what_has_begun_is_answered_and_what_comes_later_is_refused() {
 }
 
 #[test]
-fn the_grace_ends_and_what_is_left_is_reported() {
+fn at_the_end_of_the_grace_unfinished_requests_are_reported() {
     let (uri, handle, server) = slow_server(Duration::from_millis(20));
     let (mut client, session) = connected(&uri);
     let log = Log::default();
@@ -102,7 +103,7 @@ fn the_grace_ends_and_what_is_left_is_reported() {
     let result = log.borrow()[0].1.result.clone();
     let (report, executed) = server.join().unwrap();
     let report = report.unwrap();
-    // On a slow machine the request may have come after the stop.
+    // On a slow machine the request may have arrived after the stop.
     match executed {
         1 => {
             assert_eq!(result, Err(CallError::PeerFailed(Executed::Maybe)));
@@ -113,7 +114,7 @@ fn the_grace_ends_and_what_is_left_is_reported() {
 }
 
 #[test]
-fn an_idle_endpoint_shuts_down_at_once_and_a_waiting_client_waits_for_its_calls() {
+fn an_idle_endpoint_shuts_down_at_once_and_a_client_after_its_calls() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
     let idle = nexus.endpoint().unwrap();
     assert!(idle.shutdown(GRACE).unwrap().is_clean());
@@ -128,13 +129,13 @@ fn an_idle_endpoint_shuts_down_at_once_and_a_waiting_client_waits_for_its_calls(
         .unwrap();
     assert!(client.shutdown(GRACE).unwrap().is_clean());
     assert_eq!(*answers.borrow(), [true]);
-    // That client has gone, and with it whom the answer was for.
+    // The client is gone, so no answer is awaited.
     handle.stop();
     assert!(server.join().unwrap().0.unwrap().is_clean());
 }
 
 #[test]
-fn a_client_that_does_not_run_is_not_waited_for_long() {
+fn shutdown_waits_only_briefly_for_a_client_that_does_not_run() {
     let (uri, handle, server) = slow_server(Duration::from_secs(3600));
     let (mut client, session) = connected(&uri);
     let log = Log::default();
@@ -142,7 +143,7 @@ fn a_client_that_does_not_run_is_not_waited_for_long() {
     call(&mut client, session, SLOW, request, &log, 1);
     client.run_for(Duration::from_millis(50)).unwrap();
     handle.stop();
-    // No more looks at the endpoint: the response is never acknowledged.
+    // The client does not run any more, so the response is never acknowledged.
     let (report, executed) = server.join().unwrap();
     let report = report.unwrap();
     assert_eq!((report.executing, report.unacknowledged), (0, executed as usize));

@@ -1,5 +1,5 @@
-//! What a peer that says nothing costs, in memory of this process. Alone in its process: other
-//! tests would be measured with it.
+//! Memory of this process per silent control connection. The only test of its process, as others
+//! would distort the measurement.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -10,10 +10,10 @@ use courser_proto::{CONTROL_MAX, CONTROL_PREAMBLE};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 const PEERS: usize = 1000;
-/// The most that one may cost.
+/// Limit per connection, bytes.
 const LIMIT: usize = 4096;
 
-/// Whether this process may have this number of descriptors; raises its limit where allowed.
+/// Whether this process may open `wanted` descriptors. Raises its limit where that is allowed.
 fn descriptors(wanted: u64) -> bool {
     let limit = getrlimit(Resource::Nofile);
     if limit.current.is_none_or(|c| c >= wanted) {
@@ -48,13 +48,13 @@ fn a_silent_peer_costs_less_than_four_kibibytes() {
         peer.read_exact(&mut [0; 8]).unwrap();
     }
     let silent = each();
-    // Nearly all of the longest message after the greeting is the most that one can make it keep.
+    // The maximum that a peer can make the nexus hold: the longest message without its last byte.
     let length = (CONTROL_MAX as u32).to_le_bytes();
     let said = [&CONTROL_PREAMBLE[..], &length, &[0; CONTROL_MAX - 1]].concat();
     for peer in &mut peers {
         peer.write_all(&said).unwrap();
     }
-    // Time for all to be read; if it is not enough, less is measured.
+    // Time for reading everything. If it is too short, the measured value is too low.
     std::thread::sleep(Duration::from_millis(500));
     let talking = each();
     println!("silent: {silent} bytes each; with an unfinished message: {talking} bytes each");

@@ -1,5 +1,5 @@
-//! The same program over other transports and settings: in memory, holding buffers, losing,
-//! doubling, reordering and corrupting frames; small socket buffers; no offloads.
+//! The same program over other transports and settings: in memory; with buffers held, frames lost,
+//! duplicated, reordered and corrupted; small socket buffers; no offloads.
 
 mod common;
 
@@ -16,18 +16,18 @@ use courser_net::{
 
 const WORK: u16 = 1;
 
-/// How often each request was handled, by its number.
+/// Number of executions of each request.
 type Ran = Rc<RefCell<BTreeMap<u64, u32>>>;
 
-/// A request is its number and the pattern of it; the response is the pattern of the next number
-/// at another length. Some are answered at once, some later.
+/// A request contains its number and the pattern of that; the response is the pattern of the next
+/// number with another length. Some are answered at once, some later.
 fn serve<T: Transport>(rpc: &mut Rpc<T>) -> Ran {
     let ran = Ran::default();
     let counts = ran.clone();
     rpc.on(WORK, move |cx, req| {
         let id = u64::from_le_bytes(*req.first_chunk().unwrap());
         *counts.borrow_mut().entry(id).or_default() += 1;
-        assert!(req[8..] == *expected(id, req.len() - 8), "request {id} was changed on its way");
+        assert!(req[8..] == *expected(id, req.len() - 8), "request {id} was changed on the way");
         let response = expected(id + 1, answer_len(id));
         if id % 3 == 0 {
             let handle = cx.defer().unwrap();
@@ -49,7 +49,7 @@ fn answer_len(id: u64) -> usize {
     [32, 6000, 8, 40_000, 1300][id as usize % 5]
 }
 
-/// `calls` calls over the sessions, each with a number of its own; checks answers and buffers.
+/// Makes `calls` numbered calls over the sessions and checks answers and buffers.
 fn work<T: Transport>(
     client: &mut Rpc<T>,
     server: &mut Rpc<T>,
@@ -90,7 +90,7 @@ fn at_most_once(ran: &Ran, calls: u64) {
     assert!(twice.is_empty(), "handled more than once: {twice:?}");
 }
 
-/// The program over a network in memory whose transports are dressed by `wrap`.
+/// Runs the program over a network in memory, with the middleware of `wrap`.
 fn program<T: Transport>(
     calls: u64,
     config: Config,
@@ -108,29 +108,29 @@ fn program<T: Transport>(
 }
 
 #[test]
-fn in_memory() {
+fn calls_in_memory() {
     let (client, server) = program(2000, Config::default(), |t| t);
     assert_eq!(client.stats().responses, 2000);
     assert_eq!(server.stats().requests, 2000);
 }
 
 #[test]
-fn a_transport_that_holds_buffers_until_flushed() {
+fn calls_over_a_transport_that_holds_buffers_until_a_flush() {
     let hold = DelayedCompletionConfig { limit: 100_000, ..DelayedCompletionConfig::default() };
     let (client, server) = program(300, Config::default(), |t| DelayedCompletion::new(t, hold));
     assert_eq!(client.transport().violations() + server.transport().violations(), 0);
-    assert!(client.stats().completions_parked > 0, "ownership was put to the test");
+    assert!(client.stats().completions_parked > 0, "buffers were held");
 }
 
 #[test]
-fn a_transport_that_lets_go_late_and_has_a_small_ring() {
+fn calls_over_a_transport_with_late_completions_and_a_small_ring() {
     let hold = DelayedCompletionConfig { reclaims: Some(3), limit: 16 };
     let (client, server) = program(500, Config::default(), |t| DelayedCompletion::new(t, hold));
     assert_eq!(client.transport().violations() + server.transport().violations(), 0);
     assert!(client.transport_stats().tx_full > 0, "the ring was full at times");
 }
 
-/// Timeouts fit for a network of microseconds, so that thousands of losses take seconds.
+/// Timeouts for a network with microsecond round trips, so that thousands of losses take seconds.
 fn quick() -> Config {
     let rto = (Duration::from_micros(200), Duration::from_millis(20));
     Config { rto, datapath_timeout: Duration::from_secs(60), ..Config::default() }
@@ -147,7 +147,7 @@ fn faulty(plan: &FaultPlan, calls: u64) -> (u64, u64) {
 }
 
 #[test]
-fn lost_frames_are_sent_again() {
+fn lost_frames_are_retransmitted() {
     for percent in [1, 5] {
         let (again, _) = faulty(&FaultPlan::loss(percent * 10_000), 400);
         assert!(again > 0);
@@ -155,7 +155,7 @@ fn lost_frames_are_sent_again() {
 }
 
 #[test]
-fn doubled_frames_change_nothing() {
+fn duplicated_frames_change_nothing() {
     let plan = FaultPlan { duplicate_ppm: 50_000, ..FaultPlan::default() };
     let (_, drops) = faulty(&plan, 1000);
     assert!(drops > 0, "duplicates are counted");
@@ -168,7 +168,7 @@ fn reordered_frames_arrive() {
 }
 
 #[test]
-fn everything_at_once() {
+fn calls_over_all_faults_at_once() {
     let plan = FaultPlan {
         loss_ppm: 20_000,
         duplicate_ppm: 20_000,
@@ -180,10 +180,10 @@ fn everything_at_once() {
     assert!(again > 0 && drops > 0);
 }
 
-/// Flipped bits have no checksum of ours to catch them (UDP has one); what they must not do is
-/// bring an endpoint down, or leave a call without an end.
+/// Courser has no checksum against flipped bits (UDP has one). They must neither crash an endpoint
+/// nor leave a call without a result.
 #[test]
-fn flipped_bits_end_no_endpoint() {
+fn flipped_bits_do_not_crash_an_endpoint() {
     let network = MemNetwork::new();
     let config = Config { datapath_timeout: Duration::from_millis(300), ..quick() };
     let plan = FaultPlan { corrupt_ppm: 50_000, ..FaultPlan::default() };
@@ -216,7 +216,7 @@ fn flipped_bits_end_no_endpoint() {
     server.check();
 }
 
-/// Eight sessions over UDP with large messages, client and server on threads of their own.
+/// Eight sessions over UDP with large messages, client and server on separate threads.
 fn under_load(config: Config, calls: u64) {
     let server = Server::start(config.clone(), |rpc| {
         let _ran = serve(rpc);
@@ -255,17 +255,17 @@ fn nexuses_of_one_process_reach_each_other_in_memory_by_address() {
 }
 
 #[test]
-fn small_socket_buffers_are_enough_to_be_right() {
+fn calls_with_small_socket_buffers() {
     under_load(Config { socket_buffer: 212_992 / 2, ..Config::default() }, 64);
 }
 
 #[test]
-fn tiny_socket_buffers_lose_but_deliver() {
+fn calls_with_socket_buffers_that_lose_frames() {
     under_load(Config { socket_buffer: 16_384, ..Config::default() }, 16);
 }
 
 #[test]
-fn without_offloads() {
+fn calls_without_offloads() {
     let off = Some(Offload::Off);
     let options = UdpOptions { gso: off, gro: off, ..UdpOptions::default() };
     under_load(Config { transport: OptionSet::new().with(options), ..Config::default() }, 64);
@@ -277,13 +277,13 @@ fn large_frames() {
 }
 
 #[test]
-fn one_credit_and_one_slot() {
+fn calls_with_one_credit_and_one_slot() {
     under_load(Config { credits: Some(1), slots: 1, ..Config::default() }, 8);
 }
 
 #[test]
-fn no_memory_is_an_error_and_passes() {
-    // Room for a few requests of 1 MiB only.
+fn out_of_memory_is_an_error_and_temporary() {
+    // Room for only a few requests of 1 MiB.
     let small = Config { memory_limit: 8 << 20, ..Config::default() };
     let server = Server::start(small, |rpc| rpc.on(WORK, |cx, req| cx.reply(req)));
     let mut client = client(Config::default());

@@ -1,4 +1,4 @@
-//! Worker handlers through whole endpoints (E10-E12, E28).
+//! Worker handlers, tested with whole endpoints (E10-E12, E28).
 
 mod common;
 
@@ -23,7 +23,7 @@ fn config() -> Config {
     Config { workers: 2, ..Config::default() }
 }
 
-/// A client and a server of this thread, connected; the server's nexus.
+/// A connected client and server on this thread, and the server's nexus.
 fn pair(config: Config, set_up: impl FnOnce(&mut Rpc)) -> (Rpc, Rpc, SessionId, Nexus) {
     let nexus = Nexus::bind_with(LOOPBACK, config.clone()).unwrap();
     let mut server = nexus.endpoint().unwrap();
@@ -38,8 +38,7 @@ fn echo(mut work: Work) {
     work.reply(request);
 }
 
-/// Where handlers wait until the test lets them go on, one for each message; for good when the
-/// sender is dropped.
+/// A channel that blocks handlers: each message releases one, and dropping the sender releases all.
 fn gate() -> (Sender<()>, Arc<Mutex<Receiver<()>>>) {
     let (open, wait) = mpsc::channel();
     (open, Arc::new(Mutex::new(wait)))
@@ -50,7 +49,7 @@ fn pass(gate: &Mutex<Receiver<()>>) {
 }
 
 #[test]
-fn every_size_comes_back_whole_by_copy_and_by_move() {
+fn workers_echo_messages_of_all_sizes_copied_and_moved() {
     let (mut client, mut server, session, nexus) = pair(config(), |rpc| {
         rpc.on_worker(WORK, echo).unwrap();
         rpc.on_worker(ECHO, |work| {
@@ -97,20 +96,20 @@ fn a_long_handler_delays_neither_dispatch_calls_nor_large_messages() {
         })
         .unwrap();
     });
-    // A large one, so that its credit returns have come before the handler starts.
+    // A large one, whose credit returns arrive before the handler starts.
     let log = Log::default();
     let request = message(&client, 1, 50_000);
     call(&mut client, session, SLOW, request, &log, 1);
     drive(&mut [&mut client, &mut server], || started.load(Ordering::SeqCst) == 1);
     let mut seed = 0;
-    // Until the slow call was retransmitted several times, and for some calls at least.
+    // Until the slow call was retransmitted several times, and for at least 50 calls.
     while server.stats().in_progress_sent < 5 || seed < 50 {
         seed += 1;
         let len = if seed % 2 == 0 { 32 } else { 200_000 };
         let request = message(&client, seed, len);
         let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
         assert!(ended.result == Ok(expected(seed, len)));
-        assert!(log.borrow().is_empty(), "it is not answered yet");
+        assert!(log.borrow().is_empty(), "the slow call is not answered yet");
     }
     open.send(()).unwrap();
     drive(&mut [&mut client, &mut server], || !log.borrow().is_empty());
@@ -121,7 +120,7 @@ fn a_long_handler_delays_neither_dispatch_calls_nor_large_messages() {
 }
 
 #[test]
-fn a_full_queue_is_a_typed_refusal() {
+fn a_full_worker_queue_refuses_requests_with_a_status() {
     let (open, wait) = gate();
     let config = Config { workers: 1, worker_queue: 2, ..Config::default() };
     let (mut client, mut server, session, nexus) = pair(config, |rpc| {
@@ -154,7 +153,7 @@ fn a_full_queue_is_a_typed_refusal() {
 }
 
 #[test]
-fn without_memory_for_the_copy_the_caller_hears_it() {
+fn without_memory_for_the_copy_the_call_fails_with_a_status() {
     let hoard = Arc::new(Mutex::new(Vec::<MsgBuf>::new()));
     let keep = hoard.clone();
     let config = Config { memory_limit: 16 << 20, max_msg_size: 1 << 20, ..config() };
@@ -172,7 +171,7 @@ fn without_memory_for_the_copy_the_caller_hears_it() {
     let request = message(&client, 1, 1000);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, SLOW, request);
     assert_eq!(ended.result, Err(CallError::Server(Status::Rejected)));
-    // What the hoarder's own request used may be had once more.
+    // The memory of the failed call's request can be allocated again.
     let mut request = ended.request;
     let mut refused = 0;
     for _ in 0..3 {
@@ -189,7 +188,7 @@ fn without_memory_for_the_copy_the_caller_hears_it() {
 }
 
 #[test]
-fn work_may_be_kept_and_answered_from_any_thread() {
+fn work_can_be_stored_and_answered_from_any_thread() {
     let kept: Arc<Mutex<Vec<Work>>> = Arc::default();
     let keep = kept.clone();
     let (mut client, mut server, session, _nexus) = pair(config(), |rpc| {
@@ -222,7 +221,7 @@ fn work_may_be_kept_and_answered_from_any_thread() {
 }
 
 #[test]
-fn the_later_registration_wins() {
+fn a_later_registration_replaces_the_handler() {
     let (mut client, mut server, session, _nexus) = pair(config(), |rpc| {
         rpc.on_worker(1, |work| work.reply("worker")).unwrap();
         rpc.on(1, |cx, _| cx.reply("dispatch"));
@@ -234,7 +233,7 @@ fn the_later_registration_wins() {
         let ended = call_and_wait(&mut client, &mut [&mut server], session, req_type, request);
         assert_eq!(ended.result.unwrap(), who.as_bytes());
     }
-    // Also later.
+    // Also after a call.
     server.on(2, |cx, _| cx.reply("again"));
     let request = message(&client, 0, 1);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, 2, request);
@@ -242,7 +241,7 @@ fn the_later_registration_wins() {
 }
 
 #[test]
-fn an_answer_to_a_session_that_is_gone_is_counted_and_harmless() {
+fn an_answer_to_a_session_that_has_ended_is_counted_and_dropped() {
     let (open, wait) = gate();
     let (tell, ids) = mpsc::channel();
     let (mut client, mut server, session, nexus) = pair(config(), |rpc| {
@@ -265,13 +264,13 @@ fn an_answer_to_a_session_that_is_gone_is_counted_and_harmless() {
     let servers_end = ids.recv().unwrap();
     client.close(session);
     drive_until(&mut [&mut client, &mut server], |all| all[1].session_stats(servers_end).is_none());
-    assert_eq!(server.sessions(), 1, "it counts until its handlers have answered (E68)");
+    assert_eq!(server.sessions(), 1, "it is counted until its handlers have answered (E68)");
     drop(open);
     drive_until(&mut [&mut client, &mut server], |all| all[1].handler_stats().gone == 2);
     assert_eq!(server.sessions(), 0);
     let idle = nexus.endpoint().unwrap().memory().in_use_bytes;
-    assert_eq!(server.memory().in_use_bytes, idle, "as much as an endpoint without sessions");
-    // The endpoint serves on.
+    assert_eq!(server.memory().in_use_bytes, idle, "as much as without sessions");
+    // The endpoint keeps working.
     let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
     let request = message(&client, 3, 100);
     let ended = call_and_wait(&mut client, &mut [&mut server], session, SLOW, request);
@@ -279,7 +278,7 @@ fn an_answer_to_a_session_that_is_gone_is_counted_and_harmless() {
 }
 
 #[test]
-fn requests_that_are_given_up_while_they_wait_are_never_executed() {
+fn queued_requests_that_are_cancelled_are_never_executed() {
     let (open, wait) = gate();
     let one = Config { workers: 1, ..Config::default() };
     let (mut client, mut server, session, nexus) = pair(one, |rpc| {
@@ -302,13 +301,13 @@ fn requests_that_are_given_up_while_they_wait_are_never_executed() {
     }
     let at_work = || (nexus.worker_stats().running, nexus.worker_stats().queued);
     drive(&mut [&mut client, &mut server], || at_work() == (1, 3));
-    // One is cancelled, the others lose their client.
+    // One call is cancelled, the others lose their client.
     assert!(client.cancel(calls[2]));
     drive(&mut [&mut client, &mut server], || at_work() == (1, 2));
     assert_eq!(log.borrow()[0].1.result, Err(CallError::Cancelled(Executed::Maybe)));
     client.close(session);
     drive(&mut [&mut client, &mut server], || at_work() == (1, 0));
-    assert_eq!(server.sessions(), 1, "the one at work is waited for");
+    assert_eq!(server.sessions(), 1, "the running handler keeps the session");
     drop(open);
     drive_until(&mut [&mut client, &mut server], |all| all[1].sessions() == 0);
     let stats = nexus.worker_stats();
@@ -328,8 +327,7 @@ fn sleeping_endpoints_are_woken_by_answers() {
     let mut client = client(sleepy);
     let session = client.connect(&server.uri).unwrap();
     client.wait_connected(session).unwrap();
-    // Were it not for the answer's own wake-up, the server would sleep until the client asks
-    // again.
+    // Without the answer's wake-up the server would sleep until the client retransmits.
     for seed in 0..300 {
         let done = Rc::new(std::cell::Cell::new(false));
         let flag = done.clone();
@@ -341,7 +339,7 @@ fn sleeping_endpoints_are_woken_by_answers() {
 }
 
 #[test]
-fn any_order_of_drops_is_safe_with_handlers_running() {
+fn drops_in_any_order_are_safe_while_handlers_run() {
     for order in 0..6 {
         let (open, wait) = gate();
         let kept: Arc<Mutex<Vec<Work>>> = Arc::default();
@@ -360,13 +358,13 @@ fn any_order_of_drops_is_safe_with_handlers_running() {
         }
         drive(&mut [&mut client, &mut server], || nexus.worker_stats().queued == 6);
         open.send(()).unwrap();
-        // One is kept, and two run again.
+        // One request is stored by its handler, and two handlers run again.
         drive(&mut [&mut client, &mut server], || nexus.worker_stats().started == 3);
         let release = move || {
             drop(open);
             let end = std::time::Instant::now() + PATIENCE;
-            // Two were started and one more after the first had ended; the rest goes with the
-            // server, or all run if it lives.
+            // Two handlers were started, and one more after the first had ended. The remaining
+            // requests are dropped with the server, or all run if it stays.
             while kept.lock().unwrap().len() < 3 {
                 assert!(std::time::Instant::now() < end);
                 std::thread::yield_now();
@@ -409,7 +407,7 @@ fn a_graceful_shutdown_waits_for_workers() {
         let whole = |(id, ended): &(u64, Ended)| ended.result == Ok(expected(*id, 3000));
         assert!(log.borrow().iter().all(whole));
     });
-    // One runs and one waits when the shutdown begins.
+    // One request runs and one is queued when the shutdown begins.
     drive(&mut [&mut server], || {
         let stats = nexus.worker_stats();
         (stats.running, stats.queued) == (1, 1)
@@ -467,7 +465,7 @@ fn endpoints_on_threads_share_the_pool() {
 }
 
 #[test]
-fn workers_are_not_pinned_where_the_endpoint_is() {
+fn workers_do_not_inherit_the_cpu_of_the_endpoint() {
     use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
     let allowed = sched_getaffinity(None).unwrap();
     let nexus = Nexus::bind_with(LOOPBACK, config()).unwrap();
@@ -494,7 +492,7 @@ fn workers_are_not_pinned_where_the_endpoint_is() {
 }
 
 #[test]
-fn settings_are_checked_and_no_thread_is_made_before_its_time() {
+fn settings_are_checked_and_threads_start_with_the_first_worker_handler() {
     for (workers, worker_queue, text) in [
         (1025, 1, "Config::workers is 1025"),
         (1, 0, "Config::worker_queue is 0"),

@@ -1,6 +1,6 @@
-//! What the integration tests share: servers, clients, and waiting with an end.
+//! Shared by the integration tests: servers, clients, and waiting with a time limit.
 //!
-//! Deadlines are long: they end a test that hangs, and measure nothing.
+//! Limits are long: they end a hanging test and measure nothing.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 use std::cell::RefCell;
@@ -15,16 +15,16 @@ use courser::{
 use courser_net::{MemConfig, MemNetwork, MemTransport};
 
 pub const LOOPBACK: &str = "udp://127.0.0.1:0";
-/// When a test gives up.
+/// Time after which a test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a call ended with, kept for the test to look at.
+/// The result of a call.
 pub struct Ended {
     pub request: MsgBuf,
     pub result: Result<Vec<u8>, CallError>,
 }
 
-/// Where ended calls are collected, in the order of their ends.
+/// The results of calls, in order of their ends.
 pub type Log = Rc<RefCell<Vec<(u64, Ended)>>>;
 
 /// Polls `all` until `until` holds.
@@ -34,11 +34,11 @@ pub fn drive<T: Transport>(all: &mut [&mut Rpc<T>], mut until: impl FnMut() -> b
         for rpc in all.iter_mut() {
             rpc.poll();
         }
-        assert!(Instant::now() < end, "what was waited for did not come: {all:?}");
+        assert!(Instant::now() < end, "the condition does not become true: {all:?}");
     }
 }
 
-/// Polls `all` until `until` holds for one of them.
+/// Polls `all` until `until` returns true for one of them.
 pub fn drive_until<T: Transport>(
     all: &mut [&mut Rpc<T>],
     mut until: impl FnMut(&mut [&mut Rpc<T>]) -> bool,
@@ -48,11 +48,11 @@ pub fn drive_until<T: Transport>(
         for rpc in all.iter_mut() {
             rpc.poll();
         }
-        assert!(Instant::now() < end, "what was waited for did not come: {all:?}");
+        assert!(Instant::now() < end, "the condition does not become true: {all:?}");
     }
 }
 
-/// Connects `client`; the endpoints are polled meanwhile.
+/// Connects `client` and polls the other endpoints.
 pub fn connect<T: Transport>(
     client: &mut Rpc<T>,
     others: &mut [&mut Rpc<T>],
@@ -73,7 +73,7 @@ pub fn connect<T: Transport>(
     session
 }
 
-/// A message with content that depends on its seed, byte by byte.
+/// Fills a message with bytes that depend on the seed and their position.
 pub fn pattern(seed: u64, bytes: &mut [u8]) {
     let mut x = seed ^ 0x9e37_79b9_7f4a_7c15;
     for chunk in bytes.chunks_mut(8) {
@@ -98,7 +98,7 @@ pub fn expected(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Calls, and logs the end of the call under `id`.
+/// Starts a call that logs its result under `id`.
 pub fn call<T: Transport>(
     rpc: &mut Rpc<T>,
     session: SessionId,
@@ -115,7 +115,7 @@ pub fn call<T: Transport>(
     .unwrap();
 }
 
-/// One call and its end; `others` are polled meanwhile.
+/// Makes one call and returns its result; polls `others` until then.
 pub fn call_and_wait<T: Transport>(
     rpc: &mut Rpc<T>,
     others: &mut [&mut Rpc<T>],
@@ -136,7 +136,7 @@ pub fn call_and_wait<T: Transport>(
     log.borrow_mut().pop().unwrap().1
 }
 
-/// A server on a thread of its own.
+/// A server on its own thread.
 pub struct Server {
     pub uri: String,
     pub handle: EndpointHandle,
@@ -144,7 +144,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Serves what `set_up` registers until it is dropped.
+    /// Runs what `set_up` registers until it is dropped.
     pub fn start(config: Config, set_up: impl FnOnce(&mut Rpc) + Send + 'static) -> Server {
         Server::start_at(LOOPBACK, config, set_up)
     }
@@ -167,7 +167,7 @@ impl Server {
         Server { uri, handle: is_ready.recv().unwrap(), thread: Some(thread) }
     }
 
-    /// Ends it: its endpoint and its nexus are dropped when this returns.
+    /// Stops it: its endpoint and its nexus have been dropped on return.
     pub fn stop(&mut self) {
         self.handle.stop();
         if let Some(thread) = self.thread.take() {
@@ -190,7 +190,7 @@ pub fn client(config: Config) -> Rpc {
     Nexus::bind_with(LOOPBACK, config).unwrap().endpoint().unwrap()
 }
 
-/// A nexus and an endpoint of a network in memory, dressed by `wrap`.
+/// A nexus and an endpoint on a network in memory, with the middleware of `wrap`.
 pub fn mem_endpoint<T: Transport>(
     network: &MemNetwork,
     config: Config,

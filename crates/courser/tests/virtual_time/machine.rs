@@ -1,7 +1,7 @@
-//! The smallest simulated machines there can be: hosts on an instant network, one thread.
+//! A minimal simulated machine: hosts on a network without delay, on one thread.
 //!
-//! Datapaths are endpoints of a [`MemNetwork`], control connections are pipes. Handlers and
-//! packets cost nothing; worker handlers take [`SERVICE_NS`].
+//! Datapaths are endpoints of a [`MemNetwork`], control connections are pipes. Handlers and packets
+//! take no time; worker handlers take [`SERVICE_NS`].
 #![allow(unreachable_pub)]
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -17,24 +17,24 @@ use courser::{Config, Nexus, Rpc};
 use courser_net::{AnyTransport, BindSpec, MemConfig, MemNetwork, OpenError};
 use courser_proto::RequestId;
 
-/// What a worker handler takes.
+/// Execution time of a worker handler.
 pub const SERVICE_NS: u64 = 2_000_000;
-/// Most passes at one moment; more mean an endless wake-up.
+/// Maximum passes at one virtual time; more mean an endless wake-up.
 const PASSES: usize = 10_000;
 
-/// What happened, line by line.
+/// The log of events, one per line.
 pub type Trace = Arc<Mutex<Vec<String>>>;
 
 /// The pipes of all hosts.
 #[derive(Default, Debug)]
 struct Wires {
     ends: Vec<End>,
-    /// Connections that wait to be accepted.
+    /// Connections that can be accepted.
     listeners: BTreeMap<SocketAddr, VecDeque<usize>>,
-    /// Tokens of each host that have become ready.
+    /// Ready tokens of each host.
     ready: BTreeMap<IpAddr, BTreeSet<u64>>,
     next_port: u16,
-    /// Written bytes and closes do not reach the other side.
+    /// Writes and closes are not delivered.
     cut: bool,
 }
 
@@ -131,12 +131,12 @@ impl Drop for Pipe {
 }
 
 /// A host's listening pipe.
-struct Door {
+struct PipeListener {
     wires: Arc<Mutex<Wires>>,
     at: SocketAddr,
 }
 
-impl Listener for Door {
+impl Listener for PipeListener {
     fn accept(&mut self) -> io::Result<(Box<dyn Stream>, SocketAddr)> {
         let mut wires = self.wires.lock().unwrap();
         let waiting = wires.listeners.get_mut(&self.at).and_then(VecDeque::pop_front);
@@ -164,7 +164,7 @@ impl Listener for Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for PipeListener {
     fn drop(&mut self) {
         self.wires.lock().unwrap().listeners.remove(&self.at);
     }
@@ -189,7 +189,7 @@ struct State {
     control: Option<ControlLoop>,
     control_due: Option<u64>,
     workers: Option<(VirtualWorkers, usize)>,
-    /// Jobs that are executed, and when they end.
+    /// Running jobs with their end times.
     jobs: VecDeque<(u64, VirtualJob)>,
 }
 
@@ -209,7 +209,7 @@ impl Host {
         state.clocks.values().for_each(|clock| clock.set(now_ns));
     }
 
-    /// Turns the control loop when there is a reason.
+    /// Runs the control loop if it was woken, is ready or due.
     fn control(&self) -> bool {
         let has_ready = {
             let wires = self.wires.lock().unwrap();
@@ -224,7 +224,7 @@ impl Host {
             return false;
         }
         let Some(mut control) = state.control.take() else { return false };
-        // It wakes others, which takes the lock.
+        // The control loop wakes others, which takes the lock.
         drop(state);
         let turn = control.turn();
         self.note(format_args!("control {turn:?}"));
@@ -234,7 +234,7 @@ impl Host {
         true
     }
 
-    /// Ends jobs that are over, and begins others.
+    /// Ends finished jobs and starts others.
     fn work(&self) -> bool {
         let mut state = self.state();
         let now_ns = state.now_ns;
@@ -262,7 +262,7 @@ impl Host {
         true
     }
 
-    /// When control loop or workers have something to do by themselves.
+    /// The next time at which the control loop or a worker is due.
     fn due_ns(&self) -> Option<u64> {
         let state = self.state();
         let job = state.jobs.front().map(|(end_ns, _)| *end_ns);
@@ -306,7 +306,7 @@ impl Machine for Host {
         if wires.listeners.insert(at, VecDeque::new()).is_some() {
             return Err(ErrorKind::AddrInUse.into());
         }
-        Ok((Box::new(Door { wires: self.wires.clone(), at }), at))
+        Ok((Box::new(PipeListener { wires: self.wires.clone(), at }), at))
     }
 
     fn start_control(&self, control: ControlLoop) {
@@ -339,16 +339,16 @@ impl std::fmt::Debug for Network {
     }
 }
 
-/// An endpoint, with the moment at which its own time began.
-struct Seat {
+/// An endpoint, with the virtual time of its creation.
+struct WorldEndpoint {
     host: usize,
     rpc: Rpc,
     made_ns: u64,
-    /// It may have frames, or something that the test asked of it.
-    asked: bool,
+    /// It may have frames, or the test has used it.
+    needs_pass: bool,
 }
 
-impl Seat {
+impl WorldEndpoint {
     fn due_ns(&self) -> Option<u64> {
         Some(self.made_ns + self.rpc.next_deadline_ns()?)
     }
@@ -357,7 +357,7 @@ impl Seat {
 /// Hosts `n0`, `n1`, ... and their endpoints.
 pub struct World {
     hosts: Vec<Arc<Host>>,
-    seats: Vec<Option<Seat>>,
+    seats: Vec<Option<WorldEndpoint>>,
     network: Network,
     wires: Arc<Mutex<Wires>>,
     pub now_ns: u64,
@@ -392,37 +392,37 @@ impl World {
         Nexus::bind_in(host, &format!("mem://n{number}:0"), config).unwrap()
     }
 
-    /// Takes an endpoint of the nexus that was made last; gives its number.
+    /// Adds an endpoint of the last nexus; returns its number.
     pub fn seat(&mut self, rpc: Rpc) -> usize {
         let host = self.hosts.len() - 1;
-        self.seats.push(Some(Seat { host, rpc, made_ns: self.now_ns, asked: true }));
+        self.seats.push(Some(WorldEndpoint { host, rpc, made_ns: self.now_ns, needs_pass: true }));
         self.seats.len() - 1
     }
 
     pub fn rpc(&mut self, seat: usize) -> &mut Rpc {
         let seat = self.seats[seat].as_mut().unwrap();
-        seat.asked = true;
+        seat.needs_pass = true;
         &mut seat.rpc
     }
 
-    /// Takes an endpoint out.
+    /// Removes an endpoint.
     pub fn take(&mut self, seat: usize) -> Rpc {
         self.seats[seat].take().unwrap().rpc
     }
 
-    /// Who is to be gone when the world is.
+    /// The hosts, to check that they are dropped with the world.
     pub fn hosts(&self) -> Vec<Weak<Host>> {
         self.hosts.iter().map(Arc::downgrade).collect()
     }
 
-    /// Cuts all control connections, silently.
+    /// Cuts all control connections without a reset.
     pub fn cut(&mut self) {
         self.wires.lock().unwrap().cut = true;
     }
 
-    /// The process of a host dies: its system closes what it had open.
+    /// Kills the process of a host: its system closes its connections.
     pub fn kill(&mut self, host: usize) {
-        // What an endpoint's drop would say to others is not said.
+        // The dropped endpoints must not notify their peers.
         let control = self.hosts[host].state().control.take();
         for seat in self.seats.iter_mut().filter(|s| s.as_ref().is_some_and(|s| s.host == host)) {
             *seat = None;
@@ -435,14 +435,14 @@ impl World {
         self.hosts[host].state().control.is_none()
     }
 
-    /// Lets time pass until `end_ns`.
+    /// Runs until the virtual time `end_ns`.
     pub fn run_until(&mut self, end_ns: u64) {
         loop {
-            self.settle();
-            let seats = self.seats.iter().flatten().filter_map(Seat::due_ns);
+            self.run_due();
+            let seats = self.seats.iter().flatten().filter_map(WorldEndpoint::due_ns);
             let hosts = self.hosts.iter().filter_map(|h| h.due_ns());
             let due_ns = seats.chain(hosts).min().unwrap_or(u64::MAX);
-            assert!(due_ns > self.now_ns, "whatever was due has been done");
+            assert!(due_ns > self.now_ns, "all due work has been done");
             self.now_ns = due_ns.min(end_ns);
             self.hosts.iter().for_each(|h| h.set_clocks(self.now_ns));
             if due_ns > end_ns {
@@ -455,9 +455,9 @@ impl World {
         self.run_until(self.now_ns + ns);
     }
 
-    /// Runs everything that is due now. Only woken parts run; frames come only from a pass of another
-    /// endpoint.
-    fn settle(&mut self) {
+    /// Runs everything that is due now. Only woken parts run, as frames come only from a pass of
+    /// another endpoint.
+    fn run_due(&mut self) {
         for _ in 0..PASSES {
             let mut busy = false;
             for host in &self.hosts {
@@ -470,23 +470,23 @@ impl World {
                 return;
             }
         }
-        panic!("at {} ns there is no end", self.now_ns);
+        panic!("at {} ns the passes do not end", self.now_ns);
     }
 
-    /// A pass of an endpoint that has a reason for one; whether it did something.
+    /// Runs a pass of an endpoint if there is a reason; returns whether it did something.
     fn pass(&mut self, n: usize) -> bool {
         let Some(seat) = &mut self.seats[n] else { return false };
         let host = &self.hosts[seat.host];
         let woken = host.state().woken.remove(&Thread::Endpoint(seat.rpc.index()));
         let due = seat.due_ns().is_some_and(|due| due <= self.now_ns);
-        if !(woken || due || std::mem::take(&mut seat.asked)) {
+        if !(woken || due || std::mem::take(&mut seat.needs_pass)) {
             return false;
         }
         let busy = seat.rpc.poll();
         seat.rpc.check();
         host.note(format_args!("pass {n} {busy}"));
         if busy {
-            self.seats.iter_mut().flatten().for_each(|s| s.asked = true);
+            self.seats.iter_mut().flatten().for_each(|s| s.needs_pass = true);
         }
         busy
     }

@@ -1,5 +1,5 @@
-//! Nexuses on simulated machines: nothing waits, everything happens at the virtual time at which
-//! it has to, and twice in the same way.
+//! Nexuses on simulated machines: nothing blocks, everything happens at its exact virtual time, and
+//! two runs are identical.
 
 mod machine;
 
@@ -19,14 +19,14 @@ const NEVER: u16 = 3;
 const WORK: u16 = 4;
 const MS: u64 = 1_000_000;
 
-/// Ends of calls: a number, when, and the result.
+/// Ended calls: number, time, result.
 type Ends = Rc<RefCell<Vec<(u32, u64, Result<Vec<u8>, CallError>)>>>;
 
 fn config() -> Config {
     Config { workers: 1, ..Config::default() }
 }
 
-/// A server with every kind of handler, endpoint 0 of host `n0`; and its nexus.
+/// A server with every kind of handler, endpoint 0 of host `n0`, and its nexus.
 fn server(world: &mut World) -> (Nexus, usize) {
     let nexus = world.nexus(config());
     let mut rpc = nexus.endpoint().unwrap();
@@ -48,7 +48,7 @@ fn server(world: &mut World) -> (Nexus, usize) {
     (nexus, seat)
 }
 
-/// A client on a host of its own.
+/// A client on another host.
 fn client(world: &mut World) -> usize {
     let nexus = world.nexus(config());
     let rpc = nexus.endpoint().unwrap();
@@ -87,7 +87,7 @@ fn call(
     rpc.request(session, req_type, request).deadline(deadline).then(done).unwrap();
 }
 
-/// Calls of every kind, some in time and some not.
+/// Calls of every kind, with and without expired deadlines.
 fn program(world: &mut World) -> Ends {
     let (nexus, client, session) = pair(world);
     let ends = Ends::default();
@@ -96,7 +96,7 @@ fn program(world: &mut World) -> Ends {
     call(world, client, session, ECHO, None, &ends);
     call(world, client, session, LATER, None, &ends);
     call(world, client, session, NEVER, Some(Duration::from_millis(5)), &ends);
-    // One worker, 2 ms each: the third has expired when its turn comes.
+    // One worker, 2 ms each: the third job has expired when the worker takes it.
     call(world, client, session, WORK, Some(Duration::from_millis(50)), &ends);
     call(world, client, session, WORK, None, &ends);
     call(world, client, session, WORK, Some(Duration::from_millis(4)), &ends);
@@ -118,7 +118,7 @@ fn program(world: &mut World) -> Ends {
 }
 
 #[test]
-fn a_blocking_call_is_refused_in_virtual_time_with_its_buffer() {
+fn a_blocking_call_in_virtual_time_returns_an_error_and_the_buffer() {
     let mut world = World::new();
     let (_nexus, client, session) = pair(&mut world);
     let rpc = world.rpc(client);
@@ -128,7 +128,7 @@ fn a_blocking_call_is_refused_in_virtual_time_with_its_buffer() {
 }
 
 #[test]
-fn repeated_timers_keep_their_grid_and_run_in_the_order_in_which_they_were_set() {
+fn repeated_timers_do_not_drift_and_run_in_the_order_of_their_start() {
     let mut world = World::new();
     let seat = client(&mut world);
     let start_ns = world.rpc(seat).context().now_ns();
@@ -155,12 +155,12 @@ fn calls_timers_deadlines_and_workers_keep_virtual_time() {
     program(&mut world);
     let trace = world.trace.lock().unwrap();
     let ran = |kind: &str| trace.iter().filter(|line| line.contains(kind)).count();
-    assert_eq!(ran("handler 0"), 3, "dispatch handlers are told of: {trace:#?}");
+    assert_eq!(ran("handler 0"), 3, "the machine is notified of dispatch handlers: {trace:#?}");
     assert_eq!(ran("worker 0"), 2, "the expired one did not run: {trace:#?}");
 }
 
 #[test]
-fn two_runs_are_the_same_run() {
+fn two_runs_are_identical() {
     let traces = [(); 2].map(|()| {
         let mut world = World::new();
         let ends = program(&mut world);
@@ -174,14 +174,14 @@ fn two_runs_are_the_same_run() {
 }
 
 #[test]
-fn a_silent_peer_is_dead_after_the_failure_timeout_and_not_before() {
+fn a_silent_peer_fails_exactly_after_the_failure_timeout() {
     let mut world = World::new();
     let (_nexus, client, session) = pair(&mut world);
     let timeout_ns = config().failure_timeout.as_nanos() as u64;
-    // Since the handshake, at 0, they have heard nothing but heartbeats.
+    // Since the handshake at time 0 they have exchanged only heartbeats.
     world.run_until(100 * timeout_ns);
     assert_eq!(world.rpc(client).session_state(session), SessionState::Connected);
-    // An idle pair speaks every quarter of the timeout: it has just spoken.
+    // An idle pair sends every quarter of the timeout, and has just done so.
     let ends = Ends::default();
     call(&mut world, client, session, NEVER, None, &ends);
     world.run_for(0);
@@ -198,7 +198,7 @@ fn a_silent_peer_is_dead_after_the_failure_timeout_and_not_before() {
 }
 
 #[test]
-fn the_death_of_a_process_is_noticed_at_once() {
+fn the_death_of_a_process_is_detected_at_once() {
     let mut world = World::new();
     let (nexus, client, session) = pair(&mut world);
     let ends = Ends::default();
@@ -215,7 +215,7 @@ fn the_death_of_a_process_is_noticed_at_once() {
 }
 
 #[test]
-fn a_connect_that_fails_says_why_and_when() {
+fn a_failed_connect_reports_its_reason_and_time() {
     let mut world = World::new();
     let client = client(&mut world);
     let mut connect = |uri: &str, after_ns| {
@@ -227,13 +227,13 @@ fn a_connect_that_fails_says_why_and_when() {
     assert!(refused.contains("nothing listens on 10.0.0.7:31850"), "{refused}");
     let unknown = connect("mem://nobody:31850", 0).unwrap();
     assert!(matches!(unknown, SessionError::Dial(DialError::Resolve { .. })), "{unknown}");
-    // This process itself listens, and has no endpoint that takes sessions.
+    // This process itself listens, but has no endpoint that accepts sessions.
     let alone = connect("mem://n0:31850", 0).unwrap();
     assert!(matches!(alone, SessionError::Refused(_)), "{alone}");
 }
 
 #[test]
-fn a_server_that_never_answers_is_given_up_in_time() {
+fn calls_to_a_server_that_never_answers_fail_in_time() {
     let mut world = World::new();
     let (_nexus, server) = server(&mut world);
     let client = client(&mut world);
@@ -249,7 +249,7 @@ fn a_server_that_never_answers_is_given_up_in_time() {
 }
 
 #[test]
-fn what_would_wait_says_what_to_do_instead() {
+fn blocking_functions_return_an_error_with_an_alternative() {
     let mut world = World::new();
     let nexus = world.nexus(config());
     let mut rpc = nexus.endpoint().unwrap();
@@ -268,7 +268,7 @@ fn what_would_wait_says_what_to_do_instead() {
 }
 
 #[test]
-fn a_shutdown_can_be_taken_step_by_step() {
+fn a_shutdown_can_be_done_step_by_step() {
     let mut world = World::new();
     let (nexus, server) = server(&mut world);
     let client = client(&mut world);
@@ -292,19 +292,19 @@ fn a_shutdown_can_be_taken_step_by_step() {
     assert!(!world.has_ended(0));
     drop(nexus);
     world.run_for(0);
-    assert!(world.has_ended(0), "with the nexus ends its control loop");
+    assert!(world.has_ended(0), "the control loop ends with the nexus");
 }
 
 #[test]
-fn nothing_keeps_an_unused_machine() {
+fn an_unused_machine_is_dropped() {
     let mut world = World::new();
     let (nexus, client, session) = pair(&mut world);
     let ends = Ends::default();
     call(&mut world, client, session, WORK, None, &ends);
     call(&mut world, client, session, WORK, None, &ends);
-    // One request is being executed and one waits, mail is in flight, and no session is closed.
+    // One request is running, one is queued, mail is in flight, and no session is closed.
     world.run_for(MS);
     let hosts = world.hosts();
     drop((nexus, world));
-    assert!(hosts.iter().all(|h| h.strong_count() == 0), "a circle of references");
+    assert!(hosts.iter().all(|h| h.strong_count() == 0), "a reference cycle");
 }
