@@ -54,13 +54,14 @@ use outbound::{Outbound, Own};
 
 use crate::{Caps, Path, PathError, Transport, TransportStats};
 
-/// Interval of socket upkeep (new peers, peers that are gone) while the endpoint is busy. About 0.3
-/// us each time.
+/// Interval of socket upkeep (new peers, lost peers) while the endpoint is busy. Upkeep costs about
+/// 0.3 us.
 const UPKEEP_EVERY: Duration = Duration::from_micros(250);
 /// Most receive bursts between two clock readings: about 20 us of empty bursts.
 const MAX_CALLS: u32 = 1024;
-/// Private memory that a receive burst is copied to. Small enough to stay in the cache, at least a
-/// largest frame; of frames from `inbound::LARGE` on only the front is copied here.
+/// Private memory for the copies of a receive burst. It is small enough to stay in the cache, and
+/// holds at least one largest frame. Of frames from `inbound::LARGE` on, only the front is copied
+/// here.
 const BURST_BYTES: usize = 128 << 10;
 /// Connections accepted in one round of upkeep.
 const ACCEPTS: usize = 16;
@@ -88,7 +89,7 @@ pub struct ShmTransport {
     calls_left: u32,
     calls: u32,
     last_upkeep: Instant,
-    /// Another event loop sleeps on the descriptor.
+    /// An external event loop sleeps on the descriptor.
     fd_shared: AtomicBool,
     caps: Caps,
     local: Addr,
@@ -98,10 +99,10 @@ pub struct ShmTransport {
 }
 
 impl ShmTransport {
-    /// Makes the endpoint: takes its port and listens for senders.
+    /// Binds the port and listens for senders.
     ///
     /// # Errors
-    /// [`ShmError`], with what to do about it.
+    /// [`ShmError`], with the remedy.
     pub fn bind(cfg: &ShmConfig) -> Result<Self, ShmError> {
         let shape = cfg.shape()?;
         let listener = Listener::bind(cfg)?;
@@ -167,7 +168,7 @@ impl ShmTransport {
     fn upkeep_when_due(&mut self) {
         let now = Instant::now();
         let since = now.saturating_duration_since(self.last_upkeep);
-        // Calls that fit into the upkeep interval at the rate of the last ones.
+        // The number of calls that fit into the upkeep interval at the rate of the last ones.
         let fit = UPKEEP_EVERY.as_nanos() * u128::from(self.calls) / since.as_nanos().max(1);
         self.calls_left = fit.clamp(1, u128::from(MAX_CALLS)) as u32;
         // Without peers, poll the listening socket at every clock reading.
@@ -178,8 +179,8 @@ impl ShmTransport {
         self.calls = self.calls.saturating_add(self.calls_left);
     }
 
-    /// For event loops that sleep on the descriptor themselves: requests signals before an empty
-    /// burst, and reads the signals that have arrived.
+    /// For external event loops: requests signals before an empty burst, and reads the signals that
+    /// have arrived.
     #[cold]
     fn before_fd_shared_burst(&mut self) {
         if self.inbound.doorbell().is_armed() {
@@ -219,7 +220,7 @@ impl Transport for ShmTransport {
         self.local
     }
 
-    /// Cheap, and the destination need not exist: the ring is created with the first frame.
+    /// Cheap; the destination need not exist, as the ring is created with the first frame.
     fn path_open(&mut self, remote: Addr, _local: Option<Addr>) -> Result<Path, PathError> {
         let port = u16::try_from(remote.port).ok().filter(|&port| port != 0);
         let port = port.filter(|_| remote.host == self.local.host);

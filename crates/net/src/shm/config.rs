@@ -40,8 +40,8 @@ pub struct ShmConfig {
     /// at least four largest frames. They become present when they are first used. Default: 2 MiB.
     /// Larger rings occupy more of the caches, which slows large messages down.
     pub data_bytes: usize,
-    /// Most endpoints that may send to this one, and most that it may send to, 1 to 512.
-    /// Default: 256.
+    /// Maximum number of endpoints that send to this one, and of endpoints that it sends to, 1 to
+    /// 512. Default: 256.
     ///
     /// Each pair has a ring for each direction, created by the sender with its first frame. It takes
     /// `slots * 256 + data_bytes + 4096` bytes, 3 MiB by default, and two descriptors. So an endpoint
@@ -50,18 +50,18 @@ pub struct ShmConfig {
     /// size.
     pub max_peers: usize,
     /// Whether frames are read in place, in memory that their sender can write, instead of being
-    /// copied out first. Takes effect only between two endpoints that both set it. Default: false.
+    /// copied first. Takes effect only between two endpoints that both set it. Default: false.
     ///
     /// **A trusted peer can break memory safety.** A peer that changes a frame while it is read
-    /// violates the guarantees of `&[u8]`: checked bytes may differ when they are used. An honest
-    /// peer never does that, also when it dies or is stopped. So this is for processes of one
-    /// program, which could as well be threads. Lengths and positions in the ring are checked all
-    /// the same. A quarter of a ring may be lent at a time, so
+    /// violates the guarantees of `&[u8]`: checked bytes may differ when they are used. A correct
+    /// peer never does that, even when it is stopped or killed. So use this only between processes
+    /// of one program, which could also be threads. Lengths and positions in the ring are checked
+    /// nevertheless. At most a quarter of a ring is lent at a time, so
     /// [`Caps::rx_queue_frames`](crate::Caps::rx_queue_frames) is smaller by that.
     pub trust: bool,
     /// The directory where endpoints find each other. Default (`None`): `$COURSER_SHM_DIR`, else
     /// `courser` below `$XDG_RUNTIME_DIR`, else `courser-<uid>` below the directory for temporary
-    /// files. Made when it is absent; must belong to this user and be closed to all others (mode
+    /// files. Created when it is absent; must belong to this user and be closed to all others (mode
     /// 0700).
     pub dir: Option<PathBuf>,
 }
@@ -82,7 +82,7 @@ impl Default for ShmConfig {
 }
 
 impl ShmConfig {
-    /// The shape of the rings, when all settings are in range.
+    /// The size of the rings; checks all settings.
     pub(super) fn shape(&self) -> Result<Shape, ShmError> {
         if self.max_frame == 0 || self.max_frame > MAX_FRAME {
             return Err(ShmError::MaxFrame(self.max_frame));
@@ -137,8 +137,8 @@ impl TransportOptions for ShmOptions {
 }
 
 impl ShmOptions {
-    /// All settings of an endpoint at an address. [`CommonOptions::queue_bytes`] has no meaning
-    /// here: the size of a ring depends on the caches, not on the network.
+    /// All settings of an endpoint at an address. [`CommonOptions::queue_bytes`] has no effect: the
+    /// size of a ring depends on the caches, not on the network.
     pub fn config(&self, at: SocketAddr, common: &CommonOptions) -> ShmConfig {
         let defaults = ShmConfig::default();
         ShmConfig {
@@ -163,7 +163,7 @@ fn check_host(host: IpAddr) -> Result<(), ShmError> {
     if ok { Ok(()) } else { Err(ShmError::NotThisMachine(host)) }
 }
 
-/// Why an endpoint over shared memory could not be made, with the next step.
+/// An endpoint over shared memory could not be bound. The text ends with the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShmError {

@@ -1,9 +1,10 @@
 //! Copies between private memory and memory that a peer may write at any time.
 //!
-//! A reference, and also `ptr::copy`, promises the compiler that no other thread writes meanwhile;
-//! a peer gives no such promise. So shared memory is accessed only by inline assembly (x86-64) or
-//! volatile accesses (elsewhere), which the compiler cannot reason about: whatever the peer does,
-//! the result is some bytes. Long copies use [`courser_buf::copy_shared`].
+//! A reference, and also `ptr::copy`, tells the compiler that no other thread writes concurrently,
+//! which a peer cannot guarantee. Therefore shared memory is accessed only by inline assembly
+//! (x86-64) or volatile accesses (elsewhere), for which the compiler assumes nothing: if the peer
+//! writes concurrently, the result is arbitrary bytes. Long copies use
+//! [`courser_buf::copy_shared`].
 
 use courser_buf::copy_shared;
 

@@ -112,7 +112,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // While the socket listens no other endpoint takes the name, so it is ours.
+        // While the socket listens no other endpoint binds the name, so this unlinks the endpoint's
+        // own socket.
         let _ = rustix::fs::unlink(socket_path(&self.dir, self.port));
     }
 }
@@ -177,7 +178,7 @@ fn any_port(socket: &OwnedFd, dir: &Path) -> Result<u16, ShmError> {
     Err(ShmError::InUse(EPHEMERAL.start))
 }
 
-/// The next connection; `None` when none waits.
+/// Accepts a connection; `None` when none is ready.
 pub(super) fn accept(listener: &Listener) -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::accept_with(listener.socket.as_fd(), flags).ok()

@@ -1,10 +1,10 @@
-//! Doorbell: wakes a sleeping receiver, and marks idle rings that have a new record.
+//! Doorbell: wakes a sleeping receiver and marks idle rings that have a new record.
 //!
 //! A receiver owns two pages. The *state* page contains its sleep epoch and the bits of idle rings,
-//! which it does not poll. Peers map it read-only, so that none can put the receiver to sleep for
-//! others; while it does not change, reading it is a cache hit for a sender. The *hints* page
-//! contains a bit for each ring, set by senders to idle rings. Hints are untrusted: a peer can
-//! clear the bits of others, so the receiver also polls idle rings at a low rate.
+//! which it does not poll. Peers map it read-only, so that no peer can change it for others; while
+//! it does not change, a sender's read is a cache hit. The *hints* page contains a bit for each
+//! ring, which senders to idle rings set. Hints are untrusted: a peer can clear the bits of others,
+//! so the receiver also polls idle rings at a low rate.
 //!
 //! # Invariant
 //! A sender publishes a record, then reads the state. The receiver changes the state, then polls
@@ -22,7 +22,7 @@ use rustix::thread::{MembarrierCommand, membarrier};
 
 use super::map::{self, Mapping, PAGE, Word, Words};
 
-/// Most rings that an endpoint receives from: the bits of one line.
+/// Maximum number of receiving rings of an endpoint: the bits of one line.
 pub(super) const MAX_RINGS: usize = 512;
 const WORDS: usize = MAX_RINGS / 64;
 
@@ -33,7 +33,7 @@ const FENCE: usize = 8;
 /// Offset in the state: the bits of idle rings, in a line of their own.
 const IDLE: usize = 64;
 
-/// Whether this process is registered for the barriers of others. Once for the process.
+/// Whether this process is registered for the barriers of other processes; once per process.
 static REGISTERED: LazyLock<bool> =
     LazyLock::new(|| membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok());
 
@@ -119,9 +119,9 @@ impl<P: Page> Doorbell<P> {
 
     fn barrier(&self) {
         if !self.state.heavy_barrier() {
-            // `membarrier` worked when this endpoint was made. From now on senders use a fence; a
-            // record of a sender that has just read the state is found by the next poll of all
-            // rings, as with a lost hint.
+            // `membarrier` worked when this endpoint was bound. From now on senders use a fence. A
+            // sender may have read the state before this store; the next poll of all rings finds
+            // its record, as after a lost hint.
             self.state.word(FENCE).store(1, Ordering::SeqCst);
         }
     }
@@ -153,7 +153,7 @@ impl<P: Page> Doorbell<P> {
         }
     }
 
-    /// An idle ring for which a sender has set a hint. Costs a load for each 64 rings of which some
+    /// An idle ring for which a sender has set a hint. Costs one load per 64 rings of which some
     /// are idle.
     #[inline]
     pub(super) fn hinted(&self) -> Option<usize> {
@@ -223,8 +223,8 @@ impl<P: Page> RemoteDoorbell<P> {
     #[cold]
     fn hint(&self) {
         let hints = self.hints.word(self.ring / 64 * 8);
-        // Also when the bit is set already: the operation orders the record before itself, so that
-        // the receiver finds the record after it clears the bit.
+        // Also when the bit is set already: the operation orders the record before itself, so the
+        // receiver finds the record after clearing the bit.
         hints.fetch_or(1 << (self.ring % 64), Ordering::AcqRel);
     }
 }

@@ -38,9 +38,9 @@ impl Input<'_> {
     }
 }
 
-/// Both sides of a ring, and a third party that writes to its memory as the input says. Until the
-/// first such write the ring is a queue; afterwards every access stays inside, lengths are at most
-/// the agreed one, and both sides terminate.
+/// Both sides of a ring, and writes to its memory as the input directs. Before the first such write
+/// the ring must be a queue. Afterwards every access must stay inside, lengths must not exceed the
+/// agreed one, and both sides must terminate.
 pub fn ring(bytes: &[u8]) {
     let mut input = Input(bytes);
     let (fd, memory) = map::create("fuzz", SHAPE.bytes(), false).expect("memory");
@@ -55,7 +55,7 @@ pub fn ring(bytes: &[u8]) {
                 match tx.push(&[&vec![sent; len]], len) {
                     Ok(()) => queue.push_back((sent, len)),
                     Err(Refused::Full) => {}
-                    Err(Refused::Broken) => assert!(!honest, "the count was true"),
+                    Err(Refused::Broken) => assert!(!honest, "the count was valid"),
                 }
             }
             2 => match tx.push_one(&[sent; 100]) {
@@ -71,7 +71,7 @@ pub fn ring(bytes: &[u8]) {
                     }
                     Ok(None) if honest => assert!(queue.is_empty(), "a frame was lost"),
                     Ok(got) => assert!(got.is_none_or(|f| f.len() <= SHAPE.max_frame as usize)),
-                    Err(Broken) => return assert!(!honest, "the header was true"),
+                    Err(Broken) => return assert!(!honest, "the header was valid"),
                 }
             }
             6 => {
@@ -112,7 +112,7 @@ fn take(rx: &mut Consumer<Mapping>, lent: bool) -> Result<Option<Vec<u8>>, Broke
     Ok(Some(out))
 }
 
-/// A live endpoint, an honest peer, and files to send.
+/// A live endpoint, a correct peer, and files to send.
 struct Live {
     t: ShmTransport,
     peer: ShmTransport,
@@ -125,9 +125,9 @@ thread_local! {
     static LIVE: RefCell<Option<Live>> = const { RefCell::new(None) };
 }
 
-/// Messages of an unknown peer to a live endpoint's socket: the input selects their bytes and
-/// files. Parsed messages are written as they were read; no state of the peer remains after it is
-/// gone, and frames of honest peers are received.
+/// Sends messages of an unknown peer to a live endpoint's socket; the input selects their bytes and
+/// files. Parsed messages must be re-encoded identically, no state of the peer may remain after its
+/// end, and frames of correct peers must be received.
 pub fn meeting(bytes: &[u8]) {
     if let Some(hello) = Hello::parse(bytes) {
         assert_eq!(Hello::parse(&hello.to_bytes()), Some(hello));
@@ -219,7 +219,7 @@ impl Live {
             if !out.is_empty() {
                 break;
             }
-            assert!(Instant::now() < end, "frames of an honest peer are not received");
+            assert!(Instant::now() < end, "frames of a correct peer are not received");
         }
         peer.path_close(path);
         self.poll_until(|t| {

@@ -1,8 +1,8 @@
 //! Receiving rings: accepts them from senders, polls them, and closes them.
 //!
-//! With more than a few rings, quiet ones are idle: they are not polled until a sender sets a hint
-//! (`[eRPC §4.1]`, E15). So the cost of a burst grows with the number of peers that send, not with
-//! the number of peers.
+//! When there are more than a few rings, quiet ones become idle: they are not polled until a sender
+//! sets a hint (`[eRPC §4.1]`, E15). So the cost of a burst depends on the number of sending peers,
+//! not on the number of peers.
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,28 +19,29 @@ use super::msg::{self, Hello, Received, Welcome};
 use super::ring::{Broken, Consumer, Lent, Shape};
 use crate::TransportStats;
 
-/// Up to this many rings none becomes idle.
+/// No ring becomes idle when there are at most this many.
 const ALWAYS_POLLED: usize = 4;
 /// Hints processed in one burst.
 const HINTS: usize = 16;
 /// Idle rings that are polled in one round of upkeep, in case a hint was lost.
 const IDLE_POLLS: usize = 8;
-/// Most connections without a `Hello`.
+/// Maximum number of connections without a `Hello`.
 const MAX_PENDING: usize = 16;
 /// After this time a connection without a `Hello` is closed.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
-/// Signals that are read from a peer in one round of upkeep; an honest peer sends at most one for
-/// each sleep of this endpoint.
+/// Signals read from a peer per round of upkeep. A correct peer sends at most one per sleep of this
+/// endpoint.
 const SIGNALS: usize = 64;
 /// Frames are aligned to lines.
 const LINE: usize = 64;
-/// Frames of at least this many bytes are copied once: all but the front stays in the ring until
-/// the next burst. For smaller frames a second copy costs less than keeping their places occupied.
+/// Frames of at least this many bytes are copied once: only the front is copied out, and the rest
+/// stays in the ring until the next burst. For smaller frames a second copy costs less than the
+/// occupied places.
 pub(super) const LARGE: usize = 4096;
 
 const _: () = assert!(LARGE > RX_HEAD && RX_HEAD.is_multiple_of(LINE));
 
-/// The kind of frames that an endpoint with these settings lends, for frames of its own largest
+/// The kind of frames that an endpoint with these settings lends, for frames of its own maximum
 /// size.
 pub(super) fn lends(cfg: &ShmConfig) -> Lent {
     match cfg.max_frame {
@@ -62,7 +63,7 @@ struct Ring {
     idle: bool,
     /// Records received at the last upkeep.
     seen: u64,
-    /// The sender is gone; records up to this one are still received.
+    /// The sender has ended; records up to this one are still received.
     last: Option<u64>,
     socket: OwnedFd,
 }
@@ -88,22 +89,22 @@ pub(super) struct Inbound {
     /// The files of the doorbell's pages, for senders.
     pages: [OwnedFd; 2],
     pending: Vec<Pending>,
-    /// A ring that broke during the last burst, whose frames may still be lent from it.
+    /// A ring that broke during the last burst. Frames of that burst may still be lent from it.
     broken: Option<Ring>,
     limits: Limits,
     /// Whether this endpoint trusts senders that set `trust`.
     trust: bool,
     /// Bytes of all rings.
     bytes: u64,
-    /// The address of this endpoint, whose host all senders share.
+    /// The address of this endpoint. All senders have its host.
     local: Addr,
 }
 
-/// Limits for senders, which choose the shapes of their rings.
+/// Limits for senders, which choose the sizes of their rings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     rings: usize,
-    /// Bytes of all rings together: `rings` times the size of an own ring.
+    /// Bytes of all rings: `rings` times the size of this endpoint's own ring.
     bytes: u64,
     /// Bytes of a ring that are populated at once.
     present: usize,
@@ -244,8 +245,8 @@ impl Inbound {
         }
     }
 
-    /// Reads the `Hello` and adopts the ring. Returns the connection when the `Hello` may still
-    /// come.
+    /// Reads the `Hello` and adopts the ring. Returns the connection while the `Hello` has not
+    /// arrived.
     fn try_adopt(&mut self, pending: Pending, now: Instant, epoll: &Epoll) -> Option<Pending> {
         match msg::receive(pending.socket.as_fd()) {
             Received::Nothing => {
@@ -264,7 +265,7 @@ impl Inbound {
         }
     }
 
-    /// Accepts a ring: the `Hello` was checked before, its memory is checked here.
+    /// Adopts a ring. The `Hello` was checked before; its memory is checked here.
     fn adopt(
         &mut self,
         hello: Hello,
@@ -308,7 +309,7 @@ impl Inbound {
         Ok(())
     }
 
-    /// Reads a peer's socket: signals, or its end.
+    /// Reads a peer's socket: signals, or the end of the connection.
     pub(super) fn on_socket(&mut self, number: u32) {
         let Some(Some(ring)) = self.rings.get_mut(number as usize) else { return };
         let mut buf = [0; 8];
@@ -320,15 +321,15 @@ impl Inbound {
                 _ => break,
             }
         }
-        // The peer is gone or floods. Published records are still received, but at most a full
-        // ring: another process may have its memory and continue.
+        // The peer has ended or floods the socket. Published records are still received, but at
+        // most a full ring: another process may have its memory and continue to write.
         if ring.last.is_none() {
             ring.last = Some(ring.consumer.received() + u64::from(ring.consumer.shape().slots));
         }
         self.mark_active(number as usize);
     }
 
-    /// Removes the rings of senders that are gone, and marks quiet ones as idle.
+    /// Removes the rings of senders that have ended, and marks quiet ones as idle.
     pub(super) fn upkeep(&mut self) {
         self.broken = None;
         let mut quiet = Vec::new();
@@ -383,7 +384,7 @@ impl Inbound {
 }
 
 impl Ring {
-    /// At most `quota` frames. False: the burst is full.
+    /// Receives at most `quota` frames. Returns false when the burst is full.
     ///
     /// # Safety
     /// The ring exists and is not used as long as the frames are used.
@@ -410,9 +411,9 @@ impl Ring {
         result
     }
 
-    /// Calls `take` with the length of one record after another and appends the frame that it
-    /// returns, until the burst has `end` frames, no record is left, or `take` breaks off and
-    /// returns whether there is room for more. False: the burst is full.
+    /// Calls `take` with the length of each record and appends the returned frame, until the burst
+    /// has `end` frames, no record is left, or `take` breaks with whether the burst has room.
+    /// Returns false when the burst is full.
     #[inline(always)]
     fn each<'a>(
         &mut self,
@@ -465,9 +466,9 @@ impl Ring {
         if large { unsafe { self.copy_fronts(end, memory, out, stats) } } else { result }
     }
 
-    /// The rest of a burst with a large frame. The front of large frames is copied; the tail stays
-    /// in the ring until the next burst, so the receiver does not report any of these frames
-    /// before.
+    /// Receives the rest of a burst, from its first large frame on. Copies the front of large
+    /// frames; the tail stays in the ring until the next burst, so the receiver reports none of
+    /// these frames before.
     ///
     /// # Safety
     /// As `receive`.
@@ -479,7 +480,7 @@ impl Ring {
         out: &mut RxBurst<'a>,
         stats: &mut TransportStats,
     ) -> Result<bool, Broken> {
-        // All frames before were copied out: a whole part of the ring may be lent.
+        // All earlier frames were copied out, so the whole lendable part of the ring is free.
         self.consumer.release_tails();
         self.lent = true;
         self.each(end, out, stats, |ring, len| {
@@ -497,7 +498,7 @@ impl Ring {
         })
     }
 
-    /// Lends frames in place; ends the loan of the last burst's frames first.
+    /// Lends frames in place, after releasing the frames of the last burst.
     ///
     /// # Safety
     /// As `receive`.

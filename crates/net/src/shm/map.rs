@@ -1,7 +1,7 @@
-//! Shared mappings: creates, seals, checks and maps memory files, and is the only access to them.
+//! Shared mappings: creates, seals, checks and maps memory files. All accesses to them are here.
 //!
 //! # Invariants
-//! 1. A mapping's file cannot shrink: it has seals, which cannot be removed. So no access within
+//! 1. A mapping's file cannot shrink, as it has seals that cannot be removed. So no access within
 //!    the mapping faults (SIGBUS).
 //! 2. No reference to the bytes of a mapping exists, except to atomic words, and to bytes that a
 //!    trusted peer does not write meanwhile ([`Mapping::lend`]).
@@ -20,8 +20,8 @@ use super::copy;
 /// Smallest page size; all areas are multiples of it.
 pub(super) const PAGE: usize = 4096;
 
-/// The file system of anonymous memory files. Files of huge pages are refused: an access can find
-/// no free huge page, which ends the process.
+/// The file system of anonymous memory files. Files of huge pages are rejected: an access fails
+/// when no huge page is free, which ends the process.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// The seals that make access safe (invariant 1).
@@ -33,7 +33,7 @@ fn lasting() -> SealFlags {
 /// process can map it for writing.
 pub(super) fn create(name: &str, bytes: usize, guarded: bool) -> Result<(OwnedFd, Mapping), Errno> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // Kernels before 6.3 refuse this flag; later ones warn without it.
+    // Kernels before 6.3 reject this flag; later ones warn without it.
     let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(name, flags))?;
     rustix::fs::ftruncate(&fd, bytes as u64)?;
@@ -177,7 +177,7 @@ impl Mapping {
         unsafe { copy::copy_in(dst, src) }
     }
 
-    /// Copies many bytes in.
+    /// Copies many bytes in; see [`copy::copy_in_bulk`].
     #[inline(always)]
     pub(super) fn write_bulk(&self, at: usize, src: &[u8]) {
         let dst = self.at(at, src.len(), self.writable);
@@ -193,7 +193,7 @@ impl Mapping {
         unsafe { copy::copy_out(dst, src) }
     }
 
-    /// The bytes in place, with a lifetime that the caller chooses.
+    /// The bytes in place, with a lifetime chosen by the caller.
     ///
     /// # Safety
     /// As long as the slice is used the mapping exists, and no process writes to these bytes. For
@@ -206,7 +206,7 @@ impl Mapping {
         unsafe { std::slice::from_raw_parts(ptr, len) }
     }
 
-    /// Bytes that are copied later, with their content at that time.
+    /// Bytes that are copied later, with their contents at that time.
     ///
     /// # Safety
     /// As long as the tail is used the mapping exists.
@@ -259,7 +259,7 @@ mod tests {
         rustix::fs::ftruncate(&unsealed, PAGE as u64).unwrap();
         assert!(adopt(unsealed.as_fd(), PAGE, true).is_err(), "it could shrink");
         let zero = std::fs::File::open("/dev/zero").unwrap();
-        assert!(adopt(zero.as_fd(), PAGE, false).is_err(), "no memory file");
+        assert!(adopt(zero.as_fd(), PAGE, false).is_err(), "not a memory file");
     }
 
     #[test]

@@ -1,10 +1,9 @@
 //! The ring and the doorbell on a model of memory that tests every order in which two threads can
 //! run, and every value that a weakly ordered machine can return (`scripts/loom.sh`).
-//!
-//! The code is that of `ring` and `doorbell`; only their memory is a model. Its bytes are cells
-//! that two threads may access only when words order the accesses. So a record that is read before
-//! it is published, or written while it is read, is an error even when the bytes happen to be
-//! right.
+//! The code of `ring` and `doorbell` runs on a model of memory. Bytes are cells that two threads
+//! may access only when atomic words order the accesses. So reading a record before it is
+//! published, or overwriting it while it is read, is an error even when the bytes are correct by
+//! chance.
 //!
 //! To test the model, each rule is broken once ([`Mutant`]) and the model must fail.
 
@@ -330,7 +329,7 @@ impl Socket {
 }
 
 /// A receiver that sleeps when the ring is empty, as `ShmTransport::wait` does, until it has
-/// `count` records. The model fails when it sleeps for ever.
+/// `count` records. The model fails when it is not woken.
 fn receive(
     rx: &mut Consumer<RingMemory>,
     doorbell: &Doorbell<ModelPage>,
@@ -418,7 +417,7 @@ fn meeting(mutant: Mutant) {
     });
 }
 
-/// An idle ring: a record is found by the poll after the idle mark, or there is a hint. The ring is
+/// An idle ring: the poll after the idle mark finds a record, or there is a hint. The ring becomes
 /// idle twice, so that the first hint may be late.
 fn idling(heavy: bool, mutant: Mutant) {
     model(move || {
@@ -476,7 +475,7 @@ fn model(f: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Runs one model by name. A failing model can end the whole process, because destructors panic
-/// while it unwinds. So each broken rule runs in a process of its own, with this test.
+/// during unwinding. So each broken rule runs in a separate process, with this test.
 #[test]
 #[ignore = "the other process of the tests here"]
 fn broken_rule() {
@@ -511,8 +510,8 @@ fn found(kind: &str, mutant: Mutant, how: &str) {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{name}: the model did not find it");
-    assert!(said.contains(how), "{name}: the model found something else:\n{said}");
+    assert!(!output.status.success(), "{name}: the model did not detect the fault");
+    assert!(said.contains(how), "{name}: the model failed differently:\n{said}");
 }
 
 const RACE: &str = "Causality violation";

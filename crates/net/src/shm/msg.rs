@@ -1,8 +1,9 @@
 //! Handshake over the Unix socket of two endpoints: two messages with descriptors.
 //!
 //! The sender of frames connects and sends [`Hello`] with the ring's memory. The receiver answers
-//! [`Welcome`] with the pages of its doorbell, or closes. Afterwards the sender sends single bytes to
-//! wake a sleeping receiver. Integers are in native byte order: both are on the same machine.
+//! with [`Welcome`] and the pages of its doorbell, or closes the connection. Afterwards the sender
+//! sends single bytes to wake a sleeping receiver. Integers are in native byte order, as both sides
+//! are on the same machine.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -22,10 +23,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"courser\x01");
 /// In `flags`: frames may be read in place.
 const TRUST: u32 = 1;
 
-/// Most descriptors of a message.
+/// Maximum number of descriptors per message.
 const FDS: usize = 2;
 
-/// From the sender of frames, with the ring's memory.
+/// Sent by the sender of frames, with the ring's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The sender's own port.
@@ -34,7 +35,7 @@ pub(super) struct Hello {
     pub(super) trust: bool,
 }
 
-/// From the receiver, with the pages of state and hints.
+/// Sent by the receiver, with the pages of state and hints.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Welcome {
     /// The ring's number at the receiver.
@@ -108,7 +109,7 @@ pub(super) enum Received {
     Message(ArrayVec<u8, 64>, ArrayVec<OwnedFd, FDS>),
     /// Nothing yet.
     Nothing,
-    /// The other side is gone, or the message is malformed.
+    /// The other side has ended, or the message is malformed.
     Ended,
 }
 

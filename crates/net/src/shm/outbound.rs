@@ -1,9 +1,9 @@
-//! Sending rings: created with the first frame to a destination, shared by all paths to it, and
-//! created again when the destination returns.
+//! Sending rings. A ring is created with the first frame to a destination, shared by all paths to
+//! it, and created again when the destination restarts.
 //!
-//! A ring is used from its creation: the receiver finds in it all records that were written before
-//! it accepted the ring. Until the welcome arrives the sender polls for it after each burst, so
-//! that no signal is missed: the receiver sends the welcome before it first polls the ring.
+//! A ring is used from its creation: the receiver finds all records that were written before it
+//! accepted the ring. Until the welcome arrives, the sender polls for it after each burst. No
+//! signal is lost, as the receiver sends the welcome before it first polls the ring.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +21,7 @@ use super::msg::{self, Hello, Received, WELCOME, Welcome};
 use super::ring::{Producer, Refused};
 use crate::{PathError, PathTable, TransportStats};
 
-/// Backoff after a failed connection, doubled up to the longest.
+/// Backoff after a failed connection, doubled up to the maximum.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(64);
 /// Consecutive frames refused by a full ring before the peer's socket is checked.
@@ -104,9 +104,8 @@ impl Outbound {
         }
     }
 
-    /// Sends all frames of a burst, or drops those that cannot be sent: the receiver of a full ring
-    /// does not keep up, and frames of other destinations must not wait for it. The caller drops
-    /// the frames afterwards.
+    /// Sends all frames of a burst, or drops those that cannot be sent: frames of other
+    /// destinations must not be delayed by a full ring. The caller drops the frames afterwards.
     #[inline]
     pub(super) fn burst(&mut self, own: Own<'_>, burst: &TxBurst, stats: &mut TransportStats) {
         let (front, back) = burst.as_slices();
@@ -174,7 +173,7 @@ impl Outbound {
         }
     }
 
-    /// Reads a peer's socket: its welcome, or its end.
+    /// Reads a peer's socket: its welcome, or the end of the connection.
     pub(super) fn on_socket(&mut self, number: u32) {
         let Some(Some(peer)) = self.peers.get_mut(number as usize) else { return };
         let Some(link) = &mut peer.link else { return };
@@ -187,8 +186,8 @@ impl Outbound {
 }
 
 impl Peer {
-    /// Closes the connection. The next attempt is delayed, so that a peer that refuses costs
-    /// little.
+    /// Closes the connection. The next attempt is delayed, so that a peer that rejects connections
+    /// costs little.
     #[cold]
     fn disconnect(&mut self) {
         self.link = None;
@@ -205,7 +204,7 @@ impl Peer {
         self.link.as_mut()
     }
 
-    /// Creates a ring and offers it, unless the last failure was too recent.
+    /// Creates a ring and sends its `Hello`, unless the last failure was too recent.
     #[cold]
     fn dial(&mut self, own: Own<'_>, number: u32) -> bool {
         if self.retry_at.is_some_and(|at| Instant::now() < at) {
@@ -311,11 +310,11 @@ impl Link {
 
     #[cold]
     fn signal(&self) {
-        // Fails when many signals wait already, or when the peer is gone, which upkeep detects.
+        // Fails when many signals are unread, or when the peer has ended, which upkeep detects.
         let _ = msg::send(self.socket.as_fd(), &[0], &[]);
     }
 
-    /// Checks whether the receiver of a full ring is gone.
+    /// Checks whether the receiver of a full ring has ended.
     #[cold]
     fn check_peer(&mut self) -> Result<(), Errno> {
         self.full = 0;
@@ -334,7 +333,7 @@ impl Link {
             }
             _ => return Err(Errno::PIPE),
         }
-        // Records may have been published before the doorbell was known.
+        // Records may have been published before the doorbell was mapped.
         if self.doorbell.as_mut().is_some_and(RemoteDoorbell::ring) {
             self.signal();
         }

@@ -11,8 +11,8 @@
 //!   bytes, so polling that line fetches both. No index of the sender is shared.
 //! * Sequence numbers distinguish laps, so the receiver clears nothing and never writes to the
 //!   sender's lines. Headers and frames have separate places, so no frame can pass for a header.
-//! * The receiver reports its count once in an eighth of the ring, and around bursts with large
-//!   frames; the sender reads that only when the ring is full by the last report.
+//! * The receiver reports its count once per eighth of the ring, and around bursts with large
+//!   frames. The sender reads it only when the ring is full according to the last report.
 //!
 //! # Trust
 //! None. The sender uses only the receiver's count, and only within the range of records in flight.
@@ -108,13 +108,13 @@ impl Shape {
         part - 1 - if lent == Lent::Frames { part / LENT_PART as usize } else { 0 }
     }
 
-    /// Frames of at most [`INLINE`] bytes that certainly fit.
+    /// Number of frames of at most [`INLINE`] bytes that certainly fit.
     pub(super) fn small_frames(&self, lent: Lent) -> usize {
         self.slots as usize / PART as usize * Self::parts(lent)
     }
 
-    /// Largest frames that certainly fit: as small ones, less the gap before the end of the data
-    /// area.
+    /// Number of frames of the maximum size that certainly fit: as for small ones, minus the gap
+    /// before the end of the data area.
     pub(super) fn frames(&self, lent: Lent) -> usize {
         let (part, parts) = (PART as usize, Self::parts(lent));
         let slots = self.small_frames(lent);
@@ -180,14 +180,14 @@ impl Memory for Mapping {
     }
 }
 
-/// The other side breaks the rules; the ring must be closed.
+/// The other side breaks the rules, so the ring must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// Why a frame was not published.
+/// The reason why a frame was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
-    /// No room until the receiver has consumed more.
+    /// No room until the receiver consumes more.
     Full,
     /// The receiver's count is out of range.
     Broken,
@@ -195,7 +195,7 @@ pub(super) enum Refused {
 
 #[inline(always)]
 fn header(record: u64, len: usize) -> u64 {
-    // Records are counted from 1 in headers: fresh memory holds no record.
+    // Headers count records from 1, so fresh memory contains no record.
     (record.wrapping_add(1) & 0xffff_ffff) << 32 | len as u64
 }
 
@@ -206,7 +206,7 @@ pub(super) struct Producer<M> {
     shape: Shape,
     /// Records published.
     head: u64,
-    /// Records up to which there is room by the receiver's last report.
+    /// Number of records up to which there is room according to the receiver's last report.
     limit: u64,
     data_head: u64,
     data_limit: u64,
@@ -235,7 +235,7 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    /// Publishes a frame, given as its pieces, which are `len` bytes together and at most
+    /// Publishes a frame that is given as pieces, which have `len` bytes in total and at most
     /// `max_frame`.
     #[inline(never)] // `push_one` publishes small frames of one piece
     pub(super) fn push<P: AsRef<[u8]>>(&mut self, pieces: &[P], len: usize) -> Result<(), Refused> {
@@ -357,12 +357,12 @@ impl<M: Memory> Consumer<M> {
     pub(super) fn peek(&self) -> Result<Option<usize>, Broken> {
         // Acquire: a header that is seen makes its record visible.
         let word = self.mem.word(self.at).load(Ordering::Acquire);
-        // Prefetch the second line of a usual frame with the first, also while it is not written:
-        // the sender's store takes the line away, and the next poll prefetches it again.
+        // Prefetch the second line of a typical frame too, even if it is not written yet: the
+        // sender's store invalidates the line, and the next poll prefetches it again.
         self.mem.prefetch(self.at + LINE);
         let len = word ^ self.expected;
         if len > 0xffff_ffff {
-            // While the ring is empty there is time to prefetch the slot's other lines too.
+            // While the ring is empty there is time to prefetch the slot's other lines.
             self.mem.prefetch(self.at + 2 * LINE);
             self.mem.prefetch(self.at + 3 * LINE);
             return Ok(None);
@@ -400,7 +400,7 @@ impl<M: Memory> Consumer<M> {
         at
     }
 
-    /// Reports the count to the sender when that is due.
+    /// Reports the count to the sender if a report is due.
     #[inline(always)]
     fn report(&mut self) {
         if self.tail >= self.report_at || self.data_tail >= self.report_data_at {
@@ -423,7 +423,7 @@ impl<M: Memory> Consumer<M> {
         more.then(|| self.take(len))
     }
 
-    /// Ends the loan of all frames.
+    /// Releases all lent frames.
     #[inline]
     pub(super) fn release(&mut self) {
         self.report();
@@ -431,9 +431,9 @@ impl<M: Memory> Consumer<M> {
         self.lend_data_until = self.data_tail + u64::from(self.shape.data) / LENT_PART;
     }
 
-    /// Like [`Consumer::release`] where only tails of large frames are lent. The limit is an eighth
-    /// of the ring and the report is immediate, so the ring has as much room as with copies, less
-    /// one frame.
+    /// Like [`Consumer::release`] for a ring that lends only tails of large frames. The limit is an
+    /// eighth of the ring and the report is immediate, so the ring has as much room as with copies,
+    /// minus one frame.
     #[inline]
     pub(super) fn release_tails(&mut self) {
         if self.tail + u64::from(self.shape.slots) / PART != self.report_at {
@@ -443,7 +443,7 @@ impl<M: Memory> Consumer<M> {
         self.lend_data_until = self.data_tail + u64::from(self.shape.data) / PART;
     }
 
-    /// The memory, for frames that were lent.
+    /// The memory of lent frames.
     pub(super) fn memory(&self) -> &M {
         &self.mem
     }

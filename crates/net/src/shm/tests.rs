@@ -99,7 +99,7 @@ fn reaches(a: &mut ShmTransport, path: PathId, b: &mut ShmTransport) {
 
 const SHAPE: Shape = Shape { slots: 16, data: 4096, max_frame: 1024 };
 
-/// A hand-made peer: its socket and its ring's memory.
+/// A scripted peer: its socket and its ring's memory.
 fn impostor(to: &ShmTransport, hello: Hello) -> (OwnedFd, Mapping) {
     let socket = dir::connect(&to.listener.dir, to.listener.port).unwrap();
     let (fd, mapping) = map::create("test", hello.shape.bytes(), false).unwrap();
@@ -112,7 +112,7 @@ fn hello(port: u32) -> Hello {
 }
 
 /// Polls `t` until it has closed the connection.
-fn hangs_up(t: &mut ShmTransport, socket: &OwnedFd) {
+fn await_close(t: &mut ShmTransport, socket: &OwnedFd) {
     until(t, |_, _| matches!(msg::receive(socket.as_fd()), Received::Ended));
 }
 
@@ -216,7 +216,7 @@ proptest! {
 
     /// For any count of the receiver the sender stays inside, and stops when the count is invalid.
     #[test]
-    fn any_count_is_survived(counts in proptest::collection::vec(any::<u64>(), 1..50)) {
+    fn any_reported_count_stays_inside(counts in proptest::collection::vec(any::<u64>(), 1..50)) {
         let (mut tx, _rx, memory) = ring(SHAPE);
         let frame = [7; 900];
         for count in counts {
@@ -272,7 +272,7 @@ fn no_more_peers_than_allowed() {
     t.path_open(others[0].local, None).expect("another path to the same peer");
 
     let impostors: Vec<_> = (1..4).map(|port| impostor(&t, hello(port))).collect();
-    hangs_up(&mut t, &impostors[2].0);
+    await_close(&mut t, &impostors[2].0);
     assert_eq!(t.inbound.len(), 2);
 }
 
@@ -315,7 +315,7 @@ fn a_port_has_one_owner_and_a_dead_one_has_none() {
     assert!(matches!(refused, ShmError::InUse(77)), "{refused:?}");
     assert!(OpenError::from(refused).is_in_use());
     drop(first);
-    assert!(!room.0.join("77").exists(), "it has cleaned up");
+    assert!(!room.0.join("77").exists(), "the socket was removed");
     // The socket of a killed process remains.
     let dead = std::os::unix::net::UnixListener::bind(room.0.join("77")).unwrap();
     drop(dead);

@@ -1,5 +1,6 @@
-//! Peers that overwrite all memory they can write, send invalid handshakes, flood, and leave at any
-//! point: no panic, no endless loop, no access outside, and no effect on the traffic of others.
+//! Peers that overwrite all memory they can write, send invalid handshakes, flood, and end at any
+//! point. They must cause no panic, no endless loop, no access outside, and no effect on the
+//! traffic of others.
 
 use std::io::IoSlice;
 use std::mem::MaybeUninit;
@@ -28,7 +29,7 @@ fn header(memory: &Mapping, record: u64, len: u64) {
     set(memory, PAGE + (record % 16) as usize * 256, (record + 1) << 32 | len);
 }
 
-/// A hand-made peer that sends and receives, and writes to all memory that it can write.
+/// A scripted peer that sends and receives, and writes to all memory that it can write.
 struct Attacker {
     listener: Listener,
     target: Addr,
@@ -69,13 +70,19 @@ impl Attacker {
     }
 
     /// Maintains both connections, as an honest endpoint does.
-    fn meet(&mut self) {
+    fn connect_both(&mut self) {
         match self.socket.as_ref().map(|s| msg::receive(s.as_fd())) {
             Some(Received::Nothing) => {}
             Some(Received::Message(bytes, fds)) => {
                 assert!(Welcome::parse(&bytes).is_some());
-                assert!(map::adopt(fds[0].as_fd(), PAGE, true).is_err(), "the state is not ours");
-                assert!(rustix::io::pwrite(&fds[0], b"x", 0).is_err(), "nor through its file");
+                assert!(
+                    map::adopt(fds[0].as_fd(), PAGE, true).is_err(),
+                    "the state page is read-only"
+                );
+                assert!(
+                    rustix::io::pwrite(&fds[0], b"x", 0).is_err(),
+                    "the state file is read-only"
+                );
                 self.hints = Some(map::adopt(fds[1].as_fd(), PAGE, true).unwrap());
             }
             Some(Received::Ended) | None => self.connect(),
@@ -99,7 +106,7 @@ impl Attacker {
     fn connect(&mut self) {
         let Ok(socket) = dir::connect(&self.listener.dir, self.target.port as u16) else { return };
         let (fd, ring) = map::create("test", SHAPE.bytes(), false).unwrap();
-        // The target must not trust a peer because that peer sets `trust`.
+        // The target must not trust a peer only because that peer sets `trust`.
         let hello = Hello { trust: true, ..hello(ATTACKER) };
         if msg::send(socket.as_fd(), &hello.to_bytes(), &[fd.as_fd()]).is_ok() {
             (self.socket, self.ring, self.hints) = (Some(socket), Some(ring), None);
@@ -140,7 +147,7 @@ impl Numbered {
         t.rx_burst(&mut out);
         for frame in &out {
             if frame.src != from {
-                assert!(frame.data.len() <= SHAPE.max_frame as usize, "agreed with the attacker");
+                assert!(frame.data.len() <= SHAPE.max_frame as usize, "longer than agreed");
                 continue;
             }
             let len = 8 + (self.got as usize * 37) % 1200;
@@ -200,15 +207,15 @@ impl Scene {
             [open(&mut t, honest.local), open(&mut t, attacker.addr()), open(&mut honest, t.local)];
         send(&mut t, paths[1], &bytes(10));
         until(&mut t, |_, _| {
-            attacker.meet();
+            attacker.connect_both();
             attacker.taken.is_some() && attacker.hints.is_some()
         });
         let (there, back) = Default::default();
         Scene { pair: Pair { t, honest, paths, there, back }, attacker, _room: room }
     }
 
-    /// The attacker sends records that certainly break the rules, and reports an impossible count:
-    /// both rings are closed, and that is counted.
+    /// The attacker sends invalid records and reports an impossible count. Both rings must be
+    /// closed and counted.
     fn end(&mut self) {
         let (t, attacker, to_attacker) = (&mut self.pair.t, &mut self.attacker, self.pair.paths[1]);
         let before = t.stats();
@@ -217,15 +224,15 @@ impl Scene {
             if t.stats().rx_dropped > before.rx_dropped {
                 return true;
             }
-            attacker.meet();
+            attacker.connect_both();
             let ring = attacker.ring.as_ref().unwrap();
             (first..first + 16).for_each(|record| header(ring, record, 1025));
             first = (first + 8) % 4096;
             false
         });
-        hangs_up(t, attacker.socket.as_ref().unwrap());
+        await_close(t, attacker.socket.as_ref().unwrap());
         until(t, |t, _| {
-            attacker.meet();
+            attacker.connect_both();
             attacker.taken.iter().for_each(|taken| set(taken, 128, u64::MAX));
             (0..1100).for_each(|_| send(t, to_attacker, &bytes(10)));
             t.outbound.links() == 1
@@ -257,7 +264,7 @@ enum Action {
     /// A report of received records, perhaps right.
     Count(u64),
     /// Connects again after a disconnect.
-    Meet,
+    Reconnect,
 }
 
 fn actions() -> impl Strategy<Value = Vec<Action>> {
@@ -265,7 +272,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         6 => (0..5usize, any::<u16>(), any::<u64>()).prop_map(|(a, at, v)| Action::Word(a, at.into(), v)),
         6 => (0..64u64, 0..1030u64).prop_map(|(record, len)| Action::Header(record, len)),
         1 => (0..400u64).prop_map(Action::Count),
-        1 => Just(Action::Meet),
+        1 => Just(Action::Reconnect),
     ];
     proptest::collection::vec(action, 1..300)
 }
@@ -276,7 +283,7 @@ proptest! {
     /// For any writes of a peer, as sender and as receiver, all frames of others arrive intact and
     /// in order, and finally its rings are closed.
     #[test]
-    fn nothing_a_peer_writes_touches_others(actions in actions()) {
+    fn writes_of_a_peer_do_not_affect_others(actions in actions()) {
         let mut scene = Scene::new();
         for action in actions {
             let attacker = &mut scene.attacker;
@@ -288,7 +295,7 @@ proptest! {
                 }
                 Action::Header(record, len) => header(attacker.ring.as_ref().unwrap(), record, len),
                 Action::Count(n) => attacker.taken.iter().for_each(|m| set(m, 128, n)),
-                Action::Meet => attacker.meet(),
+                Action::Reconnect => attacker.connect_both(),
             }
             scene.pair.exchange();
         }
@@ -316,7 +323,7 @@ fn a_peer_that_overwrites_memory_damages_its_own_traffic_only() {
                     attacker.ring.iter().for_each(|m| header(m, x >> 33 & 0x1ff, x >> 20 & 0x7ff));
                     attacker.taken.iter().for_each(|m| set(m, 128, x >> 40 & 0xfff));
                     if x.is_multiple_of(1024) {
-                        attacker.meet();
+                        attacker.connect_both();
                     }
                 }
             });
@@ -415,7 +422,7 @@ fn invalid_handshakes_are_disconnected() {
         let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         send_with(&socket, bytes, &fds);
-        hangs_up(&mut t, &socket);
+        await_close(&mut t, &socket);
         assert_eq!(t.inbound.len(), 0, "lie {n}");
     }
     for fd in
@@ -423,13 +430,13 @@ fn invalid_handshakes_are_disconnected() {
     {
         let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
         send_with(&socket, &hello, &[fd.unwrap().as_fd()]);
-        hangs_up(&mut t, &socket);
+        await_close(&mut t, &socket);
     }
     reaches(&mut honest, path, &mut t);
     assert_eq!(t.inbound.len(), 1);
 }
 
-/// Files of huge pages are refused: an access can find no free huge page.
+/// Files of huge pages are rejected: an access fails when no huge page is free.
 #[test]
 fn huge_pages_are_refused() {
     let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
@@ -443,7 +450,7 @@ fn huge_pages_are_refused() {
     assert!(map::adopt(fd.as_fd(), 2 << 20, true).is_err());
 }
 
-/// Peers that leave at every point of the handshake, many times: no state remains.
+/// Peers that end at every point of the handshake, many times, leave no state.
 #[test]
 fn peers_that_leave_during_the_handshake_leave_no_state() {
     let room = Room::new();
@@ -505,11 +512,11 @@ fn all_rings_together_are_bounded() {
     let enormous = Shape { slots: 1 << 16, data: 64 << 20, ..half };
     let offer = |t: &ShmTransport, shape| impostor(t, Hello { shape, ..hello(ATTACKER) });
     let refused = offer(&t, enormous);
-    hangs_up(&mut t, &refused.0);
+    await_close(&mut t, &refused.0);
     let first = offer(&t, half);
     until(&mut t, |t, _| t.inbound.len() == 1);
     let refused = offer(&t, whole);
-    hangs_up(&mut t, &refused.0);
+    await_close(&mut t, &refused.0);
     drop(first);
     until(&mut t, |t, _| t.inbound.is_empty());
     let _second = offer(&t, whole);
@@ -523,7 +530,7 @@ fn silent_connections_are_limited_and_time_out() {
     let sockets: Vec<_> =
         (0..40).map(|_| dir::connect(&t.listener.dir, t.listener.port).unwrap()).collect();
     for socket in &sockets {
-        hangs_up(&mut t, socket);
+        await_close(&mut t, socket);
     }
     // A `Hello` shortly before the timeout is accepted.
     let socket = dir::connect(&t.listener.dir, t.listener.port).unwrap();
@@ -543,7 +550,7 @@ fn a_flood_of_signals_is_cut_off() {
     until(&mut t, |t, _| t.inbound.is_empty());
 }
 
-/// A process binds a port and answers invalid welcomes: only the frames to it are lost.
+/// A process binds a port and answers with invalid welcomes: only the frames to it are lost.
 #[test]
 fn a_receiver_with_an_invalid_welcome_is_disconnected() {
     let room = Room::new();

@@ -152,7 +152,7 @@ proptest! {
     }
 }
 
-/// An impostor's ring with a large frame of one letter, and the offset of its data.
+/// A scripted ring with a large frame of one repeated byte, and the offset of its data.
 fn forge(t: &mut ShmTransport, second: u64) -> (OwnedFd, Mapping, usize) {
     let shape = LARGE_SHAPE;
     let (socket, memory) = impostor(t, Hello { shape, ..hello(7) });
@@ -163,7 +163,7 @@ fn forge(t: &mut ShmTransport, second: u64) -> (OwnedFd, Mapping, usize) {
     (socket, memory, shape.front())
 }
 
-/// Later writes of a sender to its own ring change the tail and nothing else.
+/// Later writes of a sender to its own ring change the tail, not the front.
 #[test]
 fn a_front_does_not_change() {
     let room = Room::new();
@@ -221,7 +221,7 @@ fn large_frames_outlive_their_sender() {
     until(&mut t, |t, _| t.inbound.is_empty());
 }
 
-/// The next burst reports the frames of a burst to the sender, also when no further frame arrives.
+/// The next burst releases the frames of a burst to the sender, also when no further frame arrives.
 #[test]
 fn the_next_burst_frees_the_places() {
     let room = Room::new();
@@ -233,7 +233,7 @@ fn the_next_burst_frees_the_places() {
         assert_eq!((poll(&mut t).len(), poll(&mut t).len()), (16, 0));
         let dropped = peer.stats().tx_dropped;
         (0..127).for_each(|_| send(peer, *path, &bytes(8192)));
-        assert_eq!(peer.stats().tx_dropped, dropped, "all places are free");
+        assert_eq!(peer.stats().tx_dropped, dropped, "the frames were released");
         while !poll(&mut t).is_empty() {}
     }
 }
