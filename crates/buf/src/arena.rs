@@ -1,11 +1,11 @@
 //! The arena: allocates message buffers and reuses them.
 //!
-//! Buffers come in size classes, four to a power of two. Classes below [`LARGE`] are cut out of
-//! 2 MiB blocks, with lock-free free lists; those of [`LARGE`] and above have a region each and a
-//! free list under a lock, whose cost is small beside that of their bytes.
+//! Buffers come in size classes, four to a power of two. Classes below [`LARGE`] are cut out of 2
+//! MiB blocks and have lock-free free lists. Buffers of [`LARGE`] and above have a region each and
+//! a free list under a lock, whose cost is small relative to the processing of their bytes.
 //!
 //! Invariants:
-//! 1. The regions mapped never exceed `limit_bytes` together.
+//! 1. The mapped regions together never exceed `limit_bytes`.
 //! 2. `Inner` lives until the last handle and the last buffer are dropped, in any order.
 //! 3. Buffers do not overlap, and memory of a region is always initialised.
 
@@ -21,35 +21,35 @@ use crate::msgbuf::HEADER_ROOM;
 use crate::{Heap, MapError, MemorySource, MsgBuf};
 use grow::Growth;
 
-/// Most lower-layer bytes that can be kept free before a frame: Ethernet 14, VLAN 4, IPv6 40 and
-/// UDP 8 (F8).
+/// Maximum bytes of lower-layer headers before a frame: Ethernet 14, VLAN 4, IPv6 40 and UDP 8
+/// (F8).
 pub const MAX_HEADROOM: usize = 66;
 
 /// Smallest data capacity.
 const MIN_CAPACITY: usize = 256;
-/// Largest data capacity of any arena. Keeps every length of a buffer within 32 bits,
-/// with header slots: 2^30 / 64 slots of 128 bytes are 2 GiB.
+/// Largest data capacity of any arena. With it, all lengths fit 32 bits, including the header
+/// slots: 2^30 / 64 slots of 128 bytes are 2 GiB.
 const MAX_CAPACITY: usize = 1 << 30;
 /// Smallest and largest `data_per_packet`.
 const DATA_PER_PACKET: std::ops::RangeInclusive<usize> = 64..=MAX_CAPACITY;
-/// Smallest limit: some buffers of a packet each.
+/// Smallest limit: room for some buffers of one packet.
 const MIN_LIMIT: usize = 64 << 10;
-/// Data capacity from which a buffer has a region of its own.
+/// Data capacity from which a buffer has its own region.
 pub(crate) const LARGE: usize = 256 << 10;
 
 /// Settings of an [`Arena`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ArenaConfig {
-    /// Most bytes of memory to map, at least 64 KiB. Ordinary pages are committed only when they
-    /// are first touched. Default: 1 GiB.
+    /// Maximum bytes of mapped memory, at least 64 KiB. Ordinary pages are committed when they are
+    /// first touched. Default: 1 GiB.
     pub limit_bytes: usize,
-    /// Data bytes that a packet carries, at least 64. Decides how many headers fit behind the
-    /// data; sessions with more data per packet use fewer of them, sessions with less cannot
-    /// send a full buffer. Default: 1024, which fits every IPv6 path.
+    /// Data bytes per packet, at least 64. Determines the number of headers behind the data:
+    /// sessions with more data per packet use fewer of them, sessions with less cannot send a full
+    /// buffer. Default: 1024, which fits every IPv6 path.
     pub data_per_packet: usize,
-    /// Bytes that a transport wants before each frame for lower-layer headers, at most
-    /// [`MAX_HEADROOM`]. Default: 0, as the kernel's UDP has its own. (The first packet always
-    /// has [`MAX_HEADROOM`]; this is about the headers behind the data.)
+    /// Bytes that a transport needs before each frame for lower-layer headers, at most
+    /// [`MAX_HEADROOM`]. Default: 0, as the kernel's UDP has its own buffers. It applies to the
+    /// headers behind the data; the first packet always has [`MAX_HEADROOM`].
     pub headroom: usize,
 }
 
@@ -94,13 +94,13 @@ impl ArenaConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocError {
-    /// No buffer of this arena is ever that long.
+    /// Longer than the largest buffer of this arena.
     #[error(
         "a message of {asked} bytes is too large: buffers of this arena have at most {limit} \
          bytes; raise ArenaConfig::limit_bytes (no buffer exceeds 1 GiB) or split the message"
     )]
     TooLarge {
-        /// Data bytes asked for.
+        /// Requested data bytes.
         asked: usize,
         /// Data bytes of the largest buffer that the arena can allocate.
         limit: usize,
@@ -112,20 +112,20 @@ pub enum AllocError {
          longer needed or raise ArenaConfig::limit_bytes"
     )]
     Exhausted {
-        /// Data bytes asked for.
+        /// Requested data bytes.
         asked: usize,
-        /// Bytes that buffers in use take.
+        /// Bytes of the buffers in use.
         in_use: usize,
         /// The arena's `limit_bytes`.
         limit: usize,
     },
-    /// The memory source refused although the limit is not reached.
+    /// The memory source failed although the limit is not reached.
     #[error(transparent)]
     Source(#[from] MapError),
 }
 
-/// What an arena holds, at one moment. While other threads allocate, the numbers may differ
-/// by their allocations in progress.
+/// Statistics of an arena at one moment. They may miss allocations of other threads that are in
+/// progress.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ArenaStats {
@@ -133,13 +133,13 @@ pub struct ArenaStats {
     pub limit_bytes: usize,
     /// Bytes mapped from the source.
     pub mapped_bytes: usize,
-    /// Bytes that buffers in use take, header rooms and rounding included.
+    /// Bytes of the buffers in use, including header rooms and rounding.
     pub in_use_bytes: usize,
     /// Number of buffers in use.
     pub in_use_buffers: usize,
-    /// Highest value that `in_use_bytes` had.
+    /// Maximum of `in_use_bytes` so far.
     pub peak_in_use_bytes: usize,
-    /// Mapped bytes that stand on reserved huge pages.
+    /// Mapped bytes on reserved huge pages.
     pub huge_bytes: usize,
     /// The size classes that have buffers, smallest first.
     pub classes: Vec<ClassStats>,
@@ -164,7 +164,7 @@ fn class_of(len: usize) -> usize {
         return 0;
     }
     // Classes end at 5/4, 6/4, 7/4 and 8/4 of a power of two: the two bits below the top one of
-    // `len - 1` say which.
+    // `len - 1` select the class.
     let n = len - 1;
     let exp = n.ilog2() as usize;
     (exp - 8) * 4 + ((n >> (exp - 2)) & 3) + 1
@@ -196,9 +196,9 @@ fn geometry(class: usize, cfg: &ArenaConfig) -> Geometry {
 /// A size class: the layout of its buffers, and its free list.
 struct Class {
     geometry: Geometry,
-    /// Free buffers; not used by large classes.
+    /// Free buffers. Unused by large classes.
     free: Stack,
-    /// Buffers that exist, free or not.
+    /// Existing buffers, free or not.
     buffers: AtomicUsize,
 }
 
@@ -214,14 +214,14 @@ const HANDLES: usize = 1 << (usize::BITS - 1);
 /// Written at every allocation, so on cache lines of its own.
 #[repr(align(128))]
 struct Usage {
-    /// Bytes of buffers in use, and [`HANDLES`]. The subtraction that
-    /// makes it 0 frees the arena. One counter for statistics and lifetime saves an atomic
-    /// operation at each allocation and each release.
+    /// Bytes of buffers in use, plus [`HANDLES`]. The subtraction that makes it 0 frees the arena.
+    /// One counter for statistics and lifetime saves an atomic operation per allocation and per
+    /// release.
     state: AtomicUsize,
     peak: AtomicUsize,
 }
 
-/// The arena behind its handles and buffers.
+/// The arena that its handles and buffers share.
 pub(crate) struct Inner {
     usage: Usage,
     classes: Box<[Class]>,
@@ -229,14 +229,14 @@ pub(crate) struct Inner {
     max_len: usize,
     cfg: ArenaConfig,
     table: Table,
-    /// Large buffers that exist, free or not; written under the growth lock.
+    /// Existing large buffers, free or not; written under the growth lock.
     large: AtomicUsize,
-    /// Declared before `source`: regions go before what they came from.
+    /// Declared before `source`, as regions must be dropped before their source.
     growth: Mutex<Growth>,
     source: Arc<dyn MemorySource>,
 }
 
-/// Shared by all handles of an arena; its drop releases the handles' claim on `Inner`.
+/// Shared by all handles of an arena. Its drop releases the handles' reference to `Inner`.
 struct Handle(NonNull<Inner>);
 
 // SAFETY: it only ever does an atomic subtraction and, as the last user, drops `Inner`, whose
@@ -288,7 +288,7 @@ impl Arena {
             .map(|geometry| Class { geometry, free: Stack::new(), buffers: AtomicUsize::new(0) })
             .collect();
         let growth = Mutex::new(Growth::new(classes.len()));
-        // MIN_LIMIT has room for the smallest class, so there is a last one.
+        // MIN_LIMIT has room for the smallest class, so there is at least one class.
         let max_len = capacity_of(classes.len() - 1);
         let usage = Usage { state: AtomicUsize::new(HANDLES), peak: AtomicUsize::new(0) };
         let table = Table::new();
@@ -306,8 +306,8 @@ impl Arena {
 
     /// A buffer of `len` data bytes with arbitrary contents (those of an earlier use of the
     /// memory). Its capacity is up to a quarter larger, and at least 256 bytes.
-    ///
-    /// Costs some 20 ns when a buffer of the size was used before, else a system call now and
+    /// Costs about 20 ns when a buffer of the class is free, and occasionally a system call
+    /// otherwise. Does not wait for memory to be freed.
     /// then. Never blocks for memory.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
@@ -339,7 +339,7 @@ impl Arena {
         self.inner().max_len
     }
 
-    /// Whether there are large buffers, which [`Arena::trim`] can unmap: one load.
+    /// Whether large buffers exist, which [`Arena::trim`] can unmap: one load.
     #[inline]
     pub fn has_large(&self) -> bool {
         self.inner().large.load(Ordering::Relaxed) > 0
@@ -349,12 +349,12 @@ impl Arena {
     /// 16 in a call. Returns whether other large buffers are idle, so that a later call can unmap
     /// them. Costs a lock, and a system call for each buffer.
     ///
-    /// Without it such memory is kept for the next message of the size, up to the arena's limit.
+    /// Without it such memory is kept for later messages of the size, up to the arena's limit.
     pub fn trim(&self) -> bool {
         self.inner().trim()
     }
 
-    /// What the arena holds. Takes a lock and some hundred loads; allocation goes on meanwhile.
+    /// Statistics. Takes a lock and about a hundred loads; concurrent allocations continue.
     pub fn stats(&self) -> ArenaStats {
         let inner = self.inner();
         let growth = inner.growth();
@@ -395,7 +395,8 @@ impl fmt::Debug for Arena {
 
 impl Inner {
     fn growth(&self) -> MutexGuard<'_, Growth> {
-        // A panic of a source's `map` leaves nothing half done: state changes after it returned.
+        // State changes only after a source's `map` has returned, so a panic in it leaves the state
+        // intact.
         self.growth.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -403,7 +404,7 @@ impl Inner {
         self.usage.state.load(Ordering::Relaxed) & !HANDLES
     }
 
-    /// Counts a buffer in. The caller holds a handle, so the arena lives.
+    /// Counts a new buffer. The caller holds a handle, so the arena is alive.
     #[inline]
     fn enter(&self, footprint: usize) {
         let in_use =
@@ -413,7 +414,7 @@ impl Inner {
         }
     }
 
-    /// Counts a buffer or the handles out, and frees the arena when nothing is left.
+    /// Subtracts a buffer or the handles from the count, and frees the arena when nothing is left.
     ///
     /// # Safety
     /// The caller gives up a claim of that `weight`, once, and does not use `inner` afterwards.
@@ -434,7 +435,7 @@ impl Inner {
         drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 
-    /// Frees a buffer whose last reference was given up.
+    /// Frees a buffer whose last reference was released.
     ///
     /// # Safety
     /// The caller gave up the last reference to `chunk` and does not use it afterwards.

@@ -1,5 +1,5 @@
-//! The atomics of the free stack and of the reference count: those of the standard library, and in
-//! the models of `chunk::model` those of loom, which can be weakened.
+//! The atomics of the free stack and of the reference count: those of the standard library, or in
+//! the models of `chunk::model` those of loom, with optional faults.
 
 #[cfg(not(all(loom, test)))]
 pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, fence};
@@ -12,7 +12,7 @@ mod weakened {
     use std::cell::Cell;
     use std::sync::atomic::Ordering::{self, Acquire, Relaxed, Release};
 
-    /// A rule that the atomics break. Each one must be found by a model.
+    /// A rule that the atomics break. A model must detect each one.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) enum Fault {
         /// Head of the stack: the tag stays 0.
@@ -44,7 +44,7 @@ mod weakened {
     }
 
     thread_local! {
-        // Of the operating system's thread: loom runs all threads of a model on one.
+        // Per operating system thread: loom runs all threads of a model on one.
         static FAULT: Cell<Option<Fault>> = const { Cell::new(None) };
     }
 
@@ -61,7 +61,7 @@ mod weakened {
         if is(fault) { Relaxed } else { order }
     }
 
-    /// Words of 32 bits: of these only the reference count is used with an order.
+    /// 32-bit atomics. Only the reference count depends on the memory order.
     pub(crate) struct AtomicU32(loom::sync::atomic::AtomicU32);
 
     impl AtomicU32 {

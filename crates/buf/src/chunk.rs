@@ -1,8 +1,8 @@
 //! The record of one buffer, the table of all records, and the free list of a size class.
 //!
-//! Records are separate from the message bytes: memory that a transport's hardware can write must
-//! not hold the pointers and counts that memory safety depends on, and a record stays in the cache
-//! while message bytes are evicted.
+//! Records are separate from the message bytes: memory that hardware can write must not contain the
+//! pointers and counts that memory safety depends on. Also, a record stays in the cache while
+//! message bytes are evicted.
 //!
 //! Invariants:
 //! 1. A record of the table is never freed or moved before the arena, so a thread with a
@@ -28,7 +28,7 @@ pub(crate) struct Chunk {
     refs: AtomicU32,
     /// In a free list: number of the record below, plus one; 0 at the bottom.
     next: AtomicU32,
-    /// In a free list: how many records there are from here to the bottom.
+    /// In a free list: the number of records from this one to the bottom.
     depth: AtomicU32,
     /// Number of this record in the table.
     id: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Chunk {
     pub(crate) slots: u32,
     /// Bytes of one slot.
     pub(crate) slot_size: u32,
-    /// Bytes of memory that the buffer takes, all rooms included.
+    /// Bytes of memory of the buffer, including all header rooms.
     pub(crate) footprint: usize,
     /// First data byte, with provenance over the whole region.
     pub(crate) data: NonNull<u8>,
@@ -95,15 +95,15 @@ impl Chunk {
         }
     }
 
-    /// Gives a free record its first reference.
+    /// Sets the first reference of a free record.
     #[inline]
     pub(crate) fn claim(&self) {
         self.refs.store(1, Ordering::Relaxed);
     }
 
-    /// Whether there are references beside that of the caller.
+    /// Whether there are references besides the caller's.
     ///
-    /// `false` is ordered after all accesses through the references that were given up.
+    /// A result of `false` is ordered after all accesses through the released references.
     #[inline]
     pub(crate) fn is_shared(&self) -> bool {
         self.refs.load(Ordering::Acquire) != 1
@@ -117,7 +117,7 @@ impl Chunk {
     pub(crate) fn retain_mut(&self, count: u32) {
         // Acquire: a store ends the release sequence of earlier releases, so this load must order
         // the accesses before them. Test: `every_drop_order`,
-        // `pieces_go_to_other_threads_again_and_again`, also under ThreadSanitizer; `chunk::model`.
+        // `pieces_are_released_by_other_threads`, also under ThreadSanitizer; `chunk::model`.
         if self.refs.load(Ordering::Acquire) == 1 {
             self.refs.store(1 + count, Ordering::Relaxed);
         } else {
@@ -130,20 +130,21 @@ impl Chunk {
     pub(crate) fn retain(&self, count: u32) {
         // Relaxed: the new references are derived from one that is alive.
         if self.refs.fetch_add(count, Ordering::Relaxed) > u32::MAX / 2 {
-            // Two billion leaked references: going on would end in a use after free.
+            // Two billion leaked references: continuing would end in a use after free.
             std::process::abort();
         }
     }
 
-    /// Gives up `count` references of a caller who keeps another one.
+    /// Releases `count` references of a caller that keeps another one.
     #[inline]
     pub(crate) fn release_some(&self, count: u32) {
         // Release: orders the caller's accesses before a later recycling, which cannot happen while the
-        // caller keeps a reference. Test: `pieces_go_to_other_threads_again_and_again`.
+        // caller keeps a reference. Test: `pieces_are_released_by_other_threads`.
         self.refs.fetch_sub(count, Ordering::Release);
     }
 
-    /// Gives up a reference. `true` when it was the last: the caller must then recycle.
+    /// Releases a reference. Returns `true` if it was the last: the caller must then recycle the
+    /// buffer.
     #[inline]
     pub(crate) fn release(&self) -> bool {
         // The last holder needs no read-modify-write: no other thread has a reference.
@@ -249,10 +250,10 @@ impl Drop for Table {
 
 /// The free buffers of one size class: a lock-free stack of record numbers.
 ///
-/// A stack and not a queue, because the lines of the buffer that was freed last are still in the
-/// cache. The head is a number and a tag of 32 bits each. Every change increments
-/// the tag, so the swap of a thread that read an old head fails, unless exactly a multiple of 2^32
-/// changes came between (the ABA problem).
+/// A stack and not a queue, because the cache lines of the buffer freed last are still in the
+/// cache. The head is a 32-bit number and a 32-bit tag. Every change increments the tag, so the
+/// compare-and-swap of a thread with an old head fails, unless a multiple of 2^32 changes came
+/// between (the ABA problem).
 #[repr(align(64))]
 pub(crate) struct Stack {
     /// Low half: number of the top record plus one, 0 when empty. High half: tag.
@@ -324,8 +325,8 @@ impl Stack {
         self.depth_at(table, self.head.load(Ordering::Acquire) as u32) as usize
     }
 
-    /// Depth of the record that a head names. When the head has moved on meanwhile the value is
-    /// stale, and the caller's swap fails.
+    /// Depth of the record at a head. If the head has changed in the meantime, the value is stale
+    /// and the caller's compare-and-swap fails.
     #[inline]
     fn depth_at(&self, table: &Table, top: u32) -> u32 {
         match top.checked_sub(1) {
@@ -403,13 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn every_change_of_a_head_moves_its_tag() {
+    fn every_change_of_a_head_increments_its_tag() {
         let head = next_head(u64::from(u32::MAX) << 32 | 7, 9);
         assert_eq!(head, 9, "the tag wraps without touching the number");
         assert_eq!(next_head(head, 7), 1 << 32 | 7);
     }
 
-    /// Threads pop and push the same few records; `refs` of each proves that it has one owner.
+    /// Threads pop and push the same few records; `refs` of each checks that it has one owner.
     #[test]
     fn free_lists_survive_threads() {
         const RECORDS: usize = 3;

@@ -36,16 +36,16 @@ fn prefetch_at(at: *const u8) {
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         // SAFETY: the instruction has no effect that the program can observe and faults on no
-        // address; SSE is part of x86-64. Test: `prefetches_take_any_place`.
+        // address; SSE is part of x86-64. Test: `prefetches_accept_any_address`.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = at;
 }
 
-/// The processor's time stamp counter: about 10 ns, where the system's clock takes 25. The
-/// length of a tick is found by comparison with the system's clock, and [`has_steady_ticks`] tells
-/// whether it is constant. 0 where there is no counter.
+/// Reads the processor's time stamp counter, in about 10 ns instead of 25 for the system's clock.
+/// The tick length must be calibrated with the system's clock, and [`has_steady_ticks`] tells
+/// whether it is constant. Returns 0 where there is no counter.
 #[inline(always)]
 pub fn ticks() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -57,8 +57,9 @@ pub fn ticks() -> u64 {
     0
 }
 
-/// Whether [`ticks`] count time: at one rate, in every power state, and alike on all processors.
-/// The processor must report it, and the kernel, which checks it, must use it for its own clock.
+/// Whether [`ticks`] advance at one rate, in every power state, and synchronously on all
+/// processors. The processor must report it, and the kernel, which checks it, must use the counter
+/// for its own clock.
 pub fn has_steady_ticks() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
@@ -70,7 +71,7 @@ pub fn has_steady_ticks() -> bool {
         // SAFETY: every x86-64 has the instruction. Test: `ticks_advance`.
         let cpuid = |leaf| unsafe { __cpuid(leaf) };
         let invariant = cpuid(0x8000_0000).eax >= POWER && cpuid(POWER).edx & INVARIANT != 0;
-        // Some containers hide the file; then the processor's report must suffice.
+        // Some containers hide the file; then only the processor's report counts.
         invariant && std::fs::read_to_string(SOURCE).map_or(true, |used| used.trim() == "tsc")
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefetches_take_any_place() {
+    fn prefetches_accept_any_address() {
         prefetch(&7_u8);
         prefetch("text");
         prefetch_bytes(&[]);

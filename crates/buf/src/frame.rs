@@ -1,8 +1,8 @@
 //! Frames at the transport boundary (steps 8 and 9 of a packet's path).
 //!
-//! A frame is one datagram. The protocol hands the transport [`TxFrame`]s, which own counted
-//! references to the bytes ([`TxSeg`]), so a transport may keep them as long as its hardware does.
-//! The transport lends [`RxFrame`]s, which borrow its receive memory until the next burst.
+//! A frame is one datagram. The protocol passes [`TxFrame`]s to the transport; they own counted
+//! references to their bytes ([`TxSeg`]), so a transport may keep them until its hardware has sent
+//! them. The transport lends [`RxFrame`]s, which borrow its receive memory until the next burst.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -17,20 +17,20 @@ use crate::{Tail, TxSeg, prefetch_copy};
 /// this many places behind is prefetched ([`TxFrame::prefetch_data`]).
 pub const COPY_AHEAD: usize = 2;
 
-/// Most gather entries that a [`TxFrame`] has.
+/// Maximum gather entries of a [`TxFrame`].
 pub const TX_GATHER: usize = 3;
 
-/// Most frames that one receive burst lends. Two full trains of 64 segments.
+/// Maximum frames of one receive burst: two full trains of 64 segments.
 pub const RX_BURST: usize = 128;
 
 /// The frames of one receive burst, borrowed from the transport.
 pub type RxBurst<'a> = ArrayVec<RxFrame<'a>, RX_BURST>;
 
-/// Frames for the transport, oldest first. A transport takes frames from the front and leaves those
-/// that it cannot send for the next burst.
+/// Frames to send, oldest first. A transport takes frames from the front and leaves those that it
+/// cannot send for the next burst.
 pub type TxBurst = VecDeque<TxFrame>;
 
-/// Where a datagram came from or goes to, comparable in a few instructions.
+/// Source or destination of a datagram, comparable in a few instructions.
 ///
 /// For IP transports `host` is the address in its IPv6 form (IPv4 is mapped, `::ffff:a.b.c.d`)
 /// and `port` the UDP port. Other transports number their endpoints in `host` as they like.
@@ -79,12 +79,12 @@ impl fmt::Display for Addr {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Ecn {
-    /// The sender does not take part.
+    /// The sender does not support ECN.
     #[default]
     NotEct = 0,
     /// ECN-capable transport, code point 1.
     Ect1 = 1,
-    /// ECN-capable transport, code point 0: what Courser sends.
+    /// ECN-capable transport, code point 0, which Courser sends.
     Ect0 = 2,
     /// Congestion experienced: a switch on the path marked the frame.
     Ce = 3,
@@ -108,10 +108,10 @@ pub struct PathId(pub u32);
 
 /// One datagram to send: up to [`TX_GATHER`] pieces, in order.
 ///
-/// The frame owns references to its memory, and drops them with itself.
+/// The frame owns references to its memory and releases them when dropped.
 #[derive(Debug)]
 pub struct TxFrame {
-    /// Where it goes.
+    /// The destination.
     pub path: PathId,
     /// The pieces, in wire order.
     pub segs: ArrayVec<TxSeg, TX_GATHER>,
@@ -120,7 +120,7 @@ pub struct TxFrame {
 }
 
 impl TxFrame {
-    /// A frame without pieces and without a destination, to be filled.
+    /// A frame without pieces and destination, to be filled.
     pub const EMPTY: TxFrame =
         TxFrame { path: PathId(u32::MAX), segs: ArrayVec::new_const(), len: 0 };
 
@@ -132,8 +132,8 @@ impl TxFrame {
         TxFrame { path, segs, len }
     }
 
-    /// Prefetches the data of a frame in pieces, a packet of a large message that may have left the
-    /// caches since it was written: for who is going to copy it soon.
+    /// Prefetches the data of a frame in pieces, which is to be copied soon: a packet of a large
+    /// message may have been evicted from the caches since it was written.
     #[inline(always)]
     pub fn prefetch_data(&self) {
         if self.segs.len() > 1
@@ -160,8 +160,9 @@ impl TxFrame {
     }
 }
 
-/// Drops the first `count` frames of a burst, or all when there are fewer, as a transport does that has
-/// sent them. Packets of one large message cost two locked instructions together, for two each.
+/// Drops the first `count` frames of a burst, or all when there are fewer, after they were sent.
+/// Releasing the packets of one large message together costs two locked instructions, instead of
+/// two for each.
 #[inline(never)] // a burst costs more than the call
 pub fn drop_frames(burst: &mut TxBurst, count: usize) {
     let count = count.min(burst.len());
@@ -171,15 +172,15 @@ pub fn drop_frames(burst: &mut TxBurst, count: usize) {
 /// One datagram that arrived, borrowed from the transport until its next receive burst.
 #[derive(Clone, Copy, Debug)]
 pub struct RxFrame<'a> {
-    /// Who sent it, as the transport saw it.
+    /// The sender, as reported by the transport.
     pub src: Addr,
-    /// The datagram's bytes, or the first ones of them: at least [`RX_HEAD`], if there is a tail.
+    /// The datagram's bytes, or its first ones: at least [`RX_HEAD`] if there is a tail.
     pub data: &'a [u8],
-    /// The rest of the datagram behind `data`. Empty, except where a transport leaves the end of a
-    /// large frame in memory that its sender can still write, so that it is copied once only, to
-    /// where it is needed.
+    /// The rest of the datagram behind `data`. Empty, unless a transport leaves the end of a large
+    /// frame in memory that its sender can still write, so that it is copied only once, to its
+    /// destination.
     pub tail: Tail<'a>,
-    /// The congestion mark it arrived with.
+    /// Its congestion mark.
     pub ecn: Ecn,
 }
 
@@ -202,7 +203,7 @@ impl<'a> RxFrame<'a> {
         self.data.len() + self.tail.len()
     }
 
-    /// Whether the datagram has not a single byte.
+    /// Whether the datagram is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.data.is_empty() && self.tail.is_empty()
@@ -215,7 +216,8 @@ impl<'a> RxFrame<'a> {
         self.tail.append_to(out);
     }
 
-    /// The datagram in one piece, in `room`, which is overwritten, and grows to its length at most.
+    /// The datagram in one piece. If it has a tail, both parts are copied to `room`, which is
+    /// overwritten.
     pub fn join<'b>(&self, room: &'b mut Vec<u8>) -> RxFrame<'b> {
         room.clear();
         room.reserve_exact(self.len());
@@ -232,11 +234,11 @@ mod tests {
     use crate::{Arena, MsgBuf, PacketAccess};
 
     #[test]
-    fn frames_are_dropped_from_the_front_and_give_back_what_nobody_else_holds() {
+    fn frames_are_dropped_from_the_front_and_release_their_references() {
         for (pieces, kept) in [(2, true), (2, false), (1, true), (1, false)] {
             let arena = Arena::heap();
             let mut messages: Vec<_> = (0..3).map(|_| arena.alloc(8_000).unwrap()).collect();
-            // Of one message, of two in turn, and of a third one that is also held elsewhere.
+            // Of one message, of two alternately, and of a third one that has further references.
             let order = [0, 0, 0, 0, 1, 0, 1, 1, 2, 2];
             let mut burst = TxBurst::new();
             for (index, message) in (1..).zip(order) {

@@ -31,16 +31,16 @@
 //! | 64 KiB | 64 KiB | 68,736 B | 63 slots |
 //! | 8 MB | 8 MiB | 10 MiB mapped | a region of its own, whole huge pages |
 //!
-//! Buffers below 256 KiB come from blocks of 2 MiB, some 256 KiB of one size at a time. Memory
-//! that was cut to one size keeps that size; larger buffers that are idle are unmapped when other
-//! allocations need their room. Mapped memory never exceeds [`ArenaConfig::limit_bytes`].
+//! Buffers below 256 KiB come from blocks of 2 MiB, of which about 256 KiB at a time are divided
+//! into buffers of one size and keep that size. Idle larger buffers are unmapped when other
+//! allocations need their memory. Mapped memory never exceeds [`ArenaConfig::limit_bytes`].
 //!
 //! # Ownership
 //!
-//! 1. A [`MsgBuf`] has one owner; that owner alone can write the data.
-//! 2. A [`TxSeg`] is a counted reference to a part of it that a transmit queue holds. While one
-//!    exists the data cannot be written ([`MsgBuf::is_shared`] tells), and the memory is not
-//!    reused, in whatever order they are dropped (E24, E27).
+//! 1. A [`MsgBuf`] has one owner; only the owner can write the data.
+//! 2. A [`TxSeg`] is a counted reference of a transmit queue to a part of the buffer. While one
+//!    exists ([`MsgBuf::is_shared`]), the data cannot be written and the memory is not reused, in
+//!    whatever order both are dropped (E24, E27).
 //! 3. Buffers are `Send`, may be filled and dropped on any thread, and return to their arena.
 
 #[cfg(not(target_os = "linux"))]

@@ -1,13 +1,13 @@
 //! Sources of message memory: the [`MemorySource`] behind an arena (F9).
 //!
-//! An arena never calls the allocator for message bytes. It maps regions of some
-//! hundred kilobytes and more from a source, and cuts buffers out of them. A transport whose hardware
-//! needs registered memory (AF_XDP's UMEM, DPDK) has its own source; all others use [`Heap`].
+//! An arena never calls the allocator for message bytes. It maps regions of hundreds of kilobytes
+//! from a source and divides them into buffers. A transport whose hardware needs registered memory
+//! (AF_XDP's UMEM, DPDK) has its own source; all others use [`Heap`].
 
 use std::fmt;
 use std::ptr::NonNull;
 
-/// Alignment that every [`Region`] has at least: one cache line.
+/// Minimum alignment of every [`Region`]: one cache line.
 pub const REGION_ALIGN: usize = 64;
 
 /// Size of a huge page on x86-64 and (with 4 KiB base pages) on AArch64.
@@ -24,29 +24,29 @@ pub trait MemorySource: Send + Sync + fmt::Debug {
     fn name(&self) -> &'static str;
 }
 
-/// A source has no region.
+/// A source could not map a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "cannot map {bytes} bytes of message memory: {cause}; free memory or lower the arena's limit"
 )]
 pub struct MapError {
-    /// How many bytes were asked for.
+    /// Requested bytes.
     pub bytes: usize,
-    /// Why there are none.
+    /// The reason.
     pub cause: MapCause,
 }
 
-/// Why a source has no region.
+/// The reason why a source could not map a region.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum MapCause {
-    /// The operating system refused, with this error number.
+    /// The operating system failed with this error number.
     Os(i32),
-    /// Nothing, or more than an address space holds, was asked for.
+    /// The size is 0 or larger than the address space.
     BadSize,
-    /// The source has no (more) memory of its own, or cannot serve this request; in its words.
+    /// The source has no more memory or cannot map this size; the text is its own.
     Refused(&'static str),
-    /// The source gave a region that is too short or not aligned to [`REGION_ALIGN`].
+    /// The source returned a region that is too short or not aligned to [`REGION_ALIGN`].
     Unsuitable,
 }
 
@@ -61,7 +61,7 @@ impl fmt::Display for MapCause {
     }
 }
 
-/// Memory that one owner holds: readable, writable and initialised until this value is dropped.
+/// Memory with one owner: readable, writable and initialised until it is dropped.
 pub struct Region {
     ptr: NonNull<u8>,
     len: usize,
@@ -84,7 +84,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region in memory of the caller, say a transport's registered memory (F9).
+    /// A region in the caller's memory, such as a transport's registered memory (F9).
     ///
     /// `release` is called once, after the last use of the memory. It may run on any thread
     /// and, like [`MemorySource::map`], must not use the arena.
@@ -120,13 +120,13 @@ impl Region {
         self.len
     }
 
-    /// Whether there is not a single byte.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Whether it is on huge pages for certain. Transparent ones, which the kernel may take
-    /// away at any time, do not count.
+    /// Whether it is on reserved huge pages. Transparent huge pages do not count, as the kernel may
+    /// split them at any time.
     pub fn is_huge(&self) -> bool {
         self.huge
     }
@@ -154,12 +154,12 @@ impl Drop for Region {
     }
 }
 
-/// Whether [`Heap`] tries for huge pages (E65).
+/// Whether [`Heap`] uses huge pages (E65).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub enum HugePages {
-    /// Reserved 2 MiB pages when the system has some, else ordinary pages with the advice to make
-    /// them transparent huge pages. Applies to regions of at least 2 MiB.
+    /// Reserved 2 MiB pages if the system has some, else ordinary pages with the advice to use
+    /// transparent huge pages. Applies to regions of at least 2 MiB.
     #[default]
     Auto,
     /// Ordinary pages.
@@ -169,13 +169,14 @@ pub enum HugePages {
 /// Anonymous memory of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Heap {
-    /// Whether to try for huge pages.
+    /// Whether to use huge pages.
     pub huge: HugePages,
 }
 
 impl MemorySource for Heap {
-    /// Zeroed pages, aligned to a page (2 MiB when huge pages are wanted and it is that long).
-    /// Ordinary pages are committed when they are first touched, reserved huge pages at once.
+    /// Maps zeroed pages, aligned to a page, or to 2 MiB for regions of that size when huge pages
+    /// are enabled. Ordinary pages are committed when they are first touched, reserved huge pages
+    /// at once.
     fn map(&self, bytes: usize) -> Result<Region, MapError> {
         if bytes == 0 || bytes > isize::MAX as usize - 2 * HUGE_PAGE {
             return Err(MapError { bytes, cause: MapCause::BadSize });
@@ -200,8 +201,7 @@ impl MemorySource for Heap {
     }
 }
 
-/// Anonymous mappings. A mapping of any of these functions is released by [`os::unmap`] with the
-/// same length.
+/// Anonymous mappings. [`os::unmap`] releases them, with the same length.
 #[cfg(not(miri))]
 mod os {
     use std::ffi::c_void;
@@ -227,11 +227,11 @@ mod os {
         anonymous(len, MapFlags::empty())
     }
 
-    /// Pages of the reserved pool, all of them present.
+    /// Pages of the reserved pool, all populated.
     ///
-    /// A mapping can succeed and its first touch still end the process (SIGBUS) where a control
-    /// group has no share of the pool, as in containers. Populating reports that as an error; a
-    /// kernel that cannot populate (before 5.14) gets ordinary pages.
+    /// In a control group without a share of the pool, as in containers, a mapping can succeed and
+    /// its first access still end the process (SIGBUS). Populating reports that as an error.
+    /// Kernels before 5.14, which cannot populate, use ordinary pages.
     pub(super) fn map_reserved_huge(len: usize) -> Option<NonNull<u8>> {
         let ptr = anonymous(len, MapFlags::HUGETLB | MapFlags::HUGE_2MB).ok()?;
         // SAFETY: the range was just mapped and is ours; populating does not change its content.
@@ -275,7 +275,7 @@ mod os {
     }
 }
 
-/// The same on the allocator, because miri does not support `mmap`.
+/// The same with the allocator, as miri does not support `mmap`.
 #[cfg(miri)]
 mod os {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -289,7 +289,7 @@ mod os {
 
     pub(super) fn map(len: usize) -> Result<NonNull<u8>, i32> {
         let layout = layout(len).ok_or(12)?;
-        // SAFETY: `len` is not 0: `Heap::map` has checked it. Test: `heap_refuses_absurd_sizes`.
+        // SAFETY: `len` is not 0: `Heap::map` has checked it. Test: `heap_rejects_absurd_sizes`.
         NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(12)
     }
 
@@ -331,7 +331,7 @@ mod tests {
                 assert!(region.len() >= len);
                 assert_eq!(region.as_ptr().as_ptr().align_offset(4096), 0);
                 let bytes = bytes(&mut region);
-                // Every byte takes miri minutes.
+                // Checking every byte takes minutes under miri.
                 let step = if cfg!(miri) { 4093 } else { 1 };
                 assert!(bytes.iter().step_by(step).all(|&b| b == 0));
                 bytes.fill(0xa5);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn heap_refuses_absurd_sizes() {
+    fn heap_rejects_absurd_sizes() {
         for bytes in [0, isize::MAX as usize, usize::MAX, usize::MAX - HUGE_PAGE] {
             let err = Heap::default().map(bytes).unwrap_err();
             assert_eq!(err, MapError { bytes, cause: MapCause::BadSize });
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     #[cfg(not(miri))]
-    fn the_systems_refusal_is_an_error() {
+    fn a_failed_mapping_is_an_error() {
         let err = Heap { huge: HugePages::Never }.map(1 << 50).unwrap_err();
         assert!(matches!(err.cause, MapCause::Os(_)), "{err}");
         assert!(err.to_string().contains("1125899906842624"), "{err}");
@@ -382,9 +382,9 @@ mod tests {
 
     #[test]
     #[cfg(not(miri))]
-    fn huge_pages_are_tried_unless_switched_off() {
+    fn huge_pages_are_used_unless_disabled() {
         if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
-            return; // a kernel without transparent huge pages refuses the advice
+            return; // a kernel without transparent huge pages rejects the advice
         }
         for len in [HUGE_PAGE, 2 * HUGE_PAGE, 2 * HUGE_PAGE + 1] {
             let region = Heap::default().map(len).unwrap();

@@ -34,15 +34,16 @@ const _: () = assert!(MAX_HEADROOM + HEADER_ROOM <= FRONT);
 
 /// A message: contiguous data with room for packet headers around it.
 ///
-/// Dereferences to its data. Made by [`Arena::alloc`](crate::Arena::alloc); may be filled and
+/// Dereferences to its data. Allocated by [`Arena::alloc`](crate::Arena::alloc); may be filled and
 /// dropped on any thread, and returns to its arena when it and all its [`TxSeg`]s are dropped.
 pub struct MsgBuf {
     data: NonNull<u8>,
     chunk: NonNull<Chunk>,
 }
 
-// Two words are passed in registers. More would be stored one by one and loaded two at a time by the
-// callee, and such a load waits until the stores are in the cache (no store forwarding).
+// Two words are passed in registers. A longer struct would be stored word by word and loaded two
+// words at a time, and such a load must wait until the stores are in the cache (no store
+// forwarding).
 const _: () = assert!(size_of::<Option<MsgBuf>>() == 2 * size_of::<usize>());
 
 // SAFETY: a `MsgBuf` owns its data like a `Box<[u8]>`; reference counts and free lists are atomic.
@@ -53,13 +54,13 @@ unsafe impl Send for MsgBuf {}
 // `buffers_come_back_from_other_threads`.
 unsafe impl Sync for MsgBuf {}
 
-/// A length above the capacity of a buffer was asked for.
+/// A length above the capacity of a buffer was requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{asked} bytes do not fit a message buffer of {capacity}; allocate a larger one")]
 pub struct CapacityError {
-    /// Length that was asked for, in bytes.
+    /// Requested length, bytes.
     pub asked: usize,
-    /// Data bytes that the buffer has.
+    /// Data capacity of the buffer, bytes.
     pub capacity: usize,
 }
 
@@ -97,13 +98,13 @@ impl MsgBuf {
         self.len() == 0
     }
 
-    /// Data bytes that the buffer has room for: at least what was asked for at allocation.
+    /// Data capacity: at least the length requested at allocation.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.chunk().capacity as usize
     }
 
-    /// Shortens the data to `len` bytes; nothing happens when it is not longer. Copies nothing.
+    /// Shortens the data to `len` bytes, without a copy. Does nothing when it is not longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         if len < self.len() {
@@ -166,7 +167,7 @@ impl MsgBuf {
         Some(unsafe { self.data.add(range.start) })
     }
 
-    /// Headers below `end` may be covered by a `TxSeg` from now on.
+    /// Marks headers below `end` as possibly covered by a `TxSeg`.
     #[inline]
     fn expose(&mut self, end: u32) {
         let exposed = &self.chunk().exposed;

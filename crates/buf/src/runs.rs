@@ -1,15 +1,15 @@
-//! Slices of equal length, many of them, close to each other in memory.
+//! Many slices of equal length, close to each other in memory.
 //!
 //! Each session of an endpoint has a slice of slots. The program's allocator spreads 20,000 of them
-//! over small pages, so that a call on a random session misses the TLB as well as the cache. Here
-//! they are cut from blocks, one size in each, on huge pages when there are many. Runs are an odd
-//! number of cache lines apart: their first elements, which are used most, are spread over all sets of
-//! a cache.
+//! over small pages, so a call on a random session misses the TLB as well as the cache. This
+//! allocator cuts them from blocks, one size per block, on huge pages when there are many. The
+//! distance of runs is an odd number of cache lines, which spreads their frequently used first
+//! elements over all sets of a cache.
 //!
 //! # Invariants
 //! 1. A place of a block belongs to one [`Run`], or its number is in the block's free list.
-//! 2. A block lives as long as any of its runs, or as its [`Runs`], until [`Runs::trim`] finds it
-//!    unused.
+//! 2. A block lives as long as one of its runs. A block without runs lives until [`Runs::trim`] or
+//!    the drop of its [`Runs`].
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -21,30 +21,30 @@ use std::rc::Rc;
 
 use crate::{Heap, HugePages, MemorySource, Region};
 
-/// Runs begin at a cache line, and so do those after them.
+/// Alignment of runs: a cache line.
 const LINE: usize = 64;
 /// Bytes of the first block; each is twice as long as the one before, up to [`LAST`].
 const FIRST: usize = 16 << 10;
 /// A huge page.
 const LAST: usize = 2 << 20;
 
-/// The blocks that runs are cut from. No memory before the first run; then blocks of 16 KiB, each
-/// twice as long as the one before, up to 2 MiB, which are on huge pages where the system has some.
+/// The blocks that runs are cut from. There is no memory before the first run. The first block has
+/// 16 KiB; each later one is twice as long, up to 2 MiB, on huge pages if the system has some.
 /// [`Runs::trim`] unmaps unused blocks.
 pub struct Runs<T> {
     blocks: Vec<Rc<Block>>,
     of: PhantomData<T>,
 }
 
-/// A region, divided into places of one size.
+/// A region, divided into places of equal size.
 struct Block {
     region: Region,
-    /// Elements of a run.
+    /// Elements per run.
     len: usize,
-    /// Bytes from one place to the next.
+    /// Bytes between the starts of two places.
     stride: usize,
     places: u32,
-    /// The places below this one are in use or in `free`.
+    /// Places below this one are in use or in `free`.
     fresh: Cell<u32>,
     free: RefCell<Vec<u32>>,
 }
@@ -82,13 +82,13 @@ impl Block {
 }
 
 impl<T> Runs<T> {
-    /// None yet, and no memory.
+    /// No blocks and no memory.
     pub const fn new() -> Self {
         Runs { blocks: Vec::new(), of: PhantomData }
     }
 
-    /// Bytes that a run of `len` elements takes: whole cache lines, an odd number of them
-    /// unless elements are aligned to more. `None`: more than there can be.
+    /// Bytes that a run of `len` elements takes: whole cache lines, an odd number of them unless
+    /// the elements have a larger alignment. `None`: too long.
     pub const fn stride(len: usize) -> Option<usize> {
         let Some(run) = size_of::<T>().checked_mul(len) else { return None };
         let align = if align_of::<T>() > LINE { align_of::<T>() } else { LINE };
@@ -98,13 +98,13 @@ impl<T> Runs<T> {
         }
     }
 
-    /// A run of the elements of `items`; from the allocator where the system cannot map memory.
+    /// Collects `items` into a run. Uses the allocator if the system cannot map memory.
     pub fn collect(&mut self, items: impl ExactSizeIterator<Item = T>) -> Run<T> {
         let most = items.len();
         let mut run = self.room(most);
         for item in items.take(most) {
             // SAFETY: the run has room for `most` elements, of which `len` are initialised.
-            // Test: `runs_are_apart`, `a_panic_drops_what_there_was`.
+            // Test: `runs_are_apart`, `a_panic_drops_the_collected_elements`.
             unsafe { run.first.add(run.len).write(item) };
             run.len += 1;
         }
@@ -120,14 +120,14 @@ impl<T> Runs<T> {
         let Some((block, place)) = self.place(most) else {
             let mut room = std::mem::ManuallyDrop::new(Vec::with_capacity(most));
             let first = NonNull::new(room.as_mut_ptr()).unwrap_or(NonNull::dangling());
-            return Run { first, len: 0, home: Home::Heap(room.capacity()) };
+            return Run { first, len: 0, storage: Storage::Heap(room.capacity()) };
         };
-        let (first, home) = (block.at(place), Home::Block(block, place));
-        Run { first, len: 0, home }
+        let (first, storage) = (block.at(place), Storage::Block(block, place));
+        Run { first, len: 0, storage }
     }
 
-    /// A place for `len` elements, in the newest block that has one. `None`: the system cannot map
-    /// memory.
+    /// A place for `len` elements in the newest block with a free one. `None`: the system cannot
+    /// map memory.
     fn place(&mut self, len: usize) -> Option<(Rc<Block>, u32)> {
         let from = |block: &Rc<Block>| block.take().map(|place| (block.clone(), place));
         let alike = self.blocks.iter().filter(|block| block.len == len);
@@ -140,12 +140,12 @@ impl<T> Runs<T> {
         from(&block)
     }
 
-    /// Unmaps blocks without runs. Costs a scan of the blocks.
+    /// Unmaps blocks without runs. Visits every block.
     pub fn trim(&mut self) {
         self.blocks.retain(|block| !block.is_unused());
     }
 
-    /// Whether there is no block, as before the first run.
+    /// Whether there is no block.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
@@ -169,28 +169,28 @@ impl<T> fmt::Debug for Runs<T> {
 }
 
 /// The memory of a run.
-enum Home {
-    /// None: the run is empty.
-    Nowhere,
+enum Storage {
+    /// No memory: the run is empty.
+    Empty,
     Block(Rc<Block>, u32),
     /// A vector of this capacity.
     Heap(usize),
 }
 
 /// Bytes at the front of a [`Run`] with the address of its elements and their number.
-pub const RUN_HOT: usize = std::mem::offset_of!(Run<u8>, home);
+pub const RUN_HOT: usize = std::mem::offset_of!(Run<u8>, storage);
 
-/// A slice in a place of its own, which is freed with it.
+/// A slice in its own place, which its drop frees.
 #[repr(C)] // see `RUN_HOT`
 pub struct Run<T> {
     first: NonNull<T>,
     len: usize,
-    home: Home,
+    storage: Storage,
 }
 
 impl<T> Default for Run<T> {
     fn default() -> Self {
-        Run { first: NonNull::dangling(), len: 0, home: Home::Nowhere }
+        Run { first: NonNull::dangling(), len: 0, storage: Storage::Empty }
     }
 }
 
@@ -214,26 +214,26 @@ impl<T> DerefMut for Run<T> {
 
 impl<T> Drop for Run<T> {
     fn drop(&mut self) {
-        /// Frees the place also when an element's drop panics.
-        struct Back<'a, T>(&'a mut Run<T>);
-        impl<T> Drop for Back<'_, T> {
+        /// Frees the place even if an element's drop panics.
+        struct FreePlace<'a, T>(&'a mut Run<T>);
+        impl<T> Drop for FreePlace<'_, T> {
             fn drop(&mut self) {
-                match std::mem::replace(&mut self.0.home, Home::Nowhere) {
-                    Home::Nowhere => {}
-                    Home::Block(block, place) => block.free.borrow_mut().push(place),
-                    Home::Heap(room) => {
+                match std::mem::replace(&mut self.0.storage, Storage::Empty) {
+                    Storage::Empty => {}
+                    Storage::Block(block, place) => block.free.borrow_mut().push(place),
+                    Storage::Heap(room) => {
                         let first = self.0.first.as_ptr();
                         // SAFETY: the memory of a vector of this capacity, whose elements are gone.
-                        // Test: `without_blocks_the_allocator_serves`.
+                        // Test: `without_blocks_runs_use_the_allocator`.
                         drop(unsafe { Vec::from_raw_parts(first, 0, room) });
                     }
                 }
             }
         }
-        let back = Back(self);
+        let back = FreePlace(self);
         let (first, len) = (back.0.first, std::mem::take(&mut back.0.len));
         // SAFETY: `len` elements are initialised, and dropped once: `len` is 0 from now on.
-        // Test: `a_panic_drops_what_there_was`.
+        // Test: `a_panic_drops_the_collected_elements`.
         unsafe { slice_from_raw_parts_mut(first.as_ptr(), len).drop_in_place() };
     }
 }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_used_again_and_empty_blocks_go() {
+    fn places_are_reused_and_empty_blocks_are_unmapped() {
         const COUNT: usize = if cfg!(miri) { 500 } else { 10_000 };
         let mut runs = Runs::<u64>::new();
         let made = |runs: &mut Runs<u64>| -> Vec<_> {
@@ -278,15 +278,18 @@ mod tests {
         let bytes = runs.bytes();
         assert!((COUNT * 64..COUNT * 130).contains(&bytes) && !runs.is_empty(), "{bytes}");
         runs.trim();
-        assert_eq!(runs.bytes(), bytes, "all are in use");
+        assert_eq!(runs.bytes(), bytes, "all places are in use");
         drop(all);
         let all = made(&mut runs);
         assert_eq!(runs.bytes(), bytes, "no more than before");
         let one = { all }.swap_remove(COUNT / 10 * 7);
         runs.trim();
-        assert!(runs.bytes() < bytes && runs.bytes() > 0, "but that of the one");
+        assert!(
+            runs.bytes() < bytes && runs.bytes() > 0,
+            "only the block of the remaining run is left"
+        );
         drop(runs);
-        assert_eq!(*one, [COUNT as u64 / 10 * 7; 8], "it outlives what it is of");
+        assert_eq!(*one, [COUNT as u64 / 10 * 7; 8], "it outlives its `Runs`");
     }
 
     #[test]
@@ -308,10 +311,10 @@ mod tests {
     }
 
     #[test]
-    fn without_blocks_the_allocator_serves() {
+    fn without_blocks_runs_use_the_allocator() {
         let room = std::mem::ManuallyDrop::new(Vec::<Rc<()>>::with_capacity(4)).as_mut_ptr();
         let counted = Rc::new(());
-        let mut run = Run { first: NonNull::new(room).unwrap(), len: 0, home: Home::Heap(4) };
+        let mut run = Run { first: NonNull::new(room).unwrap(), len: 0, storage: Storage::Heap(4) };
         // SAFETY: there is room for four. Test: this one.
         unsafe { run.first.write(counted.clone()) };
         run.len = 1;
@@ -321,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_more_bytes_than_there_can_be_is_refused() {
+    fn a_run_longer_than_the_address_space_is_rejected() {
         let mut runs = Runs::new();
         let endless = std::iter::repeat_n(7_u64, usize::MAX / 4);
         assert!(catch_unwind(AssertUnwindSafe(|| runs.collect(endless))).is_err());
@@ -329,13 +332,13 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_drops_what_there_was() {
+    fn a_panic_drops_the_collected_elements() {
         let counted = Rc::new(());
         let mut runs = Runs::new();
         let unlucky = |i: u32| if i == 3 { panic!("unlucky") } else { counted.clone() };
         assert!(catch_unwind(AssertUnwindSafe(|| runs.collect((0..4).map(unlucky)))).is_err());
         assert_eq!(Rc::strong_count(&counted), 1);
         runs.trim();
-        assert_eq!(runs.bytes(), 0, "its place is free");
+        assert_eq!(runs.bytes(), 0, "its place was freed");
     }
 }

@@ -1,14 +1,15 @@
-//! Bytes that another process may change at any moment, which can only be copied.
+//! Bytes that another process may change at any moment, so they can only be copied.
 //!
-//! A reference, and also `ptr::copy`, promises the compiler that there is no concurrent write.
-//! Another process keeps no such promise. So such bytes are accessed only by inline assembly (on
+//! A reference, and also `ptr::copy`, tells the compiler that there is no concurrent write, which
+//! another process cannot guarantee. Therefore such bytes are accessed only by inline assembly (on
 //! x86-64) or by volatile accesses (elsewhere), and the program uses only the copy.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Bytes that another process may change at any moment: the rest of a frame in shared memory. They can
-/// only be copied. Two copies may differ, so validation must work on the copy that is used.
+/// The rest of a frame in shared memory, whose bytes another process may change at any moment. They
+/// can only be copied. Two copies may differ, so the copy that is validated must be the one that is
+/// used.
 ///
 /// 12 bytes, so that an [`crate::RxFrame`] fits a cache line.
 #[derive(Clone, Copy)]
@@ -51,25 +52,25 @@ impl<'a> Tail<'a> {
         self.len == 0
     }
 
-    /// Copies the bytes as they are now.
+    /// Copies the current bytes.
     ///
     /// # Panics
-    /// `out` is of another length.
+    /// `out` has another length.
     #[inline]
     pub fn copy_to(self, out: &mut [u8]) {
-        assert_eq!(out.len(), self.len(), "a tail is copied whole");
+        assert_eq!(out.len(), self.len(), "a tail is copied as a whole");
         // SAFETY: `out` has `len` bytes, and so has the tail, by the promise of `new`; `out` is
-        // borrowed exclusively, so they do not overlap. Test: `what_is_there_now_is_copied`.
+        // borrowed exclusively, so they do not overlap. Test: `the_current_bytes_are_copied`.
         unsafe { copy_shared(out.as_mut_ptr(), self.at, self.len()) }
     }
 
-    /// Copies the bytes as they are now to the end of `out`.
+    /// Appends the current bytes to `out`.
     #[inline]
     pub fn append_to(self, out: &mut Vec<u8>) {
         let len = self.len();
         out.reserve(len);
         // SAFETY: `reserve` has made room for `len` bytes behind those that there are, which the
-        // copy initialises; the rest as in `copy_to`. Test: `what_is_there_now_is_copied`.
+        // copy initialises; the rest as in `copy_to`. Test: `the_current_bytes_are_copied`.
         unsafe {
             copy_shared(out.as_mut_ptr().add(out.len()), self.at, len);
             out.set_len(out.len() + len);
@@ -101,8 +102,8 @@ impl fmt::Debug for Tail<'_> {
     }
 }
 
-/// Copies `len` bytes that another process may change, or to a place that it may read, at any moment.
-/// For many bytes: `rep movsb` takes some 30 cycles to start.
+/// Copies `len` bytes, where another process may change the source or read the destination at any
+/// moment. For long copies, as `rep movsb` takes about 30 cycles to start.
 ///
 /// # Safety
 /// `len` bytes can be read at `src` and written at `dst`; they do not overlap. Other threads of this
@@ -111,7 +112,7 @@ impl fmt::Debug for Tail<'_> {
 pub unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as promised by the caller; the direction flag is clear in Rust code. Test:
-    // `what_is_there_now_is_copied`.
+    // `the_current_bytes_are_copied`.
     unsafe {
         std::arch::asm!(
             "rep movsb",
@@ -121,7 +122,7 @@ pub unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     // SAFETY: as promised by the caller; both sides are aligned or not, so byte by byte.
-    // Test: `what_is_there_now_is_copied`.
+    // Test: `the_current_bytes_are_copied`.
     unsafe {
         for at in 0..len {
             dst.add(at).write_volatile(src.add(at).read_volatile());
@@ -136,11 +137,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_now_is_copied() {
+    fn the_current_bytes_are_copied() {
         let bytes = if cfg!(miri) { 200 } else { 5000_u32 };
         let memory: Vec<AtomicU8> = (0..bytes).map(|i| AtomicU8::new(i as u8)).collect();
         let ranges = [(0, 0), (1, 1), (3, 7), (0, 64), (17, 100), (8, 4100), (901, 4099)];
-        // Thousands of bytes take miri seconds.
+        // Thousands of bytes take seconds under miri.
         for (from, len) in ranges.into_iter().take(if cfg!(miri) { 5 } else { 7 }) {
             // SAFETY: atomics can be written at any time by their nature; all within the vector,
             // by the numbers above. Test: this one.
@@ -187,8 +188,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "copied whole")]
-    fn a_tail_is_not_cut() {
+    #[should_panic(expected = "copied as a whole")]
+    fn a_copy_of_another_length_panics() {
         let memory = [AtomicU8::new(1), AtomicU8::new(2)];
         // SAFETY: as above, two bytes. Test: this one.
         unsafe { Tail::new(memory.as_ptr().cast(), 2) }.copy_to(&mut [0]);

@@ -14,8 +14,8 @@ use crate::{MapCause, MapError, Region};
 
 /// Region that small buffers are carved from: one huge page.
 const BLOCK: usize = HUGE_PAGE;
-/// Bytes that one class takes from a block at a time, at least one buffer.
-/// Fewer under miri, which takes milliseconds for each.
+/// Bytes that a class takes from a block at a time, at least one buffer. Fewer under miri, which
+/// needs milliseconds for each.
 const SLAB: usize = if cfg!(miri) { 16 << 10 } else { 256 << 10 };
 const PAGE: usize = 4096;
 /// Remnants of blocks that are shorter than the smallest buffer are not used.
@@ -23,13 +23,13 @@ const SMALLEST: usize = 384;
 
 /// Region that the first buffer of a class needs.
 pub(super) fn region_bytes(geometry: &Geometry) -> usize {
-    // From 8 MiB on the rounding is small against the buffer, and huge pages pay.
+    // From 8 MiB on, rounding costs little relative to the buffer, and huge pages are worth it.
     let page = if geometry.footprint < 4 * HUGE_PAGE { PAGE } else { HUGE_PAGE };
     geometry.footprint.next_multiple_of(page)
 }
 
-/// Regions that one [`Inner::trim`] unmaps at most: each is a system call whose cost grows with the
-/// region, and the event loop that calls it must go on with packets.
+/// Maximum regions that one [`Inner::trim`] unmaps. Each is a system call whose cost grows with the
+/// region and delays the caller's event loop.
 const TRIM_MOST: usize = 16;
 
 /// The unused rest of a block.
@@ -43,7 +43,7 @@ struct Rest {
 struct Large {
     chunk: Chunk,
     region: Region,
-    /// While free: the round of [`Inner::trim`] in which it became so.
+    /// While free: the round of [`Inner::trim`] in which it was freed.
     idle_since: u32,
 }
 
@@ -51,7 +51,7 @@ struct Large {
 pub(super) struct Growth {
     blocks: Vec<Region>,
     rests: Vec<Rest>,
-    /// Free large buffers by class; the last freed is used first.
+    /// Free large buffers by class, used in last-in, first-out order.
     large: Vec<Vec<NonNull<Large>>>,
     /// Calls of [`Inner::trim`] so far.
     round: u32,
@@ -101,12 +101,12 @@ impl Growth {
         let class = unsafe { chunk.as_ref() }.class as usize;
         let large: NonNull<Large> = chunk.cast();
         // SAFETY: as above. Through the pointer and not a reference to the whole: another thread may
-        // be about to return from its release of the record. Test: `large_buffers_idle_are_given_back`.
+        // be about to return from its release of the record. Test: `idle_large_buffers_are_unmapped_by_trim`.
         unsafe { (*large.as_ptr()).idle_since = self.round };
         self.large[class].push(large);
     }
 
-    /// Takes `bytes` off a block that has that much left, or as many multiples of `unit` as the
+    /// Takes `bytes` from a block with as many bytes left, or as many multiples of `unit` as the
     /// longest rest holds.
     fn take_rest(&mut self, unit: usize, bytes: usize) -> Option<(NonNull<u8>, usize)> {
         let longest = self.rests.iter().enumerate().max_by_key(|(_, rest)| rest.left)?.0;
@@ -164,7 +164,7 @@ impl Inner {
         AllocError::Exhausted { asked, in_use: self.in_use(), limit: self.cfg.limit_bytes }
     }
 
-    /// Cuts a slab of a small class, keeps the first buffer and puts the others on the free list.
+    /// Cuts a slab for a small class, returns the first buffer and frees the others.
     fn carve(
         &self,
         growth: &mut Growth,
@@ -182,7 +182,7 @@ impl Inner {
             }
         };
         let mut first = None;
-        // Backwards, so that the free list hands them out in the order of their addresses.
+        // In reverse, so that the free list returns them in address order.
         for i in (0..count).rev() {
             // SAFETY: the slab is `count` footprints of a block that lives as long as the arena.
             // Test: `random_use_agrees_with_the_model`.
@@ -199,12 +199,12 @@ impl Inner {
         first.ok_or_else(|| self.exhausted(asked))
     }
 
-    /// Maps a block, shorter than [`BLOCK`] if the limit says so, but at least `least` bytes.
+    /// Maps a block, shorter than [`BLOCK`] if the limit requires it, but at least `least` bytes.
     fn map_block(&self, growth: &mut Growth, least: usize, asked: usize) -> Result<(), AllocError> {
         let room = self.make_room(growth, least, asked)?;
         let bytes = if room >= BLOCK { BLOCK } else { room / PAGE * PAGE };
         let region = match self.map(growth, bytes, asked) {
-            // A source that is nearly exhausted may have a smaller region.
+            // A nearly exhausted source may have a smaller region.
             Err(AllocError::Source(_)) if bytes > least => self.map(growth, least, asked)?,
             other => other?,
         };
@@ -231,7 +231,7 @@ impl Inner {
         Ok(NonNull::from(Box::leak(Box::new(Large { chunk, region, idle_since: 0 }))).cast())
     }
 
-    /// Bytes that may be mapped, at least `least`; unmaps idle large buffers for that if need be.
+    /// Returns the bytes that may be mapped, at least `least`. Unmaps idle large buffers if needed.
     fn make_room(
         &self,
         growth: &mut Growth,
@@ -255,7 +255,7 @@ impl Inner {
             return false;
         };
         // SAFETY: made in `map_large`, and idle: just taken off the free list.
-        // Test: `idle_large_buffers_make_room`.
+        // Test: `idle_large_buffers_are_unmapped_at_the_limit`.
         unsafe { self.unmap(growth, large) };
         true
     }
@@ -264,7 +264,7 @@ impl Inner {
     /// `large` was made by `map_large`, is idle, and is in no list any more.
     unsafe fn unmap(&self, growth: &mut Growth, large: NonNull<Large>) {
         // SAFETY: made from a box there, and the caller has the only pointer to it.
-        // Tests: `idle_large_buffers_make_room`, `large_buffers_idle_are_given_back`.
+        // Tests: `idle_large_buffers_are_unmapped_at_the_limit`, `idle_large_buffers_are_unmapped_by_trim`.
         let large = unsafe { Box::from_raw(large.as_ptr()) };
         self.classes[large.chunk.class as usize].buffers.fetch_sub(1, Ordering::Relaxed);
         self.large.fetch_sub(1, Ordering::Relaxed);
@@ -278,8 +278,8 @@ impl Inner {
         growth.round = round.wrapping_add(1);
         let (mut left, mut most) = (false, TRIM_MOST);
         for class in 0..growth.large.len() {
-            // Used like a stack, so those that are idle longest are at its bottom.
-            // SAFETY: what is in the list is alive. Test: `large_buffers_idle_are_given_back`.
+            // The list is a stack, so the buffers that are idle longest are at its bottom.
+            // SAFETY: what is in the list is alive. Test: `idle_large_buffers_are_unmapped_by_trim`.
             let old = |l: &NonNull<Large>| unsafe { l.as_ref() }.idle_since != round;
             let n = growth.large[class].iter().take(most).take_while(|l| old(l)).count();
             most -= n;
@@ -293,7 +293,7 @@ impl Inner {
         left
     }
 
-    /// Maps a region and counts it, if it is what was asked for and keeps the limit.
+    /// Maps a region and counts it, after checking its size, alignment and the limit.
     fn map(&self, growth: &mut Growth, bytes: usize, asked: usize) -> Result<Region, AllocError> {
         let region = loop {
             match self.source.map(bytes) {

@@ -29,7 +29,7 @@ impl Drop for Memory {
     }
 }
 
-/// A source with a fixed amount of memory that counts what is out, as a transport's would.
+/// A source with a fixed amount of memory that counts the mapped regions, like a transport's.
 #[derive(Debug, Default)]
 struct Pool {
     left: AtomicUsize,
@@ -148,7 +148,7 @@ fn absurd_lengths_are_too_large() {
 }
 
 #[test]
-fn the_largest_buffer_can_be_had() {
+fn the_largest_buffer_can_be_allocated() {
     for limit_bytes in [MIN_LIMIT, MIN_LIMIT + 1, 300_000, 1 << 20, 9 << 20] {
         let arena = small_arena(limit_bytes);
         let mut buf = arena.alloc(arena.max_len()).unwrap();
@@ -160,7 +160,7 @@ fn the_largest_buffer_can_be_had() {
 }
 
 #[test]
-fn exhaustion_is_an_error_and_passes() {
+fn exhaustion_is_an_error_until_memory_is_freed() {
     let arena = small_arena(1 << 20);
     let mut held = Vec::new();
     let err = loop {
@@ -213,16 +213,16 @@ fn large_buffers_are_reused() {
 }
 
 #[test]
-fn large_buffers_idle_are_given_back() {
+fn idle_large_buffers_are_unmapped_by_trim() {
     let arena = small_arena(64 << 20);
     let (kept, small) = (arena.alloc(1 << 20).unwrap(), arena.alloc(1_000).unwrap());
     let two = (arena.alloc(1 << 20).unwrap(), arena.alloc(3 << 20).unwrap());
     let all = arena.stats().mapped_bytes;
     assert!(arena.has_large() && !arena.trim(), "none is idle");
     drop(two);
-    assert!(arena.trim(), "two are, but only since now");
+    assert!(arena.trim(), "two are idle, but only since this call");
     assert_eq!(arena.stats().mapped_bytes, all);
-    // One is used in between: it starts anew.
+    // One is used in between, so its idle time starts again.
     drop(arena.alloc(3 << 20).unwrap());
     assert!(arena.trim());
     let left = arena.stats().mapped_bytes;
@@ -233,13 +233,13 @@ fn large_buffers_idle_are_given_back() {
     assert!(arena.trim());
     assert!(!arena.trim());
     assert!(!arena.has_large());
-    // What is left are the blocks of small buffers; there is always more where it came from.
+    // Only the blocks of small buffers are left, and the source can map more.
     assert!(arena.stats().mapped_bytes < 4 << 20);
     assert_eq!(arena.alloc(3 << 20).unwrap().len(), 3 << 20);
 }
 
 #[test]
-fn idle_large_buffers_make_room() {
+fn idle_large_buffers_are_unmapped_at_the_limit() {
     let out = Arc::new(AtomicUsize::new(0));
     let pool = Pool { left: AtomicUsize::new(usize::MAX), out: Arc::clone(&out) };
     let cfg = ArenaConfig { limit_bytes: 4_100_000, ..ArenaConfig::default() };
@@ -248,9 +248,9 @@ fn idle_large_buffers_make_room() {
     drop((arena.alloc(1 << 20).unwrap(), arena.alloc(300_000).unwrap()));
     assert_eq!(out.load(Ordering::Relaxed), 3);
 
-    // Needs more than the limit has left, and more than one of the idle ones gives back.
+    // Needs more than the limit has left and than one idle buffer frees.
     drop(arena.alloc(2_500_000).unwrap());
-    assert_eq!(out.load(Ordering::Relaxed), 2, "both idle regions went");
+    assert_eq!(out.load(Ordering::Relaxed), 2, "both idle regions were unmapped");
     let _small = arena.alloc(100).unwrap();
     let stats = arena.stats();
     assert!(stats.mapped_bytes <= 4_100_000);
@@ -262,10 +262,10 @@ fn idle_large_buffers_make_room() {
 }
 
 #[test]
-fn a_source_that_runs_dry_is_an_error() {
+fn an_exhausted_source_is_an_error() {
     let pool = Pool { left: AtomicUsize::new(100_000), out: Arc::default() };
     let arena = Arena::new(Arc::new(pool), ArenaConfig::default()).unwrap();
-    // A block cannot be had, but a piece for one buffer can.
+    // A block cannot be mapped, but a region for one buffer can.
     let first = arena.alloc(50_000).unwrap();
     let err = arena.alloc(50_000).unwrap_err();
     let AllocError::Source(MapError { cause, .. }) = err else { panic!("{err}") };
@@ -274,7 +274,7 @@ fn a_source_that_runs_dry_is_an_error() {
     assert!(arena.alloc(50_000).is_ok());
 }
 
-/// A source is a safe trait: what it answers must not be able to break memory safety.
+/// Implementing a source is safe, so no result of it may break memory safety.
 #[test]
 fn unsuitable_regions_are_refused() {
     #[derive(Debug)]
@@ -331,7 +331,7 @@ fn every_drop_order() {
             let seg = buf.first_seg(0, 10);
             let mut parts = [Some(Part::Arena(arena)), Some(Part::Buf(buf)), Some(Part::Seg(seg))];
             for (dropped, part) in order.into_iter().enumerate() {
-                assert_eq!(out.load(Ordering::Relaxed), 1, "gone after {dropped} of {order:?}");
+                assert_eq!(out.load(Ordering::Relaxed), 1, "freed after {dropped} of {order:?}");
                 drop(parts[part].take());
                 if let Some(Part::Seg(seg)) = &parts[2] {
                     assert_eq!(**seg, [5; 10]);
@@ -361,7 +361,7 @@ fn buffers_come_back_from_other_threads() {
                 for round in 0..rounds {
                     let stamp = thread << 7 | (round % 128) as u8;
                     let len = if round % 50 == 0 { 270_000 } else { 200 };
-                    // The limit may be reached while the receivers are behind.
+                    // The limit may be reached while the receivers lag.
                     let Ok(mut buf) = arena.alloc(len) else {
                         continue;
                     };
@@ -380,10 +380,10 @@ fn buffers_come_back_from_other_threads() {
     assert!(stats.peak_in_use_bytes > 0 && stats.mapped_bytes <= 4 << 20);
 }
 
-/// The owner takes references while others give theirs up, and writes as soon as it is alone: what
-/// each of the others read must be over by then.
+/// The owner adds references while other threads release theirs, and writes as soon as it is alone.
+/// All reads of the other threads must be complete by then.
 #[test]
-fn pieces_go_to_other_threads_again_and_again() {
+fn pieces_are_released_by_other_threads() {
     let rounds = if cfg!(miri) { 40 } else { 5000 };
     let arena = small_arena(1 << 20);
     std::thread::scope(|scope| {
@@ -408,7 +408,8 @@ fn pieces_go_to_other_threads_again_and_again() {
                 }
             };
             data.fill(stamp);
-            // The second reader's references may find those of the first given up already, or not.
+            // The first reader may or may not have released its references before the second one
+            // starts.
             for reader in &readers {
                 let mut burst = TxBurst::from([TxFrame::one(PathId(0), buf.first_seg(0, 64))]);
                 for _ in 0..round % 4 {

@@ -1,9 +1,9 @@
 //! The free stack and the reference count under loom: every order in which threads can run, and
 //! every value that a weakly ordered machine may return (`scripts/loom.sh`).
 //!
-//! The code of [`Stack`] and [`Chunk`] runs on loom's atomics. The bytes of a buffer are a cell of
-//! the model, which fails when two threads access it and nothing orders them. Each rule is broken
-//! once ([`Fault`]), and the model must fail then.
+//! [`Stack`] and [`Chunk`] run on loom's atomics. The bytes of a buffer are a cell of the model,
+//! which fails on two unordered accesses. Each rule is broken once ([`Fault`]), and the model must
+//! then fail.
 
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -47,7 +47,7 @@ impl Free {
         unsafe { self.stack.push(&self.table, chunk) };
     }
 
-    /// Marks a buffer as owned: two owners of one find the mark of the other.
+    /// Marks a buffer as owned. A second owner finds the mark.
     fn own(&self, chunk: NonNull<Chunk>) {
         // SAFETY: the records live as long as the table. Test: this module.
         let refs = unsafe { &chunk.as_ref().refs };
@@ -67,8 +67,8 @@ impl Free {
     }
 }
 
-/// One thread takes a buffer and frees it, while another takes two and frees the first: the order
-/// in which a head without a tag is mistaken for the one that was read before.
+/// One thread takes a buffer and frees it, while another takes two and frees the first: without a
+/// tag, this order mistakes a new head for the one read before.
 fn stack() {
     model(|| {
         let free = Arc::new(Free::new());
@@ -84,7 +84,7 @@ fn stack() {
         });
         let mine = free.pop().unwrap();
         free.own(mine);
-        // The one below: it must not be a buffer that the other thread owns.
+        // The buffer below. The other thread must not own it.
         let below = free.pop();
         below.inspect(|&chunk| free.own(chunk));
         free.disown(mine);
@@ -101,7 +101,7 @@ fn stack() {
     });
 }
 
-/// One buffer: its record, its bytes, and how often its last reference was given up.
+/// One buffer: its record, its bytes, and how often its last reference was released.
 struct Buffer {
     chunk: Chunk,
     bytes: UnsafeCell<u32>,
@@ -134,7 +134,7 @@ impl Buffer {
         });
     }
 
-    /// Gives up a reference; after the last one the bytes are written by the next user.
+    /// Releases a reference; after the last one the next user writes the bytes.
     fn release(&self) {
         if self.chunk.release() {
             self.recycled.fetch_add(1, Ordering::Relaxed);
@@ -147,8 +147,8 @@ impl Buffer {
     }
 }
 
-/// The owner of a message sends two pieces of it one after another, each to a queue of its own,
-/// and writes the data whenever no piece is left.
+/// The owner of a message sends two pieces in succession, each to its own queue, and writes the
+/// data whenever no piece is left.
 fn owner_writes() {
     model(|| {
         let buffer = Buffer::new();
@@ -170,8 +170,8 @@ fn owner_writes() {
     });
 }
 
-/// A queue gives up the pieces of a packet together and clones another one, while the owner counts
-/// more references.
+/// A queue releases the pieces of a packet together and clones another one, while the owner adds
+/// references.
 fn pieces_are_cloned() {
     model(|| {
         let buffer = Buffer::new();
@@ -204,8 +204,8 @@ const BROKEN: &str = "COURSER_LOOM_BROKEN";
 const MODELS: [(&str, fn()); 3] =
     [("stack", stack), ("owner", owner_writes), ("clones", pieces_are_cloned)];
 
-/// One broken rule, in a process of its own: a failing model may end the process. Does nothing
-/// where no rule is named.
+/// One broken rule in a separate process, as a failing model may end the process. Does nothing when
+/// no rule is set.
 #[test]
 fn broken_rule() {
     let Ok(name) = std::env::var(BROKEN) else { return };
@@ -219,7 +219,7 @@ fn broken_rule() {
     }
 }
 
-/// The model must fail with the text that belongs to the rule.
+/// The model must fail with the error text of the rule.
 fn found(model: &str, rule: Fault, how: &str) {
     let name = format!("{model} {rule:?}");
     let output = std::process::Command::new(std::env::current_exe().unwrap())
@@ -229,8 +229,8 @@ fn found(model: &str, rule: Fault, how: &str) {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success(), "{name}: the model did not find it");
-    assert!(said.contains(how), "{name}: the model found something else:\n{said}");
+    assert!(!output.status.success(), "{name}: the model did not detect the fault");
+    assert!(said.contains(how), "{name}: the model failed differently:\n{said}");
 }
 
 const RACE: &str = "Causality violation";

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use super::{HEADER_ROOM, MsgBuf, TxSeg, Unshared};
 
-/// What the protocol and transports do with a [`MsgBuf`]: write packet headers, take counted
-/// references for transmit queues. A trait of its own, so that applications, for which the
-/// `courser` crate re-exports `MsgBuf`, see only what they need.
+/// The operations of the protocol and of transports on a [`MsgBuf`]: writing packet headers and
+/// taking counted references for transmit queues. It is a separate trait, so that applications, for
+/// which the `courser` crate re-exports `MsgBuf`, see only the other methods.
 pub trait PacketAccess: Sized {
     /// [`crate::prefetch`] of the first data bytes and of the buffer's record.
     fn prefetch(&self);
 
-    /// The header room of packet `index`, for writing. A header of fewer bytes goes at its end.
+    /// The header room of packet `index`, for writing. A shorter header is placed at its end.
     ///
     /// `None` when the buffer has no such packet at its arena's `data_per_packet`, or when a
     /// transmit queue may still read that header: while the buffer is shared, only headers above
@@ -23,16 +23,16 @@ pub trait PacketAccess: Sized {
     ///
     /// # Panics
     ///
-    /// When `header_len` is above [`HEADER_ROOM`] or `data_len` above `len()`: both are the
-    /// caller's own numbers.
+    /// When `header_len` is above [`HEADER_ROOM`] or `data_len` above `len()`.
     fn first_seg(&mut self, header_len: usize, data_len: usize) -> TxSeg;
 
     /// A piece of the data. `None` when the range is not within `0..len()`.
     fn data_seg(&self, range: Range<usize>) -> Option<TxSeg>;
 
     /// Packet `index` in two pieces: the last `header_len` bytes of its header room (E21), and
-    /// `range` of the data. At most one locked instruction, while the buffer is shared already. `None`, without a change, when the buffer has no such packet,
-    /// `header_len` is above [`HEADER_ROOM`], or the range is not within `0..len()`.
+    /// `range` of the data. Costs at most one locked instruction, only while the buffer is shared
+    /// already. `None`, without a change, when the buffer has no such packet, `header_len` is above
+    /// [`HEADER_ROOM`], or the range is not within `0..len()`.
     fn packet_segs(
         &mut self,
         index: u32,
@@ -40,7 +40,7 @@ pub trait PacketAccess: Sized {
         range: Range<usize>,
     ) -> Option<(TxSeg, TxSeg)>;
 
-    /// The buffer as one that cannot be shared.
+    /// Converts the buffer to one that cannot be shared.
     ///
     /// # Errors
     /// The buffer itself: a [`TxSeg`] of it is alive.

@@ -11,7 +11,7 @@ use crate::chunk::Chunk;
 
 /// A counted reference to bytes of a [`MsgBuf`], held by a transmit queue.
 ///
-/// The bytes do not change and the memory is not used again while it exists (E24, E27).
+/// While it exists, the bytes do not change and the memory is not reused (E24, E27).
 pub struct TxSeg {
     ptr: NonNull<u8>,
     chunk: NonNull<Chunk>,
@@ -66,17 +66,17 @@ impl TxSeg {
         self.len == 0
     }
 
-    /// How many bytes directly before this piece a transport may use for lower-layer headers, by
-    /// means of [`as_ptr`](Self::as_ptr): at least the arena's headroom before a header, 0 before
-    /// data. Clones, and pieces that were made again from the same header, share them.
+    /// Bytes directly before this piece ([`as_ptr`](Self::as_ptr)) that a transport may use for
+    /// lower-layer headers: at least the arena's headroom before a header, 0 before data. Clones
+    /// and further pieces of the same header share them.
     #[inline]
     pub fn headroom(&self) -> usize {
         self.headroom as usize
     }
 }
 
-/// Drops pieces; consecutive ones of one buffer are released together, with two locked instructions in
-/// all.
+/// Drops pieces. Consecutive pieces of one buffer are released together, with two locked
+/// instructions in total.
 #[inline]
 pub(crate) fn drop_segs(segs: impl IntoIterator<Item = TxSeg>) {
     let mut held: Option<TxSeg> = None;
@@ -96,7 +96,7 @@ pub(crate) fn drop_segs(segs: impl IntoIterator<Item = TxSeg>) {
     drop_with(held, more);
 }
 
-/// Drops a piece, and gives up `more` references to its buffer.
+/// Drops a piece and releases `more` further references to its buffer.
 #[inline]
 fn drop_with(seg: Option<TxSeg>, more: u32) {
     if let Some(seg) = seg

@@ -27,7 +27,8 @@ fn positions_are_exact() {
         assert_eq!(buf.capacity(), 384);
         assert_eq!(buf.as_ptr().align_offset(64), 0);
 
-        // 384 bytes of capacity are four packets: header 0 before the data, 1 to 3 behind it.
+        // 384 bytes of capacity are four packets: header 0 is before the data, 1 to 3 are behind
+        // it.
         for index in 0..4 {
             let end = if index == 0 { 0 } else { 384 + index as isize * slot };
             let header = buf.header_mut(index).unwrap();
@@ -93,7 +94,7 @@ fn pieces_beyond_the_buffer_are_refused() {
     for (index, header, range) in [(3, 1, 0..1), (0, HEADER_ROOM + 1, 0..1), (0, 1, 0..11)] {
         assert!(buf.packet_segs(index, header, range).is_none());
     }
-    assert!(!buf.is_shared(), "a refusal holds nothing");
+    assert!(!buf.is_shared(), "a rejected piece holds no reference");
     assert!(buf.data_seg(10..10).unwrap().is_empty());
 }
 
@@ -104,7 +105,7 @@ fn a_first_piece_longer_than_the_data_is_a_bug() {
 }
 
 #[test]
-fn lengths_move_within_the_capacity() {
+fn lengths_can_change_within_the_capacity() {
     let arena = arena(100, 0);
     let mut buf = arena.alloc(300).unwrap();
     assert_eq!((buf.len(), buf.capacity()), (300, 320));
@@ -136,7 +137,7 @@ fn data_is_not_written_while_sent() {
 
 #[test]
 #[should_panic(expected = "written while a transmit queue still holds")]
-fn writing_what_is_sent_panics() {
+fn writing_while_sent_panics() {
     let mut buf = arena(100, 0).alloc(300).unwrap();
     let _seg = buf.data_seg(0..1);
     buf[0] = 1;
@@ -150,25 +151,25 @@ fn headers_are_not_written_while_sent() {
     assert!(buf.header_mut(0).is_none());
     buf.header_mut(1).unwrap().fill(1);
     let (third, data) = buf.packet_segs(2, 16, 0..100).unwrap();
-    // Everything up to the highest exposed header is closed, what is above it open.
+    // Headers up to the highest exposed one cannot be written, those above can.
     assert!(buf.header_mut(1).is_none() && buf.header_mut(2).is_none());
     buf.header_mut(3).unwrap().fill(3);
     drop(first);
     assert!(buf.header_mut(0).is_none(), "another piece is still alive");
     drop(third);
-    assert!(buf.header_mut(2).is_none(), "the data of the packet still is");
+    assert!(buf.header_mut(2).is_none(), "the piece of the data is still alive");
     drop(data);
     for index in 0..6 {
         assert!(buf.header_mut(index).is_some(), "header {index}");
     }
-    // The buffer was seen unshared: a piece of data closes no header.
+    // The buffer is not shared any more; a piece of data exposes no header.
     let _data = buf.data_seg(0..512).unwrap();
     assert!(buf.header_mut(0).is_some());
 }
 
-/// A header that is sent again stays closed although a later use starts over at a lower one.
+/// A header that is sent again stays exposed although a later packet has a lower index.
 #[test]
-fn exposure_is_forgotten_only_when_nothing_is_sent() {
+fn exposure_is_reset_only_when_nothing_is_sent() {
     let arena = arena(100, 0);
     let mut buf = arena.alloc(512).unwrap();
     let high = header(&mut buf, 4, 16);
@@ -198,7 +199,7 @@ fn an_unshared_buffer_is_written_and_sent() {
     unshared.truncate(200);
     unshared.fill(8);
     assert_eq!(unshared.len(), 200);
-    // The message is as long as it was, and as good as any.
+    // The message has its full length again and can be used.
     let mut buf = unshared.into_msg();
     assert_eq!(*buf, [[8; 200].as_slice(), &[7; 100]].concat());
     assert_eq!(*buf.first_seg(0, 300), *buf);
@@ -217,7 +218,7 @@ fn debug_output_is_short() {
 }
 
 #[test]
-fn handles_have_the_sizes_that_were_planned() {
+fn handles_have_the_intended_sizes() {
     assert_eq!((size_of::<MsgBuf>(), size_of::<TxSeg>()), (16, 24));
     assert_eq!(size_of::<Option<MsgBuf>>(), 16);
 }

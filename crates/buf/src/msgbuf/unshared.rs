@@ -1,24 +1,23 @@
-//! Message buffers that are written piece by piece.
+//! Message buffers that are written piecewise.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::MsgBuf;
 
-/// A [`MsgBuf`] without [`TxSeg`](crate::TxSeg)s, of which none can be made.
+/// A [`MsgBuf`] without [`TxSeg`](crate::TxSeg)s, of which none can be created.
 ///
 /// The reference count is checked once, by
 /// [`PacketAccess::try_unshare`](super::PacketAccess::try_unshare), and not at every write.
 pub struct Unshared {
-    /// Invariant: the only reference to its buffer, and no other is made.
+    /// Invariant: holds the only reference to its buffer, and no other is created.
     msg: MsgBuf,
     /// At most the data bytes of `msg`.
     len: u32,
 }
 
 impl Unshared {
-    /// Makes a buffer inaccessible to transmit queues; the error returns it unchanged while one holds a
-    /// part of it.
+    /// Converts a buffer that no transmit queue references. The error returns the buffer unchanged.
     #[inline]
     pub(super) fn new(mut msg: MsgBuf) -> Result<Unshared, MsgBuf> {
         match msg.get_mut() {
@@ -27,7 +26,7 @@ impl Unshared {
         }
     }
 
-    /// Shortens what can be written to `len` bytes; nothing happens when it is not longer.
+    /// Shortens the writable part to `len` bytes. Does nothing when it is not longer.
     #[inline]
     pub fn truncate(&mut self, len: usize) {
         if len < self.len as usize {
@@ -35,13 +34,13 @@ impl Unshared {
         }
     }
 
-    /// The buffer with all of its data, for sending.
+    /// Converts back to a buffer with all of its data, for sending.
     #[inline]
     pub fn into_msg(self) -> MsgBuf {
         self.msg
     }
 
-    /// Data bytes that the buffer has room for.
+    /// Data capacity.
     pub fn capacity(&self) -> usize {
         self.msg.capacity()
     }

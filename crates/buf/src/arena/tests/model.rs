@@ -45,7 +45,7 @@ fn op() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// A live buffer and what it must hold.
+/// A live buffer and its expected contents.
 struct Live {
     id: u64,
     buf: MsgBuf,
@@ -53,7 +53,7 @@ struct Live {
     headers: BTreeMap<u32, [u8; HEADER_ROOM]>,
 }
 
-/// A live piece of buffer `of`, and what it must hold.
+/// A live piece of buffer `of`, and its expected contents.
 struct Sent {
     of: u64,
     seg: TxSeg,
@@ -180,7 +180,7 @@ impl Model {
             }
             Op::WriteHeader { index, .. } => match live.buf.header_mut(index) {
                 Some(header) => {
-                    assert!(!sent_header(index), "a header was given out while it is sent");
+                    assert!(!sent_header(index), "a header was lent for writing while it is sent");
                     header.fill(stamp);
                     live.headers.insert(index, [stamp; HEADER_ROOM]);
                 }
