@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! 1. The mapped regions together never exceed `limit_bytes`.
-//! 2. `Inner` lives until the last handle and the last buffer are dropped, in any order.
+//! 2. `Inner` is freed after the last handle and the last buffer are dropped, in any order.
 //! 3. Buffers do not overlap, and memory of a region is always initialised.
 
 mod grow;
@@ -247,7 +247,7 @@ unsafe impl Sync for Handle {}
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // SAFETY: the handles' claim is still held, and given up once. Test: `every_drop_order`.
+        // SAFETY: the handles' claim is still held, and released once. Test: `every_drop_order`.
         unsafe { Inner::leave(self.0, HANDLES) }
     }
 }
@@ -417,7 +417,7 @@ impl Inner {
     /// Subtracts a buffer or the handles from the count, and frees the arena when nothing is left.
     ///
     /// # Safety
-    /// The caller gives up a claim of that `weight`, once, and does not use `inner` afterwards.
+    /// The caller releases a claim of that `weight`, once, and does not use `inner` afterwards.
     #[inline]
     unsafe fn leave(inner: NonNull<Inner>, weight: usize) {
         // SAFETY: the claim keeps it alive until the subtraction. Test: `every_drop_order`.
@@ -430,19 +430,20 @@ impl Inner {
 
     #[cold]
     fn free(inner: NonNull<Inner>) {
-        // SAFETY: `leave` gave up the last claim, so there is no other user, and the fence there
-        // orders their accesses before this. It was leaked from a box. Test: `every_drop_order` (miri).
+        // SAFETY: `leave` released the last claim, so there is no other user, and the fence there
+        // orders their accesses before this. It was leaked from a box. Test: `every_drop_order`
+        // (miri).
         drop(unsafe { Box::from_raw(inner.as_ptr()) });
     }
 
     /// Frees a buffer whose last reference was released.
     ///
     /// # Safety
-    /// The caller gave up the last reference to `chunk` and does not use it afterwards.
+    /// The caller released the last reference to `chunk` and does not use it afterwards.
     #[inline]
     pub(crate) unsafe fn recycle(chunk: NonNull<Chunk>) {
-        // SAFETY: the record is the caller's until it is pushed, and the arena lives until the
-        // buffer's footprint is counted out. Tests: `every_drop_order`,
+        // SAFETY: the caller owns the record until it is pushed, and the arena lives until the
+        // buffer's footprint is subtracted. Tests: `every_drop_order`,
         // `buffers_come_back_from_other_threads` under miri.
         unsafe {
             let record = chunk.as_ref();

@@ -138,8 +138,8 @@ impl Chunk {
     /// Releases `count` references of a caller that keeps another one.
     #[inline]
     pub(crate) fn release_some(&self, count: u32) {
-        // Release: orders the caller's accesses before a later recycling, which cannot happen while the
-        // caller keeps a reference. Test: `pieces_are_released_by_other_threads`.
+        // Release: orders the caller's accesses before a later recycling, which cannot happen while
+        // the caller keeps a reference. Test: `pieces_are_released_by_other_threads`.
         self.refs.fetch_sub(count, Ordering::Release);
     }
 
@@ -208,8 +208,8 @@ impl Table {
             slot.store(base, Ordering::Release);
         }
         chunk.id = id;
-        // SAFETY: `at` is within the segment, and this slot of it is unused: numbers are given
-        // out once, by one caller at a time. Test: `the_table_keeps_its_records`.
+        // SAFETY: `at` is within the segment, and this slot of it is unused, as numbers are
+        // assigned once, by one caller at a time. Test: `the_table_keeps_its_records`.
         let place = unsafe {
             let place = base.add(at);
             place.write(chunk);
@@ -222,12 +222,12 @@ impl Table {
     /// The record of a number.
     ///
     /// # Safety
-    /// [`push`](Self::push) gave out `id`, and the caller has synchronised with that.
+    /// [`push`](Self::push) assigned `id`, and the caller has synchronised with that.
     #[inline]
     unsafe fn get(&self, id: u32) -> NonNull<Chunk> {
         let (segment, at) = Self::locate(id);
-        // SAFETY: the number was given out, so its segment exists and is long enough.
-        // Tests: `the_table_keeps_its_records`, `free_lists_survive_threads`.
+        // SAFETY: the number was assigned, so its segment exists and is long enough. Tests:
+        // `the_table_keeps_its_records`, `free_lists_survive_threads`.
         unsafe {
             let base = self.segments.get_unchecked(segment).load(Ordering::Acquire);
             NonNull::new_unchecked(base.add(at))
@@ -241,7 +241,7 @@ impl Drop for Table {
             let base = *slot.get_mut();
             if !base.is_null() {
                 // SAFETY: allocated in `push` with this layout; records need no drop, and none is
-                // in use once the arena goes. Test: miri's leak check on every test.
+                // in use when the arena is dropped. Test: miri's leak check on every test.
                 unsafe { dealloc(base.cast(), Self::layout(segment)) };
             }
         }
@@ -276,7 +276,7 @@ impl Stack {
         let mut head = self.head.load(Ordering::Acquire);
         loop {
             let id = (head as u32).checked_sub(1)?;
-            // SAFETY: a number in a head was pushed, so it was given out before, and the acquire
+            // SAFETY: a number in a head was pushed, so it was assigned before, and the acquire
             // load of the head synchronises with that push. Records outlive the stack's users
             // (invariant 1). Test: `free_lists_survive_threads`.
             let chunk = unsafe { table.get(id) };
@@ -353,7 +353,7 @@ mod tests {
             Geometry { class: 0, capacity: 256, slots: 0, slot_size: 48, footprint: 384 };
         // A footprint of live memory, so that `Chunk::new` may step over the front.
         static MEMORY: [u8; 384] = [0; 384];
-        // SAFETY: the memory is long enough and lives for ever. Test: this module.
+        // SAFETY: the memory is static and long enough. Test: this module.
         unsafe { Chunk::new(&geometry, NonNull::from(&MEMORY).cast(), NonNull::dangling()) }
     }
 
@@ -382,7 +382,7 @@ mod tests {
         let places: Vec<_> = (0..300).map(|_| table.push(record()).unwrap()).collect();
         for (n, &place) in places.iter().enumerate() {
             assert_eq!(id(place), n as u32);
-            // SAFETY: the number was given out above. Test: this one.
+            // SAFETY: the number was assigned above. Test: this one.
             assert_eq!(unsafe { table.get(n as u32) }, place);
         }
     }

@@ -3,8 +3,8 @@
 /// Cache lines are 64 bytes on every processor that this is tuned for.
 const LINE: usize = 64;
 
-/// Prefetches the cache line that `place` begins in. A hint without effect on results: one instruction
-/// that never faults.
+/// Prefetches the cache line that `place` begins in: one instruction that never faults and does not
+/// change results.
 #[inline(always)]
 pub fn prefetch<T: ?Sized>(place: &T) {
     prefetch_at(std::ptr::from_ref(place).cast());
@@ -17,12 +17,12 @@ pub fn prefetch_bytes(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr().wrapping_add(LINE));
 }
 
-/// The hardware prefetcher detects longer copies, and prefetching all of their lines takes longer than
-/// it saves (`docs/results/2026-11-23-copy-prefetch.md`).
+/// The hardware prefetcher detects longer copies, and prefetching all of their lines takes longer
+/// than it saves (`docs/results/2026-11-23-copy-prefetch.md`).
 const LONG_COPY: usize = 2_048;
 
-/// Prefetches the source or destination of a copy: the lines of its first byte and of each 64th after
-/// it, one instruction for each line. Does nothing above 2 KiB.
+/// Prefetches the source or destination of a copy: the lines of its first byte and of each 64th
+/// after it, one instruction for each line. Does nothing above 2 KiB.
 #[inline(always)]
 pub fn prefetch_copy(bytes: &[u8]) {
     if bytes.len() <= LONG_COPY {

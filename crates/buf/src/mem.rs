@@ -239,7 +239,7 @@ mod os {
         match unsafe { madvise(ptr.as_ptr().cast(), len, Advice::LinuxPopulateWrite) } {
             Ok(()) => Some(ptr),
             Err(_) => {
-                // SAFETY: as above; nothing has seen the mapping. Test: `huge_pages_fall_back`.
+                // SAFETY: as above; nothing has used the mapping. Test: `huge_pages_fall_back`.
                 unsafe { unmap(ptr, len) };
                 None
             }
@@ -251,7 +251,7 @@ mod os {
         let whole = anonymous(len + HUGE_PAGE, MapFlags::empty())?;
         let skip = whole.as_ptr().align_offset(HUGE_PAGE);
         // SAFETY: `skip` is below HUGE_PAGE, so `start .. start + len` lies within the mapping;
-        // what is unmapped lies outside of that and nothing has seen it. The advice is a hint.
+        // what is unmapped lies outside of that and nothing has used it. The advice is a hint.
         // Test: `heap_regions_are_zeroed` touches every byte of such a region.
         unsafe {
             let start = whole.add(skip);

@@ -81,8 +81,9 @@ impl MsgBuf {
 
     #[inline]
     fn chunk(&self) -> &Chunk {
-        // SAFETY: this holds a reference, so the record is alive. Of it only atomics change, and
-        // `len` and `exposed`, which only the one `MsgBuf` accesses, and sets through `&mut self`. Test: `every_drop_order` under miri.
+        // SAFETY: this holds a reference, so the record is alive. Only its atomics change, and
+        // `len` and `exposed`, which only the one `MsgBuf` accesses, and sets through `&mut self`.
+        // Test: `every_drop_order` under miri.
         unsafe { self.chunk.as_ref() }
     }
 
@@ -137,7 +138,7 @@ impl MsgBuf {
             return None;
         }
         self.chunk().exposed.set(0);
-        // SAFETY: invariant 2: no `TxSeg` exists, and none can come while `self` is borrowed.
+        // SAFETY: invariant 2: no `TxSeg` exists, and none can be created while `self` is borrowed.
         // `len` is within the capacity; the memory is initialised. Test: proptest
         // `random_use_agrees_with_the_model` under miri.
         Some(unsafe { std::slice::from_raw_parts_mut(self.data.as_ptr(), self.len()) })
@@ -179,9 +180,9 @@ impl PacketAccess for MsgBuf {
     #[inline(always)]
     fn prefetch(&self) {
         crate::prefetch(self.chunk());
-        // Not through the slice: its length is in the record that is being prefetched.
-        // SAFETY: FRONT bytes before `data` are memory of the buffer, and so is the one at it, which is
-        // initialised. Test: `positions_are_exact`.
+        // Not through the slice, whose length is in the record that is being prefetched.
+        // SAFETY: FRONT bytes before `data` are memory of the buffer, and so is the byte at it,
+        // which is initialised. Test: `positions_are_exact`.
         crate::prefetch(unsafe { self.data.as_ref() });
     }
 
@@ -209,8 +210,8 @@ impl PacketAccess for MsgBuf {
         );
         self.expose(1);
         self.chunk().retain_mut(1);
-        // SAFETY: the reference is counted. FRONT bytes precede the data and `data_len` is within it. The
-        // header is marked exposed. Test: `positions_are_exact`.
+        // SAFETY: the reference is counted. FRONT bytes precede the data and `data_len` is within
+        // it. The header is marked exposed. Test: `positions_are_exact`.
         unsafe {
             let start = self.data.sub(header_len);
             TxSeg::new(start, header_len + data_len, FRONT - header_len, self.chunk)
@@ -241,8 +242,8 @@ impl PacketAccess for MsgBuf {
         let room = if index == 0 { FRONT } else { self.chunk().slot_size as usize };
         self.expose(index + 1);
         self.chunk().retain_mut(2);
-        // SAFETY: both references are counted; the bytes lie within the header room of `index`, which is
-        // marked exposed, and within the data. Test: `positions_are_exact`.
+        // SAFETY: both references are counted; the bytes lie within the header room of `index`,
+        // which is marked exposed, and within the data. Test: `positions_are_exact`.
         Some(unsafe {
             let start = self.data.add(end).sub(header_len);
             let header = TxSeg::new(start, header_len, room - header_len, self.chunk);

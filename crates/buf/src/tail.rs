@@ -20,8 +20,8 @@ pub struct Tail<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-// SAFETY: any thread may read the bytes, by the promise of `new`, and no code writes through a tail.
-// Test: `frames_cross_threads`.
+// SAFETY: any thread may read the bytes, by the promise of `new`, and no code writes through a
+// tail. Test: `frames_cross_threads`.
 unsafe impl Send for Tail<'_> {}
 // SAFETY: as above. Test: `frames_cross_threads`.
 unsafe impl Sync for Tail<'_> {}
@@ -106,8 +106,8 @@ impl fmt::Debug for Tail<'_> {
 /// moment. For long copies, as `rep movsb` takes about 30 cycles to start.
 ///
 /// # Safety
-/// `len` bytes can be read at `src` and written at `dst`; they do not overlap. Other threads of this
-/// process access them only in ways that do not conflict with volatile accesses.
+/// `len` bytes can be read at `src` and written at `dst`; they do not overlap. Other threads of
+/// this process access them only in ways that do not conflict with volatile accesses.
 #[inline]
 pub unsafe fn copy_shared(dst: *mut u8, src: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

@@ -303,11 +303,11 @@ fn mark<T: Transport>(
     // The frames of the second call carry ECN counts.
     for _ in 0..2 {
         let done = Rc::new(Cell::new(false));
-        let told = done.clone();
+        let is_done = done.clone();
         let request = client.alloc(32)?;
         client.call(session, ECHO, request, move |_, ended| {
             assert!(ended.result.is_ok());
-            told.set(true);
+            is_done.set(true);
         })?;
         while !done.get() {
             client.poll();
@@ -330,7 +330,7 @@ fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
         idle_after: never,
         max_sessions,
         max_sessions_per_peer,
-        failure_timeout: never, // one thread at a time runs there: heartbeats come late
+        failure_timeout: never, // callgrind runs one thread at a time, so heartbeats are late
         // Under callgrind two frames are further apart than the default interval, so the number of
         // timestamps would depend on the machine.
         tuning: Tuning { timestamp_interval: Duration::from_secs(1), ..Tuning::default() },

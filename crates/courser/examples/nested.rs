@@ -25,7 +25,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let to_back = front.connect(&back_nexus.local_uri())?;
     front.on(NEXT_SQUARE, move |cx, req| {
         let Some(handle) = cx.defer() else { return };
-        let Ok(mut nested) = cx.alloc(8) else { return }; // dropping the handle answers with an error
+        // Without memory, dropping the handle answers with an error.
+        let Ok(mut nested) = cx.alloc(8) else { return };
         nested.copy_from_slice(&(number(&req) + 1).to_le_bytes());
         let sent = cx.call(to_back, SQUARE, nested, move |cx, done| {
             if let Ok(response) = done.result {

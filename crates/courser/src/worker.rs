@@ -43,7 +43,7 @@ pub use pool::WorkerStats;
 pub(crate) use queue::Deadline;
 pub use work::Work;
 
-/// Requests of an endpoint that a handler or the dispatch to a worker failed.
+/// Counters of an endpoint's handlers: panics, refused requests, dropped answers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct HandlerStats {
@@ -93,7 +93,7 @@ impl<T: Transport> Rpc<T> {
     /// thread its copy (if it came in one packet), a short lock, and a system call only when a
     /// worker must be woken. When `Config::worker_queue` requests are queued, the next one is
     /// refused with [`Status::WorkersBusy`]. A queued request whose deadline passes is not started
-    /// and answered with [`Status::DeadlineExceeded`]. A queued request whose client has cancelled
+    /// but answered with [`Status::DeadlineExceeded`]. A queued request whose client has cancelled
     /// it or is gone is not started either. A handler that panics fails only its own request
     /// ([`Status::Panicked`]).
     ///
@@ -127,7 +127,7 @@ impl<T: Transport> Rpc<T> {
         Ok(())
     }
 
-    /// Counters of handlers that failed, and of requests that did not reach one.
+    /// The counters of this endpoint's handlers.
     pub fn handler_stats(&self) -> HandlerStats {
         let mut stats = self.core.handled;
         stats.panics += self.workers.panics();

@@ -302,8 +302,8 @@ fn a_paused_thread_does_not_declare_peers_failed() {
     let log = Log::default();
     let request = message(&client, 1, 16);
     call(&mut client, session, HOLD, request, &log, 1);
-    let asked = Instant::now();
-    drive(&mut [&mut client, &mut server], || asked.elapsed() > AWAY / 3);
+    let start = Instant::now();
+    drive(&mut [&mut client, &mut server], || start.elapsed() > AWAY / 3);
     for round in 0..3 {
         let left = Rc::new(Cell::new(60 + round));
         let replies = server.stats().replies + u64::from(left.get());

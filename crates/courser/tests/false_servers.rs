@@ -71,7 +71,7 @@ impl FalseServer {
         }
     }
 
-    fn asked(&mut self) -> (EndpointRef, ConnectRequest) {
+    fn recv_connect(&mut self) -> (EndpointRef, ConnectRequest) {
         match self.recv() {
             Some(ControlMsg::Connect { from, request, .. }) => (from, request),
             other => panic!("{other:?}"),
@@ -103,7 +103,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
 #[test]
 fn unsolicited_answers_are_disconnected_and_ignored() {
     let (uri, thread) = FalseServer::start(|mut server| {
-        let (to, request) = server.asked();
+        let (to, request) = server.recv_connect();
         let honest = answer(&request);
         let wrong = [
             ConnectAccept { client_cookie: request.cookie ^ 1, session: 10, ..honest.clone() },
@@ -154,7 +154,7 @@ fn unsolicited_answers_are_disconnected_and_ignored() {
 #[test]
 fn a_server_that_grants_more_credits_than_requested_is_refused() {
     let (uri, thread) = FalseServer::start_at(Ipv4Addr::new(127, 0, 0, 2), |mut server| {
-        let (to, request) = server.asked();
+        let (to, request) = server.recv_connect();
         let accept = ConnectAccept { credits: request.credits + 1, ..answer(&request) };
         server.send(&ControlMsg::Accept { to, from: ME, accept });
         assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 3, .. })));
@@ -172,7 +172,7 @@ fn a_server_that_grants_more_credits_than_requested_is_refused() {
 #[test]
 fn a_connect_to_a_silent_server_fails() {
     let (uri, thread) = FalseServer::start(|mut server| {
-        server.asked();
+        server.recv_connect();
         // Like a stopped process: data is received, nothing is answered.
         let end = server.stream.read_to_end(&mut Vec::new()).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::ConnectionReset);

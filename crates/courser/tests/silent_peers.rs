@@ -50,9 +50,9 @@ fn a_silent_peer_costs_less_than_four_kibibytes() {
     let silent = each();
     // The maximum that a peer can make the nexus hold: the longest message without its last byte.
     let length = (CONTROL_MAX as u32).to_le_bytes();
-    let said = [&CONTROL_PREAMBLE[..], &length, &[0; CONTROL_MAX - 1]].concat();
+    let bytes = [&CONTROL_PREAMBLE[..], &length, &[0; CONTROL_MAX - 1]].concat();
     for peer in &mut peers {
-        peer.write_all(&said).unwrap();
+        peer.write_all(&bytes).unwrap();
     }
     // Time for reading everything. If it is too short, the measured value is too low.
     std::thread::sleep(Duration::from_millis(500));

@@ -94,14 +94,15 @@ impl Growth {
     /// Frees a large buffer.
     ///
     /// # Safety
-    /// `chunk` is the record of a large buffer of this arena, given up by its last user.
+    /// `chunk` is the record of a large buffer of this arena, released by its last user.
     pub(super) unsafe fn put_large(&mut self, chunk: NonNull<Chunk>) {
         // SAFETY: records of large buffers are the first field of a `Large`, and the pointer has
         // kept the provenance of the whole. Test: `large_buffers_are_reused`.
         let class = unsafe { chunk.as_ref() }.class as usize;
         let large: NonNull<Large> = chunk.cast();
-        // SAFETY: as above. Through the pointer and not a reference to the whole: another thread may
-        // be about to return from its release of the record. Test: `idle_large_buffers_are_unmapped_by_trim`.
+        // SAFETY: as above. Written through the pointer, not a reference to the whole: another
+        // thread may be about to return from its release of the record. Test:
+        // `idle_large_buffers_are_unmapped_by_trim`.
         unsafe { (*large.as_ptr()).idle_since = self.round };
         self.large[class].push(large);
     }
@@ -129,8 +130,8 @@ impl Growth {
 impl Drop for Growth {
     fn drop(&mut self) {
         for large in self.large.drain(..).flatten() {
-            // SAFETY: made by `Inner::map_large` from a box, and free: the arena goes only after
-            // its last buffer. Test: miri's leak check on `large_buffers_are_reused`.
+            // SAFETY: created by `Inner::map_large` from a box, and free, as the arena is dropped
+            // only after its last buffer. Test: miri's leak check on `large_buffers_are_reused`.
             drop(unsafe { Box::from_raw(large.as_ptr()) });
         }
     }
@@ -223,7 +224,7 @@ impl Inner {
         let bytes = region_bytes(&class.geometry);
         self.make_room(growth, bytes, asked)?;
         let region = self.map(growth, bytes, asked)?;
-        // SAFETY: the region is long enough (checked by `map`) and goes with the record.
+        // SAFETY: the region is long enough (checked by `map`) and is dropped with the record.
         // Test: `large_buffers_are_reused`.
         let chunk = unsafe { Chunk::new(&class.geometry, region.as_ptr(), this) };
         class.buffers.fetch_add(1, Ordering::Relaxed);
@@ -263,8 +264,9 @@ impl Inner {
     /// # Safety
     /// `large` was made by `map_large`, is idle, and is in no list any more.
     unsafe fn unmap(&self, growth: &mut Growth, large: NonNull<Large>) {
-        // SAFETY: made from a box there, and the caller has the only pointer to it.
-        // Tests: `idle_large_buffers_are_unmapped_at_the_limit`, `idle_large_buffers_are_unmapped_by_trim`.
+        // SAFETY: created from a box there, and the caller has the only pointer to it. Tests:
+        // `idle_large_buffers_are_unmapped_at_the_limit`,
+        // `idle_large_buffers_are_unmapped_by_trim`.
         let large = unsafe { Box::from_raw(large.as_ptr()) };
         self.classes[large.chunk.class as usize].buffers.fetch_sub(1, Ordering::Relaxed);
         self.large.fetch_sub(1, Ordering::Relaxed);
@@ -279,7 +281,8 @@ impl Inner {
         let (mut left, mut most) = (false, TRIM_MOST);
         for class in 0..growth.large.len() {
             // The list is a stack, so the buffers that are idle longest are at its bottom.
-            // SAFETY: what is in the list is alive. Test: `idle_large_buffers_are_unmapped_by_trim`.
+            // SAFETY: the records in the list are alive. Test:
+            // `idle_large_buffers_are_unmapped_by_trim`.
             let old = |l: &NonNull<Large>| unsafe { l.as_ref() }.idle_since != round;
             let n = growth.large[class].iter().take(most).take_while(|l| old(l)).count();
             most -= n;

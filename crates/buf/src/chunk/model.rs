@@ -228,9 +228,9 @@ fn found(model: &str, rule: Fault, how: &str) {
         .env("RUST_BACKTRACE", "0")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success(), "{name}: the model did not detect the fault");
-    assert!(said.contains(how), "{name}: the model failed differently:\n{said}");
+    assert!(stderr.contains(how), "{name}: the model failed differently:\n{stderr}");
 }
 
 const RACE: &str = "Causality violation";

@@ -29,9 +29,9 @@ unsafe impl Sync for TxSeg {}
 
 impl TxSeg {
     /// # Safety
-    /// The caller has counted a reference to `chunk` and passes it on. `len` bytes at `ptr` are data or
-    /// exposed header room of that buffer, and `headroom` bytes before them are neither data nor another
-    /// packet's header room.
+    /// The caller has counted a reference to `chunk` and passes it on. `len` bytes at `ptr` are
+    /// data or exposed header room of that buffer, and `headroom` bytes before them are neither
+    /// data nor another packet's header room.
     #[inline]
     pub(super) unsafe fn new(
         ptr: NonNull<u8>,

@@ -23,7 +23,7 @@ pub(super) const MAIL_PER_PASS: usize = 32;
 /// Worker answers that an endpoint takes in one pass, which costs about 10 us.
 const ANSWERS_PER_PASS: usize = 64;
 
-/// The mailbox is not empty.
+/// Mail, an answer or a wake-up is pending.
 const PENDING: u8 = 1;
 /// The endpoint's thread sleeps on the descriptor, or is about to.
 const ASLEEP: u8 = 2;

@@ -107,7 +107,7 @@ fn two_hundred_dials_to_as_many_addresses() {
         client.send(dialed.control, connect(c.me(), None, ticket as u32));
     }
     assert_eq!(numbers.len(), 200);
-    let mut sessions: Vec<u32> = (0..200).map(|_| asked_session(&s.msg().3)).collect();
+    let mut sessions: Vec<u32> = (0..200).map(|_| requested_session(&s.msg().3)).collect();
     sessions.sort_unstable();
     assert!(sessions.into_iter().eq(0..200));
 }
@@ -121,7 +121,7 @@ fn clients_are_spread_over_the_endpoints_that_accept() {
     for i in 0..4 {
         peer.send(&connect(PEER_ENDPOINT, None, i));
     }
-    let sessions = |e: &End| [asked_session(&e.msg().3), asked_session(&e.msg().3)];
+    let sessions = |e: &End| [requested_session(&e.msg().3), requested_session(&e.msg().3)];
     assert_eq!((sessions(&ends[0]), sessions(&ends[2])), ([0, 2], [1, 3]));
 
     for index in [2, 6] {

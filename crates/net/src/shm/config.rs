@@ -43,11 +43,11 @@ pub struct ShmConfig {
     /// Maximum number of endpoints that send to this one, and of endpoints that it sends to, 1 to
     /// 512. Default: 256.
     ///
-    /// Each pair has a ring for each direction, created by the sender with its first frame. It takes
-    /// `slots * 256 + data_bytes + 4096` bytes, 3 MiB by default, and two descriptors. So an endpoint
-    /// with 256 peers may hold 1.5 GiB, of which 514 MiB when all frames are small. Senders may choose
-    /// larger rings; together they get at most the memory of `max_peers` rings of this endpoint's own
-    /// size.
+    /// Each pair has a ring for each direction, created by the sender with its first frame. It
+    /// takes `slots * 256 + data_bytes + 4096` bytes, 3 MiB by default, and two descriptors. So an
+    /// endpoint with 256 peers may hold 1.5 GiB, of which 514 MiB when all frames are small.
+    /// Senders may choose larger rings; together they get at most the memory of `max_peers` rings
+    /// of this endpoint's own size.
     pub max_peers: usize,
     /// Whether frames are read in place, in memory that their sender can write, instead of being
     /// copied first. Takes effect only between two endpoints that both set it. Default: false.

@@ -514,7 +514,7 @@ impl Ring {
             // SAFETY: the ring's memory stays mapped as long as the ring exists, by the caller's
             // promise longer than the frames are used. The sender does not write there: the ring's
             // invariant 2 forbids it before `release` reports the record as consumed. This holds
-            // for honest senders only, which is the meaning of trust, and both sides have set it:
+            // for correct senders only, which is the meaning of trust, and both sides have set it:
             // see `ShmConfig::trust`. Test: `lent_frames_stay_while_they_are_lent`.
             let data = unsafe { ring.consumer.memory().lend(at, len) };
             ControlFlow::Continue(RxFrame::new(ring.src, data, Ecn::Ect0))

@@ -352,7 +352,7 @@ impl<M: Memory> Consumer<M> {
     /// Length of the next frame, if there is one.
     ///
     /// # Errors
-    /// The length is beyond what was agreed.
+    /// The length is above the agreed maximum.
     #[inline]
     pub(super) fn peek(&self) -> Result<Option<usize>, Broken> {
         // Acquire: a header that is seen makes its record visible.
@@ -416,7 +416,8 @@ impl<M: Memory> Consumer<M> {
     }
 
     /// Like [`Consumer::pop`] without the copy: the offset of the frame, valid until
-    /// [`Consumer::release`]. `None`: the limit of lent frames is reached; the sender needs the rest.
+    /// [`Consumer::release`]. `None`: the limit of lent frames is reached; the sender needs the
+    /// rest.
     #[inline]
     pub(super) fn lend(&mut self, len: usize) -> Option<usize> {
         let more = self.tail < self.lend_until && self.data_tail < self.lend_data_until;

@@ -67,7 +67,7 @@ fn a_client_that_stops_sending_is_lost() {
     let mut again = Peer::connect(node.port);
     again.greet();
     again.send(&connect(PEER_ENDPOINT, Some(0), 2));
-    assert_eq!(asked_session(&used.msg().3), 2);
+    assert_eq!(requested_session(&used.msg().3), 2);
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_peer_that_answers_stays() {
     }
     assert!(!e.mailbox.has_mail());
     peer.stream.write_all(&msg[12..]).unwrap();
-    assert_eq!(asked_session(&e.msg().3), 2);
+    assert_eq!(requested_session(&e.msg().3), 2);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn two_idle_nexuses_keep_their_connection() {
     std::thread::sleep(2 * timeout);
     assert!(!c.mailbox.has_mail() && !s.mailbox.has_mail());
     client.send(dialed.control, connect(c.me(), None, 3));
-    assert_eq!(asked_session(&s.msg().3), 3);
+    assert_eq!(requested_session(&s.msg().3), 3);
     assert_eq!((client.tables().timers, server.tables().timers), (1, 1), "one timer each");
 }
 
@@ -163,7 +163,7 @@ fn floods_of_heartbeats_cost_no_memory_and_delay_no_connection() {
     for round in 0..100 {
         loud.stream.write_all(&burst).unwrap();
         good.send(&connect(PEER_ENDPOINT, Some(0), round));
-        assert_eq!(asked_session(&e.msg().3), round);
+        assert_eq!(requested_session(&e.msg().3), round);
     }
     let tables = node.tables();
     assert!(tables.conns == 2 && tables.pending <= 64, "{tables:?}");

@@ -116,7 +116,7 @@ fn garbage_ends_its_own_connection_only() {
     assert_eq!(node.control.stats().protocol_errors, 10);
     assert_eq!(node.control.stats().failed_greetings, 0);
     good.send(&connect(PEER_ENDPOINT, None, 42));
-    assert_eq!(asked_session(&e.msg().3), 42);
+    assert_eq!(requested_session(&e.msg().3), 42);
 }
 
 #[test]
@@ -189,13 +189,13 @@ fn messages_arrive_however_the_stream_is_cut() {
     for byte in [&CONTROL_PREAMBLE[..], &connect(PEER_ENDPOINT, None, 7).encode()].concat() {
         peer.stream.write_all(&[byte]).unwrap();
     }
-    assert_eq!(asked_session(&e.msg().3), 7);
+    assert_eq!(requested_session(&e.msg().3), 7);
     // More than one pass reads from one connection.
     let burst: Vec<u8> =
         (0..20_000).flat_map(|i| connect(PEER_ENDPOINT, None, i).encode()).collect();
     peer.stream.write_all(&burst).unwrap();
     for i in 0..20_000 {
-        assert_eq!(asked_session(&e.msg().3), i);
+        assert_eq!(requested_session(&e.msg().3), i);
     }
 }
 
@@ -290,7 +290,7 @@ fn messages_about_endpoints_reach_only_endpoints_of_the_connection() {
     peer.send(&ControlMsg::EndpointGone { from: used.me() });
     peer.send(&connect(PEER_ENDPOINT, Some(0), 1));
     let (control, _, _, msg) = used.msg();
-    assert_eq!(asked_session(&msg), 1);
+    assert_eq!(requested_session(&msg), 1);
     // A notice about another nexus's endpoint is delivered with its connection number, and the
     // receiver checks which of its sessions use that connection.
     let gone = ControlMsg::EndpointGone { from: unused.me() };

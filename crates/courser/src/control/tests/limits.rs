@@ -46,7 +46,7 @@ fn a_thousand_silent_peers_are_dropped_at_the_timeout() {
     real.greet();
     let mut silent: Vec<Peer> = (0..1000).map(|_| Peer::connect(node.port)).collect();
     real.send(&connect(PEER_ENDPOINT, None, 1));
-    assert_eq!(asked_session(&e.msg().3), 1, "a client can connect meanwhile");
+    assert_eq!(requested_session(&e.msg().3), 1, "a client can connect meanwhile");
     for peer in &mut silent {
         let mut hello = [0; 8];
         assert_eq!(peer.read(&mut hello), 8);
@@ -58,7 +58,7 @@ fn a_thousand_silent_peers_are_dropped_at_the_timeout() {
     assert_eq!((tables.conns, tables.hosts, tables.timers), (1, 1, 1), "{tables:?}");
     Peer::connect(node.port).greet();
     real.send(&connect(PEER_ENDPOINT, None, 2));
-    assert_eq!(asked_session(&e.msg().3), 2);
+    assert_eq!(requested_session(&e.msg().3), 2);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn ten_thousand_connections_leave_nothing_behind() {
             2 => {
                 peer.greet();
                 peer.send(&connect(PEER_ENDPOINT, None, round));
-                assert_eq!(asked_session(&s.msg().3), round);
+                assert_eq!(requested_session(&s.msg().3), round);
                 drop(peer);
                 s.lost();
             }

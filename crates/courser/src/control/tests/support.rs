@@ -235,7 +235,7 @@ pub(super) fn connect(from: EndpointRef, to: Option<u16>, session: u32) -> Contr
     ControlMsg::Connect { from, to, request }
 }
 
-pub(super) fn asked_session(msg: &ControlMsg) -> u32 {
+pub(super) fn requested_session(msg: &ControlMsg) -> u32 {
     match msg {
         ControlMsg::Connect { request, .. } => request.session,
         other => panic!("{other:?}"),

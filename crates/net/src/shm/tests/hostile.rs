@@ -69,7 +69,7 @@ impl Attacker {
         Addr { port: self.listener.port.into(), ..self.target }
     }
 
-    /// Maintains both connections, as an honest endpoint does.
+    /// Maintains both connections, as a correct endpoint does.
     fn connect_both(&mut self) {
         match self.socket.as_ref().map(|s| msg::receive(s.as_fd())) {
             Some(Received::Nothing) => {}
@@ -166,7 +166,7 @@ impl Numbered {
     }
 }
 
-/// An endpoint with an honest peer, and paths: to that, to the attacker, and from the honest one.
+/// An endpoint with a correct peer, and paths: to that, to the attacker, and from the correct one.
 struct Pair {
     t: ShmTransport,
     honest: ShmTransport,
