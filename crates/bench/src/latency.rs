@@ -1,6 +1,7 @@
 //! A latency histogram that never allocates and never fails while it is timed.
 
 use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
 use super::placement::{Placement, Tag};
 
@@ -20,7 +21,7 @@ pub struct Latency {
 }
 
 /// What one window's histogram is reduced to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median, ns.
     pub p50_ns: u64,

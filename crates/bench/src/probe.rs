@@ -264,6 +264,35 @@ pub fn between(client: usize, server: usize) -> Result<u64, BetweenError> {
     })
 }
 
+/// A [`Probe`] by [`between`], for cores that are idle meanwhile.
+#[derive(Clone, Copy, Debug)]
+pub struct Between {
+    client: usize,
+    server: usize,
+}
+
+impl Between {
+    /// Probes once, so that a core that cannot be taken is an error here and not in each window.
+    ///
+    /// # Errors
+    /// Those of [`between`], except [`ProbeError`]: the next probe may succeed.
+    pub fn new(client: usize, server: usize) -> Result<Self, BetweenError> {
+        match between(client, server) {
+            Ok(_) | Err(BetweenError::Probe(_)) => Ok(Self { client, server }),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Probe for Between {
+    fn measure(&mut self) -> Result<u64, ProbeError> {
+        between(self.client, self.server).map_err(|error| match error {
+            BetweenError::Probe(error) => error,
+            _ => ProbeError::NotAnswered,
+        })
+    }
+}
+
 /// Roles of the responder thread of [`between`].
 const ROLE_POLL: u32 = 1;
 const ROLE_END: u32 = 2;

@@ -229,13 +229,7 @@ impl PlacementResult {
 
     /// Adds a quantity over several windows, with the five keys that all have.
     pub fn add(&mut self, key: &str, label: &str, unit: Unit, summary: Summary) {
-        let keys = [("", summary.median), ("_min", summary.min), ("_max", summary.max)];
-        for (suffix, value) in keys {
-            self.extra.insert(format!("{key}{suffix}"), value.into());
-        }
-        let ci = summary.ci;
-        self.extra.insert(format!("{key}_ci_low"), ci.map(|ci| ci.low).into());
-        self.extra.insert(format!("{key}_ci_high"), ci.map(|ci| ci.high).into());
+        insert(&mut self.extra, key, summary);
         let (label, value, spread) = (label.to_owned(), summary.median, Some(summary));
         self.rows.push(Row { label, unit, value, spread, note: String::new() });
     }
@@ -273,12 +267,25 @@ impl PlacementResult {
     }
 }
 
+/// Inserts a quantity with its five keys.
+pub fn insert(object: &mut Map<String, Value>, key: &str, summary: Summary) {
+    let keys = [("", summary.median), ("_min", summary.min), ("_max", summary.max)];
+    for (suffix, value) in keys {
+        object.insert(format!("{key}{suffix}"), value.into());
+    }
+    let ci = summary.ci;
+    object.insert(format!("{key}_ci_low"), ci.map(|ci| ci.low).into());
+    object.insert(format!("{key}_ci_high"), ci.map(|ci| ci.high).into());
+}
+
 /// The quantity a benchmark is about: which keys it reports and what `ratio` compares.
 /// Latency is reported besides whenever the workload sampled it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Median latency; a ratio above 1 is slower than raw.
     Latency,
+    /// 99th percentile of latency, likewise.
+    LatencyP99,
     /// Operations per second; a ratio below 1 is slower than raw.
     Rate,
     /// Payload bits per second; a ratio below 1 is slower than raw.
@@ -286,9 +293,11 @@ pub enum Metric {
 }
 
 impl Metric {
-    fn key(self) -> &'static str {
+    /// Its key in reports.
+    pub fn key(self) -> &'static str {
         match self {
             Self::Latency => "latency_p50_ns",
+            Self::LatencyP99 => "latency_p99_ns",
             Self::Rate => "rate_rps",
             Self::Goodput => "goodput_bps",
         }
@@ -298,6 +307,7 @@ impl Metric {
     pub fn value(self, sample: &Sample) -> Option<f64> {
         match self {
             Self::Latency => p50(sample),
+            Self::LatencyP99 => p99(sample),
             Self::Rate => Some(sample.rate()),
             Self::Goodput => Some(sample.goodput_bps()),
         }
@@ -352,6 +362,17 @@ pub fn over_pairs(
         Some(placement) => Summary::of(outcome.at(placement).filter_map(value)),
         None => Summary::of(outcome.pairs.iter().filter_map(value)),
     }
+}
+
+/// A quantity over that of the baseline within each pair of a placement.
+pub fn ratio(outcome: &Outcome, metric: Metric, placement: Option<Placement>) -> Option<Summary> {
+    let mut pairs = Vec::new();
+    let _ = over_pairs(outcome, placement, |pair| {
+        let raw = metric.value(pair.raw.as_ref()?)?;
+        pairs.push((metric.value(&pair.measured)?, raw));
+        None
+    });
+    Ratio::of(pairs).map(|ratio| ratio.per_pair)
 }
 
 fn placement_result(

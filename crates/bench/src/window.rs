@@ -8,6 +8,8 @@
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::contention::Contention;
 use super::latency::{Percentiles, Tail};
 use super::placement::{Placement, Tag};
@@ -57,7 +59,7 @@ pub trait Workload {
 }
 
 /// What a workload did in one window.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
     /// Operations completed: calls, or packets of a raw baseline.
     pub operations: u64,
@@ -173,6 +175,15 @@ pub struct Seen {
     pub probes: Option<ProbeRange>,
     /// What the workload did.
     pub sample: Sample,
+}
+
+impl Seen {
+    /// In place of a window that was not run or is left out: no result counts it.
+    pub const MISSING: Self = Self {
+        tag: Tag::Mixed,
+        probes: None,
+        sample: Sample { operations: 0, bytes: 0, elapsed_ns: 0, latency: None },
+    };
 }
 
 /// A point of a series: which window of a round is compared with which.
@@ -411,27 +422,35 @@ impl<P: Probe> Runner<P> {
         }
     }
 
-    /// One window between two probes.
     fn window(&mut self, workload: &mut dyn Workload) -> Result<Seen, RunError> {
-        let name = workload.name().to_owned();
-        let failed = |source| RunError::Workload { name, source };
-        if let Err(source) = workload.prepare() {
-            return Err(failed(source));
-        }
-        let (tag_before, probe_before) = self.probe();
-        let sample = workload.run(self.plan.window).map_err(failed)?;
-        let (tag_after, probe_after) = self.probe();
-        Ok(Seen { tag: tag_before.and(tag_after), probes: join(probe_before, probe_after), sample })
+        probed(self.prober.as_mut(), workload, self.plan.window)
     }
+}
 
-    fn probe(&mut self) -> (Tag, Option<ProbeRange>) {
-        let Some(prober) = &mut self.prober else {
-            return (Tag::Unprobed, None);
-        };
+/// One window between two probes; without a prober it is untagged.
+///
+/// # Errors
+/// [`RunError::Workload`] if the workload failed.
+pub fn probed<P: Probe>(
+    mut prober: Option<&mut P>,
+    workload: &mut dyn Workload,
+    length: Duration,
+) -> Result<Seen, RunError> {
+    let name = workload.name().to_owned();
+    let failed = |source| RunError::Workload { name, source };
+    if let Err(source) = workload.prepare() {
+        return Err(failed(source));
+    }
+    let mut probe = || {
+        let Some(prober) = &mut prober else { return (Tag::Unprobed, None) };
         let result = prober.measure();
         let range = result.ok().map(|ns| ProbeRange { min_ns: ns, max_ns: ns });
         (Tag::of(&result), range)
-    }
+    };
+    let (tag_before, probe_before) = probe();
+    let sample = workload.run(length).map_err(failed)?;
+    let (tag_after, probe_after) = probe();
+    Ok(Seen { tag: tag_before.and(tag_after), probes: join(probe_before, probe_after), sample })
 }
 
 #[cfg(test)]

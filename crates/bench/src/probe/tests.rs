@@ -34,6 +34,8 @@ fn one_core_has_no_round_trip() {
     let error = between(0, 0).expect_err("one core");
     assert!(matches!(error, BetweenError::Probe(ProbeError::OneCpu)));
     assert!(error.to_string().starts_with("none"));
+    let mut prober = Between::new(0, 0).expect("no error of the cores");
+    assert_eq!(prober.measure(), Err(ProbeError::OneCpu));
 }
 
 /// Needs every line of the page: sides that change lines differently would not meet.
@@ -64,6 +66,7 @@ fn a_core_that_does_not_exist_is_an_error() {
             between(client, server),
             Err(BetweenError::Affinity(AffinityError::Pin { cpu, .. })) if cpu == absent
         ));
+        assert!(Between::new(client, server).is_err());
     }
 }
 

@@ -118,6 +118,19 @@ fn without_a_baseline_there_is_no_ratio() {
 }
 
 #[test]
+fn a_missing_window_is_counted_by_no_figure_and_no_ratio() {
+    use super::super::window::{Compared, Seen};
+    let sample = |operations| Sample { operations, bytes: 0, elapsed_ns: 1_000, latency: None };
+    let seen = |operations| Seen { tag: Tag::Unprobed, probes: None, sample: sample(operations) };
+    let rounds = [vec![seen(10), seen(30)], vec![seen(10), Seen::MISSING], vec![Seen::MISSING; 2]];
+    let outcome = Compared { measured: 1, baseline: Some(0) }.outcome(&rounds);
+    let value = |pair: &Pair| Metric::Rate.value(&pair.measured);
+    assert_eq!(over_pairs(&outcome, None, value).map(|rate| rate.count), Some(1));
+    let ratio = ratio(&outcome, Metric::Rate, None).expect("one pair");
+    assert_eq!((ratio.count, ratio.median), (1, 3.0));
+}
+
+#[test]
 fn files_are_replaced_whole() {
     let directory = std::env::temp_dir().join(format!("courser-report-{}", std::process::id()));
     fs::create_dir_all(&directory).expect("temporary directory");

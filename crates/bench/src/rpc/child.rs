@@ -229,7 +229,10 @@ fn command(setup: &Setup) -> Command {
 }
 
 /// Lines of `from`, read by a thread; the channel closes when the stream does.
-fn read_lines(from: impl Read + Send + 'static) -> std::io::Result<Receiver<String>> {
+///
+/// # Errors
+/// The thread could not be started.
+pub fn read_lines(from: impl Read + Send + 'static) -> std::io::Result<Receiver<String>> {
     let (send, lines) = mpsc::channel();
     std::thread::Builder::new().name("server out".to_owned()).spawn(move || {
         for line in BufReader::new(from).lines().map_while(Result::ok) {

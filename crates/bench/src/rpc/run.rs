@@ -14,7 +14,7 @@ use super::copy::Copies;
 use super::figures;
 use super::ground::Ground;
 use super::raw::{EchoTrains, Link, Other, PingPong, RATE_TRAIN, SinkTrains, best_window};
-use super::series::{Series, plan_for, ratio_of};
+use super::series::{Series, plan_for};
 use super::side::Back;
 use super::spec::{BenchError, BenchSpec, Kind};
 use crate::affinity::{self, Cores};
@@ -239,7 +239,7 @@ fn add_copies(outcome: &Outcome, result: &mut PlacementResult) {
     });
     let Some(copied) = copied else { return };
     result.add("memcpy_bps", "memcpy", Unit::Bits, copied);
-    if let Some(share) = ratio_of(outcome, Metric::Goodput, result) {
+    if let Some(share) = report::ratio(outcome, Metric::Goodput, result.placement()) {
         result.add("share_of_memcpy", "share of memcpy", Unit::Percent, share);
     }
     if let Some(goodput) = result.goodput {

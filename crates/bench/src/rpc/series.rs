@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use crate::probe::Probe;
 use crate::report::{self, Metric, PlacementResult};
-use crate::stats::{Ratio, Summary};
+use crate::stats::Summary;
 use crate::window::{Compared, Outcome, Plan, Progress, RunError, Runner, Seen, Workload};
 
 /// The windows of a round, and what is compared.
@@ -94,19 +94,8 @@ impl<'a> Series<'a> {
         metric: Metric,
         result: &PlacementResult,
     ) -> Option<Summary> {
-        ratio_of(&self.outcome(compared), metric, result)
+        report::ratio(&self.outcome(compared), metric, result.placement())
     }
-}
-
-/// A quantity over that of the baseline within each pair, at the placement of a result.
-pub fn ratio_of(outcome: &Outcome, metric: Metric, result: &PlacementResult) -> Option<Summary> {
-    let mut pairs = Vec::new();
-    let _ = report::over_pairs(outcome, result.placement(), |pair| {
-        let raw = metric.value(pair.raw.as_ref()?)?;
-        pairs.push((metric.value(&pair.measured)?, raw));
-        None
-    });
-    Ratio::of(pairs).map(|ratio| ratio.per_pair)
 }
 
 /// The plan of a series: the same number of pairs for each point, in at most six times the time.
