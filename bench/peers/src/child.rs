@@ -1,30 +1,32 @@
 //! The main functions of a contestant's two processes. Each is pinned before it starts a thread and
 //! ends with its parent, or at a time limit.
 
-use std::io::{BufRead, Write, stdin, stdout};
+use std::io::{BufRead, stdin};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use courser_bench::affinity::pin_current_thread;
+use courser_bench::program::parent::say;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal};
 
-use crate::contestants;
+use crate::contestants::{self, Contestant};
 use crate::work::Work;
 
 /// What both sides are told by the process that starts them.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct ChildArgs {
-    /// Contestant
-    pub name: String,
+    #[arg(value_parser = contestants::named)]
+    contestant: &'static Contestant,
     /// Core to stay on
     #[arg(long)]
-    pub cpu: usize,
+    cpu: usize,
     /// Seconds after which the process ends whatever it is doing
     #[arg(long)]
-    pub limit: u64,
+    limit: u64,
     /// Process that started this one
     #[arg(long)]
-    pub parent: i32,
+    parent: i32,
 }
 
 /// Before the first line of a contestant's own.
@@ -43,45 +45,31 @@ fn begin(args: &ChildArgs) -> Result<()> {
     Ok(pin_current_thread(args.cpu)?)
 }
 
-fn say(line: &str) -> Result<()> {
-    let mut out = stdout().lock();
-    writeln!(out, "{line}")?;
-    out.flush()?;
-    Ok(())
-}
-
-/// Says why a child ends, in one line: `failed` and the reason.
-fn fail(error: &anyhow::Error) -> Result<()> {
-    say(&format!("failed {}", format!("{error:#}").replace('\n', " ")))
+/// The end of a side: its status, and one line, `failed` and the reason, if it failed.
+fn end(outcome: Result<()>) -> ExitCode {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    say(&format!("failed {}", format!("{error:#}").replace('\n', " ")));
+    ExitCode::FAILURE
 }
 
 /// The server's process.
-///
-/// # Errors
-/// The parent cannot be told of a failure.
-pub fn serve(args: &ChildArgs) -> Result<()> {
-    let served = begin(args).and_then(|()| {
-        let contestant = contestants::named(&args.name)?;
-        (contestant.serve)(&mut |address| say(&format!("ready {address}")))
-    });
-    served.or_else(|error| fail(&error))
+pub fn serve(args: &ChildArgs) -> ExitCode {
+    let ready = |address: &str| say(&format!("ready {address}"));
+    end(begin(args).and_then(|()| (args.contestant.serve)(&ready)))
 }
 
 /// The client's process: one line of work in, one line with a sample out.
-///
-/// # Errors
-/// The parent cannot be told of a failure.
-pub fn call(args: &ChildArgs, address: &str) -> Result<()> {
-    let called = begin(args).and_then(|()| {
-        let mut client = (contestants::named(&args.name)?.connect)(address)?;
-        say("ready")?;
-        for line in stdin().lock().lines() {
-            let work: Work = serde_json::from_str(&line?)?;
-            work.validate()?;
-            let sample = client.run(&work)?;
-            say(&format!("sample {}", serde_json::to_string(&sample)?))?;
-        }
-        Ok(())
-    });
-    called.or_else(|error| fail(&error))
+pub fn call(args: &ChildArgs, address: &str) -> ExitCode {
+    end(begin(args).and_then(|()| calls(args, address)))
+}
+
+fn calls(args: &ChildArgs, address: &str) -> Result<()> {
+    let mut client = (args.contestant.connect)(address)?;
+    say("ready");
+    for line in stdin().lock().lines() {
+        let work: Work = serde_json::from_str(&line?)?;
+        let sample = client.run(&work)?;
+        say(&format!("sample {}", serde_json::to_string(&sample)?));
+    }
+    Ok(())
 }

@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use quanta::Clock;
+use courser_bench::clock::Clock;
+use courser_bench::window::Sample;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
 use crate::contestants::Client;
-use crate::work::{Kind, Meter, Sample, Work, check, request};
+use crate::work::{Kind, Meter, Work, request};
 
 /// What a window may take beyond its own length.
 const SLACK: Duration = Duration::from_secs(8);
@@ -76,7 +77,8 @@ impl<C: Caller> Client for AsyncClient<C> {
             Ok(outcome) => outcome?,
             Err(_) => bail!("calls hang: a window was not over after {limit:?}"),
         }
-        Ok(meter.borrow().sample())
+        let sample = meter.borrow_mut().sample();
+        Ok(sample)
     }
 }
 
@@ -88,15 +90,11 @@ async fn repeat<C: Caller>(
     index: usize,
 ) -> Result<()> {
     let request = Bytes::from(request(index, work.size));
-    let mut all = true;
-    let mut issued_ns = meter.borrow().now_ns();
+    let check = |answer: &[u8]| meter.borrow_mut().check(index, &request, answer);
     loop {
-        let right = |answer: &[u8]| check(work.kind, &request, answer, all);
-        caller.call(work.kind, &request, &right).await?;
-        match meter.borrow_mut().ended(issued_ns) {
-            Some(now_ns) => issued_ns = now_ns,
-            None => return Ok(()),
+        caller.call(work.kind, &request, &check).await?;
+        if !meter.borrow_mut().ended(index) {
+            return Ok(());
         }
-        all = work.check_all;
     }
 }

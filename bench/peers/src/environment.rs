@@ -1,12 +1,9 @@
 //! The machine and the library versions of a report.
 
-use anyhow::Result;
-use courser_bench::affinity;
+use courser_bench::affinity::Cores;
 use courser_bench::clock::Clock;
 use courser_bench::environment::Environment;
 use serde_json::{Map, Value, json};
-
-use crate::pair::Cores;
 
 /// The versions that this program was built with.
 const LOCK: &str = include_str!("../Cargo.lock");
@@ -29,15 +26,9 @@ const LIBRARIES: &[&str] = &[
 /// The report's `environment`: that of the harness, and the versions of the libraries.
 ///
 /// # Errors
-/// The kernel does not report the usable cores.
-pub fn collect(cores: Cores) -> Result<Value> {
-    let cores = affinity::Cores {
-        client: cores.client,
-        server: cores.server,
-        usable: affinity::usable_cpus()?.len(),
-        warning: None,
-    };
-    let mut here = serde_json::to_value(Environment::collect(&Clock::new(), &cores))?;
+/// It cannot be written as JSON.
+pub fn collect(clock: &Clock, cores: &Cores) -> serde_json::Result<Value> {
+    let mut here = serde_json::to_value(Environment::collect(clock, cores))?;
     here["versions"] = versions().into();
     Ok(here)
 }

@@ -1,13 +1,14 @@
 //! `peers`: Courser beside other RPC libraries, in one harness. README.md says how to run it and
 //! how to read it.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::{Parser, Subcommand};
-use courser_bench::affinity;
+use courser_bench::affinity::{self, Cores};
+use courser_bench::clock::Clock;
+use courser_bench::program::{self, Failure, json as file};
 use serde_json::json;
 
 mod child;
@@ -26,7 +27,6 @@ mod table;
 mod work;
 
 use contestants::Contestant;
-use pair::Cores;
 use rounds::{Measured, Plan};
 
 const TEACH: &str = "\
@@ -52,14 +52,14 @@ Examples:
 ";
 
 /// Courser beside other RPC libraries, in one harness.
-#[derive(Debug, Parser)]
+#[derive(Parser)]
 #[command(name = "peers", version, after_long_help = TEACH, args_conflicts_with_subcommands = true)]
 struct Args {
     #[command(subcommand)]
     side: Option<Side>,
     /// Contestants, separated by commas; all unless given
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
-    only: Vec<String>,
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = contestants::named)]
+    only: Vec<&'static Contestant>,
     /// List the contestants and end
     #[arg(long, conflicts_with = "check")]
     list: bool,
@@ -69,15 +69,8 @@ struct Args {
     /// Two short rounds: shows that it works, gives no numbers worth keeping
     #[arg(long, conflicts_with_all = ["rounds", "window_ms", "warm_ms"])]
     quick: bool,
-    /// Rounds; medians are over them
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    rounds: u16,
-    /// Length of a window, ms
-    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=10_000))]
-    window_ms: u64,
-    /// Load before each window that does not count, ms
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=10_000))]
-    warm_ms: u64,
+    #[command(flatten)]
+    plan: Plan,
     /// Core of the clients
     #[arg(long, default_value_t = 0)]
     client_cpu: usize,
@@ -93,7 +86,7 @@ struct Args {
 }
 
 /// The processes of a contestant; started by this program only.
-#[derive(Debug, Subcommand)]
+#[derive(Subcommand)]
 enum Side {
     #[command(hide = true)]
     Serve(child::ChildArgs),
@@ -108,76 +101,47 @@ enum Side {
 fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match &args.side {
-        Some(Side::Serve(child)) => child::serve(child),
-        Some(Side::Call { child, address }) => child::call(child, address),
+        Some(Side::Serve(child)) => return child::serve(child),
+        Some(Side::Call { child, address }) => return child::call(child, address),
         None => run(&args),
     };
-    match outcome {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("peers: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    program::end(outcome.map_err(|error| Failure::Runtime(format!("{error:#}"))))
 }
 
 fn run(args: &Args) -> Result<()> {
-    let chosen = choose(&args.only)?;
+    let wanted =
+        |c: &&Contestant| args.only.is_empty() || args.only.iter().any(|only| only.name == c.name);
+    let chosen: Vec<&'static Contestant> = contestants::ALL.iter().filter(wanted).collect();
     if args.list {
-        for contestant in &chosen {
-            println!("{:<12} {}", contestant.name, contestant.about);
-        }
+        chosen.iter().for_each(|c| println!("{:<12} {}", c.name, c.about));
         return Ok(());
     }
     let cores = cores(args)?;
     if args.check {
-        return check(&chosen, cores);
+        return check(&chosen, &cores);
     }
-    // What cannot be written should be known before minutes of measuring.
-    let to_stdout = args.json.as_deref() == Some(Path::new("-"));
-    let files = args.json.as_deref().filter(|_| !to_stdout).into_iter().chain(args.svg.as_deref());
-    for path in files {
-        fs::OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(path)
-            .with_context(|| format!("cannot write {}", path.display()))?;
-    }
+    let (clock, json, svg) = (Clock::new(), args.json.as_deref(), args.svg.as_deref());
+    file::check_target(json).and_then(|()| file::check_target(svg)).map_err(plain)?;
     let plan = match args.quick {
         true => Plan { rounds: 2, window_ms: 40, warm_ms: 20 },
-        false => {
-            Plan { rounds: args.rounds.into(), window_ms: args.window_ms, warm_ms: args.warm_ms }
-        }
+        false => args.plan,
     };
-    let measured = rounds::measure(&chosen, cores, &plan, |line| eprintln!("{line}"))?;
-    if !to_stdout {
+    let measured = rounds::measure(&chosen, &cores, &plan, |line| eprintln!("{line}"))?;
+    if !file::only(json) {
         print!("{}", table::render(&measured));
     }
-    if let Some(path) = &args.json {
-        let report = report(&measured, &plan, cores)?;
-        let text = serde_json::to_string_pretty(&report)? + "\n";
-        match to_stdout {
-            true => print!("{text}"),
-            false => {
-                fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?
-            }
-        }
+    if let Some(path) = json {
+        file::write(path, &report(&measured, &plan, &clock, &cores)?).map_err(plain)?;
     }
-    if let Some(path) = &args.svg {
+    if let Some(path) = svg {
         picture::write(&measured, path)?;
     }
-    if !measured.failed.is_empty() {
-        bail!("{} of {} contestants failed", measured.failed.len(), chosen.len());
-    }
-    Ok(())
+    all_succeeded(measured.failed.len(), &chosen)
 }
 
-fn choose(only: &[String]) -> Result<Vec<&'static Contestant>> {
-    for name in only {
-        contestants::named(name)?;
-    }
-    let wanted = |c: &&Contestant| only.is_empty() || only.iter().any(|name| name == c.name);
-    Ok(contestants::ALL.iter().filter(wanted).collect())
+/// A failure of the harness.
+fn plain(failure: Failure) -> anyhow::Error {
+    anyhow!("{}", failure.text().unwrap_or("the reader of the output has ended"))
 }
 
 fn cores(args: &Args) -> Result<Cores> {
@@ -194,26 +158,36 @@ fn cores(args: &Args) -> Result<Cores> {
     if client == server {
         eprintln!("peers: both sides share core {client}: figures say nothing about two cores");
     }
-    Ok(Cores { client, server })
+    Ok(Cores { client, server, usable: usable.len(), warning: None })
 }
 
-fn check(chosen: &[&'static Contestant], cores: Cores) -> Result<()> {
+fn check(chosen: &[&'static Contestant], cores: &Cores) -> Result<()> {
     let mut failed = 0;
     for contestant in chosen {
+        let name = contestant.name;
         match rounds::check(contestant, cores) {
-            Ok(loads) => println!("{}: {loads} loads, every byte right", contestant.name),
+            Ok(loads) => println!("{name}: {loads} loads, every byte right"),
             Err(error) => {
                 failed += 1;
-                println!("{error:#}");
+                println!("{name}: {error:#}");
             }
         }
     }
+    all_succeeded(failed, chosen)
+}
+
+fn all_succeeded(failed: usize, chosen: &[&Contestant]) -> Result<()> {
     ensure!(failed == 0, "{failed} of {} contestants failed", chosen.len());
     Ok(())
 }
 
 /// One object, as `courser bench` writes it.
-fn report(measured: &Measured, plan: &Plan, cores: Cores) -> Result<serde_json::Value> {
+fn report(
+    measured: &Measured,
+    plan: &Plan,
+    clock: &Clock,
+    cores: &Cores,
+) -> Result<serde_json::Value> {
     Ok(json!({
         "bench": "peers",
         // Each result names its own.
@@ -225,6 +199,6 @@ fn report(measured: &Measured, plan: &Plan, cores: Cores) -> Result<serde_json::
             "dropped_windows": measured.dropped,
         },
         "results": report::results(measured),
-        "environment": environment::collect(cores)?,
+        "environment": environment::collect(clock, cores)?,
     }))
 }

@@ -1,14 +1,17 @@
 //! The two processes of a contestant, from without.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::time::{Duration, Instant};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use courser_bench::affinity::Cores;
+use courser_bench::rpc::child::read_lines;
+use courser_bench::window::Sample;
 
 use crate::contestants::Contestant;
-use crate::work::{Sample, Work};
+use crate::work::Work;
 
 /// How long a process may take until it is ready.
 const READY: Duration = Duration::from_secs(15);
@@ -16,15 +19,6 @@ const READY: Duration = Duration::from_secs(15);
 /// What a window may take beyond its own length: more than the contestants' own limits, whose
 /// errors say more.
 const SLACK: Duration = Duration::from_secs(15);
-
-/// A core for each side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cores {
-    /// The client's.
-    pub client: usize,
-    /// The server's.
-    pub server: usize,
-}
 
 /// A process of ours that writes lines. Killed when dropped.
 struct Process {
@@ -44,25 +38,16 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = command.spawn().context("cannot start a process")?;
-        let stdin = child.stdin.take();
-        let out = child.stdout.take();
-        let (send, lines) = sync_channel(16);
-        let process = Self { child, stdin, lines };
-        let out = out.context("a process without output")?;
-        std::thread::Builder::new().name(format!("{name} {mode}")).spawn(move || {
-            for line in BufReader::new(out).lines().map_while(Result::ok) {
-                if send.send(line).is_err() {
-                    return;
-                }
-            }
-        })?;
+        let (stdin, out) = (child.stdin.take(), child.stdout.take());
+        // From here on the process is ended by drop, whatever happens.
+        let mut process = Self { child, stdin, lines: channel().1 };
+        process.lines = read_lines(out.context("a process without output")?)?;
         Ok(process)
     }
 
     /// The rest of the next line, which begins with `word`.
     fn expect(&mut self, word: &str, limit: Duration) -> Result<String> {
-        let end = Instant::now() + limit;
-        match self.lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        match self.lines.recv_timeout(limit) {
             Ok(line) => match line.split_once(' ').unwrap_or((&line, "")) {
                 (first, rest) if first == word => Ok(rest.to_owned()),
                 ("failed", reason) => bail!("{reason}"),
@@ -107,17 +92,15 @@ impl Pair {
     ///
     /// # Errors
     /// Which side failed, and why.
-    pub fn start(contestant: &'static Contestant, cores: Cores, limit: Duration) -> Result<Self> {
+    pub fn start(contestant: &'static Contestant, cores: &Cores, limit: Duration) -> Result<Self> {
         let name = contestant.name;
-        let mut server = Process::start("serve", name, cores.server, limit, &[])
+        let (address, mut server) = Process::start("serve", name, cores.server, limit, &[])
             .and_then(|mut server| Ok((server.expect("ready", READY)?, server)))
-            .map_err(|error| anyhow!("{name}: server: {error:#}"))?;
-        let client = Process::start("call", name, cores.client, limit, &[&server.0])
-            .and_then(|mut client| client.expect("ready", READY).map(|_| client));
-        match client {
-            Ok(client) => Ok(Self { contestant, client, server: server.1 }),
-            Err(error) => Err(explain(name, &mut server.1, &error)),
-        }
+            .context("server")?;
+        let client = Process::start("call", name, cores.client, limit, &[&address])
+            .and_then(|mut client| client.expect("ready", READY).map(|_| client))
+            .map_err(|error| explain(&mut server, &error))?;
+        Ok(Self { contestant, client, server })
     }
 
     /// Runs one window.
@@ -131,16 +114,16 @@ impl Pair {
             .and_then(|line| self.client.tell(&line))
             .and_then(|()| self.client.expect("sample", limit))
             .and_then(|sample| Ok(serde_json::from_str(&sample)?))
-            .map_err(|error| explain(self.contestant.name, &mut self.server, &error))
+            .map_err(|error| explain(&mut self.server, &error))
     }
 }
 
 /// The client's error, and the server's if there is one: it is the cause then.
-fn explain(name: &str, server: &mut Process, error: &anyhow::Error) -> anyhow::Error {
+fn explain(server: &mut Process, error: &anyhow::Error) -> anyhow::Error {
     match server.expect("nothing", Duration::from_millis(50)) {
         Err(cause) if !format!("{cause}").starts_with("it said nothing") => {
-            anyhow!("{name}: server: {cause:#}; client: {error:#}")
+            anyhow!("server: {cause:#}; client: {error:#}")
         }
-        _ => anyhow!("{name}: client: {error:#}"),
+        _ => anyhow!("client: {error:#}"),
     }
 }

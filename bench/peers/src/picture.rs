@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::{Result, anyhow};
-use courser_bench::placement::{Placement, Tag};
+use anyhow::{Context, Result, anyhow};
+use courser_bench::report::Metric;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use crate::contestants::Role;
-use crate::report::{At, Metric};
+use crate::contestants::{Contestant, Role};
+use crate::report::{At, shown};
 use crate::rounds::{CASES, Measured};
 
 const WIDTH: u32 = 900;
@@ -45,18 +45,14 @@ pub fn write(measured: &Measured, path: &Path) -> Result<()> {
     let all = At::all(measured);
     let at = all.first().ok_or_else(|| anyhow!("nothing was measured"))?;
     let case = |key| CASES.iter().position(|case| case.key == key).unwrap_or_default();
-    let place = match at.placement {
-        Tag::At(Placement::Near) => ", cores near",
-        Tag::At(Placement::Far) => ", cores far",
-        Tag::Mixed | Tag::Unprobed => "",
-    };
+    let place = at.placement.map_or_else(String::new, |_| format!(", cores {}", at.name()));
     let panels = [
         Panel {
             title: format!(
                 "32 B echo, 1 in flight: median latency{place} (logarithmic; shorter is better)"
             ),
             unit: "µs",
-            bars: bars(at, Metric::P50, |_| Some(case("echo_32b_1"))),
+            bars: bars(at, Metric::Latency, |_| Some(case("echo_32b_1"))),
             log: true,
         },
         Panel {
@@ -70,38 +66,36 @@ pub fn write(measured: &Measured, path: &Path) -> Result<()> {
         Panel {
             title: format!("1 MiB requests: goodput{place} (longer is better)"),
             unit: "Gbit/s",
-            bars: bars(at, Metric::Goodput, |name| at.best(name)),
+            bars: bars(at, Metric::Goodput, |contestant| at.best(contestant)),
             log: false,
         },
     ];
     let heights = panels.each_ref().map(|panel| HEAD + BAR * panel.bars.len() as i32);
     let height = heights.iter().sum::<i32>() + FOOT;
-    let root = SVGBackend::new(path, (WIDTH, height as u32)).into_drawing_area();
-    let failed = |error: String| anyhow!("cannot draw {}: {error}", path.display());
-    root.fill(&WHITE).map_err(|error| failed(error.to_string()))?;
-    let mut top = 0;
-    for (panel, height) in panels.iter().zip(heights) {
-        draw(&root, panel, top).map_err(|error| failed(error.to_string()))?;
-        top += height;
-    }
-    let caption = Text::new(CAPTION, (12, top + 6), (FONT, 14).into_font());
-    root.draw(&caption).map_err(|error| failed(error.to_string()))?;
-    root.present().map_err(|error| failed(error.to_string()))
+    let draw_all = || -> Result<()> {
+        let root = SVGBackend::new(path, (WIDTH, height as u32)).into_drawing_area();
+        root.fill(&WHITE)?;
+        let mut top = 0;
+        for (panel, height) in panels.iter().zip(heights) {
+            draw(&root, panel, top)?;
+            top += height;
+        }
+        root.draw(&Text::new(CAPTION, (12, top + 6), (FONT, 14).into_font()))?;
+        Ok(root.present()?)
+    };
+    draw_all().with_context(|| format!("cannot draw {}", path.display()))
 }
 
-fn bars(at: &At<'_>, metric: Metric, case: impl Fn(&str) -> Option<usize>) -> Vec<Bar> {
-    let bar = |contestant: &crate::contestants::Contestant| {
-        let figure = at.figure(case(contestant.name)?, contestant.name, metric)?;
-        let value = figure.median / metric.shown().2;
+fn bars(at: &At<'_>, metric: Metric, case: impl Fn(&Contestant) -> Option<usize>) -> Vec<Bar> {
+    let bar = |contestant: &Contestant| {
+        let figure = at.figure(case(contestant)?, contestant, metric)?;
+        let value = figure.median / shown(metric).2;
         Some(Bar { label: contestant.about, role: contestant.role, value })
     };
     at.contestants().into_iter().filter_map(bar).collect()
 }
 
-type Canvas<'p> = DrawingArea<SVGBackend<'p>, Shift>;
-type Drawn<'p> = Result<(), DrawingAreaErrorKind<<SVGBackend<'p> as DrawingBackend>::ErrorType>>;
-
-fn draw<'p>(canvas: &Canvas<'p>, panel: &Panel, top: i32) -> Drawn<'p> {
+fn draw(canvas: &DrawingArea<SVGBackend<'_>, Shift>, panel: &Panel, top: i32) -> Result<()> {
     let title = (FONT, 16).into_font().style(FontStyle::Bold);
     canvas.draw(&Text::new(panel.title.clone(), (12, top + 16), title))?;
     for (row, bar) in (0..).zip(&panel.bars) {

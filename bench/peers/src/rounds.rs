@@ -4,13 +4,14 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use courser_bench::affinity::Cores;
 use courser_bench::placement::Tag;
-use courser_bench::probe::{self, BetweenError, ProbeError};
-use serde::Serialize;
+use courser_bench::probe::Between;
+use courser_bench::window::{self, RunError, Sample, Seen, Workload, WorkloadError};
 
-use crate::contestants::Contestant;
-use crate::pair::{Cores, Pair};
-use crate::work::{Kind, Sample, Work};
+use crate::contestants::{self, Contestant};
+use crate::pair::Pair;
+use crate::work::{Kind, Work};
 
 /// What is measured: one shape of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,73 +33,37 @@ const MIB: usize = 1 << 20;
 /// All of them. Those of kind [`Kind::Sink`] are one load with different numbers in flight, of
 /// which the best counts.
 pub const CASES: &[Case] = &[
-    Case {
-        key: "echo_32b_1",
-        title: "32 B echo, 1 in flight",
-        kind: Kind::Echo,
-        size: 32,
-        in_flight: 1,
-    },
-    Case {
-        key: "echo_32b_64",
-        title: "32 B echo, 64 in flight",
-        kind: Kind::Echo,
-        size: 32,
-        in_flight: 64,
-    },
-    Case {
-        key: "echo_1kib_1",
-        title: "1 KiB echo, 1 in flight",
-        kind: Kind::Echo,
-        size: 1024,
-        in_flight: 1,
-    },
-    Case {
-        key: "echo_1kib_64",
-        title: "1 KiB echo, 64 in flight",
-        kind: Kind::Echo,
-        size: 1024,
-        in_flight: 64,
-    },
-    Case {
-        key: "sink_1mib_1",
-        title: "1 MiB request, 32 B answer, 1 in flight",
-        kind: Kind::Sink,
-        size: MIB,
-        in_flight: 1,
-    },
-    Case {
-        key: "sink_1mib_4",
-        title: "1 MiB request, 32 B answer, 4 in flight",
-        kind: Kind::Sink,
-        size: MIB,
-        in_flight: 4,
-    },
+    echo("echo_32b_1", "32 B echo, 1 in flight", 32, 1),
+    echo("echo_32b_64", "32 B echo, 64 in flight", 32, 64),
+    echo("echo_1kib_1", "1 KiB echo, 1 in flight", 1024, 1),
+    echo("echo_1kib_64", "1 KiB echo, 64 in flight", 1024, 64),
+    sink("sink_1mib_1", "1 MiB request, 32 B answer, 1 in flight", 1),
+    sink("sink_1mib_4", "1 MiB request, 32 B answer, 4 in flight", 4),
 ];
 
+const fn echo(key: &'static str, title: &'static str, size: usize, in_flight: usize) -> Case {
+    Case { key, title, kind: Kind::Echo, size, in_flight }
+}
+
+const fn sink(key: &'static str, title: &'static str, in_flight: usize) -> Case {
+    Case { key, title, kind: Kind::Sink, size: MIB, in_flight }
+}
+
 /// How much is measured.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Plan {
-    /// Rounds.
-    pub rounds: usize,
-    /// Length of a window, ms.
+    /// Rounds; medians are over them
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub rounds: u16,
+    /// Length of a window, ms
+    #[arg(long, default_value_t = 300, value_parser = clap::value_parser!(u64).range(5..=10_000))]
     pub window_ms: u64,
-    /// Load before each window that does not count, ms.
+    /// Load before each window that does not count, ms
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(0..=10_000))]
     pub warm_ms: u64,
 }
 
 impl Plan {
-    fn work(&self, case: &Case) -> Work {
-        Work {
-            kind: case.kind,
-            size: case.size,
-            in_flight: case.in_flight,
-            warm_ms: self.warm_ms,
-            window_ms: self.window_ms,
-            check_all: false,
-        }
-    }
-
     /// The longest that processes of one round can be of use.
     fn round_limit(&self, contestants: usize) -> Duration {
         let windows = (contestants * CASES.len() * ATTEMPTS) as u64;
@@ -110,32 +75,38 @@ impl Plan {
 /// Times that a window is made until its two probes agree.
 const ATTEMPTS: usize = 3;
 
-/// A window that counts.
-#[derive(Clone, Copy, Debug)]
-pub struct Window {
-    /// Round, from 0.
-    pub round: usize,
-    /// Which case, of [`CASES`].
-    pub case: usize,
-    /// Who.
-    pub contestant: &'static str,
-    /// The placement of the cores; never [`Tag::Mixed`].
-    pub placement: Tag,
-    /// Mean of the probes around it; 0 if there are none.
-    pub probe_ns: u64,
-    /// What it gave.
-    pub sample: Sample,
-}
-
 /// Everything that was measured.
 #[derive(Debug, Default)]
 pub struct Measured {
-    /// In the order of time.
-    pub windows: Vec<Window>,
-    /// Windows left out because the cores moved, again and again.
+    /// By round, the windows in the places of [`place`].
+    pub rounds: Vec<Vec<Seen>>,
+    /// Windows left out because the cores moved in every attempt.
     pub dropped: usize,
-    /// Contestants that failed, and why; what they gave before is left out.
+    /// Contestants that failed, and why; their earlier windows are left out.
     pub failed: Vec<(&'static str, String)>,
+}
+
+/// Where a round has the window of a case and a contestant.
+pub fn place(case: usize, contestant: &Contestant) -> usize {
+    let of_name = contestants::ALL.iter().position(|c| c.name == contestant.name);
+    case * contestants::ALL.len() + of_name.unwrap_or_default()
+}
+
+/// Windows of one case for a running contestant.
+struct Load<'p> {
+    pair: &'p mut Pair,
+    work: Work,
+}
+
+impl Workload for Load<'_> {
+    fn name(&self) -> &str {
+        self.pair.contestant.name
+    }
+
+    fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError> {
+        self.work.window_ms = u64::try_from(duration.as_millis())?;
+        Ok(self.pair.run(&self.work)?)
+    }
 }
 
 /// Runs all rounds. A contestant that fails is left out from then on.
@@ -143,117 +114,84 @@ pub struct Measured {
 /// # Errors
 /// The cores cannot be probed.
 pub fn measure(
-    contestants: &[&'static Contestant],
-    cores: Cores,
+    chosen: &[&'static Contestant],
+    cores: &Cores,
     plan: &Plan,
-    mut progress: impl FnMut(&str),
+    progress: impl Fn(&str),
 ) -> Result<Measured> {
+    let apart = cores.distinct();
+    let mut prober = apart.then(|| Between::new(cores.client, cores.server)).transpose()?;
     let mut measured = Measured::default();
-    for round in 0..plan.rounds {
+    for round in 0..usize::from(plan.rounds) {
         progress(&format!("round {} of {}", round + 1, plan.rounds));
+        measured.rounds.push(vec![Seen::MISSING; CASES.len() * contestants::ALL.len()]);
         let mut pairs = Vec::new();
-        for contestant in contestants {
+        for contestant in chosen {
             if measured.failed.iter().any(|(name, _)| *name == contestant.name) {
                 continue;
             }
-            match Pair::start(contestant, cores, plan.round_limit(contestants.len())) {
+            match Pair::start(contestant, cores, plan.round_limit(chosen.len())) {
                 Ok(pair) => pairs.push(pair),
-                Err(error) => measured.fail(contestant.name, &error, &mut progress),
+                Err(error) => {
+                    measured.fail(contestant, format!("{}: {error:#}", contestant.name), &progress);
+                }
             }
         }
-        if !pairs.is_empty() {
-            // Rotate, so that no contestant always follows the same one.
-            let first = round % pairs.len();
-            pairs.rotate_left(first);
-        }
+        // No contestant always follows the same one.
+        let first = round % pairs.len().max(1);
+        pairs.rotate_left(first);
         for case in 0..CASES.len() {
-            pairs = one_case(&mut measured, pairs, round, case, cores, plan, &mut progress)?;
+            pairs.retain_mut(|pair| {
+                measured
+                    .one(case, pair, plan, prober.as_mut())
+                    .map_err(|error| measured.fail(pair.contestant, error.to_string(), &progress))
+                    .is_ok()
+            });
         }
     }
     Ok(measured)
 }
 
-/// One window of a case for every pair; returns those that live on.
-fn one_case(
-    measured: &mut Measured,
-    pairs: Vec<Pair>,
-    round: usize,
-    case: usize,
-    cores: Cores,
-    plan: &Plan,
-    progress: &mut impl FnMut(&str),
-) -> Result<Vec<Pair>> {
-    let work = plan.work(&CASES[case]);
-    let mut alive = Vec::with_capacity(pairs.len());
-    for mut pair in pairs {
-        let contestant = pair.contestant;
-        if !contestant.can(&work) {
-            alive.push(pair);
-            continue;
-        }
-        match window(&mut pair, &work, cores)? {
-            Ok(Some((placement, probe_ns, sample))) => {
-                let contestant = contestant.name;
-                measured.windows.push(Window {
-                    round,
-                    case,
-                    contestant,
-                    placement,
-                    probe_ns,
-                    sample,
-                });
-                alive.push(pair);
-            }
-            Ok(None) => {
-                measured.dropped += 1;
-                alive.push(pair);
-            }
-            Err(error) => measured.fail(contestant.name, &error, progress),
-        }
-    }
-    Ok(alive)
-}
-
-type Probed = Option<(Tag, u64, Sample)>;
-
-/// A window between two probes that agree; `None` if they never do. The inner error is the
-/// contestant's, the outer one the probe's.
-fn window(pair: &mut Pair, work: &Work, cores: Cores) -> Result<Result<Probed>> {
-    for _ in 0..ATTEMPTS {
-        let before = probe(cores)?;
-        let sample = match pair.run(work) {
-            Ok(sample) => sample,
-            Err(error) => return Ok(Err(error)),
-        };
-        let placement = match (before, probe(cores)?) {
-            (Err(ProbeError::OneCpu), _) => Some((Tag::Unprobed, 0)),
-            (Ok(before), Ok(after)) => {
-                let tag = Tag::of(&Ok(before)).and(Tag::of(&Ok(after)));
-                (tag != Tag::Mixed).then_some((tag, (before + after) / 2))
-            }
-            _ => None,
-        };
-        if let Some((placement, probe_ns)) = placement {
-            return Ok(Ok(Some((placement, probe_ns, sample))));
-        }
-    }
-    Ok(Ok(None))
-}
-
-/// The round trip between the cores; the inner error is that of a probe without a result.
-fn probe(cores: Cores) -> Result<Result<u64, ProbeError>> {
-    match probe::between(cores.client, cores.server) {
-        Ok(ns) => Ok(Ok(ns)),
-        Err(BetweenError::Probe(error)) => Ok(Err(error)),
-        Err(error) => Err(error.into()),
-    }
-}
-
 impl Measured {
-    fn fail(&mut self, name: &'static str, error: &anyhow::Error, progress: &mut impl FnMut(&str)) {
-        progress(&format!("{error:#}"));
-        self.failed.push((name, format!("{error:#}")));
-        self.windows.retain(|window| window.contestant != name);
+    /// A window of a case between two probes that agree, in the present round.
+    fn one(
+        &mut self,
+        case: usize,
+        pair: &mut Pair,
+        plan: &Plan,
+        mut prober: Option<&mut Between>,
+    ) -> Result<(), RunError> {
+        let Case { kind, size, in_flight, .. } = CASES[case];
+        let Plan { warm_ms, window_ms, .. } = *plan;
+        let work = Work { kind, size, in_flight, warm_ms, window_ms, check_all: false };
+        if !pair.contestant.can(&work) {
+            return Ok(());
+        }
+        let at = place(case, pair.contestant);
+        let mut load = Load { pair, work };
+        for _ in 0..ATTEMPTS {
+            let length = Duration::from_millis(window_ms);
+            let seen = window::probed(prober.as_deref_mut(), &mut load, length)?;
+            let counts = match seen.tag {
+                Tag::At(_) => true,
+                Tag::Unprobed => prober.is_none(),
+                Tag::Mixed => false,
+            };
+            if let (true, Some(round)) = (counts, self.rounds.last_mut()) {
+                round[at] = seen;
+                return Ok(());
+            }
+        }
+        self.dropped += 1;
+        Ok(())
+    }
+
+    fn fail(&mut self, contestant: &Contestant, error: String, progress: &impl Fn(&str)) {
+        progress(&error);
+        self.failed.push((contestant.name, error));
+        for round in &mut self.rounds {
+            (0..CASES.len()).for_each(|case| round[place(case, contestant)] = Seen::MISSING);
+        }
     }
 }
 
@@ -262,7 +200,7 @@ impl Measured {
 ///
 /// # Errors
 /// The first that does not.
-pub fn check(contestant: &'static Contestant, cores: Cores) -> Result<usize> {
+pub fn check(contestant: &'static Contestant, cores: &Cores) -> Result<usize> {
     let mut pair = Pair::start(contestant, cores, Duration::from_secs(300))?;
     let mut loads = 0;
     for kind in [Kind::Echo, Kind::Sink] {

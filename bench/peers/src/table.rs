@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use courser_bench::placement::Tag;
+use courser_bench::report::Metric;
 use courser_bench::stats::Summary;
 
 use crate::contestants::{Contestant, Role};
-use crate::report::{At, Metric, name};
+use crate::report::{At, metrics, other_is_ahead, shown};
 use crate::rounds::{CASES, Measured};
 use crate::work::Kind;
 
@@ -30,10 +30,10 @@ pub fn render(measured: &Measured) -> String {
 }
 
 fn render_placement(text: &mut String, at: &At<'_>) {
-    let place = match (at.placement, at.probe()) {
-        (Tag::Mixed | Tag::Unprobed, _) | (_, None) => "one core for both sides".to_owned(),
-        (place, Some(probe)) => {
-            format!("{}: a round trip of a cache line takes {:.0} ns", name(place), probe.median)
+    let place = match at.probe() {
+        None => "one core for both sides".to_owned(),
+        Some(probe) => {
+            format!("{}: a round trip of a cache line takes {:.0} ns", at.name(), probe.median)
         }
     };
     let _ = writeln!(text, "## Cores {place}\n");
@@ -46,11 +46,11 @@ fn render_placement(text: &mut String, at: &At<'_>) {
     for (index, case) in CASES.iter().enumerate() {
         if case.kind == Kind::Echo {
             let _ = writeln!(text, "### {}\n", case.title);
-            table(text, at, |_| Some(index), Metric::of(case));
+            table(text, at, |_| Some(index), metrics(case));
         }
     }
     let _ = writeln!(text, "### 1 MiB requests, 32 B answers, best of the numbers in flight\n");
-    table(text, at, |contestant| at.best(contestant.name), &[Metric::Goodput]);
+    table(text, at, |contestant| at.best(contestant), &[Metric::Goodput]);
 }
 
 /// Every metric in which a peer is ahead of Courser, or in how many there is none: where a window is
@@ -59,22 +59,19 @@ fn ahead(text: &mut String, at: &At<'_>) {
     let (mut compared, mut lines) = (0, Vec::new());
     for courser in at.coursers() {
         for peer in at.contestants().into_iter().filter(|c| c.role == Role::Peer) {
-            let best = (at.best(courser.name), at.best(peer.name));
             for (index, case) in CASES.iter().enumerate() {
-                if case.kind == Kind::Sink && best.1 != Some(index) {
+                if case.kind == Kind::Sink && at.best(peer) != Some(index) {
                     continue;
                 }
-                for &metric in Metric::of(case) {
-                    let own = if metric == Metric::Goodput { best.0 } else { Some(index) };
-                    let ratio = at.ratio(index, metric, courser.name, peer.name);
-                    let theirs = at.figure(index, peer.name, metric);
-                    let ours = own.and_then(|own| at.figure(own, courser.name, metric));
-                    let (Some(ratio), Some(theirs), Some(ours)) = (ratio, theirs, ours) else {
+                for &metric in metrics(case) {
+                    let figure = |c| at.figure(at.compared(index, metric, c)?, c, metric);
+                    let Some(ratio) = at.ratio(index, metric, courser, peer) else { continue };
+                    let (Some(ours), Some(theirs)) = (figure(courser), figure(peer)) else {
                         continue;
                     };
                     compared += 1;
-                    if metric.other_is_ahead(ratio.median) {
-                        let (name, unit, scale) = metric.shown();
+                    if other_is_ahead(metric, ratio.median) {
+                        let (name, unit, scale) = shown(metric);
                         let what = if case.kind == Kind::Sink { "1 MiB" } else { case.title };
                         lines.push(format!(
                             "- {} is ahead of {}: {what}: {name} {} {unit} against {} {unit}, \
@@ -108,55 +105,42 @@ fn table(
     metrics: &[Metric],
 ) {
     let (coursers, bulk) = (at.coursers(), metrics == [Metric::Goodput]);
-    let mut head = "| | over |".to_owned();
-    let mut rule = "| --- | --- |".to_owned();
-    let mut column = |name: &str| {
-        let _ = write!(head, " {name} |");
-        rule.push_str(" ---: |");
-    };
-    for metric in metrics {
-        let (name, unit, _) = metric.shown();
-        column(&format!("{name}, {unit}"));
-    }
-    if bulk {
-        column("in flight");
-    }
-    column("rounds");
+    let mut head: Vec<String> = metrics
+        .iter()
+        .map(|&metric| format!("{}, {}", shown(metric).0, shown(metric).1))
+        .chain(bulk.then(|| "in flight".to_owned()))
+        .chain(["rounds".to_owned()])
+        .collect();
     for courser in &coursers {
-        for metric in metrics {
-            column(&format!("{} / it: {}", courser.name, metric.shown().0));
-        }
+        let ratio = |&metric: &Metric| format!("{} / it: {}", courser.name, shown(metric).0);
+        head.extend(metrics.iter().map(ratio));
     }
-    let _ = writeln!(text, "{head}\n{rule}");
+    let rule = " ---: |".repeat(head.len());
+    let _ = writeln!(text, "| | over | {} |\n| --- | --- |{rule}", head.join(" | "));
     // A case whose windows were all left out has a table without rows, which shows just that.
     for contestant in at.contestants() {
         let Some(case) = case_of(contestant) else { continue };
-        let Some(first) = at.figure(case, contestant.name, metrics[0]) else { continue };
-        let limit = if contestant.role == Role::Limit { " (limit)" } else { "" };
-        let _ = write!(text, "| {}{limit} | {} |", contestant.about, contestant.transport);
-        for &metric in metrics {
-            let figure = at.figure(case, contestant.name, metric);
-            let _ = write!(text, " {} |", figure.map_or("-".to_owned(), |f| range(f, metric)));
-        }
-        if bulk {
-            let _ = write!(text, " {} |", CASES[case].in_flight);
-        }
-        let _ = write!(text, " {} |", first.count);
+        let figure = |&metric| Some((at.figure(case, contestant, metric)?, metric));
+        let figures: Vec<_> = metrics.iter().filter_map(figure).collect();
+        let Some((first, _)) = figures.first() else { continue };
+        let mut row: Vec<String> = figures.iter().map(|&(f, metric)| range(f, metric)).collect();
+        row.extend(bulk.then(|| CASES[case].in_flight.to_string()));
+        row.push(first.count.to_string());
         for courser in &coursers {
-            for &metric in metrics {
-                let ratio = at.ratio(case, metric, courser.name, contestant.name);
-                let itself = courser.name == contestant.name;
-                let shown = ratio.filter(|_| !itself).map(|ratio| short(ratio.median));
-                let _ = write!(text, " {} |", shown.unwrap_or_default());
-            }
+            let itself = courser.name == contestant.name;
+            let ratio = |&metric| at.ratio(case, metric, courser, contestant);
+            let cell = |metric| ratio(metric).filter(|_| !itself).map(|r| short(r.median));
+            row.extend(metrics.iter().map(|metric| cell(metric).unwrap_or_default()));
         }
-        text.push('\n');
+        let limit = if contestant.role == Role::Limit { " (limit)" } else { "" };
+        let (about, over) = (contestant.about, contestant.transport);
+        let _ = writeln!(text, "| {about}{limit} | {over} | {} |", row.join(" | "));
     }
     text.push('\n');
 }
 
 fn range(figure: Summary, metric: Metric) -> String {
-    let scale = metric.shown().2;
+    let scale = shown(metric).2;
     format!(
         "{} [{}, {}]",
         short(figure.median / scale),
@@ -180,7 +164,9 @@ pub fn short(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::tests::measured;
+    use crate::report::tests::{measured, named};
+    use crate::rounds::place;
+    use courser_bench::window::Seen;
 
     #[test]
     fn what_is_against_courser_comes_first() {
@@ -197,15 +183,25 @@ mod tests {
 
     #[test]
     fn what_was_not_compared_is_not_claimed() {
-        let (mut alone, mut won) = (measured(), measured());
-        alone.windows.retain(|window| window.contestant != "courser-udp");
-        assert!(render(&alone).contains("There are no windows"));
-        alone = measured();
+        let without = |left_out: &dyn Fn(usize, usize, &str) -> bool| {
+            let mut measured = measured();
+            for (number, round) in measured.rounds.iter_mut().enumerate() {
+                for case in 0..CASES.len() {
+                    for name in ["courser-udp", "tarpc"] {
+                        if left_out(number, case, name) {
+                            round[place(case, named(name))] = Seen::MISSING;
+                        }
+                    }
+                }
+            }
+            render(&measured)
+        };
+        assert!(without(&|_, _, name| name == "courser-udp").contains("There are no windows"));
         // Courser in one round, the peer in the other.
-        alone.windows.retain(|w| (w.contestant == "tarpc") == (w.round == 0));
-        assert!(render(&alone).contains("There are no windows"), "{}", render(&alone));
-        won.windows.retain(|window| window.case == 0);
-        assert!(render(&won).contains("No peer is ahead of Courser in any of 3 comparisons"));
+        let apart = without(&|round, _, name| (name == "tarpc") == (round == 0));
+        assert!(apart.contains("There are no windows"), "{apart}");
+        let won = without(&|_, case, _| case > 0);
+        assert!(won.contains("No peer is ahead of Courser in any of 3 comparisons"), "{won}");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! What a window asks of a contestant, what comes back, and the one way in which all of them are
-//! timed and checked.
+//! The requests of a window, their right answers, and the [`Meter`] that times and checks the calls
+//! of every contestant.
 
-use anyhow::{Result, bail, ensure};
-use hdrhistogram::Histogram;
-use quanta::Clock;
+use anyhow::{Result, bail};
+use courser_bench::clock::Clock;
+use courser_bench::latency::Latency;
+use courser_bench::window::Sample;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of an answer to [`Kind::Sink`].
@@ -11,9 +12,6 @@ pub const RECEIPT: usize = 32;
 
 /// Largest request that a server takes.
 pub const MAX_REQUEST: usize = 4 << 20;
-
-/// Most requests in flight in one window.
-pub const MAX_IN_FLIGHT: usize = 1024;
 
 /// What a server does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,81 +40,85 @@ pub struct Work {
     pub check_all: bool,
 }
 
-/// What a window gave.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
-    /// Calls that ended within the window.
-    pub calls: u64,
-    /// Median latency, ns.
-    pub p50_ns: u64,
-    /// 99th percentile, ns.
-    pub p99_ns: u64,
-    /// Calls per second.
-    pub rate_rps: f64,
-}
-
-/// Calls that a window waits for if it must, so that even on a machine that is busy with something
-/// else there is a figure.
+/// Fewest calls of a window. A window is extended until it has them, so that a busy machine gives a
+/// figure too.
 const MIN_CALLS: u64 = 8;
 
-/// Times the calls of one window. A call begins when its predecessor ended, so there is one look
-/// at the clock per call (about 10 ns), and it is the same for all contestants.
+/// Times and checks the calls of one window. A call begins when its predecessor ends, so the clock
+/// is read once per call (about 10 ns), for all contestants alike.
 pub struct Meter {
     clock: Clock,
-    epoch: u64,
-    /// Times since the epoch, ns.
+    work: Work,
+    /// Begin and end of the window, on the clock.
     from_ns: u64,
     until_ns: u64,
-    latency: Histogram<u64>,
+    calls: u64,
+    latency: Latency,
+    /// By number of the request: start of its call, and whether an answer to it was compared whole.
+    issued_ns: Vec<u64>,
+    compared: Vec<bool>,
 }
 
 impl Meter {
-    /// A meter whose warm-up begins now. The clock is made once per process: it calibrates.
+    /// A meter whose warm-up and first calls begin now. The clock is made once per process: it
+    /// calibrates.
     pub fn start(clock: &Clock, work: &Work) -> Self {
-        let from_ns = work.warm_ms * 1_000_000;
+        let (clock, latency) = (clock.clone(), Latency::new());
+        let now_ns = clock.now_ns();
+        let from_ns = now_ns + work.warm_ms * 1_000_000;
         Self {
-            clock: clock.clone(),
-            epoch: clock.raw(),
+            clock,
+            work: *work,
             from_ns,
             until_ns: from_ns + work.window_ms * 1_000_000,
-            latency: Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds"),
+            calls: 0,
+            latency,
+            issued_ns: vec![now_ns; work.in_flight],
+            compared: vec![false; work.in_flight],
         }
     }
 
-    /// Time since the start, ns.
+    /// Checks the answer to the request with that number: whole if it is the first one, or if all
+    /// are to be compared.
+    ///
+    /// # Errors
+    /// The answer is wrong.
     #[inline]
-    pub fn now_ns(&self) -> u64 {
-        self.clock.delta_as_nanos(self.epoch, self.clock.raw())
+    pub fn check(&mut self, index: usize, request: &[u8], answer: &[u8]) -> Result<()> {
+        let compared = std::mem::replace(&mut self.compared[index], true);
+        check(self.work.kind, request, answer, self.work.check_all || !compared)
     }
 
-    /// A call that was issued at `issued_ns` has just ended. Returns the time, at which the next
-    /// one begins; `None` when the window is over.
+    /// The call of the request with that number has ended. True: the next one begins now; false:
+    /// the window is over.
     #[inline]
-    pub fn ended(&mut self, issued_ns: u64) -> Option<u64> {
-        let now_ns = self.now_ns();
+    pub fn ended(&mut self, index: usize) -> bool {
+        self.ended_at(index, self.clock.now_ns())
+    }
+
+    fn ended_at(&mut self, index: usize, now_ns: u64) -> bool {
         if now_ns >= self.until_ns {
-            if self.latency.len() >= MIN_CALLS {
-                return None;
+            if self.calls >= MIN_CALLS {
+                return false;
             }
             self.until_ns = now_ns;
         }
         if now_ns >= self.from_ns {
-            self.latency.saturating_record(now_ns.saturating_sub(issued_ns).max(1));
+            self.calls += 1;
+            self.latency.record(now_ns.saturating_sub(self.issued_ns[index]));
         }
-        Some(now_ns)
+        self.issued_ns[index] = now_ns;
+        true
     }
 
-    /// The window's figures. Not calls between the first and the last: those that end in bursts
-    /// would seem faster than they are.
-    pub fn sample(&self) -> Sample {
-        let calls = self.latency.len();
-        let window_ns = (self.until_ns - self.from_ns).max(1);
-        let rate_rps = calls as f64 * 1e9 / window_ns as f64;
+    /// The window's figures. Its time is that of the window, not from the first call to the last:
+    /// calls that end in bursts would seem faster than they are.
+    pub fn sample(&mut self) -> Sample {
         Sample {
-            calls,
-            p50_ns: self.latency.value_at_quantile(0.5),
-            p99_ns: self.latency.value_at_quantile(0.99),
-            rate_rps,
+            operations: self.calls,
+            bytes: self.calls * self.work.size as u64,
+            elapsed_ns: (self.until_ns - self.from_ns).max(1),
+            latency: self.latency.take(),
         }
     }
 }
@@ -145,11 +147,8 @@ pub fn receipt(request: &[u8]) -> [u8; RECEIPT] {
 
 /// Compares an answer with what it must be: all of it if `all`, else its length and both ends,
 /// which tell the requests in flight apart and cost next to nothing.
-///
-/// # Errors
-/// What is wrong with it.
 #[inline]
-pub fn check(kind: Kind, request: &[u8], answer: &[u8], all: bool) -> Result<()> {
+fn check(kind: Kind, request: &[u8], answer: &[u8], all: bool) -> Result<()> {
     let right = match kind {
         Kind::Sink => answer == receipt(request),
         Kind::Echo if all => answer == request,
@@ -168,22 +167,6 @@ pub fn check(kind: Kind, request: &[u8], answer: &[u8], all: bool) -> Result<()>
         );
     }
     Ok(())
-}
-
-impl Work {
-    /// Refuses what no contestant is made for.
-    ///
-    /// # Errors
-    /// What is out of range.
-    pub fn validate(&self) -> Result<()> {
-        ensure!(self.size <= MAX_REQUEST, "requests of at most {MAX_REQUEST} bytes");
-        ensure!(
-            (1..=MAX_IN_FLIGHT).contains(&self.in_flight),
-            "1 to {MAX_IN_FLIGHT} requests in flight"
-        );
-        ensure!(self.warm_ms.max(self.window_ms) <= 60_000, "windows of at most a minute");
-        Ok(())
-    }
 }
 
 #[cfg(test)]
@@ -213,45 +196,47 @@ mod tests {
         assert!(check(Kind::Sink, &sent, &[], false).is_err());
     }
 
+    fn work(in_flight: usize, warm_ms: u64, window_ms: u64) -> Work {
+        Work { kind: Kind::Echo, size: 100, in_flight, warm_ms, window_ms, check_all: false }
+    }
+
+    #[test]
+    fn the_first_answer_of_each_request_is_compared_whole() {
+        let mut meter = Meter::start(&Clock::new(), &work(2, 0, 1));
+        let sent = request(1, 100);
+        let mut bent = sent.clone();
+        bent[50] ^= 1;
+        assert!(meter.check(0, &sent, &sent).is_ok());
+        assert!(meter.check(0, &sent, &bent).is_ok());
+        assert!(meter.check(1, &sent, &bent).is_err());
+    }
+
     #[test]
     fn a_meter_counts_what_ends_within_its_window() {
-        let (clock, mock) = Clock::mock();
-        let work = Work {
-            kind: Kind::Echo,
-            size: 0,
-            in_flight: 1,
-            warm_ms: 1,
-            window_ms: 2,
-            check_all: false,
-        };
-        let mut meter = Meter::start(&clock, &work);
-        let mut issued = Some(meter.now_ns());
-        while let Some(at) = issued {
-            mock.increment(250_000_u64);
-            issued = meter.ended(at);
+        let mut meter = Meter::start(&Clock::new(), &work(1, 1, 2));
+        let mut now_ns = meter.issued_ns[0] + 250_000;
+        while meter.ended_at(0, now_ns) {
+            now_ns += 250_000;
         }
         let sample = meter.sample();
         // At 1.00, 1.25 ... 2.75 ms.
-        assert_eq!(sample.calls, 8);
-        assert_eq!(sample.rate_rps, 4_000.0);
-        assert!((249_000..=251_000).contains(&sample.p50_ns), "{sample:?}");
+        assert_eq!((sample.operations, sample.bytes), (8, 800));
+        assert_eq!(sample.rate(), 4_000.0);
+        let p50_ns = sample.latency.expect("calls").p50_ns;
+        assert!((249_000..=251_000).contains(&p50_ns), "{sample:?}");
     }
 
     #[test]
     fn bursts_count_by_the_window_and_a_slow_window_waits() {
-        let (clock, mock) = Clock::mock();
-        let (kind, size, in_flight, check_all) = (Kind::Sink, 0, 4, false);
-        let work = Work { kind, size, in_flight, warm_ms: 0, window_ms: 10, check_all };
-        let mut meter = Meter::start(&clock, &work);
+        let mut meter = Meter::start(&Clock::new(), &work(4, 0, 10));
+        let start_ns = meter.from_ns;
         for burst in 1..=2 {
-            mock.increment(20_000_000_u64);
-            for _ in 0..4 {
-                assert!(meter.ended(0).is_some(), "{burst}");
+            for index in 0..4 {
+                assert!(meter.ended_at(index, start_ns + burst * 20_000_000), "{burst}");
             }
         }
-        mock.increment(20_000_000_u64);
-        assert_eq!(meter.ended(0), None);
+        assert!(!meter.ended_at(0, start_ns + 60_000_000));
         // Eight calls until 40 ms.
-        assert_eq!(meter.sample().rate_rps, 200.0);
+        assert_eq!(meter.sample().rate(), 200.0);
     }
 }

@@ -1,17 +1,20 @@
 //! Courser, default settings, over the transport that the address names.
 //!
-//! A window with one request in flight uses one session. One with more uses eight, of which each executes
-//! sixteen requests at a time by default; all of them share one endpoint and one datapath.
+//! A window with one request in flight uses one session. One with more uses eight, each of
+//! which executes sixteen requests at a time by default; all of them share one endpoint and one
+//! datapath.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use anyhow::{Context as _, Result, anyhow};
 use courser::{Completion, Context, MsgBuf, Nexus, Rpc, SessionId, SessionState};
-use quanta::Clock;
+use courser_bench::clock::Clock;
+use courser_bench::rpc::service::{ECHO, SINK};
+use courser_bench::window::Sample;
 
 use super::{Client, Contestant, Ready, Role};
-use crate::work::{Kind, MAX_REQUEST, Meter, RECEIPT, Sample, Work, check, receipt, request};
+use crate::work::{Kind, MAX_REQUEST, Meter, RECEIPT, Work, receipt, request};
 
 pub(super) const SHM: Contestant = Contestant {
     name: "courser-shm",
@@ -33,10 +36,6 @@ pub(super) const UDP: Contestant = Contestant {
     connect: |address| connect("udp://127.0.0.1:0", address),
 };
 
-/// Request types.
-const ECHO: u16 = 1;
-const SINK: u16 = 2;
-
 /// Sessions of a client.
 const SESSIONS: usize = 8;
 
@@ -49,7 +48,7 @@ fn serve(own: &str, ready: Ready<'_>) -> Result<()> {
         // A failure reaches the client as the call's error.
         let _ = cx.reply_with(RECEIPT, |bytes| bytes.copy_from_slice(&answer));
     });
-    ready(&nexus.local_uri())?;
+    ready(&nexus.local_uri());
     rpc.run()?;
     Err(anyhow!("the server ended"))
 }
@@ -88,12 +87,9 @@ struct Loop {
 }
 
 struct Window {
-    work: Work,
+    kind: Kind,
+    /// Its requests are numbered by tag.
     meter: Meter,
-    /// By tag: when the call was issued, ns; 0 before the first is answered.
-    issued_ns: Vec<u64>,
-    /// By tag: the next answer is compared whole.
-    check_all: Vec<bool>,
     failed: Option<anyhow::Error>,
 }
 
@@ -115,21 +111,14 @@ impl Loop {
         let Some(window) = window.as_mut() else { return };
         let index = tag as usize;
         let right = match &done.result {
-            Ok(answer) => check(window.work.kind, &done.request, answer, window.check_all[index]),
+            Ok(answer) => window.meter.check(index, &done.request, answer),
             Err(error) => Err(anyhow!("a call failed: {error}")),
         };
         if let Err(error) = right {
             window.failed.get_or_insert(error);
         }
-        if window.failed.is_some() {
-            return;
-        }
-        if let Some(now_ns) = window.meter.ended(window.issued_ns[index]) {
-            window.issued_ns[index] = now_ns;
-            window.check_all[index] = window.work.check_all;
-            if let Err(error) = self.issue(cx, window.work.kind, tag, done.request) {
-                window.failed = Some(error);
-            }
+        if window.failed.is_none() && window.meter.ended(index) {
+            window.failed = self.issue(cx, window.kind, tag, done.request).err();
         }
     }
 }
@@ -142,20 +131,15 @@ impl Client for Courser {
             buffer.copy_from_slice(&request(index, work.size));
             requests.push(buffer);
         }
-        *self.state.window.borrow_mut() = Some(Window {
-            work: *work,
-            meter: Meter::start(&self.clock, work),
-            issued_ns: vec![0; work.in_flight],
-            check_all: vec![true; work.in_flight],
-            failed: None,
-        });
+        *self.state.window.borrow_mut() =
+            Some(Window { kind: work.kind, meter: Meter::start(&self.clock, work), failed: None });
         for (tag, request) in (0..).zip(requests) {
             self.state.issue(&mut self.rpc.context(), work.kind, tag, request)?;
         }
         // A call that is not answered fails by the endpoint's own limits.
         let state = Rc::clone(&self.state);
         self.rpc.run_until(|| state.open.get() == 0)?;
-        let window = self.state.window.take().context("no window")?;
+        let mut window = self.state.window.take().context("no window")?;
         window.failed.map_or_else(|| Ok(window.meter.sample()), Err)
     }
 }

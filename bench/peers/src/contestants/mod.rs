@@ -1,8 +1,9 @@
 //! The contestants: for each a server, a client, and what a reader must know about it.
 
 use anyhow::{Context, Result};
+use courser_bench::window::Sample;
 
-use crate::work::{Kind, Sample, Work};
+use crate::work::{Kind, Work};
 
 mod capnp;
 mod courser;
@@ -34,7 +35,7 @@ pub trait Client {
 
 /// Says where the server can be reached: one word without blanks, which the client's `connect`
 /// understands.
-pub type Ready<'a> = &'a mut dyn FnMut(&str) -> Result<()>;
+pub type Ready<'a> = &'a dyn Fn(&str);
 
 /// One library over one transport.
 pub struct Contestant {

@@ -48,7 +48,7 @@ fn serve(ready: Ready<'_>) -> Result<()> {
         config.transport_config(transport());
         let endpoint = Endpoint::server(config, SocketAddr::from(([127, 0, 0, 1], 0)))?;
         // The client trusts this certificate and no other.
-        ready(&format!("{}/{}", endpoint.local_addr()?, to_hex(&certificate)))?;
+        ready(&format!("{}/{}", endpoint.local_addr()?, to_hex(&certificate)));
         while let Some(incoming) = endpoint.accept().await {
             let connection = incoming.await?;
             tokio::spawn(async move {

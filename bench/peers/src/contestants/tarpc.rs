@@ -45,7 +45,7 @@ impl Peers for Server {
 fn serve(ready: Ready<'_>) -> Result<()> {
     drive::runtime()?.block_on(async {
         let mut incoming = tcp::listen("127.0.0.1:0", Bincode::default).await?;
-        ready(&incoming.local_addr().to_string())?;
+        ready(&incoming.local_addr().to_string());
         while let Some(connection) = incoming.next().await {
             let connection = connection?;
             connection.get_ref().set_nodelay(true)?;

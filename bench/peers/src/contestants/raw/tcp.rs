@@ -6,11 +6,12 @@ use std::io::{ErrorKind, IoSlice, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
 use anyhow::{Context, Result, bail, ensure};
-use quanta::Clock;
+use courser_bench::clock::Clock;
+use courser_bench::window::Sample;
 
 use super::{Idle, Patience};
 use crate::contestants::{Client, Contestant, Ready, Role};
-use crate::work::{Kind, MAX_REQUEST, Meter, RECEIPT, Sample, Work, check, receipt, request};
+use crate::work::{Kind, MAX_REQUEST, Meter, RECEIPT, Work, receipt, request};
 
 pub(in crate::contestants) const TCP: Contestant = Contestant {
     name: "raw-tcp",
@@ -91,7 +92,7 @@ impl Pipe {
 
 fn serve(ready: Ready<'_>) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    ready(&listener.local_addr()?.to_string())?;
+    ready(&listener.local_addr()?.to_string());
     loop {
         let (stream, _) = listener.accept()?;
         // One client after another; how one of them ends is its own business.
@@ -202,24 +203,19 @@ impl Client for Tcp {
         let mut outbox = Outbox::new(work);
         let mut patience = Patience::new();
         let mut meter = Meter::start(&self.clock, work);
-        let mut issued_ns = vec![meter.now_ns(); work.in_flight];
         // Answers come in the order of the requests.
-        let (mut next, mut open, mut answered) = (0, work.in_flight, 0);
+        let (mut next, mut open) = (0, work.in_flight);
         while open > 0 {
             let mut worked = outbox.send(&mut self.pipe)?;
             worked |= self.pipe.receive()?;
             while open > 0 && self.pipe.arrived().len() >= answer_len {
                 let answer = &self.pipe.arrived()[..answer_len];
-                let all = work.check_all || answered < work.in_flight;
-                check(work.kind, &outbox.messages[next][HEAD..], answer, all)?;
-                answered += 1;
+                meter.check(next, &outbox.messages[next][HEAD..], answer)?;
                 self.pipe.use_up(answer_len);
-                match meter.ended(issued_ns[next]) {
-                    Some(now_ns) => {
-                        issued_ns[next] = now_ns;
-                        outbox.queue.push_back(next);
-                    }
-                    None => open -= 1,
+                if meter.ended(next) {
+                    outbox.queue.push_back(next);
+                } else {
+                    open -= 1;
                 }
                 next = (next + 1) % work.in_flight;
             }

@@ -4,11 +4,12 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, UdpSocket};
 
 use anyhow::{Context, Result, ensure};
-use quanta::Clock;
+use courser_bench::clock::Clock;
+use courser_bench::window::Sample;
 
 use super::{Idle, Patience};
 use crate::contestants::{Client, Contestant, Ready, Role};
-use crate::work::{Kind, Meter, Sample, Work, check, receipt, request};
+use crate::work::{Kind, Meter, Work, receipt, request};
 
 pub(in crate::contestants) const UDP: Contestant = Contestant {
     name: "raw-udp",
@@ -36,7 +37,7 @@ fn bind() -> Result<UdpSocket> {
 /// A request is the payload and then its kind, one byte, so that the payload stands aligned.
 fn serve(ready: Ready<'_>) -> Result<()> {
     let socket = bind()?;
-    ready(&socket.local_addr()?.to_string())?;
+    ready(&socket.local_addr()?.to_string());
     let mut buffer = vec![0; MAX_DATAGRAM];
     let mut idle = Idle::new();
     loop {
@@ -87,12 +88,11 @@ impl Client for Udp {
         let mut buffer = vec![0; MAX_DATAGRAM];
         let mut patience = Patience::new();
         let mut meter = Meter::start(&self.clock, work);
-        let mut issued_ns = vec![meter.now_ns(); work.in_flight];
         for request in &requests {
             self.socket.send(request).context("cannot send")?;
         }
         // Loopback keeps the order: answers come as requests went, and are checked for it.
-        let (mut next, mut open, mut answered) = (0, work.in_flight, 0);
+        let (mut next, mut open) = (0, work.in_flight);
         while open > 0 {
             let len = match self.socket.recv(&mut buffer) {
                 Ok(len) => len,
@@ -103,16 +103,11 @@ impl Client for Udp {
                 Err(error) => return Err(error).context("cannot receive"),
             };
             patience.heard();
-            let payload = &requests[next][..work.size];
-            let all = work.check_all || answered < work.in_flight;
-            check(work.kind, payload, &buffer[..len], all)?;
-            answered += 1;
-            match meter.ended(issued_ns[next]) {
-                Some(now_ns) => {
-                    issued_ns[next] = now_ns;
-                    self.socket.send(&requests[next]).context("cannot send")?;
-                }
-                None => open -= 1,
+            meter.check(next, &requests[next][..work.size], &buffer[..len])?;
+            if meter.ended(next) {
+                self.socket.send(&requests[next]).context("cannot send")?;
+            } else {
+                open -= 1;
             }
             next = (next + 1) % work.in_flight;
         }
