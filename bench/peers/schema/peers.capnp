@@ -1,6 +1,5 @@
 @0xb2f4a6c31f0d9e57;
-# The service of the benchmark in Cap'n Proto's words. src/peers_capnp.rs is made from it; how,
-# is said in the README.
+# The service of the benchmark. After a change, compile it to peers.bin as README.md describes.
 
 interface Peers {
   echo @0 (data :Data) -> (data :Data);

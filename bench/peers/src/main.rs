@@ -16,15 +16,16 @@ mod contestants;
 mod drive;
 mod environment;
 mod pair;
-// Generated, see the README.
-#[rustfmt::skip]
-#[allow(clippy::all, rust_2018_idioms, unused_qualifications, unreachable_pub)]
-mod peers_capnp;
 mod picture;
 mod report;
 mod rounds;
 mod table;
 mod work;
+/// By build.rs.
+#[allow(clippy::all, rust_2018_idioms, unused_qualifications, unreachable_pub)]
+mod peers_capnp {
+    include!(concat!(env!("OUT_DIR"), "/peers_capnp.rs"));
+}
 
 use contestants::Contestant;
 use rounds::{Measured, Plan};
