@@ -1,6 +1,7 @@
 //! Whole endpoints on simulated hosts against closed forms. Packets in the network alone are tested
 //! beside the fabric.
 
+use courser::{Control, Recovery};
 use courser_sim::fabric::{Buffer, CableSpec, HOST_RATE_BPS, SWITCH_LATENCY_NS};
 use courser_sim::scenario::{
     Cpu, buffers, credits, incast, response_rtt, sessions, wire_bytes, wire_ns,
@@ -101,6 +102,35 @@ fn an_incast_queues_all_windows() {
         let outside = idle_ns * 1_000 / 489_600 + 2;
         assert!(seen.queue_max_bytes <= all, "{seen:?}");
         assert!(seen.queue_mean_bytes + outside * stored >= all, "{seen:?}");
+    }
+}
+
+/// With the default control one setting holds from 2 to 999 senders: a short queue, the full rate,
+/// nothing lost, every sender its share (E82).
+#[test]
+fn the_default_control_keeps_an_incast_short_and_fair() {
+    for senders in [1, 2, 20, 100, 999] {
+        let settings = incast::Settings {
+            senders,
+            control: Control::TwoWindow,
+            recovery: Recovery::Selective,
+            max_frame: 1_072,
+            request_bytes: 900_000,
+            ..incast::Settings::default()
+        };
+        let seen = incast::run(&settings, None).expect("runs");
+        let share = seen.goodput_bps as f64 / seen.expected_goodput_bps as f64;
+        let least = if senders == 1 { 0.99 } else { 0.97 };
+        assert!(share >= least, "{senders}: {share}");
+        assert!(seen.rtt.p99_ns <= 8_000, "{senders}: {}", seen.rtt.p99_ns);
+        assert_eq!(seen.drops, 0, "{senders}");
+        let few = senders < 999; // 55 packets each in the measured time
+        assert!(
+            seen.slowest_share >= if few { 0.85 } else { 0.8 },
+            "{senders}: {}",
+            seen.slowest_share
+        );
+        assert!(seen.jain >= 0.95, "{senders}: {}", seen.jain);
     }
 }
 

@@ -79,7 +79,7 @@ impl Timely {
         let rate = self.rate as i64;
         let step = STEP as i64 * scale / 1024;
         // `rate * share / 1024^2`, where `share` is a scaled factor.
-        let less = |share: i64| rate - (i128::from(rate) * i128::from(share) >> 20) as i64;
+        let less = |share: i64| rate - ((i128::from(rate) * i128::from(share)) >> 20) as i64;
         let next = if rtt_ns < LOW_NS {
             rate + step
         } else if rtt_ns > HIGH_NS {

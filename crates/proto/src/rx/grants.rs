@@ -262,7 +262,7 @@ impl<C> Endpoint<C> {
                 if !self.budget.take_owed(at, owner) {
                     return; // it leaves with the credit return of the next packet
                 }
-                if mutant::is_on(Mutant::GrantForgotten) && granted % 64 == 0 {
+                if mutant::is_on(Mutant::GrantForgotten) && granted.is_multiple_of(16) {
                     return;
                 }
                 slot.cr_in_progress = false;

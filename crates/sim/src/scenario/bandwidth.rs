@@ -11,12 +11,13 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
+use super::uncontrolled;
 use super::{
     Cpu, ScenarioError, check, check_time, check_warm_up, data_per_packet, per_second, wire_bytes,
     wire_ns,
 };
 use crate::fabric::{CableSpec, Topology};
-use crate::{HostId, NicConfig, World, WorldConfig};
+use crate::{HostId, NicConfig, World};
 
 /// Settings of the experiment. The defaults are those of `[eRPC §6.4]`.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
@@ -129,7 +130,7 @@ pub fn run(
 }
 
 fn measure(settings: &Settings, bytes: usize) -> Result<Row, ScenarioError> {
-    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    let mut config = uncontrolled(settings.seed, settings.topology());
     config.costs = settings.cpu.costs();
     config.nic.max_frame = settings.max_frame;
     config.nexus.credits = Some(settings.credits);

@@ -23,6 +23,7 @@ use serde::Serialize;
 
 use super::app::{self, SharedTally};
 use super::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, SERVER};
+use super::uncontrolled;
 use super::{Cpu, ScenarioError, Traffic};
 use super::{check, check_loss, check_rto, check_time, observed, per_second, run_pairs, share};
 use crate::fabric::Topology;
@@ -152,7 +153,7 @@ pub fn run(
 }
 
 fn config(settings: &Settings, credits: u32) -> WorldConfig {
-    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    let mut config = uncontrolled(settings.seed, settings.topology());
     config.costs = Cpu::None.costs();
     config.nic.max_frame = MAX_FRAME;
     config.nic.rx_queue = config.nic.rx_queue.max(4 * settings.bdp_packets() as usize);

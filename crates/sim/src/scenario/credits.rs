@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
+use super::uncontrolled;
 use super::{Cpu, ScenarioError, Traffic};
 use super::{
     check, check_time, check_warm_up, data_per_packet, observed, per_second, wire_bytes, wire_ns,
@@ -127,7 +128,7 @@ impl Settings {
     }
 
     fn config(&self, credits: u32) -> WorldConfig {
-        let mut config = WorldConfig::new(self.seed, Topology::two_hosts());
+        let mut config = uncontrolled(self.seed, Topology::two_hosts());
         config.costs = Cpu::None.costs();
         config.nexus.credits = Some(credits);
         config

@@ -24,6 +24,7 @@ use serde::Serialize;
 
 use super::app::{self, SharedTally};
 use super::path::{self, DATA, MAX_FRAME, Part, Path, RATE_BPS};
+use super::uncontrolled;
 use super::{Cpu, ScenarioError, Traffic};
 use super::{
     check, check_loss, check_rto, loss, observed, run_pairs, share, web_search, wire_bytes,
@@ -214,7 +215,7 @@ struct Board {
 type SharedBoard = Rc<RefCell<Board>>;
 
 fn config(settings: &Settings, scheme: Recovery) -> WorldConfig {
-    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    let mut config = uncontrolled(settings.seed, settings.topology());
     config.costs = Cpu::None.costs();
     config.checks = Checks { at_most_once: false, ..Checks::default() };
     config.nic.max_frame = MAX_FRAME;

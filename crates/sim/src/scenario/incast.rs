@@ -13,6 +13,7 @@ use serde::Serialize;
 
 use super::app::{self, SharedTally};
 use super::flows::{Flows, Recorded, Recorder};
+use super::uncontrolled;
 use super::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic};
 use super::{
     check, check_time, check_warm_up, control_name, data_per_packet, per_second, recovery_name,
@@ -221,7 +222,7 @@ fn result(
 }
 
 fn config(settings: &Settings) -> WorldConfig {
-    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    let mut config = uncontrolled(settings.seed, settings.topology());
     config.costs = settings.cpu.costs();
     config.nic.max_frame = settings.max_frame;
     // Descriptors for all packets that can arrive: losses occur only in switches.

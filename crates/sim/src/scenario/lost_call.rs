@@ -16,13 +16,14 @@ use serde::Serialize;
 
 use super::app;
 use super::path::{self, CLIENT, SERVER};
+use super::uncontrolled;
 use super::{Cpu, Latency, ScenarioError};
 use super::{check, check_loss, loss, observed, share};
 use crate::fabric::{Fate, Topology};
 use crate::host::process::SetupError;
 use crate::observe::{Tap, Times, decode};
 use crate::rng::MILLION;
-use crate::{Rng, World, WorldConfig};
+use crate::{Rng, World};
 
 /// Bytes of a request, and of its response.
 const BYTES: usize = 32;
@@ -220,7 +221,7 @@ fn measure(
     loss_ppm: u32,
     tap: Option<Box<dyn Tap>>,
 ) -> Result<Seen, ScenarioError> {
-    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    let mut config = uncontrolled(settings.seed, settings.topology());
     config.costs = settings.cpu.costs();
     config.nexus.recovery = scheme;
     config.nexus.slots = 32;

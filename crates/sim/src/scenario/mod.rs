@@ -11,6 +11,7 @@ pub mod bandwidth;
 pub mod bits_pool;
 pub mod buffers;
 pub mod credits;
+pub mod fan_in;
 pub mod fct;
 mod flows;
 pub mod incast;
@@ -28,8 +29,9 @@ use serde::Serialize;
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 
+use crate::fabric::Topology;
 use crate::observe::{Tap, Times};
-use crate::{CpuCosts, World, WorldError};
+use crate::{CpuCosts, World, WorldConfig, WorldError};
 
 pub use traffic::Traffic;
 
@@ -244,6 +246,14 @@ fn control_name<S: serde::Serializer>(control: &Control, to: S) -> Result<S::Ok,
 /// A scheme of recovery by its name.
 fn recovery_name<S: serde::Serializer>(recovery: &Recovery, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(recovery)
+}
+
+/// A world without congestion control: credits alone bound what is in flight, as in most of the
+/// papers' experiments.
+fn uncontrolled(seed: u64, topology: Topology) -> WorldConfig {
+    let mut config = WorldConfig::new(seed, topology);
+    config.nexus.control = Control::None;
+    config
 }
 
 /// Attaches the observer of a world, if there is one.

@@ -10,11 +10,12 @@
 
 use serde::Serialize;
 
+use super::uncontrolled;
 use super::{Cpu, ScenarioError};
 use super::{app, check, data_per_packet, observed, wire_bytes, wire_ns};
 use crate::fabric::{CableSpec, HOST_RATE_BPS, Topology};
 use crate::observe::Tap;
-use crate::{HostId, World, WorldConfig};
+use crate::{HostId, World};
 use courser::{Nexus, Rpc, SessionId};
 
 const SERVER: HostId = HostId(0);
@@ -129,7 +130,7 @@ fn server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
 /// A setting is out of range, the session was not connected, or a call has failed.
 pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, ScenarioError> {
     settings.check()?;
-    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    let mut config = uncontrolled(settings.seed, settings.topology());
     config.costs = settings.cpu.costs();
     config.nexus.credits = Some(settings.credits);
     let packet = data_per_packet(config.nic.max_frame);

@@ -14,6 +14,7 @@ use courser::{Completion, Context, MsgBuf, Nexus, Rpc, SessionId};
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
+use super::uncontrolled;
 use super::{Cpu, Latency, MAX_HOSTS, ScenarioError, Traffic};
 use super::{check, check_time, check_warm_up, observed, per_second};
 use crate::fabric::Topology;
@@ -96,7 +97,7 @@ impl Settings {
     }
 
     fn config(&self) -> WorldConfig {
-        let mut config = WorldConfig::new(self.seed, self.topology());
+        let mut config = uncontrolled(self.seed, self.topology());
         config.costs = self.cpu.costs();
         config.checks = Checks { at_most_once: self.at_most_once, ..Checks::default() };
         // As in the paper, every session may have all its credits [eRPC §4.3.1].

@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::ScenarioError;
 use super::app::{self, SharedTally};
+use super::uncontrolled;
 use super::{Cpu, data_per_packet};
 use crate::fabric::Topology;
-use crate::{Checks, HostId, World, WorldConfig};
+use crate::{Checks, HostId, World};
 
 const SERVER: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
@@ -75,7 +76,7 @@ impl TwoHosts {
     /// # Errors
     /// The session was not connected, or a call has failed.
     pub fn new(settings: &Settings) -> Result<TwoHosts, ScenarioError> {
-        let mut config = WorldConfig::new(settings.seed, Topology::two_hosts());
+        let mut config = uncontrolled(settings.seed, Topology::two_hosts());
         config.costs = settings.cpu.costs();
         config.nexus.credits = Some(32);
         config.nexus.slots = 32;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use courser::{Admission, Config, Recovery};
+use courser::{Admission, Config, Control, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
@@ -88,6 +88,10 @@ impl Scenario {
         world.nexus.tuning.tx_frames = rng.one(&[128, 128, 128, 2]);
         world.nexus.tuning.tx_items = rng.one(&[64, 64, 64, 3]);
         world.nexus.tuning.packing = rng.one(&[true, true, true, false]);
+        world.control = draw_control(&mut rng);
+        // Packets of uncongested paths pass controller and pacer too, or not.
+        world.nexus.tuning.update_bypass = rng.one(&[true, true, true, false]);
+        world.nexus.tuning.pacing_bypass = rng.one(&[true, true, true, false]);
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -197,10 +201,13 @@ impl fmt::Display for Scenario {
         let c = &w.nexus;
         writeln!(
             f,
-            "  recovery {}, slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
+            "  recovery {}, control {} (bypasses {} and {}), slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
              {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B, far from {}, \
              times every {:?}, stages of {} frames and {} items, packing {}",
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
+            w.control.iter().map(|c| c.name()).collect::<Vec<_>>().join(" and "),
+            c.tuning.update_bypass,
+            c.tuning.pacing_bypass,
             c.slots,
             c.credits,
             c.admission,
@@ -345,6 +352,15 @@ fn draw_config(rng: &mut Rng) -> Config {
 /// The schemes of the hosts in turn: one of them for all, or two or three of them mixed.
 fn draw_recovery(rng: &mut Rng) -> Vec<Recovery> {
     (0..rng.between(1, 3)).map(|_| rng.one(&Recovery::ALL)).collect()
+}
+
+/// The congestion controls of the hosts in turn: mostly the default.
+fn draw_control(rng: &mut Rng) -> Vec<Control> {
+    let draw = |rng: &mut Rng| match rng.below(2) {
+        0 => Control::default(),
+        _ => rng.one(&Control::ALL),
+    };
+    (0..rng.between(1, 3)).map(|_| draw(rng)).collect()
 }
 
 fn draw_mix(rng: &mut Rng, world: &WorldConfig) -> Mix {

@@ -54,6 +54,9 @@ impl World {
         if let Some(at) = (host.0 as usize).checked_rem(self.cfg.recovery.len()) {
             config.recovery = self.cfg.recovery[at];
         }
+        if let Some(at) = (host.0 as usize).checked_rem(self.cfg.control.len()) {
+            config.control = self.cfg.control[at];
+        }
         let h = self.host(host);
         h.up = true;
         let Some(mut setup) = h.setup.take() else { return Ok(()) };

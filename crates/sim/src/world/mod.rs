@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use courser::{Config, Nexus, Recovery, Rpc};
+use courser::{Config, Control, Nexus, Recovery, Rpc};
 
 use crate::event::EventQueue;
 use crate::fabric::{Fabric, FabricEvent, Schedule, Topology, TopologyError};
@@ -58,6 +58,8 @@ pub struct WorldConfig {
     /// Loss recovery of single hosts, by number, repeated when there are more hosts; empty: as in
     /// `nexus`.
     pub recovery: Vec<Recovery>,
+    /// Congestion control of single hosts, in the same way.
+    pub control: Vec<Control>,
     /// One-way latency between two hosts for the control plane, whatever the distance, ns. Default
     /// 20 us.
     pub control_latency_ns: u64,
@@ -82,6 +84,7 @@ impl WorldConfig {
             nic: NicConfig::default(),
             nexus: Config { workers: 2, ..Config::default() },
             recovery: Vec::new(),
+            control: Vec::new(),
             control_latency_ns: 20_000,
             connect_retry_ns: 1_000_000_000,
             numbers: Numbers::Anywhere,

@@ -28,6 +28,7 @@ use serde::{Serialize, Serializer};
 
 use super::app::{self, SharedTally};
 use super::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, RATE_BPS, SERVER};
+use super::uncontrolled;
 use super::{Cpu, ScenarioError, Traffic};
 use super::{
     check, check_loss, check_rto, check_time, check_warm_up, observed, per_second, share,
@@ -318,7 +319,7 @@ fn point(settings: &Settings, case: &Case, seen: &Seen, lossless_bps: u64) -> Po
 }
 
 fn config(settings: &Settings, case: &Case) -> WorldConfig {
-    let mut config = WorldConfig::new(settings.seed, settings.topology());
+    let mut config = uncontrolled(settings.seed, settings.topology());
     config.costs = Cpu::None.costs();
     config.nic.max_frame = MAX_FRAME;
     let credits = settings.credits();
