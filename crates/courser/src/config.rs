@@ -240,6 +240,7 @@ impl Config {
             split_batches: train == 1,
             control: self.control,
             line_rate_bps: self.tuning.line_rate_bps,
+            base_rtt_ns: ns(self.tuning.base_rtt),
             update_bypass: self.tuning.update_bypass,
             pacing_bypass: self.tuning.pacing_bypass,
             recovery: self.recovery,

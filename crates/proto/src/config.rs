@@ -127,6 +127,10 @@ pub struct Config {
     /// Rate of the host's link, bit/s. Timely and DCQCN start with it and never exceed it; others
     /// derive the time of a packet from it. Default 25 Gbit/s.
     pub line_rate_bps: u64,
+    /// Smallest round trip of the network, ns, where it is known; 0: each path measures its own. Only
+    /// [`Control::Swift`] uses it: flows that join a queue measure a round trip that is too long, and
+    /// take more than their share. Default 0.
+    pub base_rtt_ns: u64,
     /// Controllers of uncongested paths skip the update for a frame `[eRPC section 5.2.2]` (E50).
     /// Default on.
     pub update_bypass: bool,
@@ -185,6 +189,7 @@ impl Default for Config {
             timestamp_interval_ns: 4_000,
             control: Control::TwoWindow,
             line_rate_bps: 25_000_000_000,
+            base_rtt_ns: 0,
             update_bypass: true,
             pacing_bypass: true,
             recovery: Recovery::Selective,

@@ -50,6 +50,9 @@ pub struct Tuning {
     /// Rate of the host's link, bit/s: 1 Mbit/s to 1,600 Gbit/s, default 25 Gbit/s. Timely and DCQCN
     /// never exceed it; the default control takes the time of a packet from it.
     pub line_rate_bps: u64,
+    /// Smallest round trip of the network where it is known, for [`crate::Control::Swift`]; 0, the
+    /// default: each path measures its own, and flows that join a queue take more than their share.
+    pub base_rtt: Duration,
     /// Congestion controllers skip updates on uncongested paths. Default true. False: each frame is
     /// passed to them `[eRPC §5.2.2]` (E50).
     pub update_bypass: bool,
@@ -77,6 +80,7 @@ impl Default for Tuning {
             timestamp_interval: Duration::from_nanos(p.timestamp_interval_ns),
             reorder_span: p.reorder_span,
             line_rate_bps: p.line_rate_bps,
+            base_rtt: Duration::from_nanos(p.base_rtt_ns),
             update_bypass: p.update_bypass,
             pacing_bypass: p.pacing_bypass,
             batched_timestamps: true,

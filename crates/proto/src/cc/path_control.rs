@@ -11,6 +11,8 @@ use crate::wire::EcnCounts;
 pub(crate) struct PathControl {
     controller: Controller,
     train: u32,
+    /// The known smallest round trip, ns; 0: measured.
+    base_ns: u64,
     pacer: Pacer,
     allowed: Allowance,
     /// Moving average of half the difference of successive round trips, ns: a queue changes less
@@ -30,14 +32,17 @@ impl PathControl {
         if cfg.rx_queue_per_peer {
             return None; // each path has a queue of its own, which credits bound
         }
-        Self::of(cfg.control, Line::new(cfg, data_per_packet), cfg.train_frames, limit)
+        let line = Line::new(cfg, data_per_packet);
+        let base_ns = if cfg.control == Control::Swift { cfg.base_rtt_ns } else { 0 };
+        Self::of(cfg.control, line, (cfg.train_frames, base_ns), limit)
     }
 
-    fn of(control: Control, line: Line, train: u32, limit: u32) -> Option<Self> {
+    fn of(control: Control, line: Line, (train, base_ns): (u32, u64), limit: u32) -> Option<Self> {
         let controller = Controller::new(control, line, limit)?;
         let mut new = PathControl {
             controller,
             train,
+            base_ns,
             pacer: Pacer::default(),
             allowed: Allowance::ALL,
             noise_ns: 0,
@@ -69,7 +74,7 @@ impl PathControl {
         let signal = Signal {
             now_ns,
             rtt_ns,
-            base_ns: rtt.least_ns(),
+            base_ns: self.base_ns(rtt),
             noise_ns: self.noise_ns,
             acked,
             counted: reported.received.wrapping_sub(self.received).into(),
@@ -78,6 +83,10 @@ impl PathControl {
         (self.received, self.marks) = (reported.received, marks);
         self.controller.on_signal(&signal);
         self.allow(rtt);
+    }
+
+    fn base_ns(&self, rtt: &Rtt) -> u64 {
+        if self.base_ns > 0 { self.base_ns } else { rtt.least_ns() }
     }
 
     pub(crate) fn on_loss(&mut self, rtt: &Rtt, now_ns: u64) {
@@ -98,9 +107,9 @@ impl PathControl {
     /// Takes over what the controller allows.
     fn allow(&mut self, rtt: &Rtt) {
         let before = self.allowed;
-        let (base_ns, rtt_ns) = (rtt.least_ns(), rtt.smoothed_ns());
+        let (base_ns, rtt_ns) = (self.base_ns(rtt), rtt.smoothed_ns());
         self.allowed = self.controller.allowance(base_ns, rtt_ns, self.noise_ns);
-        if rtt.drains() {
+        if rtt.drains() && self.base_ns == 0 {
             let half = (self.allowed.window / 2).max(PART);
             (self.allowed.window, self.allowed.watch_ns) = (half, 0);
         }

@@ -19,7 +19,7 @@ use super::{
     check, check_time, check_warm_up, control_name, data_per_packet, per_second, recovery_name,
     wire_bytes, wire_ns,
 };
-use crate::fabric::{Buffer, HOST_RATE_BPS, Topology};
+use crate::fabric::{Buffer, HOST_RATE_BPS, SWITCH_LATENCY_NS, Topology};
 use crate::observe::{DropReason, Tap};
 use crate::{HostId, NicConfig, World, WorldConfig};
 
@@ -232,6 +232,10 @@ fn config(settings: &Settings) -> WorldConfig {
     config.nexus.recovery = settings.recovery;
     config.nexus.control = settings.control;
     config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
+    // Of the idle network: two links and a switch each way, and the packet.
+    let packet_ns = wire_ns(wire_bytes(settings.packet_data()), HOST_RATE_BPS);
+    let idle_ns = 2 * (packet_ns + wire_ns(wire_bytes(0), HOST_RATE_BPS) + SWITCH_LATENCY_NS) + 60;
+    config.nexus.tuning.base_rtt = Duration::from_nanos(idle_ns);
     config.clocks_differ = false; // the recorder compares times of the clients with the world's
     config
 }
