@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Instructions per small RPC, client and server side, in memory (mem) and over shared memory (shm).
-# Repeatable: the difference of two runs, so that set-up does not count. Nor does periodic work, of
-# which slow machines do more in an RPC; it may be half as much as the rest.
+# Repeatable: counted between two calls in the middle of a run, so that set-up does not count. Nor does
+# periodic work, of which slow machines do more in an RPC; it may be half as much as the rest.
 # Two runs differ by 0.3 %.
 #
 #   scripts/instructions.sh           prints them
@@ -28,40 +28,36 @@ trap 'rm -rf "$work"' EXIT
 # calls have deadlines. In the rows without deadlines no such scan is due.
 by_time='::ShmTransport>?::upkeep_when_due|::SystemClock>?::by_the_system|::deadline::.*::look_around'
 
-# Instructions within functions of the example with these names, separated by commas: all but those,
-# and those.
+# Runs the example, over `$over`. Dumps what is counted from `begin` to `end`; functions of periodic work
+# have the names of their callers.
+run() {
+  valgrind --tool=callgrind --callgrind-out-file="$work/calls" \
+    --dump-before='instructions::begin*' --dump-before='instructions::end*' \
+    --separate-callers30='*::upkeep_when_due*' --separate-callers30='*::by_the_system*' \
+    --separate-callers30='*::look_around*' "$bin" "$over" "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+}
+# Instructions of that run within functions of the example, for each RPC or pass: a pattern of their names.
 within() {
-  local toggles=() name
-  for name in ${1//,/ }; do toggles+=("--toggle-collect=instructions::$name*"); done
-  valgrind --tool=callgrind --callgrind-out-file="$work/calls" --collect-atstart=no \
-    "${toggles[@]}" "$bin" "${@:2}" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
-  # `cfn=(number) name` says who is called, the name only the first time; the line after `calls=` what
-  # the calls took, all that they called included.
-  awk -v by_time="$by_time" '
+  # `cfn=(number) name` is the callee, with its name only the first time; the line after `calls=` has
+  # the instructions of the calls, all that they called included. Callers follow a name, behind a `'`.
+  awk -v by_time="$by_time" -v ours="$1" -v n="$(awk '/ (RPCs|passes)$/ { print $1 }' "$work/log")" '
     match($0, /^c?fn=\([0-9]+\)/) {
       id = substr($0, index($0, "("), RLENGTH - index($0, "(") + 1)
       if (length($0) > RLENGTH) name[id] = substr($0, RLENGTH + 2)
       callee = name[id]
     }
-    /^calls=/ { getline; if (callee ~ by_time) less += $2 }
-    /^totals:/ { total = $2 }
-    END { printf "%.0f %.0f\n", total - less, less; exit !(total > less) }' "$work/calls"
-}
-# The first for each of `many - few` more, over `$over`: names, few, many, `first` or `last` place of
-# the number, the other arguments.
-each() {
-  local few many
-  if [ "$4" = first ]; then
-    few=$(within "$1" "$over" "$2" "${@:5}"); many=$(within "$1" "$over" "$3" "${@:5}")
-  else
-    few=$(within "$1" "$over" "$5" "$2"); many=$(within "$1" "$over" "$5" "$3")
-  fi
-  awk -v a="$few" -v b="$many" -v n=$(($3 - $2)) 'BEGIN {
-    split(a, few); split(b, many)
-    counted = many[1] - few[1]; left_out = many[2] - few[2]
-    printf "%.1f", counted / n
-    exit counted <= 0 || left_out > counted / 2
-  }' || { echo "$1, ${*:5}: $few and $many instructions counted and left out: nothing, or too much" >&2; return 1; }
+    /^calls=/ {
+      getline
+      if (callee ~ "^instructions::(" ours ")$") total += $2
+      split(callee, callers, "\047")
+      if (callers[1] ~ by_time && callee ~ "\047instructions::(" ours ")\047") less += $2
+    }
+    END {
+      if (n > 0) printf "%.1f", (total - less) / n
+      if (n > 0 && total > less && less <= (total - less) / 2) exit 0
+      print ours ": of " total " instructions " less " are left out, of " n " RPCs or passes" >"/dev/stderr"
+      exit 1
+    }' "$work/calls.2"
 }
 
 show='%-49s %8s %8s %10s %8s\n'
@@ -80,7 +76,8 @@ row() {
     status=1
   fi
 }
-few=20000 many=40000
+# RPCs or passes that are counted, after as many that are not.
+count=20000
 for over in mem shm; do
   # Calls in flight, and on how many sessions drawn at random: those of many look ahead. Calls with a
   # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
@@ -93,16 +90,17 @@ for over in mem shm; do
         *) if [ -z "$name" ]; then name="$word in flight"; else name+=", $word sessions"; fi ;;
       esac
     done
+    # shellcheck disable=SC2086 # one argument or several
+    run $count $load
     for side in client server; do
-      # shellcheck disable=SC2086 # one argument or several
-      total=$(each "${side}_pass" $few $many first $load)
-      # shellcheck disable=SC2086
-      transport=$(each "${side}_rx,${side}_tx" $few $many first $load)
+      total=$(within "${side}_pass")
+      transport=$(within "${side}_(rx|tx|tx_copy)")
       row "$over: $side, $name" "$total" "$transport"
     done
   done
-  total=$(each empty_passes $few $many last empty)
-  transport=$(each client_rx $few $many last empty)
+  run empty $count
+  total=$(within empty_passes)
+  transport=$(within client_rx)
   row "$over: pass that finds nothing" "$total" "$transport"
 done
 

@@ -2,11 +2,13 @@
 //! instructions: `scripts/instructions.sh` runs this under callgrind, whose counts do not depend on
 //! the machine's load.
 //!
-//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]`. Each RPC
-//! has 32 bytes in each direction. There are 8 sessions, or as many as calls in flight; with
-//! SESSIONS, each call uses a random one of them. `instructions mem|shm empty PASSES` runs passes
-//! of an event loop without work. With `RTO_MS`, timers and acknowledgements are counted too:
-//! callgrind is about 50 times slower than a CPU, so 50 is comparable to the default of 1.
+//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]` (32 bytes
+//! each way, on 8 sessions or as many as there are calls in flight; with SESSIONS, each call on one
+//! of them at random), or `instructions mem|shm empty PASSES`: passes of an event loop without
+//! work. As many RPCs or passes before them are not counted: [`begin`] and [`end`] are called
+//! between passes, and it prints the number of RPCs between the two. With `RTO_MS` timers and
+//! acknowledgements count too: callgrind is about 50 times slower than a CPU, so 50 is like the
+//! default of 1.
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
@@ -52,7 +54,19 @@ fn server_pass<T: Transport>(rpc: &mut Rpc<T>) {
     rpc.poll();
 }
 
-/// Passes without work: their length determines how soon a spinning endpoint receives a packet.
+/// Called where counting begins.
+#[inline(never)]
+fn begin() {
+    std::hint::black_box("begin");
+}
+
+/// Called where counting ends.
+#[inline(never)]
+fn end() {
+    std::hint::black_box("end");
+}
+
+/// Passes that find nothing: how soon a spinning endpoint sees a packet depends on their length.
 #[inline(never)]
 fn empty_passes<T: Transport>(rpc: &mut Rpc<T>, passes: u64) {
     for _ in 0..passes {
@@ -282,6 +296,10 @@ fn run<T: Transport>(
     COUNTS.store(true, Ordering::Relaxed);
     let Some(rpcs) = load.rpcs else {
         empty_passes(&mut client, load.number);
+        begin();
+        empty_passes(&mut client, load.number);
+        end();
+        println!("{} passes", load.number);
         return Ok(());
     };
     let random = load.drawn.map(|_| 0x9e37_79b9_7f4a_7c15);
@@ -358,8 +376,8 @@ fn call<const WITH_DEADLINE: bool>(
     }
 }
 
-/// Makes `rpcs` echo calls, `in_flight` at a time. The constant selects deadlines at compile time,
-/// so that calls without them do not pay for the check.
+/// Twice `rpcs` echoes, `in_flight` at a time, each with a deadline or none. A constant says
+/// which, so that calls without one do not pay for the choice.
 fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     client: &mut Rpc<Side<CLIENT, T>>,
     server: &mut Rpc<Side<SERVER, T>>,
@@ -377,21 +395,31 @@ fn echoes<T: Transport, const WITH_DEADLINE: bool>(
     }
     let done = Rc::new(Cell::new(0_u64));
     let count = done.clone();
+    // As many are in flight at the end as at the beginning.
+    let calls = 2 * rpcs + 2 * in_flight;
     client.on_completion(move |cx, tag, ended| {
         assert_eq!(ended.result.map(|r| r.len()), Ok(32));
         count.set(count.get() + 1);
         let session = if choice.random.is_some() { choice.next() } else { ended.session };
-        if count.get() + in_flight <= rpcs
+        if count.get() + in_flight <= calls
             && let Err(e) = call::<WITH_DEADLINE>(cx, session, ended.request, tag)
         {
             panic!("{e}");
         }
     });
-    // Both sides do work in every pass, so with one call in flight this counts the latency path.
-    while done.get() < rpcs {
-        client_pass(client);
-        server_pass(server);
-    }
-    println!("{} RPCs", done.get());
+    // Both sides do something in every pass: with one call in flight this is the path of the
+    // latency, pass by pass.
+    let mut echo_until = |rpcs| {
+        while done.get() < rpcs {
+            client_pass(client);
+            server_pass(server);
+        }
+        done.get()
+    };
+    let before = echo_until(rpcs);
+    begin();
+    let after = echo_until(2 * rpcs);
+    end();
+    println!("{} RPCs", after - before);
     Ok(())
 }
