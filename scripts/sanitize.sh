@@ -34,7 +34,8 @@ asan)
   if [ "$quick" != quick ]; then
     run -p courser-net --lib
     run -p courser-proto --lib --test protocol
-    run -p courser --lib --test calls --test failures --test connecting --test transports
+    run -p courser --lib
+    run -p courser --test api -- calls:: failures:: connecting:: transports::
   fi
   ;;
 tsan)
@@ -48,8 +49,8 @@ tsan)
   # The standard library with the same instrumentation, or its synchronisation would be invisible.
   # One test at a time: ThreadSanitizer does not see memory go back to the system and come from
   # there (system calls without the C library), and would compare one test's bytes with another's.
-  run -Zbuild-std -p courser --lib --test workers --test panics --test drop_order --test driving \
-    -- --test-threads=1
+  run -Zbuild-std -p courser --lib --test drop_order -- --test-threads=1
+  run -Zbuild-std -p courser --test api -- --test-threads=1 workers:: panics:: driving::
   ;;
 miri)
   cargo +nightly miri --version >/dev/null 2>&1 ||

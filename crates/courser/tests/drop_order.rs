@@ -403,3 +403,35 @@ fn a_panic_in_a_continuation_unwinds_through_the_event_loop() {
         scene.take_down(&order, next(&mut state));
     }
 }
+
+/// A connect that fails, and the call that waits for it.
+fn fail_to_connect(client: &mut Rpc, uri: &str) {
+    let session = client.connect(uri).unwrap();
+    let log = Log::default();
+    let request = message(client, 1, 10);
+    call(client, session, ECHO, request, &log, 0);
+    client.wait_connected(session).unwrap_err();
+    drive_until(&mut [client], |_| !log.borrow().is_empty());
+}
+
+#[test]
+fn descriptors_do_not_leak() {
+    let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let round = || {
+        let nexus = Nexus::bind(LOOPBACK).unwrap();
+        let mut server = nexus.endpoint().unwrap();
+        server.on(ECHO, |cx, req| cx.reply(req));
+        let mut client = client(Config::default());
+        connect(&mut client, &mut [&mut server], &nexus.local_uri());
+        fail_to_connect(&mut client, "udp://127.0.0.1:1");
+    };
+    // Other tests of this process open descriptors too, so that a leak shows in the total only:
+    // 200 rounds hold at least 10 each.
+    round();
+    let before = open();
+    for _ in 0..200 {
+        round();
+    }
+    let after = open();
+    assert!(after < before + 400, "{before} descriptors became {after}");
+}

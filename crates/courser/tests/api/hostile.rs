@@ -1,10 +1,8 @@
 //! Frames of strangers on the datapath port are counted and change nothing.
 
-mod common;
-
 use std::net::UdpSocket;
 
-use common::*;
+use crate::common::*;
 use courser::{Config, Nexus, Rpc};
 use courser_proto::Drop;
 use courser_proto::wire::{FRAME_HEADER, WIRE_VERSION};

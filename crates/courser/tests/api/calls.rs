@@ -1,12 +1,10 @@
 //! Calls: sizes, outcomes, buffers, order, back-pressure.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{
     CallError, CallWaitReason, Config, Executed, Nexus, RejectReason, ReplyHandle, Rpc, SessionId,
     Status,

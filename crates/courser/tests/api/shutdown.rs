@@ -1,13 +1,11 @@
 //! Graceful shutdown: requests that have begun are finished, later ones are refused, and none is
 //! lost.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{CallError, Config, Executed, Nexus, Rpc, RunError, SessionError, ShutdownReport};
 
 const SLOW: u16 = 1;

@@ -3,15 +3,13 @@
 //! The other processes run this test program with one of the ignored tests below. They exit when
 //! their standard input is closed, so that none outlives a test.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use courser::{
     BindError, CallError, Config, Executed, LostReason, Nexus, ReplyHandle, Rpc, SessionError,
     SessionId, SessionState,
@@ -45,7 +43,7 @@ impl Process {
     }
 
     fn server() -> (Process, String) {
-        let mut p = Process::start("server_process", "server");
+        let mut p = Process::start("detection::server_process", "server");
         let uri = p.wait_for_line("udp://");
         (p, uri)
     }
@@ -242,7 +240,7 @@ fn a_server_frees_the_sessions_of_stopped_and_killed_clients() {
     server.on(NEVER, move |cx, _| keep.borrow_mut().push(cx.defer().unwrap()));
     let before = server.memory().in_use_buffers;
     for (round, stop) in [true, false].into_iter().enumerate() {
-        let mut gone = Process::start("client_process", &nexus.local_uri());
+        let mut gone = Process::start("detection::client_process", &nexus.local_uri());
         let requests = 2 * (round as u64 + 1);
         drive_until(&mut [&mut server], |all| all[0].stats().requests == requests);
         gone.wait_for_line("called");

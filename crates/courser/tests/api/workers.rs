@@ -1,7 +1,5 @@
 //! Worker handlers, tested with whole endpoints (E10-E12, E28).
 
-mod common;
-
 use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +7,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{
     BindError, CallError, Config, Executed, MsgBuf, Nexus, Rpc, SessionId, Status, Work,
     WorkerError,

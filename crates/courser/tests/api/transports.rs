@@ -1,14 +1,12 @@
 //! The same program over other transports and settings: in memory; with buffers held, frames lost,
 //! duplicated, reordered and corrupted; small socket buffers; no offloads.
 
-mod common;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use courser::{Config, Nexus, Offload, OptionSet, Rpc, SessionId, Transport, UdpOptions};
 use courser_net::{
     DelayedCompletion, DelayedCompletionConfig, FaultConfig, FaultPlan, FaultTransport, MemNetwork,

@@ -1,13 +1,11 @@
 //! Use of a transport: unused paths are closed, and single small frames are copied by transports
 //! that support it.
 
-mod common;
-
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{Config, Transport};
 use courser_buf::{Addr, Arena, PacketAccess, PathId, TxBurst, TxFrame};
 use courser_net::{MemNetwork, Path, PathError};

@@ -1,12 +1,10 @@
 //! Peers that fail or close with calls in flight.
 
-mod common;
-
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{
     CallError, Config, Executed, Nexus, RejectReason, Rpc, SessionEnd, SessionError, SessionState,
 };

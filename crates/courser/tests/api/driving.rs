@@ -1,14 +1,12 @@
 //! The event loop: run, stop, timers, wake-ups, external event loops.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::net::UdpSocket;
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use courser::{Completion, Config, Context, Nexus, SessionId, TimerId, Tuning};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 

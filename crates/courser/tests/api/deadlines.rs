@@ -1,12 +1,10 @@
 //! Deadlines and cancellation, over real sockets and real time (F15).
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use common::*;
+use crate::common::*;
 use courser::{
     CallError, Completion, Config, Context, Executed, Nexus, ReplyHandle, Rpc, SessionId,
 };

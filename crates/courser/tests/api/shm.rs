@@ -4,13 +4,11 @@
 //! The other process runs this test program with the ignored test below. It exits when its standard
 //! input is closed, so that it does not outlive a test.
 
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{
     BindError, CallError, Config, Nexus, OptionSet, Rpc, SessionError, SessionState, ShmOptions,
 };
@@ -202,7 +200,7 @@ struct Process(Child, String);
 impl Process {
     fn start() -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "server_process"])
+            .args(["--ignored", "--exact", "--nocapture", "shm::server_process"])
             .env("COURSER_TEST_SHM", "server")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

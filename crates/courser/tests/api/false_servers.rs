@@ -1,14 +1,12 @@
 //! Servers that send invalid answers, or none, over the control connection. `hostile.rs` tests
 //! strangers on the datapath.
 
-mod common;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,

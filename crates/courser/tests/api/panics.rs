@@ -1,13 +1,11 @@
 //! Handlers that panic: the request gets an error, and no other request is affected.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use common::*;
+use crate::common::*;
 use courser::{CallError, Config, Executed, Nexus, ReplyHandle, Rpc, SessionId, Status};
 
 fn pair(set_up: impl FnOnce(&mut Rpc)) -> (Rpc, Rpc, SessionId, Nexus) {

@@ -16,7 +16,7 @@ use courser_sim::swarm::{
 const SEEDS: u64 = 60;
 
 /// Seeds that failed once, each with the defect.
-const FOUND: &str = include_str!("seeds.txt");
+const FOUND: &str = include_str!("../seeds.txt");
 
 fn swarm(from: u64, count: u64, threads: usize) -> SwarmReport {
     #[allow(clippy::needless_update)] // builds with planted bugs have another field

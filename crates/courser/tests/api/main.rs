@@ -1,0 +1,27 @@
+//! The library's promises, through its public face and over real transports: one program, because
+//! each program of its own compiles the library for each transport once more.
+//!
+//! Tests that need a process of their own are programs of their own: `allocations.rs` counts
+//! allocations, `silent_peers.rs` measures resident memory, and `drop_order.rs` is checked for leaks.
+//! `error_texts.rs` is no part of the package.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod calls;
+mod connecting;
+mod deadlines;
+mod detection;
+mod driving;
+mod examples;
+mod failures;
+mod false_servers;
+mod hostile;
+mod panics;
+mod paths;
+mod registered;
+mod shm;
+mod shutdown;
+mod transports;
+mod virtual_time;
+mod workers;
