@@ -17,7 +17,9 @@ export RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/plai
 # directory and flags.
 export CARGO_PROFILE_DEV_OPT_LEVEL=0 CARGO_PROFILE_TEST_OPT_LEVEL=0
 export CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_TEST_DEBUG=line-tables-only
-tests=(cargo test --locked --config profile.test.package.loom.opt-level=2 --lib)
+export CARGO_PROFILE_TEST_LTO=off CARGO_PROFILE_TEST_CODEGEN_UNITS=16
+tests=(cargo test --locked --lib --config profile.test.package.loom.opt-level=2)
+tests+=(--config profile.test.package.courser-buf.opt-level=0)
 tests+=(-p courser-buf -p courser-net) # always both: one alone has other features
 filters=("$@")
 [ $# -gt 0 ] || filters=(chunk::model:: shm::model::)

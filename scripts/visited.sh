@@ -41,7 +41,7 @@ cp "$here/visited.rs" "$copy/crates/courser/examples/visited.rs"
 (
   cd "$copy"
   CARGO_TARGET_DIR="$build" CARGO_INCREMENTAL=0 CARGO_PROFILE_DEV_OPT_LEVEL=0 RUSTFLAGS="--cfg loom" \
-    CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_LTO=off \
+    CARGO_PROFILE_DEV_DEBUG=line-tables-only CARGO_PROFILE_DEV_LTO=off CARGO_PROFILE_DEV_CODEGEN_UNITS=16 \
     cargo build --locked -q -p courser --example visited
 )
 
