@@ -1,4 +1,4 @@
-//! Which cores a benchmark may use, which two it should use, and how to stay on them.
+//! CPU affinity: the cores that a benchmark may use, the choice of two of them, and pinning.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,21 +6,21 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// Why cores could not be found or taken.
+/// Error of reading or setting CPU affinity.
 #[derive(Debug, thiserror::Error)]
 pub enum AffinityError {
-    /// The kernel did not say which cores may be used.
+    /// The affinity mask could not be read.
     #[error("cannot read the cores this process may use: {0}")]
     Read(#[source] Errno),
-    /// The mask was read and is empty, which no kernel should produce.
-    #[error("this process may use no core at all")]
+    /// The affinity mask is empty.
+    #[error("this process may not use any core")]
     NoCpu,
     /// The thread could not be pinned.
     #[error("cannot pin a thread to core {cpu}: {source}")]
     Pin {
-        /// The core asked for.
+        /// The requested core.
         cpu: usize,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: Errno,
     },
 }
@@ -30,27 +30,25 @@ pub enum AffinityError {
 pub struct Cores {
     /// Core of the client, the side that measures.
     pub client: usize,
-    /// Core of the server; the client's when there is only one.
+    /// Core of the server; the same as the client's if only one core is usable.
     pub server: usize,
-    /// Number of cores the choice was made from. Kept, because a pinned thread and its
-    /// children no longer see more than one.
+    /// Number of usable cores before pinning: a pinned thread and its children see one.
     pub usable: usize,
-    /// What a reader of the results must know about this choice, if anything.
+    /// A limitation of this choice that affects the results.
     pub warning: Option<String>,
 }
 
 impl Cores {
-    /// True if the two sides have a core each.
+    /// True if client and server have different cores.
     pub fn distinct(&self) -> bool {
         self.client != self.server
     }
 }
 
-/// Cores that this thread may run on, ascending.
+/// Cores that this thread may run on, in ascending order.
 ///
 /// # Errors
-/// [`AffinityError::Read`], also on machines with more cores than the mask has bits
-/// (1024).
+/// [`AffinityError::Read`], also on machines with more than 1024 cores.
 pub fn usable_cpus() -> Result<Vec<usize>, AffinityError> {
     let set = sched_getaffinity(None).map_err(AffinityError::Read)?;
     Ok((0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect())
@@ -70,9 +68,9 @@ pub fn pin_current_thread(cpu: usize) -> Result<(), AffinityError> {
     sched_setaffinity(None, &set).map_err(pin)
 }
 
-/// Chooses a core for each side; to be called before any thread is pinned: the client on the last usable core, the server on the
-/// first, which also takes the machine's interrupts; on different physical cores where
-/// the topology is known and allows it.
+/// Chooses a core for each side, before any thread is pinned. The client gets the last usable core,
+/// the server the first one, which also handles the machine's interrupts. If the topology is known,
+/// the two are on different physical cores where possible.
 ///
 /// # Errors
 /// [`AffinityError::Read`] or [`AffinityError::NoCpu`].
@@ -80,8 +78,8 @@ pub fn choose() -> Result<Cores, AffinityError> {
     let mut cores = choose_from(&usable_cpus()?, siblings)?;
     if let Some(quota) = cpu_quota().filter(|&quota| quota < 2.0) {
         let text = format!(
-            "this process may use only {quota} cores' worth of time (cgroup quota): \
-             two polling threads will be stopped now and then"
+            "the cgroup quota of this process is {quota} cores, so the kernel will stop two \
+             polling threads from time to time"
         );
         cores.warning = Some(match cores.warning.take() {
             Some(first) => format!("{first}; {text}"),
@@ -97,8 +95,8 @@ fn choose_from(
 ) -> Result<Cores, AffinityError> {
     let (&first, &client) = usable.first().zip(usable.last()).ok_or(AffinityError::NoCpu)?;
     if first == client {
-        let warning = "only one core is usable: client and server take turns on it, \
-                       results show scheduling more than the transport";
+        let warning = "only one core is usable: client and server share it, so results \
+                       depend on scheduling more than on the transport";
         return Ok(Cores { client, server: client, usable: 1, warning: Some(warning.to_owned()) });
     }
     let shared = siblings(client);
@@ -108,21 +106,21 @@ fn choose_from(
         server: apart.unwrap_or(first),
         usable: usable.len(),
         warning: apart.is_none().then(|| {
-            "client and server run on two threads of one physical core: \
-             they share its execution units"
+            "client and server run on two hardware threads of one physical core and share \
+             its execution units"
                 .to_owned()
         }),
     })
 }
 
-/// Threads of the physical core that `cpu` belongs to; empty if the kernel does not say.
+/// Hardware threads of the physical core of `cpu`; empty if unknown.
 fn siblings(cpu: usize) -> Vec<usize> {
     let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
     fs::read_to_string(path).map_or_else(|_| Vec::new(), |text| parse_cpu_list(&text))
 }
 
-/// Parses the kernel's list format, `0-3,8,10-11`. What is malformed, reversed or
-/// beyond the mask is left out.
+/// Parses the kernel's list format, `0-3,8,10-11`. Skips ranges that are malformed, reversed or beyond
+/// the mask.
 pub fn parse_cpu_list(text: &str) -> Vec<usize> {
     let range = |part: &str| -> Option<(usize, usize)> {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
@@ -135,14 +133,13 @@ pub fn parse_cpu_list(text: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Cores' worth of CPU time that control groups leave to this process, best effort;
-/// `None` if unlimited or unknown.
+/// CPU quota of this process's control groups in cores; `None` if unlimited or unknown.
 pub fn cpu_quota() -> Option<f64> {
     let membership = fs::read_to_string("/proc/self/cgroup").ok()?;
     quota_of(&membership, Path::new("/sys/fs/cgroup"))
 }
 
-/// The tightest quota of all groups above the process, in either version's files.
+/// The lowest quota of the process's groups and their ancestors, for cgroup versions 1 and 2.
 fn quota_of(membership: &str, root: &Path) -> Option<f64> {
     let v2 = membership.lines().find_map(|line| line.strip_prefix("0::"));
     let v1 = membership.lines().find_map(|line| {
@@ -163,17 +160,17 @@ fn quota_of(membership: &str, root: &Path) -> Option<f64> {
         .min_by(f64::total_cmp)
 }
 
-/// The group at `path` and all above it, up to and with `root`.
+/// The group at `path` and its ancestors up to `root`.
 fn groups(root: &Path, path: &str) -> Vec<PathBuf> {
     let inner = Path::new(path.trim_start_matches('/'));
-    // A path that climbs out of the tree belongs to a namespace we cannot see into.
+    // A path with `..` is outside of this cgroup namespace.
     if inner.components().any(|part| part.as_os_str() == "..") {
         return vec![root.to_path_buf()];
     }
     inner.ancestors().map(|part| root.join(part)).collect()
 }
 
-/// `quota period` in µs; `max` or -1 is no limit.
+/// Parses `quota period` in µs; `max` or -1 means no limit.
 fn parse_cpu_max(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
     let (quota, period): (i64, i64) = (quota.parse().ok()?, period.parse().ok()?);
@@ -230,7 +227,7 @@ mod tests {
     #[test]
     fn pinning_limits_this_thread_and_only_to_allowed_cores() {
         let cpu = *usable_cpus().expect("mask").last().expect("a core");
-        // A thread of its own, so that the test runner's keeps its mask.
+        // In another thread, so that the mask of the test runner's thread does not change.
         let seen = std::thread::spawn(move || {
             pin_current_thread(cpu).expect("allowed core");
             usable_cpus().expect("mask")
@@ -245,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn cpu_lists() {
+    fn cpu_lists_are_parsed() {
         assert_eq!(parse_cpu_list("0-3,8,10-11\n"), [0, 1, 2, 3, 8, 10, 11]);
         assert_eq!(parse_cpu_list("7"), [7]);
         assert!(parse_cpu_list("").is_empty());
@@ -255,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas() {
+    fn quotas_are_parsed() {
         assert_eq!(parse_cpu_max("150000 100000\n"), Some(1.5));
         assert_eq!(parse_cpu_max("max 100000"), None);
         assert_eq!(parse_cpu_max("-1 100000"), None);
@@ -264,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn the_tightest_group_above_counts() {
+    fn the_lowest_quota_of_all_ancestors_counts() {
         let root = std::env::temp_dir().join(format!("courser-quota-{}", std::process::id()));
         let inner = root.join("a/b");
         fs::create_dir_all(&inner).expect("temporary directory");
@@ -279,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn choosing_works_here() {
+    fn the_chosen_cores_are_usable() {
         let cores = choose().expect("cores");
         let usable = usable_cpus().expect("mask");
         assert!(usable.contains(&cores.client) && usable.contains(&cores.server));

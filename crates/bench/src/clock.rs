@@ -1,14 +1,13 @@
-//! A nanosecond clock cheap enough to read around every operation.
+//! A nanosecond clock that is cheap enough to read around every operation.
 //!
-//! The time stamp counter costs about 10 ns where `clock_gettime` costs 23. `quanta`
-//! reads it when the processor promises a constant rate and falls back to the system's
-//! monotonic clock when it does not. Its rate is calibrated against the system clock at
-//! start; since a wrong calibration would bend every latency alike and unseen,
-//! [`Clock::error_ppm`] compares the two over the life of the clock.
+//! Reading the time stamp counter takes about 10 ns, `clock_gettime` 23 ns. `quanta` reads the counter
+//! if the processor guarantees a constant rate, otherwise the system's monotonic clock. The rate is
+//! calibrated against the system clock at start. A wrong calibration would scale all latencies, so
+//! [`Clock::error_ppm`] compares the two clocks over a whole run.
 
 use std::time::Instant;
 
-/// Nanoseconds since the clock was made. Cloning is cheap and keeps the origin.
+/// Nanoseconds since creation. Clones have the same origin.
 #[derive(Clone, Debug)]
 pub struct Clock {
     fast: quanta::Clock,
@@ -16,7 +15,7 @@ pub struct Clock {
     system_origin: Instant,
 }
 
-/// Below this age the comparison of [`Clock::error_ppm`] would show only its own cost.
+/// Minimum age for [`Clock::error_ppm`]; below it, the cost of reading the clocks dominates.
 const MIN_AGE_NS: u64 = 100_000_000;
 
 impl Default for Clock {
@@ -26,8 +25,8 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// Makes a clock that starts at 0. The first one of a process calibrates the
-    /// counter, which may take up to 200 ms: make it before anything is timed.
+    /// Creates a clock that starts at 0. The first clock of a process calibrates the counter, which
+    /// takes up to 200 ms.
     pub fn new() -> Self {
         let fast = quanta::Clock::new();
         let system_origin = Instant::now();
@@ -35,14 +34,13 @@ impl Clock {
         Self { fast, origin, system_origin }
     }
 
-    /// Time since the clock was made. About 10 ns; never goes backwards on one core.
+    /// Time since creation. Costs about 10 ns; monotonic on one core.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         self.fast.delta_as_nanos(self.origin, self.fast.raw())
     }
 
-    /// How fast this clock runs against the system's, in parts per million; `None` in
-    /// its first 100 ms, when there is nothing to compare.
+    /// Rate error against the system clock, parts per million; `None` in the first 100 ms.
     pub fn error_ppm(&self) -> Option<i64> {
         let fast = self.now_ns();
         let system = u64::try_from(self.system_origin.elapsed().as_nanos()).ok()?;
@@ -63,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_does_not_go_back_and_does_pass() {
+    fn time_is_monotonic_and_advances() {
         let clock = Clock::new();
         let mut last = clock.now_ns();
         let first = last;

@@ -1,7 +1,7 @@
-//! Shows the harness at work. Takes seconds, so it is run by hand:
-//! `cargo test -p courser-cli -- --ignored --nocapture demo::demo` for the table of two
-//! trivial workloads, `... demo::survey` for what probes say on this machine, from which the
-//! limits in [`placement`](super::placement) are to be checked.
+//! Demonstrations of the harness, which take seconds and are run by hand:
+//! `cargo test -p courser-bench -- --ignored --nocapture demo::demo` prints the table of two trivial
+//! workloads, `... demo::survey` a histogram of probe results, to check the limits in
+//! [`placement`](super::placement).
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -21,7 +21,7 @@ use super::{affinity, table};
 const ECHO: u32 = 1;
 const STOP: u32 = 2;
 
-/// Sends a number over one cache line and waits for its echo, `hops` times a call.
+/// Sends a number over one cache line and waits for its echo, `hops` times per operation.
 struct PingPong<'a> {
     name: &'static str,
     hops: u64,

@@ -1,4 +1,4 @@
-//! What machine a number was measured on. Best effort: what cannot be read is `null`.
+//! Description of the machine of a measurement. Values that cannot be read are `null`.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,38 +12,38 @@ use super::clock::Clock;
 /// The machine and the build behind a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Environment {
-    /// Processor as it names itself.
+    /// Name of the processor.
     pub cpu_model: Option<String>,
-    /// Cores that are switched on.
+    /// Online cores.
     pub cpus_online: Option<usize>,
-    /// Cores that the benchmark could choose from.
+    /// Cores that the benchmark may use.
     pub cpus_usable: usize,
     /// Core of the measuring side.
     pub client_cpu: usize,
     /// Core of the other side.
     pub server_cpu: usize,
-    /// Cores' worth of time that control groups allow; `null` if unlimited.
+    /// CPU quota of the control groups in cores; `null` if unlimited.
     pub cpu_quota: Option<f64>,
     /// Frequency governor of the first core.
     pub governor: Option<String>,
-    /// True on a virtual machine; `null` where the processor does not tell.
+    /// True on a virtual machine; `null` if unknown.
     pub hypervisor: Option<bool>,
     /// Kernel release.
     pub kernel: String,
     /// Memory, bytes.
     pub memory_bytes: u64,
-    /// Largest socket receive buffer that can be asked for, bytes.
+    /// Limit of socket receive buffers (`net.core.rmem_max`), bytes.
     pub rmem_max: Option<u64>,
-    /// How fast the benchmark's clock ran against the system's, parts per million.
+    /// Rate error of the benchmark's clock against the system clock, parts per million.
     pub clock_error_ppm: Option<i64>,
     /// Version of this program.
     pub courser_version: String,
-    /// When this was collected, seconds since 1970, UTC.
+    /// Time of the measurement, seconds since 1970, UTC.
     pub time_utc_s: u64,
 }
 
 impl Environment {
-    /// Reads it now: at the end of a run, so that the clock has something to compare.
+    /// Reads the description. Called at the end of a run, when the clock error is known.
     pub fn collect(clock: &Clock, cores: &Cores) -> Self {
         let cpu = read_start("/proc/cpuinfo").unwrap_or_default();
         let memory = rustix::system::sysinfo();
@@ -72,7 +72,8 @@ impl Environment {
     }
 }
 
-/// The first 64 KiB of a file: more than the first core's entry on any machine.
+/// The first 64 KiB of a file: `/proc/cpuinfo` is larger on machines with many cores, and only its
+/// first entry is needed.
 fn read_start(path: &str) -> Option<String> {
     let mut bytes = Vec::new();
     let file = File::open(path).ok()?;
@@ -80,7 +81,7 @@ fn read_start(path: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// The first `name : value` line of the kernel's processor description.
+/// The value of the first `name : value` line of `/proc/cpuinfo`.
 fn cpu_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (key, value) = line.split_once(':')?;
@@ -93,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_the_processor_description() {
+    fn the_first_field_of_a_name_is_read() {
         let text = "processor\t: 0\nmodel name\t: Fast: 9000\nflags\t\t: fpu hypervisor\n\
                     processor\t: 1\nmodel name\t: Other\n";
         assert_eq!(cpu_field(text, "model name"), Some("Fast: 9000"));
@@ -102,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_one() {
+    fn the_environment_of_this_machine_is_complete() {
         let cores = affinity::choose().expect("cores");
         let here = std::thread::spawn(move || {
             affinity::pin_current_thread(cores.client).expect("pin");
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_none() {
+    fn a_missing_file_is_none() {
         assert_eq!(read_start("/nonexistent"), None);
     }
 }

@@ -1,38 +1,38 @@
-//! A latency histogram that never allocates and never fails while it is timed.
+//! Latency histograms; recording does not allocate and cannot fail.
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use super::placement::{Placement, Tag};
 
-/// Longest latency told apart, 10 s; anything above is counted as this. A benchmark
-/// window lasts at most a second, so the limit only catches a broken clock.
+/// Longest latency, 10 s; longer ones are recorded as this. Windows are at most 1 s long, so only a
+/// clock error reaches the limit.
 const MAX_NS: u64 = 10_000_000_000;
 
 /// Three decimal digits: exact up to 2 µs, within 0.1 % above.
 const DIGITS: u8 = 3;
 
-/// Latencies of one window, in ns, and of the window before. About 400 KiB, all of it written once
-/// at the start so that no page is touched for the first time inside a window.
+/// Latencies of one window and of the window before, ns. About 400 KiB. All pages are written at
+/// creation, so that no page fault occurs within a window.
 #[derive(Clone, Debug)]
 pub struct Latency {
     now: Histogram<u64>,
     last: Histogram<u64>,
 }
 
-/// What one window's histogram is reduced to.
+/// Percentiles of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median, ns.
     pub p50_ns: u64,
     /// 99th percentile, ns.
     pub p99_ns: u64,
-    /// Samples behind the two.
+    /// Number of samples.
     pub samples: u64,
 }
 
-/// Percentiles over all windows of a placement: a single window has too few samples for the rare
-/// ones.
+/// Percentiles over all windows of a placement, because a single window has too few samples for high
+/// percentiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tail {
     /// 90th percentile, ns.
@@ -41,13 +41,12 @@ pub struct Tail {
     pub p999_ns: u64,
     /// 99.99th percentile, ns.
     pub p9999_ns: u64,
-    /// Samples behind them.
+    /// Number of samples.
     pub samples: u64,
 }
 
 fn histogram() -> Histogram<u64> {
-    // The bounds are constants inside the accepted range (the tests construct one),
-    // so this cannot fail at run time.
+    // Cannot fail: the bounds are constants within the accepted range.
     let mut histogram =
         Histogram::new_with_bounds(1, MAX_NS, DIGITS).expect("constant bounds are valid");
     histogram.record_n(1, 1).expect("1 is within the bounds");
@@ -68,14 +67,14 @@ impl Latency {
         Self { now: histogram(), last: histogram() }
     }
 
-    /// Counts one operation. A few ns; values outside 1 ns to 10 s count as the limit.
+    /// Records one operation. Costs a few ns. Values outside 1 ns to 10 s are recorded as the limit.
     #[inline]
     pub fn record(&mut self, ns: u64) {
         self.now.saturating_record(ns.max(1));
     }
 
-    /// Percentiles of what was recorded since the last call, `None` if nothing was;
-    /// empties the histogram. Outside the timed part of a window: it costs ~20 µs.
+    /// Returns the percentiles of the window and clears it; `None` without samples. Costs about 20 µs,
+    /// so it is called outside the timed part of a window.
     pub fn take(&mut self) -> Option<Percentiles> {
         std::mem::swap(&mut self.now, &mut self.last);
         self.now.reset();
@@ -90,7 +89,7 @@ impl Latency {
     }
 }
 
-/// Latencies of all windows, by placement.
+/// Latencies of all windows by placement.
 #[derive(Clone, Debug)]
 pub struct Pool {
     near: Histogram<u64>,
@@ -105,7 +104,7 @@ impl Default for Pool {
 }
 
 impl Pool {
-    /// An empty one.
+    /// Empty histograms.
     pub fn new() -> Self {
         Self { near: histogram(), far: histogram(), rest: histogram() }
     }
@@ -128,7 +127,7 @@ impl Pool {
         let _ = self.at(placement).add(&latency.last);
     }
 
-    /// What there is of a placement; `None`: of the windows without one.
+    /// Percentiles of the windows of a placement, or of those without one (`None`).
     pub fn tail(&mut self, placement: Option<Placement>) -> Option<Tail> {
         let pooled = self.at(placement);
         (!pooled.is_empty()).then(|| Tail {
@@ -155,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn taking_empties() {
+    fn taking_percentiles_clears_the_window() {
         let mut latency = Latency::new();
         assert_eq!(latency.take(), None);
         latency.record(7);

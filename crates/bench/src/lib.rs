@@ -1,49 +1,46 @@
-//! The benchmark harness: how every number of this project is measured.
+//! The benchmark harness, which measures all figures of this project.
 //!
 //! # How to read a number
 //!
-//! On a virtual machine two cores may at one moment share a cache and a moment later
-//! sit on different dies; the guest cannot detect it. The round trip of one cache
-//! line then moves by a factor of four, and every result that lives on shared memory
-//! moves with it. A benchmark that ignores this measures the hypervisor's scheduler.
-//! So the harness works like this:
+//! On a virtual machine, the hypervisor may move two virtual cores from one shared cache to different
+//! dies at any time, and the guest is not informed. The round trip of a cache line then changes by a
+//! factor of four, and all results over shared memory change with it. The harness therefore measures
+//! the placement of the cores together with the workload:
 //!
-//! 1. A measurement is cut into short **windows** ([`window`]). Right before and right
-//!    after each, the cache-line round trip between the two cores in use is measured
+//! 1. A measurement consists of short **windows** ([`window`]). Right before and right after each
+//!    window, a probe measures the cache-line round trip between the two cores in use
 //!    ([`probe`]).
 //! 2. Each probe is classified **near**, **far** or **mixed** ([`placement`]). A window
-//!    whose two probes disagree is dropped: the placement changed under it.
+//!    whose two probes disagree is dropped, because the placement changed during it.
 //! 3. The workload (the RPC) and its baseline (the **raw** transport) alternate,
-//!    raw, RPC, raw, RPC, so that slow drifts hit both alike. Two neighbouring windows
+//!    raw, RPC, raw, RPC, so that slow drifts affect both equally. Two neighbouring windows
 //!    of one placement make a **pair**.
 //! 4. Near and far are two results, never averaged. Each value is the **median over
 //!    windows**, with the range and a 95 % confidence interval that assumes no
 //!    distribution ([`stats`]).
-//! 5. `ratio` is the median over pairs of RPC over raw **within the pair**; that is the
-//!    number which carries over to other machines. Absolute numbers do not.
+//! 5. `ratio` is the median over all pairs of the quotient RPC / raw **within the pair**. The ratio
+//!    is comparable between machines; absolute numbers are not.
 //!
-//! A class is a range. `probe_ns` with its minimum and maximum tells which part of it a
-//! result comes from: compare two runs only where these agree, and look twice at a
-//! result whose own range is wide.
+//! Near and far are ranges. `probe_ns` with its minimum and maximum shows the part of the range that a
+//! result comes from. Compare two runs only if these values agree; a wide range means that a result
+//! mixes several states of the machine.
 //!
-//! Memory has a place as well. On some machines the page that two cores share decides
-//! about its round trip as much as they do, and a run keeps its pages from start to end:
-//! runs then differ by more than their intervals say. The probe evens this out over
-//! several pages; a workload should run raw and RPC over the same memory, and a claim
-//! should hold over several starts of the program.
+//! The placement of memory matters as well. On machines with several NUMA nodes, the node of a shared
+//! page influences its round trip as much as the cores do, and a run keeps its pages. Runs can
+//! therefore differ by more than their intervals. The probe uses several pages. Raw and RPC windows
+//! should use the same memory, and a claim should hold over several starts of the program.
 //!
-//! What an interval covers: the spread between windows of this run on this machine.
-//! Neighbouring windows are not fully independent, so read it as a lower bound of the
-//! uncertainty. Percentiles beyond p99 are not reported: on a shared host, gaps of
-//! 0.3-2 ms belong to the host.
+//! An interval covers the spread between windows of one run on one machine. Neighbouring windows are
+//! not fully independent, so it is a lower bound of the uncertainty. Percentiles above p99 of single
+//! windows are not reported: on a shared host, gaps of 0.3-2 ms are caused by the host.
 //!
-//! When no window could be tagged (one usable core, a peer that does not answer probes,
-//! round trips between the classes), the medians over all windows are reported once,
-//! under the placement `untagged`. Such a number is a hint, not a claim.
+//! If no window has a placement (one usable core, a peer that does not answer probes, round trips
+//! between the classes), the medians over all windows are reported under the placement `untagged`.
+//! Such a number is an indication, not a claim.
 //!
 //! # The parts
 //!
-//! [`affinity`] picks and pins cores; [`clock`] and [`latency`] time single operations;
+//! [`affinity`] chooses and pins cores; [`clock`] and [`latency`] time single operations;
 //! [`line`](mod@line) is the shared page that probes use, also between processes;
 //! [`probe`], [`placement`] and [`window`] measure; [`stats`], [`report`], [`table`] and
 //! [`environment`] describe results.

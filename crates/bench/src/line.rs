@@ -1,19 +1,16 @@
-//! The shared page on which the two sides of a benchmark meet.
+//! Shared memory by which the two sides of a benchmark communicate.
 //!
-//! The sides may be threads of one process or two processes: the page is a sealed
-//! memfd, and the other process opens it by the path of [`Line::path`], given to it in
-//! an argument or the environment. It carries two things, each word on a cache line of
-//! its own:
+//! The sides are threads of one process or two processes. The memory is a sealed memfd; the other
+//! process opens it by [`Line::path`], which it gets as an argument. Each word has its own cache line:
 //!
 //! - the **probe** words `ask`, `ready`, `balls`, used by [`probe`](super::probe);
-//! - the **role** words, by which the measuring side tells the other which fixed program
-//!   to run next (raw baseline, RPC, stop). What a role means is the benchmark's own
-//!   business; 0 is the role at start;
-//! - the **report** words, by which the other side tells how much it did in a role in which it
-//!   works by itself.
+//! - the **role** words, by which the measuring side selects the program that the other side runs
+//!   next (raw baseline, RPC, stop). Each benchmark defines its roles; the initial role is 0;
+//! - the **report** words, by which the other side reports the operations of a role in which it makes
+//!   calls itself.
 //!
-//! Nothing read from the page is trusted: values are compared, never used as a size, an
-//! index or a pointer, and every wait has a limit.
+//! Values from the memory are not trusted: they are compared, but never used as a size, an index or a
+//! pointer, and every wait has a time limit.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -29,7 +26,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{MemfdFlags, OFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-/// Marks the page and the version of its layout.
+/// Identifies the memory and the version of its layout.
 const MAGIC: u64 = 0x4352_534c_494e_0002;
 
 /// Bytes mapped, and the exact length of the file.
@@ -39,18 +36,18 @@ const LENGTH: usize = size_of::<Words>();
 /// nor grow.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Lines that a probe takes in turn, each on a page of its own. Where a machine has more
-/// than one home for memory, the page decides about the round trip as much as the cores
-/// do: eight pages probed in turn on one machine at rest gave 121 to 263 ns, each its own
-/// value again and again. A probe of one page would measure that page.
+/// Cache lines that a probe uses in turn, each on its own page. On a machine with several NUMA nodes,
+/// the node of the page influences the round trip as much as the cores do: eight pages of one idle
+/// machine had stable round trips from 121 to 263 ns. A probe of a single page would measure that
+/// page.
 pub const BALLS: usize = 16;
 
-/// A page of the smallest kind. Larger ones hold several balls, to no harm but the above.
+/// Alignment to the smallest page size. Larger pages contain several balls.
 #[repr(align(4096))]
 #[derive(Default)]
 struct OwnPage<T>(T);
 
-/// 128 bytes apart: processors fetch lines of 64 bytes in pairs.
+/// Alignment to 128 bytes, because processors prefetch 64-byte lines in pairs.
 #[repr(align(128))]
 #[derive(Default)]
 struct Alone<T>(T);
@@ -68,26 +65,26 @@ struct Words {
     balls: [OwnPage<AtomicU64>; BALLS],
 }
 
-/// Why the shared page could not be had.
+/// Error of the shared memory or of a change of roles.
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
-    /// The kernel refused a step.
+    /// A system call failed.
     #[error("cannot {step} the shared page: {source}")]
     System {
-        /// What was tried.
+        /// The step that failed.
         step: &'static str,
-        /// The kernel's answer.
+        /// The error of the kernel.
         source: io::Error,
     },
-    /// The path names something else than a page made by [`Line::create`].
+    /// The path is not of memory that [`Line::create`] created.
     #[error("{} is not a shared page of this program", .0.display())]
     Foreign(PathBuf),
-    /// The other side did not take up a role in time.
-    #[error("the other side did not take up role {role} within {waited:?}")]
+    /// The other side did not change its role in time.
+    #[error("the other side did not change to role {role} within {waited:?}")]
     RoleNotTaken {
-        /// The role asked for.
+        /// The requested role.
         role: u32,
-        /// How long it had.
+        /// The time limit.
         waited: Duration,
     },
 }
@@ -96,7 +93,7 @@ fn system<E: Into<io::Error>>(step: &'static str) -> impl FnOnce(E) -> LineError
     move |source| LineError::System { step, source: source.into() }
 }
 
-/// The shared page, mapped. Cloning shares the mapping.
+/// The mapped shared memory. Clones share the mapping.
 #[derive(Clone, Debug)]
 pub struct Line(Arc<Mapping>);
 
@@ -154,7 +151,7 @@ impl Drop for Mapping {
 }
 
 impl Line {
-    /// Makes a page, all words 0. It goes away with the last process that has it.
+    /// Creates the memory with all words 0. It exists until the last process unmaps it.
     ///
     /// # Errors
     /// [`LineError::System`].
@@ -169,11 +166,11 @@ impl Line {
         Ok(Self(Arc::new(mapping)))
     }
 
-    /// Opens the page that another process made, by its [`Line::path`].
+    /// Opens the memory of another process by its [`Line::path`].
     ///
     /// # Errors
-    /// [`LineError::System`] if it cannot be opened, [`LineError::Foreign`] if it is
-    /// not a page of this version.
+    /// [`LineError::System`] if it cannot be opened, [`LineError::Foreign`] if it is not memory of
+    /// this layout.
     pub fn open(path: &Path) -> Result<Self, LineError> {
         let foreign = || LineError::Foreign(path.to_path_buf());
         let file = OpenOptions::new()
@@ -195,19 +192,18 @@ impl Line {
         Ok(Self(Arc::new(mapping)))
     }
 
-    /// The path under which a child, or any process of the same user, can open the page
-    /// while this process lives.
+    /// The path by which processes of the same user can open the memory while this process lives.
     pub fn path(&self) -> PathBuf {
         let fd = self.0.file.as_raw_fd();
         PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()))
     }
 
-    /// Measuring side: asks the other to take up `role`, without waiting.
+    /// Measuring side: requests `role` without waiting.
     pub fn give_role(&self, role: u32) {
         self.0.words().role.0.store(role, Release);
     }
 
-    /// Measuring side: asks the other to take up `role` and waits until it has.
+    /// Measuring side: requests `role` and waits until the other side has changed to it.
     ///
     /// # Errors
     /// [`LineError::RoleNotTaken`] after `limit`.
@@ -218,63 +214,63 @@ impl Line {
             if start.elapsed() >= limit {
                 return Err(LineError::RoleNotTaken { role, waited: limit });
             }
-            // Not timed, and the other side may need this core to answer.
+            // The wait is not timed, and the other side may need this core.
             std::thread::yield_now();
         }
         Ok(())
     }
 
-    /// Measuring side: whether the other runs `role`.
+    /// Measuring side: whether the other side runs `role`.
     #[inline]
     pub fn has_role(&self, role: u32) -> bool {
         self.0.words().role_taken.0.load(Acquire) == role
     }
 
-    /// Other side: says how many operations it did and how long that took, ns; before
-    /// [`Line::take_role`] of the next role.
+    /// Other side: reports operations and their duration, ns, before [`Line::take_role`] of the next
+    /// role.
     pub fn report(&self, operations: u64, elapsed_ns: u64) {
         self.0.words().done.0.store(operations, Release);
         self.0.words().done_ns.0.store(elapsed_ns, Release);
     }
 
-    /// Measuring side: what the other reported last, operations and ns.
+    /// Measuring side: the last report, operations and ns.
     pub fn reported(&self) -> (u64, u64) {
         (self.0.words().done.0.load(Acquire), self.0.words().done_ns.0.load(Acquire))
     }
 
-    /// Other side: the role asked for. One load; cheap enough for an event loop.
+    /// Other side: the requested role. Costs one load.
     #[inline]
     pub fn role(&self) -> u32 {
         self.0.words().role.0.load(Acquire)
     }
 
-    /// Other side: says that it now runs `role`.
+    /// Other side: confirms that it runs `role`.
     pub fn take_role(&self, role: u32) {
         self.0.words().role_taken.0.store(role, Release);
     }
 
-    /// Probe word: number of the probe under way, 0 for none. Measuring side writes.
+    /// Probe word: number of the current probe, 0 without one; written by the measuring side.
     #[inline]
     pub fn ask(&self) -> &AtomicU64 {
         &self.0.words().ask.0
     }
 
-    /// Probe word: number of the last probe the other side joined.
+    /// Probe word: number of the last probe that the other side joined.
     #[inline]
     pub fn ready(&self) -> &AtomicU64 {
         &self.0.words().ready.0
     }
 
-    /// Probe word: the line that goes back and forth in the given group of round trips.
+    /// Probe word: the cache line of the given group of round trips.
     #[inline]
     pub fn ball(&self, group: usize) -> &AtomicU64 {
         &self.0.words().balls[group % BALLS].0
     }
 
-    /// Number of the probe asked for; the only thing an idle responder looks at.
+    /// Number of the requested probe; the only word that an idle responder reads.
     #[inline]
     pub fn asked(&self) -> u64 {
-        // Acquire: the balls were laid out before the number was written.
+        // Acquire: the balls were written before the number.
         self.ask().load(Acquire)
     }
 }
@@ -284,7 +280,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_opened_page_is_the_same_page() {
+    fn an_opened_path_is_the_same_memory() {
         let here = Line::create().expect("create");
         let there = Line::open(&here.path()).expect("open");
         here.ball(3).store(7, Release);
@@ -292,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_outlives_its_maker() {
+    fn the_memory_outlives_its_creator() {
         let here = Line::create().expect("create");
         let there = Line::open(&here.path()).expect("open");
         drop(here);
@@ -321,13 +317,13 @@ mod tests {
     }
 
     #[test]
-    fn a_sealed_page_cannot_be_cut() {
+    fn sealed_memory_cannot_shrink() {
         let line = Line::create().expect("create");
         assert!(line.0.file.set_len(0).is_err());
     }
 
     #[test]
-    fn roles_are_asked_and_taken() {
+    fn a_requested_role_is_confirmed() {
         let here = Line::create().expect("create");
         let there = here.clone();
         let other = std::thread::spawn(move || {
@@ -341,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_role_nobody_takes_is_an_error() {
+    fn a_role_that_is_not_confirmed_is_an_error() {
         let line = Line::create().expect("create");
         assert!(matches!(
             line.ask_role(9, Duration::from_millis(1)),

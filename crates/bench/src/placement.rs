@@ -1,18 +1,17 @@
-//! Near, far, or neither: what a probe says about where the two cores are.
+//! Placement of the two cores, near or far, derived from the result of a probe.
 
 use super::probe::ProbeError;
 
-/// Round trips up to this are **near**: the cores share a cache. Measured on the
-/// reference machine: 45 ns (hyper-threads) and 105-120 ns; twice the larger leaves
-/// room for slower parts without reaching the other class.
+/// Round trips up to this are **near**: the cores share a cache. The reference machine has 45 ns
+/// (hyper-threads) and 105-120 ns; twice the larger value also covers slower processors.
 pub const NEAR_MAX_NS: u64 = 220;
 
-/// Round trips from this on are **far**: the line crosses dies or sockets. Measured on
-/// the reference machine: 420-490 ns.
+/// Round trips from this on are **far**: the cache line crosses dies or sockets. The reference machine
+/// has 420-490 ns.
 pub const FAR_MIN_NS: u64 = 300;
 
-// Between the two lies a gap that no stable placement was seen in: a probe there saw
-// both, and must not count for either.
+// No stable placement has round trips between the two limits. A probe with such a result has mixed
+// both placements and counts for neither.
 const _: () = assert!(NEAR_MAX_NS < FAR_MIN_NS);
 
 /// A placement that results are reported for.
@@ -20,18 +19,18 @@ const _: () = assert!(NEAR_MAX_NS < FAR_MIN_NS);
 pub enum Placement {
     /// The two cores share a cache.
     Near,
-    /// They do not.
+    /// The two cores share no cache.
     Far,
 }
 
-/// What one probe, one window, or one pair of windows is tagged with.
+/// Classification of a probe, a window, or a pair of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tag {
     /// All probes agreed.
     At(Placement),
     /// The probes disagree, or one lies between the classes: the window is dropped.
     Mixed,
-    /// No probe could be made: one core, or a peer that does not answer.
+    /// No probe succeeded: one core, or a peer that does not answer.
     Unprobed,
 }
 
@@ -46,7 +45,7 @@ impl Tag {
         }
     }
 
-    /// The tag of something seen by both: theirs when they are equal, else `Mixed`.
+    /// Combines two tags: `Mixed` unless they are equal.
     pub fn and(self, other: Self) -> Self {
         if self == other { self } else { Self::Mixed }
     }

@@ -5,17 +5,16 @@
 //!
 //! 1. The prober writes a fresh number to `ask`.
 //! 2. The responder, between two polls of its loop, reads a number that it has not
-//!    served, copies it to `ready` and from then on only answers the ball.
+//!    served, copies it to `ready` and from then on only answers the balls.
 //! 3. The prober writes odd values to a ball, the responder answers each with its
 //!    successor. After `GROUP` round trips both continue with the next of the [`BALLS`]
-//!    lines, each on its own page, and start over after the last. The groups are timed;
-//!    the result is their median, so that one interrupt or one badly placed line has no
-//!    influence.
+//!    lines, each on its own page, cyclically. The prober times each group; the result is
+//!    the median, which is robust against an interrupt or an outlier among the pages.
 //! 4. The prober writes 0 to `ask`; the responder returns to its loop.
 //!
-//! Every wait is limited on both sides: by `ANSWER_LIMIT_NS` for a peer that does not
-//! answer, by `SERVE_LIMIT_NS` for a responder whose prober died. A peer that writes
-//! nonsense makes a probe fail or its result wrong; neither side hangs or panics.
+//! Every wait has a limit: `ANSWER_LIMIT_NS` for a peer that does not answer, `SERVE_LIMIT_NS` for a
+//! responder whose prober has died. Invalid values from a peer make a probe fail or its result wrong;
+//! neither side hangs or panics.
 
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::thread::{Scope, ScopedJoinHandle};
@@ -26,42 +25,42 @@ use super::clock::Clock;
 use super::line::{BALLS, Line, LineError};
 use super::stats;
 
-/// Round trips timed together: long enough that two clock reads are about 1 % of a
-/// group, short enough for dozens of groups in a probe of far cores.
+/// Round trips in a group: enough that two clock reads are about 1 % of its time, and few enough for
+/// dozens of groups in a probe of far cores.
 const GROUP: u64 = 16;
 
-/// Groups a probe stops at, and the memory it keeps for them.
+/// Most groups of a probe.
 const MAX_GROUPS: usize = 256;
 
-/// Fewer groups than lines would leave lines out: the probe fails.
+/// Fewest groups of a valid probe: each line is measured at least once.
 const MIN_GROUPS: usize = BALLS;
 
 /// Length of a probe: 1-3 % of a window of 10-40 ms.
 const PROBE_NS: u64 = 300_000;
 
-/// How long a prober waits for the other side to join: longer than the gaps of 0.3-2 ms
-/// in which the host takes a core away.
+/// Time limit for the other side to join: longer than the 0.3-2 ms for which a host may preempt a
+/// core.
 const ANSWER_LIMIT_NS: u64 = 5_000_000;
 
-/// How long a prober waits for one answer of a peer that has joined.
+/// Time limit for one answer of a peer that has joined.
 const RETURN_LIMIT_NS: u64 = 3_000_000;
 
-/// How long a responder stays in one probe. Longer than a probe with one gap in it,
-/// short enough that a dead prober costs the event loop next to nothing.
+/// Longest time of a responder in one probe: longer than a probe with one preemption, and short enough
+/// that a dead prober does not delay the event loop noticeably.
 const SERVE_LIMIT_NS: u64 = 4_000_000;
 
 const _: () = assert!(SERVE_LIMIT_NS > PROBE_NS + RETURN_LIMIT_NS);
 
-/// Spins between two looks at the clock.
+/// Spins between two clock reads.
 const SPINS: u32 = 256;
 
-/// Why there is no round trip to report.
+/// Reason why a probe has no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// Both sides run on one core; there is nothing between them.
+    /// Both sides run on one core.
     #[error("none: only one core")]
     OneCpu,
-    /// The other side did not join: it is busy, blocked or gone.
+    /// The other side did not join: it is busy, blocked or has ended.
     #[error("none: the other side did not answer in time")]
     NotAnswered,
     /// The other side joined and then stopped answering.
@@ -69,16 +68,16 @@ pub enum ProbeError {
     Stopped,
 }
 
-/// Why two cores could not be probed directly.
+/// Error of [`between`].
 #[derive(Debug, thiserror::Error)]
 pub enum BetweenError {
     /// The probe itself failed.
     #[error(transparent)]
     Probe(#[from] ProbeError),
-    /// A core could not be taken.
+    /// A thread could not be pinned.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
-    /// There is no shared page.
+    /// The shared memory could not be created.
     #[error(transparent)]
     Line(#[from] LineError),
     /// A thread could not be started.
@@ -86,13 +85,13 @@ pub enum BetweenError {
     Thread(#[source] std::io::Error),
 }
 
-/// Anything that can tell the round trip between the two cores at this moment.
-/// [`Prober`] is the real one; tests script theirs.
+/// Measures the current round trip between the two cores. Implemented by [`Prober`] and by test
+/// doubles.
 pub trait Probe {
-    /// Round trip in ns, now.
+    /// Measures the round trip, ns.
     ///
     /// # Errors
-    /// [`ProbeError`] if there is none to be had.
+    /// [`ProbeError`] if the other side does not answer.
     fn measure(&mut self) -> Result<u64, ProbeError>;
 }
 
@@ -108,8 +107,8 @@ pub struct Prober {
 impl Prober {
     /// A prober on `line`, timed by `clock`.
     pub fn new(line: Line, clock: Clock) -> Self {
-        // Numbers go up from what the page holds, so that a responder that served an
-        // earlier prober of this line takes the next one for new.
+        // Numbers continue from the last one, so that a responder of an earlier prober recognises the
+        // next probe as new.
         let last_ask = line.ready().load(Acquire);
         Self { line, clock, last_ask, groups: Vec::with_capacity(MAX_GROUPS) }
     }
@@ -119,8 +118,7 @@ impl Prober {
     fn wait(&self, limit_ns: u64, done: impl Fn(&Line) -> bool) -> bool {
         let mut start = None;
         loop {
-            // No pause instruction: on some processors it costs as much as the round
-            // trip that is being measured.
+            // No pause instruction: on some processors it takes as long as the measured round trip.
             for _ in 0..SPINS {
                 if done(&self.line) {
                     return true;
@@ -170,7 +168,7 @@ impl Prober {
 
 impl Probe for Prober {
     fn measure(&mut self) -> Result<u64, ProbeError> {
-        // 0 means "no probe", so the count steps over it.
+        // 0 means "no probe" and is skipped.
         self.last_ask = self.last_ask.wrapping_add(1).max(1);
         let result = self.play(self.last_ask);
         self.line.ask().store(0, Release);
@@ -178,7 +176,7 @@ impl Probe for Prober {
     }
 }
 
-/// The other side, on the thread whose core is to be probed.
+/// The responding side, on the thread whose core is probed.
 #[derive(Debug)]
 pub struct Responder {
     line: Line,
@@ -192,9 +190,8 @@ impl Responder {
         Self { line, clock, served: 0 }
     }
 
-    /// Takes part in a probe if one is asked for, and says whether it did. To be called
-    /// in the event loop between polls: one load of an unchanged line when there is
-    /// nothing to do, at most 4 ms when there is.
+    /// Takes part in a requested probe; returns whether there was one. Called in the event loop between
+    /// polls. Costs one load without a request, and at most 4 ms with one.
     #[inline]
     pub fn serve_if_asked(&mut self) -> bool {
         let ask = self.line.asked();
@@ -205,10 +202,10 @@ impl Responder {
         true
     }
 
-    /// Answers the ball until the probe ends or the limit is reached.
+    /// Answers the balls until the probe ends or the limit is reached.
     #[cold]
     fn serve(&mut self, ask: u64) {
-        // Remembered also when the probe breaks off: a dead prober is served once.
+        // Also recorded for an aborted probe, so that a dead prober is served only once.
         self.served = ask;
         let (mut group, mut answered) = (0, 0);
         self.line.ready().store(ask, Release);
@@ -233,11 +230,10 @@ impl Responder {
     }
 }
 
-/// Round trip between two given cores of this machine, ns, measured with two threads of
-/// its own; the caller's thread keeps its cores.
+/// Round trip between two cores of this machine, ns, measured by two temporary threads.
 ///
 /// # Errors
-/// [`ProbeError::OneCpu`] if the two are the same; else what failed.
+/// [`ProbeError::OneCpu`] if the cores are the same, or the step that failed.
 pub fn between(client: usize, server: usize) -> Result<u64, BetweenError> {
     if client == server {
         return Err(ProbeError::OneCpu.into());
@@ -254,7 +250,7 @@ pub fn between(client: usize, server: usize) -> Result<u64, BetweenError> {
     std::thread::scope(|scope| {
         let other = thread(scope, || respond(responder, &line, server))?;
         let measured = thread(scope, measure).map(|t| t.join());
-        // Whatever came of the measurement, the responder must end before the scope can.
+        // The responder must end before the scope can, also after a failed measurement.
         line.give_role(ROLE_END);
         let responded = other.join();
         match (responded, measured?) {
@@ -297,7 +293,7 @@ impl Probe for Between {
 const ROLE_POLL: u32 = 1;
 const ROLE_END: u32 = 2;
 
-/// How long that thread may take to start on its core.
+/// Time limit for that thread to start on its core.
 const START_LIMIT: Duration = Duration::from_secs(2);
 
 fn thread<'scope, T: Send + 'scope>(

@@ -1,10 +1,10 @@
-//! The result of a benchmark as JSON, and how it is written.
+//! The result of a benchmark as JSON.
 //!
-//! One object: `bench`, `transport`, `config`, `results`, `environment`. `results` holds
-//! one object per placement; a quantity `q` that the benchmark has appears as `q` (the
-//! median over windows), `q_min`, `q_max`, `q_ci_low`, `q_ci_high` (95 %; `null` below
-//! six windows), one that it does not have is absent. Names are stable: a key may be
-//! added, never renamed; `keys_are_stable` holds the list.
+//! The report is one object: `bench`, `transport`, `config`, `results`, `environment`. `results` has
+//! one object per placement. A quantity `q` has the keys `q` (the median over windows), `q_min`,
+//! `q_max`, `q_ci_low`, `q_ci_high` (95 %; `null` below six windows). Quantities that a benchmark does
+//! not measure are absent. Keys are stable: they may be added, but not renamed; the test
+//! `keys_are_stable` lists them.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -29,13 +29,13 @@ pub use example::example;
 pub struct Report {
     /// Name of the benchmark.
     pub bench: String,
-    /// Address scheme of the transport it ran over.
+    /// Address scheme of the transport.
     pub transport: String,
-    /// The benchmark's own parameters.
+    /// Parameters of the benchmark.
     pub config: Map<String, Value>,
     /// One entry per placement.
     pub results: Vec<PlacementResult>,
-    /// Where it was measured.
+    /// The machine of the measurement.
     pub environment: Environment,
 }
 
@@ -43,14 +43,13 @@ pub struct Report {
 pub const CPU_WAIT: &str = "cpu_wait_share";
 
 impl Report {
-    /// The share of its time for which the benchmark waited for a CPU, if that is so much that the
-    /// figures say more about other programs.
+    /// The share of the time for which the benchmark waited for a CPU, if it is at least [`BUSY`].
     pub fn disturbed(&self) -> Option<f64> {
         self.config.get(CPU_WAIT)?.as_f64().filter(|&share| share >= BUSY)
     }
 }
 
-/// Declares the five keys of a quantity, spelled out so that a search finds them.
+/// Declares the five keys of a quantity. They are written out so that a text search finds them.
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident: $median:ident, $min:ident, $max:ident, $low:ident, $high:ident) => {
         $(#[$doc])*
@@ -79,8 +78,8 @@ macro_rules! quantity {
 }
 
 quantity!(
-    /// Round trip of the probes around the windows, ns. If its range is wide, the
-    /// placement covers states of the machine that differ, and medians blend them.
+    /// Round trip of the probes around the windows, ns. A wide range means that the windows mix
+    /// several states of the machine.
     ProbeNs: probe_ns, probe_ns_min, probe_ns_max, probe_ns_ci_low, probe_ns_ci_high
 );
 quantity!(
@@ -125,16 +124,16 @@ quantity!(
     PairRatio: ratio, ratio_min, ratio_max, ratio_ci_low, ratio_ci_high
 );
 
-/// What one placement's windows amount to.
+/// The results of the windows of one placement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PlacementResult {
     /// `near`, `far`, or `untagged`.
     pub placement: String,
-    /// Windows of the measured workload behind the medians.
+    /// Windows of the measured workload that the medians include.
     pub windows: usize,
-    /// Windows of the whole run that no result counts.
+    /// Windows of the run that no result includes.
     pub windows_dropped: usize,
-    /// What the probes saw, if there were any.
+    /// Round trips of the probes, if there were any.
     #[serde(flatten)]
     pub probe: Option<ProbeNs>,
     /// Median latency, if measured.
@@ -149,64 +148,64 @@ pub struct PlacementResult {
     /// Raw 99th percentile, if measured.
     #[serde(flatten)]
     pub raw_p99: Option<RawP99>,
-    /// Call rate, if the benchmark is about it.
+    /// Call rate, if measured.
     #[serde(flatten)]
     pub rate: Option<Rate>,
-    /// Raw packet rate, likewise.
+    /// Raw packet rate, if measured.
     #[serde(flatten)]
     pub raw_rate: Option<RawRate>,
-    /// Goodput, if the benchmark is about it.
+    /// Goodput, if measured.
     #[serde(flatten)]
     pub goodput: Option<Goodput>,
-    /// Raw goodput, likewise.
+    /// Raw goodput, if measured.
     #[serde(flatten)]
     pub raw_goodput: Option<RawGoodput>,
-    /// The quantity that `ratio` compares, by its key, if there is a baseline.
+    /// Key of the quantity that `ratio` compares, if there is a baseline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_of: Option<String>,
-    /// Pairs behind the ratio.
+    /// Pairs that the ratio includes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pairs: Option<usize>,
-    /// Median of the per-pair ratios with its interval.
+    /// Median of the ratios within pairs, with its interval.
     #[serde(flatten)]
     pub ratio: Option<PairRatio>,
-    /// Ratio of the two medians, as a check on the other.
+    /// Ratio of the two medians, as a check of `ratio`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_of_medians: Option<f64>,
-    /// What only some benchmarks have: where in a series this is, further quantities.
+    /// Keys of single benchmarks: the point of a series, and further quantities.
     #[serde(flatten)]
     pub extra: Map<String, Value>,
-    /// Where in a series this is, in words; for tables.
+    /// The point of a series as text, for tables.
     #[serde(skip)]
     pub point: String,
-    /// The further quantities, for tables.
+    /// Further quantities, for tables.
     #[serde(skip)]
     pub rows: Vec<Row>,
 }
 
-/// A quantity that only some benchmarks have, as a table shows it.
+/// A further quantity as a row of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Its name.
+    /// Name.
     pub label: String,
-    /// How it is written.
+    /// Unit.
     pub unit: Unit,
     /// The median, or the only value.
     pub value: f64,
-    /// The spread, if it has one.
+    /// The distribution over windows, if there are several values.
     pub spread: Option<Summary>,
-    /// What is said in place of a spread.
+    /// Text in place of the distribution.
     pub note: String,
 }
 
-/// How a quantity is written.
+/// Unit of a quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A time, ns.
     Time,
     /// A difference of times, ns.
     Difference,
-    /// Something per second.
+    /// Operations per second.
     PerSecond,
     /// Bits per second.
     Bits,
@@ -214,34 +213,34 @@ pub enum Unit {
     Bytes,
     /// A plain number.
     Plain,
-    /// How many there are of something.
+    /// A count.
     Count,
     /// A fraction, shown in percent.
     Percent,
 }
 
 impl PlacementResult {
-    /// Says where in a series this is.
+    /// Sets the point of the series.
     pub fn at_point(&mut self, key: &str, value: impl Into<Value>, words: String) {
         self.extra.insert(key.to_owned(), value.into());
         self.point = words;
     }
 
-    /// Adds a quantity over several windows, with the five keys that all have.
+    /// Adds a quantity over several windows, with its five keys.
     pub fn add(&mut self, key: &str, label: &str, unit: Unit, summary: Summary) {
         insert(&mut self.extra, key, summary);
         let (label, value, spread) = (label.to_owned(), summary.median, Some(summary));
         self.rows.push(Row { label, unit, value, spread, note: String::new() });
     }
 
-    /// Adds a quantity that has one value.
+    /// Adds a quantity with a single value.
     pub fn add_value(&mut self, key: &str, label: &str, unit: Unit, value: f64, note: &str) {
         self.extra.insert(key.to_owned(), value.into());
         let (label, note) = (label.to_owned(), note.to_owned());
         self.rows.push(Row { label, unit, value, spread: None, note });
     }
 
-    /// Adds the rare latencies of a workload; `prefix` is `latency` or `raw`.
+    /// Adds the high percentiles of a workload; `prefix` is `latency` or `raw`.
     pub fn add_tail(&mut self, prefix: &str, tail: Tail) {
         let note = format!("of {} samples", tail.samples);
         let all = [("p90", tail.p90_ns), ("p999", tail.p999_ns), ("p9999", tail.p9999_ns)];
@@ -252,12 +251,12 @@ impl PlacementResult {
         self.extra.insert(format!("{prefix}_samples"), tail.samples.into());
     }
 
-    /// The value of a key, wherever it stands.
+    /// The value of a key of this result.
     pub fn value(&self, key: &str) -> Option<f64> {
         serde_json::to_value(self).ok()?.get(key)?.as_f64()
     }
 
-    /// The placement, if the windows had one.
+    /// The placement; `None` for `untagged`.
     pub fn placement(&self) -> Option<Placement> {
         match self.placement.as_str() {
             "near" => Some(Placement::Near),
@@ -278,8 +277,8 @@ pub fn insert(object: &mut Map<String, Value>, key: &str, summary: Summary) {
     object.insert(format!("{key}_ci_high"), ci.map(|ci| ci.high).into());
 }
 
-/// The quantity a benchmark is about: which keys it reports and what `ratio` compares.
-/// Latency is reported besides whenever the workload sampled it.
+/// The main quantity of a benchmark, which `ratio` compares. Latency is also reported whenever the
+/// workload records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Metric {
     /// Median latency; a ratio above 1 is slower than raw.
@@ -303,7 +302,7 @@ impl Metric {
         }
     }
 
-    /// Its value in a window.
+    /// The value of this quantity in a window.
     pub fn value(self, sample: &Sample) -> Option<f64> {
         match self {
             Self::Latency => p50(sample),
@@ -322,8 +321,8 @@ fn p99(sample: &Sample) -> Option<f64> {
     sample.latency.map(|latency| latency.p99_ns as f64)
 }
 
-/// One result per placement that occurred, near first; if none did, one `untagged` over
-/// all windows. Empty only for an outcome without windows.
+/// One result per placement that occurred, near first; without any placement, one `untagged` result
+/// over all windows. Empty only without windows.
 pub fn results(outcome: &Outcome, metric: Metric) -> Vec<PlacementResult> {
     let near: Vec<&Pair> = outcome.at(Placement::Near).collect();
     let far: Vec<&Pair> = outcome.at(Placement::Far).collect();
@@ -340,10 +339,9 @@ pub fn results(outcome: &Outcome, metric: Metric) -> Vec<PlacementResult> {
         .collect()
 }
 
-/// The results of several points of a series as one list: near first, far then, each in the order of
-/// the series.
+/// Sorts the results of a series by placement: near, far, untagged, each in the order of the series.
 pub fn by_placement(mut results: Vec<PlacementResult>) -> Vec<PlacementResult> {
-    // The sort keeps the order of what is equal.
+    // The sort is stable.
     results.sort_by_key(|result| match result.placement() {
         Some(Placement::Near) => 0,
         Some(Placement::Far) => 1,
@@ -352,7 +350,7 @@ pub fn by_placement(mut results: Vec<PlacementResult>) -> Vec<PlacementResult> {
     results
 }
 
-/// The summary of a value over the pairs of a placement, as [`results`] groups them.
+/// Summary of a value over the pairs of a placement, grouped as in [`results`].
 pub fn over_pairs(
     outcome: &Outcome,
     placement: Option<Placement>,
@@ -421,31 +419,31 @@ fn placement_result(
     }
 }
 
-/// Writes a report, or another result, as one JSON value and a newline; `-` is standard output.
+/// Writes a report or another result as one JSON value and a newline; `-` is standard output.
 ///
-/// A file appears whole or not at all: it is written beside its place and renamed. A
-/// reader of standard output that goes away early is not an error.
+/// A file is written under a temporary name and renamed, so it is complete or absent. A closed standard
+/// output is no error.
 ///
 /// # Errors
-/// What the system said; the temporary file is gone then.
+/// An error of the system; the temporary file is removed.
 pub fn write_json(target: &Path, value: &impl Serialize) -> io::Result<()> {
     let mut text = serde_json::to_string_pretty(value)?;
     text.push('\n');
     write_text(target, &text)
 }
 
-/// Writes a text as [`write_json`] does an object.
+/// Writes a text in the same way as [`write_json`].
 ///
 /// # Errors
-/// What the system said; the temporary file is gone then.
+/// An error of the system; the temporary file is removed.
 pub fn write_text(target: &Path, text: &str) -> io::Result<()> {
     if target == Path::new("-") {
         return quiet_on_broken_pipe(write_all(io::stdout().lock(), text));
     }
     match fs::canonicalize(target) {
-        // A link is followed: its target is replaced, not the link.
+        // The target of a symbolic link is replaced, not the link.
         Ok(real) if real.is_file() => replace(&real, text),
-        // A pipe or a device cannot be renamed over.
+        // A pipe or a device is written directly, because a rename would replace it.
         Ok(real) if !real.is_dir() => {
             let file = OpenOptions::new().write(true).open(real)?;
             quiet_on_broken_pipe(write_all(file, text))
@@ -484,7 +482,7 @@ fn replace(target: &Path, text: &str) -> io::Result<()> {
     written
 }
 
-/// A name in the same directory, as a rename does not cross file systems.
+/// A temporary name in the same directory, because a rename does not cross file systems.
 pub fn beside(target: &Path) -> io::Result<PathBuf> {
     let name = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let mut temporary = std::ffi::OsString::from(".");

@@ -1,11 +1,10 @@
 //! Medians, ranges and intervals of small samples.
 //!
-//! Window results are neither normal nor symmetric (the host steals time, never gives
-//! any), so nothing here assumes a distribution: the interval of a median is made of
-//! two order statistics chosen by the binomial distribution. Fewer than six values have
-//! no 95 % interval, and none is invented.
+//! Window results are neither normal nor symmetric, because a host only slows windows down. The
+//! statistics therefore assume no distribution: the interval of a median consists of two order
+//! statistics, chosen by the binomial distribution. Fewer than six values have no 95 % interval.
 
-/// Probability that the interval misses the median, both sides together.
+/// Probability that the interval does not contain the median.
 const ALPHA: f64 = 0.05;
 
 /// A confidence interval.
@@ -22,7 +21,7 @@ pub struct Interval {
 pub struct Summary {
     /// Number of values.
     pub count: usize,
-    /// Their median; of an even number, the mean of the middle two.
+    /// Median; the mean of the middle two for an even number of values.
     pub median: f64,
     /// Smallest value.
     pub min: f64,
@@ -33,8 +32,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Summarises `values`; `None` if there are none. Values that are not finite are
-    /// left out: they come from a division by an empty window and mean "no value".
+    /// Summarises `values`; `None` without values. Values that are not finite come from empty windows
+    /// and are skipped.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut sorted: Vec<f64> = values.into_iter().filter(|v| v.is_finite()).collect();
         sorted.sort_unstable_by(f64::total_cmp);
@@ -46,7 +45,7 @@ impl Summary {
     }
 }
 
-/// Median of `values`, which are reordered; `None` if there are none.
+/// Median of `values`, which are sorted; `None` without values.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     median_of_sorted(values)
@@ -62,19 +61,19 @@ fn median_of_sorted(sorted: &[f64]) -> Option<f64> {
     Some(lower / 2.0 + upper / 2.0)
 }
 
-/// How the measured compares to its baseline.
+/// Ratio of the measured values to those of the baseline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ratio {
-    /// Over the pairs: each measured value over its neighbour's. The claim.
+    /// Ratios within pairs: each measured value over that of its neighbouring window.
     pub per_pair: Summary,
-    /// Median of all measured values over the median of all baseline values. Should be
-    /// close to the other; if it is not, the run drifted.
+    /// Ratio of the medians of all measured and all baseline values. A difference from `per_pair`
+    /// indicates a drift during the run.
     pub of_medians: f64,
 }
 
 impl Ratio {
-    /// From `(measured, baseline)` pairs. Pairs in which either value is not positive
-    /// and finite are left out; `None` if no pair is left.
+    /// Computes the ratio of `(measured, baseline)` pairs. Pairs with a value that is not positive and
+    /// finite are skipped; `None` if no pair remains.
     pub fn of(pairs: impl IntoIterator<Item = (f64, f64)>) -> Option<Self> {
         let usable = |v: f64| v.is_finite() && v > 0.0;
         let (mut measured, mut baseline): (Vec<f64>, Vec<f64>) =
@@ -84,9 +83,9 @@ impl Ratio {
     }
 }
 
-/// The rank `r` for which [r-th smallest, r-th largest] of `n` values covers the median
-/// of their distribution with at least 95 %: the largest `r` with
-/// 2 P(Bin(n, 1/2) < r) <= 0.05. `None` if even the whole range covers less.
+/// The rank `r` for which [r-th smallest, r-th largest] of `n` values contains the median of their
+/// distribution with a probability of at least 95 %: the largest `r` with
+/// 2 P(Bin(n, 1/2) < r) <= 0.05. `None` if the whole range has a lower probability.
 fn ci_rank(n: usize) -> Option<usize> {
     // Terms are kept as logarithms: 2^-n leaves the range of f64 at n = 1075.
     let mut ln_term = -(n as f64) * std::f64::consts::LN_2;
@@ -108,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn medians() {
+    fn medians_of_known_values() {
         assert_eq!(median(&mut []), None);
         assert_eq!(median(&mut [3.0]), Some(3.0));
         assert_eq!(median(&mut [9.0, 1.0, 5.0]), Some(5.0));
@@ -166,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_ratio_is_taken_within_pairs() {
-        // The machine slows down threefold half way; the ratio does not notice.
+        // The machine becomes three times slower halfway; the ratio does not change.
         let pairs = [(8.0, 10.0), (8.0, 10.0), (2.4, 3.0), (2.7, 3.0)];
         let ratio = Ratio::of(pairs).expect("pairs");
         assert!((ratio.per_pair.median - 0.8).abs() < 1e-9);
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_without_a_usable_value_are_left_out() {
+    fn pairs_without_a_usable_value_are_skipped() {
         assert_eq!(Ratio::of([(1.0, 0.0), (0.0, 1.0), (f64::NAN, 1.0)]), None);
         let ratio = Ratio::of([(1.0, 0.0), (1.0, 2.0)]).expect("one pair");
         assert_eq!((ratio.per_pair.count, ratio.per_pair.median), (1, 0.5));

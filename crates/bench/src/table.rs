@@ -1,4 +1,4 @@
-//! A report as text of at most [`WIDTH`] columns. Programs read the JSON.
+//! A report as a table of at most [`WIDTH`] columns.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ const VALUE: usize = 13;
 /// Columns for an interval and for a range.
 const SPAN: usize = 16;
 
-/// The results of a report: a block for each placement and point, a line for each quantity.
+/// Renders the results of a report: a block for each placement and point, a line for each quantity.
 pub fn render(report: &Report) -> String {
     let dropped = report.results.first().map_or(0, |r| r.windows_dropped);
     let mut text = format!("{} over {}; {dropped} windows dropped", report.bench, report.transport);
@@ -32,28 +32,61 @@ pub fn render(report: &Report) -> String {
     text
 }
 
-/// `text` in lines of at most `width` characters, broken at blanks.
+/// `text` in lines of at most `width` characters, broken at blanks, but not between a number and its
+/// unit unless both are longer than a line.
 pub fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= width => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
+    let mut add = |piece: &str| match lines.last_mut() {
+        Some(line) if line.chars().count() + 1 + piece.chars().count() <= width => {
+            line.push(' ');
+            line.push_str(piece);
+        }
+        _ => lines.push(piece.to_owned()),
+    };
+    for piece in pieces(text) {
+        if piece.chars().count() <= width {
+            add(&piece);
+        } else {
+            piece.split(' ').for_each(&mut add);
         }
     }
     lines
 }
 
-/// The first column; a longer name has a line of its own.
+/// The words of a text, and numbers together with the words after them.
+pub fn pieces(text: &str) -> Vec<String> {
+    let mut pieces: Vec<String> = Vec::new();
+    let is_digit = |c: char| c.is_ascii_digit();
+    for word in text.split_whitespace() {
+        match pieces.last_mut() {
+            // A word that begins with a digit is no unit, so lists of numbers can be broken.
+            Some(number)
+                if number.ends_with(is_digit)
+                    && !number.contains(' ')
+                    && !word.starts_with(is_digit) =>
+            {
+                number.push(' ');
+                number.push_str(word);
+            }
+            _ => pieces.push(word.to_owned()),
+        }
+    }
+    pieces
+}
+
+/// `label`, then `text` in lines of at most [`WIDTH`] characters, which align after the label.
+pub fn labelled(label: &str, text: &str) -> String {
+    let indent = label.chars().count();
+    format!("{label}{}", wrap(text, WIDTH - indent).join(&format!("\n{:indent$}", "")))
+}
+
+/// The first column; a longer name has its own line.
 fn named(name: &str) -> String {
     let gap = if name.chars().count() > NAME { format!("\n{:NAME$}", "") } else { String::new() };
     format!("{name:NAME$}{gap}")
 }
 
-/// A quantity of a block.
+/// A line of a block: one quantity.
 struct Line {
     name: String,
     unit: Unit,
@@ -87,7 +120,7 @@ impl Line {
     }
 }
 
-/// A line from the five fields of a quantity.
+/// Adds a line for the five fields of a quantity.
 macro_rules! line {
     ($lines:ident, $result:ident, $name:expr, $unit:ident, $count:expr,
      $field:ident: $median:ident, $min:ident, $max:ident, $low:ident, $high:ident) => {
@@ -141,7 +174,7 @@ fn lines(result: &PlacementResult) -> Vec<Line> {
     lines
 }
 
-/// A value in its unit.
+/// Formats a value with its unit.
 pub fn show(unit: Unit, value: f64) -> String {
     let (divisor, digits, suffix) = scale(unit, value);
     let sign = if unit == Unit::Difference { "+" } else { "" };
@@ -151,13 +184,13 @@ pub fn show(unit: Unit, value: f64) -> String {
     }
 }
 
-/// Two values in the scale of a third, without their unit.
+/// Formats two values in the scale of a third one, without a unit.
 fn span(unit: Unit, of: f64, low: f64, high: f64) -> String {
     let (divisor, digits, _) = scale(unit, of);
     format!("{:.digits$} - {:.digits$}", low / divisor, high / divisor)
 }
 
-/// What a value is divided by, its digits after the point, and its unit.
+/// The divisor of a value, its digits after the decimal point, and its unit.
 fn scale(unit: Unit, value: f64) -> (f64, usize, &'static str) {
     let size = value.abs();
     let prefixed = |units: [&'static str; 4]| match size {
@@ -187,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units() {
+    fn values_are_scaled_to_their_unit() {
         for (unit, value, text) in [
             (Unit::Time, 181.4, "181 ns"),
             (Unit::Time, 5_350.0, "5.35 µs"),
@@ -220,7 +253,23 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_longer_than_a_terminal_is_wide() {
+    fn lines_are_broken_between_words_but_not_before_units() {
+        assert_eq!(wrap("after 12.3 µs it ends", 10), ["after", "12.3 µs it", "ends"]);
+        assert_eq!(wrap("1 2 3", 3), ["1 2", "3"]);
+        assert_eq!(wrap("123456 seconds", 7), ["123456", "seconds"]);
+    }
+
+    #[test]
+    fn lines_after_the_first_align_after_the_label() {
+        let text = labelled("  label ", &"word ".repeat(20));
+        let lines: Vec<_> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert!(lines[0].starts_with("  label word ") && lines[0].len() <= WIDTH, "{text}");
+        assert!(lines[1].starts_with("        word "), "{text}");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_80_characters() {
         let mut report = example();
         for result in &mut report.results {
             result.at_point("fault", 1, "go-back-n loss=0.02,duplicate=0.1,span=3".to_owned());

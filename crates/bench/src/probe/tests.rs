@@ -15,7 +15,7 @@ fn two_cores() -> Option<(usize, usize)> {
     Some((cores.client, cores.server))
 }
 
-/// A probe that may be unlucky on a busy machine: asks again, for ten seconds.
+/// Repeats a probe for at most ten seconds, because it may fail on a busy machine.
 fn measure_patiently(prober: &mut Prober) -> Result<u64, ProbeError> {
     let mut result = prober.measure();
     // Each one waits 5 ms for the other side, which on a machine with other work may have no core
@@ -71,7 +71,7 @@ fn a_core_that_does_not_exist_is_an_error() {
 }
 
 #[test]
-fn nobody_there_is_an_error_and_leaves_no_probe_behind() {
+fn a_missing_responder_is_an_error_and_leaves_no_probe_behind() {
     let line = Line::create().expect("page");
     let mut prober = Prober::new(line.clone(), Clock::new());
     assert_eq!(prober.measure(), Err(ProbeError::NotAnswered));

@@ -1,4 +1,4 @@
-//! A made-up report.
+//! An example report for tests.
 
 use super::super::affinity;
 use super::super::clock::Clock;
