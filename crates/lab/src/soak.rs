@@ -1,10 +1,10 @@
-//! `courser soak`: whether every promise holds while processes are killed and stopped.
+//! `courser soak`: checks the guarantees of calls while processes are killed and stopped.
 //!
-//! Two server processes that call each other and some client processes, on this machine; see
-//! [`message`] for what they say. What each of them did is in files that outlive a kill
-//! ([`ledger`]), which this process reads as they grow ([`check`] has the rules). [`server`] and
-//! [`client`] are the other processes, [`process`] what they are to this one, [`cluster`] all of
-//! them together, [`run`](mod@run) what is done to them.
+//! Two server processes ([`server`]) call each other, and client processes ([`client`]) call both, all
+//! on this machine; [`message`] has the request types. Each process records executions or outcomes in
+//! a file that survives a kill ([`ledger`]). The parent process starts and observes them
+//! ([`process`], [`cluster`]), kills and stops them ([`run`](mod@run)), and compares the ledgers
+//! ([`check`]).
 
 mod args;
 mod check;

@@ -1,5 +1,5 @@
-//! Every experiment of `courser soak`, small. What one of them finds is a broken promise of the
-//! library: then run it again with its seed.
+//! Short runs of every experiment of `courser soak`. A violation is a defect of the library; the seed
+//! in the message repeats the run.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -7,9 +7,9 @@ mod common;
 use common::{refused, run, stderr, stdout};
 use serde_json::Value;
 
-/// Runs an experiment that must find nothing wrong, and gives its result.
+/// Runs an experiment without violations and returns its result.
 fn soak(line: &str) -> Value {
-    // A soak is measured by its own limits; this load leaves room for the other tests.
+    // A low load, so that other tests can run at the same time.
     let output = run(&format!("soak {line} --load 300 --json -"));
     assert!(output.status.success(), "{line}: {}{}", stdout(&output), stderr(&output));
     let report: Value = serde_json::from_str(&stdout(&output)).expect("one JSON object");
@@ -24,7 +24,7 @@ fn number(result: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn calls_of_all_kinds() {
+fn calls_of_all_kinds_hold_the_guarantees() {
     let result = soak("mixed --for 3s");
     let (calls, right) = (number(&result, "calls"), number(&result, "succeeded"));
     assert!(calls > 50, "{result}");
@@ -32,26 +32,25 @@ fn calls_of_all_kinds() {
     assert!(number(&result, "executions") > right / 2, "{result}");
     assert!(number(&result, "bytes_checked") > 10_000, "{result}");
     assert_eq!(number(&result, "kills") + number(&result, "stops"), 0);
-    // All four processes lived to the end.
     assert_eq!(result["memory"].as_array().map(Vec::len), Some(4), "{result}");
 }
 
 #[test]
-fn a_server_is_killed_and_started_again() {
+fn calls_survive_kills_of_a_server() {
     let result = soak("kill-server --times 3");
     assert_eq!(number(&result, "kills"), 3);
     assert!(number(&result, "succeeded") > 50, "{result}");
 }
 
 #[test]
-fn a_client_is_killed_and_forgotten() {
+fn servers_free_the_sessions_of_a_killed_client() {
     let result = soak("kill-client --times 2");
     assert_eq!(number(&result, "kills"), 2);
     assert_eq!(result["sessions_before"], result["sessions_after"], "{result}");
 }
 
 #[test]
-fn a_server_is_frozen_and_wakes() {
+fn calls_to_a_stopped_server_end() {
     let result = soak("stop-server --times 1");
     assert_eq!(number(&result, "stops"), 1);
     assert!(number(&result, "calls_hit") > 0, "{result}");
@@ -59,14 +58,14 @@ fn a_server_is_frozen_and_wakes() {
 }
 
 #[test]
-fn sessions_come_and_go() {
+fn many_connects_leave_no_sessions() {
     let result = soak("connects --times 500");
     assert_eq!(number(&result, "succeeded"), 500);
     assert_eq!(result["sessions_before"], result["sessions_after"], "{result}");
 }
 
 #[test]
-fn people_get_a_summary_and_a_plan_to_repeat() {
+fn the_summary_has_calls_executions_memory_and_the_seed() {
     let output = run("soak mixed --for 1s --load 50 --seed 7 --max-size 1KiB");
     assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
     for phrase in

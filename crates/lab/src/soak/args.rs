@@ -13,11 +13,11 @@ use super::Experiment;
 /// Arguments of `soak`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Starts two servers that call each other and clients of both, as processes of this
-machine. Each call has a number, each byte follows from it, and each execution is in a
-file that outlives a kill. What is checked: each call ends once, in time, with a right
-response or an error that is true; nothing runs twice; servers return to the memory and
-the sessions that they had before.
+Starts two servers that call each other, and clients of both, as processes of this \
+machine. Each call has a number that determines every byte of its messages. Each \
+execution is recorded in a file that survives a kill. The soak test checks that each call \
+ends once, in time, with a correct response or a true error, that no request is executed \
+twice, and that servers return to their initial memory and sessions.
 
 Examples:
   courser soak                                    a minute without kills
@@ -25,28 +25,28 @@ Examples:
   courser soak kill-server --times 50
   courser soak connects --times 10000 --json -")]
 pub struct SoakArgs {
-    /// What is done
+    /// The experiment
     #[arg(value_name = "WHAT", value_enum, default_value = "mixed")]
     pub(crate) what: Experiment,
-    /// How long; for mixed
+    /// Duration of mixed
     #[arg(long = "for", value_name = "TIME", default_value = "60s", value_parser = units::nonzero_time)]
     pub(crate) time: Duration,
-    /// How often it is done; for the others
+    /// Repetitions of the other experiments
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) times: u64,
-    /// Kill and freeze processes every few seconds; for mixed
+    /// In mixed: kill and freeze processes every few seconds
     #[arg(long)]
     pub(crate) kills: bool,
-    /// Calls per second, of all clients together
+    /// Calls per second of all clients together
     #[arg(long, value_name = "N", default_value_t = 2000.0, value_parser = units::load)]
     pub(crate) load: f64,
     /// Largest message, up to 8MiB
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
     pub(crate) max_size: usize,
-    /// How lost packets are recovered: go-back-n, melo, default
+    /// Loss recovery: go-back-n, melo or default
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
-    /// Repeats a plan: who dies when, and what is sent
+    /// Repeat the faults and messages of an earlier run with this seed
     #[arg(long, value_name = "N")]
     pub(crate) seed: Option<u64>,
     /// Write the result as JSON to a file, or to standard output with -

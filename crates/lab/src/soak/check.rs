@@ -1,17 +1,18 @@
-//! Compares what servers did with what clients were told.
+//! Compares the executions that servers recorded with the outcomes that clients recorded.
 //!
-//! What must hold, whatever is killed or stopped:
-//! 1. A request runs at most once at its server.
-//! 2. A call that succeeded ran; one whose error says "executed" ran; one whose error says
-//!    "never executed" did not, and does not later.
-//! 3. Every byte of every message is right, and each response is that of its call and of the
-//!    incarnation that its session was connected to.
-//! 4. Each call ends, and once.
-//! 5. A call with a deadline has ended soon after it. After a server is killed or stopped, the calls that it had end within a time.
-//! 6. What ran was called.
+//! Invariants, also when processes are killed or stopped:
+//! 1. A server executes a request at most once.
+//! 2. A request was executed if its call succeeded or ended with the verdict "executed". It was not
+//!    and will not be executed if the call ended with the verdict "never executed".
+//! 3. Every byte of every message is correct. A response belongs to its call and to the incarnation
+//!    that the session was connected to.
+//! 4. Each call ends exactly once.
+//! 5. A call with a deadline ends soon after it. After a server is killed or stopped, its open calls
+//!    end within a time limit.
+//! 6. Every executed request was sent by a client.
 //!
-//! A call is remembered until both sides have told of it and [`KEEP_NS`] have passed, so that
-//! the memory of a long run is bounded; a later report of it counts as a call without a caller.
+//! The checker keeps a call until both sides have recorded it and [`KEEP_NS`] have passed, which
+//! bounds the memory of a long run. A later record of that call violates invariant 6.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -19,30 +20,30 @@ use super::client::ERRORS;
 use super::ledger::{Event, Record};
 use super::message::{LEAF, TINY};
 
-/// How long a settled call is remembered.
+/// Time for which the checker keeps a call that both sides have recorded.
 const KEEP_NS: u64 = 30_000_000_000;
 
-/// Violations that are described; all are counted.
+/// Violations with a description in the report; all are counted.
 const DESCRIBED: usize = 50;
 
-/// What is known of one call at one incarnation.
+/// The records of one call at one incarnation of a server.
 #[derive(Clone, Copy, Default)]
 struct Call {
     executed: u32,
-    /// How it ended, if its client has told.
+    /// Outcome reported by the client.
     end: Option<Event>,
-    /// It is a nested call, of which its caller does not tell.
+    /// A nested call, whose outcome no client records.
     leaf: bool,
-    /// Its request has no room for its number: servers do not tell of it.
+    /// The request is too short for the number of the call, so servers do not record it.
     tiny: bool,
     newest_ns: u64,
 }
 
-/// A server that was killed or stopped.
+/// A fault: a server was killed or stopped.
 #[derive(Clone, Copy)]
-struct Blow {
+struct Fault {
     at_ns: u64,
-    /// When it went on, if it was stopped only.
+    /// End of the stop; `u64::MAX` after a kill.
     until_ns: u64,
 }
 
@@ -55,18 +56,18 @@ pub(super) struct Totals {
     pub(super) executions: u64,
     pub(super) errors: BTreeMap<String, u64>,
     pub(super) longest_us: u32,
-    /// Longest time from a blow to the end of a call that it hit, ns.
-    pub(super) max_end_after_blow_ns: u64,
-    /// Calls that a blow hit.
+    /// Longest time from a fault to the end of a call that was open at that server, ns.
+    pub(super) max_end_after_fault_ns: u64,
+    /// Calls that were open at a server with a fault.
     pub(super) hit: u64,
 }
 
 /// See the module's documentation.
 pub(super) struct Checker {
     calls: HashMap<(u64, u64), Call>,
-    /// By incarnation.
-    blows: HashMap<u64, Vec<Blow>>,
-    /// Upper 16 bits of the calls of clients that were killed: their ends are not told.
+    /// Faults by incarnation.
+    faults: HashMap<u64, Vec<Fault>>,
+    /// Upper 16 bits of the calls of killed clients, which record no outcomes.
     killed_clients: BTreeSet<u64>,
     end_limit_ns: u64,
     pub(super) totals: Totals,
@@ -78,7 +79,7 @@ impl Checker {
     pub(super) fn new(end_limit_ns: u64) -> Self {
         Self {
             calls: HashMap::new(),
-            blows: HashMap::new(),
+            faults: HashMap::new(),
             killed_clients: BTreeSet::new(),
             end_limit_ns,
             totals: Totals::default(),
@@ -94,29 +95,30 @@ impl Checker {
         }
     }
 
-    /// A server was killed, or stopped.
-    pub(super) fn struck(&mut self, incarnation: u64, at_ns: u64) {
-        self.blows.entry(incarnation).or_default().push(Blow { at_ns, until_ns: u64::MAX });
+    /// Records that a server was killed or stopped.
+    pub(super) fn fault_began(&mut self, incarnation: u64, at_ns: u64) {
+        self.faults.entry(incarnation).or_default().push(Fault { at_ns, until_ns: u64::MAX });
     }
 
-    /// A server that was stopped goes on.
-    pub(super) fn woken(&mut self, incarnation: u64, at_ns: u64) {
-        if let Some(blow) = self.blows.get_mut(&incarnation).and_then(|blows| blows.last_mut()) {
-            blow.until_ns = at_ns;
+    /// Records that a stopped server continues.
+    pub(super) fn fault_ended(&mut self, incarnation: u64, at_ns: u64) {
+        if let Some(fault) = self.faults.get_mut(&incarnation).and_then(|faults| faults.last_mut())
+        {
+            fault.until_ns = at_ns;
         }
     }
 
-    /// A client was killed.
+    /// Records that a client was killed.
     pub(super) fn killed_client(&mut self, number: u16) {
         self.killed_clients.insert(number.into());
     }
 
-    /// Takes a line of a ledger, a server's or a client's.
+    /// Processes a record from the ledger of a server or a client.
     pub(super) fn take(&mut self, r: Record) {
         match r.event {
             Event::Executed => self.executed(r),
-            Event::CorruptRequest => self.violation(format!("{}: a wrong request", name(&r))),
-            Event::CorruptResponse => self.violation(format!("{}: a wrong response", name(&r))),
+            Event::CorruptRequest => self.violation(format!("{}: a corrupt request", name(&r))),
+            Event::CorruptResponse => self.violation(format!("{}: a corrupt response", name(&r))),
             Event::Hung => self.violation(format!("{}: no end after {} us", name(&r), r.took_us)),
             Event::Late => self.violation(format!("{}: long after its deadline", name(&r))),
             Event::EndedTwice => self.violation(format!("{}: ended twice", name(&r))),
@@ -128,10 +130,10 @@ impl Checker {
             ended => ended,
         };
         self.count(&r);
-        self.check_blows(&r);
+        self.check_faults(&r);
         let call = self.calls.entry((r.incarnation, r.id)).or_default();
         if call.end.replace(ended).is_some() {
-            self.violation(format!("{}: its end was told twice", name(&r)));
+            self.violation(format!("{}: two outcomes recorded", name(&r)));
         } else {
             call.newest_ns = call.newest_ns.max(r.at_ns);
             call.tiny = r.req_type == TINY;
@@ -169,31 +171,34 @@ impl Checker {
         *t.errors.entry(format!("{error}{executed}")).or_default() += 1;
     }
 
-    /// Rule 5. Of a server that was stopped, calls count that began before it went on.
-    fn check_blows(&mut self, r: &Record) {
+    /// Invariant 5. Of a stopped server, calls count that began before it continued.
+    fn check_faults(&mut self, r: &Record) {
         let began_ns = r.at_ns.saturating_sub(u64::from(r.took_us) * 1000);
-        for blow in self.blows.get(&r.incarnation).into_iter().flatten() {
-            if r.at_ns <= blow.at_ns || began_ns > blow.until_ns {
+        for fault in self.faults.get(&r.incarnation).into_iter().flatten() {
+            if r.at_ns <= fault.at_ns || began_ns > fault.until_ns {
                 continue;
             }
-            let after_ns = r.at_ns - began_ns.max(blow.at_ns);
+            let after_ns = r.at_ns - began_ns.max(fault.at_ns);
             self.totals.hit += 1;
-            self.totals.max_end_after_blow_ns = self.totals.max_end_after_blow_ns.max(after_ns);
+            self.totals.max_end_after_fault_ns = self.totals.max_end_after_fault_ns.max(after_ns);
             if after_ns > self.end_limit_ns {
-                let text =
-                    format!("{}: ended {} ms after its server died", name(r), after_ns / 1_000_000);
+                let text = format!(
+                    "{}: ended {} ms after the fault of its server",
+                    name(r),
+                    after_ns / 1_000_000
+                );
                 return self.violation(text);
             }
         }
     }
 
-    /// Settles calls that have been over for long, or, at the end, all. Until then one that
-    /// never ran may run yet, and one that ran be told of.
+    /// Checks and forgets calls that both sides recorded long ago, or, at the end, all calls. A call
+    /// without a record of one side is kept, because that record may still arrive.
     pub(super) fn settle(&mut self, now_ns: u64, at_end: bool) {
         let mut wrong = Vec::new();
         self.calls.retain(|&(incarnation, id), call| {
-            let told = (call.executed > 0 && (call.leaf || call.end.is_some())) || call.tiny;
-            let old = told && now_ns.saturating_sub(call.newest_ns) > KEEP_NS;
+            let recorded = (call.executed > 0 && (call.leaf || call.end.is_some())) || call.tiny;
+            let old = recorded && now_ns.saturating_sub(call.newest_ns) > KEEP_NS;
             if !at_end && !old {
                 return true;
             }
@@ -207,15 +212,15 @@ impl Checker {
 }
 
 impl Call {
-    /// Rules 2 and 6; executions beyond the first are noticed as they come.
+    /// Invariants 2 and 6. Second executions are found when their records are read.
     fn wrong(&self, client_killed: bool) -> Option<&'static str> {
         match (self.end, self.executed > 0) {
-            (Some(Event::Succeeded), false) if !self.tiny => {
-                Some("succeeded but was never executed")
+            (Some(Event::Succeeded), false) if !self.tiny => Some("succeeded, but never executed"),
+            (Some(Event::Ran), false) if !self.tiny => {
+                Some("reported as executed, but never executed")
             }
-            (Some(Event::Ran), false) if !self.tiny => Some("reported as executed but never was"),
-            (Some(Event::Never), true) => Some("reported as never executed but was"),
-            (None, true) if !self.leaf && !client_killed => Some("executed but nobody called"),
+            (Some(Event::Never), true) => Some("reported as never executed, but executed"),
+            (None, true) if !self.leaf && !client_killed => Some("executed, but no client called"),
             _ => None,
         }
     }
@@ -245,8 +250,8 @@ mod tests {
         }
     }
 
-    /// What the checker says of these records.
-    fn said(records: &[Record]) -> Vec<String> {
+    /// The violations that the checker finds in these records.
+    fn violations_of(records: &[Record]) -> Vec<String> {
         let mut checker = Checker::new(S);
         records.iter().for_each(|&r| checker.take(r));
         checker.settle(2 * S, true);
@@ -255,11 +260,11 @@ mod tests {
     }
 
     #[test]
-    fn what_may_happen_is_no_violation() {
+    fn permitted_orders_of_records_are_no_violations() {
         use Event::*;
         for records in [
             &[Executed, Succeeded][..],
-            // The two ledgers are read one after the other.
+            // The ledgers are read one after the other.
             &[Succeeded, Executed],
             &[Never],
             &[Maybe],
@@ -267,37 +272,37 @@ mod tests {
             &[Executed, Ran],
         ] {
             let records: Vec<_> = records.iter().map(|&e| record(e, 7)).collect();
-            assert_eq!(said(&records), [""; 0], "{records:?}");
+            assert_eq!(violations_of(&records), [""; 0], "{records:?}");
         }
-        // Nested calls are told of by the server alone, tiny ones by the client alone.
-        assert_eq!(said(&[Record { req_type: LEAF, ..record(Executed, 1) }]), [""; 0]);
-        assert_eq!(said(&[Record { req_type: TINY, ..record(Succeeded, 1) }]), [""; 0]);
+        // Only the server records nested calls, only the client records tiny calls.
+        assert_eq!(violations_of(&[Record { req_type: LEAF, ..record(Executed, 1) }]), [""; 0]);
+        assert_eq!(violations_of(&[Record { req_type: TINY, ..record(Succeeded, 1) }]), [""; 0]);
     }
 
     #[test]
-    fn what_must_not_happen_is_told() {
+    fn violations_are_described() {
         use Event::*;
         for (records, why) in [
             (&[Executed, Executed, Succeeded][..], "executed 2 times"),
-            (&[Succeeded], "succeeded but was never executed"),
-            (&[Never, Executed], "reported as never executed but was"),
-            (&[Ran], "reported as executed but never was"),
-            (&[Executed], "nobody called"),
-            (&[Executed, CorruptResponse], "a wrong response"),
-            (&[CorruptRequest], "a wrong request"),
+            (&[Succeeded], "succeeded, but never executed"),
+            (&[Never, Executed], "reported as never executed, but executed"),
+            (&[Ran], "reported as executed, but never executed"),
+            (&[Executed], "no client called"),
+            (&[Executed, CorruptResponse], "a corrupt response"),
+            (&[CorruptRequest], "a corrupt request"),
             (&[Executed, Hung], "no end after 100 us"),
-            (&[Executed, Succeeded, Maybe], "told twice"),
+            (&[Executed, Succeeded, Maybe], "two outcomes recorded"),
             (&[Executed, Succeeded, EndedTwice], "ended twice"),
             (&[Late, Maybe], "long after its deadline"),
         ] {
             let records: Vec<_> = records.iter().map(|&e| record(e, 7)).collect();
-            let said = said(&records);
-            assert!(said.len() == 1 && said[0].contains(why), "{records:?}: {said:?}");
+            let found = violations_of(&records);
+            assert!(found.len() == 1 && found[0].contains(why), "{records:?}: {found:?}");
         }
     }
 
     #[test]
-    fn a_killed_client_tells_of_nothing_more() {
+    fn calls_of_a_killed_client_need_no_outcome() {
         let mut checker = Checker::new(S);
         checker.killed_client(3);
         checker.take(record(Event::Executed, 3 << 48 | 5));
@@ -307,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_must_end_soon_after_their_server_has_died() {
+    fn calls_must_end_soon_after_a_fault_of_their_server() {
         let end = |incarnation, at_ns, took_us| {
             let error = Record { incarnation, at_ns, took_us, ..record(Event::Maybe, at_ns) };
             Record { error: 2, ..error }
@@ -317,22 +322,22 @@ mod tests {
             (None, end(1, 11 * S + 1, 1_500_000), 1, 1),
             (None, end(2, 20 * S, 15_000_000), 0, 0),
             (None, end(1, 9 * S, 1_500_000), 0, 0),
-            // Begun after the blow, and never told that the server is dead.
+            // Begun after the fault, and open until long after it.
             (None, end(1, 20 * S, 1_500_000), 1, 1),
             (Some(12 * S), end(1, 20 * S, 1_500_000), 0, 0),
             (Some(12 * S), end(1, 12 * S, 100_000), 0, 1),
             (Some(12 * S), end(1, 20 * S, 15_000_000), 1, 1),
         ] {
             let mut checker = Checker::new(S);
-            checker.struck(1, 10 * S);
-            woken.into_iter().for_each(|at_ns| checker.woken(1, at_ns));
+            checker.fault_began(1, 10 * S);
+            woken.into_iter().for_each(|at_ns| checker.fault_ended(1, at_ns));
             checker.take(record);
             assert_eq!((checker.violations, checker.totals.hit), (violations, hit), "{record:?}");
         }
     }
 
     #[test]
-    fn settled_calls_are_forgotten_and_later_news_of_them_noticed() {
+    fn settled_calls_are_forgotten_and_later_records_of_them_are_violations() {
         let mut checker = Checker::new(S);
         for id in 0..10 {
             checker.take(record(Event::Executed, id));
@@ -342,7 +347,7 @@ mod tests {
         checker.settle(KEEP_NS, false);
         assert_eq!(checker.calls.len(), 11);
         checker.settle(KEEP_NS + 2 * S, false);
-        assert_eq!(checker.calls.len(), 1, "what never ran must never run");
+        assert_eq!(checker.calls.len(), 1, "a call without an execution is kept");
         checker.take(record(Event::Executed, 3));
         checker.take(record(Event::Executed, 10));
         checker.settle(KEEP_NS + 2 * S, true);

@@ -1,9 +1,9 @@
-//! A client process of a soak: the hidden command `courser soak-client`.
+//! A client process of the soak test: the hidden command `courser soak-client`.
 //!
-//! It keeps sessions to the servers, calls them at a rate, checks each byte of each answer, and
-//! writes the end of every call into its [ledger](super::ledger). It says `ready`, then its
-//! [`Level`] a few times a second. When its standard input ends it makes no more calls, waits for
-//! those that are open, and ends.
+//! It keeps sessions to the servers, calls them at a given rate, checks each byte of each response,
+//! and appends the outcome of every call to its [ledger](super::ledger). It prints `ready`, then its
+//! [`Level`] several times per second. When its standard input is closed, it makes no further calls,
+//! waits for the open ones and ends.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,13 +24,13 @@ use super::server::config;
 use courser_bench::program::Failure;
 use courser_bench::program::parent::{say, stop_with_stdin};
 
-/// What the process that starts it says.
+/// Arguments from the parent process.
 #[derive(Debug, clap::Args)]
 pub struct ClientArgs {
     /// The servers, separated by commas
     #[arg(long, value_delimiter = ',')]
     servers: Vec<String>,
-    /// Number of this process; the upper 16 bits of its calls' numbers
+    /// Number of this process, the upper 16 bits of the numbers of its calls
     #[arg(long)]
     number: u16,
     #[arg(long)]
@@ -45,15 +45,15 @@ pub struct ClientArgs {
     /// Largest message, bytes
     #[arg(long)]
     max_size: u64,
-    /// A call that takes longer hangs
+    /// A call that takes longer counts as hung
     #[arg(long)]
     hang_ms: u64,
-    /// Connects and disconnects so often instead
+    /// Instead of calls: number of connects and disconnects
     #[arg(long, default_value_t = 0)]
     connects: u64,
 }
 
-/// Names of the errors that a call can end with; what a [`Record`] has is the index.
+/// Names of the errors of calls; a [`Record`] contains the index.
 pub(super) const ERRORS: [&str; 21] = [
     "none",
     "not connected",
@@ -107,41 +107,41 @@ fn error_index(error: &CallError) -> u8 {
     }
 }
 
-/// Sessions to each server: several, so that they share a peer.
+/// Sessions to each server; several share a peer.
 const SESSIONS: usize = 2;
 
-/// Calls that one session is given at a time: more than its slots, so that some wait.
+/// Most open calls of a session: more than its slots, so that calls are queued.
 const OPEN_PER_SESSION: usize = 48;
 
-/// A call may end so long after its deadline: what a loaded machine needs to run this process.
+/// Time after its deadline at which a call may end: scheduling delays of a loaded machine.
 const LATE_NS: u64 = 1_500_000_000;
 
-/// After this time a call is cancelled, when it is one of those that are.
+/// Time after which some calls are cancelled.
 const CANCEL_AFTER: Duration = Duration::from_millis(2);
 
-/// Between two attempts to reach a server.
+/// Time between two attempts to connect to a server.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Connects under way at a time when connecting is all there is to do.
+/// Connects in flight in the experiment `connects`.
 const LANES: usize = 16;
 
-/// How a session stands with its server.
+/// State of a lane.
 #[derive(Clone, Copy)]
 enum Stage {
     Down {
         retry: Instant,
     },
     Connecting(SessionId),
-    /// The server is asked who it is.
+    /// The server is asked for its incarnation.
     Greeting(SessionId),
     Up(SessionId),
 }
 
-/// One session, again and again.
+/// A session that is connected again after each failure.
 struct Lane {
     uri: String,
     stage: Stage,
-    /// What the greeting told.
+    /// Incarnation of the server, from the response to `HELLO`.
     incarnation: Rc<RefCell<Option<u64>>>,
     open: Rc<RefCell<usize>>,
 }
@@ -152,13 +152,13 @@ struct Open {
     req_type: u16,
     incarnation: u64,
     began_ns: u64,
-    /// What the call was given, if it was.
+    /// Deadline of the call, relative to its start.
     deadline_ns: Option<u64>,
     request: usize,
     response: usize,
 }
 
-/// Shared with the continuations.
+/// State that the continuations share.
 struct Shared {
     ledger: Ledger,
     open: BTreeMap<u64, Open>,
@@ -178,7 +178,7 @@ impl Shared {
         }
     }
 
-    /// A call has ended.
+    /// Checks and records the outcome of a call.
     fn end(&mut self, id: u64, done: &Completion<'_>) {
         let Some(call) = self.open.remove(&id) else {
             let nothing = Open {
@@ -225,14 +225,14 @@ struct Client {
     rng: Rng,
     next_id: u64,
     max_size: u64,
-    /// Calls to be cancelled, with the time.
-    doomed: VecDeque<(Instant, CallId)>,
+    /// Calls to cancel, with their times.
+    to_cancel: VecDeque<(Instant, CallId)>,
 }
 
-/// Runs until it is no longer wanted.
+/// Runs until standard input is closed and all calls have ended.
 ///
 /// # Errors
-/// What kept it from starting, or ended it.
+/// The process cannot start, or its event loop fails.
 pub(crate) fn main(args: &ClientArgs) -> Result<(), Failure> {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let stop = stop_with_stdin()?;
@@ -249,7 +249,7 @@ pub(crate) fn main(args: &ClientArgs) -> Result<(), Failure> {
         rng: Rng::new(args.seed ^ (u64::from(args.number) << 32)),
         next_id: u64::from(args.number) << 48,
         max_size: args.max_size,
-        doomed: VecDeque::new(),
+        to_cancel: VecDeque::new(),
     };
     say("ready");
     let (start, mut made, mut level_due) = (Instant::now(), 0.0, Instant::now());
@@ -260,10 +260,10 @@ pub(crate) fn main(args: &ClientArgs) -> Result<(), Failure> {
         if stopping && client.shared.borrow().open.is_empty() {
             break;
         }
-        client.look_for_hung(hang);
+        client.record_hung(hang);
         client.cancel();
         client.lanes_forward();
-        // What could not be called while a server was away is not made up for.
+        // Calls that were not made while servers were unreachable are made up for at most 50 ms.
         let due = start.elapsed().as_secs_f64() * args.load;
         made = f64::max(made, due - args.load / 20.0);
         while !stopping && made < due {
@@ -300,11 +300,11 @@ impl Client {
         say(&Level::of(&self.rpc, shared.ended, shared.open.len() as u64).line());
     }
 
-    /// Calls that are open for too long are told once, and end nowhere.
-    fn look_for_hung(&mut self, limit: Duration) {
+    /// Records and forgets calls that are open for longer than `limit`.
+    fn record_hung(&mut self, limit: Duration) {
         let mut shared = self.shared.borrow_mut();
         let before = now_ns().saturating_sub(limit.as_nanos() as u64);
-        // Numbers grow with time: the first is the oldest.
+        // Numbers ascend with time, so the first call is the oldest.
         while let Some((&id, &call)) = shared.open.first_key_value()
             && call.began_ns < before
         {
@@ -313,17 +313,17 @@ impl Client {
         }
     }
 
-    /// Gives up the calls whose time has come, also such as have ended.
+    /// Cancels the calls that are due; some of them have ended already.
     fn cancel(&mut self) {
-        while let Some((due, call)) = self.doomed.front()
+        while let Some((due, call)) = self.to_cancel.front()
             && *due <= Instant::now()
         {
             self.rpc.context().cancel(*call);
-            self.doomed.pop_front();
+            self.to_cancel.pop_front();
         }
     }
 
-    /// Brings every session one step nearer to standing.
+    /// Advances the state of every lane.
     fn lanes_forward(&mut self) {
         for at in 0..self.lanes.len() {
             let stage = self.lanes[at].stage;
@@ -347,7 +347,7 @@ impl Client {
         }
     }
 
-    /// Asks a server who it is; from its answer on the session is used.
+    /// Asks a server for its incarnation; the session is used after the response.
     fn greet(&mut self, at: usize, session: SessionId) -> Stage {
         let told = self.lanes[at].incarnation.clone();
         *told.borrow_mut() = None;
@@ -360,7 +360,7 @@ impl Client {
         if asked.is_ok() { Stage::Greeting(session) } else { retry }
     }
 
-    /// Makes one call on one of the sessions that stand; none when they have enough to do.
+    /// Makes one call on a connected session, unless all have the most open calls.
     fn call(&mut self) {
         let first = self.rng.below(self.lanes.len() as u64) as usize;
         let order = (first..self.lanes.len()).chain(0..first);
@@ -392,7 +392,7 @@ impl Client {
             }
         }
         self.next_id += 1;
-        // Some deadlines cannot be met, some hardly be missed.
+        // 0.2 to 205 ms: some deadlines cannot be met, and some are rarely missed.
         let deadline =
             (self.rng.below(100) < 15).then(|| Duration::from_micros(200 << self.rng.below(11)));
         let deadline_ns = deadline.map(|d| d.as_nanos() as u64);
@@ -407,11 +407,11 @@ impl Client {
         };
         match self.rpc.request(session, req_type, request).deadline(deadline).then(done) {
             Ok(call) if self.rng.below(100) < 2 => {
-                self.doomed.push_back((Instant::now() + CANCEL_AFTER, call));
+                self.to_cancel.push_back((Instant::now() + CANCEL_AFTER, call));
             }
             Ok(_) => {}
             Err(_) => {
-                // Not accepted: the session has failed since the last look. It is no call then.
+                // The session has failed since the last check; a rejected call needs no record.
                 self.shared.borrow_mut().open.remove(&id);
                 *self.lanes[at].open.borrow_mut() -= 1;
             }
@@ -419,8 +419,8 @@ impl Client {
     }
 }
 
-/// Connects, greets, disconnects, so often as asked, several at a time; then says its level until
-/// the end.
+/// Connects, greets and disconnects as often as requested, several sessions at a time; then prints
+/// its level until the end.
 fn connects(rpc: &mut Rpc, args: &ClientArgs, stop: &AtomicBool) -> Result<(), Failure> {
     let uri = args.servers.first().ok_or_else(|| Failure::Usage("no server".to_owned()))?;
     let greeted: Rc<RefCell<Vec<SessionId>>> = Rc::default();

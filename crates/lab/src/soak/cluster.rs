@@ -1,4 +1,5 @@
-//! Two servers that call each other, their clients, and their ledgers.
+//! The processes of the soak test: two servers that call each other, their clients, and the ledgers of
+//! all.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,28 +17,28 @@ use super::server::config;
 use courser_bench::program::Failure;
 use courser_bench::program::interrupt::Interrupt;
 
-/// Between two looks at the ledgers.
+/// Time between two reads of the ledgers.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Between two lines of progress.
+/// Time between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
 
-/// Between two samples of the memory of processes.
+/// Time between two samples of resident memory.
 const SAMPLE_EVERY: Duration = Duration::from_millis(500);
 
-/// A call that takes longer hangs: far above anything that failures explain.
+/// A call that takes longer counts as hung. The limit is far above the time that faults add.
 const HANG: Duration = Duration::from_secs(15);
 
-/// What a call may take beyond detection: one retransmission timeout, and what a loaded machine
-/// needs to run those concerned.
+/// Time that a call may take beyond failure detection: one retransmission timeout, and scheduling
+/// delays of a loaded machine.
 pub(super) const SLACK: Duration = Duration::from_millis(1700);
 
-/// The longest time in which a peer that is dead, or looks so, is noticed.
+/// Time limit for the detection of a failed peer.
 pub(super) fn detection() -> Duration {
     config(Recovery::default()).failure_timeout
 }
 
-/// A server's place, which outlives its processes.
+/// A server address and the process that serves it; a killed process is replaced.
 pub(super) struct Server {
     pub(super) process: Process,
     pub(super) incarnation: u64,
@@ -45,13 +46,13 @@ pub(super) struct Server {
     nested: String,
 }
 
-/// A client.
+/// A client process.
 pub(super) struct Client {
     pub(super) process: Process,
     number: u16,
 }
 
-/// Everything that runs.
+/// All processes of a run.
 pub(super) struct Cluster<'a> {
     args: &'a SoakArgs,
     directory: PathBuf,
@@ -68,8 +69,8 @@ pub(super) struct Cluster<'a> {
     interrupt: Interrupt,
     started: Instant,
     progress_due: Instant,
-    /// Calls at the last progress line, and when.
-    told: (u64, Instant),
+    /// Calls at the last progress line, and its time.
+    reported: (u64, Instant),
 }
 
 impl<'a> Cluster<'a> {
@@ -103,7 +104,7 @@ impl<'a> Cluster<'a> {
             interrupt: Interrupt::tell(Vec::new())?,
             started: Instant::now(),
             progress_due: Instant::now() + PROGRESS_EVERY,
-            told: (0, Instant::now()),
+            reported: (0, Instant::now()),
         };
         for (uri, nested) in [(a, b), (b, a)] {
             let server = cluster.new_server(uri, nested)?;
@@ -134,10 +135,10 @@ impl<'a> Cluster<'a> {
         Ok(Server { process, incarnation, uri: uri.to_owned(), nested: nested.to_owned() })
     }
 
-    /// Starts a client of all servers; its share of the load is `share`.
+    /// Starts a client of all servers with this share of the load.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The process cannot be started.
     pub(super) fn add_client(&mut self, share: f64, connects: u64) -> Result<(), Failure> {
         let number = self.next_client;
         self.next_client += 1;
@@ -177,7 +178,7 @@ impl<'a> Cluster<'a> {
 
     // ---- time ---------------------------------------------------------------------------------
 
-    /// Lets time pass, watching; false when the run is to end.
+    /// Reads the ledgers for `time`; false if the user has interrupted the run.
     ///
     /// # Errors
     /// A ledger cannot be read.
@@ -193,7 +194,7 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Watches until `done`, or for `limit`; whether it was done.
+    /// Reads the ledgers until `done`, at most for `limit`; returns whether it is done.
     ///
     /// # Errors
     /// A ledger cannot be read.
@@ -227,15 +228,15 @@ impl<'a> Cluster<'a> {
         }
         if Instant::now() >= self.progress_due {
             self.progress_due = Instant::now() + PROGRESS_EVERY;
-            self.tell();
+            self.print_progress();
         }
         Ok(!self.interrupt.is_set())
     }
 
-    /// A line of progress, on standard error: results are for standard output.
-    fn tell(&mut self) {
+    /// Prints a line of progress to standard error.
+    fn print_progress(&mut self) {
         let t = &self.checker.totals;
-        let (before, at) = std::mem::replace(&mut self.told, (t.calls, Instant::now()));
+        let (before, at) = std::mem::replace(&mut self.reported, (t.calls, Instant::now()));
         let rate = (t.calls - before) as f64 / at.elapsed().as_secs_f64().max(1e-3);
         let errors: u64 = t.errors.values().sum();
         let mib = |bytes: u64| bytes >> 20;
@@ -261,25 +262,24 @@ impl<'a> Cluster<'a> {
         );
     }
 
-    // ---- violence -----------------------------------------------------------------------------
+    // ---- faults -------------------------------------------------------------------------------
 
-    /// Kills a server under load, and starts another in its place after `pause`.
+    /// Kills a server under load and starts its successor after `pause`.
     ///
     /// # Errors
-    /// It cannot be started again.
+    /// The successor cannot be started.
     pub(super) fn kill_server(&mut self, at: usize, pause: Duration) -> Result<bool, Failure> {
         self.kills += 1;
         let server = &mut self.servers[at];
         let killed_ns = server.process.kill();
         let (uri, nested) = (server.uri.clone(), server.nested.clone());
-        self.checker.struck(server.incarnation, killed_ns);
-        // Replaced at once, so that no dead process is inspected.
+        self.checker.fault_began(server.incarnation, killed_ns);
         let go_on = self.pause_without(at, pause)?;
         self.servers[at] = self.new_server(&uri, &nested)?;
         Ok(go_on)
     }
 
-    /// [`Cluster::watch`] that does not mind that a server is dead.
+    /// [`Cluster::watch`] while one server is dead, which is no error here.
     fn pause_without(&mut self, at: usize, pause: Duration) -> Result<bool, Failure> {
         let dead = self.servers.remove(at);
         let watched = self.watch(pause);
@@ -287,7 +287,7 @@ impl<'a> Cluster<'a> {
         watched
     }
 
-    /// Stops a server for `time`, as a debugger or a frozen machine does.
+    /// Stops a server for `time`, as a debugger does.
     ///
     /// # Errors
     /// A ledger cannot be read.
@@ -295,14 +295,14 @@ impl<'a> Cluster<'a> {
         self.stops += 1;
         let stopped_ns = self.servers[at].process.signal(Signal::STOP);
         let incarnation = self.servers[at].incarnation;
-        self.checker.struck(incarnation, stopped_ns);
+        self.checker.fault_began(incarnation, stopped_ns);
         let watched = self.watch(time);
         let woken_ns = self.servers[at].process.signal(Signal::CONT);
-        self.checker.woken(incarnation, woken_ns);
+        self.checker.fault_ended(incarnation, woken_ns);
         watched
     }
 
-    /// Kills a client, and says when.
+    /// Kills a client and returns the time before the kill.
     pub(super) fn kill_client(&mut self, at: usize) -> u64 {
         self.kills += 1;
         let mut client = self.clients.remove(at);
@@ -310,7 +310,7 @@ impl<'a> Cluster<'a> {
         client.process.kill()
     }
 
-    /// Lets clients finish their calls, and end.
+    /// Waits until the clients have finished their calls and ended.
     ///
     /// # Errors
     /// A ledger cannot be read.
@@ -319,7 +319,7 @@ impl<'a> Cluster<'a> {
         ended.iter_mut().for_each(|client| client.process.ask_to_end());
         for client in &mut ended {
             if !client.process.wait_for_end() {
-                let text = format!("{} did not end well", client.process.name);
+                let text = format!("{} did not end cleanly", client.process.name);
                 self.checker.violation(text);
             }
         }
@@ -327,7 +327,7 @@ impl<'a> Cluster<'a> {
         Ok(ended.into_iter().map(|client| client.process).collect())
     }
 
-    /// Reads what is left of the ledgers and settles all calls. Everything has ended by now.
+    /// Ends the servers, reads the rest of the ledgers and checks all calls.
     ///
     /// # Errors
     /// A ledger cannot be read.
@@ -335,7 +335,7 @@ impl<'a> Cluster<'a> {
         self.servers.iter_mut().for_each(|server| server.process.ask_to_end());
         for server in &mut self.servers {
             if !server.process.wait_for_end() {
-                let text = format!("{} did not end well", server.process.name);
+                let text = format!("{} did not end cleanly", server.process.name);
                 self.checker.violation(text);
             }
         }
@@ -346,7 +346,7 @@ impl<'a> Cluster<'a> {
         Ok(())
     }
 
-    /// Levels of all servers that were said after `since_ns`; `None` when one is missing.
+    /// Levels that all servers printed after `since_ns`; `None` if one is missing.
     pub(super) fn levels(&self, since_ns: u64) -> Option<Vec<Level>> {
         let newer = |s: &Server| s.process.level().filter(|level| level.at_ns > since_ns);
         self.servers.iter().map(newer).collect()

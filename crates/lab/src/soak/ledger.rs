@@ -1,8 +1,8 @@
-//! Who did what, in files that outlive a killed process: what was written with `write(2)` stays,
-//! whatever becomes of the writer.
+//! Ledgers: files with records of executions and outcomes. Data that was passed to `write(2)` stays in
+//! the file when the process is killed.
 //!
-//! A server appends a [`Record`] before a request takes effect, a client one when a call ends; the
-//! process that started them reads both as they grow and compares ([`super::check`]).
+//! A server appends a [`Record`] before it executes a request, a client when a call ends. The parent
+//! process reads the ledgers as they grow and compares them ([`super::check`]).
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -11,7 +11,7 @@ use std::path::Path;
 /// Bytes of a record.
 const LEN: usize = 40;
 
-/// What a record tells.
+/// The event that a record states.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(super) enum Event {
@@ -19,21 +19,21 @@ pub(super) enum Event {
     Executed = 1,
     /// Server: a request arrived with a wrong byte.
     CorruptRequest = 2,
-    /// Client: a right response.
+    /// Client: a correct response.
     Succeeded = 3,
-    /// Client: an error that says that the handler never ran.
+    /// Client: an error with the verdict "never executed".
     Never = 4,
-    /// Client: an error that says that it may have run.
+    /// Client: an error with the verdict "may have executed".
     Maybe = 5,
-    /// Client: an error that says that it has run.
+    /// Client: an error with the verdict "executed".
     Ran = 6,
     /// Client: a response with a wrong byte, or of another call or incarnation.
     CorruptResponse = 7,
     /// Client: no end within the limit.
     Hung = 8,
-    /// Client: a call that had ended ended again.
+    /// Client: a second completion of a call.
     EndedTwice = 9,
-    /// Client: a call ended long after its deadline; told besides its end.
+    /// Client: a call ended long after its deadline; the outcome has a record of its own.
     Late = 10,
 }
 
@@ -56,21 +56,21 @@ impl Event {
     }
 }
 
-/// One line of a ledger.
+/// One entry of a ledger.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Record {
     pub(super) event: Event,
     /// The request type.
     pub(super) req_type: u16,
-    /// Which error it was: an index of [`super::client::ERRORS`]; else 0.
+    /// The error as an index of [`super::client::ERRORS`]; 0 without an error.
     pub(super) error: u8,
-    /// Of the call.
+    /// Number of the call.
     pub(super) id: u64,
-    /// Of the server.
+    /// Incarnation of the server.
     pub(super) incarnation: u64,
-    /// When, on the machine's monotonic clock.
+    /// Time on the machine's monotonic clock.
     pub(super) at_ns: u64,
-    /// How long the call took, microseconds; clients only.
+    /// Duration of the call, microseconds; clients only.
     pub(super) took_us: u32,
     /// Bytes of request and response.
     pub(super) bytes: u32,
@@ -106,7 +106,8 @@ impl Record {
     }
 }
 
-/// The writing end. Records of several threads do not mix: one `write` each, at the end.
+/// Appends records. Each record is one `write` in append mode, so records of several threads do not
+/// mix.
 #[derive(Debug)]
 pub(super) struct Ledger(File);
 
@@ -120,8 +121,8 @@ impl Ledger {
     }
 }
 
-/// The reading end: goes on where it stopped, and gives back the disk space of what it has read,
-/// where the file system can.
+/// Reads the records that were added since the last read, and frees the disk space of records that
+/// were read if the file system supports it.
 #[derive(Debug)]
 pub(super) struct Tail {
     file: File,
@@ -131,15 +132,15 @@ pub(super) struct Tail {
 
 impl Tail {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        // The writer may not have come to it yet.
+        // The writer may not have created the file yet.
         let file = File::options().read(true).append(true).create(true).open(path)?;
         Ok(Self { file, rest: Vec::new(), read: 0 })
     }
 
-    /// Gives what was added.
+    /// Calls `each` with every new record.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else than records.
+    /// The file cannot be read, or contains an invalid record.
     pub(super) fn read(&mut self, mut each: impl FnMut(Record)) -> io::Result<()> {
         let mut buffer = [0; 64 * LEN];
         loop {
@@ -162,13 +163,13 @@ impl Tail {
         use rustix::fs::{FallocateFlags as F, fallocate};
         let whole = self.read & !0xf_ffff;
         if whole > 0 {
-            // Where it cannot be done the file stays as long as it is.
+            // Without support of the file system, the file keeps its size on disk.
             let _ = fallocate(&self.file, F::PUNCH_HOLE | F::KEEP_SIZE, 0, whole);
         }
     }
 }
 
-/// Nanoseconds of the machine's monotonic clock: the same for all its processes.
+/// Time of the machine's monotonic clock, which all processes share, ns.
 pub(super) fn now_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     (now.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(now.tv_nsec as u64)

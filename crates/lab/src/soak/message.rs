@@ -1,14 +1,14 @@
-//! What a soak sends: every byte of every message follows from the number of its call, so that
-//! both sides can tell whether it is right and whose it is.
+//! The messages of the soak test. The number of a call determines every byte of its request and its
+//! response, so both sides can check that a message is correct and belongs to the call.
 //!
 //! | type | handler | request | response |
 //! | --- | --- | --- | --- |
-//! | `HELLO` | dispatch | nothing | the server's incarnation |
+//! | `HELLO` | dispatch | empty | the server's incarnation |
 //! | `ECHO` | dispatch | header, pattern | number, incarnation, pattern |
 //! | `WORK` | worker, takes `work_us` | " | " |
 //! | `NESTED` | dispatch, calls `LEAF` at another server first | " | " |
 //! | `LEAF` | dispatch | " | " |
-//! | `TINY` | dispatch | 0 to 15 bytes, no header | its bytes, changed |
+//! | `TINY` | dispatch | 0 to 15 bytes, no header | its bytes, inverted |
 
 pub(super) const HELLO: u16 = 1;
 pub(super) const ECHO: u16 = 2;
@@ -23,14 +23,14 @@ pub(super) const HEADER: usize = 16;
 const REQUEST_SALT: u64 = 0x5265_7175_6573_7421;
 const RESPONSE_SALT: u64 = 0x416e_7377_6572_2121;
 
-/// What a request begins with.
+/// The first bytes of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
-    /// Of the call; never used twice in a run.
+    /// Number of the call, unique in a run.
     pub(super) id: u64,
-    /// Bytes wanted back.
+    /// Length of the response.
     pub(super) resp_len: u32,
-    /// How long a worker takes.
+    /// Duration of a worker handler, microseconds.
     pub(super) work_us: u32,
 }
 
@@ -44,7 +44,7 @@ impl Header {
         fill(self.id ^ REQUEST_SALT, body);
     }
 
-    /// Reads a request; `None` when one of its bytes is wrong.
+    /// Reads a request; `None` if one of its bytes is wrong.
     pub(super) fn check_request(request: &[u8]) -> Option<Self> {
         let (header, body) = request.split_at_checked(HEADER)?;
         let word = |at: usize| header[at..at + 4].try_into().map(u32::from_le_bytes).ok();
@@ -54,7 +54,7 @@ impl Header {
     }
 }
 
-/// Writes the response to call `id`, or as much of it as `out` has room for.
+/// Writes the response to call `id`; its length is that of `out`.
 pub(super) fn fill_response(id: u64, incarnation: u64, out: &mut [u8]) {
     let start = response_start(id, incarnation);
     let head = out.len().min(start.len());
@@ -62,7 +62,7 @@ pub(super) fn fill_response(id: u64, incarnation: u64, out: &mut [u8]) {
     fill(id ^ RESPONSE_SALT, &mut out[head..]);
 }
 
-/// Whether a response is that of incarnation `incarnation` to call `id`, `len` bytes of it.
+/// Whether `response` is the response of `len` bytes to call `id` from this incarnation.
 pub(super) fn is_response(id: u64, incarnation: u64, len: usize, response: &[u8]) -> bool {
     let start = response_start(id, incarnation);
     let head = response.len().min(start.len());
@@ -71,7 +71,7 @@ pub(super) fn is_response(id: u64, incarnation: u64, len: usize, response: &[u8]
         && is_filled(id ^ RESPONSE_SALT, &response[head..])
 }
 
-/// The incarnation that a response says it is of; `None` when it is too short to say.
+/// The incarnation in a response; `None` if the response is too short.
 pub(super) fn incarnation_of(response: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(response.get(8..16)?.try_into().ok()?))
 }
@@ -88,7 +88,7 @@ pub(super) fn fill_tiny(id: u64, out: &mut [u8]) {
     fill(id, out);
 }
 
-/// Answers a `TINY` request.
+/// The response to a `TINY` request, and its length.
 pub(super) fn tiny_response(request: &[u8]) -> ([u8; HEADER], usize) {
     let mut out = [0; HEADER];
     let len = request.len().min(HEADER);
@@ -96,7 +96,7 @@ pub(super) fn tiny_response(request: &[u8]) -> ([u8; HEADER], usize) {
     (out, len)
 }
 
-/// Whether a response is that to the `TINY` call `id` of `len` bytes.
+/// Whether `response` is the response to the `TINY` call `id` of `len` bytes.
 pub(super) fn is_tiny_response(id: u64, len: usize, response: &[u8]) -> bool {
     let mut request = [0; HEADER];
     let Some(request) = request.get_mut(..len) else { return false };
@@ -130,7 +130,7 @@ fn is_filled(seed: u64, bytes: &[u8]) -> bool {
     whole && *rest == word(seed, chunks.len() as u64).to_le_bytes()[..rest.len()]
 }
 
-/// Numbers that follow from a seed.
+/// Pseudorandom numbers from a seed.
 #[derive(Clone, Debug)]
 pub(super) struct Rng {
     seed: u64,
@@ -153,8 +153,9 @@ impl Rng {
         ((u128::from(self.next()) * u128::from(n)) >> 64) as u64
     }
 
-    /// A size, small ones far likelier: 0 to 15 bytes, and ranges up to `max` within which every
-    /// doubling is as likely as any other. With the default of 8 MiB the mean is near 20 KB.
+    /// A random message size of at most `max` bytes. 5 % are below 16 bytes; the others are in ranges
+    /// with decreasing weights and a uniform logarithm. With the default of 8 MiB the mean is near
+    /// 20 KB.
     pub(super) fn size(&mut self, max: u64) -> usize {
         let (low, high) = match self.below(1000) {
             0..50 => return self.below(HEADER as u64) as usize,
@@ -166,7 +167,7 @@ impl Rng {
         };
         let doublings = u64::from(u64::ilog2(high / low));
         let base = low << self.below(doublings);
-        // Up to the next power of two, both ends included.
+        // Uniform up to the next power of two, both ends included.
         (base + self.below(base + 1)).min(max) as usize
     }
 }
@@ -176,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_right_and_each_wrong_byte_is_noticed() {
+    fn messages_are_valid_and_each_wrong_byte_is_detected() {
         for len in [0, 1, 7, 8, 9, 100] {
             let header = Header { id: 77, resp_len: len as u32, work_us: 5 };
             let mut request = vec![0; HEADER + len];
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn tiny_messages() {
+    fn tiny_messages_are_checked() {
         for len in 0..HEADER {
             let mut request = vec![0; len];
             fill_tiny(9, &mut request);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_reach_from_nothing_to_the_largest() {
+    fn sizes_are_from_zero_to_the_largest() {
         let mut rng = Rng::new(1);
         let sizes: Vec<_> = (0..200_000).map(|_| rng.size(8 << 20)).collect();
         assert_eq!(sizes.iter().min(), Some(&0));

@@ -1,4 +1,4 @@
-//! The processes of a soak as their parent sees them: started, observed, stopped, killed.
+//! Processes of the soak test, from their parent: start, observe, stop, kill.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -13,25 +13,25 @@ use serde::{Deserialize, Serialize};
 use super::ledger::now_ns;
 use courser_bench::program::Failure;
 
-/// How often a process says its [`Level`].
+/// Interval at which a process prints its [`Level`].
 pub(super) const LEVEL_EVERY: Duration = Duration::from_millis(200);
 
-/// How long a process may take to begin, and to end when asked to.
+/// Time limit for the start of a process, and for its end on request.
 const READY_LIMIT: Duration = Duration::from_secs(20);
 
-/// How full a process is.
+/// Memory, sessions and calls of a process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Level {
-    /// When, on the machine's monotonic clock.
+    /// Time on the machine's monotonic clock.
     pub(super) at_ns: u64,
-    /// Message memory in use, and taken from the system.
+    /// Message memory in use, and mapped from the system.
     pub(super) in_use: u64,
     pub(super) mapped: u64,
     /// Sessions in any state, both roles.
     pub(super) sessions: usize,
     /// Requests or calls so far.
     pub(super) done: u64,
-    /// Calls that have not ended, or what else there is to come.
+    /// Open calls, or remaining connects.
     pub(super) open: u64,
 }
 
@@ -48,30 +48,30 @@ impl Level {
         }
     }
 
-    /// The line that says it.
+    /// The line for standard output.
     pub(super) fn line(&self) -> String {
         format!("level {}", serde_json::to_string(self).unwrap_or_default())
     }
 }
 
-/// What a process has said.
+/// The output of a process.
 #[derive(Default)]
-struct Said {
+struct Output {
     ready: bool,
     ended: bool,
     level: Option<Level>,
-    /// Lines for the report.
+    /// Errors for the report.
     complaints: Vec<String>,
 }
 
-/// Complaints of one process that are kept.
+/// Most complaints that are kept for one process.
 const COMPLAINTS: usize = 10;
 
 /// A child process; killed when dropped.
 pub(super) struct Process {
     child: process::Child,
-    said: Arc<Mutex<Said>>,
-    /// As reports call it.
+    output: Arc<Mutex<Output>>,
+    /// Name in reports.
     pub(super) name: String,
     /// Resident memory, bytes, with its time.
     pub(super) rss: Vec<(u64, u64)>,
@@ -81,7 +81,7 @@ impl Process {
     /// Starts this program again and waits until it is ready.
     ///
     /// # Errors
-    /// It cannot be started, or ends at once.
+    /// The process cannot be started, or is not ready in time.
     pub(super) fn start(name: &str, args: &[String]) -> Result<Self, Failure> {
         let failed = |why: String| Failure::Runtime(format!("{name}: {why}"));
         let program = std::env::current_exe().map_err(|e| failed(e.to_string()))?;
@@ -89,16 +89,17 @@ impl Process {
         command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().map_err(|e| failed(e.to_string()))?;
         let out = child.stdout.take();
-        let said = Arc::new(Mutex::new(Said::default()));
-        let process = Self { child, said: said.clone(), name: name.to_owned(), rss: Vec::new() };
+        let output = Arc::new(Mutex::new(Output::default()));
+        let process =
+            Self { child, output: output.clone(), name: name.to_owned(), rss: Vec::new() };
         let out = out.ok_or_else(|| failed("has no output".to_owned()))?;
         std::thread::Builder::new()
             .name("soak-child".to_owned())
-            .spawn(move || listen(BufReader::new(out), &said))
+            .spawn(move || listen(BufReader::new(out), &output))
             .map_err(|e| failed(e.to_string()))?;
         let end = Instant::now() + READY_LIMIT;
-        while !process.told(|said| said.ready) {
-            if process.told(|said| said.ended) || Instant::now() > end {
+        while !process.read(|output| output.ready) {
+            if process.read(|output| output.ended) || Instant::now() > end {
                 return Err(failed("did not start".to_owned()));
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -106,52 +107,52 @@ impl Process {
         Ok(process)
     }
 
-    fn told<R>(&self, of: impl FnOnce(&Said) -> R) -> R {
-        of(&self.said.lock().unwrap_or_else(PoisonError::into_inner))
+    fn read<R>(&self, of: impl FnOnce(&Output) -> R) -> R {
+        of(&self.output.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The newest level.
     pub(super) fn level(&self) -> Option<Level> {
-        self.told(|said| said.level)
+        self.read(|output| output.level)
     }
 
-    /// What it found wrong.
+    /// The errors that the process printed.
     pub(super) fn complaints(&self) -> Vec<String> {
-        self.told(|said| said.complaints.clone())
+        self.read(|output| output.complaints.clone())
     }
 
-    /// It has closed its output, which only its end does.
+    /// Whether the process has ended: its output is closed.
     pub(super) fn has_ended(&self) -> bool {
-        self.told(|said| said.ended)
+        self.read(|output| output.ended)
     }
 
     fn pid(&self) -> Option<Pid> {
         Pid::from_raw(i32::try_from(self.child.id()).ok()?)
     }
 
-    /// Sends a signal, and says when.
+    /// Sends a signal and returns the time before it.
     pub(super) fn signal(&self, signal: Signal) -> u64 {
         let at_ns = now_ns();
         if let Some(pid) = self.pid() {
-            // One that has ended already is noticed by its ledger.
+            // `Cluster::tick` reports a process that has ended by itself.
             let _ = kill_process(pid, signal);
         }
         at_ns
     }
 
-    /// Kills it without notice, and says when.
+    /// Kills the process and returns the time before the kill.
     pub(super) fn kill(&mut self) -> u64 {
         let at_ns = self.signal(Signal::KILL);
         let _ = self.child.wait();
         at_ns
     }
 
-    /// Asks it to end.
+    /// Asks the process to end by closing its standard input.
     pub(super) fn ask_to_end(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Waits for its end; false when it does not come.
+    /// Waits for the end of the process; false if it does not end in time or fails.
     pub(super) fn wait_for_end(&mut self) -> bool {
         let end = Instant::now() + READY_LIMIT;
         while Instant::now() < end {
@@ -163,7 +164,7 @@ impl Process {
         false
     }
 
-    /// Takes a sample of its resident memory.
+    /// Samples the resident memory.
     pub(super) fn sample(&mut self) {
         if let Some(rss) = resident(self.child.id()) {
             self.rss.push((now_ns(), rss));
@@ -178,25 +179,25 @@ impl Drop for Process {
     }
 }
 
-fn listen(out: impl BufRead, said: &Mutex<Said>) {
-    let note = |change: &mut dyn FnMut(&mut Said)| {
-        change(&mut said.lock().unwrap_or_else(PoisonError::into_inner));
+fn listen(out: impl BufRead, output: &Mutex<Output>) {
+    let note = |change: &mut dyn FnMut(&mut Output)| {
+        change(&mut output.lock().unwrap_or_else(PoisonError::into_inner));
     };
     for line in out.lines().map_while(Result::ok) {
         if let Some(level) = line.strip_prefix("level ") {
             let level = serde_json::from_str(level).ok();
-            note(&mut |said| said.level = level.or(said.level));
+            note(&mut |output| output.level = level.or(output.level));
         } else if line.starts_with("ready") {
-            note(&mut |said| said.ready = true);
+            note(&mut |output| output.ready = true);
         } else if let Some(complaint) = line.strip_prefix("complaint ") {
-            note(&mut |said| {
-                if said.complaints.len() < COMPLAINTS {
-                    said.complaints.push(complaint.to_owned());
+            note(&mut |output| {
+                if output.complaints.len() < COMPLAINTS {
+                    output.complaints.push(complaint.to_owned());
                 }
             });
         }
     }
-    note(&mut |said| said.ended = true);
+    note(&mut |output| output.ended = true);
 }
 
 /// Resident memory of a process, bytes.
@@ -206,21 +207,21 @@ fn resident(pid: u32) -> Option<u64> {
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// What became of a process's memory over a run.
+/// Resident memory of a process over a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct Memory {
     pub(super) start_bytes: u64,
     pub(super) end_bytes: u64,
     pub(super) max_bytes: u64,
-    /// Slope of the straight line that fits the second half best, bytes a minute.
+    /// Slope of a least-squares line through the second half, bytes per minute.
     pub(super) slope_bytes_per_min: f64,
-    /// From the first sample to the last, s.
+    /// Time from the first sample to the last, s.
     pub(super) lived_s: f64,
 }
 
 impl Memory {
-    /// Of samples (time, bytes) in order; the start is that after the first tenth, in which a
-    /// process warms up.
+    /// Evaluates samples (time, bytes) in order. The start value is the sample after the first tenth,
+    /// in which a process warms up.
     pub(super) fn of(samples: &[(u64, u64)]) -> Option<Self> {
         let start = samples.get(samples.len() / 10)?;
         let (_, half) = samples.split_at(samples.len() / 2);
@@ -234,7 +235,7 @@ impl Memory {
     }
 }
 
-/// Least squares.
+/// Slope of a least-squares line, bytes per ns.
 fn slope(samples: &[(u64, u64)]) -> f64 {
     let Some(&(t0, _)) = samples.first() else { return 0.0 };
     let n = samples.len() as f64;
@@ -246,8 +247,8 @@ fn slope(samples: &[(u64, u64)]) -> f64 {
     if under > 0.0 { over / under } else { 0.0 }
 }
 
-/// Ports that the system does not give to others by itself, so that a server can have its own
-/// again after a kill: below the range of `ip_local_port_range` and free now.
+/// Free ports below `ip_local_port_range`. The system does not assign them to other sockets, so a
+/// server can bind its port again after a kill.
 pub(super) fn free_ports(count: usize, mut random: impl FnMut(u64) -> u64) -> Vec<u16> {
     let range = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let first = range.ok().and_then(|r| r.split_whitespace().next()?.parse::<u64>().ok());
@@ -262,7 +263,7 @@ pub(super) fn free_ports(count: usize, mut random: impl FnMut(u64) -> u64) -> Ve
         if let (Ok(tcp), Ok(udp)) =
             (std::net::TcpListener::bind(here), std::net::UdpSocket::bind(here))
         {
-            // Held until all are found, so that none is found twice.
+            // The sockets stay open until all ports are found, so that no port is found twice.
             found.insert(port, (tcp, udp));
         }
     }
@@ -274,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_over_time() {
+    fn memory_is_evaluated_over_time() {
         let samples: Vec<_> = (0..100u64).map(|s| (s * 1_000_000_000, 1000 + 2 * s)).collect();
         let memory = Memory::of(&samples).expect("samples");
         assert_eq!((memory.start_bytes, memory.end_bytes, memory.max_bytes), (1020, 1198, 1198));
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_are_below_those_that_the_system_gives() {
+    fn ports_are_not_below_10000() {
         let mut rng = super::super::message::Rng::new(std::process::id().into());
         let ports = free_ports(3, |n| rng.below(n));
         assert_eq!(ports.len(), 3);

@@ -1,4 +1,4 @@
-//! The experiments, and what is told at their end.
+//! The experiments of the soak test, and their results.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,8 +15,9 @@ use super::process::{Level, Memory, Process};
 use courser_bench::clock::Clock;
 use courser_bench::program::Failure;
 use courser_bench::program::{json, out};
+use courser_bench::table::labelled;
 
-/// What is done to the processes.
+/// An experiment of the soak test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Experiment {
     Mixed,
@@ -35,43 +36,41 @@ impl Experiment {
         Experiment::Connects,
     ];
 
-    /// As it is typed, and what it means.
+    /// Name on the command line, and its help text.
     pub(crate) fn words(self) -> (&'static str, &'static str) {
         match self {
-            Experiment::Mixed => ("mixed", "calls of all kinds for a time"),
-            Experiment::KillServer => {
-                ("kill-server", "kill -9 of a server under load, again and again")
-            }
+            Experiment::Mixed => ("mixed", "calls of all kinds"),
+            Experiment::KillServer => ("kill-server", "kill a server under load, repeatedly"),
             Experiment::KillClient => {
-                ("kill-client", "kill -9 of a client: does the server forget it?")
+                ("kill-client", "kill a client; servers must free its sessions")
             }
             Experiment::StopServer => {
-                ("stop-server", "a server that freezes until it is given up, and wakes")
+                ("stop-server", "stop a server until its peers give it up, then continue it")
             }
-            Experiment::Connects => ("connects", "connect and disconnect, without growth"),
+            Experiment::Connects => ("connects", "connect and disconnect; memory must not grow"),
         }
     }
 }
 
-/// Message memory that may be in use beyond what was before: what idle sessions keep.
+/// Increase of message memory in use that is accepted: idle sessions keep some buffers.
 const LEVEL_SLACK: u64 = 64 << 10;
 
-/// How long servers may take to forget a client: until it is noticed, until its handlers have
-/// answered, until the sessions among servers are idle again.
+/// Time in which servers must free the state of a client: failure detection, the rest of its handlers,
+/// and the idle timeout of sessions between servers.
 const LEVEL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Growth of a process over the second half of a run that is no noise: a part of its largest
-/// size, and what single large messages make of it.
+/// Growth of a process over the second half of a run above which it is a violation: a part of its
+/// largest size plus the memory of single large messages.
 const GROWTH_PART: f64 = 0.1;
 const GROWTH_BYTES: f64 = (48 << 20) as f64;
 
-/// Growth over many connects that is no noise.
+/// Growth over many connects above which it is a violation.
 const CONNECTS_GROWTH: u64 = 4 << 20;
 
-/// Runs the experiment that was asked for.
+/// Runs an experiment.
 ///
 /// # Errors
-/// It cannot be run, or a promise was broken.
+/// It cannot run, or a guarantee was violated.
 pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let clock = Clock::new();
@@ -98,7 +97,7 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
     }
     cluster.settle()?;
     if cluster.checker.totals.succeeded == 0 {
-        // All the other checks are of calls, and have seen none that would tell.
+        // The other checks need successful calls.
         cluster.checker.violation("no call has succeeded".to_owned());
     }
     let summary = Summary {
@@ -111,7 +110,7 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
         kills: cluster.kills,
         stops: cluster.stops,
         calls_hit: cluster.checker.totals.hit,
-        max_end_after_blow_ms: cluster.checker.totals.max_end_after_blow_ns as f64 / 1e6,
+        max_end_after_fault_ms: cluster.checker.totals.max_end_after_fault_ns as f64 / 1e6,
         end_limit_ms: (detection() + SLACK).as_millis() as u64,
         longest_call_ms: f64::from(cluster.checker.totals.longest_us) / 1e3,
         in_use_before_bytes: quiet.levels.iter().map(|l| l.in_use).collect(),
@@ -128,7 +127,7 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
 
 // ---- experiments --------------------------------------------------------------------------------
 
-/// Two clients; with `--kills`, one of them and one server suffer.
+/// Two clients; with `--kills`, one client and one server are killed or stopped.
 fn mixed(cluster: &mut Cluster<'_>, args: &SoakArgs) -> Result<(), Failure> {
     let end = Instant::now() + args.time;
     for _ in 0..2 {
@@ -179,7 +178,7 @@ fn stop_server(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
     cluster.watch(detection() * 2).map(drop)
 }
 
-/// Each client is killed under load; the servers' level must be what it was before.
+/// Kills clients under load; the servers must return to their level.
 fn kill_client(cluster: &mut Cluster<'_>, times: u64, quiet: &mut Quiet) -> Result<(), Failure> {
     for _ in 0..times {
         cluster.add_client(1.0, 0)?;
@@ -206,7 +205,7 @@ fn connects(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
     cluster.checker.totals.calls += level.done;
     cluster.checker.totals.succeeded += level.done;
     if !done || level.done != times {
-        let text = format!("{} of {times} connects came through", level.done);
+        let text = format!("{} of {times} connects succeeded", level.done);
         let complaints = cluster.clients.iter().flat_map(|c| c.process.complaints());
         let texts: Vec<_> = std::iter::once(text).chain(complaints).collect();
         texts.into_iter().for_each(|text| cluster.checker.violation(text));
@@ -229,13 +228,13 @@ fn connects(cluster: &mut Cluster<'_>, times: u64) -> Result<(), Failure> {
 
 // ---- levels -------------------------------------------------------------------------------------
 
-/// The servers without calls.
+/// The level of the servers without calls.
 struct Quiet {
     levels: Vec<Level>,
 }
 
 impl Quiet {
-    /// Waits until the servers have found each other.
+    /// Waits until the servers are connected to each other.
     fn of(cluster: &mut Cluster<'_>) -> Result<Self, Failure> {
         let since = now_ns();
         let met = |levels: &Vec<Level>| levels.iter().all(|level| level.sessions == 2);
@@ -247,7 +246,7 @@ impl Quiet {
         }
     }
 
-    /// Waits until they are so again, which is a violation if it does not come.
+    /// Waits until the servers have returned to this level. A timeout is a violation.
     fn is_back(&self, cluster: &mut Cluster<'_>, since_ns: u64) -> Result<Vec<Level>, Failure> {
         let is_back = |levels: &Vec<Level>| {
             levels.iter().zip(&self.levels).all(|(now, before)| {
@@ -279,14 +278,14 @@ fn memory_of(processes: &[Process]) -> Vec<(String, Memory)> {
     processes.iter().filter_map(memory).collect()
 }
 
-/// A process that lived through a run should not grow; the second half tells. Of one that was
-/// started late, after a kill, a slope says nothing: it warms up.
+/// Checks the growth of a process over the second half of a run. A process that was started late, after
+/// a kill, is not checked because it still warms up.
 fn judge_growth(cluster: &mut Cluster<'_>, name: &str, memory: &Memory, time: Duration) {
     if memory.lived_s < 0.9 * time.as_secs_f64() {
         return;
     }
     let growth = memory.slope_bytes_per_min * time.as_secs_f64() / 120.0;
-    // Shorter than that, it is still finding its size.
+    // In a shorter run the process still warms up.
     if time > Duration::from_secs(120)
         && growth > GROWTH_BYTES + GROWTH_PART * memory.max_bytes as f64
     {
@@ -297,9 +296,9 @@ fn judge_growth(cluster: &mut Cluster<'_>, name: &str, memory: &Memory, time: Du
     }
 }
 
-// ---- telling ------------------------------------------------------------------------------------
+// ---- results ------------------------------------------------------------------------------------
 
-/// What came of it.
+/// The result of a run; field names are the JSON keys.
 #[derive(Serialize)]
 struct Summary {
     seconds: f64,
@@ -311,7 +310,8 @@ struct Summary {
     kills: u64,
     stops: u64,
     calls_hit: u64,
-    max_end_after_blow_ms: f64,
+    #[serde(rename = "max_end_after_blow_ms")]
+    max_end_after_fault_ms: f64,
     end_limit_ms: u64,
     longest_call_ms: f64,
     in_use_before_bytes: Vec<u64>,
@@ -358,47 +358,57 @@ fn print(args: &SoakArgs, seed: u64, s: &Summary) -> Result<(), Failure> {
     let bold = out::BOLD;
     let errors: u64 = s.errors.values().sum();
     writeln!(out, "{bold}soak {}{bold:#}, {:.0} s, seed {seed}", args.what.words().0, s.seconds)?;
-    writeln!(
-        out,
-        "  calls       {}: {} right, {errors} errors; {} MiB, each byte checked",
-        s.calls,
-        s.succeeded,
-        s.bytes_checked >> 20
+    let mut line = |label: &str, text: String| {
+        writeln!(out, "{}", labelled(&format!("  {label:<10}  "), &text))
+    };
+    line(
+        "calls",
+        format!(
+            "{}: {} succeeded, {errors} failed; {} MiB, each byte checked",
+            s.calls,
+            s.succeeded,
+            s.bytes_checked >> 20
+        ),
     )?;
     for (error, count) in &s.errors {
-        writeln!(out, "              {count:>8}  {error}")?;
+        line("", format!("{count} {error}"))?;
     }
-    writeln!(out, "  executions  {}, none twice unless said below", s.executions)?;
-    writeln!(
-        out,
-        "  blows       {} kills, {} stops; {} calls hit, the last ended {:.0} ms after (limit {})",
-        s.kills, s.stops, s.calls_hit, s.max_end_after_blow_ms, s.end_limit_ms
+    line("executions", format!("{}; a second execution is a violation", s.executions))?;
+    line(
+        "faults",
+        format!(
+            "{} kills, {} stops; {} affected calls, the last ended after {:.0} ms (limit {} ms)",
+            s.kills, s.stops, s.calls_hit, s.max_end_after_fault_ms, s.end_limit_ms
+        ),
     )?;
-    writeln!(out, "  longest     {:.0} ms", s.longest_call_ms)?;
-    writeln!(
-        out,
-        "  servers     sessions {:?} before, {:?} after; bytes in use {:?} before, {:?} after",
-        s.sessions_before, s.sessions_after, s.in_use_before_bytes, s.in_use_after_bytes
+    line("longest", format!("call {:.0} ms", s.longest_call_ms))?;
+    line(
+        "servers",
+        format!(
+            "sessions {:?} before, {:?} after; bytes in use {:?} before, {:?} after",
+            s.sessions_before, s.sessions_after, s.in_use_before_bytes, s.in_use_after_bytes
+        ),
     )?;
     for (name, m) in &s.memory {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
-        writeln!(
-            out,
-            "  {name:<10}  resident {:.1} MiB at first, {:.1} at the end, {:.1} at most, {:+.2} MiB/min",
-            mib(m.start_bytes),
-            mib(m.end_bytes),
-            mib(m.max_bytes),
-            m.slope_bytes_per_min / f64::from(1 << 20)
+        let growth = m.slope_bytes_per_min / f64::from(1 << 20);
+        let (start, end, max) = (mib(m.start_bytes), mib(m.end_bytes), mib(m.max_bytes));
+        line(
+            name,
+            format!(
+                "resident {start:.1} MiB at first, {end:.1} at the end, {max:.1} at most, \
+                 {growth:+.2} MiB/min"
+            ),
         )?;
     }
-    writeln!(out, "  violations  {}", s.violations)?;
+    line("violations", s.violations.to_string())?;
     for text in &s.described {
-        writeln!(out, "              {text}")?;
+        line("", text.clone())?;
     }
     Ok(out.flush()?)
 }
 
-/// A directory of its own, gone at the end.
+/// A temporary directory, removed at the end.
 struct Directory(PathBuf);
 
 impl Directory {

@@ -1,8 +1,8 @@
-//! A server process of a soak: the hidden command `courser soak-server`.
+//! A server process of the soak test: the hidden command `courser soak-server`.
 //!
-//! It writes every request that reaches a handler into its [ledger](super::ledger) before
-//! anything else, checks each byte, and answers. It says `ready <address>` once, then its
-//! [`Level`] a few times a second. It ends when its standard input does, or its parent dies.
+//! Each handler first checks every byte of its request and appends a record to the
+//! [ledger](super::ledger), then answers. The process prints `ready <address>` once, then its
+//! [`Level`] several times per second. It ends when its standard input is closed or its parent dies.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use super::process::{LEVEL_EVERY, Level};
 use courser_bench::program::Failure;
 use courser_bench::program::parent::{say, stop_with_stdin};
 
-/// What the process that starts it says.
+/// Arguments from the parent process.
 #[derive(Debug, clap::Args)]
 pub struct ServerArgs {
     #[arg(long)]
@@ -39,18 +39,18 @@ pub struct ServerArgs {
     recovery: Recovery,
 }
 
-/// Between two attempts to reach the other server.
+/// Time between two attempts to connect to the other server.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// Settings of both sides: defaults, but without spinning: a soak leaves the machine usable.
+/// Settings of both sides: the defaults without spinning, so that the machine stays usable.
 pub(super) fn config(recovery: Recovery) -> Config {
     Config { spin: Some(Duration::ZERO), recovery, ..Config::default() }
 }
 
-/// Runs until it is no longer wanted.
+/// Runs until standard input is closed.
 ///
 /// # Errors
-/// What kept it from starting, or ended it.
+/// The process cannot start, or its event loop fails.
 pub(crate) fn main(args: &ServerArgs) -> Result<(), Failure> {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let stop = stop_with_stdin()?;
@@ -69,7 +69,7 @@ pub(crate) fn main(args: &ServerArgs) -> Result<(), Failure> {
         let up = other.get().is_some_and(|s: SessionId| rpc.session_state(s) != SessionState::Gone);
         if !up && now >= retry {
             retry = now + RETRY;
-            // A failure to begin one is tried again like one that fails later.
+            // An immediate failure is retried in the same way as a later one.
             other.set(rpc.connect(&args.nested).ok());
         }
         if now >= level_due {
@@ -80,7 +80,7 @@ pub(crate) fn main(args: &ServerArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// What handlers write into.
+/// The ledger of this server, shared by its handlers.
 #[derive(Clone)]
 struct Book {
     ledger: Arc<Ledger>,
@@ -94,13 +94,13 @@ impl Book {
         let record =
             Record { event, req_type, error: 0, id, incarnation, at_ns, took_us: 0, bytes: 0 };
         if let Err(error) = self.ledger.append(record) {
-            // A ledger with gaps would accuse the wrong one.
+            // A missing record would be reported as a violation by the library.
             courser_bench::program::out::error(&format!("cannot write the ledger: {error}"));
             std::process::abort();
         }
     }
 
-    /// Notes and checks a request; `None` when one of its bytes is wrong.
+    /// Records and checks a request; `None` if one of its bytes is wrong.
     fn open(&self, request: &[u8], req_type: u16) -> Option<Header> {
         let Some(header) = Header::check_request(request) else {
             self.note(Event::CorruptRequest, 0, req_type);
@@ -137,7 +137,7 @@ fn register(
     slow(rpc, book)
 }
 
-/// The handlers that take long.
+/// Registers the worker handler.
 fn slow(rpc: &mut Rpc, book: &Book) -> Result<(), Failure> {
     let book = book.clone();
     let handler = move |work: Work| {
@@ -151,7 +151,7 @@ fn slow(rpc: &mut Rpc, book: &Book) -> Result<(), Failure> {
     rpc.on_worker(WORK, handler).map_err(|error| Failure::Runtime(error.to_string()))
 }
 
-/// The response that a request asks for; `None`: no memory.
+/// The response to a request; `None` without memory.
 fn response(
     header: &Header,
     incarnation: u64,
@@ -162,13 +162,13 @@ fn response(
     Some(response)
 }
 
-/// Calls the other server, and answers when it has.
+/// Calls the other server and answers when its response has arrived.
 fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Option<SessionId>) {
     let Some(header) = book.open(request, NESTED) else { return cx.reject() };
     let Some(session) = to else { return cx.reject() };
     let Header { id, .. } = header;
     let time_left = request.time_left(cx);
-    // Long enough to say of which incarnation it is.
+    // Long enough for the number and the incarnation.
     let leaf = Header { id, resp_len: 16 + (id % 3000) as u32, work_us: 0 };
     let Ok(mut ask) = cx.alloc(message::HEADER + (id % 2000) as usize) else { return cx.reject() };
     match ask.get_mut() {
@@ -177,9 +177,9 @@ fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Opti
     }
     let Some(handle) = cx.defer() else { return };
     let book = book.clone();
-    // The deadline of the call is that of what it calls for.
+    // The nested call inherits the deadline.
     let called = cx.request(session, LEAF, ask).deadline(time_left).then(move |cx, done| {
-        // Dropping the handle tells the client: executed, without a reply.
+        // Dropping the handle ends the call with "executed, no reply".
         let Ok(answer) = done.result else { return };
         let from = message::incarnation_of(&answer).unwrap_or(0);
         if !message::is_response(id, from, leaf.resp_len as usize, &answer) {
@@ -190,6 +190,6 @@ fn call_other(cx: &mut Context<'_>, request: &Request<'_>, book: &Book, to: Opti
             let _ = cx.reply_to(handle, response);
         }
     });
-    // A call that is not accepted drops its closure, and the handle with it.
+    // A rejected call drops its closure and the handle.
     drop(called);
 }
