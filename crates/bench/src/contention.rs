@@ -1,16 +1,18 @@
 //! CPU time that other programs took from a benchmark.
 //!
-//! Both sides of a benchmark spin, so a thread of theirs waits for a CPU only if something else runs
-//! there. The kernel counts that time for each thread (`/proc/PID/task/TID/schedstat`). On a virtual
-//! machine, other guests take CPUs too; the kernel counts that as stolen time (`/proc/stat`).
+//! The threads of a benchmark poll, so they wait for a CPU only if another program runs on it. The
+//! kernel counts the waiting time of each thread (`/proc/PID/task/TID/schedstat`). On a virtual
+//! machine other guests use the CPUs as well; the kernel counts that as stolen time (`/proc/stat`).
+//! With `--connect` only the client process is observed: the server may be on another machine.
 
 use std::fs;
 use std::time::Instant;
 
-/// Share of the time from which on the figures of a run say more about its neighbours.
+/// Waiting share above which the figures of a run are not shown as results: they depend on other
+/// programs more than on Courser.
 pub const BUSY: f64 = 0.1;
 
-/// Waiting times at the start of a run.
+/// Waiting and stolen time at the start of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Contention {
     start: Instant,
@@ -19,7 +21,7 @@ pub struct Contention {
 }
 
 impl Contention {
-    /// Starts to count; `None` where the kernel does not count waiting times.
+    /// Reads the counters; `None` if the kernel does not count waiting times.
     pub fn begin() -> Option<Self> {
         Some(Self { start: Instant::now(), waited_ns: waited_ns()?, stolen_ns: stolen_ns() })
     }
@@ -34,8 +36,7 @@ impl Contention {
     }
 }
 
-/// Waiting time of all threads of this process and its children. A child that ends takes its time
-/// with it.
+/// Waiting time of all threads of this process and its children, without children that have ended.
 fn waited_ns() -> Option<u64> {
     let mut all = waited_of("self")?;
     for task in fs::read_dir("/proc/self/task").ok()?.flatten() {
@@ -75,7 +76,7 @@ mod tests {
     use crate::affinity;
 
     #[test]
-    fn stolen_time_is_the_eighth_number() {
+    fn stolen_time_is_the_eighth_number_of_the_cpu_line() {
         let text = "cpu  1 2 3 4 5 6 7 88 9 10\ncpu0 0 0 0 0 0 0 0 1 0 0\n";
         assert_eq!(parse_stolen(text), Some(88));
         assert_eq!(parse_stolen("intr 1"), None);

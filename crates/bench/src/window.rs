@@ -1,9 +1,8 @@
-//! Runs windows: probes around them, raw and RPC in turn, until there are enough.
+//! Runs windows with probes around them, raw and RPC alternately, until a plan is fulfilled.
 //!
-//! A benchmark is one or two [`Workload`]s: the one measured and, where there is one, its
-//! raw baseline. [`Runner::run`] lets them take turns and keeps, per pair of windows,
-//! what both did and the placement that all four probes agreed on. [`report`](super::report)
-//! makes results of the pairs.
+//! A benchmark has one or two [`Workload`]s: the measured one and optionally its raw baseline.
+//! [`Runner::run`] alternates them. For each pair of windows it keeps both samples and the placement
+//! on which all four probes agreed. [`report`](super::report) computes results from the pairs.
 
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
@@ -16,58 +15,58 @@ use super::placement::{Placement, Tag};
 use super::probe::Probe;
 use super::report::PlacementResult;
 
-/// Error of a workload, whatever its kind.
+/// Error of a workload.
 pub type WorkloadError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One thing that can be measured for a while.
+/// A workload that can be measured in windows.
 pub trait Workload {
     /// Name for progress and errors, as `rpc` or `raw`.
     fn name(&self) -> &str;
 
-    /// Called before each window's first probe: switch the other side's role, refill,
-    /// drain. Not timed. The other side must answer probes when this returns.
+    /// Prepares a window before its first probe, for example by changing the other side's role. Not
+    /// timed. The other side must answer probes when this returns.
     ///
     /// # Errors
-    /// Ends the run.
+    /// An error ends the run.
     fn prepare(&mut self) -> Result<(), WorkloadError> {
         Ok(())
     }
 
-    /// Works for about `duration` and says what was done in the time it really took. At
-    /// the end nothing may be in flight that would disturb the next window.
+    /// Works for about `duration`; returns the operations and the exact time. At the end no operation
+    /// may be in flight, because it would disturb the next window.
     ///
     /// # Errors
-    /// Ends the run.
+    /// An error ends the run.
     fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError>;
 
-    /// What the probes around the last window agreed on. Not called for windows that are thrown
-    /// away at the start. A workload that pools what it saw by placement does so here.
+    /// Called with the tag of the last window, except for warm-up windows. Workloads that pool values
+    /// by placement do it here.
     fn tagged(&mut self, tag: Tag) {
         let _ = tag;
     }
 
-    /// Rare latencies, pooled over all windows of a placement; `None` if it has none.
+    /// High percentiles over all windows of a placement; `None` without latencies.
     fn tail(&mut self, placement: Option<Placement>) -> Option<Tail> {
         let _ = placement;
         None
     }
 
-    /// Adds what else the workload counted in its windows of a placement to their result.
+    /// Adds further counters of the windows of a placement to their result.
     fn tell(&self, result: &mut PlacementResult) {
         let _ = result;
     }
 }
 
-/// What a workload did in one window.
+/// Operations of a workload in one window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// Operations completed: calls, or packets of a raw baseline.
+    /// Completed operations: calls, or packets of a raw baseline.
     pub operations: u64,
-    /// Payload bytes moved by them, one direction.
+    /// Payload bytes of the operations, in one direction.
     pub bytes: u64,
-    /// Time they took, ns.
+    /// Duration of the operations, ns.
     pub elapsed_ns: u64,
-    /// From [`Latency::take`](super::latency::Latency::take), if latency was measured.
+    /// Percentiles from [`Latency::take`](super::latency::Latency::take), if latency was measured.
     pub latency: Option<Percentiles>,
 }
 
@@ -83,28 +82,29 @@ impl Sample {
     }
 }
 
-/// How long to measure.
+/// Duration of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Length of one window. 10-40 ms: placement lasts for 0.5-10 s, so that most
-    /// windows see one only, and the probes around them stay below 5 %.
+    /// Length of one window, 10-40 ms. A placement lasts for 0.5-10 s, so most windows have a single
+    /// one, and the probes take less than 5 % of the time.
     pub window: Duration,
-    /// Pairs wanted at each placement that occurs.
+    /// Required pairs at each placement that occurs.
     pub pairs: u32,
-    /// The run ends after this even with fewer pairs (the pair under way is finished).
+    /// Time limit: the run ends after the current pair even with fewer pairs.
     pub max_time: Duration,
-    /// Windows of each workload run first and thrown away: first touch of memory, cold
-    /// caches, connection set-up.
+    /// Warm-up windows of each workload, which are not counted: page faults, cold caches, connection
+    /// set-up.
     pub warmup: u32,
 }
 
-/// Most pairs of one placement; with the dropped ones, bounds the memory of a run to about 80 MB.
+/// Most pairs of one placement. With the dropped windows, it limits the memory of a run to about
+/// 80 MB.
 const MAX_PAIRS: u32 = 100_000;
-/// Most windows thrown away at the start.
+/// Most warm-up windows.
 const MAX_WARMUP: u32 = 1_000;
-/// Windows much longer than this would nearly always span a change of placement.
+/// Longest window: the placement would change in nearly every longer one.
 const MAX_WINDOW: Duration = Duration::from_secs(1);
-/// Below this, the probes would take longer than what they bracket.
+/// Shortest window: the probes would take longer than a shorter one.
 const MIN_WINDOW: Duration = Duration::from_millis(1);
 
 impl Plan {
@@ -143,7 +143,7 @@ impl Plan {
     }
 }
 
-/// Smallest and largest round trip that the probes around something saw.
+/// Smallest and largest round trip of several probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeRange {
     /// Smallest, ns.
@@ -158,7 +158,7 @@ impl ProbeRange {
     }
 }
 
-/// Two probe ranges together; what failed adds nothing.
+/// Combines two probe ranges; failed probes have none.
 fn join(a: Option<ProbeRange>, b: Option<ProbeRange>) -> Option<ProbeRange> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.and(b)),
@@ -166,14 +166,14 @@ fn join(a: Option<ProbeRange>, b: Option<ProbeRange>) -> Option<ProbeRange> {
     }
 }
 
-/// One window as it was seen.
+/// The observation of one window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// What its two probes agreed on.
+    /// Tag on which the two probes agreed.
     pub tag: Tag,
-    /// What they measured.
+    /// Round trips of the probes.
     pub probes: Option<ProbeRange>,
-    /// What the workload did.
+    /// Operations of the workload.
     pub sample: Sample,
 }
 
@@ -186,23 +186,23 @@ impl Seen {
     };
 }
 
-/// A point of a series: which window of a round is compared with which.
+/// A point of a series: two windows of a round that are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Compared {
-    /// Place in the round of what is measured.
+    /// Position of the measured window in the round.
     pub measured: usize,
-    /// Place of its baseline, if it has one.
+    /// Position of the baseline, if there is one.
     pub baseline: Option<usize>,
 }
 
 impl Compared {
-    /// What the probes around its windows agreed on.
+    /// Tag on which the probes around its windows agreed.
     fn tag(self, round: &[Seen]) -> Tag {
         let tag = round[self.measured].tag;
         self.baseline.map_or(tag, |at| round[at].tag.and(tag))
     }
 
-    /// The pair that it makes of a round.
+    /// The pair of this point in a round.
     fn pair(self, round: &[Seen]) -> Pair {
         let (measured, raw) = (&round[self.measured], self.baseline.map(|at| &round[at]));
         Pair {
@@ -213,15 +213,14 @@ impl Compared {
         }
     }
 
-    /// What it measured in all rounds, each paired with the window at `other`, which is of the same
-    /// round. Where the cores were is told by the windows of this point only: for a workload that
-    /// keeps to one core.
+    /// The pairs of the measured window and the window at position `other` in all rounds. The tag comes
+    /// from this point only, because the other workload uses a single core.
     pub fn beside(self, other: usize, rounds: &[Vec<Seen>]) -> Outcome {
         let pair = |round: &Vec<Seen>| Pair { raw: Some(round[other].sample), ..self.pair(round) };
         Outcome { pairs: rounds.iter().map(pair).collect() }
     }
 
-    /// The pairs that it makes of all rounds.
+    /// The pairs of this point in all rounds.
     pub fn outcome(self, rounds: &[Vec<Seen>]) -> Outcome {
         Outcome { pairs: rounds.iter().map(|round| self.pair(round)).collect() }
     }
@@ -230,21 +229,20 @@ impl Compared {
 /// Two neighbouring windows of one placement, or one window where there is no baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pair {
-    /// What the probes around both windows agreed on.
+    /// Tag on which the probes around both windows agreed.
     pub tag: Tag,
-    /// What they measured. A class is a range: inside it, a machine may have several
-    /// states, and only this tells them apart.
+    /// Round trips of the probes. They distinguish several states of a machine within one placement.
     pub probes: Option<ProbeRange>,
-    /// The window of what is measured.
+    /// The measured window.
     pub measured: Sample,
-    /// The window of its baseline, right before.
+    /// The window of the baseline right before it.
     pub raw: Option<Sample>,
 }
 
 /// All windows of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// In the order they ran, dropped ones too.
+    /// In the order of the run, including dropped ones.
     pub pairs: Vec<Pair>,
 }
 
@@ -256,7 +254,7 @@ impl Outcome {
     }
 }
 
-/// How far a run is; handed to the progress callback after each pair.
+/// Progress of a run, passed to the callback after each pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Time since the run began.
@@ -269,7 +267,7 @@ pub struct Progress {
     pub unprobed: u32,
     /// Pairs so far whose probes disagreed.
     pub mixed: u32,
-    /// Pairs wanted at each placement.
+    /// Required pairs at each placement.
     pub wanted: u32,
 }
 
@@ -284,9 +282,8 @@ impl Progress {
         *counter += 1;
     }
 
-    /// True when every placement that has occurred has its pairs. A placement that was
-    /// seen once is waited for; the plan's time limit ends that wait. Pairs without a
-    /// probe count only while there are no others.
+    /// True if every placement that has occurred has enough pairs; the time limit of the plan ends the
+    /// run otherwise. Pairs without a probe count only if there are no others.
     fn enough(&self) -> bool {
         let done = |count| count == 0 || count >= self.wanted;
         if self.near == 0 && self.far == 0 {
@@ -295,64 +292,73 @@ impl Progress {
         done(self.near) && done(self.far)
     }
 
-    /// Pairs of the placement that has fewest.
+    /// Pairs of the placement with the fewest pairs.
     fn enough_of(&self) -> u32 {
         let seen = [self.near, self.far].into_iter().filter(|&count| count > 0).min();
         seen.unwrap_or(self.unprobed)
     }
 }
 
-/// Why a run ended without a result.
+/// Error of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The plan is outside its limits.
     #[error("{what} must be {limits}")]
     Plan {
-        /// The field.
+        /// Name of the field.
         what: &'static str,
-        /// What it may be.
+        /// Permitted values.
         limits: &'static str,
     },
     /// A workload failed.
     #[error("{name}: {source}")]
     Workload {
-        /// Its name.
+        /// Name of the workload.
         name: String,
-        /// Its error.
+        /// Error of the workload.
         source: WorkloadError,
     },
 }
 
-/// Runs workloads by a plan. `P` is a [`Prober`](super::probe::Prober), on the thread
-/// that calls [`Runner::run`].
+/// Runs workloads according to a plan. `P` is a [`Prober`](super::probe::Prober) on the thread that
+/// calls [`Runner::run`].
 #[derive(Debug)]
 pub struct Runner<P> {
     plan: Plan,
     prober: Option<P>,
+    counts_cpu_wait: bool,
     cpu_wait: Option<f64>,
 }
 
 impl<P: Probe> Runner<P> {
-    /// A runner; without a prober all windows are untagged.
+    /// Creates a runner; without a prober all windows are untagged.
     ///
     /// # Errors
     /// [`RunError::Plan`] if a field is outside its limits.
     pub fn new(plan: Plan, prober: Option<P>) -> Result<Self, RunError> {
         plan.check()?;
-        Ok(Self { plan, prober, cpu_wait: None })
+        let counts_cpu_wait = prober.is_some();
+        Ok(Self { plan, prober, counts_cpu_wait, cpu_wait: None })
+    }
+
+    /// Counts the time for which threads wait for a CPU also without a prober. For a benchmark whose
+    /// threads do not share a CPU with each other.
+    #[must_use]
+    pub fn counting_cpu_wait(self) -> Self {
+        Self { counts_cpu_wait: true, ..self }
     }
 
     /// The largest share of a run's time for which its threads waited for a CPU
-    /// ([`Contention`]); `None` if that was not counted, or both sides have one CPU together.
+    /// ([`Contention`]); `None` if it was not counted.
     pub fn cpu_wait(&self) -> Option<f64> {
         self.cpu_wait
     }
 
-    /// Runs `raw` and `measured` in turn until the plan is fulfilled or `progress` says
-    /// `Break`; a run that was broken off returns what it has, at least one pair.
+    /// Runs `raw` and `measured` alternately until the plan is fulfilled or `progress` returns `Break`;
+    /// at least one pair.
     ///
     /// # Errors
-    /// [`RunError::Workload`] with the first failure of a workload.
+    /// [`RunError::Workload`] with the first error of a workload.
     pub fn run(
         &mut self,
         measured: &mut dyn Workload,
@@ -372,12 +378,12 @@ impl<P: Probe> Runner<P> {
         Ok(compared.outcome(&rounds))
     }
 
-    /// Runs the workloads in rounds, each in the given order (in which one may occur several
-    /// times), until every one of the `points` has its pairs, the plan's time is over or
-    /// `progress` says `Break`; at least one round.
+    /// Runs rounds of windows in the given order, in which a workload may occur several times, until
+    /// each of the `points` has enough pairs, the time limit is reached or `progress` returns `Break`; at
+    /// least one round.
     ///
     /// # Errors
-    /// [`RunError::Workload`] with the first failure of a workload.
+    /// [`RunError::Workload`] with the first error of a workload.
     pub fn rounds(
         &mut self,
         workloads: &mut [&mut dyn Workload],
@@ -391,7 +397,7 @@ impl<P: Probe> Runner<P> {
                 self.window(workloads[at])?;
             }
         }
-        let contention = self.prober.as_ref().and_then(|_| Contention::begin());
+        let contention = self.counts_cpu_wait.then(Contention::begin).flatten();
         let most = (4 * MAX_PAIRS as usize / order.len().max(1)).max(1);
         let mut rounds = Vec::new();
         let mut so_far =

@@ -49,7 +49,7 @@ pub fn run(spec: &BenchSpec, progress: &mut dyn FnMut(&Progress)) -> Result<Repo
     let cores = affinity::choose()?;
     let mut config = described(spec, &cores);
     let (results, more) = match &spec.connect {
-        Some(uri) => against(uri, spec, &clock, progress),
+        Some(uri) => against(uri, spec, &clock, &cores, progress),
         None => between(spec, &clock, &cores, progress),
     }?;
     config.extend(more);
@@ -119,7 +119,7 @@ fn with_raw(
     let baseline = series.workload(raw.workload());
     let (points, places) = lay_out(&mut series, &mut calls, &mut copies, Some(baseline));
     series.run(&mut runner, progress)?;
-    config.insert(crate::report::CPU_WAIT.to_owned(), runner.cpu_wait().into());
+    config.insert(report::CPU_WAIT.to_owned(), runner.cpu_wait().into());
     let results = results(spec, loads, &mut series, &points, &places);
     drop(series);
     let raw = json!({
@@ -130,19 +130,20 @@ fn with_raw(
     Ok((results, config))
 }
 
-/// RPCs only, against a server that runs elsewhere.
+/// Measures RPCs to a server that runs already, without raw packets and without probes.
 fn against(
     uri: &str,
     spec: &BenchSpec,
     clock: &Clock,
+    cores: &Cores,
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Measured, BenchError> {
     let loads = spec.loads();
     let local = if spec.transport == super::Over::Udp { "[::]" } else { "127.0.0.1" };
     let local = format!("{}://{local}:0", spec.transport.name());
     let nexus = Nexus::bind_with(&local, spec.variant().config())?;
-    // The server may be on this machine and on any core of it: wherever the scheduler wakes it, it
-    // must not wait for our spinning to end. So we are not pinned, and yield.
+    // The server may run on any core of this machine. This thread is not pinned and yields, so that
+    // the server does not wait for a core that this thread polls on.
     let other = Other { line: None, yields: true };
     let mut caller = Caller::new(nexus.endpoint()?, clock.clone(), other.clone());
     caller.connect(uri, spec.sessions as usize)?;
@@ -154,9 +155,14 @@ fn against(
     }
     let mut config = agreed(&caller);
     let mut runner = Runner::<Prober>::new(plan_for(spec.plan, loads.len()), None)?;
+    if cores.distinct() {
+        // On a single core, waiting for a server of this machine is no contention.
+        runner = runner.counting_cpu_wait();
+    }
     let mut series = Series::default();
     let (points, places) = lay_out(&mut series, &mut calls, &mut [], None);
     series.run(&mut runner, progress)?;
+    config.insert(report::CPU_WAIT.to_owned(), runner.cpu_wait().into());
     let results = results(spec, &loads, &mut series, &points, &places);
     drop(series);
     if spec.stats {
