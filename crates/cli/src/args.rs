@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and the help that teaches it.
+//! The command line of `courser`: subcommands, flags and help texts.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,13 +12,13 @@ use courser_bench::program::{ResultArgs, VERSION, units};
 const EXAMPLES: &str = "\
 Examples:
   courser quickstart                    measure this machine, in about 15 seconds
-  courser serve                         answer calls; prints what to type elsewhere
+  courser serve                         answer calls; prints commands for clients
   courser ping udp://10.0.0.5:31850     round trips to that server
-  courser stat udp://10.0.0.5:31850     what that server counts, every second
+  courser stat udp://10.0.0.5:31850     counters of that server, every second
   courser bench rate --connect udp://10.0.0.5:31850
 
 Traffic is neither encrypted nor authenticated: use it on trusted networks only.
-Exit status: 0 done, 1 tried and failed, 2 cannot be done as asked.";
+Exit status: 0 success, 1 the command failed, 2 it cannot run as given.";
 
 /// Fast RPC for datacenters: measure it, serve it, ping it.
 #[derive(Debug, Parser)]
@@ -35,13 +35,13 @@ pub(crate) enum Command {
     Quickstart(QuickstartArgs),
     /// Answer calls from ping and bench until Ctrl-C
     Serve(ServeArgs),
-    /// Call a server again and again and show the round trips
+    /// Call a server repeatedly and show the round trips
     Ping(PingArgs),
     /// Show the counters of a running server: calls, sessions, drops, memory
     Stat(StatArgs),
-    /// Measure one thing well: latency, rate, bandwidth, sessions, threads and more
+    /// Run one benchmark: latency, rate, bandwidth, sessions, threads and more
     Bench(BenchArgs),
-    /// Print the completions of a shell
+    /// Print the completion script for a shell
     Completions(CompletionsArgs),
     /// The server side of a benchmark, started by the client side
     #[command(hide = true)]
@@ -53,17 +53,17 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Starts a server process and a client process, each on a core of its own, and measures
-32-byte round trips, small calls per second, and the bandwidth of 8 MiB requests, over
-UDP and over shared memory. The same packets without the protocol take turns with it,
-over bare sockets or rings: the ratio is what Courser costs. Needs no privileges; where
-shared memory cannot be had it is left out, and the reason said.
+Starts a server process and a client process, each on its own core. Measures 32-byte \
+round trips, small calls per second and the bandwidth of 8 MiB requests, over UDP and \
+over shared memory. Windows of calls alternate with windows of raw packets over bare \
+sockets or rings; the ratio of both is the cost of Courser. Needs no privileges. If \
+shared memory is not available, the reason is printed and only UDP is measured.
 
 Examples:
   courser quickstart
   courser quickstart --quick --json quickstart.json")]
 pub(crate) struct QuickstartArgs {
-    /// Take 7 seconds instead of 15; the numbers are less certain
+    /// Take 7 seconds instead of 15; the confidence intervals are wider
     #[arg(long)]
     pub(crate) quick: bool,
     #[command(flatten)]
@@ -77,24 +77,24 @@ Endpoint N listens on UDP port PORT + N; sessions are set up over TCP port PORT.
 Examples:
   courser serve
   courser serve --bind udp://127.0.0.1:4000       for this machine only
-  courser serve --threads 4                       four endpoints, a thread each")]
+  courser serve --threads 4                       four endpoints, one thread each")]
 pub(crate) struct ServeArgs {
-    /// Where to listen: 0.0.0.0 is every address of this machine, port 0 any free port
+    /// Address to listen on; 0.0.0.0: all addresses of this machine, port 0: any free port
     #[arg(long, value_name = "URI", default_value = "udp://0.0.0.0:31850")]
     pub(crate) bind: String,
-    /// Endpoints, each with a thread of its own
+    /// Endpoints; each has its own thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
-    /// How lost packets are recovered: go-back-n, which then holds for all clients; melo or default
-    /// leave it to them
+    /// Loss recovery: go-back-n applies to all clients; with melo or default each client chooses
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
 }
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Calls one at a time, so both sides sleep in between and the time to wake them is part
-of the round trip. `courser bench latency --connect URI` shows it under load.
+Makes one call at a time. Both sides sleep between calls, so the round trip includes the \
+time to wake them. `courser bench latency --connect URI` measures round trips of sides \
+that poll.
 
 Examples:
   courser ping udp://10.0.0.5:31850
@@ -107,7 +107,7 @@ pub(crate) struct PingArgs {
     /// Calls to make; 0: until Ctrl-C
     #[arg(short, long, value_name = "N", default_value_t = 10)]
     pub(crate) count: u64,
-    /// Time from one call to the next
+    /// Time from the start of one call to the next
     #[arg(short, long, value_name = "TIME", default_value = "100ms", value_parser = units::time)]
     pub(crate) interval: Duration,
     /// Bytes in each request and response, up to 8MiB
@@ -116,10 +116,10 @@ pub(crate) struct PingArgs {
     /// Count a call as lost after this time
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
     pub(crate) timeout: Duration,
-    /// How lost packets are recovered: go-back-n, melo, default; go-back-n if the server insists
+    /// Loss recovery: go-back-n, melo or default; a server with go-back-n overrides it
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
-    /// Only the summary, no line for each call
+    /// Print only the summary, not a line for each call
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// Write the result as JSON to a file, or to standard output with -
@@ -129,40 +129,40 @@ pub(crate) struct PingArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Reads the counters of a `courser serve` through an ordinary session of its own, marked
-with * among the sessions. URI/N shows endpoint N only.
+Reads the counters of a `courser serve` over a session, which is marked with * in the \
+list of sessions. URI/N shows endpoint N only.
 
-  requests, replies   calls that others made here
+  requests, replies   calls that clients made to this endpoint
   calls, open, errors calls that this endpoint made
-  credits             packets that all sessions together may have under way
-  resent              packets sent once more, for whatever reason; of these
-    lost              found lost, since later ones had arrived
-    probes            sent to hear what became of the end of a message
-    spurious          had arrived before
-  rollbacks           timeouts that gave up all packets of a call
-  pool waits          times that a session waited for credits that it shares with others
-  recovery            the session's scheme of loss recovery, as agreed at connect
-  RTT, RTO            round trips without handlers, and the timeout derived from them
-  in flight           requests on the session's slots; queued ones wait for a slot
+  credits             packets that all sessions together may have in flight
+  resent              retransmitted packets, of which
+    lost              were declared lost because later packets had arrived
+    probes            probed the end of a message after a timeout
+    spurious          had already arrived
+  rollbacks           timeouts after which all packets of a call were resent
+  pool waits          times that a session waited for shared credits
+  recovery            loss recovery of the session, agreed at connect
+  RTT, RTO            round trip without handlers, and the timeout from it
+  in flight           requests on the session's slots; queued ones need a slot
 
 Examples:
   courser stat udp://10.0.0.5:31850
   courser stat udp://10.0.0.5:31850/2 --interval 5s --sessions all
   courser stat udp://10.0.0.5:31850 --once --json -")]
 pub(crate) struct StatArgs {
-    /// The server, as `courser serve` printed it: udp://HOST:PORT, or one endpoint of it with /N
+    /// The server, as `courser serve` printed it: udp://HOST:PORT; with /N one endpoint of it
     #[arg(value_name = "URI")]
     pub(crate) uri: String,
     /// Time from one refresh to the next
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
     pub(crate) interval: Duration,
-    /// Refreshes; 0: until Ctrl-C, which is the default without --json
+    /// Number of refreshes; 0: until Ctrl-C, the default without --json
     #[arg(short, long, value_name = "N")]
     pub(crate) count: Option<u64>,
     /// One refresh: totals, no rates
     #[arg(long, conflicts_with = "count")]
     pub(crate) once: bool,
-    /// Sessions to show of each endpoint, the busiest first: a number, or all
+    /// Sessions to show for each endpoint, the busiest first: a number, or all
     #[arg(short, long, value_name = "N", default_value = "10", value_parser = units::count_or_all)]
     pub(crate) sessions: usize,
     /// Write the last refresh as JSON to a file, or to standard output with -
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_definition_is_sound() {
+    fn the_command_line_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_values_are_refused() {
+    fn values_out_of_range_are_refused() {
         for line in [
             "courser ping udp://a:1 --size 9MiB",
             "courser ping udp://a:1 --timeout 0s",

@@ -1,5 +1,5 @@
-//! `courser bench`: latency, rate and bandwidth of calls beside the same packets without the
-//! protocol. The long benchmarks are the laboratory's.
+//! `courser bench`: latency, rate and bandwidth of calls, compared with the same packets without
+//! the protocol. The long benchmarks are in `courser-lab`.
 
 use courser::{Nexus, Recovery};
 use courser_bench::program::{Failure, PlanArgs, ResultArgs, out, progress, units};
@@ -10,15 +10,15 @@ use indicatif::ProgressBar;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// The batch of the small-call rate under faults, as in the other series.
+/// Batch of the small-call rate under faults, as in the other series.
 const FAULT_BATCH: u32 = 3;
 
 #[derive(Debug, Args)]
 #[command(subcommand_value_name = "WHAT", subcommand_help_heading = "Benchmarks")]
 #[command(after_help = "\
-Without --connect, both sides run on this machine, a core each. Windows of raw
-packets and windows of RPCs alternate: a pair is one of each. A claim needs 200
-pairs or more of one placement; --quick is for a first look.
+Without --connect, both sides run on this machine, on one core each. Windows of raw \
+packets and windows of RPCs alternate; a pair is one of each. A claim needs at least 200 \
+pairs of one placement; --quick measures fewer.
 
 Examples:
   courser bench latency --transport mem
@@ -39,7 +39,7 @@ enum What {
     Latency(LatencyArgs),
     /// Small calls per second
     Rate(RateArgs),
-    /// Bytes per second of large requests, beside copies of the same memory
+    /// Bytes per second of large requests, compared with memory copies
     Bandwidth(BandwidthArgs),
     #[cfg(feature = "lab")]
     #[command(flatten)]
@@ -49,17 +49,17 @@ enum What {
 /// Flags of all three benchmarks.
 #[derive(Debug, Args)]
 struct CallArgs {
-    /// The transport: udp and shm between two processes, mem between two threads of one [default:
+    /// The transport: udp and shm connect two processes, mem two threads of one process [default:
     /// udp, or that of --connect]
     #[arg(long, value_name = "NAME", value_enum)]
     transport: Option<Over>,
-    /// Measure against this `courser serve` instead of a process of this machine
+    /// Measure calls to this `courser serve` instead of starting a server process
     #[arg(long, value_name = "URI")]
     connect: Option<String>,
     #[command(flatten)]
     plan: PlanArgs,
-    /// Bytes in a request; several for bandwidth, as 1KiB,8MiB. Default 32, for bandwidth 8MiB,
-    /// which is also a server's limit
+    /// Bytes in a request; bandwidth takes several sizes, as 1KiB,8MiB. Default 32, for bandwidth
+    /// 8MiB, which is the limit of `courser serve`
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
     size: Vec<u64>,
     /// Sessions to the server. Default 1, for rate 16, with --batch 8
@@ -78,12 +78,13 @@ struct CallArgs {
     /// Largest datagram payload. Default: what a link of 1500 bytes carries
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     frame_size: Option<u64>,
-    /// Drop frames of both sides on purpose, and measure without faults beside it. SPEC is
-    /// loss=1e-3, or parts with commas between: loss, duplicate, reorder (by up to span=N frames),
-    /// corrupt; shares of frames, from 1e-6. A part that occurs again begins another SPEC
+    /// Inject faults into the frames of both sides, and compare with windows without faults. SPEC
+    /// is loss=1e-3, or several parts separated by commas: loss, duplicate, reorder (by up to
+    /// span=N frames), corrupt. Values are shares of frames, from 1e-6. A part that occurs again
+    /// begins another SPEC
     #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
     fault: Vec<Faults>,
-    /// Loss recovery: go-back-n, melo, default; several are compared
+    /// Loss recovery: go-back-n, melo, default; several schemes are compared
     #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
     recovery: Vec<Recovery>,
     #[command(flatten)]
@@ -99,7 +100,7 @@ Examples:
 struct LatencyArgs {
     #[command(flatten)]
     calls: CallArgs,
-    /// Over shm: send raw packets by a copy, as single packets of calls are sent, instead of as a
+    /// Over shm: copy raw packets into the ring, as calls of one packet do, instead of sending a
     /// burst of one
     #[arg(long)]
     raw_copy: bool,
@@ -114,11 +115,11 @@ Examples:
 struct RateArgs {
     #[command(flatten)]
     calls: CallArgs,
-    /// Calls issued together, each on a random session, as in eRPC (NSDI '19), section 6.2; several,
-    /// as 1,3,5. Default over shm and mem 1,3,5,8,11; over udp each response is followed by a call
+    /// Calls issued together, each on a random session, as in eRPC (NSDI '19), section 6.2; several
+    /// as 1,3,5. Default over shm and mem 1,3,5,8,11; over udp each response starts the next call
     #[arg(long, value_name = "B", value_delimiter = ',')]
     batch: Vec<u32>,
-    /// Both sides call each other at the same time; the rate of one is shown
+    /// Both sides call each other at the same time; shows the rate of one side
     #[arg(long)]
     symmetric: bool,
 }
@@ -133,11 +134,11 @@ Examples:
 struct BandwidthArgs {
     #[command(flatten)]
     calls: CallArgs,
-    /// Requests of 1KiB to 64MiB, one size after another
+    /// Measure requests of 1KiB to 64MiB in a series
     #[arg(long, conflicts_with_all = ["size", "connect"])]
     sizes: bool,
-    /// The server does not copy received data to its message, whose bytes are arbitrary then; shows
-    /// the cost of that copy
+    /// The server does not copy received data into the message buffer, so its bytes are arbitrary.
+    /// Shows the cost of that copy
     #[arg(long)]
     no_copy: bool,
 }

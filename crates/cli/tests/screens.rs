@@ -1,55 +1,19 @@
-//! Every screen fits a terminal of 80 columns, and what a screen tells to type works.
+//! Every screen fits a terminal of 80 columns, and the commands that a screen prints work.
 
 mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::bench::alone;
-use common::{Server, error_line, json_of, run, stderr, stdout};
+use common::{Server, assert_narrow, error_line, fits, json_of, run, stderr, stdout};
 
-/// Asserts that a command succeeds and that its lines fit.
-fn fits(line: &str) -> String {
-    let output = run(line);
-    let text = stdout(&output);
-    assert!(output.status.success(), "{line}: {text}{}", stderr(&output));
-    assert_narrow(line, &text);
-    text
-}
-
-fn assert_narrow(what: &str, text: &str) {
-    for line in text.lines() {
-        assert!(line.chars().count() <= 80, "{what}: {line}");
-    }
+#[test]
+fn help_of_every_command_fits_and_is_wrapped_evenly() {
+    common::help::assert_all_fit();
 }
 
 #[test]
-fn help_fits() {
-    for command in [
-        "",
-        "quickstart",
-        "serve",
-        "ping",
-        "stat",
-        "completions",
-        "bench",
-        "bench latency",
-        "bench rate",
-        "bench bandwidth",
-        "bench sessions",
-        "bench sweep",
-        "sim",
-        "sim swarm",
-        "sim run",
-        "sim run e76",
-        "sim loss",
-        "soak",
-    ] {
-        fits(&format!("{command} --help"));
-    }
-}
-
-#[test]
-fn servers_and_what_reads_them_fit() {
+fn screens_of_servers_and_their_clients_fit() {
     for bind in ["udp://127.0.0.1:0 --threads 3", "udp://0.0.0.0:0", "shm://127.0.0.1:0"] {
         let server = Server::start(&format!("serve --bind {bind}"));
         assert_narrow(bind, &server.said);
@@ -102,6 +66,8 @@ fn a_ping_says_that_waking_is_included() {
 fn figures_of_a_busy_machine_are_not_shown_as_results() {
     let _alone = alone();
     let bench = "bench latency --quick --pairs 30 --transport mem";
+    let server = Server::local();
+    let connected = format!("bench latency --quick --pairs 30 --connect {}", server.uri);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let cpus = std::thread::available_parallelism().map_or(2, usize::from);
@@ -112,19 +78,24 @@ fn figures_of_a_busy_machine_are_not_shown_as_results() {
                 }
             });
         }
-        let share = json_of(&format!("{bench} --json -"))["config"]["cpu_wait_share"].as_f64();
-        let (refused, shown) = (run(bench), run(&format!("{bench} --anyway")));
+        let mut measured = Vec::new();
+        for bench in [bench, &connected] {
+            let share = json_of(&format!("{bench} --json -"))["config"]["cpu_wait_share"].as_f64();
+            measured.push((share, run(bench), run(&format!("{bench} --anyway"))));
+        }
         let quickstart = run("quickstart --quick");
         stop.store(true, Ordering::Relaxed);
-        // One CPU alone, or a kernel that does not count: nothing can be said.
-        if share.is_none() {
+        // With a single CPU, or a kernel that does not count, the share is unknown.
+        if measured[0].0.is_none() {
             return;
         }
-        assert!(share > Some(0.1), "{share:?}");
-        assert_eq!(refused.status.code(), Some(1));
-        assert!(error_line(&refused).contains("the machine was busy"), "{}", stderr(&refused));
-        assert_eq!(stdout(&refused), "");
-        assert!(stdout(&shown).contains("latency p50"), "{}", stderr(&shown));
+        for (share, refused, shown) in measured {
+            assert!(share > Some(0.1), "{share:?}");
+            assert_eq!(refused.status.code(), Some(1));
+            assert!(error_line(&refused).contains("the machine was busy"), "{}", stderr(&refused));
+            assert_eq!(stdout(&refused), "");
+            assert!(stdout(&shown).contains("latency p50"), "{}", stderr(&shown));
+        }
         assert_eq!(quickstart.status.code(), Some(0));
         let text = stdout(&quickstart);
         let (marked, table) = (text.find("are not results"), text.find("round trip"));

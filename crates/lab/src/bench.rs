@@ -1,4 +1,4 @@
-//! The long benchmarks: series in which one setting changes from window to window.
+//! The long benchmarks: each is a series of windows in which one setting changes.
 
 mod credits;
 mod factors;
@@ -22,19 +22,19 @@ use courser_bench::window::{Plan, Progress};
 use self::overload::OverloadPlan;
 use self::sweep::{FRAMES, IN_FLIGHT, Sweep};
 
-/// A window of the workers benchmark: ten handlers.
+/// Window length of the workers benchmark: ten handlers.
 const WORKERS_WINDOW: Duration = Duration::from_millis(40);
 
 /// A long benchmark.
 #[derive(Debug, Subcommand)]
 pub enum Series {
-    /// Round trip beside worker handlers of 4 ms
+    /// Round trip while a worker runs handlers of 4 ms
     Workers(WorkersArgs),
-    /// Calls answered in time at twice a worker's capacity
+    /// Calls answered before their deadline at twice the capacity of a worker
     Overload(OverloadArgs),
-    /// The rate with one optimization after another switched off
+    /// The rate with optimizations switched off one after another
     Factors(SeriesArgs),
-    /// The rate on 1 to 20,000 sessions beside 8, and their memory
+    /// The rate on 1 to 20,000 sessions compared with 8, and their memory
     Sessions(SessionsArgs),
     /// Latency, rate and bandwidth with 1 to 64 credits
     Credits(CreditsArgs),
@@ -43,7 +43,7 @@ pub enum Series {
     /// The rate with transmit bursts of 1 to 256 packets
     #[command(name = "txqueue")]
     TxQueue(SeriesArgs),
-    /// The rate of 1, 2, 4... threads of a process that all call each other
+    /// The rate of 1, 2, 4... threads of one process that all call each other
     Threads(SeriesArgs),
 }
 
@@ -53,10 +53,10 @@ pub enum Series {
 Example:
   courser bench factors --transport shm --quick --json -
 
-The rate is that of `courser bench rate --batch 3`: 60 calls in flight on eight
-sessions drawn at random, as in eRPC (NSDI '19), section 6.2.")]
+The rate is that of `courser bench rate --batch 3`: 60 calls in flight on eight \
+randomly chosen sessions, as in eRPC (NSDI '19), section 6.2.")]
 pub struct SeriesArgs {
-    /// The transport: udp and shm between two processes, mem between two threads of one
+    /// The transport: udp and shm connect two processes, mem two threads of one process
     #[arg(long, value_name = "NAME", value_enum, default_value = "udp")]
     transport: Over,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub struct SeriesArgs {
 Example:
   courser bench sessions --sessions 8,1000 --quick")]
 pub struct SessionsArgs {
-    /// Numbers of sessions, rising
+    /// Numbers of sessions in ascending order
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = sessions::COUNTS)]
     sessions: Vec<u32>,
     #[command(flatten)]
@@ -97,13 +97,13 @@ pub struct CreditsArgs {
 Example:
   courser bench sweep --transport shm --frame-size 1KiB,8KiB --svg sweep.svg")]
 pub struct SweepArgs {
-    /// Calls in flight, rising. Default 1 to 1024
+    /// Calls in flight in ascending order. Default 1 to 1024
     #[arg(long, value_name = "N", visible_alias = "outstanding", value_delimiter = ',')]
     in_flight: Vec<u32>,
-    /// Largest datagram payloads. Default 1KiB to 64KiB
+    /// Largest datagram payload of each series. Default 1KiB to 64KiB
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::bytes)]
     frame_size: Vec<u64>,
-    /// Draw the rates to this file
+    /// Draw the rates as an SVG file
     #[arg(long, value_name = "PATH")]
     svg: Option<PathBuf>,
     #[command(flatten)]
@@ -128,7 +128,7 @@ pub struct WorkersArgs {
 Example:
   courser bench overload --quick")]
 pub struct OverloadArgs {
-    /// Three rounds of two seconds instead of seven of eight
+    /// Three rounds of two seconds instead of seven rounds of eight seconds
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -138,7 +138,7 @@ pub struct OverloadArgs {
 /// Runs a benchmark.
 ///
 /// # Errors
-/// It cannot be run as given, or failed.
+/// The benchmark cannot run as given, or failed.
 pub fn run(series: &Series) -> Result<(), Failure> {
     match series {
         Series::Workers(args) => workers(args),
@@ -208,13 +208,13 @@ fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     output.show_report(&report, || sweep::render(&report))
 }
 
-/// Sessions can only be added.
+/// Checks that the counts ascend: a stage can add sessions but not remove them.
 fn check_counts(counts: &[u32]) -> Result<(), Failure> {
     let most = sessions::MOST;
     if counts.iter().all(|n| (1..=most).contains(n)) && counts.is_sorted() {
         return Ok(());
     }
-    Err(Failure::Usage(format!("--sessions must be 1 to {most}, and rise")))
+    Err(Failure::Usage(format!("--sessions must be 1 to {most} in ascending order")))
 }
 
 fn workers(args: &WorkersArgs) -> Result<(), Failure> {
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn session_counts_rise() {
+    fn session_counts_must_ascend() {
         for counts in [&sessions::COUNTS[..], &[8, 100]] {
             assert!(check_counts(counts).is_ok(), "{counts:?}");
         }

@@ -1,4 +1,4 @@
-//! The laboratory: soak tests, the papers' experiments in the simulator, long benchmarks.
+//! Soak tests, the papers' experiments in the simulator, and long benchmarks.
 //!
 //! The program `courser-lab` runs the commands of [`Command`]; the program `courser` includes them
 //! with its default feature `lab`.
@@ -15,17 +15,17 @@ use courser_bench::program::Failure;
 
 pub use bench::{Series, run as run_series};
 
-/// A command of the laboratory.
+/// A command of both programs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Kill, freeze and restart processes under load and check every promise
+    /// Kill, freeze and restart processes under load and check all guarantees
     Soak(soak::SoakArgs),
-    /// Run a whole datacenter in virtual time
+    /// Simulate a datacenter in virtual time
     Sim(sim::SimArgs),
-    /// A server of a soak
+    /// A server process of the soak test
     #[command(hide = true)]
     SoakServer(soak::server::ServerArgs),
-    /// A client of a soak
+    /// A client process of the soak test
     #[command(hide = true)]
     SoakClient(soak::client::ClientArgs),
 }
@@ -37,14 +37,14 @@ pub enum ExperimentCommand {
     Verify(experiment::VerifyArgs),
     /// Run the papers' experiments and write the recorded results
     Record(experiment::RecordArgs),
-    /// Write the recorded results beside the papers', as one HTML page
+    /// Compare the recorded results with the papers' on one HTML page
     Report(experiment::ReportArgs),
 }
 
 /// Runs a command about the recorded experiments.
 ///
 /// # Errors
-/// A result is not the recorded one, or the command cannot be run as given.
+/// A result differs from the recorded one, or the command cannot run as given.
 pub fn run_experiment(command: &ExperimentCommand) -> Result<(), Failure> {
     match command {
         ExperimentCommand::Verify(args) => experiment::verify(args),
@@ -56,7 +56,7 @@ pub fn run_experiment(command: &ExperimentCommand) -> Result<(), Failure> {
 /// Runs a command.
 ///
 /// # Errors
-/// The command cannot be run as given, or failed.
+/// The command cannot run as given, or failed.
 pub fn run(command: &Command) -> Result<(), Failure> {
     match command {
         Command::Soak(args) => soak::run(args),

@@ -13,7 +13,7 @@ Examples:
   courser-lab soak mixed --kills --for 1h
   courser-lab sim swarm --seeds 1000
 
-Exit status: 0 done, 1 tried and failed, 2 cannot be done as asked.";
+Exit status: 0 success, 1 the command failed, 2 it cannot run as given.";
 
 /// Long benchmarks, soak tests and the experiments of the papers.
 #[derive(Debug, Parser)]

@@ -43,7 +43,7 @@ fn a_picture_has_every_scheme_and_the_paper_s_points() {
     let output = run(&format!("{line} --svg {}", path.display()));
     assert!(output.status.success(), "{}", stderr(&output));
     let table = stdout(&output);
-    assert!(table.contains("of lossless") && table.contains("45.6 %"), "{table}");
+    assert!(table.contains("lossless") && table.contains("45.6 %"), "{table}");
     let picture = std::fs::read_to_string(&path).expect("a picture");
     std::fs::remove_file(&path).expect("clean up");
     assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
@@ -104,7 +104,7 @@ fn the_pool_and_the_small_calls_are_told() {
         numbers(&row["lost_one"], &["count", "p50_ns", "p99_ns", "max_ns"]);
     }
     let text = stdout(&run("sim lost-call --calls 200 --scheme default"));
-    assert!(text.contains("lost one packet") && text.contains("reorder window"), "{text}");
+    assert!(text.contains("lost one packet") && text.contains("reordering"), "{text}");
     let text = stdout(&run("sim bits-pool --connections 1 --loss 1% --rtt 50us --time 1ms"));
     assert!(text.contains("of the pool"), "{text}");
 }
@@ -114,7 +114,7 @@ fn help_teaches() {
     for (command, phrases) in [
         ("fct", &["--load", "--hosts", "--flows", "web search", "--svg", "spine"][..]),
         ("bits-pool", &["--connections", "1,024 bits", "65.6 %"]),
-        ("lost-call", &["--in-flight", "reorder window", "--calls"]),
+        ("lost-call", &["--in-flight", "reordering window", "--calls"]),
         (
             "loss",
             &[

@@ -77,7 +77,7 @@ fn an_incast_is_shown_beside_the_arithmetic_and_can_be_traced() {
     ));
     assert!(output.status.success(), "{}", stderr(&output));
     let text = stdout(&output);
-    assert!(text.contains("arithmetic") && text.contains("goodput"), "{text}");
+    assert!(text.contains("calculated") && text.contains("goodput"), "{text}");
     let lines = std::fs::read_to_string(&trace).expect("a trace");
     assert!(lines.lines().any(|line| line.contains("n1")), "{lines}");
     let bytes = std::fs::read(&capture).expect("a capture");

@@ -1,4 +1,4 @@
-//! Arguments that benchmarks share: how long to measure, and where the result goes.
+//! Command-line arguments of all benchmarks: duration, and destination of the result.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use super::{json, out, units};
 use crate::report::Report;
 use crate::window::Plan;
 
-/// How long to measure.
+/// Duration of the measurement.
 #[derive(Clone, Debug, Default, Args)]
 pub struct PlanArgs {
-    /// A few seconds instead of half a minute or more
+    /// Measure for a few seconds instead of half a minute or more
     #[arg(long)]
     pub quick: bool,
-    /// Pairs of windows, raw and RPC
+    /// Pairs of one raw window and one window of RPCs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub pairs: Option<u32>,
-    /// Longest time to measure; a series of n settings may take n times this, at most 6 times.
+    /// Longest time to measure. A series of n settings may take n times this, at most 6 times.
     /// Default 2min, with --quick 2500ms
     #[arg(long, value_name = "TIME", value_parser = units::nonzero_time)]
     pub max_time: Option<Duration>,
@@ -39,7 +39,7 @@ impl PlanArgs {
     }
 }
 
-/// Where the result goes, and whether figures of a busy machine are shown.
+/// Destination of the result, and whether figures of a busy machine are shown.
 #[derive(Clone, Debug, Default, Args)]
 pub struct ResultArgs {
     /// Write the result as JSON to a file, or to standard output with -
@@ -59,8 +59,8 @@ impl ResultArgs {
         json::check_target(self.json.as_deref())
     }
 
-    /// As [`ResultArgs::show`]; says that the machine was busy instead of printing `text` if other
-    /// programs took much CPU time from the benchmark.
+    /// As [`ResultArgs::show`], but returns an error instead of printing `text` if other programs
+    /// took much CPU time from the benchmark.
     ///
     /// # Errors
     /// Standard output or the file cannot be written, or there is no result on a busy machine.
@@ -75,10 +75,11 @@ impl ResultArgs {
         self.accept(disturbed)
     }
 
-    /// An error if other programs took this share of the time, and no JSON was asked for.
+    /// Returns an error if other programs took this share of the time. With `--json` it is a warning
+    /// because the report contains the share.
     ///
     /// # Errors
-    /// [`Failure::Runtime`] with what to do.
+    /// [`Failure::Runtime`] that states the share and the remedy.
     pub fn accept(&self, disturbed: Option<f64>) -> Result<(), Failure> {
         let Some(share) = disturbed.filter(|_| !self.anyway) else { return Ok(()) };
         let text = format!(
@@ -87,7 +88,6 @@ impl ResultArgs {
             share * 100.0
         );
         match self.json {
-            // The report holds the share.
             Some(_) => out::warn(&text),
             None => return Err(Failure::Runtime(text)),
         }

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // Each test file uses some of it.
 
 pub(crate) mod bench;
+pub(crate) mod help;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
@@ -21,7 +22,8 @@ const PROGRAM: &str =
 /// The program with arguments, separated by blanks.
 pub(crate) fn courser(line: &str) -> Command {
     let mut command = Command::new(PROGRAM);
-    command.args(line.split_whitespace()).stdin(Stdio::null()).env_remove("NO_COLOR");
+    command.args(line.split_whitespace()).stdin(Stdio::null());
+    command.env_remove("NO_COLOR").env_remove("COLUMNS");
     command
 }
 
@@ -37,6 +39,22 @@ pub(crate) fn stdout(output: &Output) -> String {
 
 pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("UTF-8")
+}
+
+/// Asserts that a command succeeds and that its lines fit; returns its output.
+pub(crate) fn fits(line: &str) -> String {
+    let output = run(line);
+    let text = stdout(&output);
+    assert!(output.status.success(), "{line}: {text}{}", stderr(&output));
+    assert_narrow(line, &text);
+    text
+}
+
+/// Asserts that lines have at most 80 characters.
+pub(crate) fn assert_narrow(what: &str, text: &str) {
+    for line in text.lines() {
+        assert!(line.chars().count() <= 80, "{what}: {line}\n{text}");
+    }
 }
 
 /// The line of standard error that says why the program ended; the only one of its kind.

@@ -300,21 +300,27 @@ fn summed(rounds: Vec<Round>) -> Results {
     }
 }
 
-/// The result for people.
+/// The time between the start of the latest handler and its deadline; `-` if no handler started in
+/// time.
+fn least_left(ns: u64) -> String {
+    if ns == u64::MAX { "-".to_owned() } else { format!("{:.1} us", ns as f64 / 1e3) }
+}
+
+/// The result as a table.
 pub(crate) fn render(report: &OverloadReport) -> String {
     let mut text = String::from(
-        "round   capacity    offered    goodput  of capacity  started late  least time left\n",
+        "round   capacity    offered    goodput  of capacity  late starts     least left\n",
     );
     for (n, r) in report.results.rounds.iter().enumerate() {
         text += &format!(
-            "{:>5}  {:>7.0}/s  {:>7.0}/s  {:>7.0}/s  {:>10.1}%  {:>12}  {:>12.1} us\n",
+            "{:>5}  {:>7.0}/s  {:>7.0}/s  {:>7.0}/s  {:>10.1}%  {:>11}  {:>13}\n",
             n + 1,
             r.capacity_rps,
             r.offered_rps,
             r.goodput_rps,
             r.goodput_fraction * 100.0,
             r.started_late,
-            r.least_left_ns as f64 / 1e3,
+            least_left(r.least_left_ns),
         );
     }
     text + &format!("median: {:.1} % of capacity\n", report.results.goodput_fraction * 100.0)

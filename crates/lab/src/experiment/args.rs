@@ -13,12 +13,12 @@ Runs every experiment with five seeds and writes medians, ranges and tolerances.
 
 Examples:
   courser-lab record                      all experiments, short and full: an hour
-  courser-lab record --short --only E81   one of them, what CI compares")]
+  courser-lab record --short --only E81   the points of E81 that CI compares")]
 pub struct RecordArgs {
-    /// Only the short runs, not the full ones
+    /// Record only the short runs
     #[arg(long)]
     short: bool,
-    /// Only the full runs, not the short ones
+    /// Record only the full runs
     #[arg(long, conflicts_with = "short")]
     full: bool,
     #[command(flatten)]
@@ -28,9 +28,9 @@ pub struct RecordArgs {
 /// Arguments of `courser-lab verify`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs the experiments again and compares them with the recorded results. The
-simulator is deterministic: a difference comes from a change of the code. Exit
-status 1 when a point is off by more than its tolerance.
+Runs the experiments again and compares them with the recorded results. The simulator \
+is deterministic: a difference comes from a change of the code. The exit status is 1 when \
+a point differs by more than its tolerance.
 
 Examples:
   courser-lab verify --short         a few points of each: under two minutes
@@ -39,7 +39,7 @@ pub struct VerifyArgs {
     /// A few points of each experiment instead of all
     #[arg(long)]
     short: bool,
-    /// Print every point, not only those that are off
+    /// Print every point, not only those that differ
     #[arg(long)]
     pub(super) points: bool,
     /// Write the comparison as JSON (- for standard output)
@@ -52,13 +52,13 @@ pub struct VerifyArgs {
 /// Arguments of `courser-lab report`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-One HTML page without anything from elsewhere: for each experiment the recorded
-results beside the paper's, with figures and the reasons of deviations.
+Writes one self-contained HTML page. It compares the recorded results of each experiment \
+with the paper's, in tables and figures, and states the reasons of deviations.
 
 Example:
   courser-lab report --out report.html")]
 pub struct ReportArgs {
-    /// The page
+    /// The HTML file to write
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
     /// Directory of the recorded results
@@ -66,10 +66,10 @@ pub struct ReportArgs {
     pub(super) recorded: PathBuf,
 }
 
-/// Which experiments, and where their recorded results are.
+/// Selection of experiments, and the directory of their recorded results.
 #[derive(Debug, Args)]
 pub(super) struct Select {
-    /// Only this experiment, such as E81; may be repeated
+    /// Select this experiment, such as E81; may be repeated
     #[arg(long, value_name = "ID")]
     pub(super) only: Vec<String>,
     /// Directory of the recorded results

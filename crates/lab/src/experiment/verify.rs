@@ -7,7 +7,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use courser_bench::clock::Clock;
 use courser_bench::program::{Failure, json, out};
 use courser_bench::report::Unit;
-use courser_bench::table::show;
+use courser_bench::table::{labelled, show};
 use serde::Serialize;
 use serde_json::json;
 
@@ -135,7 +135,8 @@ pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
         let (seeds, size) = (SEEDS.len(), size.name());
         writeln!(out, "{count} points of the {size} runs, {seeds} seeds each, in {took_s:.1} s")?;
         for point in compared.iter().flatten().filter(|p| args.points || !p.fits) {
-            writeln!(out, "{}{}", if point.fits { "" } else { "OFF " }, point.text())?;
+            let mark = if point.fits { "" } else { "OFF " };
+            writeln!(out, "{}", labelled(mark, &point.text()))?;
         }
     }
     if let Some(target) = &args.json {

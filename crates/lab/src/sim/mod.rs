@@ -11,14 +11,15 @@ use courser_bench::program::Failure;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Virtual time, one seed: a run gives the same result on every machine, however slow.
+Time is virtual and all random choices come from one seed, so a run has the same result \
+on every machine.
 
 Examples:
-  courser sim swarm --seeds 1000          1,000 drawn worlds, with everything checked
+  courser sim swarm --seeds 1000          check 1,000 randomly generated scenarios
   courser sim replay --seed 17 --trace    one of them, packet by packet
-  courser sim run e76                     100 nodes, each talking to all others
-  courser sim run incast --senders 50     what stands in front of one receiver
-  courser sim loss --svg loss.svg         goodput of each loss recovery against loss")]
+  courser sim run e76                     100 nodes that all call each other
+  courser sim run incast --senders 50     goodput and queue at one receiver
+  courser sim loss --svg loss.svg         goodput of each loss recovery by loss")]
 pub struct SimArgs {
     #[command(subcommand)]
     command: SimCommand,
@@ -26,26 +27,27 @@ pub struct SimArgs {
 
 #[derive(Debug, Subcommand)]
 enum SimCommand {
-    /// Check everything in many worlds, each drawn from a seed, under every fault
+    /// Check all invariants in many random scenarios with faults, one for each seed
     Swarm(swarm::SwarmArgs),
-    /// Run one seed of the swarm again and show its packets
+    /// Run one seed of `sim swarm` again and show its packets
     Replay(replay::ReplayArgs),
-    /// Repeat a measurement of the paper, beside the arithmetic or the paper's own numbers
+    /// Repeat a measurement of the eRPC paper and compare the results with the paper or with
+    /// calculated values
     Run(run::RunArgs),
-    /// Goodput of one flow against loss and reordering, for each loss recovery [MELO §4.1.1]
+    /// Goodput of one flow by loss and reordering, for each loss recovery [MELO §4.1.1]
     Loss(recovery::LossArgs),
     /// Completion times of web-search flows over a lossy spine [MELO §4.1.2]
     Fct(recovery::FctArgs),
-    /// Use of the receiver's bits pool with MELO [MELO §4.2.2]
+    /// Peak use of the receiver's pool of bits with MELO [MELO §4.2.2]
     BitsPool(recovery::BitsPoolArgs),
-    /// What the loss of a packet costs a small call
+    /// Latency that one lost packet adds to a small call
     LostCall(recovery::LostCallArgs),
 }
 
-/// Runs what was asked for.
+/// Runs a command.
 ///
 /// # Errors
-/// It cannot be done as asked, or failed.
+/// The command cannot run as given, or failed.
 pub(crate) fn run(args: &SimArgs) -> Result<(), Failure> {
     match &args.command {
         SimCommand::Swarm(args) => swarm::run(args),

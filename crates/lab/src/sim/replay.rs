@@ -1,4 +1,4 @@
-//! `courser sim replay`: one seed of the swarm, to be looked at.
+//! `courser sim replay`: runs one seed of `sim swarm` again and shows its packets.
 
 use std::cell::RefCell;
 use std::io::{self, BufWriter, Write};
@@ -18,41 +18,43 @@ use super::swarm::{Planted, quiet_panics};
 use courser_bench::clock::Clock;
 use courser_bench::program::Failure;
 use courser_bench::program::{json, out};
+use courser_bench::table::labelled;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Runs what `courser sim swarm` ran for this seed, event by event, with the same build. Lines say
+Repeats the run of `courser sim swarm` with this seed, event by event; both need the same \
+build. A line has
 
-  time in us  what  where  sender > receiver  the frame and its packets
+  time in us  event  place  sender > receiver  the frame and its packets
 
-A host is n0, n1, ..., a link n0>s0. `send` is the first bit leaving for a link, `recv` the receive
-queue of an endpoint, `drop` has its reason.
+A host is n0, n1, ..., a link n0>s0. `send` is the start of a transmission on a link, \
+`recv` the arrival in the receive queue of an endpoint, `drop` a loss with its reason.
 
 Examples:
-  courser sim replay --seed 17 --trace               the last 200 lines, up to the violation
-  courser sim replay --seed 17 --trace --all         every line
+  courser sim replay --seed 17 --trace           the last 200 lines before the end
+  courser sim replay --seed 17 --trace --all     every line
   courser sim replay --seed 17 --trace --all --host 2 --until 3ms
   courser sim replay --seed 17 --pcapng seed17.pcapng")]
 pub(crate) struct ReplayArgs {
-    /// Which seed
+    /// The seed
     #[arg(long, value_name = "N")]
     seed: u64,
     /// Print the packets
     #[arg(long)]
     trace: bool,
-    /// With --trace: all of them, not the last ones only
+    /// With --trace: all packets, not only the last ones
     #[arg(long, requires = "trace")]
     all: bool,
-    /// With --trace: how many of the last ones
+    /// With --trace: number of last lines
     #[arg(long, value_name = "LINES", default_value_t = 200, conflicts_with = "all")]
     last: usize,
     /// With --trace: only packets from or to this host (2, or n2); may be repeated
     #[arg(long, value_name = "HOST", value_parser = host, requires = "trace")]
     host: Vec<u32>,
-    /// With --trace: only packets of the request of this number
+    /// With --trace: only packets of the request with this number
     #[arg(long, value_name = "NUMBER", requires = "trace")]
     request: Option<u32>,
-    /// With --trace: from this time on, as in 1500us
+    /// With --trace: from this time on, such as 1500us
     #[arg(long, value_name = "TIME", value_parser = courser_bench::program::units::time, requires = "trace")]
     since: Option<std::time::Duration>,
     /// With --trace: before this time
@@ -61,7 +63,7 @@ pub(crate) struct ReplayArgs {
     /// Write the packets of every link to a file for Wireshark
     #[arg(long, value_name = "PATH")]
     pcapng: Option<PathBuf>,
-    /// Write the observer's event log as text, to be compared with that of another run
+    /// Write the event log as text, to compare it with that of another run
     #[arg(long, value_name = "PATH")]
     log: Option<PathBuf>,
     #[command(flatten)]
@@ -73,7 +75,7 @@ pub(crate) struct ReplayArgs {
 
 fn host(text: &str) -> Result<u32, String> {
     let number = text.strip_prefix('n').unwrap_or(text);
-    number.parse().map_err(|_| "a host is a number, as in 2 or n2".to_owned())
+    number.parse().map_err(|_| "a host is a number such as 2 or n2".to_owned())
 }
 
 /// What a run has shown.
@@ -93,9 +95,13 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let settings = settings(args)?;
     let only_json = json::only(args.json.as_deref());
     if !only_json {
-        writeln!(out::stdout(), "{}", Scenario::draw(args.seed).to_string().trim_end())?;
+        let mut out = out::stdout();
+        for line in Scenario::draw(args.seed).to_string().lines() {
+            let indent = if line.starts_with(' ') { "  " } else { "" };
+            writeln!(out, "{}", labelled(indent, line))?;
+        }
     }
-    // On a thread with the name of the swarm's, so that a panic is told once.
+    // The thread has the name prefix of the swarm's threads, so that a panic is reported once.
     let options = args.planted.options();
     let seed = args.seed;
     let thread = std::thread::Builder::new().name(format!("{THREAD} replay"));
@@ -169,6 +175,8 @@ fn tell(args: &ReplayArgs, shown: &Shown, only_json: bool) -> Result<(), Failure
     let seed = &shown.seed;
     if !only_json {
         let mut out = out::stdout();
+        // A line of the trace has one hop of a frame with all of its packets, so that tools can
+        // process it. Its length has no limit, and it is not wrapped.
         for line in shown.observed.iter().flat_map(|o| &o.last_lines) {
             writeln!(out, "{line}")?;
         }

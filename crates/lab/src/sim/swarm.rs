@@ -1,4 +1,4 @@
-//! `courser sim swarm`: many worlds, each drawn from a seed, with everything checked.
+//! `courser sim swarm`: checks all invariants in many random scenarios, one for each seed.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use courser_bench::clock::Clock;
 use courser_bench::program::Failure;
 use courser_bench::program::units::{show_ns, show_per_second};
 use courser_bench::program::{json, out, progress};
+use courser_bench::table::labelled;
 
 /// Seeds after which every expected kind of fault, packet and drop must have occurred.
 const ENOUGH: u64 = 1_000;
@@ -22,42 +23,44 @@ const ENOUGH_RPCS: u64 = 2_000;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Each seed is a world of its own: two to eight hosts, switches, settings, a workload of all
-that the API can do, and faults of every kind, all drawn from the seed. What is checked is
-listed below; after the faults every call must end, every session work again, and in the
-end nothing be left.
+A seed determines a scenario: two to eight hosts, switches, settings, a workload that uses \
+the whole API, and faults of every kind. After the faults have ended, every call must end \
+and every session must work again; at the end, no buffer and no session may be left.
 
-A seed is the same run on every machine with the same build, whatever the threads: so is
-the digest, a hash over the event logs of all seeds in their order. The first seed that
-breaks an invariant ends the run with status 1 and the command that shows its packets.
+With the same build, a seed is the same run on every machine and with any number of \
+threads. The digest is a hash over the event logs of all seeds in their order. The first \
+seed that violates an invariant ends the run with status 1, and the command that shows its \
+packets is printed.
 
-  at-most-once      a request is executed at most once, and never after `never executed`
+  at-most-once      a request is executed at most once, and not after its call
+                    ended with `never executed`
   exactly-one-end   each call ends once
-  response-matches  the response is its request's, byte for byte
-  credits           never more packets in flight than credits; all are back at rest
-  ownership         a buffer that the application has back is not being sent
-  leak, freed-state in the end no buffer and no session is left
-  liveness          without faults every call ends within a bound of virtual time
-  incarnation       nothing that was sent to a process before is taken
-  internal          the protocol's own invariants; no forbidden packet
-  application       deadlines hold; no error without a cause
-  recovery          a lost packet costs few timeouts and few packets more
+  response-matches  a response has exactly the bytes of its request's response
+  credits           packets in flight never exceed the credits; without calls
+                    all credits are available
+  ownership         a buffer that was returned to the application is not sent
+  leak, freed-state at the end no buffer and no session is left
+  liveness          without faults every call ends within a limit of virtual time
+  incarnation       packets to an earlier incarnation of a process are dropped
+  internal          the invariants of the protocol hold; no forbidden packet
+  application       deadlines hold; every error has a cause
+  recovery          a lost packet causes few timeouts and few retransmissions
 
 Examples:
   courser sim swarm --seeds 1000
   courser sim swarm --seeds 100000 --from 1000 --json swarm.json
-  courser sim replay --seed 17 --trace            what led to a failure")]
+  courser sim replay --seed 17 --trace            packets before a violation")]
 pub(super) struct SwarmArgs {
-    /// How many seeds
+    /// Number of seeds
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..))]
     seeds: u64,
-    /// The first of them
+    /// The first seed
     #[arg(long, value_name = "S", default_value_t = 0)]
     from: u64,
-    /// Seeds that run side by side; default: one per CPU
+    /// Seeds that run in parallel. Default: one for each CPU
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u16).range(1..=1024))]
     threads: Option<u16>,
-    /// Go on after a violation, and name all seeds that have one
+    /// Continue after a violation, and name all seeds that have one
     #[arg(long)]
     keep_going: bool,
     /// Write the result as JSON to a file, or to standard output with -
@@ -67,7 +70,7 @@ pub(super) struct SwarmArgs {
     planted: Planted,
 }
 
-/// A bug to be found, in builds that have some.
+/// A planted bug, in builds with the feature `mutants`.
 #[derive(Debug, Args)]
 pub(super) struct Planted {
     /// Plant a bug in every endpoint: its name or number
@@ -85,7 +88,7 @@ impl Planted {
         }
     }
 
-    /// As it is typed, with a blank before.
+    /// The flag as on the command line, with a leading blank.
     fn typed(&self) -> String {
         #[cfg(feature = "mutants")]
         if let Some(mutant) = self.mutant {
@@ -99,7 +102,7 @@ impl Planted {
     }
 }
 
-/// Runs the seeds and says what they have found.
+/// Runs the seeds and prints the violations.
 ///
 /// # Errors
 /// A violation, or a file that cannot be written.
@@ -140,7 +143,8 @@ fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// Panics of a simulation are caught and told as violations: nothing else need be said of them.
+/// Suppresses the messages of panics in simulation threads: they are caught and reported as
+/// violations.
 pub(super) fn quiet_panics() {
     let others = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
@@ -151,7 +155,7 @@ pub(super) fn quiet_panics() {
     }));
 }
 
-/// What the run comes to.
+/// The first violation, or kinds of events that did not occur, as an error.
 fn verdict(args: &SwarmArgs, report: &SwarmReport) -> Result<(), Failure> {
     if let Some((seed, violation)) = report.failed.first() {
         let more = match report.violations {
@@ -191,33 +195,32 @@ fn print(
     let per_seed = |n: u64| n / seeds;
     let per_second = |n: u64, unit| show_per_second(n as f64 / wall.as_secs_f64().max(1e-3), unit);
     writeln!(out, "{bold}swarm{bold:#}, seeds {} to {}", args.from, args.from + seeds - 1)?;
-    writeln!(
-        out,
-        "  {} seeds in {:.1} s on {threads} threads, {} a second",
+    let mut line = |text: &str| writeln!(out, "{}", labelled("  ", text));
+    line(&format!(
+        "{} seeds in {:.1} s on {threads} threads, {} a second",
         report.seeds,
         wall.as_secs_f64(),
         per_second(report.seeds, "seeds")
-    )?;
-    writeln!(
-        out,
-        "  {} calls, {} a seed, {} of them with a response; {} packets, {}",
+    ))?;
+    line(&format!(
+        "{} calls, {} per seed, {} of them with a response",
         report.rpcs,
         per_seed(report.rpcs),
         per_seed(report.responses),
-        report.packets,
-        per_second(report.packets, "packets/s")
-    )?;
+    ))?;
+    line(&format!("{} packets, {}", report.packets, per_second(report.packets, "packets/s")))?;
     let virtual_ns = show_ns(per_seed(report.virtual_ns) as f64);
-    writeln!(out, "  a seed takes {virtual_ns} of its own time")?;
-    writeln!(out, "  violations {}, digest {:016x}", report.violations, report.digest)?;
+    line(&format!("{virtual_ns} of virtual time per seed"))?;
+    line(&format!("violations {}, digest {:016x}", report.violations, report.digest))?;
     print_coverage(&mut out, &report.coverage)?;
     for (seed, violation) in report.failed.iter().skip(1) {
-        writeln!(out, "  seed {seed}: {violation}")?;
+        writeln!(out, "{}", labelled(&format!("  seed {seed}: "), &violation.to_string()))?;
     }
     Ok(())
 }
 
-/// The table, a paragraph for each sort of things; unexpected kinds are left out.
+/// Prints how often each kind of event occurred, a paragraph for each table. Kinds that are not
+/// expected and did not occur are omitted.
 fn print_coverage(out: &mut impl Write, coverage: &Coverage) -> std::io::Result<()> {
     let mut table = "";
     let mut in_line = 0;
@@ -226,12 +229,12 @@ fn print_coverage(out: &mut impl Write, coverage: &Coverage) -> std::io::Result<
             table = line.table;
             in_line = 0;
             write!(out, "\n  {table}s\n   ")?;
-        } else if in_line == 4 {
+        } else if in_line == 2 {
             in_line = 0;
             write!(out, "\n   ")?;
         }
         in_line += 1;
-        write!(out, " {:<21}{:>9}", line.kind, line.count)?;
+        write!(out, " {:<25}{:>11}", line.kind, line.count)?;
     }
     writeln!(out)
 }
@@ -251,7 +254,7 @@ fn write(
             json!({ "seed": seed, "invariant": invariant, "at_ns": at_ns, "detail": v.detail })
         })
         .collect();
-    // How it was run has no part in what came of it.
+    // Threads and time do not influence the results.
     let mut environment = json::environment(&Clock::new()).unwrap_or_else(|| json!({}));
     environment["threads"] = json!(threads);
     environment["wall_s"] = json!(wall.as_secs_f64());

@@ -1,4 +1,5 @@
-//! The sweep for people: a table for each placement, a column for each frame size.
+//! The results of the sweep as tables of at most 80 columns: rows are calls in flight, columns are
+//! frame sizes.
 
 use std::fmt::Write;
 
@@ -6,6 +7,10 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use courser_bench::program::units::show_bytes;
 use courser_bench::report::{PlacementResult, Report};
+use courser_bench::table::{WIDTH, labelled, wrap};
+
+/// Frame sizes of one table: as many columns as fit.
+const FRAMES: usize = 4;
 
 /// All tables of a report, and the worst point of each frame size.
 pub(crate) fn render(report: &Report) -> String {
@@ -16,24 +21,26 @@ pub(crate) fn render(report: &Report) -> String {
         if results.is_empty() {
             continue;
         }
-        let _ = writeln!(
-            text,
-            "32 B calls over {}, {placement}: M/s by calls in flight and largest frame, and the 95 % \
-             interval\n{}",
+        let caption = format!(
+            "32 B calls over {}, {placement}: M/s and 95 % interval, by calls in flight and \
+             largest frame",
             report.transport,
-            table(&results)
         );
+        let _ = writeln!(text, "{}", wrap(&caption, WIDTH).join("\n"));
+        for frames in distinct(&results, "frame_bytes").chunks(FRAMES) {
+            let _ = writeln!(text, "{}", table(&results, frames));
+        }
         for worst in results.iter().filter(|r| r.extra.contains_key("worst_of_frame")) {
             let _ = writeln!(text, "{}", worst_line(worst));
         }
         text.push('\n');
     }
     let dropped = report.results.iter().map(|r| r.windows_dropped).max().unwrap_or(0);
-    let _ = writeln!(text, "{dropped} windows of a point dropped at most");
+    let _ = writeln!(text, "at most {dropped} windows of a point dropped");
     text
 }
 
-/// `8 KiB: at worst 0.91 [0.90, 0.92] of the best with fewer in flight (104 to 60)`
+/// `8 KiB: at worst 0.91 [0.90, 0.92] of the best rate with fewer calls in flight (104 after 60)`
 fn worst_line(worst: &PlacementResult) -> String {
     let of = |key: &str| worst.value(key).unwrap_or(0.0);
     let interval = match (worst.value("of_best_fewer_ci_low"), worst.value("of_best_fewer_ci_high"))
@@ -41,29 +48,33 @@ fn worst_line(worst: &PlacementResult) -> String {
         (Some(low), Some(high)) => format!(" [{low:.2}, {high:.2}]"),
         _ => String::new(),
     };
-    format!(
-        "{}: at worst {:.3}{interval} of the best rate with fewer calls in flight ({} after {})",
-        show_bytes(of("frame_bytes") as u64),
+    let share = format!(
+        "at worst {:.3}{interval} of the best rate with fewer calls in flight ({} after {})",
         of("of_best_fewer"),
         of("in_flight"),
         of("best_fewer_in_flight"),
-    )
+    );
+    labelled(&format!("{}: ", show_bytes(of("frame_bytes") as u64)), &share)
 }
 
-fn table(results: &[&PlacementResult]) -> Table {
-    let number = |result: &PlacementResult, key: &str| result.value(key).unwrap_or(0.0) as u64;
-    let distinct = |key: &str| {
-        let mut all: Vec<u64> = results.iter().map(|result| number(result, key)).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
-    };
-    let frames = distinct("frame_bytes");
+fn number(result: &PlacementResult, key: &str) -> u64 {
+    result.value(key).unwrap_or(0.0) as u64
+}
+
+/// The values of a key in ascending order, each once.
+fn distinct(results: &[&PlacementResult], key: &str) -> Vec<u64> {
+    let mut all: Vec<u64> = results.iter().map(|result| number(result, key)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+fn table(results: &[&PlacementResult], frames: &[u64]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_HORIZONTAL_ONLY);
     let header = ["in flight".to_owned(), "sessions".to_owned()];
     table.set_header(header.into_iter().chain(frames.iter().map(|&frame| show_bytes(frame))));
-    for in_flight in distinct("in_flight") {
+    for in_flight in distinct(results, "in_flight") {
         let here: Vec<_> = results.iter().filter(|r| number(r, "in_flight") == in_flight).collect();
         let sessions = here.first().map_or(0, |result| number(result, "sessions"));
         let cells = frames.iter().map(|&frame| {
@@ -79,7 +90,7 @@ fn table(results: &[&PlacementResult]) -> Table {
     table
 }
 
-/// The median, its interval below, and the waits for shared credits where there are any.
+/// The median, below it the interval, and the waits for shared credits if there were any.
 fn cell(result: &PlacementResult) -> String {
     let Some(rate) = result.rate else { return "-".to_owned() };
     let mut text = format!("{:.2}", rate.rate_rps / 1e6);

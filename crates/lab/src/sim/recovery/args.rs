@@ -21,7 +21,7 @@ fn all_nanos(times: &[Duration]) -> Vec<u64> {
 /// Reads `5%:48us`.
 fn reorder(text: &str) -> Result<loss::Reorder, String> {
     let (chance, time) =
-        text.split_once(':').ok_or("write a chance and the longest delay: 5%:48us")?;
+        text.split_once(':').ok_or("write a probability and the longest delay: 5%:48us")?;
     Ok(loss::Reorder { ppm: units::chance(chance)?, max_ns: nanos(units::nonzero_time(time)?) })
 }
 
@@ -39,67 +39,71 @@ const SWEEP: [Duration; 8] = [
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Two hosts at one switch of MELO's network: 40 Gbit/s, packets of 1,024 data bytes, a round trip
-of 16 us, credits of three times what fills it. The switch loses each packet that crosses it with
-the given chance, data one way and credit returns the other. CPUs cost nothing.
+Simulates two hosts at one switch of MELO's network: 40 Gbit/s, packets of 1,024 data \
+bytes, a round trip of 16 us, credits for three bandwidth-delay products. The switch drops \
+packets in both directions with the given probability: data and credit returns. CPU costs \
+are zero.
 
-  go-back-n   what comes out of order is dropped; after the recovery time all is sent again
-  melo        what is lost is named by the receiver and sent once more; what is lost twice waits
-              for the recovery time
-  default     a packet is lost when one that was sent a reorder window later was answered
+  go-back-n   the receiver drops packets that arrive out of order; after the
+              recovery time the sender resends all packets from the lost one on
+  melo        the receiver reports each lost packet and the sender resends it
+              once; a packet lost twice is resent after the recovery time
+  default     a packet is lost when a packet that was sent one reordering window
+              later has been acknowledged
 
-A lost packet has used the link: no scheme is above 1 - loss of the goodput without loss. The paper does
-not say its recovery time; --fit finds the one that gives go-back-N the paper's 45.6 % at 1e-3,
-and shows what then comes out at 1e-2. It is the default of --rto.
+A lost packet has used the link, so the bound of every scheme is 1 - loss of the goodput \
+without loss. The paper does not state its recovery time. --fit finds the time that gives \
+go-back-N the paper's 45.6 % at 1e-3, and shows the goodput with that time at 1e-2. It is \
+the default of --rto.
 
 Examples:
-  courser sim loss                                all schemes, 0 to 5 %
+  courser sim loss                      all schemes, 0 to 5 %
   courser sim loss --svg loss.svg --json loss.json
-  courser sim loss --fit                          the recovery time that the paper leaves out
-  courser sim loss --rto-sweep                    MELO at 1 % against its recovery time
+  courser sim loss --fit                fit the recovery time to the paper
+  courser sim loss --rto-sweep          MELO at 1 % with several recovery times
   courser sim loss --reorder 0.1%:48us,1%:48us,5%:48us,10%:48us")]
 pub(in crate::sim) struct LossArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Schemes, with commas: go-back-n, melo, default; without it all, and melo for --rto-sweep
+    /// Schemes: go-back-n, melo, default. Default all, with --rto-sweep melo
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     scheme: Option<Vec<Recovery>>,
-    /// Chances that the switch loses a packet, with commas: 1e-3 or 0.1%; without it 0 to 5e-2, 0
-    /// with --reorder, and 1e-2 for --rto-sweep
+    /// Probabilities that the switch drops a packet, as 1e-3 or 0.1%. Default 0 to 5e-2, with
+    /// --reorder 0, with --rto-sweep 1e-2
     #[arg(long, value_name = "CHANCE,..", value_delimiter = ',', value_parser = units::chance)]
     loss: Option<Vec<u32>>,
-    /// Chance and longest delay of packets that come late, with commas: 5%:48us
+    /// Probability and longest delay of reordered packets: 5%:48us
     #[arg(long, value_name = "CHANCE:TIME,..", value_delimiter = ',', value_parser = reorder)]
     reorder: Vec<loss::Reorder>,
-    /// Recovery time of go-back-n and melo; default: what --fit has found
+    /// Recovery time of go-back-n and melo. Default: the result of --fit
     #[arg(long, value_name = "TIME", value_parser = units::nonzero_time, conflicts_with = "rto_sweep")]
     rto: Option<Duration>,
-    /// Goodput against the recovery time; times with commas, default 20 us to 500 us
+    /// Measure several recovery times. Default 20us to 500us
     #[arg(long, value_name = "TIME,..", value_delimiter = ',', num_args = 0..=1, require_equals = true, value_parser = units::nonzero_time)]
     rto_sweep: Option<Vec<Duration>>,
-    /// Search the recovery time of the paper's go-back-N
+    /// Find the recovery time that gives the paper's goodput of go-back-N
     #[arg(long, conflicts_with_all = ["scheme", "loss", "reorder", "rto", "rto_sweep", "svg"])]
     pub(super) fit: bool,
     /// Round trip of the idle network
     #[arg(long, value_name = "TIME", default_value = "16us", value_parser = units::nonzero_time)]
     rtt: Duration,
-    /// Credits, in bandwidth-delay products
+    /// Credits in bandwidth-delay products
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     window: u32,
     /// Bytes of a request, up to 128 MiB
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = units::bytes)]
     request: u64,
-    /// Requests under way, each in a slot of its own
+    /// Requests in flight, one in each slot
     #[arg(long, value_name = "N", default_value_t = 1)]
     outstanding: u32,
-    /// Virtual time before anything is counted; default 20 ms, with --reorder 100 ms
+    /// Virtual time before the measurement. Default 20ms, with --reorder 100ms
     #[arg(long, value_name = "TIME", value_parser = units::time)]
     warm_up: Option<Duration>,
-    /// Virtual time in which it is counted
+    /// Virtual time of the measurement
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::nonzero_time)]
     time: Duration,
-    /// Draw goodput against loss (or recovery time, or reordering) as SVG
+    /// Draw goodput by loss, recovery time or reordering as an SVG file
     #[arg(long, value_name = "PATH")]
     pub(super) svg: Option<PathBuf>,
     /// Write the result as JSON to a file, or to standard output with -
@@ -146,44 +150,45 @@ fn load(text: &str) -> Result<u32, String> {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-MELO's network, or a part of it with as large a share of the traffic on each spine: leaves with ten
-hosts at 40 Gbit/s, four spines, 100 Gbit/s between them, a round trip of 16 us. Each host of one
-half sends to one of the other half, across leaves. Flow sizes are those of web search (8.8 kB to
-29 MB, 1.67 MB on average), arrivals are independent. Spine 0 loses 1 % of what crosses it. A flow
-is a request, on a session of its own unless all of its sender's lanes are taken, with credits for
-one bandwidth-delay product. The same flows come at the same times with every scheme.
+Simulates MELO's network, or a part of it with the same load on each spine: leaves with \
+ten hosts at 40 Gbit/s, four spines, 100 Gbit/s between leaf and spine, a round trip of \
+16 us. Each host of one half sends to a host of the other half, across leaves. Flow sizes \
+are those of web search (8.8 kB to 29 MB, 1.67 MB on average); arrivals are independent. \
+Spine 0 drops 1 % of its packets. A flow is one request with credits for one \
+bandwidth-delay product. It has its own session unless all lanes of its sender are busy. \
+Every scheme gets the same flows at the same times.
 
 Examples:
-  courser sim fct                                  40 hosts, loads 0.1 to 0.9, 1,000 flows each
+  courser sim fct                        40 hosts, loads 0.1 to 0.9, 1,000 flows
   courser sim fct --load 0.3,0.6 --flows 5000
   courser sim fct --hosts 320 --flows 4000 --svg fct.svg
   courser sim fct --scheme go-back-n,default --load 0.5 --json -")]
 pub(in crate::sim) struct FctArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Schemes, with commas: go-back-n, melo, default; without it all
+    /// Schemes: go-back-n, melo, default. Default all
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     scheme: Option<Vec<Recovery>>,
-    /// Loads as shares of a sender's link, with commas; without it 0.1 to 0.9
+    /// Loads as shares of the sender's link. Default 0.1 to 0.9
     #[arg(long, value_name = "SHARE,..", value_delimiter = ',', value_parser = load)]
     load: Option<Vec<u32>>,
     /// Hosts: 20 to 320, a multiple of 20; the paper has 320
     #[arg(long, value_name = "N", default_value_t = 40)]
     hosts: u32,
-    /// Flows that are counted at each load; all under way are in memory
+    /// Measured flows at each load; memory grows with the flows in flight
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     flows: u32,
-    /// Endpoints of a sender, with a session each
+    /// Endpoints of a sender, with one session each
     #[arg(long, value_name = "N", default_value_t = 16)]
     lanes: u32,
-    /// Chance that spine 0 loses a packet
+    /// Probability that spine 0 drops a packet
     #[arg(long, value_name = "CHANCE", default_value = "1%", value_parser = units::chance)]
     loss: u32,
-    /// Recovery time of go-back-n and melo; default: that of `sim loss`
+    /// Recovery time of go-back-n and melo. Default: as `sim loss`
     #[arg(long, value_name = "TIME", value_parser = units::nonzero_time)]
     rto: Option<Duration>,
-    /// Draw the 99th percentile against load as SVG
+    /// Draw the 99th percentile by load as an SVG file
     #[arg(long, value_name = "PATH")]
     pub(super) svg: Option<PathBuf>,
     /// Write the result as JSON to a file, or to standard output with -
@@ -210,32 +215,32 @@ impl FctArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-A receiver with MELO keeps what has arrived out of order in one pool of 1,024 bits for all its
-connections, a bit for a packet, in blocks of 8. One host sends to another under a different leaf,
-which loses packets; all connections together have the credits of one bandwidth-delay product. What
-is shown is the most bits in use. The paper has 96.9 % with one connection at any loss and 65.6 %
-with 20 at 2 %.
+A receiver with MELO records packets that arrive out of order in one pool of 1,024 bits \
+for all connections, one bit for each packet, in blocks of 8. One host sends to another \
+host at a different leaf, which drops packets. All connections together have credits for \
+one bandwidth-delay product. The result is the peak use of the pool. The paper has 96.9 % \
+with one connection at any loss, and 65.6 % with 20 connections at 2 %.
 
 Examples:
   courser sim bits-pool
   courser sim bits-pool --connections 1,20 --loss 2% --json -")]
 pub(in crate::sim) struct BitsPoolArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Numbers of connections, with commas; without it 1, 5, 10, 15, 20
+    /// Numbers of connections. Default 1,5,10,15,20
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     connections: Option<Vec<u32>>,
-    /// Chances that the receiver's leaf loses a packet, with commas; without it 0.1 to 2 %
+    /// Probabilities that the receiver's leaf drops a packet. Default 0.1% to 2%
     #[arg(long, value_name = "CHANCE,..", value_delimiter = ',', value_parser = units::chance)]
     loss: Option<Vec<u32>>,
     /// Round trip of the idle network
     #[arg(long, value_name = "TIME", default_value = "200us", value_parser = units::nonzero_time)]
     rtt: Duration,
-    /// Recovery time of what is lost twice
+    /// Recovery time of packets that are lost twice
     #[arg(long, value_name = "TIME", default_value = "600us", value_parser = units::nonzero_time)]
     rto: Duration,
-    /// Packets that a connection sends from the first missing one on, in multiples of its credits
+    /// Packets that a connection may send beyond the first missing one, in multiples of its credits
     #[arg(long, value_name = "N", default_value_t = 1)]
     spread: u32,
     /// Virtual time of a run
@@ -263,31 +268,31 @@ impl BitsPoolArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Two hosts at one switch, which loses each datagram with the given chance. Each loss is written down
-for the calls whose request or response was in it, so calls that lost one packet are seen apart.
-The bound is the 99th percentile without loss and three round trips; the reorder window, a quarter
-of a round trip here, comes on top of it.
+Simulates two hosts at one switch, which drops each datagram with the given probability. \
+Each loss is recorded for the calls whose request or response it contained, so calls that \
+lost one packet are counted separately. The bound is the 99th percentile without loss plus \
+three round trips plus the reordering window, here a quarter of a round trip.
 
 Examples:
   courser sim lost-call
   courser sim lost-call --in-flight 8 --scheme default --calls 1000000")]
 pub(in crate::sim) struct LostCallArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Schemes, with commas: go-back-n, melo, default; without it all
+    /// Schemes: go-back-n, melo, default. Default all
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     scheme: Option<Vec<Recovery>>,
-    /// Chance that the switch loses a datagram
+    /// Probability that the switch drops a datagram
     #[arg(long, value_name = "CHANCE", default_value = "1e-3", value_parser = units::chance)]
     loss: u32,
     /// Calls of each run
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     calls: u64,
-    /// Calls under way
+    /// Calls in flight
     #[arg(long, value_name = "N", default_value_t = 1)]
     in_flight: u32,
-    /// What work costs the CPUs
+    /// Model of CPU costs
     #[arg(long, value_name = "MODEL", value_enum, default_value = "erpc")]
     cpu: CpuName,
     /// Write the result as JSON to a file, or to standard output with -
@@ -369,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_is_melo_s_unless_it_is_said_otherwise() {
+    fn a_sweep_of_recovery_times_is_of_melo_by_default() {
         let s = loss_args("loss --rto-sweep");
         assert_eq!((s.schemes, s.loss_ppm), (vec![Recovery::Melo], vec![10_000]));
         assert_eq!(s.rto_ns.len(), SWEEP.len());

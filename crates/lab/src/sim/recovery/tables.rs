@@ -12,16 +12,16 @@ fn percent(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// A chance as people write it: `0`, `1e-3`, `5e-2`.
+/// A probability: `0`, `1e-3`, `5e-2`.
 fn chance(share: f64) -> String {
     if share == 0.0 { "0".to_owned() } else { format!("{share:e}") }
 }
 
 fn rto(rto_ns: Option<u64>) -> String {
-    rto_ns.map_or_else(|| "by round trips".to_owned(), ns)
+    rto_ns.map_or_else(|| "dynamic".to_owned(), ns)
 }
 
-/// Throughput against loss.
+/// Goodput by loss.
 pub(super) fn loss(settings: &loss::Settings, points: &[Point]) -> String {
     let reorders = points.iter().any(|p| p.reorder > 0.0);
     let rows = points.iter().map(|p| {
@@ -31,9 +31,8 @@ pub(super) fn loss(settings: &loss::Settings, points: &[Point]) -> String {
         }
         row.extend([
             rto(p.rto_ns),
-            bps(p.goodput_bps),
+            format!("{:.1}", p.goodput_bps as f64 / 1e9),
             percent(p.goodput_fraction),
-            percent(1.0 - p.loss),
             p.paper_fraction.map_or_else(String::new, percent),
             p.lost.to_string(),
             p.retransmitted.to_string(),
@@ -44,22 +43,21 @@ pub(super) fn loss(settings: &loss::Settings, points: &[Point]) -> String {
     });
     let mut header = vec!["scheme", "loss"];
     if reorders {
-        header.push("late");
+        header.push("delayed");
     }
     header.extend([
         "RTO",
-        "goodput",
+        "Gbit/s",
         "of lossless",
-        "bound",
         "paper",
         "lost",
-        "sent again",
-        "for nothing",
+        "resent",
+        "spurious",
         "timeouts",
     ]);
-    format!(
-        "one flow of {} requests, {} under way, {} credits ({} fill a round trip of {}), {} of \
-         virtual time, seed {}\n{}\n",
+    let caption = format!(
+        "goodput of one flow of {} requests, {} in flight, {} credits ({} fill a round trip of \
+         {}), {} of virtual time, seed {}",
         show_bytes(settings.request_bytes as u64),
         settings.outstanding,
         settings.credits(),
@@ -67,23 +65,23 @@ pub(super) fn loss(settings: &loss::Settings, points: &[Point]) -> String {
         ns(settings.rtt_ns),
         ns(settings.time_ns),
         settings.seed,
-        table(&header, rows),
-    )
+    );
+    table(&caption, &header, rows)
 }
 
-/// The recovery time that the paper leaves out.
+/// The recovery time that gives the paper's goodput.
 pub(super) fn fit(fit: &Fit) -> String {
     let row = |what: &str, p: &Point| {
         let paper = p.paper_fraction.map_or_else(String::new, percent);
         vec![what.to_owned(), chance(p.loss), percent(p.goodput_fraction), paper]
     };
-    let rows = [row("fitted", &fit.fitted), row("follows", &fit.predicted)];
-    format!(
-        "go-back-N with a recovery time of {}: {:+.1} % off the paper at 1e-2\n{}\n",
+    let rows = [row("fitted", &fit.fitted), row("predicted", &fit.predicted)];
+    let caption = format!(
+        "go-back-N with a recovery time of {}: {:+.1} % off the paper at 1e-2",
         ns(fit.rto_ns),
         fit.error * 100.0,
-        table(&["", "loss", "simulated", "paper"], rows),
-    )
+    );
+    table(&caption, &["", "loss", "simulated", "paper"], rows)
 }
 
 /// Completion times of flows.
@@ -114,16 +112,17 @@ pub(super) fn fct(settings: &fct::Settings, points: &[fct::Point]) -> String {
         "p50",
         "mean",
         "p99",
-        "better than go-back-n",
-        "shared a lane",
+        "times better",
+        "shared",
         "lost",
-        "overflows",
-        "sent again",
-        "timeouts",
+        "queue drops",
+        "resent",
+        "RTOs",
     ];
-    format!(
+    let caption = format!(
         "{} web-search flows at each load, {} hosts, {} lanes of {} credits, spine 0 loses {}, RTO \
-         {}, seed {}\nThe paper has MELO {} to {} times better.\n{}\n",
+         {}, seed {}; shared: flows without a lane of their own\n\
+         In the paper MELO is {} to {} times better than go-back-N.",
         settings.flows,
         settings.hosts,
         settings.lanes,
@@ -133,8 +132,8 @@ pub(super) fn fct(settings: &fct::Settings, points: &[fct::Point]) -> String {
         settings.seed,
         fct::PAPER.0,
         fct::PAPER.1,
-        table(&header, rows),
-    )
+    );
+    table(&caption, &header, rows)
 }
 
 /// Use of the bits pool.
@@ -156,25 +155,25 @@ pub(super) fn bits_pool(settings: &bits_pool::Settings, points: &[bits_pool::Poi
         "connections",
         "loss",
         "credits each",
-        "most bits",
+        "peak bits",
         "of the pool",
         "paper",
         "refused",
         "goodput",
         "timeouts",
     ];
-    format!(
-        "{} packets fill a round trip of {}, {} of virtual time, RTO {}, seed {}\n{}\n",
+    let caption = format!(
+        "{} packets fill a round trip of {}, {} of virtual time, RTO {}, seed {}",
         settings.bdp_packets(),
         ns(settings.rtt_ns),
         ns(settings.time_ns),
         ns(settings.rto_ns),
         settings.seed,
-        table(&header, rows),
-    )
+    );
+    table(&caption, &header, rows)
 }
 
-/// What a lost packet costs a small call.
+/// Latency of small calls by the packets that they lost.
 pub(super) fn lost_call(settings: &lost_call::Settings, points: &[lost_call::Point]) -> String {
     let row = |scheme: String, what: &str, l: &Latency, note: String| {
         let time = |of| if l.count == 0 { String::new() } else { ns(of) };
@@ -183,21 +182,21 @@ pub(super) fn lost_call(settings: &lost_call::Settings, points: &[lost_call::Poi
         [vec![scheme, what.to_owned(), count], times.to_vec(), vec![note]].concat()
     };
     let rows = points.iter().flat_map(|p| {
-        let bound = format!("bound {} + reorder window", ns(p.bound_ns));
-        let worst = format!("worst: p99 without loss + {:.1} RTT", p.worst_rtts);
+        let bound = format!("bound {} + reordering window", ns(p.bound_ns));
+        let worst = format!("lossless p99 + {:.1} RTT", p.worst_rtts);
         [
             row(p.scheme.to_string(), "without loss", &p.lossless, bound),
-            row(String::new(), "lost nothing", &p.unharmed, String::new()),
+            row(String::new(), "lost no packet", &p.unharmed, String::new()),
             row(String::new(), "lost one packet", &p.lost_one, worst),
             row(String::new(), "lost several", &p.lost_more, String::new()),
         ]
     });
-    format!(
-        "calls of 32 bytes, {} under way, loss {}, {} CPUs, seed {}\n{}\n",
+    let caption = format!(
+        "calls of 32 bytes, {} in flight, loss {}, {} CPUs, seed {}",
         settings.in_flight,
         chance(f64::from(settings.loss_ppm) / 1e6),
         settings.cpu.name(),
         settings.seed,
-        table(&["scheme", "calls that", "calls", "p50", "p99", "longest", ""], rows),
-    )
+    );
+    table(&caption, &["scheme", "calls", "count", "p50", "p99", "longest", ""], rows)
 }

@@ -13,8 +13,8 @@ use courser_bench::program::units;
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The same seed gives the same result, to the last bit, on every machine, but for the time and the
-memory that the simulation itself took.
+The same seed has the same result on every machine, except for the time and memory that \
+the simulation takes.
 
 Examples:
   courser sim run e76 --time 2ms --json e76.json
@@ -28,34 +28,34 @@ pub(crate) struct RunArgs {
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Scenario {
-    /// Nodes that all talk to each other: latency and rate of small calls [eRPC §6.3]
+    /// Latency and rate of small calls between nodes that all call each other [eRPC §6.3]
     #[command(visible_alias = "datacenter")]
     E76(E76Args),
-    /// Many senders, one receiver [eRPC §6.5]
+    /// Many senders and one receiver, with any congestion control [eRPC §6.5]
     Incast(IncastArgs),
-    /// Loss of an incast against the size of switch buffers [eRPC §2.1]
+    /// Loss of an incast by size of the switch buffers [eRPC §2.1]
     Buffers(BuffersArgs),
-    /// Bandwidth of a session against its credits [eRPC §4.3.1]
+    /// Bandwidth of a session by its credits [eRPC §4.3.1]
     Credits(CreditsArgs),
-    /// Goodput of large requests by size, beside a write of the same size [eRPC §6.4]
+    /// Goodput of large requests by size, compared with writes [eRPC §6.4]
     #[command(visible_alias = "e77")]
     Bandwidth(BandwidthArgs),
-    /// What a response of several packets costs [eRPC §5.1]
+    /// Latency that a response of several packets adds [eRPC §5.1]
     ResponseRtt(ResponseRttArgs),
-    /// How fast the simulator itself is
+    /// Speed of the simulator
     Speed(SpeedArgs),
 }
 
-/// What work costs the CPUs.
+/// Model of CPU costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(in crate::sim) enum CpuName {
-    /// Nothing: only the network takes time
+    /// No CPU costs: only the network takes time
     None,
-    /// As the paper's: 44 ns a packet
+    /// Costs of the paper: 44 ns for each packet
     Erpc,
-    /// As Courser's code: about 140 ns a packet
+    /// Estimated costs of Courser: about 140 ns for each packet
     Courser,
-    /// As Courser's code, calibrated on a machine: about 40 ns a packet and frame
+    /// Measured costs of Courser: about 40 ns for each packet and frame
     Measured,
 }
 
@@ -114,31 +114,31 @@ fn nanos(time: Duration) -> u64 {
 
 #[derive(Debug, Args)]
 pub(super) struct E76Args {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Nodes, in five racks
     #[arg(long, value_name = "N", default_value_t = 100)]
     nodes: u32,
-    /// Threads of each node, with a CPU each
+    /// Threads of each node, with one CPU each
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: u32,
-    /// Requests that a thread has under way
+    /// Requests in flight of each thread
     #[arg(long, value_name = "N", default_value_t = 60)]
     in_flight: u32,
     /// Requests of a batch
     #[arg(long, value_name = "N", default_value_t = 3)]
     batch: u32,
-    /// What work costs the CPUs
+    /// Model of CPU costs
     #[arg(long, value_name = "MODEL", value_enum, default_value = "erpc")]
     cpu: CpuName,
-    /// Remember every executed request, to find one that is executed twice
+    /// Record every executed request to detect a second execution
     #[arg(long)]
     at_most_once: bool,
-    /// Virtual time before anything is counted
+    /// Virtual time before the measurement
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = units::time)]
     warm_up: Duration,
-    /// Virtual time in which it is counted
+    /// Virtual time of the measurement
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::nonzero_time)]
     time: Duration,
     #[command(flatten)]
@@ -167,7 +167,7 @@ impl E76Args {
 
 #[derive(Debug, Args)]
 pub(super) struct IncastArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// The network
@@ -191,13 +191,13 @@ pub(super) struct IncastArgs {
     /// Bytes of a request
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
     size: usize,
-    /// What work costs the CPUs
+    /// Model of CPU costs
     #[arg(long, value_name = "MODEL", value_enum, default_value = "none")]
     cpu: CpuName,
-    /// Virtual time before anything is counted
+    /// Virtual time before the measurement
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::time)]
     warm_up: Duration,
-    /// Virtual time in which it is counted
+    /// Virtual time of the measurement
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::nonzero_time)]
     time: Duration,
     #[command(flatten)]
@@ -237,19 +237,19 @@ impl IncastArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct BuffersArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Numbers of senders, with commas
+    /// Numbers of senders
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     senders: Option<Vec<u32>>,
-    /// Static buffers of each port in bytes, with commas; the dynamic one is always measured
+    /// Static buffers of each port in bytes; the dynamic buffer is always measured
     #[arg(long, value_name = "BYTES,..", value_delimiter = ',')]
     static_bytes: Option<Vec<u64>>,
     /// Credits of each session
     #[arg(long, value_name = "N", default_value_t = 13)]
     credits: u32,
-    /// Virtual time in which is counted, after 30 ms
+    /// Virtual time of the measurement, which begins after 30 ms
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::nonzero_time)]
     time: Duration,
     /// Write the result as JSON to a file, or to standard output with -
@@ -273,7 +273,7 @@ impl BuffersArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct CreditsArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Rate of the cable, Gbit/s
@@ -282,7 +282,7 @@ pub(super) struct CreditsArgs {
     /// Round trip of a credit
     #[arg(long, value_name = "TIME", default_value = "6080ns", value_parser = units::nonzero_time)]
     rtt: Duration,
-    /// Most credits; default: twice what fills the line
+    /// Most credits. Default: two bandwidth-delay products
     #[arg(long, value_name = "N")]
     max_credits: Option<u32>,
     /// Write the result as JSON to a file, or to standard output with -
@@ -304,10 +304,10 @@ impl CreditsArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct BandwidthArgs {
-    /// Decides all random choices
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Sizes of requests, as a list with commas; default: 512 B to 8 MiB
+    /// Sizes of requests. Default 512B to 8MiB
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = units::message_size)]
     sizes: Option<Vec<usize>>,
     /// Rate of the cables, Gbit/s
@@ -316,7 +316,7 @@ pub(super) struct BandwidthArgs {
     /// Credits of the session
     #[arg(long, value_name = "N", default_value_t = 32)]
     credits: u32,
-    /// CPU costs
+    /// Model of CPU costs
     #[arg(long, value_name = "MODEL", value_enum, default_value = "measured")]
     cpu: CpuName,
     /// Measured virtual time of each size
@@ -344,7 +344,7 @@ impl BandwidthArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ResponseRttArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Packets of the largest response
@@ -353,10 +353,10 @@ pub(super) struct ResponseRttArgs {
     /// Rate of the hosts' cables, Gbit/s
     #[arg(long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u64).range(1..=100))]
     gbps: u64,
-    /// Hosts in two racks instead of one
+    /// Put the hosts into two racks instead of one
     #[arg(long)]
     two_racks: bool,
-    /// What work costs the CPUs
+    /// Model of CPU costs
     #[arg(long, value_name = "MODEL", value_enum, default_value = "erpc")]
     cpu: CpuName,
     #[command(flatten)]
@@ -381,16 +381,16 @@ impl ResponseRttArgs {
 
 #[derive(Debug, Args, Serialize)]
 pub(super) struct SpeedArgs {
-    /// Decides everything that is left to chance
+    /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
-    /// Rounds, with a window of each load
+    /// Rounds with one window of each load
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(super) rounds: u32,
     /// Real time of a window
     #[arg(long, value_name = "TIME", default_value = "500ms", value_parser = units::nonzero_time)]
     pub(super) window: Duration,
-    /// Without the checks that every simulation has
+    /// Disable the checks that every simulation does
     #[arg(long)]
     pub(super) no_checks: bool,
     /// Write the result as JSON to a file, or to standard output with -

@@ -15,15 +15,15 @@ use courser_bench::program::Failure;
 
 #[derive(Debug, Args)]
 pub(crate) struct ObserveArgs {
-    /// Write the packets of every link to a file for Wireshark; large for long runs
+    /// Write the packets of every link to a pcapng file; large for long runs
     #[arg(long, value_name = "PATH")]
     pcapng: Option<PathBuf>,
-    /// Write a line for every packet and hop to a file; large for long runs
+    /// Write one line for every packet and hop to a file; large for long runs
     #[arg(long, value_name = "PATH")]
     trace: Option<PathBuf>,
 }
 
-/// An observer, if one is needed.
+/// The observer of a run; `None` without `--pcapng` and `--trace`.
 pub(super) struct Observed(Option<Rc<RefCell<Observer>>>);
 
 fn sink(path: &Path) -> Result<Sink, Failure> {
@@ -48,12 +48,12 @@ impl Observed {
         Ok(Observed(Some(Rc::new(RefCell::new(observer)))))
     }
 
-    /// What the world is to be given.
+    /// The tap of the simulated world.
     pub(super) fn tap(&self) -> Option<Box<dyn Tap>> {
         self.0.clone().map(|shared| Box::new(shared) as Box<dyn Tap>)
     }
 
-    /// Completes the files; the world must be gone.
+    /// Completes the files; the world must have been dropped.
     pub(super) fn end(self) -> Result<(), Failure> {
         let Some(observer) = self.0.and_then(Rc::into_inner) else { return Ok(()) };
         match observer.into_inner().into_report(0).errors.into_iter().next() {

@@ -1,22 +1,85 @@
-//! Results as tables: measured beside expected.
+//! Results as tables of at most 80 columns: simulated and expected values.
 
-use comfy_table::{CellAlignment, Table};
 use courser_sim::scenario::{bandwidth, buffers, credits, incast, response_rtt, sessions};
 
 use super::Timed;
 use super::figures::Speed;
-use courser_bench::program::grid;
 use courser_bench::program::units::{show_bytes, show_ns, show_per_second};
+use courser_bench::table::{WIDTH, pieces, wrap};
 
-pub(in crate::sim) fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> Table {
-    let mut table = grid::ruled(header.to_vec());
-    for row in rows {
-        table.add_row(row);
+/// A caption and a table of at most [`WIDTH`] columns. Columns without values are omitted.
+pub(in crate::sim) fn table(
+    caption: &str,
+    header: &[&str],
+    rows: impl IntoIterator<Item = Vec<String>>,
+) -> String {
+    let rows: Vec<Vec<String>> = rows.into_iter().collect();
+    let columns: Vec<Column<'_>> = (0..header.len())
+        .map(|at| Column::new(header[at], rows.iter().map(|row| row[at].as_str())))
+        .filter(|column| column.cells.iter().any(|cell| !cell.is_empty()))
+        .collect();
+    let caption: Vec<String> = caption.lines().flat_map(|line| wrap(line, WIDTH)).collect();
+    format!("{}\n{}", caption.join("\n"), layout(columns).join("\n") + "\n")
+}
+
+/// A column of a table.
+struct Column<'a> {
+    header: &'a str,
+    cells: Vec<&'a str>,
+    width: usize,
+    /// Width of the longest word or number with its unit.
+    least: usize,
+}
+
+impl<'a> Column<'a> {
+    fn new(header: &'a str, cells: impl Iterator<Item = &'a str>) -> Self {
+        let cells: Vec<&str> = cells.collect();
+        let texts = || std::iter::once(&header).chain(&cells);
+        let width = texts().map(|text| text.chars().count()).max().unwrap_or(0);
+        let longest = |text: &&str| pieces(text).iter().map(|p| p.chars().count()).max();
+        let least = texts().filter_map(longest).max().unwrap_or(0);
+        Self { header, cells, width, least }
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+}
+
+/// The lines of a table. If it is too wide, the widest cells are wrapped; then the gaps between columns
+/// shrink from two blanks to one.
+fn layout(mut columns: Vec<Column<'_>>) -> Vec<String> {
+    let total = |columns: &[Column<'_>], gap: usize| {
+        let width: usize = columns.iter().map(|column| column.width).sum();
+        width + gap * columns.len().saturating_sub(1)
+    };
+    let mut gap = 2;
+    while total(&columns, gap) > WIDTH {
+        let wide = columns.iter_mut().filter(|column| column.width > column.least);
+        match wide.max_by_key(|column| column.width) {
+            Some(column) => column.width -= 1,
+            None if gap > 1 => gap -= 1,
+            None => break,
+        }
     }
-    table
+    let rows = columns.first().map_or(0, |column| column.cells.len());
+    let line = |cell: &dyn Fn(&Column<'_>) -> String| {
+        let cells: Vec<String> = columns.iter().map(cell).collect();
+        cells.join(&" ".repeat(gap)).trim_end().to_owned()
+    };
+    let row = |text: &dyn Fn(&Column<'_>) -> String| -> Vec<String> {
+        let wrapped = |column: &Column<'_>| wrap(&text(column), column.width);
+        let height = columns.iter().map(|column| wrapped(column).len()).max().unwrap_or(0);
+        let part = |column: &Column<'_>, at: usize| wrapped(column).get(at).cloned();
+        let first = columns.first().map_or("", |column| column.header);
+        let padded = |column: &Column<'_>, at: usize| {
+            let (text, width) = (part(column, at).unwrap_or_default(), column.width);
+            // The first column and texts are aligned left, numbers right.
+            let left = column.header == first || column.header.is_empty();
+            if left { format!("{text:width$}") } else { format!("{text:>width$}") }
+        };
+        (0..height).map(|at| line(&|column| padded(column, at))).collect()
+    };
+    let mut lines = row(&|column| column.header.to_owned());
+    lines.push("─".repeat(total(&columns, gap)));
+    lines.extend((0..rows).flat_map(|at| row(&|column| column.cells[at].to_owned())));
+    lines
 }
 
 pub(in crate::sim) fn ns(ns: u64) -> String {
@@ -42,7 +105,7 @@ pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
         row("latency p99.9", ns(l.p99_9_ns), ""),
         row("latency p99.99", ns(l.p99_99_ns), "below 700 µs at 10 threads"),
         row(
-            "calls per node, and as many served",
+            "calls made per node",
             show_per_second(seen.rate_per_node_rps as f64, "/s"),
             "12.3 M/s at 10 threads",
         ),
@@ -58,10 +121,9 @@ pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
     let memory = wall
         .peak_rss_bytes
         .map_or_else(String::new, |bytes| format!(", {} MiB of memory", bytes >> 20));
-    format!(
-        "{} nodes, {} threads each, {} requests under way in batches of {}, {} CPUs, {} of \
-         virtual time, seed {}\n{}\n\
-         {:.1} s ({:.1} s of processor time) for {} deliveries, {}; {:.1} s before{memory}\n",
+    let caption = format!(
+        "{} nodes, {} threads each, {} requests in flight in batches of {}, {} CPUs, {} of \
+         virtual time, seed {}",
         settings.nodes,
         settings.threads,
         settings.in_flight,
@@ -69,13 +131,17 @@ pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
         settings.cpu.name(),
         ns(settings.time_ns),
         settings.seed,
-        table(&["", "simulated", "paper"], rows),
+    );
+    let cost = format!(
+        "{:.1} s ({:.1} s of CPU time) for {} deliveries, {}; {prepare_wall_s:.1} s before the \
+         measurement{memory}",
         wall.wall_s,
         wall.cpu_s,
         seen.traffic.datagrams_delivered,
         show_per_second(wall.deliveries_per_wall_s, "/s"),
-        prepare_wall_s,
-    )
+    );
+    let cost = wrap(&cost, WIDTH).join("\n");
+    format!("{}{cost}\n", table(&caption, &["", "simulated", "paper"], rows))
 }
 
 pub(super) fn incast(runs: &[(incast::Settings, incast::Outcome)]) -> String {
@@ -103,15 +169,15 @@ fn incasts(runs: &[(incast::Settings, incast::Outcome)]) -> String {
     });
     let head = ["control", "N", "p50", "p99", "goodput", "queue", "drops", "slowest", "Jain"];
     let Some((settings, _)) = runs.first() else { return String::new() };
-    format!(
-        "{} credits, {} requests, {}, seed {}; goodput as a share of the link's,\nqueue of the \
-         receiver's link at p99, the slowest sender's share of the mean\n{}\n",
+    let caption = format!(
+        "{} credits, {} requests, {}, seed {}; goodput as a share of the link's, queue of the \
+         receiver's link at p99, the slowest sender's share of the mean",
         settings.credits,
         show_bytes(settings.request_bytes as u64),
         settings.recovery,
         settings.seed,
-        table(&head, rows),
-    )
+    );
+    table(&caption, &head, rows)
 }
 
 fn one_incast(settings: &incast::Settings, seen: &incast::Outcome) -> String {
@@ -123,19 +189,18 @@ fn one_incast(settings: &incast::Settings, seen: &incast::Outcome) -> String {
         row("queue, mean", format!("{} B", seen.queue_mean_bytes), String::new()),
         row("queue, most", format!("{} B", seen.queue_max_bytes), String::new()),
         row("datagrams lost", seen.traffic.drops_total().to_string(), "0".to_owned()),
-        row("sent again", seen.traffic.retransmitted.to_string(), "0".to_owned()),
+        row("packets resent", seen.traffic.retransmitted.to_string(), "0".to_owned()),
     ];
-    format!(
-        "{} senders with {} credits each, {} requests, {} CPUs, congestion control: {}, seed {}\n\
-         {}\n",
+    let caption = format!(
+        "{} senders with {} credits each, {} requests, {} CPUs, congestion control: {}, seed {}",
         settings.senders,
         settings.credits,
         show_bytes(settings.request_bytes as u64),
         settings.cpu.name(),
         settings.control.name(),
         settings.seed,
-        table(&["", "simulated", "arithmetic"], rows),
-    )
+    );
+    table(&caption, &["", "simulated", "calculated"], rows)
 }
 
 pub(super) fn buffers(settings: &buffers::Settings, points: &[buffers::Point]) -> String {
@@ -156,21 +221,21 @@ pub(super) fn buffers(settings: &buffers::Settings, points: &[buffers::Point]) -
     let header = [
         "senders",
         "windows",
-        "a queue may hold",
+        "queue limit",
         "overflow expected",
         "lost",
         "loss",
-        "sent again",
+        "resent",
         "goodput",
-        "queue, most",
+        "longest queue",
     ];
-    format!(
-        "{} credits a session, {} of virtual time, seed {}\n{}\n",
+    let caption = format!(
+        "{} credits per session, {} of virtual time, seed {}",
         settings.credits,
         ns(settings.time_ns),
         settings.seed,
-        table(&header, rows),
-    )
+    );
+    table(&caption, &header, rows)
 }
 
 pub(super) fn credits(settings: &credits::Settings, seen: &credits::Outcome) -> String {
@@ -182,15 +247,15 @@ pub(super) fn credits(settings: &credits::Settings, seen: &credits::Outcome) -> 
             percent(p.expected_ppm),
         ]
     });
-    format!(
-        "{} with a round trip of {}: BDP {} B, packets of {} B, so {} credits fill it\n{}\n",
+    let caption = format!(
+        "{} with a round trip of {}: BDP {} B, packets of {} B, so {} credits fill the line",
         bps(settings.rate_bps),
         ns(settings.rtt_ns),
         seen.bdp_bytes,
         seen.packet_bytes,
         seen.full_credits,
-        table(&["credits", "goodput", "of the line", "arithmetic"], rows),
-    )
+    );
+    table(&caption, &["credits", "goodput", "of the line", "calculated"], rows)
 }
 
 pub(super) fn bandwidth(settings: &bandwidth::Settings, rows: &[bandwidth::Row]) -> String {
@@ -202,14 +267,14 @@ pub(super) fn bandwidth(settings: &bandwidth::Settings, rows: &[bandwidth::Row])
             format!("{:.0} %", row.write_fraction * 100.0),
         ]
     });
-    format!(
-        "One request in flight over {}, {} credits, {} CPUs, seed {}\n{}\n",
+    let caption = format!(
+        "One request in flight over {}, {} credits, {} CPUs, seed {}",
         bps(settings.rate_bps),
         settings.credits,
         settings.cpu.name(),
         settings.seed,
-        table(&["request", "goodput", "write", "of the write"], lines),
-    )
+    );
+    table(&caption, &["request", "goodput", "write", "of the write"], lines)
 }
 
 pub(super) fn response_rtt(
@@ -227,16 +292,16 @@ pub(super) fn response_rtt(
         ]
     });
     let header = ["packets", "call", "without RFRs", "extra", "in RTTs", "of the call"];
-    format!(
-        "{} cables, {}, {} CPUs: a call of 32 B takes {}, one with a full packet back {} (1 RTT)\n\
-         {}\n",
+    let caption = format!(
+        "{} cables, {}, {} CPUs: a call of 32 B takes {}, one with a response of a full packet {} \
+         (1 RTT)",
         bps(settings.rate_bps),
         if settings.two_racks { "two racks" } else { "one rack" },
         settings.cpu.name(),
         ns(seen.small_ns),
         ns(seen.rtt_ns),
-        table(&header, rows),
-    )
+    );
+    table(&caption, &header, rows)
 }
 
 pub(super) fn speed(results: &[Speed]) -> String {
@@ -251,12 +316,25 @@ pub(super) fn speed(results: &[Speed]) -> String {
             format!("{:.3}", s.virtual_s_per_wall_s),
         ]
     });
-    let header = [
-        "two hosts",
-        "deliveries per second of processor time",
-        "range",
-        "of real time",
-        "virtual s per s",
-    ];
-    format!("{}\n", table(&header, rows))
+    let header = ["load", "per CPU second", "range", "per second", "virtual s per s"];
+    table("deliveries between two hosts", &header, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wide_table_is_wrapped_between_words_and_keeps_units() {
+        let header = ["name", "", "a long header of many words", "empty", "time"];
+        let note = "a note that is longer than all other cells together and ends here, at last";
+        let row =
+            ["x".repeat(20), note.to_owned(), "1".to_owned(), String::new(), "12.3 µs".to_owned()];
+        let text = table("a caption", &header, [row.to_vec()]);
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        assert!(text.starts_with("a caption\n") && text.contains("12.3 µs"), "{text}");
+        assert!(!text.contains("empty") && text.contains(&"x".repeat(20)), "{text}");
+        let narrow = table("", &["a", "b"], [vec!["1".to_owned(), "22".to_owned()]]);
+        assert_eq!(narrow, "\na   b\n─────\n1  22\n");
+    }
 }
