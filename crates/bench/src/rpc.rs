@@ -1,21 +1,21 @@
-//! Benchmarks of calls between two sides, beside the bare packets.
+//! Benchmarks of calls between two sides, compared with raw packets.
 //!
-//! Each side is a thread on a core of its own. This one is the client and measures. The other one,
-//! the server, is a process of the same program or a thread of this one ([`peer`]). Windows of RPCs
+//! Each side is a thread on its own core. This side is the client and measures. The other side, the
+//! server, is a process of the same program or a thread of this one ([`peer`]). Windows of RPCs
 //! and of raw packets alternate; in a raw window the server runs a fixed loop on a bare transport
-//! instead of its endpoint ([`role`]). Raw and RPC use the same transport with the same settings,
-//! through the same `tx_burst` and `rx_burst`; but single packets of RPCs are sent by `tx_copy` where
-//! the transport has it, raw ones only with [`BenchSpec::raw_copy`].
+//! instead of its endpoint ([`role`]). Raw and RPC windows use the same transport with the same
+//! settings and the same `tx_burst` and `rx_burst`. Single packets of RPCs are sent by `tx_copy` if
+//! the transport supports it, raw packets only with [`BenchSpec::raw_copy`].
 //!
-//! | bench | RPC | beside it |
+//! | bench | RPC | compared with |
 //! | --- | --- | --- |
 //! | latency | 32-byte echo, one in flight | 32-byte datagram, echoed |
 //! | rate | 32-byte echoes: 128 in flight on 16 sessions, or batches on 8 | trains of 32 frames of 48 bytes, echoed |
 //! | bandwidth | requests of a size, 32-byte responses | trains of full frames, counted on arrival; `memcpy` |
 //! | [`faults`] | one of these under loss and other faults, by recovery scheme | the same without faults |
 //!
-//! The raw loops are the best that a program without a protocol can do: they answer from one
-//! prepared buffer and read no byte. The number of trains in flight is chosen by trial
+//! The raw loops are an upper bound for a program without a protocol: they answer from one prepared
+//! buffer and read no data. Trials determine the number of trains in flight
 //! ([`raw::best_window`]).
 //!
 //! A program that runs these benchmarks must have a hidden command `bench-peer` that calls

@@ -18,7 +18,7 @@ fn two_cores() -> Option<(usize, usize)> {
 /// Repeats a probe for at most ten seconds, because it may fail on a busy machine.
 fn measure_patiently(prober: &mut Prober) -> Result<u64, ProbeError> {
     let mut result = prober.measure();
-    // Each one waits 5 ms for the other side, which on a machine with other work may have no core
+    // Each probe waits 5 ms for the other side, which on a busy machine may have no core
     // for a second.
     for _ in 0..2_000 {
         if result.is_ok() {
@@ -45,7 +45,7 @@ fn a_probe_between_two_threads() {
         return;
     };
     let mut result = between(client, server);
-    // Each one waits 5 ms for the other side, which on a machine with other work may have no core
+    // Each probe waits 5 ms for the other side, which on a busy machine may have no core
     // for a second.
     for _ in 0..2_000 {
         if result.is_ok() {
@@ -103,7 +103,7 @@ fn a_dead_prober_is_served_once() {
     line.ask().store(41, Release);
     assert!(responder.serve_if_asked(), "returns at its limit");
     assert!(!responder.serve_if_asked(), "and does not fall for it twice");
-    // The next prober of this line is taken for new.
+    // The next prober of this line is recognised as new.
     assert_eq!(Prober::new(line, Clock::new()).last_ask, 41);
 }
 
@@ -124,7 +124,7 @@ fn garbage_in_the_page_neither_hangs_nor_panics() {
                 }
             }
         });
-        // That these loops end is the test; what they answer is the vandal's choice.
+        // The test is that these loops end; their results are arbitrary.
         for _ in 0..20 {
             let _ = prober.measure();
             let _ = responder.serve_if_asked();
@@ -132,7 +132,7 @@ fn garbage_in_the_page_neither_hangs_nor_panics() {
         stop.store(true, Relaxed);
         vandal.join().expect("no panic");
     });
-    // Extremes that the arithmetic must stand.
+    // Extreme values must not overflow.
     line.ready().store(u64::MAX, Release);
     let mut prober = Prober::new(line.clone(), Clock::new());
     assert_eq!(prober.measure(), Err(ProbeError::NotAnswered));

@@ -5,19 +5,19 @@ use std::process::ExitCode;
 
 use courser::{BindError, SessionError};
 
-/// A command that did not do what was asked.
+/// Error of a command.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command cannot be run as given: a wrong address, a port in use, no server. Status 2.
+    /// The command cannot run as given: a wrong address, a port in use, no server. Status 2.
     Usage(String),
-    /// The command was tried and failed. Status 1.
+    /// The command failed. Status 1.
     Runtime(String),
     /// The reader closed the output. Status 0, no error is printed.
     ReaderGone,
 }
 
 impl Failure {
-    /// The exit status; 2 is also what the argument parser uses.
+    /// The exit status; the argument parser also uses 2.
     pub fn code(&self) -> ExitCode {
         match self {
             Failure::Usage(_) => ExitCode::from(2),
@@ -37,7 +37,7 @@ impl Failure {
     /// A file that could not be written.
     pub fn writing(path: &std::path::Path, error: &io::Error) -> Self {
         let path = path.display();
-        Failure::Usage(format!("cannot write {path}: {error}; name a place that can be written"))
+        Failure::Usage(format!("cannot write {path}: {error}; choose a path that can be written"))
     }
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_that_went_away_is_no_error() {
+    fn a_closed_output_is_no_error() {
         let gone = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
         assert!(matches!(gone, Failure::ReaderGone));
         assert_eq!(gone.text(), None);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_addresses_are_the_users_and_lost_peers_are_not() {
+    fn wrong_addresses_are_usage_errors_and_lost_peers_are_not() {
         let wrong = courser::Nexus::bind("udp://127.0.0.1").expect_err("no port");
         assert!(matches!(Failure::from(wrong), Failure::Usage(_)));
         assert!(matches!(Failure::from(SessionError::Gone), Failure::Runtime(_)));

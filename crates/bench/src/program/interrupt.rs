@@ -1,5 +1,5 @@
-//! Ctrl-C and its like. Two ways: a command that has something to say at its end asks to be told
-//! ([`Interrupt::tell`]); any other ends at once, with nothing left behind.
+//! Signals such as Ctrl-C. A command with output at its end handles them ([`Interrupt::tell`]); other
+//! commands end immediately and leave no partial files ([`end_cleanly`]).
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,18 +13,18 @@ use signal_hook::low_level;
 /// Held while a file is between its temporary and its final name.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// Signals, taken by a thread of their own instead of ending the process.
+/// Signals handled by a thread instead of ending the process.
 pub struct Interrupt {
     told: Arc<AtomicBool>,
     handle: Handle,
 }
 
 impl Interrupt {
-    /// From now on the first signal sets [`Interrupt::is_set`] and stops the event loops of
-    /// `endpoints`; the second ends the process at once.
+    /// Handles signals: the first one sets [`Interrupt::is_set`] and stops the event loops of
+    /// `endpoints`; the second one ends the process.
     ///
     /// # Errors
-    /// The system refused.
+    /// A signal handler or the thread cannot be set up.
     pub fn tell(endpoints: Vec<EndpointHandle>) -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let (handle, told) = (signals.handle(), Arc::new(AtomicBool::new(false)));
@@ -41,7 +41,7 @@ impl Interrupt {
         Ok(Self { told, handle })
     }
 
-    /// True once a signal came.
+    /// True after a signal.
     pub fn is_set(&self) -> bool {
         self.told.load(Ordering::Acquire)
     }
@@ -53,11 +53,11 @@ impl Drop for Interrupt {
     }
 }
 
-/// Ends the process at a signal, but not while a file is being written, and after `clean_up`.
-/// Children of the process are bound to its life and end with it.
+/// Ends the process at a signal after calling `clean_up`, but not while a file is written. Child
+/// processes end with their parent.
 ///
 /// # Errors
-/// The system refused.
+/// A signal handler or the thread cannot be set up.
 pub fn end_cleanly(clean_up: impl Fn() + Send + 'static) -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     let thread = std::thread::Builder::new().name("courser-signals".to_owned());
@@ -71,12 +71,12 @@ pub fn end_cleanly(clean_up: impl Fn() + Send + 'static) -> io::Result<()> {
     Ok(())
 }
 
-/// Keeps signals from ending the process while a file is half written.
+/// Delays the end of the process by a signal while a file is written.
 pub fn writing() -> MutexGuard<'static, ()> {
     WRITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends the process the way the signal does by itself, so that a shell or a script sees it.
+/// Ends the process by the default action of the signal, so that the parent gets its number.
 fn end_as_by(signal: i32) {
     let _ = low_level::emulate_default_handler(signal);
 }

@@ -18,19 +18,19 @@ pub fn is_stdout(target: &Path) -> bool {
     target == Path::new("-")
 }
 
-/// True if the JSON goes to standard output and replaces the text there.
+/// True if the JSON replaces the text on standard output.
 pub fn only(target: Option<&Path>) -> bool {
     target.is_some_and(is_stdout)
 }
 
-/// Fails early, before minutes are spent on a result that has no place to go.
+/// Checks before a long measurement that the result can be written.
 ///
 /// # Errors
 /// The target's directory does not exist or cannot be written.
 pub fn check_target(target: Option<&Path>) -> Result<(), Failure> {
     let Some(target) = target.filter(|target| !is_stdout(target)) else { return Ok(()) };
     if target.exists() && !target.is_file() {
-        // A pipe or a device is opened when there is something to write.
+        // A pipe or a device is opened when the result is written.
         let directory = io::Error::from(io::ErrorKind::IsADirectory);
         return if target.is_dir() { Err(Failure::writing(target, &directory)) } else { Ok(()) };
     }
@@ -45,32 +45,32 @@ pub fn check_target(target: Option<&Path>) -> Result<(), Failure> {
 /// Writes `value` and a newline.
 ///
 /// # Errors
-/// What the system said; no partial file is left.
+/// An error of the system; no partial file is left.
 pub fn write(target: &Path, value: &impl Serialize) -> Result<(), Failure> {
     if is_stdout(target) {
-        // Here a reader that went away ends the program, quietly; that is `Failure`'s business.
+        // `Failure` treats a closed standard output as success.
         let text = serde_json::to_string_pretty(value).map_err(io::Error::from)? + "\n";
         let mut out = io::stdout().lock();
         out.write_all(text.as_bytes())?;
         return Ok(out.flush()?);
     }
-    // A pipe may keep us waiting: nothing is half written there, and Ctrl-C must end the wait.
+    // Writing to a pipe may block, and Ctrl-C must end it; only files need protection.
     let replaced = !target.exists() || target.is_file();
     let _writing = replaced.then(interrupt::writing);
     report::write_json(target, value).map_err(|e| Failure::writing(target, &e))
 }
 
-/// Writes a text, such as a picture, as [`write()`] does an object.
+/// Writes a text, such as an SVG file, in the same way as [`write()`].
 ///
 /// # Errors
-/// What the system said; no partial file is left.
+/// An error of the system; no partial file is left.
 pub fn write_text(target: &Path, text: &str) -> Result<(), Failure> {
     let replaced = !target.exists() || target.is_file();
     let _writing = replaced.then(interrupt::writing);
     report::write_text(target, text).map_err(|e| Failure::writing(target, &e))
 }
 
-/// The machine of a result of which nothing was pinned; `null` when it cannot be told.
+/// Description of the machine for a result without pinned threads; `null` if it cannot be read.
 pub fn environment(clock: &Clock) -> Option<Value> {
     let cores = affinity::choose().ok()?;
     let mut here = serde_json::to_value(Environment::collect(clock, &cores)).ok()?;
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_replaced_whole_and_nothing_else_is_left() {
+    fn a_file_is_replaced_atomically_and_nothing_else_is_left() {
         let dir = directory("whole");
         let target = dir.join("out.json");
         fs::write(&target, "old and much longer than the new text").expect("write");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said_early_and_late() {
+    fn a_target_that_cannot_be_written_is_an_error_before_and_after() {
         let dir = directory("refused");
         let nowhere = dir.join("absent/out.json");
         for target in [nowhere.as_path(), dir.as_path()] {

@@ -9,7 +9,7 @@ pub const BOLD: Style = Style::new().bold();
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 
-/// Standard output; colour is taken out for files, pipes, `TERM=dumb` and `NO_COLOR`.
+/// Standard output without colours for files, pipes, `TERM=dumb` and `NO_COLOR`.
 pub type Out = anstream::AutoStream<std::io::Stdout>;
 
 /// Standard output.
@@ -17,14 +17,14 @@ pub fn stdout() -> Out {
     anstream::stdout()
 }
 
-/// Standard error, treated the same.
+/// Standard error, with the same rules for colours.
 pub fn stderr() -> anstream::AutoStream<std::io::Stderr> {
     anstream::stderr()
 }
 
 /// Prints a warning to standard error.
 pub fn warn(text: &str) {
-    // If standard error is closed, there is no place to report that.
+    // A closed standard error cannot be reported.
     let _ = writeln!(anstream::stderr(), "{WARNING}warning:{WARNING:#} {text}");
 }
 

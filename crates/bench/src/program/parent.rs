@@ -1,17 +1,17 @@
-//! The process that started this one: it reads lines from here and ends this process by closing
-//! its standard input.
+//! Communication with the parent process, which reads lines from standard output and ends this process
+//! by closing its standard input.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Writes a line to the parent process, which may have ended.
+/// Writes a line to the parent process; errors are ignored because it may have ended.
 pub fn say(line: &str) {
     let mut out = io::stdout().lock();
     let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
-/// A flag that a thread of its own sets when standard input ends.
+/// A flag that a thread sets at the end of standard input.
 ///
 /// # Errors
 /// The thread could not be started.

@@ -8,8 +8,8 @@ use super::fail::Failure;
 use super::interrupt;
 use crate::window::{Plan, Progress};
 
-/// A bar of 1,000 steps, invisible unless standard error is a terminal. A signal removes it and
-/// ends the process. It is drawn between windows only: a drawing thread would disturb them.
+/// A bar of 1,000 steps, shown only if standard error is a terminal. A signal removes it and ends the
+/// process. It is drawn between windows, because a drawing thread would disturb them.
 ///
 /// # Errors
 /// Signals cannot be handled.
@@ -24,13 +24,13 @@ pub fn bar() -> Result<ProgressBar, Failure> {
     Ok(bar)
 }
 
-/// Moves the bar to where a plan is.
+/// Shows the progress of a plan.
 pub fn show(bar: &ProgressBar, plan: &Plan, now: &Progress) {
     bar.set_message(counts(now));
     bar.set_position((done(plan, now) * 1000.0) as u64);
 }
 
-/// The part of a plan that is done, 0 to 1: the larger of its time and its pairs.
+/// The completed part of a plan, 0 to 1: the larger part of its time and of its pairs.
 pub fn done(plan: &Plan, now: &Progress) -> f64 {
     let time =
         now.elapsed.as_secs_f64() / plan.max_time.max(Duration::from_millis(1)).as_secs_f64();
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_is_done_by_time_or_by_pairs_whichever_is_first() {
+    fn progress_is_by_time_or_by_pairs_whichever_is_larger() {
         let plan = Plan { max_time: Duration::from_secs(10), pairs: 100, ..Plan::quick() };
         let now = |seconds, near, far, unprobed| Progress {
             elapsed: Duration::from_secs(seconds),

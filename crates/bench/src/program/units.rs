@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-/// The largest message that the commands send: the default limit of a server.
+/// Largest message of the commands: the default limit of a server.
 pub const MAX_MESSAGE: u64 = 8 << 20;
 
-/// Longest interval or timeout: beyond it, a typing error is likelier than a wish.
+/// Longest interval or timeout; a longer one is probably a typing error.
 const MAX_TIME: Duration = Duration::from_secs(3600);
 
-/// Reads `4096`, `32B`, `64KiB`, `64k`, `8MiB`. Units are powers of 1024 throughout, as message
-/// limits are.
+/// Parses `4096`, `32B`, `64KiB`, `64k`, `8MiB`. All units are powers of 1024.
 pub fn bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -27,7 +26,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
     let count: Option<u64> = digits.parse().ok();
     count
         .and_then(|count| count.checked_mul(1 << scale))
-        .ok_or_else(|| "that is more bytes than there are".to_owned())
+        .ok_or_else(|| "the size is above 64 bits; write a smaller one".to_owned())
 }
 
 /// [`bytes`] that fit into a message.
@@ -46,7 +45,7 @@ pub fn message_len(size: u64) -> Result<usize, String> {
     Ok(size as usize)
 }
 
-/// Reads `100ms`, `2s`, `1m 30s`; at most an hour.
+/// Parses `100ms`, `2s`, `1m 30s`; at most an hour.
 pub fn time(text: &str) -> Result<Duration, String> {
     let time = humantime::parse_duration(text)
         .map_err(|_| "write a time with its unit: 500us, 100ms, 2s".to_owned())?;
@@ -64,28 +63,28 @@ pub fn nonzero_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Reads a chance, `1e-3`, `0.001` or `0.1%`, as parts per million.
+/// Parses a probability, `1e-3`, `0.001` or `0.1%`, as parts per million.
 pub fn chance(text: &str) -> Result<u32, String> {
     let (digits, scale) = match text.trim().strip_suffix('%') {
         Some(digits) => (digits, 1e4),
         None => (text.trim(), 1e6),
     };
-    let wrong = || "write a chance from 0 to 1, in millionths: 1e-3, 0.001 or 0.1%".to_owned();
+    let wrong = || "write a probability from 0 to 1, in millionths: 1e-3, 0.001 or 0.1%".to_owned();
     let ppm = digits.trim_end().parse::<f64>().map_err(|_| wrong())? * scale;
     let whole = ppm.round();
-    // The product is off by a few units of the last place.
+    // The product has a rounding error.
     let is_whole = (ppm - whole).abs() <= 1e-6 * whole.max(1.0);
     if is_whole && (0.0..=1e6).contains(&whole) { Ok(whole as u32) } else { Err(wrong()) }
 }
 
-/// Reads calls per second.
+/// Parses calls per second.
 pub fn load(text: &str) -> Result<f64, String> {
     let load: Option<f64> = text.parse().ok();
     load.filter(|load| (1.0..=1e6).contains(load))
         .ok_or_else(|| "write calls per second, 1 to 1000000".to_owned())
 }
 
-/// Reads a count, or `all`.
+/// Parses a count, or `all`.
 pub fn count_or_all(text: &str) -> Result<usize, String> {
     match text {
         "all" => Ok(usize::MAX),
@@ -93,7 +92,7 @@ pub fn count_or_all(text: &str) -> Result<usize, String> {
     }
 }
 
-/// Reads the slots of a session.
+/// Parses the slots of a session.
 pub fn slots(text: &str) -> Result<u8, String> {
     let slots: Option<u8> = text.parse().ok();
     slots
@@ -101,7 +100,7 @@ pub fn slots(text: &str) -> Result<u8, String> {
         .ok_or_else(|| "write 1, 2, 4, 8, 16 or 32".to_owned())
 }
 
-/// `32 B`, `64 KiB`, `8 MiB`: exact, in the largest unit that divides it.
+/// Formats bytes exactly, in the largest unit that divides them: `32 B`, `64 KiB`, `8 MiB`.
 pub fn show_bytes(bytes: u64) -> String {
     for (scale, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes != 0 && bytes.trailing_zeros() >= scale {
@@ -111,7 +110,7 @@ pub fn show_bytes(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// Nanoseconds with three digits that mean something.
+/// Formats nanoseconds with three significant digits.
 pub fn show_ns(ns: f64) -> String {
     let (value, unit) = match ns {
         ns if ns >= 1e9 => (ns / 1e9, "s"),
@@ -122,7 +121,7 @@ pub fn show_ns(ns: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// A count per second, or bits per second: `1.53 M/s`, `27.4 Gbit/s`.
+/// Formats a count or bits per second: `1.53 M/s`, `27.4 Gbit/s`.
 pub fn show_per_second(value: f64, unit: &str) -> String {
     let (value, prefix) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn chances_are_read_in_every_way_they_are_written() {
+    fn probabilities_are_parsed_in_every_notation() {
         for (text, ppm) in [
             ("0", 0),
             ("1e-6", 1),

@@ -1,12 +1,12 @@
-//! Makes calls: a closed loop that keeps a fixed number in flight, from one endpoint.
+//! Makes calls in a closed loop, which keeps a fixed number in flight from one endpoint.
 //!
-//! Calls are made in **chains** `[eRPC §6.2]`. A chain is a batch of B requests that leave together,
-//! each on its own session; when all B answers are there the next batch of the chain leaves, in the
-//! same pass of the event loop and with the buffers that came back: nothing is allocated. With B = 1
-//! every answer is followed by the next call at once.
+//! Calls are made in **chains** `[eRPC section 6.2]`. A chain is a batch of B requests that are sent
+//! together, each on its own session. When all B responses have arrived, the next batch is sent in the
+//! same pass of the event loop and with the returned buffers, without allocation. With B = 1 each
+//! response starts the next call.
 //!
-//! A window begins with nothing in flight and ends when the last answer is there; all of it counts,
-//! time and calls.
+//! A window begins with no call in flight and ends with the last response; it counts all calls and the
+//! whole time.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,16 +20,16 @@ use super::spec::BenchError;
 use crate::clock::Clock;
 use crate::latency::Latency;
 
-/// A window without a single answer for this long has failed. Above the endpoint's own limit
-/// for a silent peer, whose error says more; and enough for one message of 64 MiB where the two
-/// sides have to share their cores with other work.
+/// A window fails after this time without a response. The limit is above the endpoint's limit for a
+/// silent peer, whose error is more specific, and sufficient for one message of 64 MiB on a machine
+/// with other load.
 const STALL_NS: u64 = 60_000_000_000;
 
-/// Passes of the event loop between two looks at the clock: a look costs as much as an eighth of an
-/// empty pass, and 16 passes are microseconds in a window of milliseconds.
+/// Passes of the event loop between two clock reads. A clock read costs an eighth of an empty pass, and
+/// 16 passes take microseconds of a window of milliseconds.
 const PASSES: u32 = 16;
 
-/// Connects under way at a time, so that their round trips overlap.
+/// Connects in flight, so that their round trips overlap.
 const CONNECTING: usize = 64;
 
 /// Why calls failed.
@@ -38,41 +38,43 @@ pub enum CallsError {
     /// A call ended with an error.
     #[error("a call failed: {0}")]
     Call(#[from] CallError),
-    /// A call was not accepted.
+    /// A call was rejected.
     #[error("a call was rejected: {0}")]
     Rejected(String),
-    /// The answer is not what the service gives.
-    #[error("a call of {sent} bytes got a wrong answer: the server is of another kind or version")]
+    /// The response is not that of the service.
+    #[error(
+        "a call of {sent} bytes got a wrong response: the server is another program or version"
+    )]
     Answer {
         /// Length of the request.
         sent: usize,
     },
-    /// Nothing came back.
-    #[error("no answer for {0} s")]
+    /// No response arrived.
+    #[error("no response for {0} s")]
     Stall(u64),
 }
 
-/// What is called, and how much of it at a time.
+/// The calls of a workload.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Load {
     /// The request type.
     pub req_type: u16,
     /// Bytes in a request.
     pub size: usize,
-    /// Sessions that are used: the first ones of the endpoint's.
+    /// Number of sessions in use: the first ones of the endpoint.
     pub sessions: usize,
-    /// Calls in flight at most; a multiple of the batch of them is.
+    /// Most calls in flight; rounded down to a multiple of the batch.
     pub in_flight: u32,
-    /// Calls of a chain that leave together.
+    /// Calls of a chain that are sent together.
     pub batch: u32,
-    /// Sessions are drawn at random for each call, evenly; else each call keeps to one.
+    /// Each call uses a uniformly random session; otherwise each tag keeps its session.
     pub random: bool,
-    /// Latency of each call is recorded. Not for rates: clock reads would show.
+    /// Record the latency of each call. Off for rates, because clock reads would lower them.
     pub timed: bool,
 }
 
 impl Load {
-    /// Chains, and calls in flight in all: as many chains as fit, at least one.
+    /// Number of chains, and of calls in flight: as many chains as fit, at least one.
     pub fn chains(&self) -> (usize, usize) {
         let batch = self.batch.max(1);
         let chains = (self.in_flight / batch).max(1);
@@ -80,7 +82,7 @@ impl Load {
     }
 }
 
-/// A load with its requests. They are made once and used again and again.
+/// A load with its request buffers, which are reused for all calls.
 pub struct Loaded {
     /// The load.
     pub load: Load,
@@ -88,7 +90,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Makes the requests.
+    /// Allocates the requests.
     ///
     /// # Errors
     /// No memory.
@@ -97,7 +99,7 @@ impl Loaded {
         let mut requests = Vec::with_capacity(calls);
         for _ in 0..calls {
             let mut request = rpc.alloc(load.size)?;
-            // The first touch of memory is slow: not within a window.
+            // Page faults must not occur within a window.
             request.fill(0x5a);
             requests.push(request);
         }
@@ -113,10 +115,10 @@ struct State {
     /// By tag: the request while its call is not in flight, and when it was issued, ns.
     parked: Vec<Option<MsgBuf>>,
     issued: Vec<u64>,
-    /// By tag: its chain. By chain: answers that its batch still lacks.
+    /// By tag: its chain. By chain: missing responses of its batch.
     chain_of: Vec<u32>,
-    lacks: Vec<u32>,
-    /// Draws sessions. A fixed seed: every run draws the same.
+    missing: Vec<u32>,
+    /// State of the random generator for sessions; every run has the same seed.
     random: u64,
     latency: Latency,
     running: bool,
@@ -126,10 +128,10 @@ struct State {
 }
 
 impl State {
-    /// One of the sessions in use, drawn at random.
+    /// A random session of those in use.
     #[inline]
     fn draw(&mut self) -> SessionId {
-        // Knuth's linear congruential generator; its upper half is good enough to pick by.
+        // Knuth's linear congruential generator; the upper half of its state is used.
         self.random = self
             .random
             .wrapping_mul(6_364_136_223_846_793_005)
@@ -161,11 +163,11 @@ impl State {
         }
     }
 
-    /// The next batch of a chain.
+    /// Sends the next batch of a chain.
     #[inline]
     fn issue_chain(&mut self, cx: &mut Context<'_>, chain: usize, now_ns: u64) {
         let batch = self.load.batch as usize;
-        self.lacks[chain] = self.load.batch;
+        self.missing[chain] = self.load.batch;
         for tag in chain * batch..(chain + 1) * batch {
             self.issue(cx, tag, now_ns);
         }
@@ -191,8 +193,8 @@ impl State {
         }
         self.parked[tag] = Some(done.request);
         let chain = self.chain_of[tag] as usize;
-        self.lacks[chain] -= 1;
-        if self.lacks[chain] == 0 && self.running {
+        self.missing[chain] -= 1;
+        if self.missing[chain] == 0 && self.running {
             self.issue_chain(cx, chain, now_ns);
         }
     }
@@ -204,7 +206,7 @@ impl State {
         }
     }
 
-    /// Remembers the first failure and ends the loop.
+    /// Records the first error and ends the loop.
     #[cold]
     fn fail(&mut self, error: CallsError) {
         self.running = false;
@@ -212,7 +214,7 @@ impl State {
     }
 }
 
-/// An endpoint that makes calls, and serves what it has handlers for.
+/// An endpoint that makes calls and also runs its handlers.
 pub struct Caller {
     rpc: Rpc,
     state: Rc<RefCell<State>>,
@@ -221,17 +223,17 @@ pub struct Caller {
     besides: Option<Rpc>,
 }
 
-/// What a window of calls amounts to.
+/// The calls of one window.
 #[derive(Clone, Copy, Debug)]
 pub struct Ran {
-    /// Calls answered.
+    /// Calls with a response.
     pub calls: u64,
-    /// From the first call to the last answer.
+    /// Time from the first call to the last response.
     pub elapsed_ns: u64,
 }
 
 impl Caller {
-    /// Takes the endpoint's completion function.
+    /// Registers the completion function of the endpoint.
     pub fn new(mut rpc: Rpc, clock: Clock, other: Other) -> Self {
         let load = Load {
             req_type: service::ECHO,
@@ -249,7 +251,7 @@ impl Caller {
             parked: Vec::new(),
             issued: Vec::new(),
             chain_of: Vec::new(),
-            lacks: Vec::new(),
+            missing: Vec::new(),
             random: 0x9e37_79b9_7f4a_7c15,
             latency: Latency::new(),
             running: false,
@@ -257,8 +259,8 @@ impl Caller {
             completed: 0,
             failed: None,
         }));
-        let hears = Rc::clone(&state);
-        rpc.on_completion(move |cx, tag, done| hears.borrow_mut().on_completion(cx, tag, done));
+        let shared = Rc::clone(&state);
+        rpc.on_completion(move |cx, tag, done| shared.borrow_mut().on_completion(cx, tag, done));
         Self { rpc, state, other, besides: None }
     }
 
@@ -267,12 +269,12 @@ impl Caller {
         &self.rpc
     }
 
-    /// Its sessions, as connected.
+    /// Number of connected sessions.
     pub fn sessions(&self) -> usize {
         self.state.borrow().sessions.len()
     }
 
-    /// The first session, for what was agreed on.
+    /// The first session, for its negotiated parameters.
     pub fn first_session(&self) -> Option<SessionId> {
         self.state.borrow().sessions.first().copied()
     }
@@ -283,12 +285,12 @@ impl Caller {
         self.rpc.poll()
     }
 
-    /// Has a second endpoint polled in each pass.
+    /// Adds a second endpoint to each pass.
     pub fn poll_besides(&mut self, rpc: Rpc) {
         self.besides = Some(rpc);
     }
 
-    /// One pass; an empty one gives way if it must.
+    /// One pass of all endpoints. An empty pass yields if both sides share a core.
     #[inline]
     pub fn pass(&mut self) {
         let besides = self.besides.as_mut().is_some_and(|rpc| rpc.poll());
@@ -330,7 +332,7 @@ impl Caller {
         }
     }
 
-    /// Starts a load: its first calls leave with the next pass.
+    /// Starts a load; its first calls are sent with the next pass.
     pub fn begin(&mut self, loaded: &mut Loaded) {
         let state = &mut *self.state.borrow_mut();
         let (chains, calls) = loaded.load.chains();
@@ -342,8 +344,8 @@ impl Caller {
         state.issued.resize(calls, 0);
         state.chain_of.clear();
         state.chain_of.extend((0..calls as u32).map(|tag| tag / loaded.load.batch));
-        state.lacks.clear();
-        state.lacks.resize(chains, 0);
+        state.missing.clear();
+        state.missing.resize(chains, 0);
         state.running = state.load.sessions > 0;
         let now_ns = state.now_if_timed();
         let mut cx = self.rpc.context();
@@ -354,21 +356,21 @@ impl Caller {
         }
     }
 
-    /// No new calls from here on.
+    /// Stops making new calls.
     pub fn stop(&mut self) {
         self.state.borrow_mut().running = false;
     }
 
-    /// Calls answered so far, of all loads.
+    /// Calls of all loads with a response so far.
     pub fn completed(&self) -> u64 {
         self.state.borrow().completed
     }
 
-    /// Polls until nothing is in flight; new calls are made until `end_ns`. The requests are the
-    /// load's again afterwards.
+    /// Polls until no call is in flight; makes new calls until `end_ns`. Afterwards the load has its
+    /// requests again.
     ///
     /// # Errors
-    /// The first call that failed, or that no call ends.
+    /// The first error of a call, or [`CallsError::Stall`].
     pub fn finish(&mut self, end_ns: u64, loaded: &mut Loaded) -> Result<(), CallsError> {
         let clock = self.state.borrow().clock.clone();
         let mut last = (self.completed(), clock.now_ns());
@@ -400,10 +402,10 @@ impl Caller {
         outcome
     }
 
-    /// A whole window.
+    /// Runs a whole window.
     ///
     /// # Errors
-    /// Those of [`Caller::finish`].
+    /// As [`Caller::finish`].
     pub fn run(&mut self, duration_ns: u64, loaded: &mut Loaded) -> Result<Ran, CallsError> {
         let clock = self.state.borrow().clock.clone();
         let before = self.completed();
@@ -413,7 +415,7 @@ impl Caller {
         Ok(Ran { calls: self.completed() - before, elapsed_ns: clock.now_ns() - start_ns })
     }
 
-    /// What the timed calls of the last window took.
+    /// Passes the latencies of the last window to `f`.
     pub fn with_latency<R>(&mut self, f: impl FnOnce(&mut Latency) -> R) -> R {
         f(&mut self.state.borrow_mut().latency)
     }
@@ -424,7 +426,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_fill_what_may_be_in_flight() {
+    fn chains_fill_the_calls_in_flight() {
         let load = |in_flight, batch| Load {
             req_type: service::ECHO,
             size: 32,

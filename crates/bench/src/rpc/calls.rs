@@ -1,4 +1,4 @@
-//! Windows of RPCs: the workload that the harness runs.
+//! The workload of RPCs.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,11 +14,11 @@ use crate::placement::{Placement, Tag};
 use crate::report::{PlacementResult, Unit};
 use crate::window::{Sample, Workload, WorkloadError};
 
-/// How long the other side may take to begin or to end its own calls. The first time, it connects
-/// its sessions meanwhile.
+/// Time limit for the other side to begin or end its own calls. The first time includes connecting its
+/// sessions.
 const TURN_LIMIT_NS: u64 = 30_000_000_000;
 
-/// An endpoint that several workloads share, one at a time.
+/// An endpoint that several workloads use alternately.
 pub type SharedCaller = Rc<RefCell<Caller>>;
 
 /// Calls of one load.
@@ -29,18 +29,18 @@ pub struct Calls {
     other: Other,
     /// The number of the other side's endpoint.
     variant: u16,
-    /// The load that the other side has meanwhile, if it calls back.
+    /// The load of the other side, if it also makes calls.
     back: Option<u16>,
     pool: Option<Pool>,
     waits: Option<Waits>,
 }
 
-/// How often sessions had to wait for credits that they share.
+/// Number of times that sessions waited for shared credits.
 #[derive(Default)]
 struct Waits {
     /// In the last window.
     last: Counted,
-    /// In the windows of each placement that a result counts.
+    /// In the windows of each placement.
     near: Counted,
     far: Counted,
     untagged: Counted,
@@ -53,7 +53,7 @@ struct Counted {
 }
 
 impl Waits {
-    /// Counts the last window where its probes were.
+    /// Adds the last window to the counters of its placement.
     fn tagged(&mut self, tag: Tag) {
         let at = match tag {
             Tag::At(Placement::Near) => &mut self.near,
@@ -108,14 +108,14 @@ impl Calls {
         self.caller.borrow().rpc().stats().pool_waits
     }
 
-    /// The other side makes the calls of its load `back` meanwhile. A window then counts the mean
-    /// of both sides' rates.
+    /// Lets the other side make the calls of its load `back` at the same time. A window then counts the
+    /// mean of both sides' rates.
     pub fn both_ways(mut self, back: u16) -> Self {
         self.back = Some(back);
         self
     }
 
-    /// Has the other side take up a role, and serves its calls until it has.
+    /// Changes the role of the other side, and serves its calls until it has changed.
     fn turn(&self, caller: &mut Caller, role: u32) -> Result<(), WorkloadError> {
         let Some(line) = &self.other.line else { return Ok(()) };
         line.give_role(role);
@@ -129,7 +129,7 @@ impl Calls {
         Ok(())
     }
 
-    /// A window in which only this side calls.
+    /// A window in which only this side makes calls.
     fn run_alone(&mut self, duration_ns: u64) -> Result<Sample, WorkloadError> {
         let mut caller = self.caller.borrow_mut();
         let ran = caller.run(duration_ns, &mut self.loaded)?;
@@ -138,8 +138,7 @@ impl Calls {
         Ok(Sample { operations: ran.calls, bytes, elapsed_ns: ran.elapsed_ns, latency })
     }
 
-    /// A window in which the other side calls too; calls and time of this side, calls per second of
-    /// the other.
+    /// A window in which both sides make calls.
     fn run_both(&mut self, duration_ns: u64, back: u16) -> Result<Sample, WorkloadError> {
         let caller = Rc::clone(&self.caller);
         let mut caller = caller.borrow_mut();
@@ -150,7 +149,7 @@ impl Calls {
         if elapsed_ns == 0 || calls == 0 {
             return Err(CallsError::Stall(0).into());
         }
-        // What the other's rate amounts to in this side's time.
+        // Calls of the other side, scaled to the time of this side.
         let theirs = u128::from(calls) * u128::from(ran.elapsed_ns) / u128::from(elapsed_ns);
         let operations = u64::midpoint(ran.calls, u64::try_from(theirs)?);
         let bytes = operations * self.loaded.load.size as u64;

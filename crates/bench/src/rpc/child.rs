@@ -1,6 +1,6 @@
-//! Starts the other side, exchanges lines with it ([`peer`]), and ends it.
+//! Starts the other side ([`peer`]), reads its output, and ends it.
 //!
-//! It is a process of the same program, or a thread of this one for a transport within a process.
+//! The other side is a process of the same program, or a thread for a transport within a process.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{self, Command, Stdio};
@@ -18,16 +18,16 @@ use super::side::{Over, Ready, Setup};
 use super::spec::{BenchError, Said};
 use crate::line::Line;
 
-/// How long it may take to say its addresses; usually 0.3 s, most of it for its clock.
+/// Time limit for its addresses; usually 0.3 s, mainly for the calibration of its clock.
 const READY_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long it may take to end when asked to.
+/// Time limit for its end on request.
 const END_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long it may take to say what it was asked.
+/// Time limit for an answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Longest line kept of what it says to its standard error.
+/// Most characters that are kept of its last line on standard error.
 const MAX_SAID: usize = 300;
 
 /// The running other side; ended when dropped.
@@ -36,13 +36,13 @@ pub struct Child {
     runs: Runs,
     lines: Receiver<String>,
     said: Arc<Mutex<Option<String>>>,
-    /// Where its endpoints can be reached.
+    /// Addresses of its endpoints.
     pub uris: Vec<String>,
-    /// Where its raw socket can be reached.
+    /// Address of its raw socket.
     pub raw: Addr,
 }
 
-/// As what it runs.
+/// The process or thread of the other side.
 #[derive(Debug)]
 enum Runs {
     Process(process::Child),
@@ -50,7 +50,7 @@ enum Runs {
 }
 
 impl Child {
-    /// Starts it and waits until it is ready.
+    /// Starts the other side and waits until it is ready.
     ///
     /// # Errors
     /// It cannot be started, ends, or is not ready in time.
@@ -73,7 +73,7 @@ impl Child {
             }
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
         };
-        // From here on the process is ended by drop, whatever happens.
+        // From here on dropping `child` ends the process, also after an error.
         let (lines, failed) = match lines {
             Ok(lines) => (lines, None),
             Err(error) => (mpsc::channel().1, Some(error)),
@@ -93,7 +93,7 @@ impl Child {
         let (stopped, failed) = (Arc::clone(&stop), Arc::clone(&said));
         let body = move || {
             let say = |text: &str| {
-                // The receiver is gone if the side was stopped already.
+                // The receiver is dropped if the side was stopped already.
                 let _ = send.send(text.to_owned());
             };
             if let Err(error) = peer::serve(&setup, line, &stopped, &say) {
@@ -126,9 +126,9 @@ impl Child {
         }
     }
 
-    /// `error`, or, if the other side has ended, that: it is the cause then.
+    /// Returns `error`, or, if the other side has ended, that as its cause.
     pub fn explain(&mut self, error: BenchError) -> BenchError {
-        // One that has just closed its socket may need a moment to be gone.
+        // A process that has closed its socket may end a little later.
         std::thread::sleep(Duration::from_millis(20));
         match self.has_ended() {
             Some(_) => self.ended(Duration::ZERO),
@@ -138,8 +138,8 @@ impl Child {
 
     fn ended(&mut self, limit: Duration) -> BenchError {
         let status = self.wait(limit);
-        let status = status.unwrap_or_else(|| "it closed its output and hangs".to_owned());
-        // Its last line may still be on the way through the pipe.
+        let status = status.unwrap_or_else(|| "it closed its output but did not end".to_owned());
+        // Its last line may still be in the pipe.
         std::thread::sleep(Duration::from_millis(20));
         BenchError::Ended { status, said: self.said() }
     }
@@ -148,7 +148,7 @@ impl Child {
         Said(self.said.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
-    /// How it ended, if it has.
+    /// Its exit status, if it has ended.
     fn has_ended(&mut self) -> Option<String> {
         match &mut self.runs {
             Runs::Process(process) => match process.try_wait() {
@@ -162,7 +162,7 @@ impl Child {
         }
     }
 
-    /// Waits at most `limit` for its end.
+    /// Waits for its end, at most `limit`.
     fn wait(&mut self, limit: Duration) -> Option<String> {
         let start = Instant::now();
         loop {
@@ -173,7 +173,7 @@ impl Child {
         }
     }
 
-    /// The next line that begins with `word`, as JSON; what is before it is skipped.
+    /// The JSON of the next line that begins with `word`; lines before it are skipped.
     fn next(&self, word: &str, limit: Duration) -> Option<Value> {
         let end = Instant::now() + limit;
         loop {
@@ -185,12 +185,12 @@ impl Child {
         }
     }
 
-    /// What it says about its memory, after it was given that role.
+    /// The memory that it reports after the role [`super::role::memory`].
     pub fn memory(&self) -> Option<Value> {
         self.next("memory ", ANSWER_LIMIT)
     }
 
-    /// Asks it to end, and returns the counters that it leaves; `None` if it leaves none.
+    /// Ends it and returns its counters; `None` if it prints none.
     pub fn finish(mut self) -> Option<Value> {
         match &mut self.runs {
             Runs::Process(process) => drop(process.stdin.take()),
@@ -205,12 +205,12 @@ impl Child {
 impl Drop for Child {
     fn drop(&mut self) {
         match &mut self.runs {
-            // Both fail when it is gone already, which is what is wanted.
+            // Both fail if the process has ended already.
             Runs::Process(process) => {
                 let _ = process.kill();
                 let _ = process.wait();
             }
-            // It looks at the flag after every poll. A panic of it has been shown already.
+            // The thread checks the flag after every poll. A panic has printed its message already.
             Runs::Thread { stop, handle } => {
                 stop.store(true, Ordering::Relaxed);
                 let _ = handle.take().map(JoinHandle::join);
@@ -220,7 +220,7 @@ impl Drop for Child {
 }
 
 fn command(setup: &Setup) -> Command {
-    // Not `current_exe`: a program that is replaced while it runs would start its successor.
+    // Not `current_exe`: if the file is replaced during the run, that would start the new program.
     let mut command = Command::new("/proc/self/exe");
     let setup = serde_json::to_string(setup).unwrap_or_default();
     command.arg("bench-peer").arg("--setup").arg(setup);
@@ -228,7 +228,7 @@ fn command(setup: &Setup) -> Command {
     command
 }
 
-/// Lines of `from`, read by a thread; the channel closes when the stream does.
+/// Lines of `from`, read by a thread; the channel closes at the end of the stream.
 ///
 /// # Errors
 /// The thread could not be started.
@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ready_line() {
+    fn the_ready_line_is_parsed() {
         let line = r#"ready {"uris":["udp://127.0.0.1:4000"],"raw":["ffff7f000001",4001]}"#;
         let (uris, raw) = parse_ready(line).expect("valid");
         assert_eq!(uris, ["udp://127.0.0.1:4000"]);
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_that_says_something_is_kept() {
+    fn the_last_line_that_is_not_empty_is_kept() {
         let last = Arc::default();
         keep_last("first\nlast\n\n".as_bytes(), Arc::clone(&last)).expect("a thread");
         // The thread holds the other reference until it has read everything.

@@ -1,7 +1,7 @@
-//! Copies of a message within this process: what moving it costs at least.
+//! Copies of a message within this process: a lower bound of the cost of moving it.
 //!
-//! From one message buffer of the endpoint's arena into another, so through memory of the same kind
-//! as a request leaves from and is put together in.
+//! The copies are between two message buffers of the endpoint's arena, which is the same kind of memory
+//! as that of requests.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::spec::BenchError;
 use crate::clock::Clock;
 use crate::window::{Sample, Workload, WorkloadError};
 
-/// Copies between two looks at the clock, so that a look is below a percent of them.
-const BYTES_A_LOOK: usize = 256 << 10;
+/// Bytes copied between two clock reads, so that a clock read is below 1 % of the time.
+const BYTES_PER_CLOCK_READ: usize = 256 << 10;
 
 /// `memcpy` of messages of one size.
 pub struct Copies {
@@ -22,7 +22,7 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// Makes both buffers and touches them.
+    /// Allocates and writes both buffers.
     ///
     /// # Errors
     /// No memory.
@@ -41,13 +41,13 @@ impl Workload for Copies {
 
     fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError> {
         let size = self.from.len();
-        let at_a_time = (BYTES_A_LOOK / size.max(1)).max(1) as u64;
+        let at_a_time = (BYTES_PER_CLOCK_READ / size.max(1)).max(1) as u64;
         let start_ns = self.clock.now_ns();
         let end_ns = start_ns + u64::try_from(duration.as_nanos())?;
         let (mut operations, mut now_ns) = (0, start_ns);
         while now_ns < end_ns {
             for _ in 0..at_a_time {
-                // Neither the copy nor its repetition may be left out.
+                // The compiler must not remove the copy or its repetitions.
                 std::hint::black_box(&mut self.to[..])
                     .copy_from_slice(std::hint::black_box(&self.from[..]));
             }

@@ -1,11 +1,11 @@
-//! `courser bench latency|rate|bandwidth --fault SPEC --recovery SCHEME,...`: what lost packets cost,
-//! under one scheme of loss recovery and another.
+//! `courser bench latency|rate|bandwidth --fault SPEC --recovery SCHEME,...`: the cost of lost packets
+//! under several schemes of loss recovery.
 //!
-//! Each scheme has a pair of endpoints without faults and one for each plan of faults, and windows of
-//! all of them take turns. Both sides do to the frames that they send what the plan says, so requests,
-//! responses and acknowledgements suffer alike: a packet and its acknowledgement are both there with a
-//! probability of (1 - p)². The endpoints without faults have the same layer between them and the
-//! transport, which lets everything pass: a fraction of their figures is the cost of the faults alone.
+//! Each scheme has a pair of endpoints without faults and one for each plan of faults; their windows
+//! alternate. Both sides apply the plan to the frames that they send, so requests, responses and
+//! acknowledgements are affected equally: a packet and its acknowledgement both arrive with a
+//! probability of (1 - p)². The endpoints without faults have the same middleware, which passes all
+//! frames, so the fraction of their figures is the cost of the faults alone.
 
 use std::str::FromStr;
 
@@ -19,11 +19,11 @@ use super::steps::{Steps, Windows};
 use crate::report::{PlacementResult, Report, Unit};
 use crate::window::Progress;
 
-/// Most endpoints of a side at a time: each has its own buffers, and a turn in each round.
+/// Most endpoints of a side: each has its own buffers, and a window in each round.
 const MAX_POINTS: usize = 16;
 
-/// Plans in text, a point of the series each: parts as [`FaultPlan`] has them, and a name that comes
-/// again begins another plan. `loss=1e-3,loss=1e-2` are two.
+/// Plans of faults, each a point of the series. The text has the parts of a [`FaultPlan`]; a name that
+/// occurs again begins another plan. `loss=1e-3,loss=1e-2` are two plans.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Faults(pub Vec<FaultPlan>);
 
@@ -43,19 +43,19 @@ impl FromStr for Faults {
     }
 }
 
-/// A scheme under a plan of faults, `None` where nothing is wrapped.
+/// A scheme under a plan of faults; `None` without the middleware.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     scheme: Recovery,
     fault: Option<FaultPlan>,
     /// The point of the same scheme without faults.
     sound: usize,
-    /// The point of go-back-N under the same faults, if there is another scheme beside it.
+    /// The point of go-back-N under the same faults, if this is another scheme.
     go_back_n: Option<usize>,
 }
 
-/// Every scheme without faults and with each plan, in the order of the windows. A scheme or a plan that
-/// is named twice is there once.
+/// Every scheme without faults and with each plan, in the order of the windows. Duplicates of schemes
+/// and plans are removed.
 fn points(schemes: &[Recovery], plans: &[FaultPlan]) -> Vec<Point> {
     let mut faults = vec![FaultPlan::default()];
     for plan in plans {
@@ -120,19 +120,19 @@ pub fn run(
     });
     report.map(|mut report| {
         let sides = if plans.is_empty() { "none" } else { "frames that either side sends" };
-        // Each result has its own.
+        // Each result has its own scheme.
         report.config.remove("recovery");
         report.config.insert("faults_of".to_owned(), sides.into());
         report
     })
 }
 
-/// Bounds what all points take together.
+/// Limits the number of points and their memory.
 fn check(points: &[Point], load: &Load) -> Result<(), BenchError> {
     let error = |what, limits| Err(BenchError::Spec { what, limits });
     if points.len() > MAX_POINTS {
         let limits = format!("at most {MAX_POINTS}: name fewer schemes or faults in one run");
-        return error("schemes times faults, none among them,", limits);
+        return error("schemes times plans of faults, including none,", limits);
     }
     let requests = load.size.saturating_mul(load.chains().1).saturating_mul(points.len());
     if requests > MAX_MEMORY {
@@ -142,8 +142,8 @@ fn check(points: &[Point], load: &Load) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Says what a point is, what is left of the same scheme's figure without faults, and what the client
-/// did about it in all of its windows, those of other placements and of the warm-up too.
+/// Adds to a result its scheme and plan, the fraction of the figure without faults, and the client's
+/// counters of loss recovery over all windows, including those of other placements and of the warm-up.
 fn tell(
     kind: Kind,
     points: &[Point],
@@ -180,11 +180,11 @@ fn tell(
 fn count(client: &EndpointStats, result: &mut PlacementResult) {
     let counters = [
         ("tx_packets", "packets sent", client.tx_packets),
-        ("retransmitted", "sent again", client.retransmitted),
+        ("retransmitted", "resent", client.retransmitted),
         ("rollbacks", "rollbacks", client.rollbacks),
-        ("lost", "found lost", client.lost),
+        ("lost", "declared lost", client.lost),
         ("probes", "probes", client.probes),
-        ("spurious", "sent again in vain", client.spurious),
+        ("spurious", "resent needlessly", client.spurious),
     ];
     for (key, label, value) in counters {
         if value > 0 {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_scheme_begins_without_faults_and_knows_what_it_is_compared_with() {
+    fn each_scheme_has_a_point_without_faults_for_comparison() {
         let plans = [FaultPlan::loss(1_000), FaultPlan::default(), FaultPlan::loss(1_000)];
         let points = points(&[GoBackN, Selective, GoBackN], &plans);
         let seen: Vec<_> = points
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_comes_again_begins_another_plan() {
+    fn a_name_that_occurs_again_begins_another_plan() {
         let plans = |text: &str| text.parse::<Faults>().map(|faults| faults.0);
         let loss = FaultPlan::loss;
         assert_eq!(
@@ -237,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn without_plans_nothing_stands_between_endpoint_and_transport() {
+    fn without_plans_there_is_no_fault_middleware() {
         let points = points(&Recovery::ALL, &[]);
         assert_eq!(points.len(), 3);
         assert!(points.iter().all(|p| p.fault.is_none()));
     }
 
     #[test]
-    fn points_and_their_memory_are_bounded() {
+    fn points_and_their_memory_are_limited() {
         let load = BenchSpec::new(Kind::Bandwidth, crate::window::Plan::quick()).loads();
         let plans: Vec<_> = (1..10).map(FaultPlan::loss).collect();
         let error = |points: &[Point], load: &Load| check(points, load).expect_err("too many");

@@ -1,10 +1,9 @@
-//! Counters of both sides, in the form that reports carry.
+//! Counters of both sides as JSON for reports.
 
 use courser::{DROP_NAMES, EndpointStats, Rpc, Transport, TransportStats};
 use serde_json::{Map, Value, json};
 
-/// What an endpoint counted: its packets, its transport, and everything that should be 0 on a
-/// healthy machine.
+/// Counters of an endpoint: packets, transport, and events that do not occur on a healthy machine.
 pub fn of_endpoint<T: Transport>(rpc: &Rpc<T>) -> Value {
     endpoint(rpc.stats(), &rpc.transport_stats())
 }
@@ -36,7 +35,7 @@ fn endpoint(protocol: &EndpointStats, transport: &TransportStats) -> Value {
     })
 }
 
-/// What a transport counted.
+/// Counters of a transport.
 pub fn of_transport(stats: &TransportStats) -> Value {
     json!({
         "tx_frames": stats.tx_frames,
@@ -58,8 +57,8 @@ fn per_call(frames: u64, calls: u64) -> Option<f64> {
     (calls > 0).then(|| (frames as f64 / calls as f64 * 100.0).round() / 100.0)
 }
 
-/// What an endpoint's sessions cost, by component, bytes; without what is the endpoint's whatever
-/// sessions it has.
+/// Memory of an endpoint's sessions by component, bytes; without memory that does not depend on
+/// sessions.
 pub fn of_memory<T: Transport>(rpc: &Rpc<T>) -> Value {
     let memory = rpc.session_memory();
     json!({
@@ -76,15 +75,14 @@ pub fn of_memory<T: Transport>(rpc: &Rpc<T>) -> Value {
     })
 }
 
-/// Memory of this process that is in use, as the kernel counts it.
+/// Resident memory of this process, bytes.
 pub fn resident_bytes() -> Option<u64> {
     let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
     Some(pages * rustix::param::page_size() as u64)
 }
 
-/// Socket receive buffer that the system granted, as it accounts for it; `None` if the
-/// transport is no socket.
+/// Size of the socket receive buffer in the kernel's accounting; `None` without a socket.
 pub fn receive_buffer<T: Transport + ?Sized>(transport: &T) -> Option<usize> {
     rustix::net::sockopt::socket_recv_buffer_size(transport.event_fd()?).ok()
 }
@@ -94,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_drops_that_happened_are_listed_by_name() {
+    fn drops_that_occurred_are_listed_by_name() {
         let mut protocol = EndpointStats::default();
         protocol.drops[1] = 3;
         let value = endpoint(&protocol, &TransportStats::default());

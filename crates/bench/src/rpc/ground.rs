@@ -1,4 +1,4 @@
-//! Where a benchmark takes place: both sides up, pinned and connected by the shared page.
+//! Setup of a benchmark: both sides opened, pinned and connected by shared memory.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -22,13 +22,13 @@ use crate::line::Line;
 use crate::probe::Prober;
 use crate::window::{Plan, Runner};
 
-/// Both sides. This one makes the calls; the other serves them until this is dropped.
+/// Both sides. This side makes the calls, the other serves them until this is dropped.
 pub struct Ground {
     /// The clock of all windows.
     pub clock: Clock,
-    /// The other side, as workloads see it.
+    /// The interface of workloads to the other side.
     pub other: Other,
-    /// The other side, as it was started.
+    /// The process or thread of the other side.
     pub child: Child,
     /// This side's endpoints, one for each variant.
     pub callers: Vec<SharedCaller>,
@@ -40,11 +40,11 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// Opens an endpoint of each variant on both sides, and the raw sockets. `back` says what the
-    /// other side calls when it is asked to, given where this side can be reached.
+    /// Opens an endpoint of each variant on both sides, and the raw sockets. `back` returns the loads
+    /// of the other side, given the addresses of this side.
     ///
     /// # Errors
-    /// What could not be opened or started.
+    /// An endpoint or socket cannot be opened, or the other side cannot be started.
     pub fn open(
         over: Over,
         variants: &[Variant],
@@ -53,7 +53,7 @@ impl Ground {
         cores: &Cores,
     ) -> Result<Self, BenchError> {
         let network = network();
-        // Our side first: what is wrong with the settings is said once and plainly.
+        // This side is opened first, so that an error of the settings is reported directly.
         let sides = variants
             .iter()
             .map(|variant| Side::open(over, &network, variant, Seed::Client))
@@ -96,7 +96,7 @@ impl Ground {
         })
     }
 
-    /// A runner whose windows are probed, where there are two cores. Once.
+    /// A runner, with probes if there are two cores. Only the first call returns one with probes.
     ///
     /// # Errors
     /// The plan is out of range.
@@ -104,8 +104,8 @@ impl Ground {
         Ok(Runner::new(plan, self.prober.take())?)
     }
 
-    /// Connects sessions of an endpoint to the other side's of the same variant, until there are
-    /// `count`.
+    /// Connects an endpoint to that of the same variant at the other side until it has `count`
+    /// sessions.
     ///
     /// # Errors
     /// A session cannot be connected, or the other side does not answer.
@@ -115,13 +115,13 @@ impl Ground {
         self.callers[at].borrow_mut().connect(&self.child.uris[at], count)
     }
 
-    /// What the sessions of a variant cost at the other side; `None` if it does not say.
+    /// Memory of the sessions of a variant at the other side; `None` without an answer.
     pub fn server_memory(&self, variant: u16) -> Option<Value> {
         self.other.ask(role::memory(variant)).ok()?;
         self.child.memory()
     }
 
-    /// Ends the other side and returns the counters of both, as reports carry them.
+    /// Ends the other side and returns the counters of both sides.
     pub fn diagnostics(self) -> Value {
         let mut all = self.callers.iter().map(|c| figures::of_endpoint(c.borrow().rpc()));
         let mut client = json!({ "rpc": all.next() });
@@ -135,7 +135,7 @@ impl Ground {
     }
 }
 
-/// A name that no other benchmark of this process has.
+/// A name that is unique in this process.
 fn network() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     format!("bench-{}", NEXT.fetch_add(1, Ordering::Relaxed))

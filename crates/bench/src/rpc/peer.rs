@@ -1,9 +1,9 @@
 //! The other side of a benchmark: the hidden command `courser bench-peer`, or a thread.
 //!
-//! One pinned thread with endpoints and a bare socket polls the one that its [role](super::role)
-//! selects; between polls it answers probes. It prints its addresses in one line, `ready <json>`,
-//! and at the end its counters in another, `figures <json>`. A process ends when its standard input
-//! ends, which also happens when its parent dies, or after `IDLE_LIMIT` without use.
+//! A pinned thread with endpoints and a raw socket polls the one that its [role](super::role)
+//! selects; between polls it answers probes. It prints its addresses in the line `ready <json>`, and at
+//! the end its counters in the line `figures <json>`. The process ends when its standard input is
+//! closed, which also happens when its parent dies, or after `IDLE_LIMIT` without activity.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -24,28 +24,28 @@ use crate::line::Line;
 use crate::probe::Responder;
 use crate::program::parent::{say, stop_with_stdin};
 
-/// What the process that starts it says.
+/// Arguments from the parent process.
 #[derive(Debug, clap::Args)]
 pub struct PeerArgs {
-    /// What to be, as JSON
+    /// The setup as JSON
     #[arg(long)]
     setup: String,
 }
 
-/// Longest time without a packet, a probe or a change of role; while many sessions are being
-/// connected there is none.
+/// Longest time without a packet, a probe or a change of role; connecting many sessions has none of
+/// these.
 const IDLE_LIMIT: Duration = Duration::from_secs(600);
 
-/// Polls between two looks at the clock for [`IDLE_LIMIT`].
+/// Polls between two checks of [`IDLE_LIMIT`].
 const POLLS: u32 = 4096;
 
-/// Runs until it is no longer wanted.
+/// Runs until standard input is closed.
 ///
 /// # Errors
-/// What kept it from starting, in one line.
+/// The other side cannot be opened.
 pub fn main(args: &PeerArgs) -> Result<(), BenchError> {
-    // Standard input ends with the parent too; this also ends a process that hangs. The
-    // parent may have died before: then its end of the pipe is closed already.
+    // Standard input is also closed when the parent dies; the signal ends a process that hangs. If the
+    // parent has died before this call, standard input is closed already.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let setup: Setup = serde_json::from_str(&args.setup).map_err(|e| BenchError::Spec {
         what: "--setup",
@@ -56,10 +56,10 @@ pub fn main(args: &PeerArgs) -> Result<(), BenchError> {
     serve(&setup, line, &stop, &|text| say(text))
 }
 
-/// Opens everything and polls until `stop`; what it has to say goes to `say`, by lines.
+/// Opens the endpoints and the socket and polls until `stop`; passes output lines to `say`.
 ///
 /// # Errors
-/// What kept it from starting, or a load of its own that failed.
+/// The other side cannot be opened, or a load of its own failed.
 pub fn serve(
     setup: &Setup,
     line: Line,
@@ -73,7 +73,7 @@ pub fn serve(
         .map(|variant| Side::open(setup.over, &setup.network, variant, Seed::Server))
         .collect::<Result<_, _>>()?;
     let socket = RawPeer::new(open_raw(setup.over, &setup.network, setup.raw_frame)?)?;
-    // Only this thread: the control threads started above go where there is room.
+    // Only this thread is pinned, not the control threads started above.
     affinity::pin_current_thread(setup.cpu)?;
     let other = Other { line: None, yields: setup.yields };
     let uris = sides.iter().map(|side| side.nexus.local_uri()).collect();
@@ -86,7 +86,7 @@ pub fn serve(
     Ok(())
 }
 
-/// The other side at work.
+/// State of the other side.
 struct Peer<'a> {
     setup: &'a Setup,
     callers: Vec<Caller>,
@@ -98,7 +98,7 @@ struct Peer<'a> {
     clock: Clock,
     other: Other,
     role: Role,
-    /// Of the load under way: calls before it, and its start.
+    /// Calls before the current load, and its start time.
     begun: (u64, u64),
 }
 
@@ -157,7 +157,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// One poll of what the role calls for.
+    /// One poll of the endpoint or socket of the role.
     #[inline]
     fn pass(&mut self) -> bool {
         match self.role {
@@ -168,7 +168,7 @@ impl<'a> Peer<'a> {
         }
     }
 
-    /// Ends what the role began.
+    /// Ends the current role.
     fn leave(&mut self) -> Result<(), BenchError> {
         let Role::Call(at) = self.role else { return Ok(()) };
         let (before, start_ns) = self.begun;
@@ -181,7 +181,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// Takes up a role; a number that stands for nothing is the role at start.
+    /// Begins a role; an unknown number is the initial role.
     fn enter(&mut self, role: Role, say: &dyn Fn(&str)) -> Result<(), BenchError> {
         let known = match role {
             Role::Echo { .. } | Role::Sink => true,
@@ -200,7 +200,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// Begins a load of this side; connects its sessions first, if it has not yet.
+    /// Begins a load of this side; connects its sessions the first time.
     fn begin(&mut self, at: usize) -> Result<(), BenchError> {
         let back = &self.setup.back[at];
         let caller = &mut self.callers[back.variant];
@@ -215,7 +215,7 @@ impl<'a> Peer<'a> {
         Ok(())
     }
 
-    /// Counters, as the report carries them.
+    /// Counters for the report.
     fn figures(&self) -> serde_json::Value {
         let mut all = self.callers.iter().map(|caller| figures::of_endpoint(caller.rpc()));
         let mut value = json!({ "rpc": all.next(), "raw": self.socket.figures() });

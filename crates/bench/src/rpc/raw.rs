@@ -1,10 +1,10 @@
-//! Raw windows: the same transport without a protocol, as fast as it goes.
+//! Raw workloads: the same transport without a protocol, at its highest speed.
 //!
-//! * [`PingPong`]: one datagram there and back, spinning.
-//! * [`EchoTrains`]: trains of equal small frames, a few of them in flight, echoed.
-//! * [`SinkTrains`]: trains of full frames, a few of them in flight, counted on arrival.
+//! * [`PingPong`]: one datagram in flight, echoed; both sides poll.
+//! * [`EchoTrains`]: several trains of equal small frames in flight, echoed.
+//! * [`SinkTrains`]: several trains of full frames in flight, counted on arrival.
 //!
-//! What is lost is counted, never waited for long, and never counts as done.
+//! Lost frames are counted after a short timeout, but not as completed operations.
 
 use std::time::{Duration, Instant};
 
@@ -30,33 +30,33 @@ pub use sink::{QUERY, RECEIPT_TRAINS, Receipt, SinkTrains};
 /// Frames in a train of the raw rate.
 pub const RATE_TRAIN: usize = 32;
 
-/// Bursts that a receive queue holds, over transports without trains.
+/// Bursts that a receive queue holds on transports without trains.
 const BURSTS_QUEUED: usize = 8;
 
-/// How long [`shared_memory`] tries. Usually the second frame arrives.
+/// Time limit of [`shared_memory`]. Usually the second frame arrives.
 const TRIAL: Duration = Duration::from_secs(1);
 
-/// How long the other side may take to change its role: it looks at the line after every poll.
+/// Time limit for a change of role, which the other side checks after every poll.
 const ROLE_LIMIT: Duration = Duration::from_secs(5);
 
-/// After this long without an answer on an idle path, what is missing counts as lost: thousands
-/// of round trips, and longer than the gaps in which the host takes a core away.
+/// Time without a response after which frames count as lost: thousands of round trips, and longer than
+/// the preemptions of a host.
 const LOST_NS: u64 = 5_000_000;
 
-/// A window in which this much is lost in a row has failed: the other side is gone. Five seconds.
+/// Consecutive losses after which a window fails, because the other side has ended: five seconds.
 const MAX_LOST_IN_A_ROW: u32 = 1000;
 
-/// The server process, as workloads see it.
+/// The interface of workloads to the other side.
 #[derive(Clone, Debug)]
 pub struct Other {
-    /// `None`: a server elsewhere, which has one role only.
+    /// Shared memory; `None` for a separate server, which has a single role.
     pub line: Option<Line>,
-    /// Both sides share one core: the waiting side must yield.
+    /// Both sides may share a core, so an idle side must yield.
     pub yields: bool,
 }
 
 impl Other {
-    /// Has it take up a role.
+    /// Changes its role.
     pub fn ask(&self, role: u32) -> Result<(), WorkloadError> {
         match &self.line {
             Some(line) => Ok(line.ask_role(role, ROLE_LIMIT)?),
@@ -64,8 +64,8 @@ impl Other {
         }
     }
 
-    /// What a poll does that found nothing. Not the pause instruction: on some processors it takes
-    /// as long as a cache line between two cores does.
+    /// Called after an empty poll. No pause instruction: on some processors it takes as long as the
+    /// transfer of a cache line between two cores.
     #[inline]
     pub fn idle(&self) {
         if self.yields {
@@ -74,33 +74,33 @@ impl Other {
     }
 }
 
-/// Why a raw window failed.
+/// Error of a raw window: the other side does not answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the other side does not answer")]
 pub struct Silent;
 
-/// A raw socket with a peer.
+/// A raw socket with a path to its peer.
 pub struct Link {
     /// The socket.
     pub transport: AnyTransport,
     path: PathId,
     /// Largest frame on the path, bytes.
     pub max_frame: usize,
-    /// The data of all frames; its contents have no meaning.
+    /// The data of all frames, which is arbitrary.
     payload: MsgBuf,
     burst: TxBurst,
-    /// Where received frames end up: see [`copy_out`].
+    /// Destination of received frames: see [`copy_out`].
     room: Vec<u8>,
     /// The clock of windows.
     pub clock: Clock,
     /// The other side.
     pub other: Other,
-    /// Frames that were lost, in either direction.
+    /// Lost frames of both directions.
     pub lost: u64,
 }
 
 impl Link {
-    /// Opens the way to the peer's raw socket.
+    /// Opens the path to the peer's raw socket.
     ///
     /// # Errors
     /// [`BenchError::Raw`].
@@ -118,28 +118,28 @@ impl Link {
         Ok(Self { transport, path, max_frame, payload, burst, room, clock, other, lost: 0 })
     }
 
-    /// Frames of a size that are sent together at most.
+    /// Most frames of a size that are sent together.
     pub fn train_of(&self, frame: usize) -> usize {
         train_of(self.transport.caps(), frame)
     }
 
-    /// The numbers of trains of frames of a size in flight, of those to try, that the other side's
-    /// receive queue holds: all of them, or at least the smallest.
+    /// The candidates (trains in flight) that the receive queue of the other side can hold, at least
+    /// the smallest.
     pub fn windows(&self, (train, frame): (usize, usize), all: &[usize]) -> Vec<usize> {
         let queue = queued(self.transport.caps(), frame);
         let fit = all.iter().take_while(|&&trains| trains * train <= queue).count();
         all[..fit.max(1).min(all.len())].to_vec()
     }
 
-    /// Sends `count` frames of `len` bytes, as one train where the system can. What the send
-    /// queue does not take is lost.
+    /// Sends `count` frames of `len` bytes, as one train if the system supports it. Frames beyond the
+    /// send queue are lost.
     fn send(&mut self, count: usize, len: usize) {
         queue(&mut self.burst, self.path, &self.payload, count, len);
         self.transport.tx_burst(&mut self.burst);
         self.burst.clear();
     }
 
-    /// Sends a frame of `len` bytes, by a copy or as a burst of one.
+    /// Sends one frame of `len` bytes, by a copy or as a burst of one.
     #[inline]
     fn send_one(&mut self, len: usize, copy: bool) {
         let frame = &self.payload[..len.min(self.payload.len())];
@@ -150,7 +150,7 @@ impl Link {
 
     /// Sends a few bytes.
     fn send_bytes(&mut self, bytes: &[u8]) {
-        // What the transport still holds of the payload cannot be written.
+        // The payload cannot be written while the transport holds references to it.
         self.transport.tx_flush();
         if let Some(buf) = self.payload.get_mut() {
             buf[..bytes.len()].copy_from_slice(bytes);
@@ -158,9 +158,9 @@ impl Link {
         self.send(1, bytes.len());
     }
 
-    /// Throws away what still arrives from an earlier window.
+    /// Discards frames of an earlier window.
     fn drain(&mut self) {
-        // Bounded: a peer that never stops must not hang this side.
+        // Limited, so that a peer that never stops does not block this side.
         for _ in 0..1_000 {
             let mut arrived = RxBurst::new();
             self.transport.rx_burst(&mut arrived);
@@ -171,8 +171,8 @@ impl Link {
     }
 }
 
-/// Copies what a transport has left of the frames of a burst in memory that others can write, one
-/// frame over the other: the raw transport receives into private memory, as it sends from there.
+/// Copies the tails of frames, which other processes can still write, into private memory. Each frame
+/// overwrites the one before.
 #[inline]
 fn copy_out(arrived: &RxBurst<'_>, room: &mut Vec<u8>) {
     for frame in arrived {
@@ -183,9 +183,8 @@ fn copy_out(arrived: &RxBurst<'_>, room: &mut Vec<u8>) {
     }
 }
 
-/// How many frames of a size are sent together at most: what the system takes as one, or, where each
-/// frame is for itself, a burst of which the receive queue holds several, so that both sides work at
-/// the same time.
+/// Most frames of a size that are sent together: the train limit of the system, or, without trains, a
+/// burst that fits into the receive queue several times, so that both sides can work at the same time.
 pub fn train_of(caps: &Caps, frame: usize) -> usize {
     if caps.train_frames > 1 {
         return caps.train_frames.min(caps.train_bytes / frame.max(1)).max(1);
@@ -193,8 +192,8 @@ pub fn train_of(caps: &Caps, frame: usize) -> usize {
     RATE_TRAIN.min(queued(caps, frame) / BURSTS_QUEUED).max(1)
 }
 
-/// Frames of a size that a receive queue holds, going by its bytes. Where it holds fewer, what is
-/// lost makes [`best_window`] choose a smaller one.
+/// Frames of a size that a receive queue holds, estimated from its bytes. If the estimate is too high,
+/// losses make [`best_window`] choose a smaller window.
 fn queued(caps: &Caps, frame: usize) -> usize {
     caps.rx_queue_frames * (caps.max_frame / frame.max(1)).max(1)
 }
@@ -206,8 +205,7 @@ pub fn payload(len: usize) -> Result<MsgBuf, courser::AllocError> {
     Ok(payload)
 }
 
-/// Appends `count` frames of `len` bytes from the front of `payload`; one longer than that is
-/// cut.
+/// Appends `count` frames of `len` bytes from the start of `payload`, at most its length.
 #[inline]
 pub fn queue(burst: &mut TxBurst, path: PathId, payload: &MsgBuf, count: usize, len: usize) {
     let len = len.min(payload.len());
@@ -218,10 +216,10 @@ pub fn queue(burst: &mut TxBurst, path: PathId, payload: &MsgBuf, count: usize, 
     }
 }
 
-/// Whether a frame gets from one endpoint in shared memory to another.
+/// Checks that a frame can be sent from one endpoint to another over shared memory.
 ///
 /// # Errors
-/// Why not, in words.
+/// The reason as text.
 pub fn shared_memory() -> Result<(), String> {
     let words = |error: BenchError| match error {
         BenchError::Raw(text) => text,
@@ -233,7 +231,7 @@ pub fn shared_memory() -> Result<(), String> {
     let payload = payload(QUERY).map_err(|e| e.to_string())?;
     let mut burst = TxBurst::new();
     let end = Instant::now() + TRIAL;
-    // The memory is made for the first frame, and what goes wrong with it looks like a loss.
+    // The memory is created for the first frame, and a failure of that looks like a loss.
     while Instant::now() < end {
         queue(&mut burst, path, &payload, 1, QUERY);
         from.tx_burst(&mut burst);
@@ -244,28 +242,28 @@ pub fn shared_memory() -> Result<(), String> {
             return Ok(());
         }
     }
-    Err("no frame gets through; is memfd_create allowed, and are there file descriptors?"
+    Err("no frame arrives; check that memfd_create is permitted and file descriptors are left"
         .to_owned())
 }
 
-/// A workload whose speed depends on how much it keeps in flight.
+/// A workload whose speed depends on the number of trains in flight.
 pub trait Windowed: Workload {
-    /// Trains in flight at most.
+    /// Sets the most trains in flight.
     fn set_window(&mut self, trains: usize);
 
-    /// What is to be large.
+    /// The quantity to maximize.
     fn speed(sample: &Sample) -> f64;
 }
 
-/// Length and number of the tries of [`best_window`], for each candidate: long enough for
-/// hundreds of trains, and spread over time as the machine's speed is.
+/// Length and number of the trials of [`best_window`] for each candidate: long enough for hundreds of
+/// trains, and spread over time because the speed of the machine varies.
 const TRY: Duration = Duration::from_millis(4);
 const TRIES: usize = 7;
 
-/// Sets the fastest of `candidates`, and returns it: by the median over short windows in turn.
+/// Sets and returns the fastest of `candidates`, by the median over short alternating windows.
 ///
 /// # Errors
-/// Those of the workload.
+/// An error of the workload.
 pub fn best_window<W: Windowed>(
     workload: &mut W,
     candidates: &[usize],
@@ -326,12 +324,12 @@ mod tests {
     }
 
     #[test]
-    fn shared_memory_is_tried_with_a_frame() {
+    fn shared_memory_passes_a_frame() {
         assert_eq!(shared_memory(), Ok(()));
     }
 
     #[test]
-    fn trains_are_what_the_transport_has_and_bursts_otherwise() {
+    fn trains_have_the_limit_of_the_transport_or_are_bursts() {
         let raw = open_raw(Over::Mem, "raw-train", None).expect("opens");
         let caps = Caps { max_frame: 1472, train_bytes: 65_507, ..raw.caps().clone() };
         let of = |train_frames, rx_queue_frames, frame| {

@@ -1,10 +1,10 @@
-//! What the server side does at a time, told over the shared line.
+//! Roles of the server side, selected over shared memory.
 
-/// Sends every datagram of the raw socket back, in trains as they came.
+/// Echoes every datagram of the raw socket, in trains as received.
 pub const ECHO: u32 = 2;
-/// The same, where a datagram that comes alone is sent back by a copy.
+/// As [`ECHO`], but single datagrams are sent by a copy.
 pub const ECHO_COPY: u32 = 5;
-/// Counts what the raw socket receives and reports it.
+/// Counts and reports the datagrams of the raw socket.
 pub const SINK: u32 = 3;
 
 const SERVE: u32 = 0x1_0000;
@@ -16,7 +16,7 @@ pub const fn serve(endpoint: u16) -> u32 {
     SERVE + endpoint as u32
 }
 
-/// Says what the sessions of this endpoint cost, then polls it.
+/// Prints the memory of this endpoint's sessions, then polls it.
 pub const fn memory(endpoint: u16) -> u32 {
     MEMORY + endpoint as u32
 }
@@ -26,12 +26,12 @@ pub const fn call(load: u16) -> u32 {
     CALL + load as u32
 }
 
-/// A role as the server side understands it.
+/// A decoded role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// [`ECHO`], or [`ECHO_COPY`].
     Echo {
-        /// Frames leave by [`courser::Transport::tx_copy`].
+        /// Frames are sent by [`courser::Transport::tx_copy`].
         copy: bool,
     },
     /// [`SINK`].
@@ -45,7 +45,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// Reads a role; what is none is the role at start.
+    /// Decodes a role; unknown numbers are the initial role.
     pub fn of(word: u32) -> Self {
         let number = usize::from(word as u16);
         match (word, word & 0xffff_0000) {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_read_as_they_were_asked_for() {
+    fn roles_are_decoded_as_they_were_encoded() {
         assert_eq!(Role::of(serve(7)), Role::Serve(7));
         assert_eq!(Role::of(memory(0)), Role::Memory(0));
         assert_eq!(Role::of(call(u16::MAX)), Role::Call(65_535));

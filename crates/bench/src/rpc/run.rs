@@ -1,4 +1,4 @@
-//! Latency, rate and bandwidth: two sides, calls and raw packets in turn, the report.
+//! Runs the benchmarks latency, rate and bandwidth: windows of calls and of raw packets alternate.
 
 use courser::{Nexus, Transport};
 use courser_buf::Addr;
@@ -25,7 +25,7 @@ use crate::program::units::show_bytes;
 use crate::report::{self, Metric, PlacementResult, Report, Unit};
 use crate::window::{Compared, Outcome, Progress, RunError, Runner, Workload, WorkloadError};
 
-/// What a small RPC adds to its data on the wire, at most: a raw frame is this much larger.
+/// Largest overhead of a small RPC on the wire; raw frames are larger by this.
 const RPC_HEADER: usize = 16;
 
 /// Trains in flight that are tried for the raw rate and the raw bandwidth.
@@ -35,7 +35,7 @@ const BANDWIDTH_WINDOWS: [usize; 4] = [2, 4, 8, 16];
 /// The settings in a report.
 pub type Config = Map<String, Value>;
 
-/// What a run amounts to, before it is a report.
+/// Results and settings of a run.
 type Measured = (Vec<PlacementResult>, Config);
 
 /// Runs a benchmark; the calling thread is pinned meanwhile. `progress` is called after each
@@ -62,7 +62,7 @@ pub fn run(spec: &BenchSpec, progress: &mut dyn FnMut(&Progress)) -> Result<Repo
     })
 }
 
-/// The other side of this machine, raw and RPC in turn.
+/// Measures a server side on this machine; windows of raw packets and of RPCs alternate.
 fn between(
     spec: &BenchSpec,
     clock: &Clock,
@@ -172,8 +172,8 @@ fn against(
     Ok((results, config))
 }
 
-/// For each load a window of copies, if there are any, of its baseline and of the load: the points,
-/// and the places of the copies.
+/// Adds for each load a window of copies (if any), of the baseline and of the load. Returns the points
+/// and the positions of the copies.
 fn lay_out<'a>(
     series: &mut Series<'a>,
     calls: &'a mut [Calls],
@@ -226,7 +226,7 @@ fn results(
     report::by_placement(all)
 }
 
-/// What calls take beyond raw packets: within each pair.
+/// Adds the latency difference between calls and raw packets within each pair.
 fn add_difference(series: &Series<'_>, point: Compared, result: &mut PlacementResult) {
     let outcome = series.outcome(point);
     let difference = report::over_pairs(&outcome, result.placement(), |pair| {
@@ -238,7 +238,7 @@ fn add_difference(series: &Series<'_>, point: Compared, result: &mut PlacementRe
     }
 }
 
-/// The same bytes copied within one process, and which part of that the calls reach.
+/// Adds the rate of copies of the same bytes within one process, and the calls' share of it.
 fn add_copies(outcome: &Outcome, result: &mut PlacementResult) {
     let copied = report::over_pairs(outcome, result.placement(), |pair| {
         Some(pair.raw.as_ref()?.goodput_bps())
@@ -255,7 +255,7 @@ fn add_copies(outcome: &Outcome, result: &mut PlacementResult) {
     }
 }
 
-/// The parameters as asked for.
+/// The requested parameters.
 fn described(spec: &BenchSpec, cores: &Cores) -> Config {
     let server = match (&spec.connect, spec.transport) {
         (Some(uri), _) => uri,
@@ -288,7 +288,7 @@ fn described(spec: &BenchSpec, cores: &Cores) -> Config {
     config
 }
 
-/// What the two endpoints agreed on and the system granted.
+/// The negotiated parameters of a session and the limits of the system.
 pub fn agreed(caller: &SharedCaller) -> Config {
     let caller = caller.borrow();
     let rpc = caller.rpc();
@@ -317,7 +317,7 @@ enum Raw {
 }
 
 impl Raw {
-    /// Makes it, and tries out how much it should keep in flight.
+    /// Creates the workload and determines its trains in flight by trials.
     fn new(
         spec: &BenchSpec,
         socket: AnyTransport,
@@ -381,7 +381,7 @@ pub fn object(value: Value) -> Config {
     }
 }
 
-/// The calling thread on one core; dropping this restores its former cores.
+/// Pins the calling thread to a core; dropping this restores its affinity.
 pub struct Pinned {
     before: CpuSet,
 }
@@ -390,7 +390,7 @@ impl Pinned {
     /// Pins the calling thread.
     ///
     /// # Errors
-    /// The system refused.
+    /// The affinity cannot be set.
     pub fn to(cpu: usize) -> Result<Self, BenchError> {
         let before = sched_getaffinity(None).map_err(affinity::AffinityError::Read)?;
         affinity::pin_current_thread(cpu)?;
@@ -400,7 +400,7 @@ impl Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        // It was allowed before; if it no longer is, the thread stays where it can run.
+        // If the former cores are no longer allowed, the thread stays pinned.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
@@ -411,7 +411,7 @@ mod tests {
     use crate::window::Plan;
 
     #[test]
-    fn the_description_holds_every_parameter() {
+    fn the_description_has_every_parameter() {
         let cores = affinity::choose().expect("cores");
         let mut spec = BenchSpec::new(Kind::Rate, Plan::quick());
         let map = described(&spec, &cores);
@@ -423,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_descriptions_are_refused_before_anything_starts() {
+    fn invalid_descriptions_are_refused_before_the_start() {
         let mut spec = BenchSpec::new(Kind::Latency, Plan::quick());
         spec.size = 0;
         assert!(matches!(run(&spec, &mut |_| {}), Err(BenchError::Spec { .. })));

@@ -1,4 +1,4 @@
-//! Several workloads in turn, and the results of the points of a series.
+//! Runs several workloads alternately, and computes the results of the points of a series.
 
 use std::ops::ControlFlow;
 
@@ -7,7 +7,7 @@ use crate::report::{self, Metric, PlacementResult};
 use crate::stats::Summary;
 use crate::window::{Compared, Outcome, Plan, Progress, RunError, Runner, Seen, Workload};
 
-/// The windows of a round, and what is compared.
+/// The windows of a round, and the points that compare them.
 #[derive(Default)]
 pub struct Series<'a> {
     workloads: Vec<&'a mut dyn Workload>,
@@ -23,7 +23,7 @@ impl<'a> Series<'a> {
         self.workloads.len() - 1
     }
 
-    /// Adds a window of a workload to the round and returns its place.
+    /// Adds a window of a workload to the round and returns its position.
     pub fn window(&mut self, workload: usize) -> usize {
         self.order.push(workload);
         self.order.len() - 1
@@ -56,17 +56,17 @@ impl<'a> Series<'a> {
         Ok(())
     }
 
-    /// What a point or any other two windows of a round saw.
+    /// The pairs of a point or of any other two windows.
     pub fn outcome(&self, compared: Compared) -> Outcome {
         compared.outcome(&self.rounds)
     }
 
-    /// What a point saw, each time with another window of the round, which is of one core only.
+    /// The pairs of a point and of another window of the round, which uses a single core.
     pub fn beside(&self, point: Compared, other: usize) -> Outcome {
         point.beside(other, &self.rounds)
     }
 
-    /// The results of a point, a placement each. A baseline is called raw.
+    /// The results of a point, one for each placement. The baseline is called raw.
     pub fn results(&mut self, point: Compared, metric: Metric) -> Vec<PlacementResult> {
         let mut results = report::results(&self.outcome(point), metric);
         for result in &mut results {
@@ -87,7 +87,7 @@ impl<'a> Series<'a> {
         results
     }
 
-    /// One quantity over another within each pair, at the placement of a result.
+    /// Ratio of a quantity to that of the baseline within each pair, at the placement of a result.
     pub fn ratio(
         &self,
         compared: Compared,
@@ -98,11 +98,11 @@ impl<'a> Series<'a> {
     }
 }
 
-/// The plan of a series: the same number of pairs for each point, in at most six times the time.
+/// The plan of a series: the same number of pairs for each point, and up to six times the time limit.
 pub fn plan_for(plan: Plan, points: usize) -> Plan {
     let times = u32::try_from(points).unwrap_or(MOST_TIMES).clamp(1, MOST_TIMES);
     Plan { max_time: plan.max_time * times, ..plan }
 }
 
-/// How many times as long as a single point a series may take.
+/// Most time of a series, as a multiple of that of a single point.
 const MOST_TIMES: u32 = 6;

@@ -1,24 +1,24 @@
-//! The request types that benchmarks call, served by `courser serve` and by the benchmarks'
-//! own server process.
+//! The request types of benchmarks, served by `courser serve` and by the server process of
+//! benchmarks.
 
 use courser::{Rpc, Transport};
 
 /// Answers with the request.
 pub const ECHO: u16 = 1;
 
-/// Takes the request and answers with [`RECEIPT`] bytes.
+/// Answers a request with [`RECEIPT`] bytes.
 pub const SINK: u16 = 2;
 
-/// Length of the answer to [`SINK`]: the length of the request, 8 bytes, little-endian, and
+/// Length of the response of [`SINK`]: the length of the request in 8 bytes, little-endian, then
 /// zeros.
 pub const RECEIPT: usize = 32;
 
-/// Registers both.
+/// Registers both handlers.
 pub fn register<T: Transport>(rpc: &mut Rpc<T>) {
     rpc.on(ECHO, |cx, request| cx.reply(request));
     rpc.on(SINK, |cx, request| {
         let len = request.len() as u64;
-        // A failure reaches the client as the call's error.
+        // The client gets a failure as the error of its call.
         let _ = cx.reply_with(RECEIPT, |receipt| {
             receipt.fill(0);
             receipt[..8].copy_from_slice(&len.to_le_bytes());
@@ -26,7 +26,7 @@ pub fn register<T: Transport>(rpc: &mut Rpc<T>) {
     });
 }
 
-/// The length that a receipt confirms; `None` if it is none.
+/// The request length in a receipt; `None` for any other response.
 pub fn receipt_len(receipt: &[u8]) -> Option<u64> {
     let len = receipt.first_chunk().filter(|_| receipt.len() == RECEIPT)?;
     Some(u64::from_le_bytes(*len))

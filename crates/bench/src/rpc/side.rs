@@ -1,5 +1,5 @@
-//! What both sides of a benchmark are made of: the transport, endpoints and raw sockets on it, and
-//! the description that the measuring side hands to the other.
+//! Parts of both sides of a benchmark: the transport, endpoints and raw sockets, and the setup that the
+//! measuring side passes to the other side.
 
 use std::path::PathBuf;
 
@@ -32,32 +32,32 @@ impl Over {
     }
 }
 
-/// Settings of a pair of endpoints, one on each side, where they differ from the defaults.
+/// Settings of a pair of endpoints, one on each side, that differ from the defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Variant {
-    /// Largest message, if that is more than the default.
+    /// Largest message, if it is above the default.
     pub size: usize,
-    /// Packets that a session may have outstanding.
+    /// Packets that a session may have in flight.
     pub credits: Option<u32>,
-    /// Calls that a session may have under way.
+    /// Calls that a session may have in flight.
     pub slots: Option<u8>,
     /// Largest frame, bytes.
     pub frame: Option<usize>,
-    /// Sessions, if they are more than the default limit allows.
+    /// Sessions, if they exceed the default limit.
     pub sessions: usize,
     /// Packets that a transmit burst may hold.
     pub burst: Option<usize>,
     /// Optimizations that are switched off.
     pub off: Vec<super::switch::Switch>,
-    /// How lost packets are found and sent again.
+    /// Loss recovery.
     pub recovery: Recovery,
-    /// Faults of the frames that each side sends, as [`FaultPlan`] reads them; `none` passes them
-    /// through the same layer untouched, `None` is without it.
+    /// Faults of the frames that each side sends, as a [`FaultPlan`]. The text `none` keeps the
+    /// middleware without faults; `None` is without the middleware.
     pub fault: Option<String>,
 }
 
-/// The two sides, as far as chance is concerned: they draw different faults, each the same ones in
-/// every run and, frame by frame, for every variant.
+/// Seeds of faults. The sides have different faults; each side has the same faults, frame by frame, in
+/// every run and for every variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seed {
     /// The side that measures.
@@ -67,7 +67,7 @@ pub enum Seed {
 }
 
 impl Variant {
-    /// As the endpoint takes it.
+    /// The configuration of the endpoint.
     pub fn config(&self) -> Config {
         let defaults = Config::default();
         let size = u32::try_from(self.size).unwrap_or(u32::MAX);
@@ -95,51 +95,51 @@ impl Variant {
     }
 }
 
-/// After how long without a call a session gives back what only a busy one needs.
+/// Time without calls after which a session becomes idle and frees memory.
 pub fn idle_after() -> std::time::Duration {
     Config::default().idle_after
 }
 
-/// How long a side may be silent. Both spin, so on a machine with other work each may wait long for a
-/// core, the threads that answer heartbeats too. A side that ends is noticed at once all the same.
+/// Failure timeouts of both sides. Both sides poll, so on a busy machine their threads, including those
+/// that answer heartbeats, may wait long for a core. The end of a side is detected immediately.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
 
-/// Sessions besides those that are counted.
+/// Sessions in addition to those of the benchmark.
 const SPARE_SESSIONS: usize = 64;
 
-/// What the other side is told at its start.
+/// The setup of the other side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Setup {
     /// The transport.
     pub over: Over,
-    /// The network in memory, if it is that.
+    /// Name of the in-memory network, for that transport.
     pub network: String,
-    /// The shared page; of no meaning to a thread of the same process.
+    /// Path of the shared memory, for another process.
     pub line: PathBuf,
-    /// The core to stay on.
+    /// The core to pin to.
     pub cpu: usize,
-    /// Whether to give the core up after each poll that found nothing.
+    /// Whether to yield the core after each empty poll.
     pub yields: bool,
     /// Its endpoints.
     pub variants: Vec<Variant>,
     /// Largest frame of the raw socket.
     pub raw_frame: Option<usize>,
-    /// The calls that it makes itself when it is asked to.
+    /// The loads of its own calls.
     pub back: Vec<Back>,
 }
 
 /// Calls that the other side makes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Back {
-    /// From which of its endpoints.
+    /// Index of the calling endpoint.
     pub variant: usize,
-    /// To where.
+    /// Address of the server.
     pub uri: String,
-    /// What.
+    /// The calls.
     pub load: super::caller::Load,
 }
 
-/// What the other side says when it is ready: where it can be reached.
+/// Addresses that the other side prints when it is ready.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ready {
     /// Its endpoints.
@@ -150,14 +150,14 @@ pub struct Ready {
 
 /// An endpoint of one variant, with its nexus.
 pub struct Side {
-    /// Lives as long as the endpoint.
+    /// The nexus of the endpoint.
     pub nexus: Nexus,
     /// The endpoint.
     pub rpc: Rpc,
 }
 
 impl Side {
-    /// Opens it on the loopback.
+    /// Opens an endpoint on the loopback.
     ///
     /// # Errors
     /// A setting is out of range, or the transport cannot be opened.
@@ -196,8 +196,8 @@ pub fn open_on(
 ) -> Result<Rpc, BenchError> {
     match over {
         Over::Udp | Over::Shm => Ok(nexus.endpoint()?),
-        // Threads meet in a network of their own. The node's number is that of the control
-        // connection's address.
+        // Threads have an in-memory network, whose node number is the address of the control
+        // connection.
         Over::Mem => Ok(nexus.endpoint_on(open_mem(network, frame)?)?),
     }
 }
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_network_in_memory_joins_sides_and_sockets() {
+    fn an_in_memory_network_connects_sides_and_sockets() {
         let open = |seed| Side::open(Over::Mem, "side-test", &Variant::default(), seed);
         let (a, b) = (open(Seed::Client).expect("opens"), open(Seed::Server).expect("opens"));
         assert_eq!(a.rpc.transport().local_addr().host, b.rpc.transport().local_addr().host);

@@ -1,4 +1,4 @@
-//! What to measure, checked before anything is started; and what can go wrong.
+//! Descriptions of benchmarks, their limits, and errors.
 
 use std::io;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::line::LineError;
 use crate::report::Metric;
 use crate::window::{Plan, RunError};
 
-/// What a benchmark is about.
+/// The kind of a benchmark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The time of one small call, one at a time.
+    /// Latency of small calls, one at a time.
     Latency,
     /// Small calls per second.
     Rate,
-    /// Payload of large requests.
+    /// Payload bits per second of large requests.
     Bandwidth,
 }
 
@@ -55,78 +55,78 @@ impl Kind {
     }
 }
 
-/// A benchmark, described. [`BenchSpec::new`] has the defaults.
+/// The description of a benchmark. [`BenchSpec::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct BenchSpec {
     /// What to measure.
     pub kind: Kind,
     /// The transport.
     pub transport: Over,
-    /// A server that runs already; `None` starts one here. Without one of its own, a
-    /// benchmark has no raw baseline and no probes: its result is untagged.
+    /// Address of a running server; `None` starts a server side. Against a running server a benchmark
+    /// has no raw baseline and no probes, so its result is untagged.
     pub connect: Option<String>,
     /// Request size, bytes.
     pub size: usize,
     /// Sessions, all between the same two endpoints.
     pub sessions: u32,
-    /// Calls in flight over all sessions. For [`Kind::Bandwidth`] also called outstanding.
+    /// Calls in flight over all sessions.
     pub in_flight: u32,
-    /// Calls issued together: a chain of this many is repeated when all of it have ended.
+    /// Calls of a chain that are sent together; the next batch follows when all have ended.
     pub batch: u32,
-    /// Several batches, one after another; empty: the one.
+    /// Several batches as a series; empty: only `batch`.
     pub batches: Vec<u32>,
-    /// Several request sizes, one after another; empty: the one.
+    /// Several request sizes as a series; empty: only `size`.
     pub sizes: Vec<usize>,
-    /// Each call draws its session; else each of the calls in flight keeps to one.
+    /// Each call uses a random session; otherwise each of the calls in flight keeps its session.
     pub random: bool,
-    /// Both sides make the calls, to each other.
+    /// Both sides call each other.
     pub symmetric: bool,
-    /// The server does not copy what arrives to its message (E78).
+    /// The server does not copy received data into the message (E78).
     pub no_copy: bool,
-    /// Raw datagrams leave as lone frames of an endpoint do, by [`courser::Transport::tx_copy`].
+    /// Raw datagrams are sent by [`courser::Transport::tx_copy`], as single frames of an endpoint.
     pub raw_copy: bool,
-    /// How long to measure.
+    /// Duration of the measurement.
     pub plan: Plan,
-    /// Packets that a session may have outstanding; `None`: the transport's default.
+    /// Packets that a session may have in flight; `None`: the transport's default.
     pub credits: Option<u32>,
-    /// Calls that a session may have under way; `None`: the default.
+    /// Calls that a session may have in flight; `None`: the default.
     pub slots: Option<u8>,
     /// Largest frame, bytes; `None`: the transport's default.
     pub frame: Option<usize>,
-    /// How lost packets are found and sent again.
+    /// Loss recovery.
     pub recovery: Recovery,
-    /// Whether the report holds both sides' counters (`config.diagnostics`).
+    /// Whether the report contains the counters of both sides (`config.diagnostics`).
     pub stats: bool,
 }
 
-/// Most sessions: with more, a run would measure its own tables.
+/// Most sessions: with more, the tables of the benchmark itself would influence the result.
 const MAX_SESSIONS: u32 = 4096;
 /// Most calls in flight.
 pub const MAX_IN_FLIGHT: u32 = 65_536;
 /// Largest message of the wire format.
 const MAX_SIZE: usize = (1 << 28) - 1;
-/// Calls in flight in the rate benchmark, unless told otherwise.
+/// Default of the calls in flight in the rate benchmark.
 pub const RATE_IN_FLIGHT: u32 = 128;
 
-/// The paper's experiment `[eRPC §6.2, Fig. 4]`.
+/// The paper's experiment `[eRPC section 6.2, figure 4]`.
 const PAPER_SESSIONS: u32 = 8;
 const PAPER_IN_FLIGHT: u32 = 60;
 /// The batches of that experiment.
 pub const PAPER_BATCHES: [u32; 5] = [1, 3, 5, 8, 11];
-/// Sizes of the bandwidth series `[eRPC §6.4, Fig. 6]`, on to those that the paper could not send.
+/// Sizes of the bandwidth series `[eRPC section 6.4, figure 6]`, and larger ones than in the paper.
 pub const SERIES_SIZES: [usize; 9] =
     [1 << 10, 4 << 10, 16 << 10, 32 << 10, 128 << 10, 512 << 10, 2 << 20, 8 << 20, 64 << 20];
 
-/// Memory that all requests of a run may take together.
+/// Most memory of all requests of a run.
 pub const MAX_MEMORY: usize = 512 << 20;
 
 impl BenchSpec {
-    /// The benchmark that the README shows.
+    /// The benchmark with its defaults, as in the README.
     pub fn new(kind: Kind, plan: Plan) -> Self {
         let (size, sessions, in_flight) = match kind {
             Kind::Latency => (32, 1, 1),
             // Enough calls that both sides work at the same time, and slots for all of them. The raw
-            // echo finds its own best window, up to 256 packets in flight.
+            // echo determines its own window, up to 256 packets in flight.
             Kind::Rate => (32, 16, RATE_IN_FLIGHT),
             Kind::Bandwidth => (8 << 20, 1, 1),
         };
@@ -153,15 +153,14 @@ impl BenchSpec {
         }
     }
 
-    /// The small-RPC rate as the paper measures it `[eRPC §6.2]`: batches of several sizes on
-    /// sessions drawn at random.
+    /// The small-RPC rate of the paper `[eRPC section 6.2]`: several batches on random sessions.
     pub fn paper_rate(mut self) -> Self {
         (self.sessions, self.in_flight, self.random) = (PAPER_SESSIONS, PAPER_IN_FLIGHT, true);
         self.batches = PAPER_BATCHES.to_vec();
         self
     }
 
-    /// What is called, a point of the series each.
+    /// The loads, one for each point of the series.
     pub fn loads(&self) -> Vec<Load> {
         let one = |size: usize, batch: u32| Load {
             req_type: self.kind.req_type(),
@@ -179,7 +178,7 @@ impl BenchSpec {
         }
     }
 
-    /// Largest request of all.
+    /// Largest request size.
     fn largest(&self) -> usize {
         self.sizes.iter().copied().max().unwrap_or(self.size)
     }
@@ -205,14 +204,14 @@ impl BenchSpec {
         for batch in batches {
             check((1..=self.in_flight).contains(batch), "the batch", range.clone())?;
         }
-        let both = "a side of this machine: leave --connect or --symmetric out";
+        let both = "on this machine: omit --connect or --symmetric";
         check(!self.symmetric || self.connect.is_none(), "the other caller", both.to_owned())?;
-        let ours = "a server of this machine: leave --connect or --no-copy out";
+        let ours = "of a server that the benchmark starts: omit --connect or --no-copy";
         check(!self.no_copy || self.connect.is_none(), "the copy of a server", ours.to_owned())?;
-        let copies = "what shared memory has, with a server of this machine".to_owned();
+        let copies = "measured over shm, without --connect".to_owned();
         let has = self.transport == Over::Shm && self.connect.is_none();
         check(!self.raw_copy || has, "raw packets that are copied", copies)?;
-        let only = "measured over udp or shm: threads of this process only see each other";
+        let only = "reached over udp or shm: mem connects threads of this process only";
         let elsewhere = self.connect.is_none() || self.transport != Over::Mem;
         check(elsewhere, "a server elsewhere", only.to_owned())?;
         let together: usize = self
@@ -242,61 +241,61 @@ impl BenchSpec {
     }
 }
 
-/// Why a benchmark ended without a result. Each is one line.
+/// Error of a benchmark, in one line.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A value outside its range.
     #[error("{what} must be {limits}")]
     Spec {
-        /// Which.
+        /// Name of the value.
         what: &'static str,
-        /// What it may be.
+        /// Permitted values.
         limits: String,
     },
-    /// Cores could not be chosen or taken.
+    /// Cores could not be chosen, or a thread could not be pinned.
     #[error(transparent)]
     Affinity(#[from] AffinityError),
-    /// The page shared with the server process.
+    /// Error of the shared memory.
     #[error(transparent)]
     Line(#[from] LineError),
-    /// The windows.
+    /// Error of a window.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// Our endpoint.
+    /// The endpoint of this side could not be opened.
     #[error(transparent)]
     Bind(#[from] courser::BindError),
-    /// The worker pool.
+    /// Error of the worker pool.
     #[error(transparent)]
     Workers(#[from] courser::WorkerError),
-    /// Calls that should keep a worker busy fail.
+    /// Calls to a worker fail.
     #[error("the worker's capacity cannot be measured: {0}")]
     Capacity(String),
-    /// The session.
+    /// A session could not be connected.
     #[error("cannot connect to {uri}: {source}")]
     Connect {
         /// The server.
         uri: String,
-        /// Why.
+        /// The reason.
         source: courser::SessionError,
     },
-    /// Memory for requests.
+    /// No memory for requests.
     #[error("no memory for the requests: {0}")]
     Memory(#[from] courser::AllocError),
-    /// The raw socket.
+    /// Error of the raw socket or of another part.
     #[error("raw socket: {0}")]
     Raw(String),
     /// The server process could not be started.
     #[error("cannot start the server process: {0}")]
     Spawn(#[source] io::Error),
-    /// It did not say its addresses in time.
-    #[error("the server process did not come up within {0:?}{1}")]
+    /// The server process was not ready in time.
+    #[error("the server process was not ready within {0:?}{1}")]
     NotReady(Duration, Said),
-    /// It ended by itself.
+    /// The server process ended by itself.
     #[error("the server process ended ({status}){said}")]
     Ended {
         /// Exit status or signal.
         status: String,
-        /// Its last words.
+        /// Its last line on standard error.
         said: Said,
     },
 }
@@ -386,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_added_when_there_are_any() {
+    fn the_last_line_of_the_server_is_added() {
         let ended = |said| BenchError::Ended { status: "signal 9".into(), said: Said(said) };
         assert_eq!(ended(None).to_string(), "the server process ended (signal 9)");
         let text = ended(Some("no memory".into())).to_string();

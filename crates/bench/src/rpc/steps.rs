@@ -1,7 +1,7 @@
-//! The same calls over endpoints whose settings differ, step by step.
+//! The same calls over endpoints with different settings, called steps.
 //!
-//! Each step has a pair of endpoints of its own, and all of them are up at once; their windows take
-//! turns, so that one step is compared with another within tens of milliseconds.
+//! Each step has its own pair of endpoints, and all pairs exist at the same time. Their windows
+//! alternate, so that steps are compared within tens of milliseconds.
 
 use courser::EndpointStats;
 use serde_json::json;
@@ -21,15 +21,15 @@ use crate::window::{Compared, Plan, Progress};
 
 /// A benchmark of steps.
 pub struct Steps {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
     /// The transport.
     pub over: Over,
-    /// How long to measure.
+    /// Duration of the measurement.
     pub plan: Plan,
     /// The settings of each step.
     pub variants: Vec<Variant>,
-    /// What is called in each step, and what is measured of it.
+    /// The loads of each step, and the measured quantity.
     pub loads: Vec<(Kind, Load)>,
 }
 
@@ -42,12 +42,12 @@ pub struct Windows<'s, 'a> {
 }
 
 impl Windows<'_, '_> {
-    /// What this side's endpoint of a step counted, in all of its windows.
+    /// Counters of this side's endpoint of a step over all windows.
     pub fn client(&self, step: usize) -> EndpointStats {
         self.callers[step].borrow().rpc().stats().clone()
     }
 
-    /// The first quantity of a step over that of another, within each round.
+    /// Ratio of the first quantity of a step to that of another step within each round.
     pub fn ratio(
         &self,
         step: usize,
@@ -69,8 +69,8 @@ pub fn small_rate(plan: Plan) -> (Kind, Load) {
 }
 
 impl Steps {
-    /// Runs all steps; the calling thread is pinned meanwhile. `tell` adds to a step's result what
-    /// the step is.
+    /// Runs all steps; the calling thread is pinned meanwhile. `tell` adds a description of the step to
+    /// its result.
     ///
     /// # Errors
     /// [`BenchError`], in one line each.
@@ -149,7 +149,7 @@ impl Steps {
     }
 }
 
-/// Adds the quantities of another load.
+/// Adds the quantities of another load of the same step.
 fn merge(result: &mut PlacementResult, other: PlacementResult) {
     result.latency_p50 = result.latency_p50.or(other.latency_p50);
     result.latency_p99 = result.latency_p99.or(other.latency_p99);
@@ -160,7 +160,7 @@ fn merge(result: &mut PlacementResult, other: PlacementResult) {
     result.rows.extend(other.rows);
 }
 
-/// What a session of each step was granted.
+/// Credits of a session of each step.
 fn credits(ground: &Ground) -> Vec<Option<u32>> {
     let of = |caller: &SharedCaller| {
         let caller = caller.borrow();

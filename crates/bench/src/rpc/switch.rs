@@ -10,25 +10,25 @@ use super::side::Over;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub enum Switch {
-    /// The clock is read for a burst of packets, not for each `[eRPC §5.2.2]`.
+    /// One clock read for a burst of packets instead of one for each packet `[eRPC section 5.2.2]`.
     BatchedTimestamps,
-    /// Slots keep a buffer for their response `[eRPC §4.3]`.
+    /// Slots keep a preallocated response buffer `[eRPC section 4.3]`.
     PreallocatedResponses,
-    /// Handlers read requests in the received frame `[eRPC §4.2.3]`.
+    /// Handlers read requests in the received frame `[eRPC section 4.2.3]`.
     ZeroCopyRequests,
-    /// The state that the next frames need is fetched ahead.
+    /// Prefetch of the state for the next frames.
     Prefetch,
-    /// Small packets share frames.
+    /// Several small packets in one frame.
     Packing,
-    /// Trains of frames that the kernel takes and hands over as one.
+    /// Trains of frames in one system call (GSO, GRO).
     Trains,
-    /// What arrives of a large request is copied to its message (E78). Not one of the series: the
-    /// server's handlers get arbitrary bytes without it.
+    /// Copies of received data of large requests into the message (E78). Not in the series, because
+    /// handlers get arbitrary bytes without them.
     RequestCopies,
 }
 
 impl Switch {
-    /// In the order in which they are switched off: the paper's, then those that it has not.
+    /// The order in which they are switched off: those of the paper, then further ones.
     pub const ALL: [Self; 6] = [
         Self::BatchedTimestamps,
         Self::PreallocatedResponses,
@@ -58,8 +58,8 @@ impl Switch {
         *switch = false;
     }
 
-    /// Whether there is such a thing over this transport.
-    pub fn means_something(self, over: Over) -> bool {
+    /// Whether the transport has this optimization.
+    pub fn applies_to(self, over: Over) -> bool {
         self != Self::Trains || over == Over::Udp
     }
 
@@ -76,7 +76,7 @@ impl Switch {
         }
     }
 
-    /// What it is, for tables.
+    /// Description for tables.
     pub fn words(self) -> &'static str {
         match self {
             Self::BatchedTimestamps => "- batched timestamps",
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_switch_changes_a_setting_of_its_own() {
+    fn each_switch_changes_another_setting() {
         let mut config = Config::default();
         let mut seen = vec![format!("{config:?}")];
         for switch in Switch::ALL.into_iter().chain([Switch::RequestCopies]) {

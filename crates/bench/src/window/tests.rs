@@ -8,7 +8,7 @@ const NEAR: Result<u64, ProbeError> = Ok(110);
 const FAR: Result<u64, ProbeError> = Ok(450);
 const GONE: Result<u64, ProbeError> = Err(ProbeError::NotAnswered);
 
-/// Plays a list of probe results over and over.
+/// Returns a list of probe results cyclically.
 struct Script {
     results: Vec<Result<u64, ProbeError>>,
     next: usize,
@@ -26,7 +26,7 @@ impl Probe for Script {
     }
 }
 
-/// Says that it did `operations`, without doing anything.
+/// A workload that reports `operations` without work.
 struct Fake {
     name: &'static str,
     operations: u64,
@@ -89,7 +89,7 @@ fn tags(outcome: &Outcome) -> Vec<Tag> {
 }
 
 #[test]
-fn raw_and_rpc_take_turns_between_probes() {
+fn raw_and_rpc_alternate_between_probes() {
     let log = Log::default();
     let script = Script { results: vec![NEAR], next: 0, log: Rc::clone(&log) };
     let mut runner = Runner::new(plan(2), Some(script)).expect("valid plan");
@@ -128,7 +128,7 @@ fn a_pair_counts_only_if_all_four_probes_agree() {
 }
 
 #[test]
-fn a_pair_remembers_the_range_of_its_probes() {
+fn a_pair_has_the_range_of_its_probes() {
     let outcome = run_script(plan(1), &[Ok(110), Ok(200), Ok(90), Ok(120)]);
     let range = ProbeRange { min_ns: 90, max_ns: 200 };
     assert_eq!(outcome.pairs[0].probes, Some(range));
@@ -156,7 +156,7 @@ fn the_time_limit_ends_a_run_that_never_qualifies() {
 }
 
 #[test]
-fn progress_is_told_and_can_break_off() {
+fn progress_is_reported_and_can_end_a_run() {
     let log = Log::default();
     let mut told = Vec::new();
     let outcome = Runner::<Script>::new(plan(100), None)
@@ -174,7 +174,7 @@ fn progress_is_told_and_can_break_off() {
 }
 
 #[test]
-fn warm_up_windows_run_and_do_not_count() {
+fn warm_up_windows_are_not_counted() {
     let log = Log::default();
     let mut warm = plan(1);
     warm.warmup = 2;
@@ -187,7 +187,7 @@ fn warm_up_windows_run_and_do_not_count() {
 }
 
 #[test]
-fn a_failing_workload_ends_the_run_by_name() {
+fn a_failing_workload_ends_the_run_with_its_name() {
     let log = Log::default();
     let mut rpc = fake("rpc", &log);
     rpc.fail_at = 2;
@@ -223,7 +223,7 @@ fn rates_of_a_sample() {
 }
 
 #[test]
-fn a_window_beside_a_point_does_not_say_where_the_cores_were() {
+fn a_window_beside_a_point_does_not_influence_its_tag() {
     let seen = |tag, operations| Seen {
         tag,
         probes: None,

@@ -1,4 +1,4 @@
-//! Datagrams there and back: one at a time for latency, trains for rate.
+//! Echoed datagrams: one at a time for latency, trains for rate.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use crate::window::{Sample, Workload, WorkloadError};
 pub struct PingPong {
     link: Link,
     size: usize,
-    /// Datagrams leave by a copy.
+    /// Datagrams are sent by a copy.
     copy: bool,
     latency: Latency,
     pool: Pool,
 }
 
-/// Looks for an answer between two looks at the clock.
-const LOOKS: u32 = 64;
+/// Polls between two clock reads.
+const POLLS: u32 = 64;
 
 impl PingPong {
     /// Datagrams of `size` bytes, at most a frame.
@@ -41,10 +41,10 @@ impl PingPong {
         self.size
     }
 
-    /// Spins for the answer; false if there is none.
+    /// Polls for the echo; false if it does not arrive in time.
     fn answered(&mut self, sent_ns: u64) -> bool {
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..POLLS {
                 let mut arrived = RxBurst::new();
                 self.link.transport.rx_burst(&mut arrived);
                 if !arrived.is_empty() {
@@ -77,7 +77,7 @@ impl Workload for PingPong {
         let end_ns = start_ns + u64::try_from(duration.as_nanos())?;
         let mut sample = Sample::default();
         let (mut now_ns, mut lost_in_a_row) = (start_ns, 0);
-        // On a machine with other work the other side may not run in the whole of a window.
+        // On a busy machine the other side may not run during a whole window.
         while now_ns < end_ns || sample.operations == 0 {
             self.link.send_one(self.size, self.copy);
             let answered = self.answered(now_ns);
@@ -110,13 +110,13 @@ impl Workload for PingPong {
     }
 }
 
-/// Trains of small frames in flight.
+/// Trains of small frames, echoed.
 pub struct EchoTrains {
     link: Link,
     /// Frames of a train, and their size.
     train: usize,
     size: usize,
-    /// Trains in flight at most.
+    /// Most trains in flight.
     window: usize,
 }
 
@@ -157,7 +157,7 @@ impl Workload for EchoTrains {
         let (mut in_flight, mut back, mut lost_in_a_row) = (0, 0_u64, 0);
         let (mut now_ns, mut last_ns) = (start_ns, start_ns);
         loop {
-            // On a machine with other work the other side may not run in the whole of a window.
+            // On a busy machine the other side may not run during a whole window.
             while (now_ns < end_ns || back == 0) && in_flight + self.train <= limit {
                 self.link.send(self.train, self.size);
                 in_flight += self.train;

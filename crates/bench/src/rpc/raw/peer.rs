@@ -1,4 +1,4 @@
-//! The other side of the raw programs.
+//! The server side of raw workloads.
 
 use courser::{MsgBuf, Transport};
 use courser_buf::{Addr, PathId, RX_BURST, RxBurst, TxBurst};
@@ -8,25 +8,25 @@ use super::{QUERY, RATE_TRAIN, RECEIPT_TRAINS, Receipt, copy_out, payload, queue
 use crate::rpc::figures;
 use crate::rpc::spec::BenchError;
 
-/// A bare socket that answers.
+/// A raw socket that echoes or counts datagrams.
 pub struct RawPeer {
     transport: AnyTransport,
-    /// Who sent last; answers go there.
+    /// The last sender, which gets the responses.
     client: Option<(Addr, PathId)>,
     payload: MsgBuf,
     burst: TxBurst,
-    /// Where received frames end up.
+    /// Destination of received frames.
     room: Vec<u8>,
     /// Lengths of the frames of one receive burst.
     lens: Vec<usize>,
     seen: Receipt,
-    /// Frames since the last receipt, and after how many the next is due.
+    /// Frames since the last receipt, and the number after which the next one is sent.
     unconfirmed: u64,
     due: u64,
 }
 
 impl RawPeer {
-    /// Takes a socket.
+    /// Serves a socket.
     ///
     /// # Errors
     /// No memory.
@@ -47,18 +47,18 @@ impl RawPeer {
         })
     }
 
-    /// Where it can be reached.
+    /// The address of the socket.
     pub fn addr(&self) -> Addr {
         self.transport.local_addr()
     }
 
-    /// What it counted.
+    /// The counters of the socket.
     pub fn figures(&self) -> serde_json::Value {
         figures::of_transport(&self.transport.stats())
     }
 
-    /// One receive burst, sent back in trains no longer than those of the client. Equal
-    /// frames only stand together in one train. With `copy` a lone frame leaves by a copy.
+    /// Echoes one receive burst in trains no longer than those of the client. A train has frames of
+    /// equal size. With `copy` a single frame is sent by a copy.
     pub fn echo(&mut self, copy: bool) -> bool {
         let mut arrived = RxBurst::new();
         self.transport.rx_burst(&mut arrived);
@@ -84,7 +84,7 @@ impl RawPeer {
         true
     }
 
-    /// One receive burst, counted; a receipt when one is due or was asked for.
+    /// Counts one receive burst; sends a receipt when one is due or requested.
     pub fn sink(&mut self) -> bool {
         let mut arrived = RxBurst::new();
         self.transport.rx_burst(&mut arrived);
@@ -115,7 +115,7 @@ impl RawPeer {
     fn confirm(&mut self, to: Addr) {
         let Some(path) = self.path(to) else { return };
         let receipt = self.seen.to_bytes();
-        // What the transport still holds of the payload cannot be written.
+        // The payload cannot be written while the transport holds references to it.
         self.transport.tx_flush();
         let Some(room) = self.payload.get_mut() else { return };
         room[..receipt.len()].copy_from_slice(&receipt);
@@ -124,7 +124,7 @@ impl RawPeer {
         self.burst.clear();
     }
 
-    /// The way to a client, opened when it is another than before.
+    /// The path to a client, opened when the client changes.
     fn path(&mut self, to: Addr) -> Option<PathId> {
         match self.client {
             Some((known, path)) if known == to => Some(path),

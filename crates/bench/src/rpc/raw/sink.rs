@@ -1,10 +1,9 @@
-//! Trains of full frames, one way. The receiver says how much has arrived: what counts is
-//! bytes received, not bytes sent.
+//! Trains of full frames in one direction. The receiver reports the received bytes, which are the
+//! result.
 //!
-//! A datagram of [`QUERY`] bytes asks the receiver for a [`Receipt`]; besides, it sends one
-//! after every [`RECEIPT_TRAINS`] trains' worth of frames, which opens the sender's window.
-//! The path keeps its order, so a receipt that answers a query accounts for everything sent
-//! before it: what it does not count is lost.
+//! A datagram of [`QUERY`] bytes requests a [`Receipt`]. The receiver also sends one after every
+//! [`RECEIPT_TRAINS`] trains of frames, which opens the sender's window. The path keeps the order of
+//! frames, so all frames that were sent before a query and are not in its receipt are lost.
 
 use std::time::Duration;
 
@@ -18,13 +17,13 @@ use crate::window::{Sample, Workload, WorkloadError};
 /// Length of a query: its number. Data frames are longer.
 pub const QUERY: usize = 8;
 
-/// Trains that one unasked receipt covers.
+/// Trains between two receipts that are sent without a query.
 pub const RECEIPT_TRAINS: usize = 2;
 
-/// What the receiver has seen so far.
+/// Counters of the receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
-    /// Data bytes, since it was started.
+    /// Data bytes since its start.
     pub bytes: u64,
     /// Data frames.
     pub frames: u64,
@@ -36,7 +35,7 @@ impl Receipt {
     /// Length on the wire.
     pub const LEN: usize = 24;
 
-    /// As sent.
+    /// Encodes a receipt.
     pub fn to_bytes(self) -> [u8; Self::LEN] {
         let mut bytes = [0; Self::LEN];
         for (part, value) in bytes.chunks_exact_mut(8).zip([self.bytes, self.frames, self.query]) {
@@ -45,7 +44,7 @@ impl Receipt {
         bytes
     }
 
-    /// As received; `None` if it is none.
+    /// Decodes a receipt; `None` for other data.
     pub fn read(data: &[u8]) -> Option<Self> {
         let (parts, []) = data.as_chunks::<8>() else { return None };
         let &[bytes, frames, query] = parts else { return None };
@@ -54,20 +53,20 @@ impl Receipt {
     }
 }
 
-/// Trains of full frames in flight.
+/// Trains of full frames, counted by the receiver.
 pub struct SinkTrains {
     link: Link,
     /// Frames of a train, and their size.
     train: usize,
     size: usize,
-    /// Trains in flight at most.
+    /// Most trains in flight.
     window: usize,
     queries: u64,
     seen: Receipt,
 }
 
 impl SinkTrains {
-    /// Trains as long as they can be.
+    /// Trains of the largest length.
     pub fn new(link: Link) -> Self {
         let (train, size) = (link.train_of(link.max_frame), link.max_frame);
         Self { link, train, size, window: RECEIPT_TRAINS, queries: 0, seen: Receipt::default() }
@@ -83,7 +82,7 @@ impl SinkTrains {
         (self.train, self.size)
     }
 
-    /// Takes what has arrived; true if there was a receipt.
+    /// Receives one burst; true if it contains a receipt.
     fn receive(&mut self) -> bool {
         let mut arrived = RxBurst::new();
         self.link.transport.rx_burst(&mut arrived);
@@ -93,7 +92,7 @@ impl SinkTrains {
         newest.is_some()
     }
 
-    /// Asks what has arrived and waits for the answer.
+    /// Sends queries until a receipt answers the last one.
     fn settle(&mut self) -> Result<(), Silent> {
         for _ in 0..MAX_LOST_IN_A_ROW {
             self.queries += 1;
@@ -125,7 +124,7 @@ impl Workload for SinkTrains {
         let start_ns = self.link.clock.now_ns();
         let end_ns = start_ns + u64::try_from(duration.as_nanos())?;
         let (first, train, limit) = (self.seen, self.train as u64, self.train * self.window);
-        // `lost`: what earlier stalls of this window have written off.
+        // `lost`: frames that earlier stalls of this window have counted as lost.
         let (mut sent, mut lost) = (0_u64, 0_u64);
         let (mut now_ns, mut last_ns) = (start_ns, start_ns);
         while now_ns < end_ns {
@@ -155,7 +154,7 @@ impl Workload for SinkTrains {
 
 impl Windowed for SinkTrains {
     fn set_window(&mut self, trains: usize) {
-        // Below this no unasked receipt would ever come.
+        // With fewer trains, the receiver would not send receipts without a query.
         self.window = trains.max(RECEIPT_TRAINS);
     }
 
@@ -169,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn receipts_come_back_and_nothing_else_is_one() {
+    fn receipts_are_decoded_and_other_data_is_not() {
         let receipt = Receipt { bytes: 1 << 40, frames: 7, query: u64::MAX };
         assert_eq!(Receipt::read(&receipt.to_bytes()), Some(receipt));
         for len in [0, 8, 23, 25, 32] {
