@@ -1,4 +1,4 @@
-//! The long benchmarks, with windows as few as possible: that they run, and what their results hold.
+//! Short runs of the long benchmarks: they succeed, and their results have all keys.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -8,7 +8,7 @@ use common::{json_of, refused, run, stderr, stdout};
 use serde_json::Value;
 
 #[test]
-fn many_sessions_stand_beside_eight_and_their_memory_is_counted() {
+fn many_sessions_are_compared_with_eight_and_their_memory_is_counted() {
     let _alone = alone();
     let results = results("sessions --pairs 1 --transport shm --sessions 2,40");
     assert_eq!(points(&results, "sessions"), [2, 40]);
@@ -34,7 +34,7 @@ fn every_number_of_credits_has_latency_rate_and_bandwidth() {
 }
 
 #[test]
-fn factors_begin_with_everything_on() {
+fn factors_begin_with_all_optimizations() {
     let _alone = alone();
     for transport in ["mem", "shm", "udp"] {
         let results = results(&format!("factors --pairs 2 --transport {transport}"));
@@ -56,7 +56,7 @@ fn factors_begin_with_everything_on() {
 }
 
 #[test]
-fn transmit_bursts_of_every_bound_work() {
+fn transmit_bursts_of_every_limit_work() {
     let _alone = alone();
     let results = results("txqueue --pairs 1 --transport shm");
     assert_eq!(points(&results, "tx_burst"), [1, 2, 4, 8, 16, 32, 64, 128, 256]);
@@ -120,10 +120,10 @@ fn threads_call_each_other_and_their_memory_is_stated() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
-    refused("bench sessions --sessions 9,1", "rise");
+fn flags_without_meaning_are_refused() {
+    refused("bench sessions --sessions 9,1", "ascending");
     refused("bench factors --credits 3", "unexpected argument '--credits'");
-    refused("bench sweep --in-flight 8,4", "rise");
+    refused("bench sweep --in-flight 8,4", "ascending");
     refused("bench sweep --batch 3", "unexpected argument '--batch'");
     refused("bench sessions --fault loss=1e-3", "unexpected argument '--fault'");
     refused("bench workers --recovery melo", "unexpected argument '--recovery'");

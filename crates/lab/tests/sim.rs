@@ -1,4 +1,4 @@
-//! `courser sim swarm` and `courser sim replay`, as a user runs them.
+//! `courser sim swarm` and `courser sim replay`.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -6,7 +6,7 @@ mod common;
 use common::{json_of, refused, run, stderr, stdout};
 
 #[test]
-fn a_swarm_is_one_object_and_the_same_on_any_number_of_threads() {
+fn a_swarm_has_the_same_result_on_any_number_of_threads() {
     let first = json_of("sim swarm --seeds 6 --threads 1 --json -");
     let again = json_of("sim swarm --seeds 6 --threads 3 --json -");
     let keys: Vec<&str> =
@@ -27,7 +27,7 @@ fn a_swarm_is_one_object_and_the_same_on_any_number_of_threads() {
 }
 
 #[test]
-fn people_get_rates_and_what_was_covered() {
+fn the_output_has_rates_and_coverage() {
     let output = run("sim swarm --seeds 3");
     assert!(output.status.success(), "{}", stderr(&output));
     for phrase in ["seeds 0 to 2", "a second", "violations 0, digest", "packets", "request"] {
@@ -59,7 +59,7 @@ fn all_lines_and_a_capture_are_written() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused() {
+fn invalid_arguments_are_refused() {
     refused("sim swarm --seeds 3 --json /nonexistent/place.json", "/nonexistent/place.json");
     refused("sim replay --seed 3 --pcapng /nonexistent/x.pcapng", "/nonexistent/x.pcapng");
     for line in ["sim swarm --seeds 0", "sim swarm --threads 0", "sim replay", "sim replay --all"] {
@@ -67,10 +67,10 @@ fn what_cannot_be_done_is_refused() {
     }
 }
 
-/// In builds with planted bugs: how a failure is told.
+/// In builds with planted bugs: the report of a violation.
 #[cfg(feature = "mutants")]
 #[test]
-fn a_violation_names_its_seed_and_how_to_see_it() {
+fn a_violation_has_its_seed_and_the_replay_command() {
     let output = run("sim swarm --seeds 50 --mutant answered-runs-again --json -");
     let error = common::error_line(&output);
     assert_eq!(output.status.code(), Some(1), "{error}");

@@ -1,4 +1,4 @@
-//! `courser sim loss` and its neighbours: small runs, as a program sees them.
+//! Small runs of `courser sim loss`, `fct`, `bits-pool` and `lost-call`.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -55,7 +55,7 @@ fn a_picture_has_every_scheme_and_the_paper_s_points() {
 }
 
 #[test]
-fn sweeps_vary_what_they_are_named_for() {
+fn sweeps_vary_recovery_time_or_reordering() {
     let small = "--warm-up 1ms --time 1ms --request 1MiB --json -";
     let report = json_of(&format!("sim loss --rto-sweep=100us,200us {small}"));
     let rows = results(&report, "loss");
@@ -88,7 +88,7 @@ fn flows_have_a_row_for_each_scheme_and_load() {
 }
 
 #[test]
-fn the_pool_and_the_small_calls_are_told() {
+fn the_bits_pool_and_small_calls_have_all_keys() {
     let line = "sim bits-pool --connections 1,4 --loss 1% --rtt 50us --time 2ms --json -";
     let report = json_of(line);
     let rows = results(&report, "bits-pool");
@@ -110,7 +110,7 @@ fn the_pool_and_the_small_calls_are_told() {
 }
 
 #[test]
-fn help_teaches() {
+fn help_has_examples_and_flags() {
     for (command, phrases) in [
         ("fct", &["--load", "--hosts", "--flows", "web search", "--svg", "spine"][..]),
         ("bits-pool", &["--connections", "1,024 bits", "65.6 %"]),
@@ -139,7 +139,7 @@ fn help_teaches() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_at_once() {
+fn invalid_arguments_are_refused() {
     refused("sim loss --loss 1e-7", "in millionths");
     refused("sim loss --loss 0.6", "loss_ppm = 600000 is out of range");
     refused("sim loss --scheme tcp", "choose go-back-n, melo or default");

@@ -1,4 +1,4 @@
-//! `courser sim run`: small runs of each experiment, as a program sees them.
+//! Small runs of each experiment of `courser sim run`.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -17,7 +17,7 @@ fn results<'a>(report: &'a Value, bench: &str) -> &'a Vec<Value> {
 }
 
 #[test]
-fn sessions_are_told_with_what_they_cost() {
+fn e76_has_all_keys_and_the_seed_determines_its_digest() {
     let line = "sim run e76 --nodes 5 --warm-up 50us --time 100us --json -";
     let report = json_of(line);
     let result = &results(&report, "e76")[0];
@@ -47,7 +47,7 @@ fn sessions_are_told_with_what_they_cost() {
 }
 
 #[test]
-fn the_smaller_experiments_give_a_row_a_point() {
+fn smaller_experiments_have_a_result_for_each_point() {
     let report = json_of("sim run credits --max-credits 3 --json -");
     let points = results(&report, "credits")[0]["points"].as_array().expect("points").clone();
     let credits: Vec<_> = points.iter().map(|p| p["credits"].as_u64()).collect();
@@ -66,7 +66,7 @@ fn the_smaller_experiments_give_a_row_a_point() {
 }
 
 #[test]
-fn an_incast_is_shown_beside_the_arithmetic_and_can_be_traced() {
+fn an_incast_is_compared_with_calculated_values_and_can_be_traced() {
     let directory = std::env::temp_dir().join(format!("courser-sim-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("directory");
     let (trace, capture) = (directory.join("trace.txt"), directory.join("all.pcapng"));
@@ -86,7 +86,7 @@ fn an_incast_is_shown_beside_the_arithmetic_and_can_be_traced() {
 }
 
 #[test]
-fn what_cannot_be_run_is_refused_at_once() {
+fn invalid_arguments_are_refused() {
     refused("sim run e76 --nodes 1", "nodes = 1 is out of range");
     refused("sim run e76 --in-flight 61", "multiple of the batch");
     refused("sim run incast --senders 900", "960 MiB");

@@ -1,4 +1,4 @@
-//! `courser-lab verify`, `record` and `report`, as a user runs them.
+//! `courser-lab verify`, `record` and `report`.
 
 #[path = "../../cli/tests/common/mod.rs"]
 mod common;
@@ -51,7 +51,7 @@ fn scale(recorded: &mut Value, by: f64) {
 }
 
 #[test]
-fn what_is_recorded_is_measured_again() {
+fn a_new_measurement_fits_the_recorded_one() {
     let copy = Copy::new("same");
     let output = run(&copy.command());
     assert!(output.status.success(), "{}", stderr(&output));
@@ -67,7 +67,7 @@ fn what_is_recorded_is_measured_again() {
 }
 
 #[test]
-fn a_recorded_value_that_is_edited_beyond_its_tolerance_is_found() {
+fn a_recorded_value_beyond_its_tolerance_is_reported() {
     let copy = Copy::new("edited");
     copy.edit(|recorded| scale(recorded, 1.02));
     let output = run(&copy.command());
@@ -80,7 +80,7 @@ fn a_recorded_value_that_is_edited_beyond_its_tolerance_is_found() {
 }
 
 #[test]
-fn a_point_that_is_not_recorded_or_not_measured_is_found() {
+fn a_point_that_is_not_recorded_or_not_measured_is_reported() {
     let copy = Copy::new("missing");
     copy.edit(|recorded| {
         recorded["short"]["points"].as_array_mut().expect("a list").remove(0);
@@ -101,7 +101,7 @@ fn a_point_that_is_not_recorded_or_not_measured_is_found() {
 }
 
 #[test]
-fn other_settings_than_the_recorded_ones_are_found() {
+fn other_settings_than_the_recorded_ones_are_reported() {
     let copy = Copy::new("settings");
     copy.edit(|recorded| recorded["short"]["settings"][0]["credits"] = json!(31));
     let output = run(&copy.command());

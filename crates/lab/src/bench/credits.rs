@@ -1,7 +1,7 @@
-//! `courser bench credits`: what the credits of a session buy (E37) `[eRPC §4.3.2]`.
+//! `courser bench credits`: performance by the credits of a session (E37) `[eRPC section 4.3.2]`.
 //!
-//! C = 1 to 64: the latency of one small call, the rate of many on eight sessions, the bandwidth of
-//! one large request.
+//! For C = 1 to 64: the latency of one small call, the rate of many small calls on eight sessions, and
+//! the bandwidth of one large request.
 
 use courser_bench::report::Report;
 use courser_bench::rpc::side::{Over, Variant};
@@ -9,7 +9,7 @@ use courser_bench::rpc::spec::{BenchError, BenchSpec, Kind};
 use courser_bench::rpc::steps::{Steps, small_rate};
 use courser_bench::window::{Plan, Progress};
 
-/// The credits of a session that are tried.
+/// Numbers of credits that are measured.
 const CREDITS: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 
 /// Runs the benchmark with large requests of `size` bytes; the calling thread is pinned meanwhile.

@@ -1,7 +1,7 @@
-//! `courser bench factors`: what each optimization is worth (E75) `[eRPC §6.2, Table 3]`.
+//! `courser bench factors`: the effect of each optimization (E75) `[eRPC section 6.2, table 3]`.
 //!
-//! The small-RPC rate with B = 3, with everything on and then with one optimization after another
-//! switched off, on both sides, and left off.
+//! Measures the small-RPC rate with B = 3. The first step has all optimizations on both sides; each
+//! further step switches one more off.
 
 use courser_bench::report::{Metric, PlacementResult, Report, Unit};
 use courser_bench::rpc::side::{Over, Variant};
@@ -10,19 +10,18 @@ use courser_bench::rpc::steps::{Steps, Windows, small_rate};
 use courser_bench::rpc::switch::Switch;
 use courser_bench::window::{Plan, Progress};
 
-/// The paper's row for the same step: calls per second with it off, and what that costs of the rate
-/// one row above.
+/// The paper's row for the same step: calls per second, and the loss relative to the row above.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Paper {
     rate_rps: f64,
     loss: f64,
 }
 
-/// The paper's rate with everything on.
+/// The paper's rate with all optimizations.
 const PAPER_BASELINE_RPS: f64 = 4.96e6;
 
-/// The paper's figures. Between the first and the second of them it has also switched off what
-/// is only there with congestion control, and the multi-packet receive queue of its NIC.
+/// The paper's figures. Between its first and second row the paper has also switched off optimizations
+/// of congestion control and the multi-packet receive queue of its NIC.
 fn paper(switch: Switch) -> Option<Paper> {
     let (rate_rps, loss) = match switch {
         Switch::BatchedTimestamps => (4.84e6, 0.024),
@@ -43,7 +42,7 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(&Progress),
 ) -> Result<Report, BenchError> {
     let switches: Vec<Switch> =
-        Switch::ALL.into_iter().filter(|switch| switch.means_something(over)).collect();
+        Switch::ALL.into_iter().filter(|switch| switch.applies_to(over)).collect();
     let step = |off: usize| Variant { off: switches[..off].to_vec(), ..Variant::default() };
     let variants: Vec<Variant> = (0..=switches.len()).map(step).collect();
     let steps = Steps { name: "factors", over, plan, variants, loads: vec![small_rate(plan)] };
@@ -61,7 +60,7 @@ fn paper_rate(result: &mut PlacementResult, rate_rps: f64) {
     result.add_value("paper_rate_rps", label, Unit::PerSecond, rate_rps, PAPER);
 }
 
-/// Says what was switched off in a step, and what that cost, here and in the paper.
+/// Adds the switched-off optimization and its cost, measured and in the paper.
 fn tell(switch: Switch, step: usize, windows: &Windows<'_, '_>, result: &mut PlacementResult) {
     result.at_point("switched_off", switch.name(), switch.words().to_owned());
     let compared = [
@@ -80,5 +79,5 @@ fn tell(switch: Switch, step: usize, windows: &Windows<'_, '_>, result: &mut Pla
     }
 }
 
-/// Where the paper's figures stand.
+/// Source of the paper's figures.
 const PAPER: &str = "eRPC, NSDI '19, Table 3";

@@ -1,9 +1,9 @@
-//! `courser bench overload`: what a worker pool does when it is asked for twice what it can do.
+//! `courser bench overload`: the goodput of a worker pool at twice its capacity.
 //!
-//! Rounds of two halves. In the first the worker is kept just busy: that is its capacity. In the
-//! second, calls come twice as fast, evenly, each with a deadline. Goodput counts calls that ended
-//! with a response, which they can do before their deadline only. Client and server have the same
-//! clock here, so the handler itself checks that it was not started after the client's deadline.
+//! A round has two halves. In the first half a few calls in flight keep the worker busy, which measures
+//! its capacity. In the second half calls are made at twice that rate, evenly spaced, each with a
+//! deadline. Goodput counts the calls with a response, which arrives before the deadline. Client and
+//! server have the same clock, so the handler checks that it starts before the client's deadline.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -24,18 +24,18 @@ use courser_bench::rpc::run::{Pinned, object};
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::stats::Summary;
 
-/// What one handler takes.
+/// Duration of a handler.
 const HANDLER: Duration = Duration::from_millis(1);
-/// What a caller waits.
+/// Deadline of a call.
 const DEADLINE: Duration = Duration::from_millis(20);
-/// Sessions: with sixteen slots each, more calls are at the server than can be done in time.
+/// Sessions; with sixteen slots each, the server has more calls than it can execute in time.
 const SESSIONS: usize = 8;
 /// Calls in flight while the capacity is measured.
 const BUSY: u32 = 4;
-/// How many times its capacity the pool is asked for.
+/// Offered load as a multiple of the capacity.
 const FACTOR: f64 = 2.0;
 
-/// How long to measure.
+/// Duration of the measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OverloadPlan {
     /// Rounds.
@@ -47,21 +47,21 @@ pub(crate) struct OverloadPlan {
 /// One round.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Round {
-    /// Calls per second of the busy worker.
+    /// Capacity: calls per second of the busy worker.
     pub(crate) capacity_rps: f64,
-    /// Calls per second that were made.
+    /// Calls made per second.
     pub(crate) offered_rps: f64,
-    /// Calls per second that were answered before their deadline.
+    /// Calls per second with a response before the deadline.
     pub(crate) goodput_rps: f64,
-    /// Of the capacity.
+    /// Goodput as a fraction of the capacity.
     pub(crate) goodput_fraction: f64,
-    /// Handlers that were started.
+    /// Started handlers.
     pub(crate) started: u64,
-    /// Handlers that were started after their deadline.
+    /// Handlers that started after the deadline.
     pub(crate) started_late: u64,
-    /// How long before its deadline the latest handler was started, ns.
+    /// Shortest time from the start of a handler to its deadline, ns.
     pub(crate) least_left_ns: u64,
-    /// Calls that ended with an error, by its text.
+    /// Calls with an error, by its text.
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
@@ -87,7 +87,7 @@ struct Results {
     rounds: Vec<Round>,
 }
 
-/// What the handlers saw, shared with the worker's thread.
+/// Counters of handler starts, shared with the worker's thread.
 #[derive(Debug)]
 struct Starts {
     base: Instant,
@@ -97,7 +97,7 @@ struct Starts {
 }
 
 impl Starts {
-    /// A handler begins; its request says when the client gives up, if it does.
+    /// Counts the start of a handler; the request contains the client's deadline.
     fn note(&self, work: &Work) {
         let Some(deadline) = work.get(4..12).and_then(|b| b.first_chunk()) else { return };
         let now_ns = self.base.elapsed().as_nanos() as u64;
@@ -110,7 +110,7 @@ impl Starts {
     }
 }
 
-/// What became of the calls of one half.
+/// Outcomes of the calls of one half.
 #[derive(Default)]
 struct Tally {
     in_flight: Cell<u32>,
@@ -125,7 +125,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A call that keeps a worker busy for [`HANDLER`].
+    /// Makes a call that keeps a worker busy for [`HANDLER`].
     fn call(&mut self, tally: &Rc<Tally>, deadline: Option<Duration>) -> Result<(), BenchError> {
         let mut request = self.both.client.alloc(12)?;
         request[..4].copy_from_slice(&(HANDLER.as_micros() as u32).to_le_bytes());
@@ -139,7 +139,7 @@ impl Bench {
         let called = call.then(move |_, done| {
             ended.in_flight.set(ended.in_flight.get() - 1);
             match done.result {
-                // An answer that this thread has found too late is worth nothing either.
+                // A response that this thread polls after the deadline does not count.
                 Ok(_) if base.elapsed() > ends => {
                     *ended
                         .errors
@@ -152,7 +152,7 @@ impl Bench {
             }
         });
         if let Err(rejected) = called {
-            // A full queue is an answer too: the caller may turn elsewhere at once.
+            // A full queue is counted as an error.
             tally.in_flight.set(tally.in_flight.get() - 1);
             *tally.errors.borrow_mut().entry(rejected.reason.to_string()).or_default() += 1;
         }
@@ -165,7 +165,7 @@ impl Bench {
         }
     }
 
-    /// Calls per second with the worker always busy and no queue to speak of.
+    /// Measures calls per second with the worker always busy and a short queue.
     fn capacity(&mut self, time: Duration) -> Result<f64, BenchError> {
         let tally = Rc::new(Tally::default());
         let start = Instant::now();
@@ -185,13 +185,13 @@ impl Bench {
         Ok(tally.answered.get() as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// Why the worker could not be kept busy.
+    /// The error of a worker that could not be kept busy.
     fn not_busy(tally: &Tally) -> BenchError {
         let first = tally.errors.borrow().keys().next().cloned().unwrap_or_default();
         BenchError::Capacity(first)
     }
 
-    /// [`FACTOR`] times the capacity, evenly spaced.
+    /// Makes calls at [`FACTOR`] times the capacity, evenly spaced.
     fn overload(&mut self, time: Duration, capacity_rps: f64) -> Result<Round, BenchError> {
         let tally = Rc::new(Tally::default());
         self.starts.started.store(0, Ordering::Relaxed);
@@ -201,7 +201,7 @@ impl Bench {
         let start = Instant::now();
         let (mut next, mut offered) = (start, 0_u64);
         while start.elapsed() < time {
-            // A gap in this thread's time is no gap in the load.
+            // Calls that are due after a preemption of this thread are made at once.
             while next <= Instant::now() {
                 self.call(&tally, Some(DEADLINE))?;
                 offered += 1;
@@ -210,7 +210,7 @@ impl Bench {
             self.both.poll();
         }
         let seconds = start.elapsed().as_secs_f64();
-        // What is answered after the end was begun before it: a worker's pipeline more at most.
+        // Counted before the drain, which adds at most the calls in the worker's queue.
         let goodput_rps = tally.answered.get() as f64 / seconds;
         self.drain(&tally);
         Ok(Round {
@@ -226,7 +226,7 @@ impl Bench {
     }
 }
 
-/// Runs the benchmark; the calling thread is pinned meanwhile. `progress` is told how much is done.
+/// Runs the benchmark; the calling thread is pinned meanwhile. `progress` gets the completed part.
 ///
 /// # Errors
 /// [`BenchError`], in one line each.

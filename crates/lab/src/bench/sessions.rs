@@ -1,9 +1,9 @@
-//! `courser bench sessions`: many sessions of one endpoint (E18, E38) `[eRPC §4.1.2, §6.3]`.
+//! `courser bench sessions`: many sessions of one endpoint (E18, E38) `[eRPC sections 4.1.2, 6.3]`.
 //!
-//! One endpoint connects more and more sessions to one other. With each number of them, small calls
-//! on sessions drawn at random take turns with the same calls on eight sessions of a second pair of
-//! endpoints, which has no more: the ratio is what many sessions cost. After that all sessions are left
-//! alone until they are idle, and their memory is counted, by component, on both sides.
+//! One endpoint connects an increasing number of sessions to another one. At each number, windows of
+//! small calls on random sessions alternate with the same calls on eight sessions of a second pair of
+//! endpoints; the ratio is the cost of many sessions. Then the benchmark waits until all sessions are
+//! idle and reads their memory, by component, on both sides.
 
 use std::time::{Duration, Instant};
 
@@ -23,25 +23,25 @@ use courser_bench::rpc::steps::small_rate;
 use courser_bench::rpc::{figures, role};
 use courser_bench::window::{Compared, Plan, Progress, Runner, Workload, WorkloadError};
 
-/// The numbers of sessions that are measured, unless told otherwise.
+/// Default numbers of sessions.
 pub(crate) const COUNTS: [u32; 6] = [1, 8, 100, 1_000, 10_000, 20_000];
 /// Most sessions.
 pub(crate) const MOST: u32 = 1_000_000;
-/// The sessions that others are compared with.
+/// Number of sessions of the reference.
 const REFERENCE: usize = 8;
 /// The two pairs of endpoints.
 const FEW: u16 = 0;
 const MANY: u16 = 1;
-/// How long the sessions may take to become idle, beyond the time that makes them so.
+/// Time limit for the sessions to become idle, in addition to the idle timeout.
 const SETTLE: Duration = Duration::from_secs(10);
-/// Calls on each session before it is measured, on average, how long that may take, and its steps.
+/// Warm-up: mean number of calls on each session, its time limit, and the length of its steps.
 const WARM_CALLS: u64 = 40;
 const WARM_MOST: Duration = Duration::from_secs(20);
 const WARM_STEP: Duration = Duration::from_millis(10);
-/// How often the memory is looked at meanwhile.
-const LOOK: Duration = Duration::from_millis(200);
+/// Interval between two checks of the memory.
+const CHECK: Duration = Duration::from_millis(200);
 
-/// Runs the benchmark for each of `counts`, which rise; the calling thread is pinned meanwhile.
+/// Runs the benchmark for each of `counts`, in ascending order; the calling thread is pinned meanwhile.
 ///
 /// # Errors
 /// [`BenchError`], in one line each.
@@ -97,7 +97,7 @@ pub(crate) fn run(
     })
 }
 
-/// How long the connects of a stage took, and how many they were.
+/// The connects of a stage and their duration.
 struct Connected {
     sessions: usize,
     seconds: f64,
@@ -111,8 +111,8 @@ fn connect(ground: &mut Ground, count: usize) -> Result<Connected, BenchError> {
     Ok(Connected { sessions: count.saturating_sub(before), seconds })
 }
 
-/// Calls on all sessions, several times: the first ones find a session without its slots, and
-/// memory that the system has yet to provide. What is measured is sessions in use.
+/// Makes several calls on all sessions, because the first calls allocate the slots of a session and
+/// cause page faults.
 fn warm_up(many: &mut Calls, count: u32) -> Result<(), BenchError> {
     let failed = |e: WorkloadError| BenchError::Raw(e.to_string());
     let (end, mut calls) = (Instant::now() + WARM_MOST, 0);
@@ -123,7 +123,7 @@ fn warm_up(many: &mut Calls, count: u32) -> Result<(), BenchError> {
     Ok(())
 }
 
-/// Calls on few sessions, and on many, in turn.
+/// Measures calls on few and on many sessions in alternating windows.
 fn measure(
     [few, many]: [&mut Calls; 2],
     runner: &mut Runner<courser_bench::probe::Prober>,
@@ -133,7 +133,7 @@ fn measure(
     let (few, many) = (series.workload(few), series.workload(many));
     let point = series.point(many, Some(few));
     series.run(runner, progress)?;
-    // The baseline is no raw transport: its rate has a name of its own.
+    // The baseline is no raw transport, so the ratio has its own key.
     let alone = Compared { measured: point.measured, baseline: None };
     let mut results = series.results(alone, Metric::Rate);
     for result in &mut results {
@@ -144,8 +144,8 @@ fn measure(
     Ok(results)
 }
 
-/// Waits until the sessions have given back what only busy ones need, and counts what is left, of
-/// the client's and of the server's side.
+/// Waits until the sessions are idle and have freed the memory of busy ones; returns the memory of the
+/// client and of the server.
 fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
     ground.other.ask(role::serve(MANY)).map_err(|e| BenchError::Raw(e.to_string()))?;
     let caller = ground.callers[usize::from(MANY)].clone();
@@ -153,21 +153,21 @@ fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
     let end = Instant::now() + courser_bench::rpc::side::idle_after() + SETTLE;
     let slots =
         |caller: &courser_bench::rpc::caller::Caller| caller.rpc().session_memory().slots_bytes;
-    // What an idle session keeps of its slots: their numbers.
+    // An idle session keeps the numbers of its slots.
     let idle = caller.sessions() * 4 * usize::from(courser::Config::default().slots);
-    let mut look = Instant::now();
+    let mut checked = Instant::now();
     loop {
         caller.pass();
-        if look.elapsed() < LOOK {
+        if checked.elapsed() < CHECK {
             continue;
         }
-        look = Instant::now();
-        if slots(&caller) <= idle || look > end {
+        checked = Instant::now();
+        if slots(&caller) <= idle || checked > end {
             break;
         }
     }
-    // The server hears of it over the control connection.
-    while look.elapsed() < LOOK {
+    // The control connection informs the server of idle sessions.
+    while checked.elapsed() < CHECK {
         caller.pass();
     }
     let client = figures::of_memory(caller.rpc());
@@ -175,7 +175,7 @@ fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
     Ok([client, server])
 }
 
-/// Adds to a result where it is, how fast it was connected and what it costs.
+/// Adds the number of sessions, the connect rate and the memory to a result.
 fn tell(
     result: &mut PlacementResult,
     count: u32,
@@ -198,7 +198,7 @@ fn tell(
     }
 }
 
-/// The parts of a session's memory, in words.
+/// The components of a session's memory as text.
 fn components(memory: &Value, count: u32) -> String {
     let each = |key: &str| memory[key].as_f64().unwrap_or(0.0) / f64::from(count.max(1));
     let parts = [
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn components_are_per_session_and_empty_ones_are_left_out() {
+    fn components_are_per_session_and_empty_ones_are_omitted() {
         let memory = json!({ "sessions_bytes": 1920, "slots_bytes": 320, "held_bytes": 0 });
         assert_eq!(components(&memory, 10), "entry 192, slots 32");
     }

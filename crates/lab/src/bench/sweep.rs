@@ -1,10 +1,10 @@
 //! `courser bench sweep`: whether the rate of small calls falls off a cliff when more of them are in
 //! flight.
 //!
-//! A pair of endpoints for each frame size, and for each of them 32-byte echoes with more and more
-//! calls in flight, on eight sessions or as many as have slots for them. Their windows take turns, the
-//! points of a frame size right after each other. Each point is compared with the best one that has
-//! fewer calls in flight: more calls in flight must not make the rate fall.
+//! Each frame size has a pair of endpoints. For each of them the benchmark measures 32-byte echoes with
+//! an increasing number of calls in flight, on eight sessions or as many as have slots for the calls.
+//! The windows alternate; the points of a frame size are adjacent. Each point is compared with the best
+//! point with fewer calls in flight, because more calls in flight must not lower the rate.
 
 mod picture;
 mod text;
@@ -29,29 +29,29 @@ use courser_bench::window::{Compared, Plan, Progress};
 pub(crate) use picture::draw;
 pub(crate) use text::render;
 
-/// Largest frames that are tried, bytes, unless told otherwise.
+/// Default of the largest frames, bytes.
 pub(crate) const FRAMES: [usize; 7] =
     [1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
-/// Calls in flight that are tried: powers of two, and around those where credits or slots end.
+/// Default of the calls in flight: powers of two, and values around the limits of credits and slots.
 pub(crate) const IN_FLIGHT: [u32; 17] =
     [1, 2, 4, 8, 16, 32, 60, 64, 96, 104, 120, 128, 192, 256, 512, 768, 1024];
 /// Bytes of a call.
 const SIZE: usize = 32;
 /// Fewest sessions.
 const SESSIONS: usize = 8;
-/// Largest datagram of UDP: what a frame of 64 KiB is there.
+/// Largest datagram of UDP, which replaces frames of 64 KiB.
 const MOST_UDP: usize = 65_507;
 
-/// What is swept.
+/// The parameters of a sweep.
 #[derive(Clone, Debug)]
 pub(crate) struct Sweep {
     /// The transport.
     pub(crate) over: Over,
-    /// How long to measure.
+    /// Duration of the measurement.
     pub(crate) plan: Plan,
     /// Largest frames, bytes.
     pub(crate) frames: Vec<usize>,
-    /// Calls in flight, rising.
+    /// Calls in flight in ascending order.
     pub(crate) in_flight: Vec<u32>,
 }
 
@@ -84,11 +84,11 @@ impl Sweep {
     fn check(&self) -> Result<(), BenchError> {
         let ok = self.in_flight.iter().all(|n| (1..=MAX_IN_FLIGHT).contains(n))
             && self.in_flight.is_sorted_by(|a, b| a < b);
-        let limits = format!("1 to {MAX_IN_FLIGHT}, and rise");
+        let limits = format!("1 to {MAX_IN_FLIGHT} in ascending order");
         if ok { Ok(()) } else { Err(BenchError::Spec { what: "the calls in flight", limits }) }
     }
 
-    /// The frame sizes as the transport can have them.
+    /// The frame sizes, limited by the transport.
     fn frames(&self) -> Vec<usize> {
         let most = if self.over == Over::Udp { MOST_UDP } else { usize::MAX };
         let mut frames: Vec<usize> = self.frames.iter().map(|&frame| frame.min(most)).collect();
@@ -158,7 +158,7 @@ impl Sweep {
     }
 }
 
-/// The results of the points of a frame size, each compared with the best before it.
+/// The results of a frame size; each point is compared with the best one with fewer calls in flight.
 fn of_one_frame(series: &mut Series<'_>, points: &[Point]) -> Vec<PlacementResult> {
     let mut all: Vec<(usize, PlacementResult)> = Vec::new();
     for (at, point) in points.iter().enumerate() {
@@ -191,7 +191,7 @@ fn rate(result: &PlacementResult) -> f64 {
     result.rate.map_or(0.0, |rate| rate.rate_rps)
 }
 
-/// Adds what a point has of the rate of another one with fewer calls in flight, round by round.
+/// Adds the ratio of a point to another one with fewer calls in flight, within rounds.
 fn of_best(series: &Series<'_>, result: &mut PlacementResult, best: &Point, point: &Point) {
     let compared =
         Compared { measured: point.compared.measured, baseline: Some(best.compared.measured) };

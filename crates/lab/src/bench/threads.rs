@@ -1,9 +1,9 @@
-//! `courser bench threads`: small calls of one, two and more threads, and what a thread costs.
+//! `courser bench threads`: the rate of small calls by the number of threads, and memory per thread.
 //!
-//! As many threads as there are cores, each with an endpoint of one nexus, each client of all others
-//! and server for them `[eRPC §6.3]`, in one process. A single thread has two endpoints, a client
-//! and a server. The teams of one, two, four... threads exist all the time; their windows take turns, and
-//! a team that has none sleeps.
+//! The threads of one process, at most one for each core, have endpoints of one nexus. Each thread is a
+//! client and a server of all others `[eRPC section 6.3]`. A single thread has two endpoints, a client
+//! and a server. The teams of one, two, four... threads exist at the same time; their windows alternate,
+//! and the other teams sleep.
 
 mod team;
 
@@ -24,7 +24,7 @@ use courser_bench::rpc::spec::BenchError;
 use courser_bench::rpc::steps::small_rate;
 use courser_bench::window::{Compared, Plan, Progress, Runner, Sample, Workload, WorkloadError};
 
-/// Probes two cores by threads of its own, while the teams sleep.
+/// Probes two cores by temporary threads while the teams sleep.
 struct Between {
     client: usize,
     server: usize,
@@ -39,7 +39,7 @@ impl Probe for Between {
     }
 }
 
-/// Numbers of threads that are tried: powers of two, and all cores.
+/// Numbers of threads: powers of two, and one for each core.
 fn counts(cores: usize) -> Vec<usize> {
     let mut counts: Vec<usize> =
         (0..usize::BITS).map(|shift| 1 << shift).take_while(|&count| count < cores).collect();
@@ -63,7 +63,7 @@ pub(crate) fn run(
     for count in counts(usable.len()) {
         teams.push(Team::start(over, &usable[..count], &load, &clock)?);
     }
-    // Only after the teams were started: threads inherit where they may run.
+    // Pinned after the teams were started, because threads inherit the affinity.
     let _pinned = Pinned::to(cores.client)?;
     let costs: Vec<_> = teams.iter().map(|team| (team.threads(), team.cost())).collect();
     let prober = cores.distinct().then_some(Between { client: cores.client, server: cores.server });
@@ -84,7 +84,7 @@ pub(crate) fn run(
             result.at_point("threads", *threads, format!("{threads} threads"));
             if let Some(rate) = result.rate {
                 let each = rate.rate_rps / *threads as f64;
-                let note = "calls made; as many are answered";
+                let note = "calls made; each thread also serves as many";
                 result.add_value("rate_per_thread_rps", "of each", Unit::PerSecond, each, note);
             }
             let alone = Compared { measured: point.measured, baseline: Some(points[0].measured) };
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_thread_and_all_cores_are_always_tried() {
+    fn one_thread_and_all_cores_are_always_measured() {
         assert_eq!(counts(1), [1]);
         assert_eq!(counts(2), [1, 2]);
         assert_eq!(counts(6), [1, 2, 4, 6]);

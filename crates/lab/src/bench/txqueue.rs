@@ -1,6 +1,6 @@
-//! `courser bench txqueue`: how long a transmit burst has to be (E62) `[eRPC §4.2.2]`.
+//! `courser bench txqueue`: the rate by the length of transmit bursts (E62) `[eRPC section 4.2.2]`.
 //!
-//! The small-RPC rate with B = 3 while one transmit burst holds at most 1 to 256 packets, on both
+//! Measures the small-RPC rate with B = 3 and limits of 1 to 256 packets for a transmit burst, on both
 //! sides.
 
 use courser_bench::report::{Metric, Report, Unit};
@@ -9,7 +9,7 @@ use courser_bench::rpc::spec::BenchError;
 use courser_bench::rpc::steps::{Steps, small_rate};
 use courser_bench::window::{Plan, Progress};
 
-/// The bounds that are tried. The last is what the others are compared with.
+/// The limits that are measured. The others are compared with the last one.
 const BOUNDS: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
 /// Runs the benchmark; the calling thread is pinned meanwhile.

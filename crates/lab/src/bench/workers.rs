@@ -1,10 +1,9 @@
-//! `courser bench workers`: what long handlers cost the short ones beside them (E11, E12).
+//! `courser bench workers`: the effect of long worker handlers on dispatch handlers (E11, E12).
 //!
-//! One thread polls the client and the server endpoint; the one worker thread has the other core.
-//! Windows of 32-byte dispatch calls, one at a time, take turns: in the first of a pair the worker
-//! is idle (the columns called raw), in the second it always has a [`BURN`] call to work on. As
-//! the dispatch calls never leave their core, the placement of the two cores does not matter, and
-//! windows are not probed.
+//! One thread polls the client and the server endpoint; the worker thread has the other core. Windows
+//! of 32-byte dispatch calls, one at a time, alternate: in the first window of a pair the worker is
+//! idle (reported as raw), in the second it always executes a [`BURN`] call. Dispatch calls do not leave
+//! their core, so the placement of the two cores has no influence and there are no probes.
 
 use std::cell::{Cell, RefCell};
 use std::ops::ControlFlow;
@@ -25,14 +24,14 @@ use courser_bench::rpc::service::ECHO;
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::window::{Plan, Progress, Runner, Sample, Workload, WorkloadError};
 
-/// A worker request: keeps its worker busy for as many microseconds as it says, `u32`, little
-/// endian; answers with nothing.
+/// Request type that keeps a worker busy for a number of microseconds, `u32`, little-endian. The
+/// response is empty.
 pub(super) const BURN: u16 = 3;
 
-/// The handler time of the claim.
+/// Duration of a worker handler.
 const HANDLER: Duration = Duration::from_millis(4);
 
-/// Small calls, as in the latency benchmark.
+/// Bytes of a dispatch call, as in the latency benchmark.
 const SIZE: usize = 32;
 
 /// Both endpoints, on this thread.
@@ -44,8 +43,8 @@ pub(super) struct Both {
 }
 
 impl Both {
-    /// A server with one worker, which takes the other core, and a client with `sessions`
-    /// sessions. `on_start` sees each worker request before its handler's work begins.
+    /// Opens a server with one worker on the other core, and a client with `sessions` sessions.
+    /// `on_start` is called with each worker request before the handler begins.
     pub(super) fn new(
         cores: &Cores,
         sessions: usize,
@@ -84,30 +83,30 @@ impl Both {
         Ok(both)
     }
 
-    /// One pass of each.
+    /// One pass of both endpoints.
     pub(super) fn poll(&mut self) {
         self.client.poll();
         self.server.poll();
     }
 }
 
-/// Puts the worker's thread on its core, the first time.
+/// Pins the worker's thread to its core at its first call.
 fn pin_once(core: usize) {
     thread_local!(static PINNED: Cell<bool> = const { Cell::new(false) });
     if !PINNED.replace(true) {
-        // Not allowed: the scheduler does what it would have done.
+        // Without permission the thread stays unpinned.
         let _ = affinity::pin_current_thread(core);
     }
 }
 
-/// One kind of window: dispatch calls, with or without work for the worker beside them.
+/// Workload of dispatch calls, with or without worker calls at the same time.
 struct Beside {
     both: Rc<RefCell<Both>>,
     clock: Clock,
     with_work: bool,
     /// Worker calls in flight.
     burning: Rc<Cell<u32>>,
-    /// Worker calls that were made, over all windows.
+    /// Worker calls over all windows.
     burned: Rc<Cell<u64>>,
     failed: Rc<Cell<Option<CallError>>>,
     latency: Latency,
@@ -144,7 +143,7 @@ impl Beside {
             match ended.get() {
                 None => {}
                 Some(Ok(true)) => return Ok(()),
-                Some(Ok(false)) => return Err("a wrong answer".into()),
+                Some(Ok(false)) => return Err("a wrong response".into()),
                 Some(Err(error)) => return Err(error.into()),
             }
         }
@@ -163,7 +162,7 @@ impl Workload for Beside {
         let end_ns = start_ns + u64::try_from(duration.as_nanos())?;
         let mut operations = 0;
         loop {
-            // Two, so that the next one waits when the worker has ended the first.
+            // Two, so that the next call is queued when the worker ends the first.
             while self.with_work && self.burning.get() < 2 {
                 self.burn(&mut both)?;
             }

@@ -1,4 +1,4 @@
-//! Experiments of the eRPC paper, and of what its section 2.1 claims about buffers.
+//! Experiments of the eRPC paper, and of the claims about buffers in its section 2.1.
 
 use courser_bench::report::Unit;
 use courser_sim::scenario::incast::Network;
@@ -6,10 +6,10 @@ use courser_sim::scenario::{Cpu, ScenarioError, buffers, credits, incast, respon
 
 use super::{Axis, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
 
-/// What follows from the settings but for rounding: half a percent.
+/// Tolerance of values that follow from the settings except for rounding: half a percent.
 const TIGHT: Tolerance = Tolerance::relative(0.005);
 
-/// Depends on the order of events: 2 %.
+/// Tolerance of values that depend on the order of events: 2 %.
 const LOOSE: Tolerance = Tolerance::relative(0.02);
 
 const PER_MILLION: f64 = 1e6;

@@ -1,5 +1,5 @@
-//! A quantity of an experiment as a figure: lines with the range over all seeds, and rings where
-//! the paper has a value.
+//! A quantity of an experiment as a figure: lines with the range over all seeds, and rings at the values
+//! of the paper.
 
 use courser_bench::report::Unit;
 use courser_bench::table::show;
@@ -13,7 +13,7 @@ const SIZE: (u32, u32) = (760, 400);
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(130, 130, 130);
 
-/// Told apart with every common colour blindness (Okabe and Ito).
+/// Colours that are distinguishable with common colour blindness (Okabe and Ito).
 const COLORS: [RGBColor; 6] = [
     RGBColor(0, 90, 181),
     RGBColor(200, 80, 0),
@@ -32,7 +32,7 @@ struct Line<'p> {
     points: Vec<&'p Point>,
 }
 
-/// What the paper has, at a place.
+/// A value of the paper at a position.
 struct Mark {
     x: f64,
     value: Stated,
@@ -49,7 +49,7 @@ struct Chart<'p> {
 /// Draws a quantity as SVG.
 ///
 /// # Errors
-/// What the plotting library said.
+/// An error of the plotting library.
 pub(super) fn draw(
     experiment: &Experiment,
     quantity: &Quantity,
@@ -58,7 +58,7 @@ pub(super) fn draw(
     let chart = chart(experiment, quantity, points);
     let mut svg = String::new();
     render(&chart, &mut svg).map_err(|e| e.to_string())?;
-    // The page says which figure it is to readers that do not see it.
+    // The label is for screen readers.
     let label = format!("<svg role=\"img\" aria-label=\"{}: {}\" ", experiment.id, quantity.name);
     let start = svg.find("<svg ").ok_or("no picture was drawn")?;
     Ok(svg[start..].replacen("<svg ", &label, 1))
@@ -190,7 +190,7 @@ where
     Ok(())
 }
 
-/// The place for the legend: at the right, where rising or falling lines leave room.
+/// Position of the legend: on the right, above or below the lines.
 fn position(chart: &Chart<'_>) -> SeriesLabelPosition {
     let mean = |end: fn(&Line<'_>) -> Option<f64>| {
         let values: Vec<f64> = chart.lines.iter().filter_map(end).collect();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_measured_is_a_figure_without_lines() {
+    fn a_figure_without_points_has_no_lines() {
         let svg = draw(&CREDITS, &CREDITS.quantities[0], &[]).expect("drawn");
         assert!(!svg.contains("<circle"));
     }

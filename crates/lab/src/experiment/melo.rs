@@ -1,4 +1,4 @@
-//! Experiments of the MELO paper, and of loss recovery beyond it.
+//! Experiments of the MELO paper, and further ones of loss recovery.
 
 use courser::Recovery;
 use courser_bench::report::Unit;
@@ -7,7 +7,7 @@ use courser_sim::scenario::{bits_pool, fct, loss, lost_call};
 
 use super::{Axis, Experiment, Figure, Paper, Quantity, Stated, Tolerance};
 
-/// Goodput of one flow: 1 % of it, or a thousandth of the line.
+/// Tolerance of the goodput of one flow: 1 % of it, or a thousandth of the line rate.
 const GOODPUT: Quantity = Quantity {
     name: "goodput",
     unit: Unit::Percent,
@@ -25,7 +25,7 @@ const ONE_FLOW: &str = "MELO's fabric, two hosts under one leaf: 40 Gbit/s, 1,02
     which is fitted to the paper's 45.6 % at 1e-3. Goodput is a share of the same scheme's \
     without loss; a lost packet has used the link, so 1 - p is the bound.";
 
-/// What the paper has at a loss rate.
+/// The paper's value at a loss rate.
 const fn paper_goodput(series: &'static str, loss: f64, share: f64, reason: &'static str) -> Paper {
     Paper { quantity: "goodput", series, x: Some(loss), value: Stated::Value(share), reason }
 }

@@ -1,5 +1,5 @@
-//! The experiments of the papers, each in one declarative shape: what is simulated, the paper's
-//! points, our recorded points with a tolerance for each, and the reason of each deviation.
+//! The experiments of the papers. Each is declared as its simulation, the paper's points with the reason
+//! of each deviation, and quantities with a tolerance; recorded points are in files.
 //!
 //! `courser-lab record` runs experiments and writes the recorded results, `verify` runs them again
 //! and compares, `report` writes all of them as one page.
@@ -28,7 +28,7 @@ pub(crate) use verify::run as verify;
 /// Seeds of every experiment: results are medians over them, with their range.
 const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
 
-/// How much of an experiment is run.
+/// Size of a run of an experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Size {
@@ -60,11 +60,11 @@ struct Experiment {
     /// Its requirement in docs/conformance.md, such as `E81`.
     id: &'static str,
     title: &'static str,
-    /// Where the paper has it.
+    /// Section or figure of the paper.
     source: &'static str,
-    /// What is simulated, and what is left out.
+    /// Description of the model and its limits.
     model: &'static str,
-    /// What varies within a series.
+    /// The parameter that varies within a series.
     axis: Axis,
     quantities: &'static [Quantity],
     paper: &'static [Paper],
@@ -72,15 +72,15 @@ struct Experiment {
     run: fn(Size, u64, &mut Run) -> Result<(), ScenarioError>,
 }
 
-/// What varies within a series.
+/// The parameter that varies within a series.
 struct Axis {
     label: &'static str,
     unit: Unit,
-    /// Whether a figure has it by orders of magnitude.
+    /// Whether figures have a logarithmic axis.
     log: bool,
 }
 
-/// A quantity that is measured.
+/// A measured quantity.
 #[derive(Clone, Copy)]
 struct Quantity {
     name: &'static str,
@@ -98,7 +98,7 @@ enum Figure {
     Log,
 }
 
-/// How far a measured value may be from the recorded one: the larger of both.
+/// Largest difference between a measured and a recorded value: the larger of both fields.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tolerance {
@@ -123,15 +123,15 @@ impl Tolerance {
     }
 }
 
-/// What the paper has.
+/// A value of the paper.
 struct Paper {
     quantity: &'static str,
-    /// The series of ours that it is compared with.
+    /// The measured series that it is compared with.
     series: &'static str,
-    /// The place on the axis; `None`: all of the series.
+    /// The position on the axis; `None`: the whole series.
     x: Option<f64>,
     value: Stated,
-    /// Why ours is different; empty where it is not.
+    /// Reason of a deviation; empty without one.
     reason: &'static str,
 }
 
@@ -144,8 +144,7 @@ enum Stated {
 }
 
 impl Stated {
-    /// How far a value is from it, as a share of it, or of 1 if it is zero; 0 within what is
-    /// stated.
+    /// Relative deviation of a value, or absolute deviation from zero; 0 within the stated range.
     fn deviation(self, ours: f64) -> f64 {
         let off = |bound: f64| if bound == 0.0 { ours } else { ours / bound - 1.0 };
         match self {
@@ -157,7 +156,7 @@ impl Stated {
     }
 }
 
-/// What one run has measured.
+/// The measurements of one run.
 #[derive(Debug, Default)]
 struct Run {
     /// The settings of its parts, without the seed.
@@ -172,7 +171,7 @@ struct Sample {
     value: f64,
 }
 
-/// Which point of an experiment.
+/// Identifies a point of an experiment.
 #[derive(Clone, PartialEq, Debug)]
 struct Key {
     quantity: &'static str,
@@ -181,7 +180,7 @@ struct Key {
 }
 
 impl Run {
-    /// Notes the settings of a part.
+    /// Records the settings of a part.
     fn settings(&mut self, settings: &impl Serialize) {
         let mut settings = serde_json::to_value(settings).unwrap_or_default();
         if let Some(fields) = settings.as_object_mut() {
@@ -201,7 +200,7 @@ impl Experiment {
         self.quantities.iter().find(|q| q.name == name)
     }
 
-    /// What the paper has of a point.
+    /// The value of the paper for a point.
     fn paper(&self, quantity: &str, series: &str, x: f64) -> Option<&'static Paper> {
         let same = |p: &&Paper| (p.quantity, p.series) == (quantity, series);
         self.paper.iter().filter(same).find(|p| p.x.is_none_or(|at| at == x))
@@ -229,7 +228,9 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     let known = |id: &&String| ALL.iter().any(|e| e.id.eq_ignore_ascii_case(id));
     if let Some(unknown) = only.iter().find(|id| !known(id)) {
         let ids = ALL.map(|e| e.id).join(", ");
-        return Err(Failure::Usage(format!("there is no experiment {unknown}: choose of {ids}")));
+        return Err(Failure::Usage(format!(
+            "there is no experiment {unknown}: choose one of {ids}"
+        )));
     }
     let is_chosen =
         |e: &&&Experiment| only.is_empty() || only.iter().any(|id| e.id.eq_ignore_ascii_case(id));

@@ -1,4 +1,4 @@
-//! `courser-lab report`: the recorded results beside the papers', as one page.
+//! `courser-lab report`: the recorded results and the papers' on one HTML page.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use super::args::ReportArgs;
 use super::result::{Point, Recorded, Results, show_x};
 use super::{ALL, Experiment, Figure, Paper, SEEDS, Size, Stated, figure};
 
-/// A deviation from the paper that has no reason stated, at most.
+/// Largest deviation from the paper without a stated reason.
 const SMALL: f64 = 0.05;
 
 const STYLE: &str = "
@@ -28,7 +28,7 @@ svg { max-width: 100%; height: auto } pre { font-size: 12px; overflow-x: auto; b
   padding: .6em } summary { cursor: pointer }
 ";
 
-/// Requirements that are measured on machines, and where their results are.
+/// Requirements that are measured on real machines, and the location of their results.
 const ON_MACHINES: &[(&str, &str, &str)] = &[
     ("E72", "latency of 32 B calls", "courser bench latency"),
     ("E75", "factor analysis", "courser bench factors"),
@@ -42,7 +42,7 @@ const ON_MACHINES: &[(&str, &str, &str)] = &[
     ("M25", "CPU time of reorder copies", "crates/sim/examples/reorder_cpu.rs"),
 ];
 
-/// An experiment with what is recorded of it.
+/// An experiment with its recorded results.
 struct Section {
     experiment: &'static Experiment,
     size: Size,
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     for experiment in ALL {
         let Some(recorded) = Recorded::read(&args.recorded, experiment)? else { continue };
         let of = |size| recorded.of(size).cloned().map(|results| (size, results));
-        // The short runs stand for full ones that were never recorded.
+        // Without recorded full runs, the short ones are shown.
         if let Some((size, results)) = of(Size::Full).or_else(|| of(Size::Short)) {
             sections.push(Section { experiment, size, results });
         }

@@ -1,5 +1,5 @@
-//! Runs experiments with all their seeds on several threads. A run is one thread's, and its result
-//! does not depend on how many there are.
+//! Runs experiments with all their seeds on several threads. A run uses a single thread, and its result
+//! does not depend on the number of threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +9,7 @@ use courser_bench::program::{Failure, progress};
 use super::result::{Measured, merge};
 use super::{Experiment, Run, SEEDS, Size};
 
-/// One run to be made.
+/// One run.
 struct Job {
     experiment: usize,
     seed: u64,
@@ -24,7 +24,7 @@ pub(super) fn run(
     size: Size,
     threads: usize,
 ) -> Result<Vec<Measured>, Failure> {
-    // The longest experiments are the last ones, and begin first.
+    // The longest experiments are last in the list and start first.
     let jobs: Vec<Job> = (0..experiments.len())
         .rev()
         .flat_map(|experiment| SEEDS.map(|seed| Job { experiment, seed }))

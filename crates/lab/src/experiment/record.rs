@@ -8,7 +8,7 @@ use super::args::RecordArgs;
 use super::result::{Recorded, Results};
 use super::{chosen, pool};
 
-/// Runs experiments and writes what they have measured.
+/// Runs experiments and writes their results.
 ///
 /// # Errors
 /// An experiment failed, or a file could not be written.

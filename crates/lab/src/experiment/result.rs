@@ -1,4 +1,4 @@
-//! Results over all seeds, and the files of recorded ones.
+//! Results over all seeds, and the files of recorded results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,12 +15,12 @@ use super::{Experiment, Key, Run, SEEDS, Size, Tolerance};
 pub(super) struct Point {
     pub(super) quantity: String,
     pub(super) series: String,
-    /// Its place on the experiment's axis.
+    /// Position on the experiment's axis.
     pub(super) x: f64,
     pub(super) median: f64,
     pub(super) min: f64,
     pub(super) max: f64,
-    /// How far the median of another run may be from this one.
+    /// Largest difference of the median of another run.
     pub(super) tolerance: Tolerance,
 }
 
@@ -36,7 +36,7 @@ impl Point {
     }
 }
 
-/// A place on the axis, as short as it is exact.
+/// A position on the axis in its shortest exact form.
 pub(super) fn show_x(experiment: &Experiment, x: f64) -> String {
     use courser_bench::report::Unit;
     match experiment.axis.unit {
@@ -47,7 +47,7 @@ pub(super) fn show_x(experiment: &Experiment, x: f64) -> String {
     }
 }
 
-/// What the runs of an experiment have measured.
+/// The measurements of all runs of an experiment.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) settings: Vec<Value>,
@@ -136,7 +136,7 @@ impl Recorded {
     /// Reads the results of an experiment; `None` if there is no file.
     ///
     /// # Errors
-    /// The file cannot be read, or is not one of recorded results; the error names it.
+    /// The file cannot be read, or has no recorded results; the error names it.
     pub(super) fn read(
         directory: &Path,
         experiment: &Experiment,

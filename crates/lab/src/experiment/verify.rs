@@ -1,4 +1,4 @@
-//! `courser-lab verify`: experiments against their recorded results.
+//! `courser-lab verify`: compares experiments with their recorded results.
 
 use std::io::Write;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use super::args::VerifyArgs;
 use super::result::{Measured, Point, Recorded, Results};
 use super::{Experiment, SEEDS, Size, chosen, pool};
 
-/// A point, recorded and measured.
+/// The recorded and the measured value of a point.
 #[derive(Debug, Serialize)]
 struct Compared {
     experiment: &'static str,
@@ -48,7 +48,7 @@ impl Compared {
     }
 }
 
-/// A value with as many digits as a small difference needs.
+/// A value with enough digits for small differences.
 fn show_exact(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Percent => format!("{:.3} %", value * 100.0),
@@ -56,7 +56,7 @@ fn show_exact(unit: Unit, value: f64) -> String {
     }
 }
 
-/// The points of an experiment.
+/// Compares the points of an experiment.
 fn compare(
     experiment: &'static Experiment,
     recorded: &Results,
@@ -69,7 +69,7 @@ fn compare(
             None => (None, 0.0),
         };
         let measured = measured.map(|m| m.median);
-        // Rounding in the last place is no difference.
+        // Differences by rounding are ignored.
         let close = |(r, m): (f64, f64)| (m - r).abs() <= tolerance + 1e-12 * r.abs();
         Compared {
             experiment: experiment.id,
@@ -89,7 +89,7 @@ fn compare(
     all
 }
 
-/// What is recorded of an experiment.
+/// The recorded results of an experiment.
 fn recorded(
     args: &VerifyArgs,
     experiment: &'static Experiment,
@@ -114,7 +114,7 @@ fn recorded(
 pub(crate) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let (experiments, size) = (chosen(&args.select.only)?, args.size());
-    // All files are read first: an error is not to come after an hour.
+    // All files are read first, so that an error does not occur after an hour.
     let recorded: Vec<Results> =
         experiments.iter().map(|e| recorded(args, e, size)).collect::<Result<_, _>>()?;
     let begin = Instant::now();
@@ -208,7 +208,7 @@ mod tests {
         merge(&INCAST, vec![run])
     }
 
-    /// Which points do not fit, of those that are recorded and those that are measured.
+    /// The recorded or measured points that do not fit.
     fn off(recorded: &[(f64, f64)], again: &[(f64, f64)]) -> Vec<String> {
         let recorded = Results::new(measured(recorded));
         let compared = compare(&INCAST, &recorded, &measured(again));

@@ -78,16 +78,16 @@ fn host(text: &str) -> Result<u32, String> {
     number.parse().map_err(|_| "a host is a number such as 2 or n2".to_owned())
 }
 
-/// What a run has shown.
+/// Results of a run.
 struct Shown {
     seed: SeedReport,
     observed: Option<Report>,
 }
 
-/// Runs the seed and shows what was asked for.
+/// Runs the seed and prints the trace and the result.
 ///
 /// # Errors
-/// An invariant did not hold, or something could not be written.
+/// An invariant was violated, or a file could not be written.
 pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     quiet_panics();
@@ -111,7 +111,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     tell(args, &shown, only_json)
 }
 
-/// Filters that let nothing through are a mistake.
+/// Rejects filters that no packet passes.
 fn check(args: &ReplayArgs) -> Result<(), Failure> {
     let hosts = Scenario::draw(args.seed).hosts();
     if let Some(host) = args.host.iter().find(|&&host| host >= hosts) {
@@ -165,7 +165,7 @@ fn play(seed: u64, options: Options, settings: Settings) -> Shown {
         Some(Box::new(shared) as Box<dyn Tap>)
     };
     let seed = run_observed(seed, options, tap);
-    // The world is gone, and its reference with it.
+    // The world was dropped, and its reference to the observer with it.
     let observer = observer.and_then(Rc::into_inner).map(RefCell::into_inner);
     let observed = observer.map(|o| o.into_report(seed.virtual_ns));
     Shown { seed, observed }

@@ -1,4 +1,4 @@
-//! `courser sim run`: the experiments of [`courser_sim::scenario`], as tables and as JSON.
+//! `courser sim run`: the experiments of [`courser_sim::scenario`] with tables and JSON.
 
 pub(super) mod args;
 mod figures;
@@ -35,10 +35,10 @@ fn failure(error: ScenarioError) -> Failure {
     }
 }
 
-/// Runs an experiment and shows what came of it.
+/// Runs an experiment and prints its result.
 ///
 /// # Errors
-/// It cannot be run as asked, failed, or its result could not be written.
+/// It cannot run as given, failed, or its result could not be written.
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     match &args.scenario {
         Scenario::E76(args) => e76(args),
@@ -67,14 +67,14 @@ fn e76(args: &E76Args) -> Result<(), Failure> {
     tell(&args.json, "e76", &settings, json!(seen), || tables::e76(&settings, &seen))
 }
 
-/// An outcome, and what it cost to get it.
+/// An outcome with the time of the simulation.
 #[derive(Serialize)]
 struct Timed {
     #[serde(flatten)]
     outcome: sessions::Outcome,
     #[serde(flatten)]
     wall: Wall,
-    /// Time until the measured part began, s.
+    /// Time before the measured part, s.
     prepare_wall_s: f64,
 }
 
@@ -148,7 +148,7 @@ fn speed(args: &SpeedArgs) -> Result<(), Failure> {
     tell(&args.json, "speed", args, json!(results), || tables::speed(&results))
 }
 
-/// Shows progress of something that takes many steps.
+/// Runs a simulation of many steps with a progress bar.
 pub(super) fn steps<R>(
     run: impl FnOnce(&mut dyn FnMut(usize, usize)) -> Result<R, ScenarioError>,
 ) -> Result<R, Failure> {
@@ -161,7 +161,7 @@ pub(super) fn steps<R>(
     done.map_err(failure)
 }
 
-/// The table for people, the object for programs.
+/// Prints the table and writes the JSON object.
 pub(super) fn tell(
     target: &Option<std::path::PathBuf>,
     bench: &str,

@@ -1,4 +1,4 @@
-//! The sweep as a picture: a line for each frame size.
+//! The results of the sweep as SVG: a line for each frame size.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ const FONT: &str = "sans-serif";
 /// A line of (calls in flight, M/s).
 type Line = (u64, Vec<(f64, f64)>);
 
-/// Draws the rates of the placement with most windows against the calls in flight.
+/// Draws the rates by calls in flight, at the placement with most windows.
 ///
 /// # Errors
 /// The file cannot be written.

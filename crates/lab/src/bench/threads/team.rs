@@ -1,4 +1,4 @@
-//! Threads that call each other when they are told to, and sleep otherwise.
+//! Teams of threads that call each other during their windows and sleep otherwise.
 
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,26 +17,26 @@ use courser_bench::rpc::side::{Over, Variant, open_on};
 use courser_bench::rpc::spec::BenchError;
 use courser_bench::window::{Sample, WorkloadError};
 
-/// How long a team may take to get ready, and to end a window beyond its length.
+/// Time limit for the start of a team, and for the end of a window beyond its length.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What one thread of a team costs.
+/// Memory of one thread of a team.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cost {
-    /// Resident memory of the process that came with it, bytes.
+    /// Increase of the process's resident memory, bytes.
     pub(super) resident: f64,
-    /// Memory that its endpoint has mapped for messages, bytes.
+    /// Message memory that its endpoint has mapped, bytes.
     pub(super) arena: u64,
 }
 
-/// What the threads of a team share.
+/// State that the threads of a team share.
 struct Shared {
     threads: usize,
     /// By thread: the number of the endpoint that others call.
     endpoints: Vec<AtomicU16>,
-    /// Threads that are where all have to be before any goes on; rises by all of them each time.
+    /// Arrivals at the barrier [`Shared::meet`], counted over all rounds.
     arrived: AtomicUsize,
-    /// By thread, of the last window.
+    /// Calls and time of the last window, by thread.
     calls: Vec<AtomicU64>,
     elapsed_ns: Vec<AtomicU64>,
     arena: AtomicU64,
@@ -45,24 +45,24 @@ struct Shared {
     changed: Condvar,
 }
 
-/// What the threads shall do.
+/// The current window of a team.
 #[derive(Default)]
 struct Order {
-    /// Number and length of the window that was asked for last.
+    /// Number and length of the last requested window.
     window: u64,
     duration_ns: u64,
-    /// Threads that have ended it, or are ready for the first.
+    /// Threads that have ended the window, or are ready for the first one.
     done: usize,
     failed: Option<String>,
 }
 
 impl Shared {
     fn order(&self) -> MutexGuard<'_, Order> {
-        // It is whole at every point where a holder could panic.
+        // The state is consistent wherever a holder of the lock could panic.
         self.order.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Polls until all threads have come here; false if the team ends.
+    /// Barrier: polls until all threads have arrived; false if the team ends.
     fn meet(&self, caller: &mut Caller) -> bool {
         let before = self.arrived.fetch_add(1, Ordering::AcqRel);
         let all = (before / self.threads + 1) * self.threads;
@@ -75,8 +75,8 @@ impl Shared {
         true
     }
 
-    /// Says that this thread is done, and sleeps until the next window; its length, or `None` at
-    /// the end.
+    /// Reports that this thread is done and sleeps until the next window. Returns its length, or `None`
+    /// if the team ends.
     fn next(&self, last: u64) -> Option<u64> {
         let mut order = self.order();
         order.done += 1;
@@ -95,12 +95,12 @@ impl Shared {
 
     fn end(&self) {
         self.ends.store(true, Ordering::Relaxed);
-        // Who is about to sleep holds the lock until it does.
+        // A thread between its check and its wait holds the lock, so it gets the notification.
         drop(self.order());
         self.changed.notify_all();
     }
 
-    /// Waits until all threads are done with what they were asked.
+    /// Waits until all threads have ended the window.
     fn wait(&self, limit: Duration) -> Result<(), BenchError> {
         let end = Instant::now() + limit;
         let mut order = self.order();
@@ -121,7 +121,7 @@ impl Shared {
     }
 }
 
-/// What a thread is told at its start.
+/// The start parameters of a thread.
 struct Member {
     number: usize,
     core: usize,
@@ -145,7 +145,7 @@ impl Team {
     /// Starts a thread on each of `cores` and connects them.
     ///
     /// # Errors
-    /// What kept them from getting ready.
+    /// A thread cannot be started or connected.
     pub(super) fn start(
         over: Over,
         cores: &[usize],
@@ -172,7 +172,7 @@ impl Team {
             let member = Member {
                 number,
                 core,
-                // One core for several threads: they have to take turns.
+                // Threads that share a core must yield.
                 yields: affinity::usable_cpus()?.len() < threads,
                 over,
                 network: format!("team-{}", nexus.port()),
@@ -197,18 +197,18 @@ impl Team {
         Ok(team)
     }
 
-    /// Its size.
+    /// Number of threads.
     pub(super) fn threads(&self) -> usize {
         self.shared.threads
     }
 
-    /// What each thread costs, once connected.
+    /// Memory of each connected thread.
     pub(super) fn cost(&self) -> Cost {
         let arena = self.shared.arena.load(Ordering::Relaxed) / self.shared.threads as u64;
         Cost { resident: self.resident, arena }
     }
 
-    /// Lets all threads call each other for a while; their calls together.
+    /// Runs a window in which all threads call each other; returns the sum of their calls.
     ///
     /// # Errors
     /// A call failed.
@@ -226,7 +226,7 @@ impl Team {
         };
         let (calls, elapsed) = (of(&self.shared.calls), of(&self.shared.elapsed_ns));
         let elapsed_ns = elapsed.iter().copied().max().unwrap_or(0);
-        // Each thread's rate in its own time, over the longest.
+        // Calls of each thread, scaled from its own time to the longest time.
         let scaled = calls
             .iter()
             .zip(&elapsed)
@@ -240,7 +240,7 @@ impl Drop for Team {
     fn drop(&mut self) {
         self.shared.end();
         for handle in self.handles.drain(..) {
-            // A panic has been shown already.
+            // A panic has printed its message already.
             let _ = handle.join();
         }
     }
@@ -253,7 +253,7 @@ impl Member {
         Ok(rpc)
     }
 
-    /// The thread: connects, then a window each time it is asked.
+    /// The thread: connects, then runs each requested window.
     fn main(&self) -> Result<(), BenchError> {
         affinity::pin_current_thread(self.core)?;
         let (shared, other) = (&self.shared, Other { line: None, yields: self.yields });
@@ -285,7 +285,7 @@ impl Member {
             let ran = ran.map_err(|error| BenchError::Raw(error.to_string()))?;
             shared.calls[self.number].store(ran.calls, Ordering::Relaxed);
             shared.elapsed_ns[self.number].store(ran.elapsed_ns, Ordering::Relaxed);
-            // The calls of the others are still to be answered.
+            // Other threads may still have open calls to this one.
             if !shared.meet(&mut caller) {
                 break;
             }
@@ -293,7 +293,7 @@ impl Member {
         Ok(())
     }
 
-    /// The sessions of the load, spread over all others.
+    /// Connects the sessions of the load to all other threads.
     fn connect(&self, caller: &mut Caller) -> Result<(), BenchError> {
         let shared = &self.shared;
         let alone = shared.threads == 1;

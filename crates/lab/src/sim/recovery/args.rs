@@ -1,4 +1,4 @@
-//! Options of the loss experiments. Defaults are those of their `Settings`.
+//! Command-line options of the loss experiments. Defaults are those of their `Settings`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,14 +18,14 @@ fn all_nanos(times: &[Duration]) -> Vec<u64> {
     times.iter().copied().map(nanos).collect()
 }
 
-/// Reads `5%:48us`.
+/// Parses `5%:48us`.
 fn reorder(text: &str) -> Result<loss::Reorder, String> {
     let (chance, time) =
         text.split_once(':').ok_or("write a probability and the longest delay: 5%:48us")?;
     Ok(loss::Reorder { ppm: units::chance(chance)?, max_ns: nanos(units::nonzero_time(time)?) })
 }
 
-/// Recovery times of a sweep.
+/// Default recovery times of a sweep.
 const SWEEP: [Duration; 8] = [
     Duration::from_micros(20),
     Duration::from_micros(30),
@@ -143,7 +143,7 @@ impl LossArgs {
     }
 }
 
-/// Reads a load, `0.1` or `10%`.
+/// Parses a load, `0.1` or `10%`.
 fn load(text: &str) -> Result<u32, String> {
     units::chance(text).map_err(|_| "write a share of a link: 0.1 or 10%".to_owned())
 }

@@ -1,4 +1,4 @@
-//! `courser sim loss` and its neighbours: what loss recovery makes of a lossy network.
+//! `courser sim loss`, `fct`, `bits-pool` and `lost-call`: loss recovery in a lossy network.
 
 mod args;
 mod picture;
@@ -13,10 +13,10 @@ use super::run::{steps, tell};
 use courser_bench::program::Failure;
 use courser_bench::program::json;
 
-/// Throughput against loss.
+/// Goodput by loss.
 ///
 /// # Errors
-/// It cannot be run as asked, failed, or its result could not be written.
+/// It cannot run as given, failed, or its result could not be written.
 pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     json::check_target(args.svg.as_deref())?;
@@ -35,7 +35,7 @@ pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
 /// Completion times of flows over a lossy spine.
 ///
 /// # Errors
-/// It cannot be run as asked, failed, or its result could not be written.
+/// It cannot run as given, failed, or its result could not be written.
 pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     json::check_target(args.svg.as_deref())?;
@@ -47,10 +47,10 @@ pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
     tell(&args.json, "fct", &settings, json!(points), || tables::fct(&settings, &points))
 }
 
-/// Use of MELO's bits pool.
+/// Peak use of MELO's pool of bits.
 ///
 /// # Errors
-/// It cannot be run as asked, failed, or its result could not be written.
+/// It cannot run as given, failed, or its result could not be written.
 pub(super) fn bits_pool(args: &BitsPoolArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let settings = args.settings();
@@ -59,10 +59,10 @@ pub(super) fn bits_pool(args: &BitsPoolArgs) -> Result<(), Failure> {
     tell(&args.json, "bits-pool", &settings, json!(points), table)
 }
 
-/// What a lost packet costs a small call.
+/// Latency that a lost packet adds to a small call.
 ///
 /// # Errors
-/// It cannot be run as asked, failed, or its result could not be written.
+/// It cannot run as given, failed, or its result could not be written.
 pub(super) fn lost_call(args: &LostCallArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let settings = args.settings();

@@ -1,5 +1,4 @@
-//! The loss experiments as pictures: lines of what was simulated, circles where the paper has a
-//! number.
+//! The loss experiments as SVG: lines for simulated values, circles for values of the paper.
 
 use std::path::Path;
 
@@ -15,27 +14,27 @@ use courser_bench::program::json;
 const SIZE: (u32, u32) = (900, 540);
 const FONT: &str = "sans-serif";
 
-/// A line, or what the paper has of it.
+/// The simulated values of a scheme, or those of the paper.
 #[derive(Clone, PartialEq, Debug)]
 struct Series {
     scheme: Recovery,
     points: Vec<(f64, f64)>,
 }
 
-/// A picture.
+/// A diagram.
 struct Chart {
     title: &'static str,
     x: &'static str,
     y: &'static str,
-    /// Orders of magnitude.
+    /// The x axis is logarithmic.
     log_x: bool,
     simulated: Vec<Series>,
     paper: Vec<Series>,
-    /// What else is to be said of it.
+    /// Addition to the legend of the paper's values.
     paper_note: &'static str,
 }
 
-/// Draws goodput against that of loss, recovery time and reordering which varies.
+/// Draws goodput by the parameter that varies: loss, recovery time or reordering.
 ///
 /// # Errors
 /// The file cannot be written.
@@ -55,7 +54,7 @@ fn loss_chart(points: &[Point]) -> Chart {
         (|p| p.loss, "chance that a packet is lost")
     };
     let is_loss = label.contains("lost");
-    // A logarithmic axis has no place for 0.
+    // A logarithmic axis cannot show 0.
     let shown =
         points.iter().filter(|p| x(p) > 0.0).map(|p| (p.scheme, (x(p), p.goodput_fraction)));
     let paper = PAPER.iter().filter(|p| is_loss && points.iter().any(|q| q.scheme == p.0));
@@ -70,13 +69,13 @@ fn loss_chart(points: &[Point]) -> Chart {
     }
 }
 
-/// Draws the 99th percentile of completion times against load.
+/// Draws the 99th percentile of completion times by load.
 ///
 /// # Errors
 /// The file cannot be written.
 pub(super) fn fct(points: &[fct::Point], path: &Path) -> Result<(), Failure> {
     let simulated = points.iter().map(|p| (p.scheme, (p.load, p.fct_p99_ns as f64 / 1e6)));
-    // The paper has no times, only how much better MELO is: bounds for it, given go-back-N's.
+    // The paper only has MELO's improvement over go-back-N, which gives bounds for MELO.
     let slow = || points.iter().filter(|p| p.scheme == Recovery::GoBackN);
     let least =
         slow().map(|p| (Recovery::Melo, (p.load, p.fct_p99_ns as f64 / 1e6 / fct::PAPER.0)));
@@ -93,7 +92,7 @@ pub(super) fn fct(points: &[fct::Point], path: &Path) -> Result<(), Failure> {
     write(&chart, path)
 }
 
-/// Points by scheme, in the order of `x`.
+/// Points by scheme, sorted by `x`.
 fn series(points: impl Iterator<Item = (Recovery, (f64, f64))>) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for (scheme, point) in points {
@@ -116,7 +115,7 @@ fn color(scheme: Recovery) -> RGBColor {
     }
 }
 
-/// Least and greatest of some values, with a tenth of room; (0.1, 1) of none.
+/// Minimum and maximum of values with a margin of 10 %; (0.1, 1) without values.
 fn bounds(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let (low, high) = values.fold((f64::MAX, 0.0), |(l, h), v| (v.min(l), v.max(h)));
     if low > high { (0.1, 1.0) } else { (low * 0.9, high * 1.1) }
@@ -197,7 +196,7 @@ where
     Ok(())
 }
 
-/// `0.01` as `1e-2`, from a tenth on as it is.
+/// Formats values below 0.1 with an exponent, such as `1e-2`.
 fn number(value: f64) -> String {
     if value != 0.0 && value.abs() < 0.1 { format!("{value:e}") } else { format!("{value}") }
 }

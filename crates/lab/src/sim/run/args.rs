@@ -1,4 +1,4 @@
-//! Options of the experiments. Defaults are those of their `Settings`.
+//! Command-line options of the experiments. Defaults are those of their `Settings`.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a simulation costs the machine that runs it.
+//! Time and memory of a simulation.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::args::SpeedArgs;
 
-/// Measures real time and the processor time of this thread.
+/// Measures real time and the CPU time of this thread.
 pub(super) struct Stopwatch {
     wall: Instant,
     cpu: Duration,
@@ -20,7 +20,7 @@ impl Stopwatch {
         Stopwatch { wall: Instant::now(), cpu: cpu_time() }
     }
 
-    /// Seconds since the start: real ones, and those that this thread had a processor.
+    /// Seconds since the start: real time and CPU time of this thread.
     pub(super) fn elapsed_s(&self) -> (f64, f64) {
         let cpu = cpu_time().saturating_sub(self.cpu);
         (self.wall.elapsed().as_secs_f64(), cpu.as_secs_f64())
@@ -35,15 +35,15 @@ fn cpu_time() -> Duration {
 /// Time and memory of this process.
 #[derive(Debug, Serialize)]
 pub(super) struct Wall {
-    /// Time of the measured part, s.
+    /// Real time of the measured part, s.
     pub(super) wall_s: f64,
-    /// Processor time of it, s: less than the above where other programs had the core.
+    /// CPU time of the measured part, s; lower than the real time if other programs used the core.
     pub(super) cpu_s: f64,
-    /// Datagrams that reached a receive queue, per second of the former.
+    /// Datagrams that reached a receive queue, per second of real time.
     pub(super) deliveries_per_wall_s: f64,
-    /// The same, per second of the latter.
+    /// Datagrams that reached a receive queue, per second of CPU time.
     pub(super) deliveries_per_cpu_s: f64,
-    /// The most memory that the process ever had, bytes; `null` where the system does not say.
+    /// Peak resident memory of the process, bytes; `null` if unknown.
     pub(super) peak_rss_bytes: Option<u64>,
 }
 
@@ -68,18 +68,18 @@ fn peak_rss_bytes() -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// One load over all rounds.
+/// Results of one load over all rounds.
 #[derive(Debug, Serialize)]
 pub(super) struct Speed {
-    /// What the hosts do.
+    /// The load.
     pub(super) load: Load,
-    /// Datagrams delivered per second of processor time, median over the rounds.
+    /// Delivered datagrams per second of CPU time, median over the rounds.
     pub(super) deliveries_per_cpu_s: f64,
     /// The slowest round.
     pub(super) deliveries_per_cpu_s_min: f64,
     /// The fastest round.
     pub(super) deliveries_per_cpu_s_max: f64,
-    /// Datagrams delivered per second of real time, median.
+    /// Delivered datagrams per second of real time, median.
     pub(super) deliveries_per_wall_s: f64,
     /// The slowest round.
     pub(super) deliveries_per_wall_s_min: f64,
@@ -89,18 +89,18 @@ pub(super) struct Speed {
     pub(super) virtual_s_per_wall_s: f64,
 }
 
-/// One window: deliveries per second of processor time and of real time, and virtual seconds per
-/// real second.
+/// One window: deliveries per second of CPU time and of real time, and virtual seconds per real
+/// second.
 struct Window {
     per_cpu_s: f64,
     per_wall_s: f64,
     virtual_s: f64,
 }
 
-/// How far a world goes between two looks at the clock, ns of virtual time.
+/// Virtual time between two clock reads, ns.
 const SLICE_NS: u64 = 200_000;
 
-/// Runs rounds of windows, one of each load: whatever else the machine does meets all of them.
+/// Runs rounds with one window of each load, so that other programs affect all loads equally.
 pub(super) fn speed(
     args: &SpeedArgs,
     step: &mut dyn FnMut(usize, usize),
@@ -155,7 +155,7 @@ fn summary(load: Load, seen: &[Window]) -> Speed {
     }
 }
 
-/// The least, the median and the greatest of some values; zeros of none.
+/// Minimum, median and maximum of values; zeros without values.
 fn spread(values: impl Iterator<Item = f64>) -> (f64, f64, f64) {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -168,13 +168,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_spread_has_its_median_in_the_middle() {
+    fn a_spread_is_minimum_median_and_maximum() {
         assert_eq!(spread([3.0, 1.0, 2.0].into_iter()), (1.0, 2.0, 3.0));
         assert_eq!(spread(std::iter::empty()), (0.0, 0.0, 0.0));
     }
 
     #[test]
-    fn memory_and_time_are_known() {
+    fn memory_and_time_are_measured() {
         let begin = Stopwatch::start();
         assert!(peak_rss_bytes().is_some_and(|bytes| bytes > 1 << 20));
         let (wall_s, cpu_s) = begin.elapsed_s();
