@@ -1,4 +1,4 @@
-//! The `courser` program: measures, serves and pings.
+//! The `courser` program: quickstart, serve, ping, stat, bench and the commands of the lab.
 
 #![forbid(unsafe_code)]
 

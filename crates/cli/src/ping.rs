@@ -1,4 +1,4 @@
-//! `courser ping`: calls a server again and again, one call at a time.
+//! `courser ping`: calls a server repeatedly, one call at a time.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -21,32 +21,32 @@ use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::program::units::{show_bytes, show_ns};
 use courser_bench::rpc::service::ECHO;
 
-/// Round trips above an hour are shown as an hour.
+/// Longest recorded round trip: an hour.
 const MAX_NS: u64 = 3_600_000_000_000;
 
-/// An endpoint spins no longer than this after its last packet, by default.
+/// Default time for which an endpoint spins after its last packet.
 const SPIN: Duration = Duration::from_micros(100);
 
-/// Why a call counts as lost although an answer came.
-const WRONG: &str = "the answer differs from the request: the server is of another kind";
+/// Error of a call whose response is not an echo.
+const WRONG: &str = "the response differs from the request: the server is another program";
 
-/// What came of the call that is waited for.
+/// Outcome of the current call.
 type Answer = Result<Duration, String>;
 
-/// Shared with the continuations.
+/// State that the continuations share.
 struct Shared {
-    /// Every request carries it, every answer must.
+    /// The bytes of every request and of every correct response.
     pattern: Vec<u8>,
-    /// The call that is waited for, and what came of it.
+    /// Number of the current call, and its outcome.
     waiting_for: u64,
     answer: Option<Answer>,
-    /// Answers that came after their timeout.
+    /// Responses after their timeout.
     late: u64,
     /// The buffer of the last request.
     spare: Option<MsgBuf>,
 }
 
-/// What the summary needs; of fixed size however many calls there are.
+/// Counters for the summary; the size does not depend on the number of calls.
 struct Tally {
     sent: u64,
     answered: u64,
@@ -60,7 +60,7 @@ struct Pinger {
     tally: Tally,
 }
 
-/// Calls until the count is reached or a signal comes.
+/// Makes calls until the count is reached or a signal arrives.
 ///
 /// # Errors
 /// The server cannot be reached, or no call at all was answered.
@@ -110,7 +110,7 @@ impl Pinger {
         Ok(Self { rpc, session, shared: Rc::new(RefCell::new(shared)), tally })
     }
 
-    /// Makes the calls; returns why the server is gone, if it is.
+    /// Makes the calls; returns the reason if the session has ended.
     fn calls(
         &mut self,
         args: &PingArgs,
@@ -138,9 +138,9 @@ impl Pinger {
                     format!("time={}", show_ns(ns as f64))
                 }
                 Some(Err(why)) => format!("lost: {why}"),
-                // Interrupted while it waited: not a call that anybody gave its time.
+                // An interrupted call is not counted.
                 None if interrupt.is_set() => break,
-                None => format!("no answer within {}", show_ns(args.timeout.as_nanos() as f64)),
+                None => format!("no response within {}", show_ns(args.timeout.as_nanos() as f64)),
             };
             self.tally.sent += 1;
             if let Some(out) = &mut out {
@@ -153,7 +153,7 @@ impl Pinger {
         Ok(None)
     }
 
-    /// Why there is no session any more; it may go during a call and between calls.
+    /// The reason if the session has ended, which can happen during a call and between calls.
     fn gone(&self, args: &PingArgs) -> Option<String> {
         if self.rpc.session_state(self.session) != SessionState::Gone {
             return None;
@@ -163,7 +163,7 @@ impl Pinger {
     }
 
     fn send(&mut self, number: u64) -> Result<(), Failure> {
-        let refused = |why: String| Failure::Runtime(format!("the call was not accepted: {why}"));
+        let refused = |why: String| Failure::Runtime(format!("the call was rejected: {why}"));
         let request = {
             let mut shared = self.shared.borrow_mut();
             shared.waiting_for = number;
@@ -184,7 +184,7 @@ impl Pinger {
         call.map(|_| ()).map_err(|error| refused(error.reason.to_string()))
     }
 
-    /// What came of the call until `end`.
+    /// Waits for the outcome of the call until `end`.
     fn wait(&mut self, end: Instant, interrupt: &Interrupt) -> Result<Option<Answer>, Failure> {
         loop {
             let answer = self.shared.borrow_mut().answer.take();
@@ -196,7 +196,7 @@ impl Pinger {
         }
     }
 
-    /// Looks after the session until `end`. Late answers and signals end a run of the event loop.
+    /// Runs the event loop until `end`. Late responses and signals end a run early.
     fn run_until(&mut self, end: Instant, interrupt: &Interrupt) -> Result<(), Failure> {
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -214,7 +214,7 @@ impl Pinger {
         }
         let late = match self.shared.borrow().late {
             0 => String::new(),
-            late => format!(", {late} answered too late"),
+            late => format!(", {late} responses too late"),
         };
         let calls = if sent == 1 { "call" } else { "calls" };
         writeln!(
@@ -253,8 +253,8 @@ impl Pinger {
         if sent == 0 { 0.0 } else { (sent - answered) as f64 / sent as f64 }
     }
 
-    /// The result in the shape of the benchmarks' reports. Nothing is pinned and nothing probed:
-    /// there is one result, untagged.
+    /// The result in the format of benchmark reports. Threads are not pinned and there are no probes,
+    /// so there is one untagged result.
     fn report(&self, args: &PingArgs, clock: &Clock) -> Value {
         let Tally { sent, answered, round_trips: times } = &self.tally;
         let at = |ns: u64| (*answered > 0).then_some(ns);
@@ -267,7 +267,7 @@ impl Pinger {
                 "interval_ns": args.interval.as_nanos() as u64,
                 "size": args.size,
                 "timeout_ns": args.timeout.as_nanos() as u64,
-                // As agreed with the server, not as asked for.
+                // The negotiated scheme, not the requested one.
                 "recovery": self.rpc.session_stats(self.session).map(|s| s.recovery.name()),
             },
             "results": [{
@@ -288,7 +288,7 @@ impl Pinger {
     }
 }
 
-/// A call has ended.
+/// Records the outcome of a call.
 fn ended(shared: &mut Shared, number: u64, started: Instant, done: Completion<'_>) {
     let time = started.elapsed();
     let answer = match done.result {
@@ -304,7 +304,7 @@ fn ended(shared: &mut Shared, number: u64, started: Instant, done: Completion<'_
     }
 }
 
-/// Whether the endpoints stop to spin, and sleep, between two calls.
+/// Whether the endpoints sleep between two calls instead of spinning.
 fn sleeps(args: &PingArgs) -> bool {
     args.interval > SPIN
 }

@@ -1,5 +1,4 @@
-//! `courser quickstart`: the first look. Three benchmarks over two transports, one table, what to try
-//! next.
+//! `courser quickstart`: three benchmarks over two transports, one table, and suggested commands.
 
 use std::io::Write;
 use std::time::Duration;
@@ -20,21 +19,21 @@ use courser_bench::rpc::{self, BenchSpec, Kind, Over, RATE_IN_FLIGHT};
 use courser_bench::table::{WIDTH, wrap};
 use courser_bench::window::Plan;
 
-/// In the order of the table.
+/// The benchmarks in the order of the table.
 const KINDS: [Kind; 3] = [Kind::Latency, Kind::Rate, Kind::Bandwidth];
 
-/// More pairs than a run of a few seconds can have: the time decides.
+/// More pairs than a run of a few seconds can have, so that the time limit ends it.
 const ALL_PAIRS: u32 = 100_000;
 
-/// What there is to show.
+/// The results.
 struct Measured {
-    /// Those over UDP, and those over shared memory if there is any.
+    /// Reports over UDP, and over shared memory if it is available.
     reports: Vec<Report>,
-    /// Why there is none.
+    /// Why shared memory is not available.
     no_shm: Option<String>,
 }
 
-/// Measures and tells.
+/// Measures and prints the results.
 ///
 /// # Errors
 /// A benchmark failed, or the JSON could not be written.
@@ -74,7 +73,8 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The calls worked, so a first run succeeds; its figures are marked.
+/// Prints that the machine was busy. The calls succeeded, so the command does, but its figures are
+/// marked.
 fn tell_busy(out: &mut Out, share: f64) -> Result<(), Failure> {
     let text = format!(
         "The machine was busy: the benchmarks waited for a CPU for {:.0} % of the time. The calls \
@@ -101,7 +101,7 @@ fn measure_all(quick: bool, no_shm: Option<String>) -> Result<Measured, Failure>
     Ok(Measured { reports, no_shm })
 }
 
-/// Besides, each benchmark needs two thirds of a second to start.
+/// The plan of a benchmark, without the 0.7 s for its start.
 fn plan(quick: bool) -> Plan {
     let (window_ms, max_time_ms) = if quick { (10, 400) } else { (20, 1_700) };
     Plan {
@@ -125,7 +125,10 @@ fn tell(
     }
     writeln!(out)?;
     if let Some(why) = &measured.no_shm {
-        write_wrapped(out, &format!("Shared memory is left out, it cannot be used here: {why}."))?;
+        write_wrapped(
+            out,
+            &format!("Shared memory is left out because it is not available: {why}."),
+        )?;
     }
     for line in placements(reports) {
         write_wrapped(out, line)?;
@@ -149,7 +152,7 @@ fn tell(
     tell_next(out, args)
 }
 
-/// Writes a paragraph.
+/// Writes a paragraph in lines of at most 80 characters.
 fn write_wrapped(out: &mut Out, text: &str) -> Result<(), Failure> {
     Ok(wrap(text, WIDTH).iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
@@ -167,7 +170,7 @@ fn tell_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// What raw is over each of the transports.
+/// Explains "raw" for the measured transports.
 fn raw_words(reports: &[Report]) -> &'static str {
     if reports.iter().any(|report| report.transport == Over::Shm.name()) {
         "bare UDP sockets or bare rings in shared memory"
@@ -187,7 +190,7 @@ fn table(reports: &[Report]) -> Table {
         }
     }
     for (at, column) in table.column_iter_mut().enumerate() {
-        // Six columns fit a terminal of eighty only without the padding at one side.
+        // Six columns fit 80 characters only without padding on the left.
         column.set_padding((1, 0));
         if at >= 3 {
             column.set_cell_alignment(CellAlignment::Right);
@@ -230,23 +233,23 @@ fn row(bench: &str, transport: &str, result: &PlacementResult) -> [String; 6] {
     ]
 }
 
-/// How often sessions waited for the credits that they share, on a line of its own.
+/// The number of waits for shared credits per call, on its own line.
 fn waits(result: &PlacementResult) -> String {
     let each = result.value("pool_waits_per_call");
-    each.map(|each| format!("\n  {each:.3} pool waits a call")).unwrap_or_default()
+    each.map(|each| format!("\n  {each:.3} pool waits per call")).unwrap_or_default()
 }
 
-/// What the words in the second column mean.
+/// Explains the placements that occur.
 fn placements(reports: &[Report]) -> Vec<&'static str> {
     let has = |name| reports.iter().flat_map(|r| &r.results).any(|r| r.placement == name);
     let mut lines = Vec::new();
     if has("near") || has("far") {
         lines.push(
-            "near, far: the two cores shared a cache or did not; a virtual machine moves by itself.",
+            "near, far: the cores shared a cache or did not; a hypervisor may move virtual cores.",
         );
     }
     if has("untagged") {
-        lines.push("untagged: where the two cores were could not be told; a hint, not a claim.");
+        lines.push("untagged: the placement of the cores is unknown; an indication, not a claim.");
     }
     lines
 }
@@ -257,8 +260,8 @@ fn machine(here: &Environment) -> String {
     format!("Measured on {cpu}{kind}, {} cores, Linux {}.", here.cpus_usable, here.kernel)
 }
 
-/// The reports as one, in the shape of one: each result says its benchmark and its transport. What
-/// was there before shared memory was is where it was.
+/// All reports as one report; each result has its benchmark and its transport. Settings of UDP are at
+/// the top level of `config`, those of shared memory under `shm`.
 fn combined(measured: &Measured) -> Value {
     let (mut config, mut shm) = (Map::new(), Map::new());
     let mut results = Vec::new();
@@ -318,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_explained_when_they_occur() {
+    fn placements_are_explained_when_they_occur() {
         let mut reports = reports();
         assert_eq!(placements(&reports).len(), 1);
         for result in reports.iter_mut().flat_map(|r| &mut r.results) {
@@ -332,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_is_one_report_whose_results_say_their_benchmark_and_transport() {
+    fn the_json_is_one_report_whose_results_have_benchmark_and_transport() {
         let json = combined(&Measured { reports: reports(), no_shm: None });
         let keys: Vec<_> = json.as_object().expect("an object").keys().cloned().collect();
         let mut expected = ["bench", "config", "environment", "results", "transport"];
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_says_why_shared_memory_is_missing() {
+    fn the_json_has_the_reason_why_shared_memory_is_missing() {
         let mut measured = Measured { reports: reports(), no_shm: Some("closed".to_owned()) };
         measured.reports.truncate(KINDS.len());
         let json = combined(&measured);

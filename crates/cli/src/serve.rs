@@ -17,24 +17,24 @@ use courser_bench::program::out::{self, BOLD, Out};
 use courser_bench::rpc::service;
 use courser_bench::table::wrap;
 
-/// How long clients may take to fetch what they have asked for, once a signal has come.
+/// Time limit for open requests after a signal.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What an endpoint's thread tells once it can answer.
+/// Message of an endpoint's thread when it is ready.
 struct Started {
     handle: EndpointHandle,
     port: u32,
     warnings: Vec<String>,
 }
 
-/// What it tells at its end.
+/// Counters of an endpoint at its end.
 #[derive(Default)]
 struct Served {
     requests: u64,
     drops: u64,
 }
 
-/// Serves until a signal.
+/// Serves until a signal arrives.
 ///
 /// # Errors
 /// The address cannot be bound, or an endpoint's event loop failed.
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut out = out::stdout();
     let (mut started, mut threads) = (Vec::new(), Vec::new());
     for _ in 0..args.threads {
-        // One after the other, so that endpoint N is on the N-th port.
+        // Endpoints start one after the other, so that endpoint N has the N-th port.
         let (tell, told) = mpsc::channel();
         threads.push(start(nexus.clone(), args.threads, tell)?);
         match told.recv() {
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let handles = started.iter().map(|one| one.handle.clone()).collect();
     let interrupt = Interrupt::tell(handles)?;
     tell_warnings(&started);
-    // A reader that is gone does not end a server; it has others to serve.
+    // A closed standard output does not end the server.
     let told = announce(&mut out, args, &nexus, &started);
     if let Err(error) = told
         && error.kind() != std::io::ErrorKind::BrokenPipe
@@ -99,14 +99,14 @@ fn start(
         let ran = statistics.run(&mut rpc, process);
         ran.map_err(|error| Failure::Runtime(error.to_string()))?;
         let served = Served { requests: rpc.stats().requests, drops: rpc.stats().drops_total() };
-        // What has begun is answered; a second signal ends it at once.
+        // Open requests are answered; a second signal ends the process immediately.
         let ended = rpc.shutdown(GRACE);
         ended.map_err(|error| Failure::Runtime(error.to_string()))?;
         Ok(served)
     })?)
 }
 
-/// Each warning once, however many endpoints have it.
+/// Prints each warning once, with the number of endpoints that have it.
 fn tell_warnings(started: &[Started]) {
     let mut seen: Vec<&String> = Vec::new();
     for warning in started.iter().flat_map(|one| &one.warnings) {
@@ -171,7 +171,7 @@ fn announce(
     out.flush()
 }
 
-/// The address by which other machines probably reach this one; `None` if they cannot.
+/// The address by which other machines probably reach this one; `None` for a loopback address.
 fn host_for_others(bind: &str) -> Option<IpAddr> {
     let uri: Uri = bind.parse().ok()?;
     let host: IpAddr = match uri.host.as_str() {
@@ -187,8 +187,8 @@ fn host_for_others(bind: &str) -> Option<IpAddr> {
     }
 }
 
-/// The source address that the routing table gives packets to a far host. A connected UDP socket
-/// tells without sending anything; the addresses are reserved for documentation.
+/// The source address that the routing table selects for a remote host. It is read from a connected UDP
+/// socket, which sends no packet; the remote addresses are reserved for documentation.
 fn primary(ipv6_too: bool) -> Option<IpAddr> {
     let v4 = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
     let v6 = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
@@ -204,7 +204,7 @@ fn primary(ipv6_too: bool) -> Option<IpAddr> {
     source(v4).or_else(|| source(v6).filter(|_| ipv6_too))
 }
 
-/// `31850`, `31850-31853`, `31850, 40112`: what is typed into a firewall.
+/// Ports for a firewall rule: `31850`, `31850-31853` or `31850, 40112`.
 fn ports(ports: impl IntoIterator<Item = u32>) -> String {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
     for port in ports {

@@ -1,7 +1,7 @@
-//! `courser stat`: the statistics of a running `courser serve`, again and again.
+//! `courser stat`: shows the statistics of a running `courser serve` periodically.
 //!
-//! [`snapshot`] is what is said, [`service`] the server that says it, [`client`] asks, [`view`]
-//! makes rates and tables of the answers.
+//! [`snapshot`] has the messages, [`service`] the server side, [`client`] the client side; [`view`]
+//! computes rates and tables.
 
 pub(crate) mod client;
 pub(crate) mod service;
@@ -22,10 +22,10 @@ use courser_bench::program::{json, out};
 use client::Client;
 use view::{Before, Rated};
 
-/// Shows the statistics until a signal, or as often as asked.
+/// Shows the statistics until a signal, or the given number of times.
 ///
 /// # Errors
-/// There is no `courser serve` at the address, or it went away.
+/// There is no `courser serve` at the address, or the connection to it failed.
 pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let clock = Clock::new();
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
     let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);
     let wanted = match args.count {
         _ if args.once => 1,
-        // JSON has one end: without a count it is the first refresh.
+        // With JSON the default is one refresh.
         None if args.json.is_some() => 1,
         count => count.unwrap_or(0),
     };
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
     }
 }
 
-/// The last refresh in the shape of the benchmarks' reports; a result per endpoint.
+/// The last refresh in the format of benchmark reports, with one result for each endpoint.
 fn report(args: &StatArgs, last: &[Rated], clock: &Clock) -> serde_json::Value {
     json!({
         "bench": "stat",

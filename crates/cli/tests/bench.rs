@@ -1,4 +1,4 @@
-//! The benchmarks, with windows as few as possible: that they run, and what their results hold.
+//! Short runs of the benchmarks: they succeed, and their results have all keys.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{json_of, refused, run, stderr, stdout};
 use serde_json::Value;
 
 #[test]
-fn latency_has_rare_percentiles_and_the_difference_to_raw() {
+fn latency_has_high_percentiles_and_the_difference_to_raw() {
     let _alone = alone();
     for transport in ["mem", "shm", "shm --raw-copy", "udp"] {
         for result in results(&format!("latency --pairs 2 --transport {transport}")) {
@@ -45,7 +45,7 @@ fn both_sides_can_call_each_other() {
 }
 
 #[test]
-fn bandwidth_stands_beside_copies_for_each_size() {
+fn bandwidth_is_compared_with_copies_for_each_size() {
     let _alone = alone();
     for flags in ["mem", "shm", "shm --frame-size 1072"] {
         let line = format!("bandwidth --pairs 1 --size 1KiB,300KiB --transport {flags}");
@@ -57,7 +57,7 @@ fn bandwidth_stands_beside_copies_for_each_size() {
 }
 
 #[test]
-fn bandwidth_without_the_servers_copy_says_so() {
+fn bandwidth_without_the_servers_copy_is_marked() {
     let _alone = alone();
     for (flag, copies) in [("", true), (" --no-copy", false)] {
         let line = format!("bench bandwidth --quick --pairs 1 --size 300KiB --transport shm{flag}");
@@ -83,7 +83,7 @@ fn a_series_is_a_table_with_its_points() {
 }
 
 #[test]
-fn what_has_no_meaning_is_refused() {
+fn flags_without_meaning_are_refused() {
     refused("bench latency --batch 3", "unexpected argument '--batch'");
     refused("bench rate --size 32,64", "--size with several values");
     refused("bench rate --transport mem --connect mem://127.0.0.1:1", "threads of this process");

@@ -1,4 +1,4 @@
-//! The benchmarks under faults, and the choice of loss recovery, as a user meets them.
+//! Benchmarks under faults, and the choice of loss recovery.
 
 mod common;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const SCHEMES: [&str; 3] = ["go-back-n", "melo", "default"];
 
-/// What a client does about lost packets.
+/// Counters of loss recovery.
 const COUNTERS: [&str; 6] =
     ["tx_packets", "retransmitted", "rollbacks", "lost", "probes", "spurious"];
 
@@ -58,7 +58,7 @@ fn every_scheme_gets_large_requests_through_losses_on_every_transport() {
                 assert_eq!(result["of_go_back_n"].is_f64(), scheme != "go-back-n", "{result}");
             }
         }
-        // What tells the schemes apart: one only rolls back, the others find what was lost.
+        // Go-back-N only rolls back; the other schemes detect lost packets.
         assert!(of(&results, "go-back-n", 0.02).iter().all(|r| r["lost"] == 0), "{results:?}");
         for scheme in ["melo", "default"] {
             let lost = |r: &&Value| r["lost"].as_u64() > Some(0);
@@ -68,7 +68,7 @@ fn every_scheme_gets_large_requests_through_losses_on_every_transport() {
 }
 
 #[test]
-fn small_calls_and_round_trips_stand_beside_those_without_faults() {
+fn small_calls_and_round_trips_are_compared_with_those_without_faults() {
     let _alone = alone();
     let losses = "--fault loss=0.01 --fault loss=0.02,reorder=0.01,span=4,loss=0.03 --pairs 1";
     let rates = results(&format!("rate --transport shm {losses}"));
@@ -87,7 +87,7 @@ fn small_calls_and_round_trips_stand_beside_those_without_faults() {
 }
 
 #[test]
-fn schemes_are_compared_without_faults_too_and_one_is_an_ordinary_benchmark() {
+fn schemes_are_also_compared_without_faults() {
     let _alone = alone();
     let line = "bench bandwidth --transport mem --size 64KiB --pairs 1 --quick --recovery";
     let both = json_of(&format!("{line} go-back-n,default --json -"));
@@ -101,7 +101,7 @@ fn schemes_are_compared_without_faults_too_and_one_is_an_ordinary_benchmark() {
 }
 
 #[test]
-fn people_see_each_scheme_and_fault() {
+fn the_table_has_each_scheme_and_fault() {
     let _alone = alone();
     let output = run("bench bandwidth --quick --anyway --pairs 1 --transport mem --size 512KiB \
                       --fault loss=0.02 --recovery go-back-n,default");
@@ -115,7 +115,7 @@ fn people_see_each_scheme_and_fault() {
 }
 
 #[test]
-fn what_cannot_be_done_is_refused_with_what_can() {
+fn invalid_faults_and_schemes_are_refused_with_a_remedy() {
     let bad = |line: &str, hint: &str| {
         let output = run(line);
         assert_eq!(output.status.code(), Some(2), "{line}");
@@ -135,7 +135,7 @@ fn what_cannot_be_done_is_refused_with_what_can() {
 }
 
 #[test]
-fn a_server_can_insist_on_go_back_n_and_ping_and_stat_say_what_was_agreed() {
+fn a_server_with_go_back_n_overrides_clients_and_ping_and_stat_show_it() {
     let own = |server: &Server| {
         let report = json_of(&format!("stat {} --once --json -", server.uri));
         let result = &report["results"][0];

@@ -40,7 +40,7 @@ fn positive(result: &Value, key: &str) {
 }
 
 #[test]
-fn a_server_says_what_to_type_and_a_ping_typed_so_is_answered() {
+fn the_ping_command_that_a_server_prints_works() {
     let mut server = Server::local();
     let port = server.uri.rsplit_once(':').expect("a port").1.to_owned();
     assert_ne!(port, "0");
@@ -66,7 +66,7 @@ fn a_server_says_what_to_type_and_a_ping_typed_so_is_answered() {
 }
 
 #[test]
-fn messages_of_every_size_come_back_from_every_thread() {
+fn every_thread_echoes_messages_of_every_size() {
     let server = Server::start("serve --bind udp://127.0.0.1:0 --threads 2");
     assert!(server.said.contains("2 endpoints"), "{}", server.said);
     for size in ["1", "1500", "64KiB", "8MiB"] {
@@ -78,7 +78,7 @@ fn messages_of_every_size_come_back_from_every_thread() {
 }
 
 #[test]
-fn ping_as_json() {
+fn a_ping_writes_json() {
     let server = Server::local();
     let options = "--count 4 --interval 1ms --timeout 20s --json -";
     let report = json_of(&format!("ping {} {options}", server.uri));
@@ -90,7 +90,7 @@ fn ping_as_json() {
 }
 
 #[test]
-fn a_port_where_nobody_listens_is_unreachable() {
+fn a_port_without_a_server_is_an_error() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = free.local_addr().expect("its number").port();
     drop(free);
@@ -103,7 +103,7 @@ fn a_port_where_nobody_listens_is_unreachable() {
 }
 
 #[test]
-fn a_port_in_use_is_said() {
+fn a_port_in_use_is_an_error() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = taken.local_addr().expect("its number").port();
     refused(&format!("serve --bind udp://127.0.0.1:{port}"), "another process has the port");
@@ -126,7 +126,7 @@ fn a_server_that_dies_ends_a_ping_with_status_1() {
 }
 
 #[test]
-fn an_interrupted_ping_still_sums_up() {
+fn an_interrupted_ping_prints_its_summary() {
     let server = Server::local();
     let mut ping = courser(&format!("ping {} --count 0 --interval 1s", server.uri));
     let mut ping = ping.stdout(Stdio::piped()).spawn().expect("starts");
@@ -140,7 +140,7 @@ fn an_interrupted_ping_still_sums_up() {
 }
 
 #[test]
-fn a_ping_whose_reader_went_away_ends_quietly() {
+fn a_ping_with_a_closed_output_ends_without_an_error() {
     let server = Server::local();
     let mut ping = courser(&format!("ping {} --count 0 --interval 1ms", server.uri));
     let mut ping = ping.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
@@ -170,7 +170,7 @@ fn each_benchmark_reports_its_quantities() {
 }
 
 #[test]
-fn a_benchmark_can_use_a_server_that_runs() {
+fn a_benchmark_can_use_a_running_server() {
     let _alone = alone();
     let server = Server::local();
     let output = run(&format!("bench latency --quick --anyway --pairs 2 --connect {}", server.uri));
@@ -217,17 +217,17 @@ fn quickstart_writes_a_table_and_a_file() {
     let calls: Vec<_> = text.lines().filter(|line| line.contains("32 B calls")).collect();
     assert!(calls.iter().any(|row| row.contains(" udp ")), "{text}");
     assert!(calls.iter().any(|row| row.contains(" shm ")), "{text}");
-    assert!(text.contains("pool waits a call"), "{text}");
+    assert!(text.contains("pool waits per call"), "{text}");
 }
 
 #[test]
-fn quickstart_goes_without_shared_memory_and_says_why() {
+fn quickstart_without_shared_memory_states_the_reason() {
     let _alone = alone();
     let mut quickstart = courser("quickstart --quick --anyway");
     let output = quickstart.env("COURSER_SHM_DIR", "/proc/no-such-place").output().expect("runs");
     let text = stdout(&output);
     assert!(output.status.success(), "{text}{}", stderr(&output));
-    // A sentence may go on in the next line.
+    // A sentence may continue in the next line.
     let words = text.replace('\n', " ");
     assert!(words.contains("Shared memory is left out"), "{text}");
     assert!(words.contains("directory of shared-memory sockets"), "{text}");

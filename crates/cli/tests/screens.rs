@@ -54,7 +54,7 @@ fn commands_that_a_server_on_shared_memory_prints_work() {
 }
 
 #[test]
-fn a_ping_says_that_waking_is_included() {
+fn a_ping_states_that_waking_is_included() {
     let server = Server::local();
     let slow = fits(&format!("ping {} --count 2 --interval 5ms --timeout 20s", server.uri));
     assert!(slow.contains("Both sides sleep between calls"), "{slow}");

@@ -1,4 +1,4 @@
-//! `courser stat` against servers that run, that do not, and that are something else.
+//! `courser stat` with running servers, without a server, and with other programs.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn one_refresh_as_json_has_what_the_server_counted() {
     pinged(&server, 7);
     let report = json_of(&format!("stat {} --once --json -", server.uri));
     let result = &results(&report)[0];
-    // The question itself is a request too, and has no reply yet.
+    // The request for statistics is counted and has no reply yet.
     assert_eq!(result["counters"]["requests"], 8, "{result}");
     assert_eq!(result["counters"]["replies"], 7, "{result}");
     assert_eq!((&result["endpoint"], &result["rates"]), (&0.into(), &Value::Null));
@@ -38,7 +38,7 @@ fn one_refresh_as_json_has_what_the_server_counted() {
     assert!(result["memory"]["limit_bytes"].as_u64() > Some(0), "{result}");
     assert!(result["now_ns"].as_u64() > Some(0), "{result}");
 
-    // Its own session, as the server sees it.
+    // The session of `stat` at the server.
     let own = result["sessions"].as_array().expect("sessions").iter();
     let own: Vec<_> = own.filter(|s| s["session"] == result["asked_by"]).collect();
     assert_eq!(own.len(), 1, "{result}");
@@ -50,7 +50,7 @@ fn one_refresh_as_json_has_what_the_server_counted() {
 }
 
 #[test]
-fn rates_are_those_between_refreshes() {
+fn rates_are_between_refreshes() {
     let server = Server::local();
     let mut ping = courser(&format!("ping {} --count 0 --interval 1ms --quiet", server.uri));
     let mut ping = ping.stdout(Stdio::null()).spawn().expect("starts");
@@ -79,7 +79,7 @@ fn every_endpoint_has_a_row_and_one_can_be_named() {
 }
 
 #[test]
-fn a_person_gets_tables_until_ctrl_c() {
+fn tables_are_printed_until_ctrl_c() {
     let server = Server::local();
     let mut stat = courser(&format!("stat {} --interval 20ms", server.uri));
     let mut stat = stat.stdout(Stdio::piped()).spawn().expect("starts");
@@ -101,7 +101,7 @@ fn a_person_gets_tables_until_ctrl_c() {
 }
 
 #[test]
-fn what_was_discarded_has_a_reason() {
+fn discarded_packets_have_a_reason() {
     let server = Server::local();
     let port = server.uri.rsplit_once(':').expect("a port").1;
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");
@@ -117,7 +117,7 @@ fn what_was_discarded_has_a_reason() {
 }
 
 #[test]
-fn more_sessions_than_a_page_holds() {
+fn sessions_beyond_one_page_are_read() {
     let server = Server::local();
     let mut rpc = Nexus::bind("udp://127.0.0.1:0").expect("binds").endpoint().expect("opens");
     let sessions: Vec<_> = (0..600).map(|_| rpc.connect(&server.uri).expect("a session")).collect();
@@ -136,7 +136,7 @@ fn more_sessions_than_a_page_holds() {
 }
 
 #[test]
-fn who_is_not_there_or_something_else_is_said() {
+fn a_missing_server_and_other_programs_are_errors() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = free.local_addr().expect("its number").port();
     drop(free);
@@ -145,7 +145,7 @@ fn who_is_not_there_or_something_else_is_said() {
         "start the server there, or check the address",
     );
 
-    // An application of its own, then one whose statistics are of another form.
+    // An application without statistics, then one with statistics of another format.
     for (types, hint) in [(&[1][..], "it is not `courser serve`"), (&[1, 1023], "another version")]
     {
         let (tell, told) = std::sync::mpsc::channel();

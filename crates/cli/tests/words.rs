@@ -1,4 +1,4 @@
-//! What the program says without touching the network: help, version, completions, refusals.
+//! Output without use of the network: help, version, completions, errors of arguments.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::process::Stdio;
 use common::{courser, error_line, refused, run, stdout};
 
 #[test]
-fn help_teaches() {
+fn help_has_examples_and_flags() {
     let top = stdout(&run("--help"));
     for phrase in [
         "quickstart",
@@ -44,7 +44,7 @@ fn help_teaches() {
 }
 
 #[test]
-fn the_laboratory_s_commands_are_included() {
+fn the_commands_of_the_lab_are_included() {
     for (line, phrase) in [
         ("sim --help", "swarm"),
         ("soak --help", "kill-server"),
@@ -57,7 +57,7 @@ fn the_laboratory_s_commands_are_included() {
 }
 
 #[test]
-fn the_version_names_the_commit() {
+fn the_version_has_the_commit() {
     let text = stdout(&run("--version"));
     let expected = concat!("courser ", env!("CARGO_PKG_VERSION"), " (commit ");
     let commit = text.strip_prefix(expected).and_then(|rest| rest.strip_suffix(")\n"));
@@ -77,8 +77,8 @@ fn every_shell_has_completions() {
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
-    // The completions are larger than what the reader takes, and written after it has gone.
+fn a_closed_output_is_no_error() {
+    // The completions are larger than the pipe, and written after the reader has closed it.
     for line in ["completions bash", "--help"] {
         let mut child =
             courser(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
@@ -97,7 +97,7 @@ fn no_command_is_help_and_status_2() {
 }
 
 #[test]
-fn wrong_addresses_are_refused_in_one_line() {
+fn invalid_addresses_are_refused_in_one_line() {
     refused("ping db1", "the port is missing");
     refused("ping udp://127.0.0.1:99999", "0 to 65535");
     refused("ping carrier://127.0.0.1:1", "use one of mem, shm, udp");
@@ -108,7 +108,7 @@ fn wrong_addresses_are_refused_in_one_line() {
 }
 
 #[test]
-fn absurd_values_are_refused_with_the_limit() {
+fn values_out_of_range_are_refused_with_the_limit() {
     refused("ping udp://127.0.0.1:1 --size 9MiB", "at most 8 MiB");
     refused("ping udp://127.0.0.1:1 --size 99999999999GiB", "--size");
     refused("ping udp://127.0.0.1:1 --timeout 100", "unit");
@@ -120,7 +120,7 @@ fn absurd_values_are_refused_with_the_limit() {
 }
 
 #[test]
-fn colour_is_for_terminals() {
+fn pipes_get_no_colours() {
     let output = courser("ping db1").env("NO_COLOR", "1").output().expect("runs");
     assert!(error_line(&output).starts_with("error: "));
     assert!(!output.stderr.contains(&0x1b));

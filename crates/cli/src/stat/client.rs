@@ -1,7 +1,7 @@
-//! The asking side: a session to each endpoint of a server, and snapshots over them.
+//! The client side of statistics: a session to each endpoint of a server, and requests for snapshots.
 //!
-//! What a server says is not trusted: a page that does not get on ends the asking, and text
-//! loses its control characters before a terminal sees it ([`clean`]).
+//! Responses are not trusted: a page without progress ends the request, and control characters are
+//! removed from text before it is printed ([`clean`]).
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -14,16 +14,16 @@ use super::snapshot::{FORMAT, PAGE, Query, STAT, Snapshot};
 use courser_bench::program::Failure;
 use courser_bench::program::interrupt::Interrupt;
 
-/// How long an endpoint may take to answer; one that is busy with long handlers needs a while.
+/// Time limit for a response; an endpoint may be busy with long handlers.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
-/// Most endpoints that a server is believed to have: what `courser serve --threads` takes.
+/// Most endpoints of a server that are accepted: the limit of `courser serve --threads`.
 const MAX_ENDPOINTS: u16 = 1024;
 
-/// Most sessions that an endpoint is believed to have: the default of `Config::max_sessions`.
+/// Most sessions of an endpoint that are accepted: the default of `Config::max_sessions`.
 const MAX_SESSIONS: usize = 65_536;
 
-/// Longest answer that is taken, bytes: a page of sessions has about 100 KiB.
+/// Longest accepted response, bytes; a page of sessions has about 100 KiB.
 const MAX_ANSWER: u32 = 1 << 20;
 
 /// Sessions to the endpoints of one server.
@@ -37,7 +37,7 @@ impl Client {
     /// Connects to the endpoint that the address names, or to the first one.
     ///
     /// # Errors
-    /// The address cannot be read, or the server not be reached.
+    /// The address is invalid, or the server cannot be reached.
     pub(super) fn connect(text: &str) -> Result<Self, Failure> {
         let uri: Uri = text.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
         let config = Config { max_msg_size: MAX_ANSWER, ..Config::default() };
@@ -51,7 +51,7 @@ impl Client {
         &self.rpc
     }
 
-    /// Sleeps, but not while a session wants attention; a signal ends it.
+    /// Runs the event loop for the given time; a signal ends it.
     ///
     /// # Errors
     /// The event loop failed.
@@ -65,10 +65,10 @@ impl Client {
         }
     }
 
-    /// A snapshot of every endpoint, with its sessions if these are wanted. `None`: a signal came.
+    /// Requests a snapshot of every endpoint, with sessions if requested. `None` after a signal.
     ///
     /// # Errors
-    /// The server is gone, or is no `courser serve` of this version.
+    /// The session has failed, or the server is no `courser serve` of this version.
     pub(super) fn snapshots(
         &mut self,
         sessions: bool,
@@ -93,7 +93,7 @@ impl Client {
         Ok(Some(all))
     }
 
-    /// One endpoint's snapshot, all pages of it.
+    /// Requests all pages of one endpoint's snapshot.
     fn snapshot(
         &mut self,
         session: SessionId,
@@ -147,7 +147,7 @@ impl Client {
         loop {
             match answer.take() {
                 Some(Ok(Some(snapshot))) => return Ok(Some(bounded(snapshot))),
-                Some(Ok(None)) => return Err(self.foreign("something else than statistics")),
+                Some(Ok(None)) => return Err(self.foreign("with other data than statistics")),
                 Some(Err(error)) => return Err(self.explain(session, error)),
                 None => {}
             }
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Why there is no session any more, if that is so.
+    /// The error if the session has ended.
     fn gone(&self, session: SessionId) -> Option<Failure> {
         if self.rpc.session_state(session) != SessionState::Gone {
             return None;
@@ -178,12 +178,10 @@ impl Client {
     fn explain(&self, session: SessionId, error: CallError) -> Failure {
         match error {
             CallError::Server(Status::UnknownType) => Failure::Usage(format!(
-                "{} has no statistics: it is not `courser serve`, or one too old to tell them",
+                "{} has no statistics: it is not `courser serve`, or an old version of it",
                 self.uri
             )),
-            CallError::Server(Status::Rejected) => {
-                self.foreign("that it does not know what is asked")
-            }
+            CallError::Server(Status::Rejected) => self.foreign("that the request is unknown"),
             error => self
                 .gone(session)
                 .unwrap_or_else(|| Failure::Runtime(format!("{}: {error}", self.uri))),
@@ -205,8 +203,8 @@ fn connect(rpc: &mut Rpc, uri: &Uri) -> Result<SessionId, Failure> {
     Ok(session)
 }
 
-/// A local address from which the server can be reached: any, of the server's family; over shared
-/// memory the server's host, since both sides are on it.
+/// A local address for a session to the server: the wildcard of the server's address family, or, over
+/// shared memory, the server's host.
 pub(crate) fn bind_for(server: &Uri) -> String {
     if server.scheme == "shm" {
         return Uri { port: 0, endpoint: None, ..server.clone() }.to_string();
@@ -219,7 +217,7 @@ pub(crate) fn bind_for(server: &Uri) -> String {
     format!("{}://{any}:0", server.scheme)
 }
 
-/// A page that costs no more to keep than one of an honest server.
+/// Limits the sessions and texts of a page, so that its memory is bounded.
 fn bounded(mut snapshot: Snapshot) -> Snapshot {
     snapshot.sessions.truncate(PAGE);
     for row in &mut snapshot.sessions {
@@ -231,7 +229,7 @@ fn bounded(mut snapshot: Snapshot) -> Snapshot {
     snapshot
 }
 
-/// Text from elsewhere, fit for a terminal: bounded, and without control characters.
+/// Text from a server without control characters and with at most 80 characters.
 pub(super) fn clean(text: &str) -> String {
     text.chars().filter(|c| !c.is_control()).take(80).collect()
 }
@@ -242,7 +240,7 @@ mod tests {
     use crate::stat::snapshot::SessionRow;
 
     #[test]
-    fn this_side_is_of_the_servers_family() {
+    fn the_local_address_has_the_family_of_the_server() {
         for (server, bind) in [
             ("udp://10.0.0.1:5", "udp://0.0.0.0:0"),
             ("udp://[::1]:5", "udp://[::]:0"),
@@ -256,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_kept_within_bounds() {
+    fn the_size_of_a_page_is_limited() {
         let row = SessionRow {
             role: "r".repeat(1000),
             state: "s".repeat(1000),
@@ -273,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_cannot_paint_the_terminal() {
+    fn control_characters_of_a_server_are_removed() {
         assert_eq!(clean("ok \x1b[31mred\r\n\u{9b}1"), "ok [31mred1");
         assert_eq!(clean(&"x".repeat(1000)).len(), 80);
     }

@@ -1,8 +1,8 @@
-//! The server's side of `courser stat`: how an endpoint of `courser serve` answers.
+//! The server side of `courser stat`, for endpoints of `courser serve`.
 //!
-//! The transport's counters cannot be read in a handler, as its receive memory is lent out then.
-//! So the handler only notes who asked, and the answer is given between two passes of the event
-//! loop. An endpoint without such requests checks one empty list per iteration.
+//! A handler cannot read the transport's counters, because the transport's receive memory is borrowed
+//! during the call. The handler therefore only queues the request, and the event loop answers it
+//! between two passes. An endpoint without such requests checks one empty list per iteration.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use courser::{ControlStats, Nexus, ReplyHandle, Rpc, RunError, Transport, Worker
 
 use super::snapshot::{FORMAT, Process, Query, STAT, Snapshot, named};
 
-/// Requests that wait for the end of the pass; more than a pass can bring.
+/// Most queued requests; more than one pass can receive.
 const WAITING: usize = 1024;
 
 /// An endpoint's statistics service.
@@ -21,7 +21,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Registers it.
+    /// Registers the handler.
     pub(crate) fn register<T: Transport>(rpc: &mut Rpc<T>) -> Self {
         let asked = Rc::new(RefCell::new(Vec::new()));
         let list = asked.clone();
@@ -32,15 +32,15 @@ impl Service {
                     let Some(handle) = cx.defer() else { return };
                     list.borrow_mut().push((handle, query));
                 }
-                // Of another format, no query at all, or too many of them.
+                // Another format, an invalid query, or too many requests.
                 _ => cx.reject(),
             }
         });
         Self { asked }
     }
 
-    /// Runs the event loop until it is stopped, and answers those who ask. `process` is asked
-    /// once for each of them.
+    /// Runs the event loop until it is stopped, and answers requests. `process` is called once for each
+    /// request.
     ///
     /// # Errors
     /// The system's poll failed.
@@ -57,7 +57,7 @@ impl Service {
             }
             for (handle, query) in asked {
                 let snapshot = Snapshot::take(rpc, process(), &query, handle.session());
-                // Failures reach the asker as its call's error: a handle that is dropped too.
+                // The client gets failures, and a dropped handle, as the error of its call.
                 if let Ok(text) = serde_json::to_vec(&snapshot) {
                     let _ = rpc.reply_to(handle, text);
                 }
@@ -66,14 +66,14 @@ impl Service {
     }
 }
 
-/// What a process adds to the snapshots of its endpoints.
+/// The part of a snapshot that is common to all endpoints of a process.
 pub(crate) fn process(nexus: &Nexus, endpoints: u16) -> Process {
     let version = courser_bench::program::VERSION.to_owned();
     let (control, workers) = (control(&nexus.control_stats()), workers(&nexus.worker_stats()));
     Process { version, endpoints, control, workers }
 }
 
-/// The workers by name, when there are any; only what happened.
+/// Counters of the worker pool by name, without zeros.
 fn workers(stats: &WorkerStats) -> BTreeMap<String, u64> {
     named([
         ("threads", stats.threads as u64),
@@ -88,7 +88,7 @@ fn workers(stats: &WorkerStats) -> BTreeMap<String, u64> {
     ])
 }
 
-/// The control plane's counters by name; only what happened.
+/// Counters of the control plane by name, without zeros.
 fn control(stats: &ControlStats) -> BTreeMap<String, u64> {
     named([
         ("excess_connections", stats.excess_connections),

@@ -1,9 +1,8 @@
-//! What a server says of one of its endpoints, and how it is asked: the request type [`STAT`].
+//! Messages of the request type [`STAT`]: statistics of one endpoint.
 //!
-//! A request is a [`Query`], a response a [`Snapshot`], both as JSON. A snapshot carries at most
-//! [`PAGE`] sessions; further ones are asked for by the number that the last page ended with. A
-//! reader ignores fields that it does not know, and takes those that it misses as zero; what
-//! changes its meaning takes another [`FORMAT`].
+//! A request is a [`Query`], a response a [`Snapshot`], both as JSON. A snapshot has at most [`PAGE`]
+//! sessions; the next page begins at the number in the last one. A reader ignores unknown fields and
+//! reads missing fields as zero; a change of meaning needs another [`FORMAT`].
 
 use courser::{
     DROP_NAMES, EndpointStats, HandlerStats, MemoryUse, Role, Rpc, SessionId, SessionState,
@@ -12,29 +11,29 @@ use courser::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Request type of statistics: reserved on every endpoint of `courser serve`. High, so that
-/// an application's own types seldom meet it, and low enough that the table of handlers stays
-/// small: 16 bytes for each type below it.
+/// Request type of statistics, reserved on every endpoint of `courser serve`. It is high, so that it
+/// rarely conflicts with types of applications, but low enough for a small table of handlers, which
+/// has 16 bytes for each type below it.
 pub(crate) const STAT: u16 = 1023;
 
 /// Most sessions in one snapshot: about 100 KiB.
 pub(crate) const PAGE: usize = 256;
 
-/// The form of a snapshot.
+/// Version of the format of a snapshot.
 pub(crate) const FORMAT: u32 = 1;
 
-/// What is asked for.
+/// A request for statistics.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Query {
     /// Must be [`FORMAT`].
     pub(crate) format: u32,
-    /// Sessions from this number on.
+    /// Number of the first session.
     pub(crate) first_session: u32,
-    /// At most this number; the server may return fewer.
+    /// Most sessions; the server may return fewer.
     pub(crate) sessions: usize,
 }
 
-/// What the process adds to what its endpoint knows.
+/// Statistics of the process.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Process {
@@ -42,13 +41,13 @@ pub(crate) struct Process {
     pub(crate) version: String,
     /// Endpoints of the process.
     pub(crate) endpoints: u16,
-    /// What the control plane turned away; over all endpoints.
+    /// Rejections by the control plane, over all endpoints.
     pub(crate) control: BTreeMap<String, u64>,
-    /// What the worker threads do, when there are any; over all endpoints.
+    /// Counters of the worker threads, over all endpoints.
     pub(crate) workers: BTreeMap<String, u64>,
 }
 
-/// One endpoint at one moment. Counters are since the endpoint was made.
+/// Statistics of one endpoint. Counters begin at the creation of the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Snapshot {
@@ -58,12 +57,12 @@ pub(crate) struct Snapshot {
     /// Number of the endpoint, and its datapath port.
     pub(crate) endpoint: u16,
     pub(crate) port: u32,
-    /// The endpoint's clock: nanoseconds since it was made.
+    /// Time since the creation of the endpoint, ns.
     pub(crate) now_ns: u64,
     pub(crate) counters: Counters,
-    /// Frames and packets discarded, by reason; only what happened.
+    /// Discarded frames and packets by reason, without zeros.
     pub(crate) drops: BTreeMap<String, u64>,
-    /// What happened to requests on the way to or from handlers; only what happened.
+    /// Outcomes of requests on the way to or from handlers, without zeros.
     pub(crate) handlers: BTreeMap<String, u64>,
     /// Sum of the credit limits of all sessions.
     pub(crate) credits_granted: u64,
@@ -75,9 +74,9 @@ pub(crate) struct Snapshot {
     /// This page of them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) sessions: Vec<SessionRow>,
-    /// Where the next page begins, when there is one.
+    /// Number of the first session of the next page, if there is one.
     pub(crate) next_session: Option<u32>,
-    /// The session that asked.
+    /// The session of the request.
     pub(crate) asked_by: u32,
 }
 
@@ -137,16 +136,15 @@ pub(crate) struct Memory {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct SessionRow {
-    /// Its number at the endpoint.
+    /// Number of the session at the endpoint.
     pub(crate) session: u32,
-    /// `client` or `server`: what the endpoint is in it.
+    /// Role of the endpoint: `client` or `server`.
     pub(crate) role: String,
     /// `connecting`, `connected` or `gone`.
     pub(crate) state: String,
     /// The other endpoint's datapath address, once it is known.
     pub(crate) peer: Option<String>,
-    /// How lost packets are recovered: `go-back-n`, `melo` or `default`; empty from a server that
-    /// does not say.
+    /// Loss recovery: `go-back-n`, `melo` or `default`; empty from a server without this field.
     pub(crate) recovery: String,
     /// Modulo 2^27.
     pub(crate) requests: u32,
@@ -170,7 +168,7 @@ pub(crate) struct SessionRow {
 }
 
 impl Snapshot {
-    /// Reads it from an endpoint, between two passes of its event loop.
+    /// Reads the statistics of an endpoint between two passes of its event loop.
     pub(crate) fn take<T: Transport>(
         rpc: &mut Rpc<T>,
         process: Process,
@@ -182,7 +180,7 @@ impl Snapshot {
         let (page, next) = ids.split_at(wanted.min(ids.len()));
         let stats = rpc.stats();
         let memory = rpc.memory();
-        // Looks at every session: once for each reader of sessions, whose query walks them anyway.
+        // Iterates over all sessions; a query for sessions does that anyway.
         let of_sessions = if wanted > 0 && query.first_session == 0 {
             rpc.session_memory()
         } else {
@@ -204,7 +202,7 @@ impl Snapshot {
                 mapped_bytes: memory.mapped_bytes,
                 limit_bytes: memory.limit_bytes,
                 in_use_buffers: memory.in_use_buffers,
-                // The rest of it is in the arena.
+                // The rest of the memory is in the arena.
                 sessions_bytes: of_sessions.total_bytes()
                     - of_sessions.prealloc_bytes
                     - of_sessions.held_bytes,
@@ -218,7 +216,7 @@ impl Snapshot {
     }
 }
 
-/// What happened, by name.
+/// Counters by name, without zeros.
 pub(crate) fn named<'a>(
     counters: impl IntoIterator<Item = (&'a str, u64)>,
 ) -> BTreeMap<String, u64> {
@@ -293,7 +291,7 @@ fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
         peer: s.peer.map(|peer| peer.to_string()),
         recovery: s.recovery.name().to_owned(),
         requests: s.requests,
-        // The client spends them; the server does not know how many are left.
+        // Only the client knows the available credits.
         credits: (s.role == Role::Client).then_some(s.credits),
         credit_limit: s.credit_limit,
         in_flight: s.in_flight,

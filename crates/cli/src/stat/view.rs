@@ -1,5 +1,4 @@
-//! Snapshots as people read them: rates since the refresh before, tables, and a line for what
-//! went wrong.
+//! Snapshots as tables, with rates since the last refresh and lines for errors.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
@@ -17,7 +16,7 @@ use courser_bench::table::{WIDTH, wrap};
 /// sessions of which the second took the number of the first.
 const REQUESTS_MODULO: u32 = 1 << 27;
 
-/// What happened per second since the refresh before.
+/// Rates per second since the last refresh.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Rates {
     pub(super) requests_per_s: f64,
@@ -39,16 +38,16 @@ pub(super) struct RatedSession {
 /// An endpoint at one refresh.
 #[derive(Debug, Serialize)]
 pub(super) struct Rated {
-    /// `null` at the first refresh.
+    /// Rates; `null` at the first refresh.
     pub(super) rates: Option<Rates>,
-    /// The sessions that are shown, busiest first; those of the snapshot were moved here.
+    /// The shown sessions, busiest first, moved here from the snapshot.
     #[serde(rename = "sessions")]
     pub(super) busiest: Vec<RatedSession>,
     #[serde(flatten)]
     pub(super) snapshot: Snapshot,
 }
 
-/// What the refresh before said.
+/// State of the last refresh.
 #[derive(Default)]
 pub(super) struct Before {
     endpoints: BTreeMap<u16, (u64, Counters)>,
@@ -56,7 +55,7 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// Adds rates to new snapshots, and keeps them as the state before the next.
+    /// Adds rates to new snapshots, and keeps their counters for the next refresh.
     pub(super) fn rate(&mut self, snapshots: Vec<Snapshot>, top: usize) -> Vec<Rated> {
         let mut now = Before::default();
         let rated = snapshots.into_iter().map(|s| self.rate_one(s, top, &mut now)).collect();
@@ -105,7 +104,7 @@ fn rates(before: &Counters, now: &Counters, seconds: f64) -> Rates {
     }
 }
 
-/// One refresh, for a person.
+/// One refresh as text.
 pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
     let mut text = heading(uri, rated);
     for table in endpoints(rated) {
@@ -145,7 +144,7 @@ pub(super) fn render(uri: &str, rated: &[Rated]) -> String {
             let _ = writeln!(text, "\n{table}");
         }
     }
-    // Tables pad their last column.
+    // Tables pad their last column with blanks.
     text.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
 }
 
@@ -174,7 +173,7 @@ fn list<'a>(counters: impl Iterator<Item = (&'a String, &'a u64)>) -> String {
     texts.join(", ")
 }
 
-/// What an endpoint and its transport threw away, with the reasons.
+/// Frames and packets that an endpoint and its transport discarded, by reason.
 fn discarded(snapshot: &Snapshot) -> String {
     let c = &snapshot.counters;
     let transport = [
@@ -247,7 +246,7 @@ fn endpoints(rated: &[Rated]) -> [Table; 4] {
     tables
 }
 
-/// The sessions that are shown: whose they are, round trips and queues, packets.
+/// The table of sessions: peer, round trips, queues and packets.
 fn sessions(rated: &[Rated]) -> [Table; 3] {
     let mut tables = [
         table(&["session", "role", "peer", "requests/s", "recovery"]),
@@ -301,7 +300,7 @@ fn right(table: &mut Table, first: usize) {
     }
 }
 
-/// A counter in at most ten characters; above 10^10 rounded, with a power of ten.
+/// A counter in at most ten characters; from 10^10 on with an exponent.
 fn count(value: u64) -> String {
     if value < 10_000_000_000 { value.to_string() } else { format!("{:.4e}", value as f64) }
 }
@@ -342,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_those_since_the_refresh_before_and_the_busiest_come_first() {
+    fn rates_are_since_the_last_refresh_and_the_busiest_sessions_are_first() {
         let mut before = Before::default();
         let first = before.rate(vec![snapshot(1, 10, &[(0, 5), (1, 9)])], 10);
         assert_eq!(first[0].rates, None);
@@ -353,7 +352,7 @@ mod tests {
         assert_eq!(second[0].rates.map(|r| r.requests_per_s), Some(50.0));
         let rates: Vec<_> =
             second[0].busiest.iter().map(|s| (s.row.session, s.requests_per_s)).collect();
-        // Session 1 seems to have gone back: it is another one now.
+        // The counter of session 1 has decreased, so it is another session.
         assert_eq!(rates, [(0, Some(20.0)), (1, None)]);
 
         let third = before.rate(vec![snapshot(4, 110, &[(1, 2)])], 2);
@@ -361,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_a_server_says_can_be_shown() {
+    fn extreme_values_of_a_server_can_be_shown() {
         let mut s = snapshot(1, u64::MAX, &[(u32::MAX, u32::MAX)]);
         s.now_ns = u64::MAX;
         s.session_count = usize::MAX;
@@ -377,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_happened_is_listed() {
+    fn counters_of_zero_are_not_listed() {
         let mut s = snapshot(1, 0, &[]);
         assert_eq!(discarded(&s), "");
         s.drops.insert("stale".to_owned(), 2);
@@ -386,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_of_memory() {
+    fn memory_sizes_have_units() {
         for (bytes, text) in [
             (0, "0 B"),
             (1023, "1023 B"),

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::json_of;
 
-/// Benchmarks poll on two cores: one at a time.
+/// Benchmarks poll on two cores, so only one runs at a time.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,7 +40,7 @@ pub(crate) fn positive(result: &Value, keys: &[&str]) {
     }
 }
 
-/// What a key is in the results, each value once.
+/// The values of a key in the results in ascending order, each once.
 pub(crate) fn points(results: &[Value], key: &str) -> Vec<u64> {
     let mut points: Vec<_> = results.iter().filter_map(|result| result[key].as_u64()).collect();
     points.sort_unstable();

@@ -1,4 +1,4 @@
-//! Runs the program as a user would. Every wait has a limit; every port is the system's choice.
+//! Runs the program. Every wait has a time limit; the system assigns every port.
 
 #![allow(dead_code)] // Each test file uses some of it.
 
@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Above what a loaded machine of two cores needs.
+/// Time limit, far above the time on a loaded machine with two cores.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 /// The program of the package that includes this file.
@@ -27,7 +27,7 @@ pub(crate) fn courser(line: &str) -> Command {
     command
 }
 
-/// Runs to the end.
+/// Runs the program to its end.
 pub(crate) fn run(line: &str) -> Output {
     let child = courser(line).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     child.and_then(Child::wait_with_output).expect("runs")
@@ -57,7 +57,7 @@ pub(crate) fn assert_narrow(what: &str, text: &str) {
     }
 }
 
-/// The line of standard error that says why the program ended; the only one of its kind.
+/// The only error line on standard error.
 pub(crate) fn error_line(output: &Output) -> String {
     let text = stderr(output);
     let errors: Vec<_> = text.lines().filter(|line| line.starts_with("error: ")).collect();
@@ -65,7 +65,7 @@ pub(crate) fn error_line(output: &Output) -> String {
     errors[0].to_owned()
 }
 
-/// Asserts status 2 and the one line that explains it.
+/// Asserts status 2 and one error line with `hint`.
 pub(crate) fn refused(line: &str, hint: &str) {
     let output = run(line);
     assert_eq!(output.status.code(), Some(2), "{line}: {}", stderr(&output));
@@ -74,7 +74,7 @@ pub(crate) fn refused(line: &str, hint: &str) {
     assert!(error.contains(hint), "{line}: {error}");
 }
 
-/// Runs to the end and reads the one JSON object that it printed.
+/// Runs the program and parses the JSON object that it prints.
 pub(crate) fn json_of(line: &str) -> serde_json::Value {
     let output = run(line);
     assert!(output.status.success(), "{line}: {}", stderr(&output));
@@ -113,7 +113,7 @@ pub(crate) fn lives(process: u32) -> bool {
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) out: BufReader<ChildStdout>,
-    /// What it printed up to the ports.
+    /// Its output up to the list of ports.
     pub(crate) said: String,
     pub(crate) uri: String,
 }
