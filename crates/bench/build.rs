@@ -1,4 +1,4 @@
-//! Tells the program which commit it was built from, for `courser --version`.
+//! Passes the commit of the sources to the program, for `courser --version`.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,7 +6,7 @@ use std::process::Command;
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-env=COURSER_COMMIT={}", commit().as_deref().unwrap_or("unknown"));
-    // A commit, a checkout and a rebase each add a line there.
+    // Commits, checkouts and rebases change these files.
     for file in ["logs/HEAD", "HEAD"] {
         if let Some(path) = git(&["rev-parse", "--git-path", file])
             && Path::new(&path).exists()
@@ -16,14 +16,13 @@ fn main() {
     }
 }
 
-/// The commit, shortened; `None` without git, and for sources unpacked inside a repository that
-/// is not Courser's.
+/// The abbreviated commit; `None` without git, and for sources within another repository.
 fn commit() -> Option<String> {
     git(&["ls-files", "--error-unmatch", "Cargo.toml"])?;
     git(&["rev-parse", "--short=12", "HEAD"])
 }
 
-/// What git answers. It runs in the package's directory, reads only, and uses no network.
+/// The output of a git command, which runs in the package's directory and changes nothing.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

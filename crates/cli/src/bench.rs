@@ -75,7 +75,7 @@ struct CallArgs {
     /// Calls that a session may have in flight: 1, 2, 4, 8, 16 or 32. Default 16
     #[arg(long, value_name = "N", value_parser = units::slots)]
     slots: Option<u8>,
-    /// Largest datagram payload. Default: what a link of 1500 bytes carries
+    /// Largest datagram payload. Default: the payload of a link with an MTU of 1500 bytes
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     frame_size: Option<u64>,
     /// Inject faults into the frames of both sides, and compare with windows without faults. SPEC
@@ -146,7 +146,7 @@ struct BandwidthArgs {
 /// Runs the benchmark.
 ///
 /// # Errors
-/// It cannot be run as given, or failed.
+/// It cannot run as given, or failed.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.what {
         What::Latency(args) => calls(&args.spec()?, &args.calls),
@@ -169,12 +169,12 @@ fn calls(spec: &BenchSpec, args: &CallArgs) -> Result<(), Failure> {
     let report = with_progress(spec, &bar, (0.0, 1.0))?;
     bar.finish_and_clear();
     args.output.show_report(&report, || {
-        let elsewhere = "untagged: a server elsewhere has no probes and no raw baseline\n";
+        let elsewhere = "untagged: with --connect there are no probes and no raw baseline\n";
         table::render(&report) + args.connect.as_ref().map_or("", |_| elsewhere)
     })
 }
 
-/// The benchmark with faults and without, under one scheme of recovery or several.
+/// Runs the benchmark with and without faults, under one or several schemes of recovery.
 fn faults(spec: &BenchSpec, args: &CallArgs, bar: &ProgressBar) -> Result<(), Failure> {
     let schemes = match &args.recovery[..] {
         [] => &[Recovery::default()],
@@ -191,12 +191,12 @@ fn faults(spec: &BenchSpec, args: &CallArgs, bar: &ProgressBar) -> Result<(), Fa
 }
 
 impl CallArgs {
-    /// Whether faults or several schemes make a series of the benchmark.
+    /// Whether the benchmark is a series over faults or schemes.
     fn compares_recovery(&self) -> bool {
         !self.fault.is_empty() || self.recovery.len() > 1
     }
 
-    /// The transport that was named, or that of the server's address.
+    /// The transport of --transport, or that of the server's address.
     fn transport(&self) -> Over {
         let scheme = self.connect.as_deref().and_then(|uri| uri.split_once("://"));
         let of_server = scheme.and_then(|(name, _)| Over::from_str(name, false).ok());
@@ -207,7 +207,7 @@ impl CallArgs {
     fn apply(&self, mut spec: BenchSpec) -> Result<BenchSpec, Failure> {
         let several = self.size.len() > 1 && spec.kind != Kind::Bandwidth;
         no_meaning(&[("--size with several values", several)], spec.kind.name())?;
-        // A size beyond the address space is refused with all others that are too large.
+        // A size above the address space is refused as too large.
         let count = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         match &self.size[..] {
             [] => {}
@@ -253,7 +253,7 @@ impl RateArgs {
     fn spec(&self) -> Result<BenchSpec, Failure> {
         let calls = &self.calls;
         let mut spec = BenchSpec::new(Kind::Rate, calls.plan.plan());
-        // Over UDP the rate of the README: trains of packets need more calls in flight.
+        // Over UDP trains of packets need more calls in flight, as in the README.
         let batches = calls.transport() != Over::Udp && calls.connect.is_none();
         if !self.batch.is_empty() || batches {
             spec = spec.paper_rate();
@@ -286,10 +286,10 @@ fn no_meaning(given: &[(&str, bool)], name: &str) -> Result<(), Failure> {
     }
 }
 
-/// Runs a benchmark that is the part of the bar from `start` to `start + share`.
+/// Runs a benchmark whose progress is the part of the bar from `start` to `start + share`.
 ///
 /// # Errors
-/// It cannot be run as asked, or failed; the bar is gone then.
+/// It cannot run as given, or failed; the bar is removed.
 pub(crate) fn with_progress(
     spec: &BenchSpec,
     bar: &ProgressBar,
@@ -310,7 +310,7 @@ pub(crate) fn with_progress(
     })
 }
 
-/// Warnings of an endpoint on this machine, each with the command that removes its cause.
+/// Warnings of an endpoint on this machine, each with the command that fixes its cause.
 pub(crate) fn machine_warnings() -> Vec<String> {
     let endpoint = Nexus::bind("udp://127.0.0.1:0").and_then(|nexus| nexus.endpoint());
     endpoint.map(|rpc| rpc.warnings()).unwrap_or_default()

@@ -98,7 +98,7 @@ impl Calls {
         Ok(Self { caller, loaded, clock, other, variant, back: None, pool, waits: None })
     }
 
-    /// The results say how often sessions waited for the credits that they share.
+    /// Adds the number of waits for shared credits to the results.
     pub fn with_waits(mut self) -> Self {
         self.waits = Some(Waits::default());
         self

@@ -58,7 +58,7 @@ impl Kind {
 /// The description of a benchmark. [`BenchSpec::new`] has the defaults.
 #[derive(Clone, Debug)]
 pub struct BenchSpec {
-    /// What to measure.
+    /// The kind of the benchmark.
     pub kind: Kind,
     /// The transport.
     pub transport: Over,

@@ -31,7 +31,7 @@ impl PingPong {
         Self { link, size, copy, latency: Latency::new(), pool: Pool::new() }
     }
 
-    /// The socket and what it lost.
+    /// The socket and its counter of lost frames.
     pub fn link(&self) -> &Link {
         &self.link
     }
@@ -128,7 +128,7 @@ impl EchoTrains {
         Self { link, train, size, window: 1 }
     }
 
-    /// The socket and what it lost.
+    /// The socket and its counter of lost frames.
     pub fn link(&self) -> &Link {
         &self.link
     }

@@ -72,7 +72,7 @@ impl SinkTrains {
         Self { link, train, size, window: RECEIPT_TRAINS, queries: 0, seen: Receipt::default() }
     }
 
-    /// The socket and what it lost.
+    /// The socket and its counter of lost frames.
     pub fn link(&self) -> &Link {
         &self.link
     }
