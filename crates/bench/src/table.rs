@@ -187,7 +187,11 @@ pub fn show(unit: Unit, value: f64) -> String {
 /// Formats two values in the scale of a third one, without a unit.
 fn span(unit: Unit, of: f64, low: f64, high: f64) -> String {
     let (divisor, digits, _) = scale(unit, of);
-    format!("{:.digits$} - {:.digits$}", low / divisor, high / divisor)
+    let (low, high) = (low / divisor, high / divisor);
+    let fits = |text: &String| text.chars().count() < SPAN;
+    // Fewer digits if one value is far from the median.
+    let mut texts = (0..=digits).rev().map(|digits| format!("{low:.digits$} - {high:.digits$}"));
+    texts.find(fits).unwrap_or_else(|| format!("{low:.1e} - {high:.1e}"))
 }
 
 /// The divisor of a value, its digits after the decimal point, and its unit.
@@ -236,6 +240,8 @@ mod tests {
             assert_eq!(show(unit, value), text);
         }
         assert_eq!(span(Unit::PerSecond, 14.4e6, 900e3, 15e6), "0.90 - 15.00");
+        assert_eq!(span(Unit::Plain, 1.8, 1.734, 73_273.896), "1.73 - 73273.90");
+        assert_eq!(span(Unit::Time, 800.0, 782.0, 330_465_270_000.0), "7.8e2 - 3.3e11");
     }
 
     #[test]

@@ -202,25 +202,24 @@ fn table(reports: &[Report]) -> Table {
 fn row(bench: &str, transport: &str, result: &PlacementResult) -> [String; 6] {
     let none = || "-".to_owned();
     let ratio = result.ratio.map(|r| r.ratio);
-    let share = |ratio: f64| format!("{:.0} %", ratio * 100.0);
     let (what, courser, raw, ratio) = match bench {
         "latency" => (
             "32 B round trip, median".to_owned(),
             result.latency_p50.map(|q| show_ns(q.latency_p50_ns)),
             result.raw_p50.map(|q| show_ns(q.raw_p50_ns)),
-            ratio.map(|ratio| format!("{ratio:.2} x")),
+            ratio.map(times),
         ),
         "rate" => (
             format!("32 B calls, {RATE_IN_FLIGHT} in flight{}", waits(result)),
             result.rate.map(|q| show_per_second(q.rate_rps, "/s")),
             result.raw_rate.map(|q| show_per_second(q.raw_rate_pps, "/s")),
-            ratio.map(share),
+            ratio.map(percent),
         ),
         _ => (
             "8 MiB requests".to_owned(),
             result.goodput.map(|q| show_per_second(q.goodput_bps, "bit/s")),
             result.raw_goodput.map(|q| show_per_second(q.raw_goodput_bps, "bit/s")),
-            ratio.map(share),
+            ratio.map(percent),
         ),
     };
     [
@@ -231,6 +230,21 @@ fn row(bench: &str, transport: &str, result: &PlacementResult) -> [String; 6] {
         raw.unwrap_or_else(none),
         ratio.unwrap_or_else(none),
     ]
+}
+
+/// A ratio in at most six characters, so that the table fits 80.
+fn times(ratio: f64) -> String {
+    match ratio {
+        ratio if ratio < 9.995 => format!("{ratio:.2} x"),
+        ratio if ratio < 1000.0 => format!("{ratio:.0} x"),
+        _ => ">999 x".to_owned(),
+    }
+}
+
+/// A ratio in per cent, in at most six characters.
+fn percent(ratio: f64) -> String {
+    let percent = (ratio * 100.0).round();
+    if percent < 10_000.0 { format!("{percent} %") } else { ">999 %".to_owned() }
 }
 
 /// The number of waits for shared credits per call, on its own line.
@@ -318,6 +332,19 @@ mod tests {
             }
         }
         assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
+
+    #[test]
+    fn ratios_have_at_most_six_characters() {
+        for (ratio, as_times, as_percent) in [
+            (0.834, "0.83 x", "83 %"),
+            (9.994, "9.99 x", "999 %"),
+            (12.3, "12 x", "1230 %"),
+            (999.4, "999 x", ">999 %"),
+            (1167.15, ">999 x", ">999 %"),
+        ] {
+            assert_eq!((&*times(ratio), &*percent(ratio)), (as_times, as_percent));
+        }
     }
 
     #[test]
