@@ -250,7 +250,7 @@ fn percent(ratio: f64) -> String {
 /// The number of waits for shared credits per call, on its own line.
 fn waits(result: &PlacementResult) -> String {
     let each = result.value("pool_waits_per_call");
-    each.map(|each| format!("\n  {each:.3} pool waits per call")).unwrap_or_default()
+    each.map(|each| format!("\n  {each:.3} pool waits/call")).unwrap_or_default()
 }
 
 /// Explains the placements that occur.

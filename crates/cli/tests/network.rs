@@ -217,7 +217,7 @@ fn quickstart_writes_a_table_and_a_file() {
     let calls: Vec<_> = text.lines().filter(|line| line.contains("32 B calls")).collect();
     assert!(calls.iter().any(|row| row.contains(" udp ")), "{text}");
     assert!(calls.iter().any(|row| row.contains(" shm ")), "{text}");
-    assert!(text.contains("pool waits per call"), "{text}");
+    assert!(text.contains("pool waits/call"), "{text}");
 }
 
 #[test]
