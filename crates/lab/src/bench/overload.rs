@@ -308,10 +308,14 @@ fn least_left(ns: u64) -> String {
 
 /// The result as a table.
 pub(crate) fn render(report: &OverloadReport) -> String {
+    table(&report.results)
+}
+
+fn table(results: &Results) -> String {
     let mut text = String::from(
         "round   capacity    offered    goodput  of capacity  late starts     least left\n",
     );
-    for (n, r) in report.results.rounds.iter().enumerate() {
+    for (n, r) in results.rounds.iter().enumerate() {
         text += &format!(
             "{:>5}  {:>7.0}/s  {:>7.0}/s  {:>7.0}/s  {:>10.1}%  {:>11}  {:>13}\n",
             n + 1,
@@ -323,5 +327,27 @@ pub(crate) fn render(report: &OverloadReport) -> String {
             least_left(r.least_left_ns),
         );
     }
-    text + &format!("median: {:.1} % of capacity\n", report.results.goodput_fraction * 100.0)
+    text + &format!("median: {:.1} % of capacity\n", results.goodput_fraction * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_fits_80_columns() {
+        let late = Round { least_left_ns: u64::MAX, ..Round::default() };
+        let round = Round {
+            capacity_rps: 1e6,
+            offered_rps: 2e6,
+            goodput_rps: 1e6,
+            goodput_fraction: 1.0,
+            started_late: 1_000_000,
+            least_left_ns: 20_000_000,
+            ..Round::default()
+        };
+        let text = table(&summed(vec![round, late]));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        assert!(text.contains("20000.0 us") && text.contains(" -\n"), "{text}");
+    }
 }
