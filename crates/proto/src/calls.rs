@@ -247,6 +247,7 @@ impl<C> Endpoint<C> {
         if let Some(board) = slot.take_board() {
             self.boards.put(board);
         }
+        self.note_awaiting(index, slot_no);
         if units != 0 {
             self.release_room(peer, units);
         }

@@ -372,6 +372,10 @@ impl<C> Endpoint<C> {
             self.stats.rollbacks += 1;
         }
         let peer = s.peer;
+        self.note_awaiting(session, slot_no);
+        if !probes {
+            self.on_congestion_timeout(peer);
+        }
         if !mutant::is_on(Mutant::PoolForgotten) {
             self.release_room(peer, units);
         }

@@ -7,7 +7,7 @@
 use courser_buf::Ecn;
 
 use crate::budget::{Grant, QueueDelay, UNSCHEDULED};
-use crate::cc::PathControl;
+use crate::cc::{PART, PathControl};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::loss::{LossFeedback, Recovery, ReorderWindow};
@@ -73,6 +73,8 @@ pub(crate) struct Path {
     /// advice holds, ns.
     unscheduled: u32,
     advised_until_ns: u64,
+    /// Slots whose last packet stays unacknowledged until the peer grants more.
+    awaiting: u32,
     /// Moving average of the time that the peer's grants take, ns.
     grant_wait_ns: u64,
     /// Delay of received frames in queues, while this endpoint's budget is in force.
@@ -113,6 +115,7 @@ impl Path {
             control: None,
             unscheduled: u32::MAX,
             advised_until_ns: u64::MAX,
+            awaiting: 0,
             grant_wait_ns: 0,
             queue_delay: QueueDelay::default(),
         }
@@ -266,9 +269,12 @@ impl Path {
         self.paced = allowed.gap_ns > 0;
     }
 
-    /// The window of the controller, in [`crate::cc::PART`]s of a packet; `u64::MAX`: none.
+    /// The window of the controller, in [`crate::cc::PART`]s of a packet; `u64::MAX`: none. Packets
+    /// whose credit returns the receiver withholds are not on the way and do not count, or they
+    /// would keep the path from sending what was granted.
     pub(crate) fn window(&self) -> u64 {
-        self.control.as_ref().map_or(u64::MAX, |control| control.allowed().window)
+        let window = self.control.as_ref().map_or(u64::MAX, |control| control.allowed().window);
+        window.saturating_add(u64::from(self.awaiting) * PART)
     }
 
     /// Time between two packets of a paced path, ns; 0: not paced.
@@ -327,6 +333,16 @@ impl Path {
 
     pub(crate) fn set_last_rx(&mut self, now_ns: u64) {
         self.last_rx_ns = now_ns;
+    }
+
+    /// A slot begins to await a grant, or no longer does.
+    pub(crate) fn on_awaiting(&mut self, begins: bool) {
+        self.awaiting = if begins { self.awaiting + 1 } else { self.awaiting - 1 };
+    }
+
+    /// Slots that await a grant.
+    pub(crate) fn awaiting(&self) -> u32 {
+        self.awaiting
     }
 
     /// A grant arrived `wait_ns` after the last packet was sent.

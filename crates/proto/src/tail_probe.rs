@@ -51,6 +51,15 @@ impl<C> Endpoint<C> {
         }
     }
 
+    /// All packets in flight of a call are lost.
+    #[cold]
+    pub(crate) fn on_congestion_timeout(&mut self, peer: u32) {
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        let all_lost = LossFeedback { lost: 1, ..LossFeedback::default() };
+        p.path.on_feedback(all_lost, self.now_ns);
+        self.apply_window(peer);
+    }
+
     /// A call of one packet was answered `age_ns` after its retransmission.
     #[cold]
     pub(crate) fn on_retry_answered(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {

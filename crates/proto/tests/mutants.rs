@@ -13,7 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use courser_proto::mutant::{Mutant, plant};
 use courser_proto::wire::Packet;
 use courser_proto::{
-    Beat, CallError, Config, Control, Drop, Executed, Heartbeat, Recovery, ReplyError, SessionId,
+    Beat, CallError, Config, Control, Drop, EndpointStats, Executed, Heartbeat, Recovery,
+    ReplyError, SessionId,
 };
 use support::forge::{frame, packets};
 use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern};
@@ -193,32 +194,38 @@ fn a_number_that_is_used_again_is_another(seed: u64) {
 }
 
 /// Large messages of several clients to one server, and its large responses, over links without
-/// faults: nothing is sent twice, nothing waits for a timeout, and the budget has what arrives.
+/// faults: hardly anything is sent twice, nothing waits for timeouts, and the budget has what
+/// arrives. Receive queues of a few frames make grants rare.
 fn a_crowd_shares_a_server(seed: u64) {
     let mut rng = Rng(seed);
     let recovery = Recovery::Selective;
     let control = rng.pick(&[Control::TwoWindow, Control::Timely]);
     // Timely without its bypass paces every packet, here over 300 ns.
     let pacing_bypass = control == Control::TwoWindow;
-    let cfg = Config { control, pacing_bypass, recovery, ..config() };
+    let rx_queue_frames = rng.pick(&[8, 64, 1024]);
+    let cfg = Config { control, pacing_bypass, recovery, rx_queue_frames, slots: 16, ..config() };
     let mut w = World::new(&[cfg.clone(), cfg.clone(), cfg.clone(), cfg], seed);
     w.nodes[0].handler = Box::new(|_, _| Action::ReplyMsg(pattern(1, 30 * DPP)));
     let sessions: Vec<_> = (1..4).map(|client| (client, w.connect(client, 0))).collect();
     warm(&mut w, &sessions);
-    let lens: Vec<usize> = (0..12).map(|_| rng.below(200 * DPP as u64) as usize).collect();
+    let lens: Vec<usize> = (0..45).map(|_| rng.below(200 * DPP as u64) as usize).collect();
+    let begin_ns = w.now_ns;
     for (id, &len) in (0..).zip(&lens) {
         let (client, s) = sessions[usize::from(id) % 3];
         w.call(client, s, id, len);
     }
     for client in 1..4 {
-        assert!(w.finish(client, 4).iter().all(|d| d.result.is_ok()));
+        assert!(w.finish(client, 15).iter().all(|d| d.result.is_ok()));
     }
-    for n in &w.nodes {
-        let stats = n.ep.stats();
-        assert_eq!(stats.dropped(Drop::Duplicate), 0, "a packet that was sent twice");
-        let timeouts = stats.probes + stats.rollbacks;
-        assert_eq!((timeouts, stats.retransmitted), (0, 0), "timeouts without a loss");
+    let took_ns = w.now_ns - begin_ns;
+    let sum = |of: fn(&EndpointStats) -> u64| w.nodes.iter().map(|n| of(n.ep.stats())).sum::<u64>();
+    let (again, duplicates) = (sum(|s| s.retransmitted), sum(|s| s.dropped(Drop::Duplicate)));
+    if control == Control::Timely {
+        assert_eq!((again, duplicates), (0, 0), "a packet that was sent twice");
     }
+    // Clients that do not know yet how long grants take probe for them.
+    assert!(again <= 100, "{again} packets sent again for grants");
+    assert!(took_ns < 20 * MS, "{took_ns} ns: timeouts in place of grants");
 }
 
 /// After a loss the window is halved; it is as large as before after enough calls without a loss.
@@ -228,7 +235,8 @@ fn a_window_recovers(seed: u64) {
     let mut w = World::new(&[0, 1].map(|_| Config { control, recovery, ..config() }), seed);
     let s = w.connect(0, 1);
     warm(&mut w, &[(0, s)]);
-    let (mut at, lost) = (0, rng.below(20));
+    // Behind the first packets, of which the last one would be found lost by a probe.
+    let (mut at, lost) = (0, 8 + rng.below(20));
     w.filter = Some(Box::new(move |from, frame| {
         let is_part = from == 0 && packets(frame).any(|p| matches!(p, Packet::Request { .. }));
         at += u64::from(is_part);
@@ -297,9 +305,9 @@ fn run(seed: u64) {
     rests(&mut world);
     the_door_is_shut(&mut world, forge);
     vanish(world, &sessions, &mut rng);
+    a_loss_is_found_early(seed);
     a_crowd_shares_a_server(seed);
     a_window_recovers(seed);
-    a_loss_is_found_early(seed);
     a_number_that_is_used_again_is_another(seed);
 }
 
@@ -426,7 +434,7 @@ found! {
     wrap_forgotten: WrapForgotten by "failed though the network is whole",
     loss_found_late: LossFoundLate by "timeouts after a single loss",
     generation_ignored: GenerationIgnored by "an answer for the one before was taken",
-    grant_forgotten: GrantForgotten by "timeouts without a loss",
+    grant_forgotten: GrantForgotten by "packets sent again for grants",
     window_never_recovers: WindowNeverRecovers by "the window has not recovered",
     budget_leaks: BudgetLeaks by "messages of the budget that do not arrive",
     paced_twice: PacedTwice by "a packet that was sent twice",

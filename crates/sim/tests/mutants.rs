@@ -62,7 +62,9 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         M::GenerationIgnored => &[I::ResponseMatches, I::AtMostOnce],
         M::PeerNeverDead => &[I::FreedState, I::Liveness],
         M::ResponseUnasked | M::StoredResponseKept => &[I::Internal, I::Leak],
-        M::GrantForgotten | M::WindowNeverRecovers | M::PacedTwice => &[I::Recovery, I::Liveness],
+        M::GrantForgotten | M::WindowNeverRecovers | M::PacedTwice => {
+            &[I::Recovery, I::Liveness, I::Internal]
+        }
         M::BudgetLeaks => &[I::Internal],
     }
 }

@@ -17,13 +17,14 @@
 //! # Invariants
 //! 1. `granted` is the sum of `outstanding` of all messages.
 //! 2. A message is in the queue at most once, and only while it has packets that are not granted.
-//! 3. A client that has sent all that was granted has a packet that is not acknowledged, and the
+//! 3. `owed` of a peer is the number of its messages with a withheld credit return. It stays below the
+//!    credits of the peer: withheld credit returns would otherwise keep it from sending what other
+//!    messages were granted.
+//! 4. A client that has sent all that was granted has a packet that is not acknowledged, and the
 //!    server owes a credit return for it: losses of grants are recovered by the client's timers.
 
 mod queue;
 mod size;
-
-use std::collections::BTreeMap;
 
 use queue::GrantQueue;
 pub(crate) use size::{QueueDelay, Size};
@@ -108,6 +109,15 @@ struct Message {
     owes: bool,
 }
 
+/// A peer with arriving messages.
+#[derive(Clone, Copy, Debug)]
+struct Sender {
+    peer: u32,
+    messages: u32,
+    /// Those with a withheld credit return.
+    owed: u32,
+}
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -117,8 +127,9 @@ pub(crate) struct Budget {
     messages: Vec<Option<Message>>,
     vacant: Vec<u32>,
     live: u32,
-    /// Number of arriving messages of each peer.
-    peers: BTreeMap<u32, u32>,
+    /// Peers with arriving messages, in their order. A vector, because most messages come alone and
+    /// must not allocate.
+    peers: Vec<Sender>,
     queue: GrantQueue,
     /// The message that is checked next for packets that were lost.
     hand: usize,
@@ -133,7 +144,7 @@ impl Budget {
             messages: Vec::new(),
             vacant: Vec::new(),
             live: 0,
-            peers: BTreeMap::new(),
+            peers: Vec::new(),
             queue: GrantQueue::default(),
             hand: 0,
         }
@@ -191,7 +202,10 @@ impl Budget {
         };
         self.granted += outstanding;
         self.live += 1;
-        *self.peers.entry(peer).or_default() += 1;
+        match self.peers.binary_search_by_key(&peer, |s| s.peer) {
+            Ok(at) => self.peers[at].messages += 1,
+            Err(at) => self.peers.insert(at, Sender { peer, messages: 1, owed: 0 }),
+        }
         match self.vacant.pop() {
             Some(at) => {
                 self.messages[at as usize] = Some(message);
@@ -212,6 +226,11 @@ impl Budget {
         self.messages.get_mut(at as usize)?.as_mut().filter(|m| m.owner == *owner)
     }
 
+    fn sender_mut(&mut self, peer: u32) -> Option<&mut Sender> {
+        let at = self.peers.binary_search_by_key(&peer, |s| s.peer).ok()?;
+        self.peers.get_mut(at)
+    }
+
     /// A message has ended. Nothing happens if it had ended before.
     pub(crate) fn end(&mut self, at: u32, owner: &Owner) {
         if self.of(at, owner).is_some() {
@@ -224,10 +243,12 @@ impl Budget {
         self.granted -= m.outstanding;
         self.live -= 1;
         self.vacant.push(at);
-        if let Some(count) = self.peers.get_mut(&m.peer) {
-            *count -= 1;
-            if *count == 0 {
-                self.peers.remove(&m.peer);
+        if let Ok(at) = self.peers.binary_search_by_key(&m.peer, |s| s.peer) {
+            let sender = &mut self.peers[at];
+            sender.messages -= 1;
+            sender.owed -= u32::from(m.owes);
+            if sender.messages == 0 {
+                self.peers.remove(at);
             }
         }
         if self.live == 0 {
@@ -261,10 +282,26 @@ impl Budget {
     /// Whether the sender of a message has nothing that it may send: the credit return for its last
     /// packet is withheld until the next grant. While more of its packets are on the way, grants
     /// leave with their credit returns.
-    pub(crate) fn withholds(&mut self, at: u32, owner: &Owner) -> bool {
+    ///
+    /// At most half of the `credits` of a sender are withheld, since it may have fewer than were
+    /// agreed on; beyond that its messages get another packet in any case.
+    pub(crate) fn withholds(&mut self, at: u32, owner: &Owner, credits: u32) -> bool {
         let Some(m) = self.of_mut(at, owner) else { return false };
-        m.owes = m.queued && m.outstanding == 0;
-        m.owes
+        if !m.queued || m.outstanding > 0 || m.owes {
+            return m.owes;
+        }
+        let peer = m.peer;
+        let Some(sender) = self.sender_mut(peer) else { return false };
+        let withholds = 2 * (sender.owed + 1) < credits;
+        sender.owed += u32::from(withholds);
+        let Some(m) = self.of_mut(at, owner) else { return false };
+        m.owes = withholds;
+        if !withholds {
+            (m.granted, m.outstanding) = (m.granted + 1, 1);
+            m.queued &= m.granted < m.packets;
+            self.granted += 1;
+        }
+        withholds
     }
 
     /// Whether a credit return is withheld.
@@ -274,7 +311,12 @@ impl Budget {
 
     /// Whether a credit return was withheld, which is to be sent now.
     pub(crate) fn take_owed(&mut self, at: u32, owner: &Owner) -> bool {
-        self.of_mut(at, owner).is_some_and(|m| std::mem::take(&mut m.owes))
+        let Some(m) = self.of_mut(at, owner) else { return false };
+        let (peer, owed) = (m.peer, std::mem::take(&mut m.owes));
+        if owed && let Some(sender) = self.sender_mut(peer) {
+            sender.owed -= 1;
+        }
+        owed
     }
 
     /// Takes the next message that may have a grant, with its number.
@@ -372,7 +414,7 @@ impl Budget {
         self.messages.capacity() * size_of::<Option<Message>>()
             + self.vacant.capacity() * size_of::<u32>()
             + self.queue.heap_bytes()
-            + self.peers.len() * 32
+            + self.peers.capacity() * size_of::<Sender>()
     }
 
     /// Checks the invariants; for tests and simulations.
@@ -384,6 +426,11 @@ impl Budget {
         for m in messages() {
             assert!(m.granted <= m.packets && m.arrived <= m.packets);
             assert!(!m.queued || m.granted < m.packets, "nothing to grant");
+        }
+        for s in &self.peers {
+            let of = || messages().filter(|m| m.peer == s.peer);
+            assert_eq!(of().count(), s.messages as usize);
+            assert_eq!(of().filter(|m| m.owes).count(), s.owed as usize, "withheld");
         }
     }
 }

@@ -45,6 +45,8 @@ pub(crate) struct Size {
     run_base_ns: u64,
     /// Smallest round trip of the last run.
     base_ns: u64,
+    /// No queue was seen yet.
+    starts: bool,
     /// Messages have waited in this run.
     short: bool,
     /// The size while the queue drains, and until when; 0: it does not.
@@ -67,6 +69,7 @@ impl Size {
             run_begin_ns: 0,
             run_base_ns: u64::MAX,
             base_ns: 0,
+            starts: true,
             short: false,
             drained: 0,
             drain_ends_ns: 0,
@@ -132,10 +135,10 @@ impl Size {
         // By a quarter up, by half down.
         let ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
         if ratio < 1024 || self.short {
-            // Half of the way, so that the next run sees the result of this one first; the whole way
-            // and more where there is no queue at all.
-            let empty = 4 * delay_ns < target_ns;
-            let scale = if empty { 1536 } else { 512 + ratio / 2 };
+            // Half of the way, so that the next run sees the result of this one first; faster until
+            // a queue was seen for the first time.
+            self.starts &= 4 * delay_ns < target_ns;
+            let scale = if self.starts { 1536 } else { 512 + ratio / 2 };
             self.size = (self.size * scale / 1024).clamp(LEAST.min(self.most), self.most);
         }
         self.begin_run(now_ns);

@@ -53,6 +53,7 @@ impl<C> Endpoint<C> {
             }
         }
         self.on_feedback(peer, feedback);
+        self.note_awaiting(session, slot_no);
         self.release_room(peer, units);
         self.extend_deadline(session, slot_no, now_ns);
         self.wake_in_turn(session, slot_no);
@@ -82,6 +83,7 @@ impl<C> Endpoint<C> {
         let units = credits * slot.units();
         s.credits.release(credits);
         self.on_feedback(peer, feedback);
+        self.note_awaiting(session, slot_no);
         self.release_room(peer, units);
         if moved {
             self.extend_deadline(session, slot_no, now_ns);

@@ -45,7 +45,10 @@ impl<C> Endpoint<C> {
         let Some(at) = self.server_slot_mut(id).map(|slot| slot.message) else { return true };
         self.budget.enqueue(at, &owner);
         self.share_out();
-        !self.budget.withholds(at, &owner) || has_gaps
+        let pool = self.peers.at(peer).map_or(0, |p| p.credits.granted());
+        let session = self.sessions.server_mut(id.session().index);
+        let credits = session.map_or(0, |s| s.credit_limit).min(pool);
+        !self.budget.withholds(at, &owner, credits) || has_gaps
     }
 
     /// A request is complete, rejected or cancelled.
@@ -67,6 +70,23 @@ impl<C> Endpoint<C> {
         for id in ids.collect::<Vec<_>>() {
             self.end_request(id);
         }
+    }
+
+    /// Updates the count of slots that await a grant, after a change of this slot.
+    #[inline]
+    pub(crate) fn note_awaiting(&mut self, session: u32, slot_no: u8) {
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        let peer = s.peer;
+        let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
+        let awaits = slot.active && slot.awaits_grant() && slot.in_flight() > 0;
+        if awaits == slot.awaiting {
+            return;
+        }
+        slot.awaiting = awaits;
+        if let Some(p) = self.peers.at_mut(peer) {
+            p.path.on_awaiting(awaits);
+        }
+        self.apply_window(peer);
     }
 
     /// Checks that the budget has exactly the messages that arrive.

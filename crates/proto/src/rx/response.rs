@@ -140,6 +140,7 @@ impl<C> Endpoint<C> {
         {
             p.credits.on_response(msg_size.min(dpp.into()) as usize);
         }
+        self.note_awaiting(session, slot_no);
         self.release_room(peer, credits * units);
         if packets > 1 && msg_size <= limit {
             match index {

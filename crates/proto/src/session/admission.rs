@@ -178,6 +178,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn check_pools(&self) {
         self.check_budget();
         let mut in_flight = vec![(0_u64, 0_u64); self.peers.len()];
+        let mut awaiting = vec![0_usize; self.peers.len()];
         for entry in self.sessions.iter() {
             if let Session::Client(s) = entry
                 && let Some((sum, caps)) = in_flight.get_mut(s.peer as usize)
@@ -185,6 +186,8 @@ impl<C> Endpoint<C> {
                 let units = |slot: &ClientSlot<C>| u64::from(slot.in_flight_units());
                 *sum += s.slots.iter().map(units).sum::<u64>();
                 *caps += u64::from(s.credits.limit());
+                let awaits = |slot: &&ClientSlot<C>| slot.active && slot.awaiting;
+                awaiting[s.peer as usize] += s.slots.iter().filter(awaits).count();
             }
         }
         let own_queues =
@@ -201,6 +204,8 @@ impl<C> Endpoint<C> {
                 continue; // reserved
             }
             p.credits.check(in_flight, caps);
+            let counted = p.path.awaiting() as usize;
+            assert_eq!(awaiting[at as usize], counted, "slots that await a grant");
         }
         assert_eq!(all, self.peers.credits_granted, "sum of the pools");
         let queue = u64::from(self.cfg.rx_queue_frames);

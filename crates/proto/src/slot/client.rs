@@ -150,6 +150,8 @@ pub(crate) struct ClientSlot<C> {
     /// The call has ended but the server has not answered the request yet (F15): the slot cannot
     /// take another call.
     pub(crate) quarantined: bool,
+    /// Counted by its path as a slot that awaits a grant.
+    pub(crate) awaiting: bool,
 }
 
 const _: () = {
@@ -169,6 +171,7 @@ impl<C> ClientSlot<C> {
             active: false,
             single: Single::No,
             quarantined: false,
+            awaiting: false,
             ack_owed: false,
             tracked: false,
             first_timer: 0,

@@ -1,7 +1,7 @@
 //! State of a server slot while packets are missing: the packets that arrived out of order, and
 //! several requested parts of the response (F3).
 
-use std::collections::VecDeque;
+use smallvec::SmallVec;
 
 use crate::loss::{Arrived, Hole, Pools, Receiver, is_kept};
 use crate::stats::Drop;
@@ -14,13 +14,17 @@ enum Tracker {
     Melo(Receiver),
 }
 
+/// Parts that are stored without an allocation of their own: a client with a small window requests
+/// the packets of a response in many parts.
+const PARTS: usize = 6;
+
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Gaps {
     /// Of a request that is arriving with missing packets.
     tracker: Option<Tracker>,
     /// Requested parts of the response, after the one that is being sent.
-    parts: VecDeque<(u32, u32)>,
+    parts: SmallVec<[(u32, u32); PARTS]>,
 }
 
 impl Gaps {
@@ -94,7 +98,8 @@ impl Gaps {
             Some(Tracker::Selective(arrived)) => arrived.heap_bytes(),
             Some(Tracker::Melo(_)) | None => 0,
         };
-        size_of::<Gaps>() + tracked + self.parts.capacity() * size_of::<(u32, u32)>()
+        let parts = if self.parts.spilled() { self.parts.capacity() } else { 0 };
+        size_of::<Gaps>() + tracked + parts * size_of::<(u32, u32)>()
     }
 
     /// Discards the state of an earlier or answered request.
@@ -108,12 +113,12 @@ impl Gaps {
     pub(crate) fn request_part(&mut self, first: u32, end: u32, due: u32, limit: u32) {
         let owed: u32 = self.parts.iter().map(|(first, end)| end - first).sum();
         if owed + due + (end - first) <= limit {
-            self.parts.push_back((first, end));
+            self.parts.push((first, end));
         }
     }
 
     /// The part to send next.
     pub(crate) fn next_part(&mut self) -> Option<(u32, u32)> {
-        self.parts.pop_front()
+        (!self.parts.is_empty()).then(|| self.parts.remove(0))
     }
 }

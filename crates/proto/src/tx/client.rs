@@ -218,6 +218,7 @@ impl<C> Endpoint<C> {
                 self.arm_slot(session, slot_no, due_ns);
             }
         }
+        self.note_awaiting(session, slot_no);
         if let Some(at_ns) = paced_until_ns {
             self.pace(session, at_ns);
         }
