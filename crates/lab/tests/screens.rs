@@ -31,6 +31,8 @@ fn experiments_of_the_erpc_paper_fit() {
     for line in [
         "e76 --nodes 5 --warm-up 50us --time 100us",
         "incast --senders 2 --warm-up 1us --time 20us",
+        "incast --senders 100,999 --control none,timely-patched,default --size 64KiB --warm-up 1ms --time 1ms",
+        "fan-in --servers 20,100 --rounds 1",
         "buffers --senders 4 --static-bytes 20000 --time 1ms",
         "credits --max-credits 3",
         "bandwidth --sizes 512,1KiB --time 1ms",

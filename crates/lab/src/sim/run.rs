@@ -10,7 +10,7 @@ use std::path::Path;
 
 use courser::Control;
 use courser_sim::scenario::{
-    ScenarioError, bandwidth, buffers, credits, incast, response_rtt, sessions,
+    ScenarioError, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 pub(crate) use args::RunArgs;
 
 use self::args::{
-    BandwidthArgs, BuffersArgs, CreditsArgs, E76Args, IncastArgs, ResponseRttArgs, Scenario,
-    SpeedArgs,
+    BandwidthArgs, BuffersArgs, CreditsArgs, E76Args, FanInArgs, IncastArgs, ResponseRttArgs,
+    Scenario, SpeedArgs,
 };
 use self::figures::{Stopwatch, Wall};
 use self::observe::Observed;
@@ -43,6 +43,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     match &args.scenario {
         Scenario::E76(args) => e76(args),
         Scenario::Incast(args) => incast(args),
+        Scenario::FanIn(args) => fan_in(args),
         Scenario::Buffers(args) => buffers(args),
         Scenario::Credits(args) => credits(args),
         Scenario::Bandwidth(args) => bandwidth(args),
@@ -109,6 +110,28 @@ fn incast_json(settings: &incast::Settings, outcome: &incast::Outcome) -> Value 
     result["senders"] = json!(settings.senders);
     result["recovery"] = json!(settings.recovery.to_string());
     result
+}
+
+fn fan_in(args: &FanInArgs) -> Result<(), Failure> {
+    json::check_target(args.json.as_deref())?;
+    let all = args.settings();
+    let rows: Vec<_> = steps(|step| {
+        let run = |(done, settings): (usize, &fan_in::Settings)| {
+            step(done, all.len());
+            Ok((*settings, fan_in::run(settings, None)?))
+        };
+        all.iter().enumerate().map(run).collect()
+    })?;
+    let result = |(settings, outcome): &(fan_in::Settings, fan_in::Outcome)| {
+        let mut result = json!(outcome);
+        result["control"] = json!(settings.control.name());
+        result["default"] = json!(settings.control == Control::default());
+        result["servers"] = json!(settings.servers);
+        result
+    };
+    let results: Vec<Value> = rows.iter().map(result).collect();
+    let Some(first) = all.first() else { return Ok(()) };
+    tell(&args.json, "fan-in", first, json!(results), || tables::fan_in(&rows))
 }
 
 fn buffers(args: &BuffersArgs) -> Result<(), Failure> {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use courser::{Control, Recovery};
-use courser_sim::scenario::{Cpu, bandwidth, buffers, credits, incast, response_rtt, sessions};
+use courser_sim::scenario::{
+    Cpu, bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions,
+};
 use serde::Serialize;
 
 use super::observe::ObserveArgs;
@@ -33,6 +35,8 @@ pub(super) enum Scenario {
     E76(E76Args),
     /// Many senders and one receiver, with any congestion control [eRPC §6.5]
     Incast(IncastArgs),
+    /// Responses of many servers to one client at once
+    FanIn(FanInArgs),
     /// Loss of an incast by size of the switch buffers [eRPC §2.1]
     Buffers(BuffersArgs),
     /// Bandwidth of a session by its credits [eRPC §4.3.1]
@@ -232,6 +236,54 @@ impl IncastArgs {
             time_ns: nanos(self.time),
             ..incast::Settings::default()
         }
+    }
+}
+
+#[derive(Debug, Args)]
+pub(super) struct FanInArgs {
+    /// Decides everything that is left to chance
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Numbers of servers, with commas
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "20,100")]
+    servers: Vec<u32>,
+    /// Congestion controls, with commas
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "none,default"
+    )]
+    control: Vec<ControlName>,
+    /// Loss recovery
+    #[arg(long, value_name = "SCHEME", default_value = "selective")]
+    recovery: Recovery,
+    /// Bytes of a response
+    #[arg(long, value_name = "SIZE", default_value = "64000", value_parser = units::message_size)]
+    size: usize,
+    /// Calls to each server, one after the other
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    rounds: u32,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl FanInArgs {
+    /// The settings of each run: every control with every number of servers.
+    pub(super) fn settings(&self) -> Vec<fan_in::Settings> {
+        let pairs = self.control.iter().flat_map(|&c| self.servers.iter().map(move |&n| (c, n)));
+        let of = |(control, servers): (ControlName, u32)| fan_in::Settings {
+            seed: self.seed,
+            servers,
+            control: control.into(),
+            recovery: self.recovery,
+            response_bytes: self.size,
+            rounds: self.rounds,
+            ..fan_in::Settings::default()
+        };
+        pairs.map(of).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Results as tables of at most 80 columns: simulated and expected values.
 
-use courser_sim::scenario::{bandwidth, buffers, credits, incast, response_rtt, sessions};
+use courser_sim::scenario::{bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
 
 use super::Timed;
 use super::figures::Speed;
@@ -174,6 +174,32 @@ fn incasts(runs: &[(incast::Settings, incast::Outcome)]) -> String {
          receiver's link at p99, the slowest sender's share of the mean",
         settings.credits,
         show_bytes(settings.request_bytes as u64),
+        settings.recovery,
+        settings.seed,
+    );
+    table(&caption, &head, rows)
+}
+
+pub(super) fn fan_in(runs: &[(fan_in::Settings, fan_in::Outcome)]) -> String {
+    let rows = runs.iter().map(|(settings, seen)| {
+        let ratio = seen.completion.max_ns as f64 / seen.expected_ns as f64;
+        vec![
+            settings.control.name().to_owned(),
+            settings.servers.to_string(),
+            ns(seen.completion.p50_ns),
+            ns(seen.completion.max_ns),
+            ns(seen.expected_ns),
+            format!("{ratio:.2}"),
+            show_bytes(seen.queue_max_bytes),
+            seen.drops.to_string(),
+        ]
+    });
+    let head = ["control", "servers", "p50", "longest", "calculated", "ratio", "queue", "drops"];
+    let Some((settings, _)) = runs.first() else { return String::new() };
+    let caption = format!(
+        "responses of {} to one client, {} rounds, {}, 480 kB of switch buffer, seed {}",
+        show_bytes(settings.response_bytes as u64),
+        settings.rounds,
         settings.recovery,
         settings.seed,
     );
