@@ -54,7 +54,9 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         M::NoQuarantine => &[I::Internal, I::Liveness],
         M::OrphanKept => &[I::Leak, I::FreedState],
         M::WaitingCallsForgotten => &[I::Liveness, I::ExactlyOneEnd],
-        M::RfrNotRepeated | M::ResponseNotResent => &[I::Liveness],
+        M::RfrNotRepeated => &[I::Liveness],
+        // Or its call ends because the datapath seems dead.
+        M::ResponseNotResent => &[I::Liveness, I::Application],
         M::DeadlineIgnored => &[I::Application, I::Liveness],
         M::AgeForgotten => &[I::Application],
         M::WrapForgotten => &[I::Application, I::Liveness, I::Internal],
