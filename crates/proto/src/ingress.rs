@@ -75,13 +75,12 @@ impl<C> Endpoint<C> {
         }
         let is_gap = peer.path.on_frame(&h, frame.ecn, self.now_ns);
         self.stats.rx_frames_accepted += 1;
-        if self.budget.is_in_force() {
-            self.on_budget_frame(h.peer);
-        }
-        let peer = self.peers.at_mut(h.peer)?;
         if peer.path.is_signal() {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
             self.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
+        }
+        if self.budget.is_in_force() {
+            self.on_budget_frame(h.peer);
         }
         if self.tail_loss.guessed {
             self.on_round_trip(h.peer);

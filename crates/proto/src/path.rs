@@ -151,7 +151,8 @@ impl Path {
             }
             Some(sent_at) => self.transit.on_older(sent_at, now_ns),
         }
-        self.signals = (marks != 0 || self.signal_ns >= self.watch_ns) && self.watch_ns != u32::MAX;
+        let is_slow = self.signal_ns >= self.watch_ns.max(1); // 0: the frame has no round trip
+        self.signals = (marks != 0 || is_slow) && self.watch_ns != u32::MAX;
         ahead > 1
     }
 

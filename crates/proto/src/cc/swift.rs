@@ -44,6 +44,18 @@ impl Swift {
         self.window = window.clamp(WINDOW_MIN, self.limit);
     }
 
+    /// When the window last decreased, ns.
+    pub(super) fn decreased_ns(&self) -> u64 {
+        self.decreased_ns
+    }
+
+    /// Opens the window up to its limit.
+    pub(super) fn open(&mut self) {
+        if !mutant::is_on(Mutant::WindowNeverRecovers) {
+            self.window = self.limit;
+        }
+    }
+
     /// Changes the limit; a window at the limit stays there.
     pub(super) fn set_limit(&mut self, limit: u32) {
         let limit = u64::from(limit.max(1)) * PART;

@@ -116,6 +116,39 @@ fn marks_decide_where_there_are_any() {
 }
 
 #[test]
+fn a_path_that_uses_little_of_its_window_gets_it_back_after_a_mark() {
+    let mut c = Controller::new(Control::TwoWindow, line(), 1_000).unwrap();
+    for round in 0..400_u64 {
+        let now_ns = 1_000_000 + round * 6_000;
+        let signal = Signal { now_ns, rtt_ns: 5_300, base_ns: 5_200, ..Signal::default() };
+        let marked = u32::from(round == 0);
+        c.on_signal(&Signal { acked: PART, counted: 1, marked, ..signal });
+        if round == 0 {
+            assert!(c.allowance(5_200, 5_300, 0).window <= 500 * PART, "a mark halves it");
+        }
+    }
+    assert_eq!(c.allowance(5_200, 5_300, 0).window, u64::MAX);
+}
+
+#[test]
+fn a_slow_frame_among_fast_ones_is_no_congestion() {
+    let mut c = Controller::new(Control::TwoWindow, line(), 32).unwrap();
+    let mut seen = 0;
+    for frame in 0..400_u64 {
+        let rtt_ns = if frame % 10 == 0 { 300_000 } else { 5_300 };
+        if rtt_ns < c.allowance(5_200, 5_300, 0).watch_ns {
+            continue;
+        }
+        seen += 1;
+        let now_ns = 1_000_000 + frame * 400_000;
+        let signal = Signal { now_ns, rtt_ns, base_ns: 5_200, ..Signal::default() };
+        c.on_signal(&Signal { acked: PART, counted: 1, ..signal });
+        assert_eq!(c.allowance(5_200, 5_300, 0).window, u64::MAX);
+    }
+    assert!(seen < 400, "fast frames are needed after slow ones only");
+}
+
+#[test]
 fn dcqcn_lowers_its_rate_on_marks_and_recovers_without() {
     let mut c = Dcqcn::new(line());
     let at =

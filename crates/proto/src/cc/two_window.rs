@@ -16,6 +16,9 @@ const ONE: u64 = 1 << 16;
 const UNMARKED_ROUNDS: u32 = 64;
 /// Frames of a run.
 const RUN: u32 = 8;
+/// Rounds without a sign of congestion after which the window is as large as at the start. A path
+/// that uses a small part of its window would take much longer by additive increase.
+const CLEAN_ROUNDS: u32 = 128;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -26,6 +29,9 @@ pub(crate) struct TwoWindow {
     marked: u32,
     counted: u32,
     round_ends_ns: u64,
+    /// Rounds without a mark and without a decrease, and when the last decrease was, ns.
+    clean: u32,
+    decreased_ns: u64,
     /// Rounds without a mark; at [`UNMARKED_ROUNDS`] or more the delay decides.
     unmarked: u32,
     run_ns: u64,
@@ -41,6 +47,8 @@ impl TwoWindow {
             marked: 0,
             counted: 0,
             round_ends_ns: 0,
+            clean: 0,
+            decreased_ns: 0,
             unmarked: UNMARKED_ROUNDS,
             run_ns: u64::MAX,
             run_frames: 0,
@@ -76,6 +84,14 @@ impl TwoWindow {
                 self.swift.set_window(self.swift.window() + self.swift.window().min(PART));
             }
         }
+        let decreased_ns = self.swift.decreased_ns();
+        let is_clean = marked == 0 && decreased_ns == self.decreased_ns;
+        self.clean = if is_clean { self.clean + 1 } else { 0 };
+        self.decreased_ns = decreased_ns;
+        if self.clean >= CLEAN_ROUNDS {
+            self.clean = 0;
+            self.swift.open();
+        }
         (self.marked, self.counted) = (0, 0);
         self.round_ends_ns = s.now_ns + s.rtt_ns.max(s.base_ns);
     }
@@ -110,7 +126,8 @@ impl TwoWindow {
 
     pub(super) fn allowance(&self, base_ns: u64, rtt_ns: u64, noise_ns: u64) -> Allowance {
         let mut allowed = self.swift.allowance(base_ns, rtt_ns, noise_ns);
-        if self.unmarked < UNMARKED_ROUNDS {
+        // A slow frame begins a run, which needs the frames after it.
+        if self.unmarked < UNMARKED_ROUNDS || self.run_frames > 0 {
             allowed.watch_ns = 0;
         }
         allowed
