@@ -180,7 +180,8 @@ impl Forged {
             }
             2 => {
                 let in_progress = self.extra & 1 != 0;
-                let (count, grant) = (self.index.into(), courser_proto::Grant::from_bits(self.size));
+                let (count, grant) =
+                    (self.index.into(), courser_proto::Grant::from_bits(self.size));
                 Packet::CreditReturn { session, req_num, count, in_progress, grant }
             }
             3 => {

@@ -1,6 +1,6 @@
 //! Settings and limits of an endpoint, each with its cost.
 
-use crate::cc::Control;
+use crate::cc::control::Control;
 use crate::loss::Recovery;
 use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
 

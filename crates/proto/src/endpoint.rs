@@ -27,7 +27,6 @@ use crate::config::{Config, ConfigError};
 use crate::deferred::Deferred;
 use crate::event::Completion;
 use crate::loss::{Boards, TailLoss};
-use crate::pace::Wheel;
 use crate::peer::Peers;
 use crate::session::{IdleSession, Quotas, SessionId, Sessions};
 use crate::stats::EndpointStats;
@@ -40,7 +39,6 @@ use crate::tx::{Framing, TxBatch};
 pub struct Endpoint<C> {
     pub(crate) cfg: Config,
     pub(crate) arena: Arena,
-    pub(crate) id: u64,
     /// The newest time passed to the endpoint.
     pub(crate) now_ns: u64,
     pub(crate) sessions: Sessions<C>,
@@ -54,23 +52,10 @@ pub struct Endpoint<C> {
     pub(crate) boards: Boards,
     /// What all peers together may have in flight to this endpoint.
     pub(crate) budget: Budget,
-    /// Peers whose packets wait for their departure times.
-    pub(crate) wheel: Wheel,
-    /// The current frame is a signal for the congestion controller of its path.
-    pub(crate) signal: Option<FrameSignal>,
     /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
     pub(crate) scratch: Vec<u8>,
     pub(crate) outbox: Outbox<C>,
     pub(crate) stats: EndpointStats,
-}
-
-/// The state of a path before the packets of a frame that is a signal for its controller.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FrameSignal {
-    pub(crate) peer: u32,
-    /// Units in flight, and units sent so far.
-    pub(crate) in_flight: u32,
-    pub(crate) sent: u32,
 }
 
 /// Results that wait for the caller.
@@ -120,10 +105,9 @@ impl<C> Endpoint<C> {
         Ok(Endpoint {
             cfg,
             arena,
-            id,
             now_ns: 0,
             sessions: Sessions::new(),
-            peers: Peers::default(),
+            peers: Peers::new(id),
             quotas: Quotas::new(max_held_per_peer, copies),
             deferred: Deferred::default(),
             tx,
@@ -131,8 +115,6 @@ impl<C> Endpoint<C> {
             tail_loss: TailLoss::new(),
             boards: Boards::new(),
             budget,
-            wheel: Wheel::default(),
-            signal: None,
             scratch: Vec::new(),
             outbox: Outbox::default(),
             stats: EndpointStats::default(),

@@ -56,7 +56,7 @@ impl<C> Endpoint<C> {
             return Some(0);
         }
         let mut due_ns = self.timers.next_ns().min(self.tail_loss.due_ns);
-        due_ns = due_ns.min(self.wheel.next_ns());
+        due_ns = due_ns.min(self.peers.wheel.next_ns());
         if self.has_unsent() {
             due_ns = due_ns.min(self.tx.retry_ns());
         }
@@ -74,7 +74,7 @@ impl<C> Endpoint<C> {
         if now_ns >= self.tail_loss.due_ns {
             self.on_tail_loss();
         }
-        if now_ns >= self.wheel.next_ns() {
+        if now_ns >= self.peers.wheel.next_ns() {
             self.on_wheel();
         }
         if now_ns >= self.timers.next_ns() {

@@ -5,9 +5,9 @@ use courser_buf::RxFrame;
 
 use crate::cc::PART;
 use crate::driver::Driver;
-use crate::endpoint::{Endpoint, FrameSignal};
+use crate::endpoint::Endpoint;
 use crate::mutant::{self, Mutant};
-use crate::peer::{Peer, PeerState};
+use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::Drop;
 use crate::tx::TxItem;
@@ -33,7 +33,7 @@ impl<C> Endpoint<C> {
         }
         let endpoint = driver.endpoint();
         endpoint.tx.close_append();
-        if endpoint.signal.is_some() {
+        if endpoint.peers.signal.is_some() {
             endpoint.on_signal();
         }
     }
@@ -41,7 +41,7 @@ impl<C> Endpoint<C> {
     /// Passes a frame to the congestion controller of its path, with what it acknowledged.
     #[cold]
     fn on_signal(&mut self) {
-        let Some(before) = self.signal.take() else { return };
+        let Some(before) = self.peers.signal.take() else { return };
         let Some(peer) = self.peers.at_mut(before.peer) else { return };
         let sent = peer.path.sent_units().wrapping_sub(before.sent);
         let units = (before.in_flight + sent).saturating_sub(peer.credits.in_flight_units());
@@ -77,7 +77,7 @@ impl<C> Endpoint<C> {
         self.stats.rx_frames_accepted += 1;
         if peer.path.is_signal() {
             let (in_flight, sent) = (peer.credits.in_flight_units(), peer.path.sent_units());
-            self.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
+            self.peers.signal = Some(FrameSignal { peer: h.peer, in_flight, sent });
         }
         if self.budget.is_in_force() {
             self.on_budget_frame(h.peer);

@@ -122,7 +122,7 @@ impl<C> Endpoint<C> {
 
     /// The random number that identifies this incarnation.
     pub fn id(&self) -> u64 {
-        self.id
+        self.peers.own_id
     }
 
     /// The state of a session.

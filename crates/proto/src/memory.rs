@@ -67,7 +67,7 @@ impl<C> Endpoint<C> {
             sessions_bytes: self.sessions.table_bytes() + self.deferred.heap_bytes(),
             peers_bytes: self.peers.table_bytes() + self.quotas.table_bytes(),
             timers_bytes: self.timers.heap_bytes()
-                + self.wheel.heap_bytes()
+                + self.peers.wheel.heap_bytes()
                 + self.budget.heap_bytes(),
             staging_bytes: self.tx.buffer_bytes(),
             slots_bytes: self.boards.heap_bytes()

@@ -7,6 +7,7 @@ use courser_buf::{Addr, PathId};
 
 use crate::config::Config;
 use crate::credits::CreditPool;
+use crate::pace::Wheel;
 use crate::path::Path;
 use crate::wire::{FRAME_HEADER, PACKET_HEADER};
 
@@ -79,9 +80,24 @@ impl Peer {
     }
 }
 
+/// The state of a path before the packets of a frame that is a signal for its controller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FrameSignal {
+    pub(crate) peer: u32,
+    /// Units in flight, and units sent so far.
+    pub(crate) in_flight: u32,
+    pub(crate) sent: u32,
+}
+
 /// The table of peers. Dereferences to the slice of its entries.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
+    /// The random number by which peers know this incarnation of the endpoint.
+    pub(crate) own_id: u64,
+    /// The current frame is a signal for the congestion controller of its path.
+    pub(crate) signal: Option<FrameSignal>,
+    /// Peers whose packets wait for their departure times.
+    pub(crate) wheel: Wheel,
     entries: Vec<Option<Peer>>,
     vacant: Vec<u32>,
     /// Live peers by endpoint number and address: one, or, when both sides have dialed each other
@@ -95,6 +111,11 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
+    /// No peers, of an endpoint with this number.
+    pub(crate) fn new(own_id: u64) -> Self {
+        Peers { own_id, ..Peers::default() }
+    }
+
     /// The peer of that number.
     #[inline(always)]
     pub(crate) fn at(&self, peer: u32) -> Option<&Peer> {

@@ -5,7 +5,7 @@
 //! marks within 50 us. Timers are evaluated when a frame arrives: between frames nothing is sent
 //! that they could delay by more than the age of the rate.
 
-use super::{Allowance, Line, PART, Signal};
+use super::signal::{Allowance, Line, PART, Signal};
 
 /// Shortest time between two notifications.
 const NOTIFY_NS: u64 = 50_000;

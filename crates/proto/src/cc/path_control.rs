@@ -1,6 +1,8 @@
 //! The control of one path: its controller, pacer, and the signals since the last frame.
 
-use super::{Allowance, Control, Controller, Line, PART, Signal};
+use super::Controller;
+use super::control::Control;
+use super::signal::{Allowance, Line, PART, Signal};
 use crate::config::Config;
 use crate::loss::rto::Rtt;
 use crate::pace::Pacer;

@@ -6,7 +6,7 @@
 
 use crate::mutant::{self, Mutant};
 
-use super::{Allowance, Line, PART, Signal, WINDOW_MIN};
+use super::signal::{Allowance, Line, PART, Signal, WINDOW_MIN};
 
 /// Largest decrease per round trip is to this many 1,024ths.
 const DECREASE_MAX: u64 = 512;

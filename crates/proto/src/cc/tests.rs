@@ -1,6 +1,7 @@
 //! Controllers against a model of one queue.
 
 use super::*;
+use crate::config::Config;
 
 const GBPS_25: u64 = 25_000_000_000;
 

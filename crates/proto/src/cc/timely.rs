@@ -5,7 +5,7 @@
 //! last one, at most a smallest round trip. Here one credit return may acknowledge many packets, so
 //! that a step is scaled by at most that number: their samples would have arrived in that time.
 
-use super::{Allowance, Line, PART, Signal};
+use super::signal::{Allowance, Line, PART, Signal};
 
 /// Below, the rate increases.
 const LOW_NS: u64 = 50_000;

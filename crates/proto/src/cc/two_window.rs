@@ -5,8 +5,8 @@
 //! follows Swift's delay target, with the shortest round trip of a run of frames instead of each:
 //! threads that are descheduled delay some frames, a queue delays all of them.
 
+use super::signal::{Allowance, Line, PART, Signal};
 use super::swift::Swift;
-use super::{Allowance, Line, PART, Signal};
 
 /// Gain of DCTCP's moving average: two to minus this power.
 const GAIN_SHIFT: u32 = 4;

@@ -23,7 +23,7 @@ impl<C> Endpoint<C> {
         }
         let now_ns = self.now_ns;
         let Some(slot) = self.server_slot_mut(id) else { return true };
-        let (at, packets, has_gaps) = (slot.message, slot.req_packets, slot.gaps.is_some());
+        let (at, packets, has_gaps) = (slot.message(), slot.req_packets, slot.gaps.is_some());
         let owner = request_owner(id);
         if at == NO_MESSAGE {
             let limited = self.budget.is_in_force();
@@ -33,7 +33,7 @@ impl<C> Endpoint<C> {
                 self.budget.grant_all(at, &owner);
             }
             if let Some(slot) = self.server_slot_mut(id) {
-                slot.message = at;
+                slot.set_message(at);
             }
             self.budget_may_begin(limited);
         } else {
@@ -42,7 +42,7 @@ impl<C> Endpoint<C> {
         if !self.budget.is_in_force() {
             return true;
         }
-        let Some(at) = self.server_slot_mut(id).map(|slot| slot.message) else { return true };
+        let Some(at) = self.server_slot_mut(id).map(|slot| slot.message()) else { return true };
         self.budget.enqueue(at, &owner);
         self.share_out();
         let pool = self.peers.at(peer).map_or(0, |p| p.credits.granted());
@@ -55,7 +55,7 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn end_request(&mut self, id: RequestId) {
         let Some(slot) = self.server_slot_mut(id) else { return };
-        let at = std::mem::replace(&mut slot.message, NO_MESSAGE);
+        let at = slot.set_message(NO_MESSAGE);
         if at != NO_MESSAGE {
             self.end_message(at, &request_owner(id));
         }
@@ -65,7 +65,7 @@ impl<C> Endpoint<C> {
     pub(crate) fn end_requests(&mut self, index: u32) {
         let Some(Session::Server(s)) = self.sessions.get(index as usize) else { return };
         let session = SessionId { index, generation: s.generation };
-        let arriving = s.slots.iter().enumerate().filter(|(_, slot)| slot.message != NO_MESSAGE);
+        let arriving = s.slots.iter().enumerate().filter(|(_, slot)| slot.message() != NO_MESSAGE);
         let ids = arriving.map(|(at, slot)| RequestId::new(session, at as u8, slot.req_num));
         for id in ids.collect::<Vec<_>>() {
             self.end_request(id);
@@ -78,11 +78,10 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let peer = s.peer;
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-        let awaits = slot.active && slot.awaits_grant() && slot.in_flight() > 0;
-        if awaits == slot.awaiting {
+        if !slot.update_awaiting() {
             return;
         }
-        slot.awaiting = awaits;
+        let awaits = slot.is_awaiting();
         if let Some(p) = self.peers.at_mut(peer) {
             p.path.on_awaiting(awaits);
         }
@@ -95,8 +94,8 @@ impl<C> Endpoint<C> {
         let mut arriving = 0;
         for session in self.sessions.iter() {
             arriving += match session {
-                Session::Client(s) => s.slots.iter().filter(|s| s.message != NO_MESSAGE).count(),
-                Session::Server(s) => s.slots.iter().filter(|s| s.message != NO_MESSAGE).count(),
+                Session::Client(s) => s.slots.iter().filter(|s| s.message() != NO_MESSAGE).count(),
+                Session::Server(s) => s.slots.iter().filter(|s| s.message() != NO_MESSAGE).count(),
                 _ => 0,
             };
         }
@@ -134,8 +133,8 @@ impl<C> Endpoint<C> {
             self.budget.grant_all(at, &owner);
         }
         if let Some(slot) = self.sessions.client_slot_mut(session, slot_no) {
-            slot.message = at;
-            slot.granted = if limited { 1 } else { u32::MAX };
+            slot.set_message(at);
+            slot.grant_response(if limited { 1 } else { u32::MAX });
         }
         self.budget_may_begin(limited);
         if self.budget.is_in_force() {
@@ -147,7 +146,7 @@ impl<C> Endpoint<C> {
     /// `packets` further packets of a response have arrived.
     pub(super) fn grant_fetch(&mut self, session: u32, slot_no: u8) {
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        let at = slot.message;
+        let at = slot.message();
         if at == NO_MESSAGE {
             return;
         }
@@ -163,12 +162,12 @@ impl<C> Endpoint<C> {
     #[inline]
     pub(crate) fn end_fetch(&mut self, session: u32, slot_no: u8) {
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        if slot.message == NO_MESSAGE {
+        if slot.message() == NO_MESSAGE {
             return;
         }
         let Some((owner, _)) = self.fetch_owner(session, slot_no) else { return };
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        let at = std::mem::replace(&mut slot.message, NO_MESSAGE);
+        let at = slot.set_message(NO_MESSAGE);
         self.end_message(at, &owner);
     }
 
@@ -200,8 +199,8 @@ impl<C> Endpoint<C> {
                 Some(Session::Client(s)) if owner.is_response => {
                     let slot = s.slots.get_mut(usize::from(owner.slot));
                     slot.map_or(0, |slot| {
-                        slot.granted = slot.requested();
-                        slot.granted
+                        slot.grant_response(slot.requested());
+                        slot.requested()
                     })
                 }
                 Some(Session::Server(s)) if !owner.is_response => {
@@ -274,7 +273,7 @@ impl<C> Endpoint<C> {
         match self.sessions.get_mut(session as usize) {
             Some(Session::Client(s)) if owner.is_response => {
                 let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
-                slot.granted = granted;
+                slot.grant_response(granted);
                 self.wake_slot(session, slot_no);
             }
             Some(Session::Server(s)) if !owner.is_response => {

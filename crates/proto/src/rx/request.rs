@@ -110,7 +110,7 @@ impl<C> Endpoint<C> {
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next if index != 0 && in_order => return Err(Drop::OutOfOrder),
             Position::Next => {
-                debug_assert_eq!(slot.message, NO_MESSAGE);
+                debug_assert_eq!(slot.message(), NO_MESSAGE);
                 let packets = packets_of(msg_size, dpp);
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
                 self.quotas.release(quota, freed);
@@ -348,7 +348,7 @@ impl<C> Endpoint<C> {
             }
             ServerPhase::Receiving | ServerPhase::Executing | ServerPhase::Responded => {
                 let waits = slot.phase == ServerPhase::Receiving
-                    && self.budget.owes(slot.message, &owner)
+                    && self.budget.owes(slot.message(), &owner)
                     && !slot.cr_queued;
                 slot.cr_in_progress |= last && slot.phase == ServerPhase::Executing || waits;
                 if slot.cr_queued || (slot.req_packets == 1 && !slot.cr_in_progress) {

@@ -75,7 +75,7 @@ impl<C> Endpoint<C> {
         self.sessions.connecting += 1;
         let room = self.own_room();
         let request = ConnectRequest {
-            endpoint_id: self.id,
+            endpoint_id: self.peers.own_id,
             port: local_port,
             session: session.index,
             peer,
@@ -183,7 +183,7 @@ impl<C> Endpoint<C> {
         self.be_selective(peer_no, recovery);
         let pool = self.grant_pool(peer_no, credits, grows);
         Ok(ConnectAccept {
-            endpoint_id: self.id,
+            endpoint_id: self.peers.own_id,
             port: offer.local_port,
             client_session: r.session,
             client_cookie: r.cookie,

@@ -19,7 +19,7 @@
 
 use courser_buf::{MsgBuf, prefetch};
 
-use crate::budget::{Grant, NO_MESSAGE};
+use crate::budget::NO_MESSAGE;
 use crate::credits::CreditPool;
 use crate::error::Executed;
 use crate::loss::{AckInfo, Board, Boards, LossFeedback, Nack, Recovery};
@@ -143,15 +143,15 @@ pub(crate) struct ClientSlot<C> {
     lost: u32,
     /// Packets of the request, then of the response, that the receiver's budget allows;
     /// `u32::MAX`: all.
-    pub(crate) granted: u32,
+    granted: u32,
     /// Number of the response in this endpoint's budget, or [`NO_MESSAGE`].
-    pub(crate) message: u32,
+    message: u32,
     board: Option<Box<Board>>,
     /// The call has ended but the server has not answered the request yet (F15): the slot cannot
     /// take another call.
     pub(crate) quarantined: bool,
     /// Counted by its path as a slot that awaits a grant.
-    pub(crate) awaiting: bool,
+    awaiting: bool,
 }
 
 const _: () = {
@@ -407,70 +407,6 @@ impl<C> ClientSlot<C> {
         let request = self.req_packets.min(self.granted).saturating_sub(self.req_sent);
         let response = self.resp_packets.min(self.granted).saturating_sub(self.resp_requested);
         request + response + self.lost
-    }
-
-    /// Handles a credit return for `count` packets; returns the freed credits.
-    pub(crate) fn on_credit_return(
-        &mut self,
-        count: u32,
-        in_progress: bool,
-        grant: Grant,
-        ack: AckInfo,
-        feedback: &mut LossFeedback,
-    ) -> Result<u32, Drop> {
-        if count > self.req_high || count >= self.req_packets {
-            return Err(Drop::Inconsistent);
-        }
-        if self.resp_rcvd > 0 {
-            return Err(Drop::Duplicate);
-        }
-        if in_progress {
-            // Progress even without new credits: with its handler (F5), or waiting for a grant.
-            let is_whole = count + 1 == self.req_packets;
-            let held =
-                grant.packets().is_some() && (self.req_acked..self.req_high).contains(&count);
-            if !is_whole && !held {
-                return Err(Drop::Inconsistent);
-            }
-        } else if count < self.req_acked || count == self.req_acked && !self.is_more(grant) {
-            return Err(Drop::Duplicate);
-        }
-        self.take_grant(grant);
-        let before = self.in_flight();
-        self.single = Single::No;
-        self.acknowledge(count);
-        if let Some(board) = &mut self.board {
-            let in_order = board.in_order(count, ack, feedback);
-            self.req_acked = in_order.max(count).min(self.req_packets - 1);
-            self.take_counts();
-        }
-        Ok(before.saturating_sub(self.in_flight()))
-    }
-
-    /// Whether a grant allows more than the slot may send.
-    fn is_more(&self, grant: Grant) -> bool {
-        grant.packets().unwrap_or(u32::MAX) > self.granted
-    }
-
-    /// Takes a grant for the request. It never falls below what was sent.
-    fn take_grant(&mut self, grant: Grant) {
-        self.granted = match grant.packets() {
-            None => u32::MAX,
-            Some(packets) if self.granted == u32::MAX => packets.max(self.req_high),
-            Some(packets) => packets.max(self.granted),
-        };
-    }
-
-    /// Whether all packets of the request that the server has granted were sent.
-    pub(crate) fn awaits_grant(&self) -> bool {
-        self.granted <= self.req_sent && self.req_sent < self.req_packets
-    }
-
-    /// A request of several packets begins: `packets` of it may be sent before the server answers.
-    pub(crate) fn limit_unscheduled(&mut self, packets: u32) {
-        if self.req_high == 0 && self.req_packets > 1 {
-            self.granted = packets;
-        }
     }
 
     /// Handles a negative acknowledgement; returns the freed credits. It may be older than an
@@ -846,5 +782,6 @@ impl<C> ClientSlot<C> {
     }
 }
 
+mod grants;
 #[cfg(test)]
 mod tests;

@@ -84,7 +84,7 @@ pub(crate) struct ServerSlot {
     /// Number of the batch to which the response was appended.
     appended_batch: u32,
     /// Number of the request in this endpoint's budget, or [`NO_MESSAGE`].
-    pub(crate) message: u32,
+    message: u32,
     /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
     pub(crate) expires_ns: u64,
     pub(crate) resp: Stored,
@@ -266,6 +266,16 @@ impl ServerSlot {
     #[inline(always)]
     pub(crate) fn appended_for(&mut self, batch: u32) {
         self.appended_batch = batch;
+    }
+
+    /// Number of the request in this endpoint's budget, or [`NO_MESSAGE`].
+    pub(crate) fn message(&self) -> u32 {
+        self.message
+    }
+
+    /// Replaces the number of the request in the budget; returns the one before.
+    pub(crate) fn set_message(&mut self, message: u32) -> u32 {
+        std::mem::replace(&mut self.message, message)
     }
 
     /// Bytes of the stored response.

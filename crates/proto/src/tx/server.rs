@@ -141,7 +141,7 @@ impl<C> Endpoint<C> {
             return Sent::All; // `begin` has cleared the flags of a later request
         }
         let id = RequestId::new(SessionId { index: session, generation }, slot_no, req_num);
-        let message = slot.message;
+        let message = slot.message();
         let grant = self.stated_grant(message, &request_owner(id));
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };

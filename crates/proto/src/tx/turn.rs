@@ -48,7 +48,7 @@ impl<C> Endpoint<C> {
         if let Some(peer) = self.peers.at_mut(peer_no)
             && peer.credits.begin_pacing()
         {
-            self.wheel.add(peer_no, at_ns, self.now_ns);
+            self.peers.wheel.add(peer_no, at_ns, self.now_ns);
             self.stats.paced += 1;
         }
     }
@@ -56,7 +56,7 @@ impl<C> Endpoint<C> {
     /// Departure times have come: queues the turns of these peers.
     #[cold]
     pub(crate) fn on_wheel(&mut self) {
-        while let Some(peer_no) = self.wheel.pop(self.now_ns) {
+        while let Some(peer_no) = self.peers.wheel.pop(self.now_ns) {
             if let Some(peer) = self.peers.at_mut(peer_no)
                 && peer.credits.end_pacing()
             {

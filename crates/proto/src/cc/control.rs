@@ -1,0 +1,48 @@
+//! The choice of a congestion control.
+
+/// The congestion control of an endpoint's client sessions.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum Control {
+    /// None: credits alone bound what is in flight.
+    None,
+    /// Timely as C++ eRPC ships it, not patched `[eRPC section 5.2.1]` (E48): a rate from the
+    /// gradient of the round trip. A reproduction: unfair, and slow to leave a standing queue.
+    Timely,
+    /// Timely with the correction of "ECN or Delay" (CoNEXT '16), which makes it fair.
+    TimelyPatched,
+    /// DCQCN (SIGCOMM '15): a rate from congestion marks, at most one notification per 50 us (E54).
+    /// Needs switches that mark.
+    Dcqcn,
+    /// Swift (SIGCOMM '20): a window from the delay against a target, below one packet by pacing.
+    Swift,
+    /// The default: the smaller of two windows applies. The receiver limits what all its peers
+    /// together may have in flight to it; the sender reacts to congestion
+    /// elsewhere by marks, or by delay where nothing is marked.
+    #[default]
+    TwoWindow,
+}
+
+impl Control {
+    /// All controls.
+    pub const ALL: [Control; 6] = [
+        Control::None,
+        Control::Timely,
+        Control::TimelyPatched,
+        Control::Dcqcn,
+        Control::Swift,
+        Control::TwoWindow,
+    ];
+
+    /// Its name in options and results.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Control::None => "none",
+            Control::Timely => "timely",
+            Control::TimelyPatched => "timely-patched",
+            Control::Dcqcn => "dcqcn",
+            Control::Swift => "swift",
+            Control::TwoWindow => "default",
+        }
+    }
+}

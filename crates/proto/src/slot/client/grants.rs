@@ -1,0 +1,100 @@
+//! Credit returns and grants at a client slot (E42, F4, ADR 35).
+
+use super::{ClientSlot, Single};
+use crate::budget::Grant;
+#[allow(unused_imports)] // for the documentation
+use crate::budget::NO_MESSAGE;
+use crate::loss::{AckInfo, LossFeedback};
+use crate::stats::Drop;
+
+impl<C> ClientSlot<C> {
+    /// Handles a credit return for `count` packets; returns the freed credits.
+    pub(crate) fn on_credit_return(
+        &mut self,
+        count: u32,
+        in_progress: bool,
+        grant: Grant,
+        ack: AckInfo,
+        feedback: &mut LossFeedback,
+    ) -> Result<u32, Drop> {
+        if count > self.req_high || count >= self.req_packets {
+            return Err(Drop::Inconsistent);
+        }
+        if self.resp_rcvd > 0 {
+            return Err(Drop::Duplicate);
+        }
+        if in_progress {
+            // Progress even without new credits: with its handler (F5), or waiting for a grant.
+            let is_whole = count + 1 == self.req_packets;
+            let held =
+                grant.packets().is_some() && (self.req_acked..self.req_high).contains(&count);
+            if !is_whole && !held {
+                return Err(Drop::Inconsistent);
+            }
+        } else if count < self.req_acked || count == self.req_acked && !self.is_more(grant) {
+            return Err(Drop::Duplicate);
+        }
+        self.take_grant(grant);
+        let before = self.in_flight();
+        self.single = Single::No;
+        self.acknowledge(count);
+        if let Some(board) = &mut self.board {
+            let in_order = board.in_order(count, ack, feedback);
+            self.req_acked = in_order.max(count).min(self.req_packets - 1);
+            self.take_counts();
+        }
+        Ok(before.saturating_sub(self.in_flight()))
+    }
+
+    /// Whether a grant allows more than the slot may send.
+    fn is_more(&self, grant: Grant) -> bool {
+        grant.packets().unwrap_or(u32::MAX) > self.granted
+    }
+
+    /// Takes a grant for the request. It never falls below what was sent.
+    fn take_grant(&mut self, grant: Grant) {
+        self.granted = match grant.packets() {
+            None => u32::MAX,
+            Some(packets) if self.granted == u32::MAX => packets.max(self.req_high),
+            Some(packets) => packets.max(self.granted),
+        };
+    }
+
+    /// Whether all packets of the request that the server has granted were sent.
+    pub(crate) fn awaits_grant(&self) -> bool {
+        self.granted <= self.req_sent && self.req_sent < self.req_packets
+    }
+
+    /// A request of several packets begins: `packets` of it may be sent before the server answers.
+    pub(crate) fn limit_unscheduled(&mut self, packets: u32) {
+        if self.req_high == 0 && self.req_packets > 1 {
+            self.granted = packets;
+        }
+    }
+
+    /// Sets the packets of the response that this endpoint's budget allows.
+    pub(crate) fn grant_response(&mut self, packets: u32) {
+        self.granted = packets;
+    }
+
+    /// Number of the response in this endpoint's budget, or [`NO_MESSAGE`].
+    pub(crate) fn message(&self) -> u32 {
+        self.message
+    }
+
+    /// Replaces the number of the response in the budget; returns the one before.
+    pub(crate) fn set_message(&mut self, message: u32) -> u32 {
+        std::mem::replace(&mut self.message, message)
+    }
+
+    /// Whether its path counts this slot as one that awaits a grant.
+    pub(crate) fn is_awaiting(&self) -> bool {
+        self.awaiting
+    }
+
+    /// Updates that, from the slot's state. Returns whether it has changed.
+    pub(crate) fn update_awaiting(&mut self) -> bool {
+        let awaits = self.active && self.awaits_grant() && self.in_flight() > 0;
+        std::mem::replace(&mut self.awaiting, awaits) != awaits
+    }
+}
