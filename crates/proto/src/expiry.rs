@@ -6,6 +6,7 @@
 //! its call has ended, and again only while something is pending. Slots that are not used again
 //! acknowledge their last response (F6).
 
+use crate::budget::NO_MESSAGE;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
 use crate::error::CallError;
@@ -354,10 +355,15 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.client_mut(session) else { return };
         let slot = &mut s.slots[usize::from(slot_no)];
         let has_part = slot.in_order() > 0;
+        if slot.in_flight() == 0 && slot.message() != NO_MESSAGE {
+            self.reclaim_grants(); // the response waits for this endpoint's own budget
+            return self.extend_deadline(session, slot_no, now_ns);
+        }
         if slot.in_flight() == 0 || has_part && mutant::is_on(Mutant::RfrNotRepeated) {
             // Nothing is in flight: the slot waits for credits that other slots hold.
             return self.extend_deadline(session, slot_no, now_ns);
         }
+        let awaited = slot.awaits_grant();
         let probes = s.agreed.recovery == Recovery::Selective && slot.retries < PROBES;
         let credits = if probes { slot.probe() } else { slot.roll_back() };
         let units = credits * slot.units();
@@ -373,7 +379,8 @@ impl<C> Endpoint<C> {
         }
         let peer = s.peer;
         self.note_awaiting(session, slot_no);
-        if !probes {
+        // A request that waits for a grant probes for it; nothing need be lost.
+        if !probes && !awaited {
             self.on_congestion_timeout(peer);
         }
         if !mutant::is_on(Mutant::PoolForgotten) {

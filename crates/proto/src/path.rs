@@ -141,6 +141,7 @@ impl Path {
             self.reported = h.ecn;
         }
         self.signal_ns = 0;
+        let drained = self.rtt.drains();
         match h.sent_at {
             None => self.transit.on_untimed(),
             Some(sent_at) if ahead > 0 => {
@@ -152,7 +153,8 @@ impl Path {
             Some(sent_at) => self.transit.on_older(sent_at, now_ns),
         }
         let is_slow = self.signal_ns >= self.watch_ns.max(1); // 0: the frame has no round trip
-        self.signals = (marks != 0 || is_slow) && self.watch_ns != u32::MAX;
+        let is_signal = marks != 0 || is_slow || self.rtt.drains() != drained;
+        self.signals = is_signal && self.watch_ns != u32::MAX;
         ahead > 1
     }
 
@@ -246,9 +248,9 @@ impl Path {
     }
 
     /// This endpoint becomes a client of the peer, or its pool changes: `limit` packets.
-    pub(crate) fn control(&mut self, cfg: &Config, data_per_packet: u16, limit: u32) {
+    pub(crate) fn control(&mut self, cfg: &Config, data_per_packet: u16, limit: u32, now_ns: u64) {
         match &mut self.control {
-            Some(control) => control.set_limit(&self.rtt, limit),
+            Some(control) => control.set_limit(&self.rtt, limit, now_ns),
             None => self.control = PathControl::new(cfg, data_per_packet, limit).map(Box::new),
         }
         self.take_allowance();
@@ -434,7 +436,7 @@ impl Path {
                 control.on_loss(&self.rtt, now_ns);
             }
             if feedback.spurious > 0 {
-                control.on_spurious(&self.rtt);
+                control.on_spurious(&self.rtt, now_ns);
             }
             self.take_allowance();
         }

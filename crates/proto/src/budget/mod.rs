@@ -287,7 +287,7 @@ impl Budget {
     /// agreed on; beyond that its messages get another packet in any case.
     pub(crate) fn withholds(&mut self, at: u32, owner: &Owner, credits: u32) -> bool {
         let Some(m) = self.of_mut(at, owner) else { return false };
-        if !m.queued || m.outstanding > 0 || m.owes {
+        if !m.queued || m.arrived < m.granted || m.owes {
             return m.owes;
         }
         let peer = m.peer;

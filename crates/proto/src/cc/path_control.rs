@@ -53,7 +53,7 @@ impl PathControl {
             marks: 0,
             decreases: 0,
         };
-        new.allow(&Rtt::default());
+        new.allow(&Rtt::default(), 0);
         Some(new)
     }
 
@@ -84,7 +84,7 @@ impl PathControl {
         };
         (self.received, self.marks) = (reported.received, marks);
         self.controller.on_signal(&signal);
-        self.allow(rtt);
+        self.allow(rtt, now_ns);
     }
 
     fn base_ns(&self, rtt: &Rtt) -> u64 {
@@ -93,21 +93,21 @@ impl PathControl {
 
     pub(crate) fn on_loss(&mut self, rtt: &Rtt, now_ns: u64) {
         self.controller.on_loss(now_ns, rtt.smoothed_ns());
-        self.allow(rtt);
+        self.allow(rtt, now_ns);
     }
 
-    pub(crate) fn on_spurious(&mut self, rtt: &Rtt) {
+    pub(crate) fn on_spurious(&mut self, rtt: &Rtt, now_ns: u64) {
         self.controller.on_spurious();
-        self.allow(rtt);
+        self.allow(rtt, now_ns);
     }
 
-    pub(crate) fn set_limit(&mut self, rtt: &Rtt, limit: u32) {
+    pub(crate) fn set_limit(&mut self, rtt: &Rtt, limit: u32, now_ns: u64) {
         self.controller.set_limit(limit);
-        self.allow(rtt);
+        self.allow(rtt, now_ns);
     }
 
     /// Takes over what the controller allows.
-    fn allow(&mut self, rtt: &Rtt) {
+    fn allow(&mut self, rtt: &Rtt, now_ns: u64) {
         let before = self.allowed;
         let (base_ns, rtt_ns) = (self.base_ns(rtt), rtt.smoothed_ns());
         self.allowed = self.controller.allowance(base_ns, rtt_ns, self.noise_ns);
@@ -116,7 +116,7 @@ impl PathControl {
             (self.allowed.window, self.allowed.watch_ns) = (half, 0);
         }
         if self.allowed.gap_ns > 0 {
-            self.pacer.set_gap(self.allowed.gap_ns, self.train);
+            self.pacer.set_gap(self.allowed.gap_ns, self.train, now_ns);
         }
         let less = self.allowed.window < before.window || self.allowed.gap_ns > before.gap_ns;
         self.decreases += u64::from(less);

@@ -57,11 +57,12 @@ impl TwoWindow {
     }
 
     pub(super) fn on_signal(&mut self, s: &Signal) {
-        self.marked += s.marked;
-        self.counted += s.counted;
+        self.marked = self.marked.saturating_add(s.marked.min(s.counted.max(1)));
+        self.counted = self.counted.saturating_add(s.counted);
         if self.marked > 0 && self.unmarked >= UNMARKED_ROUNDS {
             // The first mark: its round begins with it.
             (self.unmarked, self.alpha) = (0, ONE);
+            self.counted = self.marked; // the rest is from before, when frames were not passed on
             self.end_round(s);
         } else if s.now_ns >= self.round_ends_ns {
             self.end_round(s);

@@ -11,6 +11,9 @@ mod wheel;
 
 pub(crate) use wheel::Wheel;
 
+/// Longest gap between two packets, ns.
+const GAP_MAX_NS: u64 = 100_000_000;
+
 /// Longest burst of a paced path, ns.
 const BURST_NS: u64 = 10_000;
 
@@ -27,9 +30,11 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// Sets the gap between packets. A transport's trains have `train` frames.
-    pub(crate) fn set_gap(&mut self, gap_ns: u64, train: u32) {
-        self.gap_ns = gap_ns.max(1);
+    /// Sets the gap between packets. A transport's trains have `train` frames. The next departure is
+    /// at most a gap ahead: a shorter gap takes effect at once.
+    pub(crate) fn set_gap(&mut self, gap_ns: u64, train: u32, now_ns: u64) {
+        self.gap_ns = gap_ns.clamp(1, GAP_MAX_NS);
+        self.next_ns = self.next_ns.min(now_ns + self.gap_ns);
         self.quantum = ((BURST_NS / self.gap_ns) as u32).clamp(1, train.max(1));
     }
 
@@ -60,7 +65,7 @@ mod tests {
     #[test]
     fn packets_leave_a_gap_apart() {
         let mut p = Pacer::default();
-        p.set_gap(100, 1);
+        p.set_gap(100, 1, 0);
         assert_eq!(p.allowed(1_000), Ok(1), "a pause is not made up for");
         p.on_sent(16, 16, 1_000);
         assert_eq!(p.allowed(1_050), Err(1_100));
@@ -72,7 +77,7 @@ mod tests {
     #[test]
     fn a_train_leaves_together() {
         let mut p = Pacer::default();
-        p.set_gap(1_000, 44);
+        p.set_gap(1_000, 44, 0);
         p.on_sent(10, 1, 100_000);
         let Err(at_ns) = p.allowed(100_000) else { panic!("ten packets take 10 us") };
         assert_eq!(p.allowed(at_ns), Ok(10));

@@ -31,12 +31,18 @@ impl<C> Endpoint<C> {
             // slot.
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next => {
+                let before = RequestId::new(session_id, slot_no, slot.req_num);
+                self.end_request(before);
+                let s = self.sessions.server_of(peer, session)?;
+                let slot = &mut s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, 0, 0, 1, u64::MAX);
                 self.quotas.release(quota, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
         }
+        let s = self.sessions.server_of(peer, session)?;
+        let slot = &mut s.slots[usize::from(slot_no)];
         let item = match slot.phase {
             ServerPhase::Receiving => {
                 slot.req = None;

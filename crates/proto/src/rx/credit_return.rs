@@ -49,6 +49,8 @@ impl<C> Endpoint<C> {
             match wait_ns {
                 _ if awaited && in_progress => p.path.on_held(&self.cfg),
                 Some(wait_ns) => p.path.on_grant_wait(wait_ns.into()),
+                // Sent more than once: how long it took is not known.
+                None if awaited => p.path.on_grant_wait(0),
                 None => {}
             }
         }

@@ -13,6 +13,9 @@ use crate::session::{Session, SessionId};
 use crate::slot::ServerPhase;
 use crate::tx::TxItem;
 
+/// Messages that are checked when a duplicate arrives: a flood of them must not cost more.
+const RECLAIMED_AT_ONCE: usize = 16;
+
 impl<C> Endpoint<C> {
     /// A new packet of an incomplete request of several packets has arrived. Returns whether a
     /// credit return is to be sent now.
@@ -23,7 +26,8 @@ impl<C> Endpoint<C> {
         }
         let now_ns = self.now_ns;
         let Some(slot) = self.server_slot_mut(id) else { return true };
-        let (at, packets, has_gaps) = (slot.message(), slot.req_packets, slot.gaps.is_some());
+        let (at, packets) = (slot.message(), slot.req_packets);
+        let has_gaps = slot.gaps.as_ref().is_some_and(|gaps| gaps.high(slot.req_rcvd).is_some());
         let owner = request_owner(id);
         if at == NO_MESSAGE {
             let limited = self.budget.is_in_force();
@@ -234,6 +238,15 @@ impl<C> Endpoint<C> {
                 self.state_grant(at, &owner, granted);
             }
         }
+    }
+
+    /// Messages wait and only duplicates arrive, or nothing: takes back what silent senders hold.
+    #[cold]
+    pub(crate) fn reclaim_grants(&mut self) {
+        for _ in 0..RECLAIMED_AT_ONCE {
+            self.check_one_message();
+        }
+        self.share_out();
     }
 
     /// One message for each arrival: its sender may be gone, or its packets lost.

@@ -105,19 +105,25 @@ impl<C> Endpoint<C> {
         let id = SessionId { index: session, generation: s.generation };
         let in_order = s.recovery == Recovery::GoBackN;
         let slot = &mut s.slots[usize::from(slot_no)];
+        let before = slot.req_num;
         match slot.position(req_num, step) {
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
             Position::Next if index != 0 && in_order => return Err(Drop::OutOfOrder),
             Position::Next => {
-                debug_assert_eq!(slot.message(), NO_MESSAGE);
                 let packets = packets_of(msg_size, dpp);
+                // A client that gives up a request without a cancellation is faulty.
+                self.end_request(RequestId::new(id, slot_no, before));
+                let s = self.sessions.server_of(peer, session)?;
+                let slot = &mut s.slots[usize::from(slot_no)];
                 let freed = slot.begin(req_num, req_type, msg_size, packets, expires_ns);
                 self.quotas.release(quota, freed);
             }
             Position::Past => return Err(Drop::Stale),
             Position::Future => return Err(Drop::Future),
         }
+        let s = self.sessions.server_of(peer, session)?;
+        let slot = &mut s.slots[usize::from(slot_no)];
         if slot.req_size != msg_size || slot.req_type != req_type {
             // Of a request that was cancelled before it arrived, and of the last one before an idle
             // period, only the number is stored.
@@ -334,6 +340,11 @@ impl<C> Endpoint<C> {
         let Some(s) = self.sessions.server_mut(session) else { return };
         let id = SessionId { index: session, generation: s.generation };
         let owner = request_owner(RequestId::new(id, slot_no, req_num));
+        let message = s.slots.get(usize::from(slot_no)).map_or(NO_MESSAGE, ServerSlot::message);
+        if self.budget.owes(message, &owner) {
+            self.reclaim_grants();
+        }
+        let Some(s) = self.sessions.server_mut(session) else { return };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return };
         let last = index + 1 == slot.req_packets || matches!(slot.resp, Stored::Error(_));
         let item = match slot.phase {

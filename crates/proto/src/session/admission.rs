@@ -142,7 +142,7 @@ impl<C> Endpoint<C> {
         if p.credits.release(0) {
             self.tx.push(TxItem::Turn { peer }); // sessions may wait for it
         }
-        p.path.control(&self.cfg, p.data_per_packet, after);
+        p.path.control(&self.cfg, p.data_per_packet, after, self.now_ns);
         if before == 0 && self.budget.is_enabled() {
             p.path.expect_grants();
         }
@@ -157,7 +157,7 @@ impl<C> Endpoint<C> {
         let Some(p) = self.peers.at_mut(peer) else { return };
         let (before, after) = p.credits.leave(credits);
         if after > 0 {
-            p.path.control(&self.cfg, p.data_per_packet, after);
+            p.path.control(&self.cfg, p.data_per_packet, after, self.now_ns);
         }
         self.peers.credits_granted -= u64::from(before - after);
         self.apply_window(peer);

@@ -141,14 +141,16 @@ impl<C> Endpoint<C> {
             return Sent::All; // `begin` has cleared the flags of a later request
         }
         let id = RequestId::new(SessionId { index: session, generation }, slot_no, req_num);
-        let message = slot.message();
-        let grant = self.stated_grant(message, &request_owner(id));
+        let (message, owner) = (slot.message(), request_owner(id));
+        let grant = self.stated_grant(message, &owner);
+        let owes = self.budget.owes(message, &owner);
         let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
         let Some(slot) = s.slots.get_mut(usize::from(slot_no)) else { return Sent::All };
         let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
         // A request that waits for a grant keeps one packet unacknowledged (ADR 35).
-        let held = slot.cr_in_progress && slot.phase == ServerPhase::Receiving;
-        let count = slot.returnable().saturating_sub(u32::from(held));
+        let is_arriving = slot.phase == ServerPhase::Receiving;
+        let held = slot.cr_in_progress && is_arriving;
+        let count = slot.returnable().saturating_sub(u32::from(is_arriving && (held || owes)));
         let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing || held;
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
         if let Some(high) = high.filter(|_| slot.phase == ServerPhase::Receiving && !held) {

@@ -13,6 +13,7 @@ mod deferred;
 mod failure;
 mod faults;
 mod fuzz;
+mod grants;
 mod ingress;
 mod lifecycle;
 mod many;

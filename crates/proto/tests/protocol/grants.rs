@@ -1,0 +1,67 @@
+//! The receiver's budget against faulty and silent senders (ADR 35).
+
+use courser_proto::{Config, Control, Recovery, SessionId};
+
+use crate::support::forge::Forge;
+use crate::support::{DPP, World, config};
+
+const MS: u64 = 1_000_000;
+/// Bytes of a request of 100 packets.
+const SIZE: u32 = 100 * DPP as u32;
+
+fn crowded() -> Config {
+    let (control, recovery) = (Control::TwoWindow, Recovery::Selective);
+    Config { control, recovery, rx_queue_frames: 64, slots: 16, ..config() }
+}
+
+/// A server, node 1, with a client that only sends forged frames, node 0, and an honest one.
+fn world() -> (World, Forge, SessionId) {
+    let mut w = World::new(&[crowded(), crowded(), crowded()], 1);
+    let (_, forge) = w.connect_forge(0, 1);
+    let honest = w.connect(2, 1);
+    (w, forge, honest)
+}
+
+#[test]
+fn a_client_that_begins_the_next_request_early_leaves_nothing_in_the_budget() {
+    for cancels in [false, true] {
+        let (mut w, f, _) = world();
+        w.inject(0, 1, &f.request(0, SIZE, 0, &[0; DPP]));
+        let next = if cancels { f.cancel(16) } else { f.request(16, SIZE, 0, &[0; DPP]) };
+        w.inject(0, 1, &next);
+        w.ep(1).check();
+    }
+}
+
+#[test]
+fn a_silent_sender_does_not_keep_its_part_of_the_budget() {
+    let (mut w, f, honest) = world();
+    for slot in 0..16 {
+        w.inject(0, 1, &f.request(slot, SIZE, 0, &[slot as u8; DPP]));
+    }
+    let begin_ns = w.now_ns;
+    for id in 0..12 {
+        w.call(2, honest, id, SIZE as usize);
+    }
+    let ended = w.finish(2, 12);
+    assert!(ended.iter().all(|d| d.result.is_ok()));
+    assert!(w.now_ns < begin_ns + 30 * MS, "{} ns", w.now_ns - begin_ns);
+}
+
+#[test]
+fn a_lost_credit_return_with_a_grant_is_sent_again() {
+    let (mut w, f, honest) = world();
+    for slot in 0..16 {
+        w.inject(0, 1, &f.request(slot, SIZE, 0, &[slot as u8; DPP]));
+    }
+    // One frame of the server in seven is lost, whatever it carries.
+    let mut frames = 0;
+    w.filter = Some(Box::new(move |from, _| {
+        frames += u32::from(from == 1);
+        from != 1 || frames % 7 != 0
+    }));
+    for id in 0..12 {
+        w.call(2, honest, id, SIZE as usize);
+    }
+    assert!(w.finish(2, 12).iter().all(|d| d.result.is_ok()));
+}
