@@ -108,8 +108,8 @@ mutants! {
     /// reused while handlers of it run (E68). Effect: a reply to a request of an ended session
     /// answers one of its successor.
     GenerationIgnored = 25 "generation-ignored",
-    /// A server forgets some of its grants (ADR 35): it counts them and does not state them. Effect:
-    /// large messages of crowded servers wait for the clients' timers.
+    /// A server forgets grants (ADR 35): it counts them and does not state them. Effect:
+    /// calls with large messages to crowded servers do not end.
     GrantForgotten = 26 "grant-forgotten",
     /// The window of congestion control decreases and never increases. Effect: paths become slower
     /// until they have a packet in 64 round trips.
