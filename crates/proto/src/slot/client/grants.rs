@@ -26,10 +26,11 @@ impl<C> ClientSlot<C> {
         if in_progress {
             // Progress even without new credits: with its handler (F5), or waiting for a grant.
             let is_whole = count + 1 == self.req_packets;
-            let held =
-                grant.packets().is_some() && (self.req_acked..self.req_high).contains(&count);
-            if !is_whole && !held {
+            if !is_whole && (grant.packets().is_none() || count >= self.req_high) {
                 return Err(Drop::Inconsistent);
+            }
+            if count < self.req_acked {
+                return Err(Drop::Duplicate); // late
             }
         } else if count < self.req_acked || count == self.req_acked && !self.is_more(grant) {
             return Err(Drop::Duplicate);

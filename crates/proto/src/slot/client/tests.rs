@@ -63,6 +63,23 @@ fn credit_returns_past_in_order_future() {
 }
 
 #[test]
+fn a_request_that_waits_for_a_grant_is_in_progress_before_it_is_whole() {
+    let mut s = client(5);
+    send(&mut s, 3);
+    let held = |s: &mut ClientSlot<u8>, count| {
+        let grant = Grant::new(3, 1);
+        s.on_credit_return(count, true, grant, HEARD, &mut LossFeedback::default())
+    };
+    assert_eq!(held(&mut s, 3), Err(Drop::Inconsistent), "all of it may not be acknowledged");
+    assert_eq!(held(&mut s, 2), Ok(2));
+    assert_eq!(held(&mut s, 2), Ok(0));
+    assert_eq!(held(&mut s, 1), Err(Drop::Duplicate), "late");
+    assert!(s.awaits_grant() && s.in_flight() == 1);
+    assert_eq!(credit_return(&mut s, 3, false), Ok(1), "without a limit");
+    assert!(!s.awaits_grant() && s.sendable() == 2);
+}
+
+#[test]
 fn in_progress_keeps_the_last_credit() {
     let mut s = client(2);
     send(&mut s, 2);
