@@ -257,7 +257,7 @@ pub(super) struct FanInArgs {
     )]
     control: Vec<ControlName>,
     /// Loss recovery
-    #[arg(long, value_name = "SCHEME", default_value = "selective")]
+    #[arg(long, value_name = "SCHEME", default_value = "default")]
     recovery: Recovery,
     /// Bytes of a response
     #[arg(long, value_name = "SIZE", default_value = "64000", value_parser = units::message_size)]
