@@ -18,6 +18,9 @@ pub(super) const ECHO: u16 = 1;
 /// Answered with 32 bytes, whatever its size `[eRPC §6.4]`.
 pub(super) const SINK: u16 = 2;
 
+/// Answered with as many bytes as its first four bytes state.
+pub(super) const WANT: u16 = 3;
+
 /// Bytes of the response to [`SINK`].
 const ANSWER: [u8; 32] = [0x5a; 32];
 
@@ -64,6 +67,22 @@ impl Tally {
 pub(super) fn server(nexus: &Nexus) -> Result<Rpc, SetupError> {
     let mut rpc = nexus.endpoint()?;
     answer(&mut rpc);
+    Ok(rpc)
+}
+
+/// A server for [`WANT`].
+pub(super) fn sized_server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
+    let mut rpc = nexus.endpoint()?;
+    rpc.on(WANT, |cx, request| {
+        let bytes = request.first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
+        match cx.alloc(bytes as usize) {
+            Ok(mut response) => {
+                response.fill(0x5a);
+                cx.reply(response);
+            }
+            Err(_) => cx.reject(),
+        }
+    });
     Ok(rpc)
 }
 

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Control, Nexus, Recovery, Rpc, SessionId};
+use courser::{Control, Nexus, Recovery, SessionId};
 use serde::Serialize;
 
 use super::app;
@@ -24,8 +24,6 @@ use crate::{HostId, NicConfig, World};
 
 /// The client's host.
 const CLIENT: HostId = HostId(0);
-/// Request type of a response of the size that the request states.
-const WANT: u16 = 1;
 /// Longest time of a round, ns.
 const ROUND_MAX_NS: u64 = 1_000_000_000;
 /// Time between two rounds, ns.
@@ -162,25 +160,10 @@ fn failed(error: &impl ToString) -> ScenarioError {
     ScenarioError::Calls { count: 1, first: error.to_string() }
 }
 
-fn server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
-    let mut rpc = nexus.endpoint()?;
-    rpc.on(WANT, |cx, request| {
-        let bytes = request.first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-        match cx.alloc(bytes as usize) {
-            Ok(mut response) => {
-                response.fill(0x5a);
-                cx.reply(response);
-            }
-            Err(_) => cx.reject(),
-        }
-    });
-    Ok(rpc)
-}
-
 fn connect(world: &mut World, settings: &Settings) -> Result<Vec<SessionId>, ScenarioError> {
     let servers = || (1..=settings.servers).map(HostId);
     for host in servers() {
-        world.start(host, server)?;
+        world.start(host, app::sized_server)?;
     }
     world.start(CLIENT, Nexus::endpoint)?;
     let mut sessions = Vec::new();
@@ -206,7 +189,7 @@ fn one_round(
         let mut request = app::message(world.rpc(CLIENT), 32).map_err(|e| failed(&e))?;
         request[..4].copy_from_slice(&(settings.response_bytes as u32).to_le_bytes());
         round.borrow_mut().left += 1;
-        let call = world.rpc(CLIENT).call(session, WANT, request, move |_, done| {
+        let call = world.rpc(CLIENT).call(session, app::WANT, request, move |_, done| {
             let mut round = ended.borrow_mut();
             round.left -= 1;
             if let Err(error) = &done.result {

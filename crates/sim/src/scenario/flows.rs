@@ -24,7 +24,7 @@ pub(super) struct Flows {
     pub(super) bytes: BTreeMap<u32, u64>,
     /// Packets dropped anywhere.
     pub(super) drops: u64,
-    /// Time for which the queue had so many steps of bytes, ns.
+    /// Time for which the queue had a length, ns, by its length in steps.
     queue_ns: BTreeMap<u64, u64>,
     queue: (u64, u64),
 }

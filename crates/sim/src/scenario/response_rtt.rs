@@ -16,13 +16,10 @@ use super::{app, check, data_per_packet, observed, wire_bytes, wire_ns};
 use crate::fabric::{CableSpec, HOST_RATE_BPS, Topology};
 use crate::observe::Tap;
 use crate::{HostId, World};
-use courser::{Nexus, Rpc, SessionId};
+use courser::{Nexus, SessionId};
 
 const SERVER: HostId = HostId(0);
 const CLIENT: HostId = HostId(1);
-
-/// The first four bytes of the request are the size of the response.
-const WANT: u16 = 3;
 
 /// Settings of the experiment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
@@ -109,21 +106,6 @@ impl Settings {
     }
 }
 
-fn server(nexus: &Nexus) -> Result<Rpc, courser::BindError> {
-    let mut rpc = nexus.endpoint()?;
-    rpc.on(WANT, |cx, request| {
-        let bytes = request.first_chunk().map_or(0, |b| u32::from_le_bytes(*b));
-        match cx.alloc(bytes as usize) {
-            Ok(mut response) => {
-                response.fill(0x5a);
-                cx.reply(response);
-            }
-            Err(_) => cx.reject(),
-        }
-    });
-    Ok(rpc)
-}
-
 /// Runs it.
 ///
 /// # Errors
@@ -135,7 +117,7 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
     config.nexus.credits = Some(settings.credits);
     let packet = data_per_packet(config.nic.max_frame);
     let mut world = observed(World::new(config)?, tap);
-    world.start(SERVER, server)?;
+    world.start(SERVER, app::sized_server)?;
     world.start(CLIENT, Nexus::endpoint)?;
     let uri = world.uri(SERVER);
     let connected = world.rpc(CLIENT).connect(&uri);
@@ -167,6 +149,6 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
 fn settled(world: &mut World, session: SessionId, bytes: usize) -> Result<u64, ScenarioError> {
     let mut request = [0; 32];
     request[..4].copy_from_slice(&(bytes as u32).to_le_bytes());
-    app::one_call(world, CLIENT, session, WANT, &request)?;
-    app::one_call(world, CLIENT, session, WANT, &request)
+    app::one_call(world, CLIENT, session, app::WANT, &request)?;
+    app::one_call(world, CLIENT, session, app::WANT, &request)
 }
