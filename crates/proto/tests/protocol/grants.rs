@@ -1,6 +1,7 @@
 //! The receiver's budget against faulty and silent senders (ADR 35).
 
-use courser_proto::{Config, Control, Recovery, SessionId};
+use courser_proto::wire::Packet;
+use courser_proto::{Config, Control, Grant, Recovery, SessionId};
 
 use crate::support::forge::Forge;
 use crate::support::{DPP, World, config};
@@ -64,4 +65,30 @@ fn a_lost_credit_return_with_a_grant_is_sent_again() {
         w.call(2, honest, id, SIZE as usize);
     }
     assert!(w.finish(2, 12).iter().all(|d| d.result.is_ok()));
+}
+
+#[test]
+fn a_client_sends_on_after_a_credit_return_that_grants_nothing_further() {
+    for recovery in [Recovery::Selective, Recovery::Melo, Recovery::GoBackN] {
+        let config = || Config { recovery, ..crowded() };
+        let mut w = World::new(&[config(), config()], 1);
+        let (session, mut f) = w.connect_forge(0, 1);
+        w.filter = Some(Box::new(|_, _| false));
+        w.call(0, session, 1, SIZE as usize);
+        w.pump();
+        for _ in 0..99 {
+            let sent = w.nodes[0].ep.stats().tx_packets as u32;
+            // As if a bit of the field had flipped: a server without a limit states none.
+            let (session, req_num) = (f.accept.client_session, 0);
+            let (count, in_progress, grant) = (sent, false, Grant::from_bits(sent));
+            let packet = Packet::CreditReturn { session, req_num, count, in_progress, grant };
+            let bytes = f.frame(0, &[packet]);
+            w.inject(1, 0, &bytes);
+            w.pump();
+            if w.nodes[0].ep.stats().tx_packets >= 100 {
+                break;
+            }
+        }
+        assert_eq!(w.nodes[0].ep.stats().tx_packets, 100, "{recovery}");
+    }
 }

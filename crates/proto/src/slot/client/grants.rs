@@ -44,6 +44,9 @@ impl<C> ClientSlot<C> {
             self.req_acked = in_order.max(count).min(self.req_packets - 1);
             self.take_counts();
         }
+        // A server that acknowledges all that it has granted owes no further credit return, so no
+        // grant would follow. Only a faulty one does that, or a flipped bit in the grant.
+        self.granted = self.granted.max(self.req_acked + 1);
         Ok(before.saturating_sub(self.in_flight()))
     }
 
