@@ -40,7 +40,7 @@ fn positive(result: &Value, key: &str) {
 }
 
 #[test]
-fn a_server_says_what_to_type_and_a_ping_typed_so_is_answered() {
+fn the_ping_command_that_a_server_prints_works() {
     let mut server = Server::local();
     let port = server.uri.rsplit_once(':').expect("a port").1.to_owned();
     assert_ne!(port, "0");
@@ -66,7 +66,7 @@ fn a_server_says_what_to_type_and_a_ping_typed_so_is_answered() {
 }
 
 #[test]
-fn messages_of_every_size_come_back_from_every_thread() {
+fn every_thread_echoes_messages_of_every_size() {
     let server = Server::start("serve --bind udp://127.0.0.1:0 --threads 2");
     assert!(server.said.contains("2 endpoints"), "{}", server.said);
     for size in ["1", "1500", "64KiB", "8MiB"] {

@@ -101,7 +101,7 @@ fn tables_are_printed_until_ctrl_c() {
 }
 
 #[test]
-fn what_was_discarded_has_a_reason() {
+fn dropped_frames_are_counted_by_reason() {
     let server = Server::local();
     let port = server.uri.rsplit_once(':').expect("a port").1;
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").expect("a socket");

@@ -24,7 +24,7 @@ fn number(result: &Value, key: &str) -> u64 {
 }
 
 #[test]
-fn calls_of_all_kinds() {
+fn mixed_calls_are_executed_and_checked() {
     let result = soak("mixed --for 3s");
     let (calls, right) = (number(&result, "calls"), number(&result, "succeeded"));
     assert!(calls > 50, "{result}");
@@ -36,7 +36,7 @@ fn calls_of_all_kinds() {
 }
 
 #[test]
-fn a_server_is_killed_and_started_again() {
+fn clients_reconnect_to_a_killed_server() {
     let result = soak("kill-server --times 3");
     assert_eq!(number(&result, "kills"), 3);
     assert!(number(&result, "succeeded") > 50, "{result}");
@@ -50,7 +50,7 @@ fn servers_free_the_sessions_of_a_killed_client() {
 }
 
 #[test]
-fn a_server_is_frozen_and_wakes() {
+fn calls_to_a_stopped_server_fail_until_it_continues() {
     let result = soak("stop-server --times 1");
     assert_eq!(number(&result, "stops"), 1);
     assert!(number(&result, "calls_hit") > 0, "{result}");
@@ -58,7 +58,7 @@ fn a_server_is_frozen_and_wakes() {
 }
 
 #[test]
-fn sessions_come_and_go() {
+fn a_server_frees_sessions_that_clients_close() {
     let result = soak("connects --times 500");
     assert_eq!(number(&result, "succeeded"), 500);
     assert_eq!(result["sessions_before"], result["sessions_after"], "{result}");
