@@ -50,8 +50,14 @@ fn factors_begin_with_all_optimizations() {
         for name in ["prefetch", "packing"] {
             positive(of(name), &["rate_rps"]);
         }
-        let trains = results.iter().any(|result| result["switched_off"] == "trains");
-        assert_eq!(trains, transport == "udp", "{transport}");
+        let has = |name: &str| results.iter().any(|result| result["switched_off"] == name);
+        assert_eq!(has("trains"), transport == "udp", "{transport}");
+        for name in ["update_bypass", "pacing_bypass", "congestion_control"] {
+            assert_eq!(has(name), transport != "shm", "{transport}: {name}");
+        }
+        let controls = if transport == "shm" { 0 } else { 1 };
+        let defaults = results.iter().filter(|result| result["control"] == "default").count();
+        assert_eq!(defaults, controls, "{transport}");
     }
 }
 

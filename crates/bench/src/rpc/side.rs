@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use courser::{Config, MemOptions, Nexus, OptionSet, Recovery, Rpc};
+use courser::{Config, Control, MemOptions, Nexus, OptionSet, Recovery, Rpc};
 use courser_net::{AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, OpenError, any};
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,12 @@ impl Over {
             Self::Mem => "mem",
         }
     }
+
+    /// Whether calls over it have congestion control: with shared memory each peer has a receive queue
+    /// of its own, which the credits limit.
+    pub fn has_congestion_control(self) -> bool {
+        self != Self::Shm
+    }
 }
 
 /// Settings of a pair of endpoints, one on each side, that differ from the defaults.
@@ -51,6 +57,8 @@ pub struct Variant {
     pub off: Vec<super::switch::Switch>,
     /// Loss recovery.
     pub recovery: Recovery,
+    /// Congestion control.
+    pub control: Control,
     /// Faults of the frames that each side sends, as a [`FaultPlan`]. The text `none` keeps the
     /// middleware without faults; `None` is without the middleware.
     pub fault: Option<String>,
@@ -85,6 +93,7 @@ impl Variant {
             connect_timeout: PATIENCE,
             datapath_timeout: PATIENCE,
             recovery: self.recovery,
+            control: self.control,
             ..defaults
         };
         if let Some(burst) = self.burst {

@@ -12,6 +12,10 @@ use super::side::Over;
 pub enum Switch {
     /// One clock read for a burst of packets instead of one for each packet `[eRPC section 5.2.2]`.
     BatchedTimestamps,
+    /// Congestion control is not asked on uncongested paths `[eRPC section 5.2.2]`.
+    UpdateBypass,
+    /// Packets of uncongested paths are not paced `[eRPC section 5.2.2]`.
+    PacingBypass,
     /// Slots keep a preallocated response buffer `[eRPC section 4.3]`.
     PreallocatedResponses,
     /// Handlers read requests in the received frame `[eRPC section 4.2.3]`.
@@ -29,8 +33,10 @@ pub enum Switch {
 
 impl Switch {
     /// The order in which they are switched off: those of the paper, then further ones.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::BatchedTimestamps,
+        Self::UpdateBypass,
+        Self::PacingBypass,
         Self::PreallocatedResponses,
         Self::ZeroCopyRequests,
         Self::Prefetch,
@@ -48,6 +54,8 @@ impl Switch {
         }
         let switch = match self {
             Self::BatchedTimestamps => &mut config.tuning.batched_timestamps,
+            Self::UpdateBypass => &mut config.tuning.update_bypass,
+            Self::PacingBypass => &mut config.tuning.pacing_bypass,
             Self::PreallocatedResponses => &mut config.tuning.prealloc_responses,
             Self::ZeroCopyRequests => &mut config.tuning.zero_copy_rx,
             Self::Prefetch => &mut config.tuning.prefetch,
@@ -60,13 +68,19 @@ impl Switch {
 
     /// Whether the transport has this optimization.
     pub fn applies_to(self, over: Over) -> bool {
-        self != Self::Trains || over == Over::Udp
+        match self {
+            Self::Trains => over == Over::Udp,
+            Self::UpdateBypass | Self::PacingBypass => over.has_congestion_control(),
+            _ => true,
+        }
     }
 
     /// The name in reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::BatchedTimestamps => "batched_timestamps",
+            Self::UpdateBypass => "update_bypass",
+            Self::PacingBypass => "pacing_bypass",
             Self::PreallocatedResponses => "preallocated_responses",
             Self::ZeroCopyRequests => "zero_copy_requests",
             Self::Prefetch => "prefetch",
@@ -80,6 +94,8 @@ impl Switch {
     pub fn words(self) -> &'static str {
         match self {
             Self::BatchedTimestamps => "- batched timestamps",
+            Self::UpdateBypass => "- bypass of Timely",
+            Self::PacingBypass => "- bypass of the pacer",
             Self::PreallocatedResponses => "- preallocated responses",
             Self::ZeroCopyRequests => "- zero-copy requests",
             Self::Prefetch => "- prefetch",

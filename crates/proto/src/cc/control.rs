@@ -1,7 +1,7 @@
 //! The choice of a congestion control.
 
 /// The congestion control of an endpoint's client sessions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[non_exhaustive]
 pub enum Control {
     /// None: credits alone bound what is in flight.
