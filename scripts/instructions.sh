@@ -81,12 +81,16 @@ count=20000
 for over in mem shm; do
   # Calls in flight, and on how many sessions drawn at random: those of many look ahead. Calls with a
   # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
-  for load in '60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked'; do
+  loads=('60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked')
+  # With shared memory there is no congestion control.
+  [ "$over" = shm ] || loads+=('60 uncontrolled')
+  for load in "${loads[@]}"; do
     name=
     for word in $load; do
       case "$word" in
         deadline) name+=', deadline' ;;
         marked) name+=', after marks' ;;
+        uncontrolled) name+=', no congestion control' ;;
         *) if [ -z "$name" ]; then name="$word in flight"; else name+=", $word sessions"; fi ;;
       esac
     done
@@ -102,6 +106,15 @@ for over in mem shm; do
   total=$(within empty_passes)
   transport=$(within client_rx)
   row "$over: pass that finds nothing" "$total" "$transport"
+done
+
+# [eRPC section 6.2] pays 9 % for congestion control.
+for side in client server; do
+  awk -F'\t' -v side="mem: $side, 60 in flight" '
+    $1 == side { with = $2 }
+    $1 == side ", no congestion control" { without = $2 }
+    END { printf "%s: congestion control costs %.1f %%\n", side, 100 * (with / without - 1); exit with > 1.09 * without }
+  ' "$work/measured" || status=1
 done
 
 if [ "$mode" = --write ]; then

@@ -2,17 +2,17 @@
 //! instructions: `scripts/instructions.sh` runs this under callgrind, whose counts do not depend on
 //! the machine's load.
 //!
-//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]` (32 bytes
-//! each way, on 8 sessions or as many as there are calls in flight; with SESSIONS, each call on one
-//! of them at random), or `instructions mem|shm empty PASSES`: passes of an event loop without
-//! work. As many RPCs or passes before them are not counted: [`begin`] and [`end`] are called
-//! between passes, and it prints the number of RPCs between the two. With `RTO_MS` timers and
+//! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]
+//! [uncontrolled]` (32 bytes each way, on 8 sessions or as many as there are calls in flight; with
+//! SESSIONS, each call on one of them at random), or `instructions mem|shm empty PASSES`: passes of an
+//! event loop without work. As many RPCs or passes before them are not counted: [`begin`] and [`end`]
+//! are called between passes, and it prints the number of RPCs between the two. With `RTO_MS` timers and
 //! acknowledgements count too: callgrind is about 50 times slower than a CPU, so 50 is like the
 //! default of 1.
 //!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
-//! carry ECN counts.
+//! carry ECN counts. With `uncontrolled`, calls have no congestion control.
 //!
 //! These functions are counted: [`client_pass`] and [`server_pass`], and their transport parts
 //! [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use courser::{
-    CallId, CallRejected, Config, Context, MsgBuf, Nexus, Request, Rpc, SessionId, Tuning,
+    CallId, CallRejected, Config, Context, Control, MsgBuf, Nexus, Request, Rpc, SessionId, Tuning,
 };
 use courser_buf::{Ecn, PathId, RxBurst, TxBurst};
 use courser_net::{MemConfig, MemNetwork, ShmConfig, ShmTransport, Transport};
@@ -220,7 +220,8 @@ impl Choice {
 }
 
 const USAGE: &str = "usage: instructions (mem | shm) \
-    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] | empty PASSES)";
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] \
+    | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
@@ -252,13 +253,14 @@ struct Load {
     rto_ms: Option<u64>,
     deadline: bool,
     marked: bool,
+    uncontrolled: bool,
 }
 
 impl Load {
     /// Parses the arguments after the transport.
     fn parse(args: impl Iterator<Item = String>) -> Result<Load, Failure> {
         let (words, numbers): (Vec<_>, Vec<_>) =
-            args.partition(|a| matches!(a.as_str(), "deadline" | "marked"));
+            args.partition(|a| matches!(a.as_str(), "deadline" | "marked" | "uncontrolled"));
         let mut numbers = numbers.into_iter();
         let (first, second) = (numbers.next().ok_or(USAGE)?, numbers.next().ok_or(USAGE)?);
         let load = Load {
@@ -268,6 +270,7 @@ impl Load {
             rto_ms: numbers.next().map(|n| n.parse()).transpose()?,
             deadline: words.iter().any(|w| w == "deadline"),
             marked: words.iter().any(|w| w == "marked"),
+            uncontrolled: words.iter().any(|w| w == "uncontrolled"),
         };
         if numbers.next().is_some() { Err(USAGE.into()) } else { Ok(load) }
     }
@@ -282,7 +285,10 @@ fn run<T: Transport>(
     let eight = SESSIONS.min(usize::try_from(load.number)?);
     let count = load.drawn.unwrap_or(eight).max(1);
 
-    let config = config(count, load.rto_ms);
+    let mut config = config(count, load.rto_ms);
+    if load.uncontrolled {
+        config.control = Control::None;
+    }
     let server_nexus = Nexus::bind_with(bind, config.clone())?;
     let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
     server.on(ECHO, echo);
