@@ -17,6 +17,7 @@ mod grants;
 mod ingress;
 mod lifecycle;
 mod many;
+mod paced;
 mod position;
 mod round_trips;
 mod selective;

@@ -1,0 +1,80 @@
+//! Calls whose packets wait for the pacer, when something else happens to them meanwhile.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use courser_proto::wire::Packet;
+use courser_proto::{Config, Control};
+
+use crate::support::forge::packets;
+use crate::support::{World, config};
+
+const MS: u64 = 1_000_000;
+
+/// Packets leave at least 1.2 ms apart: a full one takes that long at 10 Mbit/s.
+fn slow_line() -> Config {
+    let (control, pacing_bypass, line_rate_bps) = (Control::Timely, false, 10_000_000);
+    Config { control, pacing_bypass, line_rate_bps, datapath_timeout_ns: 1_000 * MS, ..config() }
+}
+
+/// Loses all frames, and counts the request packets of node 0.
+fn lose_all(w: &mut World) -> Rc<Cell<usize>> {
+    let requests = Rc::new(Cell::new(0));
+    let count = Rc::clone(&requests);
+    w.filter = Some(Box::new(move |from, frame| {
+        let sent = packets(frame).filter(|p| matches!(p, Packet::Request { .. })).count();
+        count.set(count.get() + if from == 0 { sent } else { 0 });
+        false
+    }));
+    requests
+}
+
+#[test]
+fn a_response_completes_a_call_whose_copy_waits_for_the_pacer() {
+    // E69
+    let mut w = World::pair(slow_line());
+    let (session, forge) = w.connect_forge(0, 1);
+    let requests = lose_all(&mut w);
+    let begin_ns = w.now_ns;
+    w.call(0, session, 1, 32);
+    w.pump();
+    assert_eq!(requests.get(), 1);
+    // The timeout, of 100 us, has passed; the copy's departure time has not come.
+    w.run_to(begin_ns + MS / 2);
+    assert_eq!((requests.get(), w.nodes[0].ep.stats().paced), (1, 1));
+    w.inject(1, 0, &forge.response(0, 4, 0, b"done"));
+    let ended = w.take_done(0);
+    assert!(matches!(&ended[..], [done] if done.result.is_ok()), "{}", ended.len());
+    w.run_to(begin_ns + 100 * MS);
+    assert_eq!(requests.get(), 1, "the copy was sent after the response");
+    w.ep(0).check();
+}
+
+#[test]
+fn a_failed_peer_leaves_no_packet_with_the_pacer() {
+    // E67
+    let mut w = World::pair(slow_line());
+    let session = w.connect(0, 1);
+    let requests = lose_all(&mut w);
+    let begin_ns = w.now_ns;
+    for id in 0..6 {
+        w.call(0, session, id, 5_000);
+    }
+    w.run_to(begin_ns + 3 * MS);
+    let sent = requests.get();
+    assert!((1..24).contains(&sent), "{sent} packets were sent");
+    assert!(w.nodes[0].ep.stats().paced > 0);
+    w.ep(0).peer_lost(7, &mut Vec::new());
+    w.nodes[0].collect();
+    assert_eq!(w.take_done(0).iter().filter(|done| done.result.is_err()).count(), 6);
+    w.ep(0).check();
+    w.settle();
+    assert_eq!(requests.get(), sent, "a packet of a failed call");
+    assert_eq!(w.nodes[0].ep.next_deadline(), None);
+    // The next sessions with this peer are paced again.
+    w.ep(1).peer_lost(7, &mut Vec::new());
+    w.filter = None;
+    let session = w.connect(0, 1);
+    w.call(0, session, 9, 5_000);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+}
