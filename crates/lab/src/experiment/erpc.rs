@@ -160,7 +160,7 @@ pub(super) const RATE: Experiment = Experiment {
     model: "11 nodes of the paper's CX4 cluster with one thread each, client and server at once; \
         60 requests of 32 B in flight in batches to threads drawn at random. Each thread calls \
         at this rate and serves as many. No congestion control; the paper has 5.44 M/s without. \
-        CPU table `erpc` is set to that rate, so that the rate is no result of ours; `courser` \
+        The CPU table erpc is set to that rate, so that the rate is no result of ours; courser \
         is from counted instructions, without any gain of sending or receiving in bursts.",
     axis: Axis { label: "requests of a batch", unit: Unit::Count, log: false },
     quantities: RATE_QUANTITIES,
@@ -169,7 +169,7 @@ pub(super) const RATE: Experiment = Experiment {
         series: "CPU erpc",
         x: Some(3.0),
         value: Stated::Value(5.44e6),
-        reason: "Table `erpc` makes the paper's rate with a frame for each packet. Courser puts \
+        reason: "Table erpc makes the paper's rate with a frame for each packet. Courser puts \
             packets that leave together for the same node into one frame, and pays for fewer \
             frames: 60 requests are in flight to 10 nodes.",
     }],

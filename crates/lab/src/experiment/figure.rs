@@ -9,7 +9,9 @@ use plotters::prelude::*;
 use super::result::{Point, show_x};
 use super::{Experiment, Figure, Quantity, Stated};
 
-const SIZE: (u32, u32) = (760, 400);
+const SIZE: (u32, u32) = (940, 400);
+/// Width of the lines and axes; the legend is on their right.
+const PLOT_WIDTH: u32 = 760;
 const FONT: &str = "sans-serif";
 const GREY: RGBColor = RGBColor(130, 130, 130);
 
@@ -30,6 +32,12 @@ struct Line<'p> {
     /// Whether it was computed, not simulated.
     computed: bool,
     points: Vec<&'p Point>,
+}
+
+impl Line<'_> {
+    fn style(&self) -> ShapeStyle {
+        self.color.stroke_width(if self.computed { 1 } else { 2 })
+    }
 }
 
 /// A value of the paper at a position.
@@ -103,6 +111,7 @@ type Canvas<'t> = DrawingArea<SVGBackend<'t>, plotters::coord::Shift>;
 fn render(chart: &Chart<'_>, svg: &mut String) -> Drawn {
     let root = SVGBackend::with_string(svg, SIZE).into_drawing_area();
     root.fill(&WHITE)?;
+    let (left_area, right_area) = root.split_horizontally(PLOT_WIDTH);
     let points = || chart.lines.iter().flat_map(|line| &line.points);
     let (left, right) = bounds(points().map(|p| p.x));
     let stated = chart.marks.iter().map(|mark| match mark.value {
@@ -115,11 +124,12 @@ fn render(chart: &Chart<'_>, svg: &mut String) -> Drawn {
     let y_log = (bottom * 0.5..top * 2.0).log_scale();
     let y = 0.0..top * 1.12;
     match (chart.experiment.axis.log, is_log) {
-        (true, true) => plot(chart, &root, x_log, y_log)?,
-        (true, false) => plot(chart, &root, x_log, y)?,
-        (false, true) => plot(chart, &root, x, y_log)?,
-        (false, false) => plot(chart, &root, x, y)?,
+        (true, true) => plot(chart, &left_area, x_log, y_log)?,
+        (true, false) => plot(chart, &left_area, x_log, y)?,
+        (false, true) => plot(chart, &left_area, x, y_log)?,
+        (false, false) => plot(chart, &left_area, x, y)?,
     }
+    legend(chart, &right_area)?;
     root.present()
 }
 
@@ -141,17 +151,14 @@ where
         .bold_line_style(BLACK.mix(0.1))
         .x_desc(chart.experiment.axis.label)
         .y_desc(chart.quantity.name)
-        .x_label_formatter(&|x| show_x(chart.experiment, *x))
+        .x_label_formatter(&|x| show_x(chart.experiment, round(*x)))
         .y_label_formatter(&|y| tick(chart.quantity.unit, *y))
         .label_style((FONT, 14))
         .draw()?;
-    for Line { name, color, computed, points } in &chart.lines {
-        let (color, width) = (*color, if *computed { 1 } else { 2 });
-        let style = color.stroke_width(width);
-        canvas
-            .draw_series(LineSeries::new(points.iter().map(|p| (p.x, p.median)), style))?
-            .label(*name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], style));
+    for line in &chart.lines {
+        let Line { color, computed, points, .. } = line;
+        let style = line.style();
+        canvas.draw_series(LineSeries::new(points.iter().map(|p| (p.x, p.median)), style))?;
         if !computed {
             let dots = points.iter().map(|p| Circle::new((p.x, p.median), 3, color.filled()));
             canvas.draw_series(dots)?;
@@ -172,37 +179,35 @@ where
             }
         }
     }
-    if let Some(first) = chart.marks.first() {
-        let is_range = matches!(first.value, Stated::Range(..));
-        let label = if is_range { "the paper's range" } else { "the paper" };
-        canvas
-            .draw_series(std::iter::empty::<Circle<(f64, f64), i32>>())?
-            .label(label)
-            .legend(move |(x, y)| Circle::new((x + 9, y), 5, ring(GREY)));
-    }
-    canvas
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .label_font((FONT, 14))
-        .position(position(chart))
-        .draw()?;
     Ok(())
 }
 
-/// Position of the legend: on the right, above or below the lines.
-fn position(chart: &Chart<'_>) -> SeriesLabelPosition {
-    let mean = |end: fn(&Line<'_>) -> Option<f64>| {
-        let values: Vec<f64> = chart.lines.iter().filter_map(end).collect();
-        values.iter().sum::<f64>() / values.len().max(1) as f64
-    };
-    let first = mean(|line| line.points.first().map(|p| p.median));
-    let last = mean(|line| line.points.last().map(|p| p.median));
-    match last / first {
-        rise if rise > 1.1 => SeriesLabelPosition::LowerRight,
-        rise if rise < 0.9 => SeriesLabelPosition::UpperRight,
-        _ => SeriesLabelPosition::MiddleRight,
+/// Names of the lines and of the paper's marks, one below the other.
+fn legend(chart: &Chart<'_>, area: &Canvas<'_>) -> Drawn {
+    let (left, top, step) = (4, 24, 22);
+    let text = |y: i32, words: &str| Text::new(words.to_owned(), (left + 26, y - 7), (FONT, 14));
+    let mut y = top;
+    for line in &chart.lines {
+        area.draw(&PathElement::new([(left, y), (left + 18, y)], line.style()))?;
+        area.draw(&text(y, line.name))?;
+        y += step;
     }
+    if let Some(first) = chart.marks.first() {
+        let is_range = matches!(first.value, Stated::Range(..));
+        if is_range {
+            let bar = [(left + 9, y - 7), (left + 9, y + 7)];
+            area.draw(&PathElement::new(bar, GREY.mix(0.4).stroke_width(7)))?;
+        } else {
+            area.draw(&Circle::new((left + 9, y), 5, GREY.stroke_width(2)))?;
+        }
+        area.draw(&text(y, if is_range { "the paper's range" } else { "the paper" }))?;
+    }
+    Ok(())
+}
+
+/// A position between two marks of an axis, without the error of its computation.
+fn round(x: f64) -> f64 {
+    (x * 1e9).round() / 1e9
 }
 
 /// A value at an axis.
@@ -235,6 +240,11 @@ mod tests {
         }
         // Two dots and two rings, and the ring of the legend.
         assert_eq!(svg.matches("<circle").count(), 5, "{svg}");
+    }
+
+    #[test]
+    fn numbers_at_an_axis_are_short() {
+        assert_eq!(show_x(&INCAST, round(0.2 * 3.0)), "0.6");
     }
 
     #[test]
