@@ -364,6 +364,7 @@ impl<C> Endpoint<C> {
             return self.extend_deadline(session, slot_no, now_ns);
         }
         let awaited = slot.awaits_grant();
+        let only_last = slot.has_only_last_in_flight();
         let probes = s.agreed.recovery == Recovery::Selective && slot.retries < PROBES;
         let credits = if probes { slot.probe() } else { slot.roll_back() };
         let units = credits * slot.units();
@@ -379,8 +380,9 @@ impl<C> Endpoint<C> {
         }
         let peer = s.peer;
         self.note_awaiting(session, slot_no);
-        // A request that waits for a grant probes for it; nothing need be lost.
-        if !probes && !awaited {
+        // A request that waits for a grant probes for it; nothing need be lost. Nor when a handler
+        // takes long, or the thread of the server does not run: the answer will tell.
+        if !probes && !awaited && !only_last {
             self.on_congestion_timeout(peer);
         }
         if !mutant::is_on(Mutant::PoolForgotten) {

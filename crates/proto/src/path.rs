@@ -261,6 +261,9 @@ impl Path {
         let frame = (self.signal_ns.into(), acked, now_ns);
         if let Some(control) = &mut self.control {
             control.on_frame(&self.rtt, frame, self.reported, self.reported_marks);
+            if let Some(least_ns) = control.take_longer_route() {
+                self.rtt.adopt(least_ns, now_ns);
+            }
         }
         self.take_allowance();
     }
@@ -320,6 +323,12 @@ impl Path {
     }
 
     // ---- round trips and timeouts -------------------------------------------------------------
+
+    /// Whether the newest frame took so long that calls time out without a loss: the thread of the
+    /// peer, or of this endpoint, did not run.
+    pub(crate) fn stalls(&self, rto_min_ns: u64) -> bool {
+        self.rtt.latest_ns() >= rto_min_ns.max(2 * self.rtt.least_ns())
+    }
 
     pub(crate) fn rtt(&self) -> &Rtt {
         &self.rtt

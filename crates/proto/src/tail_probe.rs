@@ -65,8 +65,13 @@ impl<C> Endpoint<C> {
     pub(crate) fn on_retry_answered(&mut self, peer: u32, age_ns: u32, ack: AckInfo) {
         let early = u64::from(age_ns) < ack.round_trip_ns;
         self.stats.spurious += u64::from(early);
-        if let Some(p) = self.peers.at_mut(peer) {
-            if early { p.path.back_off(self.now_ns, &self.cfg) } else { p.path.back_off_less() }
+        let Some(p) = self.peers.at_mut(peer) else { return };
+        if early {
+            return p.path.back_off(self.now_ns, &self.cfg);
+        }
+        p.path.back_off_less();
+        if !p.path.stalls(self.cfg.rto_min_ns) {
+            self.on_congestion_timeout(peer);
         }
     }
 

@@ -6,6 +6,10 @@
 //! `(base + target) / (base + delay)`. It grows only while messages wait for it. There is one such
 //! controller for all senders, so nothing has to converge between them.
 //!
+//! A queue at the receiver's link keeps the link busy. Frames that are delayed while fewer arrive than
+//! the link can carry wait elsewhere, at the links of their senders or in the network: their delay does
+//! not shrink the budget, and messages that wait get more, so that other senders use the link.
+//!
 //! The target is half of the base round trip, or more where packets or the noise of hosts are
 //! longer. No constant in microseconds assumes a slow or a fast network.
 //!
@@ -28,6 +32,12 @@ const DRAIN_EVERY_NS: u64 = 10_000_000;
 const PERIOD_NS: u64 = 20_000_000;
 /// Shortest length of a drain in round trips.
 const DRAIN_ROUND_TRIPS: u64 = 2;
+
+/// Least frames and round trips over which a rate is measured.
+const RATE_FRAMES: u64 = 64;
+const RATE_ROUND_TRIPS: u64 = 4;
+/// Largest budget in what the path holds at the highest rate, while the receiver's link is not busy.
+const OVERCOMMIT: u64 = 8;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -54,6 +64,7 @@ pub(crate) struct Size {
     drain_ends_ns: u64,
     next_drain_ns: u64,
     drain_period_ns: u64,
+    rate: Rate,
 }
 
 impl Size {
@@ -75,6 +86,7 @@ impl Size {
             drain_ends_ns: 0,
             next_drain_ns: 0,
             drain_period_ns: DRAIN_FIRST_NS,
+            rate: Rate::default(),
         }
     }
 
@@ -102,8 +114,10 @@ impl Size {
                 return;
             }
             self.drain_ends_ns = 0;
+            self.rate.begin(now_ns);
             self.begin_run(now_ns);
         }
+        self.rate.on_frame(base_ns, now_ns);
         self.run[self.run_frames % RUN] = delay_ns.min(u32::MAX.into()) as u32;
         if base_ns > 0 {
             self.run_base_ns = self.run_base_ns.min(base_ns);
@@ -133,7 +147,13 @@ impl Size {
             (self.base_ns / 2).max(TARGET_PACKETS * self.packet_ns).max(2 * u64::from(noise_ns));
         let seen_ns = (self.base_ns + delay_ns).max(1);
         // By a quarter up, by half down.
-        let ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
+        let mut ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
+        let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
+        if !self.rate.is_full(((self.run_frames as u64) << 20) / run_ns) {
+            // Delayed elsewhere.
+            let most = OVERCOMMIT * self.rate.in_flight(self.base_ns);
+            ratio = ratio.max(if self.size < most { 1280 } else { 1024 });
+        }
         if ratio < 1024 || self.short {
             // Half of the way, so that the next run sees the result of this one first; faster until
             // a queue was seen for the first time.
@@ -143,21 +163,75 @@ impl Size {
         }
         self.begin_run(now_ns);
         if now_ns >= self.next_drain_ns {
-            let is_first = self.next_drain_ns == 0;
-            if now_ns > self.next_drain_ns + DRAIN_EVERY_NS {
-                self.drain_period_ns = DRAIN_FIRST_NS; // after a pause
-            }
-            self.next_drain_ns = now_ns + self.drain_period_ns;
-            self.drain_period_ns = (2 * self.drain_period_ns).min(DRAIN_EVERY_NS);
-            if !is_first {
-                // Three quarters of what fills the path without a queue.
-                let filled = self.size * self.base_ns / seen_ns;
-                self.drained = (filled * 3 / 4).max(LEAST.min(self.most));
-                let all_ns = u64::from(messages) * self.packet_ns * 3 / 2;
-                let length_ns = (DRAIN_ROUND_TRIPS * seen_ns).max(all_ns);
-                self.drain_ends_ns = now_ns + length_ns.min(DRAIN_EVERY_NS / 8);
-            }
+            self.drain(seen_ns, messages, now_ns);
         }
+    }
+
+    /// Begins a drain, after the first run of all.
+    fn drain(&mut self, seen_ns: u64, messages: u32, now_ns: u64) {
+        let is_first = self.next_drain_ns == 0;
+        if now_ns > self.next_drain_ns + DRAIN_EVERY_NS {
+            self.drain_period_ns = DRAIN_FIRST_NS; // after a pause
+        }
+        self.next_drain_ns = now_ns + self.drain_period_ns;
+        self.drain_period_ns = (2 * self.drain_period_ns).min(DRAIN_EVERY_NS);
+        if is_first {
+            return;
+        }
+        // Three quarters of what fills the path without a queue.
+        let filled = self.size * self.base_ns / seen_ns;
+        self.drained = (filled * 3 / 4).max(LEAST.min(self.most));
+        let all_ns = u64::from(messages) * self.packet_ns * 3 / 2;
+        let length_ns = (DRAIN_ROUND_TRIPS * seen_ns).max(all_ns);
+        self.drain_ends_ns = now_ns + length_ns.min(DRAIN_EVERY_NS / 8);
+    }
+}
+
+/// The highest rate at which frames have arrived in the current and the previous period: that of the
+/// receiver's link, once it was busy.
+#[derive(Debug, Default)]
+struct Rate {
+    frames: u64,
+    begin_ns: u64,
+    /// Frames in 2^20 ns.
+    highest: u64,
+    previous: u64,
+    ends_ns: u64,
+}
+
+impl Rate {
+    /// Begins to count again: a pause, or a drain, is not the rate of the link.
+    fn begin(&mut self, now_ns: u64) {
+        (self.frames, self.begin_ns) = (0, now_ns);
+    }
+
+    fn on_frame(&mut self, base_ns: u64, now_ns: u64) {
+        self.frames += 1;
+        let time_ns = now_ns.saturating_sub(self.begin_ns);
+        if self.frames < RATE_FRAMES || time_ns < RATE_ROUND_TRIPS * base_ns || time_ns == 0 {
+            return;
+        }
+        let newest = (self.frames << 20) / time_ns;
+        if now_ns >= self.ends_ns {
+            self.previous = if now_ns - self.ends_ns > PERIOD_NS { 0 } else { self.highest };
+            (self.highest, self.ends_ns) = (0, now_ns + PERIOD_NS);
+        }
+        self.highest = self.highest.max(newest);
+        self.begin(now_ns);
+    }
+
+    fn highest(&self) -> u64 {
+        self.highest.max(self.previous)
+    }
+
+    /// Whether this is about the highest rate.
+    fn is_full(&self, rate: u64) -> bool {
+        8 * rate >= 7 * self.highest()
+    }
+
+    /// What is in flight at the highest rate, in parts of a packet.
+    fn in_flight(&self, base_ns: u64) -> u64 {
+        (self.highest() * base_ns * PART) >> 20
     }
 }
 
@@ -229,6 +303,25 @@ mod tests {
         let mut size = Size::new(100_000, 364);
         let mean = settle(&mut size, 5_200, 364, 20_000);
         assert!(mean >= 5_200 / 364, "{mean}");
+    }
+
+    #[test]
+    fn frames_that_wait_elsewhere_do_not_shrink_it() {
+        let mut size = Size::new(100_000, 364);
+        let mut now_ns = 1;
+        // A frame each `apart_ns`, delayed by 20 us; returns the packets at the end.
+        let mut delayed = |size: &mut Size, apart_ns: u64| {
+            for _ in 0..20_000 {
+                now_ns += apart_ns;
+                size.on_shortage();
+                size.on_frame(20_000, 5_200, 2, now_ns);
+            }
+            size.packets()
+        };
+        assert_eq!(delayed(&mut size, 364), 2, "at the rate of the link a queue shrinks it");
+        let overcommitted = delayed(&mut size, 728);
+        assert!((57..=8 * 15 + 15).contains(&overcommitted), "{overcommitted}");
+        assert_eq!(delayed(&mut size, 364), 2);
     }
 
     #[test]

@@ -72,6 +72,14 @@ impl Controller {
     }
 
     /// A retransmission was spurious: the loss that it answered was none.
+    /// The smallest round trip of a route that turns out to be longer than before.
+    pub(crate) fn take_longer_route(&mut self) -> Option<u64> {
+        match self {
+            Controller::TwoWindow(c) => c.take_longer_route(),
+            _ => None,
+        }
+    }
+
     pub(crate) fn on_spurious(&mut self) {
         match self {
             Controller::Timely(_) | Controller::Dcqcn(_) => {}

@@ -87,6 +87,11 @@ impl PathControl {
         self.allow(rtt, now_ns);
     }
 
+    /// The smallest round trip of a route that turns out to be longer than before.
+    pub(crate) fn take_longer_route(&mut self) -> Option<u64> {
+        self.controller.take_longer_route()
+    }
+
     fn base_ns(&self, rtt: &Rtt) -> u64 {
         if self.base_ns > 0 { self.base_ns } else { rtt.least_ns() }
     }

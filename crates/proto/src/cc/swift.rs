@@ -16,7 +16,7 @@ const BETA: u64 = 819; // 0.8
 const SCALE_FROM: u64 = PART / 10;
 const SCALE_TO: u64 = 100 * PART;
 /// Packets whose time on the link is allowed as queueing.
-const QUEUE_PACKETS: u64 = 8;
+const QUEUE_PACKETS: u64 = 16;
 
 /// See the module's documentation.
 #[derive(Debug)]

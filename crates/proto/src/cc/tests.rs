@@ -227,3 +227,31 @@ fn windows_below_one_packet_are_paced() {
     assert_eq!(allowed.window, PART);
     assert_eq!(allowed.gap_ns, 64 * 900_000, "a packet in 64 round trips at least");
 }
+
+#[test]
+fn a_longer_route_is_adopted_and_a_queue_is_not() {
+    // Round trips of 15 us whatever the window is, or those of a queue that shrinks with it.
+    for is_route in [true, false] {
+        let mut c = Controller::new(Control::TwoWindow, line(), 64).unwrap();
+        let (mut base_ns, mut now_ns, mut found) = (5_200, 1_000_000, None);
+        for _ in 0..200 {
+            let allowed = c.allowance(base_ns, 15_200, 0);
+            let window = allowed.window.min(64 * PART) / PART;
+            let queue_ns = 20_000 * window / 64;
+            let rtt_ns = if is_route { 25_200 } else { 5_200 + queue_ns };
+            for _ in 0..window.max(1) {
+                let signal = Signal { now_ns, rtt_ns, base_ns, ..Signal::default() };
+                c.on_signal(&Signal { acked: PART, counted: 1, ..signal });
+            }
+            now_ns += rtt_ns;
+            if let Some(least_ns) = c.take_longer_route() {
+                (base_ns, found) = (least_ns, Some(now_ns));
+            }
+        }
+        assert_eq!(found.is_some(), is_route);
+        if is_route {
+            assert!(found.is_some_and(|at_ns| at_ns < 2_000_000), "{found:?}");
+            assert_eq!((base_ns, c.allowance(base_ns, 25_200, 0).window), (25_200, u64::MAX));
+        }
+    }
+}

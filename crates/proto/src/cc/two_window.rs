@@ -20,6 +20,11 @@ const RUN: u32 = 8;
 /// that uses a small part of its window would take much longer by additive increase.
 const CLEAN_ROUNDS: u32 = 128;
 
+/// The window has shrunk to this part, and round trips have stayed as long for so many rounds: the
+/// route is longer.
+const SHRUNK: u64 = 8;
+const LONG_ROUNDS: u32 = 4;
+
 /// See the module's documentation.
 #[derive(Debug)]
 pub(crate) struct TwoWindow {
@@ -37,6 +42,7 @@ pub(crate) struct TwoWindow {
     run_ns: u64,
     run_frames: u32,
     run_acked: u64,
+    route: Route,
 }
 
 impl TwoWindow {
@@ -53,6 +59,7 @@ impl TwoWindow {
             run_ns: u64::MAX,
             run_frames: 0,
             run_acked: 0,
+            route: Route::default(),
         }
     }
 
@@ -108,9 +115,17 @@ impl TwoWindow {
         let small = self.swift.window() < u64::from(RUN) * PART;
         if self.run_frames >= RUN || small {
             let run = Signal { rtt_ns: self.run_ns, acked: self.run_acked, ..*s };
+            let late = self.run_ns >= self.swift.target_ns(s.base_ns, s.noise_ns);
             self.swift.on_signal(&run);
+            if self.route.on_run(&run, self.swift.window(), late) {
+                self.swift.open();
+            }
             (self.run_ns, self.run_frames, self.run_acked) = (u64::MAX, 0, 0);
         }
+    }
+
+    pub(super) fn take_longer_route(&mut self) -> Option<u64> {
+        self.route.take()
     }
 
     pub(super) fn on_loss(&mut self, now_ns: u64, rtt_ns: u64) {
@@ -132,5 +147,51 @@ impl TwoWindow {
             allowed.watch_ns = 0;
         }
         allowed
+    }
+}
+
+/// Tells a longer route from a queue. A queue shrinks with the windows that fill it; round trips that
+/// stay as long while the window shrinks to an eighth are those of the route.
+#[derive(Debug, Default)]
+struct Route {
+    /// The longest round trip since the window began to shrink, and the window then; 0: it does not
+    /// shrink.
+    longest_ns: u64,
+    window: u64,
+    /// Round trips as long as that, with a small window, and when the last of them began.
+    long: u32,
+    began_ns: u64,
+    /// The route's round trip; 0: as before.
+    found_ns: u64,
+}
+
+impl Route {
+    /// A run of frames whose shortest round trip is `s.rtt_ns`; `late`: it is beyond the target.
+    /// Returns whether the route is longer than before.
+    fn on_run(&mut self, s: &Signal, window: u64, late: bool) -> bool {
+        if !late {
+            *self = Route::default();
+            return false;
+        }
+        if self.longest_ns == 0 {
+            self.window = window;
+        }
+        self.longest_ns = self.longest_ns.max(s.rtt_ns);
+        let long_ns = s.base_ns + self.longest_ns.saturating_sub(s.base_ns) * 3 / 4;
+        if window * SHRUNK > self.window || s.rtt_ns < long_ns {
+            self.long = 0;
+        } else if self.long == 0 || s.now_ns >= self.began_ns + s.rtt_ns {
+            (self.long, self.began_ns) = (self.long + 1, s.now_ns);
+        }
+        if self.long <= LONG_ROUNDS {
+            return false;
+        }
+        *self = Route { found_ns: s.rtt_ns, ..Route::default() };
+        true
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        let found_ns = std::mem::take(&mut self.found_ns);
+        (found_ns > 0).then_some(found_ns)
     }
 }

@@ -159,6 +159,17 @@ impl Rtt {
         self.srtt_ns
     }
 
+    /// Takes this as the smallest round trip: the route has become longer.
+    pub(crate) fn adopt(&mut self, least_ns: u64, now_ns: u64) {
+        (self.min_ns, self.period_min_ns, self.previous_min_ns) = (least_ns, least_ns, least_ns);
+        (self.drains, self.period_ends_ns) = (false, now_ns + PERIOD_NS);
+    }
+
+    /// The newest round trip, ns.
+    pub(crate) fn latest_ns(&self) -> u64 {
+        self.latest_ns
+    }
+
     /// The smallest recent round trip, ns; 0 before the first sample.
     pub(crate) fn least_ns(&self) -> u64 {
         if self.samples > 0 { self.min_ns } else { 0 }

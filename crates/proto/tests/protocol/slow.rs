@@ -1,6 +1,6 @@
 //! Slow handlers, wrapping request numbers, freed responses.
 
-use courser_proto::{Config, SessionId};
+use courser_proto::{Config, Control, Recovery, SessionId};
 
 use crate::support::{Action, DPP, World, config, pattern};
 
@@ -25,6 +25,35 @@ fn a_slow_handler_is_in_progress_and_runs_once() {
         let in_progress = w.ep(1).stats().in_progress_sent;
         assert!((3..20).contains(&in_progress), "{in_progress}");
         assert_eq!(w.trace.iter().filter(|p| p.text.ends_with('!')).count() as u64, in_progress);
+    }
+}
+
+#[test]
+fn a_slow_handler_leaves_the_window_alone_and_a_lost_call_does_not() {
+    for recovery in [Recovery::GoBackN, Recovery::Selective] {
+        let cfg = Config { control: Control::TwoWindow, recovery, ..config() };
+        for len in [10, 5 * DPP] {
+            let mut w = World::pair(cfg.clone());
+            let s = w.connect(0, 1);
+            w.nodes[1].handler = Box::new(|_, _| Action::Defer(20_000_000, vec![]));
+            w.call(0, s, 1, len);
+            w.finish(0, 1);
+            let stats = w.ep(0).session_stats(s).unwrap();
+            assert_eq!((stats.window, stats.decreases), (None, 0), "{recovery} {len}");
+        }
+        let mut w = World::pair(cfg);
+        let s = w.connect(0, 1);
+        w.call(0, s, 1, 10);
+        w.finish(0, 1);
+        let mut lost = 0;
+        w.filter = Some(Box::new(move |from, _| {
+            lost += u32::from(from == 0);
+            from != 0 || lost > 4
+        }));
+        w.call(0, s, 2, 10);
+        w.finish(0, 1);
+        let stats = w.ep(0).session_stats(s).unwrap();
+        assert_eq!(stats.decreases, 1, "{recovery}");
     }
 }
 

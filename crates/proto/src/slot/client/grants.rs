@@ -69,6 +69,12 @@ impl<C> ClientSlot<C> {
         self.granted <= self.req_sent && self.req_sent < self.req_packets
     }
 
+    /// Whether all of the request was sent, and only its last packet is not acknowledged: the response
+    /// does that.
+    pub(crate) fn has_only_last_in_flight(&self) -> bool {
+        self.resp_rcvd == 0 && self.req_sent == self.req_packets && self.in_flight() == 1
+    }
+
     /// A request of several packets begins: `packets` of it may be sent before the server answers.
     pub(crate) fn limit_unscheduled(&mut self, packets: u32) {
         if self.req_high == 0 && self.req_packets > 1 {
