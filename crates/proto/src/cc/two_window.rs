@@ -104,7 +104,8 @@ impl TwoWindow {
         self.round_ends_ns = s.now_ns + s.rtt_ns.max(s.base_ns);
     }
 
-    /// Collects a run of frames, at most a round trip long, and passes the shortest to Swift.
+    /// Collects a run of frames and passes the shortest to Swift. With a window of less than two packets
+    /// a run takes too many round trips.
     fn on_delay(&mut self, s: &Signal) {
         if s.rtt_ns == 0 {
             return;
@@ -112,7 +113,7 @@ impl TwoWindow {
         self.run_ns = self.run_ns.min(s.rtt_ns);
         self.run_acked += s.acked;
         self.run_frames += 1;
-        let small = self.swift.window() < u64::from(RUN) * PART;
+        let small = self.swift.window() < 2 * PART;
         if self.run_frames >= RUN || small {
             let run = Signal { rtt_ns: self.run_ns, acked: self.run_acked, ..*s };
             let late = self.run_ns >= self.swift.target_ns(s.base_ns, s.noise_ns);
