@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use courser::Recovery;
+use courser::{Control, Recovery};
 
 use crate::bench::BenchArgs;
 use courser_bench::program::{ResultArgs, VERSION, units};
@@ -85,6 +85,10 @@ pub(crate) struct ServeArgs {
     /// Endpoints; each has its own thread
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: u16,
+    /// Congestion control: default, none, timely, timely-patched, dcqcn or swift. With default the
+    /// server also limits what all clients together may send
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub(crate) control: Control,
     /// Loss recovery: go-back-n applies to all clients; with melo or default each client chooses
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
@@ -116,6 +120,9 @@ pub(crate) struct PingArgs {
     /// Count a call as lost after this time
     #[arg(short, long, value_name = "TIME", default_value = "1s", value_parser = units::nonzero_time)]
     pub(crate) timeout: Duration,
+    /// Congestion control: default, none, timely, timely-patched, dcqcn or swift
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub(crate) control: Control,
     /// Loss recovery: go-back-n, melo or default; a server with go-back-n overrides it
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
@@ -140,9 +147,16 @@ list of sessions. URI/N shows endpoint N only.
     probes            probed the end of a message after a timeout
     spurious          had already arrived
   rollbacks           timeouts after which all packets of a call were resent
+  control             congestion control of the endpoint
   pool waits          times that a session waited for shared credits
+  paced               times that packets waited for their departure time
   recovery            loss recovery of the session, agreed at connect
   RTT, RTO            round trip without handlers, and the timeout from it
+  window              packets to the peer that congestion control allows in
+                      flight; -: it does not limit them
+  pacing gap          time between two full packets to the peer, if paced
+  decreases           times that congestion control allowed less than before
+  marked              packets that arrived at the peer with a congestion mark
   in flight           requests on the session's slots; queued ones need a slot
 
 Examples:
@@ -221,6 +235,9 @@ mod tests {
             "courser completions word",
             "courser stat",
             "courser serve --recovery none",
+            "courser serve --control fast",
+            "courser ping udp://a:1 --control none,swift",
+            "courser bench rate --control two-window",
             "courser ping udp://a:1 --recovery go-back-n,melo",
             "courser soak --recovery gbn",
             "courser soak --load 0",

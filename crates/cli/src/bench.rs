@@ -1,7 +1,7 @@
 //! `courser bench`: latency, rate and bandwidth of calls, compared with the same packets without
 //! the protocol. The long benchmarks are in `courser-lab`.
 
-use courser::{Nexus, Recovery};
+use courser::{Control, Nexus, Recovery};
 use courser_bench::program::{Failure, PlanArgs, ResultArgs, out, progress, units};
 use courser_bench::report::Report;
 use courser_bench::rpc::{self, BenchSpec, Faults, Kind, Over, SERIES_SIZES};
@@ -84,6 +84,10 @@ struct CallArgs {
     /// begins another SPEC
     #[arg(long, value_name = "SPEC", conflicts_with = "connect")]
     fault: Vec<Faults>,
+    /// Congestion control: default, none, timely, timely-patched, dcqcn or swift; none is applied
+    /// over shm
+    #[arg(long, value_name = "NAME", default_value_t)]
+    control: Control,
     /// Loss recovery: go-back-n, melo, default; several schemes are compared
     #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
     recovery: Vec<Recovery>,
@@ -221,6 +225,7 @@ impl CallArgs {
         spec.credits = self.credits;
         spec.slots = self.slots;
         spec.frame = self.frame_size.map(count);
+        spec.control = self.control;
         spec.recovery = self.recovery.first().copied().unwrap_or_default();
         if let [batch] = spec.batches[..] {
             (spec.batch, spec.batches) = (batch, Vec::new());
@@ -351,8 +356,10 @@ mod tests {
         assert_eq!(format!("{plain:?}"), format!("{defaults:?}"));
         let given = spec_of(
             "courser bench bandwidth --quick --pairs 7 --max-time 3s --size 1MiB --sessions 3 \
-             --outstanding 5 --credits 64 --slots 4 --frame-size 4KiB --connect udp://a:1",
+             --outstanding 5 --credits 64 --slots 4 --frame-size 4KiB --connect udp://a:1 \
+             --control swift",
         );
+        assert_eq!(given.variant().config().control, Control::Swift);
         assert_eq!(given.kind, Kind::Bandwidth);
         let max_time = Duration::from_secs(3);
         assert_eq!(given.plan, Plan { pairs: 7, max_time, ..Plan::quick() });

@@ -92,7 +92,7 @@ pub(crate) fn run(args: &PingArgs) -> Result<(), Failure> {
 impl Pinger {
     fn connect(args: &PingArgs) -> Result<Self, Failure> {
         let uri: Uri = args.uri.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
-        let config = Config { recovery: args.recovery, ..Config::default() };
+        let config = Config { control: args.control, recovery: args.recovery, ..Config::default() };
         let mut rpc = Nexus::bind_with(&bind_for(&uri), config)?.endpoint()?;
         rpc.warnings().iter().for_each(|warning| out::warn(warning));
         let session = rpc.connect(&args.uri)?;
@@ -267,6 +267,7 @@ impl Pinger {
                 "interval_ns": args.interval.as_nanos() as u64,
                 "size": args.size,
                 "timeout_ns": args.timeout.as_nanos() as u64,
+                "control": self.rpc.control().name(),
                 // The negotiated scheme, not the requested one.
                 "recovery": self.rpc.session_stats(self.session).map(|s| s.recovery.name()),
             },

@@ -50,6 +50,31 @@ fn one_refresh_as_json_has_what_the_server_counted() {
 }
 
 #[test]
+fn congestion_control_is_in_json_and_text() {
+    for (bind, given, used) in [
+        ("udp://127.0.0.1:0", "", "default"),
+        ("udp://127.0.0.1:0", "--control swift", "swift"),
+        ("shm://127.0.0.1:0", "", "none"),
+    ] {
+        let server = Server::start(&format!("serve --bind {bind} {given}"));
+        pinged(&server, 1);
+        let report = json_of(&format!("stat {} --once --json -", server.uri));
+        let result = &results(&report)[0];
+        assert_eq!(result["control"], used, "{result}");
+        assert_eq!(result["counters"]["paced"], 0, "{result}");
+        let session = &result["sessions"][0];
+        assert_eq!(session["window_packets"], Value::Null, "{result}");
+        assert_eq!(session["pacing_gap_ns"], Value::Null, "{result}");
+        assert_eq!(session["window_decreases"], 0, "{result}");
+        let text = stdout(&run(&format!("stat {} --once", server.uri)));
+        assert!(text.contains("pacing gap") && text.contains(used), "{text}");
+    }
+    let server = Server::local();
+    let line = format!("ping {} --control dcqcn --count 1 --timeout 20s --json -", server.uri);
+    assert_eq!(json_of(&line)["config"]["control"], "dcqcn");
+}
+
+#[test]
 fn rates_are_between_refreshes() {
     let server = Server::local();
     let mut ping = courser(&format!("ping {} --count 0 --interval 1ms --quiet", server.uri));

@@ -290,6 +290,12 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.session_stats(session)
     }
 
+    /// The congestion control in use: [`crate::Config::control`], or none on transports with a
+    /// receive queue for each peer.
+    pub fn control(&self) -> courser_proto::Control {
+        self.core.proto.config().applied_control()
+    }
+
     /// Counters of the protocol.
     pub fn stats(&self) -> &EndpointStats {
         self.core.proto.stats()

@@ -215,6 +215,12 @@ pub struct ConfigError {
 }
 
 impl Config {
+    /// The control that is applied: none where each peer has a receive queue of its own, which
+    /// credits bound.
+    pub fn applied_control(&self) -> Control {
+        if self.rx_queue_per_peer { Control::None } else { self.control }
+    }
+
     /// Checks every range.
     /// # Errors
     /// The first setting that is out of its range.

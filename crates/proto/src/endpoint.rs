@@ -138,7 +138,7 @@ impl<C> Endpoint<C> {
 
 /// The receiver's budget: part of the default control, where peers share a receive queue.
 fn budget_of(cfg: &Config, framing: &Framing) -> Budget {
-    let enabled = cfg.control == Control::TwoWindow && !cfg.rx_queue_per_peer;
+    let enabled = cfg.applied_control() == Control::TwoWindow;
     let packet_ns = packet_wire_bytes(framing.max_frame) * 8_000_000_000 / cfg.line_rate_bps.max(1);
     Budget::new(enabled, Size::new(cfg.rx_queue_frames / 2, packet_ns))
 }

@@ -54,7 +54,7 @@ mod tx;
 pub mod wire;
 
 pub use budget::Grant;
-pub use cc::Control;
+pub use cc::{Control, UnknownControl};
 pub use config::{Admission, Config, ConfigError};
 pub use credits::Room;
 pub use driver::Driver;

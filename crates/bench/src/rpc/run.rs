@@ -298,6 +298,7 @@ pub fn agreed(caller: &SharedCaller) -> Config {
         "credits": session.as_ref().map(|s| s.credit_limit),
         "slots": session.as_ref().map(|s| s.slots),
         "data_per_packet": session.as_ref().map(|s| s.data_per_packet),
+        "control": rpc.control().name(),
         "recovery": session.as_ref().map(|s| s.recovery.name()),
         "max_frame": caps.max_frame,
         "train_frames": caps.train_frames,

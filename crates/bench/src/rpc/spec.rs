@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use courser::Recovery;
+use courser::{Control, Recovery};
 
 use crate::program::Failure;
 
@@ -93,6 +93,8 @@ pub struct BenchSpec {
     pub slots: Option<u8>,
     /// Largest frame, bytes; `None`: the transport's default.
     pub frame: Option<usize>,
+    /// Congestion control.
+    pub control: Control,
     /// Loss recovery.
     pub recovery: Recovery,
     /// Whether the report contains the counters of both sides (`config.diagnostics`).
@@ -148,6 +150,7 @@ impl BenchSpec {
             credits: None,
             slots: None,
             frame: None,
+            control: Control::default(),
             recovery: Recovery::default(),
             stats: true,
         }
@@ -234,6 +237,7 @@ impl BenchSpec {
             slots: self.slots,
             frame: self.frame,
             sessions: self.sessions as usize,
+            control: self.control,
             recovery: self.recovery,
             off: if self.no_copy { vec![Switch::RequestCopies] } else { Vec::new() },
             ..Variant::default()

@@ -219,6 +219,7 @@ pub(crate) fn bind_for(server: &Uri) -> String {
 
 /// Limits the sessions and texts of a page, so that its memory is bounded.
 fn bounded(mut snapshot: Snapshot) -> Snapshot {
+    snapshot.control = clean(&snapshot.control);
     snapshot.sessions.truncate(PAGE);
     for row in &mut snapshot.sessions {
         row.role = clean(&row.role);
@@ -262,7 +263,10 @@ mod tests {
             peer: Some("p".repeat(1000)),
             ..SessionRow::default()
         };
-        let page = bounded(Snapshot { sessions: vec![row; PAGE + 1], ..Snapshot::default() });
+        let control = "c".repeat(1000);
+        let sessions = vec![row; PAGE + 1];
+        let page = bounded(Snapshot { control, sessions, ..Snapshot::default() });
+        assert_eq!(page.control.len(), 80);
         assert_eq!(page.sessions.len(), PAGE);
         let row = &page.sessions[0];
         let peer = row.peer.as_ref().map_or(0, String::len);

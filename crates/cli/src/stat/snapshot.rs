@@ -59,6 +59,8 @@ pub(crate) struct Snapshot {
     pub(crate) port: u32,
     /// Time since the creation of the endpoint, ns.
     pub(crate) now_ns: u64,
+    /// Congestion control in use; empty from a server without this field.
+    pub(crate) control: String,
     pub(crate) counters: Counters,
     /// Discarded frames and packets by reason, without zeros.
     pub(crate) drops: BTreeMap<String, u64>,
@@ -104,6 +106,7 @@ pub(crate) struct Counters {
     pub(crate) responses_resent: u64,
     pub(crate) in_progress_sent: u64,
     pub(crate) pool_waits: u64,
+    pub(crate) paced: u64,
     pub(crate) completions_parked: u64,
     pub(crate) tx_copied: u64,
     pub(crate) max_in_flight: u32,
@@ -164,6 +167,12 @@ pub(crate) struct SessionRow {
     pub(crate) rtt_min_ns: Option<u64>,
     pub(crate) rto_ns: Option<u64>,
     pub(crate) ecn_marked: u32,
+    /// Window of congestion control for all sessions with the peer; `None`: it does not limit.
+    pub(crate) window_packets: Option<u32>,
+    /// Time between two full-sized packets to the peer, while they are paced.
+    pub(crate) pacing_gap_ns: Option<u64>,
+    /// Number of times that congestion control lowered the window or the rate to the peer.
+    pub(crate) window_decreases: u64,
     pub(crate) data_per_packet: u16,
 }
 
@@ -191,6 +200,7 @@ impl Snapshot {
             process,
             endpoint: rpc.index(),
             port: rpc.port(),
+            control: rpc.control().name().to_owned(),
             counters: counters(rpc),
             drops: named(DROP_NAMES.into_iter().zip(stats.drops)),
             handlers: handlers(&rpc.handler_stats()),
@@ -257,6 +267,7 @@ fn counters<T: Transport>(rpc: &Rpc<T>) -> Counters {
         responses_resent: p.responses_resent,
         in_progress_sent: p.in_progress_sent,
         pool_waits: p.pool_waits,
+        paced: p.paced,
         completions_parked: p.completions_parked,
         tx_copied: p.tx_copied,
         max_in_flight: p.max_in_flight,
@@ -307,6 +318,9 @@ fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
         rtt_min_ns: s.rtt_min_ns,
         rto_ns: s.rto_ns,
         ecn_marked: s.ecn_marked,
+        window_packets: s.window,
+        pacing_gap_ns: s.pacing_gap_ns,
+        window_decreases: s.decreases,
         data_per_packet: s.data_per_packet,
     })
 }

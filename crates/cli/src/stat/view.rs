@@ -200,11 +200,12 @@ fn table(header: &[&str]) -> Table {
     table
 }
 
-/// The counters of all endpoints: requests, calls, recovery, memory.
-fn endpoints(rated: &[Rated]) -> [Table; 4] {
+/// The counters of all endpoints: requests, calls, congestion control, recovery, memory.
+fn endpoints(rated: &[Rated]) -> [Table; 5] {
     let mut tables = [
         table(&["endpoint", "sessions", "credits", "requests", "/s", "replies"]),
-        table(&["endpoint", "calls", "/s", "open", "errors", "pool waits"]),
+        table(&["endpoint", "calls", "/s", "open", "errors"]),
+        table(&["endpoint", "control", "pool waits", "paced"]),
         table(&["endpoint", "resent", "lost", "probes", "spurious", "rollbacks"]),
         table(&["endpoint", "sessions' memory", "memory in use", "mapped", "limit"]),
     ];
@@ -224,9 +225,10 @@ fn endpoints(rated: &[Rated]) -> [Table; 4] {
             rate(one.rates.map(|r| r.calls_per_s)),
             count(s.outstanding_calls),
             count(c.errors),
-            count(c.pool_waits),
         ]);
-        tables[2].add_row([
+        let control = if s.control.is_empty() { "-".to_owned() } else { clean(&s.control) };
+        tables[2].add_row([s.endpoint.to_string(), control, count(c.pool_waits), count(c.paced)]);
+        tables[3].add_row([
             s.endpoint.to_string(),
             count(c.retransmitted.saturating_add(c.responses_resent)),
             count(c.lost),
@@ -234,7 +236,7 @@ fn endpoints(rated: &[Rated]) -> [Table; 4] {
             count(c.spurious),
             count(c.rollbacks),
         ]);
-        tables[3].add_row([
+        tables[4].add_row([
             s.endpoint.to_string(),
             memory(s.memory.sessions_bytes),
             memory(s.memory.in_use_bytes),
@@ -246,11 +248,12 @@ fn endpoints(rated: &[Rated]) -> [Table; 4] {
     tables
 }
 
-/// The table of sessions: peer, round trips, queues and packets.
-fn sessions(rated: &[Rated]) -> [Table; 3] {
+/// The table of sessions: peer, round trips and queues, congestion control, packets.
+fn sessions(rated: &[Rated]) -> [Table; 4] {
     let mut tables = [
         table(&["session", "role", "peer", "requests/s", "recovery"]),
         table(&["session", "RTT", "smoothed", "min", "RTO", "credits", "in flight", "queued"]),
+        table(&["session", "window", "pacing gap", "decreases", "marked"]),
         table(&["session", "frames out", "in", "resent", "rollbacks"]),
     ];
     for (one, session) in rated.iter().flat_map(|one| one.busiest.iter().map(move |s| (one, s))) {
@@ -281,6 +284,13 @@ fn sessions(rated: &[Rated]) -> [Table; 3] {
             row.queued.to_string(),
         ]);
         tables[2].add_row([
+            name.clone(),
+            row.window_packets.map_or_else(|| "-".to_owned(), |packets| packets.to_string()),
+            time(row.pacing_gap_ns),
+            count(row.window_decreases),
+            count(row.ecn_marked.into()),
+        ]);
+        tables[3].add_row([
             name,
             count(row.tx_frames),
             count(row.rx_frames.into()),
@@ -291,6 +301,7 @@ fn sessions(rated: &[Rated]) -> [Table; 3] {
     right(&mut tables[0], 3);
     right(&mut tables[1], 1);
     right(&mut tables[2], 1);
+    right(&mut tables[3], 1);
     tables
 }
 
@@ -373,6 +384,43 @@ mod tests {
             assert!(text.contains("1.8447e19"), "{text}");
             assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
         }
+    }
+
+    #[test]
+    fn congestion_control_is_shown_for_endpoints_and_sessions() {
+        let limited = SessionRow {
+            session: 1,
+            window_packets: Some(12),
+            pacing_gap_ns: Some(4_500),
+            window_decreases: 77,
+            ecn_marked: 88,
+            ..SessionRow::default()
+        };
+        let mut s = snapshot(1, 0, &[(0, 0)]);
+        s.control = "timely-patched".to_owned();
+        s.counters.paced = 66;
+        s.sessions.push(limited.clone());
+        let text = render("udp://x:1", &Before::default().rate(vec![s.clone()], 10));
+        let row = |head: &str, name: &str| {
+            let mut lines = text.lines().skip_while(|line| !line.contains(head));
+            let line = lines.find(|line| line.trim_start().starts_with(name));
+            line.unwrap_or_default().split_whitespace().collect::<Vec<_>>()
+        };
+        assert_eq!(row("paced", "0 "), ["0", "timely-patched", "0", "66"], "{text}");
+        assert_eq!(row("pacing gap", "0/1"), ["0/1", "12", "4.50", "µs", "77", "88"], "{text}");
+        assert_eq!(row("pacing gap", "0/0"), ["0/0", "-", "-", "0", "0"], "{text}");
+
+        let most = SessionRow {
+            session: u32::MAX,
+            window_packets: Some(u32::MAX),
+            pacing_gap_ns: Some(u64::MAX),
+            window_decreases: u64::MAX,
+            ecn_marked: u32::MAX,
+            ..limited
+        };
+        (s.endpoint, s.sessions, s.counters.paced) = (u16::MAX, vec![most], u64::MAX);
+        let text = render("udp://x:1", &Before::default().rate(vec![s], 10));
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! The choice of a congestion control.
 
+use serde::{Deserialize, Serialize};
+
 /// The congestion control of an endpoint's client sessions.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Control {
     /// None: credits alone bound what is in flight.
@@ -43,6 +45,42 @@ impl Control {
             Control::Dcqcn => "dcqcn",
             Control::Swift => "swift",
             Control::TwoWindow => "default",
+        }
+    }
+}
+
+impl std::fmt::Display for Control {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// The text is not the name of a control.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "{0:?} is not a congestion control; choose default, none, timely, timely-patched, dcqcn or swift"
+)]
+pub struct UnknownControl(String);
+
+impl std::str::FromStr for Control {
+    type Err = UnknownControl;
+
+    fn from_str(name: &str) -> Result<Self, UnknownControl> {
+        let found = Control::ALL.into_iter().find(|c| c.name() == name);
+        found.ok_or_else(|| UnknownControl(name.to_owned()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for c in Control::ALL {
+            assert_eq!(c.to_string().parse(), Ok(c));
+            let error = "fast".parse::<Control>().expect_err("no such control").to_string();
+            assert!(error.contains(c.name()), "{error}");
         }
     }
 }

@@ -22,7 +22,7 @@ mod swift;
 mod timely;
 mod two_window;
 
-pub use control::Control;
+pub use control::{Control, UnknownControl};
 use dcqcn::Dcqcn;
 pub(crate) use path_control::PathControl;
 pub(crate) use signal::{Allowance, Line, PART, Signal, packet_wire_bytes};

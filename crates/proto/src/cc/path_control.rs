@@ -31,12 +31,10 @@ pub(crate) struct PathControl {
 impl PathControl {
     /// The control of a path with a window of at most `limit` packets; `None`: none.
     pub(crate) fn new(cfg: &Config, data_per_packet: u16, limit: u32) -> Option<Self> {
-        if cfg.rx_queue_per_peer {
-            return None; // each path has a queue of its own, which credits bound
-        }
+        let control = cfg.applied_control();
         let line = Line::new(cfg, data_per_packet);
-        let base_ns = if cfg.control == Control::Swift { cfg.base_rtt_ns } else { 0 };
-        Self::of(cfg.control, line, (cfg.train_frames, base_ns), limit)
+        let base_ns = if control == Control::Swift { cfg.base_rtt_ns } else { 0 };
+        Self::of(control, line, (cfg.train_frames, base_ns), limit)
     }
 
     fn of(control: Control, line: Line, (train, base_ns): (u32, u64), limit: u32) -> Option<Self> {
