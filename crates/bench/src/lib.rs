@@ -51,6 +51,7 @@ pub mod contention;
 pub mod environment;
 pub mod latency;
 pub mod line;
+pub mod netns;
 pub mod placement;
 pub mod probe;
 pub mod program;
