@@ -1,5 +1,6 @@
 //! The long benchmarks: each is a series of windows in which one setting changes.
 
+mod bucket;
 mod credits;
 mod factors;
 mod overload;
@@ -13,12 +14,14 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use courser::Control;
 use courser_bench::program::{Failure, PlanArgs, ResultArgs, json, progress, units};
 use courser_bench::report::Report;
 use courser_bench::rpc::{BenchError, Over};
 use courser_bench::table;
 use courser_bench::window::{Plan, Progress};
 
+use self::bucket::BucketPlan;
 use self::overload::OverloadPlan;
 use self::sweep::{FRAMES, IN_FLIGHT, Sweep};
 
@@ -32,6 +35,8 @@ pub enum Series {
     Workers(WorkersArgs),
     /// Calls answered before their deadline at twice the capacity of a worker
     Overload(OverloadArgs),
+    /// The queue in front of a link of 1 Gbit/s, with and without congestion control
+    Bucket(BucketArgs),
     /// The rate with optimizations switched off one after another
     Factors(SeriesArgs),
     /// The rate on 1 to 20,000 sessions compared with 8, and their memory
@@ -135,6 +140,36 @@ pub struct OverloadArgs {
     output: ResultArgs,
 }
 
+/// Flags of `bucket`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Needs root, ip and tc: two network namespaces are joined by a virtual link, which a token \
+bucket limits to 1 Gbit/s, with a queue of 12 MB. Runs with the control and without any \
+alternate. While threads wait for a core the link is idle, unless packets are queued: on \
+a busy machine the goodput says little about the control.
+
+Example:
+  courser bench bucket --pairs 2")]
+pub struct BucketArgs {
+    /// The control that is compared with none: default, timely, timely-patched, dcqcn or swift
+    #[arg(long, value_name = "NAME", default_value_t)]
+    control: Control,
+    /// Pairs of runs
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: u32,
+    /// Client endpoints, which all send
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=64))]
+    senders: u32,
+    /// Bytes in a request
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = units::message_size)]
+    size: usize,
+    /// Measured time of each run
+    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = units::nonzero_time)]
+    time: Duration,
+    #[command(flatten)]
+    output: ResultArgs,
+}
+
 /// Runs a benchmark.
 ///
 /// # Errors
@@ -143,6 +178,7 @@ pub fn run(series: &Series) -> Result<(), Failure> {
     match series {
         Series::Workers(args) => workers(args),
         Series::Overload(args) => overload(args),
+        Series::Bucket(args) => bucket(args),
         Series::Sweep(args) => sweep(args),
         Series::Factors(args) => of("factors", args, factors::run),
         Series::TxQueue(args) => of("txqueue", args, txqueue::run),
@@ -235,6 +271,24 @@ fn overload(args: &OverloadArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     let report = report?;
     args.output.show(&report, || overload::render(&report))
+}
+
+fn bucket(args: &BucketArgs) -> Result<(), Failure> {
+    args.output.check()?;
+    let BucketArgs { control, pairs, senders, size, time, .. } = *args;
+    if control == Control::None {
+        return Err(Failure::Usage("--control none is what others are compared with".to_owned()));
+    }
+    let bar = progress::bar()?;
+    bar.set_prefix("bucket");
+    let plan = BucketPlan { control, pairs, senders, size, time };
+    let report = bucket::run(plan, &mut |part| bar.set_position((part * 1000.0) as u64));
+    bar.finish_and_clear();
+    let report = report?;
+    let disturbed = report.disturbed().filter(|_| !args.output.anyway);
+    let text = || disturbed.map_or_else(|| bucket::render(&report), |_| String::new());
+    args.output.show(&report, text)?;
+    args.output.accept(disturbed)
 }
 
 #[cfg(test)]
