@@ -9,7 +9,7 @@ use std::io::Write;
 use std::sync::mpsc;
 use std::thread;
 
-use courser::{Control, Nexus, SessionStats};
+use courser::{Config, Control, Nexus, SessionStats};
 use courser_bench::netns::{self, DEVICE, Host};
 use mark::Marks;
 
@@ -53,14 +53,14 @@ fn uri(host: &Host, v6: bool) -> String {
 
 /// Calls with large requests from the first host to the second, the packets of requests marked or
 /// not.
-fn calls(hosts: &[Host; 2], v6: bool, marked: bool) -> Seen {
+fn calls(hosts: &[Host; 2], v6: bool, control: Control, marked: bool) -> Seen {
     with_server(&hosts[1], v6, |server| {
         let client = || {
             hosts[0].enter().expect("enters");
             let _marks = marked.then(|| Marks::attach(DEVICE).expect("attaches"));
-            let mut rpc =
-                Nexus::bind(&uri(&hosts[0], v6)).expect("binds").endpoint().expect("opens");
-            assert_eq!(rpc.control(), Control::default());
+            let config = Config { control, ..Config::default() };
+            let nexus = Nexus::bind_with(&uri(&hosts[0], v6), config).expect("binds");
+            let mut rpc = nexus.endpoint().expect("opens");
             let session = rpc.connect(server).expect("a session");
             rpc.wait_connected(session).expect("connected");
             let mut window = None;
@@ -99,7 +99,7 @@ fn hosts() -> Option<[Host; 2]> {
 fn marks_of_the_network_lower_the_window_and_without_marks_it_stays() {
     let Some(hosts) = hosts() else { return };
     for v6 in [false, true] {
-        let seen = calls(&hosts, v6, true);
+        let seen = calls(&hosts, v6, Control::default(), true);
         assert!(seen.session.ecn_marked > 0, "{seen:?}");
         assert!(u64::from(seen.session.ecn_marked) <= seen.session.tx_frames, "{seen:?}");
         assert!(seen.session.decreases > 0, "{seen:?}");
@@ -108,10 +108,21 @@ fn marks_of_the_network_lower_the_window_and_without_marks_it_stays() {
         // Threads that wait for a core delay packets too, which lowers the window on a busy
         // machine: one of several runs is without that.
         let quiet = (0..20).any(|_| {
-            let seen = calls(&hosts, v6, false);
+            let seen = calls(&hosts, v6, Control::default(), false);
             assert_eq!(seen.session.ecn_marked, 0, "{seen:?}");
             seen.session.decreases == 0 && seen.window.is_none()
         });
         assert!(quiet, "the window is lowered without marks");
     }
+}
+
+#[test]
+fn marks_of_the_network_lower_the_rate_of_dcqcn() {
+    let Some(hosts) = hosts() else { return };
+    let seen = calls(&hosts, false, Control::Dcqcn, true);
+    assert!(seen.session.ecn_marked > 0 && seen.session.decreases > 0, "{seen:?}");
+    assert!(seen.session.pacing_gap_ns.is_some(), "{seen:?}");
+    // It takes no notice of delays, so this holds on a busy machine too.
+    let seen = calls(&hosts, false, Control::Dcqcn, false);
+    assert_eq!((seen.session.ecn_marked, seen.session.pacing_gap_ns), (0, None), "{seen:?}");
 }
