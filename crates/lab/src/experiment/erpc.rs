@@ -1,5 +1,6 @@
 //! Experiments of the eRPC paper, and of the claims about buffers in its section 2.1.
 
+use courser::{Control, Recovery};
 use courser_bench::report::Unit;
 use courser_sim::scenario::incast::Network;
 use courser_sim::scenario::{Cpu, ScenarioError, buffers, credits, incast, response_rtt, sessions};
@@ -422,6 +423,8 @@ pub(super) const BUFFERS: Experiment = Experiment {
             seed,
             senders: size.pick(vec![10, 50], vec![10, 20, 50, 100, 640]),
             static_bytes: size.pick(vec![60_000, 240_000], vec![60_000, 120_000, 240_000, 480_000]),
+            controls: vec![Control::None, Control::default()],
+            recoveries: vec![Recovery::GoBackN, Recovery::default()],
             time_ns: size.pick(5_000_000, 50_000_000),
             ..buffers::Settings::default()
         };
@@ -430,6 +433,10 @@ pub(super) const BUFFERS: Experiment = Experiment {
             let series = match p.is_static {
                 true => format!("static, {} kB", p.buffer_bytes / 1_000),
                 false => DYNAMIC.to_owned(),
+            };
+            let series = match (p.control, p.recovery) {
+                (Control::None, Recovery::GoBackN) => series,
+                (control, recovery) => format!("{series}, {} and {recovery}", control.name()),
             };
             let x = f64::from(p.senders);
             run.add("loss", series.clone(), x, p.loss_ppm as f64 / PER_MILLION);

@@ -1,6 +1,7 @@
 //! `courser sim run`: the experiments of [`courser_sim::scenario`] with tables and JSON.
 
 pub(super) mod args;
+mod control;
 mod figures;
 mod observe;
 pub(super) mod tables;
@@ -48,6 +49,14 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         Scenario::Credits(args) => credits(args),
         Scenario::Bandwidth(args) => bandwidth(args),
         Scenario::ResponseRtt(args) => response_rtt(args),
+        Scenario::Background(args) => control::background(args),
+        Scenario::JoinLeave(args) => control::join_leave(args),
+        Scenario::FirstBurst(args) => control::first_burst(args),
+        Scenario::Uplink(args) => control::uplink(args),
+        Scenario::Reroute(args) => control::reroute(args),
+        Scenario::SlowHandler(args) => control::slow_handler(args),
+        Scenario::Uncongested(args) => control::uncongested(args),
+        Scenario::OperatingRange(args) => control::operating_range(args),
         Scenario::Speed(args) => speed(args),
     }
 }

@@ -6,12 +6,14 @@
 //! drains. With a window of one bandwidth-delay product, 12 MB suffice for 640 senders in theory;
 //! the paper's target is 50.
 
+use courser::{Control, Recovery};
 use serde::Serialize;
 
 use super::incast;
-use super::{Cpu, ScenarioError, check, run_pairs, wire_bytes};
+use super::{Cpu, ScenarioError, Traffic, check, control_name, recovery_name};
+use super::{control_names, recovery_names, run_pairs, wire_bytes};
 use crate::fabric::Buffer;
-use crate::observe::Tap;
+use crate::observe::{DropReason, Tap};
 use crate::{STORED_OVERHEAD, WIRE_OVERHEAD};
 
 /// The paper's switch: 12 MB, of which one queue can use eight ninths.
@@ -25,12 +27,19 @@ const REQUEST_BYTES: usize = 512 << 10;
 pub struct Settings {
     /// Decides all random choices.
     pub seed: u64,
-    /// Numbers of senders. Default 10, 20, 50, 100, 640.
+    /// Numbers of senders. Default 20, 50, 100.
     pub senders: Vec<u32>,
-    /// Static buffers of each port, bytes. Default 60 kB, 120 kB, 240 kB, 480 kB.
+    /// Static buffers of each port, bytes. Default 120 kB, 480 kB, 1,920 kB.
     pub static_bytes: Vec<u64>,
     /// Credits of each session, C. Default 13: a bandwidth-delay product of 19 kB.
     pub credits: u32,
+    /// Congestion controls: one or more. Default none, and Courser's own.
+    #[serde(serialize_with = "control_names")]
+    pub controls: Vec<Control>,
+    /// Schemes of loss recovery: one or more. Default go-back-N, as in the
+    /// paper, and Courser's own.
+    #[serde(serialize_with = "recovery_names")]
+    pub recoveries: Vec<Recovery>,
     /// The CPUs.
     pub cpu: Cpu,
     /// Warm-up, ns. Default 30 ms: the first timeouts occur after 20.
@@ -43,9 +52,11 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             seed: 1,
-            senders: vec![10, 20, 50, 100, 640],
-            static_bytes: vec![60_000, 120_000, 240_000, 480_000],
+            senders: vec![20, 50, 100],
+            static_bytes: vec![120_000, 480_000, 1_920_000],
             credits: 13,
+            controls: vec![Control::None, Control::default()],
+            recoveries: vec![Recovery::GoBackN, Recovery::default()],
             cpu: Cpu::None,
             warm_up_ns: 30_000_000,
             time_ns: 50_000_000,
@@ -53,9 +64,24 @@ impl Default for Settings {
     }
 }
 
+/// What the hosts use to send.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Scheme {
+    /// Congestion control.
+    pub control: Control,
+    /// Loss recovery.
+    pub recovery: Recovery,
+}
+
 /// One number of senders with one buffer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Point {
+    /// Congestion control.
+    #[serde(serialize_with = "control_name")]
+    pub control: Control,
+    /// Loss recovery.
+    #[serde(serialize_with = "recovery_name")]
+    pub recovery: Recovery,
     /// Senders, N.
     pub senders: u32,
     /// Capacity of one queue, bytes.
@@ -70,6 +96,10 @@ pub struct Point {
     pub overflows: u64,
     /// Those per million datagrams to the server.
     pub loss_ppm: u64,
+    /// Datagrams dropped for lack of buffer after the first round trip, warm-up included.
+    pub overflows_after_first_rtt: u64,
+    /// Those per million datagrams to the server in that time.
+    pub loss_after_first_rtt_ppm: u64,
     /// Retransmitted packets.
     pub retransmitted: u64,
     /// Goodput: data that the server has accepted, bit/s.
@@ -97,8 +127,17 @@ pub fn run(
     for &bytes in &settings.static_bytes {
         check((2_000..=1 << 40).contains(&bytes), "static_bytes", bytes, "2,000 to 2^40")?;
     }
-    run_pairs(&settings.senders, &buffers, progress, |senders, buffer| {
-        point(settings, senders, buffer, None)
+    let schemes = settings.controls.iter().flat_map(|&control| {
+        settings.recoveries.iter().map(move |&recovery| Scheme { control, recovery })
+    });
+    let schemes: Vec<Scheme> = schemes.collect();
+    check(!schemes.is_empty(), "controls and recoveries", 0_u64, "one or more of each")?;
+    let mut pairs = Vec::with_capacity(all);
+    for &senders in &settings.senders {
+        pairs.extend(buffers.iter().map(|&buffer| (senders, buffer)));
+    }
+    run_pairs(&schemes, &pairs, progress, |scheme, (senders, buffer)| {
+        point(settings, scheme, senders, buffer, None)
     })
 }
 
@@ -108,6 +147,7 @@ pub fn run(
 /// As [`run`].
 pub fn point(
     settings: &Settings,
+    scheme: Scheme,
     senders: u32,
     buffer: Buffer,
     tap: Option<Box<dyn Tap>>,
@@ -116,6 +156,8 @@ pub fn point(
         seed: settings.seed,
         senders,
         credits: settings.credits,
+        control: scheme.control,
+        recovery: scheme.recovery,
         buffer: Some(buffer),
         cpu: settings.cpu,
         request_bytes: REQUEST_BYTES,
@@ -134,15 +176,24 @@ pub fn point(
         }
         Buffer::PerPort { bytes } => (bytes, true),
     };
-    let arrived = seen.traffic.request_packets + seen.overflows();
+    let ppm = |traffic: &Traffic| {
+        let lost = traffic.dropped(DropReason::BufferFull);
+        let arrived = traffic.request_packets + lost;
+        (lost, (lost * 1_000_000).checked_div(arrived).unwrap_or(0))
+    };
+    let (overflows_after_first_rtt, loss_after_first_rtt_ppm) = ppm(&seen.after_first_rtt);
     Ok(Point {
+        control: scheme.control,
+        recovery: scheme.recovery,
         senders,
         buffer_bytes,
         is_static,
         windows_bytes,
         overflow_expected: windows_bytes > buffer_bytes,
         overflows: seen.overflows(),
-        loss_ppm: (seen.overflows() * 1_000_000).checked_div(arrived).unwrap_or(0),
+        loss_ppm: ppm(&seen.traffic).1,
+        overflows_after_first_rtt,
+        loss_after_first_rtt_ppm,
         retransmitted: seen.traffic.retransmitted,
         goodput_bps: seen.goodput_bps,
         queue_max_bytes: seen.queue_max_bytes,

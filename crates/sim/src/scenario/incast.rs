@@ -20,7 +20,7 @@ use super::{
     wire_bytes, wire_ns,
 };
 use crate::fabric::{Buffer, HOST_RATE_BPS, SWITCH_LATENCY_NS, Topology};
-use crate::observe::{DropReason, Tap};
+use crate::observe::{DropReason, Tap, Times};
 use crate::{HostId, NicConfig, World, WorldConfig};
 
 /// The server's host.
@@ -133,6 +133,9 @@ pub struct Outcome {
     pub expected_goodput_bps: u64,
     /// Round trips measured by the clients: every sample.
     pub rtt: Latency,
+    /// Calls that ended in the measured time, from call to completion: the time that packets wait
+    /// at their sender is included.
+    pub completion: Latency,
     /// N C packets, each with its time on the server's link, ns.
     pub expected_rtt_ns: u64,
     /// Largest number of bytes in the queue of the server's link.
@@ -149,6 +152,9 @@ pub struct Outcome {
     pub jain: f64,
     /// All counters.
     pub traffic: Traffic,
+    /// The same from the end of the first round trip on, with the warm-up.
+    #[serde(skip)]
+    pub after_first_rtt: Traffic,
     /// A hash over all events; 16 hexadecimal digits in JSON.
     #[serde(serialize_with = "super::hex")]
     pub digest: u64,
@@ -173,25 +179,32 @@ pub fn run(settings: &Settings, tap: Option<Box<dyn Tap>>) -> Result<Outcome, Sc
     world.set_tap(Box::new(Recorder { flows: Rc::clone(&flows), inner: tap }));
     let tally = start(&mut world, settings)?;
     app::connect_all(&mut world)?;
-    world.run_for(Duration::from_nanos(settings.warm_up_ns));
+    let first_rtt_ns = base_rtt_ns(settings).min(settings.warm_up_ns);
+    world.run_for(Duration::from_nanos(first_rtt_ns));
+    let first = Traffic::of(&mut world);
+    world.run_for(Duration::from_nanos(settings.warm_up_ns - first_rtt_ns));
     let before = Traffic::of(&mut world);
+    tally.borrow_mut().latency = Times::default();
     let begin_ns = world.now_ns();
     let queue_before = world.fabric().queue_counters(link, begin_ns);
     flows.borrow_mut().restart(begin_ns);
     world.run_for(Duration::from_nanos(settings.time_ns));
     tally.borrow().check()?;
     let now_ns = world.now_ns();
-    let traffic = Traffic::of(&mut world).since(&before);
+    let all = Traffic::of(&mut world);
+    let traffic = all.since(&before);
     let queue = world.fabric().queue_counters(link, now_ns);
     let byte_ns = queue.byte_ns - queue_before.byte_ns;
     let mut outcome = result(settings, &flows, traffic, now_ns - begin_ns, now_ns);
     outcome.queue_max_bytes = queue.max_bytes;
     outcome.queue_mean_bytes = (byte_ns / u128::from(now_ns - begin_ns)) as u64;
+    outcome.completion = Latency::from(&tally.borrow().latency);
+    outcome.after_first_rtt = all.since(&first);
     outcome.digest = world.digest();
     Ok(outcome)
 }
 
-/// The result, without the counters of the queue and the digest.
+/// The result, without the counters of the queue, the completion times and the digest.
 fn result(
     settings: &Settings,
     flows: &Recorded,
@@ -216,7 +229,9 @@ fn result(
         drops: flows.drops,
         slowest_share,
         jain,
+        completion: Latency::default(),
         traffic,
+        after_first_rtt: Traffic::default(),
         digest: 0,
     }
 }
@@ -232,12 +247,15 @@ fn config(settings: &Settings) -> WorldConfig {
     config.nexus.recovery = settings.recovery;
     config.nexus.control = settings.control;
     config.nexus.tuning.line_rate_bps = HOST_RATE_BPS;
-    // Of the idle network: two links and a switch each way, and the packet.
-    let packet_ns = wire_ns(wire_bytes(settings.packet_data()), HOST_RATE_BPS);
-    let idle_ns = 2 * (packet_ns + wire_ns(wire_bytes(0), HOST_RATE_BPS) + SWITCH_LATENCY_NS) + 60;
-    config.nexus.tuning.base_rtt = Duration::from_nanos(idle_ns);
+    config.nexus.tuning.base_rtt = Duration::from_nanos(base_rtt_ns(settings));
     config.clocks_differ = false; // the recorder compares times of the clients with the world's
     config
+}
+
+/// The round trip of the idle network: two links and a switch each way, and the packet.
+fn base_rtt_ns(settings: &Settings) -> u64 {
+    let packet_ns = wire_ns(wire_bytes(settings.packet_data()), HOST_RATE_BPS);
+    2 * (packet_ns + wire_ns(wire_bytes(0), HOST_RATE_BPS) + SWITCH_LATENCY_NS) + 60
 }
 
 fn start(world: &mut World, settings: &Settings) -> Result<SharedTally, ScenarioError> {

@@ -7,21 +7,31 @@
 //! of a run.
 
 mod app;
+pub mod background;
 pub mod bandwidth;
 pub mod bits_pool;
 pub mod buffers;
+mod caller;
 pub mod credits;
 pub mod fan_in;
 pub mod fct;
+pub mod first_burst;
 mod flows;
+mod hosts;
 pub mod incast;
+pub mod join_leave;
 pub mod loss;
 pub mod lost_call;
+pub mod operating_range;
 mod path;
+pub mod reroute;
 pub mod response_rtt;
 pub mod sessions;
+pub mod slow_handler;
 pub mod speed;
 mod traffic;
+pub mod uncongested;
+pub mod uplink;
 mod web_search;
 
 use courser::{Control, Recovery};
@@ -33,6 +43,7 @@ use crate::fabric::Topology;
 use crate::observe::{Tap, Times};
 use crate::{CpuCosts, World, WorldConfig, WorldError};
 
+pub use hosts::Hosts;
 pub use traffic::Traffic;
 
 /// Why an experiment has no result.
@@ -246,6 +257,16 @@ fn control_name<S: serde::Serializer>(control: &Control, to: S) -> Result<S::Ok,
 /// A scheme of recovery by its name.
 fn recovery_name<S: serde::Serializer>(recovery: &Recovery, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(recovery)
+}
+
+/// Controls by their names.
+fn control_names<S: serde::Serializer>(controls: &[Control], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(controls.iter().map(|control| control.name()))
+}
+
+/// Schemes of recovery by their names.
+fn recovery_names<S: serde::Serializer>(schemes: &[Recovery], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(schemes.iter().map(|scheme| scheme.name()))
 }
 
 /// A world without congestion control: credits alone bound what is in flight, as in most of the

@@ -144,10 +144,11 @@ fn a_buffer_overflows_when_the_windows_are_larger() {
         time_ns: 10_000_000,
         ..buffers::Settings::default()
     };
+    let scheme = buffers::Scheme { control: Control::None, recovery: Recovery::GoBackN };
     // 10 windows of 13 packets of 1,510 bytes: 196 kB.
     for (bytes, overflows) in [(60_000, true), (180_000, true), (200_000, false)] {
         let buffer = Buffer::PerPort { bytes };
-        let seen = buffers::point(&settings, 10, buffer, None).expect("runs");
+        let seen = buffers::point(&settings, scheme, 10, buffer, None).expect("runs");
         assert_eq!(seen.overflow_expected, overflows, "{bytes}");
         assert_eq!(
             (seen.overflows > 0, seen.retransmitted > 0),
@@ -157,7 +158,7 @@ fn a_buffer_overflows_when_the_windows_are_larger() {
         assert!(seen.queue_max_bytes <= bytes);
         assert!(seen.goodput_bps > 5_000_000_000, "{seen:?}");
     }
-    let seen = buffers::point(&settings, 10, buffers::DYNAMIC, None).expect("runs");
+    let seen = buffers::point(&settings, scheme, 10, buffers::DYNAMIC, None).expect("runs");
     assert_eq!((seen.overflow_expected, seen.overflows, seen.retransmitted), (false, 0, 0));
 }
 

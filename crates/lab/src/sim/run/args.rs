@@ -10,6 +10,10 @@ use courser_sim::scenario::{
 };
 use serde::Serialize;
 
+use super::control::args::{
+    BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, RerouteArgs, SlowHandlerArgs,
+    UncongestedArgs, UplinkArgs,
+};
 use super::observe::ObserveArgs;
 use courser_bench::program::units;
 
@@ -46,6 +50,24 @@ pub(super) enum Scenario {
     Bandwidth(BandwidthArgs),
     /// Latency that a response of several packets adds [eRPC §5.1]
     ResponseRtt(ResponseRttArgs),
+    /// Latency of other calls during an incast [eRPC §6.5]
+    #[command(visible_alias = "e83")]
+    Background(BackgroundArgs),
+    /// Senders that join an incast one after the other and leave
+    JoinLeave(JoinLeaveArgs),
+    /// First requests of many idle senders to one server
+    FirstBurst(FirstBurstArgs),
+    /// Flows that share an uplink with half of their rate
+    Uplink(UplinkArgs),
+    /// Goodput after a path has become longer
+    Reroute(RerouteArgs),
+    /// Window of a path before and after a call to a slow handler
+    SlowHandler(SlowHandlerArgs),
+    /// Completion times on links with little load, with and without control [eRPC §5.2.2]
+    #[command(visible_alias = "e55")]
+    Uncongested(UncongestedArgs),
+    /// Goodput of an incast by link rate, round trip, frame size and jitter
+    OperatingRange(RangeArgs),
     /// Speed of the simulator
     Speed(SpeedArgs),
 }
@@ -112,7 +134,7 @@ impl From<ControlName> for Control {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
+pub(super) fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -298,6 +320,23 @@ pub(super) struct BuffersArgs {
     /// Static buffers of each port in bytes; the dynamic buffer is always measured
     #[arg(long, value_name = "BYTES,..", value_delimiter = ',')]
     static_bytes: Option<Vec<u64>>,
+    /// Congestion controls, with commas
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "none,default"
+    )]
+    control: Vec<ControlName>,
+    /// Schemes of loss recovery, with commas
+    #[arg(
+        long,
+        value_name = "SCHEME,..",
+        value_delimiter = ',',
+        default_value = "go-back-n,default"
+    )]
+    recovery: Vec<Recovery>,
     /// Credits of each session
     #[arg(long, value_name = "N", default_value_t = 13)]
     credits: u32,
@@ -317,6 +356,8 @@ impl BuffersArgs {
             senders: self.senders.clone().unwrap_or(defaults.senders),
             static_bytes: self.static_bytes.clone().unwrap_or(defaults.static_bytes),
             credits: self.credits,
+            controls: self.control.iter().map(|&control| control.into()).collect(),
+            recoveries: self.recovery.clone(),
             time_ns: nanos(self.time),
             ..defaults
         }

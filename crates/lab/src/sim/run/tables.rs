@@ -92,7 +92,10 @@ pub(in crate::sim) fn bps(bps: u64) -> String {
 
 /// A part per million, in per cent.
 fn percent(ppm: u64) -> String {
-    format!("{:.1} %", ppm as f64 / 10_000.0)
+    match ppm {
+        1..1_000 => format!("{:.3} %", ppm as f64 / 10_000.0),
+        _ => format!("{:.1} %", ppm as f64 / 10_000.0),
+    }
 }
 
 pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
@@ -233,32 +236,36 @@ pub(super) fn buffers(settings: &buffers::Settings, points: &[buffers::Point]) -
     let rows = points.iter().map(|p| {
         let kind = if p.is_static { "static" } else { "dynamic" };
         vec![
+            format!("{}, {}", p.control.name(), p.recovery),
             p.senders.to_string(),
-            format!("{} kB", p.windows_bytes / 1_000),
             format!("{} kB {kind}", p.buffer_bytes / 1_000),
             if p.overflow_expected { "yes" } else { "no" }.to_owned(),
             p.overflows.to_string(),
             percent(p.loss_ppm),
+            percent(p.loss_after_first_rtt_ppm),
             p.retransmitted.to_string(),
             bps(p.goodput_bps),
             format!("{} kB", p.queue_max_bytes / 1_000),
         ]
     });
     let header = [
+        "control, recovery",
         "senders",
-        "windows",
         "queue limit",
-        "overflow expected",
+        "windows are larger",
         "lost",
         "loss",
+        "after 1 RTT",
         "resent",
         "goodput",
         "longest queue",
     ];
     let caption = format!(
-        "{} credits per session, {} of virtual time, seed {}",
+        "{} credits per session, {} of virtual time after a warm-up of {}, seed {}; loss after the \
+         first round trip includes the warm-up",
         settings.credits,
         ns(settings.time_ns),
+        ns(settings.warm_up_ns),
         settings.seed,
     );
     table(&caption, &header, rows)

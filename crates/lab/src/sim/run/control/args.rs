@@ -1,0 +1,395 @@
+//! Command-line options of the experiments of congestion control. Defaults are those of their
+//! `Settings`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use courser::{Control, Recovery};
+use courser_sim::scenario::incast::Network;
+use courser_sim::scenario::slow_handler::Handler;
+use courser_sim::scenario::{
+    Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
+    uncongested, uplink,
+};
+
+use super::super::args::{ControlName, NetworkName, nanos};
+use courser_bench::program::units;
+
+/// Options of all of them.
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct HostArgs {
+    /// Seed of all random choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Congestion controls, with commas
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "none,default"
+    )]
+    control: Vec<ControlName>,
+    /// Schemes of loss recovery, with commas
+    #[arg(long, value_name = "SCHEME,..", value_delimiter = ',', default_value = "default")]
+    recovery: Vec<Recovery>,
+    /// Credits of each session
+    #[arg(long, value_name = "N")]
+    credits: Option<u32>,
+    /// Largest datagram payload
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    frame_size: Option<u64>,
+    /// Write the result as JSON to a file, or to standard output with -
+    #[arg(long, value_name = "PATH")]
+    pub(super) json: Option<PathBuf>,
+}
+
+impl HostArgs {
+    /// The hosts of each run: every control with every scheme of recovery.
+    fn each(&self, default: Hosts) -> Vec<Hosts> {
+        let frame = self.frame_size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        let of = |control: Control, recovery| Hosts {
+            seed: self.seed,
+            control,
+            recovery,
+            credits: self.credits.unwrap_or(default.credits),
+            max_frame: frame.unwrap_or(default.max_frame),
+            ..default
+        };
+        let schemes = |c: Control| self.recovery.iter().map(move |&r| of(c, r));
+        self.control.iter().flat_map(|&c| schemes(c.into())).collect()
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct BackgroundArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// The network
+    #[arg(long, value_name = "NAME", value_enum, default_value = "cx4")]
+    network: NetworkName,
+    /// Senders of the incast; each has a thread of the background
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    senders: u32,
+    /// Bytes of a background request and of its response
+    #[arg(long, value_name = "SIZE", default_value = "64000", value_parser = units::message_size)]
+    size: usize,
+    /// Virtual time before the measurement
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::time)]
+    warm_up: Duration,
+    /// Virtual time of the measurement
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::nonzero_time)]
+    time: Duration,
+}
+
+impl BackgroundArgs {
+    pub(super) fn settings(&self) -> Vec<background::Settings> {
+        let default = background::Settings::default();
+        let of = |hosts| background::Settings {
+            hosts,
+            network: match self.network {
+                NetworkName::OneSwitch => Network::OneSwitch,
+                NetworkName::Cx4 => Network::Cx4,
+            },
+            senders: self.senders,
+            background_bytes: self.size,
+            warm_up_ns: nanos(self.warm_up),
+            time_ns: nanos(self.time),
+            ..default
+        };
+        self.hosts.each(default.hosts).into_iter().map(of).collect()
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct RangeArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Rates of all links, Gbit/s
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "10,25,100,400",
+        value_parser = clap::value_parser!(u64).range(1..=1600))]
+    gbps: Vec<u64>,
+    /// Round trips of an empty packet
+    #[arg(long, value_name = "TIME,..", value_delimiter = ',', default_value = "1us,5us,25us,100us",
+        value_parser = units::time)]
+    rtt: Vec<Duration>,
+    /// Largest datagram payloads; replaces --frame-size
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "1072,8KiB",
+        value_parser = units::bytes)]
+    frames: Vec<u64>,
+    /// Longest delays of a frame at its receiver
+    #[arg(long, value_name = "TIME,..", value_delimiter = ',', default_value = "0us,20us",
+        value_parser = units::time)]
+    jitter: Vec<Duration>,
+    /// Numbers of senders
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "2,5,20")]
+    senders: Vec<u32>,
+    /// Tell hosts the rate of their link; else they take it for the default, 25 Gbit/s
+    #[arg(long)]
+    rate_known: bool,
+    /// Measured time in round trips; at least 5 ms
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    rtts: u32,
+    /// Draw the goodput as SVG to a file
+    #[arg(long, value_name = "PATH")]
+    pub(super) svg: Option<PathBuf>,
+}
+
+impl RangeArgs {
+    pub(super) fn settings(&self) -> Vec<operating_range::Settings> {
+        let mut all = Vec::new();
+        for hosts in self.hosts.each(Hosts::default()) {
+            for (&gbps, &rtt) in pairs(&self.gbps, &self.rtt) {
+                for (&frame, &jitter) in pairs(&self.frames, &self.jitter) {
+                    all.extend(self.senders.iter().map(|&senders| operating_range::Settings {
+                        hosts: Hosts {
+                            max_frame: usize::try_from(frame).unwrap_or(usize::MAX),
+                            ..hosts
+                        },
+                        senders,
+                        rate_bps: gbps * 1_000_000_000,
+                        base_rtt_ns: nanos(rtt),
+                        jitter_ns: nanos(jitter),
+                        rate_known: self.rate_known,
+                        time_rtts: self.rtts,
+                        ..operating_range::Settings::default()
+                    }));
+                }
+            }
+        }
+        all
+    }
+}
+
+/// Each of the first with each of the second.
+fn pairs<'a, A, B>(first: &'a [A], second: &'a [B]) -> impl Iterator<Item = (&'a A, &'a B)> {
+    first.iter().flat_map(move |a| second.iter().map(move |b| (a, b)))
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct JoinLeaveArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Senders
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    senders: u32,
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "512KiB", value_parser = units::message_size)]
+    size: usize,
+    /// Time between two changes
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::nonzero_time)]
+    every: Duration,
+    /// Draw Jain's index after each change as SVG to a file
+    #[arg(long, value_name = "PATH")]
+    pub(super) svg: Option<PathBuf>,
+}
+
+impl JoinLeaveArgs {
+    pub(super) fn settings(&self) -> Vec<join_leave::Settings> {
+        let of = |hosts| join_leave::Settings {
+            hosts,
+            senders: self.senders,
+            request_bytes: self.size,
+            every_ns: nanos(self.every),
+        };
+        self.hosts.each(join_leave::Settings::default().hosts).into_iter().map(of).collect()
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct FirstBurstArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Senders
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    senders: u32,
+    /// Bytes of a request, with commas
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "1000,4000,64000",
+        value_parser = units::message_size)]
+    size: Vec<usize>,
+    /// Switch buffers of each port in bytes, with commas
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_value = "480000")]
+    buffer_bytes: Vec<u64>,
+    /// Bursts, with 150 ms between them
+    #[arg(long, value_name = "N", default_value_t = 10)]
+    rounds: u32,
+}
+
+impl FirstBurstArgs {
+    pub(super) fn settings(&self) -> Vec<first_burst::Settings> {
+        let default = first_burst::Settings::default();
+        let mut all = Vec::new();
+        for hosts in self.hosts.each(default.hosts) {
+            let of = |(&buffer_bytes, &request_bytes)| first_burst::Settings {
+                hosts,
+                senders: self.senders,
+                request_bytes,
+                buffer_bytes,
+                rounds: self.rounds,
+                ..default
+            };
+            all.extend(pairs(&self.buffer_bytes, &self.size).map(of));
+        }
+        all
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct UplinkArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Flows over the uplink
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    flows: u32,
+    /// Bytes of a request
+    #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = units::message_size)]
+    size: usize,
+    /// Switch buffers of each port in bytes, with commas; 0 for 12 MB of shared buffer
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_value = "0,480000")]
+    buffer_bytes: Vec<u64>,
+    /// Queues from which on switches mark in bytes, with commas; 0 for never
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', default_value = "0,65000")]
+    mark_bytes: Vec<u64>,
+    /// Virtual time of the measurement, which begins after 10 ms
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::nonzero_time)]
+    time: Duration,
+}
+
+impl UplinkArgs {
+    pub(super) fn settings(&self) -> Vec<uplink::Settings> {
+        let default = uplink::Settings::default();
+        let mut all = Vec::new();
+        for hosts in self.hosts.each(default.hosts) {
+            let of = |(&buffer_bytes, &mark_bytes)| uplink::Settings {
+                hosts,
+                flows: self.flows,
+                request_bytes: self.size,
+                buffer_bytes,
+                mark_bytes,
+                time_ns: nanos(self.time),
+                ..default
+            };
+            all.extend(pairs(&self.buffer_bytes, &self.mark_bytes).map(of));
+        }
+        all
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct RerouteArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Numbers of senders
+    #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "1,2,20")]
+    senders: Vec<u32>,
+    /// Additional time of a packet to the server
+    #[arg(long, value_name = "TIME", default_value = "10us", value_parser = units::time)]
+    longer: Duration,
+    /// Draw the goodput after the change as SVG to a file
+    #[arg(long, value_name = "PATH")]
+    pub(super) svg: Option<PathBuf>,
+}
+
+impl RerouteArgs {
+    pub(super) fn settings(&self) -> Vec<reroute::Settings> {
+        let default = reroute::Settings::default();
+        let mut all = Vec::new();
+        for hosts in self.hosts.each(default.hosts) {
+            let longer_ns = nanos(self.longer);
+            let of = |&senders| reroute::Settings { hosts, senders, longer_ns, ..default };
+            all.extend(self.senders.iter().map(of));
+        }
+        all
+    }
+}
+
+/// How the slow handler takes its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(in crate::sim::run) enum HandlerName {
+    /// On the thread of the endpoint
+    Inline,
+    /// On a worker thread
+    Worker,
+    /// It answers by a timer
+    Deferred,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct SlowHandlerArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Kinds of handler
+    #[arg(
+        long,
+        value_name = "KIND,..",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "inline,worker,deferred"
+    )]
+    handler: Vec<HandlerName>,
+    /// Time of the handler
+    #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::time)]
+    time: Duration,
+    /// Bytes of its request, with commas
+    #[arg(long, value_name = "SIZE,..", value_delimiter = ',', default_value = "32,64000",
+        value_parser = units::message_size)]
+    size: Vec<usize>,
+}
+
+impl SlowHandlerArgs {
+    pub(super) fn settings(&self) -> Vec<slow_handler::Settings> {
+        let mut all = Vec::new();
+        for hosts in self.hosts.each(Hosts::default()) {
+            let of = |(&handler, &request_bytes): (&HandlerName, &usize)| slow_handler::Settings {
+                hosts,
+                handler: match handler {
+                    HandlerName::Inline => Handler::Inline,
+                    HandlerName::Worker => Handler::Worker,
+                    HandlerName::Deferred => Handler::Deferred,
+                },
+                handler_ns: nanos(self.time),
+                request_bytes,
+            };
+            all.extend(pairs(&self.handler, &self.size).map(of));
+        }
+        all
+    }
+}
+
+#[derive(Debug, Args)]
+pub(in crate::sim::run) struct UncongestedArgs {
+    #[command(flatten)]
+    pub(super) hosts: HostArgs,
+    /// Hosts, at one switch
+    #[arg(long, value_name = "N", default_value_t = 40)]
+    nodes: u32,
+    /// Mean load of the hosts' links
+    #[arg(long, value_name = "SHARE", default_value = "10%", value_parser = units::chance)]
+    load: u32,
+    /// Bytes of a large request
+    #[arg(long, value_name = "SIZE", default_value = "64000", value_parser = units::message_size)]
+    size: usize,
+    /// Large calls as a share of all
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::chance)]
+    large: u32,
+    /// Virtual time of the measurement, which begins after 1 ms
+    #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::nonzero_time)]
+    time: Duration,
+}
+
+impl UncongestedArgs {
+    pub(super) fn settings(&self) -> Vec<uncongested::Settings> {
+        let default = uncongested::Settings::default();
+        let of = |hosts| uncongested::Settings {
+            hosts,
+            nodes: self.nodes,
+            load_ppm: self.load,
+            large_bytes: self.size,
+            large_ppm: self.large,
+            time_ns: nanos(self.time),
+            ..default
+        };
+        self.hosts.each(default.hosts).into_iter().map(of).collect()
+    }
+}

@@ -1,0 +1,165 @@
+//! `courser sim run`: the experiments of congestion control, each with any control and recovery.
+
+pub(super) mod args;
+mod picture;
+mod tables;
+
+use courser::Control;
+use courser_sim::scenario::{
+    Hosts, ScenarioError, background, first_burst, join_leave, operating_range, reroute,
+    slow_handler, uncongested, uplink,
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{steps, tell};
+use args::{
+    BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, RerouteArgs, SlowHandlerArgs,
+    UncongestedArgs, UplinkArgs,
+};
+use courser_bench::program::Failure;
+use courser_bench::program::json;
+
+/// A run: its settings and what came of it.
+type Row<S, O> = (S, O);
+
+/// Runs an experiment with each of these settings.
+fn each<S: Copy, O>(
+    all: &[S],
+    run: impl Fn(&S) -> Result<O, ScenarioError>,
+) -> Result<Vec<Row<S, O>>, Failure> {
+    steps(|step| {
+        let one = |(done, settings): (usize, &S)| {
+            step(done, all.len());
+            Ok((*settings, run(settings)?))
+        };
+        all.iter().enumerate().map(one).collect()
+    })
+}
+
+/// A result with the settings in which the runs differ.
+fn result(hosts: &Hosts, outcome: &impl Serialize, differs: Value) -> Value {
+    let mut result = json!(outcome);
+    result["control"] = json!(hosts.control.name());
+    result["default"] = json!(hosts.control == Control::default());
+    result["recovery"] = json!(hosts.recovery.to_string());
+    if let (Some(result), Value::Object(differs)) = (result.as_object_mut(), differs) {
+        result.extend(differs);
+    }
+    result
+}
+
+pub(super) fn background(args: &BackgroundArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    let rows = each(&args.settings(), |settings| background::run(settings, None))?;
+    let of = |(s, o): &Row<background::Settings, background::Outcome>| {
+        let ratios = json!({
+            "background_p99_ratio": o.background_ratio(),
+            "to_victim_p99_ratio": o.to_victim_ratio(),
+        });
+        result(&s.hosts, o, ratios)
+    };
+    report(&args.hosts, "background", &rows, of, tables::background)
+}
+
+/// Prints the table and writes the JSON object of all runs.
+fn report<S: Serialize, O>(
+    args: &args::HostArgs,
+    bench: &str,
+    rows: &[Row<S, O>],
+    result: impl Fn(&Row<S, O>) -> Value,
+    table: impl Fn(&[Row<S, O>]) -> String,
+) -> Result<(), Failure> {
+    let results: Vec<Value> = rows.iter().map(result).collect();
+    let first = rows.first().map(|(settings, _)| settings);
+    tell(&args.json, bench, &first, json!(results), || table(rows))
+}
+
+pub(super) fn operating_range(args: &RangeArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    json::check_target(args.svg.as_deref())?;
+    let rows = each(&args.settings(), operating_range::run)?;
+    if let Some(path) = &args.svg {
+        picture::operating_range(&rows, path)?;
+    }
+    let of = |(s, o): &Row<operating_range::Settings, operating_range::Outcome>| {
+        let differs = json!({
+            "rate_bps": s.rate_bps,
+            "base_rtt_ns": s.base_rtt_ns,
+            "max_frame": s.hosts.max_frame,
+            "jitter_ns": s.jitter_ns,
+            "senders": s.senders,
+        });
+        result(&s.hosts, o, differs)
+    };
+    report(&args.hosts, "operating-range", &rows, of, tables::operating_range)
+}
+
+pub(super) fn join_leave(args: &JoinLeaveArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    json::check_target(args.svg.as_deref())?;
+    let rows = each(&args.settings(), |settings| join_leave::run(settings, None))?;
+    if let Some(path) = &args.svg {
+        picture::join_leave(&rows, path)?;
+    }
+    let of = |(s, o): &Row<join_leave::Settings, join_leave::Outcome>| {
+        result(&s.hosts, o, json!({ "senders": s.senders }))
+    };
+    report(&args.hosts, "join-leave", &rows, of, tables::join_leave)
+}
+
+pub(super) fn first_burst(args: &FirstBurstArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    let rows = each(&args.settings(), first_burst::run)?;
+    let of = |(s, o): &Row<first_burst::Settings, first_burst::Outcome>| {
+        let differs = json!({ "request_bytes": s.request_bytes, "buffer_bytes": s.buffer_bytes });
+        result(&s.hosts, o, differs)
+    };
+    report(&args.hosts, "first-burst", &rows, of, tables::first_burst)
+}
+
+pub(super) fn uplink(args: &UplinkArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    let rows = each(&args.settings(), uplink::run)?;
+    let of = |(s, o): &Row<uplink::Settings, uplink::Outcome>| {
+        let differs = json!({
+            "buffer_bytes": s.buffer_bytes,
+            "mark_bytes": s.mark_bytes,
+            "innocent_share": o.innocent_share(),
+        });
+        result(&s.hosts, o, differs)
+    };
+    report(&args.hosts, "uplink", &rows, of, tables::uplink)
+}
+
+pub(super) fn reroute(args: &RerouteArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    json::check_target(args.svg.as_deref())?;
+    let rows = each(&args.settings(), reroute::run)?;
+    if let Some(path) = &args.svg {
+        picture::reroute(&rows, path)?;
+    }
+    let of = |(s, o): &Row<reroute::Settings, reroute::Outcome>| {
+        result(&s.hosts, o, json!({ "senders": s.senders }))
+    };
+    report(&args.hosts, "reroute", &rows, of, tables::reroute)
+}
+
+pub(super) fn slow_handler(args: &SlowHandlerArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    let rows = each(&args.settings(), slow_handler::run)?;
+    let of = |(s, o): &Row<slow_handler::Settings, slow_handler::Outcome>| {
+        let differs = json!({ "handler": s.handler, "request_bytes": s.request_bytes });
+        result(&s.hosts, o, differs)
+    };
+    report(&args.hosts, "slow-handler", &rows, of, tables::slow_handler)
+}
+
+pub(super) fn uncongested(args: &UncongestedArgs) -> Result<(), Failure> {
+    json::check_target(args.hosts.json.as_deref())?;
+    let rows = each(&args.settings(), uncongested::run)?;
+    let of = |(s, o): &Row<uncongested::Settings, uncongested::Outcome>| {
+        result(&s.hosts, o, json!({ "nodes": s.nodes }))
+    };
+    report(&args.hosts, "uncongested", &rows, of, tables::uncongested)
+}
