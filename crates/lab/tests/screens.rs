@@ -37,6 +37,14 @@ fn experiments_of_the_erpc_paper_fit() {
         "credits --max-credits 3",
         "bandwidth --sizes 512,1KiB --time 1ms",
         "response-rtt --max-packets 2",
+        "background --senders 3 --warm-up 100us --time 100us --recovery go-back-n,default",
+        "join-leave --senders 3 --every 200us",
+        "first-burst --senders 3 --rounds 1",
+        "uplink --flows 2 --time 100us",
+        "reroute --senders 1,2",
+        "slow-handler",
+        "uncongested --nodes 4 --time 200us",
+        "operating-range --gbps 10,400 --rtt 1us,100us --frames 1072,8KiB --senders 2 --rtts 1",
         "speed --rounds 1 --window 10ms",
     ] {
         fits(&format!("sim run {line}"));

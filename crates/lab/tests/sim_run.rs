@@ -95,3 +95,73 @@ fn invalid_arguments_are_refused() {
     refused("sim run incast --trace /absent/trace.txt", "cannot write");
     refused("sim run everything", "everything");
 }
+
+#[test]
+fn experiments_of_congestion_control_have_a_result_for_each_control_and_recovery() {
+    let schemes = "--control none,default --recovery go-back-n,default --json -";
+    for (line, bench, each, keys) in [
+        (
+            "background --senders 3 --warm-up 100us --time 200us",
+            "background",
+            1,
+            &["background_p99_ratio", "to_victim_p99_ratio"][..],
+        ),
+        ("join-leave --senders 2 --every 200us", "join-leave", 1, &["jain_after_join"]),
+        ("first-burst --senders 2 --rounds 1", "first-burst", 3, &["ratio", "request_bytes"]),
+        ("uplink --flows 2 --time 100us", "uplink", 4, &["innocent_share", "mark_bytes"]),
+        ("reroute --senders 1", "reroute", 1, &["before_share", "senders"]),
+        ("slow-handler --handler worker --size 32", "slow-handler", 1, &["slow_ns"]),
+        ("uncongested --nodes 3 --time 100us", "uncongested", 1, &["calls_rps", "load"]),
+        (
+            "operating-range --gbps 10 --rtt 5us --frames 1072 --jitter 0us,20us --senders 2 --rtts 1",
+            "operating-range",
+            2,
+            &["goodput_share", "rate_bps", "base_rtt_ns", "jitter_ns", "max_frame"],
+        ),
+    ] {
+        let report = json_of(&format!("sim run {line} {schemes}"));
+        let results = results(&report, bench);
+        assert_eq!(results.len(), 4 * each, "{line}");
+        for (at, result) in results.iter().enumerate() {
+            let control = if at < 2 * each { "none" } else { "default" };
+            let recovery = if at / each % 2 == 0 { "go-back-n" } else { "default" };
+            assert_eq!(
+                (&result["control"], &result["recovery"]),
+                (&control.into(), &recovery.into())
+            );
+            assert_eq!(result["default"], control == "default", "{line}");
+            assert!(keys.iter().all(|&key| result[key].is_number()), "{line}: {result}");
+        }
+    }
+}
+
+#[test]
+fn experiments_of_congestion_control_are_drawn() {
+    let directory = std::env::temp_dir().join(format!("courser-control-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("directory");
+    for (line, lines) in [
+        ("join-leave --senders 2 --every 200us", 2),
+        ("reroute --senders 1", 2),
+        ("operating-range --gbps 10 --rtt 1us,5us --frames 1072 --senders 2 --rtts 1", 4),
+    ] {
+        let path = directory.join("lines.svg");
+        let output = run(&format!("sim run {line} --svg {}", path.display()));
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = std::fs::read_to_string(&path).expect("a file");
+        assert!(text.starts_with("<svg"), "{text}");
+        // A line in the diagram and one in the legend, for each run.
+        let drawn = text.matches("<polyline").count();
+        assert!(drawn >= 2 * lines, "{line}: {drawn}");
+    }
+    std::fs::remove_dir_all(&directory).expect("removed");
+}
+
+#[test]
+fn an_incast_states_the_time_from_call_to_completion() {
+    let line = "sim run incast --senders 2 --size 64KiB --warm-up 100us --time 1ms --json -";
+    let report = json_of(line);
+    let completion = &results(&report, "incast")[0]["completion"];
+    for key in ["p50_ns", "p99_ns"] {
+        assert!(completion[key].as_u64() > Some(20_000), "{key}: {completion}");
+    }
+}

@@ -383,7 +383,8 @@ pub(super) const BUFFERS: Experiment = Experiment {
     title: "Loss against switch buffers",
     source: "eRPC section 2.1",
     model: "An incast of N windows of 13 packets, a bandwidth-delay product of 19 kB; 512 KiB \
-        requests, go-back-N, CPUs that take no time. Buffers are 12 MB with a dynamic threshold, \
+        requests, CPUs that take no time; go-back-N and no congestion control, unless the series \
+        names others. Buffers are 12 MB with a dynamic threshold, \
         of which one queue gets eight ninths, or static for each port. Packets are lost where \
         the windows are larger than the queue may be.",
     axis: Axis { label: "senders", unit: Unit::Count, log: true },
@@ -393,6 +394,12 @@ pub(super) const BUFFERS: Experiment = Experiment {
             unit: Unit::Percent,
             tolerance: Tolerance::relative(0.1).or_absolute(0.001),
             figure: Figure::Linear,
+        },
+        Quantity {
+            name: "loss after the first round trip",
+            unit: Unit::Percent,
+            tolerance: Tolerance::relative(0.1).or_absolute(0.000_5),
+            figure: Figure::None,
         },
         Quantity {
             name: "goodput",
@@ -423,25 +430,45 @@ pub(super) const BUFFERS: Experiment = Experiment {
             seed,
             senders: size.pick(vec![10, 50], vec![10, 20, 50, 100, 640]),
             static_bytes: size.pick(vec![60_000, 240_000], vec![60_000, 120_000, 240_000, 480_000]),
-            controls: vec![Control::None, Control::default()],
-            recoveries: vec![Recovery::GoBackN, Recovery::default()],
+            controls: vec![Control::None],
+            recoveries: vec![Recovery::GoBackN],
             time_ns: size.pick(5_000_000, 50_000_000),
             ..buffers::Settings::default()
         };
-        run.settings(&settings);
-        for p in buffers::run(&settings, |_, _| {})? {
-            let series = match p.is_static {
-                true => format!("static, {} kB", p.buffer_bytes / 1_000),
-                false => DYNAMIC.to_owned(),
-            };
-            let series = match (p.control, p.recovery) {
-                (Control::None, Recovery::GoBackN) => series,
-                (control, recovery) => format!("{series}, {} and {recovery}", control.name()),
-            };
-            let x = f64::from(p.senders);
-            run.add("loss", series.clone(), x, p.loss_ppm as f64 / PER_MILLION);
-            run.add("goodput", series, x, p.goodput_bps as f64);
-        }
-        Ok(())
+        losses(&settings, run)?;
+        let own = buffers::Settings {
+            senders: size.pick(vec![50], vec![20, 50, 100]),
+            static_bytes: size.pick(vec![480_000], vec![120_000, 480_000, 1_920_000]),
+            controls: vec![Control::default()],
+            recoveries: size
+                .pick(vec![Recovery::default()], vec![Recovery::GoBackN, Recovery::default()]),
+            warm_up_ns: size.pick(5_000_000, settings.warm_up_ns),
+            ..settings
+        };
+        losses(&own, run)
     },
 };
+
+/// Runs an incast with each buffer.
+fn losses(settings: &buffers::Settings, run: &mut Run) -> Result<(), ScenarioError> {
+    run.settings(settings);
+    for p in buffers::run(settings, |_, _| {})? {
+        let series = match p.is_static {
+            true => format!("static, {} kB", p.buffer_bytes / 1_000),
+            false => DYNAMIC.to_owned(),
+        };
+        let is_paper = (p.control, p.recovery) == (Control::None, Recovery::GoBackN);
+        let series = match is_paper {
+            true => series,
+            false => format!("{series}; control {}, recovery {}", p.control.name(), p.recovery),
+        };
+        let x = f64::from(p.senders);
+        if !is_paper {
+            let after = p.loss_after_first_rtt_ppm as f64 / PER_MILLION;
+            run.add("loss after the first round trip", series.clone(), x, after);
+        }
+        run.add("loss", series.clone(), x, p.loss_ppm as f64 / PER_MILLION);
+        run.add("goodput", series, x, p.goodput_bps as f64);
+    }
+    Ok(())
+}

@@ -5,6 +5,7 @@
 //! and compares, `report` writes all of them as one page.
 
 mod args;
+mod control;
 mod erpc;
 mod figure;
 mod melo;
@@ -208,12 +209,15 @@ impl Experiment {
 }
 
 /// All experiments, in the order of the papers.
-const ALL: [&Experiment; 12] = [
+const ALL: [&Experiment; 15] = [
     &erpc::CREDITS,
     &erpc::RESPONSES,
+    &control::UNCONGESTED,
     &erpc::RATE,
     &erpc::SESSIONS,
     &erpc::INCAST,
+    &control::INCAST,
+    &control::BACKGROUND,
     &erpc::BUFFERS,
     &melo::LOST_CALL,
     &melo::REORDERING,

@@ -268,3 +268,41 @@ fn thread(
     let caller = Caller::attach(&mut rpc, sessions, call, rng, tally)?;
     Ok((rpc, caller))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    fn short() -> Settings {
+        let (warm_up_ns, time_ns) = (300_000, 300_000);
+        Settings { senders: 3, warm_up_ns, time_ns, ..Settings::default() }
+    }
+
+    #[test]
+    fn the_same_seed_is_the_same_run() {
+        let of = |seed| {
+            let hosts = Hosts { seed, ..short().hosts };
+            run(&Settings { hosts, ..short() }, None).expect("runs")
+        };
+        let first = of(1);
+        assert_eq!(first, of(1));
+        assert_ne!(first.incast.digest, of(2).incast.digest);
+        assert!(first.incast.goodput_bps > 0 && first.quiet.goodput_bps == 0, "{first:?}");
+        assert!(first.incast.background.count > 0 && first.quiet.to_victim.count > 0, "{first:?}");
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("credits", |s| s.hosts.credits = 0),
+            ("max_frame", |s| s.hosts.max_frame = 9_001),
+            ("senders", |s| s.senders = 1),
+            ("incast_bytes", |s| s.incast_bytes = 0),
+            ("background_bytes", |s| s.background_bytes = 9 << 20),
+            ("time_ns", |s| s.time_ns = 0),
+            ("warm_up_ns", |s| s.warm_up_ns = u64::MAX),
+        ];
+        assert_refused(bad, Settings::default, |s| run(s, None));
+    }
+}

@@ -200,3 +200,36 @@ pub fn point(
         digest: seen.digest,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_control_and_recovery_has_a_point() {
+        let settings = Settings {
+            senders: vec![2],
+            static_bytes: vec![20_000],
+            warm_up_ns: 100_000,
+            time_ns: 100_000,
+            ..Settings::default()
+        };
+        let points = run(&settings, |_, _| {}).expect("runs");
+        let names: Vec<_> = points.iter().map(|p| (p.control.name(), p.recovery.name())).collect();
+        let (none, own) = ("none", "default");
+        let expected = [(none, "go-back-n"), (none, own), (own, "go-back-n"), (own, own)];
+        assert_eq!(names, expected.map(|pair| [pair; 2]).concat());
+    }
+
+    #[test]
+    fn an_empty_list_is_refused() {
+        let bad: [fn(&mut Settings); 3] =
+            [|s| s.controls.clear(), |s| s.recoveries.clear(), |s| s.senders.clear()];
+        for spoil in bad {
+            let mut settings = Settings::default();
+            spoil(&mut settings);
+            let refused = run(&settings, |_, _| {});
+            assert!(matches!(refused, Err(ScenarioError::Setting { .. })), "{settings:?}");
+        }
+    }
+}

@@ -200,3 +200,36 @@ fn one_round(
         None => Ok(round.last_ns),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    fn short() -> Settings {
+        let (senders, rounds, idle_ns) = (4, 2, 1_000_000);
+        Settings { senders, rounds, idle_ns, ..Settings::default() }
+    }
+
+    #[test]
+    fn a_burst_takes_at_least_the_ideal_time() {
+        for request_bytes in [100, 1_028, 64_000] {
+            let settings = Settings { request_bytes, ..short() };
+            let seen = run(&settings).expect("runs");
+            assert_eq!((seen.round.count, seen.completion.count), (2, 8));
+            assert!(seen.round.min_ns >= seen.ideal_ns && seen.ratio < 1.5, "{seen:?}");
+            assert_eq!(run(&settings).expect("runs"), seen);
+        }
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("senders", |s| s.senders = 0),
+            ("request_bytes", |s| s.request_bytes = 2 << 20),
+            ("rounds", |s| s.rounds = 0),
+            ("idle_ns", |s| s.idle_ns = u64::MAX),
+        ];
+        assert_refused(bad, Settings::default, run);
+    }
+}

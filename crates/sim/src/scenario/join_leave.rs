@@ -226,3 +226,32 @@ fn start(
     }
     Ok(made)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    fn short() -> Settings {
+        Settings { senders: 3, every_ns: 500_000, ..Settings::default() }
+    }
+
+    #[test]
+    fn each_change_has_a_window_with_the_senders_that_stay() {
+        let seen = run(&short(), None).expect("runs");
+        let senders: Vec<_> = seen.windows.iter().map(|w| (w.joined, w.senders)).collect();
+        assert_eq!(senders, [(true, 1), (true, 2), (true, 3), (false, 2), (false, 1)]);
+        assert!(seen.windows.iter().all(|w| w.goodput_share > 0.5), "{seen:?}");
+        assert_eq!(run(&short(), None).expect("runs"), seen);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("senders", |s| s.senders = 1),
+            ("request_bytes", |s| s.request_bytes = 0),
+            ("every_ns", |s| s.every_ns = 1),
+        ];
+        assert_refused(bad, Settings::default, |s| run(s, None));
+    }
+}

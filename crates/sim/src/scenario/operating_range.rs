@@ -222,3 +222,48 @@ fn delay_at_receiver(world: &mut World, link: LinkId, most_ns: u64, mut rng: Rng
     };
     world.set_link_rule(link, Some(Box::new(rule)));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    fn short() -> Settings {
+        Settings { senders: 2, warm_up_rtts: 1, time_rtts: 1, ..Settings::default() }
+    }
+
+    #[test]
+    fn the_idle_round_trip_is_as_calculated_and_jitter_adds_to_it() {
+        let hosts = Hosts { control: Control::None, ..Hosts::default() };
+        for jitter_ns in [0, 20_000] {
+            let settings = Settings { hosts, senders: 1, jitter_ns, ..short() };
+            let seen = run(&settings).expect("runs");
+            assert!(seen.rtt.min_ns + 20 >= seen.full_rtt_ns, "{seen:?}");
+            let most = seen.full_rtt_ns + 2 * jitter_ns + 64 * settings.packet_ns();
+            assert!(seen.rtt.max_ns <= most + 2 * jitter_ns, "{seen:?}");
+            assert!(seen.rtt.p50_ns >= seen.full_rtt_ns + jitter_ns / 2, "{seen:?}");
+            assert_eq!((seen.drops, run(&settings).expect("runs")), (0, seen));
+        }
+    }
+
+    #[test]
+    fn credits_are_two_bandwidth_delay_products() {
+        // 5 us, and a packet of 1,138 bytes in 364 ns twice, with a credit return of 110 in 35.
+        assert_eq!(short().credits(), 32, "32 are more than 2 x 5,763 / 364");
+        let settings = Settings { base_rtt_ns: 100_000, ..short() };
+        assert_eq!(settings.credits(), (2 * (100_000_u64 + 364 + 35 + 364)).div_ceil(364) as u32);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("senders", |s| s.senders = 0),
+            ("rate_bps", |s| s.rate_bps = 1),
+            ("base_rtt_ns", |s| s.base_rtt_ns = u64::MAX),
+            ("jitter_ns", |s| s.jitter_ns = u64::MAX),
+            ("warm_up_rtts", |s| s.warm_up_rtts = 0),
+            ("time_rtts", |s| s.time_rtts = 0),
+        ];
+        assert_refused(bad, Settings::default, run);
+    }
+}

@@ -149,3 +149,43 @@ fn start(world: &mut World, settings: &Settings) -> Result<SharedTally, Scenario
     }
     Ok(tally)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    fn short() -> Settings {
+        Settings { warm_up_ns: 2_000_000, slices: 3, ..Settings::default() }
+    }
+
+    #[test]
+    fn credits_alone_fill_the_longer_path() {
+        let hosts = Hosts { control: courser::Control::None, ..short().hosts };
+        let settings = Settings { hosts, ..short() };
+        let seen = run(&settings).expect("runs");
+        assert!(seen.before_share > 0.98, "{seen:?}");
+        assert_eq!((seen.recovered_after_ns, seen.after_bps.len()), (Some(0), 3), "{seen:?}");
+        assert_eq!(run(&settings).expect("runs"), seen);
+    }
+
+    #[test]
+    fn a_path_that_holds_more_than_the_credits_does_not_recover() {
+        let hosts = Hosts { control: courser::Control::None, credits: 16, ..short().hosts };
+        let seen = run(&Settings { hosts, ..short() }).expect("runs");
+        assert_eq!(seen.recovered_after_ns, None, "{seen:?}");
+        assert!(seen.lowest_share < 0.7, "{seen:?}");
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("senders", |s| s.senders = 0),
+            ("longer_ns", |s| s.longer_ns = u64::MAX),
+            ("slice_ns", |s| s.slice_ns = 1),
+            ("slices", |s| s.slices = 0),
+            ("warm_up_ns", |s| s.warm_up_ns = u64::MAX),
+        ];
+        assert_refused(bad, Settings::default, run);
+    }
+}

@@ -161,3 +161,32 @@ pub fn run(settings: &Settings) -> Result<Outcome, ScenarioError> {
         retransmitted,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    #[test]
+    fn each_kind_of_handler_takes_its_time() {
+        for handler in Handler::ALL {
+            let settings = Settings { handler, ..Settings::default() };
+            let seen = run(&settings).expect("runs");
+            assert!((20_000_000..21_000_000).contains(&seen.slow_ns), "{handler:?} {seen:?}");
+            assert_eq!(run(&settings).expect("runs"), seen);
+            let hosts = Hosts { control: courser::Control::None, ..settings.hosts };
+            let seen = run(&Settings { hosts, ..settings }).expect("runs");
+            assert_eq!((seen.window_before, seen.window_after), (None, None));
+        }
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("handler_ns", |s| s.handler_ns = u64::MAX),
+            ("request_bytes", |s| s.request_bytes = 0),
+            ("credits", |s| s.hosts.credits = 0),
+        ];
+        assert_refused(bad, Settings::default, run);
+    }
+}

@@ -246,3 +246,38 @@ fn start(
     }
     Ok(made)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    fn short() -> Settings {
+        Settings { nodes: 4, warm_up_ns: 100_000, time_ns: 1_000_000, ..Settings::default() }
+    }
+
+    #[test]
+    fn links_have_the_load_of_the_settings() {
+        for load_ppm in [50_000, 200_000] {
+            let settings = Settings { load_ppm, large_ppm: 100_000, ..short() };
+            let seen = run(&settings).expect("runs");
+            let ratio = seen.load * 1e6 / f64::from(load_ppm);
+            assert!((0.7..1.3).contains(&ratio), "{load_ppm} {seen:?}");
+            assert!(seen.small.count > seen.large.count && seen.large.count > 0, "{seen:?}");
+            assert_eq!(run(&settings).expect("runs"), seen);
+        }
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("nodes", |s| s.nodes = 1),
+            ("load_ppm", |s| s.load_ppm = 0),
+            ("large_bytes", |s| s.large_bytes = 0),
+            ("large_ppm", |s| s.large_ppm = 1_000_001),
+            ("time_ns", |s| s.time_ns = 0),
+            ("warm_up_ns", |s| s.warm_up_ns = u64::MAX),
+        ];
+        assert_refused(bad, Settings::default, run);
+    }
+}

@@ -250,3 +250,35 @@ fn start(
     }
     Ok(made)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scenario::{Spoilt, assert_refused};
+
+    fn short() -> Settings {
+        let (warm_up_ns, time_ns) = (500_000, 500_000);
+        Settings { flows: 2, warm_up_ns, time_ns, ..Settings::default() }
+    }
+
+    #[test]
+    fn two_flows_share_an_uplink_of_the_rate_of_one() {
+        let settings = short();
+        assert_eq!(settings.uplink_bps(), HOST_RATE_BPS);
+        let seen = run(&settings).expect("runs");
+        assert!(seen.goodput_share > 0.8 && seen.goodput_share <= 1.01, "{seen:?}");
+        assert!(seen.innocent_share() > 0.9, "{seen:?}");
+        assert_eq!(run(&settings).expect("runs"), seen);
+    }
+
+    #[test]
+    fn settings_out_of_range_are_named() {
+        let bad: &[Spoilt<Settings>] = &[
+            ("flows", |s| s.flows = 3),
+            ("request_bytes", |s| s.request_bytes = 0),
+            ("time_ns", |s| s.time_ns = 0),
+            ("warm_up_ns", |s| s.warm_up_ns = u64::MAX),
+        ];
+        assert_refused(bad, Settings::default, run);
+    }
+}

@@ -531,6 +531,8 @@ mod tests {
         let Scenario::Buffers(buffers) = scenario(line) else { panic!("not buffers") };
         let settings = buffers.settings();
         assert_eq!((settings.senders, settings.static_bytes), (vec![3, 4], vec![9_000]));
+        assert_eq!(settings.controls, [Control::None, Control::TwoWindow]);
+        assert_eq!(settings.recoveries, [Recovery::GoBackN, Recovery::Selective]);
         assert_eq!((settings.credits, settings.time_ns), (2, 1_000_000));
         let line = "run incast --network cx4 --cpu courser --size 64KiB --frame-size 1KiB";
         let Scenario::Incast(incast) = scenario(line) else { panic!("not incast") };

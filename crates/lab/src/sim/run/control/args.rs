@@ -393,3 +393,56 @@ impl UncongestedArgs {
         self.hosts.each(default.hosts).into_iter().map(of).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line<A: Args> {
+        #[command(flatten)]
+        args: A,
+    }
+
+    fn parsed<A: Args>(line: &str) -> A {
+        let line = Line::try_parse_from(format!("run {line}").split_whitespace());
+        line.unwrap_or_else(|e| panic!("{e}")).args
+    }
+
+    /// The settings of one run with the defaults of the options.
+    const OWN: &str = "--control default";
+
+    #[test]
+    fn defaults_are_those_of_the_experiments() {
+        assert_eq!(parsed::<BackgroundArgs>(OWN).settings(), [Default::default()]);
+        assert_eq!(parsed::<JoinLeaveArgs>(OWN).settings(), [Default::default()]);
+        assert_eq!(parsed::<UncongestedArgs>(OWN).settings(), [Default::default()]);
+        assert_eq!(parsed::<FirstBurstArgs>(OWN).settings()[2], Default::default());
+        assert_eq!(parsed::<UplinkArgs>(OWN).settings()[0], Default::default());
+        assert_eq!(parsed::<RerouteArgs>(OWN).settings()[0], Default::default());
+        assert_eq!(parsed::<SlowHandlerArgs>(OWN).settings()[0], Default::default());
+        let line = format!("{OWN} --gbps 25 --rtt 5us --frames 1072 --jitter 0us --senders 20");
+        assert_eq!(parsed::<RangeArgs>(&line).settings(), [Default::default()]);
+    }
+
+    #[test]
+    fn every_control_runs_with_every_recovery() {
+        let line = "--control none,swift --recovery go-back-n,default --credits 9 --seed 4";
+        let all = parsed::<JoinLeaveArgs>(line).settings();
+        let pairs: Vec<_> = all.iter().map(|s| (s.hosts.control, s.hosts.recovery)).collect();
+        let (none, swift) = (Control::None, Control::Swift);
+        let (first, second) = (Recovery::GoBackN, Recovery::Selective);
+        assert_eq!(pairs, [(none, first), (none, second), (swift, first), (swift, second)]);
+        assert!(all.iter().all(|s| (s.hosts.credits, s.hosts.seed) == (9, 4)));
+    }
+
+    #[test]
+    fn the_sweep_has_every_combination() {
+        let line = "--control default --gbps 10,25 --rtt 1us,5us --jitter 0us,1us --senders 2,3";
+        let all = parsed::<RangeArgs>(line).settings();
+        assert_eq!(all.len(), 32, "with two frame sizes");
+        assert!((1..all.len()).all(|at| !all[..at].contains(&all[at])));
+    }
+}

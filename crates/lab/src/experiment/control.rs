@@ -1,0 +1,253 @@
+//! Experiments of congestion control: the incast of the eRPC paper that its control leaves open, calls
+//! beside an incast, and a network without congestion.
+
+use courser::Control;
+use courser_bench::report::Unit;
+use courser_sim::scenario::{
+    Hosts, ScenarioError, background, first_burst, incast, join_leave, operating_range,
+    uncongested, uplink,
+};
+
+use super::{Axis, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
+
+/// Tolerance of shares and indices near 1.
+const SHARE: Tolerance = Tolerance { relative: 0.0, absolute: 0.02 };
+
+/// Tolerance of times that depend on the order of events.
+const TIME: Tolerance = Tolerance::relative(0.1);
+
+const OWN: &str = "default";
+
+const fn quantity(name: &'static str, unit: Unit, tolerance: Tolerance) -> Quantity {
+    Quantity { name, unit, tolerance, figure: Figure::None }
+}
+
+pub(super) const INCAST: Experiment = Experiment {
+    id: "E82",
+    title: "Incast with the default congestion control",
+    source: "eRPC section 6.5",
+    model: "One switch at 25 Gbit/s, 32 credits, frames of 1,072 bytes, CPUs that take no time, \
+        Courser's own recovery. Requests of 8 MiB; completion is that of calls of 64 KiB in a \
+        closed loop, with the time that they wait at their sender. Also: the least Jain's index \
+        in the 10 ms after a sender joins; the longest first burst of idle senders with 64 kB \
+        each, as a multiple of its bytes' time; an uplink with half of its senders' rate; and \
+        other rates, round trips and frames without other settings.",
+    axis: Axis { label: "senders", unit: Unit::Count, log: true },
+    quantities: &[
+        Quantity {
+            name: "round trip p99",
+            unit: Unit::Time,
+            tolerance: TIME,
+            figure: Figure::Linear,
+        },
+        quantity("goodput, share of the link", Unit::Plain, SHARE),
+        quantity("slowest sender / mean", Unit::Plain, Tolerance { relative: 0.0, absolute: 0.1 }),
+        quantity("completion p50", Unit::Time, TIME),
+        quantity("completion p99", Unit::Time, TIME),
+        quantity("least Jain's index, joins", Unit::Plain, SHARE),
+        quantity("first burst / its bytes' time", Unit::Plain, SHARE),
+        quantity("innocent flow, share of its rate", Unit::Plain, SHARE),
+    ],
+    paper: &[paper_rtt(50.0, 174.0), paper_rtt(100.0, 969.0)],
+    run: |size, seed, run| {
+        let hosts = Hosts { seed, ..Hosts::default() };
+        for &senders in size.pick(&[20, 50][..], &[20, 50, 100]) {
+            incasts(size.pick(2_000_000, 20_000_000), senders, hosts, run)?;
+        }
+        changes(size.pick(3, 10), hosts, run)?;
+        for &senders in size.pick(&[100][..], &[20, 50, 100]) {
+            let rounds = size.pick(1, 10);
+            let settings = first_burst::Settings {
+                hosts,
+                senders,
+                rounds,
+                ..first_burst::Settings::default()
+            };
+            run.settings(&settings);
+            let ratio = first_burst::run(&settings)?.ratio;
+            run.add("first burst / its bytes' time", OWN, senders.into(), ratio);
+        }
+        let time_ns = size.pick(2_000_000, 20_000_000);
+        let flows = size.pick(2, 8);
+        let settings =
+            uplink::Settings { hosts, flows, warm_up_ns: time_ns, time_ns, ..Default::default() };
+        run.settings(&settings);
+        let seen = uplink::run(&settings)?;
+        let share = seen.innocent_share();
+        run.add("innocent flow, share of its rate", OWN, flows.into(), share);
+        run.add("goodput, share of the link", "2:1 uplink", flows.into(), seen.goodput_share);
+        networks(size.pick(&SHORT_RANGE[..], &RANGE), hosts, run)
+    },
+};
+
+/// The paper's 99th percentile with its control, which ours replaces.
+const fn paper_rtt(senders: f64, us: f64) -> Paper {
+    let reason = "Another control: the receiver limits what all senders together have in flight.";
+    let value = Stated::Value(us * 1e3);
+    Paper { quantity: "round trip p99", series: OWN, x: Some(senders), value, reason }
+}
+
+fn incasts(time_ns: u64, senders: u32, hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
+    let settings = incast::Settings {
+        seed: hosts.seed,
+        senders,
+        max_frame: hosts.max_frame,
+        control: hosts.control,
+        recovery: hosts.recovery,
+        warm_up_ns: time_ns,
+        time_ns,
+        ..incast::Settings::default()
+    };
+    run.settings(&settings);
+    let seen = incast::run(&settings, None)?;
+    let x = f64::from(senders);
+    run.add("round trip p99", OWN, x, seen.rtt.p99_ns as f64);
+    let share = seen.goodput_bps as f64 / seen.expected_goodput_bps as f64;
+    run.add("goodput, share of the link", OWN, x, share);
+    run.add("slowest sender / mean", OWN, x, seen.slowest_share);
+    for control in [Control::None, hosts.control] {
+        let settings = incast::Settings { control, request_bytes: 64 << 10, ..settings };
+        run.settings(&settings);
+        let completion = incast::run(&settings, None)?.completion;
+        run.add("completion p50", control.name(), x, completion.p50_ns as f64);
+        run.add("completion p99", control.name(), x, completion.p99_ns as f64);
+    }
+    Ok(())
+}
+
+fn changes(senders: u32, hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
+    let settings = join_leave::Settings { hosts, senders, ..join_leave::Settings::default() };
+    run.settings(&settings);
+    let jain = join_leave::run(&settings, None)?.jain_after_join;
+    run.add("least Jain's index, joins", OWN, senders.into(), jain);
+    Ok(())
+}
+
+/// Gbit/s, base round trip in us, bytes of a frame.
+type Network = (u64, u64, usize);
+
+const SHORT_RANGE: [Network; 2] = [(10, 1, 1_072), (100, 5, 8_192)];
+
+const RANGE: [Network; 8] = [
+    (10, 1, 1_072),
+    (10, 100, 8_192),
+    (25, 1, 8_192),
+    (25, 25, 1_072),
+    (100, 5, 8_192),
+    (100, 25, 1_072),
+    (400, 5, 8_192),
+    (400, 100, 8_192),
+];
+
+fn networks(networks: &[Network], hosts: Hosts, run: &mut Run) -> Result<(), ScenarioError> {
+    for &(gbps, rtt_us, max_frame) in networks {
+        for senders in [2, 20] {
+            let settings = operating_range::Settings {
+                hosts: Hosts { max_frame, ..hosts },
+                senders,
+                rate_bps: gbps * 1_000_000_000,
+                base_rtt_ns: rtt_us * 1_000,
+                ..operating_range::Settings::default()
+            };
+            run.settings(&settings);
+            let share = operating_range::run(&settings)?.goodput_share;
+            let series = format!("{gbps} Gbit/s, {rtt_us} us, frames of {max_frame} B");
+            run.add("goodput, share of the link", series, senders.into(), share);
+        }
+    }
+    Ok(())
+}
+
+pub(super) const BACKGROUND: Experiment = Experiment {
+    id: "E83",
+    title: "Latency-sensitive calls during an incast",
+    source: "eRPC section 6.5 (incast with background traffic)",
+    model: "The CX4 cluster with N senders of 8 MiB requests to one server, and one more thread on \
+        each of their nodes that keeps one call of 64 kB each way to such a thread of a random \
+        other node. CPUs as fast as the paper's, 32 credits, packets of 1,024 data bytes. One \
+        more node makes calls of 32 B to the victim's thread.",
+    axis: Axis { label: "senders", unit: Unit::Count, log: false },
+    quantities: &[
+        quantity("latency p50", Unit::Time, TIME),
+        quantity("latency p99", Unit::Time, Tolerance::relative(0.2)),
+        quantity(
+            "latency p99, incast / none",
+            Unit::Plain,
+            Tolerance { relative: 0.2, absolute: 0.1 },
+        ),
+        quantity(
+            "32 B to the victim, incast / none",
+            Unit::Plain,
+            Tolerance { relative: 0.2, absolute: 0.1 },
+        ),
+    ],
+    paper: &[Paper {
+        quantity: "latency p99",
+        series: OWN,
+        x: Some(100.0),
+        value: Stated::Value(274_000.0),
+        reason: "Calls of random partners meet at a host with and without the incast.",
+    }],
+    run: |size, seed, run| {
+        for control in [Control::None, Control::default()] {
+            let default = background::Settings::default();
+            let senders = size.pick(8, 100);
+            let settings = background::Settings {
+                hosts: Hosts { seed, control, ..default.hosts },
+                senders,
+                warm_up_ns: size.pick(1_000_000, 5_000_000),
+                time_ns: size.pick(2_000_000, 10_000_000),
+                ..default
+            };
+            run.settings(&settings);
+            let seen = background::run(&settings, None)?;
+            let (x, name) = (f64::from(senders), control.name());
+            run.add("latency p50", name, x, seen.incast.background.p50_ns as f64);
+            run.add("latency p99", name, x, seen.incast.background.p99_ns as f64);
+            run.add("latency p99, incast / none", name, x, seen.background_ratio());
+            run.add("32 B to the victim, incast / none", name, x, seen.to_victim_ratio());
+        }
+        Ok(())
+    },
+};
+
+pub(super) const UNCONGESTED: Experiment = Experiment {
+    id: "E55",
+    title: "Completion times without congestion",
+    source: "eRPC section 5.2.2",
+    model: "Hosts at one switch that call random others at random times, 1 % of the calls with \
+        64 kB and the others with 32 B, CPUs as calibrated on a machine. The calls and their \
+        times are the same with and without control.",
+    axis: Axis { label: "load of the links", unit: Unit::Percent, log: false },
+    quantities: &[
+        quantity("32 B p50", Unit::Time, Tolerance::relative(0.02)),
+        quantity("32 B p99", Unit::Time, TIME),
+        quantity("64 kB p50", Unit::Time, Tolerance::relative(0.05)),
+        quantity("64 kB p99", Unit::Time, TIME),
+        quantity("calls per second", Unit::PerSecond, Tolerance::relative(0.02)),
+    ],
+    paper: &[],
+    run: |size, seed, run| {
+        for control in [Control::None, Control::default()] {
+            for &load_ppm in size.pick(&[100_000][..], &[50_000, 100_000, 200_000]) {
+                let default = uncongested::Settings::default();
+                let settings = uncongested::Settings {
+                    hosts: Hosts { seed, control, ..default.hosts },
+                    nodes: size.pick(10, 40),
+                    load_ppm,
+                    time_ns: size.pick(2_000_000, 10_000_000),
+                    ..default
+                };
+                run.settings(&settings);
+                let seen = uncongested::run(&settings)?;
+                let (x, name) = (f64::from(load_ppm) / 1e6, control.name());
+                run.add("32 B p50", name, x, seen.small.p50_ns as f64);
+                run.add("32 B p99", name, x, seen.small.p99_ns as f64);
+                run.add("64 kB p50", name, x, seen.large.p50_ns as f64);
+                run.add("64 kB p99", name, x, seen.large.p99_ns as f64);
+                run.add("calls per second", name, x, seen.calls_rps as f64);
+            }
+        }
+        Ok(())
+    },
+};

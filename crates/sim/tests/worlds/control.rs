@@ -1,0 +1,123 @@
+//! Targets of the default congestion control beyond one incast, each in its shortest form.
+
+use courser::{Control, Recovery};
+use courser_sim::fabric::Buffer;
+use courser_sim::scenario::incast::Network;
+use courser_sim::scenario::{
+    Hosts, background, buffers, first_burst, join_leave, operating_range, slow_handler,
+    uncongested, uplink,
+};
+
+/// Small calls to the victim of an incast take at most three times as long as without (E83).
+#[test]
+fn small_calls_to_the_victim_of_an_incast_stay_short() {
+    let settings = background::Settings {
+        network: Network::OneSwitch,
+        senders: 20,
+        warm_up_ns: 2_000_000,
+        time_ns: 2_000_000,
+        ..background::Settings::default()
+    };
+    let seen = background::run(&settings, None).expect("runs");
+    assert!(seen.to_victim_ratio() <= 3.0, "{seen:?}");
+    assert_eq!(seen.incast.overflows, 0, "{seen:?}");
+    assert!(seen.incast.goodput_bps > 20_000_000_000, "{seen:?}");
+}
+
+/// With 480 kB for each port an incast loses nothing after the first round trip (E84).
+#[test]
+fn small_static_buffers_lose_nothing_after_the_first_round_trip() {
+    let settings = buffers::Settings {
+        warm_up_ns: 3_000_000,
+        time_ns: 3_000_000,
+        ..buffers::Settings::default()
+    };
+    let scheme = buffers::Scheme { control: Control::default(), recovery: Recovery::default() };
+    let buffer = Buffer::PerPort { bytes: 480_000 };
+    for senders in [20, 50, 100] {
+        let seen = buffers::point(&settings, scheme, senders, buffer, None).expect("runs");
+        assert_eq!(seen.overflows_after_first_rtt, 0, "{senders}: {seen:?}");
+        assert!(seen.goodput_bps > 22_000_000_000, "{senders}: {seen:?}");
+    }
+}
+
+/// A sender that joins has its share within ten milliseconds.
+#[test]
+fn senders_that_join_and_leave_share_the_link() {
+    let settings = join_leave::Settings { senders: 4, ..join_leave::Settings::default() };
+    let seen = join_leave::run(&settings, None).expect("runs");
+    assert!(seen.jain_after_join >= 0.95 && seen.jain_after_leave >= 0.95, "{seen:?}");
+    assert!(seen.goodput_share >= 0.95, "{seen:?}");
+}
+
+/// A first burst of idle senders takes little more than its bytes.
+#[test]
+fn the_first_burst_of_idle_senders_takes_the_time_of_its_bytes() {
+    for request_bytes in [1_000, 4_000, 64_000] {
+        let settings =
+            first_burst::Settings { request_bytes, rounds: 2, ..first_burst::Settings::default() };
+        let seen = first_burst::run(&settings).expect("runs");
+        assert!(seen.ratio <= 1.15, "{request_bytes}: {seen:?}");
+        assert_eq!(seen.overflows, 0, "{request_bytes}: {seen:?}");
+    }
+}
+
+/// Flows fill an oversubscribed uplink, and one beside it keeps its rate.
+#[test]
+fn a_flow_beside_an_oversubscribed_uplink_keeps_its_rate() {
+    let (warm_up_ns, time_ns) = (5_000_000, 5_000_000);
+    let settings =
+        uplink::Settings { flows: 4, warm_up_ns, time_ns, ..uplink::Settings::default() };
+    let seen = uplink::run(&settings).expect("runs");
+    assert!(seen.innocent_share() >= 0.95 && seen.goodput_share >= 0.95, "{seen:?}");
+    assert_eq!(seen.overflows, 0, "{seen:?}");
+}
+
+/// On links with little load the control neither paces nor delays small calls (E55).
+#[test]
+fn small_calls_of_an_uncongested_network_take_as_long_as_without_control() {
+    let seen = [Control::None, Control::default()].map(|control| {
+        let hosts = Hosts { control, ..uncongested::Settings::default().hosts };
+        let (nodes, time_ns) = (10, 3_000_000);
+        let settings =
+            uncongested::Settings { hosts, nodes, time_ns, ..uncongested::Settings::default() };
+        uncongested::run(&settings).expect("runs")
+    });
+    let [without, with] = &seen;
+    assert!(
+        with.small.p50_ns.abs_diff(without.small.p50_ns) * 50 <= without.small.p50_ns,
+        "{seen:?}"
+    );
+    assert!(with.small.p99_ns * 20 <= without.small.p99_ns * 21, "{seen:?}");
+    assert_eq!(with.paced, 0, "{seen:?}");
+    assert!(with.calls_rps.abs_diff(without.calls_rps) * 1_000 <= without.calls_rps, "{seen:?}");
+}
+
+/// The time that a worker takes is not taken for congestion.
+#[test]
+fn a_slow_worker_leaves_the_window_alone() {
+    let handler = slow_handler::Handler::Worker;
+    let settings = slow_handler::Settings { handler, ..slow_handler::Settings::default() };
+    let seen = slow_handler::run(&settings).expect("runs");
+    assert_eq!(seen.window_after, seen.window_before, "{seen:?}");
+}
+
+/// Other rates, lengths and frames need no other settings.
+#[test]
+fn other_networks_need_no_other_settings() {
+    for (gbps, base_rtt_ns, max_frame, jitter_ns) in
+        [(10, 1_000, 1_072, 0), (10, 25_000, 8_192, 0), (100, 5_000, 8_192, 0)]
+    {
+        let settings = operating_range::Settings {
+            hosts: Hosts { max_frame, ..Hosts::default() },
+            senders: 5,
+            rate_bps: gbps * 1_000_000_000,
+            base_rtt_ns,
+            jitter_ns,
+            ..operating_range::Settings::default()
+        };
+        let seen = operating_range::run(&settings).expect("runs");
+        let least = if jitter_ns == 0 { 0.95 } else { 0.9 };
+        assert!(seen.goodput_share >= least, "{gbps} {base_rtt_ns} {max_frame}: {seen:?}");
+    }
+}
