@@ -217,7 +217,8 @@ mod tests {
             let settings = Settings { request_bytes, ..short() };
             let seen = run(&settings).expect("runs");
             assert_eq!((seen.round.count, seen.completion.count), (2, 8));
-            assert!(seen.round.min_ns >= seen.ideal_ns && seen.ratio < 1.5, "{seen:?}");
+            // Times on cables are rounded packet by packet.
+            assert!(seen.round.min_ns + 10 >= seen.ideal_ns && seen.ratio < 1.5, "{seen:?}");
             assert_eq!(run(&settings).expect("runs"), seen);
         }
     }

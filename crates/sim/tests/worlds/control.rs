@@ -2,17 +2,14 @@
 
 use courser::{Control, Recovery};
 use courser_sim::fabric::Buffer;
-use courser_sim::scenario::incast::Network;
 use courser_sim::scenario::{
-    Hosts, background, buffers, first_burst, join_leave, operating_range, slow_handler,
-    uncongested, uplink,
+    Hosts, background, buffers, first_burst, join_leave, operating_range, uncongested, uplink,
 };
 
 /// Small calls to the victim of an incast take at most three times as long as without (E83).
 #[test]
 fn small_calls_to_the_victim_of_an_incast_stay_short() {
     let settings = background::Settings {
-        network: Network::OneSwitch,
         senders: 20,
         warm_up_ns: 2_000_000,
         time_ns: 2_000_000,
@@ -91,15 +88,6 @@ fn small_calls_of_an_uncongested_network_take_as_long_as_without_control() {
     assert!(with.small.p99_ns * 20 <= without.small.p99_ns * 21, "{seen:?}");
     assert_eq!(with.paced, 0, "{seen:?}");
     assert!(with.calls_rps.abs_diff(without.calls_rps) * 1_000 <= without.calls_rps, "{seen:?}");
-}
-
-/// The time that a worker takes is not taken for congestion.
-#[test]
-fn a_slow_worker_leaves_the_window_alone() {
-    let handler = slow_handler::Handler::Worker;
-    let settings = slow_handler::Settings { handler, ..slow_handler::Settings::default() };
-    let seen = slow_handler::run(&settings).expect("runs");
-    assert_eq!(seen.window_after, seen.window_before, "{seen:?}");
 }
 
 /// Other rates, lengths and frames need no other settings.

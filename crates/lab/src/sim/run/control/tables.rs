@@ -59,8 +59,16 @@ pub(super) fn background(rows: &[Row<background::Settings, background::Outcome>]
         common(&s.hosts),
     );
     let head = [
-        "control", "recovery", "incast", "p50", "p99", "ratio", "32 B p50", "32 B p99", "ratio ",
-        "goodput", "drops",
+        "control, recovery",
+        "incast",
+        "p50",
+        "p99",
+        "ratio",
+        "32 B p50",
+        "32 B p99",
+        "ratio ",
+        "goodput",
+        "drops",
     ];
     table(&caption, &head, lines)
 }
