@@ -23,7 +23,7 @@ impl Board {
         in_order: u32,
     ) -> Option<Board> {
         match recovery {
-            Recovery::GoBackN => None,
+            Recovery::GoBackN | Recovery::GoBackNNack => None,
             Recovery::Melo => Some(Board::Melo(MeloBoard::new(pools, req_packets, in_order))),
             Recovery::Selective => Some(Board::Selective(Scoreboard::new(in_order))),
         }

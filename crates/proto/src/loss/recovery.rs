@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 /// connect: the client's choice, unless one side chose [`Recovery::GoBackN`], which needs no
 /// support of the other side and then applies.
 ///
-/// For messages of one packet, `GoBackN` and `Melo` wait for the retransmission timeout;
-/// `Selective` sends a tail-loss probe as soon as the answer is late.
+/// For messages of one packet all schemes wait for the retransmission timeout, except `Selective`:
+/// it sends a tail-loss probe as soon as the answer is late.
 #[derive(
     Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
 )]
@@ -27,19 +27,32 @@ pub enum Recovery {
     /// a message is probed before the timeout.
     #[default]
     Selective,
+    /// Go-back-N as in RDMA NICs, to compare with `[MELO §2.2, §4]` (M29). The receiver takes
+    /// packets in order only. The first packet behind a gap makes it ask the sender to go back to
+    /// the missing packet: once for each gap. The timeout applies when that retransmission is lost
+    /// too, or the last packets of a message.
+    GoBackNNack,
 }
 
 impl Recovery {
     /// All schemes, the simplest first.
-    pub const ALL: [Recovery; 3] = [Recovery::GoBackN, Recovery::Melo, Recovery::Selective];
+    pub const ALL: [Recovery; 4] =
+        [Recovery::GoBackN, Recovery::GoBackNNack, Recovery::Melo, Recovery::Selective];
 
-    /// The name in options and results: `go-back-n`, `melo`, `default`.
+    /// The name in options and results: `go-back-n`, `go-back-n-nack`, `melo`, `default`.
     pub const fn name(self) -> &'static str {
         match self {
             Recovery::GoBackN => "go-back-n",
+            Recovery::GoBackNNack => "go-back-n-nack",
             Recovery::Melo => "melo",
             Recovery::Selective => "default",
         }
+    }
+
+    /// Whether the receiver takes packets in order only, and the sender has no board.
+    #[inline]
+    pub(crate) fn is_go_back_n(self) -> bool {
+        matches!(self, Recovery::GoBackN | Recovery::GoBackNNack)
     }
 
     /// The scheme of a session whose client and server have these settings.
@@ -56,7 +69,7 @@ impl std::fmt::Display for Recovery {
 
 /// The text is not the name of a scheme.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{0:?} is not a loss recovery scheme; choose go-back-n, melo or default")]
+#[error("{0:?} is not a loss recovery scheme; choose go-back-n, go-back-n-nack, melo or default")]
 pub struct UnknownRecovery(String);
 
 impl std::str::FromStr for Recovery {
@@ -82,9 +95,11 @@ mod tests {
 
     #[test]
     fn either_side_can_insist_on_go_back_n() {
-        use Recovery::{GoBackN, Melo, Selective};
+        use Recovery::{GoBackN, GoBackNNack, Melo, Selective};
         assert_eq!(Recovery::agreed(GoBackN, Selective), GoBackN);
         assert_eq!(Recovery::agreed(Selective, GoBackN), GoBackN);
+        assert_eq!(Recovery::agreed(GoBackNNack, GoBackN), GoBackN);
+        assert_eq!(Recovery::agreed(GoBackNNack, Selective), GoBackNNack);
         assert_eq!(Recovery::agreed(Melo, Selective), Melo);
         assert_eq!(Recovery::agreed(Selective, Melo), Selective);
     }

@@ -75,7 +75,13 @@ impl<C> Endpoint<C> {
         let (s, slot_no) = self.client_slot(peer, session, req_num)?;
         let slot = &mut s.slots[usize::from(slot_no)];
         let front = slot.acked();
-        let credits = slot.on_nack(count, high, holes, ack, &mut feedback)?;
+        let credits = if s.agreed.recovery == Recovery::GoBackNNack {
+            let credits = slot.on_gap_nack(count, high, holes)?;
+            feedback.add_lost(1);
+            credits
+        } else {
+            slot.on_nack(count, high, holes, ack, &mut feedback)?
+        };
         slot.last_rx_ns = now_ns;
         // MELO's timeout belongs to the first hole; filling other holes does not restart it (M15).
         let moved = s.agreed.recovery != Recovery::Melo || slot.acked() > front;

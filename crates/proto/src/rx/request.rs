@@ -103,13 +103,15 @@ impl<C> Endpoint<C> {
         let (step, quota, dpp) = (s.slots.count(), s.quota, s.data_per_packet);
         let slot_no = (req_num & (step - 1)) as u8;
         let id = SessionId { index: session, generation: s.generation };
-        let in_order = s.recovery == Recovery::GoBackN;
+        let recovery = s.recovery;
         let slot = &mut s.slots[usize::from(slot_no)];
         let before = slot.req_num;
         match slot.position(req_num, step) {
             Position::Current => {}
             Position::Next if slot.phase == ServerPhase::Executing => return Err(Drop::Future),
-            Position::Next if index != 0 && in_order => return Err(Drop::OutOfOrder),
+            Position::Next if index != 0 && recovery == Recovery::GoBackN => {
+                return Err(Drop::OutOfOrder);
+            }
             Position::Next => {
                 let packets = packets_of(msg_size, dpp);
                 // A client that gives up a request without a cancellation is faulty.
@@ -136,7 +138,8 @@ impl<C> Endpoint<C> {
         }
         let id = RequestId::new(id, slot_no, req_num);
         let slot = if index > slot.req_rcvd && !mutant::is_on(Mutant::RequestGapTaken) {
-            if in_order {
+            if recovery.is_go_back_n() {
+                self.refuse_early(id, recovery);
                 return Err(Drop::OutOfOrder);
             }
             self.insert_early(id, index)?;
@@ -285,6 +288,19 @@ impl<C> Endpoint<C> {
         let held = slot.held;
         self.quotas.charge(quota, held);
         true
+    }
+
+    /// A request packet that arrived before missing ones is dropped. The first one behind each gap
+    /// has the client go back, if the scheme does that.
+    #[cold]
+    fn refuse_early(&mut self, id: RequestId, recovery: Recovery) {
+        let Some(slot) = self.server_slot_mut(id) else { return };
+        if recovery != Recovery::GoBackNNack || !slot.on_gap() || slot.cr_queued {
+            return;
+        }
+        slot.cr_queued = true;
+        let (session, slot, req_num) = (id.session().index, id.slot(), id.req_num());
+        self.tx.push(TxItem::CreditReturn { session, slot, req_num });
     }
 
     /// Records a request packet that arrived before missing ones, unless the request is rejected.

@@ -116,12 +116,16 @@ impl<C> Endpoint<C> {
         let slot = &mut s.slots[usize::from(slot_no)];
         let packets = packets_of(msg_size, dpp);
         let whole = if packets == 1 { Some(data.whole().ok_or(Drop::Length)?) } else { None };
-        let is_melo = s.agreed.recovery == Recovery::Melo;
+        let recovery = s.agreed.recovery;
+        let is_melo = recovery == Recovery::Melo;
         let (front, units) = (slot.in_order(), slot.units());
         let credits = match slot.on_response(index, msg_size, packets, ack, &mut feedback) {
             Ok(credits) => credits,
             Err(reason) => {
                 self.note_pool(is_melo);
+                if reason == Drop::OutOfOrder && recovery == Recovery::GoBackNNack {
+                    self.go_back_in_response(peer, session, slot_no);
+                }
                 return Err(reason);
             }
         };
@@ -163,6 +167,27 @@ impl<C> Endpoint<C> {
             }
         };
         Ok(self.complete(session, slot_no, result))
+    }
+
+    /// A packet of a response has arrived behind a gap: the first such packet of a gap has all
+    /// packets from the gap on requested again.
+    #[cold]
+    fn go_back_in_response(&mut self, peer: u32, session: u32, slot_no: u8) {
+        let now_ns = self.now_ns;
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        let slot = &mut s.slots[usize::from(slot_no)];
+        let Some(credits) = slot.go_back_in_response() else { return };
+        let units = credits * slot.units();
+        slot.last_rx_ns = now_ns;
+        slot.retries = 0;
+        s.credits.release(credits);
+        let mut feedback = LossFeedback::default();
+        feedback.add_lost(1);
+        self.on_feedback(peer, feedback);
+        self.note_awaiting(session, slot_no);
+        self.release_room(peer, units);
+        self.extend_deadline(session, slot_no, now_ns);
+        self.wake_in_turn(session, slot_no);
     }
 
     /// Records the use of MELO's bits.

@@ -2,7 +2,6 @@
 //! response is sent, from one queue entry per slot.
 
 use crate::endpoint::Endpoint;
-use crate::loss::Recovery;
 use crate::slot::{Position, ServerPhase};
 use crate::stats::Drop;
 use crate::tx::TxItem;
@@ -19,7 +18,7 @@ impl<C> Endpoint<C> {
         let s = self.sessions.server_of(peer, session)?;
         let step = s.slots.count();
         let slot_no = (req_num & (step - 1)) as u8;
-        let (credits, selective) = (s.credit_limit, s.recovery != Recovery::GoBackN);
+        let (credits, selective) = (s.credit_limit, !s.recovery.is_go_back_n());
         if s.slots.are_asleep() {
             return Err(s.slots.late(req_num));
         }

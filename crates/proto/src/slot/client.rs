@@ -152,6 +152,9 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) quarantined: bool,
     /// Counted by its path as a slot that awaits a grant.
     awaiting: bool,
+    /// One above the packet to which the current message last went back without a timeout; 0:
+    /// none.
+    went_back: u32,
 }
 
 const _: () = {
@@ -172,6 +175,7 @@ impl<C> ClientSlot<C> {
             single: Single::No,
             quarantined: false,
             awaiting: false,
+            went_back: 0,
             ack_owed: false,
             tracked: false,
             first_timer: 0,
@@ -379,7 +383,7 @@ impl<C> ClientSlot<C> {
     /// Takes a board for a message of several packets that is about to be sent or requested.
     #[inline]
     pub(crate) fn begin_board(&mut self, boards: &mut Boards, recovery: Recovery) {
-        if self.board.is_none() && recovery != Recovery::GoBackN && !self.is_small() {
+        if self.board.is_none() && !recovery.is_go_back_n() && !self.is_small() {
             let is_response = self.resp_packets > 0;
             let in_order = if is_response { self.resp_rcvd } else { self.req_acked };
             self.board = boards.take(recovery, self.req_packets, in_order);
@@ -509,6 +513,7 @@ impl<C> ClientSlot<C> {
             self.granted = u32::MAX;
             self.acknowledge(self.req_packets);
             self.resp_high = 1;
+            self.went_back = 0;
             (self.idle, self.lost) = (0, 0);
             if let Some(board) = &mut self.board {
                 board.begin_response();
@@ -675,6 +680,7 @@ impl<C> ClientSlot<C> {
         self.req_packets = 0;
         (self.req_sent, self.req_acked) = (0, 0);
         (self.idle, self.lost) = (0, 0);
+        self.went_back = 0;
         self.granted = u32::MAX;
         self.resp = None;
         match (self.req.take(), self.cont.take()) {
@@ -759,7 +765,7 @@ impl<C> ClientSlot<C> {
             assert!(self.board.is_none());
             assert_eq!(self.single, Single::No);
             assert_eq!((self.in_flight(), self.expires_ns), (0, u64::MAX));
-            assert!(self.req.is_none() && self.cont.is_none());
+            assert!(self.req.is_none() && self.cont.is_none() && self.went_back == 0);
         }
         let asked = (self.req_packets, self.resp_high, self.resp_packets);
         let sent = (self.req_acked, self.req_sent, self.req_high, self.queued);
@@ -782,6 +788,7 @@ impl<C> ClientSlot<C> {
     }
 }
 
+mod go_back;
 mod grants;
 #[cfg(test)]
 mod tests;

@@ -5,9 +5,11 @@
 //! repeat only after 2^32 / slots requests.
 
 mod client;
+mod gap_nack;
 mod gaps;
 mod server;
 
 pub(crate) use client::{ClientSlot, Ending, NextPacket};
+use gap_nack::GapNack;
 pub(crate) use gaps::Gaps;
 pub(crate) use server::{Position, ServerPhase, ServerSlot, Stored};

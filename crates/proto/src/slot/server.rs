@@ -11,7 +11,7 @@
 
 use courser_buf::MsgBuf;
 
-use super::Gaps;
+use super::{GapNack, Gaps};
 use crate::budget::NO_MESSAGE;
 use crate::mutant::{self, Mutant};
 
@@ -85,6 +85,8 @@ pub(crate) struct ServerSlot {
     appended_batch: u32,
     /// Number of the request in this endpoint's budget, or [`NO_MESSAGE`].
     message: u32,
+    /// The NACK of a request that is received in order only.
+    gap_nack: GapNack,
     /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
     pub(crate) expires_ns: u64,
     pub(crate) resp: Stored,
@@ -134,6 +136,7 @@ impl ServerSlot {
             held: 0,
             appended_batch: 0,
             message: NO_MESSAGE,
+            gap_nack: GapNack::default(),
             prealloc: None,
             gaps: None,
         }
@@ -168,6 +171,7 @@ impl ServerSlot {
     ) -> u32 {
         self.req = None;
         self.forget_gaps();
+        self.gap_nack = GapNack::default();
         let freed = std::mem::take(&mut self.held);
         self.renew(req_num, req_type, size, packets, expires_ns);
         freed
@@ -276,6 +280,23 @@ impl ServerSlot {
     /// Replaces the number of the request in the budget; returns the one before.
     pub(crate) fn set_message(&mut self, message: u32) -> u32 {
         std::mem::replace(&mut self.message, message)
+    }
+
+    /// A packet behind the first missing one was dropped. Returns whether a NACK is due for it: once
+    /// for each gap.
+    pub(crate) fn on_gap(&mut self) -> bool {
+        self.gap_nack.on_gap(self.req_rcvd)
+    }
+
+    /// The missing packet that a NACK is due for.
+    pub(crate) fn nack_due(&self) -> Option<u32> {
+        let is_arriving = self.phase == ServerPhase::Receiving;
+        (is_arriving && self.gap_nack.is_due(self.req_rcvd)).then_some(self.req_rcvd)
+    }
+
+    /// This NACK was sent.
+    pub(crate) fn sent_nack(&mut self) {
+        self.gap_nack.sent();
     }
 
     /// Bytes of the stored response.

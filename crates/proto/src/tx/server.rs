@@ -13,7 +13,7 @@ use crate::rx::request_owner;
 use crate::session::SessionId;
 use crate::slot::{ServerPhase, ServerSlot, Stored};
 use crate::stats::EndpointStats;
-use crate::wire::{Holes, NO_HOLES, Packet, data_len, header_words, single_response};
+use crate::wire::{Hole, Holes, NO_HOLES, Packet, data_len, header_words, single_response};
 
 /// The parts of an endpoint that [`send_single_response`] needs.
 pub(crate) struct SingleResponse<'a> {
@@ -153,7 +153,18 @@ impl<C> Endpoint<C> {
         let count = slot.returnable().saturating_sub(u32::from(is_arriving && (held || owes)));
         let in_progress = slot.cr_in_progress && slot.phase == ServerPhase::Executing || held;
         let high = slot.gaps.as_ref().and_then(|gaps| gaps.high(slot.req_rcvd));
-        if let Some(high) = high.filter(|_| slot.phase == ServerPhase::Receiving && !held) {
+        if let Some(missing) = slot.nack_due() {
+            let mut room = NO_HOLES;
+            let hole = [Hole { first: missing, len: 1 }];
+            let holes = Holes::write(count, hole.into_iter(), &mut room);
+            let nack = Packet::Nack { session: remote, req_num, count, high: missing + 2, holes };
+            let header = header_words(nack.header());
+            if !self.tx.append(peer_no, peer, &self.arena, header, nack.data()) {
+                return Sent::Rest(item);
+            }
+            slot.sent_nack();
+            self.stats.sent(6);
+        } else if let Some(high) = high.filter(|_| is_arriving && !held) {
             let mut room = NO_HOLES;
             let holes = slot.gaps.iter().flat_map(|gaps| gaps.holes(count));
             let holes = Holes::write(count, holes, &mut room);

@@ -181,6 +181,11 @@ fn mutated_frames_with_go_back_n() {
 }
 
 #[test]
+fn mutated_frames_with_go_back_n_on_nacks() {
+    mutated_frames(Recovery::GoBackNNack);
+}
+
+#[test]
 fn mutated_frames_with_melo() {
     mutated_frames(Recovery::Melo);
 }

@@ -69,7 +69,8 @@ fn a_lost_credit_return_with_a_grant_is_sent_again() {
 
 #[test]
 fn a_client_sends_on_after_a_credit_return_that_grants_nothing_further() {
-    for recovery in [Recovery::Selective, Recovery::Melo, Recovery::GoBackN] {
+    for recovery in [Recovery::Selective, Recovery::Melo, Recovery::GoBackN, Recovery::GoBackNNack]
+    {
         let config = || Config { recovery, ..crowded() };
         let mut w = World::new(&[config(), config()], 1);
         let (session, mut f) = w.connect_forge(0, 1);

@@ -109,6 +109,7 @@ fn time_without_loss(cfg: Config, run: Run, n: usize) -> u64 {
     run(&mut w, s, n)
 }
 
+mod go_back;
 mod hostile;
 mod mixed;
 mod small;
@@ -428,4 +429,5 @@ fn without_loss_all_schemes_send_the_same_packets() {
     let plain = run(Recovery::GoBackN);
     assert!(run(Recovery::Selective) == plain, "the same packets in the same order");
     assert!(run(Recovery::Melo) == plain, "the same packets in the same order");
+    assert!(run(Recovery::GoBackNNack) == plain, "the same packets in the same order");
 }

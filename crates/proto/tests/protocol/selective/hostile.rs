@@ -8,10 +8,10 @@ use crate::support::Forge;
 use crate::support::forge::expect_drop;
 
 /// Content of a NACK: packets in order, the newest packet, and holes, most recent first.
-type Said<'a> = (u32, u32, &'a [(u32, u32)]);
+pub(super) type Said<'a> = (u32, u32, &'a [(u32, u32)]);
 
 /// A NACK to the client, as a server could write it. Hole offsets are relative to `count`.
-fn nack(f: &mut Forge, req_num: u32, (count, high, holes): Said<'_>) -> Vec<u8> {
+pub(super) fn nack(f: &mut Forge, req_num: u32, (count, high, holes): Said<'_>) -> Vec<u8> {
     let session = f.accept.client_session;
     // A request's header has the same fields.
     let as_request = Packet::Request {
@@ -36,7 +36,7 @@ fn nack(f: &mut Forge, req_num: u32, (count, high, holes): Said<'_>) -> Vec<u8> 
 }
 
 /// A request of `packets` packets, of which the first ones within the credits were sent and lost.
-fn half_way(recovery: Recovery, packets: usize) -> (World, Forge) {
+pub(super) fn half_way(recovery: Recovery, packets: usize) -> (World, Forge) {
     let mut w = World::pair(settings(recovery));
     let (s, f) = w.connect_forge(0, 1);
     w.filter = Some(Box::new(|_, _| false));

@@ -1,6 +1,6 @@
 //! Endpoints and sessions with different recovery schemes.
 
-use courser_proto::Recovery::{GoBackN, Melo, Selective};
+use courser_proto::Recovery::{GoBackN, GoBackNNack, Melo, Selective};
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn size(id: u16) -> usize {
     [10, 3 * DPP, 0, 30 * DPP + 1, DPP][usize::from(id) % 5]
 }
 
-fn run_calls(w: &mut World, sessions: &[(usize, SessionId)], calls: u16) {
+pub(super) fn run_calls(w: &mut World, sessions: &[(usize, SessionId)], calls: u16) {
     for n in &mut w.nodes {
         n.handler = Box::new(|id, req| {
             assert!(req == pattern(id.into(), size(id)), "request {id} arrived changed");
@@ -39,26 +39,28 @@ fn run_calls(w: &mut World, sessions: &[(usize, SessionId)], calls: u16) {
     }
 }
 
-fn credits_are_back(w: &World, sessions: &[(usize, SessionId)]) {
+pub(super) fn credits_are_back(w: &World, sessions: &[(usize, SessionId)]) {
     for &(node, s) in sessions {
         let t = w.nodes[node].ep.session_stats(s).unwrap();
         assert_eq!((t.credits, t.pool_left, t.in_flight), (t.credit_limit, t.pool, 0));
     }
 }
 
-fn spoil(w: &mut World) {
+pub(super) fn spoil(w: &mut World) {
     w.tracing = false;
     (w.link.loss, w.link.duplicate, w.link.reorder) = (50_000, 20_000, 50_000);
     w.link.late_ns = 3 * RTT_NS;
 }
 
-fn agreed(w: &World, node: usize, s: SessionId) -> Recovery {
+pub(super) fn agreed(w: &World, node: usize, s: SessionId) -> Recovery {
     w.nodes[node].ep.session_stats(s).unwrap().recovery
 }
 
 #[test]
 fn either_side_can_require_go_back_n() {
-    for (client, server) in [(GoBackN, Selective), (Selective, GoBackN), (Melo, GoBackN)] {
+    for (client, server) in
+        [(GoBackN, Selective), (Selective, GoBackN), (Melo, GoBackN), (GoBackNNack, GoBackN)]
+    {
         let mut w = World::new(&[settings(client), settings(server)], 5);
         let s = w.connect(0, 1);
         assert_eq!(agreed(&w, 0, s), GoBackN);
