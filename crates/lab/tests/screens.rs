@@ -58,7 +58,9 @@ fn experiments_of_loss_recovery_fit() {
         &format!("{loss} --loss 0,1e-3"),
         &format!("{loss} --reorder 10%:48us --loss 1e-3"),
         &format!("{loss} --rto-sweep=100us,200us"),
+        &format!("{loss} --loss 1e-3 --seeds 2 --control none,dcqcn"),
         "fct --hosts 20 --load 0.3 --flows 20",
+        "fct --hosts 20 --load 0.9 --flows 60 --lanes 2 --seeds 2 --control none,dcqcn",
         "bits-pool --connections 2 --loss 2% --time 10ms",
         "lost-call --calls 2000",
     ] {

@@ -24,16 +24,43 @@ fn each_scheme_has_a_row_for_each_loss() {
     let rows = results(&report, "loss");
     let named: Vec<_> =
         rows.iter().map(|r| (r["scheme"].as_str().unwrap(), r["loss"].as_f64().unwrap())).collect();
-    let expected = ["go-back-n", "melo", "default"].map(|s| [(s, 0.0), (s, 0.01)]);
+    let expected =
+        ["go-back-n", "go-back-n-nack", "melo", "default"].map(|s| [(s, 0.0), (s, 0.01)]);
     assert_eq!(named, expected.concat());
     for row in rows {
         numbers(row, &["goodput_bps", "link_bps", "goodput_fraction", "retransmitted"]);
         numbers(row, &["spurious_fraction", "timeouts", "packets", "lost"]);
         assert_eq!(row["link_bps"], 40_000_000_000_u64);
     }
-    assert_eq!(rows[0]["goodput_fraction"], 1.0);
+    assert_eq!((&rows[0]["goodput_fraction"], &rows[0]["control"]), (&1.0.into(), &"dcqcn".into()));
+    assert_eq!(report["config"]["controls"], serde_json::json!(["dcqcn"]));
     assert!(rows[1]["goodput_fraction"].as_f64() < Some(0.5), "{}", rows[1]);
     assert_eq!(json_of(line)["results"], report["results"], "the same seed, the same run");
+}
+
+#[test]
+fn several_seeds_have_a_median_and_a_range() {
+    let small = "--warm-up 1ms --time 1ms --request 1MiB";
+    let line = format!("sim loss --scheme go-back-n-nack --loss 1e-2 {small}");
+    let of = |args: &str| json_of(&format!("{line} {args} --json -"))["results"][0].clone();
+    let alone: Vec<f64> = (4..7)
+        .map(|seed| of(&format!("--seed {seed}"))["goodput_fraction"].as_f64().unwrap())
+        .collect();
+    let all = of("--seed 4 --seeds 3");
+    let mut sorted = alone.clone();
+    sorted.sort_by(f64::total_cmp);
+    assert_eq!(all["seeds"], 3);
+    for (key, value) in [("", sorted[1]), ("_min", sorted[0]), ("_max", sorted[2])] {
+        assert_eq!(all[format!("goodput_fraction{key}")], value, "{key}");
+    }
+    let table = stdout(&run(&format!("{line} --seeds 2 --control none,dcqcn")));
+    assert!(table.contains("range") && table.contains("seeds 1 to 2"), "{table}");
+    assert!(table.contains("figure 1") && table.contains("dcqcn\n"), "{table}");
+    let line = "sim fct --hosts 20 --flows 12 --lanes 2 --load 0.3 --seeds 2 --json -";
+    let report = json_of(line);
+    let melo = &results(&report, "fct")[2];
+    assert!(melo["better_than_go_back_n_nack"]["min"].is_number(), "{melo}");
+    assert!(melo["fct_p99_min_ns"].as_u64() <= melo["fct_p99_max_ns"].as_u64());
 }
 
 #[test]
@@ -76,7 +103,7 @@ fn flows_have_a_row_for_each_scheme_and_load() {
     let small = "--hosts 20 --flows 12 --lanes 2 --json -";
     let report = json_of(&format!("sim fct --load 0.2,50% {small} --svg {}", path.display()));
     let rows = results(&report, "fct");
-    assert_eq!((rows.len(), &report["config"]["hosts"]), (6, &20.into()));
+    assert_eq!((rows.len(), &report["config"]["hosts"]), (8, &20.into()));
     for row in rows {
         numbers(row, &["load", "fct_p50_ns", "fct_p99_ns", "fct_mean_ns", "flows", "shared"]);
         assert_eq!(row["flows"], 12);
@@ -142,7 +169,7 @@ fn help_has_examples_and_flags() {
 fn invalid_arguments_are_refused() {
     refused("sim loss --loss 1e-7", "in millionths");
     refused("sim loss --loss 0.6", "loss_ppm = 600000 is out of range");
-    refused("sim loss --scheme tcp", "choose go-back-n, melo or default");
+    refused("sim loss --scheme tcp", "choose go-back-n, go-back-n-nack, melo or default");
     refused("sim loss --rtt 2us", "rtt_ns");
     refused("sim loss --request 1k --outstanding 9", "outstanding");
     refused("sim loss --reorder 5%", "5%:48us");

@@ -239,7 +239,7 @@ mod tests {
     #[test]
     fn without_plans_there_is_no_fault_middleware() {
         let points = points(&Recovery::ALL, &[]);
-        assert_eq!(points.len(), 3);
+        assert_eq!(points.len(), Recovery::ALL.len());
         assert!(points.iter().all(|p| p.fault.is_none()));
     }
 
@@ -253,6 +253,7 @@ mod tests {
         let large = Load { size: 128 << 20, ..load[0].clone() };
         let large = error(&points(&Recovery::ALL, &plans[..1]), &large).to_string();
         assert!(large.contains("--size"), "{large}");
-        assert!(check(&points(&Recovery::ALL, &plans[..4]), &load[0]).is_ok());
+        let three = &Recovery::ALL[..3];
+        assert!(check(&points(three, &plans[..4]), &load[0]).is_ok());
     }
 }

@@ -209,7 +209,7 @@ impl Experiment {
 }
 
 /// All experiments, in the order of the papers.
-const ALL: [&Experiment; 15] = [
+const ALL: [&Experiment; 16] = [
     &erpc::CREDITS,
     &erpc::RESPONSES,
     &control::UNCONGESTED,
@@ -223,6 +223,7 @@ const ALL: [&Experiment; 15] = [
     &melo::REORDERING,
     &melo::RECOVERY_TIME,
     &melo::LOSS,
+    &melo::CONTROLS,
     &melo::COMPLETION,
     &melo::POOL,
 ];

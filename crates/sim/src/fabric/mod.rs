@@ -37,8 +37,8 @@ pub use faults::{Burst, Crossing, Fate, FaultRule, Flap, LinkFaults, MIN_FLAP_NS
 pub use policy::{Buffer, Marking, Pfc};
 pub use port::{LinkCounters, QueueCounters};
 pub use presets::{
-    BUFFER_ALPHA, BUFFER_BYTES, HOST_DELAY_NS, HOST_RATE_BPS, LeafSpine, SWITCH_LATENCY_NS,
-    UPLINK_DELAY_NS, UPLINK_RATE_BPS,
+    BUFFER_ALPHA, BUFFER_BYTES, DCQCN_MARKING, HOST_DELAY_NS, HOST_RATE_BPS, LeafSpine,
+    SWITCH_LATENCY_NS, UPLINK_DELAY_NS, UPLINK_RATE_BPS,
 };
 pub use topology::{
     Cable, CableSpec, MAX_DELAY_NS, MAX_NODES, Node, PolicyError, SwitchSpec, Topology,

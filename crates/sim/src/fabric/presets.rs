@@ -27,6 +27,11 @@ pub const BUFFER_BYTES: u64 = 12_000_000;
 /// as in [eRPC §2.1] ("can be dedicated to an incast's target port").
 pub const BUFFER_ALPHA: u32 = 8;
 
+/// Marking for DCQCN: RED between 100 and 400 kB, with a probability of 20 % at the upper limit, as in
+/// the published simulations of HPCC (SIGCOMM '19) for links of 25 Gbit/s.
+pub const DCQCN_MARKING: Marking =
+    Marking::Red { min_bytes: 100_000, max_bytes: 400_000, pmax_ppm: 200_000 };
+
 /// Fastest cable: a petabit per second. With it and the largest datagram, all products of the
 /// fabric's arithmetic stay below 2^64.
 pub(super) const MAX_RATE_BPS: u64 = 1_000_000_000_000_000;

@@ -19,13 +19,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::{Completion, Context, Nexus, Recovery, Rpc, SessionId};
+use courser::{Completion, Context, Control, Nexus, Recovery, Rpc, SessionId};
 use serde::Serialize;
 
 use super::app::{self, SharedTally};
 use super::path::{self, DATA, MAX_FRAME, Part, Path, RATE_BPS};
-use super::uncontrolled;
-use super::{Cpu, ScenarioError, Traffic};
+use super::{Cpu, ScenarioError, Traffic, control_name, control_names, controlled};
 use super::{
     check, check_loss, check_rto, loss, observed, run_pairs, share, web_search, wire_bytes,
 };
@@ -60,6 +59,9 @@ pub struct Settings {
     pub seed: u64,
     /// Schemes of recovery: 1 or more. Default all.
     pub schemes: Vec<Recovery>,
+    /// Congestion controls, each with every scheme: 1 or more. Default DCQCN, as in the paper.
+    #[serde(serialize_with = "control_names")]
+    pub controls: Vec<Control>,
     /// Loads, per million of a sender's link: 1 or more, of 1 % to 95 %. Default 10 % to 90 %.
     pub load_ppm: Vec<u32>,
     /// Hosts: 20 to 320, a multiple of 20. Default 40, four leaves; the paper has 320.
@@ -84,6 +86,7 @@ impl Default for Settings {
         Settings {
             seed: 1,
             schemes: Recovery::ALL.to_vec(),
+            controls: vec![Control::Dcqcn],
             load_ppm: (1..10).map(|tenths| tenths * 100_000).collect(),
             hosts: 40,
             flows: 1_000,
@@ -98,6 +101,7 @@ impl Default for Settings {
 impl Settings {
     fn check(&self) -> Result<(), ScenarioError> {
         check(!self.schemes.is_empty(), "schemes", 0_u64, "one or more")?;
+        check(!self.controls.is_empty(), "controls", 0_u64, "one or more")?;
         check(!self.load_ppm.is_empty(), "load", 0_u64, "one or more")?;
         for &ppm in &self.load_ppm {
             check((10_000..=950_000).contains(&ppm), "load_ppm", ppm, "10,000 to 950,000")?;
@@ -136,6 +140,9 @@ pub struct Point {
     /// The scheme.
     #[serde(serialize_with = "loss::name")]
     pub scheme: Recovery,
+    /// The congestion control.
+    #[serde(serialize_with = "control_name")]
+    pub control: Control,
     /// Share of a sender's link used by the flows.
     pub load: f64,
     /// Number of counted flows.
@@ -172,10 +179,15 @@ pub fn run(
     progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Point>, ScenarioError> {
     settings.check()?;
-    run_pairs(&settings.schemes, &settings.load_ppm, progress, |scheme, load_ppm| {
-        point(settings, scheme, load_ppm, None)
+    let each = |&control| settings.schemes.iter().map(move |&scheme| (control, scheme));
+    let kinds: Vec<Kind> = settings.controls.iter().flat_map(each).collect();
+    run_pairs(&kinds, &settings.load_ppm, progress, |kind, load_ppm| {
+        point(settings, kind, load_ppm, None)
     })
 }
+
+/// A control and a scheme.
+pub type Kind = (Control, Recovery);
 
 /// A future flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -214,8 +226,8 @@ struct Board {
 
 type SharedBoard = Rc<RefCell<Board>>;
 
-fn config(settings: &Settings, scheme: Recovery) -> WorldConfig {
-    let mut config = uncontrolled(settings.seed, settings.topology());
+fn config(settings: &Settings, (control, scheme): Kind) -> WorldConfig {
+    let mut config = controlled(settings.seed, settings.topology(), control, RATE_BPS);
     config.costs = Cpu::None.costs();
     config.checks = Checks { at_most_once: false, ..Checks::default() };
     config.nic.max_frame = MAX_FRAME;
@@ -238,18 +250,18 @@ fn config(settings: &Settings, scheme: Recovery) -> WorldConfig {
     config
 }
 
-/// Runs one scheme at one load.
+/// Runs one control and scheme at one load.
 ///
 /// # Errors
 /// As [`run`].
 pub fn point(
     settings: &Settings,
-    scheme: Recovery,
+    kind: Kind,
     load_ppm: u32,
     tap: Option<Box<dyn Tap>>,
 ) -> Result<Point, ScenarioError> {
     settings.check()?;
-    let mut world = observed(World::new(config(settings, scheme))?, tap);
+    let mut world = observed(World::new(config(settings, kind))?, tap);
     let flows = flows(settings, load_ppm);
     let board = start(&mut world, settings)?;
     path::lose_at(&mut world, settings.hosts / LEAF, settings.loss_ppm);
@@ -269,10 +281,10 @@ pub fn point(
         let (count, first) = (all - board.ended, "not complete within a minute".to_owned());
         return Err(ScenarioError::Calls { count, first });
     }
-    Ok(summary(&mut world, scheme, load_ppm, &board))
+    Ok(summary(&mut world, kind, load_ppm, &board))
 }
 
-fn summary(world: &mut World, scheme: Recovery, load_ppm: u32, board: &Board) -> Point {
+fn summary(world: &mut World, (control, scheme): Kind, load_ppm: u32, board: &Board) -> Point {
     let traffic = Traffic::of(world);
     let mut times = board.times_ns.clone();
     times.sort_unstable();
@@ -284,6 +296,7 @@ fn summary(world: &mut World, scheme: Recovery, load_ppm: u32, board: &Board) ->
     let sum: u128 = times.iter().map(|&ns| u128::from(ns)).sum();
     Point {
         scheme,
+        control,
         load: share(load_ppm),
         flows: times.len() as u64,
         fct_p50_ns: at(50),

@@ -52,7 +52,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             seed: 1,
-            schemes: Recovery::ALL.to_vec(),
+            schemes: vec![Recovery::GoBackN, Recovery::Melo, Recovery::Selective],
             loss_ppm: 1_000,
             calls: 100_000,
             in_flight: 1,

@@ -39,7 +39,7 @@ use serde::Serialize;
 
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 
-use crate::fabric::Topology;
+use crate::fabric::{DCQCN_MARKING, Topology};
 use crate::observe::{Tap, Times};
 use crate::{CpuCosts, World, WorldConfig, WorldError};
 
@@ -254,14 +254,14 @@ fn control_name<S: serde::Serializer>(control: &Control, to: S) -> Result<S::Ok,
     to.serialize_str(control.name())
 }
 
-/// A scheme of recovery by its name.
-fn recovery_name<S: serde::Serializer>(recovery: &Recovery, to: S) -> Result<S::Ok, S::Error> {
-    to.collect_str(recovery)
-}
-
 /// Controls by their names.
 fn control_names<S: serde::Serializer>(controls: &[Control], to: S) -> Result<S::Ok, S::Error> {
     to.collect_seq(controls.iter().map(|control| control.name()))
+}
+
+/// A scheme of recovery by its name.
+fn recovery_name<S: serde::Serializer>(recovery: &Recovery, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(recovery)
 }
 
 /// Schemes of recovery by their names.
@@ -274,6 +274,19 @@ fn recovery_names<S: serde::Serializer>(schemes: &[Recovery], to: S) -> Result<S
 fn uncontrolled(seed: u64, topology: Topology) -> WorldConfig {
     let mut config = WorldConfig::new(seed, topology);
     config.nexus.control = Control::None;
+    config
+}
+
+/// A world whose hosts have this congestion control, over links of `rate_bps`. Its switches mark as
+/// [`DCQCN_MARKING`] has it, unless there is no control.
+fn controlled(seed: u64, topology: Topology, control: Control, rate_bps: u64) -> WorldConfig {
+    if control == Control::None {
+        return uncontrolled(seed, topology);
+    }
+    let topology = topology.each_switch(|_, switch| switch.marking = DCQCN_MARKING);
+    let mut config = uncontrolled(seed, topology);
+    config.nexus.control = control;
+    config.nexus.tuning.line_rate_bps = rate_bps;
     config
 }
 

@@ -92,6 +92,7 @@ impl Scenario {
         // Packets of uncongested paths pass controller and pacer too, or not.
         world.nexus.tuning.update_bypass = rng.one(&[true, true, true, false]);
         world.nexus.tuning.pacing_bypass = rng.one(&[true, true, true, false]);
+        draw_nacks(&mut rng, &mut world.recovery);
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -351,7 +352,15 @@ fn draw_config(rng: &mut Rng) -> Config {
 
 /// The schemes of the hosts in turn: one of them for all, or two or three of them mixed.
 fn draw_recovery(rng: &mut Rng) -> Vec<Recovery> {
-    (0..rng.between(1, 3)).map(|_| rng.one(&Recovery::ALL)).collect()
+    let schemes = [Recovery::GoBackN, Recovery::Melo, Recovery::Selective];
+    (0..rng.between(1, 3)).map(|_| rng.one(&schemes)).collect()
+}
+
+/// Go-back-N goes back on NACKs, or only on timeouts.
+fn draw_nacks(rng: &mut Rng, schemes: &mut [Recovery]) {
+    for scheme in schemes.iter_mut().filter(|scheme| **scheme == Recovery::GoBackN) {
+        *scheme = rng.one(&[Recovery::GoBackN, Recovery::GoBackNNack]);
+    }
 }
 
 /// The congestion controls of the hosts in turn: mostly the default.

@@ -2,9 +2,10 @@
 
 mod args;
 mod picture;
+mod seeds;
 mod tables;
 
-use courser_sim::scenario::{bits_pool, fct, loss, lost_call};
+use courser_sim::scenario::{bits_pool, loss, lost_call};
 use serde_json::json;
 
 pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
@@ -25,9 +26,9 @@ pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
         let fit = steps(|step| loss::fit(&settings, step))?;
         return tell(&args.json, "loss-fit", &settings, json!(fit), || tables::fit(&fit));
     }
-    let points = steps(|step| loss::run(&settings, step))?;
+    let points = seeds::loss(&settings, args.seeds)?;
     if let Some(path) = &args.svg {
-        picture::loss(&points, path)?;
+        picture::loss(points.iter().map(|p| &p.point), path)?;
     }
     tell(&args.json, "loss", &settings, json!(points), || tables::loss(&settings, &points))
 }
@@ -40,9 +41,9 @@ pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     json::check_target(args.svg.as_deref())?;
     let settings = args.settings();
-    let points = steps(|step| fct::run(&settings, step))?;
+    let points = seeds::fct(&settings, args.seeds)?;
     if let Some(path) = &args.svg {
-        picture::fct(&points, path)?;
+        picture::fct(points.iter().map(|p| &p.point), path)?;
     }
     tell(&args.json, "fct", &settings, json!(points), || tables::fct(&settings, &points))
 }

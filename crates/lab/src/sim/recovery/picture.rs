@@ -38,11 +38,14 @@ struct Chart {
 ///
 /// # Errors
 /// The file cannot be written.
-pub(super) fn loss(points: &[Point], path: &Path) -> Result<(), Failure> {
-    write(&loss_chart(points), path)
+pub(super) fn loss<'a>(
+    points: impl Iterator<Item = &'a Point>,
+    path: &Path,
+) -> Result<(), Failure> {
+    write(&loss_chart(&points.collect::<Vec<_>>()), path)
 }
 
-fn loss_chart(points: &[Point]) -> Chart {
+fn loss_chart(points: &[&Point]) -> Chart {
     type X = fn(&Point) -> f64;
     let varies = |x: X| points.iter().any(|p| points.first().is_some_and(|first| x(p) != x(first)));
     let rto_us: X = |p| p.rto_ns.unwrap_or_default() as f64 / 1e3;
@@ -73,7 +76,11 @@ fn loss_chart(points: &[Point]) -> Chart {
 ///
 /// # Errors
 /// The file cannot be written.
-pub(super) fn fct(points: &[fct::Point], path: &Path) -> Result<(), Failure> {
+pub(super) fn fct<'a>(
+    points: impl Iterator<Item = &'a fct::Point>,
+    path: &Path,
+) -> Result<(), Failure> {
+    let points: Vec<&fct::Point> = points.collect();
     let simulated = points.iter().map(|p| (p.scheme, (p.load, p.fct_p99_ns as f64 / 1e6)));
     // The paper only has MELO's improvement over go-back-N, which gives bounds for MELO.
     let slow = || points.iter().filter(|p| p.scheme == Recovery::GoBackN);
@@ -110,6 +117,7 @@ fn series(points: impl Iterator<Item = (Recovery, (f64, f64))>) -> Vec<Series> {
 fn color(scheme: Recovery) -> RGBColor {
     match scheme {
         Recovery::GoBackN => RGBColor(190, 60, 40),
+        Recovery::GoBackNNack => RGBColor(214, 140, 30),
         Recovery::Melo => RGBColor(120, 130, 140),
         _ => RGBColor(0, 90, 181),
     }

@@ -106,7 +106,7 @@ pub(super) enum NetworkName {
 
 /// Congestion control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum ControlName {
+pub(in crate::sim) enum ControlName {
     /// Credits alone
     None,
     /// As C++ eRPC ships it, not patched

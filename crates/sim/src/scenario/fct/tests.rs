@@ -26,6 +26,16 @@ fn a_lossy_spine_costs_go_back_n_time_and_the_seed_decides_all() {
 }
 
 #[test]
+fn each_control_has_the_same_flows() {
+    let controls = vec![Control::None, Control::Dcqcn];
+    let points = run(&Settings { controls, ..small() }, |_, _| {}).expect("runs");
+    let [free, controlled] = &points[..] else { panic!("{points:?}") };
+    assert_eq!((free.control, controlled.control), (Control::None, Control::Dcqcn));
+    assert_eq!((free.flows, free.load), (controlled.flows, controlled.load));
+    assert!(free.lost > 0 && controlled.lost > 0, "{points:?}");
+}
+
+#[test]
 fn the_flows_of_a_load_use_that_share_of_the_links() {
     let settings = Settings { flows: 50_000, ..Settings::default() };
     let flows = flows(&settings, 500_000);
@@ -54,6 +64,7 @@ fn settings_out_of_range_are_named() {
         ("lanes", |s| s.lanes = 65),
         ("rto_ns", |s| s.rto_ns = 0),
         ("schemes", |s| s.schemes.clear()),
+        ("controls", |s| s.controls.clear()),
     ];
     assert_refused(bad, small, |settings| run(settings, |_, _| {}));
 }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use courser::Recovery;
+use courser::{Control, Recovery};
 use courser_proto::wire::Packet as WirePacket;
 
 use super::{Case, DATA, RATE_BPS, Reorder, SERVER, Settings, measure, wire_bytes};
@@ -116,6 +116,7 @@ pub fn arrivals(settings: &TraceSettings) -> Result<Trace, ScenarioError> {
     super::check_loss(settings.loss_ppm)?;
     let case = Case {
         scheme: settings.scheme,
+        control: Control::None,
         rto_ns: None,
         reorder: Reorder { ppm: 0, max_ns: 0 },
         loss_ppm: settings.loss_ppm,

@@ -35,8 +35,8 @@ pub struct Fit {
 }
 
 /// Searches by bisection the recovery time with which go-back-N has the paper's 45.6 % at a loss of
-/// 1e-3, and measures the share at 1e-2 with it. Schemes, losses and recovery times of the settings
-/// are not used; each run lasts half a second of virtual time at least. `progress` is called with
+/// 1e-3, and measures the share at 1e-2 with it. Schemes, losses, recovery times and all controls
+/// but the first are not used; each run lasts half a second of virtual time at least. `progress` is called with
 /// the number of finished runs and their total.
 ///
 /// # Errors
@@ -50,7 +50,8 @@ pub fn fit(
     let steps = ((high_ns - low_ns) / STEP_NS).ilog2() as usize + 4;
     let mut done = 0;
     let reorder = Reorder { ppm: 0, max_ns: 0 };
-    let mut case = Case { scheme: Recovery::GoBackN, rto_ns: Some(high_ns), reorder, loss_ppm: 0 };
+    let (scheme, control) = (Recovery::GoBackN, settings.controls[0]);
+    let mut case = Case { scheme, control, rto_ns: Some(high_ns), reorder, loss_ppm: 0 };
     let lossless_bps = measure(settings, &case, None)?.goodput_bps;
     let settings = Settings { time_ns: settings.time_ns.max(TIME_NS), ..settings.clone() };
     let mut at = |rto_ns, loss_ppm| {

@@ -23,13 +23,12 @@ mod tests;
 use std::rc::Rc;
 use std::time::Duration;
 
-use courser::Recovery;
+use courser::{Control, Recovery};
 use serde::{Serialize, Serializer};
 
 use super::app::{self, SharedTally};
 use super::path::{self, CLIENT, DATA, MAX_FRAME, Part, Path, RATE_BPS, SERVER};
-use super::uncontrolled;
-use super::{Cpu, ScenarioError, Traffic};
+use super::{Cpu, ScenarioError, Traffic, control_name, control_names, controlled};
 use super::{
     check, check_loss, check_rto, check_time, check_warm_up, observed, per_second, share,
     wire_bytes,
@@ -47,9 +46,11 @@ pub const GO_BACK_N_RTO_NS: u64 = 262_500;
 
 /// The paper's results, as (scheme, loss per million, share of the link) `[MELO §4.1.1]`: 99.9 %
 /// and 45.6 % at 1e-3 are in its text; at 1e-2 it states MELO's 99.0 % and a factor of 14.02.
-pub const PAPER: [(Recovery, u32, f64); 4] = [
+pub const PAPER: [(Recovery, u32, f64); 6] = [
     (Recovery::GoBackN, 1_000, 0.456),
     (Recovery::GoBackN, 10_000, 0.071),
+    (Recovery::GoBackNNack, 1_000, 0.456),
+    (Recovery::GoBackNNack, 10_000, 0.071),
     (Recovery::Melo, 1_000, 0.999),
     (Recovery::Melo, 10_000, 0.990),
 ];
@@ -70,6 +71,9 @@ pub struct Settings {
     pub seed: u64,
     /// Schemes of recovery: 1 or more. Default all.
     pub schemes: Vec<Recovery>,
+    /// Congestion controls, each with every scheme: 1 or more. Default DCQCN, as in the paper.
+    #[serde(serialize_with = "control_names")]
+    pub controls: Vec<Control>,
     /// Probabilities that the switch loses a packet, per million: 1 or more, each at most 500,000.
     /// Default 0, 1e-5, 1e-4, 1e-3, 1e-2, 5e-2.
     pub loss_ppm: Vec<u32>,
@@ -102,6 +106,7 @@ impl Default for Settings {
         Settings {
             seed: 1,
             schemes: Recovery::ALL.to_vec(),
+            controls: vec![Control::Dcqcn],
             loss_ppm: vec![0, 10, 100, 1_000, 10_000, 50_000],
             reorder: Vec::new(),
             rto_ns: vec![GO_BACK_N_RTO_NS],
@@ -118,6 +123,7 @@ impl Default for Settings {
 impl Settings {
     fn check(&self) -> Result<(), ScenarioError> {
         check(!self.schemes.is_empty(), "schemes", 0_u64, "one or more")?;
+        check(!self.controls.is_empty(), "controls", 0_u64, "one or more")?;
         check(!self.loss_ppm.is_empty(), "loss", 0_u64, "one or more")?;
         check(!self.rto_ns.is_empty(), "rto_ns", 0_u64, "one or more")?;
         for &ppm in &self.loss_ppm {
@@ -177,8 +183,9 @@ impl Settings {
 
     /// All cases, in the order of the results.
     fn cases(&self) -> Vec<Case> {
+        let each = |&control| self.schemes.iter().map(move |&scheme| (control, scheme));
         let mut cases = Vec::new();
-        for &scheme in &self.schemes {
+        for (control, scheme) in self.controls.iter().flat_map(each) {
             let own = [None];
             let given: Vec<_> = self.rto_ns.iter().copied().map(Some).collect();
             let rtos = if scheme == Recovery::Selective { &own[..] } else { &given };
@@ -186,7 +193,7 @@ impl Settings {
             let orders = if self.reorder.is_empty() { &ordered[..] } else { &self.reorder };
             for &rto_ns in rtos {
                 for &reorder in orders {
-                    let of = |&loss_ppm: &u32| Case { scheme, rto_ns, reorder, loss_ppm };
+                    let of = |&loss_ppm: &u32| Case { scheme, control, rto_ns, reorder, loss_ppm };
                     cases.extend(self.loss_ppm.iter().map(of));
                 }
             }
@@ -206,6 +213,7 @@ impl Settings {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Case {
     scheme: Recovery,
+    control: Control,
     /// `None`: the library's bounds.
     rto_ns: Option<u64>,
     reorder: Reorder,
@@ -218,6 +226,9 @@ pub struct Point {
     /// The scheme.
     #[serde(serialize_with = "name")]
     pub scheme: Recovery,
+    /// The congestion control.
+    #[serde(serialize_with = "control_name")]
+    pub control: Control,
     /// Probability that the switch loses a packet.
     pub loss: f64,
     /// The retransmission timeout; `None`: the library's, by the round trips seen.
@@ -300,6 +311,7 @@ fn point(settings: &Settings, case: &Case, seen: &Seen, lossless_bps: u64) -> Po
     let paper = PAPER.iter().find(|p| (p.0, p.1) == (case.scheme, case.loss_ppm));
     Point {
         scheme: case.scheme,
+        control: case.control,
         loss: share(case.loss_ppm),
         rto_ns: case.rto_ns,
         reorder: share(case.reorder.ppm),
@@ -319,7 +331,8 @@ fn point(settings: &Settings, case: &Case, seen: &Seen, lossless_bps: u64) -> Po
 }
 
 fn config(settings: &Settings, case: &Case) -> WorldConfig {
-    let mut config = uncontrolled(settings.seed, settings.topology());
+    let topology = settings.topology();
+    let mut config = controlled(settings.seed, topology, case.control, RATE_BPS);
     config.costs = Cpu::None.costs();
     config.nic.max_frame = MAX_FRAME;
     let credits = settings.credits();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::fabric::{DCQCN_MARKING, Marking};
 use crate::scenario::{Spoilt, assert_refused};
 
 /// A few milliseconds.
@@ -26,6 +27,43 @@ fn without_loss_the_line_is_full_and_with_it_go_back_n_stops() {
     assert_eq!((clean.goodput_fraction, lossy.paper_fraction), (1.0, Some(0.456)));
     assert!((0.2..0.8).contains(&lossy.goodput_fraction), "{lossy:?}");
     assert!(lossy.lost > 0 && lossy.timeouts > 0 && lossy.retransmitted > 0, "{lossy:?}");
+}
+
+#[test]
+fn a_nack_costs_a_round_trip_of_packets_and_no_timeout() {
+    // A share of 1 / (1 + p n) remains with n packets in flight and in the NIC.
+    for (window_permille, shares) in [(1_000, 0.90..0.96), (3_000, 0.76..0.90)] {
+        let schemes = vec![Recovery::GoBackNNack];
+        let settings = Settings { schemes, window_permille, time_ns: 20_000_000, ..small() };
+        let points = run(&settings, |_, _| {}).expect("runs");
+        let [clean, lossy] = &points[..] else { panic!("{points:?}") };
+        assert_eq!((clean.lost, clean.retransmitted), (0, 0), "{clean:?}");
+        assert!(shares.contains(&lossy.goodput_fraction), "{lossy:?}");
+        assert!(lossy.lost > 50 && lossy.timeouts <= lossy.lost / 20, "{lossy:?}");
+        assert_eq!(lossy.paper_fraction, Some(0.456));
+    }
+}
+
+#[test]
+fn switches_mark_under_congestion_control_only() {
+    let marking = |control| {
+        let case = Case { control, ..small().cases()[0] };
+        let config = config(&small(), &case);
+        assert_eq!(config.nexus.control, control);
+        config.topology.switches()[0].marking
+    };
+    assert_eq!(marking(Control::None), Marking::Off);
+    assert_eq!(marking(Control::Dcqcn), DCQCN_MARKING);
+}
+
+#[test]
+fn one_flow_is_the_same_under_dcqcn_and_without_control() {
+    let controls = vec![Control::None, Control::Dcqcn];
+    let settings = Settings { controls, loss_ppm: vec![1_000], ..small() };
+    let points = run(&settings, |_, _| {}).expect("runs");
+    let [free, controlled] = &points[..] else { panic!("{points:?}") };
+    assert_eq!((free.control, controlled.control), (Control::None, Control::Dcqcn));
+    assert_eq!(free.goodput_bps, controlled.goodput_bps, "it fills no queue in the switch");
 }
 
 #[test]
@@ -74,6 +112,7 @@ fn the_round_trip_is_that_of_the_settings() {
 fn settings_out_of_range_are_named() {
     let bad: &[Spoilt<Settings>] = &[
         ("schemes", |s| s.schemes.clear()),
+        ("controls", |s| s.controls.clear()),
         ("loss_ppm", |s| s.loss_ppm = vec![500_001]),
         ("rto_ns", |s| s.rto_ns = vec![999]),
         ("rtt_ns", |s| s.rtt_ns = 2_000),
