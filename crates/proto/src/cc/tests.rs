@@ -230,15 +230,14 @@ fn windows_below_one_packet_are_paced() {
 
 #[test]
 fn a_longer_route_is_adopted_and_a_queue_is_not() {
-    // Round trips of 15 us whatever the window is, or those of a queue that shrinks with it.
-    for is_route in [true, false] {
+    // Round trips that are 10 or 20 us longer whatever the window is, or 20 us with a full one.
+    for (longer_ns, is_route) in [(10_000, true), (20_000, true), (20_000, false)] {
         let mut c = Controller::new(Control::TwoWindow, line(), 64).unwrap();
-        let (mut base_ns, mut now_ns, mut found) = (5_200, 1_000_000, None);
-        for _ in 0..200 {
-            let allowed = c.allowance(base_ns, 15_200, 0);
+        let (mut base_ns, mut now_ns, mut found) = (4_000, 1_000_000, None);
+        for _ in 0..400 {
+            let allowed = c.allowance(base_ns, 4_000 + longer_ns, 0);
             let window = allowed.window.min(64 * PART) / PART;
-            let queue_ns = 20_000 * window / 64;
-            let rtt_ns = if is_route { 25_200 } else { 5_200 + queue_ns };
+            let rtt_ns = 4_000 + if is_route { longer_ns } else { longer_ns * window / 64 };
             for _ in 0..window.max(1) {
                 let signal = Signal { now_ns, rtt_ns, base_ns, ..Signal::default() };
                 c.on_signal(&Signal { acked: PART, counted: 1, ..signal });
@@ -248,10 +247,11 @@ fn a_longer_route_is_adopted_and_a_queue_is_not() {
                 (base_ns, found) = (least_ns, Some(now_ns));
             }
         }
-        assert_eq!(found.is_some(), is_route);
+        assert_eq!(found.is_some(), is_route, "{longer_ns}");
         if is_route {
             assert!(found.is_some_and(|at_ns| at_ns < 2_000_000), "{found:?}");
-            assert_eq!((base_ns, c.allowance(base_ns, 25_200, 0).window), (25_200, u64::MAX));
+            assert_eq!(base_ns, 4_000 + longer_ns);
+            assert_eq!(c.allowance(base_ns, base_ns, 0).window, u64::MAX);
         }
     }
 }

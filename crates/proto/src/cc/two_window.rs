@@ -23,7 +23,7 @@ const CLEAN_ROUNDS: u32 = 128;
 /// The window has shrunk to this part, and round trips have stayed as long for so many rounds: the
 /// route is longer.
 const SHRUNK: u64 = 8;
-const LONG_ROUNDS: u32 = 4;
+const LONG_ROUNDS: u32 = 2;
 
 /// See the module's documentation.
 #[derive(Debug)]
