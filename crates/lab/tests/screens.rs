@@ -41,10 +41,10 @@ fn experiments_of_the_erpc_paper_fit() {
         "join-leave --senders 3 --every 200us",
         "first-burst --senders 3 --rounds 1",
         "uplink --flows 2 --time 100us",
-        "reroute --senders 1,2",
+        "reroute --control default --senders 1",
         "slow-handler",
         "uncongested --nodes 4 --time 200us",
-        "operating-range --gbps 10,400 --rtt 1us,100us --frames 1072,8KiB --senders 2 --rtts 1",
+        "operating-range --gbps 10 --rtt 1us,100us --frames 1072,8KiB --senders 2 --rtts 1",
         "speed --rounds 1 --window 10ms",
     ] {
         fits(&format!("sim run {line}"));

@@ -57,7 +57,7 @@ fn smaller_experiments_have_a_result_for_each_point() {
     assert_eq!(result["points"][0]["extra_ns"], 0);
     assert!(result["points"][1]["extra_rtt_ppm"].as_u64() < Some(1_000_000));
     let line = "sim run buffers --senders 4 --static-bytes 20000 --time 1ms --json -";
-    let points = json_of(line);
+    let points = json_of(&format!("{line} --control none --recovery go-back-n"));
     let points = results(&points, "buffers");
     assert_eq!((points.len(), &points[0]["is_static"]), (2, &false.into()));
     assert!(points[1]["overflows"].as_u64() > points[0]["overflows"].as_u64(), "{points:?}");

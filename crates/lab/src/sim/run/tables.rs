@@ -250,7 +250,7 @@ pub(super) fn buffers(settings: &buffers::Settings, points: &[buffers::Point]) -
     });
     let header = [
         "control, recovery",
-        "senders",
+        "N",
         "queue limit",
         "windows are larger",
         "lost",
@@ -258,11 +258,11 @@ pub(super) fn buffers(settings: &buffers::Settings, points: &[buffers::Point]) -
         "after 1 RTT",
         "resent",
         "goodput",
-        "longest queue",
+        "queue",
     ];
     let caption = format!(
-        "{} credits per session, {} of virtual time after a warm-up of {}, seed {}; loss after the \
-         first round trip includes the warm-up",
+        "N senders with {} credits each, {} of virtual time after a warm-up of {}, seed {}; loss \
+         after the first round trip includes the warm-up; the longest queue",
         settings.credits,
         ns(settings.time_ns),
         ns(settings.warm_up_ns),

@@ -248,7 +248,6 @@ pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> String 
             share(o.jain),
             share(o.slowest_share),
             share(o.innocent_share()),
-            ns(o.rtt.p50_ns),
             ns(o.rtt.p99_ns),
             show_bytes(o.queue_p99_bytes),
             o.overflows.to_string(),
@@ -262,8 +261,7 @@ pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> String 
         "Jain",
         "slowest",
         "innocent",
-        "RTT p50",
-        "p99",
+        "RTT p99",
         "queue",
         "drops",
     ];
