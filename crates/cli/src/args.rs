@@ -123,7 +123,7 @@ pub(crate) struct PingArgs {
     /// Congestion control: default, none, timely, timely-patched, dcqcn or swift
     #[arg(long, value_name = "NAME", default_value_t)]
     pub(crate) control: Control,
-    /// Loss recovery: go-back-n, melo or default; a server with go-back-n overrides it
+    /// Loss recovery: go-back-n, go-back-n-nack, melo or default; go-back-n of a server overrides it
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
     /// Print only the summary, not a line for each call

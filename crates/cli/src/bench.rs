@@ -88,7 +88,7 @@ struct CallArgs {
     /// over shm
     #[arg(long, value_name = "NAME", default_value_t)]
     control: Control,
-    /// Loss recovery: go-back-n, melo, default; several schemes are compared
+    /// Loss recovery: go-back-n, go-back-n-nack, melo, default; several are compared
     #[arg(long, value_name = "SCHEME", value_delimiter = ',')]
     recovery: Vec<Recovery>,
     #[command(flatten)]
