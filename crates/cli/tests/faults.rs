@@ -123,8 +123,8 @@ fn invalid_faults_and_schemes_are_refused_with_a_remedy() {
     };
     bad("bench rate --fault 1e-3", "write loss=1e-3");
     bad("bench rate --fault loss=1e-9", "1e-6 to 1");
-    bad("bench rate --recovery sack", "choose go-back-n, melo or default");
-    bad("serve --recovery sack", "choose go-back-n, melo or default");
+    bad("bench rate --recovery sack", "choose go-back-n, go-back-n-nack, melo or default");
+    bad("serve --recovery sack", "choose go-back-n, go-back-n-nack, melo or default");
     bad("bench rate --fault loss=1e-3 --connect udp://127.0.0.1:1", "--connect");
     refused("bench rate --fault loss=1e-3 --symmetric", "--symmetric has no meaning");
     refused("bench rate --fault loss=1e-3 --batch 1,3", "--batch with several values");

@@ -43,7 +43,7 @@ pub struct SoakArgs {
     /// Largest message, up to 8MiB
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = units::message_size)]
     pub(crate) max_size: usize,
-    /// Loss recovery: go-back-n, melo or default
+    /// Loss recovery: go-back-n, go-back-n-nack, melo or default
     #[arg(long, value_name = "SCHEME", default_value_t)]
     pub(crate) recovery: Recovery,
     /// Repeat the faults and messages of an earlier run with this seed

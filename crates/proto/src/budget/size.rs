@@ -41,6 +41,9 @@ const RATE_PERIOD_NS: u64 = 500_000_000;
 /// While the receiver's link is not busy the budget grows up to so many times what the path holds at
 /// the highest rate, and twice what arrives during the delays.
 const OVERCOMMIT: u64 = 8;
+/// Longest delay of that kind, in the round trips that the budget aims at. After a pause frames arrive in
+/// bursts, which are faster than the link: beyond this its rate may be known wrongly.
+const ELSEWHERE_MOST: u64 = 4;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -152,8 +155,8 @@ impl Size {
         // By a quarter up, by half down.
         let mut ratio = ((self.base_ns + target_ns) * 1024 / seen_ns).clamp(512, 1280);
         let run_ns = now_ns.saturating_sub(self.run_begin_ns).max(1);
-        if !self.rate.is_full(((self.run_frames as u64) << 20) / run_ns) {
-            // Delayed elsewhere.
+        let is_full = self.rate.is_full(((self.run_frames as u64) << 20) / run_ns);
+        if !is_full && delay_ns <= ELSEWHERE_MOST * (self.base_ns + target_ns) {
             let rate = &self.rate;
             let most = OVERCOMMIT * rate.in_flight(self.base_ns) + 2 * rate.in_flight(delay_ns);
             ratio = ratio.max(if self.size < most { 1280 } else { 1024 });

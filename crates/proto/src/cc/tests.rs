@@ -230,14 +230,17 @@ fn windows_below_one_packet_are_paced() {
 
 #[test]
 fn a_longer_route_is_adopted_and_a_queue_is_not() {
-    // Round trips that are 10 or 20 us longer whatever the window is, or 20 us with a full one.
+    // A route of 10 or 20 us more, with the window's own queue; or a queue of 20 us that others fill
+    // too, and that shrinks with the window.
     for (longer_ns, is_route) in [(10_000, true), (20_000, true), (20_000, false)] {
         let mut c = Controller::new(Control::TwoWindow, line(), 64).unwrap();
         let (mut base_ns, mut now_ns, mut found) = (4_000, 1_000_000, None);
         for _ in 0..400 {
             let allowed = c.allowance(base_ns, 4_000 + longer_ns, 0);
             let window = allowed.window.min(64 * PART) / PART;
-            let rtt_ns = 4_000 + if is_route { longer_ns } else { longer_ns * window / 64 };
+            let route_ns = 4_000 + longer_ns;
+            let own_ns = (364 * window).saturating_sub(route_ns);
+            let rtt_ns = if is_route { route_ns + own_ns } else { 4_000 + longer_ns * window / 64 };
             for _ in 0..window.max(1) {
                 let signal = Signal { now_ns, rtt_ns, base_ns, ..Signal::default() };
                 c.on_signal(&Signal { acked: PART, counted: 1, ..signal });

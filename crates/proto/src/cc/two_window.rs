@@ -20,8 +20,8 @@ const RUN: u32 = 8;
 /// that uses a small part of its window would take much longer by additive increase.
 const CLEAN_ROUNDS: u32 = 128;
 
-/// The window has shrunk to this part, and round trips have stayed as long for so many rounds: the
-/// route is longer.
+/// The window has shrunk to this part, and round trips have stayed long for more than so many rounds:
+/// the route is longer.
 const SHRUNK: u64 = 8;
 const LONG_ROUNDS: u32 = 2;
 
@@ -151,15 +151,16 @@ impl TwoWindow {
     }
 }
 
-/// Tells a longer route from a queue. A queue shrinks with the windows that fill it; round trips that
-/// stay as long while the window shrinks to an eighth are those of the route.
+/// Tells a longer route from a queue. A queue shrinks with the windows that fill it; if half of the
+/// excess stays while the window shrinks to an eighth, that is the route's. The other half may be the
+/// queue of the window from before.
 #[derive(Debug, Default)]
 struct Route {
     /// The longest round trip since the window began to shrink, and the window then; 0: it does not
     /// shrink.
     longest_ns: u64,
     window: u64,
-    /// Round trips as long as that, with a small window, and when the last of them began.
+    /// Round trips of at least half of that excess, with a small window, and when the last of them began.
     long: u32,
     began_ns: u64,
     /// The route's round trip; 0: as before.
@@ -178,7 +179,7 @@ impl Route {
             self.window = window;
         }
         self.longest_ns = self.longest_ns.max(s.rtt_ns);
-        let long_ns = s.base_ns + self.longest_ns.saturating_sub(s.base_ns) * 3 / 4;
+        let long_ns = s.base_ns + self.longest_ns.saturating_sub(s.base_ns) / 2;
         if window * SHRUNK > self.window || s.rtt_ns < long_ns {
             self.long = 0;
         } else if self.long == 0 || s.now_ns >= self.began_ns + s.rtt_ns {
