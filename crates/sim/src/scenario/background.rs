@@ -211,7 +211,9 @@ fn start(
         let (victim, mut others) = (victim.clone(), threads.clone());
         others.remove(own);
         let setup = move |nexus: &Nexus| -> Result<Vec<Rpc>, SetupError> {
-            let sender = sender(nexus, &victim, &settings, host, Rc::clone(&large))?;
+            let rng = Rng::stream(settings.hosts.seed, u64::from(host.0) << 8);
+            let call = (app::SINK, settings.incast_bytes);
+            let sender = Caller::of_server(nexus, &victim, call, rng, Rc::clone(&large))?;
             let rng = Rng::stream(settings.hosts.seed, u64::from(host.0) << 8 | 1);
             let (rpc, caller) = thread(nexus, &others, &settings, rng, Rc::clone(&tally))?;
             made.borrow_mut().push((host, 1, caller));
@@ -225,31 +227,13 @@ fn start(
     let (prober, seed) = (settings.prober(), settings.hosts.seed);
     let (tally, own) = (Rc::clone(small), Rc::clone(&made));
     world.start(prober, move |nexus: &Nexus| -> Result<Rpc, SetupError> {
-        let mut rpc = nexus.endpoint()?;
-        let sessions = vec![rpc.connect(&victim)?];
         let rng = Rng::stream(seed, u64::from(prober.0) << 8);
         let call = (app::SINK, SMALL_BYTES);
-        let caller = Caller::attach(&mut rpc, sessions, call, rng, Rc::clone(&tally))?;
+        let (rpc, caller) = Caller::of_server(nexus, &victim, call, rng, Rc::clone(&tally))?;
         own.borrow_mut().push((prober, 0, caller));
         Ok(rpc)
     })?;
     Ok(made)
-}
-
-/// A node's thread of the incast.
-fn sender(
-    nexus: &Nexus,
-    victim: &str,
-    settings: &Settings,
-    host: HostId,
-    tally: SharedTally,
-) -> Result<(Rpc, SharedCaller), SetupError> {
-    let mut rpc = nexus.endpoint()?;
-    let sessions = vec![rpc.connect(victim)?];
-    let rng = Rng::stream(settings.hosts.seed, u64::from(host.0) << 8);
-    let call = (app::SINK, settings.incast_bytes);
-    let caller = Caller::attach(&mut rpc, sessions, call, rng, tally)?;
-    Ok((rpc, caller))
 }
 
 /// A node's thread of the background: a server, and a client of all others.

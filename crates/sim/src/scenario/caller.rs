@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use courser::{Completion, Context, MsgBuf, Rpc, SessionId};
+use courser::{Completion, Context, MsgBuf, Nexus, Rpc, SessionId};
 
 use super::app::{self, SharedTally};
 use crate::Rng;
@@ -39,6 +39,20 @@ impl Caller {
         let own = Rc::clone(&caller);
         rpc.on_completion(move |cx, _, done| own.borrow_mut().ended(cx, done));
         Ok(caller)
+    }
+
+    /// An endpoint with such a client of one server.
+    pub(super) fn of_server(
+        nexus: &Nexus,
+        server: &str,
+        call: (u16, usize),
+        rng: Rng,
+        tally: SharedTally,
+    ) -> Result<(Rpc, SharedCaller), SetupError> {
+        let mut rpc = nexus.endpoint()?;
+        let sessions = vec![rpc.connect(server)?];
+        let caller = Caller::attach(&mut rpc, sessions, call, rng, tally)?;
+        Ok((rpc, caller))
     }
 
     /// Sends the next request, if none is outstanding.

@@ -215,11 +215,9 @@ fn start(
         let (settings, uri) = (*settings, uri.clone());
         let (tally, made) = (Rc::clone(tally), Rc::clone(&made));
         world.start(host, move |nexus: &Nexus| -> Result<Rpc, SetupError> {
-            let mut rpc = nexus.endpoint()?;
-            let sessions = vec![rpc.connect(&uri)?];
             let rng = Rng::stream(settings.hosts.seed, u64::from(host.0) << 8);
             let call = (app::SINK, settings.request_bytes);
-            let caller = Caller::attach(&mut rpc, sessions, call, rng, Rc::clone(&tally))?;
+            let (rpc, caller) = Caller::of_server(nexus, &uri, call, rng, Rc::clone(&tally))?;
             made.borrow_mut().push((host, caller));
             Ok(rpc)
         })?;

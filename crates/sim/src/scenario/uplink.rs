@@ -239,11 +239,9 @@ fn start(
         let uri = world.uri(to);
         let (tally, made) = (Rc::clone(tally), Rc::clone(&made));
         world.start(from, move |nexus: &Nexus| -> Result<Rpc, SetupError> {
-            let mut rpc = nexus.endpoint()?;
-            let sessions = vec![rpc.connect(&uri)?];
             let rng = Rng::stream(seed, u64::from(from.0) << 8);
             let call = (app::SINK, bytes);
-            let caller = Caller::attach(&mut rpc, sessions, call, rng, Rc::clone(&tally))?;
+            let (rpc, caller) = Caller::of_server(nexus, &uri, call, rng, Rc::clone(&tally))?;
             made.borrow_mut().push((from, caller));
             Ok(rpc)
         })?;
