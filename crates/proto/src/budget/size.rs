@@ -38,8 +38,8 @@ const RATE_FRAMES: u64 = 64;
 const RATE_ROUND_TRIPS: u64 = 4;
 /// Period of the highest rate, ns: links change their rate rarely.
 const RATE_PERIOD_NS: u64 = 500_000_000;
-/// While the receiver's link is not busy the budget grows up to so many times what the path holds at
-/// the highest rate, and twice what arrives during the delays.
+/// While the receiver's link is not busy, the largest budget in multiples of what the path holds at the
+/// highest rate; twice what arrives during the delays is added.
 const OVERCOMMIT: u64 = 8;
 /// Longest delay of that kind, in the round trips that the budget aims at. After a pause frames arrive in
 /// bursts, which are faster than the link: beyond this its rate may be known wrongly.

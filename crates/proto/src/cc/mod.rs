@@ -57,7 +57,9 @@ impl Controller {
         match self {
             Controller::Timely(c) => c.on_signal(s),
             Controller::Dcqcn(c) => c.on_signal(s),
-            Controller::Swift(c) => c.on_signal(s),
+            Controller::Swift(c) => {
+                c.on_signal(s);
+            }
             Controller::TwoWindow(c) => c.on_signal(s),
         }
     }

@@ -79,18 +79,21 @@ impl Swift {
         base_ns + queue_ns + scaling_ns
     }
 
-    pub(super) fn on_signal(&mut self, s: &Signal) {
+    /// Takes a frame; returns whether its round trip is beyond the target.
+    pub(super) fn on_signal(&mut self, s: &Signal) -> bool {
         if s.rtt_ns == 0 {
-            return;
+            return false;
         }
         let target_ns = self.target_ns(s.base_ns, s.noise_ns);
-        if s.rtt_ns < target_ns {
+        let is_late = s.rtt_ns >= target_ns;
+        if !is_late {
             self.increase(s.acked);
         } else if s.now_ns >= self.decreased_ns + s.rtt_ns {
             let over = (s.rtt_ns - target_ns) * 1024 / s.rtt_ns;
             let keeps = (1024 - BETA * over / 1024).max(DECREASE_MAX);
             self.decrease(keeps, s.now_ns);
         }
+        is_late
     }
 
     /// One packet per round trip: by its share for what was acknowledged.

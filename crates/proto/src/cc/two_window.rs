@@ -20,8 +20,8 @@ const RUN: u32 = 8;
 /// that uses a small part of its window would take much longer by additive increase.
 const CLEAN_ROUNDS: u32 = 128;
 
-/// The window has shrunk to this part, and round trips have stayed long for more than so many rounds:
-/// the route is longer.
+/// The route is longer when round trips have stayed long for more than this number of rounds, with a
+/// window that has shrunk to one part in `SHRUNK`.
 const SHRUNK: u64 = 8;
 const LONG_ROUNDS: u32 = 2;
 
@@ -116,8 +116,7 @@ impl TwoWindow {
         let small = self.swift.window() < 2 * PART;
         if self.run_frames >= RUN || small {
             let run = Signal { rtt_ns: self.run_ns, acked: self.run_acked, ..*s };
-            let late = self.run_ns >= self.swift.target_ns(s.base_ns, s.noise_ns);
-            self.swift.on_signal(&run);
+            let late = self.swift.on_signal(&run);
             if self.route.on_run(&run, self.swift.window(), late) {
                 self.swift.open();
             }
