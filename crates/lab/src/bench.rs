@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use courser::Control;
-use courser_bench::program::{Failure, PlanArgs, ResultArgs, json, progress, units};
+use courser_bench::program::{Failure, PlanArgs, ResultArgs, progress, units};
 use courser_bench::report::Report;
 use courser_bench::rpc::{BenchError, Over};
 use courser_bench::table;
@@ -24,6 +24,7 @@ use courser_bench::window::{Plan, Progress};
 use self::bucket::BucketPlan;
 use self::overload::OverloadPlan;
 use self::sweep::{FRAMES, IN_FLIGHT, Sweep};
+use crate::picture;
 
 /// Window length of the workers benchmark: ten handlers.
 const WORKERS_WINDOW: Duration = Duration::from_millis(40);
@@ -223,7 +224,7 @@ fn with_bar<R>(
 }
 
 fn sweep(args: &SweepArgs) -> Result<(), Failure> {
-    json::check_target(args.svg.as_deref())?;
+    picture::check_target(args.svg.as_deref())?;
     let plan = args.series.plan.plan();
     let frames: Vec<usize> =
         args.frame_size.iter().map(|&n| usize::try_from(n).unwrap_or(usize::MAX)).collect();
@@ -239,7 +240,7 @@ fn sweep(args: &SweepArgs) -> Result<(), Failure> {
     let output = &args.series.output;
     let report = with_bar("sweep", plan, output, |progress| sweep.run(progress))?;
     if let Some(path) = &args.svg {
-        sweep::draw(&report, path)?;
+        sweep::chart(&report).write(path)?;
     }
     output.show_report(&report, || sweep::render(&report))
 }

@@ -7,6 +7,7 @@
 
 mod bench;
 mod experiment;
+mod picture;
 mod sim;
 mod soak;
 

@@ -26,7 +26,7 @@ use courser_bench::rpc::side::{Over, Variant};
 use courser_bench::rpc::spec::{BenchError, MAX_IN_FLIGHT};
 use courser_bench::window::{Compared, Plan, Progress};
 
-pub(crate) use picture::draw;
+pub(crate) use picture::chart;
 pub(crate) use text::render;
 
 /// Default of the largest frames, bytes.

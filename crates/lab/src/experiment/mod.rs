@@ -228,6 +228,17 @@ const ALL: [&Experiment; 16] = [
     &melo::POOL,
 ];
 
+/// The values of a paper beside a series, as pairs of position and value.
+pub(crate) fn stated(id: &str, quantity: &str, series: &str) -> Vec<(f64, f64)> {
+    let papers = ALL.iter().filter(|e| e.id == id).flat_map(|e| e.paper);
+    let same = papers.filter(|p| (p.quantity, p.series) == (quantity, series));
+    let value = |p: &Paper| match (p.x, p.value) {
+        (Some(x), Stated::Value(value)) => Some((x, value)),
+        _ => None,
+    };
+    same.filter_map(value).collect()
+}
+
 /// The experiments of these ids, or all.
 fn chosen(only: &[String]) -> Result<Vec<&'static Experiment>, Failure> {
     let known = |id: &&String| ALL.iter().any(|e| e.id.eq_ignore_ascii_case(id));
@@ -272,6 +283,15 @@ mod tests {
                 assert!(e.quantity(paper.quantity).is_some(), "{}: {}", e.id, paper.quantity);
             }
         }
+    }
+
+    #[test]
+    fn stated_values_are_those_of_a_series_and_have_a_position() {
+        let incast = stated("E82", "round trip p99", "default");
+        assert_eq!(incast, [(50.0, 174_000.0), (100.0, 969_000.0)]);
+        assert!(stated("E82", "round trip p99", "another").is_empty());
+        // A limit is no value.
+        assert!(stated("E84", "loss", "dynamic, 12 MB").is_empty());
     }
 
     #[test]

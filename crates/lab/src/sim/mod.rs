@@ -1,5 +1,6 @@
 //! `courser sim`: the simulated datacenter.
 
+mod output;
 mod recovery;
 mod replay;
 mod run;

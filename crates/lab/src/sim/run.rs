@@ -4,10 +4,8 @@ pub(super) mod args;
 mod control;
 mod figures;
 mod observe;
+mod picture;
 pub(super) mod tables;
-
-use std::io::Write;
-use std::path::Path;
 
 use courser::Control;
 use courser_sim::scenario::{
@@ -24,9 +22,9 @@ use self::args::{
 };
 use self::figures::{Stopwatch, Wall};
 use self::observe::Observed;
-use courser_bench::clock::Clock;
+use super::output::tell;
 use courser_bench::program::Failure;
-use courser_bench::program::{json, out, progress};
+use courser_bench::program::{json, progress};
 
 /// The failure of a program for an error of a scenario.
 fn failure(error: ScenarioError) -> Failure {
@@ -62,7 +60,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
 }
 
 fn e76(args: &E76Args) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let observed = Observed::begin(&args.observe, &settings.topology())?;
     let begin = Stopwatch::start();
@@ -74,7 +72,8 @@ fn e76(args: &E76Args) -> Result<(), Failure> {
     drop(running);
     observed.end()?;
     let seen = Timed { outcome, wall, prepare_wall_s };
-    tell(&args.json, "e76", &settings, json!(seen), || tables::e76(&settings, &seen))
+    let chart = || picture::e76(&settings, &seen.outcome);
+    args.output.tell("e76", &settings, json!(seen), chart, || tables::e76(&settings, &seen))
 }
 
 /// An outcome with the time of the simulation.
@@ -89,7 +88,7 @@ struct Timed {
 }
 
 fn incast(args: &IncastArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let all = args.settings();
     let mut rows = Vec::new();
     if let [settings] = &all[..] {
@@ -108,7 +107,8 @@ fn incast(args: &IncastArgs) -> Result<(), Failure> {
     }
     let results: Vec<Value> = rows.iter().map(|(s, outcome)| incast_json(s, outcome)).collect();
     let Some(first) = all.first() else { return Ok(()) };
-    tell(&args.json, "incast", first, json!(results), || tables::incast(&rows))
+    let (chart, table) = (|| picture::incast(&rows), || tables::incast(&rows));
+    args.output.tell("incast", first, json!(results), chart, table)
 }
 
 /// A result with the settings in which the runs differ.
@@ -122,7 +122,7 @@ fn incast_json(settings: &incast::Settings, outcome: &incast::Outcome) -> Value 
 }
 
 fn fan_in(args: &FanInArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let all = args.settings();
     let rows: Vec<_> = steps(|step| {
         let run = |(done, settings): (usize, &fan_in::Settings)| {
@@ -140,44 +140,51 @@ fn fan_in(args: &FanInArgs) -> Result<(), Failure> {
     };
     let results: Vec<Value> = rows.iter().map(result).collect();
     let Some(first) = all.first() else { return Ok(()) };
-    tell(&args.json, "fan-in", first, json!(results), || tables::fan_in(&rows))
+    let (chart, table) = (|| picture::fan_in(&rows), || tables::fan_in(&rows));
+    args.output.tell("fan-in", first, json!(results), chart, table)
 }
 
 fn buffers(args: &BuffersArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let points = steps(|step| buffers::run(&settings, step))?;
-    tell(&args.json, "buffers", &settings, json!(points), || tables::buffers(&settings, &points))
+    let table = || tables::buffers(&settings, &points);
+    args.output.tell("buffers", &settings, json!(points), || picture::buffers(&points), table)
 }
 
 fn credits(args: &CreditsArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let outcome = steps(|step| credits::run(&settings, step))?;
-    tell(&args.json, "credits", &settings, json!(outcome), || tables::credits(&settings, &outcome))
+    let chart = || picture::credits(&settings, &outcome);
+    let table = || tables::credits(&settings, &outcome);
+    args.output.tell("credits", &settings, json!(outcome), chart, table)
 }
 
 fn bandwidth(args: &BandwidthArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let rows = steps(|step| bandwidth::run(&settings, step))?;
-    tell(&args.json, "bandwidth", &settings, json!(rows), || tables::bandwidth(&settings, &rows))
+    let chart = || picture::bandwidth(&settings, &rows);
+    let table = || tables::bandwidth(&settings, &rows);
+    args.output.tell("bandwidth", &settings, json!(rows), chart, table)
 }
 
 fn response_rtt(args: &ResponseRttArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let observed = Observed::begin(&args.observe, &settings.topology())?;
     let outcome = response_rtt::run(&settings, observed.tap()).map_err(failure)?;
     observed.end()?;
     let table = || tables::response_rtt(&settings, &outcome);
-    tell(&args.json, "response-rtt", &settings, json!(outcome), table)
+    let chart = || picture::response_rtt(&settings, &outcome);
+    args.output.tell("response-rtt", &settings, json!(outcome), chart, table)
 }
 
 fn speed(args: &SpeedArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let results = steps(|step| figures::speed(args, step))?;
-    tell(&args.json, "speed", args, json!(results), || tables::speed(&results))
+    tell(args.json.as_deref(), "speed", args, json!(results), || tables::speed(&results))
 }
 
 /// Runs a simulation of many steps with a progress bar.
@@ -191,28 +198,4 @@ pub(super) fn steps<R>(
     });
     bar.finish_and_clear();
     done.map_err(failure)
-}
-
-/// Prints the table and writes the JSON object.
-pub(super) fn tell(
-    target: &Option<std::path::PathBuf>,
-    bench: &str,
-    config: &impl Serialize,
-    results: Value,
-    table: impl FnOnce() -> String,
-) -> Result<(), Failure> {
-    let target: Option<&Path> = target.as_deref();
-    if !json::only(target) {
-        write!(out::stdout(), "{}", table())?;
-    }
-    let Some(target) = target else { return Ok(()) };
-    let results = if results.is_array() { results } else { json!([results]) };
-    let report = json!({
-        "bench": bench,
-        "transport": "sim",
-        "config": config,
-        "results": results,
-        "environment": json::environment(&Clock::new()),
-    });
-    json::write(target, &report)
 }

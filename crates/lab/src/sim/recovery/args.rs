@@ -1,12 +1,12 @@
 //! Command-line options of the loss experiments. Defaults are those of their `Settings`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use courser::{Control, Recovery};
 use courser_sim::scenario::{Cpu, bits_pool, fct, loss, lost_call};
 
+use crate::sim::output::OutputArgs;
 use crate::sim::run::args::{ControlName, CpuName};
 use courser_bench::program::units;
 
@@ -121,12 +121,8 @@ pub(in crate::sim) struct LossArgs {
     /// Virtual time of the measurement
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = units::nonzero_time)]
     time: Duration,
-    /// Draw goodput by loss, recovery time or reordering as an SVG file
-    #[arg(long, value_name = "PATH")]
-    pub(super) svg: Option<PathBuf>,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl LossArgs {
@@ -220,12 +216,8 @@ pub(in crate::sim) struct FctArgs {
     /// Recovery time of go-back-n and melo. Default: as `sim loss`
     #[arg(long, value_name = "TIME", value_parser = units::nonzero_time)]
     rto: Option<Duration>,
-    /// Draw the 99th percentile by load as an SVG file
-    #[arg(long, value_name = "PATH")]
-    pub(super) svg: Option<PathBuf>,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl FctArgs {
@@ -279,9 +271,8 @@ pub(in crate::sim) struct BitsPoolArgs {
     /// Virtual time of a run
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::nonzero_time)]
     time: Duration,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl BitsPoolArgs {
@@ -328,9 +319,8 @@ pub(in crate::sim) struct LostCallArgs {
     /// Model of CPU costs
     #[arg(long, value_name = "MODEL", value_enum, default_value = "erpc")]
     cpu: CpuName,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl LostCallArgs {

@@ -10,27 +10,27 @@ use serde_json::json;
 
 pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
 
-use super::run::{steps, tell};
+use super::output::tell;
+use super::run::steps;
 use courser_bench::program::Failure;
-use courser_bench::program::json;
 
 /// Goodput by loss.
 ///
 /// # Errors
 /// It cannot run as given, failed, or its result could not be written.
 pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
-    json::check_target(args.svg.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     if args.fit {
         let fit = steps(|step| loss::fit(&settings, step))?;
-        return tell(&args.json, "loss-fit", &settings, json!(fit), || tables::fit(&fit));
+        return tell(args.output.json.as_deref(), "loss-fit", &settings, json!(fit), || {
+            tables::fit(&fit)
+        });
     }
     let points = seeds::loss(&settings, args.seeds)?;
-    if let Some(path) = &args.svg {
-        picture::loss(points.iter().map(|p| &p.point), path)?;
-    }
-    tell(&args.json, "loss", &settings, json!(points), || tables::loss(&settings, &points))
+    let chart = || picture::loss(&settings, &points);
+    let table = || tables::loss(&settings, &points);
+    args.output.tell("loss", &settings, json!(points), chart, table)
 }
 
 /// Completion times of flows over a lossy spine.
@@ -38,14 +38,12 @@ pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
 /// # Errors
 /// It cannot run as given, failed, or its result could not be written.
 pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
-    json::check_target(args.svg.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let points = seeds::fct(&settings, args.seeds)?;
-    if let Some(path) = &args.svg {
-        picture::fct(points.iter().map(|p| &p.point), path)?;
-    }
-    tell(&args.json, "fct", &settings, json!(points), || tables::fct(&settings, &points))
+    let chart = || picture::fct(&settings, &points);
+    let table = || tables::fct(&settings, &points);
+    args.output.tell("fct", &settings, json!(points), chart, table)
 }
 
 /// Peak use of MELO's pool of bits.
@@ -53,11 +51,11 @@ pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
 /// # Errors
 /// It cannot run as given, failed, or its result could not be written.
 pub(super) fn bits_pool(args: &BitsPoolArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let points = steps(|step| bits_pool::run(&settings, step))?;
     let table = || tables::bits_pool(&settings, &points);
-    tell(&args.json, "bits-pool", &settings, json!(points), table)
+    args.output.tell("bits-pool", &settings, json!(points), || picture::bits_pool(&points), table)
 }
 
 /// Latency that a lost packet adds to a small call.
@@ -65,9 +63,9 @@ pub(super) fn bits_pool(args: &BitsPoolArgs) -> Result<(), Failure> {
 /// # Errors
 /// It cannot run as given, failed, or its result could not be written.
 pub(super) fn lost_call(args: &LostCallArgs) -> Result<(), Failure> {
-    json::check_target(args.json.as_deref())?;
+    args.output.check()?;
     let settings = args.settings();
     let points = steps(|step| lost_call::run(&settings, step))?;
     let table = || tables::lost_call(&settings, &points);
-    tell(&args.json, "lost-call", &settings, json!(points), table)
+    args.output.tell("lost-call", &settings, json!(points), || picture::lost_call(&points), table)
 }

@@ -24,7 +24,7 @@ fn rto(rto_ns: Option<u64>) -> String {
 }
 
 /// The first cell of a row: the scheme, with its control if there are several.
-fn scheme(scheme: Recovery, control: Control, controls: &[Control]) -> String {
+pub(super) fn scheme(scheme: Recovery, control: Control, controls: &[Control]) -> String {
     match controls.len() {
         0 | 1 => scheme.to_string(),
         _ => format!("{scheme}, {}", control.name()),

@@ -15,6 +15,7 @@ use super::control::args::{
     UncongestedArgs, UplinkArgs,
 };
 use super::observe::ObserveArgs;
+use crate::sim::output::OutputArgs;
 use courser_bench::program::units;
 
 #[derive(Debug, Args)]
@@ -169,9 +170,8 @@ pub(super) struct E76Args {
     time: Duration,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl E76Args {
@@ -228,9 +228,8 @@ pub(super) struct IncastArgs {
     time: Duration,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl IncastArgs {
@@ -287,9 +286,8 @@ pub(super) struct FanInArgs {
     /// Calls to each server, one after the other
     #[arg(long, value_name = "N", default_value_t = 20)]
     rounds: u32,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl FanInArgs {
@@ -343,9 +341,8 @@ pub(super) struct BuffersArgs {
     /// Virtual time of the measurement, which begins after 30 ms
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = units::nonzero_time)]
     time: Duration,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl BuffersArgs {
@@ -378,9 +375,8 @@ pub(super) struct CreditsArgs {
     /// Most credits. Default: two bandwidth-delay products
     #[arg(long, value_name = "N")]
     max_credits: Option<u32>,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl CreditsArgs {
@@ -415,9 +411,8 @@ pub(super) struct BandwidthArgs {
     /// Measured virtual time of each size
     #[arg(long, value_name = "TIME", default_value = "20ms", value_parser = units::nonzero_time)]
     time: Duration,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl BandwidthArgs {
@@ -454,9 +449,8 @@ pub(super) struct ResponseRttArgs {
     cpu: CpuName,
     #[command(flatten)]
     pub(super) observe: ObserveArgs,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl ResponseRttArgs {

@@ -90,6 +90,11 @@ pub(in crate::sim) fn bps(bps: u64) -> String {
     show_per_second(bps as f64, "bit/s")
 }
 
+/// A count with its noun: `1 sender`, `20 senders`.
+pub(super) fn counted(n: u32, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
+}
+
 /// A part per million, in per cent.
 fn percent(ppm: u64) -> String {
     match ppm {

@@ -1,7 +1,6 @@
 //! Command-line options of the experiments of congestion control. Defaults are those of their
 //! `Settings`.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -14,6 +13,7 @@ use courser_sim::scenario::{
 };
 
 use super::super::args::{ControlName, NetworkName, nanos};
+use crate::sim::output::OutputArgs;
 use courser_bench::program::units;
 
 /// Options of all of them.
@@ -40,9 +40,8 @@ pub(in crate::sim::run) struct HostArgs {
     /// Largest datagram payload
     #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
     frame_size: Option<u64>,
-    /// Write the result as JSON to a file, or to standard output with -
-    #[arg(long, value_name = "PATH")]
-    pub(super) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) output: OutputArgs,
 }
 
 impl HostArgs {
@@ -131,9 +130,6 @@ pub(in crate::sim::run) struct RangeArgs {
     /// Measured time in round trips; at least 5 ms
     #[arg(long, value_name = "N", default_value_t = 200)]
     rtts: u32,
-    /// Draw the goodput as SVG to a file
-    #[arg(long, value_name = "PATH")]
-    pub(super) svg: Option<PathBuf>,
 }
 
 impl RangeArgs {
@@ -180,9 +176,6 @@ pub(in crate::sim::run) struct JoinLeaveArgs {
     /// Time between two changes
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = units::nonzero_time)]
     every: Duration,
-    /// Draw Jain's index after each change as SVG to a file
-    #[arg(long, value_name = "PATH")]
-    pub(super) svg: Option<PathBuf>,
 }
 
 impl JoinLeaveArgs {
@@ -286,9 +279,6 @@ pub(in crate::sim::run) struct RerouteArgs {
     /// Additional time of a packet to the server
     #[arg(long, value_name = "TIME", default_value = "10us", value_parser = units::time)]
     longer: Duration,
-    /// Draw the goodput after the change as SVG to a file
-    #[arg(long, value_name = "PATH")]
-    pub(super) svg: Option<PathBuf>,
 }
 
 impl RerouteArgs {

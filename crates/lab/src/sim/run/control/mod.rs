@@ -12,13 +12,13 @@ use courser_sim::scenario::{
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{steps, tell};
+use super::steps;
+use crate::picture::Chart;
 use args::{
     BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, RerouteArgs, SlowHandlerArgs,
     UncongestedArgs, UplinkArgs,
 };
 use courser_bench::program::Failure;
-use courser_bench::program::json;
 
 /// A run: its settings and what came of it.
 type Row<S, O> = (S, O);
@@ -50,7 +50,7 @@ fn result(hosts: &Hosts, outcome: &impl Serialize, differs: Value) -> Value {
 }
 
 pub(super) fn background(args: &BackgroundArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), |settings| background::run(settings, None))?;
     let of = |(s, o): &Row<background::Settings, background::Outcome>| {
         let ratios = json!({
@@ -59,29 +59,26 @@ pub(super) fn background(args: &BackgroundArgs) -> Result<(), Failure> {
         });
         result(&s.hosts, o, ratios)
     };
-    report(&args.hosts, "background", &rows, of, tables::background)
+    report(&args.hosts, "background", &rows, of, picture::background, tables::background)
 }
 
-/// Prints the table and writes the JSON object of all runs.
+/// Draws the picture, prints the table and writes the JSON object of all runs.
 fn report<S: Serialize, O>(
     args: &args::HostArgs,
     bench: &str,
     rows: &[Row<S, O>],
     result: impl Fn(&Row<S, O>) -> Value,
+    chart: impl Fn(&[Row<S, O>]) -> Chart,
     table: impl Fn(&[Row<S, O>]) -> String,
 ) -> Result<(), Failure> {
     let results: Vec<Value> = rows.iter().map(result).collect();
     let first = rows.first().map(|(settings, _)| settings);
-    tell(&args.json, bench, &first, json!(results), || table(rows))
+    args.output.tell(bench, &first, json!(results), || chart(rows), || table(rows))
 }
 
 pub(super) fn operating_range(args: &RangeArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
-    json::check_target(args.svg.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), operating_range::run)?;
-    if let Some(path) = &args.svg {
-        picture::operating_range(&rows, path)?;
-    }
     let of = |(s, o): &Row<operating_range::Settings, operating_range::Outcome>| {
         let differs = json!({
             "rate_bps": s.rate_bps,
@@ -92,34 +89,37 @@ pub(super) fn operating_range(args: &RangeArgs) -> Result<(), Failure> {
         });
         result(&s.hosts, o, differs)
     };
-    report(&args.hosts, "operating-range", &rows, of, tables::operating_range)
+    report(
+        &args.hosts,
+        "operating-range",
+        &rows,
+        of,
+        picture::operating_range,
+        tables::operating_range,
+    )
 }
 
 pub(super) fn join_leave(args: &JoinLeaveArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
-    json::check_target(args.svg.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), |settings| join_leave::run(settings, None))?;
-    if let Some(path) = &args.svg {
-        picture::join_leave(&rows, path)?;
-    }
     let of = |(s, o): &Row<join_leave::Settings, join_leave::Outcome>| {
         result(&s.hosts, o, json!({ "senders": s.senders }))
     };
-    report(&args.hosts, "join-leave", &rows, of, tables::join_leave)
+    report(&args.hosts, "join-leave", &rows, of, picture::join_leave, tables::join_leave)
 }
 
 pub(super) fn first_burst(args: &FirstBurstArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), first_burst::run)?;
     let of = |(s, o): &Row<first_burst::Settings, first_burst::Outcome>| {
         let differs = json!({ "request_bytes": s.request_bytes, "buffer_bytes": s.buffer_bytes });
         result(&s.hosts, o, differs)
     };
-    report(&args.hosts, "first-burst", &rows, of, tables::first_burst)
+    report(&args.hosts, "first-burst", &rows, of, picture::first_burst, tables::first_burst)
 }
 
 pub(super) fn uplink(args: &UplinkArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), uplink::run)?;
     let of = |(s, o): &Row<uplink::Settings, uplink::Outcome>| {
         let differs = json!({
@@ -129,37 +129,33 @@ pub(super) fn uplink(args: &UplinkArgs) -> Result<(), Failure> {
         });
         result(&s.hosts, o, differs)
     };
-    report(&args.hosts, "uplink", &rows, of, tables::uplink)
+    report(&args.hosts, "uplink", &rows, of, picture::uplink, tables::uplink)
 }
 
 pub(super) fn reroute(args: &RerouteArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
-    json::check_target(args.svg.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), reroute::run)?;
-    if let Some(path) = &args.svg {
-        picture::reroute(&rows, path)?;
-    }
     let of = |(s, o): &Row<reroute::Settings, reroute::Outcome>| {
         result(&s.hosts, o, json!({ "senders": s.senders }))
     };
-    report(&args.hosts, "reroute", &rows, of, tables::reroute)
+    report(&args.hosts, "reroute", &rows, of, picture::reroute, tables::reroute)
 }
 
 pub(super) fn slow_handler(args: &SlowHandlerArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), slow_handler::run)?;
     let of = |(s, o): &Row<slow_handler::Settings, slow_handler::Outcome>| {
         let differs = json!({ "handler": s.handler, "request_bytes": s.request_bytes });
         result(&s.hosts, o, differs)
     };
-    report(&args.hosts, "slow-handler", &rows, of, tables::slow_handler)
+    report(&args.hosts, "slow-handler", &rows, of, picture::slow_handler, tables::slow_handler)
 }
 
 pub(super) fn uncongested(args: &UncongestedArgs) -> Result<(), Failure> {
-    json::check_target(args.hosts.json.as_deref())?;
+    args.hosts.output.check()?;
     let rows = each(&args.settings(), uncongested::run)?;
     let of = |(s, o): &Row<uncongested::Settings, uncongested::Outcome>| {
         result(&s.hosts, o, json!({ "nodes": s.nodes }))
     };
-    report(&args.hosts, "uncongested", &rows, of, tables::uncongested)
+    report(&args.hosts, "uncongested", &rows, of, picture::uncongested, tables::uncongested)
 }

@@ -1,171 +1,192 @@
-//! Results as SVG: a line for each run.
+//! The experiments of congestion control as pictures.
 
-use std::path::Path;
-
-use courser_sim::scenario::{Hosts, join_leave, operating_range, reroute};
-use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
-use plotters::prelude::*;
-
-use super::Row;
-use courser_bench::program::Failure;
-use courser_bench::program::json;
+use courser::Control;
 use courser_bench::program::units::{show_bytes, show_ns};
+use courser_bench::report::Unit;
+use courser_sim::scenario::{
+    background, first_burst, join_leave, operating_range, reroute, slow_handler, uncongested,
+    uplink,
+};
 
-const SIZE: (u32, u32) = (900, 540);
-const FONT: &str = "sans-serif";
+use super::super::tables::counted;
+use super::Row;
+use super::tables::{buffer, marks, names};
+use crate::experiment;
+use crate::picture::{Axis, Chart, Style};
 
-/// A name and its points.
-type Line = (String, Vec<(f64, f64)>);
-
-/// A diagram.
-struct Chart {
-    title: &'static str,
-    x: &'static str,
-    y: &'static str,
-    log_x: bool,
-    /// Smallest y value that is shown.
-    bottom: f64,
-    lines: Vec<Line>,
+/// The calls beside an incast, with it and without.
+pub(super) fn background(rows: &[Row<background::Settings, background::Outcome>]) -> Chart {
+    let Some((first, _)) = rows.first() else { return Chart::bars("", LATENCY) };
+    let senders = counted(first.senders, "sender");
+    let title = format!("Calls beside an incast of {senders}, by control and recovery");
+    let mut chart = Chart::bars(title, LATENCY);
+    for (s, o) in rows {
+        let name = names(&s.hosts);
+        let large = format!("{name}: {}", show_bytes(s.background_bytes as u64));
+        let small = format!("{name}: 32 B to the victim");
+        for (style, series, calls) in
+            [(Style::Main, "with the incast", &o.incast), (Style::Second, "without", &o.quiet)]
+        {
+            for (row, latency) in [(&large, &calls.background), (&small, &calls.to_victim)] {
+                // A short run may have none of them.
+                if latency.count > 0 {
+                    chart.bar(style, series, row, latency.p99_ns as f64);
+                }
+            }
+        }
+        if s.hosts.control == Control::default() {
+            let stated = experiment::stated("E83", "latency p99", "default");
+            let same = stated.into_iter().filter(|(senders, _)| *senders == f64::from(s.senders));
+            let row = chart.row(&large);
+            let line = chart.line(Style::Main, "with the incast");
+            line.add_paper("the paper, with its control", same.map(|(_, ns)| (row, ns)));
+        }
+    }
+    chart
 }
 
-/// Draws the lowest goodput by round trip: a line for each rate, frame size and jitter.
-///
-/// # Errors
-/// The file cannot be written.
+const LATENCY: Axis = Axis::linear("latency p99", Unit::Time);
+
+/// The lowest goodput by round trip: a line for each rate, frame size and jitter.
 pub(super) fn operating_range(
     rows: &[Row<operating_range::Settings, operating_range::Outcome>],
-    path: &Path,
-) -> Result<(), Failure> {
-    let mut lines: Vec<Line> = Vec::new();
+) -> Chart {
+    let mut chart = Chart::lines(
+        "Lowest goodput of all numbers of senders, by control and recovery",
+        Axis::log("base round trip", Unit::Time),
+        Axis::linear("goodput, share of the link", Unit::Percent),
+    );
     for (s, o) in rows {
         let name = format!(
             "{}, {} Gbit/s, {}, jitter {}",
-            s.hosts.control.name(),
+            names(&s.hosts),
             s.rate_bps / 1_000_000_000,
             show_bytes(s.hosts.max_frame as u64),
             show_ns(s.jitter_ns as f64),
         );
-        let (x, y) = (s.base_rtt_ns.max(1) as f64 / 1e3, o.goodput_share);
-        let points = points_of(&mut lines, name);
+        let (x, y) = (s.base_rtt_ns.max(1) as f64, o.goodput_share);
+        let points = &mut chart.line(Style::Main, name).points;
         match points.iter_mut().find(|point| point.0 == x) {
             Some(point) => point.1 = point.1.min(y),
             None => points.push((x, y)),
         }
     }
-    let title = "Lowest goodput of all numbers of senders";
-    let y = "share of the link's goodput";
-    write(&Chart { title, x: "base round trip, us", y, log_x: true, bottom: 0.0, lines }, path)
+    chart
 }
 
-/// Draws Jain's index after each change.
-///
-/// # Errors
-/// The file cannot be written.
-pub(super) fn join_leave(
-    rows: &[Row<join_leave::Settings, join_leave::Outcome>],
-    path: &Path,
-) -> Result<(), Failure> {
-    let of = |(s, o): &Row<join_leave::Settings, join_leave::Outcome>| {
-        let at_ms = |change: usize| change as f64 * s.every_ns as f64 / 1e6;
-        let points = o.windows.iter().enumerate().map(|(n, w)| (at_ms(n), w.jain));
-        (name(&s.hosts), points.collect())
-    };
-    let lines = rows.iter().map(of).collect();
-    let title = "Fairness of senders that join one after the other and leave";
-    let y = "Jain's index until the next change";
-    write(&Chart { title, x: "time of the change, ms", y, log_x: false, bottom: 0.0, lines }, path)
-}
-
-/// Draws the goodput after the change of routes.
-///
-/// # Errors
-/// The file cannot be written.
-pub(super) fn reroute(
-    rows: &[Row<reroute::Settings, reroute::Outcome>],
-    path: &Path,
-) -> Result<(), Failure> {
-    let of = |(s, o): &Row<reroute::Settings, reroute::Outcome>| {
-        let at_ms = |slice: usize| (slice + 1) as f64 * s.slice_ns as f64 / 1e6;
-        let points = o.after_bps.iter().enumerate().map(|(n, &bps)| (at_ms(n), bps as f64 / 1e9));
-        (format!("{}, {} senders", name(&s.hosts), s.senders), points.collect())
-    };
-    let lines = rows.iter().map(of).collect();
-    let title = "Goodput after the path has become longer";
-    write(&Chart { title, x: "ms", y: "Gbit/s", log_x: false, bottom: 0.0, lines }, path)
-}
-
-fn name(hosts: &Hosts) -> String {
-    format!("{}, {}", hosts.control.name(), hosts.recovery)
-}
-
-/// The points of a line, which is added if there is none.
-fn points_of(lines: &mut Vec<Line>, name: String) -> &mut Vec<(f64, f64)> {
-    let at = lines.iter().position(|line| line.0 == name).unwrap_or_else(|| {
-        lines.push((name, Vec::new()));
-        lines.len() - 1
-    });
-    &mut lines[at].1
-}
-
-fn write(chart: &Chart, path: &Path) -> Result<(), Failure> {
-    let mut text = String::new();
-    draw(chart, &mut text)
-        .map_err(|e| Failure::Runtime(format!("cannot draw {}: {e}", path.display())))?;
-    json::write_text(path, &text)
-}
-
-type Drawn = Result<(), DrawingAreaErrorKind<std::io::Error>>;
-
-fn draw(chart: &Chart, text: &mut String) -> Drawn {
-    let root = SVGBackend::with_string(text, SIZE).into_drawing_area();
-    root.fill(&WHITE)?;
-    let all = || chart.lines.iter().flat_map(|line| &line.1);
-    let left = all().fold(f64::MAX, |left, point| left.min(point.0));
-    let right = all().fold(left.min(1.0), |right, point| right.max(point.0)) * 1.1;
-    let top = all().fold(0.1, |top: f64, point| top.max(point.1)) * 1.1;
-    if chart.log_x && left > 0.0 && left < right {
-        plot(chart, &root, (left * 0.9..right).log_scale(), top)?;
-    } else {
-        plot(chart, &root, 0.0..right.max(1.0), top)?;
+/// Jain's index after each change.
+pub(super) fn join_leave(rows: &[Row<join_leave::Settings, join_leave::Outcome>]) -> Chart {
+    let mut chart = Chart::lines(
+        "Senders that join one after the other and leave, by control and recovery",
+        Axis::linear("time of the change", Unit::Time),
+        Axis::linear("Jain's index until the next", Unit::Plain),
+    );
+    for (s, o) in rows {
+        let at_ns = |change: usize| (change as u64 * s.every_ns) as f64;
+        let points = o.windows.iter().enumerate().map(|(n, w)| (at_ns(n), w.jain));
+        chart.line(Style::Main, names(&s.hosts)).points.extend(points);
     }
-    root.present()
+    chart
 }
 
-type Canvas<'t> = DrawingArea<SVGBackend<'t>, plotters::coord::Shift>;
-
-fn plot<X>(chart: &Chart, root: &Canvas<'_>, x: X, top: f64) -> Drawn
-where
-    X: AsRangedCoord<Value = f64>,
-    X::CoordDescType: Ranged<ValueType = f64> + ValueFormatter<f64>,
-{
-    let mut canvas = ChartBuilder::on(root)
-        .caption(chart.title, (FONT, 20))
-        .margin(16)
-        .x_label_area_size(44)
-        .y_label_area_size(60)
-        .build_cartesian_2d(x, chart.bottom..top)?;
-    canvas
-        .configure_mesh()
-        .light_line_style(WHITE)
-        .x_desc(chart.x)
-        .y_desc(chart.y)
-        .label_style((FONT, 14))
-        .draw()?;
-    for (at, (name, points)) in chart.lines.iter().enumerate() {
-        let color = Palette99::pick(at).to_rgba();
-        let line = LineSeries::new(points.iter().copied(), color.stroke_width(2));
-        canvas
-            .draw_series(line)?
-            .label(name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 18, y)], color.stroke_width(2)));
-        canvas.draw_series(points.iter().map(|&p| Circle::new(p, 3, color.filled())))?;
+/// The longest and the median burst, as multiples of the ideal time.
+pub(super) fn first_burst(rows: &[Row<first_burst::Settings, first_burst::Outcome>]) -> Chart {
+    let Some((first, _)) = rows.first() else { return Chart::lines("", REQUEST, IDEAL) };
+    let title = format!("First bursts of {} idle senders, by control and recovery", first.senders);
+    let mut chart = Chart::lines(title, REQUEST, IDEAL);
+    for (s, o) in rows {
+        let name = format!("{}, {} kB", names(&s.hosts), s.buffer_bytes / 1_000);
+        let (x, ideal_ns) = (s.request_bytes as f64, o.ideal_ns.max(1) as f64);
+        chart.line(Style::Main, format!("{name}: longest")).points.push((x, o.ratio));
+        let median = o.round.p50_ns as f64 / ideal_ns;
+        chart.line(Style::Second, format!("{name}: p50")).points.push((x, median));
     }
-    canvas
-        .configure_series_labels()
-        .background_style(WHITE.mix(0.8))
-        .border_style(BLACK.mix(0.3))
-        .label_font((FONT, 14))
-        .position(SeriesLabelPosition::LowerRight)
-        .draw()?;
-    Ok(())
+    chart
+}
+
+const REQUEST: Axis = Axis::log("request", Unit::Bytes);
+const IDEAL: Axis = Axis::linear("burst / its ideal time", Unit::Plain);
+
+/// Goodput and fairness of the flows over an uplink, and of the one beside it.
+pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> Chart {
+    let share = Axis::linear("share", Unit::Plain);
+    let Some((first, _)) = rows.first() else { return Chart::bars("", share) };
+    let title = format!(
+        "{} flows over an uplink with half of their rate, by control and recovery",
+        first.flows
+    );
+    let mut chart = Chart::bars(title, share);
+    for (s, o) in rows {
+        let marks = marks(s.mark_bytes);
+        let row = format!("{}, {}, marks: {marks}", names(&s.hosts), buffer(s.buffer_bytes));
+        for (name, value) in [
+            ("goodput, share of the uplink", o.goodput_share),
+            ("Jain's index", o.jain),
+            ("innocent flow, share of its rate", o.innocent_share()),
+        ] {
+            chart.bar(Style::Main, name, &row, value);
+        }
+    }
+    chart
+}
+
+/// The goodput after the change of routes.
+pub(super) fn reroute(rows: &[Row<reroute::Settings, reroute::Outcome>]) -> Chart {
+    let mut chart = Chart::lines(
+        "Goodput after the path has become longer, by control and recovery",
+        Axis::linear("time since the change", Unit::Time),
+        Axis::linear("goodput", Unit::Bits),
+    );
+    for (s, o) in rows {
+        let at_ns = |slice: usize| ((slice as u64 + 1) * s.slice_ns) as f64;
+        let points = o.after_bps.iter().enumerate().map(|(n, &bps)| (at_ns(n), bps as f64));
+        let name = format!("{}, {}", names(&s.hosts), counted(s.senders, "sender"));
+        chart.line(Style::Main, name).points.extend(points);
+    }
+    chart
+}
+
+/// The window before and after a call to a slow handler, with the controls that have one.
+pub(super) fn slow_handler(rows: &[Row<slow_handler::Settings, slow_handler::Outcome>]) -> Chart {
+    let window = Axis::linear("window, packets", Unit::Count);
+    let Some((first, _)) = rows.first() else { return Chart::bars("", window) };
+    let time = show_ns(first.handler_ns as f64);
+    let title = format!("Window around a call to a handler of {time}, by control and recovery");
+    let mut chart = Chart::bars(title, window);
+    for (s, o) in rows {
+        let (handler, request) = (s.handler.name(), show_bytes(s.request_bytes as u64));
+        let row = format!("{}, {handler}, {request}", names(&s.hosts));
+        let windows =
+            [(Style::Second, "before", o.window_before), (Style::Main, "after", o.window_after)];
+        for (style, name, packets) in windows {
+            if let Some(packets) = packets {
+                chart.bar(style, name, &row, packets.into());
+            }
+        }
+    }
+    chart
+}
+
+/// Completion times of small and large calls: a colour for each control and recovery.
+pub(super) fn uncongested(rows: &[Row<uncongested::Settings, uncongested::Outcome>]) -> Chart {
+    let time = Axis::linear("completion time", Unit::Time);
+    let Some((first, o)) = rows.first() else { return Chart::bars("", time) };
+    let title = format!(
+        "{} hosts, links {:.1} % loaded, by control and recovery",
+        first.nodes,
+        o.load * 100.0
+    );
+    let mut chart = Chart::bars(title, time);
+    for (s, o) in rows {
+        let large = show_bytes(s.large_bytes as u64);
+        for (calls, latency) in [("32 B", &o.small), (&large, &o.large)] {
+            let percentiles = [("p50", latency.p50_ns), ("p99", latency.p99_ns)];
+            // A short run may have no call of a kind.
+            for (percentile, ns) in percentiles.into_iter().filter(|_| latency.count > 0) {
+                let row = format!("{calls}: {percentile}");
+                chart.bar(Style::Main, &names(&s.hosts), &row, ns as f64);
+            }
+        }
+    }
+    chart
 }

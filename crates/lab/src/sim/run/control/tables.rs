@@ -10,13 +10,23 @@ use super::Row;
 use courser_bench::program::units::{show_bytes, show_per_second};
 
 /// Control and recovery of a run.
-fn names(hosts: &Hosts) -> String {
+pub(super) fn names(hosts: &Hosts) -> String {
     format!("{}, {}", hosts.control.name(), hosts.recovery)
 }
 
 /// A share with two digits, one near 1 with three.
 fn share(share: f64) -> String {
     format!("{share:.3}")
+}
+
+/// Switch buffer of a port; 0 is the shared buffer.
+pub(super) fn buffer(bytes: u64) -> String {
+    if bytes == 0 { "12 MB".to_owned() } else { format!("{} kB", bytes / 1_000) }
+}
+
+/// The queue from which on a switch marks.
+pub(super) fn marks(bytes: u64) -> String {
+    if bytes == 0 { "no".to_owned() } else { format!("{} kB", bytes / 1_000) }
 }
 
 /// Credits, frames and seed of the runs.
@@ -235,15 +245,11 @@ pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> String 
         show_bytes(s.request_bytes as u64),
         common(&s.hosts),
     );
-    let size = |bytes: u64, none: &str| match bytes {
-        0 => none.to_owned(),
-        bytes => format!("{} kB", bytes / 1_000),
-    };
     let lines = rows.iter().map(|(s, o)| {
         vec![
             names(&s.hosts),
-            size(s.buffer_bytes, "12 MB"),
-            size(s.mark_bytes, "no"),
+            buffer(s.buffer_bytes),
+            marks(s.mark_bytes),
             share(o.goodput_share),
             share(o.jain),
             share(o.slowest_share),
