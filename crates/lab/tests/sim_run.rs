@@ -136,27 +136,6 @@ fn experiments_of_congestion_control_have_a_result_for_each_control_and_recovery
 }
 
 #[test]
-fn experiments_of_congestion_control_are_drawn() {
-    let directory = std::env::temp_dir().join(format!("courser-control-{}", std::process::id()));
-    std::fs::create_dir_all(&directory).expect("directory");
-    for (line, lines) in [
-        ("join-leave --senders 2 --every 200us", 2),
-        ("reroute --senders 1", 2),
-        ("operating-range --gbps 10 --rtt 1us,5us --frames 1072 --senders 2 --rtts 1", 4),
-    ] {
-        let path = directory.join("lines.svg");
-        let output = run(&format!("sim run {line} --svg {}", path.display()));
-        assert!(output.status.success(), "{}", stderr(&output));
-        let text = std::fs::read_to_string(&path).expect("a file");
-        assert!(text.starts_with("<svg"), "{text}");
-        // A line in the diagram and one in the legend, for each run.
-        let drawn = text.matches("<polyline").count();
-        assert!(drawn >= 2 * lines, "{line}: {drawn}");
-    }
-    std::fs::remove_dir_all(&directory).expect("removed");
-}
-
-#[test]
 fn an_incast_states_the_time_from_call_to_completion() {
     let line = "sim run incast --senders 2 --size 64KiB --warm-up 100us --time 1ms --json -";
     let report = json_of(line);
