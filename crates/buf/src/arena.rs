@@ -22,7 +22,7 @@ use crate::{Heap, MapError, MemorySource, MsgBuf};
 use grow::Growth;
 
 /// Maximum bytes of lower-layer headers before a frame: Ethernet 14, VLAN 4, IPv6 40 and UDP 8
-/// (F8).
+/// (ADR 8).
 pub const MAX_HEADROOM: usize = 66;
 
 /// Smallest data capacity.

@@ -1,4 +1,4 @@
-//! Sources of message memory: the [`MemorySource`] behind an arena (F9).
+//! Sources of message memory: the [`MemorySource`] behind an arena (ADR 9).
 //!
 //! An arena never calls the allocator for message bytes. It maps regions of hundreds of kilobytes
 //! from a source and divides them into buffers. A transport whose hardware needs registered memory
@@ -84,7 +84,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region in the caller's memory, such as a transport's registered memory (F9).
+    /// A region in the caller's memory, such as a transport's registered memory (ADR 9).
     ///
     /// `release` is called once, after the last use of the memory. It may run on any thread
     /// and, like [`MemorySource::map`], must not use the arena.

@@ -27,7 +27,7 @@ pub(crate) use seg::drop_segs;
 pub use unshared::Unshared;
 
 /// Bytes for headers before the data of every packet: a frame header of up to 32 bytes and a
-/// packet header of 16 (F1, E45).
+/// packet header of 16 (ADR 1, E45).
 pub const HEADER_ROOM: usize = 48;
 
 const _: () = assert!(MAX_HEADROOM + HEADER_ROOM <= FRONT);

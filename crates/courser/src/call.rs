@@ -1,4 +1,4 @@
-//! The call builder: request, options and completion target of one call (F15).
+//! The call builder: request, options and completion target of one call (ADR 15).
 
 use std::fmt;
 use std::time::Duration;

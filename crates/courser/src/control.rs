@@ -1,5 +1,5 @@
 //! The control plane: one control thread per nexus that exchanges control messages over TCP (E66,
-//! F13).
+//! ADR 13).
 //!
 //! The handshake's state machines are in `courser-proto`; this module transports their messages. It
 //! handles connections and endpoints, not sessions, and no packet of the datapath.

@@ -1,5 +1,5 @@
 //! The endpoint's side of the control plane: connect, disconnect, and the control thread's messages
-//! (F13). The state machines are in `courser-proto`; this module opens the transport's paths for
+//! (ADR 13). The state machines are in `courser-proto`; this module opens the transport's paths for
 //! them and sends their control messages.
 
 use std::collections::BTreeMap;
@@ -183,7 +183,7 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
-    /// Notifies the servers of idle sessions, which may then free the sessions' memory (F6).
+    /// Notifies the servers of idle sessions, which may then free the sessions' memory (ADR 6).
     #[cold]
     pub(crate) fn on_idle(&mut self, idle: IdleSession) {
         let Some(link) = self.connections.connected.get(&idle.session.index()) else { return };
@@ -199,7 +199,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// Handles sessions whose datapath gets no answers although their control connections work
-    /// (F13).
+    /// (ADR 13).
     #[cold]
     pub(crate) fn on_silent(&mut self, session: SessionId) {
         let link = self.connections.connected.get(&session.index());

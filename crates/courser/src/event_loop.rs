@@ -220,7 +220,7 @@ impl<T: Transport> Rpc<T> {
 
     /// Steps 4 to 8 of a packet's path, if there are packets. `then_ns` is the time, or `None` when
     /// handlers have run since the clock was read: it is read again, so that round trips do not
-    /// contain them (F5). Returns whether a frame left, and whether the clock was read.
+    /// contain them (ADR 5). Returns whether a frame left, and whether the clock was read.
     #[inline(always)] // the test, into iterations without packets
     fn transmit(&mut self, then_ns: Option<u64>) -> (bool, bool) {
         let any = self.core.proto.wants_transmit() || !self.burst.is_empty();

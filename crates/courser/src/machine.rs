@@ -1,4 +1,4 @@
-//! The machine under a nexus: clock, random bits, transports, control connections, threads (F12).
+//! The machine under a nexus: clock, random bits, transports, control connections, threads (ADR 12).
 //!
 //! In production it is the operating system. In a simulation it implements [`Machine`]: then no part
 //! of a nexus reads a clock, draws randomness, opens a descriptor or starts a thread. The machine

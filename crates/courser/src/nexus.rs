@@ -126,7 +126,7 @@ impl Nexus {
         self.make(wrap(transport), index)
     }
 
-    /// Makes an endpoint for this thread on your own transport (F0).
+    /// Makes an endpoint for this thread on your own transport (ADR 0).
     ///
     /// # Errors
     /// A setting is out of range, or the system refuses a descriptor.

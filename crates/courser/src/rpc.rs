@@ -355,7 +355,7 @@ impl<T: Transport> Rpc<T> {
         self.core.proto.sessions_from(first)
     }
 
-    /// Sum of the credit limits of all sessions, both roles (F7).
+    /// Sum of the credit limits of all sessions, both roles (ADR 7).
     pub fn credits_granted(&self) -> u64 {
         self.core.proto.credits_granted()
     }

@@ -12,7 +12,7 @@ use crate::rpc::Rpc;
 const CHECK_INTERVAL_NS: u64 = 200_000;
 
 /// Time to wait when only acknowledgements are missing, ns. A client whose event loop runs
-/// acknowledges a response within 0.4 s (F6), so the others do not run theirs.
+/// acknowledges a response within 0.4 s (ADR 6), so the others do not run theirs.
 const ACK_GRACE_NS: u64 = 1_000_000_000;
 
 /// The calls and requests that a graceful shutdown did not finish.

@@ -29,7 +29,7 @@ pub struct Caps {
     /// Most bytes of one train.
     pub train_bytes: usize,
     /// Frames of `max_frame` bytes that its receive queue holds before it drops: the paper's |RQ|
-    /// (`[eRPC §4.3.1]`, F7). For a socket: granted bytes over the kernel's true cost of a frame.
+    /// (`[eRPC §4.3.1]`, ADR 7). For a socket: granted bytes over the kernel's true cost of a frame.
     pub rx_queue_frames: usize,
     /// Frames of at most this many bytes use as much of the receive queue as the smallest ones: 1
     /// to `max_frame`.
@@ -42,7 +42,7 @@ pub struct Caps {
     /// Whether an empty receive burst makes no system call. It then costs some ten nanoseconds, and
     /// an event loop may poll several times in one pass.
     pub polls_memory: bool,
-    /// Whether a frame may stay referenced after [`Transport::tx_burst`] returns (F8).
+    /// Whether a frame may stay referenced after [`Transport::tx_burst`] returns (ADR 8).
     pub holds_frames: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The kernel's UDP: one unconnected socket per endpoint (F14), trains both ways.
+//! The kernel's UDP: one unconnected socket per endpoint (ADR 14), trains both ways.
 //!
 //! * `config`: settings and errors.
 //! * `socket`: creates the socket; the true capacity of the receive queue (ADR 7).

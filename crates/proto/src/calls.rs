@@ -221,7 +221,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Frees a slot whose call has ended, unless it becomes quarantined (F15), starts the calls
+    /// Frees a slot whose call has ended, unless it becomes quarantined (ADR 15), starts the calls
     /// that wait for it, and returns the completion if the application may have it now (E24);
     /// otherwise the completion goes to the outbox.
     pub(crate) fn complete<'f>(

@@ -1,4 +1,4 @@
-//! Calls that end before their answer: cancellation and expired deadlines at the client (F15).
+//! Calls that end before their answer: cancellation and expired deadlines at the client (ADR 15).
 //!
 //! The result depends on the progress of the call; the statement about its handler is always true:
 //!
@@ -99,7 +99,7 @@ impl<C> Endpoint<C> {
 
     /// Arms a timer for a slot whose call has ended: a call or cancellation that was never sent has
     /// no timeout, and the timer of another may be far ahead. Without a timer its response would
-    /// not be acknowledged (F6).
+    /// not be acknowledged (ADR 6).
     #[cold]
     pub(crate) fn arm_soon(&mut self, session: u32, slot_no: u8) {
         let due_ns = self.now_ns.saturating_add(self.cfg.rto_min_ns);

@@ -7,7 +7,7 @@ use crate::wire::{MAX_MSG_SIZE, MIN_DATA_PER_PACKET};
 /// Upper limit of [`Config::max_sessions`].
 pub(crate) const SESSIONS_LIMIT: usize = 1 << 20;
 
-/// How sessions share the endpoint's receive queue (F7).
+/// How sessions share the endpoint's receive queue (ADR 7).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Admission {
@@ -31,7 +31,7 @@ pub struct Config {
     /// (the paper has 8, with which nearly half of 60 calls on 8 random sessions wait). The smaller
     /// of both sides' settings applies. In a session in use each slot costs 192 bytes on either
     /// side, three cache lines of which a small RPC accesses two (more at the client if its
-    /// continuations have more than 24 bytes); in an idle session 4 bytes (F6).
+    /// continuations have more than 24 bytes); in an idle session 4 bytes (ADR 6).
     pub slots: u8,
     /// Packets that a client session may have in flight, C `[eRPC §4.3.1]` (E33, E37): 1 to 65,535.
     /// Upper limit of the value agreed at connect.
@@ -72,7 +72,7 @@ pub struct Config {
     /// execute. Responses to executing requests are stored in any case. Default 256 MiB.
     pub max_held_per_peer: usize,
     /// A client session that is idle for this long frees the memory of its slots, on both sides
-    /// (F6), ns. Default 1 s.
+    /// (ADR 6), ns. Default 1 s.
     pub idle_after_ns: u64,
     /// Packets of at most this many data bytes are copied into a shared frame; larger ones leave
     /// directly from the message buffer. Default 512.
@@ -89,7 +89,7 @@ pub struct Config {
     /// handler gets a message of the right length with arbitrary bytes: only to measure the cost of
     /// the server's copy (E78).
     pub copy_requests: bool,
-    /// Small packets to one peer share frames (F1). Default on; off, each is a frame of its own.
+    /// Small packets to one peer share frames (ADR 1). Default on; off, each is a frame of its own.
     pub packing: bool,
     /// With many sessions (`prefetch_min_sessions`), prefetches the state for the next received frames,
     /// calls and timers ([`crate::Endpoint::prefetch_burst`], [`crate::Endpoint::call_with`]).
@@ -153,7 +153,7 @@ pub struct Config {
     /// Retransmission timeout before the first round-trip sample, ns; longer when the handshake was
     /// slow ([`crate::Endpoint::expect_round_trip`]). Default 20 ms.
     pub rto_initial_ns: u64,
-    /// A peer without any answer for this long, during retransmissions, is declared dead (F13), ns.
+    /// A peer without any answer for this long, during retransmissions, is declared dead (ADR 13), ns.
     /// Default 5 s.
     pub datapath_timeout_ns: u64,
 }

@@ -36,9 +36,9 @@ pub enum Status {
     WorkersBusy = 7,
     /// The handler panicked before it had answered.
     Panicked = 8,
-    /// The call's deadline had passed before its handler started (F15).
+    /// The call's deadline had passed before its handler started (ADR 15).
     DeadlineExceeded = 9,
-    /// The client cancelled the call before its handler started (F15).
+    /// The client cancelled the call before its handler started (ADR 15).
     Cancelled = 10,
     /// The server is shutting down and starts no new requests.
     ShuttingDown = 11,
@@ -151,7 +151,7 @@ pub enum SessionEnd {
     /// The server closed its endpoint.
     #[error("its server closed the endpoint; connect to another endpoint or server")]
     EndpointGone,
-    /// The control connection lived, but the datapath carried no packet (F13).
+    /// The control connection lived, but the datapath carried no packet (ADR 13).
     #[error("its datapath carried no packet; check firewalls and the path MTU, then connect again")]
     DatapathSilent,
     /// This side closed it.
@@ -172,13 +172,13 @@ pub enum CallError {
     Server(Status),
     /// The peer, its process or its control connection is gone.
     PeerFailed(Executed),
-    /// The control connection works, but no packet arrives on the datapath (F13).
+    /// The control connection works, but no packet arrives on the datapath (ADR 13).
     DatapathSilent(Executed),
     /// This side closed the session.
     Closed(Executed),
-    /// The call's deadline passed before its response arrived (F15).
+    /// The call's deadline passed before its response arrived (ADR 15).
     DeadlineExceeded(Executed),
-    /// The application cancelled the call (F15).
+    /// The application cancelled the call (ADR 15).
     Cancelled(Executed),
     /// The response arrived but there was no memory to receive it.
     NoMemory {

@@ -4,7 +4,7 @@
 //! The timers ([`crate::timers`]) name slots and sessions to check; on expiry the state decides
 //! what is due. A small RPC costs one timer entry, or none: its slot is checked once, usually after
 //! its call has ended, and again only while something is pending. Slots that are not used again
-//! acknowledge their last response (F6).
+//! acknowledge their last response (ADR 6).
 
 use crate::budget::NO_MESSAGE;
 use crate::config::Config;
@@ -306,7 +306,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// The datapath to a session's peer is dead (F13): ends every client session with that peer,
+    /// The datapath to a session's peer is dead (ADR 13): ends every client session with that peer,
     /// since they share the path.
     fn give_up_peer(&mut self, session: u32) {
         let Some(peer) = self.sessions.client_mut(session).map(|s| s.peer) else { return };

@@ -37,7 +37,7 @@ pub struct SessionStats {
     pub credits: u32,
     /// C: the credits agreed at connect.
     pub credit_limit: u32,
-    /// The credit pool shared by all client sessions of this endpoint with the peer (F7).
+    /// The credit pool shared by all client sessions of this endpoint with the peer (ADR 7).
     pub pool: u32,
     /// Unused part of the pool.
     pub pool_left: u32,
@@ -45,7 +45,7 @@ pub struct SessionStats {
     pub in_flight: u32,
     /// Slots.
     pub slots: u32,
-    /// Slots whose call has ended and whose request the server has not answered yet (F15): they
+    /// Slots whose call has ended and whose request the server has not answered yet (ADR 15): they
     /// accept no call until then.
     pub quarantined: u32,
     /// Calls waiting for a slot, including deferred ones (`Config::prefetch_min_sessions`).
@@ -225,7 +225,7 @@ impl<C> Endpoint<C> {
         self.cfg.credits_remote
     }
 
-    /// Sum of the credit pools of all peers, in both directions (F7): at most the receive queue,
+    /// Sum of the credit pools of all peers, in both directions (ADR 7): at most the receive queue,
     /// plus one for each peer beyond its capacity.
     pub fn credits_granted(&self) -> u64 {
         self.peers.credits_granted

@@ -1,4 +1,4 @@
-//! Memory of an endpoint's sessions, by component (E18, F6).
+//! Memory of an endpoint's sessions, by component (E18, ADR 6).
 //!
 //! A session costs an entry of the session table, a share of its peer's entry, and 4 bytes per
 //! slot; at a client with many sessions one byte more. While it is in use it also has its slots,

@@ -35,7 +35,7 @@ mutants! {
     /// A duplicate of an answered request runs the handler again, each time (E1, E61). Effect: two
     /// executions of one request.
     AnsweredRunsAgain = 1 "answered-runs-again",
-    /// A duplicate of a request that is with its handler runs the handler again (E1, F5). Effect:
+    /// A duplicate of a request that is with its handler runs the handler again (E1, ADR 5). Effect:
     /// two executions of one request.
     ExecutingRunsAgain = 2 "executing-runs-again",
     /// A credit return frees no credits (E33, E42). Effect: credits and packets in flight do not
@@ -50,7 +50,7 @@ mutants! {
     /// A completion does not wait until the transport has released the request (E24, E25). Effect:
     /// the application has a buffer that a transmit queue still reads.
     BufferReturnedEarly = 6 "buffer-returned-early",
-    /// Ingress does not check the cookie (F14). Effect: a frame for an earlier incarnation, or with
+    /// Ingress does not check the cookie (ADR 14). Effect: a frame for an earlier incarnation, or with
     /// a corrupted cookie, is accepted.
     CookieIgnored = 7 "cookie-ignored",
     /// A client accepts any answer for a slot, also a late one to the previous request (E61).
@@ -62,7 +62,7 @@ mutants! {
     /// A client accepts early response packets as if they were the next (E58). Effect: a response
     /// with bytes that were never sent.
     ResponseGapTaken = 10 "response-gap-taken",
-    /// A slot whose call was cancelled takes the next call at once (F15). Effect: if the server has
+    /// A slot whose call was cancelled takes the next call at once (ADR 15). Effect: if the server has
     /// not received the first request, every later call on that slot ends with an error.
     NoQuarantine = 11 "no-quarantine",
     /// Server sessions survive the failure of their client (E66, E68). Effect: leaked sessions and
@@ -77,7 +77,7 @@ mutants! {
     /// A server does not send a stored response again (E61). Effect: after the loss of a response
     /// its call never completes, or ends because the datapath seems dead.
     ResponseNotResent = 15 "response-not-resent",
-    /// A call loses its deadline when it gets a slot (F15). Effect: a call that ends long after its
+    /// A call loses its deadline when it gets a slot (ADR 15). Effect: a call that ends long after its
     /// deadline, or never.
     DeadlineIgnored = 16 "deadline-ignored",
     /// A control connection is never declared dead (E66). Effect: sessions of a vanished peer are
@@ -86,16 +86,16 @@ mutants! {
     /// A server sends the second packet of a response with the first, unrequested (E39, E43).
     /// Effect: more packets of a server than its clients' credits allow.
     ResponseUnasked = 18 "response-unasked",
-    /// A response stays stored after its acknowledgement (F6). Effect: memory in use without calls.
+    /// A response stays stored after its acknowledgement (ADR 6). Effect: memory in use without calls.
     StoredResponseKept = 19 "stored-response-kept",
-    /// A failed call reports "never executed" although the whole request was sent (E27, F15).
+    /// A failed call reports "never executed" although the whole request was sent (E27, ADR 15).
     /// Effect: "never", and a handler that ran.
     ClaimsNeverExecuted = 20 "claims-never-executed",
     /// A timeout reclaims the credits of its session, but not those of the shared pool of the peer
     /// (E36, E59). Effect: the pool and packets in flight do not add up; finally no session of the
     /// peer can send.
     PoolForgotten = 21 "pool-forgotten",
-    /// A server does not subtract the transit time of a request from its deadline (F15). Effect: a
+    /// A server does not subtract the transit time of a request from its deadline (ADR 15). Effect: a
     /// handler that starts after its client's deadline.
     AgeForgotten = 22 "age-forgotten",
     /// Request numbers are compared without regard to wrapping (E30). Effect: requests after the

@@ -1,4 +1,4 @@
-//! Options of a call (F15), and its identifier.
+//! Options of a call (ADR 15), and its identifier.
 
 use crate::session::SessionId;
 

@@ -1,4 +1,4 @@
-//! Order of waiting calls under overload (F15).
+//! Order of waiting calls under overload (ADR 15).
 
 /// Whether to serve the newest waiting call instead of the oldest: the oldest has waited for
 /// `waited_ns` of the `budget_ns` between its arrival and its deadline.

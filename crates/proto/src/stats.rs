@@ -112,9 +112,9 @@ pub struct EndpointStats {
     pub responses: u64,
     /// Calls that ended with an error.
     pub errors: u64,
-    /// Of these, calls that ended because their deadline passed (F15).
+    /// Of these, calls that ended because their deadline passed (ADR 15).
     pub expired: u64,
-    /// Of these, calls that were cancelled (F15).
+    /// Of these, calls that were cancelled (ADR 15).
     pub cancelled: u64,
     /// Requests passed to handlers.
     pub requests: u64,
@@ -143,9 +143,9 @@ pub struct EndpointStats {
     pub gaps: u64,
     /// Stored responses sent again for duplicate requests (E61).
     pub responses_resent: u64,
-    /// Answers "in progress" sent (F5).
+    /// Answers "in progress" sent (ADR 5).
     pub in_progress_sent: u64,
-    /// Number of times that a client session waited for the credit pool of its peer (F7).
+    /// Number of times that a client session waited for the credit pool of its peer (ADR 7).
     pub pool_waits: u64,
     /// Number of times that packets waited for a departure time.
     pub paced: u64,

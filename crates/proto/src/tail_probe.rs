@@ -1,7 +1,7 @@
 //! Path feedback, and tail-loss detection for calls of one packet, which no later packet
 //! acknowledges.
 //!
-//! It costs nothing per call. Frames are numbered (F2): the receiver of frame `n + 2` detects that
+//! It costs nothing per call. Frames are numbered (ADR 2): the receiver of frame `n + 2` detects that
 //! `n + 1` is lost or late, and reports it with a [`Packet::Gap`]. An endpoint with calls in flight
 //! to that peer then sets a timer for each of them. If no frame follows the lost one, one timer of
 //! the endpoint expires, with the same effect.

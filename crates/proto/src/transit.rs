@@ -1,5 +1,5 @@
 //! Transit times of frames: a server uses them to convert the remaining time of a call, as of its
-//! transmission, into a deadline of its own clock (F15).
+//! transmission, into a deadline of its own clock (ADR 15).
 //!
 //! The two clocks are not synchronised, so `arrival - sent_at` is the transit time plus an unknown
 //! constant. Its minimum stands for a frame without queueing. Any excess is waiting time: in either

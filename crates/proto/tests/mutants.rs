@@ -316,7 +316,7 @@ fn run(seed: u64) {
 /// Nothing is in flight, waiting, or stored.
 fn rests(w: &mut World) {
     for (client, server) in [(0, 1), (1, 0)] {
-        // Over the control connection: the acknowledgements may have been lost (F6).
+        // Over the control connection: the acknowledgements may have been lost (ADR 6).
         while let Some(idle) = w.ep(client).poll_idle() {
             w.ep(server).on_idle(idle.remote, 0xe0 + client as u64, 7, &idle.done);
         }
@@ -332,7 +332,7 @@ fn rests(w: &mut World) {
     }
 }
 
-/// A frame with the cookie of an earlier incarnation is not accepted (F14).
+/// A frame with the cookie of an earlier incarnation is not accepted (ADR 14).
 fn the_door_is_shut(w: &mut World, mut forge: Forge) {
     let mut header = forge.header(1);
     header.cookie ^= 1;

@@ -56,7 +56,7 @@ pub(super) enum Timer {
 }
 
 /// The control thread. The order of its work depends only on the network, the clock and the
-/// commands, as tables are iterated in key order (F17).
+/// commands, as tables are iterated in key order (ADR 17).
 ///
 /// Invariants: a connection has one timer, at its `deadline`; a dial in progress has one timer;
 /// `inbound` counts the connections without a dial; `hosts` has the non-zero counts per remote

@@ -345,7 +345,7 @@ fn a_call_on_a_connecting_session_is_queued_until_it_is_connected() {
     client.run_until(|| got.get() == 20).unwrap();
 }
 
-/// E28, F16: a request of one packet is borrowed from the frame and copied only by `take`; a larger
+/// E28, ADR 16: a request of one packet is borrowed from the frame and copied only by `take`; a larger
 /// one is owned and moved.
 #[test]
 fn a_request_of_one_packet_is_read_in_place_and_a_larger_one_is_moved() {

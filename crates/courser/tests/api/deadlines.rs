@@ -1,4 +1,4 @@
-//! Deadlines and cancellation, over real sockets and real time (F15).
+//! Deadlines and cancellation, over real sockets and real time (ADR 15).
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

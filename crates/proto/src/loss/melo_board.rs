@@ -1,6 +1,6 @@
 //! The scoreboard of one message of a client slot with [`Recovery::Melo`]. For a request it is
 //! MELO's sender state. For a response it is MELO's receiver state: the client itself requests the
-//! missing packets, so no bitmap of a sender is needed (F3).
+//! missing packets, so no bitmap of a sender is needed (ADR 3).
 //!
 //! [`Recovery::Melo`]: super::Recovery::Melo
 

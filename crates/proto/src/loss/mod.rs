@@ -1,6 +1,6 @@
 //! Loss recovery: detection and retransmission of lost packets by the client ([`Recovery`]). Step
 //! 12 of a packet's path reports arrivals, step 4 retransmits. The server keeps no timer and
-//! retransmits only on request (F3).
+//! retransmits only on request (ADR 3).
 //!
 //! - `board`: the retransmission scoreboard of a client slot's message, either `scoreboard`
 //!   (selective) or `melo_board`;

@@ -2,8 +2,8 @@
 //!
 //! The estimator of RFC 6298 in integers: smoothed RTT, mean deviation, and `RTO = SRTT + 4 RTTVAR`
 //! within `Config::{rto_min_ns, rto_max_ns}`. Samples come from the time echo in the frame header:
-//! each echo belongs to exactly one frame, so retransmissions are never ambiguous (F2), and the
-//! peer's processing time, handlers included, is excluded (F5).
+//! each echo belongs to exactly one frame, so retransmissions are never ambiguous (ADR 2), and the
+//! peer's processing time, handlers included, is excluded (ADR 5).
 
 use crate::config::Config;
 

@@ -1,4 +1,4 @@
-//! Acknowledgements at the server: the client has the response, so the server can free it (F6).
+//! Acknowledgements at the server: the client has the response, so the server can free it (ADR 6).
 
 use crate::endpoint::Endpoint;
 use crate::slot::{Position, ServerPhase};

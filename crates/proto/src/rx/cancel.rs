@@ -1,4 +1,4 @@
-//! Cancellations at the server (F15): the client requests confirmation that the request is over, so
+//! Cancellations at the server (ADR 15): the client requests confirmation that the request is over, so
 //! that it can use the slot again.
 //!
 //! A request that has not reached a handler is answered with [`Status::Cancelled`] and never

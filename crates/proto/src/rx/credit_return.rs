@@ -1,4 +1,4 @@
-//! Credit returns at the client (E33, E42, F4).
+//! Credit returns at the client (E33, E42, ADR 4).
 
 use crate::budget::Grant;
 use crate::endpoint::Endpoint;
@@ -36,7 +36,7 @@ impl<C> Endpoint<C> {
             s.credits.release(credits);
         }
         if in_progress {
-            // Not lost but slow: double the interval to the next request for it (F5).
+            // Not lost but slow: double the interval to the next request for it (ADR 5).
             slot.retries = slot.retries.saturating_add(1);
             if !awaited {
                 self.on_in_progress(peer);

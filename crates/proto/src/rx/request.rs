@@ -348,7 +348,7 @@ impl<C> Endpoint<C> {
     }
 
     /// A duplicate: the handler never runs again (E1, E61). A complete request is answered with its
-    /// stored response or with "in progress" (F5), an incomplete one with the credits returned so
+    /// stored response or with "in progress" (ADR 5), an incomplete one with the credits returned so
     /// far. An error is repeated for any packet: the request may have been rejected at its first
     /// packet, and the client may lack credits to reach the last one.
     #[cold]

@@ -1,4 +1,4 @@
-//! Requests-for-response at the server (E43, F4). Stateless: any requested part of the stored
+//! Requests-for-response at the server (E43, ADR 4). Stateless: any requested part of the stored
 //! response is sent, from one queue entry per slot.
 
 use crate::endpoint::Endpoint;

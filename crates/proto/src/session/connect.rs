@@ -1,4 +1,4 @@
-//! The messages of the handshake (F13) and the reasons for refusal. `handshake` has the decisions,
+//! The messages of the handshake (ADR 13) and the reasons for refusal. `handshake` has the decisions,
 //! `lost` the ends of sessions.
 //!
 //! ```text
@@ -70,11 +70,11 @@ pub struct ConnectAccept {
     pub peer: u32,
     /// The cookie that the server requires in frames.
     pub cookie: u32,
-    /// Data bytes per packet, for all messages between the two (F10).
+    /// Data bytes per packet, for all messages between the two (ADR 10).
     pub data_per_packet: u16,
     /// Granted credits: at most the requested ones.
     pub credits: u32,
-    /// The pool of all sessions of the client endpoint with this endpoint (F7), including this one:
+    /// The pool of all sessions of the client endpoint with this endpoint (ADR 7), including this one:
     /// at least 1. It grows with sessions, as long as the receive queue has room.
     pub pool: u32,
     /// Granted slots: a power of two, at most the requested ones.

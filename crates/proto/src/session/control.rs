@@ -1,4 +1,4 @@
-//! Control messages between two nexuses, over a reliable byte stream (F13, E66).
+//! Control messages between two nexuses, over a reliable byte stream (ADR 13, E66).
 //!
 //! The stream starts with 8 bytes in each direction, [`CONTROL_PREAMBLE`]: `CRSR`, then the oldest
 //! and the newest supported control version (16 bits each, little endian). Then messages follow: a
@@ -73,7 +73,7 @@ pub enum ControlMsg {
         /// The server's session number.
         session: u32,
     },
-    /// A client session is idle: the server may free its state (F6).
+    /// A client session is idle: the server may free its state (ADR 6).
     Idle {
         /// The client endpoint.
         from: EndpointRef,

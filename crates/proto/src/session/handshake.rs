@@ -1,4 +1,4 @@
-//! The decisions of the handshake on both sides (F13), without I/O.
+//! The decisions of the handshake on both sides (ADR 13), without I/O.
 
 use courser_buf::{Addr, PathId};
 

@@ -1,5 +1,5 @@
 //! Failure detection of a control connection: when to send a ping, and when to declare the other
-//! side dead (E66, F13). No clock: times are nanoseconds of the caller's monotonic clock.
+//! side dead (E66, ADR 13). No clock: times are nanoseconds of the caller's monotonic clock.
 //!
 //! ```text
 //! received  1/4       2/4       3/4       4/4 of the timeout

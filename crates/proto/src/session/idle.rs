@@ -1,4 +1,4 @@
-//! Idle sessions keep only their slots' request numbers (F6).
+//! Idle sessions keep only their slots' request numbers (ADR 6).
 //!
 //! A client acknowledges the responses of quiet slots on the datapath, once. That packet may be
 //! lost. So when the whole session has been idle for `Config::idle_after_ns`, the client reports it

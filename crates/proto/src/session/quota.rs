@@ -1,4 +1,4 @@
-//! Quotas: limits of the sessions and bytes that one client process may hold at an endpoint (F14).
+//! Quotas: limits of the sessions and bytes that one client process may hold at an endpoint (ADR 22).
 //!
 //! A process can create any number of sessions and endpoint numbers. But each control connection
 //! costs a TCP connection, honest nexuses have one to each other, and the connections of an address

@@ -1,5 +1,5 @@
 //! A session's slots: their full state, or, while the session is idle, only their request numbers
-//! (F6).
+//! (ADR 6).
 
 use std::ops::{Deref, DerefMut};
 

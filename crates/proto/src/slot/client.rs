@@ -95,7 +95,7 @@ pub(crate) struct ClientSlot<C> {
     pub(crate) req_num: u32,
     single: Single,
     pub(crate) active: bool,
-    /// The server still keeps the last response, because it was not acknowledged (F6).
+    /// The server still keeps the last response, because it was not acknowledged (ADR 6).
     pub(crate) ack_owed: bool,
     /// The transmit queue has an item of this slot: for its call, or its cancellation.
     pub(crate) queued: bool,
@@ -147,7 +147,7 @@ pub(crate) struct ClientSlot<C> {
     /// Number of the response in this endpoint's budget, or [`NO_MESSAGE`].
     message: u32,
     board: Option<Box<Board>>,
-    /// The call has ended but the server has not answered the request yet (F15): the slot cannot
+    /// The call has ended but the server has not answered the request yet (ADR 15): the slot cannot
     /// take another call.
     pub(crate) quarantined: bool,
     /// Counted by its path as a slot that awaits a grant.
@@ -259,7 +259,7 @@ impl<C> ClientSlot<C> {
         self.single = Single::Sent;
         self.units = units;
         self.started_ns = now_ns;
-        self.ack_owed = false; // the request acknowledges it (F6)
+        self.ack_owed = false; // the request acknowledges it (ADR 6)
         self.queued = false;
         (self.req_sent, self.req_high) = (1, 1);
     }
@@ -359,7 +359,7 @@ impl<C> ClientSlot<C> {
                 self.single = if first_time { Single::Sent } else { Single::No };
                 if self.req_high == 0 {
                     self.started_ns = now_ns;
-                    self.ack_owed = false; // the request acknowledges it (F6)
+                    self.ack_owed = false; // the request acknowledges it (ADR 6)
                 }
                 again = index < self.req_high;
                 self.req_sent = self.req_sent.max(index + 1);
@@ -714,7 +714,7 @@ impl<C> ClientSlot<C> {
         }
     }
 
-    /// The state of the slot when its call ends before its answer (F15), and whether the handler
+    /// The state of the slot when its call ends before its answer (ADR 15), and whether the handler
     /// has run.
     pub(crate) fn ending(&self) -> (Ending, Executed) {
         let ending = if self.req_high == 0 {

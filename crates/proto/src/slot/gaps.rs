@@ -1,5 +1,5 @@
 //! State of a server slot while packets are missing: the packets that arrived out of order, and
-//! several requested parts of the response (F3).
+//! several requested parts of the response (ADR 3).
 
 use smallvec::SmallVec;
 

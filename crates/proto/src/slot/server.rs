@@ -4,7 +4,7 @@
 //! # States
 //! ```text
 //! Idle -> Receiving -> Executing -> Responded -> (next request) Receiving ...
-//!                                        |-> Acked: the client has it, the response is freed (F6)
+//!                                        |-> Acked: the client has it, the response is freed (ADR 6)
 //! ```
 //! The server has no timers and never rolls back (E40): a packet of the client or the handler's
 //! reply causes every transition.
@@ -87,7 +87,7 @@ pub(crate) struct ServerSlot {
     message: u32,
     /// The NACK of a request that is received in order only.
     gap_nack: GapNack,
-    /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (F15).
+    /// The client's deadline, in this endpoint's time, never too late; `u64::MAX`: none (ADR 15).
     pub(crate) expires_ns: u64,
     pub(crate) resp: Stored,
     /// MTU-sized buffer for short responses, kept across requests (E32).

@@ -1,5 +1,5 @@
 //! Transmission of a client slot: request packets, then requests-for-response. Each passes the gate
-//! of credits and pacing `[eRPC section 4.3.1, section 5.1]` (E33, E43, F4).
+//! of credits and pacing `[eRPC section 4.3.1, section 5.1]` (E33, E43, ADR 4).
 
 use courser_buf::{Arena, TxBurst};
 

@@ -1,4 +1,4 @@
-//! Packets without data and without credit: acknowledgements (F6), cancellations (F15), gaps. Each
+//! Packets without data and without credit: acknowledgements (ADR 6), cancellations (ADR 15), gaps. Each
 //! slot has at most one of its kind at a time, each peer one gap, so their number is bounded by
 //! slots and peers.
 

@@ -1,7 +1,7 @@
 //! Wire format (step 10 of a packet's path): parsing and writing of frame and packet headers.
 //!
 //! A frame is one datagram: a [`FrameHeader`], then one or more packets, each a 16-byte header and
-//! the data that its header implies (F1; E22, E45). All numbers are little endian.
+//! the data that its header implies (ADR 1; E22, E45). All numbers are little endian.
 //! `docs/wire-protocol.md` has the byte layout and the reason for every field.
 //!
 //! Parsing is total: any bytes yield a header or a [`Malformed`], any frame body yields packets

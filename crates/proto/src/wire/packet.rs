@@ -72,11 +72,11 @@ pub enum PacketKind {
     Rfr = 3,
     /// A packet of a response, or an error instead of a response.
     Response = 4,
-    /// Reserved: a request without a response (F15).
+    /// Reserved: a request without a response (ADR 15).
     OneWay = 5,
-    /// The client has the response; the server may free it (F6).
+    /// The client has the response; the server may free it (ADR 6).
     Ack = 6,
-    /// The client has cancelled the request (F15).
+    /// The client has cancelled the request (ADR 15).
     Cancel = 7,
     /// Negative acknowledgement (NACK): a credit return that lists missing packets.
     Nack = 8,
@@ -111,7 +111,7 @@ pub enum Packet<'f> {
         /// Index of the packet in the message.
         index: u32,
         /// On packet 0 of a call with a deadline: microseconds that remained when the packet was
-        /// sent, at most [`super::MAX_REMAINING_US`]; rounded down on the wire (F15).
+        /// sent, at most [`super::MAX_REMAINING_US`]; rounded down on the wire (ADR 15).
         remaining_us: Option<u32>,
         /// This packet's bytes.
         data: &'f [u8],
@@ -122,21 +122,21 @@ pub enum Packet<'f> {
         session: u32,
         /// Request number.
         req_num: u32,
-        /// Cumulative count (F4).
+        /// Cumulative count (ADR 4).
         count: u32,
-        /// The request is complete and its handler has not answered yet (F5), or it waits for a grant.
+        /// The request is complete and its handler has not answered yet (ADR 5), or it waits for a grant.
         in_progress: bool,
         /// The packets that may be sent.
         grant: Grant,
     },
     /// Negative acknowledgement: a credit return for a request with missing packets between
-    /// received ones `[MELO §3.2.4]` (F4).
+    /// received ones `[MELO §3.2.4]` (ADR 4).
     Nack {
         /// The client's session number.
         session: u32,
         /// Request number.
         req_num: u32,
-        /// Cumulative count (F4): RCV.NXT.
+        /// Cumulative count (ADR 4): RCV.NXT.
         count: u32,
         /// One past the newest packet received: RCV.HIGH.
         high: u32,
@@ -180,7 +180,7 @@ pub enum Packet<'f> {
         /// Status code; `crate::Status` names them.
         status: u16,
     },
-    /// A request without a response (reserved, F15).
+    /// A request without a response (reserved, ADR 15).
     OneWay {
         /// The server's session number.
         session: u32,
@@ -201,7 +201,7 @@ pub enum Packet<'f> {
         req_num: u32,
     },
     /// The client has cancelled the request and requests an answer, after which it can use the slot
-    /// again (F15).
+    /// again (ADR 15).
     Cancel {
         /// The server's session number.
         session: u32,

@@ -1,4 +1,4 @@
-//! The remaining time of a call, encoded in 16 bits (F15).
+//! The remaining time of a call, encoded in 16 bits (ADR 15).
 //!
 //! A four-bit exponent and a twelve-bit mantissa: `mantissa << exponent` microseconds. Exact up to
 //! 4.1 ms, within 0.05 % above, and at most 134 s. It is rounded down, so that the server never

@@ -34,7 +34,7 @@ fn request_header_bytes_are_as_documented() {
 
 #[test]
 fn the_remaining_time_replaces_the_index() {
-    // F15: 10,000 us are 2,500 << 2, so 0x29c4.
+    // ADR 15: 10,000 us are 2,500 << 2, so 0x29c4.
     let p = Packet::Request {
         session: 0x0a0b0c,
         req_num: 0x01020304,

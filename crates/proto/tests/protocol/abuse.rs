@@ -306,7 +306,7 @@ fn unfinished_messages_stay_within_the_quota() {
 
 #[test]
 fn a_client_that_never_acknowledges_holds_one_response_per_slot() {
-    // F6: a slot's next request acknowledges the previous response; its last response stays.
+    // ADR 6: a slot's next request acknowledges the previous response; its last response stays.
     let mut w = World::pair(config());
     let (_, f) = w.connect_forge(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
@@ -322,7 +322,7 @@ fn a_client_that_never_acknowledges_holds_one_response_per_slot() {
     assert!(held.iter().all(|&h| h <= held[0] + 8 * DPP), "{held:?}");
     assert!(held[0] <= 8 * 125 * DPP + (1 << 20));
     w.run_until(w.now_ns + 1_000_000_000);
-    assert_eq!(w.ep(1).stats().rollbacks, 0, "a server has no timers of its own (F3)");
+    assert_eq!(w.ep(1).stats().rollbacks, 0, "a server has no timers of its own (ADR 3)");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn pool(w: &mut World, node: usize, s: SessionId) -> (u32, u32) {
 
 #[test]
 fn oversubscribed_sessions_share_what_the_queue_holds() {
-    // F7, E36: each session may have C in flight, all together half of the queue.
+    // ADR 7, E36: each session may have C in flight, all together half of the queue.
     let server = Config { rx_queue_frames: 64, ..config() };
     let mut w = World::new(&[config(), server], 1);
     let sessions: Vec<_> = (0..20).map(|_| w.connect(0, 1)).collect();

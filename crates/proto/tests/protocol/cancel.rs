@@ -1,4 +1,4 @@
-//! Cancelled calls and quarantined slots (F15). Eight slots unless stated otherwise, so request
+//! Cancelled calls and quarantined slots (ADR 15). Eight slots unless stated otherwise, so request
 //! numbers of slot 0 are 0, 8, 16, ...
 
 use courser_proto::wire::Packet;
@@ -305,7 +305,7 @@ fn a_session_with_all_slots_in_quarantine_recovers() {
 
 #[test]
 fn a_dead_datapath_is_found_by_slots_in_quarantine_alone() {
-    // F13
+    // ADR 13
     let (mut w, s, _) = mute(config());
     let call = w.call(0, s, 1, 10);
     w.pump();
@@ -351,7 +351,7 @@ fn a_call_id_of_another_session_cancels_nothing() {
 
 #[test]
 fn a_cancellation_wakes_the_slots_of_an_idle_session() {
-    // F6: the request is lost, so the cancellation is the first packet that reaches the server
+    // ADR 6: the request is lost, so the cancellation is the first packet that reaches the server
     // again.
     let (mut w, s, f) = mute(config());
     w.nodes[1].handler = Box::new(|_, req| Action::Reply(req.to_vec()));
@@ -416,7 +416,7 @@ fn a_dropped_part_of_a_request_is_no_longer_held() {
 
 #[test]
 fn a_session_whose_only_call_was_cancelled_before_it_was_sent_shrinks() {
-    // F6: nothing was sent, so nothing else causes a check of the slot.
+    // ADR 6: nothing was sent, so nothing else causes a check of the slot.
     let quick = Config { idle_after_ns: 1_000_000, ..config() };
     let (mut w, s, _) = mute(quick);
     let call = w.call(0, s, 1, 10);
@@ -428,7 +428,7 @@ fn a_session_whose_only_call_was_cancelled_before_it_was_sent_shrinks() {
 
 #[test]
 fn an_answer_that_overtakes_its_cancellation_is_acknowledged() {
-    // F6: the deadline passes, and in the same pass the answer arrives.
+    // ADR 6: the deadline passes, and in the same pass the answer arrives.
     let quick = Config { idle_after_ns: 1_000_000, ..config() };
     let (mut w, s, f) = mute(quick);
     let time_ns = 30_000; // before any retransmission

@@ -1,4 +1,4 @@
-//! Deadlines (F15): at the client, at the server, in transit, and under overload.
+//! Deadlines (ADR 15): at the client, at the server, in transit, and under overload.
 
 use courser_proto::{CallError, Config, Drop, Executed, Status, serve_newest};
 

@@ -90,7 +90,7 @@ fn buffers_return_after_the_transport_releases_them() {
 
 #[test]
 fn a_silent_datapath_is_named_and_ends_all_sessions_of_the_peer() {
-    // F13
+    // ADR 13
     let mut w = World::new(&[config(), config(), config()], 1);
     let busy = w.connect(0, 1);
     let idle = w.connect(0, 1);

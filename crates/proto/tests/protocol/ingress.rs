@@ -1,4 +1,4 @@
-//! Ingress validation: a frame that fails it changes nothing but a counter (F14).
+//! Ingress validation: a frame that fails it changes nothing but a counter (ADR 14).
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -29,7 +29,7 @@ fn tell_idle(w: &mut World) -> usize {
 
 #[test]
 fn a_session_is_small_until_it_is_used_and_once_it_is_idle() {
-    // F6, E18
+    // ADR 6, E18
     let mut w = pair();
     let sizes = courser_proto::Endpoint::<u64>::session_bytes(8);
     let s = w.connect(0, 1);
@@ -57,7 +57,7 @@ fn a_session_is_small_until_it_is_used_and_once_it_is_idle() {
 
 #[test]
 fn an_idle_report_replaces_a_lost_acknowledgement() {
-    // F6
+    // ADR 6
     let mut w = pair();
     let s = w.connect(0, 1);
     w.nodes[1].handler = Box::new(|_, _| Action::ReplyMsg(pattern(3, 100_000)));
@@ -266,7 +266,7 @@ fn shutdown_finishes_work_in_progress_and_rejects_new_work() {
 
 #[test]
 fn a_slot_whose_packets_never_pass_ends_its_session() {
-    // F13: the path's MTU has shrunk: small packets pass, large ones do not.
+    // ADR 13: the path's MTU has shrunk: small packets pass, large ones do not.
     let mut w = pair();
     let s = w.connect(0, 1);
     w.filter = Some(Box::new(|_, bytes| bytes.len() < 1_000));

@@ -36,7 +36,7 @@ fn rest(w: &mut World) {
 
 #[test]
 fn a_session_that_stays_in_use_costs_no_acknowledgements() {
-    // F6: only one for each session when all are quiet; then no response is stored.
+    // ADR 6: only one for each session when all are quiet; then no response is stored.
     let mut w = World::pair(Config { idle_after_ns: IDLE_NS, ..config() });
     let empty = w.nodes[1].arena.stats().in_use_bytes;
     rounds(&mut w, 30);

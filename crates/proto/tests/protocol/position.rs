@@ -187,7 +187,7 @@ fn a_due_credit_return_does_not_suppress_that_of_the_next_request() {
 
 #[test]
 fn acknowledgements_at_the_server() {
-    // F6: an acknowledged response is freed.
+    // ADR 6: an acknowledged response is freed.
     let (mut w, _, f) = world();
     w.nodes[1].handler = Box::new(|_, _| Action::Reply(vec![7; 100 * DPP]));
     w.link.loss = 1_000_000;

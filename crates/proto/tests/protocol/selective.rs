@@ -235,7 +235,7 @@ fn a_lost_retransmission_is_detected_without_a_timeout() {
 
 #[test]
 fn the_first_packet_may_come_last_and_its_deadline_counts() {
-    // F15: packet 0 carries the remaining time.
+    // ADR 15: packet 0 carries the remaining time.
     for recovery in [Recovery::Selective, Recovery::Melo] {
         let (mut w, s) = warm(settings(recovery));
         let n = 6 * DPP;

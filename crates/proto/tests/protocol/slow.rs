@@ -15,7 +15,7 @@ fn slow(after_ns: u64, len: usize) -> (World, SessionId) {
 
 #[test]
 fn a_slow_handler_is_in_progress_and_runs_once() {
-    // F5: 10 ms are a hundred timeouts; each retry is answered, and retries become rare.
+    // ADR 5: 10 ms are a hundred timeouts; each retry is answered, and retries become rare.
     for len in [10, 5 * DPP] {
         let (mut w, s) = slow(10_000_000, 10);
         w.call(0, s, 1, len);
@@ -59,7 +59,7 @@ fn a_slow_handler_leaves_the_window_alone_and_a_lost_call_does_not() {
 
 #[test]
 fn round_trips_do_not_contain_the_handler() {
-    // F5
+    // ADR 5
     let (mut w, s) = slow(3_000_000, 10);
     for id in 0..10 {
         w.call(0, s, id, 10);
@@ -145,7 +145,7 @@ fn request_numbers_wrap_in_use() {
 
 #[test]
 fn a_large_response_is_freed_once_its_client_has_it() {
-    // F6, also for a client that rejects the response.
+    // ADR 6, also for a client that rejects the response.
     let (mut w, s) = slow(0, 60 * DPP);
     let idle = w.nodes[1].arena.stats().in_use_bytes;
     w.call(0, s, 1, 10);

@@ -21,7 +21,7 @@ fn a_small_rpc_is_two_packets() {
     let done = w.finish(0, 1);
     assert_eq!(done[0].result.as_ref().unwrap(), &pattern(9, 32));
     assert_eq!(w.story(), ["0: REQ 0#0/32", "1: RESP 0#0/32"]);
-    // The response is acknowledged only when the slot stays idle (F6).
+    // The response is acknowledged only when the slot stays idle (ADR 6).
     w.settle();
     assert_eq!(w.story()[2..], ["0: ACK 0"]);
 }
@@ -47,7 +47,7 @@ fn an_empty_message_is_one_packet_too() {
 #[test]
 fn three_packets_each_way_with_two_credits() {
     // E42, E43: the paper's figure; one request-for-response requests as many packets as there are
-    // credits (F4).
+    // credits (ADR 4).
     let (mut w, s) = fig3();
     let n = 3 * DPP;
     w.call(0, s, 1, n);

@@ -31,7 +31,7 @@ impl Endpoints for Vec<Rpc> {
     }
 }
 
-/// An application: set-up plus callbacks (F12). Runs again whenever its process is restarted.
+/// An application: set-up plus callbacks (ADR 12). Runs again whenever its process is restarted.
 pub(crate) type Setup = Box<dyn FnMut(&Nexus) -> Result<Vec<Rpc>, SetupError>>;
 
 /// One endpoint and its thread.

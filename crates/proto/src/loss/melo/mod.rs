@@ -12,7 +12,7 @@
 //! - [`sender`]: [`SenderMap`], the same bitmap, rebuilt by the sender from NACKs.
 //!
 //! Data and metadata are separate (M1): no access to packet data here. A connection of the paper is
-//! one message in flight here, and a PSN is a packet index (F2). The modules are pure data
+//! one message in flight here, and a PSN is a packet index (ADR 2). The modules are pure data
 //! structures: no clock, no I/O, no allocation after creation except in [`Reorder::swap_out`].
 //! Input from a peer is checked.
 //!

@@ -1,4 +1,4 @@
-//! Credit returns and grants at a client slot (E42, F4, ADR 35).
+//! Credit returns and grants at a client slot (E42, ADR 4, ADR 35).
 
 use super::{ClientSlot, Single};
 use crate::budget::Grant;
@@ -24,7 +24,7 @@ impl<C> ClientSlot<C> {
             return Err(Drop::Duplicate);
         }
         if in_progress {
-            // Progress even without new credits: with its handler (F5), or waiting for a grant.
+            // Progress even without new credits: with its handler (ADR 5), or waiting for a grant.
             let is_whole = count + 1 == self.req_packets;
             if !is_whole && (grant.packets().is_none() || count >= self.req_high) {
                 return Err(Drop::Inconsistent);

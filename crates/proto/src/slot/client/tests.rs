@@ -135,7 +135,7 @@ fn a_finished_slot_holds_nothing() {
 
 #[test]
 fn a_slot_whose_call_ends_early_is_freed_rewound_or_quarantined() {
-    // F15
+    // ADR 15
     let mut s = client(2);
     assert_eq!(s.ending(), (Ending::Rewind, Executed::Never));
     send(&mut s, 1);

@@ -16,7 +16,7 @@ pub struct Link {
     pub corrupt: u32,
     pub latency_ns: u64,
     pub late_ns: u64,
-    /// Transmitted frames stay referenced until an explicit flush (F8).
+    /// Transmitted frames stay referenced until an explicit flush (ADR 8).
     pub hold: bool,
 }
 
