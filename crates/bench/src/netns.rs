@@ -43,7 +43,7 @@ pub enum Unavailable {
     Refused {
         /// The command.
         command: String,
-        /// What it printed.
+        /// Its output.
         text: String,
     },
 }

@@ -18,7 +18,7 @@ const TYPE: u16 = 1;
 const REQUEST: usize = 64 << 10;
 const CALLS: usize = 12;
 
-/// What a client saw.
+/// Results of a client.
 #[derive(Debug)]
 struct Seen {
     session: SessionStats,

@@ -24,7 +24,7 @@ pub struct Answered {
 #[derive(Debug, thiserror::Error)]
 #[error("{reason}")]
 pub struct CallWaitError {
-    /// What happened, with what to do.
+    /// The reason, with an advice.
     #[source]
     pub reason: CallWaitReason,
     /// The request buffer. `None` only with [`CallWaitReason::Run`], when the event loop failed

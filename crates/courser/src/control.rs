@@ -371,7 +371,7 @@ pub(crate) struct Counters {
     pub(crate) exhausted: AtomicU64,
 }
 
-/// What a nexus's control plane rejected since it was bound.
+/// Counters of connections and messages that a nexus's control plane rejected since it was bound.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct ControlStats {

@@ -1,5 +1,5 @@
-//! What a [`Context`] can reach: the protocol endpoint and the application's timers, without the
-//! transport, whose receive memory is lent out while handlers run.
+//! The part of an endpoint that a [`Context`] can reach: the protocol and the application's timers,
+//! without the transport, whose receive memory is lent out while handlers run.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -185,6 +185,6 @@ pub enum RunError {
     VirtualTime,
 }
 
-/// What to do instead of blocking.
+/// The advice for calls that would block.
 const NO_WAITING: &str = "in virtual time the simulation drives the event loop; return from here and \
      use callbacks";

@@ -80,9 +80,10 @@ pub use worker::{HandlerStats, Work, WorkerStats};
 /// program that needs it depends on the crate `courser-proto`, which may change in any version.
 pub mod parts {
     pub mod transport {
-        //! What an own transport, or one around another ([`Middleware`]), is written with. It is
-        //! used by [`crate::Nexus::endpoint_on`] and [`crate::Nexus::endpoint_with`], or by its
-        //! scheme after [`register`]. The crate `courser-net` has the same and a conformance suite.
+        //! The types with which a transport of your own, or one around another ([`Middleware`]), is
+        //! written. Endpoints use it by [`crate::Nexus::endpoint_on`],
+        //! [`crate::Nexus::endpoint_with`], or by its scheme after [`register`]. The crate
+        //! `courser-net` has the same types and a conformance suite.
         pub use courser_buf::{
             Addr, Ecn, MemorySource, MsgBuf, PacketAccess, PathId, RX_BURST, Region, RxBurst,
             RxFrame, TX_GATHER, TxBurst, TxFrame, TxSeg,

@@ -37,7 +37,7 @@ pub enum Thread {
     Workers,
 }
 
-/// What a simulated machine offers to a nexus.
+/// A simulated machine, as a nexus uses it.
 ///
 /// All methods are called from the one thread that drives the simulation; the bounds only say that
 /// a [`crate::Nexus`] stays `Send` and `Sync`.
@@ -152,7 +152,7 @@ impl VirtualClock {
     }
 }
 
-/// What a turn of the control loop leaves.
+/// The result of a turn of the control loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Turn {
     /// When the next turn has something to do by itself, in the time of the clock of

@@ -1,4 +1,4 @@
-//! What an endpoint and its nexus run on: the operating system, or a simulated machine.
+//! The platform of a nexus and its endpoints: the operating system, or a simulated machine.
 //!
 //! One test of an enum where the clock is read; everything else is asked for once an endpoint or
 //! a session.
@@ -47,8 +47,8 @@ impl Platform {
     }
 }
 
-/// What [`Instant`]s of virtual time are counted from. Which instant it is does not matter: sums
-/// and differences of instants are exact, and nothing else is ever done with them.
+/// Zero of the [`Instant`]s of virtual time. It may be any instant, since instants are only added
+/// and subtracted, which is exact.
 static ZERO: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 /// A thread's clock.

@@ -22,7 +22,7 @@ pub(crate) struct Spin {
 }
 
 impl Spin {
-    /// What holds here. `wanted` overrides the time, not the politeness. In virtual time there is
+    /// The settings for this platform. `wanted` overrides the time, not the politeness. In virtual time there is
     /// nothing to spin for.
     ///
     /// Containers' CPU sets and quotas count: with one CPU, or less, there is no spinning. The

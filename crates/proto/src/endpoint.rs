@@ -50,7 +50,7 @@ pub struct Endpoint<C> {
     pub(crate) timers: Timers,
     pub(crate) tail_loss: TailLoss,
     pub(crate) boards: Boards,
-    /// What all peers together may have in flight to this endpoint.
+    /// Packets that all peers together may have in flight to this endpoint.
     pub(crate) budget: Budget,
     /// Buffer in which a frame with a tail is joined, at most of the size of a frame.
     pub(crate) scratch: Vec<u8>,

@@ -33,7 +33,7 @@ const BUCKET: &str = "rate 1gbit burst 64kb limit 12mb";
 /// Bytes of headers that the token bucket counts for a datagram: Ethernet, IPv4 and UDP.
 const HEADERS: usize = 14 + 20 + 8;
 
-/// What is measured, and for how long.
+/// The load and its duration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketPlan {
     /// The control that is compared with none.

@@ -12,7 +12,7 @@ use libc::c_int;
 
 use super::socket;
 
-/// What every IPv6 link carries [RFC 8200 section 5].
+/// Bytes of a packet that every IPv6 link carries [RFC 8200 section 5].
 const SMALLEST: usize = 1280;
 
 /// The two sources of an MTU; tests replace them.

@@ -134,7 +134,7 @@ impl Table {
         }
     }
 
-    /// What a user should know of the paths.
+    /// A warning about the paths for the user.
     pub(super) fn warning(&self) -> Option<&String> {
         self.warning.as_ref()
     }

@@ -236,7 +236,7 @@ impl Rate {
         self.highest() > 0 && 8 * rate >= 7 * self.highest()
     }
 
-    /// What is in flight at the highest rate, in parts of a packet.
+    /// Parts of a packet in flight at the highest rate.
     fn in_flight(&self, base_ns: u64) -> u64 {
         (self.highest() * base_ns * PART) >> 20
     }

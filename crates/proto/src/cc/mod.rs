@@ -99,7 +99,7 @@ impl Controller {
         }
     }
 
-    /// What it allows now. `base_ns` is the smallest round trip, `noise_ns` the noise.
+    /// The present allowance. `base_ns` is the smallest round trip, `noise_ns` the noise.
     pub(crate) fn allowance(&self, base_ns: u64, rtt_ns: u64, noise_ns: u64) -> Allowance {
         match self {
             Controller::Timely(c) => c.allowance(),

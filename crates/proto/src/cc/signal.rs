@@ -19,14 +19,14 @@ pub(crate) struct Signal {
     pub(crate) base_ns: u64,
     /// Difference of successive round trips that is not queueing.
     pub(crate) noise_ns: u64,
-    /// What the frame acknowledged, in [`PART`]s of a packet.
+    /// Data that the frame acknowledged, in [`PART`]s of a packet.
     pub(crate) acked: u64,
     /// Frames that the peer has received since the last signal, and those of them with a mark.
     pub(crate) counted: u32,
     pub(crate) marked: u32,
 }
 
-/// What a controller allows.
+/// The window and the pace that a controller allows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Allowance {
     /// Packets in flight, in [`PART`]s; `u64::MAX`: no limit.

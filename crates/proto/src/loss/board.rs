@@ -197,7 +197,7 @@ impl Board {
 /// Spare scoreboards that are kept for later messages: each has room for the credits of a session.
 const SPARE_BOARDS: usize = 64;
 
-/// What loss recovery needs beside the slots: spare scoreboards, and MELO's pools of bits (M5).
+/// State of loss recovery beside the slots: spare scoreboards, and MELO's pools of bits (M5).
 #[derive(Debug)]
 pub(crate) struct Boards {
     /// Boxed, since slots hold them boxed.

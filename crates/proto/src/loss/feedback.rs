@@ -12,7 +12,7 @@ pub(crate) struct AckInfo {
     pub(crate) window_ns: u64,
 }
 
-/// What acknowledgements show about the path. Counts saturate at 65,535, more than are ever in
+/// Evidence of acknowledgements about the path. Counts saturate at 65,535, more than are ever in
 /// flight. Two words, since the hot path compares it with the empty value for every packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LossFeedback {

@@ -183,7 +183,7 @@ impl<C> Endpoint<C> {
         Some((Owner { session, generation, slot: slot_no, req_num, is_response: true }, packets))
     }
 
-    /// What a credit return for this message states.
+    /// The grant that a credit return for this message states.
     pub(crate) fn stated_grant(&self, at: u32, owner: &Owner) -> Grant {
         if at == NO_MESSAGE || !self.budget.is_in_force() {
             return Grant::default();

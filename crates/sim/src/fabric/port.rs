@@ -7,7 +7,7 @@ use super::faults::FaultState;
 use super::topology::{CableSpec, Node};
 use crate::{DropReason, Packet, Rng};
 
-/// What a link has carried and lost.
+/// Counters of packets that a link has carried and lost.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LinkCounters {
     /// Packets whose first bit was sent.

@@ -121,7 +121,7 @@ pub struct Calls {
     pub digest: u64,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Outcome {
     /// During the incast.

@@ -64,7 +64,7 @@ impl Default for Settings {
     }
 }
 
-/// What the hosts use to send.
+/// How the hosts send: congestion control and loss recovery.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Scheme {
     /// Congestion control.

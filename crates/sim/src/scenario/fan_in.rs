@@ -71,7 +71,7 @@ impl Default for Settings {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// From the first call of a round to its last response.

@@ -89,7 +89,7 @@ impl Settings {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// From the first request of a round to its last response.

@@ -1,5 +1,5 @@
-//! What happens on the way to one host: round trips of its peers, the queue of its link, and the
-//! bytes of each sender. Records every sample, by wrapping the observer of a world.
+//! Recorder of the traffic to one host: round trips of its peers, the queue of its link, and the
+//! bytes of each sender. It wraps the observer of a world and records every sample.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use crate::{HostId, Packet};
 /// Bytes of a step of the queue's distribution.
 const STEP_BYTES: u64 = 256;
 
-/// What was recorded since the last [`Flows::restart`].
+/// The records since the last [`Flows::restart`].
 #[derive(Debug, Default)]
 pub(super) struct Flows {
     host: u32,

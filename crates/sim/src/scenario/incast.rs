@@ -124,7 +124,7 @@ impl Settings {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// Data that the server has accepted, bit/s.

@@ -96,7 +96,7 @@ pub struct Window {
     pub drops: u64,
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// The time after each change: first the joins, then the leaves.

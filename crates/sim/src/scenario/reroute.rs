@@ -71,7 +71,7 @@ impl Settings {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// Goodput before the change, bit/s.

@@ -79,7 +79,7 @@ impl Default for Settings {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Outcome {
     /// The window before the slow call, packets; `None`: no control.

@@ -95,7 +95,7 @@ impl Settings {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// Small calls, from call to completion.

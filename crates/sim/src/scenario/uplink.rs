@@ -112,7 +112,7 @@ impl Settings {
     }
 }
 
-/// What came of it.
+/// Results of a run.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Outcome {
     /// Data that the receivers behind the uplink have accepted, bit/s.

@@ -76,7 +76,7 @@ mod tests {
         assert!(sizes[sizes.len() - 1] <= MAX_BYTES);
         let mean = sizes.iter().sum::<u64>() / sizes.len() as u64;
         assert!(mean.abs_diff(mean_bytes()) < mean_bytes() / 50, "{mean}");
-        // What the simulations with this table state as its mean: 1,138 packets.
+        // The mean that simulations with this table state: 1,138 packets.
         assert!(mean_bytes().abs_diff(1_138 * PACKET) < 5 * PACKET, "{}", mean_bytes() / PACKET);
     }
 

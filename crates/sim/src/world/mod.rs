@@ -48,7 +48,7 @@ pub struct WorldConfig {
     pub seed: u64,
     /// Hosts, switches and cables.
     pub topology: Topology,
-    /// What work costs the hosts' CPUs.
+    /// CPU costs of the hosts.
     pub costs: CpuCosts,
     /// The hosts' NICs.
     pub nic: NicConfig,

@@ -37,7 +37,7 @@ pub(super) struct Load {
     pub(super) time: Duration,
 }
 
-/// What was measured under a load.
+/// Measurements under a load.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Measured {
     /// Mean number of bytes in the queue.

@@ -18,7 +18,7 @@ const TCA_STATS_QUEUE: u16 = 3;
 const HEADER: usize = 16;
 const FIXED: usize = 20;
 
-/// What is in a queue, and what was dropped.
+/// The content of a queue, and its drops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Queue {
     pub(super) backlog_bytes: u32,
