@@ -10,13 +10,13 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 #[derive(Debug, thiserror::Error)]
 pub enum AffinityError {
     /// The affinity mask could not be read.
-    #[error("cannot read the cores this process may use: {0}")]
+    #[error("cannot read the cores this process may use: {0}; run it outside a sandbox")]
     Read(#[source] Errno),
     /// The affinity mask is empty.
-    #[error("this process may not use any core")]
+    #[error("this process may not use any core; start it with others (taskset -c 0,1)")]
     NoCpu,
     /// The thread could not be pinned.
-    #[error("cannot pin a thread to core {cpu}: {source}")]
+    #[error("cannot pin a thread to core {cpu}: {source}; choose cores with taskset -c")]
     Pin {
         /// The requested core.
         cpu: usize,

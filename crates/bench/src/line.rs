@@ -69,7 +69,7 @@ struct Words {
 #[derive(Debug, thiserror::Error)]
 pub enum LineError {
     /// A system call failed.
-    #[error("cannot {step} the shared page: {source}")]
+    #[error("cannot {step} the shared page: {source}; check the limits of memory and files")]
     System {
         /// The step that failed.
         step: &'static str,
@@ -77,10 +77,12 @@ pub enum LineError {
         source: io::Error,
     },
     /// The path is not of memory that [`Line::create`] created.
-    #[error("{} is not a shared page of this program", .0.display())]
+    #[error("{} is not a shared page of this program; start the peer by `courser bench`", .0.display())]
     Foreign(PathBuf),
     /// The other side did not change its role in time.
-    #[error("the other side did not change to role {role} within {waited:?}")]
+    #[error(
+        "the other side did not change to role {role} within {waited:?}; end other programs, repeat"
+    )]
     RoleNotTaken {
         /// The requested role.
         role: u32,

@@ -25,7 +25,7 @@ const ADDRESSES: [(Ipv4Addr, Ipv6Addr); 2] = [
 #[derive(Debug, thiserror::Error)]
 pub enum Unavailable {
     /// A program is missing or cannot be started.
-    #[error("{program} cannot be started: {error}")]
+    #[error("{program} cannot be started: {error}; install the package iproute2")]
     Program {
         /// Its name.
         program: &'static str,
@@ -33,13 +33,13 @@ pub enum Unavailable {
         error: io::Error,
     },
     /// The user may not create network namespaces.
-    #[error("network namespaces need root: {0}")]
+    #[error("network namespaces need root: {0}; run it as root")]
     NotAllowed(String),
     /// A namespace could not be opened.
-    #[error("the network namespace cannot be opened: {0}")]
+    #[error("the network namespace cannot be opened: {0}; run it outside a sandbox")]
     Open(#[from] io::Error),
     /// A command failed.
-    #[error("{command}: {text}")]
+    #[error("{command}: {text}; check that the kernel has this feature")]
     Refused {
         /// The command.
         command: String,

@@ -81,7 +81,7 @@ pub enum BetweenError {
     #[error(transparent)]
     Line(#[from] LineError),
     /// A thread could not be started.
-    #[error("cannot start a thread for the probe: {0}")]
+    #[error("cannot start a thread for the probe: {0}; raise the limit (ulimit -u)")]
     Thread(#[source] std::io::Error),
 }
 

@@ -358,3 +358,38 @@ fn control_connection_error_texts_end_with_an_advice() {
         ],
     );
 }
+
+/// The text of each error attribute of a source file.
+fn literals(source: &str) -> Vec<&str> {
+    let attributes = source.split("#[error(").skip(1);
+    attributes.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next()).collect()
+}
+
+#[test]
+fn errors_of_the_harness_and_of_the_simulator_end_with_an_advice() {
+    let mut count = 0;
+    for source in [
+        include_str!("../../bench/src/affinity.rs"),
+        include_str!("../../bench/src/line.rs"),
+        include_str!("../../bench/src/netns.rs"),
+        include_str!("../../bench/src/rpc/caller.rs"),
+        include_str!("../../bench/src/rpc/raw.rs"),
+        include_str!("../../bench/src/rpc/spec.rs"),
+        include_str!("../../bench/src/window.rs"),
+        include_str!("../../sim/src/fabric/topology.rs"),
+        include_str!("../../sim/src/scenario/mod.rs"),
+        include_str!("../../sim/src/world/mod.rs"),
+    ] {
+        for text in literals(source) {
+            let more = ["add", "change", "end", "install", "repeat"];
+            let last = text.rsplit_once("; ").map_or("", |(_, advice)| advice);
+            // The text of another error, which has its own advice, or the permitted values.
+            let ends = ["{0}", "{source}", "{why}", " must be {limits}"];
+            let is_known = more.iter().any(|verb| last.starts_with(verb))
+                || ends.iter().any(|end| text.ends_with(end));
+            assert!(is_known || has_advice(text), "no advice: {text}");
+            count += 1;
+        }
+    }
+    assert!(count > 35, "{count}");
+}

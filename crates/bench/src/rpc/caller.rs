@@ -43,14 +43,14 @@ pub enum CallsError {
     Rejected(String),
     /// The response is not that of the service.
     #[error(
-        "a call of {sent} bytes got a wrong response: the server is another program or version"
+        "a call of {sent} bytes got a wrong response; start this version of `courser serve` there"
     )]
     Answer {
         /// Length of the request.
         sent: usize,
     },
     /// No response arrived.
-    #[error("no response for {0} s")]
+    #[error("no response for {0} s; check that the server runs")]
     Stall(u64),
 }
 

@@ -76,7 +76,7 @@ impl Other {
 
 /// Error of a raw window: the other side does not answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the other side does not answer")]
+#[error("the other side does not answer; end other programs and repeat")]
 pub struct Silent;
 
 /// A raw socket with a path to its peer.

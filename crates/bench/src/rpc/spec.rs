@@ -289,13 +289,13 @@ pub enum BenchError {
     #[error("raw socket: {0}")]
     Raw(String),
     /// The server process could not be started.
-    #[error("cannot start the server process: {0}")]
+    #[error("cannot start the server process: {0}; raise the limit (ulimit -u)")]
     Spawn(#[source] io::Error),
     /// The server process was not ready in time.
-    #[error("the server process was not ready within {0:?}{1}")]
+    #[error("the server process was not ready within {0:?}{1}; end other programs and repeat")]
     NotReady(Duration, Said),
     /// The server process ended by itself.
-    #[error("the server process ended ({status}){said}")]
+    #[error("the server process ended ({status}){said}; repeat, or measure with --transport mem")]
     Ended {
         /// Exit status or signal.
         status: String,

@@ -72,7 +72,7 @@ pub struct Topology {
 #[non_exhaustive]
 pub enum TopologyError {
     /// More parts than the simulator supports.
-    #[error("{what}: {count} is above the limit of {}", MAX_NODES)]
+    #[error("{what}: {count} is above the limit of {}; use fewer", MAX_NODES)]
     TooMany {
         /// Kind of part.
         what: &'static str,
@@ -80,7 +80,7 @@ pub enum TopologyError {
         count: u64,
     },
     /// A cable has an end that does not exist.
-    #[error("cable {cable} ends at {end:?}, which does not exist")]
+    #[error("cable {cable} ends at {end:?}, which does not exist; add it, or correct the end")]
     NoSuchNode {
         /// Number of the cable.
         cable: u32,
@@ -88,10 +88,10 @@ pub enum TopologyError {
         end: Node,
     },
     /// Both ends of a cable are the same node.
-    #[error("cable {0} has both ends at one node")]
+    #[error("cable {0} has both ends at one node; connect two")]
     Loop(u32),
     /// A host has no cable, or several.
-    #[error("host n{} has {cables} cables instead of one", host.0)]
+    #[error("host n{} has {cables} cables; connect it with one", host.0)]
     HostCables {
         /// The host.
         host: HostId,
@@ -99,7 +99,7 @@ pub enum TopologyError {
         cables: u32,
     },
     /// A host cannot be reached.
-    #[error("no path leads from {from:?} to host n{}", to.0)]
+    #[error("no path leads from {from:?} to host n{}; add a cable", to.0)]
     Unreachable {
         /// From here.
         from: Node,
@@ -107,7 +107,7 @@ pub enum TopologyError {
         to: HostId,
     },
     /// A cable's rate is 0 or above a petabit per second.
-    #[error("cable {cable}: a rate of {rate_bps} bit/s is not between 1 and 10^15")]
+    #[error("cable {cable}: a rate of {rate_bps} bit/s is out of range; set 1 to 10^15")]
     Rate {
         /// Number of the cable.
         cable: u32,
@@ -115,7 +115,10 @@ pub enum TopologyError {
         rate_bps: u64,
     },
     /// A delay is above the limit.
-    #[error("{what} {number}: a delay of {delay_ns} ns is above the limit of {}", MAX_DELAY_NS)]
+    #[error(
+        "{what} {number}: a delay of {delay_ns} ns is above the limit of {}; set a shorter one",
+        MAX_DELAY_NS
+    )]
     Delay {
         /// `cable` or `switch`.
         what: &'static str,
@@ -139,16 +142,16 @@ pub enum TopologyError {
 #[non_exhaustive]
 pub enum PolicyError {
     /// The buffer is empty, or its alpha is 0 or has a denominator of 0.
-    #[error("a buffer needs bytes, and an alpha above 0")]
+    #[error("a buffer without bytes or with an alpha of 0; set both above 0")]
     Buffer,
     /// The marking range is reversed, or a probability is above one.
-    #[error("marking needs min below max, and at most a million per million")]
+    #[error("marking from min to max in the wrong order, or above a million; set min < max")]
     Marking,
     /// XON is above XOFF.
-    #[error("priority flow control needs XON at or below XOFF")]
+    #[error("priority flow control with XON above XOFF; lower XON")]
     PfcThresholds,
     /// Thresholds and headroom of all ports do not fit into the buffer.
-    #[error("{ports} ports of {each} bytes (XOFF and headroom) do not fit into {buffer} bytes")]
+    #[error("{ports} ports of {each} bytes (XOFF and headroom) exceed {buffer} bytes; lower XOFF")]
     PfcRoom {
         /// Ports of the switch.
         ports: u64,

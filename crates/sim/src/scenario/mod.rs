@@ -54,7 +54,7 @@ pub enum ScenarioError {
     #[error(transparent)]
     World(#[from] WorldError),
     /// A setting is out of its range.
-    #[error("{name} = {value} is out of range: it must be {range}")]
+    #[error("{name} = {value} is out of range; use {range}")]
     Setting {
         /// The field.
         name: &'static str,
@@ -64,7 +64,7 @@ pub enum ScenarioError {
         range: &'static str,
     },
     /// Sessions are not connected after this time.
-    #[error("{missing} sessions are not connected after {after_ns} ns")]
+    #[error("{missing} sessions are not connected after {after_ns} ns; use fewer of them")]
     NotConnected {
         /// Number of sessions.
         missing: usize,
@@ -72,7 +72,7 @@ pub enum ScenarioError {
         after_ns: u64,
     },
     /// Calls have failed, which none should.
-    #[error("{count} calls have failed, the first one: {first}")]
+    #[error("{count} calls have failed, the first one: {first}; change the settings")]
     Calls {
         /// Number of calls.
         count: u64,

@@ -102,7 +102,7 @@ pub enum WorldError {
     #[error(transparent)]
     Topology(#[from] TopologyError),
     /// The application's set-up failed.
-    #[error("the set-up of n{host} failed at {at_ns} ns: {cause}")]
+    #[error("the set-up of n{host} failed at {at_ns} ns: {cause}; correct its function")]
     Setup {
         /// Which host.
         host: u32,
