@@ -11,10 +11,10 @@ use courser_bench::program::{ResultArgs, VERSION, units};
 
 const EXAMPLES: &str = "\
 Examples:
-  courser quickstart                    measure this machine, in about 15 seconds
-  courser serve                         answer calls; prints commands for clients
-  courser ping udp://10.0.0.5:31850     round trips to that server
-  courser stat udp://10.0.0.5:31850     counters of that server, every second
+  courser quickstart                   measure this machine, in about 15 s
+  courser serve                        answer calls, print commands for clients
+  courser ping udp://10.0.0.5:31850    round trips to that server
+  courser stat udp://10.0.0.5:31850    counters of that server, every second
   courser bench rate --connect udp://10.0.0.5:31850
 
 Traffic is neither encrypted nor authenticated: use it on trusted networks only.
@@ -77,7 +77,7 @@ Endpoint N listens on UDP port PORT + N; sessions are set up over TCP port PORT.
 Examples:
   courser serve
   courser serve --bind udp://127.0.0.1:4000       for this machine only
-  courser serve --threads 4                       four endpoints, one thread each")]
+  courser serve --threads 4                       four endpoints and threads")]
 pub(crate) struct ServeArgs {
     /// Address to listen on; 0.0.0.0: all addresses of this machine, port 0: any free port
     #[arg(long, value_name = "URI", default_value = "udp://0.0.0.0:31850")]

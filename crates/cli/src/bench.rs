@@ -134,7 +134,7 @@ Examples:
   courser bench bandwidth
   courser bench bandwidth --size 1MiB --quick
   courser bench bandwidth --sizes --transport shm
-  courser bench bandwidth --fault loss=1e-3,loss=1e-2 --recovery go-back-n,default")]
+  courser bench bandwidth --fault loss=1e-2 --recovery go-back-n,default")]
 struct BandwidthArgs {
     #[command(flatten)]
     calls: CallArgs,

@@ -77,9 +77,8 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
 /// marked.
 fn tell_busy(out: &mut Out, share: f64) -> Result<(), Failure> {
     let text = format!(
-        "The machine was busy: the benchmarks waited for a CPU for {:.0} % of the time. The calls \
-         worked, but the figures below are not results: end other programs and repeat.",
-        share * 100.0
+        "The machine was busy: the benchmarks' threads waited {share:.2} s for a CPU in each second. \
+         The calls worked, but the figures below are not results: end other programs and repeat."
     );
     write_wrapped(out, &text)?;
     Ok(writeln!(out)?)

@@ -83,9 +83,8 @@ impl ResultArgs {
     pub fn accept(&self, disturbed: Option<f64>) -> Result<(), Failure> {
         let Some(share) = disturbed.filter(|_| !self.anyway) else { return Ok(()) };
         let text = format!(
-            "the machine was busy: the benchmark waited for a CPU for {:.0} % of the time, so its \
-             figures say little about Courser; end other programs and repeat, or add --anyway",
-            share * 100.0
+            "the machine was busy: the benchmark's threads waited {share:.2} s for a CPU in each second, \
+             so its figures say little about Courser; end other programs and repeat, or add --anyway"
         );
         match self.json {
             Some(_) => out::warn(&text),

@@ -11,10 +11,20 @@ pub(crate) fn assert_all_fit() {
         if let Some(line) = uneven(&text) {
             panic!("{command}: a line ends early: {line}\n{text}");
         }
+        if let Some(line) = broken_example(&text) {
+            panic!("{command}: an example does not fit its line: {line}\n{text}");
+        }
         commands.extend(subcommands(&text).iter().map(|name| format!("{command} {name}")));
         checked += 1;
     }
     assert!(checked > 10, "{checked}");
+}
+
+/// A line of the examples that continues the line before it: such a command cannot be copied.
+fn broken_example(text: &str) -> Option<&str> {
+    let examples = text.lines().skip_while(|line| *line != "Examples:").skip(1);
+    let mut lines = examples.take_while(|line| line.starts_with(' '));
+    lines.find(|line| !line.trim_start().starts_with("courser"))
 }
 
 /// The subcommands that a help text lists.
@@ -55,5 +65,7 @@ fn a_line_that_ends_early_is_found() {
     for text in ["It ends\nearly.", "  A text\n  word\n  goes on", "one\ntwo"] {
         assert_eq!(uneven(text), text.lines().next(), "{text}");
     }
+    assert_eq!(broken_example(even), None);
+    assert_eq!(broken_example("Examples:\n  courser a --b\n  c\n\nd"), Some("  c"));
     assert_eq!(subcommands("Commands:\n  ab  one\n      two\n  help  x\n\n  c\n"), ["ab"]);
 }

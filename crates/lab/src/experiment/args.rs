@@ -12,7 +12,7 @@ use super::Size;
 Runs every experiment with five seeds and writes medians, ranges and tolerances.
 
 Examples:
-  courser-lab record                      all experiments, short and full: an hour
+  courser-lab record                      all experiments, short and full
   courser-lab record --short --only E81   the points of E81 that CI compares")]
 pub struct RecordArgs {
     /// Record only the short runs

@@ -16,7 +16,7 @@ Time is virtual and all random choices come from one seed, so a run has the same
 on every machine.
 
 Examples:
-  courser sim swarm --seeds 1000          check 1,000 randomly generated scenarios
+  courser sim swarm --seeds 1000          check 1,000 scenarios at random
   courser sim replay --seed 17 --trace    one of them, packet by packet
   courser sim run e76                     100 nodes that all call each other
   courser sim run incast --senders 50     goodput and queue at one receiver

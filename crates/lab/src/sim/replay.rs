@@ -31,7 +31,7 @@ A host is n0, n1, ..., a link n0>s0. `send` is the start of a transmission on a 
 `recv` the arrival in the receive queue of an endpoint, `drop` a loss with its reason.
 
 Examples:
-  courser sim replay --seed 17 --trace           the last 200 lines before the end
+  courser sim replay --seed 17 --trace           the last 200 lines
   courser sim replay --seed 17 --trace --all     every line
   courser sim replay --seed 17 --trace --all --host 2 --until 3ms
   courser sim replay --seed 17 --pcapng seed17.pcapng")]
