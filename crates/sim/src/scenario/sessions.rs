@@ -25,8 +25,8 @@ use crate::{Checks, HostId, NicConfig, Rng, World, WorldConfig};
 /// Message memory of an endpoint, bytes; allocated on use.
 const MEMORY: usize = 64 << 20;
 
-/// Settings of the experiment. The defaults are those of `[eRPC §6.3]` at one thread a node, except
-/// for congestion control, which does not exist yet.
+/// Settings of the experiment. The defaults are those of `[eRPC §6.3]` at one thread a node, without
+/// congestion control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Settings {
     /// Decides all random choices.
