@@ -26,7 +26,7 @@ trap 'rm -rf "$work"' EXIT
 
 # Periodic work: polls of the sockets, readings of the system's clock, and scans of the slots whose
 # calls have deadlines. In the rows without deadlines no such scan is due.
-by_time='::ShmTransport>?::upkeep_when_due|::SystemClock>?::by_the_system|::deadline::.*::look_around'
+by_time='::ShmTransport>?::upkeep_when_due|::SystemClock>?::by_the_system|::expiry::.*::expire_timers'
 
 # Runs the example, over `$over`. Dumps what is counted from `begin` to `end`; functions of periodic work
 # have the names of their callers.
@@ -34,7 +34,7 @@ run() {
   valgrind --tool=callgrind --callgrind-out-file="$work/calls" \
     --dump-before='instructions::begin*' --dump-before='instructions::end*' \
     --separate-callers30='*::upkeep_when_due*' --separate-callers30='*::by_the_system*' \
-    --separate-callers30='*::look_around*' "$bin" "$over" "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
+    --separate-callers30='*::expire_timers*' "$bin" "$over" "$@" >"$work/log" 2>&1 || { cat "$work/log" >&2; return 1; }
 }
 # Instructions of that run within functions of the example, for each RPC or pass: a pattern of their names.
 within() {

@@ -3,7 +3,7 @@
 //! The sides are threads of one process or two processes. The memory is a sealed memfd; the other
 //! process opens it by [`Line::path`], which it gets as an argument. Each word has its own cache line:
 //!
-//! - the **probe** words `ask`, `ready`, `balls`, used by [`probe`](super::probe);
+//! - the **probe** words `request`, `ready`, `balls`, used by [`probe`](super::probe);
 //! - the **role** words, by which the measuring side selects the program that the other side runs
 //!   next (raw baseline, RPC, stop). Each benchmark defines its roles; the initial role is 0;
 //! - the **report** words, by which the other side reports the operations of a role in which it makes
@@ -56,7 +56,7 @@ struct Alone<T>(T);
 #[derive(Default)]
 struct Words {
     magic: Alone<AtomicU64>,
-    ask: Alone<AtomicU64>,
+    request: Alone<AtomicU64>,
     ready: Alone<AtomicU64>,
     role: Alone<AtomicU32>,
     role_taken: Alone<AtomicU32>,
@@ -253,8 +253,8 @@ impl Line {
 
     /// Probe word: number of the current probe, 0 without one; written by the measuring side.
     #[inline]
-    pub fn ask(&self) -> &AtomicU64 {
-        &self.0.words().ask.0
+    pub fn request(&self) -> &AtomicU64 {
+        &self.0.words().request.0
     }
 
     /// Probe word: number of the last probe that the other side joined.
@@ -271,9 +271,9 @@ impl Line {
 
     /// Number of the requested probe; the only word that an idle responder reads.
     #[inline]
-    pub fn asked(&self) -> u64 {
+    pub fn requested(&self) -> u64 {
         // Acquire: the balls were written before the number.
-        self.ask().load(Acquire)
+        self.request().load(Acquire)
     }
 }
 

@@ -3,14 +3,14 @@
 //! The measuring side owns a [`Prober`], the other side a [`Responder`] that it polls in
 //! its event loop; both share a [`Line`], within a process or across two. A probe:
 //!
-//! 1. The prober writes a fresh number to `ask`.
+//! 1. The prober writes a fresh number to `request`.
 //! 2. The responder, between two polls of its loop, reads a number that it has not
 //!    served, copies it to `ready` and from then on only answers the balls.
 //! 3. The prober writes odd values to a ball, the responder answers each with its
 //!    successor. After `GROUP` round trips both continue with the next of the [`BALLS`]
 //!    lines, each on its own page, cyclically. The prober times each group; the result is
 //!    the median, which is robust against an interrupt or an outlier among the pages.
-//! 4. The prober writes 0 to `ask`; the responder returns to its loop.
+//! 4. The prober writes 0 to `request`; the responder returns to its loop.
 //!
 //! Every wait has a limit: `ANSWER_LIMIT_NS` for a peer that does not answer, `SERVE_LIMIT_NS` for a
 //! responder whose prober has died. Invalid values from a peer make a probe fail or its result wrong;
@@ -131,13 +131,13 @@ impl Prober {
         }
     }
 
-    fn play(&mut self, ask: u64) -> Result<u64, ProbeError> {
+    fn play(&mut self, request: u64) -> Result<u64, ProbeError> {
         self.groups.clear();
         for group in 0..BALLS {
             self.line.ball(group).store(0, Release);
         }
-        self.line.ask().store(ask, Release);
-        if !self.wait(ANSWER_LIMIT_NS, |line| line.ready().load(Acquire) == ask) {
+        self.line.request().store(request, Release);
+        if !self.wait(ANSWER_LIMIT_NS, |line| line.ready().load(Acquire) == request) {
             return Err(ProbeError::NotAnswered);
         }
         let begin = self.clock.now_ns();
@@ -171,7 +171,7 @@ impl Probe for Prober {
         // 0 means "no probe" and is skipped.
         self.last_ask = self.last_ask.wrapping_add(1).max(1);
         let result = self.play(self.last_ask);
-        self.line.ask().store(0, Release);
+        self.line.request().store(0, Release);
         result
     }
 }
@@ -194,21 +194,21 @@ impl Responder {
     /// polls. Costs one load without a request, and at most 4 ms with one.
     #[inline]
     pub fn serve_if_asked(&mut self) -> bool {
-        let ask = self.line.asked();
-        if ask == self.served || ask == 0 {
+        let request = self.line.requested();
+        if request == self.served || request == 0 {
             return false;
         }
-        self.serve(ask);
+        self.serve(request);
         true
     }
 
     /// Answers the balls until the probe ends or the limit is reached.
     #[cold]
-    fn serve(&mut self, ask: u64) {
+    fn serve(&mut self, request: u64) {
         // Also recorded for an aborted probe, so that a dead prober is served only once.
-        self.served = ask;
+        self.served = request;
         let (mut group, mut answered) = (0, 0);
-        self.line.ready().store(ask, Release);
+        self.line.ready().store(request, Release);
         let start = self.clock.now_ns();
         loop {
             for _ in 0..SPINS {
@@ -223,7 +223,7 @@ impl Responder {
                 }
             }
             let over = self.clock.now_ns().saturating_sub(start) >= SERVE_LIMIT_NS;
-            if over || self.line.asked() != ask {
+            if over || self.line.requested() != request {
                 return;
             }
         }

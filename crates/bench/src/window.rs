@@ -52,7 +52,7 @@ pub trait Workload {
     }
 
     /// Adds further counters of the windows of a placement to their result.
-    fn tell(&self, result: &mut PlacementResult) {
+    fn add_counters(&self, result: &mut PlacementResult) {
         let _ = result;
     }
 }

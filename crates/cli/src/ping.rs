@@ -68,7 +68,7 @@ pub(crate) fn run(args: &PingArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let clock = Clock::new();
     let mut pinger = Pinger::connect(args)?;
-    let interrupt = Interrupt::tell(vec![pinger.rpc.handle()])?;
+    let interrupt = Interrupt::stop(vec![pinger.rpc.handle()])?;
     let mut out = out::stdout();
     let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);
     let lines = !args.quiet && !to_stdout;

@@ -63,9 +63,9 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
     let disturbed = shares.reduce(f64::max).filter(|_| !args.output.anyway);
     if !only_json {
         if let Some(share) = disturbed {
-            tell_busy(&mut out, share)?;
+            print_busy(&mut out, share)?;
         }
-        tell(&mut out, args, &measured, &warnings)?;
+        print(&mut out, args, &measured, &warnings)?;
     }
     if let Some(target) = &args.output.json {
         json::write(target, &combined(&measured))?;
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &QuickstartArgs) -> Result<(), Failure> {
 
 /// Prints that the machine was busy. The calls succeeded, so the command does, but its figures are
 /// marked.
-fn tell_busy(out: &mut Out, share: f64) -> Result<(), Failure> {
+fn print_busy(out: &mut Out, share: f64) -> Result<(), Failure> {
     let text = format!(
         "The machine was busy: the benchmarks' threads waited {share:.2} s for a CPU in each second. \
          The calls worked, but the figures below are not results: end other programs and repeat."
@@ -111,7 +111,7 @@ fn plan(quick: bool) -> Plan {
     }
 }
 
-fn tell(
+fn print(
     out: &mut Out,
     args: &QuickstartArgs,
     measured: &Measured,
@@ -148,7 +148,7 @@ fn tell(
             lines.iter().try_for_each(|line| writeln!(out, "  {line}"))?;
         }
     }
-    tell_next(out, args)
+    print_next(out, args)
 }
 
 /// Writes a paragraph in lines of at most 80 characters.
@@ -156,7 +156,7 @@ fn write_wrapped(out: &mut Out, text: &str) -> Result<(), Failure> {
     Ok(wrap(text, WIDTH).iter().try_for_each(|line| writeln!(out, "{line}"))?)
 }
 
-fn tell_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
+fn print_next(out: &mut Out, args: &QuickstartArgs) -> Result<(), Failure> {
     writeln!(out, "\n{BOLD}Try next{BOLD:#}")?;
     writeln!(
         out,

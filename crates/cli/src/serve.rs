@@ -46,19 +46,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let (mut started, mut threads) = (Vec::new(), Vec::new());
     for _ in 0..args.threads {
         // Endpoints start one after the other, so that endpoint N has the N-th port.
-        let (tell, told) = mpsc::channel();
-        threads.push(start(nexus.clone(), args.threads, tell)?);
-        match told.recv() {
+        let (sender, receiver) = mpsc::channel();
+        threads.push(start(nexus.clone(), args.threads, sender)?);
+        match receiver.recv() {
             Ok(one) => started.push(one?),
             Err(_) => return Err(Failure::Runtime("an endpoint's thread ended early".to_owned())),
         }
     }
     let handles = started.iter().map(|one| one.handle.clone()).collect();
-    let interrupt = Interrupt::tell(handles)?;
-    tell_warnings(&started);
+    let interrupt = Interrupt::stop(handles)?;
+    print_warnings(&started);
     // A closed standard output does not end the server.
-    let told = announce(&mut out, args, &nexus, &started);
-    if let Err(error) = told
+    let announced = announce(&mut out, args, &nexus, &started);
+    if let Err(error) = announced
         && error.kind() != std::io::ErrorKind::BrokenPipe
     {
         return Err(error.into());
@@ -80,21 +80,21 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 fn start(
     nexus: std::sync::Arc<Nexus>,
     endpoints: u16,
-    tell: Sender<Result<Started, Failure>>,
+    sender: Sender<Result<Started, Failure>>,
 ) -> Result<JoinHandle<Result<Served, Failure>>, Failure> {
     let thread = thread::Builder::new().name("courser-endpoint".to_owned());
     Ok(thread.spawn(move || {
         let mut rpc = match nexus.endpoint() {
             Ok(rpc) => rpc,
             Err(error) => {
-                let _ = tell.send(Err(error.into()));
+                let _ = sender.send(Err(error.into()));
                 return Ok(Served::default());
             }
         };
         service::register(&mut rpc);
         let statistics = stat::service::Service::register(&mut rpc);
         let started = Started { handle: rpc.handle(), port: rpc.port(), warnings: rpc.warnings() };
-        let _ = tell.send(Ok(started));
+        let _ = sender.send(Ok(started));
         let process = || stat::service::process(&nexus, endpoints);
         let ran = statistics.run(&mut rpc, process);
         ran.map_err(|error| Failure::Runtime(error.to_string()))?;
@@ -107,7 +107,7 @@ fn start(
 }
 
 /// Prints each warning once, with the number of endpoints that have it.
-fn tell_warnings(started: &[Started]) {
+fn print_warnings(started: &[Started]) {
     let mut seen: Vec<&String> = Vec::new();
     for warning in started.iter().flat_map(|one| &one.warnings) {
         if !seen.contains(&warning) {

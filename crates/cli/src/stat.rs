@@ -30,7 +30,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let clock = Clock::new();
     let mut client = Client::connect(&args.uri)?;
-    let interrupt = Interrupt::tell(vec![client.rpc().handle()])?;
+    let interrupt = Interrupt::stop(vec![client.rpc().handle()])?;
     let mut out = out::stdout();
     let to_stdout = args.json.as_deref().is_some_and(json::is_stdout);
     let wanted = match args.count {

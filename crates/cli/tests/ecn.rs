@@ -29,16 +29,16 @@ struct Seen {
 /// Echoes the size of requests on the second host while `client` runs.
 fn with_server<R>(host: &Host, v6: bool, client: impl FnOnce(&str) -> R) -> R {
     thread::scope(|scope| {
-        let (tell, told) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let server = scope.spawn(move || {
             host.enter().expect("enters");
             let nexus = Nexus::bind(&uri(host, v6)).expect("binds");
             let mut rpc = nexus.endpoint().expect("opens");
             rpc.on(TYPE, |cx, request| cx.reply(request.len().to_le_bytes().to_vec()));
-            tell.send((nexus.local_uri(), rpc.handle())).expect("told");
+            sender.send((nexus.local_uri(), rpc.handle())).expect("sent");
             rpc.run().expect("runs");
         });
-        let (uri, handle) = told.recv().expect("ready");
+        let (uri, handle) = receiver.recv().expect("ready");
         let result = client(&uri);
         handle.stop();
         server.join().expect("ends");

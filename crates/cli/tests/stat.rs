@@ -173,15 +173,15 @@ fn a_missing_server_and_other_programs_are_errors() {
     // An application without statistics, then one with statistics of another format.
     for (types, hint) in [(&[1][..], "it is not `courser serve`"), (&[1, 1023], "another version")]
     {
-        let (tell, told) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let server = std::thread::spawn(move || {
             let nexus = Nexus::bind("udp://127.0.0.1:0").expect("binds");
             let mut rpc = nexus.endpoint().expect("opens");
             types.iter().for_each(|&t| rpc.on(t, |cx, request| cx.reply(request)));
-            tell.send((nexus.local_uri(), rpc.handle())).expect("told");
+            sender.send((nexus.local_uri(), rpc.handle())).expect("sent");
             rpc.run().expect("runs");
         });
-        let (uri, handle) = told.recv().expect("ready");
+        let (uri, handle) = receiver.recv().expect("ready");
         refused(&format!("stat {uri} --once"), hint);
         handle.stop();
         server.join().expect("ends");

@@ -79,16 +79,16 @@ impl<C> Endpoint<C> {
             self.on_wheel();
         }
         if now_ns >= self.timers.next_ns() {
-            self.look_around(now_ns);
+            self.expire_timers(now_ns);
         }
     }
 
     #[cold]
-    fn look_around(&mut self, now_ns: u64) {
+    fn expire_timers(&mut self, now_ns: u64) {
         let mut left = MAX_EXPIRIES;
         while left > 0 {
             if let Some(entry) = self.timers.first_due(now_ns)
-                && (entry.is_cancelled() || self.pass_by(entry))
+                && (entry.is_cancelled() || self.expire_free_slot(entry))
             {
                 self.timers.drop_first();
                 // Cancelled timers cost nothing and must not delay the others.
@@ -96,7 +96,7 @@ impl<C> Endpoint<C> {
                 continue;
             }
             let Some((queue, entry)) = self.timers.pop(now_ns) else { break };
-            self.fetch_for_looks();
+            self.prefetch_expiries();
             left = left.saturating_sub(1 + self.expire_entry(queue, entry, now_ns));
         }
         if self.timers.overgrown() {
@@ -114,7 +114,7 @@ impl<C> Endpoint<C> {
     /// sessions this happens once per call. `false`: the full check is needed, and nothing was
     /// done.
     #[inline]
-    fn pass_by(&mut self, entry: TimerEntry) -> bool {
+    fn expire_free_slot(&mut self, entry: TimerEntry) -> bool {
         let Some(Session::Client(s)) = self.sessions.get_mut(entry.session as usize) else {
             return false;
         };
@@ -126,7 +126,7 @@ impl<C> Endpoint<C> {
         if slot.active || slot.quarantined {
             return false;
         }
-        let done = needs_no_look(&self.cfg, slot, dpp);
+        let done = needs_no_timer(&self.cfg, slot, dpp);
         slot.tracked &= !done;
         done
     }
@@ -136,7 +136,7 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     pub(crate) fn cancel_first_timer(&mut self, session: u32, slot_no: u8) {
         let Some(slot) = self.sessions.client_slot_mut(session, slot_no) else { return };
-        if needs_no_look(&self.cfg, slot, u16::MAX) {
+        if needs_no_timer(&self.cfg, slot, u16::MAX) {
             slot.tracked = !self.timers.cancel_first(slot.first_timer, session);
         }
     }
@@ -468,7 +468,7 @@ pub(crate) fn slot_timeout_ns<C>(
 /// Whether the first timer of a free slot has nothing to do: no acknowledgement is pending, or a
 /// later timer expires before it is due.
 #[inline]
-fn needs_no_look<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> bool {
+fn needs_no_timer<C>(cfg: &Config, slot: &ClientSlot<C>, data_per_packet: u16) -> bool {
     let wait_ns = ack_wait_ns(cfg, slot, data_per_packet);
     !slot.ack_owed || slot.timer_ns <= slot.deadline_ns.saturating_add(wait_ns)
 }

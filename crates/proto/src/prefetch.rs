@@ -85,17 +85,17 @@ impl<C> Endpoint<C> {
     /// Prefetches the state for the next quiet timers. With many sessions there are many, each of
     /// another session that was not used for a while.
     #[inline]
-    pub(crate) fn fetch_for_looks(&self) {
+    pub(crate) fn prefetch_expiries(&self) {
         if !self.prefetches() {
             return;
         }
         let [session, slot] = TIMERS_AHEAD.map(|at| self.timers.quiet_ahead(at));
-        if let Some(session) = session.and_then(|look| self.sessions.get(look.session as usize)) {
+        if let Some(session) = session.and_then(|entry| self.sessions.get(entry.session as usize)) {
             prefetch(session);
         }
-        if let Some(look) = slot
-            && let Some(Session::Client(s)) = self.sessions.get(look.session as usize)
-            && let Some(slot) = s.slots.get(usize::from(look.slot))
+        if let Some(entry) = slot
+            && let Some(Session::Client(s)) = self.sessions.get(entry.session as usize)
+            && let Some(slot) = s.slots.get(usize::from(entry.slot))
         {
             slot.prefetch();
         }

@@ -75,7 +75,7 @@ fn a_missing_responder_is_an_error_and_leaves_no_probe_behind() {
     let line = Line::create().expect("page");
     let mut prober = Prober::new(line.clone(), Clock::new());
     assert_eq!(prober.measure(), Err(ProbeError::NotAnswered));
-    assert_eq!(line.asked(), 0);
+    assert_eq!(line.requested(), 0);
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn an_idle_responder_does_nothing() {
 fn a_dead_prober_is_served_once() {
     let line = Line::create().expect("page");
     let mut responder = Responder::new(line.clone(), Clock::new());
-    line.ask().store(41, Release);
+    line.request().store(41, Release);
     assert!(responder.serve_if_asked(), "returns at its limit");
     assert!(!responder.serve_if_asked(), "and does not fall for it twice");
     // The next prober of this line is recognised as new.
@@ -118,7 +118,7 @@ fn garbage_in_the_page_neither_hangs_nor_panics() {
         let vandal = scope.spawn(|| {
             let mut x = u64::MAX;
             while !stop.load(Relaxed) {
-                for word in [line.ask(), line.ready(), line.ball(0), line.ball(1)] {
+                for word in [line.request(), line.ready(), line.ball(0), line.ball(1)] {
                     word.store(x, Release);
                     x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 }

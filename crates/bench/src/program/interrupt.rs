@@ -1,4 +1,4 @@
-//! Signals such as Ctrl-C. A command with output at its end handles them ([`Interrupt::tell`]); other
+//! Signals such as Ctrl-C. A command with output at its end handles them ([`Interrupt::stop`]); other
 //! commands end immediately and leave no partial files ([`end_cleanly`]).
 
 use std::io;
@@ -15,7 +15,7 @@ static WRITING: Mutex<()> = Mutex::new(());
 
 /// Signals handled by a thread instead of ending the process.
 pub struct Interrupt {
-    told: Arc<AtomicBool>,
+    interrupted: Arc<AtomicBool>,
     handle: Handle,
 }
 
@@ -25,10 +25,10 @@ impl Interrupt {
     ///
     /// # Errors
     /// A signal handler or the thread cannot be set up.
-    pub fn tell(endpoints: Vec<EndpointHandle>) -> io::Result<Self> {
+    pub fn stop(endpoints: Vec<EndpointHandle>) -> io::Result<Self> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
-        let (handle, told) = (signals.handle(), Arc::new(AtomicBool::new(false)));
-        let flag = told.clone();
+        let (handle, interrupted) = (signals.handle(), Arc::new(AtomicBool::new(false)));
+        let flag = interrupted.clone();
         let thread = std::thread::Builder::new().name("courser-signals".to_owned());
         thread.spawn(move || {
             for signal in signals.forever() {
@@ -38,12 +38,12 @@ impl Interrupt {
                 endpoints.iter().for_each(EndpointHandle::stop);
             }
         })?;
-        Ok(Self { told, handle })
+        Ok(Self { interrupted, handle })
     }
 
     /// True after a signal.
     pub fn is_set(&self) -> bool {
-        self.told.load(Ordering::Acquire)
+        self.interrupted.load(Ordering::Acquire)
     }
 }
 

@@ -64,7 +64,7 @@ impl Waits {
         at.calls += self.last.calls;
     }
 
-    fn tell(&self, result: &mut PlacementResult) {
+    fn add_counters(&self, result: &mut PlacementResult) {
         let of = match result.placement() {
             Some(Placement::Near) => self.near,
             Some(Placement::Far) => self.far,
@@ -163,7 +163,7 @@ impl Workload for Calls {
     }
 
     fn prepare(&mut self) -> Result<(), WorkloadError> {
-        self.other.ask(role::serve(self.variant))
+        self.other.request(role::serve(self.variant))
     }
 
     fn run(&mut self, duration: Duration) -> Result<Sample, WorkloadError> {
@@ -180,9 +180,9 @@ impl Workload for Calls {
         Ok(sample)
     }
 
-    fn tell(&self, result: &mut PlacementResult) {
+    fn add_counters(&self, result: &mut PlacementResult) {
         if let Some(waits) = &self.waits {
-            waits.tell(result);
+            waits.add_counters(result);
         }
     }
 

@@ -116,7 +116,7 @@ pub fn run(
         loads: vec![(spec.kind, load.clone())],
     };
     let report = steps.run(progress, &|step, windows, result| {
-        tell(spec.kind, &points, step, windows, result);
+        add_counters(spec.kind, &points, step, windows, result);
     });
     report.map(|mut report| {
         let sides = if plans.is_empty() { "none" } else { "frames that either side sends" };
@@ -144,7 +144,7 @@ fn check(points: &[Point], load: &Load) -> Result<(), BenchError> {
 
 /// Adds to a result its scheme and plan, the fraction of the figure without faults, and the client's
 /// counters of loss recovery over all windows, including those of other placements and of the warm-up.
-fn tell(
+fn add_counters(
     kind: Kind,
     points: &[Point],
     step: usize,

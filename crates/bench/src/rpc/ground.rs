@@ -110,14 +110,14 @@ impl Ground {
     /// # Errors
     /// A session cannot be connected, or the other side does not answer.
     pub fn connect(&mut self, variant: u16, count: usize) -> Result<(), BenchError> {
-        self.other.ask(role::serve(variant)).map_err(|e| BenchError::Raw(e.to_string()))?;
+        self.other.request(role::serve(variant)).map_err(|e| BenchError::Raw(e.to_string()))?;
         let at = usize::from(variant);
         self.callers[at].borrow_mut().connect(&self.child.uris[at], count)
     }
 
     /// Memory of the sessions of a variant at the other side; `None` without an answer.
     pub fn server_memory(&self, variant: u16) -> Option<Value> {
-        self.other.ask(role::memory(variant)).ok()?;
+        self.other.request(role::memory(variant)).ok()?;
         self.child.memory()
     }
 

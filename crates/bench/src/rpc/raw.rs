@@ -57,7 +57,7 @@ pub struct Other {
 
 impl Other {
     /// Changes its role.
-    pub fn ask(&self, role: u32) -> Result<(), WorkloadError> {
+    pub fn request(&self, role: u32) -> Result<(), WorkloadError> {
         match &self.line {
             Some(line) => Ok(line.ask_role(role, ROLE_LIMIT)?),
             None => Ok(()),

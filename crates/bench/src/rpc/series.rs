@@ -77,7 +77,7 @@ impl<'a> Series<'a> {
                 if let Some(workload) = &workload
                     && prefix == "latency"
                 {
-                    workload.tell(result);
+                    workload.add_counters(result);
                 }
                 if let Some(tail) = workload.and_then(|workload| workload.tail(placement)) {
                     result.add_tail(prefix, tail);

@@ -69,7 +69,7 @@ pub fn small_rate(plan: Plan) -> (Kind, Load) {
 }
 
 impl Steps {
-    /// Runs all steps; the calling thread is pinned meanwhile. `tell` adds a description of the step to
+    /// Runs all steps; the calling thread is pinned meanwhile. `add_counters` adds a description of the step to
     /// its result.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl Steps {
     pub fn run(
         &self,
         progress: &mut dyn FnMut(&Progress),
-        tell: &dyn Fn(usize, &Windows<'_, '_>, &mut PlacementResult),
+        add_counters: &dyn Fn(usize, &Windows<'_, '_>, &mut PlacementResult),
     ) -> Result<Report, BenchError> {
         let (clock, cores) = (Clock::new(), affinity::choose()?);
         let mut ground = Ground::open(self.over, &self.variants, &|_| Vec::new(), &clock, &cores)?;
@@ -108,7 +108,7 @@ impl Steps {
         let ran = series.run(&mut runner, progress);
         ran.map_err(|error| ground.child.explain(error.into()))?;
         config.insert(report::CPU_WAIT.to_owned(), runner.cpu_wait().into());
-        let results = self.results(&mut series, &points, &ground.callers, tell);
+        let results = self.results(&mut series, &points, &ground.callers, add_counters);
         drop(series);
         drop(calls);
         config.insert("diagnostics".to_owned(), ground.diagnostics());
@@ -127,7 +127,7 @@ impl Steps {
         series: &mut Series<'_>,
         points: &[Compared],
         callers: &[SharedCaller],
-        tell: &dyn Fn(usize, &Windows<'_, '_>, &mut PlacementResult),
+        add_counters: &dyn Fn(usize, &Windows<'_, '_>, &mut PlacementResult),
     ) -> Vec<PlacementResult> {
         let per_step = self.loads.len();
         let mut all: Vec<PlacementResult> = Vec::new();
@@ -142,7 +142,7 @@ impl Steps {
                 }
             }
             let windows = Windows { series: &*series, callers, points, per_step };
-            these.iter_mut().for_each(|result| tell(step, &windows, result));
+            these.iter_mut().for_each(|result| add_counters(step, &windows, result));
             all.append(&mut these);
         }
         report::by_placement(all)

@@ -12,7 +12,7 @@ use super::side::Over;
 pub enum Switch {
     /// One clock read for a burst of packets instead of one for each packet `[eRPC section 5.2.2]`.
     BatchedTimestamps,
-    /// Congestion control is not asked on uncongested paths `[eRPC section 5.2.2]`.
+    /// Congestion control is skipped on uncongested paths `[eRPC section 5.2.2]`.
     UpdateBypass,
     /// Packets of uncongested paths are not paced `[eRPC section 5.2.2]`.
     PacingBypass,

@@ -158,18 +158,18 @@ fn the_time_limit_ends_a_run_that_never_qualifies() {
 #[test]
 fn progress_is_reported_and_can_end_a_run() {
     let log = Log::default();
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     let outcome = Runner::<Script>::new(plan(100), None)
         .expect("valid plan")
         .run(&mut fake("rpc", &log), None, &mut |progress| {
-            told.push(progress.unprobed);
+            seen.push(progress.unprobed);
             if progress.unprobed == 4 {
                 return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         })
         .expect("no failure");
-    assert_eq!(told, [1, 2, 3, 4]);
+    assert_eq!(seen, [1, 2, 3, 4]);
     assert_eq!(outcome.pairs.len(), 4);
 }
 

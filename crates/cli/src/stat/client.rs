@@ -131,13 +131,13 @@ impl Client {
         let mut request = self.rpc.alloc(query.len()).map_err(|e| failed(e.to_string()))?;
         request.copy_from_slice(&query);
         let answer = Rc::new(RefCell::new(None));
-        let told = answer.clone();
+        let shared = answer.clone();
         let call = self.rpc.call(session, STAT, request, move |cx, done| {
             let snapshot = done.result.map(|text| {
                 let read: Option<Snapshot> = serde_json::from_slice(&text).ok();
                 read.filter(|snapshot| snapshot.format == FORMAT)
             });
-            *told.borrow_mut() = Some(snapshot);
+            *shared.borrow_mut() = Some(snapshot);
             cx.stop();
         });
         if let Err(rejected) = call {

@@ -63,11 +63,11 @@ pub(crate) fn run(
     steps.run(progress, &|step, windows, result| {
         let used = match step.checked_sub(switches.len() + 1) {
             Some(other) => {
-                tell_control(CONTROLS[other], step, windows, result);
+                add_control(CONTROLS[other], step, windows, result);
                 CONTROLS[other]
             }
             None => {
-                tell_switched(&switches, step, windows, result);
+                add_switched(&switches, step, windows, result);
                 control
             }
         };
@@ -80,7 +80,7 @@ pub(crate) fn run(
 const CONTROLS: [Control; 2] = [Control::None, Control::TwoWindow];
 
 /// Adds what was switched off up to this step.
-fn tell_switched(
+fn add_switched(
     switches: &[Switch],
     step: usize,
     windows: &Windows<'_, '_>,
@@ -91,12 +91,12 @@ fn tell_switched(
             result.at_point("switched_off", "nothing", "everything on".to_owned());
             paper_rate(result, PAPER_BASELINE_RPS);
         }
-        Some(before) => tell(switches[before], step, windows, result),
+        Some(before) => add_counters(switches[before], step, windows, result),
     }
 }
 
 /// Adds the rate of another control with everything on, relative to that of Timely.
-fn tell_control(
+fn add_control(
     control: Control,
     step: usize,
     windows: &Windows<'_, '_>,
@@ -134,7 +134,12 @@ fn paper_rate(result: &mut PlacementResult, rate_rps: f64) {
 }
 
 /// Adds the switched-off optimization and its cost, measured and in the paper.
-fn tell(switch: Switch, step: usize, windows: &Windows<'_, '_>, result: &mut PlacementResult) {
+fn add_counters(
+    switch: Switch,
+    step: usize,
+    windows: &Windows<'_, '_>,
+    result: &mut PlacementResult,
+) {
     result.at_point("switched_off", switch.name(), switch.words().to_owned());
     let compared = [
         ("of_step_before", "of the step before", step - 1),

@@ -71,7 +71,7 @@ pub(crate) fn run(
             let mut stage = measure([&mut few, &mut many], &mut runner, progress)?;
             let memory = idle_memory(&mut ground)?;
             for result in &mut stage {
-                tell(result, count, &connected, &memory);
+                add_counters(result, count, &connected, &memory);
             }
             Ok(stage)
         }();
@@ -147,7 +147,7 @@ fn measure(
 /// Waits until the sessions are idle and have freed the memory of busy ones; returns the memory of the
 /// client and of the server.
 fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
-    ground.other.ask(role::serve(MANY)).map_err(|e| BenchError::Raw(e.to_string()))?;
+    ground.other.request(role::serve(MANY)).map_err(|e| BenchError::Raw(e.to_string()))?;
     let caller = ground.callers[usize::from(MANY)].clone();
     let mut caller = caller.borrow_mut();
     let end = Instant::now() + courser_bench::rpc::side::idle_after() + SETTLE;
@@ -176,7 +176,7 @@ fn idle_memory(ground: &mut Ground) -> Result<[Value; 2], BenchError> {
 }
 
 /// Adds the number of sessions, the connect rate and the memory to a result.
-fn tell(
+fn add_counters(
     result: &mut PlacementResult,
     count: u32,
     connected: &Connected,

@@ -31,7 +31,7 @@ impl OutputArgs {
     }
 
     /// Draws the picture, prints the table and writes the JSON object.
-    pub(in crate::sim) fn tell(
+    pub(in crate::sim) fn print(
         &self,
         bench: &str,
         config: &impl Serialize,
@@ -42,12 +42,12 @@ impl OutputArgs {
         if let Some(path) = &self.svg {
             chart().write(path)?;
         }
-        tell(self.json.as_deref(), bench, config, results, table)
+        print(self.json.as_deref(), bench, config, results, table)
     }
 }
 
 /// Prints the table and writes the JSON object.
-pub(in crate::sim) fn tell(
+pub(in crate::sim) fn print(
     target: Option<&Path>,
     bench: &str,
     config: &impl Serialize,

@@ -108,7 +108,7 @@ pub(super) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let thread = thread.spawn(move || play(seed, options, settings))?;
     let shown =
         thread.join().map_err(|_| Failure::Runtime("the replay has panicked".to_owned()))?;
-    tell(args, &shown, only_json)
+    print(args, &shown, only_json)
 }
 
 /// Rejects filters that no packet passes.
@@ -171,7 +171,7 @@ fn play(seed: u64, options: Options, settings: Settings) -> Shown {
     Shown { seed, observed }
 }
 
-fn tell(args: &ReplayArgs, shown: &Shown, only_json: bool) -> Result<(), Failure> {
+fn print(args: &ReplayArgs, shown: &Shown, only_json: bool) -> Result<(), Failure> {
     let seed = &shown.seed;
     if !only_json {
         let mut out = out::stdout();

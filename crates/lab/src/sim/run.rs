@@ -22,7 +22,7 @@ use self::args::{
 };
 use self::figures::{Stopwatch, Wall};
 use self::observe::Observed;
-use super::output::tell;
+use super::output::print;
 use courser_bench::program::Failure;
 use courser_bench::program::{json, progress};
 
@@ -73,7 +73,7 @@ fn e76(args: &E76Args) -> Result<(), Failure> {
     observed.end()?;
     let seen = Timed { outcome, wall, prepare_wall_s };
     let chart = || picture::e76(&settings, &seen.outcome);
-    args.output.tell("e76", &settings, json!(seen), chart, || tables::e76(&settings, &seen))
+    args.output.print("e76", &settings, json!(seen), chart, || tables::e76(&settings, &seen))
 }
 
 /// An outcome with the time of the simulation.
@@ -108,7 +108,7 @@ fn incast(args: &IncastArgs) -> Result<(), Failure> {
     let results: Vec<Value> = rows.iter().map(|(s, outcome)| incast_json(s, outcome)).collect();
     let Some(first) = all.first() else { return Ok(()) };
     let (chart, table) = (|| picture::incast(&rows), || tables::incast(&rows));
-    args.output.tell("incast", first, json!(results), chart, table)
+    args.output.print("incast", first, json!(results), chart, table)
 }
 
 /// A result with the settings in which the runs differ.
@@ -141,7 +141,7 @@ fn fan_in(args: &FanInArgs) -> Result<(), Failure> {
     let results: Vec<Value> = rows.iter().map(result).collect();
     let Some(first) = all.first() else { return Ok(()) };
     let (chart, table) = (|| picture::fan_in(&rows), || tables::fan_in(&rows));
-    args.output.tell("fan-in", first, json!(results), chart, table)
+    args.output.print("fan-in", first, json!(results), chart, table)
 }
 
 fn buffers(args: &BuffersArgs) -> Result<(), Failure> {
@@ -149,7 +149,7 @@ fn buffers(args: &BuffersArgs) -> Result<(), Failure> {
     let settings = args.settings();
     let points = steps(|step| buffers::run(&settings, step))?;
     let table = || tables::buffers(&settings, &points);
-    args.output.tell("buffers", &settings, json!(points), || picture::buffers(&points), table)
+    args.output.print("buffers", &settings, json!(points), || picture::buffers(&points), table)
 }
 
 fn credits(args: &CreditsArgs) -> Result<(), Failure> {
@@ -158,7 +158,7 @@ fn credits(args: &CreditsArgs) -> Result<(), Failure> {
     let outcome = steps(|step| credits::run(&settings, step))?;
     let chart = || picture::credits(&settings, &outcome);
     let table = || tables::credits(&settings, &outcome);
-    args.output.tell("credits", &settings, json!(outcome), chart, table)
+    args.output.print("credits", &settings, json!(outcome), chart, table)
 }
 
 fn bandwidth(args: &BandwidthArgs) -> Result<(), Failure> {
@@ -167,7 +167,7 @@ fn bandwidth(args: &BandwidthArgs) -> Result<(), Failure> {
     let rows = steps(|step| bandwidth::run(&settings, step))?;
     let chart = || picture::bandwidth(&settings, &rows);
     let table = || tables::bandwidth(&settings, &rows);
-    args.output.tell("bandwidth", &settings, json!(rows), chart, table)
+    args.output.print("bandwidth", &settings, json!(rows), chart, table)
 }
 
 fn response_rtt(args: &ResponseRttArgs) -> Result<(), Failure> {
@@ -178,13 +178,13 @@ fn response_rtt(args: &ResponseRttArgs) -> Result<(), Failure> {
     observed.end()?;
     let table = || tables::response_rtt(&settings, &outcome);
     let chart = || picture::response_rtt(&settings, &outcome);
-    args.output.tell("response-rtt", &settings, json!(outcome), chart, table)
+    args.output.print("response-rtt", &settings, json!(outcome), chart, table)
 }
 
 fn speed(args: &SpeedArgs) -> Result<(), Failure> {
     json::check_target(args.json.as_deref())?;
     let results = steps(|step| figures::speed(args, step))?;
-    tell(args.json.as_deref(), "speed", args, json!(results), || tables::speed(&results))
+    print(args.json.as_deref(), "speed", args, json!(results), || tables::speed(&results))
 }
 
 /// Runs a simulation of many steps with a progress bar.

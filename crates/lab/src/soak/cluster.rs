@@ -101,7 +101,7 @@ impl<'a> Cluster<'a> {
             sample_due: Instant::now(),
             kills: 0,
             stops: 0,
-            interrupt: Interrupt::tell(Vec::new())?,
+            interrupt: Interrupt::stop(Vec::new())?,
             started: Instant::now(),
             progress_due: Instant::now() + PROGRESS_EVERY,
             reported: (0, Instant::now()),

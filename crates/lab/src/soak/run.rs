@@ -122,7 +122,7 @@ pub(crate) fn run(args: &SoakArgs) -> Result<(), Failure> {
         described: cluster.checker.described.clone(),
     };
     drop(cluster);
-    tell(args, seed, &summary, &clock)
+    finish(args, seed, &summary, &clock)
 }
 
 // ---- experiments --------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ struct Summary {
     described: Vec<String>,
 }
 
-fn tell(args: &SoakArgs, seed: u64, summary: &Summary, clock: &Clock) -> Result<(), Failure> {
+fn finish(args: &SoakArgs, seed: u64, summary: &Summary, clock: &Clock) -> Result<(), Failure> {
     if !args.json.as_deref().is_some_and(json::is_stdout) {
         print(args, seed, summary)?;
     }

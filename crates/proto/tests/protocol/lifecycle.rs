@@ -18,7 +18,7 @@ fn pair() -> World {
 const BIG: usize = 96 << 10;
 
 /// Delivers the messages of the control connection.
-fn tell_idle(w: &mut World) -> usize {
+fn notify_idle(w: &mut World) -> usize {
     let mut n = 0;
     while let Some(idle) = w.ep(0).poll_idle() {
         w.ep(1).on_idle(idle.remote, 0xe0, 7, &idle.done);
@@ -44,7 +44,7 @@ fn a_session_is_small_until_it_is_used_and_once_it_is_idle() {
         assert!(m.slots_bytes >= sizes.server - sizes.idle, "{sizes:?}");
         assert!(m.held_bytes >= 8 * 2 * DPP, "unacknowledged responses: {m:?}");
         w.settle();
-        assert_eq!(tell_idle(&mut w), 1);
+        assert_eq!(notify_idle(&mut w), 1);
         let (client, server) = (w.ep(0).memory(), w.ep(1).memory());
         assert_eq!((client.slots_bytes, server.slots_bytes), (32, 32));
         assert_eq!((server.prealloc_bytes, server.held_bytes), (0, 0));
@@ -68,7 +68,7 @@ fn an_idle_report_replaces_a_lost_acknowledgement() {
         Some(Box::new(|from, bytes| from != 0 || bytes.len() != FRAME_HEADER + PACKET_HEADER));
     w.settle();
     assert!(w.ep(1).memory().held_bytes >= 100_000, "the acknowledgement was lost");
-    assert_eq!(tell_idle(&mut w), 1);
+    assert_eq!(notify_idle(&mut w), 1);
     assert_eq!(w.ep(1).memory().held_bytes, 0);
 }
 

@@ -18,7 +18,7 @@ impl Fabric {
         port.held += u64::from(stored);
         if !port.xoff && port.held > pfc.xoff_bytes {
             port.xoff = true;
-            self.tell(now_ns, from, true, s);
+            self.notify(now_ns, from, true, s);
         }
     }
 
@@ -35,13 +35,13 @@ impl Fabric {
         port.held -= u64::from(stored);
         if port.xoff && port.held <= pfc.xon_bytes {
             port.xoff = false;
-            self.tell(now_ns, from, false, s);
+            self.notify(now_ns, from, false, s);
         }
     }
 
     /// Queues a pause frame to the sender of `link`. A frame that is still queued is replaced: only
     /// the last state counts.
-    fn tell(&mut self, now_ns: u64, link: u32, on: bool, s: &mut impl Schedule) {
+    fn notify(&mut self, now_ns: u64, link: u32, on: bool, s: &mut impl Schedule) {
         let back = LinkId(link).reverse().0;
         self.ports[back as usize].control = Some(on);
         self.send_control(now_ns, back, s);

@@ -67,7 +67,7 @@ impl Workload for PingPong {
     }
 
     fn prepare(&mut self) -> Result<(), WorkloadError> {
-        self.link.other.ask(if self.copy { role::ECHO_COPY } else { role::ECHO })?;
+        self.link.other.request(if self.copy { role::ECHO_COPY } else { role::ECHO })?;
         self.link.drain();
         Ok(())
     }
@@ -145,7 +145,7 @@ impl Workload for EchoTrains {
     }
 
     fn prepare(&mut self) -> Result<(), WorkloadError> {
-        self.link.other.ask(role::ECHO)?;
+        self.link.other.request(role::ECHO)?;
         self.link.drain();
         Ok(())
     }

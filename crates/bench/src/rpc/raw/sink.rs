@@ -115,7 +115,7 @@ impl Workload for SinkTrains {
     }
 
     fn prepare(&mut self) -> Result<(), WorkloadError> {
-        self.link.other.ask(role::SINK)?;
+        self.link.other.request(role::SINK)?;
         self.link.drain();
         Ok(self.settle()?)
     }

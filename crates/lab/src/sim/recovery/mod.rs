@@ -10,7 +10,7 @@ use serde_json::json;
 
 pub(super) use self::args::{BitsPoolArgs, FctArgs, LossArgs, LostCallArgs};
 
-use super::output::tell;
+use super::output::print;
 use super::run::steps;
 use courser_bench::program::Failure;
 
@@ -23,14 +23,14 @@ pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
     let settings = args.settings();
     if args.fit {
         let fit = steps(|step| loss::fit(&settings, step))?;
-        return tell(args.output.json.as_deref(), "loss-fit", &settings, json!(fit), || {
+        return print(args.output.json.as_deref(), "loss-fit", &settings, json!(fit), || {
             tables::fit(&fit)
         });
     }
     let points = seeds::loss(&settings, args.seeds)?;
     let chart = || picture::loss(&settings, &points);
     let table = || tables::loss(&settings, &points);
-    args.output.tell("loss", &settings, json!(points), chart, table)
+    args.output.print("loss", &settings, json!(points), chart, table)
 }
 
 /// Completion times of flows over a lossy spine.
@@ -43,7 +43,7 @@ pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
     let points = seeds::fct(&settings, args.seeds)?;
     let chart = || picture::fct(&settings, &points);
     let table = || tables::fct(&settings, &points);
-    args.output.tell("fct", &settings, json!(points), chart, table)
+    args.output.print("fct", &settings, json!(points), chart, table)
 }
 
 /// Peak use of MELO's pool of bits.
@@ -55,7 +55,7 @@ pub(super) fn bits_pool(args: &BitsPoolArgs) -> Result<(), Failure> {
     let settings = args.settings();
     let points = steps(|step| bits_pool::run(&settings, step))?;
     let table = || tables::bits_pool(&settings, &points);
-    args.output.tell("bits-pool", &settings, json!(points), || picture::bits_pool(&points), table)
+    args.output.print("bits-pool", &settings, json!(points), || picture::bits_pool(&points), table)
 }
 
 /// Latency that a lost packet adds to a small call.
@@ -67,5 +67,5 @@ pub(super) fn lost_call(args: &LostCallArgs) -> Result<(), Failure> {
     let settings = args.settings();
     let points = steps(|step| lost_call::run(&settings, step))?;
     let table = || tables::lost_call(&settings, &points);
-    args.output.tell("lost-call", &settings, json!(points), || picture::lost_call(&points), table)
+    args.output.print("lost-call", &settings, json!(points), || picture::lost_call(&points), table)
 }

@@ -73,7 +73,7 @@ fn report<S: Serialize, O>(
 ) -> Result<(), Failure> {
     let results: Vec<Value> = rows.iter().map(result).collect();
     let first = rows.first().map(|(settings, _)| settings);
-    args.output.tell(bench, &first, json!(results), || chart(rows), || table(rows))
+    args.output.print(bench, &first, json!(results), || chart(rows), || table(rows))
 }
 
 pub(super) fn operating_range(args: &RangeArgs) -> Result<(), Failure> {
