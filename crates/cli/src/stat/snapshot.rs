@@ -296,7 +296,7 @@ fn session<T: Transport>(rpc: &Rpc<T>, id: SessionId) -> Option<SessionRow> {
         state: match rpc.session_state(id) {
             SessionState::Connecting => "connecting",
             SessionState::Connected => "connected",
-            SessionState::Gone => "gone",
+            _ => "gone",
         }
         .to_owned(),
         peer: s.peer.map(|peer| peer.to_string()),

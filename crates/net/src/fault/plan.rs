@@ -2,6 +2,7 @@
 
 /// The fault of one frame of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Fault {
     /// It is lost.
     Drop,

@@ -40,6 +40,7 @@ use crate::slot::{ClientSlot, ServerSlot};
 
 /// State of a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum SessionState {
     /// The handshake is in progress; calls wait.
     Connecting,

@@ -336,7 +336,6 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
         for lane in client.lanes.borrow_mut().iter_mut() {
             let state = lane.session.map_or(SessionState::Gone, |s| rpc.session_state(s));
             match state {
-                SessionState::Connecting => {}
                 SessionState::Connected => lane.backoff_ns = BACKOFF_NS,
                 SessionState::Gone if lane.session.is_some() => {
                     if let Some(e) = lane.session.and_then(|s| rpc.session_error(s)) {
@@ -353,6 +352,7 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
                     let uri = format!("sim://n{}:31850{slash}", lane.plan.to);
                     lane.session = rpc.connect(&uri).ok();
                 }
+                _ => {}
             }
         }
     }
