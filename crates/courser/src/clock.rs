@@ -16,7 +16,7 @@ use std::time::Instant;
 use courser_buf::{has_steady_ticks, ticks};
 
 /// How long a rate is used, ns: short enough that it is right, long enough that two readings of the
-/// system's clock at its ends, each some 30 ns off, give it to 15 ppm.
+/// system's clock at its ends, each some 30 ns off, measure it to 15 ppm.
 const SPAN_NS: u64 = 4_000_000;
 
 /// Ticks between two readings of the counter around one of the system's clock, if the thread was
@@ -112,11 +112,11 @@ impl SystemClock {
         self.anchor(ticks, now_ns)
     }
 
-    /// Takes a pair of readings, and gives the time.
+    /// Takes a pair of readings, and returns the time.
     fn anchor(&self, ticks: u64, system_ns: u64) -> u64 {
         let passed_ns = system_ns.saturating_sub(self.system_ns.get());
         if self.span.get() == 0 && passed_ns < SPAN_NS / 2 {
-            return self.not_before(system_ns); // too short to tell a rate
+            return self.not_before(system_ns); // too short for a rate
         }
         let passed_ticks = ticks.wrapping_sub(self.anchor_ticks.get());
         let rate = (u128::from(passed_ns) << 32) / u128::from(passed_ticks.max(1));
@@ -174,7 +174,7 @@ mod tests {
         let (mut ticks, mut system, mut last) = (0, 0_f64, 0);
         for step in 0..400_000_u64 {
             ticks += 3_000;
-            // 500 ppm, the most that time servers ask for, to either side, in turn.
+            // 500 ppm, the largest correction by time servers, to either side, in turn.
             let ppm = if (step / 50_000).is_multiple_of(2) { 500.0 } else { -500.0 };
             system += 1_000.0 * (1.0 + ppm * 1e-6);
             let now_ns = read(&c, ticks, system as u64);

@@ -104,7 +104,7 @@ impl Core {
     }
 
     /// Steps 4 to 7 of a packet's path: makes frames of what has become ready. The clock is read
-    /// again if `then_ns` is `None`, unless the only frame says no time. Returns whether it was read.
+    /// again if `then_ns` is `None`, unless the only frame has no time. Returns whether it was read.
     #[inline(always)] // into the event loop
     pub(crate) fn make_frames(
         &mut self,
@@ -143,8 +143,8 @@ impl Core {
         }
     }
 
-    /// A deadline in the endpoint's time as other threads can read it; `None` when it is further
-    /// away than the system's clock can say.
+    /// A deadline in the endpoint's time as other threads can read it; `None` when it is
+    /// beyond the range of the system's clock.
     pub(crate) fn deadline(&self, deadline_ns: u64) -> Option<Deadline> {
         let (since, now_ns) = (self.clock.now(), self.now_ns());
         let until = since.checked_add(Duration::from_nanos(deadline_ns.saturating_sub(now_ns)))?;

@@ -164,7 +164,7 @@ pub struct CallRejected {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WorkerError {
-    /// The nexus was told to have no workers.
+    /// `Config::workers` is 0.
     #[error("Config::workers is 0; set it to at least 1, or register the handler with Rpc::on")]
     Disabled,
     /// The system refused a thread.

@@ -83,7 +83,7 @@ pub trait Machine: Send + Sync + fmt::Debug {
     fn wake(&self, thread: Thread);
 
     /// A dispatch handler of an endpoint is about to run. The machine charges its cost to the
-    /// thread's clock and may keep account of what was executed. Worker handlers are told of by
+    /// thread's clock and may keep account of what was executed. Worker handlers are reported by
     /// [`VirtualJob`].
     fn handler_runs(&self, endpoint: u16, req_type: u16, request: RequestId);
 }
@@ -93,10 +93,10 @@ pub trait Listener: Send {
     /// The next connection that waits; `WouldBlock` when there is none.
     ///
     /// # Errors
-    /// `WouldBlock`, or what the system would say.
+    /// `WouldBlock`, or the error of the system.
     fn accept(&mut self) -> io::Result<(Box<dyn Stream>, SocketAddr)>;
 
-    /// Begins a connection; the stream is usable once [`Stream::connected`] says so.
+    /// Begins a connection; the stream is usable once [`Stream::connected`] returns true.
     ///
     /// # Errors
     /// The address cannot be reached at all.

@@ -34,7 +34,7 @@ use crate::tx::TxItem;
 const NEWEST_SEARCHED: usize = 8;
 
 impl<C> Endpoint<C> {
-    /// Cancels a call: it ends with [`CallError::Cancelled`], which tells whether its handler ran,
+    /// Cancels a call: it ends with [`CallError::Cancelled`], which states whether its handler ran,
     /// and which [`Endpoint::poll_completion`] returns. The server is informed if it may have
     /// received the request. `false`: the call has ended already.
     /// Cost: a search of the deferred calls, eight at most, and of the slots of the session, or a

@@ -8,7 +8,7 @@
 //! keep their order. Until then they count as waiting calls: cancelled, or failed with their
 //! session, they were never executed.
 //!
-//! A call is rejected at once or not at all. A table of one byte per session tells whether a
+//! A call is rejected at once or not at all. A table of one byte per session records whether a
 //! session accepts deferred calls, without access to the session.
 //!
 //! # Invariant

@@ -42,7 +42,7 @@ pub enum Status {
     Cancelled = 10,
     /// The server is shutting down and starts no new requests.
     ShuttingDown = 11,
-    /// A code this version does not know.
+    /// An unknown code.
     Other = u16::MAX,
 }
 

@@ -321,7 +321,7 @@ impl<C> Endpoint<C> {
     }
 
     /// The next client session that failed because its peer's datapath is silent. Its calls have
-    /// ended; [`Endpoint::close`] frees the rest, and returns what the server has to be told.
+    /// ended; [`Endpoint::close`] frees the rest, and returns the notice for the server.
     #[inline]
     pub fn poll_failed(&mut self) -> Option<SessionId> {
         while let Some(id) = self.outbox.failed.pop_front() {
@@ -381,7 +381,7 @@ impl<C> Endpoint<C> {
         let peer = s.peer;
         self.note_awaiting(session, slot_no);
         // A request that waits for a grant probes for it; nothing need be lost. Nor when a handler
-        // takes long, or the thread of the server does not run: the answer will tell.
+        // takes long, or the thread of the server does not run: the answer shows which.
         if !probes && !awaited && !only_last {
             self.on_congestion_timeout(peer);
         }

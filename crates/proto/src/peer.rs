@@ -92,7 +92,7 @@ pub(crate) struct FrameSignal {
 /// The table of peers. Dereferences to the slice of its entries.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
-    /// The random number by which peers know this incarnation of the endpoint.
+    /// The random number that identifies this incarnation of the endpoint.
     pub(crate) own_id: u64,
     /// The current frame is a signal for the congestion controller of its path.
     pub(crate) signal: Option<FrameSignal>,

@@ -20,7 +20,7 @@ const SMALLEST: usize = 1280;
 pub(super) struct Sources {
     /// Of the path of a connected socket.
     pub(super) path: fn(BorrowedFd<'_>, SocketAddr) -> io::Result<usize>,
-    /// Of the interface that has an address; any socket serves to ask.
+    /// Of the interface that has an address; any socket can query it.
     pub(super) interface: fn(BorrowedFd<'_>, IpAddr) -> Option<usize>,
 }
 

@@ -126,7 +126,7 @@ impl Table {
         Ok(Path { id: self.insert(entry), max_frame })
     }
 
-    /// Keeps and logs the first warning; the others would say the same.
+    /// Keeps and logs the first warning; the others would have the same text.
     fn warn(&mut self, remote: Addr, warning: String) {
         if self.warning.is_none() {
             tracing::warn!(local = %self.net.local, %remote, "{warning}");

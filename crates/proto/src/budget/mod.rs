@@ -1,8 +1,8 @@
 //! The receiver's budget: the packets of large messages that all peers together may have in flight
 //! to this endpoint (ADR 35).
 //!
-//! A receiver knows what is coming: the first packet of a message states its size. So it can share
-//! out its link: as a server it limits request packets by the grants in its credit returns, as a
+//! The first packet of a message states its size, so a receiver can share out its link before the
+//! rest arrives: as a server it limits request packets by the grants in its credit returns, as a
 //! client it limits the response packets that it requests. Both take from one budget, whose size
 //! follows the delay that arriving frames had in queues ([`Size`]). The queue in front of the
 //! receiver is then about as long as with one sender, whatever their number.
@@ -269,7 +269,7 @@ impl Budget {
         }
     }
 
-    /// A message that has packets without a grant asks for one.
+    /// A message that has packets without a grant requests one.
     pub(crate) fn enqueue(&mut self, at: u32, owner: &Owner) {
         let Some(m) = self.of_mut(at, owner) else { return };
         if !m.queued && m.granted < m.packets {

@@ -28,7 +28,7 @@ pub enum Recovery {
     #[default]
     Selective,
     /// Go-back-N as in RDMA NICs, to compare with `[MELO §2.2, §4]` (M29). The receiver takes
-    /// packets in order only. The first packet behind a gap makes it ask the sender to go back to
+    /// packets in order only. The first packet behind a gap makes it request the sender to go back to
     /// the missing packet: once for each gap. The timeout applies when that retransmission is lost
     /// too, or the last packets of a message.
     GoBackNNack,

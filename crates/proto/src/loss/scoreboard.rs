@@ -55,7 +55,7 @@ pub(crate) struct Scoreboard {
     resend: VecDeque<u32>,
     /// Send time of the newest packet that has arrived, ns.
     newest_ns: u64,
-    /// The same before the current frame. A frame may acknowledge many packets, and does not tell
+    /// The same before the current frame. A frame may acknowledge many packets without
     /// their order of arrival.
     known_ns: u64,
     arrived: u32,

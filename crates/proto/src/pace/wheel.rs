@@ -2,7 +2,7 @@
 //! for their departure time.
 //!
 //! A wheel of [`SLOTS`] slots of [`SLOT_NS`], a horizon of 2.1 ms. An entry beyond the horizon is put
-//! at its end; when it expires its peer asks the pacer again. Adding an entry and taking the next one
+//! at its end; when it expires its peer's pacer is checked again. Adding an entry and taking the next one
 //! cost the same with any number of peers: the slots are lists, and a bitmap with a summary finds
 //! the next slot that is not empty. Nothing is removed early: the owner checks its state on expiry.
 //!

@@ -256,7 +256,7 @@ impl<C> Endpoint<C> {
     /// Handles the server's acceptance. `addr` and `path` reach the server's datapath. The caller
     /// ensures that the answer arrived over the control connection of the request.
     /// # Errors
-    /// In each case the path is not needed, and the server has to be told to drop its side.
+    /// In each case the path is not needed, and the server must be notified to drop its side.
     /// [`ConnectError::Closed`]: the answer is too late; nothing changes, even if another session
     /// has the number now. [`ConnectError::BadAnswer`]: it contradicts the request; the session has
     /// failed.

@@ -126,7 +126,7 @@ impl<C> Endpoint<C> {
         }
     }
 
-    /// Ends a client session and all its calls, each with an error that tells whether it has
+    /// Ends a client session and all its calls, each with an error that states whether it has
     /// executed.
     pub(crate) fn fail_session(&mut self, session: u32, error: impl Fn(Executed) -> CallError) {
         self.deferred.take_no_more(session);

@@ -138,7 +138,7 @@ pub(crate) struct TxBatch {
     /// Earliest time of the next attempt to build frames, after a lack of memory or because the
     /// path paces them; 0: at once.
     retry_ns: u64,
-    /// Peers in this batch: tells whether frames must be sorted.
+    /// Peers in this batch. Frames of several are sorted.
     last_peer: u32,
     mixed: bool,
 }

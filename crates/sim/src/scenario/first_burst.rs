@@ -1,6 +1,6 @@
 //! The first burst of an incast: senders that were idle begin one request each at the same time.
 //!
-//! No sender has been told its share, so that each sends what it may before the first answer.
+//! No sender has received its share, so that each sends what it may before the first answer.
 
 use std::cell::RefCell;
 use std::rc::Rc;

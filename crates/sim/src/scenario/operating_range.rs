@@ -53,7 +53,7 @@ pub struct Settings {
     pub base_rtt_ns: u64,
     /// Longest delay of a frame at its receiver, ns: at most 1 ms. Default 0.
     pub jitter_ns: u64,
-    /// Whether hosts are told the rate of their link; false: their setting is the default, 25
+    /// Whether hosts are configured with the rate of their link; false: their setting is the default, 25
     /// Gbit/s, whatever the rate. Default false.
     pub rate_known: bool,
     /// Warm-up, in base round trips and the jitter; at least 5 ms. Default 200.
