@@ -65,7 +65,7 @@ fn compare(
     let unit = |p: &Point| experiment.quantity(&p.quantity).map_or(Unit::Plain, |q| q.unit);
     let of = |p: &Point, recorded: Option<&Point>, measured: Option<&Point>| {
         let (recorded, tolerance) = match recorded {
-            Some(r) => (Some(r.median), r.tolerance.of(r.median)),
+            Some(r) => (Some(r.median), allowed(experiment, r)),
             None => (None, 0.0),
         };
         let measured = measured.map(|m| m.median);
@@ -87,6 +87,13 @@ fn compare(
     let is_new = |m: &&Point| !recorded.points.iter().any(|r| r.is(m));
     all.extend(measured.points.iter().filter(is_new).map(|m| of(m, None, Some(m))));
     all
+}
+
+/// The largest difference from a recorded point. A file cannot loosen the experiment's tolerance.
+fn allowed(experiment: &'static Experiment, recorded: &Point) -> f64 {
+    let declared = experiment.quantity(&recorded.quantity).map(|q| q.tolerance);
+    let declared = declared.map_or(f64::INFINITY, |tolerance| tolerance.of(recorded.median));
+    recorded.tolerance.of(recorded.median).min(declared)
 }
 
 /// The recorded results of an experiment.
@@ -198,7 +205,7 @@ fn table(experiments: &[&'static Experiment], compared: &[Vec<Compared>]) -> Tab
 mod tests {
     use super::*;
     use crate::experiment::result::merge;
-    use crate::experiment::{ALL, Run, erpc::INCAST};
+    use crate::experiment::{ALL, Run, Tolerance, erpc::INCAST};
 
     fn measured(values: &[(f64, f64)]) -> Measured {
         let mut run = Run::default();
@@ -227,6 +234,14 @@ mod tests {
                 tolerance 100.00 Mbit/s"]
         );
         assert_eq!(off(&recorded, &[(20.0, 19.8e9)]).len(), 1);
+    }
+
+    #[test]
+    fn a_file_cannot_loosen_the_tolerance_of_an_experiment() {
+        let mut recorded = Results::new(measured(&[(20.0, 20e9)]));
+        recorded.points[0].tolerance = Tolerance::relative(0.5);
+        let compared = compare(&INCAST, &recorded, &measured(&[(20.0, 20.2e9)]));
+        assert!(!compared[0].fits, "{:?}", compared[0]);
     }
 
     #[test]
