@@ -98,13 +98,13 @@ impl Dcqcn {
         }
         self.alpha_ns += (now_ns - self.alpha_ns) / ALPHA_NS * ALPHA_NS;
         for _ in 0..((now_ns - self.timer_ns) / RATE_NS).min(PERIODS_MAX) {
-            self.timer_steps += 1;
+            self.timer_steps = self.timer_steps.saturating_add(1);
             self.increase();
         }
         self.timer_ns += (now_ns - self.timer_ns) / RATE_NS * RATE_NS;
         while self.bytes >= COUNTER_BYTES {
             self.bytes -= COUNTER_BYTES;
-            self.byte_steps += 1;
+            self.byte_steps = self.byte_steps.saturating_add(1);
             self.increase();
         }
     }
@@ -119,5 +119,22 @@ impl Dcqcn {
         }
         self.target = self.target.min(self.line.rate_bps);
         self.rate = (self.rate + self.target).div_ceil(2);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    /// Without the bypass every frame runs the timers: 2^32 periods are 66 hours without a mark.
+    #[test]
+    fn days_without_a_mark_change_nothing() {
+        let line = Line::new(&Config { update_bypass: false, ..Config::default() }, 1_028);
+        let (timer_steps, byte_steps) = (u32::MAX, u32::MAX);
+        let mut c = Dcqcn { timer_steps, byte_steps, notified_ns: 1, ..Dcqcn::new(line) };
+        let acked = 30_000 * PART;
+        c.on_signal(&Signal { now_ns: 10 * RATE_NS, acked, ..Signal::default() });
+        assert_eq!(c.rate, line.rate_bps);
     }
 }
