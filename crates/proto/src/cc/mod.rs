@@ -73,7 +73,6 @@ impl Controller {
         }
     }
 
-    /// A retransmission was spurious: the loss that it answered was none.
     /// The smallest round trip of a route that turns out to be longer than before.
     pub(crate) fn take_longer_route(&mut self) -> Option<u64> {
         match self {
@@ -82,11 +81,21 @@ impl Controller {
         }
     }
 
+    /// A retransmission was spurious: the loss that it answered was none.
     pub(crate) fn on_spurious(&mut self) {
         match self {
             Controller::Timely(_) | Controller::Dcqcn(_) => {}
             Controller::Swift(c) => c.on_spurious(),
             Controller::TwoWindow(c) => c.on_spurious(),
+        }
+    }
+
+    /// The largest window, in parts of a packet; `u64::MAX`: it has a rate, not a window.
+    pub(crate) fn limit(&self) -> u64 {
+        match self {
+            Controller::Timely(_) | Controller::Dcqcn(_) => u64::MAX,
+            Controller::Swift(c) => c.limit(),
+            Controller::TwoWindow(c) => c.limit(),
         }
     }
 

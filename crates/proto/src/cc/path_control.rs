@@ -115,7 +115,7 @@ impl PathControl {
         let (base_ns, rtt_ns) = (self.base_ns(rtt), rtt.smoothed_ns());
         self.allowed = self.controller.allowance(base_ns, rtt_ns, self.noise_ns);
         if rtt.drains() && self.base_ns == 0 {
-            let half = (self.allowed.window / 2).max(PART);
+            let half = (self.allowed.window.min(self.controller.limit()) / 2).max(PART);
             (self.allowed.window, self.allowed.watch_ns) = (half, 0);
         }
         if self.allowed.gap_ns > 0 {

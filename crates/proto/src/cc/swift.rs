@@ -56,6 +56,11 @@ impl Swift {
         }
     }
 
+    /// The largest window.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
     /// Changes the limit; a window at the limit stays there.
     pub(super) fn set_limit(&mut self, limit: u32) {
         let limit = u64::from(limit.max(1)) * PART;

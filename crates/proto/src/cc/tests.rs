@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::config::Config;
+use crate::loss::rto::Rtt;
+use crate::wire::EcnCounts;
 
 const GBPS_25: u64 = 25_000_000_000;
 
@@ -256,5 +258,30 @@ fn a_longer_route_is_adopted_and_a_queue_is_not() {
             assert_eq!(base_ns, 4_000 + longer_ns);
             assert_eq!(c.allowance(base_ns, base_ns, 0).window, u64::MAX);
         }
+    }
+}
+
+/// A window that nothing has reduced is no limit, and is halved for a drain like any other. Controllers
+/// with a rate have none.
+#[test]
+fn a_path_with_its_whole_window_drains_to_half_of_it() {
+    for control in [Control::TwoWindow, Control::Swift, Control::Timely, Control::Dcqcn] {
+        let cfg = Config { control, line_rate_bps: GBPS_25, ..Config::default() };
+        let mut path = PathControl::new(&cfg, 1_028, 64).expect("a control");
+        let mut rtt = Rtt::new(&cfg);
+        let (mut windows, begin_ns) = ([0; 2], 1 << 40);
+        for at_us in (0..100_000).step_by(10) {
+            let now_ns = begin_ns + at_us * 1_000;
+            let rtt_ns = if at_us < 30_000 { 5_000 } else { 7_000 };
+            rtt.on_echo(now_ns, (now_ns - rtt_ns) as u32);
+            path.on_frame(&rtt, (rtt_ns, PART, now_ns), EcnCounts::default(), 0);
+            let drains = usize::from(rtt.drains());
+            windows[drains] = windows[drains].max(path.allowed().window);
+        }
+        let halves = matches!(control, Control::TwoWindow | Control::Swift);
+        let drained = if halves { 32 * PART } else { u64::MAX / 2 };
+        assert_eq!(windows, [u64::MAX, drained], "{control:?}, without a drain and in one");
+        path.set_limit(&rtt, 16, begin_ns + 100_000_000);
+        assert_eq!(path.allowed().window, u64::MAX);
     }
 }

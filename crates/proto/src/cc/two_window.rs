@@ -136,6 +136,10 @@ impl TwoWindow {
         self.swift.on_spurious();
     }
 
+    pub(super) fn limit(&self) -> u64 {
+        self.swift.limit()
+    }
+
     pub(super) fn set_limit(&mut self, limit: u32) {
         self.swift.set_limit(limit);
     }
