@@ -44,6 +44,8 @@ const OVERCOMMIT: u64 = 8;
 /// Longest delay of that kind, in the round trips that the budget aims at. After a pause frames arrive in
 /// bursts, which are faster than the link: beyond this its rate may be known wrongly.
 const ELSEWHERE_MOST: u64 = 4;
+/// More is in flight at no rate, in parts of a packet.
+const IN_FLIGHT_MOST: u64 = 1 << 56;
 
 /// See the module's documentation.
 #[derive(Debug)]
@@ -186,7 +188,8 @@ impl Size {
             return;
         }
         // Three quarters of what fills the path without a queue.
-        let filled = self.size * self.base_ns / seen_ns;
+        let filled = u128::from(self.size) * u128::from(self.base_ns) / u128::from(seen_ns);
+        let filled = filled as u64; // the size at most
         self.drained = (filled * 3 / 4).max(LEAST.min(self.most));
         let all_ns = u64::from(messages) * self.packet_ns * 3 / 2;
         let length_ns = (DRAIN_ROUND_TRIPS * seen_ns).max(all_ns);
@@ -236,9 +239,10 @@ impl Rate {
         self.highest() > 0 && 8 * rate >= 7 * self.highest()
     }
 
-    /// Parts of a packet in flight at the highest rate.
-    fn in_flight(&self, base_ns: u64) -> u64 {
-        (self.highest() * base_ns * PART) >> 20
+    /// What is in flight at the highest rate, in parts of a packet. Senders decide on both factors.
+    fn in_flight(&self, time_ns: u64) -> u64 {
+        let packets = u128::from(self.highest()) * u128::from(time_ns);
+        ((packets * u128::from(PART)) >> 20).min(IN_FLIGHT_MOST.into()) as u64
     }
 }
 
@@ -329,6 +333,19 @@ mod tests {
         let overcommitted = delayed(&mut size, 728);
         assert!((57..=260).contains(&overcommitted), "{overcommitted}");
         assert_eq!(delayed(&mut size, 364), 2);
+    }
+
+    #[test]
+    fn a_rate_and_round_trips_that_senders_feign_overflow_nothing() {
+        let (long_ns, mut now_ns) = ((1 << 31) - 1, 1);
+        let mut size = Size::new(u32::MAX, 364);
+        for frame in 0..100_000_u64 {
+            let is_burst = frame % 400 < 200;
+            now_ns += if is_burst { u64::from(frame % 65 == 0) } else { long_ns / 32 };
+            size.on_shortage();
+            size.on_frame(0, if is_burst { 1 } else { long_ns }, u32::MAX, now_ns);
+        }
+        assert!(size.packets() >= 2);
     }
 
     #[test]
