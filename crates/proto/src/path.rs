@@ -324,10 +324,11 @@ impl Path {
 
     // ---- round trips and timeouts -------------------------------------------------------------
 
-    /// Whether the newest frame took so long that calls time out without a loss: the thread of the
-    /// peer, or of this endpoint, did not run.
-    pub(crate) fn stalls(&self, rto_min_ns: u64) -> bool {
-        self.rtt.latest_ns() >= rto_min_ns.max(2 * self.rtt.least_ns())
+    /// Whether calls time out without a loss: the newest frame took that long, because the thread of
+    /// the peer, or of this endpoint, did not run; or the answer came `age_ns` after the last
+    /// retransmission, so that did not cause it, but a handler that kept the peer's thread busy.
+    pub(crate) fn stalls(&self, age_ns: u64, rto_min_ns: u64) -> bool {
+        self.rtt.latest_ns().max(age_ns) >= rto_min_ns.max(2 * self.rtt.least_ns())
     }
 
     pub(crate) fn rtt(&self) -> &Rtt {

@@ -70,7 +70,7 @@ impl<C> Endpoint<C> {
             return p.path.back_off(self.now_ns, &self.cfg);
         }
         p.path.back_off_less();
-        if !p.path.stalls(self.cfg.rto_min_ns) {
+        if !p.path.stalls(age_ns.into(), self.cfg.rto_min_ns) {
             self.on_congestion_timeout(peer);
         }
     }

@@ -3,7 +3,8 @@
 use courser::{Control, Recovery};
 use courser_sim::fabric::Buffer;
 use courser_sim::scenario::{
-    Hosts, background, buffers, first_burst, join_leave, operating_range, uncongested, uplink,
+    Hosts, background, buffers, first_burst, join_leave, operating_range, slow_handler,
+    uncongested, uplink,
 };
 
 /// Small calls to the victim of an incast take at most three times as long as without (E83).
@@ -68,6 +69,25 @@ fn a_flow_beside_an_oversubscribed_uplink_keeps_its_rate() {
     let seen = uplink::run(&settings).expect("runs");
     assert!(seen.innocent_share() >= 0.95 && seen.goodput_share >= 0.95, "{seen:?}");
     assert_eq!(seen.overflows, 0, "{seen:?}");
+}
+
+/// The time of a handler is no congestion, wherever it runs: the window stays.
+#[test]
+fn a_slow_handler_leaves_the_window_alone() {
+    for handler in slow_handler::Handler::ALL {
+        for (request_bytes, handler_ns) in [(32, 20_000_000), (64_000, 20_000_000), (32, 3_000_000)]
+        {
+            let settings = slow_handler::Settings {
+                handler,
+                handler_ns,
+                request_bytes,
+                ..slow_handler::Settings::default()
+            };
+            let seen = slow_handler::run(&settings).expect("runs");
+            assert!(seen.window_before.is_some(), "{seen:?}");
+            assert_eq!(seen.window_after, seen.window_before, "{handler:?} {request_bytes}");
+        }
+    }
 }
 
 /// On links with little load the control neither paces nor delays small calls (E55).
