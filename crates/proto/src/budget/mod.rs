@@ -12,7 +12,8 @@
 //! wait for the budget.
 //!
 //! The first packets of a message are sent before the receiver knows of it: [`UNSCHEDULED`] of them,
-//! or what the receiver has advised ([`Grant::unscheduled`]).
+//! or what the receiver has advised ([`Grant::unscheduled`]). After a while they use the budget up
+//! except for a few packets, which only grants use.
 //!
 //! # Invariants
 //! 1. `granted` is the sum of `outstanding` of all messages.
@@ -26,7 +27,7 @@
 mod queue;
 mod size;
 
-use queue::GrantQueue;
+use queue::{GrantQueue, Ticket};
 pub(crate) use size::{QueueDelay, Size};
 
 /// Packets that a message may send before its receiver has answered, while nothing is known of the
@@ -41,6 +42,12 @@ const UNSCHEDULED_MAX: u32 = 63;
 const STALE_ROUND_TRIPS: u64 = 16;
 /// And for at least this time, ns: a descheduled sender is not lost.
 const STALE_MIN_NS: u64 = 1_000_000;
+
+/// When the budget was used up for this number of arrivals in a row, unscheduled packets leave a few
+/// packets of it to grants, whatever their number: short messages of many senders would keep a long one
+/// waiting for ever.
+const USED_UP_MOST: u32 = 256;
+const SCHEDULED_LEAST: u32 = 2;
 
 /// No message.
 pub(crate) const NO_MESSAGE: u32 = u32::MAX;
@@ -102,9 +109,12 @@ struct Message {
     granted: u32,
     /// Packets of those that have not arrived.
     outstanding: u32,
+    /// Those of them that were sent without a grant. They count as the first to arrive.
+    unscheduled: u32,
     arrived: u32,
     last_ns: u64,
-    queued: bool,
+    /// Its entry in the queue; 0: none.
+    ticket: Ticket,
     /// The server withholds a credit return until the next grant.
     owes: bool,
 }
@@ -124,6 +134,9 @@ pub(crate) struct Budget {
     enabled: bool,
     size: Size,
     granted: u32,
+    unscheduled: u32,
+    /// Packets that have arrived while the budget was used up.
+    used_up: u32,
     messages: Vec<Option<Message>>,
     vacant: Vec<u32>,
     live: u32,
@@ -141,6 +154,8 @@ impl Budget {
             enabled,
             size,
             granted: 0,
+            unscheduled: 0,
+            used_up: 0,
             messages: Vec::new(),
             vacant: Vec::new(),
             live: 0,
@@ -195,12 +210,15 @@ impl Budget {
             packets,
             granted,
             outstanding,
+            unscheduled: outstanding,
             arrived,
             last_ns: now_ns,
-            queued: false,
+            ticket: 0,
             owes: false,
         };
         self.granted += outstanding;
+        self.unscheduled += outstanding;
+        self.used_up = self.used_up.saturating_add(1);
         self.live += 1;
         match self.peers.binary_search_by_key(&peer, |s| s.peer) {
             Ok(at) => self.peers[at].messages += 1,
@@ -241,6 +259,7 @@ impl Budget {
     fn remove(&mut self, at: u32) {
         let Some(m) = self.messages.get_mut(at as usize).and_then(Option::take) else { return };
         self.granted -= m.outstanding;
+        self.unscheduled -= m.unscheduled;
         self.live -= 1;
         self.vacant.push(at);
         if let Ok(at) = self.peers.binary_search_by_key(&m.peer, |s| s.peer) {
@@ -253,6 +272,20 @@ impl Budget {
         }
         if self.live == 0 {
             self.queue.clear();
+        } else if m.ticket != 0 {
+            self.leave_queue();
+        }
+    }
+
+    /// A message no longer waits; its entry stays in the queue until it is taken, or until there are
+    /// too many of these.
+    fn leave_queue(&mut self) {
+        self.queue.on_dead();
+        if self.queue.has_many_dead() {
+            let messages = &self.messages;
+            self.queue.remove_dead(|at, ticket| {
+                messages.get(at as usize).is_some_and(|m| m.is_some_and(|m| m.ticket == ticket))
+            });
         }
     }
 
@@ -264,18 +297,20 @@ impl Budget {
         if m.granted < m.arrived {
             m.granted = m.arrived; // sent without a grant
         } else if m.outstanding > 0 {
+            let early = u32::from(m.unscheduled > 0);
             m.outstanding -= 1;
+            m.unscheduled -= early;
             self.granted -= 1;
+            self.unscheduled -= early;
         }
+        self.used_up = self.used_up.saturating_add(1);
     }
 
     /// A message that has packets without a grant requests one.
     pub(crate) fn enqueue(&mut self, at: u32, owner: &Owner) {
-        let Some(m) = self.of_mut(at, owner) else { return };
-        if !m.queued && m.granted < m.packets {
-            m.queued = true;
-            let left = m.packets - m.granted;
-            self.queue.push(at, left);
+        let Some(m) = self.messages.get_mut(at as usize).and_then(Option::as_mut) else { return };
+        if m.owner == *owner && m.ticket == 0 && m.granted < m.packets {
+            m.ticket = self.queue.push(at, m.packets - m.granted);
         }
     }
 
@@ -287,7 +322,7 @@ impl Budget {
     /// agreed on; beyond that its messages get another packet in any case.
     pub(crate) fn withholds(&mut self, at: u32, owner: &Owner, credits: u32) -> bool {
         let Some(m) = self.of_mut(at, owner) else { return false };
-        if !m.queued || m.arrived < m.granted || m.owes {
+        if m.ticket == 0 || m.arrived < m.granted || m.owes {
             return m.owes;
         }
         let peer = m.peer;
@@ -297,9 +332,12 @@ impl Budget {
         let Some(m) = self.of_mut(at, owner) else { return false };
         m.owes = withholds;
         if !withholds {
-            (m.granted, m.outstanding) = (m.granted + 1, 1);
-            m.queued &= m.granted < m.packets;
+            (m.granted, m.outstanding) = (m.granted + 1, m.outstanding + 1);
+            let leaves = m.granted == m.packets && std::mem::take(&mut m.ticket) != 0;
             self.granted += 1;
+            if leaves {
+                self.leave_queue();
+            }
         }
         withholds
     }
@@ -319,15 +357,29 @@ impl Budget {
         owed
     }
 
+    /// The part of the budget that is used up.
+    fn used(&self) -> u32 {
+        if self.used_up <= USED_UP_MOST {
+            return self.granted;
+        }
+        let most = self.size.packets().saturating_sub(SCHEDULED_LEAST);
+        self.granted - self.unscheduled + self.unscheduled.min(most)
+    }
+
     /// Takes the next message that may have a grant, with its number.
     pub(crate) fn next(&mut self) -> Option<(u32, Owner)> {
-        while self.granted < self.size.packets() {
-            let at = self.queue.pop()?;
+        if self.granted < self.size.packets() {
+            self.used_up = 0;
+        }
+        while self.used() < self.size.packets() {
+            let (at, ticket) = self.queue.pop()?;
             if let Some(m) = self.messages.get_mut(at as usize).and_then(Option::as_mut)
-                && std::mem::take(&mut m.queued)
+                && m.ticket == ticket
             {
+                m.ticket = 0;
                 return Some((at, m.owner));
             }
+            self.queue.on_dead_taken();
         }
         if !self.queue.is_empty() {
             self.size.on_shortage();
@@ -338,7 +390,7 @@ impl Budget {
     /// Grants packets of a message up to `limit`, and at most `most`. Returns the new total; `None`:
     /// nothing was granted.
     pub(crate) fn grant(&mut self, at: u32, owner: &Owner, limit: u32, most: u32) -> Option<u32> {
-        let room = self.size.packets().saturating_sub(self.granted);
+        let room = self.size.packets().saturating_sub(self.used());
         let m = self.of_mut(at, owner)?;
         let more = limit.min(m.packets).saturating_sub(m.granted).min(most).min(room.max(1));
         if more == 0 {
@@ -361,8 +413,14 @@ impl Budget {
     pub(crate) fn grant_all(&mut self, at: u32, owner: &Owner) {
         let Some(m) = self.of_mut(at, owner) else { return };
         let outstanding = std::mem::take(&mut m.outstanding);
-        (m.granted, m.queued) = (m.packets, false);
+        let unscheduled = std::mem::take(&mut m.unscheduled);
+        let ticket = std::mem::take(&mut m.ticket);
+        m.granted = m.packets;
         self.granted -= outstanding;
+        self.unscheduled -= unscheduled;
+        if ticket != 0 {
+            self.leave_queue();
+        }
     }
 
     /// Brings a message, all of which could be sent, under the budget: packets up to `granted` may
@@ -372,7 +430,9 @@ impl Budget {
         m.granted = granted.clamp(m.arrived, m.packets);
         let outstanding = m.granted - m.arrived;
         let before = std::mem::replace(&mut m.outstanding, outstanding);
+        let before_unscheduled = std::mem::replace(&mut m.unscheduled, outstanding);
         self.granted = self.granted - before + outstanding;
+        self.unscheduled = self.unscheduled - before_unscheduled + outstanding;
         self.enqueue(at, owner);
     }
 
@@ -405,7 +465,9 @@ impl Budget {
         let Some(m) = self.of_mut(at, owner) else { return };
         if m.outstanding > 0 && now_ns.saturating_sub(m.last_ns) > stale_ns {
             let lost = std::mem::take(&mut m.outstanding);
+            let unscheduled = std::mem::take(&mut m.unscheduled);
             self.granted -= lost;
+            self.unscheduled -= unscheduled;
         }
     }
 
@@ -422,11 +484,17 @@ impl Budget {
         let messages = || self.messages.iter().flatten();
         let outstanding: u32 = messages().map(|m| m.outstanding).sum();
         assert_eq!(outstanding, self.granted, "the budget in use");
+        let unscheduled: u32 = messages().map(|m| m.unscheduled).sum();
+        assert_eq!(unscheduled, self.unscheduled, "packets without a grant");
         assert_eq!(messages().count(), self.live as usize);
         for m in messages() {
             assert!(m.granted <= m.packets && m.arrived <= m.packets);
-            assert!(!m.queued || m.granted < m.packets, "nothing to grant");
+            assert!(m.unscheduled <= m.outstanding);
+            assert!(m.ticket == 0 || m.granted < m.packets, "nothing to grant");
         }
+        let (entries, dead) = self.queue.counts();
+        assert_eq!(messages().filter(|m| m.ticket != 0).count(), entries - dead, "the queue");
+        assert!(!self.queue.has_many_dead(), "{dead} of {entries} entries are dead");
         for s in &self.peers {
             let of = || messages().filter(|m| m.peer == s.peer);
             assert_eq!(of().count(), s.messages as usize);

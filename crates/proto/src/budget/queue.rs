@@ -12,37 +12,83 @@ use std::collections::VecDeque;
 const CLASSES: usize = 8;
 /// A grant in this many goes to the message that has waited longest.
 const OLDEST_EVERY: u32 = 16;
+/// Entries of messages that no longer wait are removed when they are half of the queue, and more than
+/// this number.
+const DEAD_MOST: usize = 64;
+
+/// The entry of a message in the queue; 0: it has none. Never used twice.
+pub(super) type Ticket = u64;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct GrantQueue {
     /// Message and ticket, per class.
-    classes: [VecDeque<(u32, u64)>; CLASSES],
-    next_ticket: u64,
+    classes: [VecDeque<(u32, Ticket)>; CLASSES],
+    newest: Ticket,
     grants: u32,
     len: usize,
+    /// Entries whose message no longer waits.
+    dead: usize,
 }
 
 impl GrantQueue {
-    /// Adds a message with `left` packets, at the end of its class.
-    pub(super) fn push(&mut self, message: u32, left: u32) {
+    /// Adds a message with `left` packets, at the end of its class. Returns its ticket.
+    pub(super) fn push(&mut self, message: u32, left: u32) -> Ticket {
         let class = (left.max(1).ilog2() as usize).min(CLASSES - 1);
-        self.classes[class].push_back((message, self.next_ticket));
-        self.next_ticket += 1;
+        self.newest += 1;
+        self.classes[class].push_back((message, self.newest));
         self.len += 1;
+        self.newest
     }
 
-    /// Takes the next message.
-    pub(super) fn pop(&mut self) -> Option<u32> {
+    /// Takes the next entry: a message and its ticket. If the message has another ticket by now, the
+    /// entry is dead ([`GrantQueue::on_dead`]).
+    pub(super) fn pop(&mut self) -> Option<(u32, Ticket)> {
         self.grants = (self.grants + 1) % OLDEST_EVERY;
-        let queue = if self.grants == 0 {
-            let waiting = self.classes.iter_mut().filter(|q| !q.is_empty());
-            waiting.min_by_key(|q| q.front().map_or(u64::MAX, |&(_, ticket)| ticket))?
-        } else {
-            self.classes.iter_mut().find(|q| !q.is_empty())?
-        };
+        if self.grants == 0 {
+            return self.pop_oldest();
+        }
+        let queue = self.classes.iter_mut().find(|q| !q.is_empty())?;
         self.len -= 1;
-        queue.pop_front().map(|(message, _)| message)
+        queue.pop_front()
+    }
+
+    /// Takes the entry that has waited longest.
+    fn pop_oldest(&mut self) -> Option<(u32, Ticket)> {
+        let waiting = self.classes.iter_mut().filter(|q| !q.is_empty());
+        let queue = waiting.min_by_key(|q| q.front().map_or(u64::MAX, |&(_, ticket)| ticket))?;
+        self.len -= 1;
+        queue.pop_front()
+    }
+
+    /// The message of an entry no longer waits.
+    pub(super) fn on_dead(&mut self) {
+        self.dead += 1;
+    }
+
+    /// A dead entry was taken.
+    pub(super) fn on_dead_taken(&mut self) {
+        self.dead -= 1;
+    }
+
+    /// Whether there are so many dead entries that they are to be removed.
+    pub(super) fn has_many_dead(&self) -> bool {
+        self.dead > DEAD_MOST && 2 * self.dead > self.len
+    }
+
+    /// Removes the dead entries: those that are not `alive`.
+    #[cold]
+    pub(super) fn remove_dead(&mut self, alive: impl Fn(u32, Ticket) -> bool) {
+        for class in &mut self.classes {
+            class.retain(|&(message, ticket)| alive(message, ticket));
+        }
+        self.len = self.classes.iter().map(VecDeque::len).sum();
+        self.dead = 0;
+    }
+
+    /// Entries, and those of them that are dead.
+    pub(super) fn counts(&self) -> (usize, usize) {
+        (self.len, self.dead)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -51,11 +97,11 @@ impl GrantQueue {
 
     pub(super) fn clear(&mut self) {
         self.classes.iter_mut().for_each(VecDeque::clear);
-        self.len = 0;
+        (self.len, self.dead) = (0, 0);
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        self.classes.iter().map(|q| q.capacity() * size_of::<(u32, u64)>()).sum()
+        self.classes.iter().map(|q| q.capacity() * size_of::<(u32, Ticket)>()).sum()
     }
 }
 
@@ -71,7 +117,7 @@ mod tests {
         for message in 100..131 {
             q.push(message, 2);
         }
-        let order: Vec<u32> = std::iter::from_fn(|| q.pop()).collect();
+        let order: Vec<u32> = std::iter::from_fn(|| q.pop()).map(|(message, _)| message).collect();
         let at = |message| order.iter().position(|&m| m == message).unwrap();
         assert_eq!((order[0], order[1]), (100, 101));
         assert_eq!(at(1), 15, "the sixteenth grant is the oldest message's");
@@ -81,10 +127,10 @@ mod tests {
     #[test]
     fn long_messages_take_turns() {
         let mut q = GrantQueue::default();
-        (0..3).for_each(|m| q.push(m, 1_000 + m));
+        (0..3).for_each(|m| _ = q.push(m, 1_000 + m));
         let mut order = Vec::new();
         for _ in 0..9 {
-            let message = q.pop().unwrap();
+            let (message, _) = q.pop().unwrap();
             order.push(message);
             q.push(message, 900);
         }

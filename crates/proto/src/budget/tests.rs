@@ -1,5 +1,7 @@
 //! The table of messages.
 
+use std::collections::VecDeque;
+
 use super::*;
 
 fn owner(session: u32) -> Owner {
@@ -91,4 +93,87 @@ fn every_message_is_checked_in_turn() {
     });
     let seen: Vec<u32> = (0..5).filter_map(|_| b.next_to_check()).map(|(at, _)| at).collect();
     assert_eq!(seen, [1, 2, 3, 4, 0]);
+}
+
+#[test]
+fn messages_that_end_while_they_wait_leave_nothing_in_the_queue() {
+    let mut b = budget();
+    let held = b.begin(owner(0), 0, 1_000, (1, 100), 0);
+    b.begin(owner(1), 1, 1_000, (1, 100), 0);
+    for req_num in 0..10_000 {
+        let owner = Owner { req_num, ..owner(2) };
+        let at = b.begin(owner, 2, 1_000, (4, 4), 0);
+        b.enqueue(at, &owner);
+        b.end(at, &owner);
+        b.check();
+    }
+    assert!(b.queue.counts().0 <= 1_000, "{:?}", b.queue.counts());
+    b.end(held, &owner(0));
+}
+
+#[test]
+fn a_budget_that_is_in_force_now_and_then_has_each_message_in_its_queue_once() {
+    let mut b = budget();
+    let messages: Vec<u32> = (0..20).map(|n| b.begin(owner(n), 0, 1_000, (1, 4), 0)).collect();
+    for req_num in 0..1_000 {
+        let short = Owner { req_num, ..owner(99) };
+        let at = b.begin(short, 1, 2, (1, 2), 0);
+        (0..).zip(&messages).for_each(|(n, &m)| b.limit(m, &owner(n), 4));
+        while let Some((at, owner)) = b.next() {
+            b.grant(at, &owner, u32::MAX, 1);
+        }
+        b.check();
+        b.end(at, &short);
+        (0..).zip(&messages).for_each(|(n, &m)| b.grant_all(m, &owner(n)));
+        b.check();
+    }
+    assert!(b.queue.counts().0 <= 1_000, "{:?}", b.queue.counts());
+}
+
+#[test]
+fn short_messages_that_need_no_grant_do_not_starve_a_long_one() {
+    let mut b = budget();
+    let long = b.begin(owner(0), 0, 100_000, (4, 4), 0);
+    b.enqueue(long, &owner(0));
+    // The queue in front of this endpoint. Of forty peers each sends message after message of four
+    // packets, the first one alone, as advised. Peer 0 sends what is granted.
+    let mut link = VecDeque::new();
+    let mut short = vec![None; 41];
+    for peer in (1..=40).step_by(2) {
+        let at = b.begin(owner(peer), peer, 4, (1, 4), 0);
+        short[peer as usize] = Some((at, owner(peer), 3));
+        link.extend([peer, peer, peer, peer + 1]);
+    }
+    let mut long_packets = 0;
+    for arrival in 0..20_000 {
+        let peer = link.pop_front().unwrap();
+        if peer == 0 {
+            long_packets += u32::from(arrival >= 10_000);
+            b.on_arrival(long, &owner(0), 0);
+            b.enqueue(long, &owner(0));
+        } else {
+            let arriving = &mut short[peer as usize];
+            let (at, owner, left) = arriving.take().unwrap_or_else(|| {
+                let owner = Owner { req_num: arrival, ..owner(peer) };
+                (b.begin(owner, peer, 4, (1, 4), 0), owner, 4)
+            });
+            match left {
+                4 => link.extend([peer; 3]),
+                1 => b.end(at, &owner),
+                _ => b.on_arrival(at, &owner, 0),
+            }
+            if left > 1 {
+                *arriving = Some((at, owner, left - 1));
+            } else {
+                link.push_back(peer);
+            }
+        }
+        while let Some((at, owner)) = b.next() {
+            assert_eq!(owner.session, 0);
+            assert!(b.grant(at, &owner, u32::MAX, 1).is_some());
+            link.push_back(0);
+        }
+        b.check();
+    }
+    assert!((100..=700).contains(&long_packets), "{long_packets} of 10,000 packets");
 }

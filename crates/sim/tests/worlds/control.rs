@@ -1,11 +1,16 @@
 //! Targets of the default congestion control beyond one incast, each in its shortest form.
 
-use courser::{Control, Recovery};
-use courser_sim::fabric::Buffer;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use courser::{Control, Nexus, Recovery, Rpc};
+use courser_sim::fabric::{Buffer, Topology};
 use courser_sim::scenario::{
     Hosts, background, buffers, first_burst, join_leave, operating_range, slow_handler,
     uncongested, uplink,
 };
+use courser_sim::{CpuCosts, HostId, World, WorldConfig};
 
 /// Small calls to the victim of an incast take at most three times as long as without (E83).
 #[test]
@@ -128,4 +133,61 @@ fn other_networks_need_no_other_settings() {
         let least = if jitter_ns == 0 { 0.95 } else { 0.9 };
         assert!(seen.goodput_share >= least, "{gbps} {base_rtt_ns} {max_frame}: {seen:?}");
     }
+}
+
+/// A client that always has `outstanding` requests of `bytes` under way; `answered` counts.
+fn caller(
+    nexus: &Nexus,
+    server: &str,
+    (bytes, outstanding): (usize, usize),
+    answered: Rc<Cell<u32>>,
+) -> Result<Rpc, Box<dyn std::error::Error>> {
+    let mut rpc = nexus.endpoint()?;
+    let session = rpc.connect(server)?;
+    rpc.on_completion(move |cx, _, done| {
+        assert!(done.result.is_ok(), "a call has failed");
+        answered.set(answered.get() + 1);
+        assert!(cx.request(session, 1, done.request).send().is_ok());
+    });
+    for _ in 0..outstanding {
+        let request = rpc.alloc(bytes)?;
+        assert!(rpc.request(session, 1, request).send().is_ok());
+    }
+    Ok(rpc)
+}
+
+/// Messages of as many packets as may be sent before a grant use up the budget, and more. A long one
+/// has a share of the link nevertheless.
+#[test]
+fn short_messages_of_many_senders_do_not_starve_a_long_one() {
+    const SHORT: u32 = 40;
+    let mut config = WorldConfig::new(1, Topology::one_switch(SHORT + 2));
+    config.costs = CpuCosts::none();
+    config.nic.max_frame = 1_072;
+    config.nic.rx_queue = 8_192;
+    config.nexus.credits = Some(32);
+    let mut world = World::new(config).unwrap();
+    world
+        .start(HostId(0), |nexus| {
+            let mut rpc = nexus.endpoint()?;
+            rpc.on(1, |cx, _| cx.reply(&b"done"[..]));
+            Ok::<_, courser::BindError>(rpc)
+        })
+        .unwrap();
+    let uri = world.uri(HostId(0));
+    let (short, long) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    for host in 1..=SHORT + 1 {
+        let is_long = host > SHORT;
+        let calls = if is_long { (100_000, 1) } else { (4_096, 2) };
+        let (uri, answered) = (uri.clone(), Rc::clone(if is_long { &long } else { &short }));
+        world
+            .start(HostId(host), move |nexus| caller(nexus, &uri, calls, Rc::clone(&answered)))
+            .unwrap();
+    }
+    world.run_for(Duration::from_millis(40));
+    let packets = [4 * short.get(), 98 * long.get()];
+    assert!(
+        packets[1] * 100 > packets[0],
+        "packets of short messages and of the long: {packets:?}"
+    );
 }
