@@ -201,7 +201,7 @@ impl<S: Stream> Conn<S> {
 }
 
 /// Converts a mapped IPv6 address to IPv4.
-fn canonical(addr: SocketAddr) -> SocketAddr {
+pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
             Some(v4) => SocketAddr::from((v4, v6.port())),

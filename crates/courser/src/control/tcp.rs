@@ -10,6 +10,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
+use super::conn::canonical;
 use super::network::{Network, Ready, Stream};
 use super::{Event, Inlet, Wake};
 
@@ -27,6 +28,8 @@ pub(super) struct Tcp {
     poll: Poll,
     events: Events,
     listener: TcpListener,
+    /// The local address of outbound connections; `None`: what the kernel selects.
+    source: Option<SocketAddr>,
     /// The queue for results of resolver threads.
     inlet: Inlet,
 }
@@ -39,7 +42,11 @@ impl Tcp {
         let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
         poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
         let inlet = Inlet { events, wake: Wake::Poll(waker) };
-        Ok((Tcp { poll, events: Events::with_capacity(EVENTS), listener, inlet }, bound))
+        let mut source = canonical(bound);
+        source.set_port(0);
+        let source = (!source.ip().is_unspecified()).then_some(source);
+        let events = Events::with_capacity(EVENTS);
+        Ok((Tcp { poll, events, listener, source, inlet }, bound))
     }
 
     /// The queue whose wake-up ends [`Tcp::wait`].
@@ -80,7 +87,10 @@ impl Network for Tcp {
     }
 
     fn connect(&mut self, to: SocketAddr) -> io::Result<TcpStream> {
-        TcpStream::connect(to)
+        match self.source {
+            Some(source) => connect_from(source, to),
+            None => TcpStream::connect(to),
+        }
     }
 
     fn register(&mut self, stream: &mut TcpStream, n: u64) -> io::Result<()> {
@@ -131,6 +141,26 @@ impl Stream for TcpStream {
     fn abort_on_close(&self) {
         // On failure the socket is closed without a reset.
         let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
+    }
+}
+
+/// Connects from `source`, which frames of the datapath come from too: the server accepts them from
+/// the address of the control connection only.
+fn connect_from(source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
+    use rustix::io::Errno;
+    let to = canonical(to);
+    if source.is_ipv4() != to.is_ipv4() {
+        return Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!("this nexus is bound to {}, of the other address family", source.ip()),
+        ));
+    }
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&source.into())?;
+    match socket.connect(&to.into()) {
+        Err(e) if e.raw_os_error() != Some(Errno::INPROGRESS.raw_os_error()) => Err(e),
+        _ => Ok(TcpStream::from_std(socket.into())),
     }
 }
 
