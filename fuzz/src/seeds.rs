@@ -6,7 +6,7 @@ use std::rc::Rc;
 use courser_proto::wire::{EcnCounts, FRAME_HEADER, Holes, Packet, parse_packet};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRefuseReason, ConnectRequest, ControlMsg, EndpointRef,
-    Recovery, Room,
+    Integrity, Recovery, Room, Schemes,
 };
 
 use crate::program::{Forged, Op, Setup, encode};
@@ -124,6 +124,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         max_msg_size: 1 << 20,
         first_req_num: 64,
         recovery: Recovery::Selective,
+        integrity: Integrity::None,
         room: Room::UNIFORM,
     };
     let accept = ConnectAccept {
@@ -140,7 +141,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         credits: 32,
         pool: 32,
         max_msg_size: 8 << 20,
-        recovery: Recovery::Melo,
+        schemes: Schemes { recovery: Recovery::Melo, integrity: Integrity::None },
         room: Room { small_data: 196, units_per_packet: 16 },
     };
     let reason = ConnectRefuseReason::TooManySessions { limit: 64 };

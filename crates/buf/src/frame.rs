@@ -108,21 +108,51 @@ pub struct PathId(pub u32);
 
 /// One datagram to send: up to [`TX_GATHER`] pieces, in order.
 ///
-/// The frame owns references to its memory and releases them when dropped.
-#[derive(Debug)]
+/// The frame owns references to its memory and releases them when dropped. Its length is always that
+/// of its pieces: transports reserve memory by it.
+#[derive(Clone, Debug)]
 pub struct TxFrame {
     /// The destination.
     pub path: PathId,
-    /// The pieces, in wire order.
-    pub segs: ArrayVec<TxSeg, TX_GATHER>,
-    /// Length of all pieces together, in bytes.
-    pub len: u32,
+    segs: ArrayVec<TxSeg, TX_GATHER>,
+    len: u32,
 }
 
 impl TxFrame {
     /// A frame without pieces and destination, to be filled.
     pub const EMPTY: TxFrame =
         TxFrame { path: PathId(u32::MAX), segs: ArrayVec::new_const(), len: 0 };
+
+    /// The pieces, in wire order.
+    #[inline(always)]
+    pub fn segs(&self) -> &[TxSeg] {
+        &self.segs
+    }
+
+    /// Length of all pieces together, in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// Whether it has no bytes.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Adds a piece.
+    ///
+    /// # Errors
+    /// The frame has [`TX_GATHER`] pieces, or would be longer than 4 GiB; the piece is returned.
+    #[inline(always)]
+    pub fn push(&mut self, seg: TxSeg) -> Result<(), TxSeg> {
+        let added = u32::try_from(seg.len()).ok().and_then(|len| self.len.checked_add(len));
+        let Some(len) = added else { return Err(seg) };
+        self.segs.try_push(seg).map_err(arrayvec::CapacityError::element)?;
+        self.len = len;
+        Ok(())
+    }
 
     /// A frame of one piece.
     pub fn one(path: PathId, seg: TxSeg) -> Self {

@@ -65,6 +65,6 @@ pub use frame::{
     TxFrame, drop_frames,
 };
 pub use mem::{Heap, HugePages, MapCause, MapError, MemorySource, REGION_ALIGN, Region};
-pub use msgbuf::{CapacityError, HEADER_ROOM, MsgBuf, PacketAccess, TxSeg, Unshared};
+pub use msgbuf::{HEADER_ROOM, MsgBuf, PacketAccess, SetLenError, TxSeg, Unshared};
 pub use runs::{RUN_HOT, Run, Runs};
 pub use tail::{Tail, copy_shared};

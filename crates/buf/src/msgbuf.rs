@@ -54,14 +54,21 @@ unsafe impl Send for MsgBuf {}
 // `buffers_come_back_from_other_threads`.
 unsafe impl Sync for MsgBuf {}
 
-/// A length above the capacity of a buffer was requested.
+/// Why a buffer cannot have a length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{asked} bytes do not fit a message buffer of {capacity}; allocate a larger one")]
-pub struct CapacityError {
-    /// Requested length, bytes.
-    pub asked: usize,
-    /// Data capacity of the buffer, bytes.
-    pub capacity: usize,
+#[non_exhaustive]
+pub enum SetLenError {
+    /// The length is above the capacity of the buffer.
+    #[error("{asked} bytes do not fit a message buffer of {capacity}; allocate a larger one")]
+    Capacity {
+        /// Requested length, bytes.
+        asked: usize,
+        /// Data capacity of the buffer, bytes.
+        capacity: usize,
+    },
+    /// A transmit queue still reads the data, so that no bytes can be cleared.
+    #[error("a message buffer that is being sent cannot grow; wait until its call has ended")]
+    Shared,
 }
 
 impl MsgBuf {
@@ -113,13 +120,28 @@ impl MsgBuf {
         }
     }
 
-    /// Sets the number of data bytes, up to the capacity. New bytes have arbitrary contents:
-    /// those of an earlier use of the memory.
+    /// Sets the number of data bytes, up to the capacity. New bytes are 0.
     #[inline]
-    pub fn set_len(&mut self, len: usize) -> Result<(), CapacityError> {
+    pub fn set_len(&mut self, len: usize) -> Result<(), SetLenError> {
+        let had = self.len();
+        if len > had && self.is_shared() {
+            return Err(SetLenError::Shared);
+        }
+        self.set_len_recycled(len)?;
+        if let Some(new) = self.get_mut().and_then(|data| data.get_mut(had..)) {
+            new.fill(0);
+        }
+        Ok(())
+    }
+
+    /// Sets the number of data bytes, up to the capacity. New bytes have the contents of an earlier
+    /// use of the memory, so a message that is not overwritten in full **reveals parts of earlier
+    /// messages**.
+    #[inline]
+    pub fn set_len_recycled(&mut self, len: usize) -> Result<(), SetLenError> {
         let capacity = self.capacity();
         if len > capacity {
-            return Err(CapacityError { asked: len, capacity });
+            return Err(SetLenError::Capacity { asked: len, capacity });
         }
         self.chunk().len.set(len as u32);
         Ok(())

@@ -10,7 +10,7 @@ use crate::call::CallBuilder;
 use crate::continuations::Cont;
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
-use crate::message::{Completion, Reply, ReplyHandle, ReplySink};
+use crate::message::{Completion, Reply, ReplyHandle, ReplySink, zeroed};
 
 /// The endpoint, as handlers, continuations and timers use it. Nothing here blocks or does I/O:
 /// calls and replies are queued, and the event loop sends them.
@@ -68,7 +68,8 @@ impl Context<'_> {
     }
 
     /// Answers with `len` bytes that `fill` writes in place; single-packet responses are neither
-    /// copied nor allocated. `fill` gets arbitrary bytes.
+    /// copied nor allocated. `fill` gets the contents of earlier messages and must overwrite all of
+    /// them.
     ///
     /// # Errors
     /// As [`Context::try_reply`].
@@ -181,12 +182,23 @@ impl Context<'_> {
         self.core.session_error(session)
     }
 
-    /// Allocates a message buffer of `len` bytes with arbitrary content.
+    /// Allocates a message buffer of `len` bytes, all 0. [`Self::alloc_recycled`] saves the time of
+    /// clearing large ones.
     ///
     /// # Errors
     /// The endpoint's memory limit is reached.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        zeroed(self.core.proto.alloc(len))
+    }
+
+    /// A message buffer of `len` bytes that have the contents of earlier messages of this endpoint:
+    /// for messages that are overwritten in full. A byte that is not **reveals another message**.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc_recycled(&self, len: usize) -> Result<MsgBuf, AllocError> {
         self.core.proto.alloc(len)
     }
 

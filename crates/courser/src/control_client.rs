@@ -11,9 +11,10 @@ use courser_net::{Transport, Uri, any};
 use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlMsg,
-    EndpointRef, IdleSession, SessionId, SessionState,
+    EndpointRef, IdleSession, Integrity, SessionId, SessionState,
 };
 
+use crate::config::Config;
 use crate::control::{Command, DialError, Dialed, LostReason, Mail};
 use crate::core::{Core, PendingCommand};
 use crate::error::{RunError, SessionError};
@@ -47,11 +48,41 @@ pub(crate) struct Connections {
     connected: BTreeMap<u32, Link>,
     next_ticket: u64,
     timeout: Duration,
+    /// `Config::integrity`.
+    integrity: Option<Integrity>,
+    /// `Config::credits`.
+    credits: Option<u32>,
+    /// The smallest pool of credits that a session has begun with, if that is less than `credits`.
+    smallest_pool: Option<u32>,
 }
 
 impl Connections {
-    pub(crate) fn new(timeout: Duration) -> Self {
-        Connections { dialing: Vec::new(), connected: BTreeMap::new(), next_ticket: 0, timeout }
+    pub(crate) fn new(config: &Config) -> Self {
+        Connections {
+            dialing: Vec::new(),
+            connected: BTreeMap::new(),
+            next_ticket: 0,
+            timeout: config.connect_timeout,
+            integrity: config.integrity,
+            credits: config.credits,
+            smallest_pool: None,
+        }
+    }
+
+    /// The warning that `Config::credits` is not what sessions have.
+    pub(crate) fn warning(&self) -> Option<String> {
+        let (credits, pool) = (self.credits?, self.smallest_pool?);
+        Some(format!(
+            "the credits of a session are {credits}, and the receive queues of both sides had room \
+             for {pool} when it was connected; lower Config::credits, or raise \
+             Config::socket_buffer of both sides"
+        ))
+    }
+
+    /// The least protection of frames between these addresses.
+    fn integrity(&self, remote: IpAddr, local: IpAddr) -> Integrity {
+        let default = if is_same_host(remote, local) { Integrity::None } else { Integrity::Crc };
+        self.integrity.unwrap_or(default)
     }
 
     /// Whether a connect is under way, so that the event loop must check its deadline.
@@ -260,6 +291,7 @@ impl<T: Transport> Rpc<T> {
         self.transport.path_close(path.id);
         let from = self.me();
         let sent_ns = self.core.now_ns();
+        let integrity = self.connections.integrity(remote, local);
         let dialing = &mut self.connections.dialing[at];
         dialing.sent_ns = sent_ns;
         dialing.control = Some((d.control, remote, local));
@@ -267,6 +299,7 @@ impl<T: Transport> Rpc<T> {
         if is_same_host(remote, local) {
             self.core.proto.raise_local_credits(dialing.session, &mut dialing.request);
         }
+        self.core.proto.require_integrity(dialing.session, &mut dialing.request, integrity);
         self.core.proto.bind_control(dialing.session, d.control);
         let msg = ControlMsg::Connect { from, to: dialing.to, request: dialing.request.clone() };
         self.control.send(Command::Send { control: d.control, msg });
@@ -337,6 +370,7 @@ impl<T: Transport> Rpc<T> {
             local_port: self.transport.local_addr().port,
             control,
             random: self.core.platform.random_u64() as u32,
+            integrity: self.connections.integrity(remote, local),
             credits: match is_same_host(remote, local) {
                 true => u32::MAX,
                 false => self.core.proto.credits_remote(),
@@ -381,6 +415,12 @@ impl<T: Transport> Rpc<T> {
                 self.core.proto.expect_round_trip(d.session, took_ns);
                 let link = Link { session: d.session, control, to: from, datapath: server };
                 self.connections.connected.insert(d.session.index(), link);
+                if let Some(stats) = self.session_stats(d.session)
+                    && self.connections.credits.is_some_and(|credits| stats.pool < credits)
+                {
+                    let smallest = self.connections.smallest_pool.unwrap_or(u32::MAX);
+                    self.connections.smallest_pool = Some(smallest.min(stats.pool));
+                }
                 if e.path_unused {
                     self.transport.path_close(path.id);
                 }

@@ -90,7 +90,7 @@ fn take(body: Body<'_>, cx: &Context<'_>) -> Result<MsgBuf, AllocError> {
     match body {
         Body::Owned(m) => Ok(m),
         Body::Borrowed(bytes) => {
-            let mut m = cx.alloc(bytes.len())?;
+            let mut m = cx.alloc_recycled(bytes.len())?;
             m.copy_from_slice(bytes);
             Ok(m)
         }
@@ -253,4 +253,12 @@ impl Drop for ReplyHandle {
             dropped.push(self.id, status);
         }
     }
+}
+
+/// A new buffer with all bytes 0.
+#[inline]
+pub(crate) fn zeroed(buffer: Result<MsgBuf, AllocError>) -> Result<MsgBuf, AllocError> {
+    let mut buffer = buffer?;
+    buffer.fill(0);
+    Ok(buffer)
 }

@@ -196,7 +196,7 @@ impl Nexus {
             workers: Workers::new(self.workers.clone()),
             answers: Vec::new(),
             control: self.control.clone(),
-            connections: Connections::new(self.config.connect_timeout),
+            connections: Connections::new(&self.config),
             index,
             accepts: false,
             spin,

@@ -18,7 +18,7 @@ use crate::control::{Command, Control, Mail, Mailbox};
 use crate::control_client::Connections;
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
-use crate::message::{Completion, Reply, ReplyHandle, Request, Response};
+use crate::message::{Completion, Reply, ReplyHandle, Request, Response, zeroed};
 use crate::spin::Spin;
 use crate::worker::{Answer, Workers};
 
@@ -257,13 +257,24 @@ impl<T: Transport> Rpc<T> {
         self.context().reply_to(handle, reply)
     }
 
-    /// Allocates a message buffer of `len` bytes with arbitrary content.
+    /// Allocates a message buffer of `len` bytes, all 0. [`Self::alloc_recycled`] saves the time of
+    /// clearing large ones.
     ///
     /// # Errors
     /// The endpoint's memory limit is reached.
     #[doc(alias = "alloc_msg_buffer")]
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        zeroed(self.core.proto.alloc(len))
+    }
+
+    /// A message buffer of `len` bytes that have the contents of earlier messages of this endpoint:
+    /// for messages that are overwritten in full. A byte that is not **reveals another message**.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc_recycled(&self, len: usize) -> Result<MsgBuf, AllocError> {
         self.core.proto.alloc(len)
     }
 
@@ -330,9 +341,12 @@ impl<T: Transport> Rpc<T> {
         &self.transport
     }
 
-    /// Warnings about the set-up of this machine, each with the command that corrects it.
+    /// Warnings about the set-up of this machine, and settings that do not hold, each with what
+    /// corrects it.
     pub fn warnings(&self) -> Vec<String> {
-        self.transport.warnings()
+        let mut all = self.transport.warnings();
+        all.extend(self.connections.warning());
+        all
     }
 
     /// The endpoint's number in its nexus: `N` in `udp://host:port/N`.

@@ -225,7 +225,7 @@ fn owned(body: Body<'_>, cx: &Context<'_>) -> Option<MsgBuf> {
     match body {
         Body::Owned(m) => Some(m),
         Body::Borrowed(bytes) => {
-            let mut m = cx.alloc(bytes.len()).ok()?;
+            let mut m = cx.alloc_recycled(bytes.len()).ok()?;
             m.copy_from_slice(bytes);
             Some(m)
         }

@@ -13,7 +13,7 @@ use courser::{
     ConnectRefuseReason, DialError, Executed, LostReason, RejectReason, ReplyError, RunError,
     SessionEnd, SessionError, Status, Uri, UriError, WorkerError,
 };
-use courser_buf::{Addr, Arena, ArenaConfig, CapacityError, ConfigError, Heap, MapCause, MapError};
+use courser_buf::{Addr, Arena, ArenaConfig, ConfigError, Heap, MapCause, MapError, SetLenError};
 use courser_net::{
     BindSpec, FaultPlan, FaultSyntax, MemError, OpenError, PathError, ShmError, UdpError, any,
 };
@@ -94,8 +94,8 @@ fn memory_error_texts_end_with_an_advice() {
         ],
     );
     check(include_str!("../../buf/src/mem.rs"), &texts![map()]);
-    let full = CapacityError { asked: 9, capacity: 8 };
-    check(include_str!("../../buf/src/msgbuf.rs"), &texts![full]);
+    let full = SetLenError::Capacity { asked: 9, capacity: 8 };
+    check(include_str!("../../buf/src/msgbuf.rs"), &texts![full, SetLenError::Shared]);
 }
 
 #[test]

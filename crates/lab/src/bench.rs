@@ -3,6 +3,7 @@
 mod bucket;
 mod credits;
 mod factors;
+mod integrity;
 mod overload;
 mod sessions;
 mod sweep;
@@ -40,6 +41,8 @@ pub enum Series {
     Bucket(BucketArgs),
     /// The rate with optimizations switched off one after another
     Factors(SeriesArgs),
+    /// The rate and the bandwidth with a checksum of each frame, compared with none
+    Integrity(SeriesArgs),
     /// The rate on 1 to 20,000 sessions compared with 8, and their memory
     Sessions(SessionsArgs),
     /// Latency, rate and bandwidth with 1 to 64 credits
@@ -182,6 +185,7 @@ pub fn run(series: &Series) -> Result<(), Failure> {
         Series::Bucket(args) => bucket(args),
         Series::Sweep(args) => sweep(args),
         Series::Factors(args) => of("factors", args, factors::run),
+        Series::Integrity(args) => of("integrity", args, integrity::run),
         Series::TxQueue(args) => of("txqueue", args, txqueue::run),
         Series::Threads(args) => of("threads", args, threads::run),
         Series::Sessions(args) => {

@@ -89,13 +89,13 @@ impl<T: Transport> DelayedCompletion<T> {
 
 /// FNV-1a over the frame's bytes.
 fn sum(frame: &TxFrame) -> u64 {
-    let bytes = frame.segs.iter().flat_map(|s| s.iter());
+    let bytes = frame.segs().iter().flat_map(|s| s.iter());
     bytes.fold(0xcbf2_9ce4_8422_2325, |h, &b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Another reference to the same bytes.
 pub(crate) fn share(frame: &TxFrame) -> TxFrame {
-    TxFrame { path: frame.path, segs: frame.segs.clone(), len: frame.len }
+    frame.clone()
 }
 
 impl<T: Transport> crate::Middleware for DelayedCompletion<T> {

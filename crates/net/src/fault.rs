@@ -151,9 +151,9 @@ impl<T: Transport> FaultTransport<T> {
 
     /// A copy with one flipped bit: the original's memory belongs to the application.
     fn bent(&self, frame: &TxFrame, bits: u64) -> Option<TxFrame> {
-        let mut copy = self.arena.as_ref()?.alloc(frame.len as usize).ok()?;
+        let mut copy = self.arena.as_ref()?.alloc(frame.len() as usize).ok()?;
         let mut at = 0;
-        for seg in &frame.segs {
+        for seg in frame.segs() {
             copy.get(at..at + seg.len())?;
             copy[at..at + seg.len()].copy_from_slice(seg);
             at += seg.len();

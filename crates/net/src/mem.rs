@@ -364,12 +364,12 @@ impl Transport for MemTransport {
             };
             while burst.front().is_some_and(|f| f.path == path) {
                 let Some(frame) = burst.pop_front() else { break };
-                if frame.len as usize > self.caps.max_frame.min(inbox.max_frame) {
+                if frame.len() as usize > self.caps.max_frame.min(inbox.max_frame) {
                     self.stats.tx_dropped += 1;
                     continue;
                 }
                 self.stats.tx_frames += 1;
-                self.stats.tx_bytes += u64::from(frame.len);
+                self.stats.tx_bytes += u64::from(frame.len());
                 let Some(mut data) = inbox.free.pop() else {
                     inbox.overflow.fetch_add(1, Ordering::Relaxed);
                     continue;

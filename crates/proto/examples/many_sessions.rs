@@ -15,7 +15,8 @@ use std::sync::Arc;
 
 use courser_buf::{Addr, Arena, ArenaConfig, Ecn, Heap, MsgBuf, PathId, RxFrame, TxBurst};
 use courser_proto::{
-    Body, CallError, Config, ConnectOffer, Driver, Endpoint, EndpointStats, RequestId, SessionId,
+    Body, CallError, Config, ConnectOffer, Driver, Endpoint, EndpointStats, Integrity, RequestId,
+    SessionId,
 };
 
 const MAX_FRAME: usize = 1472;
@@ -135,6 +136,7 @@ fn connect(client: &mut Side, server: &mut Side, random: u64) -> Result<(), Fail
         local_port: addr(2).port,
         control: CONTROL,
         random: random as u32,
+        integrity: Integrity::None,
         credits: u32::MAX,
     };
     let dialed = client.ep.dial(CONTROL, random, addr(1).port, MAX_FRAME)?;

@@ -67,6 +67,8 @@ pub(crate) struct Outbox<C> {
     pub(crate) failed: VecDeque<SessionId>,
     /// Client sessions that dropped their slots.
     pub(crate) idle: VecDeque<IdleSession>,
+    /// `failed` or `idle` has an entry, or [`crate::ingress::REFUSED_NEWS`] more frames were refused.
+    pub(crate) has_news: bool,
     /// Paths that no peer uses any more.
     pub(crate) unused_paths: Vec<PathId>,
     /// Number of requests that were cancelled, or whose clients are gone, while handlers had them.
@@ -79,6 +81,7 @@ impl<C> Default for Outbox<C> {
             done: VecDeque::new(),
             failed: VecDeque::new(),
             idle: VecDeque::new(),
+            has_news: false,
             unused_paths: Vec::new(),
             given_up: 0,
         }

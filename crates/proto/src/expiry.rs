@@ -316,6 +316,7 @@ impl<C> Endpoint<C> {
                 let id = SessionId { index, generation: s.generation };
                 self.fail_session(index, CallError::DatapathSilent);
                 self.outbox.failed.push_back(id);
+                self.outbox.has_news = true;
             }
         }
     }

@@ -6,12 +6,16 @@ use courser_buf::RxFrame;
 use crate::cc::PART;
 use crate::driver::Driver;
 use crate::endpoint::Endpoint;
+use crate::integrity::{self, Integrity};
 use crate::mutant::{self, Mutant};
 use crate::peer::{FrameSignal, Peer, PeerState};
 use crate::rx::{self, Packets};
 use crate::stats::Drop;
 use crate::tx::TxItem;
 use crate::wire::{FrameHeader, is_untimed};
+
+/// The event loop is told of every this many refused frames, as there may be a flood.
+pub(crate) const REFUSED_NEWS: u64 = 256;
 
 impl<C> Endpoint<C> {
     /// Receives a frame: checks its form, peer, cookie, source and packet size, and handles its
@@ -25,12 +29,43 @@ impl<C> Endpoint<C> {
             let now_ns = driver.now_ns();
             driver.endpoint().now_ns = now_ns;
         }
-        let Some(packets) = driver.endpoint().open(frame) else { return };
         if frame.tail.is_empty() {
-            rx::packets(driver, packets);
+            Self::receive_whole(driver, frame);
         } else {
-            rx::packets_in_parts(driver, packets, frame);
+            Self::receive_in_parts(driver, frame);
         }
+    }
+
+    #[inline(always)]
+    fn receive_whole(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
+        let Some(packets) = driver.endpoint().open(frame) else { return };
+        rx::packets(driver, packets);
+        Self::received(driver);
+    }
+
+    /// Receives a frame whose end its sender can still write. The checksum of a protected frame is
+    /// that of a copy, which does not change any more.
+    #[inline(never)]
+    fn receive_in_parts(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
+        if driver.endpoint().is_protected(frame.data) {
+            let mut room = Vec::new();
+            return Self::receive_whole(driver, &frame.join(&mut room));
+        }
+        let Some(packets) = driver.endpoint().open(frame) else { return };
+        rx::packets_in_parts(driver, packets, frame);
+        Self::received(driver);
+    }
+
+    /// Whether the peer that a frame names protects its frames.
+    fn is_protected(&self, frame: &[u8]) -> bool {
+        let header = FrameHeader::parse(frame);
+        let peer = header.ok().and_then(|(h, _)| self.peers.at(h.peer));
+        peer.is_some_and(|peer| peer.integrity == Integrity::Crc)
+    }
+
+    /// All packets of a frame were handled.
+    #[inline(always)]
+    fn received(driver: &mut impl Driver<C>) {
         let endpoint = driver.endpoint();
         endpoint.tx.close_append();
         if endpoint.peers.signal.is_some() {
@@ -95,6 +130,8 @@ impl<C> Endpoint<C> {
     #[cold]
     fn refuse_frame<'f>(&mut self, reason: Drop) -> Option<Packets<'f>> {
         self.stats.drop(reason);
+        let refused = self.stats.rx_frames - self.stats.rx_frames_accepted;
+        self.outbox.has_news |= refused.is_multiple_of(REFUSED_NEWS);
         None
     }
 }
@@ -105,7 +142,8 @@ fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), Drop> 
     if peer.state != PeerState::Live {
         return Err(Drop::UnknownPeer);
     }
-    if peer.rx_cookie != h.cookie && !mutant::is_on(Mutant::CookieIgnored) {
+    let is_protected = peer.integrity == Integrity::Crc;
+    if peer.rx_cookie != h.cookie && !is_protected && !mutant::is_on(Mutant::CookieIgnored) {
         return Err(Drop::Cookie);
     }
     if peer.addr != frame.src {
@@ -113,6 +151,9 @@ fn check(peer: &Peer, h: &FrameHeader, frame: &RxFrame<'_>) -> Result<(), Drop> 
     }
     if peer.data_per_packet != h.data_per_packet {
         return Err(Drop::PacketSize);
+    }
+    if is_protected && !integrity::is_intact(peer.rx_cookie, h.cookie, frame.data) {
+        return Err(Drop::Checksum);
     }
     Ok(())
 }

@@ -6,6 +6,7 @@ use courser_buf::{Addr, AllocError, Arena, MsgBuf};
 use crate::cc::PART;
 use crate::config::Config;
 use crate::endpoint::Endpoint;
+use crate::integrity::Integrity;
 use crate::loss::Recovery;
 use crate::peer::PeerState;
 use crate::session::{Session, SessionId, SessionState};
@@ -52,6 +53,8 @@ pub struct SessionStats {
     pub queued: usize,
     /// The agreed loss recovery scheme.
     pub recovery: Recovery,
+    /// The agreed protection of frames.
+    pub integrity: Integrity,
     /// Data bytes per packet.
     pub data_per_packet: u16,
     /// Retransmission timeouts that rolled a request back, modulo 2^32 (client side; E59).
@@ -82,11 +85,11 @@ pub struct SessionStats {
 }
 
 impl<C> Endpoint<C> {
-    /// Whether [`Endpoint::poll_failed`] or [`Endpoint::poll_idle`] may return something. Costs two
-    /// loads, for a check in every pass of the event loop.
+    /// Whether [`Endpoint::poll_failed`] or [`Endpoint::poll_idle`] may return something, or ingress
+    /// has refused 256 frames more. Costs one load, for a check in every pass of the event loop.
     #[inline]
     pub fn has_session_news(&self) -> bool {
-        !(self.outbox.failed.is_empty() && self.outbox.idle.is_empty())
+        self.outbox.has_news
     }
 
     /// Whether [`Endpoint::poll_completion`] returns something, now or after a flush of the
@@ -188,6 +191,7 @@ impl<C> Endpoint<C> {
                 out.rtt_min_ns = Some(min);
                 out.rto_ns = Some(rto);
             }
+            out.integrity = p.integrity;
             out.peer = (p.state == PeerState::Live).then_some(p.addr);
             out.tx_frames = p.path.tx_frames();
             out.rx_frames = p.path.rx_frames();

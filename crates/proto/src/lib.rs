@@ -27,6 +27,7 @@ mod error;
 mod event;
 mod expiry;
 mod ingress;
+mod integrity;
 mod introspect;
 mod loss;
 mod memory;
@@ -61,6 +62,7 @@ pub use driver::Driver;
 pub use endpoint::Endpoint;
 pub use error::{CallError, Executed, RejectReason, ReplyError, SessionEnd, Status};
 pub use event::{Body, Completion, RequestId};
+pub use integrity::Integrity;
 pub use introspect::{Role, SessionStats};
 pub use loss::{Recovery, UnknownRecovery};
 pub use memory::{MemoryUse, SessionBytes};
@@ -69,7 +71,8 @@ pub use overload::serve_newest;
 pub use session::{
     Beat, CONTROL_MAX, CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectOffer,
     ConnectRefuseReason, ConnectRequest, ControlDecoder, ControlError, ControlMsg, Dialed,
-    EndpointRef, Established, Heartbeat, IdleSession, InvalidField, SessionId, SessionState,
+    EndpointRef, Established, Heartbeat, IdleSession, InvalidField, Schemes, SessionId,
+    SessionState,
 };
 pub use stats::{DROP_NAMES, DROP_REASONS, Drop, EndpointStats, PACKET_KINDS};
 pub use tx::Framing;

@@ -120,6 +120,9 @@ mutants! {
     /// A packet whose departure time has not come is sent at once, and again at that time. Effect:
     /// packets that were sent twice without a loss.
     PacedTwice = 29 "paced-twice",
+    /// Ingress accepts frames whose checksum differs. Effect: a request or response with bytes that
+    /// were never sent.
+    ChecksumIgnored = 30 "checksum-ignored",
 }
 
 /// Whether a bug is planted; `false` in a build without the feature, and removed.

@@ -7,6 +7,7 @@ use courser_buf::{Addr, PathId};
 
 use crate::config::Config;
 use crate::credits::CreditPool;
+use crate::integrity::Integrity;
 use crate::pace::Wheel;
 use crate::path::Path;
 use crate::wire::{FRAME_HEADER, PACKET_HEADER};
@@ -32,6 +33,7 @@ pub(crate) struct Peer {
     pub(crate) remote: u32,
     pub(crate) data_per_packet: u16,
     pub(crate) state: PeerState,
+    pub(crate) integrity: Integrity,
     /// The transport's number of the destination.
     pub(crate) path_id: PathId,
     /// The open frame to this peer in the transmit batch, or [`NO_FRAME`].
@@ -62,6 +64,7 @@ impl Peer {
             remote: 0,
             data_per_packet: 0,
             state: PeerState::Tentative,
+            integrity: Integrity::None,
             path_id: PathId(u32::MAX),
             open_frame: NO_FRAME,
             credits: CreditPool::new(),
@@ -108,6 +111,8 @@ pub(crate) struct Peers {
     /// Sum of the pools of all peers, in both directions, and of the reservations of connects in
     /// progress.
     pub(crate) credits_granted: u64,
+    /// The part of it that is reserved.
+    pub(crate) credits_reserved: u64,
 }
 
 impl Peers {
@@ -141,7 +146,11 @@ impl Peers {
     pub(crate) fn remove(&mut self, peer: u32) -> Option<Peer> {
         let removed = self.entries.get_mut(peer as usize)?.take()?;
         let credits = &removed.credits;
-        self.credits_granted -= u64::from(credits.limit()) + u64::from(credits.granted());
+        let pools = u64::from(credits.limit()) + u64::from(credits.granted());
+        self.credits_granted -= pools;
+        if removed.state == PeerState::Tentative {
+            self.credits_reserved -= pools;
+        }
         self.vacant.push(peer);
         // Its number may be reused soon.
         self.lingering.retain(|&(lingering, _)| lingering != peer);

@@ -43,10 +43,12 @@ pub enum Drop {
     Inconsistent,
     /// A packet kind that this version reserves.
     Unsupported,
+    /// The frame was changed on the way, or its cookie is wrong: [`crate::Integrity::Crc`].
+    Checksum,
 }
 
 /// Number of [`Drop`] reasons.
-pub const DROP_REASONS: usize = Drop::Unsupported as usize + 1;
+pub const DROP_REASONS: usize = Drop::Checksum as usize + 1;
 
 /// Names of the drop reasons, in the order of [`Drop`].
 pub const DROP_NAMES: [&str; DROP_REASONS] = [
@@ -68,6 +70,7 @@ pub const DROP_NAMES: [&str; DROP_REASONS] = [
     "out_of_order",
     "inconsistent",
     "unsupported",
+    "checksum",
 ];
 
 impl From<Malformed> for Drop {

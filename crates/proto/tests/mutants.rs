@@ -13,8 +13,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use courser_proto::mutant::{Mutant, plant};
 use courser_proto::wire::Packet;
 use courser_proto::{
-    Beat, CallError, Config, Control, Drop, EndpointStats, Executed, Heartbeat, Recovery,
-    ReplyError, SessionId,
+    Beat, CallError, Config, Control, Drop, EndpointStats, Executed, Heartbeat, Integrity,
+    Recovery, ReplyError, SessionId,
 };
 use support::forge::{frame, packets};
 use support::{Action, DPP, Done, Forge, Link, Node, Rng, World, config, pattern};
@@ -46,6 +46,7 @@ fn some_link(rng: &mut Rng) -> Link {
         duplicate: rng.pick(&[0, 20_000, 200_000]),
         reorder: rng.pick(&[0, 20_000, 200_000]),
         corrupt: 0,
+        flip: 0,
         latency_ns: rng.pick(&[1_000, 30_000]),
         late_ns: rng.pick(&[2_000, 200_000]),
         hold: rng.below(2) == 0,
@@ -256,6 +257,25 @@ fn a_window_recovers(seed: u64) {
     assert_eq!(window, None, "the window has not recovered");
 }
 
+/// Bits flip on the way, and no request, response or header is taken with another value.
+fn changed_frames_are_dropped(seed: u64) {
+    let mut w = World::new(&[config(), config()], seed);
+    w.integrity = Integrity::Crc;
+    w.nodes[1].handler = Box::new(|id, request| {
+        let as_sent = *request == pattern(id.into(), request.len());
+        assert!(as_sent, "a changed frame was accepted: request {id}");
+        Action::Reply(pattern(id.into(), 3 * DPP))
+    });
+    let s = w.connect(0, 1);
+    w.link.flip = 100_000;
+    for id in 0..10 {
+        w.call(0, s, id, 3 * DPP);
+        let result = &w.finish(0, 1)[0].result;
+        let as_sent = *result == Ok(pattern(id.into(), 3 * DPP));
+        assert!(as_sent, "a changed frame was accepted: response {id}");
+    }
+}
+
 fn run(seed: u64) {
     let mut rng = Rng(seed);
     let configs = [some_config(&mut rng), some_config(&mut rng)];
@@ -311,6 +331,7 @@ fn run(seed: u64) {
     a_crowd_shares_a_server(seed);
     a_window_recovers(seed);
     a_number_that_is_used_again_is_another(seed);
+    changed_frames_are_dropped(seed);
 }
 
 /// Nothing is in flight, waiting, or stored.
@@ -440,4 +461,5 @@ found! {
     window_never_recovers: WindowNeverRecovers by "the window has not recovered",
     budget_leaks: BudgetLeaks by "messages of the budget that do not arrive",
     paced_twice: PacedTwice by "a packet that was sent twice",
+    checksum_ignored: ChecksumIgnored by "a changed frame was accepted",
 }

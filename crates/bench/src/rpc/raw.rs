@@ -348,7 +348,7 @@ mod tests {
         let mut burst = TxBurst::new();
         queue(&mut burst, PathId(0), &payload, 3, 48);
         queue(&mut burst, PathId(0), &payload, 1, 1_000);
-        let lens: Vec<u32> = burst.iter().map(|frame| frame.len).collect();
+        let lens: Vec<u32> = burst.iter().map(|frame| frame.len()).collect();
         assert_eq!(lens, [48, 48, 48, 100]);
     }
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use courser::{Config, Control, MemOptions, Nexus, OptionSet, Recovery, Rpc};
+use courser::{Config, Control, Integrity, MemOptions, Nexus, OptionSet, Recovery, Rpc};
 use courser_net::{AnyTransport, BindSpec, FaultConfig, FaultPlan, FaultTransport, OpenError, any};
 use serde::{Deserialize, Serialize};
 
@@ -59,6 +59,8 @@ pub struct Variant {
     pub recovery: Recovery,
     /// Congestion control.
     pub control: Control,
+    /// Protection of frames; `None`: the default.
+    pub integrity: Option<Integrity>,
     /// Faults of the frames that each side sends, as a [`FaultPlan`]. The text `none` keeps the
     /// middleware without faults; `None` is without the middleware.
     pub fault: Option<String>,
@@ -94,6 +96,7 @@ impl Variant {
             datapath_timeout: PATIENCE,
             recovery: self.recovery,
             control: self.control,
+            integrity: self.integrity,
             ..defaults
         };
         if let Some(burst) = self.burst {

@@ -55,7 +55,19 @@ impl Windows<'_, '_> {
         metric: Metric,
         result: &PlacementResult,
     ) -> Option<crate::stats::Summary> {
-        let at = |step: usize| self.points[step * self.per_step].measured;
+        self.ratio_of(0, (step, base), metric, result)
+    }
+
+    /// Ratio of the quantity of load number `load` of one step to that of another step within each
+    /// round.
+    pub fn ratio_of(
+        &self,
+        load: usize,
+        (step, base): (usize, usize),
+        metric: Metric,
+        result: &PlacementResult,
+    ) -> Option<crate::stats::Summary> {
+        let at = |step: usize| self.points[step * self.per_step + load].measured;
         let compared = Compared { measured: at(step), baseline: Some(at(base)) };
         self.series.ratio(compared, metric, result)
     }

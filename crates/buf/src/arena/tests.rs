@@ -391,7 +391,7 @@ fn pieces_are_released_by_other_threads() {
             let (tx, rx) = mpsc::channel::<(u8, TxBurst)>();
             scope.spawn(move || {
                 for (stamp, mut burst) in rx {
-                    let mut pieces = burst.iter().flat_map(|frame| &frame.segs);
+                    let mut pieces = burst.iter().flat_map(|frame| frame.segs());
                     assert!(pieces.all(|seg| seg.iter().all(|&b| b == stamp)));
                     drop_frames(&mut burst, usize::MAX);
                 }

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use crate::{
-    Arena, ArenaConfig, CapacityError, HEADER_ROOM, Heap, HugePages, MsgBuf, PacketAccess, TxSeg,
+    Arena, ArenaConfig, HEADER_ROOM, Heap, HugePages, MsgBuf, PacketAccess, SetLenError, TxSeg,
 };
 
 fn arena(data_per_packet: usize, headroom: usize) -> Arena {
@@ -116,9 +116,9 @@ fn lengths_can_change_within_the_capacity() {
     buf.set_len(320).unwrap();
     assert_eq!(buf.get_mut().unwrap().len(), 320);
     let refused = buf.set_len(321).unwrap_err();
-    assert_eq!(refused, CapacityError { asked: 321, capacity: 320 });
+    assert_eq!(refused, SetLenError::Capacity { asked: 321, capacity: 320 });
     assert!(refused.to_string().contains("321") && refused.to_string().contains("320"));
-    assert_eq!(buf.set_len(usize::MAX).unwrap_err().asked, usize::MAX);
+    assert!(buf.set_len(usize::MAX).is_err());
     assert_eq!(buf.len(), 320);
 }
 
@@ -221,4 +221,21 @@ fn debug_output_is_short() {
 fn handles_have_the_intended_sizes() {
     assert_eq!((size_of::<MsgBuf>(), size_of::<TxSeg>()), (16, 24));
     assert_eq!(size_of::<Option<MsgBuf>>(), 16);
+}
+
+#[test]
+fn bytes_that_a_buffer_grows_by_are_zero_and_do_not_change_under_a_reader() {
+    let arena = Arena::heap();
+    let mut buf = arena.alloc(300).unwrap();
+    buf.fill(7);
+    buf.truncate(100);
+    buf.set_len(200).unwrap();
+    assert!(buf[..100].iter().all(|&b| b == 7) && buf[100..].iter().all(|&b| b == 0));
+    buf.set_len_recycled(300).unwrap();
+    assert!(buf[200..].iter().all(|&b| b == 7));
+    let seg = buf.first_seg(0, 300);
+    buf.truncate(100);
+    assert_eq!(buf.set_len(300), Err(SetLenError::Shared));
+    assert_eq!(buf.set_len(50), Ok(()));
+    assert!(seg.iter().skip(200).all(|&b| b == 7));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use courser_buf::{AllocError, Arena, MsgBuf};
 use courser_proto::{ReplyError, RequestId, SessionId, Status};
 
-use crate::message::{Reply, ReplySink};
+use crate::message::{Reply, ReplySink, zeroed};
 use crate::worker::origin::{Origin, Outcome};
 use crate::worker::queue::Deadline;
 
@@ -66,11 +66,21 @@ impl Work {
         self.request.take()
     }
 
-    /// Allocates message memory of the request's endpoint: `len` bytes of arbitrary content.
+    /// Allocates message memory of the request's endpoint: `len` bytes, all 0.
     ///
     /// # Errors
     /// The endpoint's memory limit is reached.
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
+        zeroed(self.origin.arena.alloc(len))
+    }
+
+    /// A message buffer of `len` bytes that have the contents of earlier messages of this endpoint:
+    /// for messages that are overwritten in full. A byte that is not **reveals another message**.
+    ///
+    /// # Errors
+    /// The endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc_recycled(&self, len: usize) -> Result<MsgBuf, AllocError> {
         self.origin.arena.alloc(len)
     }
 

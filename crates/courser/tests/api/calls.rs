@@ -391,3 +391,18 @@ fn short_responses_use_the_preallocated_buffer() {
     assert_eq!(held(20_000), first + 1, "a long response allocates a buffer");
     assert_eq!(held(32), first, "the next request frees it");
 }
+
+/// Memory of earlier messages is not visible in new ones.
+#[test]
+fn new_buffers_are_zero_unless_recycled_ones_are_asked_for() {
+    let mut client = client(Config::default());
+    for len in [32, 5_000, 100_000] {
+        let mut earlier = client.alloc(len).unwrap();
+        earlier.fill(7);
+        drop(earlier);
+        assert!(client.alloc_recycled(len).unwrap().iter().all(|&b| b == 7), "{len}");
+        assert!(client.alloc(len).unwrap().iter().all(|&b| b == 0), "{len}");
+        client.alloc_recycled(len).unwrap().fill(7);
+        assert!(client.context().alloc(len).unwrap().iter().all(|&b| b == 0), "{len}");
+    }
+}

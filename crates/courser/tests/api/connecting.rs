@@ -270,6 +270,31 @@ fn a_wildcard_bind_is_reachable_at_every_address() {
     }
 }
 
+/// The server accepts frames from the address of the control connection only.
+#[test]
+fn a_client_bound_to_another_address_of_its_host_connects_from_there() {
+    let server = Server::start_at("udp://0.0.0.0:0", Config::default(), echo);
+    let port = server.uri.rsplit(':').next().unwrap().to_owned();
+    for bind in ["udp://127.0.0.2:0", "udp://[::ffff:127.0.0.3]:0"] {
+        let nexus = Nexus::bind(bind).unwrap();
+        let mut client = nexus.endpoint().unwrap();
+        let session = client.connect(&format!("udp://127.0.0.1:{port}")).unwrap();
+        if let Err(e) = client.wait_connected(session) {
+            panic!("{bind}: {e}");
+        }
+        let request = message(&client, 5, 20_000);
+        let ended = call_and_wait(&mut client, &mut [], session, ECHO, request);
+        assert!(ended.result == Ok(expected(5, 20_000)), "{bind}: {:?}", ended.result);
+    }
+}
+
+#[test]
+fn an_address_of_the_other_family_is_an_error_that_names_both() {
+    let nexus = Nexus::bind("udp://127.0.0.1:0").unwrap();
+    let error = failure(&mut nexus.endpoint().unwrap(), "udp://[::1]:9").to_string();
+    assert!(error.contains("[::1]:9") && error.contains("bound to 127.0.0.1"), "{error}");
+}
+
 #[test]
 fn ipv6_carries_calls() {
     if let Err(e) = UdpSocket::bind("[::1]:0") {
@@ -365,4 +390,19 @@ fn sessions_within_a_host_have_more_credits_than_across_a_network() {
     // The server applies the limit too, whatever a client requests.
     let greedy = Config { credits: Some(host), ..Config::default() };
     assert_eq!(limits(greedy, Config::default()), [host, network]);
+}
+
+#[test]
+fn credits_for_which_the_queues_have_no_room_are_a_warning() {
+    let warnings = |credits| {
+        let config = Config { credits: Some(credits), ..Config::default() };
+        let server = Server::start(config.clone(), echo);
+        let mut client = client(config);
+        let session = client.connect(&server.uri).unwrap();
+        client.wait_connected(session).unwrap();
+        client.warnings().into_iter().filter(|w| w.contains("credits")).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings(8), [""; 0]);
+    let warned = warnings(65_535).pop().unwrap();
+    assert!(warned.contains("65535") && warned.contains("Config::socket_buffer"), "{warned}");
 }

@@ -10,7 +10,7 @@ use crate::common::*;
 use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
-    EndpointRef, Room,
+    EndpointRef, Room, Schemes,
 };
 
 /// The claimed endpoint of the false server.
@@ -93,7 +93,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         credits: 1,
         pool: 1,
         max_msg_size: 4096,
-        recovery: request.recovery,
+        schemes: Schemes { recovery: request.recovery, integrity: request.integrity },
         room: Room::UNIFORM,
     }
 }

@@ -7,7 +7,9 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use crate::common::*;
-use courser::{Config, Nexus, Offload, OptionSet, Rpc, SessionId, Transport, UdpOptions};
+use courser::{
+    Config, Integrity, Nexus, Offload, OptionSet, Rpc, SessionId, Transport, UdpOptions,
+};
 use courser_net::{
     DelayedCompletion, DelayedCompletionConfig, FaultConfig, FaultPlan, FaultTransport, MemNetwork,
 };
@@ -178,8 +180,45 @@ fn calls_over_all_faults_at_once() {
     assert!(again > 0 && drops > 0);
 }
 
-/// Courser has no checksum against flipped bits (UDP has one). They must neither crash an endpoint
-/// nor leave a call without a result.
+/// With a checksum of each frame, flipped bits are losses: every call is answered, and its handler
+/// has run once.
+#[test]
+fn flipped_bits_are_losses_with_a_checksum() {
+    let plan = FaultPlan { corrupt_ppm: 20_000, ..FaultPlan::default() };
+    let config = Config { integrity: Some(Integrity::Crc), ..quick() };
+    let mut seed = 20;
+    let (client, server) = program(1000, config, |t| {
+        seed += 1;
+        FaultTransport::new(t, FaultConfig { seed, tx: plan.clone(), rx: FaultPlan::default() })
+    });
+    for rpc in [&client, &server] {
+        assert!(rpc.stats().dropped(courser_proto::Drop::Checksum) > 0, "{:?}", rpc.stats());
+    }
+}
+
+/// Two addresses of this host stand for two hosts.
+#[test]
+fn frames_between_hosts_have_a_checksum_unless_both_sides_decline() {
+    let agreed = |bind: &str, clients: Option<Integrity>, servers: Option<Integrity>| {
+        let config = |integrity| Config { integrity, ..Config::default() };
+        let nexus = Nexus::bind_with(bind, config(servers)).unwrap();
+        let mut server = nexus.endpoint().unwrap();
+        server.on(WORK, |cx, req| cx.reply(req));
+        let mut client = client(config(clients));
+        let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+        client.session_stats(session).unwrap().integrity
+    };
+    let (here, there) = ("udp://127.0.0.1:0", "udp://127.0.0.2:0");
+    let (none, crc) = (Some(Integrity::None), Some(Integrity::Crc));
+    assert_eq!(agreed(here, None, None), Integrity::None);
+    assert_eq!(agreed(there, None, None), Integrity::Crc);
+    assert_eq!(agreed(here, crc, None), Integrity::Crc);
+    assert_eq!(agreed(here, None, crc), Integrity::Crc);
+    assert_eq!(agreed(there, none, None), Integrity::Crc);
+    assert_eq!(agreed(there, none, none), Integrity::None);
+}
+
+/// Without a checksum, flipped bits must neither crash an endpoint nor leave a call without a result.
 #[test]
 fn flipped_bits_do_not_crash_an_endpoint() {
     let network = MemNetwork::new();

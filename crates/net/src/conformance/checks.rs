@@ -82,10 +82,13 @@ fn gather<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
             continue;
         }
         let buf = rig.buf(cuts[0], len);
-        let mut frame = TxFrame { path: rig.path.id, segs: Default::default(), len: len as u32 };
+        let mut frame = TxFrame::EMPTY;
+        frame.path = rig.path.id;
         for range in [0..cuts[0], cuts[0]..cuts[1], cuts[1]..len] {
             if !range.is_empty() {
-                frame.segs.push(buf.data_seg(range).expect("within the buffer"));
+                frame
+                    .push(buf.data_seg(range).expect("within the buffer"))
+                    .expect("three pieces at most");
             }
         }
         let frame_again = whole(rig.path.id, &buf);
@@ -144,7 +147,11 @@ fn destinations<A: Transport, B: Transport>(rig: &mut Rig<A, B>) {
     let mut burst: TxBurst = (0..n)
         .map(|i| {
             let frame = rig.frame(i, 20);
-            if i % 3 == 0 { TxFrame { path: to_self, ..frame } } else { frame }
+            let mut frame = frame;
+            if i % 3 == 0 {
+                frame.path = to_self;
+            }
+            frame
         })
         .collect();
     rig.send(&mut burst);

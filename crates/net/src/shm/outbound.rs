@@ -241,11 +241,11 @@ impl Link {
         max_frame: u32,
         stats: &mut TransportStats,
     ) -> Result<(), Errno> {
-        match &frame.segs[..] {
+        match frame.segs() {
             [one] => self.send_one(one, max_frame, stats),
             many => {
-                let len = frame.len as usize;
-                if frame.len > max_frame {
+                let len = frame.len() as usize;
+                if frame.len() > max_frame {
                     stats.tx_dropped += 1;
                     return Ok(());
                 }

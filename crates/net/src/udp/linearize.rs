@@ -35,11 +35,11 @@ impl Linearizer {
         frame: &TxFrame,
         later: Option<&TxFrame>,
     ) -> Option<libc::iovec> {
-        let len = frame.len as usize;
-        if frame.segs.len() < 2 || len >= LARGE {
+        let len = frame.len() as usize;
+        if frame.segs().len() < 2 || len >= LARGE {
             return None;
         }
-        self.copy(&frame.segs, later)
+        self.copy(frame.segs(), later)
     }
 
     #[inline(never)] // small frames have one piece
@@ -74,7 +74,7 @@ mod tests {
     }
 
     fn whole(frame: &TxFrame) -> Vec<u8> {
-        frame.segs.iter().flat_map(|seg| seg.iter().copied()).collect()
+        frame.segs().iter().flat_map(|seg| seg.iter().copied()).collect()
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
             for (place, next) in places.iter().zip(&places[1..]) {
                 assert_eq!(place.iov_base.wrapping_byte_add(place.iov_len), next.iov_base);
             }
-            assert!(places.iter().zip(&frames).all(|(p, f)| p.iov_len == f.len as usize));
+            assert!(places.iter().zip(&frames).all(|(p, f)| p.iov_len == f.len() as usize));
             assert_eq!(linearizer.bytes, frames.iter().flat_map(whole).collect::<Vec<_>>());
         }
     }

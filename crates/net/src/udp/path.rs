@@ -171,7 +171,7 @@ impl Table {
     /// The destination of a frame that may be sent: the path is open and the frame fits it.
     #[inline]
     pub(super) fn accept(&self, frame: &TxFrame) -> Option<&Entry> {
-        self.get(frame.path).filter(|e| frame.len <= e.max_frame)
+        self.get(frame.path).filter(|e| frame.len() <= e.max_frame)
     }
 
     fn name(&self, to: SocketAddr) -> (libc::sockaddr_in6, socklen_t) {

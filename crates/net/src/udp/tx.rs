@@ -165,25 +165,25 @@ impl Tx {
             let Some(path) = paths.accept(first) else { break };
             let start = iovecs;
             iovecs = self.gather(start..iovecs, first, burst.get(at + COPY_AHEAD));
-            let (mut members, mut total) = (1, first.len as usize);
+            let (mut members, mut total) = (1, first.len() as usize);
             // A train cannot contain empty datagrams.
-            while members < train && first.len > 0 {
+            while members < train && !first.is_empty() {
                 let Some(next) = burst.get(at + members) else { break };
-                let len = next.len as usize;
+                let len = next.len() as usize;
                 let joins = next.path == first.path
-                    && (1..=first.len as usize).contains(&len)
+                    && (1..=first.len() as usize).contains(&len)
                     && total + len <= MAX_DATAGRAM;
                 if !joins {
                     break;
                 }
                 iovecs = self.gather(start..iovecs, next, burst.get(at + members + COPY_AHEAD));
                 (members, total) = (members + 1, total + len);
-                if len < first.len as usize {
+                if len < first.len() as usize {
                     break;
                 }
             }
             at += members;
-            let segment = (members > 1).then_some(first.len as u16);
+            let segment = (members > 1).then_some(first.len() as u16);
             self.message(count, path, start..iovecs, segment);
             self.frames[count] = members as u32;
             count += 1;
@@ -205,10 +205,10 @@ impl Tx {
             self.iovecs[end] = piece;
             return end + 1;
         }
-        for (iovec, seg) in self.iovecs[end..].iter_mut().zip(&frame.segs) {
+        for (iovec, seg) in self.iovecs[end..].iter_mut().zip(frame.segs()) {
             *iovec = libc::iovec { iov_base: seg.as_ptr().cast_mut().cast(), iov_len: seg.len() };
         }
-        end + frame.segs.len()
+        end + frame.segs().len()
     }
 
     #[inline]
@@ -275,7 +275,7 @@ impl Tx {
     fn take(&self, burst: &mut TxBurst, n: usize, stats: &mut TransportStats) {
         let count: u32 = self.frames[..n].iter().sum();
         let sent = burst.iter().take(count as usize);
-        stats.tx_bytes += sent.map(|frame| u64::from(frame.len)).sum::<u64>();
+        stats.tx_bytes += sent.map(|frame| u64::from(frame.len())).sum::<u64>();
         drop_frames(burst, count as usize);
         stats.tx_frames += u64::from(count);
     }

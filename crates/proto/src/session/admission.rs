@@ -2,7 +2,9 @@
 //!
 //! # Invariant
 //! The credits of all pools of an endpoint, beyond one each, sum up to at most |RQ|; where each
-//! peer has a receive queue of its own, the same holds for the pools between two endpoints.
+//! peer has a receive queue of its own, the same holds for the pools between two endpoints. With
+//! strict admission reservations of connects in progress count too. Otherwise they only limit each
+//! other: a hundred connects at once would else leave no room for a hundred peers that connect here.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +15,12 @@ use crate::endpoint::Endpoint;
 use crate::peer::{PeerName, PeerState};
 use crate::slot::ClientSlot;
 use crate::tx::TxItem;
+
+/// Credits of which the receive queue has room for fewer pools than this are many. When less than
+/// half of the queue is free, a pool then gets a 64th of the rest.
+const FEW_PEERS: u64 = 40;
+/// A pool of so many credits is not cut to a 64th.
+const SCARCE: u64 = 32;
 
 /// The side whose requests a pool is for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,8 +44,8 @@ impl<C> Endpoint<C> {
     /// Growth of a pool of `pool` credits by a session that may have `wanted` packets in flight;
     /// `None`: the session is refused. A tentative peer has no name.
     /// Oversubscribed, a pool grows to at most half of the remaining room, so that later peers get
-    /// some, and beyond `Config::credits_remote` only while there is plenty; but a peer always has
-    /// one credit. A queue of a single peer has no later peers: one half is for the requests of
+    /// some, or a 64th of it when pools are large and less than half of the queue is left, and beyond
+    /// `Config::credits_remote` only while there is plenty; but a peer always has one credit. A queue of a single peer has no later peers: one half is for the requests of
     /// either side.
     pub(crate) fn growth(
         &self,
@@ -47,10 +55,17 @@ impl<C> Endpoint<C> {
         wanted: u32,
     ) -> Option<u32> {
         let queue = u64::from(self.cfg.rx_queue_frames);
-        let free = queue.saturating_sub(self.peers.credits_granted);
+        let is_strict = self.cfg.admission == Admission::Strict;
+        let reserved = if is_strict || peer.is_none() { 0 } else { self.peers.credits_reserved };
+        let free = queue.saturating_sub(self.peers.credits_granted - reserved);
         let has = u64::from(pool);
         let plain = u64::from(self.cfg.credits_remote);
-        let wants = u64::from(wanted).min(plain.max(free / 16));
+        let is_scarce = free < queue / 2 && !self.cfg.rx_queue_per_peer;
+        let most = match is_scarce && plain > queue / FEW_PEERS {
+            true => plain.min((free / 64).max(SCARCE)),
+            false => plain.max(free / 16),
+        };
+        let wants = u64::from(wanted).min(most);
         let grows = match self.cfg.admission {
             Admission::Strict => return (u64::from(wanted) <= free).then_some(wanted),
             Admission::Oversubscribed if self.cfg.rx_queue_per_peer => {
@@ -102,6 +117,7 @@ impl<C> Endpoint<C> {
         let Some(p) = self.peers.at_mut(peer) else { return };
         p.credits.reserve_tentatively(credits, pool);
         self.peers.credits_granted += u64::from(pool);
+        self.peers.credits_reserved += u64::from(pool);
     }
 
     /// Raises the credits that a connecting session requests to all of [`crate::Config::credits`],
@@ -125,6 +141,7 @@ impl<C> Endpoint<C> {
         let Some(p) = self.peers.at_mut(peer) else { return 0 };
         let reserved = p.credits.unreserve();
         self.peers.credits_granted -= u64::from(reserved);
+        self.peers.credits_reserved -= u64::from(reserved);
         reserved
     }
 
@@ -159,7 +176,11 @@ impl<C> Endpoint<C> {
         if after > 0 {
             p.path.control(&self.cfg, p.data_per_packet, after, self.now_ns);
         }
+        let is_reserved = p.state == PeerState::Tentative;
         self.peers.credits_granted -= u64::from(before - after);
+        if is_reserved {
+            self.peers.credits_reserved -= u64::from(before - after);
+        }
         self.apply_window(peer);
         self.retry_turn(peer);
     }
@@ -192,13 +213,20 @@ impl<C> Endpoint<C> {
         }
         let own_queues =
             self.cfg.rx_queue_per_peer && self.cfg.admission == Admission::Oversubscribed;
-        let (mut all, mut beyond_one) = (0, BTreeMap::<_, u64>::new());
+        let is_strict = self.cfg.admission == Admission::Strict;
+        let (mut all, mut reserved, mut beyond_one) = (0, 0, BTreeMap::<_, u64>::new());
         for (at, (p, (in_flight, caps))) in (0..).zip(self.peers.iter().zip(in_flight)) {
             let Some(p) = p else { continue };
             let parts = [p.credits.limit(), p.credits.granted()].map(u64::from);
             let beyond = parts.iter().map(|part| part.saturating_sub(1)).sum::<u64>();
             all += parts.iter().sum::<u64>();
             let tentative = (p.state == PeerState::Tentative).then_some(at);
+            if tentative.is_some() {
+                reserved += parts.iter().sum::<u64>();
+                if !is_strict {
+                    continue;
+                }
+            }
             *beyond_one.entry(own_queues.then(|| (p.name(), tentative))).or_default() += beyond;
             if p.state == PeerState::Tentative {
                 continue; // reserved
@@ -208,6 +236,7 @@ impl<C> Endpoint<C> {
             assert_eq!(awaiting[at as usize], counted, "slots that await a grant");
         }
         assert_eq!(all, self.peers.credits_granted, "sum of the pools");
+        assert_eq!(reserved, self.peers.credits_reserved, "sum of the reservations");
         let queue = u64::from(self.cfg.rx_queue_frames);
         for (peer, beyond_one) in beyond_one {
             assert!(beyond_one <= queue, "{peer:?}: {beyond_one} credits for {queue} frames");

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SessionId;
 use crate::credits::Room;
+use crate::integrity::Integrity;
 use crate::loss::Recovery;
 
 /// A client's request for a session. [`crate::Endpoint::accept`] checks every field.
@@ -46,6 +47,8 @@ pub struct ConnectRequest {
     pub first_req_num: u32,
     /// The client's loss recovery scheme.
     pub recovery: Recovery,
+    /// The least protection of frames that the client accepts.
+    pub integrity: Integrity,
     /// Largest room that packets take in the pool.
     pub room: Room,
 }
@@ -81,10 +84,19 @@ pub struct ConnectAccept {
     pub slots: u8,
     /// Largest message the server accepts.
     pub max_msg_size: u32,
-    /// The agreed loss recovery scheme: the client's, or [`Recovery::GoBackN`].
-    pub recovery: Recovery,
+    /// The agreed schemes.
+    pub schemes: Schemes,
     /// Room that packets take in the pool: at most the client's proposal.
     pub room: Room,
+}
+
+/// The schemes that two endpoints have agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Schemes {
+    /// Loss recovery of the session: the client's, or [`Recovery::GoBackN`].
+    pub recovery: Recovery,
+    /// The protection of all frames between the two, at least what the client requested.
+    pub integrity: Integrity,
 }
 
 /// Why a server endpoint refuses a session.
@@ -230,6 +242,8 @@ pub struct ConnectOffer {
     pub control: u64,
     /// Random bits for the cookie.
     pub random: u32,
+    /// The least protection of frames that this endpoint accepts.
+    pub integrity: Integrity,
     /// Most packets in flight that this path supports, at least 1: an upper limit of C, beside
     /// [`crate::Config::credits`].
     pub credits: u32,

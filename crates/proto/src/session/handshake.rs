@@ -6,12 +6,13 @@ use super::admission::Requests;
 use super::connect::InvalidField;
 use super::{
     Agreed, ClientCounters, ClientSession, ConnectAccept, ConnectError, ConnectOffer,
-    ConnectRefuseReason, ConnectRequest, Dialed, Established, QueueTimes, ServerSession, Session,
-    SessionId, SessionState, Slots,
+    ConnectRefuseReason, ConnectRequest, Dialed, Established, QueueTimes, Schemes, ServerSession,
+    Session, SessionId, SessionState, Slots,
 };
 use crate::credits::{Room, SessionCredits};
 use crate::endpoint::Endpoint;
 use crate::error::SessionEnd;
+use crate::integrity::Integrity;
 use crate::loss::Recovery;
 use crate::peer::{Peer, PeerState};
 use crate::wire::{FRAME_HEADER, MAX_PEER, MAX_SESSION, MIN_DATA_PER_PACKET, PACKET_HEADER};
@@ -87,9 +88,25 @@ impl<C> Endpoint<C> {
             max_msg_size: self.cfg.max_msg_size,
             first_req_num,
             recovery: self.cfg.recovery,
+            integrity: Integrity::None,
             room,
         };
         Ok(Dialed { session, request })
+    }
+
+    /// Requests at least this protection of frames for a connecting session.
+    pub fn require_integrity(
+        &mut self,
+        session: SessionId,
+        request: &mut ConnectRequest,
+        integrity: Integrity,
+    ) {
+        request.integrity = integrity;
+        let Some(s) = self.sessions.client_mut(session.index) else { return };
+        let peer = s.peer;
+        if let Some(p) = self.peers.at_mut(peer).filter(|p| p.state == PeerState::Tentative) {
+            p.integrity = integrity;
+        }
     }
 
     /// Whether an endpoint is a live peer, at any address.
@@ -145,6 +162,7 @@ impl<C> Endpoint<C> {
             p.addr = offer.addr;
             p.remote = r.peer;
             p.tx_cookie = r.cookie;
+            p.integrity = r.integrity.max(offer.integrity);
             p.data_per_packet = dpp;
             p.credits.set_room(Room {
                 small_data: own.small_data.min(r.room.small_data),
@@ -160,7 +178,7 @@ impl<C> Endpoint<C> {
             return Err(ConnectRefuseReason::NoPath);
         };
         peer.sessions += 1;
-        let (client_peer, cookie) = (peer.remote, peer.rx_cookie);
+        let (client_peer, cookie, integrity) = (peer.remote, peer.rx_cookie, peer.integrity);
         let room = peer.credits.room();
         let quota = self.quotas.enter(offer.control);
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
@@ -196,7 +214,7 @@ impl<C> Endpoint<C> {
             pool,
             slots: slots_granted,
             max_msg_size,
-            recovery,
+            schemes: Schemes { recovery, integrity },
             room,
         })
     }
@@ -280,7 +298,7 @@ impl<C> Endpoint<C> {
         let Some(asked) = asked.filter(|p| p.rx_cookie == a.client_cookie) else {
             return Err(ConnectError::Closed);
         };
-        let wanted = asked.credits.asked();
+        let (wanted, protected) = (asked.credits.asked(), asked.integrity);
         let frame = FRAME_HEADER + PACKET_HEADER + usize::from(a.data_per_packet);
         let sane = (1..=wanted).contains(&a.credits)
             && a.pool >= 1
@@ -291,15 +309,16 @@ impl<C> Endpoint<C> {
             && a.room.small_data <= own.small_data
             && (1..=own.units_per_packet).contains(&a.room.units_per_packet)
             && a.data_per_packet >= MIN_DATA_PER_PACKET
-            && (a.recovery == recovery || a.recovery == Recovery::GoBackN)
+            && a.schemes.integrity >= protected
+            && (a.schemes.recovery == recovery || a.schemes.recovery == Recovery::GoBackN)
             && frame <= self.tx.max_frame();
         let reserved = if sane { self.unreserve_pool(tentative) } else { 0 };
         if !sane || !self.attach_peer(tentative, a, addr, path) {
             self.refused(a.client_session, SessionEnd::BadAnswer);
             return Err(ConnectError::BadAnswer);
         }
-        self.be_selective(a.client_peer, a.recovery);
-        self.tail_loss.enable(a.recovery);
+        self.be_selective(a.client_peer, a.schemes.recovery);
+        self.tail_loss.enable(a.schemes.recovery);
         self.join_pool(a.client_peer, a.credits, a.pool, reserved);
         let max_msg_size = self.cfg.max_msg_size.min(a.max_msg_size);
         if let Some(s) = self.sessions.client_mut(a.client_session) {
@@ -309,7 +328,7 @@ impl<C> Endpoint<C> {
             s.credits = SessionCredits::new(a.credits);
             s.agreed.quantum = (a.credits / 3).min(quantum_frames).clamp(1, u16::MAX.into()) as u16;
             s.set_sizes(a.data_per_packet, max_msg_size);
-            s.agreed.recovery = a.recovery;
+            s.agreed.recovery = a.schemes.recovery;
             if u32::from(a.slots) < wanted_slots {
                 // Numbers start one step before their first: no call has used any yet.
                 let first = s.agreed.first_req_num;
@@ -356,6 +375,7 @@ impl<C> Endpoint<C> {
             p.path_id = path;
             p.remote = a.peer;
             p.tx_cookie = a.cookie;
+            p.integrity = a.schemes.integrity;
             p.data_per_packet = a.data_per_packet;
             p.path.set_last_rx(now_ns);
             self.peers.known.entry((a.endpoint_id, addr)).or_default().push(tentative);
@@ -365,6 +385,7 @@ impl<C> Endpoint<C> {
             && p.endpoint_id == a.endpoint_id
             && p.data_per_packet == a.data_per_packet
             && p.tx_cookie == a.cookie
+            && p.integrity == a.schemes.integrity
             && p.credits.room() == a.room;
         if !same {
             p.sessions -= 1;

@@ -57,13 +57,19 @@ impl<C> Endpoint<C> {
         s.slots.sleep(|slot| slot.req_num);
         let session = SessionId { index, generation: s.generation };
         self.outbox.idle.push_back(IdleSession { session, remote: s.remote, done });
+        self.outbox.has_news = true;
         self.sessions.client_slots.trim();
     }
 
-    /// The next idle session to be reported to its server over the control connection.
+    /// The next idle session to be reported to its server over the control connection. To be called
+    /// after [`Endpoint::poll_failed`] has returned `None`, until it returns `None` too.
     #[inline]
     pub fn poll_idle(&mut self) -> Option<IdleSession> {
-        self.outbox.idle.pop_front()
+        let next = self.outbox.idle.pop_front();
+        if next.is_none() {
+            self.outbox.has_news = !self.outbox.failed.is_empty();
+        }
+        next
     }
 
     /// Handles a client's report that a session is idle: frees the named requests, and the slots

@@ -23,7 +23,7 @@ use courser_buf::MsgBuf;
 
 pub use connect::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, Dialed,
-    Established, InvalidField,
+    Established, InvalidField, Schemes,
 };
 pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,

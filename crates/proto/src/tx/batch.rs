@@ -28,6 +28,7 @@ use super::late::LateBatches;
 use super::queue::{TxItem, TxQueue};
 use super::staging::Staging;
 use crate::config::Config;
+use crate::integrity::{self, Integrity};
 use crate::peer::{NO_FRAME, Peer, Peers};
 use crate::wire::{DEADLINE_REQUEST, FRAME_HEADER, FrameHeader, PACKET_HEADER, encode_held};
 
@@ -451,6 +452,11 @@ impl TxBatch {
             if let Some(header) = f.buf.first_chunk_mut() {
                 seal(peer, time_ns, f.opened_ns, header);
             }
+            if peer.integrity == Integrity::Crc
+                && let Some(frame) = f.buf.get_mut(..len)
+            {
+                integrity::protect(frame, &[]);
+            }
             let copied = copy.take().is_some_and(|copy| {
                 f.buf.get(..len).is_some_and(|frame| copy(peer.path_id, frame))
             });
@@ -558,8 +564,8 @@ fn seal(peer: &mut Peer, time_ns: Option<u64>, opened_ns: u64, out: &mut [u8; FR
 fn push_frame(out: &mut TxBurst, path: PathId, seg: TxSeg) {
     out.push_back(TxFrame::EMPTY);
     if let Some(frame) = out.back_mut() {
-        (frame.path, frame.len) = (path, seg.len() as u32);
-        frame.segs.push(seg);
+        frame.path = path;
+        let _ = frame.push(seg); // the first piece always fits
     }
 }
 
@@ -598,6 +604,9 @@ impl TxBatch {
                 let (headers, data) = bytes.split_at_mut(header_len);
                 write_headers(headers, peer, self.now_ns, header);
                 data.copy_from_slice(&msg[range]);
+                if peer.integrity == Integrity::Crc {
+                    integrity::protect(bytes, &[]);
+                }
             }
             let buf = self.buffers.put_back(at, buf);
             out.push_back(TxFrame::one(peer.path_id, buf.first_seg(0, len)));
@@ -605,6 +614,9 @@ impl TxBatch {
             return Direct::Copied;
         };
         write_headers(&mut room[HEADER_ROOM - header_len..], peer, self.now_ns, header);
+        if peer.integrity == Integrity::Crc {
+            protect_in_place(msg, index, range.clone());
+        }
         let frame = if index == 0 {
             TxFrame::one(peer.path_id, msg.first_seg(header_len, range.len()))
         } else {
@@ -624,6 +636,16 @@ fn write_headers(out: &mut [u8], peer: &mut Peer, now_ns: u64, header: [u8; PACK
     if let Some((frame_header, packet_header)) = out.split_first_chunk_mut() {
         seal(peer, Some(now_ns), now_ns, frame_header);
         packet_header.copy_from_slice(&header);
+    }
+}
+
+/// Protects a frame whose headers are in the header space of a packet.
+fn protect_in_place(msg: &mut MsgBuf, index: u32, range: std::ops::Range<usize>) {
+    const AT: usize = HEADER_ROOM - FRAME_HEADER - PACKET_HEADER;
+    let Some(mut room) = msg.header_mut(index).map(|room| *room) else { return };
+    integrity::protect(&mut room[AT..], &msg[range]);
+    if let Some(out) = msg.header_mut(index) {
+        *out = room;
     }
 }
 

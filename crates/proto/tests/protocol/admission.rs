@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use courser_buf::{Arena, ArenaConfig, Heap};
+use courser_buf::{Arena, ArenaConfig, Heap, PathId};
 use courser_proto::{
     Admission, CallError, Config, ConnectError, ConnectRefuseReason, RejectReason, ReplyError,
     SessionId, Status,
 };
 
-use crate::support::{Action, DPP, Node, World, config, pattern, port};
+use crate::support::{Action, DPP, Node, World, addr, config, pattern, port};
 
 fn small_arena(limit_bytes: usize) -> Arena {
     let cfg = ArenaConfig { data_per_packet: DPP, limit_bytes, headroom: 0 };
@@ -370,4 +370,32 @@ fn a_message_of_64_mib() {
     w.call(0, s, 0, 64 << 20);
     let done = w.finish(0, 1);
     assert!(done[0].result.as_ref().is_ok_and(|r| *r == pattern(0, 64 << 20)));
+}
+
+/// All connects are under way at the same time, so that every endpoint has asked 53 others for
+/// credits before the first one asks it.
+#[test]
+fn fifty_four_endpoints_that_all_connect_at_once_share_their_queues() {
+    const HOSTS: usize = 54;
+    let config = Config { credits: 3_500, rx_queue_frames: 65_535, ..config() };
+    let mut w = World::new(&vec![config; HOSTS], 1);
+    let pairs =
+        || (0..HOSTS).flat_map(|a| (0..HOSTS).filter(move |&b| a != b).map(move |b| (a, b)));
+    let dialed: Vec<_> = pairs().map(|(a, b)| w.dial(a, (a * HOSTS + b) as u64)).collect();
+    let accepted: Vec<_> = pairs()
+        .zip(&dialed)
+        .map(|((client, server), d)| w.accept(server, client, &d.request).unwrap())
+        .collect();
+    for ((client, server), a) in pairs().zip(&accepted) {
+        w.ep(client).established(a, addr(server), PathId(server as u32)).unwrap();
+    }
+    let mut pools = Vec::new();
+    for ((client, _), d) in pairs().zip(&dialed) {
+        pools.push(w.ep(client).session_stats(d.session).unwrap().pool);
+    }
+    for node in 0..HOSTS {
+        w.ep(node).check();
+    }
+    let least = pools.iter().min().unwrap();
+    assert!(*least >= 8, "the smallest pool has {least} credits");
 }

@@ -3,7 +3,7 @@
 use courser_buf::{Addr, PathId};
 use courser_proto::{
     CallError, Config, ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason,
-    ConnectRequest, SessionEnd, SessionState,
+    ConnectRequest, Integrity, SessionEnd, SessionState,
 };
 
 use crate::support::{DPP, World, addr, config, port};
@@ -11,7 +11,15 @@ use crate::support::{DPP, World, addr, config, port};
 fn offer(client: usize) -> ConnectOffer {
     let path = Some((PathId(client as u32), 1472));
     let (addr, local_port) = (addr(client), port(1));
-    ConnectOffer { addr, path, local_port, control: 7, random: 99, credits: u32::MAX }
+    ConnectOffer {
+        addr,
+        path,
+        local_port,
+        control: 7,
+        random: 99,
+        integrity: Integrity::None,
+        credits: u32::MAX,
+    }
 }
 
 #[test]

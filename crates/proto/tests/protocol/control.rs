@@ -75,9 +75,9 @@ fn a_long_stream_in_one_push_loses_nothing() {
 fn other_protocols_and_versions_are_distinguished() {
     let ended = |bytes: &[u8]| decode(bytes, 100).1;
     assert_eq!(ended(b"GET / HTTP/1.1\r\n"), Err(ControlError::NotCourser));
-    let (theirs_oldest, theirs_newest, ours) = (7, 9, 6);
+    let (theirs_oldest, theirs_newest, ours) = (8, 9, 7);
     let version = ControlError::Version { theirs_oldest, theirs_newest, ours };
-    assert_eq!(ended(b"CRSR\x07\0\x09\0"), Err(version));
+    assert_eq!(ended(b"CRSR\x08\0\x09\0"), Err(version));
     assert_eq!(ended(b"CRSR\0\0\x09\0"), Ok(()), "a newer one that still speaks ours");
 }
 

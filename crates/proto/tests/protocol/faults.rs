@@ -43,6 +43,7 @@ pub fn some_link(rng: &mut Rng) -> Link {
         duplicate: rng.pick(&[0, 20_000, 200_000]),
         reorder: rng.pick(&[0, 20_000, 200_000]),
         corrupt: rng.pick(&[0, 20_000]),
+        flip: 0,
         latency_ns: rng.pick(&[0, 1_000, 30_000]),
         late_ns: rng.pick(&[2_000, 200_000]),
         hold: rng.below(2) == 0,

@@ -9,7 +9,7 @@ use courser_proto::{
 
 use crate::support::{Action, DPP, Rng, World, addr, config, pattern};
 
-fn frames(default: u64) -> u64 {
+pub fn frames(default: u64) -> u64 {
     let set = std::env::var("COURSER_FUZZ_FRAMES").ok();
     set.and_then(|v| v.parse().ok()).unwrap_or(default)
 }
@@ -28,7 +28,7 @@ pub fn packets(bytes: &[u8]) -> u64 {
 }
 
 /// The application.
-struct Echo<'a>(&'a mut Endpoint<u64>, u64);
+pub struct Echo<'a>(pub &'a mut Endpoint<u64>, pub u64);
 
 impl Driver<u64> for Echo<'_> {
     fn endpoint(&mut self) -> &mut Endpoint<u64> {
@@ -75,7 +75,7 @@ fn drain(w: &mut World, node: usize, now_ns: u64) {
     w.ep(node).check();
 }
 
-fn calls_work(w: &mut World, s: SessionId) {
+pub fn calls_work(w: &mut World, s: SessionId) {
     for id in 30_000..30_010 {
         w.call(0, s, id, 3 * DPP);
     }

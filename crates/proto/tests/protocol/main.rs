@@ -15,6 +15,7 @@ mod faults;
 mod fuzz;
 mod grants;
 mod ingress;
+mod integrity;
 mod lifecycle;
 mod many;
 mod paced;

@@ -89,7 +89,7 @@ pub(crate) struct Port {
 
 #[inline]
 fn hash_of(frame: &TxFrame) -> u64 {
-    payload_hash(frame.segs.iter().map(|s| &s[..]))
+    payload_hash(frame.segs().iter().map(|s| &s[..]))
 }
 
 impl Port {
@@ -168,6 +168,9 @@ pub struct NicConfig {
     pub rx_latency_ns: u64,
     /// From the doorbell to the first bit on the cable, ns. Default 400.
     pub tx_latency_ns: u64,
+    /// Frames that a fault of a link has changed are dropped, as UDP's checksum differs. Without,
+    /// they arrive, as behind a device that computes it again. Default true.
+    pub finds_changes: bool,
 }
 
 impl Default for NicConfig {
@@ -178,6 +181,7 @@ impl Default for NicConfig {
             max_frame: 1_472,
             rx_latency_ns: 400,
             tx_latency_ns: 400,
+            finds_changes: true,
         }
     }
 }
@@ -286,14 +290,14 @@ impl Transport for SimTransport {
         while port.has_room() {
             let Some(frame) = burst.pop_front() else { return };
             let path = self.paths.get_mut(frame.path).copied();
-            let fits = frame.len as usize <= self.caps.max_frame;
+            let fits = frame.len() as usize <= self.caps.max_frame;
             let Some(to) = path.filter(|_| fits) else {
                 self.stats.tx_dropped += 1;
                 continue;
             };
-            self.clock.spend(costs.tx_ns(packets_in(frame.segs.iter().map(|s| &s[..]))));
+            self.clock.spend(costs.tx_ns(packets_in(frame.segs().iter().map(|s| &s[..]))));
             self.stats.tx_frames += 1;
-            self.stats.tx_bytes += u64::from(frame.len);
+            self.stats.tx_bytes += u64::from(frame.len());
             let queued_ns = self.clock.now_ns();
             let ready_ns = queued_ns + self.tx_latency_ns;
             let hash = hash_of(&frame);

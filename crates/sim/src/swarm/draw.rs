@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use courser::{Admission, Config, Control, Recovery};
+use courser::{Admission, Config, Control, Integrity, Recovery};
 
 use super::client::{LanePlan, Mix, Pace};
 use super::draw_faults::draw_faults;
@@ -93,6 +93,11 @@ impl Scenario {
         world.nexus.tuning.update_bypass = rng.one(&[true, true, true, false]);
         world.nexus.tuning.pacing_bypass = rng.one(&[true, true, true, false]);
         draw_nacks(&mut rng, &mut world.recovery);
+        if rng.once_in(2) {
+            // The endpoints themselves find what the links have changed.
+            world.nexus.integrity = Some(Integrity::Crc);
+            world.nic.finds_changes = rng.once_in(2);
+        }
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;
@@ -202,10 +207,11 @@ impl fmt::Display for Scenario {
         let c = &w.nexus;
         writeln!(
             f,
-            "  recovery {}, control {} (bypasses {} and {}), slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
+            "  recovery {}, integrity {}, control {} (bypasses {} and {}), slots {}, credits {:?} ({:?}), rto {:?} to {:?}, datapath {:?}, failure {:?}, idle \
              {:?}, inline {}, queue {}, workers {} with {}, held {} B, memory {} B, far from {}, \
              times every {:?}, stages of {} frames and {} items, packing {}",
             w.recovery.iter().map(|r| r.name()).collect::<Vec<_>>().join(" and "),
+            c.integrity.unwrap_or_default(),
             w.control.iter().map(|c| c.name()).collect::<Vec<_>>().join(" and "),
             c.tuning.update_bypass,
             c.tuning.pacing_bypass,
@@ -306,6 +312,7 @@ fn draw_nic(rng: &mut Rng) -> NicConfig {
         max_frame: rng.one(&[1_472, 1_472, 1_472, 600, 4_096, 8_900]),
         rx_latency_ns: rng.one(&[0, 400, 400, 2_000]),
         tx_latency_ns: rng.one(&[0, 400, 400, 2_000]),
+        finds_changes: true,
     }
 }
 

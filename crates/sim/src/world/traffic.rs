@@ -119,7 +119,7 @@ impl World {
         if !h.up {
             return self.drop_packet(at, DropReason::HostDown, packet);
         }
-        if packet.corrupt {
+        if packet.corrupt && h.nic.finds_changes {
             return self.drop_packet(at, DropReason::Corrupt, packet);
         }
         let wakeup_ns = h.costs.get().wakeup_ns;

@@ -160,8 +160,12 @@ impl Model {
             }
             Op::SetLen { len, .. } => {
                 let fits = len <= live.buf.capacity();
+                let grows = len > live.buf.len();
+                let fits = fits && !(grows && live.buf.is_shared());
                 assert_eq!(live.buf.set_len(len).is_ok(), fits);
                 if fits {
+                    let new = live.buf.get(live.data.len()..).unwrap_or_default();
+                    assert!(new.iter().all(|&byte| byte == 0));
                     let known = live.data.len().min(len);
                     assert_eq!(live.buf[..known], live.data[..known]);
                     live.data = live.buf.to_vec();

@@ -29,21 +29,21 @@ fn both_sides_report_an_incompatible_version() {
     let node = Node::start("127.0.0.1:0", Limits::default());
     let e = node.register(0, false);
     let (port, thread) = listener(|mut peer| {
-        peer.stream.write_all(&greeting(7, 8)).unwrap();
+        peer.stream.write_all(&greeting(90, 91)).unwrap();
         let mut hello = [0; 8];
         assert_eq!(peer.read(&mut hello), 8);
         assert_eq!(hello, CONTROL_PREAMBLE);
         assert_eq!(peer.read(&mut hello), 0, "closed");
     });
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
-    let cause = ControlError::Version { theirs_oldest: 7, theirs_newest: 8, ours: 6 };
+    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 7 };
     assert!(matches!(error, DialError::Handshake { cause: c, .. } if c == cause), "{error:?}");
     assert!(error.to_string().contains("upgrade the older one"), "{error}");
     thread.join().unwrap();
 
     // In the other direction, the client gets the server's versions and can report the same error.
     let mut peer = Peer::connect(node.port);
-    peer.stream.write_all(&greeting(7, 8)).unwrap();
+    peer.stream.write_all(&greeting(90, 91)).unwrap();
     let mut hello = [0; 8];
     assert_eq!(peer.read(&mut hello), 8);
     assert_eq!(hello, CONTROL_PREAMBLE);

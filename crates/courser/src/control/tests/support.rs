@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
-    Recovery, Room,
+    Integrity, Recovery, Room, Schemes,
 };
 
 use socket2::{Domain, Socket, Type};
@@ -230,6 +230,7 @@ pub(super) fn connect(from: EndpointRef, to: Option<u16>, session: u32) -> Contr
         max_msg_size: 1 << 20,
         first_req_num: 0,
         recovery: Recovery::Selective,
+        integrity: Integrity::None,
         room: Room::UNIFORM,
     };
     ControlMsg::Connect { from, to, request }
@@ -257,7 +258,7 @@ pub(super) fn accept(to: EndpointRef, from: EndpointRef, session: u32) -> Contro
         credits: 32,
         pool: 32,
         max_msg_size: 1 << 20,
-        recovery: Recovery::Selective,
+        schemes: Schemes { recovery: Recovery::Selective, integrity: Integrity::None },
         room: Room::UNIFORM,
     };
     ControlMsg::Accept { to, from, accept }

@@ -167,7 +167,7 @@ impl Fixture {
     fn complete(&mut self) -> Vec<(u32, usize)> {
         self.end();
         let packet = PACKET_HEADER + 4;
-        let frame = |f: TxFrame| (f.path.0, (f.len as usize - FRAME_HEADER) / packet);
+        let frame = |f: TxFrame| (f.path.0, (f.len() as usize - FRAME_HEADER) / packet);
         self.out.drain(..).map(frame).collect()
     }
 

@@ -14,6 +14,9 @@ pub struct Link {
     /// Frames with a bit flipped in a field that ingress checks. (UDP's checksum covers the rest;
     /// the fuzz tests flip any bit.)
     pub corrupt: u32,
+    /// Frames with one to three bits flipped anywhere, as by a device that computes UDP's checksum
+    /// again.
+    pub flip: u32,
     pub latency_ns: u64,
     pub late_ns: u64,
     /// Transmitted frames stay referenced until an explicit flush (ADR 8).
@@ -43,6 +46,22 @@ impl Link {
         if rng.per_million(self.corrupt) {
             let at = rng.pick(&[0usize, 2, 3, 4, 5, 6, 8, 9, 10, 11]);
             bytes[at] ^= 1 << rng.below(8);
+        }
+        if self.flip > 0 && rng.per_million(self.flip) {
+            flip_bits(bytes, rng);
+        }
+    }
+}
+
+/// Flips one to three different bits.
+pub fn flip_bits(bytes: &mut [u8], rng: &mut Rng) {
+    let wanted = 1 + rng.below(3) as usize;
+    let mut flipped = Vec::new();
+    while flipped.len() < wanted {
+        let bit = rng.below(8 * bytes.len() as u64) as usize;
+        if !flipped.contains(&bit) {
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            flipped.push(bit);
         }
     }
 }

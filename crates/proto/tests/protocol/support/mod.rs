@@ -17,10 +17,10 @@ use courser_buf::{Addr, PathId};
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{
     CallId, CallOptions, Config, ConnectAccept, ConnectOffer, ConnectRefuseReason, ConnectRequest,
-    Control, Dialed, Endpoint, Recovery, RejectReason, SessionEnd, SessionId,
+    Control, Dialed, Endpoint, Integrity, Recovery, RejectReason, SessionEnd, SessionId,
 };
 pub use forge::{Forge, expect_drop};
-pub use link::{Link, Seen};
+pub use link::{Link, Seen, flip_bits};
 pub use node::{Action, Done, Node};
 pub use rng::{Rng, pattern};
 
@@ -45,6 +45,8 @@ pub struct World {
     pub sessions: Vec<(usize, SessionId)>,
     /// Called for frames before they are sent; `false` loses the frame.
     pub filter: Option<Filter>,
+    /// What servers require of sessions.
+    pub integrity: Integrity,
     wire: BTreeMap<(u64, u64), (usize, usize, Vec<u8>)>,
     sent: u64,
     steps: u64,
@@ -63,6 +65,7 @@ impl World {
             tracing: false,
             sessions: Vec::new(),
             filter: None,
+            integrity: Integrity::None,
             wire: BTreeMap::new(),
             sent: 0,
             steps: 0,
@@ -94,6 +97,7 @@ impl World {
             path: Some((PathId(client as u32), MAX_FRAME)),
             local_port: port(server),
             control: 7,
+            integrity: self.integrity,
             random: self.rng.next() as u32,
             credits: u32::MAX,
         };

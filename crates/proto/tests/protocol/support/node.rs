@@ -294,5 +294,5 @@ impl Driver<u64> for Node {
 }
 
 fn bytes_of(frame: &TxFrame) -> Vec<u8> {
-    frame.segs.iter().flat_map(|s| s.iter().copied()).collect()
+    frame.segs().iter().flat_map(|s| s.iter().copied()).collect()
 }
