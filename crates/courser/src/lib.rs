@@ -61,7 +61,7 @@ pub use control::{ControlStats, DialError, LostReason};
 pub use courser_buf::{AllocError, ArenaStats, ClassStats, MsgBuf};
 pub use courser_net::{
     AnyTransport, MemOptions, Offload, OptionSet, ShmOptions, Transport, TransportOptions,
-    TransportStats, UdpOptions, Uri, UriError,
+    TransportStats, Trust, UdpOptions, Uri, UriError,
 };
 pub use courser_proto::{
     Admission, CallError, CallId, ConnectRefuseReason, Control, DROP_NAMES, EndpointStats,

@@ -58,7 +58,7 @@ pub use middleware::Middleware;
 pub use options::{CommonOptions, OptionSet, TransportOptions};
 pub use paths::PathTable;
 pub use poll::wait_readable;
-pub use shm::{ShmConfig, ShmError, ShmOptions, ShmTransport};
+pub use shm::{ShmConfig, ShmError, ShmOptions, ShmTransport, Trust};
 pub use transport::{Caps, Path, PathError, Transport, TransportStats};
 pub use udp::{Offload, UdpConfig, UdpError, UdpOptions, UdpTransport};
 pub use uri::{Uri, UriError};

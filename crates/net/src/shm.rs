@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst, drop_frames};
 
 use config::SCHEME;
-pub use config::{ShmConfig, ShmError, ShmOptions};
+pub use config::{ShmConfig, ShmError, ShmOptions, Trust};
 use dir::Listener;
 use epoll::{Epoll, Token};
 use inbound::{Inbound, Limits};
@@ -113,7 +113,7 @@ impl ShmTransport {
             return Err(failed(rustix::io::Errno::NOSPC));
         }
         Ok(ShmTransport {
-            inbound: Inbound::new(local, Limits::new(cfg.max_peers, shape), cfg.trust)
+            inbound: Inbound::new(local, Limits::new(cfg.max_peers, shape), cfg.trust.is_some())
                 .map_err(&failed)?,
             outbound: Outbound::new(cfg.max_peers),
             memory: vec![Line([0; 64]); BURST_BYTES / 64].into(),
@@ -140,7 +140,7 @@ impl ShmTransport {
                 holds_frames: true,
             },
             local,
-            hello: Hello { port: local.port, shape, trust: cfg.trust },
+            hello: Hello { port: local.port, shape, trust: cfg.trust.is_some() },
             epoll,
             listener,
         })

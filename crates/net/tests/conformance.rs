@@ -138,11 +138,11 @@ fn shared_memory_with_other_rings() {
 
 #[test]
 fn shared_memory_of_trusted_pairs() {
-    conformance::run(|| shm_pair(|c| c.trust = true));
+    conformance::run(|| shm_pair(|c| c.trust = trust()));
     let trusting = |slots, data_bytes, max_frame| {
         conformance::run(|| {
             shm_pair(|c| {
-                c.trust = true;
+                c.trust = trust();
                 (c.slots, c.data_bytes, c.max_frame) = (slots, data_bytes, max_frame);
             })
         });
@@ -157,7 +157,7 @@ fn shared_memory_of_trusted_pairs() {
 fn held_shared_memory_of_trusted_pairs() {
     let cfg = DelayedCompletionConfig { reclaims: Some(2), ..DelayedCompletionConfig::default() };
     conformance::run(|| {
-        let (a, b) = shm_pair(|c| c.trust = true);
+        let (a, b) = shm_pair(|c| c.trust = trust());
         (DelayedCompletion::new(a, cfg), DelayedCompletion::new(b, cfg))
     });
 }
@@ -181,4 +181,10 @@ fn faultless_faults_over_shared_memory() {
         let wrap = |t| FaultTransport::new(t, FaultConfig::default());
         (wrap(a), wrap(b))
     });
+}
+
+/// Both ends are threads of this test, which writes to no frame that was sent.
+fn trust() -> Option<courser_net::Trust> {
+    // SAFETY: as above.
+    Some(unsafe { courser_net::Trust::in_peers() })
 }

@@ -12,7 +12,7 @@ use crate::common::*;
 use courser::{
     BindError, CallError, Config, Nexus, OptionSet, Rpc, SessionError, SessionState, ShmOptions,
 };
-use courser_net::{FaultConfig, FaultPlan, FaultTransport, ShmConfig, ShmTransport};
+use courser_net::{FaultConfig, FaultPlan, FaultTransport, ShmConfig, ShmTransport, Trust};
 
 const SHM: &str = "shm://127.0.0.1:0";
 const ECHO: u16 = 1;
@@ -59,8 +59,10 @@ fn calls_between_threads() {
 #[test]
 fn calls_between_trusting_peers() {
     for (ours, theirs) in [(true, true), (true, false), (false, true)] {
-        let config = |trust| {
-            let options = ShmOptions { trust: Some(trust), ..ShmOptions::default() };
+        let config = |trusts: bool| {
+            // SAFETY: both ends are threads of this test, which writes to no frame that was sent.
+            let trust = trusts.then(|| unsafe { Trust::in_peers() });
+            let options = ShmOptions { trust, ..ShmOptions::default() };
             Config { transport: OptionSet::new().with(options), ..Config::default() }
         };
         let server = shm_server(config(theirs));

@@ -58,12 +58,29 @@ pub struct ShmConfig {
     /// of one program, which could also be threads. Lengths and positions in the ring are checked
     /// nevertheless. At most a quarter of a ring is lent at a time, so
     /// [`Caps::rx_queue_frames`](crate::Caps::rx_queue_frames) is smaller by that.
-    pub trust: bool,
+    pub trust: Option<Trust>,
     /// The directory where endpoints find each other. Default (`None`): `$COURSER_SHM_DIR`, else
     /// `courser` below `$XDG_RUNTIME_DIR`, else `courser-<uid>` below the directory for temporary
     /// files. Created when it is absent; must belong to this user and be closed to all others (mode
     /// 0700).
     pub dir: Option<PathBuf>,
+}
+
+/// The statement that the processes of all peers are correct: [`ShmConfig::trust`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Trust(());
+
+impl Trust {
+    /// States that every process which this user runs with endpoints that set `trust`, in the same
+    /// directory, is correct.
+    ///
+    /// # Safety
+    /// None of these processes may write to a frame after it was sent, by whatever means: received
+    /// requests and responses are `&[u8]` in memory that they can write. A process that only uses
+    /// Courser's safe interface never does.
+    pub const unsafe fn in_peers() -> Trust {
+        Trust(())
+    }
 }
 
 impl Default for ShmConfig {
@@ -75,7 +92,7 @@ impl Default for ShmConfig {
             slots: 4096,
             data_bytes: 2 << 20,
             max_peers: 256,
-            trust: false,
+            trust: None,
             dir: None,
         }
     }
@@ -102,8 +119,8 @@ impl ShmConfig {
     }
 }
 
-/// Options of shared memory in code and in addresses (`shm://127.0.0.1:0?trust=1`): the settings of
-/// [`ShmConfig`], each in place of its default.
+/// Options of shared memory in code and in addresses (`shm://127.0.0.1:0?slots=1024`): the settings
+/// of [`ShmConfig`], each in place of its default. An address cannot set `trust`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShmOptions {
     /// [`ShmConfig::max_frame`]
@@ -115,7 +132,7 @@ pub struct ShmOptions {
     /// [`ShmConfig::max_peers`]
     pub max_peers: Option<usize>,
     /// [`ShmConfig::trust`]
-    pub trust: Option<bool>,
+    pub trust: Option<Trust>,
     /// [`ShmConfig::dir`]
     pub dir: Option<PathBuf>,
 }
@@ -127,7 +144,6 @@ impl TransportOptions for ShmOptions {
         ("slots", |o, text| set(&mut o.slots, text)),
         ("data_bytes", |o, text| set(&mut o.data_bytes, text)),
         ("max_peers", |o, text| set(&mut o.max_peers, text)),
-        ("trust", |o, text| set(&mut o.trust, text)),
         ("dir", |o, text| set(&mut o.dir, text)),
     ];
 
@@ -148,7 +164,7 @@ impl ShmOptions {
             slots: self.slots.unwrap_or(defaults.slots),
             data_bytes: self.data_bytes.unwrap_or(defaults.data_bytes),
             max_peers: self.max_peers.unwrap_or(defaults.max_peers),
-            trust: self.trust.unwrap_or(defaults.trust),
+            trust: self.trust.or(defaults.trust),
             dir: self.dir.clone(),
         }
     }

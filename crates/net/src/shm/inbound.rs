@@ -45,7 +45,7 @@ const _: () = assert!(LARGE > RX_HEAD && RX_HEAD.is_multiple_of(LINE));
 /// size.
 pub(super) fn lends(cfg: &ShmConfig) -> Lent {
     match cfg.max_frame {
-        _ if cfg.trust => Lent::Frames,
+        _ if cfg.trust.is_some() => Lent::Frames,
         LARGE.. => Lent::Tails,
         _ => Lent::Nothing,
     }
