@@ -182,6 +182,7 @@ impl<T: Transport> Rpc<T> {
         while let Some(idle) = self.core.proto.poll_idle() {
             self.on_idle(idle);
         }
+        self.watch_flood(self.last_scan_ns);
         worked
     }
 
@@ -215,7 +216,9 @@ impl<T: Transport> Rpc<T> {
     #[cold]
     fn trim(&mut self) {
         self.core.proto.arena().trim();
-        self.next_trim_ns = u64::MAX; // the next idle iteration sets it again
+        self.watch_flood(self.pass_ns);
+        // Otherwise the next idle iteration sets it again.
+        self.next_trim_ns = self.flood.ends_ns().unwrap_or(u64::MAX);
     }
 
     /// Steps 4 to 8 of a packet's path, if there are packets. `then_ns` is the time, or `None` when
@@ -351,12 +354,13 @@ impl<T: Transport> Rpc<T> {
         let waits = self.core.proto.outstanding_calls() > 0;
         let factor = if waits { SPIN_FOR_ANSWER } else { 1 };
         let quiet_ns = now_ns.saturating_sub(self.quiet_since_ns);
-        if quiet_ns >= self.spin.ns.saturating_mul(factor) {
+        if quiet_ns >= self.spin.ns.saturating_mul(factor) || self.crowd.is_there(now_ns) {
             return self.sleep(now_ns, end_ns);
         }
         if self.spin.yields || quiet_ns > YIELD_AFTER_NS {
             self.clock_is_fresh = false;
             std::thread::yield_now();
+            self.crowd.yielded(now_ns, self.core.now_ns());
         } else if self.burst.is_empty() {
             // No pause instruction: it takes as long as ten polls.
             self.spin_polls = SPIN_POLLS;

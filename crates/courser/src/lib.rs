@@ -40,6 +40,7 @@ mod core;
 mod dispatch;
 mod error;
 mod event_loop;
+mod flood;
 mod machine;
 mod message;
 mod nexus;

@@ -18,10 +18,11 @@ use crate::core::{Core, Local};
 use crate::error::BindError;
 use crate::event_loop::RX_POLLS_PER_ITERATION;
 use crate::event_loop::poller;
+use crate::flood::Flood;
 use crate::machine::Machine;
 use crate::platform::Platform;
 use crate::rpc::{Handlers, Rpc};
-use crate::spin::Spin;
+use crate::spin::{Crowd, Spin};
 use crate::worker::{Pool, WorkerStats, Workers};
 
 /// A process's address: listens for control connections and makes endpoints, one per thread.
@@ -202,6 +203,8 @@ impl Nexus {
             spin,
             batched_timestamps: self.config.tuning.batched_timestamps,
             spin_polls: 0,
+            crowd: Crowd::default(),
+            flood: Flood::default(),
             clock_is_fresh: false,
             rx_polls,
             holds_frames,

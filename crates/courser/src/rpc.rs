@@ -18,8 +18,9 @@ use crate::control::{Command, Control, Mail, Mailbox};
 use crate::control_client::Connections;
 use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
+use crate::flood::Flood;
 use crate::message::{Completion, Reply, ReplyHandle, Request, Response, zeroed};
-use crate::spin::Spin;
+use crate::spin::{Crowd, Spin};
 use crate::worker::{Answer, Workers};
 
 /// A handler. Not `dyn FnMut`, which passes its arguments in a tuple: one more copy of the request.
@@ -127,6 +128,9 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) batched_timestamps: bool,
     /// Passes that may handle frames and mail only.
     pub(crate) spin_polls: u32,
+    /// Whether other threads compete for the CPU.
+    pub(crate) crowd: Crowd,
+    pub(crate) flood: Flood,
     /// The clock was read in the previous pass, and nothing else ran since: frames without a time
     /// count as received at that reading.
     pub(crate) clock_is_fresh: bool,

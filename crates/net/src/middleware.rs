@@ -121,6 +121,11 @@ pub trait Middleware {
     }
 
     #[inline(always)]
+    fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
+        self.inner_mut().drop_strangers(first_byte)
+    }
+
+    #[inline(always)]
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {
         self.inner_mut().wait(wake, timeout_ns)
     }
@@ -214,6 +219,11 @@ impl<M: Middleware> Transport for M {
     #[inline(always)]
     fn signal_always(&self) {
         Middleware::signal_always(self);
+    }
+
+    #[inline(always)]
+    fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
+        Middleware::drop_strangers(self, first_byte)
     }
 
     #[inline(always)]

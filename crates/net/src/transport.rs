@@ -156,6 +156,15 @@ pub trait Transport {
     /// burst. A transport whose senders do not always signal it makes them do so.
     fn signal_always(&self) {}
 
+    /// From now on the system may drop frames from addresses without a path, and frames whose first
+    /// byte is not `first_byte`, before they are queued: against floods, which would else displace
+    /// the frames of peers. `None` ends that. Returns whether the transport does it; the default does
+    /// not. Dropped frames may count as [`TransportStats::rx_overflow`].
+    fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
+        let _ = first_byte;
+        false
+    }
+
     /// Sleeps until a frame may be available, `wake` is readable, or `timeout_ns` has passed
     /// (`None`: no limit). Spurious returns are allowed.
     ///

@@ -13,6 +13,7 @@ mod linearize;
 mod mtu;
 mod path;
 mod rx;
+mod shield;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -47,6 +48,8 @@ pub struct UdpTransport {
     stats: TransportStats,
     warnings: Vec<String>,
     trains_wanted: bool,
+    /// The first byte of wanted frames, while strangers are dropped.
+    shield: Option<u8>,
 }
 
 impl UdpTransport {
@@ -89,7 +92,22 @@ impl UdpTransport {
             stats: TransportStats::default(),
             warnings: bound.warnings,
             trains_wanted: bound.gso,
+            shield: None,
         })
+    }
+}
+
+impl UdpTransport {
+    /// Installs the filter for the paths of now, if there is to be one.
+    fn renew_shield(&mut self) {
+        let Some(first_byte) = self.shield else { return };
+        let sources = self.paths.remotes().take(shield::SOURCES + 1).collect::<Vec<_>>();
+        let program = shield::program(first_byte, &sources);
+        if let Err(e) = self.socket.attach_filter(&program) {
+            tracing::warn!(local = %self.local, "the socket takes no filter: {e}");
+            let _ = self.socket.detach_filter();
+            self.shield = None;
+        }
     }
 }
 
@@ -103,11 +121,14 @@ impl Transport for UdpTransport {
     }
 
     fn path_open(&mut self, remote: Addr, local: Option<Addr>) -> Result<Path, PathError> {
-        self.paths.open(remote, local)
+        let path = self.paths.open(remote, local)?;
+        self.renew_shield();
+        Ok(path)
     }
 
     fn path_close(&mut self, path: PathId) {
         self.paths.close(path);
+        self.renew_shield();
     }
 
     fn tx_burst(&mut self, burst: &mut TxBurst) {
@@ -126,6 +147,16 @@ impl Transport for UdpTransport {
 
     fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         Some(self.socket.as_fd())
+    }
+
+    fn drop_strangers(&mut self, first_byte: Option<u8>) -> bool {
+        let had = std::mem::replace(&mut self.shield, first_byte);
+        if first_byte.is_none() && had.is_some() {
+            // Fails only without a filter.
+            let _ = self.socket.detach_filter();
+        }
+        self.renew_shield();
+        self.shield.is_some()
     }
 
     fn wait(&mut self, wake: RawFd, timeout_ns: Option<u64>) -> io::Result<()> {

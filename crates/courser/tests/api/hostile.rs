@@ -1,9 +1,10 @@
 //! Frames of strangers on the datapath port are counted and change nothing.
 
 use std::net::UdpSocket;
+use std::time::{Duration, Instant};
 
 use crate::common::*;
-use courser::{Config, Nexus, Rpc};
+use courser::{Config, Nexus, Rpc, Transport};
 use courser_proto::Drop;
 use courser_proto::wire::{FRAME_HEADER, WIRE_VERSION};
 
@@ -51,18 +52,37 @@ fn guessed_frame(data_per_packet: u16) -> Vec<u8> {
     frame
 }
 
+/// A transport that cannot drop the frames of strangers, so that all reach the endpoint.
+struct Open<T>(T);
+
+impl<T: Transport> courser_net::Middleware for Open<T> {
+    type Inner = T;
+
+    fn inner(&self) -> &T {
+        &self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut T {
+        &mut self.0
+    }
+
+    fn drop_strangers(&mut self, _: Option<u8>) -> bool {
+        false
+    }
+}
+
 #[test]
 fn datagrams_of_strangers_are_counted_and_calls_continue() {
     let nexus = Nexus::bind(LOOPBACK).unwrap();
-    let mut server = nexus.endpoint().unwrap();
+    let mut server = nexus.endpoint_with(Open).unwrap();
     server.on(ECHO, |cx, req| cx.reply(req));
-    let mut client = client(Config::default());
+    let mut client = Nexus::bind(LOOPBACK).unwrap().endpoint_with(Open).unwrap();
     let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
     let real = guessed_frame(client.session_stats(session).unwrap().data_per_packet);
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     let ports = [server.port() as u16, client.port() as u16];
     let (mut dice, mut bytes) = (Dice(1), Vec::new());
-    let memory = |rpc: &Rpc| (rpc.memory().mapped_bytes, rpc.memory().in_use_buffers);
+    let memory = |rpc: &Rpc<_>| (rpc.memory().mapped_bytes, rpc.memory().in_use_buffers);
     let mut settled = None;
     for round in 0..1000_u64 {
         for _ in 0..100 {
@@ -97,4 +117,37 @@ fn datagrams_of_strangers_are_counted_and_calls_continue() {
     assert_eq!(memory(&server).0, server_memory.0);
     assert!(memory(&client).1 <= client_memory.1 && memory(&server).1 <= server_memory.1 + 8);
     assert_eq!(server.stats().requests, 1000);
+}
+
+/// Strangers flood the server's datapath: established clients lose no call, a new one connects, and
+/// the kernel drops most of the flood.
+#[test]
+fn a_flood_of_strangers_is_dropped_by_the_system() {
+    const FLOOD: u64 = 150_000;
+    let nexus = Nexus::bind(LOOPBACK).unwrap();
+    let mut server = nexus.endpoint().unwrap();
+    server.on(ECHO, |cx, req| cx.reply(req));
+    let mut client = client(Config::default());
+    let session = connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    stranger.connect(("127.0.0.1", server.port() as u16)).unwrap();
+    let frame = guessed_frame(client.session_stats(session).unwrap().data_per_packet);
+    let flood = std::thread::spawn(move || {
+        (0..FLOOD).filter(|_| stranger.send(&frame).is_ok()).count() as u64
+    });
+    let mut calls = 0;
+    while !flood.is_finished() || calls < 100 {
+        let request = message(&client, calls, 32);
+        let ended = call_and_wait(&mut client, &mut [&mut server], session, ECHO, request);
+        assert!(ended.result == Ok(expected(calls, 32)));
+        calls += 1;
+    }
+    let sent = flood.join().unwrap();
+    let begin = Instant::now();
+    connect(&mut client, &mut [&mut server], &nexus.local_uri());
+    assert!(begin.elapsed() < Duration::from_secs(2));
+    let stats = server.stats();
+    let seen = stats.rx_frames - stats.rx_frames_accepted;
+    println!("{calls} calls; {seen} of {sent} frames reached the endpoint");
+    assert!(seen * 4 < sent, "{seen} of {sent} frames reached the endpoint");
 }

@@ -47,6 +47,7 @@ impl Net {
 
 /// A destination.
 pub(super) struct Entry {
+    remote: SocketAddr,
     /// In the form of the socket's family; `name_len` bytes are valid.
     name: libc::sockaddr_in6,
     pub(super) name_len: socklen_t,
@@ -122,7 +123,7 @@ impl Table {
         let max_frame = limit.min(route.mtu.saturating_sub(headers));
         let (name, name_len) = self.name(to);
         let source = self.source(&route, to, local);
-        let entry = Entry { name, name_len, max_frame: max_frame as u32, source };
+        let entry = Entry { remote: to, name, name_len, max_frame: max_frame as u32, source };
         Ok(Path { id: self.insert(entry), max_frame })
     }
 
@@ -157,6 +158,11 @@ impl Table {
         slot.entry = None;
         slot.uses = slot.uses.wrapping_add(1) & (u32::MAX >> PATH_INDEX_BITS);
         self.free.push(id.0 & INDEX_MASK);
+    }
+
+    /// The remote addresses of all paths; one may be there several times.
+    pub(super) fn remotes(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.slots.iter().filter_map(|slot| slot.entry.as_ref()).map(|entry| entry.remote)
     }
 
     #[inline]
