@@ -20,8 +20,9 @@ const NETWORK_UNREACHED: [DropReason; 1] = [DropReason::NoRoute];
 /// long as all follow the protocol: packets of earlier lives (`unknown_peer`, `cookie`,
 /// `unknown_session`), and packets that were lost, delayed or duplicated. All others mean that an
 /// endpoint has sent an invalid packet.
-const PROTOCOL_REACHED: [Drop; 6] = [
+const PROTOCOL_REACHED: [Drop; 7] = [
     Drop::UnknownPeer,
+    Drop::Checksum,
     Drop::Cookie,
     Drop::UnknownSession,
     Drop::Stale,
@@ -148,7 +149,7 @@ impl Harvest {
             let kinds = stats.tx_kinds.iter();
             self.packets.iter_mut().zip(kinds).for_each(|(sum, n)| *sum += n);
             self.drops.iter_mut().zip(&stats.drops).for_each(|(sum, n)| *sum += n);
-            if let Some(detail) = forbidden(host, &stats.drops, shared.ended.get()) {
+            if let Some(detail) = forbidden(host, &stats.drops, shared) {
                 world.violate(Invariant::Internal, detail);
             }
         }
@@ -173,11 +174,25 @@ impl Harvest {
 /// A discarded packet that no peer may have sent. When a session has `ended`, closed or failed, a
 /// late packet of it may reach the next session of the same number, whose request numbers may start
 /// anywhere, and which may have the other direction: then it may seem to be of a future request, or
-/// of the other role.
-pub(super) fn forbidden(host: HostId, drops: &[u64; DROP_REASONS], ended: bool) -> Option<String> {
+/// of the other role. A frame that was changed on the way may be of another version. Where frames have
+/// a checksum, a late one of an earlier peer may seem to come from elsewhere, as that is checked
+/// first.
+pub(super) fn forbidden(
+    host: HostId,
+    drops: &[u64; DROP_REASONS],
+    shared: &Shared,
+) -> Option<String> {
     let reached = |at: usize| PROTOCOL_REACHED.iter().any(|&d| d as usize == at);
     let late = [Drop::Future as usize, Drop::WrongRole as usize];
-    let allowed = |at: usize| reached(at) || (ended && late.contains(&at));
+    let changed = [Drop::Version as usize, Drop::Flags as usize];
+    let before_checksum = [Drop::WrongSource as usize, Drop::PacketSize as usize];
+    let ended = shared.ended.get();
+    let allowed = |at: usize| {
+        reached(at)
+            || (ended && late.contains(&at))
+            || (shared.changes_arrive && changed.contains(&at))
+            || (shared.protected && before_checksum.contains(&at))
+    };
     let at = (0..DROP_REASONS).find(|&at| drops[at] > 0 && !allowed(at))?;
     let (count, name) = (drops[at], DROP_NAMES[at]);
     Some(format!("n{}: {count} packets were discarded as {name}", host.0))

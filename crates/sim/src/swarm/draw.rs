@@ -93,11 +93,10 @@ impl Scenario {
         world.nexus.tuning.update_bypass = rng.one(&[true, true, true, false]);
         world.nexus.tuning.pacing_bypass = rng.one(&[true, true, true, false]);
         draw_nacks(&mut rng, &mut world.recovery);
-        if rng.once_in(2) {
-            // The endpoints themselves find what the links have changed.
-            world.nexus.integrity = Some(Integrity::Crc);
-            world.nic.finds_changes = rng.once_in(2);
-        }
+        // Frames have a checksum, or not; if they have, NICs may leave it to them to find changes.
+        let integrity = rng.one(&[Integrity::None, Integrity::Crc]);
+        world.nexus.integrity = Some(integrity);
+        world.nic.finds_changes = integrity == Integrity::None || rng.once_in(2);
 
         let mut rng = Rng::stream(seed, purpose::WORK);
         let stormy_ns = rng.between(20, 70) * MS;

@@ -325,7 +325,7 @@ fn supervise(shared: &Rc<Shared>, world: &mut World) {
     let now_ns = world.now_ns();
     for (host, at) in endpoints(shared, world) {
         let stats = world.endpoint(host, at).map(|rpc| rpc.stats().drops);
-        if let Some(detail) = stats.and_then(|drops| forbidden(host, &drops, shared.ended.get())) {
+        if let Some(detail) = stats.and_then(|drops| forbidden(host, &drops, shared)) {
             world.violate(Invariant::Internal, detail);
         }
         if now_ns < shared.paused_until_ns[host.0 as usize].get() {

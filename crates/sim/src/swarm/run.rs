@@ -158,6 +158,8 @@ fn play(
         endpoints: scenario.endpoints,
         idle_first_ns: scenario.edges.idle_first_ns,
         ended: Cell::new(false),
+        protected: scenario.world.nexus.integrity == Some(courser::Integrity::Crc),
+        changes_arrive: !scenario.world.nic.finds_changes,
         left: Cell::new(scenario.calls),
         stopped: Cell::new(false),
         parted: Cell::new(false),

@@ -26,6 +26,10 @@ pub(super) struct Shared {
     pub(super) idle_first_ns: u64,
     /// A session was closed or has failed, and its number may be used again.
     pub(super) ended: Cell<bool>,
+    /// Frames have a checksum.
+    pub(super) protected: bool,
+    /// Frames that links have changed arrive.
+    pub(super) changes_arrive: bool,
     /// Calls left to make.
     pub(super) left: Cell<u64>,
     /// Make no more calls.
