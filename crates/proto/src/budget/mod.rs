@@ -42,6 +42,8 @@ const UNSCHEDULED_MAX: u32 = 63;
 const STALE_ROUND_TRIPS: u64 = 16;
 /// And for at least this time, ns: a descheduled sender is not lost.
 const STALE_MIN_NS: u64 = 1_000_000;
+/// And for no longer than this, ns, whatever round trips senders feign.
+const STALE_MAX_NS: u64 = 1_000_000_000;
 
 /// When the budget was used up for this number of arrivals in a row, unscheduled packets leave a few
 /// packets of it to grants, whatever their number: short messages of many senders would keep a long one
@@ -461,7 +463,7 @@ impl Budget {
     /// Packets of a message that should have arrived long ago are lost, or their sender is gone:
     /// others may use their part of the budget. Later arrivals count as sent without a grant.
     pub(crate) fn expire(&mut self, at: u32, owner: &Owner, base_ns: u64, now_ns: u64) {
-        let stale_ns = (STALE_ROUND_TRIPS * base_ns).max(STALE_MIN_NS);
+        let stale_ns = (STALE_ROUND_TRIPS * base_ns).clamp(STALE_MIN_NS, STALE_MAX_NS);
         let Some(m) = self.of_mut(at, owner) else { return };
         if m.outstanding > 0 && now_ns.saturating_sub(m.last_ns) > stale_ns {
             let lost = std::mem::take(&mut m.outstanding);

@@ -69,6 +69,18 @@ fn what_is_granted_never_exceeds_the_budget_and_returns_with_arrivals() {
 }
 
 #[test]
+fn feigned_round_trips_do_not_keep_packets_that_never_arrive() {
+    let mut b = budget();
+    let at = b.begin(owner(1), 1, 100, (1, 33), 0);
+    b.begin(owner(2), 2, 100, (1, 1), 0);
+    b.expire(at, &owner(1), 2_000_000_000, STALE_MAX_NS);
+    assert_eq!(b.usage().1, 32);
+    b.expire(at, &owner(1), 2_000_000_000, STALE_MAX_NS + 1);
+    assert_eq!(b.usage().1, 0);
+    b.check();
+}
+
+#[test]
 fn packets_that_never_arrive_are_written_off() {
     let mut b = budget();
     let at = b.begin(owner(1), 1, 100, (1, 33), 0);

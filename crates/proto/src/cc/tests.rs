@@ -202,6 +202,16 @@ fn a_step_of_timely_counts_the_packets_that_a_credit_return_acknowledged() {
     assert!(run(8 * PART) > run(PART));
 }
 
+/// A path may be idle for years.
+#[test]
+fn timely_takes_a_signal_after_a_long_time() {
+    let mut c = Timely::new(line(), true);
+    for now_ns in [1_000, 1 << 50, u64::MAX / 2, u64::MAX - 1] {
+        c.on_signal(&Signal { now_ns, rtt_ns: 20_000, acked: PART, ..Signal::default() });
+        c.allowance();
+    }
+}
+
 #[test]
 fn a_loss_halves_the_window_once_per_round_trip_and_a_spurious_one_is_undone() {
     for control in [Control::Swift, Control::TwoWindow] {

@@ -67,7 +67,8 @@ impl Timely {
         self.difference_ns += (difference_ns - self.difference_ns) * ALPHA / 1024;
         // Parts of 1,024 of a whole step.
         let most = s.acked.max(PART) * 1024 / PART;
-        let scale = ((s.now_ns - self.last_ns) * 1024 / MIN_RTT_NS).min(most);
+        let since_ns = s.now_ns.saturating_sub(self.last_ns);
+        let scale = (since_ns.saturating_mul(1024) / MIN_RTT_NS).min(most);
         (self.last_rtt_ns, self.last_ns) = (s.rtt_ns, s.now_ns);
         let rate = self.next_rate(s.rtt_ns, scale as i64);
         // As eRPC: one update never lowers the rate by more than half.
