@@ -8,7 +8,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock};
 
-use crate::options::{self, CommonOptions, OptionSet, TransportOptions};
+use crate::options::{self, CommonOptions, ControlSockets, OptionSet, TransportOptions};
 use crate::uri::is_scheme;
 use crate::{
     MemError, MemNetwork, MemOptions, OpenError, ShmOptions, ShmTransport, Transport, UdpOptions,
@@ -84,6 +84,7 @@ struct Registered {
     open: Arc<Open>,
     check_options: fn(&BindSpec) -> Result<(), OpenError>,
     check_host: fn(IpAddr) -> Result<(), OpenError>,
+    control: fn(&BindSpec) -> Result<ControlSockets, OpenError>,
 }
 
 impl Registered {
@@ -94,6 +95,7 @@ impl Registered {
             open: Arc::new(move |spec| open(spec, spec.options()?)),
             check_options: |spec| spec.options::<O>().map(drop),
             check_host: O::check_host,
+            control: |spec| Ok(spec.options::<O>()?.control()),
         }
     }
 }
@@ -162,6 +164,15 @@ pub fn check_options(spec: &BindSpec) -> Result<(), OpenError> {
 /// [`OpenError::Transport`]: `shm`, for one, stays on this machine.
 pub fn check_host(scheme: &str, host: IpAddr) -> Result<(), OpenError> {
     find(scheme).map_or(Ok(()), |found| (found.check_host)(host))
+}
+
+/// What the control connections of a nexus at an address use; opens nothing. TCP for schemes that are
+/// not registered.
+///
+/// # Errors
+/// [`OpenError::UnknownOption`] or [`OpenError::BadOption`]: of the address.
+pub fn control_sockets(spec: &BindSpec) -> Result<ControlSockets, OpenError> {
+    find(&spec.uri.scheme).map_or(Ok(ControlSockets::Tcp), |found| (found.control)(spec))
 }
 
 /// `udp://host:port`.

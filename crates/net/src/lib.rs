@@ -21,6 +21,7 @@
 //! 3. **Define the options**: a struct that implements [`TransportOptions`]. Every named option can
 //!    be set in an address; the error for an unknown one lists those of the transport.
 //!    [`CommonOptions`] has the settings that all transports share.
+//!    [`TransportOptions::control`] selects TCP or Unix sockets for control connections.
 //! 4. **Register the scheme** with [`any::register`]. The function that it takes opens an endpoint.
 //!    It returns [`OpenError::InUse`] for a port that is taken, so that a nexus on port 0 tries
 //!    another one.
@@ -28,8 +29,8 @@
 //!    [`DelayedCompletion`].
 //!
 //! A program then selects the transport by address: `Nexus::bind("unix://127.0.0.1:0")`. The host
-//! of a nexus is always an IP address or `localhost`, because its control connections use TCP; the
-//! transport receives it, with the port of the endpoint, as [`BindSpec::uri`].
+//! of a nexus is always an IP address or `localhost`, because it is the address of its control
+//! connections; the transport receives it, with the port of the endpoint, as [`BindSpec::uri`].
 
 #[cfg(not(target_os = "linux"))]
 compile_error!("courser-net needs Linux");
@@ -55,7 +56,7 @@ pub use error::OpenError;
 pub use fault::{Fault, FaultConfig, FaultCounts, FaultPlan, FaultSyntax, FaultTransport};
 pub use mem::{MemConfig, MemError, MemNetwork, MemOptions, MemTransport};
 pub use middleware::Middleware;
-pub use options::{CommonOptions, OptionSet, TransportOptions};
+pub use options::{CommonOptions, ControlSockets, OptionSet, TransportOptions};
 pub use paths::PathTable;
 pub use poll::wait_readable;
 pub use shm::{ShmConfig, ShmError, ShmOptions, ShmTransport, Trust};

@@ -44,6 +44,23 @@ pub trait TransportOptions: Clone + fmt::Debug + Default + Send + Sync + 'static
         let _ = host;
         Ok(())
     }
+
+    /// What the control connections of a nexus on this transport use: TCP by default.
+    fn control(&self) -> ControlSockets {
+        ControlSockets::Tcp
+    }
+}
+
+/// What the control connections of a nexus use. Both sides of a transport must use the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ControlSockets {
+    /// TCP: any host that reaches the address can connect.
+    Tcp,
+    /// Unix sockets in this directory, named by the address. Both processes must belong to the user
+    /// of the directory, which must be closed to all others (mode 0700; created when absent). See
+    /// [`ControlListener`](crate::shm::ControlListener).
+    Unix(PathBuf),
 }
 
 /// An option's name in an address, and the function that sets it from its text.

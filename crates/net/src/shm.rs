@@ -7,7 +7,7 @@
 //! frame is the signal that wakes a sleeping receiver.
 //!
 //! * `config`: settings and errors. * `dir`: the directory where endpoints find each other.
-//! * `msg`: the handshake over sockets. * `map`, `copy`: memory that peers write.
+//! * `control`: sockets for control connections there. * `msg`: the handshake over sockets. * `map`, `copy`: memory that peers write.
 //! * `ring`: one sender, one receiver. * `doorbell`: wake-ups, and rings that are not polled.
 //! * `outbound`, `inbound`: sending and receiving rings. * `epoll`: all sockets.
 //!
@@ -20,6 +20,7 @@
 //! with UDP, the protocol's cookies reject its frames.
 
 mod config;
+mod control;
 mod copy;
 mod dir;
 mod doorbell;
@@ -46,6 +47,7 @@ use courser_buf::{Addr, PathId, RxBurst, TX_GATHER, TxBurst, drop_frames};
 
 use config::SCHEME;
 pub use config::{ShmConfig, ShmError, ShmOptions, Trust};
+pub use control::ControlListener;
 use dir::Listener;
 use epoll::{Epoll, Token};
 use inbound::{Inbound, Limits};

@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use crate::OpenError;
-use crate::options::{CommonOptions, NamedOption, TransportOptions, set};
+use crate::options::{CommonOptions, ControlSockets, NamedOption, TransportOptions, set};
 
+use super::dir;
 use super::doorbell::MAX_RINGS;
 use super::ring::{MAX_FRAME, Shape};
 
@@ -149,6 +150,10 @@ impl TransportOptions for ShmOptions {
 
     fn check_host(host: IpAddr) -> Result<(), OpenError> {
         Ok(check_host(host)?)
+    }
+
+    fn control(&self) -> ControlSockets {
+        ControlSockets::Unix(dir::name(self.dir.as_deref()))
     }
 }
 

@@ -1,5 +1,8 @@
-//! Rendezvous of endpoints: a directory of the user with a Unix socket for each port.
+//! Rendezvous of endpoints: a directory of the user with a Unix socket for each port. Control
+//! connections of nexuses have sockets of their own there ([`super::control`]).
 
+use std::collections::HashSet;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -16,12 +19,58 @@ const BACKLOG: i32 = 64;
 const EPHEMERAL: std::ops::Range<u16> = 32_768..61_000;
 /// Attempts to take the lock of the directory, a millisecond apart.
 const LOCK_TRIES: u32 = 2000;
+/// Names of dead sockets that one bind removes.
+const SWEPT: usize = 256;
+
+/// What a socket in the directory is for. Each kind has ports of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// The rings of an endpoint.
+    Frames,
+    /// The control connections of a nexus.
+    Control {
+        /// Whether the nexus is bound to an IPv6 address.
+        v6: bool,
+    },
+}
+
+impl Kind {
+    /// Control connections at an address.
+    pub(super) fn control(host: IpAddr) -> Kind {
+        Kind::Control { v6: host.is_ipv6() }
+    }
+
+    /// What follows the port in the name of the socket.
+    fn suffix(self) -> &'static str {
+        match self {
+            Kind::Frames => "",
+            Kind::Control { v6: false } => ".control",
+            Kind::Control { v6: true } => ".control6",
+        }
+    }
+
+    /// The kind and port of a name in the directory.
+    fn parse(name: &str) -> Option<(Kind, u16)> {
+        let (port, suffix) = name.split_at(name.find('.').unwrap_or(name.len()));
+        let kinds = [Kind::Frames, Kind::Control { v6: false }, Kind::Control { v6: true }];
+        let kind = kinds.into_iter().find(|kind| kind.suffix() == suffix)?;
+        Some((kind, port.parse().ok()?))
+    }
+
+    fn socket(self) -> Result<OwnedFd, Errno> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let kind = match self {
+            Kind::Frames => SocketType::SEQPACKET,
+            Kind::Control { .. } => SocketType::STREAM,
+        };
+        rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
+    }
+}
 
 /// The directory from the settings or the environment.
-fn name(cfg: &ShmConfig) -> PathBuf {
+pub(super) fn name(dir: Option<&Path>) -> PathBuf {
     let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    cfg.dir
-        .clone()
+    dir.map(Path::to_path_buf)
         .or_else(|| var("COURSER_SHM_DIR"))
         .or_else(|| var("XDG_RUNTIME_DIR").map(|dir| dir.join("courser")))
         .unwrap_or_else(|| {
@@ -55,28 +104,28 @@ fn prepare(dir: &Path) -> Result<(), ShmError> {
 }
 
 /// The socket of a port.
-fn socket_path(dir: &Path, port: u16) -> PathBuf {
-    dir.join(port.to_string())
+fn socket_path(dir: &Path, kind: Kind, port: u16) -> PathBuf {
+    dir.join(format!("{port}{}", kind.suffix()))
 }
 
-fn address(dir: &Path, port: u16) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new(socket_path(dir, port))
-}
-
-fn socket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+fn address(dir: &Path, kind: Kind, port: u16) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new(socket_path(dir, kind, port))
 }
 
 /// Connects to the endpoint of a port; it must be of the same user. Does not block.
 pub(super) fn connect(dir: &Path, port: u16) -> Result<OwnedFd, Errno> {
-    let socket = socket()?;
-    rustix::net::connect(&socket, &address(dir, port)?)?;
+    connect_to(dir, Kind::Frames, port)
+}
+
+/// Connects to a socket; its process must be of the same user. Does not block.
+pub(super) fn connect_to(dir: &Path, kind: Kind, port: u16) -> Result<OwnedFd, Errno> {
+    let socket = kind.socket()?;
+    rustix::net::connect(&socket, &address(dir, kind, port)?)?;
     is_ours(&socket).then_some(socket).ok_or(Errno::PERM)
 }
 
 /// Whether the other side of a connection belongs to this user.
-pub(super) fn is_ours(socket: &OwnedFd) -> bool {
+pub(super) fn is_ours(socket: &impl AsFd) -> bool {
     let peer = rustix::net::sockopt::socket_peercred(socket);
     peer.is_ok_and(|peer| peer.uid == rustix::process::geteuid())
 }
@@ -87,24 +136,39 @@ pub(super) struct Listener {
     pub(super) socket: OwnedFd,
     pub(super) dir: PathBuf,
     pub(super) port: u16,
+    kind: Kind,
+    /// The process that has bound the port. One forked from it may not unlink the name.
+    owner: u32,
 }
 
 impl Listener {
     pub(super) fn bind(cfg: &ShmConfig) -> Result<Self, ShmError> {
-        let dir = name(cfg);
-        prepare(&dir)?;
-        if SocketAddrUnix::new(dir.join("65535")).is_err() {
-            return Err(ShmError::LongPath(dir));
+        Listener::bind_kind(&name(cfg.dir.as_deref()), Kind::Frames, cfg.port, BACKLOG)
+    }
+
+    /// Listens in `dir`. Port 0 selects a free one.
+    pub(super) fn bind_kind(
+        dir: &Path,
+        kind: Kind,
+        port: u16,
+        backlog: i32,
+    ) -> Result<Self, ShmError> {
+        prepare(dir)?;
+        if address(dir, Kind::Control { v6: true }, u16::MAX).is_err() {
+            return Err(ShmError::LongPath(dir.to_path_buf()));
         }
-        let _lock = lock(&dir)?;
-        let socket = socket().map_err(ShmError::io("cannot make a Unix socket"))?;
-        let port = match cfg.port {
-            0 => any_port(&socket, &dir)?,
-            port if take(&socket, &dir, port)? => port,
+        // Until the socket listens: without a listener a name counts as dead.
+        let _lock = lock(dir)?;
+        sweep(dir);
+        let socket = kind.socket().map_err(ShmError::io("cannot make a Unix socket"))?;
+        let port = match port {
+            0 => any_port(&socket, dir, kind)?,
+            port if take(&socket, dir, kind, port)? => port,
             port => return Err(ShmError::InUse(port)),
         };
-        let listener = Listener { socket, dir, port };
-        rustix::net::listen(&listener.socket, BACKLOG)
+        let owner = std::process::id();
+        let listener = Listener { socket, dir: dir.to_path_buf(), port, kind, owner };
+        rustix::net::listen(&listener.socket, backlog)
             .map_err(ShmError::io("cannot listen on a Unix socket"))?;
         Ok(listener)
     }
@@ -114,7 +178,36 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // While the socket listens no other endpoint binds the name, so this unlinks the endpoint's
         // own socket.
-        let _ = rustix::fs::unlink(socket_path(&self.dir, self.port));
+        if self.owner == std::process::id() {
+            let _ = rustix::fs::unlink(socket_path(&self.dir, self.kind, self.port));
+        }
+    }
+}
+
+/// Removes names that killed processes have left, a limited number at a time.
+fn sweep(dir: &Path) {
+    let Ok(table) = std::fs::read("/proc/net/unix") else { return };
+    let Ok(names) = std::fs::read_dir(dir) else { return };
+    // A test for a listener is a connection to it. The kernel's table spares those that it lists; it
+    // lists those of this network namespace only.
+    let table = String::from_utf8_lossy(&table);
+    let listed: HashSet<&str> = table.lines().filter_map(|l| Some(&l[l.find('/')?..])).collect();
+    let is_listed = |path: &Path| path.to_str().is_some_and(|path| listed.contains(path));
+    for name in names.flatten().filter(|name| !is_listed(&name.path())).take(SWEPT) {
+        let Some((kind, port)) = name.file_name().to_str().and_then(Kind::parse) else { continue };
+        remove_dead(dir, kind, port);
+    }
+}
+
+/// Removes a name if its socket has no listener: only then a connection is refused. Returns whether
+/// the name is free.
+fn remove_dead(dir: &Path, kind: Kind, port: u16) -> bool {
+    match connect_to(dir, kind, port) {
+        Err(Errno::CONNREFUSED) => {
+            let _ = rustix::fs::unlink(socket_path(dir, kind, port));
+            true
+        }
+        other => matches!(other, Err(Errno::NOENT)),
     }
 }
 
@@ -135,35 +228,29 @@ fn lock(dir: &Path) -> Result<OwnedFd, ShmError> {
 }
 
 /// Binds `socket` to a port unless another socket listens there.
-fn take(socket: &OwnedFd, dir: &Path, port: u16) -> Result<bool, ShmError> {
+fn take(socket: &OwnedFd, dir: &Path, kind: Kind, port: u16) -> Result<bool, ShmError> {
     let failed = ShmError::io("cannot bind a Unix socket");
-    let address = address(dir, port).map_err(&failed)?;
+    let address = address(dir, kind, port).map_err(&failed)?;
     for _ in 0..2 {
         match rustix::net::bind(socket, &address) {
             Ok(()) => return Ok(true),
-            Err(Errno::ADDRINUSE) => {}
+            Err(Errno::ADDRINUSE) if remove_dead(dir, kind, port) => {}
+            Err(Errno::ADDRINUSE) => return Ok(false),
             Err(e) => return Err(failed(e)),
-        }
-        // Only a socket without a listener refuses.
-        match connect(dir, port) {
-            Err(Errno::CONNREFUSED) => {
-                let _ = rustix::fs::unlink(socket_path(dir, port));
-            }
-            Err(Errno::NOENT) => {}
-            _ => return Ok(false),
         }
     }
     Ok(false)
 }
 
-fn any_port(socket: &OwnedFd, dir: &Path) -> Result<u16, ShmError> {
+fn any_port(socket: &OwnedFd, dir: &Path, kind: Kind) -> Result<u16, ShmError> {
     let count = EPHEMERAL.end - EPHEMERAL.start;
     // Different processes start at different ports; within one, lock and files decide.
     let seed = std::process::id().wrapping_mul(0x9e37_79b9) >> 16;
     let port = |n: u16| EPHEMERAL.start + ((seed + u32::from(n)) % u32::from(count)) as u16;
     // Existing names are skipped while others are free: testing one connects to its listener.
     for port in (0..count).map(port) {
-        let address = address(dir, port).map_err(ShmError::io("cannot bind a Unix socket"))?;
+        let address =
+            address(dir, kind, port).map_err(ShmError::io("cannot bind a Unix socket"))?;
         match rustix::net::bind(socket, &address) {
             Ok(()) => return Ok(port),
             Err(Errno::ADDRINUSE) => {}
@@ -171,7 +258,7 @@ fn any_port(socket: &OwnedFd, dir: &Path) -> Result<u16, ShmError> {
         }
     }
     for port in (0..count).map(port) {
-        if take(socket, dir, port)? {
+        if take(socket, dir, kind, port)? {
             return Ok(port);
         }
     }

@@ -1,7 +1,8 @@
 //! The ring alone, and endpoints over shared memory whose peers end and restart. `hostile`: peers
 //! that send invalid messages and write to shared memory. `trusted`: frames that are read in place.
-//! `large`: frames with a tail.
+//! `large`: frames with a tail. `control`: sockets of control connections.
 
+mod control;
 mod hostile;
 mod large;
 mod trusted;
