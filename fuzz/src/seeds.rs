@@ -155,6 +155,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         ("ping", ControlMsg::Ping),
         ("pong", ControlMsg::Pong),
         ("gone", ControlMsg::EndpointGone { from }),
+        ("evicted", ControlMsg::Evicted { to, from, session: 0, server_session: 0 }),
     ]
 }
 

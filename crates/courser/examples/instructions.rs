@@ -354,6 +354,8 @@ fn config(sessions: usize, rto_ms: Option<u64>) -> Config {
         idle_after: never,
         max_sessions,
         max_sessions_per_peer,
+        max_sessions_per_address: max_sessions,
+        reserved_sessions: 0,
         failure_timeout: never, // callgrind runs one thread at a time, so heartbeats are late
         // Under callgrind two frames are further apart than the default interval, so the number of
         // timestamps would depend on the machine.

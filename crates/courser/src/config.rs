@@ -9,7 +9,7 @@ use courser_proto as proto;
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{Admission, Control, Integrity, Recovery};
 
-use crate::control::DEFAULT_FAILURE_TIMEOUT;
+use crate::control::{DEFAULT_CONNECTIONS, DEFAULT_FAILURE_TIMEOUT};
 use crate::error::BindError;
 use crate::spin::cpus;
 
@@ -18,6 +18,8 @@ pub use tuning::Tuning;
 /// Bound of `Config::workers`.
 const MAX_WORKERS: usize = 1024;
 const MAX_WORKER_QUEUE: usize = 1 << 20;
+/// Bound of `Config::max_connections`.
+const MAX_CONNECTIONS: usize = 1 << 20;
 /// Trains of packets that a session has in flight by default: one at the sender, one in the network
 /// and one at the receiver. More would fill the buffers of switches.
 const NETWORK_TRAINS: u32 = 3;
@@ -61,8 +63,36 @@ pub struct Config {
     pub call_queue: usize,
     /// Sessions per endpoint, both roles. Default 65,536.
     pub max_sessions: usize,
-    /// Sessions that one client process may have with an endpoint. Default 32,768.
+    /// Sessions that one client process may have with an endpoint: 1 to 1,048,576, default 16,384.
     pub max_sessions_per_peer: usize,
+    /// Sessions that all client processes of one address may have with an endpoint: 1 to 1,048,576,
+    /// default 16,384, a quarter of `max_sessions`. An address is a host, or all hosts behind one
+    /// NAT; over shared memory it is all processes of the machine. Raise it to `max_sessions`, and
+    /// set `reserved_sessions` to 0, where one address may use all.
+    ///
+    /// When this limit or `max_sessions` is reached, the oldest session of another client that has
+    /// made no call within a second of its connect is ended for a new one; its client gets
+    /// [`SessionError::Evicted`](crate::SessionError::Evicted). Cost of a session:
+    /// [`crate::Rpc::session_bytes`].
+    pub max_sessions_per_address: usize,
+    /// Of `max_sessions`, sessions that only addresses without a session get, one each: 0 to
+    /// 1,048,576, default 4,096; at most a sixteenth of `max_sessions` has effect. Cost: the others
+    /// get fewer.
+    pub reserved_sessions: usize,
+    /// Endpoints of one client process that may have sessions with an endpoint: 1 to 1,048,576,
+    /// default 128. Each takes a path of the transport, of which UDP has 65,536 and shared memory
+    /// [`ShmConfig::max_peers`](courser_net::ShmConfig::max_peers).
+    pub max_paths_per_peer: usize,
+    /// Control connections that a nexus accepts: 1 to 1,048,576, default 4,096. One for each client
+    /// process. Cost: a descriptor, which the limit of open files (`ulimit -n`) has to allow, and
+    /// about 1 KiB of memory, or 2 KiB while a message is incomplete.
+    ///
+    /// When this limit or the next is reached, the connection without a session that was unused for
+    /// longest, at least half a second, is closed for a new one.
+    pub max_connections: usize,
+    /// Control connections that a nexus accepts from one address: 1 to 1,048,576, default 2,048.
+    /// Raise it for more client processes on one host or behind one NAT. Cost as above.
+    pub max_connections_per_address: usize,
     /// Bytes of unanswered requests and unacknowledged responses that an endpoint keeps for one
     /// client process; further requests are answered with `Status::NoMemory`. Single-packet requests
     /// do not count, single-packet responses count with their slot's buffer. Default 256 MiB.
@@ -155,6 +185,11 @@ impl Default for Config {
             call_queue: p.call_queue,
             max_sessions: p.max_sessions,
             max_sessions_per_peer: p.max_sessions_per_peer,
+            max_sessions_per_address: p.max_sessions_per_address,
+            reserved_sessions: p.reserved_sessions,
+            max_paths_per_peer: p.max_paths_per_peer,
+            max_connections: DEFAULT_CONNECTIONS,
+            max_connections_per_address: DEFAULT_CONNECTIONS / 2,
             max_held_per_peer: p.max_held_per_peer,
             idle_after: Duration::from_nanos(p.idle_after_ns),
             max_frame: None,
@@ -195,6 +230,14 @@ impl Config {
         if !(1..=MAX_WORKER_QUEUE).contains(&self.worker_queue) {
             return Err(BindError::WorkerQueue(self.worker_queue));
         }
+        for (name, limit) in [
+            ("max_connections", self.max_connections),
+            ("max_connections_per_address", self.max_connections_per_address),
+        ] {
+            if !(1..=MAX_CONNECTIONS).contains(&limit) {
+                return Err(BindError::Connections { name, limit });
+            }
+        }
         let t = self.failure_timeout;
         if t < Duration::from_millis(10) || t > Duration::from_secs(3600) {
             return Err(BindError::FailureTimeout(t));
@@ -233,6 +276,9 @@ impl Config {
             call_queue: self.call_queue,
             max_sessions: self.max_sessions,
             max_sessions_per_peer: self.max_sessions_per_peer,
+            max_sessions_per_address: self.max_sessions_per_address,
+            reserved_sessions: self.reserved_sessions,
+            max_paths_per_peer: self.max_paths_per_peer,
             max_held_per_peer: self.max_held_per_peer,
             idle_after_ns: ns(self.idle_after),
             inline_max: self.inline_max,

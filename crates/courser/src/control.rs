@@ -1,13 +1,13 @@
-//! The control plane: one control thread per nexus that exchanges control messages over TCP (E66,
-//! ADR 13).
+//! The control plane: one control thread per nexus that exchanges control messages over TCP, or over
+//! Unix sockets where the transport stays on the machine (E66, ADR 13).
 //!
 //! The handshake's state machines are in `courser-proto`; this module transports their messages. It
 //! handles connections and endpoints, not sessions, and no packet of the datapath.
 //!
 //! ```text
 //! endpoint threads                 control thread "courser-control"            other nexuses
-//! Control::send(Command) --------> driver  --- conn: greeting, framing ------> TCP
-//! Mailbox::take_all(..)    <------ route   <-- conn -------------------------- TCP
+//! Control::send(Command) --------> driver  --- conn: greeting, framing ------> sockets
+//! Mailbox::take_all(..)    <------ route   <-- conn -------------------------- sockets
 //!                                  dial    --- resolver threads, attempts
 //! ```
 //! The event loop of an endpoint pays one load per pass for the control plane
@@ -31,7 +31,8 @@ mod driver;
 mod mailbox;
 mod network;
 mod route;
-mod tcp;
+mod scarce;
+mod sockets;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -45,12 +46,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use courser_net::ControlSockets;
 use courser_proto::{ControlError, ControlMsg};
 
 use driver::{Driver, Parts};
-use tcp::Tcp;
+use sockets::{ListenError, Sockets};
 use virtual_time::{SimDriver, Streams};
 
+use crate::error::BindError;
 use crate::machine::{ControlLoop, Machine, Thread};
 use crate::platform::Platform;
 
@@ -215,6 +218,12 @@ pub enum LostReason {
     /// This side closed it: no endpoint had a session over it for this duration.
     #[error("no session has used the control connection for {0:?}; connect again")]
     Unused(Duration),
+    /// This side closed it, which had no session, to make room for another one.
+    #[error(
+        "the control connection was closed for another one, as no session used it; raise \
+         Config::max_connections"
+    )]
+    Scarce,
     /// A local endpoint does not read its mailbox, so that messages would be lost.
     #[error(
         "a local endpoint has not taken {pending} control messages; run its event loop more often"
@@ -295,6 +304,7 @@ pub(crate) struct Tables {
     conns: usize,
     inbound: usize,
     hosts: usize,
+    idle: usize,
     dials: usize,
     targets: usize,
     timers: usize,
@@ -324,6 +334,9 @@ pub(crate) struct Limits {
     /// Time that an outbound connection is kept after its last session has ended. The check may
     /// come up to a quarter of the failure timeout later.
     pub(crate) unused: Duration,
+    /// Time without a session after which an inbound connection may be closed for another one, when
+    /// connections are scarce.
+    pub(crate) idle: Duration,
     /// Time of a dial: name resolution, all addresses, greeting.
     pub(crate) dial: Duration,
     /// Unsent bytes of one connection: enough for answers to thousands of connects at once.
@@ -335,15 +348,19 @@ pub(crate) struct Limits {
     pub(crate) resolvers: usize,
 }
 
+/// `Config::max_connections` by default.
+pub(crate) const DEFAULT_CONNECTIONS: usize = 4096;
+
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            inbound: 4096,
-            inbound_per_host: 2048,
+            inbound: DEFAULT_CONNECTIONS,
+            inbound_per_host: DEFAULT_CONNECTIONS / 2,
             outbound: 4096,
             greeting: Duration::from_secs(2),
             failure_timeout: DEFAULT_FAILURE_TIMEOUT,
             unused: Duration::from_secs(30),
+            idle: Duration::from_millis(500),
             dial: Duration::from_secs(5),
             pending_write: 1 << 20,
             pending_total: 64 << 20,
@@ -369,6 +386,8 @@ pub(crate) struct Counters {
     pub(crate) refused: AtomicU64,
     /// Failed accepts because descriptors or memory had run out.
     pub(crate) exhausted: AtomicU64,
+    /// Inbound connections without a session that were closed for others.
+    pub(crate) evicted_connections: AtomicU64,
 }
 
 /// Counters of connections and messages that a nexus's control plane rejected since it was bound.
@@ -389,6 +408,9 @@ pub struct ControlStats {
     pub refused: u64,
     /// Failed accepts because descriptors or memory had run out.
     pub exhausted: u64,
+    /// Connections without a session that were closed for others, as there were too many in total or
+    /// from their host.
+    pub evicted_connections: u64,
 }
 
 /// Adds one. `Relaxed` suffices: counters order nothing.
@@ -456,23 +478,30 @@ impl Control {
     /// The address cannot be bound, or descriptors or threads have run out.
     pub(crate) fn start(
         platform: &Platform,
+        sockets: &ControlSockets,
         bind: SocketAddr,
         limits: Limits,
-    ) -> io::Result<(Control, SocketAddr)> {
+    ) -> Result<(Control, SocketAddr), BindError> {
+        let cannot = |source| BindError::Control { addr: bind.to_string(), source };
         let counters = Arc::new(Counters::default());
         let (events, queue) = mpsc::channel();
         let clock = platform.clock(Thread::Control);
         let shared = Parts { queue, limits, counters: counters.clone(), clock };
         let (inlet, thread, bound) = match platform {
             Platform::System => {
-                let (tcp, bound) = Tcp::listen(bind, events)?;
-                let inlet = tcp.inlet();
-                let driver = Driver::new(tcp, shared);
+                let listening = Sockets::listen(sockets, bind, events);
+                let (sockets, bound) = listening.map_err(|e| match e {
+                    ListenError::Tcp(source) => cannot(source),
+                    ListenError::Unix(e) => e.into(),
+                    ListenError::Poll(e) => e.into(),
+                })?;
+                let inlet = sockets.inlet();
+                let driver = Driver::new(sockets, shared);
                 let thread = std::thread::Builder::new().name("courser-control".into());
                 (inlet, Some(thread.spawn(move || driver.run())?), bound)
             }
             Platform::Virtual(machine) => {
-                let (streams, bound) = Streams::listen(machine, bind)?;
+                let (streams, bound) = Streams::listen(machine, bind).map_err(cannot)?;
                 let driver = SimDriver::new(Driver::new(streams, shared));
                 machine.start_control(ControlLoop::new(driver));
                 (Inlet { events, wake: Wake::Machine(machine.clone()) }, None, bound)
@@ -499,6 +528,7 @@ impl Control {
             misdirected: read(&c.misdirected),
             refused: read(&c.refused),
             exhausted: read(&c.exhausted),
+            evicted_connections: read(&c.evicted_connections),
         }
     }
 }

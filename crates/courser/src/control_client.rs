@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use courser_buf::{Addr, PathId};
-use courser_net::{Transport, Uri, any};
+use courser_net::{PathError, Transport, Uri, any};
 use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlMsg,
@@ -318,7 +318,8 @@ impl<T: Transport> Rpc<T> {
         match msg {
             ControlMsg::Connect { from, request, .. } => {
                 let (session, client_cookie) = (request.session, request.cookie);
-                let answer = self.accept(control, remote, local, &request);
+                let answer = self.accept(control, (remote, local), from.index, &request);
+                self.notify_evicted();
                 let msg = match answer {
                     Ok(accept) => ControlMsg::Accept { to: from, from: self.me(), accept },
                     Err(reason) => ControlMsg::Refuse { to: from, session, client_cookie, reason },
@@ -341,6 +342,15 @@ impl<T: Transport> Rpc<T> {
             ControlMsg::Idle { from, session, done, .. } => {
                 self.core.proto.on_idle(session, from.id, control, &done);
             }
+            ControlMsg::Evicted { from, session, server_session, .. } => {
+                let ended = self.core.proto.evicted(session, server_session, from.id, control);
+                let Some((session, path)) = ended else { return };
+                self.connections.connected.remove(&session.index());
+                self.core.remember_failure(session, SessionError::Evicted);
+                if let Some(path) = path {
+                    self.transport.path_close(path);
+                }
+            }
             ControlMsg::EndpointGone { from } => {
                 let why = SessionError::EndpointGone;
                 self.fail_sessions(&why, |rpc, paths| {
@@ -350,25 +360,41 @@ impl<T: Transport> Rpc<T> {
         }
     }
 
+    /// Notifies the clients of evicted sessions.
+    fn notify_evicted(&mut self) {
+        while let Some(e) = self.core.proto.poll_evicted() {
+            let (to, session, server_session) = (e.client, e.session, e.own);
+            let msg = ControlMsg::Evicted { to, from: self.me(), session, server_session };
+            self.control.send(Command::Send { control: e.control, msg });
+        }
+    }
+
     fn accept(
         &mut self,
         control: u64,
-        remote: IpAddr,
-        local: IpAddr,
+        (remote, local): (IpAddr, IpAddr),
+        client_index: u16,
         request: &ConnectRequest,
     ) -> Result<ConnectAccept, ConnectRefuseReason> {
         let client = Addr { port: request.port, ..addr(remote, 0) };
+        self.core.proto.make_room(request, client, control)?;
         let path = if self.core.proto.knows_peer(request, client) {
             None
         } else {
             let opened = self.transport.path_open(client, Some(addr(local, 0)));
-            Some(opened.map_err(|_| ConnectRefuseReason::NoPath)?)
+            Some(opened.map_err(|e| match e {
+                PathError::TooMany(limit) => {
+                    ConnectRefuseReason::TooManyPaths { limit: limit as u32 }
+                }
+                _ => ConnectRefuseReason::NoPath,
+            })?)
         };
         let offer = ConnectOffer {
             addr: client,
             path: path.map(|p| (p.id, p.max_frame)),
             local_port: self.transport.local_addr().port,
             control,
+            client_index,
             random: self.core.platform.random_u64() as u32,
             integrity: self.connections.integrity(remote, local),
             credits: match is_same_host(remote, local) {

@@ -44,6 +44,14 @@ pub enum BindError {
         "the system refused a descriptor or a thread: {0}; raise its limits (`ulimit -n`, `ulimit -u`)"
     )]
     System(#[from] io::Error),
+    /// `Config::max_connections` or `Config::max_connections_per_address` is out of its range.
+    #[error("Config::{name} is {limit}; set it from 1 to 1048576")]
+    Connections {
+        /// The setting.
+        name: &'static str,
+        /// Its value.
+        limit: usize,
+    },
     /// `Config::workers` is out of its range.
     #[error("Config::workers is {0}; set it to at most 1024 (0: no worker handlers)")]
     Workers(usize),
@@ -108,6 +116,12 @@ pub enum SessionError {
     /// The server's endpoint was closed.
     #[error("the server has closed its endpoint; connect to another endpoint or server")]
     EndpointGone,
+    /// The server ended the session before its first call, to make room for another one.
+    #[error(
+        "the server ended the session, which had made no call, to make room for another; connect \
+         again when there are calls to make, or raise the server's max_sessions"
+    )]
+    Evicted,
     /// The control connection lives, but the datapath answers nothing.
     #[error(
         "no packet arrives from {datapath} although its control connection is up; check that \
@@ -140,6 +154,7 @@ impl SessionError {
             }
             SessionError::PeerFailed(_) => SessionEnd::PeerFailed,
             SessionError::EndpointGone => SessionEnd::EndpointGone,
+            SessionError::Evicted => SessionEnd::Evicted,
             SessionError::DatapathSilent { .. } => SessionEnd::DatapathSilent,
             SessionError::Local(ConnectError::BadAnswer) => SessionEnd::BadAnswer,
             SessionError::Local(ConnectError::Closed) => SessionEnd::Closed,

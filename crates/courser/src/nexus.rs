@@ -83,12 +83,16 @@ impl Nexus {
         let uri: Uri = uri.parse()?;
         let addr = bind_addr(&platform, &uri)?;
         any::check_host(&uri.scheme, addr.ip())?;
-        any::check_options(&uri.clone().into())?;
-        let failure_timeout = config.failure_timeout;
-        let limits = Limits { failure_timeout, ..Limits::default() };
-        let started = Control::start(&platform, addr, limits);
-        let (control, bound) =
-            started.map_err(|source| BindError::Control { addr: addr.to_string(), source })?;
+        let spec = BindSpec { options: config.transport.clone(), ..uri.clone().into() };
+        any::check_options(&spec)?;
+        let sockets = any::control_sockets(&spec)?;
+        let limits = Limits {
+            failure_timeout: config.failure_timeout,
+            inbound: config.max_connections,
+            inbound_per_host: config.max_connections_per_address,
+            ..Limits::default()
+        };
+        let (control, bound) = Control::start(&platform, &sockets, addr, limits)?;
         let workers = Pool::new(&platform, config.workers, config.worker_queue);
         let next_index = AtomicU16::new(0);
         Ok(Nexus { uri, bound, config, platform, control, next_index, workers })

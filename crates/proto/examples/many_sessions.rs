@@ -135,6 +135,7 @@ fn connect(client: &mut Side, server: &mut Side, random: u64) -> Result<(), Fail
         path: Some((PathId(0), MAX_FRAME)),
         local_port: addr(2).port,
         control: CONTROL,
+        client_index: 0,
         random: random as u32,
         integrity: Integrity::None,
         credits: u32::MAX,
@@ -156,8 +157,13 @@ fn main() -> Result<(), Failure> {
     let sessions: usize = args.next().ok_or(usage)?.parse()?;
     let rpcs: u64 = args.next().ok_or(usage)?.parse()?;
     let per_second: u64 = args.next().map_or(Ok(2_000_000), |n| n.parse())?;
-    let (max_sessions, max_sessions_per_peer) = (sessions, sessions);
-    let config = Config { max_sessions, max_sessions_per_peer, ..Config::default() };
+    let config = Config {
+        max_sessions: sessions,
+        max_sessions_per_peer: sessions,
+        max_sessions_per_address: sessions,
+        reserved_sessions: 0,
+        ..Config::default()
+    };
     let (mut client, mut server) = (Side::new(1, config.clone())?, Side::new(2, config)?);
     let mut random = 0x9e37_79b9_u64;
     for _ in 0..sessions {

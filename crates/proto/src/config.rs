@@ -64,8 +64,17 @@ pub struct Config {
     pub call_queue: usize,
     /// Sessions per endpoint, both roles together. Default 65,536.
     pub max_sessions: usize,
-    /// Server sessions that one client process may have. Default 32,768: half of all.
+    /// Server sessions that one client process may have. Default 16,384: a quarter of all.
     pub max_sessions_per_peer: usize,
+    /// Server sessions that all client processes of one address may have. Default 16,384: a quarter
+    /// of all.
+    pub max_sessions_per_address: usize,
+    /// Of `max_sessions`, sessions for addresses that have none, one each; at most a sixteenth of
+    /// `max_sessions` has effect. Default 4,096.
+    pub reserved_sessions: usize,
+    /// Endpoints of one client process that may have server sessions here: each takes a path of the
+    /// transport. Default 128.
+    pub max_paths_per_peer: usize,
     /// Quota of one client process in bytes: requests that are arriving or with their handlers,
     /// stored responses, in buffers of their own, and the packet buffers of slots that have
     /// answered. Beyond it, new requests are rejected with [`crate::Status::NoMemory`] before they
@@ -173,7 +182,10 @@ impl Default for Config {
             max_msg_size: 8 << 20,
             call_queue: 1024,
             max_sessions: 65_536,
-            max_sessions_per_peer: 32_768,
+            max_sessions_per_peer: 16_384,
+            max_sessions_per_address: 16_384,
+            reserved_sessions: 4096,
+            max_paths_per_peer: 128,
             max_held_per_peer: 256 << 20,
             idle_after_ns: 1_000_000_000,
             inline_max: 512,
@@ -255,6 +267,24 @@ impl Config {
             "1 to 1,048,576",
         )?;
         check(
+            (1..=1 << 20).contains(&self.max_sessions_per_address),
+            "max_sessions_per_address",
+            self.max_sessions_per_address as u64,
+            "1 to 1,048,576",
+        )?;
+        check(
+            self.reserved_sessions <= 1 << 20,
+            "reserved_sessions",
+            self.reserved_sessions as u64,
+            "0 to 1,048,576",
+        )?;
+        check(
+            (1..=1 << 20).contains(&self.max_paths_per_peer),
+            "max_paths_per_peer",
+            self.max_paths_per_peer as u64,
+            "1 to 1,048,576",
+        )?;
+        check(
             self.max_held_per_peer >= 1,
             "max_held_per_peer",
             self.max_held_per_peer as u64,
@@ -320,12 +350,15 @@ mod tests {
     #[test]
     fn each_range_is_checked() {
         type Spoil = fn(&mut Config);
-        let bad: [(&str, Spoil); 10] = [
+        let bad: [(&str, Spoil); 13] = [
             ("slots", |c| c.slots = 3),
             ("slots", |c| c.slots = 64),
             ("credits", |c| c.credits = 0),
             ("max_msg_size", |c| c.max_msg_size = MAX_MSG_SIZE + 1),
             ("max_sessions", |c| c.max_sessions = 0),
+            ("max_sessions_per_address", |c| c.max_sessions_per_address = 0),
+            ("reserved_sessions", |c| c.reserved_sessions = 1 << 21),
+            ("max_paths_per_peer", |c| c.max_paths_per_peer = 0),
             ("timestamp_interval_ns", |c| c.timestamp_interval_ns = 1_000_000_001),
             ("tx_frames", |c| c.tx_frames = 0),
             ("tx_items", |c| c.tx_items = 0),

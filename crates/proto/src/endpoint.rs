@@ -28,7 +28,7 @@ use crate::deferred::Deferred;
 use crate::event::Completion;
 use crate::loss::{Boards, TailLoss};
 use crate::peer::Peers;
-use crate::session::{IdleSession, Quotas, SessionId, Sessions};
+use crate::session::{Evicted, IdleSession, Quotas, SessionId, Sessions};
 use crate::stats::EndpointStats;
 use crate::timers::Timers;
 use crate::tx::{Framing, TxBatch};
@@ -71,6 +71,8 @@ pub(crate) struct Outbox<C> {
     pub(crate) has_news: bool,
     /// Paths that no peer uses any more.
     pub(crate) unused_paths: Vec<PathId>,
+    /// Server sessions that were evicted.
+    pub(crate) evicted: VecDeque<Evicted>,
     /// Number of requests that were cancelled, or whose clients are gone, while handlers had them.
     pub(crate) given_up: u64,
 }
@@ -83,6 +85,7 @@ impl<C> Default for Outbox<C> {
             idle: VecDeque::new(),
             has_news: false,
             unused_paths: Vec::new(),
+            evicted: VecDeque::new(),
             given_up: 0,
         }
     }

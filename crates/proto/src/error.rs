@@ -151,6 +151,9 @@ pub enum SessionEnd {
     /// The server closed its endpoint.
     #[error("its server closed the endpoint; connect to another endpoint or server")]
     EndpointGone,
+    /// The server ended it before its first request, to make room for another session.
+    #[error("its server ended it unused, to make room; connect again when there are calls to make")]
+    Evicted,
     /// The control connection lived, but the datapath carried no packet (ADR 13).
     #[error("its datapath carried no packet; check firewalls and the path MTU, then connect again")]
     DatapathSilent,

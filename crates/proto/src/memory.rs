@@ -1,7 +1,7 @@
 //! Memory of an endpoint's sessions, by component (E18, ADR 6).
 //!
 //! A session costs an entry of the session table, a share of its peer's entry, and 4 bytes per
-//! slot; at a client with many sessions one byte more. While it is in use it also has its slots,
+//! slot; at a client with many sessions one byte more, at a server 8 to 16 bytes more. While it is in use it also has its slots,
 //! and at the server a packet-sized buffer for each slot that has answered (E32). These are freed
 //! when it has been idle for `Config::idle_after_ns`.
 

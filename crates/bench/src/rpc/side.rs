@@ -81,15 +81,17 @@ impl Variant {
     pub fn config(&self) -> Config {
         let defaults = Config::default();
         let size = u32::try_from(self.size).unwrap_or(u32::MAX);
+        let sessions = self.sessions + SPARE_SESSIONS;
         let mut config = Config {
             credits: self.credits,
             slots: self.slots.unwrap_or(defaults.slots),
             max_frame: self.frame,
             max_msg_size: defaults.max_msg_size.max(size),
-            max_sessions: defaults.max_sessions.max(self.sessions + SPARE_SESSIONS),
-            max_sessions_per_peer: defaults
-                .max_sessions_per_peer
-                .max(self.sessions + SPARE_SESSIONS),
+            // A side that measures may have all sessions.
+            max_sessions: defaults.max_sessions.max(sessions),
+            max_sessions_per_peer: defaults.max_sessions_per_peer.max(sessions),
+            max_sessions_per_address: defaults.max_sessions_per_address.max(sessions),
+            reserved_sessions: 0,
             max_held_per_peer: defaults.max_held_per_peer.max(self.size.saturating_mul(4)),
             failure_timeout: PATIENCE,
             connect_timeout: PATIENCE,

@@ -49,8 +49,10 @@ pub(super) struct Conn<S> {
     pub(super) heartbeat: Option<Heartbeat>,
     /// Endpoints of this nexus that exchanged messages over it; they are notified when it ends.
     pub(super) used: BTreeSet<u16>,
-    /// Its users, tracked for outbound connections only.
+    /// Its users.
     pub(super) usage: Usage,
+    /// Its key in the list of idle inbound connections; `None`: not in the list.
+    pub(super) idle_since: Option<Instant>,
     /// In the list of connections to flush at the end of the pass.
     pub(super) dirty: bool,
     /// In the list of connections to read in the next pass.
@@ -86,6 +88,7 @@ impl<S: Stream> Conn<S> {
             heartbeat: None,
             used: BTreeSet::new(),
             usage: Usage::new(now),
+            idle_since: None,
             dirty: false,
             ready: false,
             pong: false,

@@ -17,7 +17,8 @@ use super::conn::{Conn, Phase, Step};
 use super::dial::{Dialing, Target};
 use super::network::{Network, Ready, Stream};
 use super::route::Endpoint;
-use super::tcp::Tcp;
+use super::scarce::Idle;
+use super::sockets::Sockets;
 use super::{Command, Counters, Event, Limits, LostReason, Mail, count, is_exhausted};
 use crate::platform::Clock;
 
@@ -60,7 +61,7 @@ pub(super) enum Timer {
 ///
 /// Invariants: a connection has one timer, at its `deadline`; a dial in progress has one timer;
 /// `inbound` counts the connections without a dial; `hosts` has the non-zero counts per remote
-/// host; `ready` and `dirty` contain an existing connection at most once, namely when its flag is
+/// host; `idle` contains the inbound connections without a session; `ready` and `dirty` contain an existing connection at most once, namely when its flag is
 /// set.
 pub(super) struct Driver<N: Network> {
     pub(super) net: N,
@@ -69,6 +70,7 @@ pub(super) struct Driver<N: Network> {
     pub(super) inbound: usize,
     /// Inbound connections of each remote host.
     pub(super) hosts: BTreeMap<IpAddr, usize>,
+    pub(super) idle: Idle,
     pub(super) endpoints: BTreeMap<u16, Endpoint>,
     /// Start of the search for an endpoint for the next client, round robin.
     pub(super) next_endpoint: u16,
@@ -97,7 +99,7 @@ pub(super) struct Driver<N: Network> {
     pub(super) stopping: bool,
 }
 
-impl Driver<Tcp> {
+impl Driver<Sockets> {
     /// The main function of the thread.
     pub(super) fn run(mut self) {
         let mut ready = Vec::new();
@@ -122,6 +124,7 @@ impl<N: Network> Driver<N> {
             conns: BTreeMap::new(),
             inbound: 0,
             hosts: BTreeMap::new(),
+            idle: Idle::default(),
             endpoints: BTreeMap::new(),
             next_endpoint: 0,
             dials: BTreeMap::new(),
@@ -226,8 +229,11 @@ impl<N: Network> Driver<N> {
                 Ok((stream, remote)) => self.on_accepted(stream, remote),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if is_exhausted(&e) => {
-                    // An immediate retry would fail again.
                     count(&self.parts.counters.exhausted);
+                    if self.close_idle(None) {
+                        continue;
+                    }
+                    // An immediate retry would fail again.
                     tracing::warn!("cannot accept control connections: {e}");
                     self.accept_paused = true;
                     self.timers.insert((self.now() + ACCEPT_PAUSE, Timer::Accept));
@@ -241,21 +247,22 @@ impl<N: Network> Driver<N> {
     }
 
     fn on_accepted(&mut self, stream: N::Stream, remote: SocketAddr) {
-        let limits = &self.parts.limits;
         let now = self.now();
-        let deadline = now + limits.greeting;
+        let deadline = now + self.parts.limits.greeting;
         let mut conn = Conn::new(stream, Phase::Greeting, remote, None, now, deadline);
         let host = conn.remote.ip();
-        let from_host = self.hosts.get(&host).copied().unwrap_or(0);
-        if self.inbound >= limits.inbound || from_host >= limits.inbound_per_host {
+        if !self.make_room(host) {
             count(&self.parts.counters.excess_connections);
             return;
         }
         // A failure here concerns this client only: it has already closed, or a resource has run
         // out.
-        if conn.connected().is_ok() && self.adopt(conn).is_ok() {
+        if conn.connected().is_ok()
+            && let Ok(n) = self.adopt(conn)
+        {
             self.inbound += 1;
             *self.hosts.entry(host).or_default() += 1;
+            self.note_use(n);
         }
     }
 
@@ -397,6 +404,7 @@ impl<N: Network> Driver<N> {
         // Dropping the stream closes it.
         self.net.deregister(&mut conn.stream);
         self.timers.remove(&(conn.deadline, Timer::Conn(n)));
+        self.forget_idle(conn.remote.ip(), conn.idle_since, n);
         match reason {
             LostReason::Protocol(_) => count(&self.parts.counters.protocol_errors),
             LostReason::Silent { .. } => count(&self.parts.counters.silent_peers),
@@ -427,6 +435,7 @@ impl<N: Network> Driver<N> {
             conns: self.conns.len(),
             inbound: self.inbound,
             hosts: self.hosts.len(),
+            idle: self.idle.len(),
             dials: self.dials.len(),
             targets: self.targets.len(),
             timers: self.timers.len(),

@@ -1,4 +1,4 @@
-//! The network below the control thread: TCP ([`super::tcp`]), or the streams of a simulated
+//! The network below the control thread: sockets ([`super::sockets`]), or the streams of a simulated
 //! machine ([`super::virtual_time`]). The driver is the same for both.
 //!
 //! Readiness is edge-triggered: a reader that stops before `WouldBlock` gets no further event.

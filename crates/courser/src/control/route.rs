@@ -61,6 +61,7 @@ impl<N: Network> Driver<N> {
         }
         let msg = ControlMsg::EndpointGone { from: EndpointRef { index, id: gone.id } };
         for n in notified {
+            self.note_use(n);
             self.send(n, &msg);
         }
     }
@@ -77,17 +78,17 @@ impl<N: Network> Driver<N> {
         {
             conn.used.insert(from.index);
         }
-        if conn.dial.is_some() {
-            conn.usage.on_sent(&msg, now);
-        }
+        conn.usage.on_sent(&msg, now);
+        self.note_use(n);
         self.send(n, &msg);
     }
 
     /// Handles a message that arrived over connection `n`.
     pub(super) fn route(&mut self, n: u64, msg: ControlMsg) {
         let now = self.now();
-        if let Some(conn) = self.conns.get_mut(&n).filter(|conn| conn.dial.is_some()) {
+        if let Some(conn) = self.conns.get_mut(&n) {
             conn.usage.on_received(&msg, now);
+            self.note_use(n);
         }
         match &msg {
             ControlMsg::Connect { .. } => self.route_connect(n, msg),
@@ -105,6 +106,7 @@ impl<N: Network> Driver<N> {
             ControlMsg::Pong => {}
             ControlMsg::Refuse { to, .. }
             | ControlMsg::Disconnect { to, .. }
+            | ControlMsg::Evicted { to, .. }
             | ControlMsg::Idle { to, .. } => {
                 let to = *to;
                 self.route_to(n, to, msg);

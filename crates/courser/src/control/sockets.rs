@@ -1,13 +1,20 @@
-//! The production network: TCP sockets, polled with epoll, and resolver threads.
+//! The production network: TCP or Unix sockets, as the transport says ([`ControlSockets`]), polled
+//! with epoll, and resolver threads.
 
-use std::io;
-use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use mio::net::{TcpListener, TcpStream};
-use mio::{Events, Interest, Poll, Token};
+use courser_net::shm::ControlListener;
+use courser_net::{ControlSockets, OpenError};
+use mio::event::Source;
+use mio::net::{TcpListener, TcpStream, UnixStream};
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Registry, Token};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::conn::canonical;
@@ -23,33 +30,58 @@ const EVENTS: usize = 1024;
 /// Established connections that the kernel queues for `accept`.
 const BACKLOG: i32 = 1024;
 
+/// Why a nexus cannot listen.
+pub(super) enum ListenError {
+    Tcp(io::Error),
+    Unix(OpenError),
+    /// Descriptors have run out.
+    Poll(io::Error),
+}
+
+/// The listener, and how connections to other nexuses are opened.
+enum Listener {
+    Tcp {
+        listener: TcpListener,
+        /// The local address of outbound connections; `None`: what the kernel selects.
+        source: Option<SocketAddr>,
+    },
+    Unix {
+        listener: ControlListener,
+        dir: PathBuf,
+    },
+}
+
 /// The control thread's sockets.
-pub(super) struct Tcp {
+pub(super) struct Sockets {
     poll: Poll,
     events: Events,
-    listener: TcpListener,
-    /// The local address of outbound connections; `None`: what the kernel selects.
-    source: Option<SocketAddr>,
+    listener: Listener,
     /// The queue for results of resolver threads.
     inlet: Inlet,
 }
 
-impl Tcp {
+impl Sockets {
     /// Listens on `bind` and returns the bound address. `events` is the control thread's queue.
-    pub(super) fn listen(bind: SocketAddr, events: Sender<Event>) -> io::Result<(Tcp, SocketAddr)> {
-        let (mut listener, bound) = listen(bind)?;
-        let poll = Poll::new()?;
-        let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
-        poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-        let inlet = Inlet { events, wake: Wake::Poll(waker) };
-        let mut source = canonical(bound);
-        source.set_port(0);
-        let source = (!source.ip().is_unspecified()).then_some(source);
-        let events = Events::with_capacity(EVENTS);
-        Ok((Tcp { poll, events, listener, source, inlet }, bound))
+    pub(super) fn listen(
+        kind: &ControlSockets,
+        bind: SocketAddr,
+        events: Sender<Event>,
+    ) -> Result<(Sockets, SocketAddr), ListenError> {
+        let (mut listener, bound) = match kind {
+            ControlSockets::Unix(dir) => listen_unix(dir, bind).map_err(ListenError::Unix)?,
+            _ => listen_tcp(bind).map_err(ListenError::Tcp)?,
+        };
+        let sockets = |listener: &mut Listener| {
+            let poll = Poll::new()?;
+            let waker = Arc::new(mio::Waker::new(poll.registry(), WAKER)?);
+            listener.register(poll.registry())?;
+            Ok((poll, Inlet { events, wake: Wake::Poll(waker) }))
+        };
+        let (poll, inlet) = sockets(&mut listener).map_err(ListenError::Poll)?;
+        Ok((Sockets { poll, events: Events::with_capacity(EVENTS), listener, inlet }, bound))
     }
 
-    /// The queue whose wake-up ends [`Tcp::wait`].
+    /// The queue whose wake-up ends [`Sockets::wait`].
     pub(super) fn inlet(&self) -> Inlet {
         self.inlet.clone()
     }
@@ -79,28 +111,56 @@ impl Tcp {
     }
 }
 
-impl Network for Tcp {
-    type Stream = TcpStream;
-
-    fn accept(&mut self) -> io::Result<(TcpStream, SocketAddr)> {
-        self.listener.accept()
+impl Listener {
+    fn register(&mut self, registry: &Registry) -> io::Result<()> {
+        match self {
+            Listener::Tcp { listener, .. } => {
+                registry.register(listener, LISTENER, Interest::READABLE)
+            }
+            Listener::Unix { listener, .. } => {
+                let fd = listener.as_fd().as_raw_fd();
+                registry.register(&mut SourceFd(&fd), LISTENER, Interest::READABLE)
+            }
+        }
     }
+}
 
-    fn connect(&mut self, to: SocketAddr) -> io::Result<TcpStream> {
-        match self.source {
-            Some(source) => connect_from(source, to),
-            None => TcpStream::connect(to),
+impl Network for Sockets {
+    type Stream = ControlStream;
+
+    fn accept(&mut self) -> io::Result<(ControlStream, SocketAddr)> {
+        match &self.listener {
+            Listener::Tcp { listener, .. } => {
+                listener.accept().map(|(stream, remote)| (ControlStream::Tcp(stream), remote))
+            }
+            Listener::Unix { listener, .. } => {
+                let stream = UnixStream::from_std(listener.accept()?);
+                let local = listener.local_addr();
+                let remote = SocketAddr::new(local.ip(), 0);
+                Ok((ControlStream::Unix { stream, local }, remote))
+            }
         }
     }
 
-    fn register(&mut self, stream: &mut TcpStream, n: u64) -> io::Result<()> {
-        let both = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(stream, Token(n as usize), both)
+    fn connect(&mut self, to: SocketAddr) -> io::Result<ControlStream> {
+        match &self.listener {
+            Listener::Tcp { source: Some(source), .. } => connect_from(*source, to),
+            Listener::Tcp { source: None, .. } => TcpStream::connect(to),
+            Listener::Unix { listener, dir } => {
+                return connect_unix(dir, listener.local_addr().ip(), canonical(to));
+            }
+        }
+        .map(ControlStream::Tcp)
     }
 
-    fn deregister(&mut self, stream: &mut TcpStream) {
+    fn register(&mut self, stream: &mut ControlStream, n: u64) -> io::Result<()> {
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(stream.source(), Token(n as usize), both)
+    }
+
+    fn deregister(&mut self, stream: &mut ControlStream) {
         // Closing the socket deregisters it in any case, so an error can be ignored.
-        let _ = self.poll.registry().deregister(stream);
+        let _ = self.poll.registry().deregister(stream.source());
     }
 
     /// Resolves in a thread. It may outlive the control thread, as a resolver cannot be
@@ -116,12 +176,52 @@ impl Network for Tcp {
     }
 }
 
-impl Stream for TcpStream {
+/// A connection.
+#[derive(Debug)]
+pub(super) enum ControlStream {
+    Tcp(TcpStream),
+    Unix { stream: UnixStream, local: SocketAddr },
+}
+
+impl ControlStream {
+    fn source(&mut self) -> &mut dyn Source {
+        match self {
+            ControlStream::Tcp(stream) => stream,
+            ControlStream::Unix { stream, .. } => stream,
+        }
+    }
+}
+
+impl Read for ControlStream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            ControlStream::Tcp(stream) => stream.read(buf),
+            ControlStream::Unix { stream, .. } => stream.read(buf),
+        }
+    }
+}
+
+impl Write for ControlStream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            ControlStream::Tcp(stream) => stream.write(buf),
+            ControlStream::Unix { stream, .. } => stream.write(buf),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(()) // sockets have no buffer here
+    }
+}
+
+impl Stream for ControlStream {
     fn connected(&mut self) -> io::Result<Option<()>> {
-        if let Some(e) = self.take_error()? {
+        // A Unix socket is connected at once.
+        let ControlStream::Tcp(stream) = self else { return Ok(Some(())) };
+        if let Some(e) = stream.take_error()? {
             return Err(e);
         }
-        match self.peer_addr() {
+        match stream.peer_addr() {
             Ok(_) => Ok(Some(())),
             Err(e) if e.kind() == io::ErrorKind::NotConnected => Ok(None),
             Err(e) => Err(e),
@@ -129,19 +229,40 @@ impl Stream for TcpStream {
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
-        TcpStream::local_addr(self)
+        match self {
+            ControlStream::Tcp(stream) => stream.local_addr(),
+            ControlStream::Unix { local, .. } => Ok(*local),
+        }
     }
 
     /// Sets neither keep-alive nor a user timeout: a connection that is not open has its deadline,
     /// and an open one has heartbeats, which check the process and not only its kernel.
     fn prepare(&mut self) -> io::Result<()> {
-        self.set_nodelay(true)
+        match self {
+            ControlStream::Tcp(stream) => stream.set_nodelay(true),
+            ControlStream::Unix { .. } => Ok(()),
+        }
     }
 
+    /// Unread data of a Unix socket is kept by its reader's kernel buffer only, which is limited.
     fn abort_on_close(&self) {
-        // On failure the socket is closed without a reset.
-        let _ = SockRef::from(self).set_linger(Some(Duration::ZERO));
+        if let ControlStream::Tcp(stream) = self {
+            // On failure the socket is closed without a reset.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        }
     }
+}
+
+/// Connects to a nexus of this user whose address has the same host as this one's.
+fn connect_unix(dir: &Path, host: IpAddr, to: SocketAddr) -> io::Result<ControlStream> {
+    if to.ip() != host {
+        return Err(io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!("this nexus is bound to {host}"),
+        ));
+    }
+    let stream = UnixStream::from_std(ControlListener::connect(dir, to)?);
+    Ok(ControlStream::Unix { stream, local: SocketAddr::new(host, 0) })
 }
 
 /// Connects from `source`, which frames of the datapath come from too: the server accepts them from
@@ -164,7 +285,22 @@ fn connect_from(source: SocketAddr, to: SocketAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// Listens. IPv6 wildcards accept IPv4 too, and become IPv4 on a host without IPv6.
+fn listen_unix(dir: &Path, bind: SocketAddr) -> Result<(Listener, SocketAddr), OpenError> {
+    let listener = ControlListener::bind(dir, bind)?;
+    let bound = listener.local_addr();
+    Ok((Listener::Unix { listener, dir: dir.to_path_buf() }, bound))
+}
+
+/// Listens. Outbound connections come from the same address, unless it is a wildcard.
+fn listen_tcp(bind: SocketAddr) -> io::Result<(Listener, SocketAddr)> {
+    let (listener, bound) = listen(bind)?;
+    let mut source = canonical(bound);
+    source.set_port(0);
+    let source = (!source.ip().is_unspecified()).then_some(source);
+    Ok((Listener::Tcp { listener, source }, bound))
+}
+
+/// IPv6 wildcards accept IPv4 too, and become IPv4 on a host without IPv6.
 fn listen(bind: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     use rustix::io::Errno;
     match listen_on(bind) {

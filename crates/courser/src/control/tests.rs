@@ -6,6 +6,7 @@ mod heartbeat;
 mod hostile;
 mod limits;
 mod support;
+mod unix;
 
 use std::net::TcpListener;
 use std::sync::Arc;

@@ -13,29 +13,22 @@ use super::conn::Phase;
 use super::driver::{Driver, Timer};
 use super::network::Network;
 
-/// The users of an outbound connection, derived from its messages: local endpoints with an
-/// unanswered connect, and their sessions. Invalid messages of a server can only end its own
-/// connection.
+/// The users of a connection, derived from its messages: local endpoints with an unanswered connect,
+/// and the sessions of local endpoints in both roles. Invalid messages of the other side can only end
+/// its own connection.
 #[derive(Debug)]
 pub(super) struct Usage {
     /// Unanswered connects by local endpoint.
     pending_connects: BTreeMap<u16, u32>,
     /// Sessions by local and remote endpoint.
     sessions: BTreeMap<(u16, u64), u32>,
-    /// A local endpoint accepted a session over it. Such a connection is kept.
-    has_server: bool,
     /// Time of the last use.
     used_at: Instant,
 }
 
 impl Usage {
     pub(super) fn new(now: Instant) -> Self {
-        Usage {
-            pending_connects: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            has_server: false,
-            used_at: now,
-        }
+        Usage { pending_connects: BTreeMap::new(), sessions: BTreeMap::new(), used_at: now }
     }
 
     /// Records a use, for instance by an endpoint that is about to send a connect.
@@ -49,8 +42,10 @@ impl Usage {
             ControlMsg::Connect { from, .. } => {
                 *self.pending_connects.entry(from.index).or_default() += 1
             }
-            ControlMsg::Accept { .. } => self.has_server = true,
-            ControlMsg::Disconnect { from, to, .. } => {
+            ControlMsg::Accept { from, to, .. } => {
+                *self.sessions.entry((from.index, to.id)).or_default() += 1;
+            }
+            ControlMsg::Disconnect { from, to, .. } | ControlMsg::Evicted { from, to, .. } => {
                 decrement(&mut self.sessions, (from.index, to.id))
             }
             _ => return,
@@ -67,6 +62,10 @@ impl Usage {
                 decrement(&mut self.pending_connects, to.index);
                 *self.sessions.entry((to.index, from.id)).or_default() += 1;
             }
+            ControlMsg::Connect { .. } => {}
+            ControlMsg::Disconnect { from, to, .. } | ControlMsg::Evicted { from, to, .. } => {
+                decrement(&mut self.sessions, (to.index, from.id))
+            }
             ControlMsg::Refuse { to, .. } => decrement(&mut self.pending_connects, to.index),
             ControlMsg::EndpointGone { from } => self.sessions.retain(|(_, id), _| *id != from.id),
             _ => return,
@@ -81,11 +80,15 @@ impl Usage {
         self.touch(now);
     }
 
+    /// The time of the last use; `None`: it is in use.
+    pub(super) fn idle_since(&self) -> Option<Instant> {
+        let empty = self.pending_connects.is_empty() && self.sessions.is_empty();
+        empty.then_some(self.used_at)
+    }
+
     /// Whether the connection was unused for `unused`.
     fn is_unused(&self, unused: Duration, now: Instant) -> bool {
-        let empty =
-            self.pending_connects.is_empty() && self.sessions.is_empty() && !self.has_server;
-        empty && now.saturating_duration_since(self.used_at) >= unused
+        self.idle_since().is_some_and(|since| now.saturating_duration_since(since) >= unused)
     }
 }
 

@@ -16,6 +16,7 @@ use courser_buf::{Addr, PathId};
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
+use super::control::EndpointRef;
 use crate::credits::Room;
 use crate::integrity::Integrity;
 use crate::loss::Recovery;
@@ -156,6 +157,33 @@ pub enum ConnectRefuseReason {
         "the server has no path to the client's datapath address; check the routes between both hosts"
     )]
     NoPath,
+    /// The clients of this address have the maximum number of sessions of one address.
+    #[error(
+        "the server takes no more than {limit} sessions of one address; close some, or raise its \
+         max_sessions_per_address"
+    )]
+    TooManyOfAddress {
+        /// `Config::max_sessions_per_address`.
+        limit: u32,
+    },
+    /// This client has sessions of the maximum number of endpoints of a peer.
+    #[error(
+        "the server takes sessions of no more than {limit} endpoints of one peer; connect from fewer \
+         endpoints, or raise its max_paths_per_peer"
+    )]
+    TooManyPathsOfPeer {
+        /// `Config::max_paths_per_peer`.
+        limit: u32,
+    },
+    /// The server endpoint has its maximum number of paths.
+    #[error(
+        "the server endpoint already has its {limit} paths to clients; connect to another, or raise \
+         the limit of its transport"
+    )]
+    TooManyPaths {
+        /// The limit of its transport.
+        limit: u32,
+    },
 }
 
 /// The field of a request that was out of range.
@@ -240,6 +268,8 @@ pub struct ConnectOffer {
     pub local_port: u32,
     /// The control connection, to be passed to [`crate::Endpoint::peer_lost`].
     pub control: u64,
+    /// Number of the client endpoint in its nexus.
+    pub client_index: u16,
     /// Random bits for the cookie.
     pub random: u32,
     /// The least protection of frames that this endpoint accepts.
@@ -254,4 +284,17 @@ pub struct ConnectOffer {
 pub struct Established {
     /// The path passed to [`crate::Endpoint::established`] is not needed: the peer had one.
     pub path_unused: bool,
+}
+
+/// A session that the server has evicted because it was never used, to make room for another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Evicted {
+    /// The control connection.
+    pub control: u64,
+    /// The client endpoint.
+    pub client: EndpointRef,
+    /// The client's session number.
+    pub session: u32,
+    /// The server's session number.
+    pub own: u32,
 }

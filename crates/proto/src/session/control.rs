@@ -15,7 +15,7 @@ pub const CONTROL_MAX: usize = 1024;
 /// Most slots of a session.
 const MAX_SLOTS: usize = 32;
 /// The control version of this build.
-const VERSION: u16 = 7;
+const VERSION: u16 = 8;
 /// The greeting of this build.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
     let [a, b] = VERSION.to_le_bytes();
@@ -92,6 +92,17 @@ pub enum ControlMsg {
     EndpointGone {
         /// The endpoint.
         from: EndpointRef,
+    },
+    /// The server has ended a session that was never used, to make room for another.
+    Evicted {
+        /// The client endpoint.
+        to: EndpointRef,
+        /// The server endpoint.
+        from: EndpointRef,
+        /// The client's session number.
+        session: u32,
+        /// The server's session number.
+        server_session: u32,
     },
 }
 

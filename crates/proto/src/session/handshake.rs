@@ -21,7 +21,6 @@ impl<C> Endpoint<C> {
     /// Starts a session as its client. `control` names the control connection, `random` are 64
     /// random bits, `max_frame` is the largest frame of the path to the server.
     /// # Errors
-    /// A limit of this endpoint is reached; nothing has changed.
     /// A limit of this endpoint is reached; nothing changes then.
     pub fn dial(
         &mut self,
@@ -142,6 +141,7 @@ impl<C> Endpoint<C> {
         r: &ConnectRequest,
         offer: ConnectOffer,
     ) -> Result<ConnectAccept, ConnectRefuseReason> {
+        self.make_room(r, offer.addr, offer.control)?;
         let known = self.find_peer(r, offer.addr);
         let dpp = self.check_request(r, known, &offer)?;
         let queue = self.cfg.rx_queue_frames;
@@ -172,6 +172,7 @@ impl<C> Endpoint<C> {
             p.path.set_last_rx(self.now_ns);
             let at = self.peers.add(p);
             self.peers.known.entry((r.endpoint_id, offer.addr)).or_default().push(at);
+            self.quotas.add_path(at, offer.control);
             at
         });
         let Some(Some(peer)) = self.peers.get_mut(peer_no as usize) else {
@@ -180,7 +181,8 @@ impl<C> Endpoint<C> {
         peer.sessions += 1;
         let (client_peer, cookie, integrity) = (peer.remote, peer.rx_cookie, peer.integrity);
         let room = peer.credits.room();
-        let quota = self.quotas.enter(offer.control);
+        let quota = self.quotas.enter(offer.control, offer.addr.host);
+        let accepted_ns = self.now_ns;
         let start = r.first_req_num.wrapping_sub(u32::from(slots_granted));
         let max_msg_size = self.cfg.max_msg_size;
         let session = self.sessions.add(|generation| {
@@ -196,8 +198,12 @@ impl<C> Endpoint<C> {
                 slots: Slots::new(slots_granted, start),
                 first_req_num: r.first_req_num,
                 resent: 0,
+                accepted_ns,
+                client_index: offer.client_index,
             })
         });
+        let sessions = &self.sessions;
+        self.quotas.add_unused(quota, session, |s| sessions.is_unused(s));
         self.be_selective(peer_no, recovery);
         let pool = self.grant_pool(peer_no, credits, grows);
         Ok(ConnectAccept {
@@ -226,18 +232,6 @@ impl<C> Endpoint<C> {
         known: Option<u32>,
         offer: &ConnectOffer,
     ) -> Result<u16, ConnectRefuseReason> {
-        if self.quotas.is_closing() {
-            return Err(ConnectRefuseReason::ShuttingDown);
-        }
-        if self.sessions.live() >= self.cfg.max_sessions {
-            return Err(ConnectRefuseReason::TooManySessions {
-                limit: self.cfg.max_sessions as u32,
-            });
-        }
-        let limit = self.cfg.max_sessions_per_peer as u32;
-        if self.quotas.sessions_over(offer.control) >= limit {
-            return Err(ConnectRefuseReason::TooManyOfPeer { limit });
-        }
         if !r.slots.is_power_of_two() || r.slots > 32 {
             return Err(ConnectRefuseReason::Invalid(InvalidField::Slots));
         }

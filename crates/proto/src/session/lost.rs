@@ -70,7 +70,7 @@ impl<C> Endpoint<C> {
     }
 
     /// The other endpoint of a session, unknown before the handshake, and its control connection.
-    fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
+    pub(super) fn party_to(&self, session: u32) -> Option<(Option<u64>, u64)> {
         let (peer, control) = match self.sessions.get(session as usize)? {
             Session::Client(s) => (s.peer, s.agreed.control),
             Session::Server(s) => (s.peer, self.quotas.control_of(s.quota)?),
@@ -169,6 +169,7 @@ impl<C> Endpoint<C> {
 
     pub(crate) fn drop_peer(&mut self, peer: u32) -> Option<Peer> {
         let dropped = self.peers.remove(peer)?;
+        self.quotas.remove_path(peer);
         self.tx.remove_peer(peer);
         Some(dropped)
     }

@@ -8,6 +8,7 @@
 mod admission;
 mod connect;
 mod control;
+mod evict;
 mod handshake;
 mod heartbeat;
 mod id;
@@ -23,7 +24,7 @@ use courser_buf::MsgBuf;
 
 pub use connect::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, Dialed,
-    Established, InvalidField, Schemes,
+    Established, Evicted, InvalidField, Schemes,
 };
 pub use control::{
     CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
@@ -211,9 +212,18 @@ pub(crate) struct ServerSession {
     pub(crate) first_req_num: u32,
     /// Retransmitted responses.
     pub(crate) resent: u64,
+    /// Time of the connect, ns.
+    pub(crate) accepted_ns: u64,
+    /// Number of the client endpoint in its nexus.
+    pub(crate) client_index: u16,
 }
 
 impl ServerSession {
+    /// Whether no packet of a request has arrived.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.slots.are_asleep() && self.requests() == 0
+    }
+
     /// Requests of which a packet has arrived, modulo [`REQUESTS_MODULO`].
     pub(crate) fn requests(&self) -> u32 {
         requests(self.first_req_num, &self.slots, |slot| slot.req_num)

@@ -1,24 +1,44 @@
-//! Quotas: limits of the sessions and bytes that one client process may hold at an endpoint (ADR 22).
+//! Quotas: limits of the sessions, paths and bytes that one client process may hold at an endpoint,
+//! and of the sessions of one address (ADR 22).
 //!
 //! A process can create any number of sessions and endpoint numbers. But each control connection
-//! costs a TCP connection, honest nexuses have one to each other, and the connections of an address
-//! are limited. So quotas are counted per control connection; "client" means its process here.
+//! costs a connection of the system, honest nexuses have one to each other, and the connections of an
+//! address are limited. So quotas are counted per control connection; "client" means its process
+//! here. Sessions are also counted per address, as an address may open many connections.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+
+use super::SessionId;
 
 /// The process behind one control connection.
 #[derive(Debug)]
 pub(super) struct ClientQuota {
     pub(super) control: u64,
+    /// The address of the client.
+    host: u128,
     /// Server sessions, including draining ones.
     sessions: u32,
     /// Bytes of unanswered requests, of stored responses, and of preallocated response buffers.
     held: u64,
 }
 
+/// The clients of one address.
+#[derive(Debug, Default)]
+struct HostQuota {
+    /// Server sessions, including draining ones.
+    sessions: u32,
+    /// Sessions in the order of their connects, without most of those that were used or have ended.
+    unused: VecDeque<SessionId>,
+}
+
 /// All clients of an endpoint.
 #[derive(Debug)]
 pub(crate) struct Quotas {
+    hosts: BTreeMap<u128, HostQuota>,
+    /// The control connection that each path of a peer was opened for.
+    paths: BTreeMap<u32, u64>,
+    /// Paths that were opened for a control connection.
+    paths_of: BTreeMap<u64, u32>,
     clients: Vec<ClientQuota>,
     of: BTreeMap<u64, u32>,
     vacant: Vec<u32>,
@@ -37,6 +57,9 @@ pub(crate) struct Quotas {
 impl Quotas {
     pub(crate) fn new(limit: usize, copies: bool) -> Self {
         Quotas {
+            hosts: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            paths_of: BTreeMap::new(),
             clients: Vec::new(),
             of: BTreeMap::new(),
             vacant: Vec::new(),
@@ -69,10 +92,37 @@ impl Quotas {
         self.clients.get(client as usize).map(|t| t.control)
     }
 
-    /// Adds a session of a client; returns the client.
-    pub(super) fn enter(&mut self, control: u64) -> u32 {
+    /// Server sessions of the clients of an address.
+    pub(super) fn sessions_of(&self, host: u128) -> u32 {
+        self.hosts.get(&host).map_or(0, |h| h.sessions)
+    }
+
+    /// Paths that were opened for a control connection.
+    pub(super) fn paths_of(&self, control: u64) -> u32 {
+        self.paths_of.get(&control).copied().unwrap_or(0)
+    }
+
+    /// Counts the path of a new peer.
+    pub(super) fn add_path(&mut self, peer: u32, control: u64) {
+        self.paths.insert(peer, control);
+        *self.paths_of.entry(control).or_default() += 1;
+    }
+
+    /// A peer is gone.
+    pub(super) fn remove_path(&mut self, peer: u32) {
+        let Some(control) = self.paths.remove(&peer) else { return };
+        if let Some(paths) = self.paths_of.get_mut(&control) {
+            *paths -= 1;
+            if *paths == 0 {
+                self.paths_of.remove(&control);
+            }
+        }
+    }
+
+    /// Adds a session of a client at an address; returns the client.
+    pub(super) fn enter(&mut self, control: u64, host: u128) -> u32 {
         let at = *self.of.entry(control).or_insert_with(|| {
-            let fresh = ClientQuota { control, sessions: 0, held: 0 };
+            let fresh = ClientQuota { control, host, sessions: 0, held: 0 };
             match self.vacant.pop() {
                 Some(at) => {
                     self.clients[at as usize] = fresh;
@@ -84,7 +134,9 @@ impl Quotas {
                 }
             }
         });
-        self.clients[at as usize].sessions += 1;
+        let t = &mut self.clients[at as usize];
+        t.sessions += 1;
+        self.hosts.entry(t.host).or_default().sessions += 1;
         at
     }
 
@@ -96,6 +148,50 @@ impl Quotas {
             debug_assert_eq!(t.held, 0, "bytes held without a session");
             self.of.remove(&t.control);
             self.vacant.push(at);
+        }
+        if let Some(h) = self.hosts.get_mut(&t.host) {
+            h.sessions = h.sessions.saturating_sub(1);
+            if h.sessions == 0 {
+                self.hosts.remove(&t.host);
+            }
+        }
+    }
+
+    /// Appends a new session of a client. `is_unused` tests whether a session still counts; entries
+    /// that do not are removed when they are more than half of all.
+    pub(super) fn add_unused(
+        &mut self,
+        client: u32,
+        session: SessionId,
+        is_unused: impl Fn(SessionId) -> bool,
+    ) {
+        let Some(t) = self.clients.get(client as usize) else { return };
+        let Some(h) = self.hosts.get_mut(&t.host) else { return };
+        if h.unused.len() > 2 * h.sessions as usize + 16 {
+            h.unused.retain(|&s| is_unused(s));
+        }
+        h.unused.push_back(session);
+    }
+
+    /// The oldest unused session of an address, or of all. `since_ns` is the time of its connect;
+    /// `None`: it was used or has ended.
+    pub(super) fn oldest_unused(
+        &mut self,
+        host: Option<u128>,
+        since_ns: impl Fn(SessionId) -> Option<u64>,
+    ) -> Option<(u64, SessionId)> {
+        let oldest = |h: &mut HostQuota| {
+            while let Some(&first) = h.unused.front() {
+                if let Some(ns) = since_ns(first) {
+                    return Some((ns, first));
+                }
+                h.unused.pop_front();
+            }
+            None
+        };
+        match host {
+            Some(host) => self.hosts.get_mut(&host).and_then(oldest),
+            None => self.hosts.values_mut().filter_map(oldest).min_by_key(|(ns, _)| *ns),
         }
     }
 
@@ -138,7 +234,8 @@ impl Quotas {
 
     /// Bytes of the table.
     pub(crate) fn table_bytes(&self) -> usize {
-        self.clients.capacity() * size_of::<ClientQuota>()
+        let queued = self.hosts.values().map(|h| h.unused.capacity()).sum::<usize>();
+        self.clients.capacity() * size_of::<ClientQuota>() + queued * size_of::<SessionId>()
     }
 
     /// Bytes held by all clients.
@@ -155,8 +252,8 @@ mod tests {
     #[test]
     fn a_full_quota_rejects_until_bytes_are_released() {
         let mut s = Quotas::new(100, false);
-        let (a, b) = (s.enter(7), s.enter(8));
-        assert_eq!((s.enter(7), s.sessions_over(7), s.sessions_over(9)), (a, 2, 0));
+        let (a, b) = (s.enter(7, 1), s.enter(8, 1));
+        assert_eq!((s.enter(7, 1), s.sessions_over(7), s.sessions_over(9)), (a, 2, 0));
         s.charge(a, 99);
         assert!(!s.needs_check);
         s.charge(a, 50);
@@ -168,9 +265,40 @@ mod tests {
         s.leave(a);
         assert_eq!(s.sessions_over(7), 1);
         s.leave(a);
-        assert_eq!((s.control_of(b), s.enter(11)), (Some(8), a), "the entry is used again");
+        assert_eq!((s.control_of(b), s.enter(11, 1)), (Some(8), a), "the entry is used again");
         s.close();
         s.release(b, 10);
         assert!(s.needs_check && s.is_closing());
+    }
+    #[test]
+    fn sessions_and_paths_are_counted_until_their_last_one() {
+        let mut s = Quotas::new(100, false);
+        let (a, b) = (s.enter(7, 1), s.enter(8, 1));
+        let c = s.enter(9, 2);
+        assert_eq!((s.sessions_of(1), s.sessions_of(2), s.sessions_of(3)), (2, 1, 0));
+        s.add_path(0, 7);
+        s.add_path(5, 7);
+        s.remove_path(0);
+        s.remove_path(0);
+        assert_eq!((s.paths_of(7), s.paths_of(8)), (1, 0));
+        s.remove_path(5);
+        [a, b, c].into_iter().for_each(|client| s.leave(client));
+        assert!(s.hosts.is_empty() && s.paths.is_empty() && s.paths_of.is_empty());
+    }
+
+    #[test]
+    fn unused_sessions_are_found_in_order_and_the_others_are_forgotten() {
+        let mut s = Quotas::new(100, false);
+        let id = |index| SessionId { index, generation: 0 };
+        let (a, b) = (s.enter(7, 1), s.enter(8, 2));
+        for n in 0..1000 {
+            s.add_unused(if n % 2 == 0 { a } else { b }, id(n), |s| s.index >= 990);
+        }
+        let queued = |s: &Quotas| s.hosts.values().map(|h| h.unused.len()).max();
+        assert!(queued(&s) < Some(32), "{:?}", queued(&s));
+        let since_ns = |s: SessionId| (s.index >= 995).then_some(u64::from(s.index));
+        assert_eq!(s.oldest_unused(Some(1), since_ns), Some((996, id(996))));
+        assert_eq!(s.oldest_unused(None, since_ns), Some((995, id(995))));
+        assert_eq!(s.oldest_unused(Some(3), since_ns), None);
     }
 }

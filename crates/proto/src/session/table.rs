@@ -65,6 +65,12 @@ impl<C> Sessions<C> {
         }
     }
 
+    /// Whether it is a server session without a request.
+    pub(crate) fn is_unused(&self, id: SessionId) -> bool {
+        matches!(self.entries.get(id.index as usize), Some(Session::Server(s))
+            if s.generation == id.generation && s.is_unused())
+    }
+
     /// The server session of that number, if it belongs to `peer`.
     /// # Errors
     /// The reason for dropping its packet.

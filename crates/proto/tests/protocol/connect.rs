@@ -16,6 +16,7 @@ fn offer(client: usize) -> ConnectOffer {
         path,
         local_port,
         control: 7,
+        client_index: 3,
         random: 99,
         integrity: Integrity::None,
         credits: u32::MAX,

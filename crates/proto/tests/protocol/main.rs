@@ -22,6 +22,7 @@ mod paced;
 mod position;
 mod round_trips;
 mod selective;
+mod shares;
 mod slow;
 mod support;
 mod switches;

@@ -36,7 +36,7 @@ fn both_sides_report_an_incompatible_version() {
         assert_eq!(peer.read(&mut hello), 0, "closed");
     });
     let error = node.dial(&e, "127.0.0.1", port).unwrap_err();
-    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 7 };
+    let cause = ControlError::Version { theirs_oldest: 90, theirs_newest: 91, ours: 8 };
     assert!(matches!(error, DialError::Handshake { cause: c, .. } if c == cause), "{error:?}");
     assert!(error.to_string().contains("upgrade the older one"), "{error}");
     thread.join().unwrap();
@@ -159,7 +159,8 @@ fn half_a_greeting_is_dropped() {
 
 #[test]
 fn connections_beyond_the_limit_are_closed_and_counted() {
-    let node = Node::start("127.0.0.1:0", Limits { inbound: 3, ..Limits::default() });
+    let node =
+        Node::start("127.0.0.1:0", Limits { inbound: 3, idle: PATIENCE, ..Limits::default() });
     let mut inside: Vec<Peer> = Vec::new();
     for _ in 0..3 {
         let mut peer = Peer::connect(node.port);

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::mem::size_of;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use courser_proto::{CONTROL_PREAMBLE, ControlMsg};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -10,7 +10,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use super::support::*;
 use crate::control::conn::Conn;
 use crate::control::driver::Timer;
-use crate::control::{Command, Limits, LostReason, Tables};
+use crate::control::sockets::ControlStream;
+use crate::control::{Command, ControlStats, Limits, LostReason, Tables};
 
 /// Whether this process may open `wanted` descriptors. Raises its limit where that is allowed.
 fn descriptors(wanted: u64) -> bool {
@@ -27,9 +28,7 @@ fn descriptors(wanted: u64) -> bool {
 #[test]
 fn a_connection_is_small() {
     let places = 3
-        * (size_of::<(u64, Conn<mio::net::TcpStream>)>()
-            + 1
-            + size_of::<(std::time::Instant, Timer)>());
+        * (size_of::<(u64, Conn<ControlStream>)>() + 1 + size_of::<(std::time::Instant, Timer)>());
     assert!(places < 2048, "{places} bytes");
 }
 
@@ -105,7 +104,7 @@ fn dials_and_their_connections_leave_nothing_behind() {
 
 #[test]
 fn one_host_cannot_take_all_connections() {
-    let limits = Limits { inbound: 4, inbound_per_host: 2, ..Limits::default() };
+    let limits = Limits { inbound: 4, inbound_per_host: 2, idle: PATIENCE, ..Limits::default() };
     let node = Node::start("0.0.0.0:0", limits);
     let (one, other) = ([127, 0, 0, 7], [127, 0, 0, 8]);
     let mut inside: Vec<Peer> = Vec::new();
@@ -172,4 +171,80 @@ fn an_unused_connection_is_closed_by_the_side_that_dialed_it() {
     assert_ne!(client.dial(&c, "127.0.0.1", server.port).unwrap().control, dialed.control);
     eventually("the unused connection is closed, too", || client.tables().conns == 0);
     assert_eq!(client.tables().targets, 0);
+}
+
+#[test]
+fn two_thousand_connections_that_only_answer_pings_do_not_stop_a_new_client() {
+    if !descriptors(4500) {
+        println!("skipped: 4,500 descriptors are needed, and the hard limit is lower");
+        return;
+    }
+    let node = Node::start("127.0.0.1:0", Limits::default());
+    let e = node.register(0, true);
+    let mut idle: Vec<Peer> = Vec::new();
+    let mut used = Peer::connect(node.port);
+    used.greet();
+    used.send(&connect(PEER_ENDPOINT, None, 1));
+    let (control, ..) = e.msg();
+    node.send(control, accept(PEER_ENDPOINT, e.me(), 5));
+    assert!(matches!(used.recv(), Some(ControlMsg::Accept { .. })));
+    for _ in 0..2047 {
+        let mut peer = Peer::connect(node.port);
+        peer.greet();
+        idle.push(peer);
+    }
+    std::thread::sleep(Duration::from_millis(600));
+    let start = Instant::now();
+    let mut fresh = Peer::connect(node.port);
+    fresh.greet();
+    fresh.send(&connect(PEER_ENDPOINT, None, 2));
+    assert_eq!(requested_session(&e.msg().3), 2);
+    assert!(start.elapsed() < Duration::from_secs(2));
+    assert_eq!(idle.remove(0).recv(), None, "the oldest was closed for it");
+    assert_eq!(node.control.stats().evicted_connections, 1);
+    // Sessions end with a disconnect; until then their connection is never closed.
+    used.send(&connect(PEER_ENDPOINT, None, 3));
+    assert_eq!(requested_session(&e.msg().3), 3);
+    assert_eq!((node.tables().conns, node.tables().idle), (2048, 2047));
+}
+
+#[test]
+fn connections_with_sessions_are_not_closed_for_others() {
+    let limits = Limits { inbound: 2, idle: Duration::from_millis(50), ..Limits::default() };
+    let node = Node::start("127.0.0.1:0", limits);
+    let e = node.register(0, true);
+    let mut peers = [Peer::connect(node.port), Peer::connect(node.port)];
+    for (n, peer) in (0..).zip(&mut peers) {
+        peer.greet();
+        peer.send(&connect(PEER_ENDPOINT, None, n));
+        let (control, ..) = e.msg();
+        node.send(control, accept(PEER_ENDPOINT, e.me(), n));
+        assert!(matches!(peer.recv(), Some(ControlMsg::Accept { .. })));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(Peer::connect(node.port).read(&mut [0; 8]), 0, "closed without a greeting");
+    assert_eq!(node.tables().idle, 0);
+    let [mut first, second] = peers;
+    first.send(&ControlMsg::Disconnect { from: PEER_ENDPOINT, to: e.me(), session: 0 });
+    e.msg();
+    std::thread::sleep(Duration::from_millis(100));
+    Peer::connect(node.port).greet();
+    assert_eq!(first.recv(), None, "its session has ended");
+    drop(second);
+    let (_, reason) = e.lost();
+    assert!(matches!(reason, LostReason::Scarce), "{reason}");
+}
+
+#[test]
+fn one_address_may_have_more_connections_when_the_limits_are_raised() {
+    if !descriptors(6500) {
+        println!("skipped: 6,500 descriptors are needed, and the hard limit is lower");
+        return;
+    }
+    let limits = Limits { inbound_per_host: 3000, ..Limits::default() };
+    let node = Node::start("127.0.0.1:0", limits);
+    let mut peers: Vec<Peer> = (0..3000).map(|_| Peer::connect(node.port)).collect();
+    peers.iter_mut().for_each(Peer::greet);
+    assert_eq!(node.tables().conns, 3000);
+    assert_eq!(node.control.stats(), ControlStats::default());
 }

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::os::fd::RawFd;
 use std::time::{Duration, Instant};
 
+use courser_net::ControlSockets;
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRequest, ControlDecoder, ControlMsg, EndpointRef,
     Integrity, Recovery, Room, Schemes,
@@ -43,12 +44,17 @@ pub(super) struct Node {
 impl Node {
     /// Starts one. The default failure timeout is raised, as scripted peers answer pings only while
     /// they are read.
-    pub(super) fn start(bind: &str, mut limits: Limits) -> Node {
+    pub(super) fn start(bind: &str, limits: Limits) -> Node {
+        Node::start_over(&ControlSockets::Tcp, bind, limits)
+    }
+
+    /// [`Node::start`] over other sockets.
+    pub(super) fn start_over(sockets: &ControlSockets, bind: &str, mut limits: Limits) -> Node {
         if limits.failure_timeout == DEFAULT_FAILURE_TIMEOUT {
             limits.failure_timeout = 10 * PATIENCE;
         }
         let (control, bound) =
-            Control::start(&Platform::System, bind.parse().unwrap(), limits).unwrap();
+            Control::start(&Platform::System, sockets, bind.parse().unwrap(), limits).unwrap();
         Node { control, port: bound.port() }
     }
 

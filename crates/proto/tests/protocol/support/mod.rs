@@ -97,6 +97,7 @@ impl World {
             path: Some((PathId(client as u32), MAX_FRAME)),
             local_port: port(server),
             control: 7,
+            client_index: 0,
             integrity: self.integrity,
             random: self.rng.next() as u32,
             credits: u32::MAX,

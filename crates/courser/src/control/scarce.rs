@@ -1,0 +1,89 @@
+//! Inbound connections without a session: closed for others when connections are scarce.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Instant;
+
+use super::driver::Driver;
+use super::network::Network;
+use super::{LostReason, count};
+
+/// Inbound connections that no session uses, by the time of their last use.
+#[derive(Debug, Default)]
+pub(super) struct Idle {
+    by_age: BTreeSet<(Instant, u64)>,
+    by_host: BTreeSet<(IpAddr, Instant, u64)>,
+}
+
+impl Idle {
+    fn insert(&mut self, host: IpAddr, since: Instant, n: u64) {
+        self.by_age.insert((since, n));
+        self.by_host.insert((host, since, n));
+    }
+
+    fn remove(&mut self, host: IpAddr, since: Instant, n: u64) {
+        self.by_age.remove(&(since, n));
+        self.by_host.remove(&(host, since, n));
+    }
+
+    /// The connection that was unused for longest, of one host or of all.
+    fn oldest(&self, host: Option<IpAddr>, epoch: Instant) -> Option<(Instant, u64)> {
+        let Some(host) = host else { return self.by_age.first().copied() };
+        let (of, since, n) = *self.by_host.range((host, epoch, 0)..).next()?;
+        (of == host).then_some((since, n))
+    }
+
+    /// The number of connections.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        assert_eq!(self.by_age.len(), self.by_host.len());
+        self.by_age.len()
+    }
+}
+
+impl<N: Network> Driver<N> {
+    /// Updates the list of idle connections after the use of a connection has changed.
+    pub(super) fn note_use(&mut self, n: u64) {
+        let Some(conn) = self.conns.get_mut(&n) else { return };
+        let since = conn.usage.idle_since();
+        if conn.dial.is_some() || conn.idle_since == since {
+            return;
+        }
+        if let Some(before) = std::mem::replace(&mut conn.idle_since, since) {
+            self.idle.remove(conn.remote.ip(), before, n);
+        }
+        if let Some(since) = since {
+            self.idle.insert(conn.remote.ip(), since, n);
+        }
+    }
+
+    /// Removes a connection that is about to be closed from the list.
+    pub(super) fn forget_idle(&mut self, host: IpAddr, since: Option<Instant>, n: u64) {
+        if let Some(since) = since {
+            self.idle.remove(host, since, n);
+        }
+    }
+
+    /// Whether one more connection of a host is within the limits. If not, an idle one is closed for
+    /// it if possible.
+    pub(super) fn make_room(&mut self, host: IpAddr) -> bool {
+        let limits = &self.parts.limits;
+        let from_host = self.hosts.get(&host).copied().unwrap_or(0);
+        if from_host >= limits.inbound_per_host {
+            return self.close_idle(Some(host));
+        }
+        self.inbound < limits.inbound || self.close_idle(None)
+    }
+
+    /// Closes the connection that was unused for longest, of one host or of all; false when there is
+    /// none.
+    pub(super) fn close_idle(&mut self, host: Option<IpAddr>) -> bool {
+        let Some((since, n)) = self.idle.oldest(host, self.epoch) else { return false };
+        if self.now().saturating_duration_since(since) < self.parts.limits.idle {
+            return false;
+        }
+        count(&self.parts.counters.evicted_connections);
+        self.close(n, LostReason::Scarce);
+        true
+    }
+}

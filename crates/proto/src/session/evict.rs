@@ -1,0 +1,104 @@
+//! Room for new sessions: limits per client, address and endpoint, and eviction of sessions that
+//! were never used.
+
+use courser_buf::{Addr, PathId};
+
+use super::control::EndpointRef;
+use super::{ConnectRefuseReason, ConnectRequest, Evicted, Session, SessionId};
+use crate::endpoint::Endpoint;
+use crate::error::{CallError, Executed};
+
+/// A session without a request can be evicted after this time, ns.
+const UNUSED_FOR_NS: u64 = 1_000_000_000;
+
+impl<C> Endpoint<C> {
+    /// Whether there is room for a session of a client, whose control connection is `control`. To be
+    /// called before a path to the client is opened. Where sessions are scarce, the oldest one that
+    /// was never used is evicted for it: [`Endpoint::poll_evicted`].
+    ///
+    /// # Errors
+    /// The limit that is reached.
+    pub fn make_room(
+        &mut self,
+        r: &ConnectRequest,
+        addr: Addr,
+        control: u64,
+    ) -> Result<(), ConnectRefuseReason> {
+        if self.quotas.is_closing() {
+            return Err(ConnectRefuseReason::ShuttingDown);
+        }
+        let limit = self.cfg.max_sessions_per_peer as u32;
+        if self.quotas.sessions_over(control) >= limit {
+            return Err(ConnectRefuseReason::TooManyOfPeer { limit });
+        }
+        let limit = self.cfg.max_paths_per_peer as u32;
+        if !self.knows_peer(r, addr) && self.quotas.paths_of(control) >= limit {
+            return Err(ConnectRefuseReason::TooManyPathsOfPeer { limit });
+        }
+        let of_host = self.quotas.sessions_of(addr.host);
+        let limit = self.cfg.max_sessions_per_address as u32;
+        if of_host >= limit && !self.evict_unused(Some(addr.host), control) {
+            return Err(ConnectRefuseReason::TooManyOfAddress { limit });
+        }
+        // The reserve is a sixteenth at most, so that a small table is not all reserve.
+        let all = self.cfg.max_sessions;
+        let reserve = self.cfg.reserved_sessions.min(all / 16);
+        let limit = if of_host == 0 { all } else { all - reserve };
+        if self.sessions.live() >= limit && !self.evict_unused(None, control) {
+            return Err(ConnectRefuseReason::TooManySessions { limit: limit as u32 });
+        }
+        Ok(())
+    }
+
+    /// Evicts the oldest session of an address, or of all, that was never used. Sessions of the
+    /// client that asks are spared: its own disconnects may be under way. Returns whether there was
+    /// one.
+    fn evict_unused(&mut self, host: Option<u128>, asking: u64) -> bool {
+        let sessions = &self.sessions;
+        let since_ns = |id: SessionId| match sessions.get(id.index as usize) {
+            Some(Session::Server(s)) if sessions.is_unused(id) => Some(s.accepted_ns),
+            _ => None,
+        };
+        let Some((since_ns, id)) = self.quotas.oldest_unused(host, since_ns) else { return false };
+        let Some(Session::Server(s)) = self.sessions.get(id.index as usize) else { return false };
+        let (peer, session, index) = (s.peer, s.remote, s.client_index);
+        let Some(control) = self.quotas.control_of(s.quota) else { return false };
+        let Some(Some(p)) = self.peers.get(peer as usize) else { return false };
+        if self.now_ns.saturating_sub(since_ns) < UNUSED_FOR_NS || control == asking {
+            return false;
+        }
+        let client = EndpointRef { index, id: p.endpoint_id };
+        self.outbox.evicted.push_back(Evicted { control, client, session, own: id.index });
+        self.free_session(id.index);
+        let path = self.release_peer(peer);
+        self.outbox.unused_paths.extend(path);
+        true
+    }
+
+    /// The next session that was evicted. Its client is to be notified.
+    pub fn poll_evicted(&mut self) -> Option<Evicted> {
+        self.outbox.evicted.pop_front()
+    }
+
+    /// The server has evicted a session, its number `remote`: calls on it end. Messages about
+    /// sessions of other connections are ignored. Returns the session, and the path if it is no
+    /// longer needed.
+    pub fn evicted(
+        &mut self,
+        session: u32,
+        remote: u32,
+        endpoint_id: u64,
+        control: u64,
+    ) -> Option<(SessionId, Option<PathId>)> {
+        let s = self.sessions.client_mut(session)?;
+        let (peer, generation) = (s.peer, s.generation);
+        let is_it = s.remote == remote && !s.has_failed();
+        if !is_it || self.party_to(session) != Some((Some(endpoint_id), control)) {
+            return None;
+        }
+        // No packet of a request had arrived, and later ones are dropped.
+        self.fail_session(session, |_| CallError::PeerFailed(Executed::Never));
+        self.free_session(session);
+        Some((SessionId { index: session, generation }, self.leave_peer(peer, control)))
+    }
+}
