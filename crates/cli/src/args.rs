@@ -103,11 +103,15 @@ that poll.
 Examples:
   courser ping udp://10.0.0.5:31850
   courser ping udp://10.0.0.5:31850 --count 0 --interval 1s        until Ctrl-C
-  courser ping udp://[::1]:31850 --size 64KiB --quiet")]
+  courser ping udp://[::1]:31850 --size 64KiB --quiet
+  courser ping udp://10.0.0.5:31850 --bind udp://10.0.0.7:0    from 10.0.0.7")]
 pub(crate) struct PingArgs {
     /// The server, as `courser serve` printed it: udp://HOST:PORT
     #[arg(value_name = "URI")]
     pub(crate) uri: String,
+    /// Local address to call from, as udp://HOST:0; port 0: any free port. Default: any address
+    #[arg(long, value_name = "URI")]
+    pub(crate) bind: Option<String>,
     /// Calls to make; 0: until Ctrl-C
     #[arg(short, long, value_name = "N", default_value_t = 10)]
     pub(crate) count: u64,
@@ -232,6 +236,7 @@ mod tests {
             "courser bench rate --fault loss=2",
             "courser bench rate --recovery gobackn",
             "courser bench rate --fault loss=1e-3 --connect udp://a:1",
+            "courser bench rate --bind udp://127.0.0.1:0",
             "courser completions word",
             "courser stat",
             "courser serve --recovery none",

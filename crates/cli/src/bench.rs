@@ -27,6 +27,7 @@ Examples:
   courser bench bandwidth --size 1MiB --quick
   courser bench bandwidth --fault loss=1e-3,loss=1e-2
   courser bench latency --connect udp://10.0.0.5:31850
+  courser bench latency --connect udp://10.0.0.5:31850 --bind udp://10.0.0.7:0
   courser bench rate --help                   every flag of this benchmark")]
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
@@ -56,6 +57,10 @@ struct CallArgs {
     /// Measure calls to this `courser serve` instead of starting a server process
     #[arg(long, value_name = "URI")]
     connect: Option<String>,
+    /// Local address of the client with --connect, as udp://HOST:0; port 0: any free port. Default:
+    /// any address
+    #[arg(long, value_name = "URI", requires = "connect")]
+    bind: Option<String>,
     #[command(flatten)]
     plan: PlanArgs,
     /// Bytes in a request; bandwidth takes several sizes, as 1KiB,8MiB. Default 32, for bandwidth
@@ -220,6 +225,7 @@ impl CallArgs {
         }
         spec.transport = self.transport();
         spec.connect.clone_from(&self.connect);
+        spec.bind.clone_from(&self.bind);
         spec.sessions = self.sessions.unwrap_or(spec.sessions);
         spec.in_flight = self.in_flight.unwrap_or(spec.in_flight);
         spec.credits = self.credits;
@@ -366,6 +372,8 @@ mod tests {
         assert_eq!((given.size, given.sessions, given.in_flight), (1 << 20, 3, 5));
         assert_eq!((given.credits, given.slots, given.frame), (Some(64), Some(4), Some(4096)));
         assert_eq!(given.connect.as_deref(), Some("udp://a:1"));
+        let bound = spec_of("courser bench rate --connect udp://a:1 --bind udp://10.0.0.7:0");
+        assert_eq!(bound.bind.as_deref(), Some("udp://10.0.0.7:0"));
         assert_eq!(spec_of("courser bench rate --connect shm://a:1").transport, Over::Shm);
         assert!(!given.no_copy && spec_of("courser bench bandwidth --no-copy").no_copy);
     }

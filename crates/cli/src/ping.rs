@@ -93,7 +93,8 @@ impl Pinger {
     fn connect(args: &PingArgs) -> Result<Self, Failure> {
         let uri: Uri = args.uri.parse().map_err(|e| Failure::Usage(format!("{e}")))?;
         let config = Config { control: args.control, recovery: args.recovery, ..Config::default() };
-        let mut rpc = Nexus::bind_with(&bind_for(&uri), config)?.endpoint()?;
+        let bind = args.bind.clone().unwrap_or_else(|| bind_for(&uri));
+        let mut rpc = Nexus::bind_with(&bind, config)?.endpoint()?;
         rpc.warnings().iter().for_each(|warning| out::warn(warning));
         let session = rpc.connect(&args.uri)?;
         rpc.wait_connected(session)?;

@@ -140,7 +140,8 @@ fn against(
 ) -> Result<Measured, BenchError> {
     let loads = spec.loads();
     let local = if spec.transport == super::Over::Udp { "[::]" } else { "127.0.0.1" };
-    let local = format!("{}://{local}:0", spec.transport.name());
+    let any = || format!("{}://{local}:0", spec.transport.name());
+    let local = spec.bind.clone().unwrap_or_else(any);
     let nexus = Nexus::bind_with(&local, spec.variant().config())?;
     // The server may run on any core of this machine. This thread is not pinned and yields, so that
     // the server does not wait for a core that this thread polls on.

@@ -65,6 +65,8 @@ pub struct BenchSpec {
     /// Address of a running server; `None` starts a server side. Against a running server a benchmark
     /// has no raw baseline and no probes, so its result is untagged.
     pub connect: Option<String>,
+    /// Local address of the client of a running server; `None`: any.
+    pub bind: Option<String>,
     /// Request size, bytes.
     pub size: usize,
     /// Sessions, all between the same two endpoints.
@@ -136,6 +138,7 @@ impl BenchSpec {
             kind,
             transport: Over::Udp,
             connect: None,
+            bind: None,
             size,
             sessions,
             in_flight,

@@ -98,5 +98,6 @@ fn control(stats: &ControlStats) -> BTreeMap<String, u64> {
         ("misdirected", stats.misdirected),
         ("refused", stats.refused),
         ("exhausted", stats.exhausted),
+        ("evicted_connections", stats.evicted_connections),
     ])
 }
