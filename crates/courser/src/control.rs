@@ -46,7 +46,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use courser_net::ControlSockets;
+use courser_net::{ControlSockets, ThisProcess};
 use courser_proto::{ControlError, ControlMsg};
 
 use driver::{Driver, Parts};
@@ -465,6 +465,7 @@ pub(crate) struct Control {
 
 #[derive(Debug)]
 struct Shared {
+    process: ThisProcess,
     inlet: Inlet,
     counters: Arc<Counters>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -508,7 +509,8 @@ impl Control {
             }
         };
         let thread = Mutex::new(thread);
-        Ok((Control { shared: Arc::new(Shared { inlet, counters, thread }) }, bound))
+        let process = ThisProcess::new();
+        Ok((Control { shared: Arc::new(Shared { process, inlet, counters, thread }) }, bound))
     }
 
     /// Sends a command to the thread. Returns false when the thread has ended.
@@ -535,8 +537,12 @@ impl Control {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        self.inlet.send(Event::Command(Command::Stop));
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if self.process.was_forked() {
+            // A forked process has no such thread: a join would never end.
+            return std::mem::forget(thread);
+        }
+        self.inlet.send(Event::Command(Command::Stop));
         if let Some(thread) = thread
             && thread.join().is_err()
         {

@@ -100,6 +100,9 @@ impl Connections {
 impl Core {
     /// The part of a connect that needs no transport, for handlers too.
     pub(crate) fn connect(&mut self, uri: &str) -> Result<SessionId, SessionError> {
+        if self.process.was_forked() {
+            return Err(SessionError::Forked);
+        }
         let uri = uri.parse::<Uri>()?.without_options()?;
         let ours = self.local.scheme;
         if uri.scheme != ours {
@@ -185,6 +188,7 @@ impl<T: Transport> Rpc<T> {
             self.may_block().and_then(|()| self.pass()).map_err(|e| match e {
                 RunError::Wait(e) => SessionError::Path(e.to_string()),
                 RunError::VirtualTime => SessionError::VirtualTime,
+                RunError::Forked => SessionError::Forked,
             })?;
         }
         match self.session_error(session) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use courser_buf::{MsgBuf, PathId, TxBurst};
-use courser_net::Uri;
+use courser_net::{ThisProcess, Uri};
 use courser_proto::{Dialed, Endpoint, RejectReason, SessionId};
 
 use crate::clock::SystemClock;
@@ -64,6 +64,8 @@ pub(crate) struct Core {
     /// Without the panics of workers.
     pub(crate) handled: HandlerStats,
     pub(crate) platform: Platform,
+    /// The process that made the endpoint.
+    pub(crate) process: ThisProcess,
     pub(crate) local: Local,
     /// In order; done before the pass ends.
     pub(crate) pending_commands: Vec<PendingCommand>,
@@ -88,6 +90,7 @@ impl Core {
             failures: VecDeque::new(),
             handled: HandlerStats::default(),
             platform,
+            process: ThisProcess::new(),
             local,
             pending_commands: Vec::new(),
             clock,

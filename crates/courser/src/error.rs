@@ -58,6 +58,9 @@ pub enum BindError {
     /// `Config::worker_queue` is out of its range.
     #[error("Config::worker_queue is {0}; set it from 1 to 1048576")]
     WorkerQueue(usize),
+    /// The process was forked from that of the nexus.
+    #[error("{FORKED}")]
+    Forked,
     /// Every endpoint number is taken.
     #[error("a nexus has at most 65,535 endpoints; bind another nexus")]
     TooManyEndpoints,
@@ -137,6 +140,9 @@ pub enum SessionError {
     /// The session is still being connected, and in virtual time no function can block for it.
     #[error("{NO_WAITING}")]
     VirtualTime,
+    /// The process was forked from that of the endpoint.
+    #[error("{FORKED}")]
+    Forked,
     /// There is no such session.
     #[error("the session was closed, or ended long ago; connect again")]
     Gone,
@@ -158,9 +164,10 @@ impl SessionError {
             SessionError::DatapathSilent { .. } => SessionEnd::DatapathSilent,
             SessionError::Local(ConnectError::BadAnswer) => SessionEnd::BadAnswer,
             SessionError::Local(ConnectError::Closed) => SessionEnd::Closed,
-            SessionError::Local(_) | SessionError::VirtualTime | SessionError::Gone => {
-                SessionEnd::Unknown
-            }
+            SessionError::Local(_)
+            | SessionError::VirtualTime
+            | SessionError::Forked
+            | SessionError::Gone => SessionEnd::Unknown,
         }
     }
 }
@@ -198,7 +205,14 @@ pub enum RunError {
     /// blocks.
     #[error("{NO_WAITING}")]
     VirtualTime,
+    /// The process was forked from that of the endpoint.
+    #[error("{FORKED}")]
+    Forked,
 }
+
+/// A copy of an endpoint has its cookies and frame numbers.
+const FORKED: &str = "this process was forked from the one that made the nexus, which still uses its \
+     sockets and sessions; bind a nexus of its own in each process";
 
 /// The advice for calls that would block.
 const NO_WAITING: &str = "in virtual time the simulation drives the event loop; return from here and \

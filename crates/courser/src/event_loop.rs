@@ -44,9 +44,13 @@ pub(crate) const RX_POLLS_PER_ITERATION: u32 = 4;
 
 impl<T: Transport> Rpc<T> {
     /// One iteration: receives a burst and runs its handlers and continuations, runs timers, sends
-    /// the packets that are ready. Never blocks. Returns whether there was work.
+    /// the packets that are ready. Never blocks. Returns whether there was work. Does nothing in a
+    /// process forked from that of the endpoint.
     #[inline]
     pub fn poll(&mut self) -> bool {
+        if self.core.process.was_forked() {
+            return false;
+        }
         (self.spin_polls, self.clock_is_fresh) = (0, false);
         self.iterate()
     }
@@ -318,9 +322,12 @@ impl<T: Transport> Rpc<T> {
         Ok(())
     }
 
-    /// Fails in virtual time, which stands still while a function blocks.
+    /// Fails in virtual time, which stands still while a function blocks, and in a forked process.
     pub(crate) fn may_block(&mut self) -> Result<(), RunError> {
         self.clock_is_fresh = false; // unknown time has passed since the last iteration
+        if self.core.process.was_forked() {
+            return Err(RunError::Forked);
+        }
         if self.core.platform.is_virtual() { Err(RunError::VirtualTime) } else { Ok(()) }
     }
 
@@ -344,6 +351,9 @@ impl<T: Transport> Rpc<T> {
     /// After an iteration without work.
     #[inline]
     pub(crate) fn idle(&mut self, end_ns: Option<u64>) -> Result<(), RunError> {
+        if self.core.process.was_forked() {
+            return Err(RunError::Forked); // by a handler
+        }
         let now_ns = self.pass_ns;
         // The spin time starts after the last iteration with work: sending to a halted CPU may take
         // as long as the spin time, and the response would find this thread asleep.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 
 use courser_buf::{Arena, ArenaConfig, Heap, HugePages};
-use courser_net::{AnyTransport, BindSpec, Caps, CommonOptions, Transport, Uri, any};
+use courser_net::{AnyTransport, BindSpec, Caps, CommonOptions, ThisProcess, Transport, Uri, any};
 use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{Endpoint, Framing};
 
@@ -40,6 +40,8 @@ pub struct Nexus {
     control: Control,
     next_index: AtomicU16,
     workers: Pool,
+    /// The process that made it.
+    process: ThisProcess,
 }
 
 impl Nexus {
@@ -95,7 +97,8 @@ impl Nexus {
         let (control, bound) = Control::start(&platform, &sockets, addr, limits)?;
         let workers = Pool::new(&platform, config.workers, config.worker_queue);
         let next_index = AtomicU16::new(0);
-        Ok(Nexus { uri, bound, config, platform, control, next_index, workers })
+        let process = ThisProcess::new();
+        Ok(Nexus { uri, bound, config, platform, control, next_index, workers, process })
     }
 
     /// Makes this thread an endpoint on the transport that the address names. Endpoint `N` of a
@@ -151,6 +154,9 @@ impl Nexus {
     }
 
     fn next_index(&self) -> Result<u16, BindError> {
+        if self.process.was_forked() {
+            return Err(BindError::Forked);
+        }
         let next = |i: u16| i.checked_add(1);
         let took = self.next_index.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         took.map_err(|_| BindError::TooManyEndpoints)

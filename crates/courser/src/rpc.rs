@@ -392,6 +392,9 @@ impl<T: Transport> Rpc<T> {
 
 impl<T: Transport> Drop for Rpc<T> {
     fn drop(&mut self) {
+        if self.core.process.was_forked() {
+            return; // the control thread and the workers are those of the other process
+        }
         self.control.send(Command::Unregister { index: self.index });
         self.detach_workers();
     }

@@ -290,6 +290,7 @@ fn library_error_texts_end_with_an_advice() {
             BindError::Connections { name: "max_connections", limit: 0 },
             BindError::Workers(2000),
             BindError::WorkerQueue(0),
+            BindError::Forked,
             BindError::TooManyEndpoints,
             SessionError::Uri(uri()),
             SessionError::Scheme { ours: "udp", theirs: "shm".into() },
@@ -303,12 +304,14 @@ fn library_error_texts_end_with_an_advice() {
             SessionError::Evicted,
             SessionError::DatapathSilent { datapath: here().to_string(), packet: 1400 },
             SessionError::VirtualTime,
+            SessionError::Forked,
             SessionError::Gone,
             CallRejected { reason: RejectReason::NotClient, request },
             WorkerError::Disabled,
             WorkerError::Threads(broken()),
             RunError::Wait(broken()),
             RunError::VirtualTime,
+            RunError::Forked,
         ],
     );
 }

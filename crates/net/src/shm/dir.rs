@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::config::{ShmConfig, ShmError};
+use crate::ThisProcess;
 
 /// Connections that may wait to be accepted; the sender retries further ones.
 const BACKLOG: i32 = 64;
@@ -138,7 +139,7 @@ pub(super) struct Listener {
     pub(super) port: u16,
     kind: Kind,
     /// The process that has bound the port. One forked from it may not unlink the name.
-    owner: u32,
+    owner: ThisProcess,
 }
 
 impl Listener {
@@ -166,7 +167,7 @@ impl Listener {
             port if take(&socket, dir, kind, port)? => port,
             port => return Err(ShmError::InUse(port)),
         };
-        let owner = std::process::id();
+        let owner = ThisProcess::new();
         let listener = Listener { socket, dir: dir.to_path_buf(), port, kind, owner };
         rustix::net::listen(&listener.socket, backlog)
             .map_err(ShmError::io("cannot listen on a Unix socket"))?;
@@ -178,7 +179,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         // While the socket listens no other endpoint binds the name, so this unlinks the endpoint's
         // own socket.
-        if self.owner == std::process::id() {
+        if !self.owner.was_forked() {
             let _ = rustix::fs::unlink(socket_path(&self.dir, self.kind, self.port));
         }
     }
