@@ -92,8 +92,8 @@ pub mod parts {
         pub use courser_net::any::{RegisterError, register};
         pub use courser_net::options::{Expected, NamedOption, OptionValue, TransportOptions, set};
         pub use courser_net::{
-            AnyTransport, BindSpec, Caps, CommonOptions, FaultConfig, FaultPlan, FaultTransport,
-            Middleware, OpenError, OptionSet, Path, PathError, PathTable, Transport,
+            AnyTransport, BindSpec, Caps, CommonOptions, ControlSockets, FaultConfig, FaultPlan,
+            FaultTransport, Middleware, OpenError, OptionSet, Path, PathError, PathTable, Transport,
             TransportStats, wait_readable,
         };
     }

@@ -12,7 +12,7 @@ use courser_proto::wire::{FRAME_HEADER, PACKET_HEADER};
 use courser_proto::{Endpoint, Framing};
 
 use crate::config::Config;
-use crate::control::{Command, Control, ControlStats, Limits, Mailbox};
+use crate::control::{Command, Control, ControlStats, DEFAULT_CONNECTIONS, Limits, Mailbox};
 use crate::control_client::Connections;
 use crate::core::{Core, Local};
 use crate::error::BindError;
@@ -209,6 +209,7 @@ impl Nexus {
             control: self.control.clone(),
             connections: Connections::new(&self.config),
             index,
+            open_files_warning: open_files_warning(&self.config, &self.platform),
             accepts: false,
             spin,
             batched_timestamps: self.config.tuning.batched_timestamps,
@@ -258,6 +259,22 @@ impl Nexus {
     pub fn config(&self) -> &Config {
         &self.config
     }
+}
+
+/// A warning when connections that a setting allows exceed the limit of open files. The default is
+/// more than most programs need, so it causes none.
+fn open_files_warning(config: &Config, platform: &Platform) -> Option<String> {
+    let wanted = config.max_connections;
+    if platform.is_virtual() || wanted <= DEFAULT_CONNECTIONS {
+        return None;
+    }
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current?;
+    (files < wanted as u64).then(|| {
+        format!(
+            "Config::max_connections is {wanted}, but this process may open {files} files; raise \
+             the limit (`ulimit -n`)"
+        )
+    })
 }
 
 /// The address to listen on.

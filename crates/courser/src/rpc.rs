@@ -122,6 +122,8 @@ pub struct Rpc<T: Transport = AnyTransport> {
     pub(crate) control: Control,
     pub(crate) connections: Connections,
     pub(crate) index: u16,
+    /// The limit of open files is too low for the settings of the nexus.
+    pub(crate) open_files_warning: Option<String>,
     pub(crate) accepts: bool,
     pub(crate) spin: Spin,
     /// See [`crate::Tuning::batched_timestamps`].
@@ -350,6 +352,7 @@ impl<T: Transport> Rpc<T> {
     pub fn warnings(&self) -> Vec<String> {
         let mut all = self.transport.warnings();
         all.extend(self.connections.warning());
+        all.extend(self.open_files_warning.clone());
         all
     }
 

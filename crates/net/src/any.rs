@@ -265,6 +265,10 @@ mod tests {
         const SCHEME: &'static str = "pigeon";
         const NAMED: &'static [NamedOption<Self>] =
             &[("pigeons", |options, text| options::set(&mut options.pigeons, text))];
+
+        fn control(&self) -> ControlSockets {
+            ControlSockets::Unix(format!("/loft/{}", self.pigeons.unwrap_or(7)).into())
+        }
     }
 
     fn open_pigeon(_: &BindSpec, options: PigeonOptions) -> Result<AnyTransport, OpenError> {
@@ -285,6 +289,8 @@ mod tests {
         assert_eq!(depth(&plain), 9);
         assert!(fails("pigeon://roof:1?owls=1").to_string().ends_with("use one of pigeons"));
         assert!(schemes().contains(&"pigeon".to_owned()));
+        let control = control_sockets(&plain).unwrap();
+        assert_eq!(control, ControlSockets::Unix("/loft/9".into()));
     }
 
     #[test]
@@ -321,6 +327,20 @@ mod tests {
         }
         let mem = open(&BindSpec { common, ..spec("mem://common:0") }).unwrap();
         assert_eq!(mem.caps().rx_queue_frames, 16);
+    }
+
+    #[test]
+    fn each_transport_selects_the_sockets_of_control_connections() {
+        let control = |text: &str| control_sockets(&spec(text)).unwrap();
+        for tcp in ["udp://127.0.0.1:1", "mem://127.0.0.1:1", "later://127.0.0.1:1"] {
+            assert_eq!(control(tcp), ControlSockets::Tcp, "{tcp}");
+        }
+        let unix = ControlSockets::Unix("/run/mine".into());
+        assert_eq!(control("shm://127.0.0.1:1?dir=/run/mine"), unix);
+        let code = ShmOptions { dir: Some("/run/mine".into()), ..ShmOptions::default() };
+        let options = OptionSet::new().with(code);
+        assert_eq!(control_sockets(&BindSpec { options, ..spec("shm://[::1]:1") }).unwrap(), unix);
+        assert!(control_sockets(&spec("shm://127.0.0.1:1?mtu=9")).is_err());
     }
 
     #[test]

@@ -20,6 +20,7 @@ mod hostile;
 mod panics;
 mod paths;
 mod registered;
+mod shares;
 mod shm;
 mod shutdown;
 mod transports;
