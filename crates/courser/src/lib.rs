@@ -93,8 +93,8 @@ pub mod parts {
         pub use courser_net::options::{Expected, NamedOption, OptionValue, TransportOptions, set};
         pub use courser_net::{
             AnyTransport, BindSpec, Caps, CommonOptions, ControlSockets, FaultConfig, FaultPlan,
-            FaultTransport, Middleware, OpenError, OptionSet, Path, PathError, PathTable, Transport,
-            TransportStats, wait_readable,
+            FaultTransport, Middleware, OpenError, OptionSet, Path, PathError, PathTable,
+            Transport, TransportStats, wait_readable,
         };
     }
 
