@@ -2,12 +2,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::OpenError;
 use crate::options::{CommonOptions, ControlSockets, NamedOption, TransportOptions, set};
 
-use super::dir;
 use super::doorbell::MAX_RINGS;
 use super::ring::{MAX_FRAME, Shape};
 
@@ -153,8 +152,19 @@ impl TransportOptions for ShmOptions {
     }
 
     fn control(&self) -> ControlSockets {
-        ControlSockets::Unix(dir::name(self.dir.as_deref()))
+        ControlSockets::Unix(directory(self.dir.as_deref()))
     }
+}
+
+/// The directory from the settings or the environment.
+pub(super) fn directory(dir: Option<&Path>) -> PathBuf {
+    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    dir.map(Path::to_path_buf)
+        .or_else(|| var("COURSER_SHM_DIR"))
+        .or_else(|| var("XDG_RUNTIME_DIR").map(|dir| dir.join("courser")))
+        .unwrap_or_else(|| {
+            std::env::temp_dir().join(format!("courser-{}", rustix::process::geteuid().as_raw()))
+        })
 }
 
 impl ShmOptions {

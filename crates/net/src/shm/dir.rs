@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use super::config::{ShmConfig, ShmError};
+use super::config::{ShmConfig, ShmError, directory};
 use crate::ThisProcess;
 
 /// Connections that may wait to be accepted; the sender retries further ones.
@@ -66,17 +66,6 @@ impl Kind {
         };
         rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)
     }
-}
-
-/// The directory from the settings or the environment.
-pub(super) fn name(dir: Option<&Path>) -> PathBuf {
-    let var = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
-    dir.map(Path::to_path_buf)
-        .or_else(|| var("COURSER_SHM_DIR"))
-        .or_else(|| var("XDG_RUNTIME_DIR").map(|dir| dir.join("courser")))
-        .unwrap_or_else(|| {
-            std::env::temp_dir().join(format!("courser-{}", rustix::process::geteuid().as_raw()))
-        })
 }
 
 /// Creates the directory when it is absent; checks that it belongs to this user and is closed to
@@ -144,7 +133,7 @@ pub(super) struct Listener {
 
 impl Listener {
     pub(super) fn bind(cfg: &ShmConfig) -> Result<Self, ShmError> {
-        Listener::bind_kind(&name(cfg.dir.as_deref()), Kind::Frames, cfg.port, BACKLOG)
+        Listener::bind_kind(&directory(cfg.dir.as_deref()), Kind::Frames, cfg.port, BACKLOG)
     }
 
     /// Listens in `dir`. Port 0 selects a free one.

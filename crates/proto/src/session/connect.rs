@@ -16,10 +16,18 @@ use courser_buf::{Addr, PathId};
 use serde::{Deserialize, Serialize};
 
 use super::SessionId;
-use super::control::EndpointRef;
 use crate::credits::Room;
 use crate::integrity::Integrity;
 use crate::loss::Recovery;
+
+/// An endpoint of a nexus, as named by the other nexus.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct EndpointRef {
+    /// Its number in its nexus.
+    pub index: u16,
+    /// Its random number, which distinguishes it from a successor.
+    pub id: u64,
+}
 
 /// A client's request for a session. [`crate::Endpoint::accept`] checks every field.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

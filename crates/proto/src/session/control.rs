@@ -8,7 +8,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::connect::{ConnectAccept, ConnectRefuseReason, ConnectRequest};
+use super::connect::{ConnectAccept, ConnectRefuseReason, ConnectRequest, EndpointRef};
 
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
@@ -21,15 +21,6 @@ pub const CONTROL_PREAMBLE: [u8; 8] = {
     let [a, b] = VERSION.to_le_bytes();
     [b'C', b'R', b'S', b'R', a, b, a, b]
 };
-
-/// An endpoint of a nexus, as named by the other nexus.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct EndpointRef {
-    /// Its number in its nexus.
-    pub index: u16,
-    /// Its random number, which distinguishes it from a successor.
-    pub id: u64,
-}
 
 /// A control message.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

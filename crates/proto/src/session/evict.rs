@@ -3,7 +3,7 @@
 
 use courser_buf::{Addr, PathId};
 
-use super::control::EndpointRef;
+use super::connect::EndpointRef;
 use super::{ConnectRefuseReason, ConnectRequest, Evicted, Session, SessionId};
 use crate::endpoint::Endpoint;
 use crate::error::{CallError, Executed};

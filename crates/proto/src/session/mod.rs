@@ -24,11 +24,9 @@ use courser_buf::MsgBuf;
 
 pub use connect::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, Dialed,
-    Established, Evicted, InvalidField, Schemes,
+    EndpointRef, Established, Evicted, InvalidField, Schemes,
 };
-pub use control::{
-    CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg, EndpointRef,
-};
+pub use control::{CONTROL_MAX, CONTROL_PREAMBLE, ControlDecoder, ControlError, ControlMsg};
 pub use heartbeat::{Beat, Heartbeat};
 pub use id::{IdleSession, SessionId};
 pub(crate) use quota::Quotas;
