@@ -6,7 +6,7 @@
 //! a session; it gets its own response; credits in flight never exceed C; afterwards no resource is
 //! in use.
 
-use courser_proto::{CallError, Config, Drop, Recovery, Role, SessionStats, Status};
+use courser_proto::{CallError, Config, Control, Drop, Recovery, Role, SessionStats, Status};
 
 use crate::support::node::Handler;
 use crate::support::{Action, DPP, Link, Node, Rng, World, config, pattern};
@@ -285,4 +285,24 @@ fn late_packets_of_a_session_that_was_idle_are_stale() {
     // Two requests, and their acknowledgements.
     assert_eq!((stats.dropped(Drop::Inconsistent), stats.dropped(Drop::Stale)), (0, 4));
     assert_eq!((w.nodes[1].executed[&1], w.nodes[1].executed[&2]), (1, 1));
+}
+
+/// Go-back-N drops what overtakes; it gets on all the same.
+#[test]
+fn go_back_n_gets_on_through_heavy_reordering() {
+    for (reorder, late_ns) in [(100_000, 20_000), (300_000, 200_000), (800_000, 200_000)] {
+        let cfg =
+            Config { control: Control::None, recovery: Recovery::GoBackN, ..Config::default() };
+        let mut w = World::pair(cfg);
+        w.link = Link { reorder, late_ns, ..Link::perfect() };
+        let s = w.connect(0, 1);
+        let begin = w.now_ns;
+        for id in 0..4 {
+            w.call(0, s, id, 1_000_000);
+        }
+        let done = w.finish(0, 4);
+        assert!(done.iter().all(|d| d.result.is_ok()));
+        let took_ms = (w.now_ns - begin) / 1_000_000;
+        assert!(took_ms < 4_000, "{reorder} ppm late by {late_ns} ns: {took_ms} ms");
+    }
 }
