@@ -85,7 +85,11 @@ fn request(n: u32) -> ControlMsg {
 #[test]
 fn connects_of_one_connection_leave_paths_for_others() {
     let dir = Dir(std::env::temp_dir().join(format!("courser-paths-{}", std::process::id())));
-    let server = echo_server("shm://127.0.0.1:0", dir.config());
+    // The kernel assigns this port to no TCP socket of other tests.
+    let server = echo_server(
+        &format!("shm://127.0.0.1:{}", 20_000 + std::process::id() % 10_000),
+        dir.config(),
+    );
     let at: SocketAddr = server.uri.strip_prefix("shm://").unwrap().parse().unwrap();
     assert!(std::net::TcpStream::connect(at).is_err(), "no TCP port");
 

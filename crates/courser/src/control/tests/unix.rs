@@ -28,6 +28,11 @@ impl Dir {
     }
 }
 
+/// An address whose port the kernel assigns to no socket of other tests.
+fn fixed() -> String {
+    format!("127.0.0.1:{}", 20_000 + random_u64() % 10_000)
+}
+
 impl Drop for Dir {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
@@ -37,7 +42,7 @@ impl Drop for Dir {
 #[test]
 fn messages_are_exchanged_and_no_tcp_port_is_open() {
     let dir = Dir::new();
-    let (server, client) = (dir.node("127.0.0.1:0"), dir.node("127.0.0.1:0"));
+    let (server, client) = (dir.node(&fixed()), dir.node("127.0.0.1:0"));
     let s = server.register(3, true);
     let c = client.register(7, false);
     assert!(TcpStream::connect(server.at_loopback()).is_err());
@@ -62,7 +67,7 @@ fn messages_are_exchanged_and_no_tcp_port_is_open() {
 #[test]
 fn addresses_of_another_family_and_ports_in_use_are_refused() {
     let dir = Dir::new();
-    let node = dir.node("127.0.0.1:0");
+    let node = dir.node(&fixed());
     let e = node.register(0, false);
     let error = node.dial(&e, "[::1]", node.port).unwrap_err();
     assert!(matches!(error, DialError::Connect { .. }), "{error:?}");
