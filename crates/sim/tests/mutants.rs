@@ -52,9 +52,14 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
         M::OldAnswerTaken => &[I::ResponseMatches, I::AtMostOnce, I::Internal],
         M::RequestGapTaken | M::ResponseGapTaken => &[I::ResponseMatches],
         // Any field of any packet may be wrong.
-        M::ChecksumIgnored => {
-            &[I::ResponseMatches, I::AtMostOnce, I::Internal, I::Liveness, I::Application]
-        }
+        M::ChecksumIgnored => &[
+            I::ResponseMatches,
+            I::AtMostOnce,
+            I::Incarnation,
+            I::Internal,
+            I::Liveness,
+            I::Application,
+        ],
         M::NoQuarantine => &[I::Internal, I::Liveness],
         M::OrphanKept => &[I::Leak, I::FreedState],
         M::WaitingCallsForgotten => &[I::Liveness, I::ExactlyOneEnd],

@@ -295,3 +295,18 @@ fn a_path_with_its_whole_window_drains_to_half_of_it() {
         assert_eq!(path.allowed().window, u64::MAX);
     }
 }
+
+/// The first frame of a path may take as long as its receiver needs to wake up.
+#[test]
+fn marks_lower_the_window_in_each_round_trip_after_a_slow_first_frame() {
+    let mut c = Controller::new(Control::TwoWindow, line(), 128).unwrap();
+    let mut signal = |now_ns, rtt_ns| {
+        let base_ns = rtt_ns;
+        let marks = Signal { acked: PART, counted: 1, marked: 1, ..Signal::default() };
+        c.on_signal(&Signal { now_ns, rtt_ns, base_ns, ..marks });
+        c.allowance(base_ns, rtt_ns, 0).window / PART
+    };
+    assert_eq!(signal(10_000_000, 3_000_000), 64);
+    let windows: Vec<_> = (1..5).map(|n| signal(10_000_000 + n * 100_000, 80_000)).collect();
+    assert_eq!(windows, [32, 16, 8, 4]);
+}

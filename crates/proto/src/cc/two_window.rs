@@ -33,7 +33,9 @@ pub(crate) struct TwoWindow {
     alpha: u64,
     marked: u32,
     counted: u32,
-    round_ends_ns: u64,
+    /// The round lasts for a round trip of the frame that ends it: that of its first frame may be far
+    /// too long, when a thread did not run.
+    round_began_ns: u64,
     /// Rounds without a mark and without a decrease, and when the last decrease was, ns.
     clean: u32,
     decreased_ns: u64,
@@ -52,7 +54,7 @@ impl TwoWindow {
             alpha: ONE,
             marked: 0,
             counted: 0,
-            round_ends_ns: 0,
+            round_began_ns: 0,
             clean: 0,
             decreased_ns: 0,
             unmarked: UNMARKED_ROUNDS,
@@ -71,7 +73,7 @@ impl TwoWindow {
             (self.unmarked, self.alpha) = (0, ONE);
             self.counted = self.marked; // the rest is from before, when frames were not passed on
             self.end_round(s);
-        } else if s.now_ns >= self.round_ends_ns {
+        } else if s.now_ns >= self.round_began_ns.saturating_add(s.rtt_ns.max(s.base_ns)) {
             self.end_round(s);
         }
         if self.unmarked >= UNMARKED_ROUNDS {
@@ -101,7 +103,7 @@ impl TwoWindow {
             self.swift.open();
         }
         (self.marked, self.counted) = (0, 0);
-        self.round_ends_ns = s.now_ns + s.rtt_ns.max(s.base_ns);
+        self.round_began_ns = s.now_ns;
     }
 
     /// Collects a run of frames and passes the shortest to Swift. With a window of less than two packets
