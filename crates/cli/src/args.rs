@@ -72,8 +72,8 @@ pub(crate) struct QuickstartArgs {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Endpoint N listens on UDP port PORT + N; sessions are set up over TCP port PORT. Over
-shm:// both are Unix sockets, which only processes of this user can open.
+Endpoint N listens on UDP port PORT + N; sessions are set up over TCP port PORT. \
+Over shm:// both are Unix sockets, which only processes of this user can open.
 
 Examples:
   courser serve

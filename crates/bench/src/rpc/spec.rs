@@ -394,8 +394,9 @@ mod tests {
     #[test]
     fn the_last_line_of_the_server_is_added() {
         let ended = |said| BenchError::Ended { status: "signal 9".into(), said: Said(said) };
-        assert_eq!(ended(None).to_string(), "the server process ended (signal 9)");
+        let advice = "; repeat, or measure with --transport mem";
+        assert_eq!(ended(None).to_string(), format!("the server process ended (signal 9){advice}"));
         let text = ended(Some("no memory".into())).to_string();
-        assert_eq!(text, "the server process ended (signal 9): no memory");
+        assert_eq!(text, format!("the server process ended (signal 9): no memory{advice}"));
     }
 }
