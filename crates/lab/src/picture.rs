@@ -102,6 +102,29 @@ impl Chart {
         at as f64
     }
 
+    /// This chart of a seed with those of others: each point is the median, with the range of all.
+    pub(crate) fn over_seeds(mut self, others: impl ExactSizeIterator<Item = Chart>) -> Chart {
+        if others.len() == 0 {
+            return self;
+        }
+        others.for_each(|chart| self.add_points(chart));
+        self.lines.iter_mut().for_each(Line::merge_points);
+        self
+    }
+
+    /// Adds the points of another chart to the lines and rows of the same names.
+    fn add_points(&mut self, other: Chart) {
+        for line in other.lines {
+            for (x, y) in line.points {
+                let x = match &other.x {
+                    X::Numbers(_) => x,
+                    X::Names(names) => names.get(x as usize).map_or(x, |name| self.row(name)),
+                };
+                self.line(line.style, &line.name).points.push((x, y));
+            }
+        }
+    }
+
     /// Writes the chart to a file.
     ///
     /// # Errors
@@ -139,6 +162,18 @@ impl Chart {
 impl Line {
     fn new(style: Style, name: String) -> Line {
         Line { name, style, points: Vec::new(), ranges: Vec::new(), paper: None }
+    }
+
+    /// Replaces the points of a position by their median and range.
+    fn merge_points(&mut self) {
+        let mut points = std::mem::take(&mut self.points);
+        points.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+        for same in points.chunk_by(|a, b| a.0 == b.0) {
+            let (x, low) = same[0];
+            let high = same[same.len() - 1].1;
+            self.points.push(same[(same.len() - 1) / 2]);
+            self.ranges.push(Range { x, low, high });
+        }
     }
 
     /// Adds values of a paper, as pairs of position and value.

@@ -28,6 +28,10 @@ const PICTURES: &[(&str, &[&str])] = &[
         &["servers", "none, default: longest", "default, default: p50", "completion / calculated"],
     ),
     (
+        "run fan-in --servers 2,5 --rounds 1 --control default --seeds 3",
+        &["servers", "default, default: longest", "completion / calculated"],
+    ),
+    (
         "run buffers --senders 4 --static-bytes 20000 --time 1ms --recovery go-back-n",
         &["largest queue", "loss", "none, go-back-n, 4 senders", "default, go-back-n, 4 senders"],
     ),

@@ -93,6 +93,9 @@ fn invalid_arguments_are_refused() {
     refused("sim run credits --rtt 1us", "rtt_ns");
     refused("sim run incast --json /absent/out.json", "cannot write");
     refused("sim run incast --trace /absent/trace.txt", "cannot write");
+    refused("sim run incast --seeds 2 --trace /tmp/trace.txt", "need a single run");
+    refused("sim run incast --control none,default --pcapng /tmp/all", "need a single run");
+    refused("sim run uplink --seeds 0", "0 is not in 1..=1000");
     refused("sim run everything", "everything");
 }
 
@@ -143,4 +146,32 @@ fn an_incast_states_the_time_from_call_to_completion() {
     for key in ["p50_ns", "p99_ns"] {
         assert!(completion[key].as_u64() > Some(20_000), "{key}: {completion}");
     }
+}
+
+#[test]
+fn several_seeds_are_a_result_each_and_a_range_in_the_table() {
+    for (line, bench) in [
+        ("incast --senders 2,3 --control default --warm-up 100us --time 200us", "incast"),
+        ("fan-in --servers 2,3 --control default --rounds 1", "fan-in"),
+        ("buffers --senders 4 --static-bytes 20000 --time 100us --control none", "buffers"),
+        ("bandwidth --sizes 512,1KiB --time 100us", "bandwidth"),
+        ("uncongested --nodes 3 --time 200us", "uncongested"),
+    ] {
+        let one = json_of(&format!("sim run {line} --seed 8 --json -"));
+        let line = format!("sim run {line} --seed 7 --seeds 3");
+        let report = json_of(&format!("{line} --json -"));
+        let (one, all) = (results(&one, bench), results(&report, bench));
+        assert_eq!(all.len(), 3 * one.len(), "{line}");
+        let seeds: Vec<_> = all.iter().map(|result| result["seed"].as_u64()).collect();
+        assert_eq!(seeds, [Some(7), Some(8), Some(9)].repeat(one.len()), "{line}");
+        for (runs, alone) in all.chunks(3).zip(one) {
+            assert_eq!(&runs[1], alone, "{line}: the run of a seed is the same among others");
+        }
+        let text = stdout(&run(&line));
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("medians of seeds 7 to 9"), "{text}");
+    }
+    let text = stdout(&run("sim run uncongested --nodes 3 --time 200us --seeds 3"));
+    assert!(text.contains("\nmin ") && text.contains("\nmax "), "{text}");
 }

@@ -285,6 +285,11 @@ fn draw_bars(chart: &Chart, names: &[String], looks: &[Look], area: &Canvas<'_>)
             Rectangle::new([from, to], fill(line.style, look.color))
         };
         plot.draw_series(line.points.iter().map(bar))?;
+        let range = |r: &Range| {
+            let middle = top(r.x) + 0.5 * high;
+            PathElement::new([(r.low, middle), (r.high, middle)], BLACK.stroke_width(2))
+        };
+        plot.draw_series(line.ranges.iter().map(range))?;
         let rings = || line.paper.iter().flat_map(|paper| &paper.values);
         let text = |&(row, value): &(f64, f64)| {
             let words = show(chart.y.unit, value);

@@ -141,3 +141,37 @@ fn a_picture_needs_a_file() {
     assert!(check_target(Some("/absent/a.svg".as_ref())).is_err());
     assert!(check_target(None).is_ok());
 }
+
+#[test]
+fn charts_of_several_seeds_are_one_with_medians_and_ranges() {
+    let of = |value: f64| {
+        let mut chart = chart();
+        chart.line(Style::Main, "p50").points.extend([(20.0, value), (50.0, 7.0)]);
+        chart
+    };
+    let one = of(3.0).over_seeds(Vec::new().into_iter());
+    assert!(one.lines.iter().all(|line| line.ranges.is_empty()));
+    let all = of(3.0).over_seeds(vec![of(1.0), of(2.0)].into_iter());
+    let line = all.lines.iter().find(|line| line.name == "p50").expect("a line");
+    assert_eq!(line.points, [(20.0, 2.0), (50.0, 7.0)]);
+    let ranges = [Range { x: 20.0, low: 1.0, high: 3.0 }, Range { x: 50.0, low: 7.0, high: 7.0 }];
+    assert_eq!(line.ranges, ranges);
+}
+
+#[test]
+fn bars_of_several_seeds_have_their_range_in_the_row_of_their_name() {
+    let of = |rows: &[(&str, f64)]| {
+        let mut chart = Chart::bars("", Axis::linear("latency", Unit::Time));
+        rows.iter().for_each(|&(row, value)| chart.bar(Style::Main, "p99", row, value));
+        chart
+    };
+    let first = of(&[("large", 40e3), ("small", 3e3)]);
+    let before = first.lines[0].ranges.len();
+    let all = first.over_seeds(vec![of(&[("small", 5e3)]), of(&[("small", 4e3)])].into_iter());
+    let large = Range { x: 0.0, low: 40e3, high: 40e3 };
+    assert_eq!(all.lines[0].ranges, [large, Range { x: 1.0, low: 3e3, high: 5e3 }]);
+    assert_eq!((before, &all.lines[0].points[1]), (0, &(1.0, 4e3)));
+    let lines = |chart: Chart| chart.svg().expect("drawn").matches("<polyline").count();
+    let single = of(&[("large", 40e3), ("small", 4e3)]);
+    assert_eq!(lines(all), lines(single) + 2, "a line for each range");
+}

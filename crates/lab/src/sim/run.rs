@@ -5,6 +5,7 @@ mod control;
 mod figures;
 mod observe;
 mod picture;
+pub(super) mod seeds;
 pub(super) mod tables;
 
 use courser::Control;
@@ -22,6 +23,7 @@ use self::args::{
 };
 use self::figures::{Stopwatch, Wall};
 use self::observe::Observed;
+use self::seeds::{Runs, SeedArgs};
 use super::output::print;
 use courser_bench::program::Failure;
 use courser_bench::program::{json, progress};
@@ -87,27 +89,60 @@ struct Timed {
     prepare_wall_s: f64,
 }
 
+/// A run with its settings.
+type Row<S, O> = (S, O);
+
+/// Settings with a seed.
+trait Seeded: Copy {
+    fn with_seed(self, seed: u64) -> Self;
+}
+
+impl Seeded for incast::Settings {
+    fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+}
+
+impl Seeded for fan_in::Settings {
+    fn with_seed(self, seed: u64) -> Self {
+        Self { seed, ..self }
+    }
+}
+
+/// Runs an experiment with each of these settings and each seed.
+fn each<S: Seeded, O>(
+    seeds: SeedArgs,
+    all: &[S],
+    run: impl Fn(&S) -> Result<O, ScenarioError>,
+) -> Result<Runs<Row<S, O>>, Failure> {
+    seeds.each(|seed, step| {
+        let one = |(done, settings): (usize, &S)| {
+            step(done, all.len());
+            let settings = settings.with_seed(seed);
+            Ok((settings, run(&settings)?))
+        };
+        all.iter().enumerate().map(one).collect()
+    })
+}
+
 fn incast(args: &IncastArgs) -> Result<(), Failure> {
     args.output.check()?;
     let all = args.settings();
-    let mut rows = Vec::new();
-    if let [settings] = &all[..] {
-        let observed = Observed::begin(&args.observe, &settings.topology())?;
-        let outcome = incast::run(settings, observed.tap()).map_err(failure)?;
-        observed.end()?;
-        rows.push((*settings, outcome));
-    } else {
-        rows = steps(|step| {
-            let run = |(done, settings): (usize, &incast::Settings)| {
-                step(done, all.len());
-                Ok((*settings, incast::run(settings, None)?))
-            };
-            all.iter().enumerate().map(run).collect()
-        })?;
-    }
-    let results: Vec<Value> = rows.iter().map(|(s, outcome)| incast_json(s, outcome)).collect();
+    let runs = match &all[..] {
+        [settings] if args.seeds.is_one() => {
+            let observed = Observed::begin(&args.observe, &settings.topology())?;
+            let outcome = incast::run(settings, observed.tap()).map_err(failure)?;
+            observed.end()?;
+            Runs::one(settings.seed, (*settings, outcome))
+        }
+        _ => {
+            args.observe.refuse()?;
+            each(args.seeds, &all, |settings| incast::run(settings, None))?
+        }
+    };
+    let results = runs.results(|(s, outcome)| incast_json(s, outcome));
     let Some(first) = all.first() else { return Ok(()) };
-    let (chart, table) = (|| picture::incast(&rows), || tables::incast(&rows));
+    let (chart, table) = (|| runs.chart(picture::incast), || tables::incast(&runs));
     args.output.print("incast", first, json!(results), chart, table)
 }
 
@@ -124,32 +159,27 @@ fn incast_json(settings: &incast::Settings, outcome: &incast::Outcome) -> Value 
 fn fan_in(args: &FanInArgs) -> Result<(), Failure> {
     args.output.check()?;
     let all = args.settings();
-    let rows: Vec<_> = steps(|step| {
-        let run = |(done, settings): (usize, &fan_in::Settings)| {
-            step(done, all.len());
-            Ok((*settings, fan_in::run(settings, None)?))
-        };
-        all.iter().enumerate().map(run).collect()
-    })?;
-    let result = |(settings, outcome): &(fan_in::Settings, fan_in::Outcome)| {
+    let runs = each(args.seeds, &all, |settings| fan_in::run(settings, None))?;
+    let results = runs.results(|(settings, outcome)| {
         let mut result = json!(outcome);
         result["control"] = json!(settings.control.name());
         result["default"] = json!(settings.control == Control::default());
         result["servers"] = json!(settings.servers);
         result
-    };
-    let results: Vec<Value> = rows.iter().map(result).collect();
+    });
     let Some(first) = all.first() else { return Ok(()) };
-    let (chart, table) = (|| picture::fan_in(&rows), || tables::fan_in(&rows));
+    let (chart, table) = (|| runs.chart(picture::fan_in), || tables::fan_in(&runs));
     args.output.print("fan-in", first, json!(results), chart, table)
 }
 
 fn buffers(args: &BuffersArgs) -> Result<(), Failure> {
     args.output.check()?;
     let settings = args.settings();
-    let points = steps(|step| buffers::run(&settings, step))?;
-    let table = || tables::buffers(&settings, &points);
-    args.output.print("buffers", &settings, json!(points), || picture::buffers(&points), table)
+    let run = |seed| buffers::Settings { seed, ..settings.clone() };
+    let runs = args.seeds.each(|seed, step| buffers::run(&run(seed), step))?;
+    let results = runs.results(|point| json!(point));
+    let (chart, table) = (|| runs.chart(picture::buffers), || tables::buffers(&settings, &runs));
+    args.output.print("buffers", &settings, json!(results), chart, table)
 }
 
 fn credits(args: &CreditsArgs) -> Result<(), Failure> {
@@ -164,10 +194,12 @@ fn credits(args: &CreditsArgs) -> Result<(), Failure> {
 fn bandwidth(args: &BandwidthArgs) -> Result<(), Failure> {
     args.output.check()?;
     let settings = args.settings();
-    let rows = steps(|step| bandwidth::run(&settings, step))?;
-    let chart = || picture::bandwidth(&settings, &rows);
-    let table = || tables::bandwidth(&settings, &rows);
-    args.output.print("bandwidth", &settings, json!(rows), chart, table)
+    let run = |seed| bandwidth::Settings { seed, ..settings.clone() };
+    let runs = args.seeds.each(|seed, step| bandwidth::run(&run(seed), step))?;
+    let results = runs.results(|row| json!(row));
+    let chart = || runs.chart(|rows| picture::bandwidth(&settings, rows));
+    let table = || tables::bandwidth(&settings, &runs);
+    args.output.print("bandwidth", &settings, json!(results), chart, table)
 }
 
 fn response_rtt(args: &ResponseRttArgs) -> Result<(), Failure> {

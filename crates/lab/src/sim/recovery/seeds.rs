@@ -1,12 +1,12 @@
 //! Runs with several seeds: the result of each case with the median, and the range of all.
 
-use courser_sim::scenario::{ScenarioError, fct, loss};
+use courser_sim::scenario::{fct, loss};
 use serde::Serialize;
 
 use courser::Recovery;
 use courser_bench::program::Failure;
 
-use crate::sim::run::steps;
+use crate::sim::run::seeds::each_seed;
 
 /// A value over all seeds.
 #[derive(Clone, Copy, PartialEq, Debug, Serialize)]
@@ -24,20 +24,6 @@ impl Spread {
         let of = |at| of(at).unwrap_or(0.0);
         Spread { median: of(last / 2), min: of(0), max: of(last) }
     }
-}
-
-/// Runs an experiment with this many seeds from `first` on; returns the points of each seed.
-fn each_seed<P>(
-    (first, seeds): (u64, u64),
-    run: impl Fn(u64, &mut dyn FnMut(usize, usize)) -> Result<Vec<P>, ScenarioError>,
-) -> Result<Vec<Vec<P>>, Failure> {
-    steps(|step| {
-        let one = |at: u64| {
-            let all = seeds as usize;
-            run(first.wrapping_add(at), &mut |done, of| step(at as usize * of + done, all * of))
-        };
-        (0..seeds).map(one).collect()
-    })
 }
 
 /// The point whose value is the median, and the values of all seeds.
@@ -125,14 +111,5 @@ mod tests {
         let seeds = [vec![(3.0, 'c')], vec![(1.0, 'a')], vec![(2.0, 'b')], vec![(9.0, 'd')]];
         let (point, spread) = middle(&seeds, 0, |p| p.0);
         assert_eq!((point, spread), ((2.0, 'b'), Spread { median: 2.0, min: 1.0, max: 9.0 }));
-    }
-
-    #[test]
-    fn seeds_follow_each_other_and_progress_counts_all() {
-        let run = |seed, step: &mut dyn FnMut(usize, usize)| {
-            step(1, 2);
-            Ok(vec![seed])
-        };
-        assert_eq!(each_seed((7, 3), run).expect("runs"), [[7], [8], [9]]);
     }
 }

@@ -15,6 +15,7 @@ use super::control::args::{
     UncongestedArgs, UplinkArgs,
 };
 use super::observe::ObserveArgs;
+use super::seeds::SeedArgs;
 use crate::sim::output::OutputArgs;
 use courser_bench::program::units;
 
@@ -26,6 +27,7 @@ the simulation takes.
 Examples:
   courser sim run e76 --time 2ms --json e76.json
   courser sim run incast --senders 20 --trace incast.txt
+  courser sim run fan-in --seeds 5        medians of five seeds with their range
   courser sim run response-rtt --two-racks
   courser sim run speed")]
 pub(crate) struct RunArgs {
@@ -193,9 +195,8 @@ impl E76Args {
 
 #[derive(Debug, Args)]
 pub(super) struct IncastArgs {
-    /// Seed of all random choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    pub(super) seeds: SeedArgs,
     /// The network
     #[arg(long, value_name = "NAME", value_enum, default_value = "one-switch")]
     network: NetworkName,
@@ -241,7 +242,7 @@ impl IncastArgs {
 
     fn settings_of(&self, control: ControlName, senders: u32) -> incast::Settings {
         incast::Settings {
-            seed: self.seed,
+            seed: self.seeds.first(),
             network: match self.network {
                 NetworkName::OneSwitch => incast::Network::OneSwitch,
                 NetworkName::Cx4 => incast::Network::Cx4,
@@ -262,9 +263,8 @@ impl IncastArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct FanInArgs {
-    /// Decides everything that is left to chance
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    pub(super) seeds: SeedArgs,
     /// Numbers of servers, with commas
     #[arg(long, value_name = "N,..", value_delimiter = ',', default_value = "20,100")]
     servers: Vec<u32>,
@@ -295,7 +295,7 @@ impl FanInArgs {
     pub(super) fn settings(&self) -> Vec<fan_in::Settings> {
         let pairs = self.control.iter().flat_map(|&c| self.servers.iter().map(move |&n| (c, n)));
         let of = |(control, servers): (ControlName, u32)| fan_in::Settings {
-            seed: self.seed,
+            seed: self.seeds.first(),
             servers,
             control: control.into(),
             recovery: self.recovery,
@@ -309,9 +309,8 @@ impl FanInArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct BuffersArgs {
-    /// Seed of all random choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    pub(super) seeds: SeedArgs,
     /// Numbers of senders
     #[arg(long, value_name = "N,..", value_delimiter = ',')]
     senders: Option<Vec<u32>>,
@@ -349,7 +348,7 @@ impl BuffersArgs {
     pub(super) fn settings(&self) -> buffers::Settings {
         let defaults = buffers::Settings::default();
         buffers::Settings {
-            seed: self.seed,
+            seed: self.seeds.first(),
             senders: self.senders.clone().unwrap_or(defaults.senders),
             static_bytes: self.static_bytes.clone().unwrap_or(defaults.static_bytes),
             credits: self.credits,
@@ -393,9 +392,8 @@ impl CreditsArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct BandwidthArgs {
-    /// Seed of all random choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    pub(super) seeds: SeedArgs,
     /// Sizes of requests. Default 512B to 8MiB
     #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = units::message_size)]
     sizes: Option<Vec<usize>>,
@@ -419,7 +417,7 @@ impl BandwidthArgs {
     pub(super) fn settings(&self) -> bandwidth::Settings {
         let defaults = bandwidth::Settings::default();
         bandwidth::Settings {
-            seed: self.seed,
+            seed: self.seeds.first(),
             request_bytes: self.sizes.clone().unwrap_or(defaults.request_bytes),
             rate_bps: self.gbps * 1_000_000_000,
             credits: self.credits,

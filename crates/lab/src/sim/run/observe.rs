@@ -23,6 +23,17 @@ pub(crate) struct ObserveArgs {
     trace: Option<PathBuf>,
 }
 
+impl ObserveArgs {
+    /// Refuses the options for an experiment of several runs.
+    pub(super) fn refuse(&self) -> Result<(), Failure> {
+        if self.pcapng.is_none() && self.trace.is_none() {
+            return Ok(());
+        }
+        let text = "--pcapng and --trace need a single run: one control, one number of senders";
+        Err(Failure::Usage(format!("{text}, one seed")))
+    }
+}
+
 /// The observer of a run; `None` without `--pcapng` and `--trace`.
 pub(super) struct Observed(Option<Rc<RefCell<Observer>>>);
 

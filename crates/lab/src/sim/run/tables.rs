@@ -2,8 +2,9 @@
 
 use courser_sim::scenario::{bandwidth, buffers, credits, fan_in, incast, response_rtt, sessions};
 
-use super::Timed;
 use super::figures::Speed;
+use super::seeds::{Cell, Runs};
+use super::{Row, Timed};
 use courser_bench::program::units::{show_bytes, show_ns, show_per_second};
 use courser_bench::table::{WIDTH, pieces, wrap};
 
@@ -152,66 +153,66 @@ pub(super) fn e76(settings: &sessions::Settings, timed: &Timed) -> String {
     format!("{}{cost}\n", table(&caption, &["", "simulated", "paper"], rows))
 }
 
-pub(super) fn incast(runs: &[(incast::Settings, incast::Outcome)]) -> String {
-    match runs {
-        [(settings, seen)] => one_incast(settings, seen),
+pub(super) fn incast(runs: &Runs<Row<incast::Settings, incast::Outcome>>) -> String {
+    match runs.cases() {
+        [(settings, seen)] if runs.is_one() => one_incast(settings, seen),
         _ => incasts(runs),
     }
 }
 
-/// A row for each run.
-fn incasts(runs: &[(incast::Settings, incast::Outcome)]) -> String {
-    let rows = runs.iter().map(|(settings, seen)| {
+/// A row for each case.
+fn incasts(runs: &Runs<Row<incast::Settings, incast::Outcome>>) -> String {
+    let row = |(settings, seen): &Row<incast::Settings, incast::Outcome>| {
         let share = seen.goodput_bps as f64 / seen.expected_goodput_bps as f64;
         vec![
-            settings.control.name().to_owned(),
-            settings.senders.to_string(),
-            ns(seen.rtt.p50_ns),
-            ns(seen.rtt.p99_ns),
-            format!("{share:.3}"),
-            show_bytes(seen.queue_p99_bytes),
-            seen.drops.to_string(),
-            format!("{:.2}", seen.slowest_share),
-            format!("{:.2}", seen.jain),
+            settings.control.name().into(),
+            settings.senders.to_string().into(),
+            Cell::of(seen.rtt.p50_ns, ns),
+            Cell::of(seen.rtt.p99_ns, ns),
+            Cell::decimal(share, 3),
+            Cell::of(seen.queue_p99_bytes, show_bytes),
+            Cell::count(seen.drops),
+            Cell::decimal(seen.slowest_share, 2),
+            Cell::decimal(seen.jain, 2),
         ]
-    });
+    };
     let head = ["control", "N", "p50", "p99", "goodput", "queue", "drops", "slowest", "Jain"];
-    let Some((settings, _)) = runs.first() else { return String::new() };
+    let Some((settings, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
-        "{} credits, {} requests, {}, seed {}; goodput as a share of the link's, queue of the \
+        "{} credits, {} requests, {}, {}; goodput as a share of the link's, queue of the \
          receiver's link at p99, the slowest sender's share of the mean",
         settings.credits,
         show_bytes(settings.request_bytes as u64),
         settings.recovery,
-        settings.seed,
+        runs.caption(),
     );
-    table(&caption, &head, rows)
+    runs.table(&caption, &head, row)
 }
 
-pub(super) fn fan_in(runs: &[(fan_in::Settings, fan_in::Outcome)]) -> String {
-    let rows = runs.iter().map(|(settings, seen)| {
+pub(super) fn fan_in(runs: &Runs<Row<fan_in::Settings, fan_in::Outcome>>) -> String {
+    let row = |(settings, seen): &Row<fan_in::Settings, fan_in::Outcome>| {
         let ratio = seen.completion.max_ns as f64 / seen.expected_ns as f64;
         vec![
-            settings.control.name().to_owned(),
-            settings.servers.to_string(),
-            ns(seen.completion.p50_ns),
-            ns(seen.completion.max_ns),
-            ns(seen.expected_ns),
-            format!("{ratio:.2}"),
-            show_bytes(seen.queue_max_bytes),
-            seen.drops.to_string(),
+            settings.control.name().into(),
+            settings.servers.to_string().into(),
+            Cell::of(seen.completion.p50_ns, ns),
+            Cell::of(seen.completion.max_ns, ns),
+            ns(seen.expected_ns).into(),
+            Cell::decimal(ratio, 2),
+            Cell::of(seen.queue_max_bytes, show_bytes),
+            Cell::count(seen.drops),
         ]
-    });
+    };
     let head = ["control", "servers", "p50", "longest", "calculated", "ratio", "queue", "drops"];
-    let Some((settings, _)) = runs.first() else { return String::new() };
+    let Some((settings, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
-        "responses of {} to one client, {} rounds, {}, 480 kB of switch buffer, seed {}",
+        "responses of {} to one client, {} rounds, {}, 480 kB of switch buffer, {}",
         show_bytes(settings.response_bytes as u64),
         settings.rounds,
         settings.recovery,
-        settings.seed,
+        runs.caption(),
     );
-    table(&caption, &head, rows)
+    runs.table(&caption, &head, row)
 }
 
 fn one_incast(settings: &incast::Settings, seen: &incast::Outcome) -> String {
@@ -237,22 +238,22 @@ fn one_incast(settings: &incast::Settings, seen: &incast::Outcome) -> String {
     table(&caption, &["", "simulated", "calculated"], rows)
 }
 
-pub(super) fn buffers(settings: &buffers::Settings, points: &[buffers::Point]) -> String {
-    let rows = points.iter().map(|p| {
+pub(super) fn buffers(settings: &buffers::Settings, runs: &Runs<buffers::Point>) -> String {
+    let row = |p: &buffers::Point| {
         let kind = if p.is_static { "static" } else { "dynamic" };
         vec![
-            format!("{}, {}", p.control.name(), p.recovery),
-            p.senders.to_string(),
-            format!("{} kB {kind}", p.buffer_bytes / 1_000),
-            if p.overflow_expected { "yes" } else { "no" }.to_owned(),
-            p.overflows.to_string(),
-            percent(p.loss_ppm),
-            percent(p.loss_after_first_rtt_ppm),
-            p.retransmitted.to_string(),
-            bps(p.goodput_bps),
-            format!("{} kB", p.queue_max_bytes / 1_000),
+            format!("{}, {}", p.control.name(), p.recovery).into(),
+            p.senders.to_string().into(),
+            format!("{} kB {kind}", p.buffer_bytes / 1_000).into(),
+            if p.overflow_expected { "yes" } else { "no" }.into(),
+            Cell::count(p.overflows),
+            Cell::of(p.loss_ppm, percent),
+            Cell::of(p.loss_after_first_rtt_ppm, percent),
+            Cell::count(p.retransmitted),
+            Cell::of(p.goodput_bps, bps),
+            Cell::of(p.queue_max_bytes, |bytes| format!("{} kB", bytes / 1_000)),
         ]
-    });
+    };
     let header = [
         "control, recovery",
         "N",
@@ -266,14 +267,14 @@ pub(super) fn buffers(settings: &buffers::Settings, points: &[buffers::Point]) -
         "queue",
     ];
     let caption = format!(
-        "N senders with {} credits each, {} of virtual time after a warm-up of {}, seed {}; loss \
+        "N senders with {} credits each, {} of virtual time after a warm-up of {}, {}; loss \
          after the first round trip includes the warm-up; the longest queue",
         settings.credits,
         ns(settings.time_ns),
         ns(settings.warm_up_ns),
-        settings.seed,
+        runs.caption(),
     );
-    table(&caption, &header, rows)
+    runs.table(&caption, &header, row)
 }
 
 pub(super) fn credits(settings: &credits::Settings, seen: &credits::Outcome) -> String {
@@ -296,23 +297,23 @@ pub(super) fn credits(settings: &credits::Settings, seen: &credits::Outcome) -> 
     table(&caption, &["credits", "goodput", "of the line", "calculated"], rows)
 }
 
-pub(super) fn bandwidth(settings: &bandwidth::Settings, rows: &[bandwidth::Row]) -> String {
-    let lines = rows.iter().map(|row| {
+pub(super) fn bandwidth(settings: &bandwidth::Settings, runs: &Runs<bandwidth::Row>) -> String {
+    let row = |row: &bandwidth::Row| {
         vec![
-            show_bytes(row.request_bytes as u64),
-            bps(row.goodput_bps),
-            bps(row.write_bps),
-            format!("{:.0} %", row.write_fraction * 100.0),
+            show_bytes(row.request_bytes as u64).into(),
+            Cell::of(row.goodput_bps, bps),
+            bps(row.write_bps).into(),
+            Cell::of((row.write_fraction * 100.0).round() as u64, |share| format!("{share} %")),
         ]
-    });
+    };
     let caption = format!(
-        "One request in flight over {}, {} credits, {} CPUs, seed {}",
+        "One request in flight over {}, {} credits, {} CPUs, {}",
         bps(settings.rate_bps),
         settings.credits,
         settings.cpu.name(),
-        settings.seed,
+        runs.caption(),
     );
-    table(&caption, &["request", "goodput", "write", "of the write"], lines)
+    runs.table(&caption, &["request", "goodput", "write", "of the write"], row)
 }
 
 pub(super) fn response_rtt(

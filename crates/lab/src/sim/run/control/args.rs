@@ -13,15 +13,15 @@ use courser_sim::scenario::{
 };
 
 use super::super::args::{ControlName, NetworkName, nanos};
+use super::super::seeds::SeedArgs;
 use crate::sim::output::OutputArgs;
 use courser_bench::program::units;
 
 /// Options of all of them.
 #[derive(Debug, Args)]
 pub(in crate::sim::run) struct HostArgs {
-    /// Seed of all random choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
+    #[command(flatten)]
+    pub(super) seeds: SeedArgs,
     /// Congestion controls, with commas
     #[arg(
         long,
@@ -49,7 +49,7 @@ impl HostArgs {
     fn each(&self, default: Hosts) -> Vec<Hosts> {
         let frame = self.frame_size.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         let of = |control: Control, recovery| Hosts {
-            seed: self.seed,
+            seed: self.seeds.first(),
             control,
             recovery,
             credits: self.credits.unwrap_or(default.credits),

@@ -6,13 +6,14 @@ mod tables;
 
 use courser::Control;
 use courser_sim::scenario::{
-    Hosts, ScenarioError, background, first_burst, join_leave, operating_range, reroute,
-    slow_handler, uncongested, uplink,
+    Hosts, background, first_burst, join_leave, operating_range, reroute, slow_handler,
+    uncongested, uplink,
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::steps;
+use super::seeds::Runs;
+use super::{Row, Seeded, each};
 use crate::picture::Chart;
 use args::{
     BackgroundArgs, FirstBurstArgs, JoinLeaveArgs, RangeArgs, RerouteArgs, SlowHandlerArgs,
@@ -20,22 +21,27 @@ use args::{
 };
 use courser_bench::program::Failure;
 
-/// A run: its settings and what came of it.
-type Row<S, O> = (S, O);
-
-/// Runs an experiment with each of these settings.
-fn each<S: Copy, O>(
-    all: &[S],
-    run: impl Fn(&S) -> Result<O, ScenarioError>,
-) -> Result<Vec<Row<S, O>>, Failure> {
-    steps(|step| {
-        let one = |(done, settings): (usize, &S)| {
-            step(done, all.len());
-            Ok((*settings, run(settings)?))
-        };
-        all.iter().enumerate().map(one).collect()
-    })
+/// Settings of experiments with common hosts have their seed.
+macro_rules! seeded {
+    ($($experiment:ident),+) => {
+        $(impl Seeded for $experiment::Settings {
+            fn with_seed(self, seed: u64) -> Self {
+                Self { hosts: Hosts { seed, ..self.hosts }, ..self }
+            }
+        })+
+    };
 }
+
+seeded!(
+    background,
+    operating_range,
+    join_leave,
+    first_burst,
+    uplink,
+    reroute,
+    slow_handler,
+    uncongested
+);
 
 /// A result with the settings in which the runs differ.
 fn result(hosts: &Hosts, outcome: &impl Serialize, differs: Value) -> Value {
@@ -51,7 +57,8 @@ fn result(hosts: &Hosts, outcome: &impl Serialize, differs: Value) -> Value {
 
 pub(super) fn background(args: &BackgroundArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), |settings| background::run(settings, None))?;
+    let runs =
+        each(args.hosts.seeds, &args.settings(), |settings| background::run(settings, None))?;
     let of = |(s, o): &Row<background::Settings, background::Outcome>| {
         let ratios = json!({
             "background_p99_ratio": o.background_ratio(),
@@ -59,26 +66,26 @@ pub(super) fn background(args: &BackgroundArgs) -> Result<(), Failure> {
         });
         result(&s.hosts, o, ratios)
     };
-    report(&args.hosts, "background", &rows, of, picture::background, tables::background)
+    report(&args.hosts, "background", &runs, of, picture::background, tables::background)
 }
 
 /// Draws the picture, prints the table and writes the JSON object of all runs.
 fn report<S: Serialize, O>(
     args: &args::HostArgs,
     bench: &str,
-    rows: &[Row<S, O>],
+    runs: &Runs<Row<S, O>>,
     result: impl Fn(&Row<S, O>) -> Value,
     chart: impl Fn(&[Row<S, O>]) -> Chart,
-    table: impl Fn(&[Row<S, O>]) -> String,
+    table: impl Fn(&Runs<Row<S, O>>) -> String,
 ) -> Result<(), Failure> {
-    let results: Vec<Value> = rows.iter().map(result).collect();
-    let first = rows.first().map(|(settings, _)| settings);
-    args.output.print(bench, &first, json!(results), || chart(rows), || table(rows))
+    let results = runs.results(result);
+    let first = runs.cases().first().map(|(settings, _)| settings);
+    args.output.print(bench, &first, json!(results), || runs.chart(chart), || table(runs))
 }
 
 pub(super) fn operating_range(args: &RangeArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), operating_range::run)?;
+    let runs = each(args.hosts.seeds, &args.settings(), operating_range::run)?;
     let of = |(s, o): &Row<operating_range::Settings, operating_range::Outcome>| {
         let differs = json!({
             "rate_bps": s.rate_bps,
@@ -92,7 +99,7 @@ pub(super) fn operating_range(args: &RangeArgs) -> Result<(), Failure> {
     report(
         &args.hosts,
         "operating-range",
-        &rows,
+        &runs,
         of,
         picture::operating_range,
         tables::operating_range,
@@ -101,26 +108,27 @@ pub(super) fn operating_range(args: &RangeArgs) -> Result<(), Failure> {
 
 pub(super) fn join_leave(args: &JoinLeaveArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), |settings| join_leave::run(settings, None))?;
+    let runs =
+        each(args.hosts.seeds, &args.settings(), |settings| join_leave::run(settings, None))?;
     let of = |(s, o): &Row<join_leave::Settings, join_leave::Outcome>| {
         result(&s.hosts, o, json!({ "senders": s.senders }))
     };
-    report(&args.hosts, "join-leave", &rows, of, picture::join_leave, tables::join_leave)
+    report(&args.hosts, "join-leave", &runs, of, picture::join_leave, tables::join_leave)
 }
 
 pub(super) fn first_burst(args: &FirstBurstArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), first_burst::run)?;
+    let runs = each(args.hosts.seeds, &args.settings(), first_burst::run)?;
     let of = |(s, o): &Row<first_burst::Settings, first_burst::Outcome>| {
         let differs = json!({ "request_bytes": s.request_bytes, "buffer_bytes": s.buffer_bytes });
         result(&s.hosts, o, differs)
     };
-    report(&args.hosts, "first-burst", &rows, of, picture::first_burst, tables::first_burst)
+    report(&args.hosts, "first-burst", &runs, of, picture::first_burst, tables::first_burst)
 }
 
 pub(super) fn uplink(args: &UplinkArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), uplink::run)?;
+    let runs = each(args.hosts.seeds, &args.settings(), uplink::run)?;
     let of = |(s, o): &Row<uplink::Settings, uplink::Outcome>| {
         let differs = json!({
             "buffer_bytes": s.buffer_bytes,
@@ -129,33 +137,33 @@ pub(super) fn uplink(args: &UplinkArgs) -> Result<(), Failure> {
         });
         result(&s.hosts, o, differs)
     };
-    report(&args.hosts, "uplink", &rows, of, picture::uplink, tables::uplink)
+    report(&args.hosts, "uplink", &runs, of, picture::uplink, tables::uplink)
 }
 
 pub(super) fn reroute(args: &RerouteArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), reroute::run)?;
+    let runs = each(args.hosts.seeds, &args.settings(), reroute::run)?;
     let of = |(s, o): &Row<reroute::Settings, reroute::Outcome>| {
         result(&s.hosts, o, json!({ "senders": s.senders }))
     };
-    report(&args.hosts, "reroute", &rows, of, picture::reroute, tables::reroute)
+    report(&args.hosts, "reroute", &runs, of, picture::reroute, tables::reroute)
 }
 
 pub(super) fn slow_handler(args: &SlowHandlerArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), slow_handler::run)?;
+    let runs = each(args.hosts.seeds, &args.settings(), slow_handler::run)?;
     let of = |(s, o): &Row<slow_handler::Settings, slow_handler::Outcome>| {
         let differs = json!({ "handler": s.handler, "request_bytes": s.request_bytes });
         result(&s.hosts, o, differs)
     };
-    report(&args.hosts, "slow-handler", &rows, of, picture::slow_handler, tables::slow_handler)
+    report(&args.hosts, "slow-handler", &runs, of, picture::slow_handler, tables::slow_handler)
 }
 
 pub(super) fn uncongested(args: &UncongestedArgs) -> Result<(), Failure> {
     args.hosts.output.check()?;
-    let rows = each(&args.settings(), uncongested::run)?;
+    let runs = each(args.hosts.seeds, &args.settings(), uncongested::run)?;
     let of = |(s, o): &Row<uncongested::Settings, uncongested::Outcome>| {
         result(&s.hosts, o, json!({ "nodes": s.nodes }))
     };
-    report(&args.hosts, "uncongested", &rows, of, picture::uncongested, tables::uncongested)
+    report(&args.hosts, "uncongested", &runs, of, picture::uncongested, tables::uncongested)
 }

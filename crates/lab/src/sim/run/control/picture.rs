@@ -8,8 +8,8 @@ use courser_sim::scenario::{
     uplink,
 };
 
+use super::super::Row;
 use super::super::tables::counted;
-use super::Row;
 use super::tables::{buffer, marks, names};
 use crate::experiment;
 use crate::picture::{Axis, Chart, Style};

@@ -5,18 +5,24 @@ use courser_sim::scenario::{
     uncongested, uplink,
 };
 
-use super::super::tables::{bps, ns, table};
-use super::Row;
+use super::super::Row;
+use super::super::seeds::{Cell, Runs};
+use super::super::tables::{bps, ns};
 use courser_bench::program::units::{show_bytes, show_per_second};
+
+/// Events per second.
+fn per_second(events: u64) -> String {
+    show_per_second(events as f64, "/s")
+}
 
 /// Control and recovery of a run.
 pub(super) fn names(hosts: &Hosts) -> String {
     format!("{}, {}", hosts.control.name(), hosts.recovery)
 }
 
-/// A share with two digits, one near 1 with three.
-fn share(share: f64) -> String {
-    format!("{share:.3}")
+/// A share with three digits.
+fn share(share: f64) -> Cell {
+    Cell::decimal(share, 3)
 }
 
 /// Switch buffer of a port; 0 is the shared buffer.
@@ -29,44 +35,44 @@ pub(super) fn marks(bytes: u64) -> String {
     if bytes == 0 { "no".to_owned() } else { format!("{} kB", bytes / 1_000) }
 }
 
-/// Credits, frames and seed of the runs.
-fn common(hosts: &Hosts) -> String {
+/// Credits, frames, CPUs and seeds of the runs.
+fn common<R>(hosts: &Hosts, runs: &Runs<R>) -> String {
     let frame = show_bytes(hosts.max_frame as u64);
     format!(
-        "{} credits, frames of {frame}, {} CPUs, seed {}",
+        "{} credits, frames of {frame}, {} CPUs, {}",
         hosts.credits,
         hosts.cpu.name(),
-        hosts.seed
+        runs.caption()
     )
 }
 
-pub(super) fn background(rows: &[Row<background::Settings, background::Outcome>]) -> String {
-    let lines = rows.iter().flat_map(|(s, o)| {
-        let line = |incast: &str, calls: &background::Calls, ratios: [String; 2]| {
+pub(super) fn background(runs: &Runs<Row<background::Settings, background::Outcome>>) -> String {
+    let lines = |(s, o): &Row<background::Settings, background::Outcome>| {
+        let line = |incast: &str, calls: &background::Calls, ratios: [Cell; 2]| {
             let [background, to_victim] = ratios;
             vec![
-                names(&s.hosts),
-                incast.to_owned(),
-                ns(calls.background.p50_ns),
-                ns(calls.background.p99_ns),
+                names(&s.hosts).into(),
+                incast.into(),
+                Cell::of(calls.background.p50_ns, ns),
+                Cell::of(calls.background.p99_ns, ns),
                 background,
-                ns(calls.to_victim.p50_ns),
-                ns(calls.to_victim.p99_ns),
+                Cell::of(calls.to_victim.p50_ns, ns),
+                Cell::of(calls.to_victim.p99_ns, ns),
                 to_victim,
-                bps(calls.goodput_bps),
-                calls.overflows.to_string(),
+                Cell::of(calls.goodput_bps, bps),
+                Cell::count(calls.overflows),
             ]
         };
-        let ratios = [o.background_ratio(), o.to_victim_ratio()].map(|r| format!("{r:.2}"));
-        [line("yes", &o.incast, ratios), line("no", &o.quiet, Default::default())]
-    });
-    let Some((s, _)) = rows.first() else { return String::new() };
+        let ratios = [o.background_ratio(), o.to_victim_ratio()].map(|r| Cell::decimal(r, 2));
+        [line("yes", &o.incast, ratios), line("no", &o.quiet, ["".into(), "".into()])]
+    };
+    let Some((s, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
         "{}-way incast beside background calls of {} each way, and calls of 32 B to the victim; \
          {}; the paper's background p99 is 274 µs",
         s.senders,
         show_bytes(s.background_bytes as u64),
-        common(&s.hosts),
+        common(&s.hosts, runs),
     );
     let head = [
         "control, recovery",
@@ -80,87 +86,98 @@ pub(super) fn background(rows: &[Row<background::Settings, background::Outcome>]
         "goodput",
         "drops",
     ];
-    table(&caption, &head, lines)
+    runs.table_of(&caption, &head, |rows| rows.iter().flat_map(lines).collect())
 }
 
 /// A row for each rate and round trip; each frame size and jitter has a column with the lowest share
 /// of all numbers of senders.
 pub(super) fn operating_range(
-    rows: &[Row<operating_range::Settings, operating_range::Outcome>],
+    runs: &Runs<Row<operating_range::Settings, operating_range::Outcome>>,
 ) -> String {
-    type Settings = operating_range::Settings;
-    let mut columns: Vec<(usize, u64)> = Vec::new();
-    let mut lines: Vec<(Hosts, u64, u64)> = Vec::new();
-    let line_of = |s: &Settings| {
-        // Columns differ in the frame.
-        (Hosts { max_frame: 0, ..s.hosts }, s.rate_bps, s.base_rtt_ns)
-    };
-    for (s, _) in rows {
-        let (column, line) = ((s.hosts.max_frame, s.jitter_ns), line_of(s));
-        if !columns.contains(&column) {
-            columns.push(column);
-        }
-        if !lines.contains(&line) {
-            lines.push(line);
-        }
-    }
-    let least = |line: &(Hosts, u64, u64), column: &(usize, u64)| {
-        let of = rows.iter().filter(|(s, _)| line_of(s) == *line);
-        let of = of.filter(|(s, _)| (s.hosts.max_frame, s.jitter_ns) == *column);
-        of.map(|(_, o)| o.goodput_share).fold(f64::MAX, f64::min)
-    };
-    let cells = lines.iter().map(|line| {
-        let (hosts, rate_bps, base_rtt_ns) = line;
-        let mut cells = vec![names(hosts), bps(*rate_bps), ns(*base_rtt_ns)];
-        cells.extend(columns.iter().map(|column| share(least(line, column))));
-        cells
-    });
-    let titles: Vec<String> = columns
-        .iter()
-        .map(|&(frame, jitter_ns)| {
-            format!("{}, jitter {}", show_bytes(frame as u64), ns(jitter_ns))
-        })
+    let cases = runs.cases();
+    let Some((s, _)) = cases.first() else { return String::new() };
+    let titles: Vec<String> = distinct(cases.iter().map(|(s, _)| column_of(s)))
+        .map(|(frame, jitter_ns)| format!("{}, jitter {}", show_bytes(frame as u64), ns(jitter_ns)))
         .collect();
     let mut head = vec!["control, recovery", "rate", "base RTT"];
     head.extend(titles.iter().map(String::as_str));
-    let mut senders: Vec<u32> = rows.iter().map(|(s, _)| s.senders).collect();
+    let mut senders: Vec<u32> = cases.iter().map(|(s, _)| s.senders).collect();
     senders.sort_unstable();
     senders.dedup();
-    let Some((s, _)) = rows.first() else { return String::new() };
     let caption = format!(
         "Lowest goodput with {senders:?} senders as a share of the link's, by frame size and \
-         jitter; two BDPs of credits; hosts {} the rate of their link; seed {}",
+         jitter; two BDPs of credits; hosts {} the rate of their link; {}",
         if s.rate_known { "know" } else { "do not know" },
-        s.hosts.seed,
+        runs.caption(),
     );
-    table(&caption, &head, cells)
+    runs.table_of(&caption, &head, lowest_goodput)
 }
 
-pub(super) fn join_leave(rows: &[Row<join_leave::Settings, join_leave::Outcome>]) -> String {
-    let Some((s, _)) = rows.first() else { return String::new() };
+/// Frame size and jitter.
+fn column_of(s: &operating_range::Settings) -> (usize, u64) {
+    (s.hosts.max_frame, s.jitter_ns)
+}
+
+/// Control and recovery, rate and base round trip.
+fn line_of(s: &operating_range::Settings) -> (String, u64, u64) {
+    (names(&s.hosts), s.rate_bps, s.base_rtt_ns)
+}
+
+fn lowest_goodput(
+    rows: &[Row<operating_range::Settings, operating_range::Outcome>],
+) -> Vec<Vec<Cell>> {
+    let columns: Vec<_> = distinct(rows.iter().map(|(s, _)| column_of(s))).collect();
+    let lines = distinct(rows.iter().map(|(s, _)| line_of(s)));
+    let cells = lines.map(|line| {
+        let least = |column: &(usize, u64)| {
+            let same = |s: &operating_range::Settings| (line_of(s), column_of(s));
+            let of = rows.iter().filter(|(s, _)| same(s) == (line.clone(), *column));
+            of.map(|(_, o)| o.goodput_share).fold(f64::MAX, f64::min)
+        };
+        let (names, rate_bps, base_rtt_ns) = &line;
+        let mut cells = vec![names.as_str().into(), bps(*rate_bps).into(), ns(*base_rtt_ns).into()];
+        cells.extend(columns.iter().map(|column| share(least(column))));
+        cells
+    });
+    cells.collect()
+}
+
+/// Each value once, in the order of its first place.
+fn distinct<T: PartialEq>(values: impl Iterator<Item = T>) -> impl Iterator<Item = T> {
+    let mut all = Vec::new();
+    for value in values {
+        if !all.contains(&value) {
+            all.push(value);
+        }
+    }
+    all.into_iter()
+}
+
+pub(super) fn join_leave(runs: &Runs<Row<join_leave::Settings, join_leave::Outcome>>) -> String {
+    let Some((s, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
         "{} senders join, one every {}, and leave; requests of {}; {}",
         s.senders,
         ns(s.every_ns),
         show_bytes(s.request_bytes as u64),
-        common(&s.hosts),
+        common(&s.hosts, runs),
     );
-    let lines = rows.iter().map(|(s, o)| {
+    let row = |(s, o): &Row<join_leave::Settings, join_leave::Outcome>| {
         let late = |w: &&join_leave::Window| w.joined;
         let fair = o.windows.iter().filter(late).map(|w| w.fair_after_ns);
         let fair = fair.map(|after| after.unwrap_or(u64::MAX)).max();
         let drops: u64 = o.windows.iter().map(|w| w.drops).sum();
         vec![
-            names(&s.hosts),
+            names(&s.hosts).into(),
             share(o.jain_after_join),
             share(o.jain_after_leave),
-            fair.filter(|&ns| ns < u64::MAX).map_or_else(|| "not".to_owned(), ns),
+            Cell::or(fair.filter(|&ns| ns < u64::MAX), ns, "not"),
             share(o.goodput_share),
-            ns(o.rtt.p50_ns),
-            ns(o.rtt.p99_ns),
-            drops.to_string(),
+            Cell::of(o.rtt.p50_ns, ns),
+            Cell::of(o.rtt.p99_ns, ns),
+            Cell::count(drops),
         ]
-    });
+    };
     let head = [
         "control, recovery",
         "least Jain, joins",
@@ -171,56 +188,56 @@ pub(super) fn join_leave(rows: &[Row<join_leave::Settings, join_leave::Outcome>]
         "RTT p99",
         "drops",
     ];
-    let mut text = table(&caption, &head, lines);
-    for (s, o) in rows {
+    let mut text = runs.table(&caption, &head, row);
+    for (case, (s, _)) in runs.cases().iter().enumerate() {
         text.push('\n');
-        text.push_str(&changes(s, o));
+        let head =
+            ["", "senders", "Jain", "slowest / mean", "fair after", "goodput", "RTT p99", "drops"];
+        text.push_str(&runs.table_of(&names(&s.hosts), &head, |rows| changes(&rows[case].1)));
     }
     text
 }
 
 /// A row for each change of a run.
-fn changes(s: &join_leave::Settings, o: &join_leave::Outcome) -> String {
-    let lines = o.windows.iter().map(|w| {
+fn changes(o: &join_leave::Outcome) -> Vec<Vec<Cell>> {
+    let line = |w: &join_leave::Window| {
         vec![
-            if w.joined { "join" } else { "leave" }.to_owned(),
-            w.senders.to_string(),
+            if w.joined { "join" } else { "leave" }.into(),
+            w.senders.to_string().into(),
             share(w.jain),
             share(w.slowest_share),
-            w.fair_after_ns.map_or_else(|| "not".to_owned(), ns),
+            Cell::or(w.fair_after_ns, ns, "not"),
             share(w.goodput_share),
-            ns(w.rtt.p99_ns),
-            w.drops.to_string(),
+            Cell::of(w.rtt.p99_ns, ns),
+            Cell::count(w.drops),
         ]
-    });
-    let head =
-        ["", "senders", "Jain", "slowest / mean", "fair after", "goodput", "RTT p99", "drops"];
-    table(&names(&s.hosts), &head, lines)
+    };
+    o.windows.iter().map(line).collect()
 }
 
-pub(super) fn first_burst(rows: &[Row<first_burst::Settings, first_burst::Outcome>]) -> String {
-    let Some((s, _)) = rows.first() else { return String::new() };
+pub(super) fn first_burst(runs: &Runs<Row<first_burst::Settings, first_burst::Outcome>>) -> String {
+    let Some((s, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
         "First bursts of {} idle senders, {} of them with {} between; {}; goodput is that of \
          the link in the ideal time",
         s.senders,
         s.rounds,
         ns(s.idle_ns),
-        common(&s.hosts),
+        common(&s.hosts, runs),
     );
-    let lines = rows.iter().map(|(s, o)| {
+    let row = |(s, o): &Row<first_burst::Settings, first_burst::Outcome>| {
         vec![
-            names(&s.hosts),
-            show_bytes(s.request_bytes as u64),
-            format!("{} kB", s.buffer_bytes / 1_000),
-            ns(o.round.p50_ns),
-            ns(o.round.max_ns),
-            ns(o.ideal_ns),
-            format!("{:.2}", o.ratio),
-            show_bytes(o.queue_max_bytes),
-            o.overflows.to_string(),
+            names(&s.hosts).into(),
+            show_bytes(s.request_bytes as u64).into(),
+            format!("{} kB", s.buffer_bytes / 1_000).into(),
+            Cell::of(o.round.p50_ns, ns),
+            Cell::of(o.round.max_ns, ns),
+            ns(o.ideal_ns).into(),
+            Cell::decimal(o.ratio, 2),
+            Cell::of(o.queue_max_bytes, show_bytes),
+            Cell::count(o.overflows),
         ]
-    });
+    };
     let head = [
         "control, recovery",
         "request",
@@ -232,33 +249,33 @@ pub(super) fn first_burst(rows: &[Row<first_burst::Settings, first_burst::Outcom
         "queue",
         "drops",
     ];
-    table(&caption, &head, lines)
+    runs.table(&caption, &head, row)
 }
 
-pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> String {
-    let Some((s, _)) = rows.first() else { return String::new() };
+pub(super) fn uplink(runs: &Runs<Row<uplink::Settings, uplink::Outcome>>) -> String {
+    let Some((s, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
         "{} flows over an uplink of {}, each between hosts of its own at 25 Gbit/s, and an \
          innocent flow at the senders' switch; requests of {}; {}",
         s.flows,
         bps(s.uplink_bps()),
         show_bytes(s.request_bytes as u64),
-        common(&s.hosts),
+        common(&s.hosts, runs),
     );
-    let lines = rows.iter().map(|(s, o)| {
+    let row = |(s, o): &Row<uplink::Settings, uplink::Outcome>| {
         vec![
-            names(&s.hosts),
-            buffer(s.buffer_bytes),
-            marks(s.mark_bytes),
+            names(&s.hosts).into(),
+            buffer(s.buffer_bytes).into(),
+            marks(s.mark_bytes).into(),
             share(o.goodput_share),
             share(o.jain),
             share(o.slowest_share),
             share(o.innocent_share()),
-            ns(o.rtt.p99_ns),
-            show_bytes(o.queue_p99_bytes),
-            o.overflows.to_string(),
+            Cell::of(o.rtt.p99_ns, ns),
+            Cell::of(o.queue_p99_bytes, show_bytes),
+            Cell::count(o.overflows),
         ]
-    });
+    };
     let head = [
         "control, recovery",
         "buffer",
@@ -271,28 +288,28 @@ pub(super) fn uplink(rows: &[Row<uplink::Settings, uplink::Outcome>]) -> String 
         "queue",
         "drops",
     ];
-    table(&caption, &head, lines)
+    runs.table(&caption, &head, row)
 }
 
-pub(super) fn reroute(rows: &[Row<reroute::Settings, reroute::Outcome>]) -> String {
-    let Some((s, _)) = rows.first() else { return String::new() };
+pub(super) fn reroute(runs: &Runs<Row<reroute::Settings, reroute::Outcome>>) -> String {
+    let Some((s, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
         "Packets to the server take {} longer from one moment on; goodput in slices of {} \
          after it; {}",
         ns(s.longer_ns),
         ns(s.slice_ns),
-        common(&s.hosts),
+        common(&s.hosts, runs),
     );
-    let lines = rows.iter().map(|(s, o)| {
+    let row = |(s, o): &Row<reroute::Settings, reroute::Outcome>| {
         vec![
-            names(&s.hosts),
-            s.senders.to_string(),
-            bps(o.before_bps),
+            names(&s.hosts).into(),
+            s.senders.to_string().into(),
+            Cell::of(o.before_bps, bps),
             share(o.before_share),
             share(o.lowest_share),
-            o.recovered_after_ns.map_or_else(|| "not".to_owned(), ns),
+            Cell::or(o.recovered_after_ns, ns, "not"),
         ]
-    });
+    };
     let head = [
         "control, recovery",
         "senders",
@@ -301,31 +318,32 @@ pub(super) fn reroute(rows: &[Row<reroute::Settings, reroute::Outcome>]) -> Stri
         "lowest / before",
         "at 0.95 after",
     ];
-    table(&caption, &head, lines)
+    runs.table(&caption, &head, row)
 }
 
-pub(super) fn slow_handler(rows: &[Row<slow_handler::Settings, slow_handler::Outcome>]) -> String {
-    let Some((s, _)) = rows.first() else { return String::new() };
+pub(super) fn slow_handler(
+    runs: &Runs<Row<slow_handler::Settings, slow_handler::Outcome>>,
+) -> String {
+    let Some((s, _)) = runs.cases().first() else { return String::new() };
     let caption = format!(
         "A call to a handler of {} between large calls of 1 MiB; window in packets; {}",
         ns(s.handler_ns),
-        common(&s.hosts),
+        common(&s.hosts, runs),
     );
-    let window =
-        |packets: Option<u32>| packets.map_or_else(|| "none".to_owned(), |n| n.to_string());
-    let lines = rows.iter().map(|(s, o)| {
+    let window = |packets: Option<u32>| Cell::or(packets.map(u64::from), |n| n.to_string(), "none");
+    let row = |(s, o): &Row<slow_handler::Settings, slow_handler::Outcome>| {
         vec![
-            names(&s.hosts),
-            s.handler.name().to_owned(),
-            show_bytes(s.request_bytes as u64),
+            names(&s.hosts).into(),
+            s.handler.name().into(),
+            show_bytes(s.request_bytes as u64).into(),
             window(o.window_before),
             window(o.window_after),
-            ns(o.large_before_ns),
-            ns(o.large_after_ns),
-            ns(o.slow_ns),
-            o.retransmitted.to_string(),
+            Cell::of(o.large_before_ns, ns),
+            Cell::of(o.large_after_ns, ns),
+            Cell::of(o.slow_ns, ns),
+            Cell::count(o.retransmitted),
         ]
-    });
+    };
     let head = [
         "control, recovery",
         "handler",
@@ -337,11 +355,11 @@ pub(super) fn slow_handler(rows: &[Row<slow_handler::Settings, slow_handler::Out
         "slow call",
         "resent",
     ];
-    table(&caption, &head, lines)
+    runs.table(&caption, &head, row)
 }
 
-pub(super) fn uncongested(rows: &[Row<uncongested::Settings, uncongested::Outcome>]) -> String {
-    let Some((s, o)) = rows.first() else { return String::new() };
+pub(super) fn uncongested(runs: &Runs<Row<uncongested::Settings, uncongested::Outcome>>) -> String {
+    let Some((s, o)) = runs.cases().first() else { return String::new() };
     let caption = format!(
         "{} hosts that call random others at random times, {:.1} % of the calls with {}, the \
          others with 32 B; links {:.1} % loaded; {}",
@@ -349,21 +367,21 @@ pub(super) fn uncongested(rows: &[Row<uncongested::Settings, uncongested::Outcom
         f64::from(s.large_ppm) / 1e4,
         show_bytes(s.large_bytes as u64),
         o.load * 100.0,
-        common(&s.hosts),
+        common(&s.hosts, runs),
     );
-    let lines = rows.iter().map(|(s, o)| {
+    let row = |(s, o): &Row<uncongested::Settings, uncongested::Outcome>| {
         vec![
-            names(&s.hosts),
-            ns(o.small.p50_ns),
-            ns(o.small.p99_ns),
-            ns(o.large.p50_ns),
-            ns(o.large.p99_ns),
-            show_per_second(o.calls_rps as f64, "/s"),
-            show_per_second(o.packets_per_s as f64, "/s"),
-            o.paced.to_string(),
-            o.retransmitted.to_string(),
+            names(&s.hosts).into(),
+            Cell::of(o.small.p50_ns, ns),
+            Cell::of(o.small.p99_ns, ns),
+            Cell::of(o.large.p50_ns, ns),
+            Cell::of(o.large.p99_ns, ns),
+            Cell::of(o.calls_rps, per_second),
+            Cell::of(o.packets_per_s, per_second),
+            Cell::count(o.paced),
+            Cell::count(o.retransmitted),
         ]
-    });
+    };
     let head = [
         "control, recovery",
         "32 B p50",
@@ -375,5 +393,5 @@ pub(super) fn uncongested(rows: &[Row<uncongested::Settings, uncongested::Outcom
         "paced",
         "resent",
     ];
-    table(&caption, &head, lines)
+    runs.table(&caption, &head, row)
 }
