@@ -80,6 +80,20 @@ fn a_recorded_value_beyond_its_tolerance_is_reported() {
 }
 
 #[test]
+fn an_edited_range_is_reported() {
+    for end in ["min", "max"] {
+        let copy = Copy::new(end);
+        copy.edit(|recorded| {
+            let value = &mut recorded["short"]["points"][0][end];
+            *value = json!(value.as_f64().expect("a number") * 1.02);
+        });
+        let output = run(&copy.command());
+        assert_eq!(output.status.code(), Some(1), "{end}");
+        assert!(error_line(&output).contains("range recorded 0.8"), "{}", error_line(&output));
+    }
+}
+
+#[test]
 fn a_point_that_is_not_recorded_or_not_measured_is_reported() {
     let copy = Copy::new("missing");
     copy.edit(|recorded| {

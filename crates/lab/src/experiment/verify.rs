@@ -15,31 +15,50 @@ use super::args::VerifyArgs;
 use super::result::{Measured, Point, Recorded, Results};
 use super::{Experiment, SEEDS, Size, chosen, pool};
 
-/// The recorded and the measured value of a point.
+/// The recorded and the measured values of a point.
 #[derive(Debug, Serialize)]
 struct Compared {
     experiment: &'static str,
     point: String,
+    /// Medians.
     recorded: Option<f64>,
     measured: Option<f64>,
-    /// The largest difference that fits.
+    /// Lowest and highest values of all seeds.
+    recorded_range: Option<[f64; 2]>,
+    measured_range: Option<[f64; 2]>,
+    /// The largest difference of the medians that fits.
     tolerance: f64,
+    /// Whether the medians, the lowest and the highest values fit.
     fits: bool,
+    /// The largest difference as a share of the largest that fits; `None`: nothing to compare.
+    #[serde(skip)]
+    farthest: Option<f64>,
     #[serde(skip)]
     unit: Unit,
 }
 
 impl Compared {
-    /// Experiment, point, recorded and measured value, tolerance: the message of a failure.
+    /// Experiment, point, recorded and measured value, tolerance: the message of a failure. It has
+    /// the ranges if only those differ by too much.
     fn text(&self) -> String {
         let (id, point) = (self.experiment, &self.point);
+        let shown = |value| show_exact(self.unit, value);
         match (self.recorded, self.measured) {
             (Some(recorded), Some(measured)) => {
-                let shown = |value| show_exact(self.unit, value);
-                let tolerance = show_exact(self.unit, self.tolerance);
-                let (recorded, measured) = (shown(recorded), shown(measured));
+                let range = |range: Option<[f64; 2]>| {
+                    let [low, high] = range.unwrap_or_default().map(shown);
+                    format!("{low} to {high}")
+                };
+                let (what, recorded, measured) =
+                    if self.fits || (measured - recorded).abs() > self.tolerance {
+                        ("", shown(recorded), shown(measured))
+                    } else {
+                        ("range ", range(self.recorded_range), range(self.measured_range))
+                    };
+                let tolerance = shown(self.tolerance);
                 format!(
-                    "{id}: {point}: recorded {recorded}, measured {measured}, tolerance {tolerance}"
+                    "{id}: {point}: {what}recorded {recorded}, measured {measured}, tolerance \
+                     {tolerance}"
                 )
             }
             (Some(_), None) => format!("{id}: {point}: recorded, but not measured any more"),
@@ -64,20 +83,18 @@ fn compare(
 ) -> Vec<Compared> {
     let unit = |p: &Point| experiment.quantity(&p.quantity).map_or(Unit::Plain, |q| q.unit);
     let of = |p: &Point, recorded: Option<&Point>, measured: Option<&Point>| {
-        let (recorded, tolerance) = match recorded {
-            Some(r) => (Some(r.median), allowed(experiment, r)),
-            None => (None, 0.0),
-        };
-        let measured = measured.map(|m| m.median);
-        // Differences by rounding are ignored.
-        let close = |(r, m): (f64, f64)| (m - r).abs() <= tolerance + 1e-12 * r.abs();
+        let range = |p: &Point| [p.min, p.max];
+        let farthest = recorded.zip(measured).map(|(r, m)| farthest(experiment, r, m));
         Compared {
             experiment: experiment.id,
             point: p.name(experiment),
-            recorded,
-            measured,
-            tolerance,
-            fits: recorded.zip(measured).is_some_and(close),
+            recorded: recorded.map(|r| r.median),
+            measured: measured.map(|m| m.median),
+            recorded_range: recorded.map(range),
+            measured_range: measured.map(range),
+            tolerance: recorded.map_or(0.0, |r| allowed(experiment, r, r.median)),
+            fits: farthest.is_some_and(|share| share <= 1.0),
+            farthest,
             unit: unit(p),
         }
     };
@@ -89,11 +106,28 @@ fn compare(
     all
 }
 
-/// The largest difference from a recorded point. A file cannot loosen the experiment's tolerance.
-fn allowed(experiment: &'static Experiment, recorded: &Point) -> f64 {
+/// The largest difference of median, lowest and highest value, each as a share of the largest that
+/// fits.
+fn farthest(experiment: &'static Experiment, recorded: &Point, measured: &Point) -> f64 {
+    let values = [
+        (recorded.median, measured.median),
+        (recorded.min, measured.min),
+        (recorded.max, measured.max),
+    ];
+    let share = |(r, m): (f64, f64)| {
+        // Differences by rounding are ignored.
+        let fits = allowed(experiment, recorded, r) + 1e-12 * r.abs();
+        if r == m { 0.0 } else { (m - r).abs() / fits }
+    };
+    values.map(share).into_iter().max_by(f64::total_cmp).unwrap_or(0.0)
+}
+
+/// The largest difference from a value of a recorded point. A file cannot loosen the experiment's
+/// tolerance.
+fn allowed(experiment: &'static Experiment, recorded: &Point, value: f64) -> f64 {
     let declared = experiment.quantity(&recorded.quantity).map(|q| q.tolerance);
-    let declared = declared.map_or(f64::INFINITY, |tolerance| tolerance.of(recorded.median));
-    recorded.tolerance.of(recorded.median).min(declared)
+    let declared = declared.map_or(f64::INFINITY, |tolerance| tolerance.of(value));
+    recorded.tolerance.of(value).min(declared)
 }
 
 /// The recorded results of an experiment.
@@ -180,12 +214,8 @@ fn table(experiments: &[&'static Experiment], compared: &[Vec<Compared>]) -> Tab
     table.set_header(["id", "experiment", "points", "farthest", ""]);
     for (experiment, points) in experiments.iter().zip(compared) {
         let off = points.iter().filter(|p| !p.fits).count();
-        let share = |p: &Compared| match (p.recorded, p.measured) {
-            (Some(r), Some(m)) if r == m => Some(0.0),
-            (Some(r), Some(m)) if p.tolerance > 0.0 => Some((m - r).abs() / p.tolerance),
-            _ => None,
-        };
-        let farthest = points.iter().filter_map(share).max_by(f64::total_cmp);
+        let shares = points.iter().filter_map(|p| p.farthest).filter(|share| share.is_finite());
+        let farthest = shares.max_by(f64::total_cmp);
         let farthest = farthest.map(|share| format!("{:.0} %", share * 100.0));
         table.add_row([
             experiment.id.to_owned(),
@@ -234,6 +264,25 @@ mod tests {
                 tolerance 100.00 Mbit/s"]
         );
         assert_eq!(off(&recorded, &[(20.0, 19.8e9)]).len(), 1);
+    }
+
+    #[test]
+    fn the_range_of_the_seeds_fits_within_the_tolerance_too() {
+        let recorded = || Results::new(measured(&[(20.0, 20e9)]));
+        for (edit, fits) in [(19.95e9, true), (19e9, false), (f64::NAN, false)] {
+            let mut edited = recorded();
+            edited.points[0].min = edit;
+            let compared = compare(&INCAST, &edited, &measured(&[(20.0, 20e9)]));
+            assert_eq!(compared[0].fits, fits, "{:?}", compared[0]);
+        }
+        let mut edited = recorded();
+        edited.points[0].max = 21e9;
+        let compared = compare(&INCAST, &edited, &measured(&[(20.0, 20e9)]));
+        assert_eq!(
+            compared[0].text(),
+            "E81: goodput, simulated, senders 20: range recorded 20.00 Gbit/s to 21.00 Gbit/s, \
+                measured 20.00 Gbit/s to 20.00 Gbit/s, tolerance 100.00 Mbit/s"
+        );
     }
 
     #[test]
