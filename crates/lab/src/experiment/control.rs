@@ -11,20 +11,20 @@ use courser_sim::scenario::{
 use super::{Axis, Experiment, Figure, Paper, Quantity, Run, Stated, Tolerance};
 
 /// Tolerance of shares and indices near 1.
-const SHARE: Tolerance = Tolerance { relative: 0.0, absolute: 0.02 };
+pub(super) const SHARE: Tolerance = Tolerance { relative: 0.0, absolute: 0.02 };
 
 /// Tolerance of times that depend on the order of events.
-const TIME: Tolerance = Tolerance::relative(0.1);
+pub(super) const TIME: Tolerance = Tolerance::relative(0.1);
 
 const OWN: &str = "default";
 
-const fn quantity(name: &'static str, unit: Unit, tolerance: Tolerance) -> Quantity {
+pub(super) const fn quantity(name: &'static str, unit: Unit, tolerance: Tolerance) -> Quantity {
     Quantity { name, unit, tolerance, figure: Figure::None }
 }
 
 pub(super) const INCAST: Experiment = Experiment {
     id: "E82",
-    title: "Incast with the default congestion control",
+    title: "Incast with the default control",
     source: "eRPC section 6.5",
     model: "One switch at 25 Gbit/s, 32 credits, frames of 1,072 bytes, CPUs that take no time, \
         Courser's own recovery. Requests of 8 MiB; completion is that of calls of 64 KiB in a \

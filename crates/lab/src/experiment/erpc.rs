@@ -17,7 +17,7 @@ const PER_MILLION: f64 = 1e6;
 
 pub(super) const CREDITS: Experiment = Experiment {
     id: "E35",
-    title: "Credits against the bandwidth-delay product",
+    title: "Credits by bandwidth-delay product",
     source: "eRPC section 4.3.1",
     model: "Two hosts, one session, two requests of 8 MiB under way. The cable is so long that a \
         credit returns in 6.08 us: 19 kB at 25 Gbit/s. CPUs take no time. Arithmetic is \

@@ -39,7 +39,7 @@ fn chart(experiment: &Experiment, quantity: &Quantity, points: &[Point]) -> Char
         line.ranges.push(Range { x: p.x, low: p.min, high: p.max });
         if let Some(paper) = experiment.paper(quantity.name, &p.series, p.x) {
             let (name, low, high) = match paper.value {
-                Stated::Value(v) | Stated::AtMost(v) => ("the paper", v, v),
+                Stated::Value(v) | Stated::AtMost(v) | Stated::AtLeast(v) => ("the paper", v, v),
                 Stated::Range(low, high) => ("the paper's range", low, high),
             };
             let new = || Paper { name: name.to_owned(), values: Vec::new() };

@@ -54,7 +54,7 @@ const fn paper_nack(series: &'static str, loss: f64, value: Stated) -> Paper {
 
 pub(super) const LOSS: Experiment = Experiment {
     id: "M23",
-    title: "Goodput of one flow against loss (M21, M23, M29)",
+    title: "Goodput of one flow against loss",
     source: "MELO sections 2.2 and 4.1.1, figures 1 and 5a",
     model: UNDER_DCQCN,
     axis: LOSS_AXIS,

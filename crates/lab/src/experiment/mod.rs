@@ -5,11 +5,13 @@
 //! and compares, `report` writes all of them as one page.
 
 mod args;
+mod bandwidth;
 mod control;
 mod erpc;
 mod figure;
 mod melo;
 mod page;
+mod paths;
 mod pool;
 mod record;
 mod result;
@@ -58,7 +60,8 @@ impl Size {
 
 /// An experiment of a paper.
 struct Experiment {
-    /// Its requirement in docs/conformance.md, such as `E81`.
+    /// Its requirement in docs/conformance.md, such as `E81`; its name in `courser-lab sim run`
+    /// without one.
     id: &'static str,
     title: &'static str,
     /// Section or figure of the paper.
@@ -142,6 +145,7 @@ enum Stated {
     Value(f64),
     Range(f64, f64),
     AtMost(f64),
+    AtLeast(f64),
 }
 
 impl Stated {
@@ -150,7 +154,7 @@ impl Stated {
         let off = |bound: f64| if bound == 0.0 { ours } else { ours / bound - 1.0 };
         match self {
             Stated::Value(value) => off(value),
-            Stated::Range(low, _) if ours < low => off(low),
+            Stated::Range(low, _) | Stated::AtLeast(low) if ours < low => off(low),
             Stated::Range(_, high) | Stated::AtMost(high) if ours > high => off(high),
             _ => 0.0,
         }
@@ -209,16 +213,20 @@ impl Experiment {
 }
 
 /// All experiments, in the order of the papers.
-const ALL: [&Experiment; 16] = [
+const ALL: [&Experiment; 20] = [
     &erpc::CREDITS,
     &erpc::RESPONSES,
     &control::UNCONGESTED,
     &erpc::RATE,
     &erpc::SESSIONS,
+    &bandwidth::BANDWIDTH,
     &erpc::INCAST,
     &control::INCAST,
     &control::BACKGROUND,
     &erpc::BUFFERS,
+    &paths::FAN_IN,
+    &paths::REROUTE,
+    &paths::SLOW_HANDLER,
     &melo::LOST_CALL,
     &melo::REORDERING,
     &melo::RECOVERY_TIME,
@@ -267,6 +275,8 @@ mod tests {
         assert!(close(Stated::AtMost(4.0).deviation(1.0), 0.0));
         assert!(close(Stated::AtMost(4.0).deviation(5.0), 0.25));
         assert!(close(Stated::AtMost(0.0).deviation(0.1), 0.1));
+        assert!(close(Stated::AtLeast(4.0).deviation(5.0), 0.0));
+        assert!(close(Stated::AtLeast(4.0).deviation(3.0), -0.25));
     }
 
     #[test]

@@ -220,6 +220,7 @@ fn stated(unit: Unit, value: Stated) -> String {
         Stated::Value(value) => show(unit, value),
         Stated::Range(low, high) => format!("{} to {}", show(unit, low), show(unit, high)),
         Stated::AtMost(value) => format!("≤ {}", show(unit, value)),
+        Stated::AtLeast(value) => format!("≥ {}", show(unit, value)),
     }
 }
 
