@@ -29,15 +29,9 @@ impl<C> Endpoint<C> {
             let now_ns = driver.now_ns();
             driver.endpoint().now_ns = now_ns;
         }
-        if frame.tail.is_empty() {
-            Self::receive_whole(driver, frame);
-        } else {
-            Self::receive_in_parts(driver, frame);
+        if !frame.tail.is_empty() {
+            return Self::receive_in_parts(driver, frame);
         }
-    }
-
-    #[inline(always)]
-    fn receive_whole(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
         let Some(packets) = driver.endpoint().open(frame) else { return };
         rx::packets(driver, packets);
         Self::received(driver);
@@ -49,7 +43,7 @@ impl<C> Endpoint<C> {
     fn receive_in_parts(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
         if driver.endpoint().is_protected(frame.data) {
             let mut room = Vec::new();
-            return Self::receive_whole(driver, &frame.join(&mut room));
+            return Self::receive(driver, &frame.join(&mut room));
         }
         let Some(packets) = driver.endpoint().open(frame) else { return };
         rx::packets_in_parts(driver, packets, frame);
