@@ -93,8 +93,8 @@ fn invalid_arguments_are_refused() {
     refused("sim run credits --rtt 1us", "rtt_ns");
     refused("sim run incast --json /absent/out.json", "cannot write");
     refused("sim run incast --trace /absent/trace.txt", "cannot write");
-    refused("sim run incast --seeds 2 --trace /tmp/trace.txt", "need a single run");
-    refused("sim run incast --control none,default --pcapng /tmp/all", "need a single run");
+    refused("sim run incast --seeds 2 --trace target/trace.txt", "need a single run");
+    refused("sim run incast --control none,default --pcapng target/all", "need a single run");
     refused("sim run uplink --seeds 0", "0 is not in 1..=1000");
     refused("sim run everything", "everything");
 }
