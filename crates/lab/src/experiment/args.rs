@@ -53,12 +53,14 @@ pub struct VerifyArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Writes one self-contained HTML page. It compares the recorded results of each experiment \
-with the paper's, in tables and figures, and states the reasons of deviations.
+with the paper's, in tables and figures, and states the reasons of deviations. A file \
+name that ends with .md gives the tables as Markdown.
 
-Example:
-  courser-lab report --out report.html")]
+Examples:
+  courser-lab report --out report.html
+  courser-lab report --out docs/results/experiments.md")]
 pub struct ReportArgs {
-    /// The HTML file to write
+    /// The file to write: HTML, or Markdown if its name ends with .md
     #[arg(long, value_name = "FILE")]
     pub(super) out: PathBuf,
     /// Directory of the recorded results

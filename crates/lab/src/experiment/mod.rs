@@ -9,6 +9,7 @@ mod bandwidth;
 mod control;
 mod erpc;
 mod figure;
+mod markdown;
 mod melo;
 mod page;
 mod paths;

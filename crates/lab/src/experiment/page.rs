@@ -1,6 +1,7 @@
 //! `courser-lab report`: the recorded results and the papers' on one HTML page.
 
 use std::io::Write;
+use std::path::Path;
 
 use courser_bench::program::{Failure, VERSION, json, out};
 use courser_bench::report::Unit;
@@ -8,6 +9,7 @@ use courser_bench::table::show;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 use super::args::ReportArgs;
+use super::markdown;
 use super::result::{Point, Recorded, Results, show_x};
 use super::{ALL, Experiment, Figure, Paper, SEEDS, Size, Stated, figure};
 
@@ -43,10 +45,10 @@ const ON_MACHINES: &[(&str, &str, &str)] = &[
 ];
 
 /// An experiment with its recorded results.
-struct Section {
-    experiment: &'static Experiment,
-    size: Size,
-    results: Results,
+pub(super) struct Section {
+    pub(super) experiment: &'static Experiment,
+    pub(super) size: Size,
+    pub(super) results: Results,
 }
 
 /// Writes the page.
@@ -55,27 +57,36 @@ struct Section {
 /// There are no recorded results, or the page could not be drawn or written.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
     json::check_target(Some(&args.out))?;
+    let sections = sections(&args.recorded)?;
+    if sections.is_empty() {
+        let shown = args.recorded.display();
+        let text = format!("no recorded results in {shown}: start at the repository's root");
+        return Err(Failure::Usage(format!("{text}, or name a directory with --recorded")));
+    }
+    let text = match args.out.extension() {
+        Some(extension) if extension == "md" => markdown::document(&sections),
+        _ => page(&sections).map_err(Failure::Runtime)?.into_string(),
+    };
+    json::write_text(&args.out, &text)?;
+    if !json::only(Some(&args.out)) {
+        let (shown, count) = (args.out.display(), sections.len());
+        writeln!(out::stdout(), "{shown}: {count} of {} experiments", ALL.len())?;
+    }
+    Ok(())
+}
+
+/// The experiments with recorded results in a directory.
+fn sections(directory: &Path) -> Result<Vec<Section>, Failure> {
     let mut sections = Vec::new();
     for experiment in ALL {
-        let Some(recorded) = Recorded::read(&args.recorded, experiment)? else { continue };
+        let Some(recorded) = Recorded::read(directory, experiment)? else { continue };
         let of = |size| recorded.of(size).cloned().map(|results| (size, results));
         // Without recorded full runs, the short ones are shown.
         if let Some((size, results)) = of(Size::Full).or_else(|| of(Size::Short)) {
             sections.push(Section { experiment, size, results });
         }
     }
-    if sections.is_empty() {
-        let shown = args.recorded.display();
-        let text = format!("no recorded results in {shown}: start at the repository's root");
-        return Err(Failure::Usage(format!("{text}, or name a directory with --recorded")));
-    }
-    let page = page(&sections).map_err(Failure::Runtime)?;
-    json::write_text(&args.out, &page.into_string())?;
-    if !json::only(Some(&args.out)) {
-        let (shown, count) = (args.out.display(), sections.len());
-        writeln!(out::stdout(), "{shown}: {count} of {} experiments", ALL.len())?;
-    }
-    Ok(())
+    Ok(sections)
 }
 
 fn page(sections: &[Section]) -> Result<Markup, String> {
@@ -139,12 +150,12 @@ fn contents(sections: &[Section]) -> Markup {
 }
 
 /// The points for which the paper has a value.
-fn beside(section: &Section) -> impl Iterator<Item = (&Point, &'static Paper)> {
+pub(super) fn beside(section: &Section) -> impl Iterator<Item = (&Point, &'static Paper)> {
     let of = |p| Some((p, paper_of(section.experiment, p)?));
     section.results.points.iter().filter_map(of)
 }
 
-fn paper_of(experiment: &Experiment, p: &Point) -> Option<&'static Paper> {
+pub(super) fn paper_of(experiment: &Experiment, p: &Point) -> Option<&'static Paper> {
     experiment.paper(&p.quantity, &p.series, p.x)
 }
 
@@ -189,9 +200,9 @@ fn table(experiment: &Experiment, rows: impl Iterator<Item = Markup>) -> Markup 
     html! {
         table {
             tr {
-                th { "quantity" } th { "series" } th.n { (experiment.axis.label) }
-                th.n { "ours" } th.n { "range over seeds" } th.n { "tolerance" }
-                th.n { "paper" } th.n { "deviation" }
+                @for (at, heading) in COLUMNS.iter().enumerate() {
+                    th.n[at > 1] { @if at == 2 { (experiment.axis.label) } @else { (heading) } }
+                }
             }
             @for row in rows { (row) }
         }
@@ -199,20 +210,40 @@ fn table(experiment: &Experiment, rows: impl Iterator<Item = Markup>) -> Markup 
 }
 
 fn row(experiment: &Experiment, p: &Point, paper: Option<&Paper>) -> Markup {
-    let unit = experiment.quantity(&p.quantity).map_or(Unit::Plain, |q| q.unit);
-    let shown = |value| show(unit, value);
     let deviation = paper.map(|paper| paper.value.deviation(p.median));
     let class = if deviation.is_some_and(|d| d.abs() > SMALL) { "off" } else { "" };
+    let [quantity, series, x, ours, range, tolerance, stated, deviation] =
+        cells(experiment, p, paper);
     html! {
         tr class=(class) {
-            td { (p.quantity) } td { (p.series) } td.n { (show_x(experiment, p.x)) }
-            td.n { (shown(p.median)) }
-            td.n { @if p.min == p.max { "the same" } @else { (shown(p.min)) " to " (shown(p.max)) } }
-            td.n { "± " (shown(p.tolerance.of(p.median))) }
-            td.n { @if let Some(paper) = paper { (stated(unit, paper.value)) } }
-            td.n.deviation { @if let Some(deviation) = deviation { (percent(deviation)) } }
+            td { (quantity) } td { (series) } td.n { (x) } td.n { (ours) } td.n { (range) }
+            td.n { (tolerance) } td.n { (stated) } td.n.deviation { (deviation) }
         }
     }
+}
+
+/// Headings of the columns of a table of points; the third is that of the experiment's axis.
+pub(super) const COLUMNS: [&str; 8] =
+    ["quantity", "series", "", "ours", "range over seeds", "tolerance", "paper", "deviation"];
+
+/// A point in the columns of a table.
+pub(super) fn cells(experiment: &Experiment, p: &Point, paper: Option<&Paper>) -> [String; 8] {
+    let unit = experiment.quantity(&p.quantity).map_or(Unit::Plain, |q| q.unit);
+    let shown = |value| show(unit, value);
+    let range = match p.min == p.max {
+        true => "the same".to_owned(),
+        false => format!("{} to {}", shown(p.min), shown(p.max)),
+    };
+    [
+        p.quantity.clone(),
+        p.series.clone(),
+        show_x(experiment, p.x),
+        shown(p.median),
+        range,
+        format!("± {}", shown(p.tolerance.of(p.median))),
+        paper.map(|paper| stated(unit, paper.value)).unwrap_or_default(),
+        paper.map(|paper| percent(paper.value.deviation(p.median))).unwrap_or_default(),
+    ]
 }
 
 fn stated(unit: Unit, value: Stated) -> String {
@@ -229,7 +260,7 @@ fn percent(deviation: f64) -> String {
 }
 
 /// The reasons of points that deviate, each once.
-fn reasons(beside: &[(&Point, &'static Paper)]) -> Vec<&'static str> {
+pub(super) fn reasons(beside: &[(&Point, &'static Paper)]) -> Vec<&'static str> {
     let mut reasons = Vec::new();
     for (p, paper) in beside {
         let deviates = paper.value.deviation(p.median) != 0.0;
@@ -241,25 +272,18 @@ fn reasons(beside: &[(&Point, &'static Paper)]) -> Vec<&'static str> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
+pub(super) mod tests {
     use super::*;
 
     /// The recorded results of this repository.
-    fn sections() -> Vec<Section> {
+    pub(in super::super) fn recorded() -> Vec<Section> {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("recorded");
-        let of = |experiment: &'static Experiment| {
-            let recorded = Recorded::read(&directory, experiment).expect("readable")?;
-            let results = recorded.full.or(recorded.short)?;
-            Some(Section { experiment, size: Size::Full, results })
-        };
-        ALL.into_iter().filter_map(of).collect()
+        sections(&directory).expect("readable")
     }
 
     #[test]
     fn every_experiment_is_recorded_and_every_deviation_has_its_reason() {
-        let sections = sections();
+        let sections = recorded();
         assert_eq!(sections.len(), ALL.len());
         for section in &sections {
             for (p, paper) in beside(section) {
@@ -272,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_page_needs_nothing_from_elsewhere() {
-        let page = page(&sections()).expect("drawn").into_string();
+        let page = page(&recorded()).expect("drawn").into_string();
         for experiment in ALL {
             assert!(page.contains(&format!("<h2 id=\"{}\">", experiment.id)), "{}", experiment.id);
         }
