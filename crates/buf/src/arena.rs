@@ -308,7 +308,6 @@ impl Arena {
     /// memory). Its capacity is up to a quarter larger, and at least 256 bytes.
     /// Costs about 20 ns when a buffer of the class is free, and occasionally a system call
     /// otherwise. Does not wait for memory to be freed.
-    /// then. Never blocks for memory.
     #[inline]
     pub fn alloc(&self, len: usize) -> Result<MsgBuf, AllocError> {
         let inner = self.inner();

@@ -73,8 +73,8 @@ impl Connections {
     pub(crate) fn warning(&self) -> Option<String> {
         let (credits, pool) = (self.credits?, self.smallest_pool?);
         Some(format!(
-            "the credits of a session are {credits}, and the receive queues of both sides had room \
-             for {pool} when it was connected; lower Config::credits, or raise \
+            "Config::credits is {credits}, and a session got {pool}: its server allows no more, or \
+             the receive queues had no room; lower it, or raise Config::credits of the server and \
              Config::socket_buffer of both sides"
         ))
     }

@@ -18,7 +18,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{Domain, Socket, Type};
 
 const ECHO: u16 = 1;
-/// Hostile connections, if this process may have so many descriptors.
+/// Hostile connections, if the limit of descriptors allows it.
 const CONNECTIONS: usize = 10_000;
 /// Addresses that they come from.
 const ADDRESSES: u8 = 10;

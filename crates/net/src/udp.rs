@@ -98,7 +98,7 @@ impl UdpTransport {
 }
 
 impl UdpTransport {
-    /// Installs the filter for the paths of now, if there is to be one.
+    /// Installs the filter for the open paths, if there is to be one.
     fn renew_shield(&mut self) {
         let Some(first_byte) = self.shield else { return };
         let sources = self.paths.remotes().take(shield::SOURCES + 1).collect::<Vec<_>>();
@@ -127,8 +127,8 @@ impl Transport for UdpTransport {
     }
 
     fn path_close(&mut self, path: PathId) {
+        // The filter may accept its address until the next path is opened.
         self.paths.close(path);
-        self.renew_shield();
     }
 
     fn tx_burst(&mut self, burst: &mut TxBurst) {

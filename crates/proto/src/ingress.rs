@@ -42,8 +42,10 @@ impl<C> Endpoint<C> {
     #[inline(never)]
     fn receive_in_parts(driver: &mut impl Driver<C>, frame: &RxFrame<'_>) {
         if driver.endpoint().is_protected(frame.data) {
-            let mut room = Vec::new();
-            return Self::receive(driver, &frame.join(&mut room));
+            let mut scratch = std::mem::take(&mut driver.endpoint().scratch);
+            Self::receive(driver, &frame.join(&mut scratch));
+            driver.endpoint().scratch = scratch;
+            return;
         }
         let Some(packets) = driver.endpoint().open(frame) else { return };
         rx::packets_in_parts(driver, packets, frame);

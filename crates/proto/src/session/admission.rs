@@ -19,7 +19,7 @@ use crate::tx::TxItem;
 /// Credits of which the receive queue has room for fewer pools than this are many. When less than
 /// half of the queue is free, a pool then gets a 64th of the rest.
 const FEW_PEERS: u64 = 40;
-/// A pool of so many credits is not cut to a 64th.
+/// Pools of up to this number of credits are not cut to a 64th.
 const SCARCE: u64 = 32;
 
 /// The side whose requests a pool is for.

@@ -287,9 +287,9 @@ fn late_packets_of_a_session_that_was_idle_are_stale() {
     assert_eq!((w.nodes[1].executed[&1], w.nodes[1].executed[&2]), (1, 1));
 }
 
-/// Go-back-N drops what overtakes; it gets on all the same.
+/// Go-back-N drops packets that overtake others, and still makes progress.
 #[test]
-fn go_back_n_gets_on_through_heavy_reordering() {
+fn go_back_n_makes_progress_through_heavy_reordering() {
     for (reorder, late_ns) in [(100_000, 20_000), (300_000, 200_000), (800_000, 200_000)] {
         let cfg =
             Config { control: Control::None, recovery: Recovery::GoBackN, ..Config::default() };

@@ -37,6 +37,32 @@ const SWEEP: [Duration; 8] = [
     Duration::from_micros(500),
 ];
 
+/// Arguments of the experiments that repeat a run with several seeds and congestion controls.
+#[derive(Debug, Args)]
+pub(super) struct CommonArgs {
+    /// Seed of all random choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Number of seeds: results are those of the seed with the median, with the range
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(super) seeds: u64,
+    /// Congestion controls, each with every scheme. The paper has dcqcn
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_enum,
+        value_delimiter = ',',
+        default_value = "dcqcn"
+    )]
+    control: Vec<ControlName>,
+}
+
+impl CommonArgs {
+    fn controls(&self) -> Vec<Control> {
+        self.control.iter().copied().map(Control::from).collect()
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Simulates two hosts at one switch of MELO's network: 40 Gbit/s, packets of 1,024 data \
@@ -69,24 +95,11 @@ Examples:
   courser sim loss --rto-sweep          MELO at 1 % with several recovery times
   courser sim loss --reorder 0.1%:48us,1%:48us,5%:48us,10%:48us")]
 pub(in crate::sim) struct LossArgs {
-    /// Seed of all random choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Number of seeds: results are those of the seed with the median, with the range
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub(super) seeds: u64,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
     /// Schemes: go-back-n, go-back-n-nack, melo, default. Default all, with --rto-sweep melo
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     scheme: Option<Vec<Recovery>>,
-    /// Congestion controls, each with every scheme. The paper has dcqcn
-    #[arg(
-        long,
-        value_name = "NAME,..",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "dcqcn"
-    )]
-    control: Vec<ControlName>,
     /// Probabilities that the switch drops a packet, as 1e-3 or 0.1%. Default 0 to 5e-2, with
     /// --reorder 0, with --rto-sweep 1e-2
     #[arg(long, value_name = "CHANCE,..", value_delimiter = ',', value_parser = units::chance)]
@@ -142,8 +155,8 @@ impl LossArgs {
             (None, None) => defaults.rto_ns,
         };
         loss::Settings {
-            seed: self.seed,
-            controls: self.control.iter().copied().map(Control::from).collect(),
+            seed: self.common.seed,
+            controls: self.common.controls(),
             schemes: self.scheme.clone().unwrap_or(schemes),
             loss_ppm: self.loss.clone().unwrap_or(loss_ppm),
             reorder: self.reorder.clone(),
@@ -180,24 +193,11 @@ Examples:
   courser sim fct --hosts 320 --flows 4000 --seeds 5 --svg fct.svg
   courser sim fct --scheme go-back-n,default --load 0.5 --json -")]
 pub(in crate::sim) struct FctArgs {
-    /// Seed of all random choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
-    /// Number of seeds: results are those of the seed with the median, with the range
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub(super) seeds: u64,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
     /// Schemes: go-back-n, go-back-n-nack, melo, default. Default all
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     scheme: Option<Vec<Recovery>>,
-    /// Congestion controls, each with every scheme. The paper has dcqcn
-    #[arg(
-        long,
-        value_name = "NAME,..",
-        value_enum,
-        value_delimiter = ',',
-        default_value = "dcqcn"
-    )]
-    control: Vec<ControlName>,
     /// Loads as shares of the sender's link. Default 0.1 to 0.9
     #[arg(long, value_name = "SHARE,..", value_delimiter = ',', value_parser = load)]
     load: Option<Vec<u32>>,
@@ -224,8 +224,8 @@ impl FctArgs {
     pub(super) fn settings(&self) -> fct::Settings {
         let defaults = fct::Settings::default();
         fct::Settings {
-            seed: self.seed,
-            controls: self.control.iter().copied().map(Control::from).collect(),
+            seed: self.common.seed,
+            controls: self.common.controls(),
             schemes: self.scheme.clone().unwrap_or(defaults.schemes),
             load_ppm: self.load.clone().unwrap_or(defaults.load_ppm),
             hosts: self.hosts,

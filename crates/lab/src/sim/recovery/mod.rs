@@ -27,7 +27,7 @@ pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
             tables::fit(&fit)
         });
     }
-    let points = seeds::loss(&settings, args.seeds)?;
+    let points = seeds::loss(&settings, args.common.seeds)?;
     let chart = || picture::loss(&settings, &points);
     let table = || tables::loss(&settings, &points);
     args.output.print("loss", &settings, json!(points), chart, table)
@@ -40,7 +40,7 @@ pub(super) fn loss(args: &LossArgs) -> Result<(), Failure> {
 pub(super) fn fct(args: &FctArgs) -> Result<(), Failure> {
     args.output.check()?;
     let settings = args.settings();
-    let points = seeds::fct(&settings, args.seeds)?;
+    let points = seeds::fct(&settings, args.common.seeds)?;
     let chart = || picture::fct(&settings, &points);
     let table = || tables::fct(&settings, &points);
     args.output.print("fct", &settings, json!(points), chart, table)

@@ -71,8 +71,8 @@ fn processes_of_other_users_are_refused_in_both_directions() {
     open(&room.0.join("77.control"));
     std::thread::scope(|scope| {
         let other = scope.spawn(|| {
-            let nobody = Uid::from_raw(65_534);
-            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+            let stranger = Uid::from_raw(65_534);
+            rustix::thread::set_thread_res_uid(stranger, stranger, stranger).unwrap();
             let error = ControlListener::connect(&room.0, V4).unwrap_err();
             std::os::unix::net::UnixStream::connect(room.0.join("77.control")).unwrap();
             error
