@@ -187,7 +187,8 @@ impl ShmTransport {
     fn before_fd_shared_burst(&mut self) {
         if self.inbound.doorbell().is_armed() {
             self.upkeep(Instant::now());
-        } else if !self.inbound.is_waiting() {
+        }
+        if !self.inbound.doorbell().is_armed() && !self.inbound.is_waiting() {
             self.inbound.doorbell().arm();
         }
     }
@@ -195,7 +196,13 @@ impl ShmTransport {
     /// Handles new peers, signals, welcomes, and peers that are gone. Bounded work; does not block.
     fn upkeep(&mut self, now: Instant) {
         self.last_upkeep = now;
-        for token in self.epoll.ready() {
+        let ready = self.epoll.ready();
+        if !ready.is_empty() {
+            // Senders signal once for each time that the doorbell is armed, and one of the signals
+            // read below may be that.
+            self.inbound.doorbell().disarm();
+        }
+        for token in ready {
             match token {
                 Token::Listener => {
                     for _ in 0..ACCEPTS {

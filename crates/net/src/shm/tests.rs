@@ -385,3 +385,32 @@ fn a_transport_moves_between_threads() {
     reaches(&mut a, path, &mut b);
     std::thread::spawn(move || reaches(&mut a, path, &mut b)).join().unwrap();
 }
+
+/// A sender signals once for each time that the receiver asks for it. A signal without a frame, as after
+/// a welcome, must not use up that of the next frame.
+#[test]
+fn the_frame_after_an_empty_signal_is_signalled_to_an_external_event_loop() {
+    let room = Room::new();
+    let (mut receiver, mut sender) = (room.endpoint(), room.endpoint());
+    receiver.signal_always();
+    let path = sender.path_open(receiver.local, None).unwrap().id;
+    send(&mut sender, path, &bytes(20));
+    let from = sender.local.port;
+    until(&mut receiver, |_, ports| ports.contains(&from));
+    // It sleeps after a burst without a frame and without a signal.
+    let sleeps = |receiver: &mut ShmTransport| while !poll(receiver).is_empty() {};
+    sleeps(&mut receiver);
+    // The sender reads the welcome, and signals: frames may have been published before.
+    sender.upkeep(Instant::now());
+    assert!(sender.outbound.is_welcome(0));
+    let is_readable = |receiver: &ShmTransport| {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::from_borrowed_fd(receiver.event_fd().unwrap(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 1, tv_nsec: 0 })).unwrap() == 1
+    };
+    assert!(is_readable(&receiver), "the signal after the welcome");
+    sleeps(&mut receiver);
+    send(&mut sender, path, &bytes(20));
+    assert!(is_readable(&receiver), "a frame");
+    until(&mut receiver, |_, ports| ports.contains(&from));
+}
