@@ -413,8 +413,12 @@ impl<T: Transport> Rpc<T> {
     /// [`Rpc::next_deadline_ns`]. `None` for transports without a descriptor, and in virtual time.
     pub fn event_fd(&self) -> Option<BorrowedFd<'_>> {
         // The sleeps of a foreign loop are not visible to peers: signal always.
-        self.mailbox.always_signal();
+        let is_first = self.mailbox.always_signal();
         self.transport.signal_always();
+        if is_first {
+            // A frame may have arrived since the last `poll`, without a signal.
+            self.mailbox.wake();
+        }
         self.poller.as_ref().map(AsFd::as_fd)
     }
 }

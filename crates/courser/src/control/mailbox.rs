@@ -208,14 +208,16 @@ impl Mailbox {
     }
 
     /// Declares that an external event loop may sleep on the descriptor at any time from now on.
-    pub(crate) fn always_signal(&self) {
+    /// Returns false when that was declared before.
+    pub(crate) fn always_signal(&self) -> bool {
         if self.flags() & EXTERNAL != 0 {
-            return;
+            return false;
         }
         let mut inbox = self.lock();
         if self.shared.flags.fetch_or(EXTERNAL, Ordering::AcqRel) & PENDING != 0 {
             self.signal(&mut inbox);
         }
+        true
     }
 
     /// Drops the queued answers and rejects further ones.

@@ -402,3 +402,16 @@ fn endpoints_that_spin_on_a_shared_cpu_are_nearly_as_fast_as_ones_that_sleep() {
     // A thread that does not run for some milliseconds is no loss.
     assert!(again * 20 < u64::from(sums.0 + sums.1), "{again} packets were sent twice");
 }
+
+/// A frame may arrive between the last `poll` and the first use of the descriptor, when senders need
+/// not signal it.
+#[test]
+fn the_descriptor_is_readable_until_the_first_poll_after_it_was_given_out() {
+    for bind in [LOOPBACK, "shm://127.0.0.1:0"] {
+        let mut rpc = Nexus::bind(bind).unwrap().endpoint().unwrap();
+        while rpc.poll() {}
+        assert!(readable(rpc.event_fd().unwrap(), Duration::ZERO), "{bind}");
+        while rpc.poll() {}
+        assert!(!readable(rpc.event_fd().unwrap(), Duration::ZERO), "{bind}");
+    }
+}
