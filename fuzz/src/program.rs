@@ -176,7 +176,7 @@ impl Forged {
         let data = &data[..data_len(msg_size, index, dpp)];
         match self.kind % 9 {
             0 | 1 => {
-                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data }
+                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, one_way: false, data }
             }
             2 => {
                 let in_progress = self.extra & 1 != 0;
@@ -189,7 +189,15 @@ impl Forged {
                 Packet::Rfr { session, req_num, first: self.index.into(), count }
             }
             4 => Packet::Response { session, req_num, msg_size, index, data },
-            5 => Packet::OneWay { session, req_type, msg_size, index, data },
+            5 if self.extra & 2 == 0 => {
+                let number = first.wrapping_add(i32::from(self.round) as u32);
+                let remaining_us = (self.extra & 1 != 0).then_some(1_000);
+                Packet::Message { session, number, msg_type: req_type, remaining_us, data }
+            }
+            5 => {
+                let next = first.wrapping_add(u32::from(self.slot));
+                Packet::MessageAck { session, next, later: u64::from(self.size) }
+            }
             6 => Packet::Ack { session, req_num },
             8 => Packet::Cancel { session, req_num },
             _ => Packet::ErrorResponse { session, req_num, status: req_type },

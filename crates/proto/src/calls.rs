@@ -7,6 +7,7 @@ use crate::endpoint::{Endpoint, copy_of};
 use crate::error::{CallError, RejectReason, SessionEnd};
 use crate::event::{Body, Completion};
 use crate::mutant::{self, Mutant};
+use crate::oneway::Outgoing;
 use crate::options::{CallId, CallOptions};
 use crate::session::{ClientSession, QueuedCall, Session, SessionId, SessionState};
 use crate::timers::TimerEntry;
@@ -63,7 +64,7 @@ impl<C> Endpoint<C> {
     ) -> Result<CallId, (RejectReason, MsgBuf, C)> {
         self.make_deferred_of(session);
         let (seq, queued_ns) = (self.stats.calls, self.now_ns);
-        let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns };
+        let call = QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns, one_way: false };
         if let Err(call) = self.start_single(session, call) {
             return self.call_rare(session, call);
         }
@@ -74,7 +75,7 @@ impl<C> Endpoint<C> {
 
     /// A call that is rejected, waits, has expired, or whose request has several packets.
     #[inline(never)] // outlined to keep registers free for other calls
-    fn call_rare(
+    pub(crate) fn call_rare(
         &mut self,
         session: SessionId,
         call: QueuedCall<C>,
@@ -134,8 +135,17 @@ impl<C> Endpoint<C> {
         if s.slots.are_asleep() {
             self.wake_session(index);
         }
+        let one_way = call.one_way;
+        if one_way && packets == 1 {
+            return self.send_waiting(index, call);
+        }
+        let slot = self.sessions.client(index).map_or(0, |s| s.free & s.free.wrapping_neg());
         if self.start_on_slot(index, call, packets, |_, _| true).is_err() {
             debug_assert!(false, "no free slot");
+        }
+        if one_way && let Some(s) = self.sessions.client_mut(index) {
+            let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
+            s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits)).slots |= slot;
         }
     }
 
@@ -242,6 +252,7 @@ impl<C> Endpoint<C> {
         slot.deadline_ns = now_ns;
         s.free |= u32::from(!slot.quarantined) << slot_no;
         s.stalled &= !(1 << slot_no);
+        let carried = s.outgoing.as_mut().is_some_and(|outgoing| outgoing.take_slot(slot_no));
         let waits_for_room = s.waits_for_room;
         let untracked = !slot.tracked;
         if let Some(board) = slot.take_board() {
@@ -261,6 +272,9 @@ impl<C> Endpoint<C> {
         match &result {
             Ok(_) => self.stats.responses += 1,
             Err(_) => self.stats.errors += 1,
+        }
+        if carried {
+            self.end_large_message(index, result.is_ok());
         }
         if waits {
             self.start_queued(index);

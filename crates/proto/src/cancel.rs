@@ -113,8 +113,9 @@ impl<C> Endpoint<C> {
         call: QueuedCall<C>,
         error: CallError,
     ) {
-        let QueuedCall { req, cont, .. } = call;
+        let QueuedCall { req, cont, one_way, .. } = call;
         self.stats.errors += 1;
+        self.stats.messages_failed += u64::from(one_way);
         self.count_ending(&error);
         self.outbox.done.push_back(Completion { cont, session, request: req, result: Err(error) });
     }

@@ -62,6 +62,10 @@ pub struct Config {
     pub max_msg_size: u32,
     /// Calls that may wait for a free slot, per session; further calls are rejected. Default 1,024.
     pub call_queue: usize,
+    /// One-way messages of a session that were not acknowledged, those that wait included: 1 to
+    /// 65,536. Further ones are refused with [`crate::RejectReason::MessagesFull`]. Default 1,024, which
+    /// is also the most that are in flight.
+    pub message_queue: usize,
     /// Sessions per endpoint, both roles together. Default 65,536.
     pub max_sessions: usize,
     /// Server sessions that one client process may have. Default 16,384: a quarter of all.
@@ -181,6 +185,7 @@ impl Default for Config {
             train_frames: 1,
             max_msg_size: 8 << 20,
             call_queue: 1024,
+            message_queue: 1024,
             max_sessions: 65_536,
             max_sessions_per_peer: 16_384,
             max_sessions_per_address: 16_384,
@@ -253,6 +258,12 @@ impl Config {
             "max_msg_size",
             self.max_msg_size.into(),
             "0 to 268,435,455 bytes",
+        )?;
+        check(
+            (1..=65_536).contains(&self.message_queue),
+            "message_queue",
+            self.message_queue as u64,
+            "1 to 65,536",
         )?;
         check(
             (1..=SESSIONS_LIMIT).contains(&self.max_sessions),

@@ -171,6 +171,12 @@ impl CreditPool {
         if small { self.response_units } else { self.room.units_per_packet }
     }
 
+    /// Units of a message of one packet that has no response.
+    pub(crate) fn units_of_message(&self, bytes: usize) -> u16 {
+        let small = bytes <= usize::from(self.room.small_data);
+        if small { 1 } else { self.room.units_per_packet }
+    }
+
     /// Units of any packet.
     #[inline(always)]
     pub(crate) fn units_per_packet(&self) -> u16 {

@@ -55,7 +55,7 @@ impl<C> DeferredCall<C> {
     #[inline(always)]
     pub(crate) fn made(self, queued_ns: u64) -> (SessionId, QueuedCall<C>) {
         let DeferredCall { session, req, cont, seq, expires_ns, req_type } = self;
-        (session, QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns })
+        (session, QueuedCall { req_type, req, cont, seq, queued_ns, expires_ns, one_way: false })
     }
 }
 

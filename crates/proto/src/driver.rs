@@ -22,6 +22,12 @@ pub trait Driver<C> {
     /// Inlined into the receive loop, so that a small request stays in registers.
     fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64);
 
+    /// Runs the handler of a one-way message of a client on this session. `expires_ns` as for
+    /// requests. The default ignores it.
+    fn on_message(&mut self, session: SessionId, msg_type: u16, body: Body<'_>, expires_ns: u64) {
+        let _ = (session, msg_type, body, expires_ns);
+    }
+
     /// Handles a call that has ended: its continuation, its session, its request buffer, which
     /// belongs to the application again, and the response or the error.
     fn on_completion(
@@ -40,6 +46,13 @@ pub(crate) fn deliver<C>(driver: &mut impl Driver<C>, event: Event<'_, C>) {
     match event {
         Event::Request { id, req_type, body, expires_ns } => {
             driver.on_request(id, req_type, body, expires_ns);
+        }
+        Event::Message { session, msg_type, body, expires_ns, request } => {
+            driver.on_message(session, msg_type, body, expires_ns);
+            if let Some(id) = request {
+                // The sender is gone: it needs no answer.
+                let _ = driver.endpoint().reply_bytes(id, &[]);
+            }
         }
         Event::Completion(Completion { cont, session, request, result }) => {
             driver.on_completion(cont, session, request, result);

@@ -273,6 +273,15 @@ pub enum RejectReason {
         /// `Config::call_queue`.
         limit: usize,
     },
+    /// The session's queue of one-way messages is full.
+    #[error(
+        "{limit} messages of this session are not acknowledged; wait for room (Rpc::on_room), send \
+         less, or raise message_queue"
+    )]
+    MessagesFull {
+        /// `Config::message_queue`.
+        limit: usize,
+    },
     /// The request is larger than this endpoint sends or its peer accepts.
     #[error(
         "a request of {bytes} bytes is over the limit of {limit} agreed with this peer; split it or \

@@ -100,6 +100,15 @@ pub(crate) enum Event<'f, C> {
         /// The client's deadline, in this endpoint's time; `u64::MAX`: none.
         expires_ns: u64,
     },
+    /// A one-way message for a handler.
+    Message {
+        session: SessionId,
+        msg_type: u16,
+        body: Body<'f>,
+        expires_ns: u64,
+        /// The request that carried a large message.
+        request: Option<RequestId>,
+    },
     /// A call has ended.
     Completion(Completion<'f, C>),
 }

@@ -15,7 +15,7 @@ use crate::mutant::{self, Mutant};
 use crate::path::{PROBES, Path};
 use crate::session::{ClientSession, Session, SessionId, SessionState};
 use crate::slot::ClientSlot;
-use crate::timers::{Due, IDLE, QUEUE, TimerEntry};
+use crate::timers::{Due, IDLE, MESSAGES, QUEUE, TimerEntry};
 use crate::tx::TxItem;
 
 /// Most timers handled in one [`Endpoint::on_deadline`], about 100 us of work; the rest follows in
@@ -33,7 +33,8 @@ const CALLS_PER_ACK: u32 = 8;
 /// long: less than half of the time that a server waits at shutdown.
 const ACK_WAIT_MAX_NS: u64 = 200_000_000;
 
-enum Verdict {
+/// What is due for a slot or a session.
+pub(crate) enum Verdict {
     Rearm(u64),
     /// A slot without a call that was used since its last check.
     InUse(u64),
@@ -44,6 +45,7 @@ enum Verdict {
     Expired,
     CancelAgain,
     QueueExpired,
+    MessagesDue,
     Silent,
 }
 
@@ -162,6 +164,7 @@ impl<C> Endpoint<C> {
                 self.time_queue(session, u64::MAX); // for the remaining calls
                 return waiting;
             }
+            Verdict::MessagesDue => self.on_messages_due(session, now_ns),
             Verdict::Silent => self.give_up_peer(session),
         }
         0
@@ -179,6 +182,11 @@ impl<C> Endpoint<C> {
         match (entry.slot, queue) {
             (QUEUE, _) => s.queue_times.timer_ns = u64::MAX,
             (IDLE, _) => s.idle_timed = false,
+            (MESSAGES, _) => {
+                if let Some(outgoing) = &mut s.outgoing {
+                    outgoing.timer_ns = u64::MAX;
+                }
+            }
             (slot, queue) => {
                 let Some(slot) = s.slots.get_mut(usize::from(slot)) else { return false };
                 match queue {
@@ -200,6 +208,7 @@ impl<C> Endpoint<C> {
                 };
                 s.watch_idle(&mut self.timers, &self.cfg, session, due_ns);
             }
+            MESSAGES => self.rearm_messages(session, due_ns),
             slot => self.arm_slot(session, slot, due_ns),
         }
     }
@@ -249,6 +258,9 @@ impl<C> Endpoint<C> {
                 due_ns if now_ns < due_ns => Verdict::Rearm(due_ns),
                 _ => Verdict::QueueExpired,
             };
+        }
+        if entry.slot == MESSAGES {
+            return self.judge_messages(s, now_ns);
         }
         if s.state != SessionState::Connected || s.slots.are_asleep() {
             return Verdict::Nothing;
@@ -376,7 +388,7 @@ impl<C> Endpoint<C> {
         if probes {
             self.stats.probes += 1;
         } else {
-            s.counters.rollbacks = s.counters.rollbacks.wrapping_add(1);
+            s.on_rollback();
             self.stats.rollbacks += 1;
         }
         let peer = s.peer;
@@ -492,6 +504,7 @@ fn is_needed<C>(sessions: &[Session<C>], entry: &TimerEntry) -> bool {
         && match entry.slot {
             QUEUE => s.queue_times.timer_ns == entry.due_ns,
             IDLE => s.idle_timed,
+            MESSAGES => s.outgoing.as_ref().is_some_and(|o| o.timer_ns == entry.due_ns),
             slot => s.slots.get(usize::from(slot)).is_some_and(|s| s.timer_ns == entry.due_ns),
         }
 }

@@ -49,6 +49,8 @@ pub struct SessionStats {
     /// Slots whose call has ended and whose request the server has not answered yet (ADR 15): they
     /// accept no call until then.
     pub quarantined: u32,
+    /// One-way messages of one packet that were not acknowledged (client).
+    pub messages: usize,
     /// Calls waiting for a slot, including deferred ones (`Config::prefetch_min_sessions`).
     pub queued: usize,
     /// The agreed loss recovery scheme.
@@ -157,11 +159,12 @@ impl<C> Endpoint<C> {
                     in_flight: s.slots.iter().filter(|slot| slot.active).count() as u32,
                     quarantined: s.slots.iter().filter(|slot| slot.quarantined).count() as u32,
                     slots: s.slots.count(),
+                    messages: s.outgoing.as_ref().map_or(0, |outgoing| outgoing.len()),
                     queued: s.queue.len() + self.deferred.count(session),
                     data_per_packet: s.agreed.data_per_packet,
                     recovery: s.agreed.recovery,
-                    rollbacks: s.counters.rollbacks.into(),
-                    retransmitted: s.counters.retransmitted,
+                    rollbacks: s.recovery_counts().0.into(),
+                    retransmitted: s.recovery_counts().1,
                     ..SessionStats::default()
                 },
             ),
@@ -246,7 +249,10 @@ impl<C> Endpoint<C> {
         !self.has_unsent()
             && self.outbox.done.is_empty()
             && self.sessions.iter().all(|s| match s {
-                Session::Client(s) => !s.waits() && s.free.count_ones() == s.slots.count(),
+                Session::Client(s) => {
+                    let idle = s.outgoing.as_ref().is_none_or(|outgoing| outgoing.len() == 0);
+                    !s.waits() && s.free.count_ones() == s.slots.count() && idle
+                }
                 _ => true,
             })
     }

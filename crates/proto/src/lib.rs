@@ -7,7 +7,7 @@
 //! The path of a packet: out through [`Endpoint::call`], `calls`, `tx/client`, `tx/batch`; in
 //! through [`Endpoint::receive`], `ingress`, [`wire`], `rx/*`; and out again through
 //! [`Endpoint::reply_bytes`], `reply`, `tx/server`.
-//! Congestion control is in `cc`, the receiver's budget in `budget`, pacing in `pace`.
+//! One-way messages are in `oneway`. Congestion control is in `cc`, the receiver's budget in `budget`, pacing in `pace`.
 //! Other parts: timers in `timers` and `expiry`, prefetching in `prefetch`, credit pools in
 //! `credits`, quotas in `session/quota`, retransmission scoreboards in `loss`, counters in `stats`.
 
@@ -36,6 +36,7 @@ mod memory;
 mod mutant;
 #[cfg(feature = "mutants")]
 pub mod mutant;
+mod oneway;
 mod options;
 mod overload;
 mod pace;

@@ -123,6 +123,16 @@ mutants! {
     /// Ingress accepts frames whose checksum differs. Effect: a request or response with bytes that
     /// were never sent.
     ChecksumIgnored = 30 "checksum-ignored",
+    /// A one-way message that has arrived before is delivered again. Effect: two deliveries.
+    MessageTwice = 31 "message-twice",
+    /// A one-way message is delivered although its deadline has passed. Effect: a delivery after it.
+    StaleMessage = 32 "stale-message",
+    /// A lost one-way message is not sent again when later ones have arrived, nor after a timeout.
+    /// Effect: messages that are never delivered while their session lives.
+    LostMessageForgotten = 33 "lost-message-forgotten",
+    /// The newest waiting one-way message of a session is sent first. Effect: messages out of order
+    /// on a network that neither loses nor reorders frames.
+    NewestMessageFirst = 34 "newest-message-first",
 }
 
 /// Whether a bug is planted; `false` in a build without the feature, and removed.

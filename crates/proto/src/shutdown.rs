@@ -25,7 +25,8 @@ impl<C> Endpoint<C> {
 
     /// Whether at most acknowledgements of sent responses are missing.
     pub fn is_answered(&self) -> bool {
-        self.outstanding_calls() == 0 && self.tx.is_empty() && self.executing() == 0
+        let unsent = self.outstanding_calls() + self.outstanding_messages();
+        unsent == 0 && self.tx.is_empty() && self.executing() == 0
     }
 
     /// Responses that are stored because their clients have not acknowledged them.

@@ -87,7 +87,7 @@ impl From<Malformed> for Drop {
 }
 
 /// Number of packet kinds that are counted separately.
-pub const PACKET_KINDS: usize = 8;
+pub const PACKET_KINDS: usize = 10;
 
 /// Counters since the creation of the endpoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -99,7 +99,8 @@ pub struct EndpointStats {
     /// Packets accepted, of any kind.
     pub rx_packets: u64,
     /// Packets accepted, by kind: request, credit return, request-for-response, response,
-    /// acknowledgement, cancellation, negative acknowledgement, gap.
+    /// acknowledgement, cancellation, negative acknowledgement, gap, one-way message, message
+    /// acknowledgement.
     pub rx_kinds: [u64; PACKET_KINDS],
     /// Frames built.
     pub tx_frames: u64,
@@ -119,6 +120,22 @@ pub struct EndpointStats {
     pub expired: u64,
     /// Of these, calls that were cancelled (ADR 15).
     pub cancelled: u64,
+    /// One-way messages that the application has sent. Those of several packets are also calls.
+    pub messages_sent: u64,
+    /// Of these, messages that their receivers have acknowledged.
+    pub messages_acknowledged: u64,
+    /// Of these, messages of one packet whose deadline passed before they were sent.
+    pub messages_unsent: u64,
+    /// Of these, messages whose session ended before they were acknowledged, and those of several
+    /// packets that were refused or whose deadline passed.
+    pub messages_failed: u64,
+    /// One-way messages passed to handlers.
+    pub messages_received: u64,
+    /// One-way messages of one packet that arrived after their deadline.
+    pub messages_expired: u64,
+    /// One-way messages of one packet that were refused: the endpoint was shutting down, or there was
+    /// no memory.
+    pub messages_refused: u64,
     /// Requests passed to handlers.
     pub requests: u64,
     /// Replies of handlers, errors included.

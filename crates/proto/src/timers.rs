@@ -27,7 +27,7 @@ pub(crate) struct TimerEntry {
     pub(crate) due_ns: u64,
     pub(crate) session: u32,
     pub(crate) generation: u32,
-    /// A slot's number, [`QUEUE`] or [`IDLE`].
+    /// A slot's number, [`QUEUE`], [`IDLE`] or [`MESSAGES`].
     pub(crate) slot: u8,
 }
 
@@ -110,6 +110,9 @@ pub(crate) const QUEUE: u8 = u8::MAX;
 
 /// Instead of a slot number: the idle timer of the session.
 pub(crate) const IDLE: u8 = u8::MAX - 1;
+
+/// Instead of a slot number: the one-way messages of the session.
+pub(crate) const MESSAGES: u8 = u8::MAX - 2;
 
 /// With this many sessions, first timers are cancelled on completion: expiring one would cost two
 /// cache misses. With fewer, expiry is cheaper, because one timer serves all calls of its slot

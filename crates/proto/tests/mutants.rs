@@ -332,6 +332,9 @@ fn run(seed: u64) {
     a_window_recovers(seed);
     a_number_that_is_used_again_is_another(seed);
     changed_frames_are_dropped(seed);
+    if seed.is_multiple_of(4) {
+        support::messages_arrive(seed);
+    }
 }
 
 /// Nothing is in flight, waiting, or stored.
@@ -462,4 +465,8 @@ found! {
     budget_leaks: BudgetLeaks by "messages of the budget that do not arrive",
     paced_twice: PacedTwice by "a packet that was sent twice",
     checksum_ignored: ChecksumIgnored by "a changed frame was accepted",
+    message_twice: MessageTwice by "was delivered 2 times",
+    stale_message: StaleMessage by ", after ",
+    lost_message_forgotten: LostMessageForgotten by "was never delivered",
+    newest_message_first: NewestMessageFirst by "messages arrived out of order",
 }

@@ -77,5 +77,8 @@ fn breaks(mutant: Mutant) -> &'static [Invariant] {
             &[I::Recovery, I::Liveness, I::Internal]
         }
         M::BudgetLeaks => &[I::Internal],
+        M::MessageTwice => &[I::AtMostOnce],
+        M::StaleMessage | M::NewestMessageFirst => &[I::Application],
+        M::LostMessageForgotten => &[I::Liveness],
     }
 }

@@ -17,6 +17,7 @@ use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
 use crate::event::Event;
 use crate::mutant::{self, Mutant};
+use crate::oneway::MessageHeader;
 use crate::session::{ClientSession, Session, SessionState};
 use crate::stats::Drop;
 use crate::wire::{
@@ -75,9 +76,30 @@ fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f 
         }
     };
     match packet {
-        Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data } => {
-            let h = RequestHeader { session, req_num, req_type, msg_size, index, remaining_us };
+        Packet::Request {
+            session,
+            req_num,
+            req_type,
+            msg_size,
+            index,
+            remaining_us,
+            one_way,
+            data,
+        } => {
+            let h = RequestHeader {
+                session,
+                req_num,
+                req_type,
+                msg_size,
+                index,
+                remaining_us,
+                one_way,
+            };
             request::rx_request_rare(driver, peer, h, data);
+        }
+        Packet::Message { session, number, msg_type, remaining_us, data } => {
+            let h = MessageHeader { session, number, msg_type, remaining_us };
+            rx_message(driver, peer, h, data);
         }
         Packet::Response { session, req_num, msg_size, index, data } => {
             let h = ResponseHeader { session, req_num, msg_size, index };
@@ -91,6 +113,21 @@ fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f 
         }
     }
     behind
+}
+
+/// Handles a one-way message of one packet.
+#[inline(never)]
+fn rx_message<C>(driver: &mut impl Driver<C>, peer: u32, h: MessageHeader, data: &[u8]) {
+    let endpoint = driver.endpoint();
+    match endpoint.rx_message(peer, h, data) {
+        Ok(event) => {
+            endpoint.stats.received(8);
+            if let Some(Event::Message { session, msg_type, body, expires_ns, .. }) = event {
+                driver.on_message(session, msg_type, body, expires_ns);
+            }
+        }
+        Err(reason) => endpoint.stats.drop(reason),
+    }
 }
 
 /// Handles a frame whose end the transport has left in memory that its sender can still write. One
@@ -113,9 +150,18 @@ pub(crate) fn packets_in_parts<C>(
             msg_size,
             index,
             remaining_us,
+            one_way,
             data,
         }) => {
-            let h = RequestHeader { session, req_num, req_type, msg_size, index, remaining_us };
+            let h = RequestHeader {
+                session,
+                req_num,
+                req_type,
+                msg_size,
+                index,
+                remaining_us,
+                one_way,
+            };
             request::rx_request_rare(driver, peer, h, InParts { front: data, tail });
         }
         Some(Packet::Response { session, req_num, msg_size, index, data }) => {
@@ -155,6 +201,9 @@ impl<C> Endpoint<C> {
             Packet::Gap => {
                 self.rx_gap(peer);
                 (7, Ok(()))
+            }
+            Packet::MessageAck { session, next, later } => {
+                (9, self.rx_message_ack(peer, session, next, later))
             }
             _ => (0, Err(Drop::Unsupported)),
         };

@@ -25,6 +25,7 @@ pub(super) struct RequestHeader {
     pub(super) msg_size: u32,
     pub(super) index: u32,
     pub(super) remaining_us: Option<u32>,
+    pub(super) one_way: bool,
 }
 
 /// Handles a request of one packet: the straight line of a small RPC. `false`: a condition of the
@@ -50,11 +51,31 @@ pub(super) fn rx_request_rare<'f, C>(
     match taken {
         Ok(event) => {
             endpoint.stats.received(0);
-            if let Some(event) = event {
-                deliver(driver, event);
+            match event {
+                Some(event) if h.one_way => {
+                    let message = as_message(driver.endpoint(), event);
+                    deliver(driver, message);
+                }
+                Some(event) => deliver(driver, event),
+                None => {}
             }
         }
         Err(reason) => endpoint.stats.drop(reason),
+    }
+}
+
+/// A request that carries a one-way message, as that.
+#[cold]
+fn as_message<'f, C>(endpoint: &mut Endpoint<C>, event: Event<'f, C>) -> Event<'f, C> {
+    match event {
+        Event::Request { id, req_type, body, expires_ns } => {
+            let stats = &mut endpoint.stats;
+            stats.requests -= 1;
+            stats.messages_received += 1;
+            let (session, msg_type, request) = (id.session(), req_type, Some(id));
+            Event::Message { session, msg_type, body, expires_ns, request }
+        }
+        other => other,
     }
 }
 
@@ -93,7 +114,7 @@ impl<C> Endpoint<C> {
         h: RequestHeader,
         data: impl Content<'f>,
     ) -> Result<Option<Event<'f, C>>, Drop> {
-        let RequestHeader { session, req_num, req_type, msg_size, index, remaining_us } = h;
+        let RequestHeader { session, req_num, req_type, msg_size, index, remaining_us, .. } = h;
         let expires_ns = match (remaining_us, self.peers.at_mut(peer)) {
             (Some(us), Some(peer)) => peer.path.deadline_ns(us),
             _ => u64::MAX,
@@ -198,7 +219,7 @@ impl<C> Endpoint<C> {
     }
 
     /// Why a new request of a client process is rejected, if it is.
-    fn rejection(&self, quota: u32, msg_size: u32) -> Option<Status> {
+    pub(crate) fn rejection(&self, quota: u32, msg_size: u32) -> Option<Status> {
         if self.quotas.is_closing() {
             Some(Status::ShuttingDown)
         } else if msg_size > self.cfg.max_msg_size {
@@ -209,7 +230,7 @@ impl<C> Endpoint<C> {
     }
 
     /// The body of a request of one packet, as passed to its handler.
-    fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
+    pub(crate) fn request_body<'f>(&self, data: &'f [u8]) -> Result<Body<'f>, AllocError> {
         if self.cfg.zero_copy_rx {
             return Ok(Body::Borrowed(data));
         }

@@ -206,6 +206,7 @@ impl<C> Endpoint<C> {
             {
                 let units = |slot: &ClientSlot<C>| u64::from(slot.in_flight_units());
                 *sum += s.slots.iter().map(units).sum::<u64>();
+                *sum += s.outgoing.as_ref().map_or(0, |o| u64::from(o.units()));
                 *caps += u64::from(s.credits.limit());
                 let awaits = |slot: &&ClientSlot<C>| slot.active && slot.is_awaiting();
                 awaiting[s.peer as usize] += s.slots.iter().filter(awaits).count();

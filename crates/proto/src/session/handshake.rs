@@ -67,6 +67,7 @@ impl<C> Endpoint<C> {
                 waits_for_room: false,
                 next_in_turn: 0,
                 slots: Slots::new(slots, start),
+                outgoing: None,
                 queue: Default::default(),
                 queue_times: QueueTimes { expires_ns: u64::MAX, timer_ns: u64::MAX },
                 counters: ClientCounters::default(),
@@ -200,6 +201,7 @@ impl<C> Endpoint<C> {
                 resent: 0,
                 accepted_ns,
                 client_index: offer.client_index,
+                incoming: None,
             })
         });
         let sessions = &self.sessions;
@@ -332,6 +334,7 @@ impl<C> Endpoint<C> {
         }
         self.connect_ended();
         self.start_queued(a.client_session);
+        self.begin_messages(a.client_session);
         Ok(Established { path_unused: a.client_peer != tentative })
     }
 

@@ -141,6 +141,7 @@ impl<C> Endpoint<C> {
         while let Some((id, call)) = self.take_deferred(|call| call.session.index == session) {
             self.end_waiting(id, call, error(Executed::Never));
         }
+        self.fail_messages(session);
         self.fail_slots(session, error);
     }
 

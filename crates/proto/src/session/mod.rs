@@ -35,6 +35,7 @@ pub(crate) use table::Sessions;
 
 use crate::credits::SessionCredits;
 use crate::loss::Recovery;
+use crate::oneway::{Incoming, Outgoing};
 use crate::slot::{ClientSlot, ServerSlot};
 
 /// State of a session.
@@ -61,6 +62,8 @@ pub(crate) struct QueuedCall<C> {
     pub(crate) queued_ns: u64,
     /// Its deadline, ns; `u64::MAX`: none.
     pub(crate) expires_ns: u64,
+    /// It carries a one-way message.
+    pub(crate) one_way: bool,
 }
 
 /// The client side of a session.
@@ -95,8 +98,10 @@ pub(crate) struct ClientSession<C> {
     pub(crate) idle_timed: bool,
     /// The first slot of its next turn, modulo 32.
     pub(crate) next_in_turn: u8,
+    counters: ClientCounters,
     pub(crate) queue_times: QueueTimes,
-    pub(crate) counters: ClientCounters,
+    /// One-way messages that were not acknowledged; `None` until the first.
+    pub(crate) outgoing: Option<Box<Outgoing>>,
     /// See [`ClientSession::with_queue`].
     pub(crate) queue: VecDeque<QueuedCall<C>>,
 }
@@ -124,13 +129,14 @@ pub(crate) struct QueueTimes {
     pub(crate) timer_ns: u64,
 }
 
-/// Counters of loss recovery of a client session.
+/// Counters of loss recovery of a client session. Packed, so that a session has 192 bytes.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ClientCounters {
+#[repr(C, packed(4))]
+struct ClientCounters {
     /// Timeouts that rolled a request back, modulo 2^32.
-    pub(crate) rollbacks: u32,
+    rollbacks: u32,
     /// Packets retransmitted because of timeouts.
-    pub(crate) retransmitted: u64,
+    retransmitted: u64,
 }
 
 const _: () = {
@@ -147,6 +153,21 @@ impl<C> ClientSession<C> {
     /// Calls put on slots, modulo [`REQUESTS_MODULO`].
     pub(crate) fn requests(&self) -> u32 {
         requests(self.agreed.first_req_num, &self.slots, |slot| slot.req_num)
+    }
+
+    /// Counts packets that were sent again.
+    pub(crate) fn on_retransmitted(&mut self, packets: u64) {
+        self.counters.retransmitted += packets;
+    }
+
+    /// Counts a timeout that rolled a request back.
+    pub(crate) fn on_rollback(&mut self) {
+        self.counters.rollbacks = self.counters.rollbacks.wrapping_add(1);
+    }
+
+    /// Timeouts that rolled a request back, modulo 2^32, and packets that were sent again.
+    pub(crate) fn recovery_counts(&self) -> (u32, u64) {
+        (self.counters.rollbacks, self.counters.retransmitted)
     }
 
     /// Whether a call gets a slot at once, and its request of `len` bytes is one packet.
@@ -214,12 +235,14 @@ pub(crate) struct ServerSession {
     pub(crate) accepted_ns: u64,
     /// Number of the client endpoint in its nexus.
     pub(crate) client_index: u16,
+    /// One-way messages that have arrived; `None` until the first.
+    pub(crate) incoming: Option<Box<Incoming>>,
 }
 
 impl ServerSession {
     /// Whether no packet of a request has arrived.
     pub(crate) fn is_unused(&self) -> bool {
-        self.slots.are_asleep() && self.requests() == 0
+        self.slots.are_asleep() && self.requests() == 0 && self.incoming.is_none()
     }
 
     /// Requests of which a packet has arrived, modulo [`REQUESTS_MODULO`].
@@ -290,6 +313,9 @@ impl<C> ClientSession<C> {
         assert!(self.queue.iter().all(|c| c.expires_ns >= self.queue_times.expires_ns));
         assert!(self.queue_times.timer_ns <= self.queue_times.expires_ns || self.has_failed());
         assert_eq!(self.credits.left() + in_flight, self.credits.limit(), "invariant 1");
+        if let Some(outgoing) = &self.outgoing {
+            outgoing.check();
+        }
     }
 }
 

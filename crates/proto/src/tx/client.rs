@@ -18,7 +18,7 @@ use crate::wire::{Packet, data_len, single_request};
 
 /// The gate's decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Gate {
+pub(super) enum Gate {
     /// Send this many packets now.
     Now(u32),
     /// Send at this time, ns.
@@ -30,7 +30,7 @@ enum Gate {
 /// The gate for all client packets: credits, the window of congestion control (which the pool
 /// applies), and the pacer of the path.
 #[inline(always)]
-fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
+pub(super) fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
     match peer.credits.grant(credits, units) {
         0 => Gate::Credits,
         packets if peer.path.is_paced() => match peer.path.pace(now_ns) {
@@ -43,7 +43,13 @@ fn gate(peer: &Peer, credits: SessionCredits, units: u16, now_ns: u64) -> Gate {
 
 /// Takes credits for packets that the gate has admitted.
 #[inline(always)]
-fn pass(peer: &mut Peer, credits: &mut SessionCredits, packets: u32, units: u16, now_ns: u64) {
+pub(super) fn pass(
+    peer: &mut Peer,
+    credits: &mut SessionCredits,
+    packets: u32,
+    units: u16,
+    now_ns: u64,
+) {
     peer.credits.spend(credits, packets, units);
     peer.path.on_sent(packets * u32::from(units), peer.credits.units_per_packet(), now_ns);
 }
@@ -152,7 +158,7 @@ impl<C> Endpoint<C> {
         let spread = s.credits.limit().saturating_mul(self.cfg.reorder_span);
         let waits = slot.in_flight() > 0;
         slot.limit_unscheduled(peer.path.unscheduled(now_ns));
-        let (mut lacked_units, mut paced_until_ns) = (0, None);
+        let (mut lacked_units, mut paced_until_ns, mut again) = (0, None, 0);
         let mut lane = Lane {
             tx: &mut self.tx,
             arena: &self.arena,
@@ -175,7 +181,7 @@ impl<C> Endpoint<C> {
                     if mutant::is_on(Mutant::PacedTwice) {
                         let next = slot.next_packet(1);
                         let to = (s.remote, s.agreed.data_per_packet);
-                        let _ = send_next(&mut lane, slot, next, to, now_ns);
+                        let _ = send_next(&mut lane, slot, next, to, false, now_ns);
                     }
                     s.stalled |= 1 << slot_no;
                     (lacked_units, paced_until_ns) = (units, Some(at_ns));
@@ -195,12 +201,14 @@ impl<C> Endpoint<C> {
             }
             slot.begin_board(&mut self.boards, s.agreed.recovery);
             let next = slot.next_packet(credits);
-            if !send_next(&mut lane, slot, next, (s.remote, s.agreed.data_per_packet), now_ns) {
+            let one_way = s.outgoing.as_ref().is_some_and(|o| o.slots & 1 << slot_no != 0);
+            let to = (s.remote, s.agreed.data_per_packet);
+            if !send_next(&mut lane, slot, next, to, one_way, now_ns) {
                 break Sent::Rest(item);
             }
             pass(lane.peer, &mut s.credits, next.credits(), units, now_ns);
             if slot.on_sent(next, units, now_ns) {
-                s.counters.retransmitted += 1;
+                again += 1;
                 lane.stats.retransmitted += 1;
             }
         };
@@ -219,6 +227,11 @@ impl<C> Endpoint<C> {
             }
         }
         self.note_awaiting(session, slot_no);
+        if again > 0
+            && let Some(s) = self.sessions.client_mut(session)
+        {
+            s.on_retransmitted(again);
+        }
         if let Some(at_ns) = paced_until_ns {
             self.pace(session, at_ns);
         }
@@ -237,6 +250,7 @@ fn send_next<C>(
     slot: &mut ClientSlot<C>,
     next: NextPacket,
     (session, dpp): (u32, u16),
+    one_way: bool,
     now_ns: u64,
 ) -> bool {
     let req_num = slot.req_num;
@@ -251,8 +265,16 @@ fn send_next<C>(
             let (msg_size, data) = (req.len() as u32, &[][..]);
             let at = index as usize * usize::from(dpp);
             let range = at..at + data_len(msg_size, index, dpp);
-            let packet =
-                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+            let packet = Packet::Request {
+                session,
+                req_num,
+                req_type,
+                msg_size,
+                index,
+                remaining_us,
+                one_way,
+                data,
+            };
             lane.part(0, packet.header(), req, index, range)
         }
     }

@@ -9,7 +9,7 @@ use crate::wire::{Packet, header_words};
 
 impl<C> Endpoint<C> {
     /// Adds a packet without data to a frame of the peer. `false`: no room.
-    fn tx_header(&mut self, kind: usize, peer_no: u32, packet: Packet<'_>) -> bool {
+    pub(super) fn tx_header(&mut self, kind: usize, peer_no: u32, packet: Packet<'_>) -> bool {
         let Some(peer) = self.peers.at_mut(peer_no) else { return true };
         let sent = self.tx.append(peer_no, peer, &self.arena, header_words(packet.header()), &[]);
         if sent {

@@ -3,6 +3,7 @@
 //! - `batch`: the transmit queue, open frames, and the one place where frames are completed;
 //! - `client`: what a client slot sends, through the gate of credits and pacing;
 //! - `server`: responses and credit returns; `control`: packets without data;
+//! - `messages`: one-way messages and their acknowledgements;
 //! - `lane`: the batch and the peer of one slot; `turn`: sessions that waited for credits;
 //! - `staging`: buffers of frames; `queue`: items to be sent; `late`: departure times.
 //!
@@ -15,6 +16,7 @@ mod client;
 mod control;
 mod lane;
 mod late;
+mod messages;
 mod queue;
 mod server;
 mod staging;
@@ -140,6 +142,8 @@ impl<C> Endpoint<C> {
             TxItem::Cancel { session, slot, req_num } => self.tx_cancel(session, slot, req_num),
             TxItem::Turn { peer } => self.tx_turn(peer, out),
             TxItem::Gap { peer } => self.tx_gap(peer),
+            TxItem::Messages { session } => self.tx_messages(session, out),
+            TxItem::MessageAck { session } => self.tx_message_ack(session),
             TxItem::Client { .. } | TxItem::Response { .. } => Sent::All, // handled above
         }
     }

@@ -25,6 +25,10 @@ pub(crate) enum TxItem {
     Gap { peer: u32 },
     /// A cancellation of the request of a quarantined slot.
     Cancel { session: u32, slot: u8, req_num: u32 },
+    /// The one-way messages of a client session that credits allow.
+    Messages { session: u32 },
+    /// An acknowledgement of the one-way messages of a server session.
+    MessageAck { session: u32 },
     /// Credits of a peer have returned: the turn of the session that has waited longest for them.
     Turn { peer: u32 },
 }

@@ -89,7 +89,7 @@ impl<C> Endpoint<C> {
         if let Some(peer) = self.peers.at_mut(peer_no) {
             peer.credits.begin_turn();
         }
-        let done = self.tx_stalled(session, out);
+        let done = self.tx_waiting(session, out);
         if !done {
             self.wait_first(session);
         }
@@ -115,6 +115,29 @@ impl<C> Endpoint<C> {
                 return Some(index);
             }
         }
+    }
+
+    /// Sends the messages and calls of a session that wait for credits; in the next turn those of the
+    /// other kind are first. `false`: the batch is full.
+    fn tx_waiting(&mut self, session: u32, out: &mut TxBurst) -> bool {
+        let Some(s) = self.sessions.client_mut(session) else { return true };
+        let Some(outgoing) = s.outgoing.as_mut().filter(|outgoing| outgoing.stalled) else {
+            return self.tx_stalled(session, out);
+        };
+        let messages_first = outgoing.before_calls;
+        outgoing.before_calls = !messages_first;
+        if !messages_first && !self.tx_stalled(session, out) {
+            return false;
+        }
+        if let Sent::Rest(_) = self.tx_messages(session, out) {
+            if let Some(outgoing) =
+                self.sessions.client_mut(session).and_then(|s| s.outgoing.as_mut())
+            {
+                (outgoing.queued, outgoing.stalled) = (false, true);
+            }
+            return false;
+        }
+        !messages_first || self.tx_stalled(session, out)
     }
 
     /// Sends for the slots of a session that wait for credits, in rotation, until credits run out.

@@ -21,6 +21,8 @@
 //! | acknowledgement, cancellation | 0 | 0 | none |
 //! | negative acknowledgement | one past the newest packet received | packets received in order | holes |
 //! | gap | 0 | 0 | none |
+//! | one-way message | message bytes | 0 | the message |
+//! | message acknowledgement | 64 bits: messages received after the first missing one | | none |
 //!
 //! With the deadline flag, a request packet is packet 0 of its message, and `index` bits 0..16 are
 //! the remaining time as encoded by [`super::remaining`]; bits 16..20 are 0.
@@ -49,14 +51,15 @@ pub const MIN_DATA_PER_PACKET: u16 = 256;
 const _: () = assert!(MAX_MSG_SIZE.div_ceil(MIN_DATA_PER_PACKET as u32) <= MAX_PACKETS);
 
 const FLAG_DEADLINE: u8 = 1;
+const FLAG_ONE_WAY: u8 = 2;
 const FLAG_IN_PROGRESS: u8 = 1;
 const FLAG_ERROR: u8 = 1;
 
-/// Bit mask of the kinds that have a flag. Each has one flag, the lowest bit.
-const FLAGGED_KINDS: u16 = 1 << PacketKind::Request as u8
-    | 1 << PacketKind::CreditReturn as u8
-    | 1 << PacketKind::Response as u8;
-const _: () = assert!(FLAG_DEADLINE == 1 && FLAG_IN_PROGRESS == 1 && FLAG_ERROR == 1);
+/// The flags of each kind, 4 bits each.
+const FLAGS: u64 = ((FLAG_DEADLINE | FLAG_ONE_WAY) as u64) << (4 * PacketKind::Request as u8)
+    | (FLAG_IN_PROGRESS as u64) << (4 * PacketKind::CreditReturn as u8)
+    | (FLAG_ERROR as u64) << (4 * PacketKind::Response as u8)
+    | (FLAG_DEADLINE as u64) << (4 * PacketKind::Message as u8);
 
 /// Kinds of packets, with their numbers on the wire.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -72,8 +75,8 @@ pub enum PacketKind {
     Rfr = 3,
     /// A packet of a response, or an error instead of a response.
     Response = 4,
-    /// Reserved: a request without a response (ADR 15).
-    OneWay = 5,
+    /// A one-way message of one packet.
+    Message = 5,
     /// The client has the response; the server may free it (ADR 6).
     Ack = 6,
     /// The client has cancelled the request (ADR 15).
@@ -82,6 +85,8 @@ pub enum PacketKind {
     Nack = 8,
     /// The sender of this packet has detected a missing frame.
     Gap = 9,
+    /// The one-way messages of a session that have arrived.
+    MessageAck = 10,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -113,6 +118,8 @@ pub enum Packet<'f> {
         /// On packet 0 of a call with a deadline: microseconds that remained when the packet was
         /// sent, at most [`super::MAX_REMAINING_US`]; rounded down on the wire (ADR 15).
         remaining_us: Option<u32>,
+        /// It is a one-way message, for the handlers of messages.
+        one_way: bool,
         /// This packet's bytes.
         data: &'f [u8],
     },
@@ -180,18 +187,27 @@ pub enum Packet<'f> {
         /// Status code; `crate::Status` names them.
         status: u16,
     },
-    /// A request without a response (reserved, ADR 15).
-    OneWay {
+    /// A one-way message of one packet.
+    Message {
         /// The server's session number.
         session: u32,
-        /// Request type.
-        req_type: u16,
-        /// Size of the whole message, bytes.
-        msg_size: u32,
-        /// Index of the packet in the message.
-        index: u32,
-        /// This packet's bytes.
+        /// Number of the message in its session.
+        number: u32,
+        /// Selects the handler.
+        msg_type: u16,
+        /// As of a request.
+        remaining_us: Option<u32>,
+        /// The message, at most one packet's data.
         data: &'f [u8],
+    },
+    /// The one-way messages of a session that have arrived.
+    MessageAck {
+        /// The client's session number.
+        session: u32,
+        /// Number of the first message that has not arrived.
+        next: u32,
+        /// Bit n: message `next + 1 + n` has arrived.
+        later: u64,
     },
     /// The client has the whole response.
     Ack {
@@ -265,19 +281,29 @@ fn parse(
     let size = raw.size_index.get() & MAX_MSG_SIZE;
     let index = (raw.size_index.get() >> 28) << 16 | u32::from(raw.index_low.get());
     let req_type = raw.req_type.get();
-    let allowed_flags = (FLAGGED_KINDS >> kind) as u8 & 1;
+    let allowed_flags = (FLAGS >> (4 * kind)) as u8 & 0xf;
     if flags & !allowed_flags != 0 {
         return Err(Malformed::Flags);
     }
     let body = |rest| take_data(rest, size, index, data_per_packet, extra);
     let parsed = match kind {
         1 => {
-            let (index, remaining_us) =
-                if flags == 0 { (index, None) } else { (0, Some(take_remaining(index)?)) };
+            let (index, remaining_us) = match flags & FLAG_DEADLINE {
+                0 => (index, None),
+                _ => (0, Some(take_remaining(index)?)),
+            };
             let (data, rest) = take_data(rest, size, index, data_per_packet, extra)?;
-            let msg_size = size;
-            let packet =
-                Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+            let (msg_size, one_way) = (size, flags & FLAG_ONE_WAY != 0);
+            let packet = Packet::Request {
+                session,
+                req_num,
+                req_type,
+                msg_size,
+                index,
+                remaining_us,
+                one_way,
+                data,
+            };
             (packet, rest)
         }
         2 => {
@@ -294,9 +320,15 @@ fn parse(
             let (data, rest) = body(rest)?;
             (Packet::Response { session, req_num, msg_size: size, index, data }, rest)
         }
+        5 if size > data_per_packet.into() => return Err(Malformed::Range),
         5 => {
-            let (data, rest) = body(rest)?;
-            (Packet::OneWay { session, req_type, msg_size: size, index, data }, rest)
+            let remaining_us = match flags & FLAG_DEADLINE {
+                0 => None,
+                _ => Some(take_remaining(index)?),
+            };
+            let (data, rest) = take_data(rest, size, 0, data_per_packet, extra)?;
+            let (number, msg_type) = (req_num, req_type);
+            (Packet::Message { session, number, msg_type, remaining_us, data }, rest)
         }
         6 => (Packet::Ack { session, req_num }, rest),
         7 => (Packet::Cancel { session, req_num }, rest),
@@ -305,6 +337,10 @@ fn parse(
             (Packet::Nack { session, req_num, count: index, high: size, holes }, rest)
         }
         9 => (Packet::Gap, rest),
+        10 => {
+            let later = u64::from(size) | u64::from(index) << 28 | u64::from(req_type) << 48;
+            (Packet::MessageAck { session, next: req_num, later }, rest)
+        }
         _ => return Err(Malformed::Kind),
     };
     Ok(Some(parsed))
@@ -345,7 +381,14 @@ impl Packet<'_> {
     pub(crate) fn header(&self) -> [u8; PACKET_HEADER] {
         let (kind, flags, session, req_num, size, index, req_type) = match *self {
             Packet::Request {
-                session, req_num, req_type, msg_size, index, remaining_us, ..
+                session,
+                req_num,
+                req_type,
+                msg_size,
+                index,
+                remaining_us,
+                one_way,
+                ..
             } => {
                 let (flags, index) = match remaining_us {
                     None => (0, index),
@@ -354,6 +397,7 @@ impl Packet<'_> {
                         (FLAG_DEADLINE, u32::from(remaining::encode(us)))
                     }
                 };
+                let flags = flags | if one_way { FLAG_ONE_WAY } else { 0 };
                 (PacketKind::Request, flags, session, req_num, msg_size, index, req_type)
             }
             Packet::CreditReturn { session, req_num, count, in_progress, grant } => {
@@ -369,8 +413,18 @@ impl Packet<'_> {
             Packet::ErrorResponse { session, req_num, status } => {
                 (PacketKind::Response, FLAG_ERROR, session, req_num, 0, 0, status)
             }
-            Packet::OneWay { session, req_type, msg_size, index, .. } => {
-                (PacketKind::OneWay, 0, session, 0, msg_size, index, req_type)
+            Packet::Message { session, number, msg_type, remaining_us, data } => {
+                let (flags, index) = match remaining_us {
+                    None => (0, 0),
+                    Some(us) => (FLAG_DEADLINE, u32::from(remaining::encode(us))),
+                };
+                let size = data.len() as u32;
+                (PacketKind::Message, flags, session, number, size, index, msg_type)
+            }
+            Packet::MessageAck { session, next, later } => {
+                let (size, index) = (later as u32 & MAX_MSG_SIZE, (later >> 28) as u32);
+                let index = index & (MAX_PACKETS - 1);
+                (PacketKind::MessageAck, 0, session, next, size, index, (later >> 48) as u16)
             }
             Packet::Ack { session, req_num } => (PacketKind::Ack, 0, session, req_num, 0, 0, 0),
             Packet::Cancel { session, req_num } => {
@@ -398,7 +452,7 @@ impl Packet<'_> {
         match self {
             Packet::Request { data, .. }
             | Packet::Response { data, .. }
-            | Packet::OneWay { data, .. } => data,
+            | Packet::Message { data, .. } => data,
             Packet::Nack { holes, .. } => holes.as_bytes(),
             _ => &[],
         }

@@ -127,7 +127,7 @@ mod tests {
                     req_type: s.req_type,
                     msg_size,
                     index: 0,
-                    remaining_us: s.remaining_us(),
+                    remaining_us: s.remaining_us(), one_way: false,
                     data: s.data,
                 },
                 PLAIN_RESPONSE => {
@@ -149,7 +149,7 @@ mod tests {
         ) {
             let msg_size = data.len() as u32;
             let packet = Packet::Request {
-                session, req_num, req_type, msg_size, index: 0, remaining_us, data: &data,
+                session, req_num, req_type, msg_size, index: 0, remaining_us, one_way: false, data: &data,
             };
             let words = single_request(session, req_num, req_type, msg_size, remaining_us);
             let header = packet.header();

@@ -25,6 +25,7 @@ fn request_header_bytes_are_as_documented() {
         msg_size: 0x0345_6789,
         index: 0xf_0001,
         remaining_us: None,
+        one_way: false,
         data: &[],
     };
     let mut h = [0; PACKET_HEADER];
@@ -42,6 +43,7 @@ fn the_remaining_time_replaces_the_index() {
         msg_size: 0x0345_6789,
         index: 0,
         remaining_us: Some(10_001),
+        one_way: false,
         data: &[],
     };
     let mut h = [0; PACKET_HEADER];
@@ -163,7 +165,7 @@ fn unknown_versions_flags_and_kinds_are_rejected() {
     let mut p = [0u8; PACKET_HEADER];
     p[0] = 15;
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Kind));
-    for kind in [0x21, 0x17, 0x16, 0x13] {
+    for kind in [0x41, 0x17, 0x16, 0x13, 0x25, 0x1a] {
         p[0] = kind;
         assert_eq!(parse_packet(&p, 1024), Err(Malformed::Flags));
     }
@@ -173,6 +175,11 @@ fn unknown_versions_flags_and_kinds_are_rejected() {
     p[12] = 1; // packet 1 of a message of one packet
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Range));
     p[12] = 0;
+    p[0] = 5;
+    p[8..10].copy_from_slice(&1025_u16.to_le_bytes()); // a message larger than a packet
+    assert_eq!(parse_packet(&p, 1024), Err(Malformed::Range));
+    p[..12].fill(0);
+    p[0] = 1;
     p[8] = 1; // one byte announced, no byte present
     assert_eq!(parse_packet(&p, 1024), Err(Malformed::Length));
     assert_eq!(parse_packet(&p[..5], 1024), Err(Malformed::Truncated));
@@ -214,18 +221,22 @@ proptest! {
     #[test]
     fn any_packet_survives_a_round_trip((dpp, msg_size, index) in message(), session in 0..=MAX_SESSION,
             req_num: u32, req_type: u16, count in 1..=MAX_MSG_SIZE, flag: bool,
-            mantissa in 0..4096u32, exponent in 0..16u32) {
+            later: u64, mantissa in 0..4096u32, exponent in 0..16u32) {
         let data = vec![index as u8; data_len(msg_size, index, dpp)];
         let first = vec![1; data_len(msg_size, 0, dpp)];
         let left = Some(mantissa << exponent);
         let all = [
-            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us: None,
+            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us: None, one_way: false,
                 data: &data },
-            Packet::Request { session, req_num, req_type, msg_size, index: 0, remaining_us: left,
+            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us: None,
+                one_way: true, data: &data },
+            Packet::Request { session, req_num, req_type, msg_size, index: 0, remaining_us: left, one_way: false,
                 data: &first },
             Packet::Cancel { session, req_num },
             Packet::Response { session, req_num, msg_size, index, data: &data },
-            Packet::OneWay { session, req_type, msg_size, index, data: &data },
+            Packet::Message { session, number: req_num, msg_type: req_type, remaining_us: None, data: &first },
+            Packet::Message { session, number: req_num, msg_type: req_type, remaining_us: left, data: &first },
+            Packet::MessageAck { session, next: req_num, later },
             Packet::ErrorResponse { session, req_num, status: req_type },
             Packet::CreditReturn { session, req_num, count: index, in_progress: flag, grant: Grant::from_bits(count) },
             Packet::Rfr { session, req_num, first: index, count },
@@ -256,10 +267,10 @@ proptest! {
         let (session, req_num, req_type) = (1, 2, 3);
         let left = (index == 0 && kind & 8 != 0).then_some(7);
         let packet = match kind & 3 {
-            0 => Packet::OneWay { session, req_type, msg_size, index, data: &data },
+            0 => Packet::Message { session, number: req_num, msg_type: req_type, remaining_us: left, data: &data },
             1 => Packet::Response { session, req_num, msg_size, index, data: &data },
             _ => Packet::Request { session, req_num, req_type, msg_size, index,
-                remaining_us: left, data: &data },
+                remaining_us: left, one_way: false, data: &data },
         };
         let mut bytes = encode(&[packet]);
         if another {

@@ -205,6 +205,7 @@ fn a_hundred_thousand_guessed_cookies_are_rejected() {
             msg_size: 4,
             index: 0,
             remaining_us: None,
+            one_way: false,
             data: &data,
         };
         w.deliver_only(0, 1, &frame(&FrameHeader { peer, cookie, ..real }, &[packet]));
@@ -237,6 +238,7 @@ fn a_peer_cannot_use_the_session_of_another() {
                 msg_size: 4,
                 index: 0,
                 remaining_us: None,
+                one_way: false,
                 data: &data,
             },
             Packet::Rfr { session, req_num: 0, first: 1, count: 1 },

@@ -30,6 +30,7 @@ fn invalid_frames_change_nothing() {
         msg_size: 4,
         index: 0,
         remaining_us: None,
+        one_way: false,
         data: &data,
     };
     let mut ours = frame(&good, &[packet]);

@@ -156,6 +156,7 @@ fn a_flood_of_requests_for_response_is_answered_once() {
         msg_size: 4,
         index: 0,
         remaining_us: None,
+        one_way: false,
         data: b"abcd",
     };
     let before = w.ep(1).stats().clone();
@@ -177,7 +178,16 @@ fn a_due_credit_return_does_not_suppress_that_of_the_next_request() {
     let first = |req_num, msg_size| {
         let req_type = 5;
         let (index, remaining_us, data) = (0, None, &data[..]);
-        Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data }
+        Packet::Request {
+            session,
+            req_num,
+            req_type,
+            msg_size,
+            index,
+            remaining_us,
+            one_way: false,
+            data,
+        }
     };
     let burst = f.frame(1, &[first(0, two), first(8, SIZE)]);
     w.tracing = true;
@@ -224,7 +234,11 @@ fn roles_sessions_and_reserved_kinds() {
     expect_drop(&mut w, 0, &bytes, Drop::WrongRole);
     let bytes = f.frame(1, &[Packet::Ack { session: 77, req_num: 0 }]);
     expect_drop(&mut w, 1, &bytes, Drop::UnknownSession);
-    let one_way = Packet::OneWay { session, req_type: 1, msg_size: 0, index: 0, data: &[] };
-    let bytes = f.frame(1, &[one_way]);
-    expect_drop(&mut w, 1, &bytes, Drop::Unsupported);
+    let (number, msg_type, remaining_us) = (0, 1, None);
+    let message = Packet::Message { session, number, msg_type, remaining_us, data: &[] };
+    let bytes = f.frame(0, &[message]);
+    expect_drop(&mut w, 0, &bytes, Drop::WrongRole);
+    let session = f.accept.session;
+    let bytes = f.frame(1, &[Packet::MessageAck { session, next: 0, later: 0 }]);
+    expect_drop(&mut w, 1, &bytes, Drop::WrongRole);
 }

@@ -118,6 +118,7 @@ fn the_door_is_as_narrow() {
         msg_size,
         index,
         remaining_us: None,
+        one_way: false,
         data: &data,
     };
     let mut header = forge.header(1);

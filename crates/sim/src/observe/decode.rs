@@ -19,7 +19,7 @@ pub enum Kind {
     Response,
     /// An error in place of a response.
     ErrorResponse,
-    /// A packet of a one-way request.
+    /// A one-way message of one packet.
     OneWay,
     /// The client has the response.
     Ack,
@@ -29,13 +29,15 @@ pub enum Kind {
     Nack,
     /// A frame is missing.
     Gap,
+    /// One-way messages have arrived.
+    MessageAck,
     /// Bytes that are no packet, or a frame without a valid header.
     Malformed,
 }
 
 impl Kind {
     /// All kinds, in the order of their numbers.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 12] = [
         Kind::Request,
         Kind::CreditReturn,
         Kind::Rfr,
@@ -46,6 +48,7 @@ impl Kind {
         Kind::Cancel,
         Kind::Nack,
         Kind::Gap,
+        Kind::MessageAck,
         Kind::Malformed,
     ];
     /// Number of kinds.
@@ -62,6 +65,7 @@ impl Kind {
         "cancel",
         "nack",
         "gap",
+        "message-ack",
         "malformed",
     ];
 
@@ -77,11 +81,12 @@ impl Kind {
             Ok(Packet::Rfr { .. }) => Kind::Rfr,
             Ok(Packet::Response { .. }) => Kind::Response,
             Ok(Packet::ErrorResponse { .. }) => Kind::ErrorResponse,
-            Ok(Packet::OneWay { .. }) => Kind::OneWay,
+            Ok(Packet::Message { .. }) => Kind::OneWay,
             Ok(Packet::Ack { .. }) => Kind::Ack,
             Ok(Packet::Cancel { .. }) => Kind::Cancel,
             Ok(Packet::Nack { .. }) => Kind::Nack,
             Ok(Packet::Gap) => Kind::Gap,
+            Ok(Packet::MessageAck { .. }) => Kind::MessageAck,
             Err(_) => Kind::Malformed,
         }
     }
@@ -121,7 +126,11 @@ pub(crate) fn frame(bytes: &[u8]) -> Result<(FrameHeader, Packets<'_>), Malforme
 pub(crate) fn payloads(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     let packets = frame(bytes).ok().map(|(_, packets)| packets);
     packets.into_iter().flatten().filter_map(|packet| match packet {
-        Ok(Packet::Request { data, .. } | Packet::Response { data, .. }) => Some(data),
+        Ok(
+            Packet::Request { data, .. }
+            | Packet::Response { data, .. }
+            | Packet::Message { data, .. },
+        ) => Some(data),
         _ => None,
     })
 }
@@ -137,7 +146,7 @@ pub(super) fn req_num(packet: &Packet<'_>) -> Option<u32> {
         | Packet::Ack { req_num, .. }
         | Packet::Cancel { req_num, .. }
         | Packet::Nack { req_num, .. } => Some(req_num),
-        Packet::OneWay { .. } | Packet::Gap => None,
+        Packet::Message { .. } | Packet::MessageAck { .. } | Packet::Gap => None,
     }
 }
 
@@ -198,9 +207,12 @@ fn write_packet(f: &mut fmt::Formatter<'_>, packet: &Packet<'_>, dpp: u16) -> fm
         Packet::ErrorResponse { session, req_num, status } => {
             write!(f, "ERR s{session} r{req_num} status {status}")
         }
-        Packet::OneWay { session, req_type, msg_size, index, .. } => {
-            let of = packets_of(msg_size, dpp);
-            write!(f, "ONEWAY s{session} {index}/{of} of {msg_size} B type {req_type}")
+        Packet::Message { session, number, msg_type, remaining_us, data } => {
+            write!(f, "MSG s{session} m{number} of {} B type {msg_type}", data.len())?;
+            remaining_us.map_or(Ok(()), |us| write!(f, " left {us} us"))
+        }
+        Packet::MessageAck { session, next, later } => {
+            write!(f, "MACK s{session} before m{next} and {later:x}")
         }
         Packet::Ack { session, req_num } => write!(f, "ACK s{session} r{req_num}"),
         Packet::Cancel { session, req_num } => write!(f, "CANCEL s{session} r{req_num}"),
@@ -255,6 +267,7 @@ pub(super) mod made {
             msg_size,
             index: 0,
             remaining_us: None,
+            one_way: false,
             data,
         }
     }
@@ -303,11 +316,12 @@ mod tests {
             Packet::Rfr { session: 5, req_num: 8, first: 1, count: 4 },
             Packet::Response { session: 5, req_num: 8, msg_size: 2900, index: 1, data: &part },
             Packet::ErrorResponse { session: 5, req_num: 8, status: 4 },
-            Packet::OneWay { session: 5, req_type: 1, msg_size: 900, index: 0, data: &data },
+            Packet::Message { session: 5, number: 6, msg_type: 1, remaining_us: None, data: &data },
             Packet::Ack { session: 5, req_num: 8 },
             Packet::Cancel { session: 5, req_num: 9 },
             Packet::Nack { session: 5, req_num: 8, count: 1, high: 3, holes: Holes::default() },
             Packet::Gap,
+            Packet::MessageAck { session: 5, next: 6, later: 5 },
         ];
         let mut bytes = frame_of(&all);
         bytes.push(15); // no kind
@@ -316,8 +330,8 @@ mod tests {
             text,
             "#7 peer 3 cookie deadbeef | REQ s5 r8 0/1 of 900 B type 1 | \
              CR s5 r8 credits 2 in progress | RFR s5 r8 from 1 credits 4 | \
-             RESP s5 r8 1/3 of 2900 B | ERR s5 r8 status 4 | ONEWAY s5 0/1 of 900 B type 1 | \
-             ACK s5 r8 | CANCEL s5 r9 | NACK s5 r8 1 of 3 missing | GAP | \
+             RESP s5 r8 1/3 of 2900 B | ERR s5 r8 status 4 | MSG s5 m6 of 900 B type 1 | \
+             ACK s5 r8 | CANCEL s5 r9 | NACK s5 r8 1 of 3 missing | GAP | MACK s5 before m6 and 5 | \
              malformed packet: truncated header"
         );
         let kinds: Vec<Kind> = frame(&bytes).unwrap().1.map(|p| Kind::of(&p)).collect();

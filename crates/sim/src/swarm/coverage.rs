@@ -9,8 +9,18 @@ use super::workload::Shared;
 use crate::{DropReason, HostId, Invariant, World};
 
 /// Packet kinds, in the order of [`courser::EndpointStats::tx_kinds`].
-pub const PACKETS: [&str; PACKET_KINDS] =
-    ["request", "credit-return", "rfr", "response", "ack", "cancel", "nack", "gap"];
+pub const PACKETS: [&str; PACKET_KINDS] = [
+    "request",
+    "credit-return",
+    "rfr",
+    "response",
+    "ack",
+    "cancel",
+    "nack",
+    "gap",
+    "message",
+    "message-ack",
+];
 
 /// Reasons of drops in the network and at hosts that do not occur in correct operation under these
 /// faults: every called host exists, and is connected.
@@ -93,7 +103,7 @@ impl Coverage {
             line("fault", kind.name(), self.faults[kind as usize], true);
         }
         for (kind, &count) in PACKETS.iter().zip(&self.packets) {
-            line("packet", kind, count, true);
+            line("packet", kind, count, !kind.starts_with("message"));
         }
         for why in DropReason::ALL {
             let expected = !NETWORK_UNREACHED.contains(&why);

@@ -21,6 +21,7 @@ pub(super) fn nack(f: &mut Forge, req_num: u32, (count, high, holes): Said<'_>) 
         msg_size: high,
         index: count,
         remaining_us: None,
+        one_way: false,
         data: &[],
     };
     let mut bytes = f.frame(0, &[as_request]);

@@ -47,8 +47,16 @@ impl Forge {
         let session = self.accept.session;
         let req_type = 5;
         let remaining_us = None;
-        let packet =
-            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+        let packet = Packet::Request {
+            session,
+            req_num,
+            req_type,
+            msg_size,
+            index,
+            remaining_us,
+            one_way: false,
+            data,
+        };
         self.clone().frame(1, &[packet])
     }
 
@@ -56,8 +64,16 @@ impl Forge {
     pub fn request_due(&self, req_num: u32, remaining_us: u32, data: &[u8]) -> Vec<u8> {
         let (session, req_type, index) = (self.accept.session, 5, 0);
         let (msg_size, remaining_us) = (data.len() as u32, Some(remaining_us));
-        let packet =
-            Packet::Request { session, req_num, req_type, msg_size, index, remaining_us, data };
+        let packet = Packet::Request {
+            session,
+            req_num,
+            req_type,
+            msg_size,
+            index,
+            remaining_us,
+            one_way: false,
+            data,
+        };
         self.clone().frame(1, &[packet])
     }
 

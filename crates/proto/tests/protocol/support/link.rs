@@ -99,7 +99,8 @@ pub fn describe(from: usize, frame: &[u8]) -> Vec<Seen> {
             Packet::ErrorResponse { req_num, status, .. } => {
                 (true, format!("ERR {req_num}={status}"))
             }
-            Packet::OneWay { .. } => (false, "ONEWAY".into()),
+            Packet::Message { number, data, .. } => (false, format!("MSG {number}/{}", data.len())),
+            Packet::MessageAck { next, later, .. } => (true, format!("MACK {next}+{later:x}")),
             Packet::Ack { req_num, .. } => (false, format!("ACK {req_num}")),
             Packet::Cancel { req_num, .. } => (false, format!("CANCEL {req_num}")),
             Packet::Nack { req_num, count, high, holes, .. } => {
@@ -120,7 +121,7 @@ pub fn allowance(frame: &[u8]) -> u64 {
     while let Ok(Some((packet, r))) = parse_packet(rest, h.data_per_packet) {
         rest = r;
         sum += match packet {
-            Packet::Request { .. } | Packet::Cancel { .. } => 1,
+            Packet::Request { .. } | Packet::Cancel { .. } | Packet::Message { .. } => 1,
             Packet::Rfr { count, .. } => u64::from(count),
             _ => 0,
         };

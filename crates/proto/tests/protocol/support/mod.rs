@@ -8,6 +8,7 @@
 
 pub mod forge;
 pub mod link;
+pub mod messages;
 pub mod node;
 pub mod rng;
 
@@ -21,6 +22,7 @@ use courser_proto::{
 };
 pub use forge::{Forge, expect_drop};
 pub use link::{Link, Seen, flip_bits};
+pub use messages::messages_arrive;
 pub use node::{Action, Done, Node};
 pub use rng::{Rng, pattern};
 

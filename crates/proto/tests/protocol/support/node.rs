@@ -69,6 +69,10 @@ pub struct Node {
     /// For each request the time at which its handler started, in the world's time, and its
     /// deadline.
     pub started: Vec<(u16, u64, Option<u64>)>,
+    /// One-way messages: their numbers, when they were delivered, in the world's time, and whether
+    /// their bytes are right; and the numbers of those in several packets.
+    pub messages: Vec<(u16, u64, bool)>,
+    pub large: Vec<u16>,
 }
 
 impl Node {
@@ -104,6 +108,8 @@ impl Node {
             clock_ns: 0,
             deadlines: BTreeMap::new(),
             started: Vec::new(),
+            messages: Vec::new(),
+            large: Vec::new(),
         }
     }
 
@@ -228,6 +234,9 @@ impl Node {
             }
             return;
         }
+        if cont >> 32 == 2 {
+            return; // a message of several packets
+        }
         let result = result.map(|b| match b {
             Body::Borrowed(b) => b.to_vec(),
             Body::Owned(m) => m.to_vec(),
@@ -280,6 +289,14 @@ impl Driver<u64> for Node {
         self.started.push((req_type, self.now_ns, deadline_ns));
         self.copied += u64::from(matches!(body, Body::Owned(_)));
         self.handle(id, req_type, &body);
+    }
+
+    fn on_message(&mut self, _: SessionId, msg_type: u16, body: Body<'_>, _expires_ns: u64) {
+        let whole = body[..] == pattern(msg_type.into(), body.len());
+        if body.len() > super::DPP {
+            self.large.push(msg_type);
+        }
+        self.messages.push((msg_type, self.now_ns, whole));
     }
 
     fn on_completion(

@@ -1,0 +1,302 @@
+//! The one-way messages of a client session that the server has not acknowledged, oldest first:
+//! those that were sent, then those that wait.
+//!
+//! # Invariants
+//! 1. Entry `i` has the number `first + i`. The first `sent` entries were sent at least once, at most
+//!    [`WINDOW`].
+//! 2. `credits` in flight are the entries in flight, and `units` their units in the peer's pool.
+//! 3. While an entry is in flight, a timer is set that expires no later than it is due.
+
+use std::collections::VecDeque;
+
+use courser_buf::MsgBuf;
+
+use super::WINDOW;
+use crate::credits::SessionCredits;
+use crate::mutant::{self, Mutant};
+use crate::stats::Drop;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Waiting,
+    InFlight,
+    Lost,
+    Arrived,
+}
+
+/// A message.
+#[derive(Debug)]
+pub(crate) struct Unacknowledged {
+    pub(crate) msg: MsgBuf,
+    pub(crate) msg_type: u16,
+    state: State,
+    /// Its units in the peer's pool, while it is in flight.
+    units: u16,
+    sent_ns: u64,
+    /// `u64::MAX`: no deadline.
+    pub(crate) expires_ns: u64,
+}
+
+impl Unacknowledged {
+    pub(crate) fn new(msg: MsgBuf, msg_type: u16, expires_ns: u64) -> Self {
+        Unacknowledged { msg, msg_type, state: State::Waiting, units: 0, sent_ns: 0, expires_ns }
+    }
+}
+
+/// Messages that are no longer in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Freed {
+    /// Messages that have arrived, as is known now.
+    pub(super) arrived: u32,
+    /// Messages that are lost.
+    pub(super) lost: u32,
+    /// Units of the peer's pool that were theirs.
+    pub(super) units: u32,
+}
+
+/// See the module's documentation.
+#[derive(Debug)]
+pub(crate) struct Outgoing {
+    entries: VecDeque<Unacknowledged>,
+    first: u32,
+    sent: u32,
+    lost: u32,
+    units: u32,
+    pub(crate) credits: SessionCredits,
+    /// When the newest message that has arrived was sent, and its round trip, ns.
+    newest_ns: u64,
+    round_trip_ns: u64,
+    /// Bit per slot of the session whose call carries a message of several packets.
+    pub(crate) slots: u32,
+    /// The transmit queue has an item for it.
+    pub(crate) queued: bool,
+    /// It waits for room in the peer's pool.
+    pub(crate) stalled: bool,
+    /// Its turn comes before that of the session's calls.
+    pub(crate) before_calls: bool,
+    /// A message was refused: the application is told when there is room.
+    pub(crate) refused: bool,
+    /// Timeouts in a row.
+    pub(crate) retries: u8,
+    /// When something is to be done about messages in flight, and the timer, ns.
+    pub(crate) due_ns: u64,
+    pub(crate) timer_ns: u64,
+    /// Since when messages are in flight without an answer, ns.
+    pub(crate) waits_since_ns: u64,
+}
+
+impl Outgoing {
+    pub(crate) fn new(first: u32) -> Self {
+        Outgoing {
+            entries: VecDeque::new(),
+            first,
+            sent: 0,
+            lost: 0,
+            units: 0,
+            credits: SessionCredits::default(),
+            newest_ns: 0,
+            round_trip_ns: 0,
+            slots: 0,
+            queued: false,
+            stalled: false,
+            before_calls: false,
+            refused: false,
+            retries: 0,
+            due_ns: u64::MAX,
+            timer_ns: u64::MAX,
+            waits_since_ns: 0,
+        }
+    }
+
+    /// For a session whose first message has this number, and with C = `credits`.
+    pub(crate) fn begun(first: u32, credits: u32) -> Box<Outgoing> {
+        let mut new = Outgoing::new(first);
+        new.begin(first, credits);
+        Box::new(new)
+    }
+
+    /// The call on a slot has ended: whether it carried a message.
+    pub(crate) fn take_slot(&mut self, slot_no: u8) -> bool {
+        let bit = 1 << slot_no;
+        let carried = self.slots & bit != 0;
+        self.slots &= !bit;
+        carried
+    }
+
+    /// Messages that were not acknowledged.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Units of the peer's pool in flight.
+    pub(crate) fn units(&self) -> u32 {
+        self.units
+    }
+
+    /// Sets the number of the first message, agreed at connect, and C of the session.
+    pub(crate) fn begin(&mut self, first: u32, credits: u32) {
+        debug_assert_eq!(self.sent, 0);
+        (self.first, self.credits) = (first, SessionCredits::new(credits));
+    }
+
+    pub(super) fn push(&mut self, message: Unacknowledged) {
+        self.entries.push_back(message);
+    }
+
+    /// Whether a message can be sent, as far as the session is concerned.
+    pub(super) fn can_send(&self) -> bool {
+        self.credits.left() > 0
+            && (self.lost > 0 || self.sent < WINDOW.min(self.entries.len() as u32))
+    }
+
+    /// The next message to send, and its number: a lost one first. Messages whose deadline has passed
+    /// before they were sent are removed, and counted in `expired`.
+    pub(crate) fn next(&mut self, now_ns: u64, expired: &mut u64) -> Option<(usize, u32)> {
+        let at = if self.lost > 0 {
+            self.entries.iter().position(|entry| entry.state == State::Lost)?
+        } else {
+            while self.entries.get(self.sent as usize)?.expires_ns <= now_ns {
+                self.entries.remove(self.sent as usize);
+                *expired += 1;
+            }
+            if mutant::is_on(Mutant::NewestMessageFirst) {
+                let newest = self.entries.len() - 1;
+                self.entries.swap(self.sent as usize, newest);
+            }
+            self.sent as usize
+        };
+        (at < WINDOW as usize).then_some((at, self.first.wrapping_add(at as u32)))
+    }
+
+    pub(crate) fn entry_mut(&mut self, at: usize) -> Option<&mut Unacknowledged> {
+        self.entries.get_mut(at)
+    }
+
+    /// Message `at` was sent, for which credits and `units` were taken. Returns whether it was sent
+    /// before.
+    pub(crate) fn on_sent(&mut self, at: usize, units: u16, now_ns: u64) -> bool {
+        let Some(entry) = self.entries.get_mut(at) else { return false };
+        let again = entry.state == State::Lost;
+        (entry.state, entry.units, entry.sent_ns) = (State::InFlight, units, now_ns);
+        self.units += u32::from(units);
+        if again {
+            self.lost -= 1;
+        } else {
+            self.sent += 1;
+        }
+        again
+    }
+
+    /// An acknowledgement: all messages before `next` have arrived, and of the 64 after it those of
+    /// `later`.
+    /// # Errors
+    /// It is older than another, or names messages that were not sent.
+    pub(super) fn on_ack(&mut self, next: u32, later: u64, now_ns: u64) -> Result<Freed, Drop> {
+        let ahead = next.wrapping_sub(self.first);
+        if ahead >= 1 << 31 {
+            return Err(Drop::Stale);
+        }
+        let behind = if later == 0 { 0 } else { 65 - later.leading_zeros() };
+        if ahead > self.sent || ahead + behind > self.sent {
+            return Err(Drop::Inconsistent);
+        }
+        let mut freed = Freed::default();
+        for at in 0..ahead {
+            self.arrived(at as usize, &mut freed, now_ns);
+        }
+        let mut rest = later;
+        while rest != 0 {
+            let at = ahead + 1 + rest.trailing_zeros();
+            rest &= rest - 1;
+            self.arrived(at as usize, &mut freed, now_ns);
+        }
+        self.entries.drain(..ahead as usize);
+        self.sent -= ahead;
+        self.first = next;
+        Ok(freed)
+    }
+
+    fn arrived(&mut self, at: usize, freed: &mut Freed, now_ns: u64) {
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        match std::mem::replace(&mut entry.state, State::Arrived) {
+            State::InFlight => {
+                if entry.sent_ns >= self.newest_ns {
+                    self.newest_ns = entry.sent_ns;
+                    self.round_trip_ns = now_ns.saturating_sub(entry.sent_ns);
+                }
+                let units = u32::from(entry.units);
+                self.credits.release(1);
+                self.units -= units;
+                freed.units += units;
+            }
+            State::Lost => self.lost -= 1,
+            State::Waiting | State::Arrived => return,
+        }
+        freed.arrived += 1;
+    }
+
+    /// Messages in flight count as lost when one that was sent later has arrived, and they are more
+    /// than `window_ns` later than it was (RACK, RFC 8985). Returns when the next one would be lost.
+    pub(super) fn find_lost(&mut self, window_ns: u64, now_ns: u64, freed: &mut Freed) -> u64 {
+        let sent = self.sent as usize;
+        let is_newest =
+            |e: &Unacknowledged| e.state == State::Arrived && e.sent_ns == self.newest_ns;
+        let newest = self.entries.iter().take(sent).rposition(is_newest).unwrap_or(0);
+        let (newest_ns, wait_ns) = (self.newest_ns, self.round_trip_ns + window_ns);
+        let mut next_ns = u64::MAX;
+        for at in 0..sent {
+            let Some(entry) = self.entries.get(at) else { break };
+            let earlier = entry.sent_ns < newest_ns || entry.sent_ns == newest_ns && at < newest;
+            if entry.state != State::InFlight || !earlier {
+                continue;
+            }
+            match entry.sent_ns.saturating_add(wait_ns) {
+                lost_ns if lost_ns <= now_ns => self.lose(at, freed),
+                lost_ns => next_ns = next_ns.min(lost_ns),
+            }
+        }
+        next_ns
+    }
+
+    /// Nothing was heard of the messages in flight: the oldest, or `all`, count as lost.
+    pub(super) fn time_out(&mut self, all: bool, freed: &mut Freed) {
+        for at in 0..self.sent as usize {
+            if self.entries.get(at).is_some_and(|entry| entry.state == State::InFlight) {
+                self.lose(at, freed);
+                if !all {
+                    return;
+                }
+            }
+        }
+    }
+
+    fn lose(&mut self, at: usize, freed: &mut Freed) {
+        let Some(entry) = self.entries.get_mut(at) else { return };
+        entry.state = State::Lost;
+        let units = u32::from(entry.units);
+        self.credits.release(1);
+        self.units -= units;
+        self.lost += 1;
+        freed.units += units;
+        freed.lost += 1;
+    }
+
+    /// Whether a message in front of one that has arrived is missing.
+    pub(super) fn has_gap(&self) -> bool {
+        self.entries.iter().take(self.sent as usize).any(|entry| entry.state == State::Arrived)
+    }
+
+    /// Checks the invariants; for debug builds and simulations.
+    pub(crate) fn check(&self) {
+        let sent = self.sent as usize;
+        assert!(sent <= self.entries.len() && self.sent <= WINDOW, "invariant 1");
+        let count = |state| self.entries.iter().filter(|entry| entry.state == state).count();
+        assert_eq!(count(State::Waiting), self.entries.len() - sent, "invariant 1");
+        assert_eq!(count(State::Lost), self.lost as usize);
+        let flies = |entry: &&Unacknowledged| entry.state == State::InFlight;
+        let units: u32 = self.entries.iter().filter(flies).map(|e| u32::from(e.units)).sum();
+        assert_eq!(count(State::InFlight), self.credits.in_flight() as usize, "invariant 2");
+        assert_eq!(units, self.units, "invariant 2");
+        assert!(self.units == 0 || self.timer_ns <= self.due_ns, "invariant 3");
+    }
+}

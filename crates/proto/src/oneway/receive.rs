@@ -1,0 +1,92 @@
+//! Receiving one-way messages, and their acknowledgements.
+
+use super::Incoming;
+use super::outgoing::Freed;
+use crate::endpoint::Endpoint;
+use crate::event::Event;
+use crate::mutant::{self, Mutant};
+use crate::session::{Session, SessionId, SessionState};
+use crate::stats::Drop;
+use crate::tx::TxItem;
+
+/// The header of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessageHeader {
+    pub(crate) session: u32,
+    pub(crate) number: u32,
+    pub(crate) msg_type: u16,
+    pub(crate) remaining_us: Option<u32>,
+}
+
+impl<C> Endpoint<C> {
+    /// A message of one packet: records its number, and returns it for its handler unless it is
+    /// refused or its deadline has passed.
+    pub(crate) fn rx_message<'f>(
+        &mut self,
+        peer: u32,
+        h: MessageHeader,
+        data: &'f [u8],
+    ) -> Result<Option<Event<'f, C>>, Drop> {
+        let s = self.sessions.server_of(peer, h.session)?;
+        let (id, quota) = (SessionId { index: h.session, generation: s.generation }, s.quota);
+        let first = s.first_req_num;
+        let incoming = s.incoming.get_or_insert_with(|| Box::new(Incoming::new(first)));
+        let taken = incoming.insert(h.number);
+        if taken != Err(Drop::OutOfOrder) && !std::mem::replace(&mut incoming.ack_queued, true) {
+            self.tx.push(TxItem::MessageAck { session: h.session });
+        }
+        taken?;
+        let mut expires_ns = u64::MAX;
+        if let Some(us) = h.remaining_us
+            && let Some(peer) = self.peers.at_mut(peer)
+        {
+            expires_ns = peer.path.deadline_ns(us);
+        }
+        if expires_ns <= self.now_ns && !mutant::is_on(Mutant::StaleMessage) {
+            self.stats.messages_expired += 1;
+            return Ok(None);
+        }
+        let refused = self.rejection(quota, data.len() as u32).is_some();
+        let Some(body) = self.request_body(data).ok().filter(|_| !refused) else {
+            self.stats.messages_refused += 1;
+            return Ok(None);
+        };
+        self.stats.messages_received += 1;
+        let (session, msg_type) = (id, h.msg_type);
+        Ok(Some(Event::Message { session, msg_type, body, expires_ns, request: None }))
+    }
+
+    /// An acknowledgement of messages.
+    pub(crate) fn rx_message_ack(
+        &mut self,
+        peer: u32,
+        session: u32,
+        next: u32,
+        later: u64,
+    ) -> Result<(), Drop> {
+        let now_ns = self.now_ns;
+        let s = match self.sessions.get_mut(session as usize) {
+            Some(Session::Client(s)) if s.peer == peer && s.state == SessionState::Connected => s,
+            Some(Session::Server(s)) if s.peer == peer => return Err(Drop::WrongRole),
+            _ => return Err(Drop::UnknownSession),
+        };
+        let Some(outgoing) = &mut s.outgoing else { return Err(Drop::Inconsistent) };
+        let mut freed = outgoing.on_ack(next, later, now_ns)?;
+        let mut next_ns = u64::MAX;
+        if later != 0
+            && !mutant::is_on(Mutant::LostMessageForgotten)
+            && let Some(peer) = self.peers.at(peer)
+        {
+            let window_ns = peer.path.window_ns(now_ns);
+            next_ns = outgoing.find_lost(window_ns, now_ns, &mut freed);
+        }
+        if freed.arrived > 0 {
+            (outgoing.retries, outgoing.waits_since_ns) = (0, now_ns);
+        }
+        let Freed { arrived, lost, .. } = freed;
+        self.stats.messages_acknowledged += u64::from(arrived);
+        self.after_messages(session, freed, lost, next_ns);
+        self.note_room(session);
+        Ok(())
+    }
+}

@@ -1,0 +1,199 @@
+//! Sending one-way messages: from the application to the queue of the session.
+
+use courser_buf::MsgBuf;
+
+use super::outgoing::Freed;
+use super::{Outgoing, Unacknowledged};
+use crate::endpoint::{Endpoint, copy_of};
+use crate::error::{CallError, RejectReason, SessionEnd};
+use crate::event::{Body, Completion};
+use crate::options::CallOptions;
+use crate::session::{QueuedCall, Session, SessionId, SessionState};
+use crate::tx::TxItem;
+
+impl<C> Endpoint<C> {
+    /// Queues a one-way message. One that does not fit a packet is a call with the continuation
+    /// `cont`, which completes with an empty response when the message has been delivered.
+    /// # Errors
+    /// The reason, with the buffer.
+    pub fn send(
+        &mut self,
+        session: SessionId,
+        msg_type: u16,
+        msg: MsgBuf,
+        options: CallOptions,
+        cont: impl FnOnce() -> C,
+    ) -> Result<(), (RejectReason, MsgBuf)> {
+        let limit = self.cfg.message_queue;
+        let s = match self.sessions.get_mut(session.index as usize) {
+            Some(Session::Client(s)) if s.generation == session.generation && !s.has_failed() => s,
+            Some(Session::Server(s)) if s.generation == session.generation => {
+                return Err((RejectReason::NotClient, msg));
+            }
+            _ => return Err((RejectReason::NoSession(SessionEnd::Unknown), msg)),
+        };
+        let connected = s.state == SessionState::Connected;
+        // Before the answer of the server the size of a packet is not known.
+        if msg.len() > if connected { s.most_in_a_packet() } else { SURELY_ONE_PACKET } {
+            return self.send_large(session, msg_type, msg, options, cont());
+        }
+        let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
+        let outgoing = s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits));
+        if outgoing.len() >= limit {
+            outgoing.refused = true;
+            return Err((RejectReason::MessagesFull { limit }, msg));
+        }
+        let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
+        outgoing.push(Unacknowledged::new(msg, msg_type, expires_ns));
+        if connected && !outgoing.queued && !outgoing.stalled {
+            outgoing.queued = true;
+            self.tx.push(TxItem::Messages { session: session.index });
+        }
+        self.stats.messages_sent += 1;
+        Ok(())
+    }
+
+    /// A message that may need several packets.
+    #[cold]
+    fn send_large(
+        &mut self,
+        session: SessionId,
+        msg_type: u16,
+        msg: MsgBuf,
+        options: CallOptions,
+        cont: C,
+    ) -> Result<(), (RejectReason, MsgBuf)> {
+        self.make_deferred_of(session);
+        let (seq, queued_ns) = (self.stats.calls, self.now_ns);
+        let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
+        let call = QueuedCall {
+            req_type: msg_type,
+            req: msg,
+            cont,
+            seq,
+            queued_ns,
+            expires_ns,
+            one_way: true,
+        };
+        match self.call_rare(session, call) {
+            Ok(_) => {
+                self.stats.messages_sent += 1;
+                Ok(())
+            }
+            Err((reason, msg, _)) => {
+                if let Some(s) = self.sessions.client_mut(session.index)
+                    && let RejectReason::QueueFull { .. } = reason
+                {
+                    let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
+                    let begun = || Outgoing::begun(first, credits);
+                    s.outgoing.get_or_insert_with(begun).refused = true;
+                }
+                Err((reason, msg))
+            }
+        }
+    }
+
+    /// A message that waited for the connect as a call turns out to fit a packet.
+    #[cold]
+    pub(crate) fn send_waiting(&mut self, index: u32, call: QueuedCall<C>) {
+        let Some(s) = self.sessions.client_mut(index) else { return };
+        let session = SessionId { index, generation: s.generation };
+        let QueuedCall { req_type, req, cont, expires_ns, .. } = call;
+        let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
+        let result = match copy_of(&self.arena, &req) {
+            Ok(copy) => {
+                let outgoing = s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits));
+                outgoing.push(Unacknowledged::new(copy, req_type, expires_ns));
+                self.stats.responses += 1;
+                Ok(Body::Borrowed(&[][..]))
+            }
+            Err(_) => {
+                self.stats.errors += 1;
+                self.stats.messages_failed += 1;
+                Err(CallError::NoMemory { response_bytes: 0 })
+            }
+        };
+        self.outbox.done.push_back(Completion { cont, session, request: req, result });
+        self.queue_messages(index);
+    }
+
+    /// Queues the messages of a session for transmission.
+    fn queue_messages(&mut self, session: u32) {
+        if let Some(s) = self.sessions.client_mut(session)
+            && s.state == SessionState::Connected
+            && let Some(outgoing) = &mut s.outgoing
+            && !outgoing.queued
+            && !outgoing.stalled
+        {
+            outgoing.queued = true;
+            self.tx.push(TxItem::Messages { session });
+        }
+    }
+
+    /// The session is connected: its waiting messages can be sent.
+    pub(crate) fn begin_messages(&mut self, session: u32) {
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
+        if let Some(outgoing) = &mut s.outgoing {
+            outgoing.begin(first, credits);
+        }
+        self.queue_messages(session);
+    }
+
+    /// The session has ended: its messages are dropped. Those that were sent may have been delivered.
+    pub(crate) fn fail_messages(&mut self, session: u32) {
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        let Some(mut outgoing) = s.outgoing.take() else { return };
+        let peer = s.peer;
+        self.stats.messages_failed += outgoing.len() as u64;
+        let mut freed = Freed::default();
+        outgoing.time_out(true, &mut freed);
+        if freed.units > 0 {
+            self.release_room(peer, freed.units);
+        }
+    }
+
+    /// Messages that were sent and neither acknowledged, nor expired, nor dropped with their session.
+    #[inline]
+    pub fn outstanding_messages(&self) -> u64 {
+        let s = &self.stats;
+        s.messages_sent - s.messages_acknowledged - s.messages_unsent - s.messages_failed
+    }
+
+    /// A message of several packets has been delivered, or its call has failed.
+    #[cold]
+    pub(crate) fn end_large_message(&mut self, session: u32, delivered: bool) {
+        let stats = &mut self.stats;
+        *if delivered { &mut stats.messages_acknowledged } else { &mut stats.messages_failed } += 1;
+        self.note_room(session);
+    }
+
+    /// A session that has refused a message, and whose queue is now at most half full.
+    pub fn poll_room(&mut self) -> Option<SessionId> {
+        while let Some(id) = self.outbox.rooms.pop_front() {
+            if self.session_state(id) != SessionState::Gone {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    /// Reports room in the queue of messages, after a message was refused.
+    pub(crate) fn note_room(&mut self, session: u32) {
+        let (limit, calls) = (self.cfg.message_queue, self.cfg.call_queue);
+        let Some(s) = self.sessions.client_mut(session) else { return };
+        let id = SessionId { index: session, generation: s.generation };
+        if let Some(outgoing) = &mut s.outgoing
+            && outgoing.refused
+            && outgoing.len() <= limit / 2
+            && s.queue.len() <= calls / 2
+        {
+            outgoing.refused = false;
+            self.outbox.rooms.push_back(id);
+            self.outbox.has_news = true;
+        }
+    }
+}
+
+/// Any packet has room for these bytes.
+const SURELY_ONE_PACKET: usize = crate::wire::MIN_DATA_PER_PACKET as usize;

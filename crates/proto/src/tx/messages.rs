@@ -1,0 +1,140 @@
+//! Transmission of one-way messages and of their acknowledgements. Messages pass the gate of credits
+//! and pacing, as requests do.
+
+use courser_buf::TxBurst;
+
+use super::client::{Gate, gate, pass};
+use super::lane::Lane;
+use super::{Sent, TxItem};
+use crate::endpoint::Endpoint;
+use crate::oneway::Unacknowledged;
+use crate::peer::NO_FRAME;
+use crate::session::SessionState;
+use crate::wire::{MAX_REMAINING_US, Packet, header_words};
+
+/// Messages that a session sends before the next item of the queue: half of a frame of small ones.
+const QUANTUM: u32 = 32;
+
+impl<C> Endpoint<C> {
+    /// Sends the messages of a session that credits allow: lost ones, then waiting ones, in order.
+    #[inline(never)]
+    pub(super) fn tx_messages(&mut self, session: u32, out: &mut TxBurst) -> Sent {
+        let now_ns = self.now_ns;
+        let Some(s) = self.sessions.client_mut(session) else { return Sent::All };
+        let (state, peer_no, remote) = (s.state, s.peer, s.remote);
+        let Some(outgoing) = &mut s.outgoing else { return Sent::All };
+        (outgoing.queued, outgoing.stalled) = (false, false);
+        if state != SessionState::Connected {
+            return Sent::All; // queued again when it is
+        }
+        let Some(peer) = self.peers.at_mut(peer_no) else { return Sent::All };
+        let mut lane = Lane {
+            tx: &mut self.tx,
+            arena: &self.arena,
+            stats: &mut self.stats,
+            inline_max: self.cfg.inline_max,
+            peer_no,
+            peer,
+            out,
+        };
+        let was_idle = outgoing.units() == 0;
+        let (mut lacked_units, mut paced_until_ns, mut left) = (0, None, QUANTUM);
+        let mut again = 0;
+        let sent = loop {
+            let mut expired = 0;
+            let next = outgoing.next(now_ns, &mut expired);
+            lane.stats.messages_unsent += expired;
+            let Some((at, number)) = next else { break Sent::All };
+            let credits = outgoing.credits;
+            let Some(entry) = outgoing.entry_mut(at) else { break Sent::All };
+            let units = lane.peer.credits.units_of_message(entry.msg.len());
+            match gate(lane.peer, credits, units, now_ns) {
+                Gate::Now(_) => {}
+                Gate::Credits if credits.left() == 0 => break Sent::All, // until some arrive
+                Gate::Credits => {
+                    (outgoing.stalled, lacked_units) = (true, units);
+                    break Sent::All;
+                }
+                Gate::At(at_ns) => {
+                    outgoing.stalled = true;
+                    (lacked_units, paced_until_ns) = (units, Some(at_ns));
+                    break Sent::All;
+                }
+            }
+            if left == 0 {
+                outgoing.queued = true;
+                lane.tx.push(TxItem::Messages { session });
+                break Sent::All;
+            }
+            if !send_message(&mut lane, entry, remote, number, now_ns) {
+                outgoing.queued = true;
+                break Sent::Rest(TxItem::Messages { session });
+            }
+            pass(lane.peer, &mut outgoing.credits, 1, units, now_ns);
+            if outgoing.on_sent(at, units, now_ns) {
+                again += 1;
+                lane.stats.retransmitted += 1;
+            }
+            left -= 1;
+        };
+        let begins = was_idle && outgoing.units() > 0;
+        if begins && outgoing.retries == 0 {
+            outgoing.waits_since_ns = now_ns;
+        }
+        s.on_retransmitted(again);
+        if begins {
+            self.time_messages(session, u64::MAX);
+        }
+        if let Some(at_ns) = paced_until_ns {
+            self.pace(session, at_ns);
+        }
+        if lacked_units > 0 {
+            self.wait_for_room(session, lacked_units);
+        }
+        self.note_room(session);
+        sent
+    }
+
+    /// Acknowledges the messages of a server session.
+    pub(super) fn tx_message_ack(&mut self, session: u32) -> Sent {
+        let Some(s) = self.sessions.server_mut(session) else { return Sent::All };
+        let (peer, remote) = (s.peer, s.remote);
+        let Some(incoming) = &s.incoming else { return Sent::All };
+        let (next, later) = incoming.state();
+        let packet = Packet::MessageAck { session: remote, next, later };
+        if !self.tx_header(9, peer, packet) {
+            return Sent::Rest(TxItem::MessageAck { session });
+        }
+        if let Some(incoming) = self.sessions.server_mut(session).and_then(|s| s.incoming.as_mut())
+        {
+            incoming.ack_queued = false;
+        }
+        Sent::All
+    }
+}
+
+/// Adds a message to a frame. `false`: the batch has no room.
+fn send_message(
+    lane: &mut Lane<'_>,
+    entry: &mut Unacknowledged,
+    session: u32,
+    number: u32,
+    now_ns: u64,
+) -> bool {
+    let left_us = entry.expires_ns.saturating_sub(now_ns) / 1_000;
+    let timed = entry.expires_ns != u64::MAX && left_us <= MAX_REMAINING_US.into();
+    let remaining_us = timed.then_some(left_us as u32);
+    let (msg_type, len) = (entry.msg_type, entry.msg.len());
+    let data = entry.msg.get(..).unwrap_or_default();
+    let packet = Packet::Message { session, number, msg_type, remaining_us, data };
+    if lane.peer.open_frame == NO_FRAME {
+        return lane.part(8, packet.header(), &mut entry.msg, 0, 0..len);
+    }
+    // A frame of its own would overtake earlier messages in the open frame.
+    let header = header_words(packet.header());
+    let sent = lane.tx.append(lane.peer_no, lane.peer, lane.arena, header, data);
+    if sent {
+        lane.stats.sent(8);
+    }
+    sent
+}

@@ -1,0 +1,202 @@
+//! One-way messages.
+
+use courser_proto::wire::Packet;
+use courser_proto::{Drop, RejectReason, SessionState};
+
+use super::support::{DPP, Link, World, config, expect_drop, messages_arrive};
+
+#[test]
+fn messages_arrive_once_in_time_and_in_order_whatever_the_link_does() {
+    (0..400).for_each(messages_arrive);
+}
+
+/// Several messages leave in one frame, and one acknowledgement answers them.
+#[test]
+fn a_burst_is_one_frame_and_one_acknowledgement() {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    w.tracing = true;
+    for id in 0..20 {
+        w.send_message(0, s, id, 32, None).unwrap();
+    }
+    w.settle();
+    let [sender, receiver] = [0, 1].map(|node| w.ep(node).stats().clone());
+    assert_eq!((sender.tx_frames, receiver.tx_frames), (1, 1));
+    assert_eq!(sender.messages_acknowledged, 20);
+    assert_eq!(w.story().last().unwrap(), "1: MACK 20+0");
+    assert!(w.nodes[1].messages.iter().map(|m| m.0).eq(0..20));
+}
+
+/// No more are in flight than C, and than the pool has room for; the rest follows in order.
+#[test]
+fn credits_limit_messages_in_flight() {
+    let mut w = World::pair(courser_proto::Config { credits: 4, ..config() });
+    let s = w.connect(0, 1);
+    for id in 0..10 {
+        w.send_message(0, s, id, 32, None).unwrap();
+    }
+    w.pump();
+    assert_eq!(w.ep(0).stats().tx_packets, 4);
+    assert_eq!(w.ep(0).outstanding_messages(), 10);
+    w.settle();
+    assert!(w.nodes[1].messages.iter().map(|m| m.0).eq(0..10));
+}
+
+#[test]
+fn a_full_queue_is_refused_and_its_room_is_reported_once() {
+    let mut w = World::pair(courser_proto::Config { message_queue: 4, ..config() });
+    let s = w.connect(0, 1);
+    for id in 0..4 {
+        w.send_message(0, s, id, 32, None).unwrap();
+    }
+    let refused = w.send_message(0, s, 4, 32, None);
+    assert_eq!(refused, Err(RejectReason::MessagesFull { limit: 4 }));
+    assert_eq!(w.ep(0).poll_room(), None);
+    w.settle();
+    assert!(w.ep(0).has_session_news());
+    assert_eq!((w.ep(0).poll_room(), w.ep(0).poll_room()), (Some(s), None));
+    w.send_message(0, s, 5, 32, None).unwrap();
+    w.settle();
+    assert_eq!(w.ep(0).poll_room(), None, "nothing was refused");
+}
+
+/// A lost message is sent again when later ones have arrived, long before a timeout.
+#[test]
+fn a_lost_message_is_found_by_later_ones() {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    // A round trip is known.
+    w.call(0, s, 100, 8);
+    w.finish(0, 1);
+    let mut frames = 0;
+    w.filter = Some(Box::new(move |from, _| {
+        frames += usize::from(from == 0);
+        from != 0 || frames != 1
+    }));
+    let begin_ns = w.now_ns;
+    for id in 0..4 {
+        w.send_message(0, s, id, 32, None).unwrap();
+        w.pump();
+        w.run_to(w.now_ns + 700);
+    }
+    while w.nodes[1].messages.len() < 4 {
+        assert!(w.step());
+    }
+    assert!(w.now_ns < begin_ns + 10_000, "{}", w.now_ns - begin_ns);
+    assert_eq!((w.ep(0).stats().lost, w.ep(0).stats().probes), (1, 0));
+    w.settle();
+    assert_eq!(w.ep(0).stats().retransmitted, 1);
+}
+
+/// The only message, or its acknowledgement, is lost.
+#[test]
+fn a_lost_tail_is_probed() {
+    for lossy in [0, 1] {
+        let mut w = World::pair(config());
+        let s = w.connect(0, 1);
+        let mut lost = false;
+        w.filter =
+            Some(Box::new(move |from, _| from != lossy || std::mem::replace(&mut lost, true)));
+        w.send_message(0, s, 0, 32, None).unwrap();
+        w.settle();
+        assert_eq!(w.nodes[1].messages.len(), 1);
+        assert_eq!(w.ep(0).outstanding_messages(), 0);
+        assert_eq!(w.ep(1).stats().dropped(Drop::Duplicate), lossy as u64);
+    }
+}
+
+/// Messages end with their session, and a silent path ends the session.
+#[test]
+fn messages_end_with_their_session() {
+    let mut w = World::pair(config());
+    let s = w.connect(0, 1);
+    w.link = Link { loss: 1_000_000, ..Link::perfect() };
+    for id in 0..8 {
+        w.send_message(0, s, id, 32, None).unwrap();
+    }
+    w.settle();
+    assert_eq!(w.ep(0).session_state(s), SessionState::Gone);
+    assert_eq!(w.ep(0).poll_failed(), Some(s));
+    let stats = w.ep(0).stats();
+    assert_eq!((stats.messages_failed, stats.messages_acknowledged), (8, 0));
+    assert_eq!(w.ep(0).outstanding_messages(), 0);
+    assert!(matches!(w.send_message(0, s, 9, 32, None), Err(RejectReason::NoSession(_))));
+}
+
+/// A message whose deadline passes before it is sent is dropped; one that arrives after it is not
+/// delivered, and both are counted.
+#[test]
+fn stale_messages_are_counted_and_not_delivered() {
+    let mut w = World::pair(courser_proto::Config { credits: 1, ..config() });
+    let s = w.connect(0, 1);
+    w.call(0, s, 100, 8);
+    w.finish(0, 1);
+    w.link.latency_ns = 40_000;
+    w.send_message(0, s, 0, 32, Some(30_000)).unwrap();
+    w.send_message(0, s, 1, 32, Some(60_000)).unwrap();
+    w.send_message(0, s, 2, 32, None).unwrap();
+    w.settle();
+    assert!(w.nodes[1].messages.iter().map(|m| m.0).eq([2]));
+    assert_eq!(w.ep(1).stats().messages_expired, 1);
+    assert_eq!(w.ep(0).stats().messages_unsent, 1);
+}
+
+/// A message that waits for the connect as if it were large, and fits a packet.
+#[test]
+fn messages_sent_before_the_connect_arrive() {
+    let mut w = World::pair(config());
+    let d = w.dial(0, 0);
+    for (id, len) in [(0, 32), (1, 1_000), (2, 3 * DPP)] {
+        w.send_message(0, d.session, id, len, None).unwrap();
+    }
+    let accept = w.accept(1, 0, &d.request).unwrap();
+    w.ep(0).established(&accept, super::support::addr(1), courser_buf::PathId(1)).unwrap();
+    w.settle();
+    let mut arrived: Vec<u16> = w.nodes[1].messages.iter().map(|m| m.0).collect();
+    arrived.sort_unstable();
+    assert_eq!(arrived, [0, 1, 2]);
+    assert!(w.nodes[1].messages.iter().all(|m| m.2) && w.nodes[0].given.is_empty());
+    assert_eq!(w.ep(1).stats().requests, 0);
+}
+
+/// Acknowledgements that contradict what was sent change nothing.
+#[test]
+fn forged_acknowledgements_are_dropped() {
+    let mut w = World::pair(config());
+    let (s, mut f) = w.connect_forge(0, 1);
+    let session = f.accept.client_session;
+    let ack = |next, later| Packet::MessageAck { session, next, later };
+    let bytes = f.frame(0, &[ack(0, 0)]);
+    expect_drop(&mut w, 0, &bytes, Drop::Inconsistent);
+    for id in 0..3 {
+        w.send_message(0, s, id, 32, None).unwrap();
+    }
+    w.pump();
+    for (next, later) in [(4, 0), (3, 1), (0, 1 << 2), (0, 1 << 63), (u32::MAX, 0)] {
+        let bytes = f.frame(0, &[ack(next, later)]);
+        let reason = if next == u32::MAX { Drop::Stale } else { Drop::Inconsistent };
+        expect_drop(&mut w, 0, &bytes, reason);
+    }
+    w.settle();
+    assert_eq!(w.ep(0).stats().messages_acknowledged, 3);
+}
+
+/// Numbers far ahead are dropped without an acknowledgement; the memory of a session is bounded.
+#[test]
+fn numbers_ahead_of_the_window_are_dropped() {
+    let mut w = World::pair(config());
+    let (_, mut f) = w.connect_forge(0, 1);
+    let session = f.accept.session;
+    let message =
+        |number| Packet::Message { session, number, msg_type: 1, remaining_us: None, data: b"" };
+    for (number, reason) in [(1024, Drop::OutOfOrder), (1 << 30, Drop::OutOfOrder)] {
+        let bytes = f.frame(1, &[message(number)]);
+        expect_drop(&mut w, 1, &bytes, reason);
+    }
+    assert_eq!(w.ep(1).stats().tx_packets, 0);
+    let bytes = f.frame(1, &[message(1023)]);
+    w.inject(0, 1, &bytes);
+    let bytes = f.frame(1, &[message(1023)]);
+    expect_drop(&mut w, 1, &bytes, Drop::Duplicate);
+    assert_eq!(w.nodes[1].messages.len(), 1);
+}
