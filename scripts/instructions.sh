@@ -82,6 +82,7 @@ for over in mem shm; do
   # Calls in flight, and on how many sessions drawn at random: those of many look ahead. Calls with a
   # deadline, and calls after each side has seen a congestion mark, take longer frame headers.
   loads=('60' '60 deadline' '60 marked' '60 deadline marked' '60 4096' '1' '1 deadline marked')
+  loads+=('60 messages' '1 messages')
   # With shared memory there is no congestion control.
   [ "$over" = shm ] || loads+=('60 uncontrolled')
   for load in "${loads[@]}"; do
@@ -91,13 +92,14 @@ for over in mem shm; do
         deadline) name+=', deadline' ;;
         marked) name+=', after marks' ;;
         uncontrolled) name+=', no congestion control' ;;
+        messages) name+=', messages' ;;
         *) if [ -z "$name" ]; then name="$word in flight"; else name+=", $word sessions"; fi ;;
       esac
     done
     # shellcheck disable=SC2086 # one argument or several
     run $count $load
     for side in client server; do
-      total=$(within "${side}_pass")
+      total=$(within "${side}_(pass|sends)")
       transport=$(within "${side}_(rx|tx|tx_copy)")
       row "$over: $side, $name" "$total" "$transport"
     done

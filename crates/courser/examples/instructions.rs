@@ -3,18 +3,20 @@
 //! the machine's load.
 //!
 //! Usage: `instructions mem|shm RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked]
-//! [uncontrolled]` (32 bytes each way, on 8 sessions or as many as there are calls in flight; with
+//! [uncontrolled] [messages]` (32 bytes each way, on 8 sessions or as many as there are calls in flight; with
 //! SESSIONS, each call on one of them at random), or `instructions mem|shm empty PASSES`: passes of an
 //! event loop without work. As many RPCs or passes before them are not counted: [`begin`] and [`end`]
 //! are called between passes, and it prints the number of RPCs between the two. With `RTO_MS` timers and
 //! acknowledgements count too: callgrind is about 50 times slower than a CPU, so 50 is like the
 //! default of 1.
 //!
+//! With `messages`, one-way messages take the place of the calls.
+//!
 //! With `deadline`, each call has a deadline that it does not reach. With `marked`, each side
 //! receives one frame with a congestion mark before counting starts, so that all counted frames
 //! carry ECN counts. With `uncontrolled`, calls have no congestion control.
 //!
-//! These functions are counted: [`client_pass`] and [`server_pass`], and their transport parts
+//! These functions are counted: [`client_sends`], [`client_pass`] and [`server_pass`], and their transport parts
 //! [`client_tx`], [`client_rx`], [`server_tx`], [`server_rx`]; [`empty_passes`].
 
 use std::cell::Cell;
@@ -45,6 +47,21 @@ fn client_pass<T: Transport>(rpc: &mut Rpc<T>) {
     // The two functions must differ, or the compiler merges them.
     std::hint::black_box("client");
     rpc.poll();
+}
+
+/// Sends one-way messages until `in_flight` are not acknowledged. Returns how many.
+#[inline(never)]
+fn client_sends<T: Transport>(
+    rpc: &mut Rpc<T>,
+    session: SessionId,
+    in_flight: u64,
+) -> Result<u64, Failure> {
+    let count = in_flight.saturating_sub(rpc.outstanding_messages());
+    for _ in 0..count {
+        let message = rpc.alloc_recycled(32)?;
+        rpc.send(session, ECHO, message)?;
+    }
+    Ok(count)
 }
 
 /// One pass of the server's event loop, including the handler.
@@ -220,7 +237,7 @@ impl Choice {
 }
 
 const USAGE: &str = "usage: instructions (mem | shm) \
-    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] \
+    (RPCS IN_FLIGHT [SESSIONS [RTO_MS]] [deadline] [marked] [uncontrolled] [messages] \
     | empty PASSES)";
 
 fn main() -> Result<(), Failure> {
@@ -254,13 +271,15 @@ struct Load {
     deadline: bool,
     marked: bool,
     uncontrolled: bool,
+    messages: bool,
 }
+
+const WORDS: [&str; 4] = ["deadline", "marked", "uncontrolled", "messages"];
 
 impl Load {
     /// Parses the arguments after the transport.
     fn parse(args: impl Iterator<Item = String>) -> Result<Load, Failure> {
-        let (words, numbers): (Vec<_>, Vec<_>) =
-            args.partition(|a| matches!(a.as_str(), "deadline" | "marked" | "uncontrolled"));
+        let (words, numbers): (Vec<_>, Vec<_>) = args.partition(|a| WORDS.contains(&a.as_str()));
         let mut numbers = numbers.into_iter();
         let (first, second) = (numbers.next().ok_or(USAGE)?, numbers.next().ok_or(USAGE)?);
         let load = Load {
@@ -271,6 +290,7 @@ impl Load {
             deadline: words.iter().any(|w| w == "deadline"),
             marked: words.iter().any(|w| w == "marked"),
             uncontrolled: words.iter().any(|w| w == "uncontrolled"),
+            messages: words.iter().any(|w| w == "messages"),
         };
         if numbers.next().is_some() { Err(USAGE.into()) } else { Ok(load) }
     }
@@ -292,6 +312,12 @@ fn run<T: Transport>(
     let server_nexus = Nexus::bind_with(bind, config.clone())?;
     let mut server = server_nexus.endpoint_on(Side::<SERVER, T>(transport()?))?;
     server.on(ECHO, echo);
+    let received = Rc::new(Cell::new(0_u64));
+    let count_of = received.clone();
+    server.on_message(ECHO, move |_, message| {
+        assert_eq!(message.len(), 32);
+        count_of.set(count_of.get() + 1);
+    });
     let nexus = Nexus::bind_with(bind, config)?;
     let mut client = nexus.endpoint_on(Side::<CLIENT, T>(transport()?))?;
     let uri = server_nexus.local_uri();
@@ -308,6 +334,9 @@ fn run<T: Transport>(
         println!("{} passes", load.number);
         return Ok(());
     };
+    if load.messages {
+        return messages(&mut client, &mut server, sessions[0], rpcs, load.number, &received);
+    }
     let random = load.drawn.map(|_| 0x9e37_79b9_7f4a_7c15);
     let choice = Choice { sessions, random, next: 0 };
     if load.deadline {
@@ -315,6 +344,31 @@ fn run<T: Transport>(
     } else {
         echoes::<_, false>(&mut client, &mut server, choice, rpcs, load.number)
     }
+}
+
+/// Twice `count` one-way messages, `in_flight` at a time.
+fn messages<T: Transport>(
+    client: &mut Rpc<Side<CLIENT, T>>,
+    server: &mut Rpc<Side<SERVER, T>>,
+    session: SessionId,
+    count: u64,
+    in_flight: u64,
+    received: &Cell<u64>,
+) -> Result<(), Failure> {
+    let mut until = |count: u64| -> Result<u64, Failure> {
+        while received.get() < count {
+            client_sends(client, session, in_flight)?;
+            client_pass(client);
+            server_pass(server);
+        }
+        Ok(received.get())
+    };
+    let before = until(count)?;
+    begin();
+    let after = until(2 * count)?;
+    end();
+    println!("{} RPCs", after - before);
+    Ok(())
 }
 
 /// Lets each side receive one frame with a congestion mark, by uncounted calls.

@@ -61,6 +61,10 @@ pub struct Config {
     /// ([`crate::RejectReason::QueueFull`]). Default 1,024. Cost: 136 bytes per waiting call, and its
     /// request.
     pub call_queue: usize,
+    /// One-way messages of a session that are not acknowledged, those that wait included: 1 to 65,536.
+    /// Further ones are refused ([`crate::RejectReason::MessagesFull`]). Default 1,024, which is also
+    /// the most that are in flight. Cost: 56 bytes per message, and its content.
+    pub message_queue: usize,
     /// Sessions per endpoint, both roles. Default 65,536.
     pub max_sessions: usize,
     /// Sessions that one client process may have with an endpoint: 1 to 1,048,576, default 16,384.
@@ -183,6 +187,7 @@ impl Default for Config {
             max_msg_size: p.max_msg_size,
             memory_limit: 1 << 30,
             call_queue: p.call_queue,
+            message_queue: p.message_queue,
             max_sessions: p.max_sessions,
             max_sessions_per_peer: p.max_sessions_per_peer,
             max_sessions_per_address: p.max_sessions_per_address,
@@ -274,6 +279,7 @@ impl Config {
             train_frames: train,
             max_msg_size: self.max_msg_size,
             call_queue: self.call_queue,
+            message_queue: self.message_queue,
             max_sessions: self.max_sessions,
             max_sessions_per_peer: self.max_sessions_per_peer,
             max_sessions_per_address: self.max_sessions_per_address,

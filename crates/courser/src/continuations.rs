@@ -40,6 +40,11 @@ impl Cont {
         Cont { value: at.into(), is_call: true }
     }
 
+    /// Nothing follows.
+    pub(crate) fn none() -> Self {
+        Cont::call(u32::MAX)
+    }
+
     #[inline(always)]
     pub(crate) fn target(self) -> CompletionTarget {
         if self.is_call {

@@ -261,7 +261,7 @@ impl<T: Transport> Rpc<T> {
             match item {
                 Mail::Dialed { ticket, result } => self.on_dialed(ticket, result),
                 Mail::Msg { control, remote, local, msg } => {
-                    self.on_message(control, remote, local, msg);
+                    self.on_control_message(control, remote, local, msg);
                 }
                 Mail::Lost { control, reason } => self.on_lost(control, &reason),
             }
@@ -318,7 +318,7 @@ impl<T: Transport> Rpc<T> {
         self.core.remember_failure(d.session, error);
     }
 
-    fn on_message(&mut self, control: u64, remote: IpAddr, local: IpAddr, msg: ControlMsg) {
+    fn on_control_message(&mut self, control: u64, remote: IpAddr, local: IpAddr, msg: ControlMsg) {
         match msg {
             ControlMsg::Connect { from, request, .. } => {
                 let (session, client_cookie) = (request.session, request.cookie);

@@ -10,6 +10,7 @@ use crate::core::Core;
 use crate::message::{Completion, Request, Response};
 use crate::panics::caught;
 use crate::rpc::Handlers;
+use crate::send::handle_message;
 
 /// Passes the events of the endpoint to the application.
 pub(crate) struct Dispatch<'a> {
@@ -54,6 +55,11 @@ impl Driver<Cont> for Dispatch<'_> {
     fn on_request(&mut self, id: RequestId, req_type: u16, body: Body<'_>, expires_ns: u64) {
         self.before_event();
         handle(self.core, self.handlers, id, req_type, body, expires_ns);
+    }
+
+    fn on_message(&mut self, session: SessionId, msg_type: u16, body: Body<'_>, expires_ns: u64) {
+        self.before_event();
+        handle_message(self.core, self.handlers, session, msg_type, body, expires_ns);
     }
 
     #[inline(always)]

@@ -186,6 +186,7 @@ impl<T: Transport> Rpc<T> {
         while let Some(idle) = self.core.proto.poll_idle() {
             self.on_idle(idle);
         }
+        worked |= self.report_room();
         self.watch_flood(self.last_scan_ns);
         worked
     }

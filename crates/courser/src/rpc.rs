@@ -20,6 +20,7 @@ use crate::core::Core;
 use crate::error::{CallRejected, SessionError};
 use crate::flood::Flood;
 use crate::message::{Completion, Reply, ReplyHandle, Request, Response, zeroed};
+use crate::send::OnRoom;
 use crate::spin::{Crowd, Spin};
 use crate::worker::{Answer, Workers};
 
@@ -100,6 +101,8 @@ pub(crate) type Handler = Box<dyn Handle>;
 #[derive(Default)]
 pub(crate) struct Handlers {
     pub(crate) by_type: Vec<Option<Handler>>,
+    pub(crate) messages: Vec<Option<Handler>>,
+    pub(crate) on_room: Option<OnRoom>,
     pub(crate) on_completion: Option<Box<dyn Conclude>>,
 }
 
@@ -201,6 +204,11 @@ impl<T: Transport> Rpc<T> {
             self.handlers.by_type.resize_with(at + 1, || None);
         }
         self.handlers.by_type[at] = Some(handler);
+        self.accept_sessions();
+    }
+
+    /// Accepts sessions of clients from now on.
+    pub(crate) fn accept_sessions(&mut self) {
         if !self.accepts {
             self.accepts = true;
             self.control.send(Command::SetAccepts { index: self.index, accepts: true });

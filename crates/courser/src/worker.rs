@@ -55,6 +55,10 @@ pub struct HandlerStats {
     pub no_memory: u64,
     /// Worker answers whose session had ended.
     pub gone: u64,
+    /// One-way messages of a type without a handler.
+    pub messages_unhandled: u64,
+    /// One-way messages whose deadline passed while other handlers of their burst ran.
+    pub messages_expired: u64,
 }
 
 /// The state of an endpoint that uses the worker pool.

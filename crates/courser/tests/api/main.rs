@@ -17,6 +17,7 @@ mod examples;
 mod failures;
 mod false_servers;
 mod hostile;
+mod messages;
 mod panics;
 mod paths;
 mod registered;
