@@ -71,7 +71,7 @@ impl<'a> MessageBuilder<'a> {
     ///
     /// # Errors
     /// The message is refused; the error returns the buffer.
-    #[inline]
+    #[inline(always)]
     pub fn send(self) -> Result<(), CallRejected> {
         let MessageBuilder { core, session, msg_type, message, deadline } = self;
         let options = match deadline {

@@ -41,6 +41,14 @@ impl Unacknowledged {
     pub(crate) fn new(msg: MsgBuf, msg_type: u16, expires_ns: u64) -> Self {
         Unacknowledged { msg, msg_type, state: State::Waiting, units: 0, sent_ns: 0, expires_ns }
     }
+
+    /// It was sent, for which `units` were taken. Returns whether it was sent before.
+    #[inline(always)]
+    pub(crate) fn on_sent(&mut self, units: u16, now_ns: u64) -> bool {
+        let again = self.state == State::Lost;
+        (self.state, self.units, self.sent_ns) = (State::InFlight, units, now_ns);
+        again
+    }
 }
 
 /// Messages that are no longer in flight.
@@ -139,6 +147,7 @@ impl Outgoing {
         (self.first, self.credits) = (first, SessionCredits::new(credits));
     }
 
+    #[inline(always)]
     pub(super) fn push(&mut self, message: Unacknowledged) {
         self.entries.push_back(message);
     }
@@ -151,7 +160,12 @@ impl Outgoing {
 
     /// The next message to send, and its number: a lost one first. Messages whose deadline has passed
     /// before they were sent are removed, and counted in `expired`.
-    pub(crate) fn next(&mut self, now_ns: u64, expired: &mut u64) -> Option<(usize, u32)> {
+    #[inline(always)]
+    pub(crate) fn next(
+        &mut self,
+        now_ns: u64,
+        expired: &mut u64,
+    ) -> Option<(u32, &mut Unacknowledged)> {
         let at = if self.lost > 0 {
             self.entries.iter().position(|entry| entry.state == State::Lost)?
         } else {
@@ -165,26 +179,19 @@ impl Outgoing {
             }
             self.sent as usize
         };
-        (at < WINDOW as usize).then_some((at, self.first.wrapping_add(at as u32)))
-    }
-
-    pub(crate) fn entry_mut(&mut self, at: usize) -> Option<&mut Unacknowledged> {
-        self.entries.get_mut(at)
-    }
-
-    /// Message `at` was sent, for which credits and `units` were taken. Returns whether it was sent
-    /// before.
-    pub(crate) fn on_sent(&mut self, at: usize, units: u16, now_ns: u64) -> bool {
-        let Some(entry) = self.entries.get_mut(at) else { return false };
-        let again = entry.state == State::Lost;
-        (entry.state, entry.units, entry.sent_ns) = (State::InFlight, units, now_ns);
-        self.units += u32::from(units);
-        if again {
-            self.lost -= 1;
-        } else {
-            self.sent += 1;
+        if at >= WINDOW as usize {
+            return None;
         }
-        again
+        Some((self.first.wrapping_add(at as u32), self.entries.get_mut(at)?))
+    }
+
+    /// A message was sent, for which credits and `units` were taken; `again`: see
+    /// [`Unacknowledged::on_sent`].
+    #[inline(always)]
+    pub(crate) fn on_sent(&mut self, units: u16, again: bool) {
+        self.units += u32::from(units);
+        self.lost -= u32::from(again);
+        self.sent += u32::from(!again);
     }
 
     /// An acknowledgement: all messages before `next` have arrived, and of the 64 after it those of
@@ -201,18 +208,28 @@ impl Outgoing {
             return Err(Drop::Inconsistent);
         }
         let mut freed = Freed::default();
-        for at in 0..ahead {
-            self.arrived(at as usize, &mut freed, now_ns);
+        let (mut in_flight, mut newest_ns) = (0, self.newest_ns);
+        for entry in self.entries.drain(..ahead as usize) {
+            let flies = u32::from(entry.state == State::InFlight);
+            in_flight += flies;
+            freed.units += flies * u32::from(entry.units);
+            freed.arrived += u32::from(entry.state != State::Arrived);
+            self.lost -= u32::from(entry.state == State::Lost);
+            newest_ns = newest_ns.max(u64::from(flies) * entry.sent_ns);
         }
+        if newest_ns > self.newest_ns {
+            (self.newest_ns, self.round_trip_ns) = (newest_ns, now_ns.saturating_sub(newest_ns));
+        }
+        self.credits.release(in_flight);
+        self.units -= freed.units;
+        self.sent -= ahead;
+        self.first = next;
         let mut rest = later;
         while rest != 0 {
-            let at = ahead + 1 + rest.trailing_zeros();
+            let at = 1 + rest.trailing_zeros();
             rest &= rest - 1;
             self.arrived(at as usize, &mut freed, now_ns);
         }
-        self.entries.drain(..ahead as usize);
-        self.sent -= ahead;
-        self.first = next;
         Ok(freed)
     }
 

@@ -8,6 +8,7 @@ use crate::mutant::{self, Mutant};
 use crate::session::{Session, SessionId, SessionState};
 use crate::stats::Drop;
 use crate::tx::TxItem;
+use crate::wire::SinglePacket;
 
 /// The header of a message.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,30 @@ pub(crate) struct MessageHeader {
 }
 
 impl<C> Endpoint<C> {
+    /// Takes a message if it is the next one of its session, without any later one, has no deadline,
+    /// and no limit has to be checked. Returns its session.
+    #[inline(always)]
+    pub(crate) fn take_next_message(
+        &mut self,
+        peer: u32,
+        p: &SinglePacket<'_>,
+    ) -> Option<SessionId> {
+        let s = self.sessions.server_mut(p.session)?;
+        if s.peer != peer || self.quotas.needs_check {
+            return None;
+        }
+        let incoming = s.incoming.as_mut()?;
+        if !incoming.take_next(p.req_num) {
+            return None;
+        }
+        if !std::mem::replace(&mut incoming.ack_queued, true) {
+            self.tx.push(TxItem::MessageAck { session: p.session });
+        }
+        self.stats.received(8);
+        self.stats.messages_received += 1;
+        Some(SessionId { index: p.session, generation: s.generation })
+    }
+
     /// A message of one packet: records its number, and returns it for its handler unless it is
     /// refused or its deadline has passed.
     pub(crate) fn rx_message<'f>(

@@ -16,12 +16,26 @@ impl<C> Endpoint<C> {
     /// `cont`, which completes with an empty response when the message has been delivered.
     /// # Errors
     /// The reason, with the buffer.
+    #[inline(always)]
     pub fn send(
         &mut self,
         session: SessionId,
         msg_type: u16,
         msg: MsgBuf,
         options: CallOptions,
+        cont: impl FnOnce() -> C,
+    ) -> Result<(), (RejectReason, MsgBuf)> {
+        self.send_by(session, msg_type, msg, options.deadline_ns.unwrap_or(u64::MAX), cont)
+    }
+
+    /// [`Endpoint::send`] with a deadline, ns; `u64::MAX`: none.
+    #[inline(never)] // its arguments fit registers
+    fn send_by(
+        &mut self,
+        session: SessionId,
+        msg_type: u16,
+        msg: MsgBuf,
+        expires_ns: u64,
         cont: impl FnOnce() -> C,
     ) -> Result<(), (RejectReason, MsgBuf)> {
         let limit = self.cfg.message_queue;
@@ -35,7 +49,7 @@ impl<C> Endpoint<C> {
         let connected = s.state == SessionState::Connected;
         // Before the answer of the server the size of a packet is not known.
         if msg.len() > if connected { s.most_in_a_packet() } else { SURELY_ONE_PACKET } {
-            return self.send_large(session, msg_type, msg, options, cont());
+            return self.send_large(session, msg_type, msg, expires_ns, cont());
         }
         let (first, credits) = (s.agreed.first_req_num, s.credits.limit());
         let outgoing = s.outgoing.get_or_insert_with(|| Outgoing::begun(first, credits));
@@ -43,7 +57,6 @@ impl<C> Endpoint<C> {
             outgoing.refused = true;
             return Err((RejectReason::MessagesFull { limit }, msg));
         }
-        let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
         outgoing.push(Unacknowledged::new(msg, msg_type, expires_ns));
         if connected && !outgoing.queued && !outgoing.stalled {
             outgoing.queued = true;
@@ -60,12 +73,11 @@ impl<C> Endpoint<C> {
         session: SessionId,
         msg_type: u16,
         msg: MsgBuf,
-        options: CallOptions,
+        expires_ns: u64,
         cont: C,
     ) -> Result<(), (RejectReason, MsgBuf)> {
         self.make_deferred_of(session);
         let (seq, queued_ns) = (self.stats.calls, self.now_ns);
-        let expires_ns = options.deadline_ns.unwrap_or(u64::MAX);
         let call = QueuedCall {
             req_type: msg_type,
             req: msg,

@@ -15,14 +15,14 @@ use courser_buf::RxFrame;
 
 use crate::driver::{Driver, deliver};
 use crate::endpoint::Endpoint;
-use crate::event::Event;
+use crate::event::{Body, Event};
 use crate::mutant::{self, Mutant};
 use crate::oneway::MessageHeader;
 use crate::session::{ClientSession, Session, SessionState};
 use crate::stats::Drop;
 use crate::wire::{
-    DEADLINE_REQUEST, PLAIN_REQUEST, PLAIN_RESPONSE, Packet, parse_front, parse_packet,
-    parse_single,
+    DEADLINE_REQUEST, PLAIN_MESSAGE, PLAIN_REQUEST, PLAIN_RESPONSE, Packet, SinglePacket,
+    parse_front, parse_packet, parse_single,
 };
 
 use content::{Content, InParts};
@@ -50,6 +50,7 @@ pub(crate) fn packets<C>(driver: &mut impl Driver<C>, packets: Packets<'_>) {
             let done = match p.kind {
                 PLAIN_RESPONSE => response::rx_response(driver, peer, &p),
                 PLAIN_REQUEST | DEADLINE_REQUEST => request::rx_request(driver, peer, &p),
+                PLAIN_MESSAGE => rx_next_message(driver, peer, &p),
                 _ => false,
             };
             if done {
@@ -113,6 +114,15 @@ fn rare_packet<'f, C>(driver: &mut impl Driver<C>, packets: Packets<'f>) -> &'f 
         }
     }
     behind
+}
+
+/// Handles the next one-way message of a session. `false`: it is another one, or to be checked;
+/// nothing has changed, and it is for [`rx_message`].
+#[inline(never)] // outlined to keep registers free on the path of small RPCs
+fn rx_next_message<C>(driver: &mut impl Driver<C>, peer: u32, p: &SinglePacket<'_>) -> bool {
+    let Some(session) = driver.endpoint().take_next_message(peer, p) else { return false };
+    driver.on_message(session, p.req_type, Body::Borrowed(p.data), u64::MAX);
+    true
 }
 
 /// Handles a one-way message of one packet.

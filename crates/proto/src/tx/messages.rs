@@ -10,7 +10,7 @@ use crate::endpoint::Endpoint;
 use crate::oneway::Unacknowledged;
 use crate::peer::NO_FRAME;
 use crate::session::SessionState;
-use crate::wire::{MAX_REMAINING_US, Packet, header_words};
+use crate::wire::{MAX_REMAINING_US, Packet, single_message};
 
 /// Messages that a session sends before the next item of the queue: half of a frame of small ones.
 const QUANTUM: u32 = 32;
@@ -41,12 +41,10 @@ impl<C> Endpoint<C> {
         let (mut lacked_units, mut paced_until_ns, mut left) = (0, None, QUANTUM);
         let mut again = 0;
         let sent = loop {
-            let mut expired = 0;
+            let (mut expired, credits) = (0, outgoing.credits);
             let next = outgoing.next(now_ns, &mut expired);
             lane.stats.messages_unsent += expired;
-            let Some((at, number)) = next else { break Sent::All };
-            let credits = outgoing.credits;
-            let Some(entry) = outgoing.entry_mut(at) else { break Sent::All };
+            let Some((number, entry)) = next else { break Sent::All };
             let units = lane.peer.credits.units_of_message(entry.msg.len());
             match gate(lane.peer, credits, units, now_ns) {
                 Gate::Now(_) => {}
@@ -70,17 +68,17 @@ impl<C> Endpoint<C> {
                 outgoing.queued = true;
                 break Sent::Rest(TxItem::Messages { session });
             }
+            let repeated = entry.on_sent(units, now_ns);
+            outgoing.on_sent(units, repeated);
             pass(lane.peer, &mut outgoing.credits, 1, units, now_ns);
-            if outgoing.on_sent(at, units, now_ns) {
-                again += 1;
-                lane.stats.retransmitted += 1;
-            }
+            again += u64::from(repeated);
             left -= 1;
         };
         let begins = was_idle && outgoing.units() > 0;
         if begins && outgoing.retries == 0 {
             outgoing.waits_since_ns = now_ns;
         }
+        lane.stats.retransmitted += again;
         s.on_retransmitted(again);
         if begins {
             self.time_messages(session, u64::MAX);
@@ -114,6 +112,7 @@ impl<C> Endpoint<C> {
 }
 
 /// Adds a message to a frame. `false`: the batch has no room.
+#[inline(always)]
 fn send_message(
     lane: &mut Lane<'_>,
     entry: &mut Unacknowledged,
@@ -121,17 +120,21 @@ fn send_message(
     number: u32,
     now_ns: u64,
 ) -> bool {
-    let left_us = entry.expires_ns.saturating_sub(now_ns) / 1_000;
-    let timed = entry.expires_ns != u64::MAX && left_us <= MAX_REMAINING_US.into();
-    let remaining_us = timed.then_some(left_us as u32);
+    let remaining_us = match entry.expires_ns {
+        u64::MAX => None,
+        expires_ns => {
+            let left_us = expires_ns.saturating_sub(now_ns) / 1_000;
+            u32::try_from(left_us).ok().filter(|us| *us <= MAX_REMAINING_US)
+        }
+    };
     let (msg_type, len) = (entry.msg_type, entry.msg.len());
-    let data = entry.msg.get(..).unwrap_or_default();
-    let packet = Packet::Message { session, number, msg_type, remaining_us, data };
-    if lane.peer.open_frame == NO_FRAME {
+    let data = &entry.msg[..];
+    // A frame of its own would overtake earlier messages in the open frame.
+    if len > lane.inline_max && lane.peer.open_frame == NO_FRAME {
+        let packet = Packet::Message { session, number, msg_type, remaining_us, data };
         return lane.part(8, packet.header(), &mut entry.msg, 0, 0..len);
     }
-    // A frame of its own would overtake earlier messages in the open frame.
-    let header = header_words(packet.header());
+    let header = single_message(session, number, msg_type, len as u32, remaining_us);
     let sent = lane.tx.append(lane.peer_no, lane.peer, lane.arena, header, data);
     if sent {
         lane.stats.sent(8);

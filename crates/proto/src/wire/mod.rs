@@ -28,8 +28,8 @@ pub use packet::{
 };
 pub use remaining::MAX_REMAINING_US;
 pub(crate) use single::{
-    DEADLINE_REQUEST, PLAIN_REQUEST, PLAIN_RESPONSE, SinglePacket, header_words, parse_single,
-    single_request, single_response,
+    DEADLINE_REQUEST, PLAIN_MESSAGE, PLAIN_REQUEST, PLAIN_RESPONSE, SinglePacket, header_words,
+    parse_single, single_message, single_request, single_response,
 };
 
 /// Why bytes are not a valid frame or packet. Each variant is a counter in the endpoint's

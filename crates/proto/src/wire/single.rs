@@ -13,7 +13,10 @@ pub(crate) const PLAIN_RESPONSE: u8 = PacketKind::Response as u8;
 /// First byte of a request that carries the remaining time of its call.
 pub(crate) const DEADLINE_REQUEST: u8 = PLAIN_REQUEST | 1 << 4;
 
-/// A packet that is a whole message, if its `kind` is one of the three constants above.
+/// First byte of a one-way message without a deadline.
+pub(crate) const PLAIN_MESSAGE: u8 = PacketKind::Message as u8;
+
+/// A packet that is a whole message, if its `kind` is one of the constants above.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SinglePacket<'f> {
     pub(crate) kind: u8,
@@ -86,6 +89,19 @@ pub(crate) fn single_response(session: u32, req_num: u32, size: u32) -> [u64; 2]
     [low, size.into()]
 }
 
+/// The header of a one-way message, like [`single_request`].
+#[inline(always)]
+pub(crate) fn single_message(
+    session: u32,
+    number: u32,
+    msg_type: u16,
+    size: u32,
+    remaining_us: Option<u32>,
+) -> [u64; 2] {
+    let [low, high] = single_request(session, number, msg_type, size, remaining_us);
+    [low + u64::from(PLAIN_MESSAGE - PLAIN_REQUEST), high]
+}
+
 /// Header bytes as the two words of [`single_request`].
 #[inline(always)]
 pub(crate) fn header_words(bytes: [u8; PACKET_HEADER]) -> [u64; 2] {
@@ -130,6 +146,13 @@ mod tests {
                     remaining_us: s.remaining_us(), one_way: false,
                     data: s.data,
                 },
+                PLAIN_MESSAGE => Packet::Message {
+                    session,
+                    number: req_num,
+                    msg_type: s.req_type,
+                    remaining_us: None,
+                    data: s.data,
+                },
                 PLAIN_RESPONSE => {
                     Packet::Response { session, req_num, msg_size, index: 0, data: s.data }
                 }
@@ -163,6 +186,12 @@ mod tests {
             prop_assert!(parse_single(&frame, msg_size).is_none(), "too large");
             let cut = &frame[..PACKET_HEADER + data.len()];
             prop_assert!(parse_single(&cut[..cut.len() - 1], msg_size + 1).is_none(), "cut off");
+
+            let (number, msg_type) = (req_num, req_type);
+            let message =
+                Packet::Message { session, number, msg_type, remaining_us, data: &data };
+            let words = single_message(session, number, msg_type, msg_size, remaining_us);
+            prop_assert_eq!(words, header_words(message.header()));
 
             let response = Packet::Response { session, req_num, msg_size, index: 0, data: &data };
             let words = single_response(session, req_num, msg_size);
