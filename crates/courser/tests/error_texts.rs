@@ -229,6 +229,7 @@ fn protocol_error_texts_end_with_an_advice() {
             RejectReason::NoSession(SessionEnd::Closed),
             RejectReason::NotClient,
             RejectReason::QueueFull { limit: 1 },
+            RejectReason::MessagesFull { limit: 1 },
             RejectReason::TooLarge { bytes: 2, limit: 1 },
             ReplyError::Gone,
             ReplyError::OtherEndpoint,
