@@ -95,8 +95,8 @@ fn a_removed_peer_is_unknown() {
 /// Offsets of the header fields (docs/wire-protocol.md).
 const VERSION: usize = 0;
 const PACKET_SIZE: usize = 2;
-const PEER: usize = 4;
-const COOKIE: usize = 8;
+const COOKIE: usize = 4;
+const PEER: usize = 8;
 
 /// A valid request in flight in a session that has been used: the frame that would arrive next, as
 /// built by its client, with send time or without.
