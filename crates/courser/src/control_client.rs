@@ -264,6 +264,10 @@ impl<T: Transport> Rpc<T> {
                     self.on_control_message(control, remote, local, msg);
                 }
                 Mail::Lost { control, reason } => self.on_lost(control, &reason),
+                Mail::Scarce { host } => {
+                    self.core.proto.evict_clients(host.map(|host| addr(host, 0).host));
+                    self.notify_evicted();
+                }
             }
         }
         self.mail = mail;

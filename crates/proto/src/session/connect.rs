@@ -294,7 +294,8 @@ pub struct Established {
     pub path_unused: bool,
 }
 
-/// A session that the server has evicted because it was never used, to make room for another.
+/// A session that the server has evicted because it was never used, to make room for another, or for
+/// another control connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Evicted {
     /// The control connection.

@@ -130,6 +130,46 @@ fn the_oldest_unused_session_of_another_client_makes_room() {
 }
 
 #[test]
+fn clients_that_use_none_of_their_sessions_end_where_connections_are_scarce() {
+    let mut w = world(config());
+    let used = w.connect(0, 1); // from host 0, over control connection 7
+    w.call(0, used, 1, 32);
+    w.finish(0, 1);
+    let start = w.ep(1).now_ns();
+    let host = addr(0).host as u8;
+    // A client with a used session and an unused one; twelve with two unused ones; another address.
+    connect(&mut w, (host, 1, 7)).unwrap();
+    for n in 0..12 {
+        w.ep(1).advance(start + n);
+        let young = connect(&mut w, (host, 20 + n, 20 + n)).unwrap();
+        connect(&mut w, (host, 20 + n, 20 + n)).unwrap();
+        assert!(young.session > 0);
+    }
+    connect(&mut w, (host + 1, 50, 50)).unwrap();
+    let evicted = |w: &mut World, of| {
+        w.ep(1).evict_clients(of);
+        let mut all = Vec::new();
+        while let Some(e) = w.ep(1).poll_evicted() {
+            all.push(e.control);
+        }
+        w.ep(1).check();
+        all
+    };
+    let this = Some(u128::from(host));
+    assert_eq!(evicted(&mut w, this), [], "too young");
+    w.ep(1).advance(start + 2 * SECOND);
+    connect(&mut w, (host, 99, 99)).unwrap();
+    let twice = |controls: std::ops::Range<u64>| controls.flat_map(|c| [c, c]).collect::<Vec<_>>();
+    assert_eq!(evicted(&mut w, this), twice(20..28), "the oldest eight");
+    assert_eq!(evicted(&mut w, this), twice(28..32));
+    assert_eq!(evicted(&mut w, this), [], "one is young, one has used a session");
+    assert_eq!(evicted(&mut w, None), [50]);
+    assert_eq!(w.ep(1).live_sessions(), 3);
+    w.call(0, used, 2, 32);
+    assert!(w.finish(0, 1)[0].result.is_ok());
+}
+
+#[test]
 fn used_sessions_are_not_evicted_and_clients_of_evicted_ones_are_told() {
     let server = Config { max_sessions: 2, ..config() };
     let mut w = world(server);
