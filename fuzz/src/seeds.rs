@@ -139,6 +139,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         port: 4001,
         client_session: 0,
         client_cookie: 0xdead_beef,
+        first_req_num: request.first_req_num,
         client_peer: 0,
         session: 3,
         peer: 2,
@@ -152,12 +153,13 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         room: Room { small_data: 196, units_per_packet: 16 },
     };
     let reason = ConnectRefuseReason::TooManySessions { limit: 64 };
+    let session = accept.remote_session();
     vec![
         ("connect", ControlMsg::Connect { from, to: None, request: request.clone() }),
         ("connect_to", ControlMsg::Connect { from, to: Some(0), request }),
         ("accept", ControlMsg::Accept { to, from, accept }),
         ("refuse", ControlMsg::Refuse { to, session: 0, client_cookie: 1, reason }),
-        ("disconnect", ControlMsg::Disconnect { from, to, session: 0 }),
+        ("disconnect", ControlMsg::Disconnect { from, to, session }),
         ("idle", ControlMsg::Idle { from, to, session: 0, done: vec![0, 8, u32::MAX] }),
         ("ping", ControlMsg::Ping),
         ("pong", ControlMsg::Pong),

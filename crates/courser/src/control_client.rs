@@ -11,7 +11,7 @@ use courser_net::{PathError, Transport, Uri, any};
 use courser_proto as proto;
 use courser_proto::{
     ConnectAccept, ConnectError, ConnectOffer, ConnectRefuseReason, ConnectRequest, ControlMsg,
-    EndpointRef, IdleSession, Integrity, SessionId, SessionState,
+    EndpointRef, IdleSession, Integrity, RemoteSession, SessionId, SessionState,
 };
 
 use crate::config::Config;
@@ -204,9 +204,9 @@ impl<T: Transport> Rpc<T> {
         self.run_pending_commands();
     }
 
-    /// Finishes the close of a session; `closed` is the server's number of it, and its path if no
-    /// other session uses that.
-    fn closed(&mut self, session: SessionId, closed: Option<(u32, Option<PathId>)>) {
+    /// Finishes the close of a session; `closed` is the server's session, and its path if no other
+    /// session uses that.
+    fn closed(&mut self, session: SessionId, closed: Option<(RemoteSession, Option<PathId>)>) {
         self.connections.dialing.retain(|d| d.session != session);
         self.close_unused_paths();
         let Some((remote, path)) = closed else { return };
@@ -228,7 +228,7 @@ impl<T: Transport> Rpc<T> {
     }
 
     /// Notifies a server that its side of a session has ended.
-    fn disconnect(&self, control: u64, to: EndpointRef, session: u32) {
+    fn disconnect(&self, control: u64, to: EndpointRef, session: RemoteSession) {
         let msg = ControlMsg::Disconnect { from: self.me(), to, session };
         self.control.send(Command::Send { control, msg });
     }
@@ -430,7 +430,7 @@ impl<T: Transport> Rpc<T> {
     fn on_accept(&mut self, control: u64, from: EndpointRef, accept: &ConnectAccept) {
         let Some(at) = self.dialing(control, accept.client_session, accept.client_cookie) else {
             // Closed or timed out in the meantime: the server must free the session.
-            self.disconnect(control, from, accept.session);
+            self.disconnect(control, from, accept.remote_session());
             return;
         };
         let Some((_, remote, local)) = self.connections.dialing[at].control else { return };
@@ -438,7 +438,7 @@ impl<T: Transport> Rpc<T> {
         let path = match self.transport.path_open(server, Some(addr(local, 0))) {
             Ok(path) => path,
             Err(e) => {
-                self.disconnect(control, from, accept.session);
+                self.disconnect(control, from, accept.remote_session());
                 return self.dial_failed(at, SessionError::Path(e.to_string()));
             }
         };
@@ -461,7 +461,7 @@ impl<T: Transport> Rpc<T> {
             }
             Err(e) => {
                 self.transport.path_close(path.id);
-                self.disconnect(control, from, accept.session);
+                self.disconnect(control, from, accept.remote_session());
                 // `Closed`: the answer belongs to an earlier connect with that session number.
                 if e != ConnectError::Closed {
                     self.dial_failed(at, e.into());

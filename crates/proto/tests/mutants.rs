@@ -188,7 +188,7 @@ fn a_number_that_is_used_again_is_another(seed: u64) {
         assert_eq!(w.take_done(0).len(), 1);
         old.append(&mut w.nodes[1].requests);
         w.ep(0).close(s).expect("it stood");
-        w.ep(1).disconnected(accept.session, 0xe0, 7);
+        w.ep(1).disconnected(accept.remote_session(), 0xe0, 7);
         w.sessions.retain(|&(_, at)| at != s);
     }
     assert_eq!(w.ep(1).live_sessions(), 1, "{others:?}");

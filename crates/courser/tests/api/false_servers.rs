@@ -10,7 +10,7 @@ use crate::common::*;
 use courser::{Config, ConnectRefuseReason, LostReason, SessionError, SessionState};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectError, ConnectRequest, ControlDecoder, ControlMsg,
-    EndpointRef, Room, Schemes,
+    EndpointRef, RemoteSession, Room, Schemes,
 };
 
 /// The claimed endpoint of the false server.
@@ -84,6 +84,7 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         port: 9,
         client_session: request.session,
         client_cookie: request.cookie,
+        first_req_num: request.first_req_num,
         client_peer: request.peer,
         session: 3,
         peer: 0,
@@ -113,7 +114,7 @@ fn unsolicited_answers_are_disconnected_and_ignored() {
             server.send(&ControlMsg::Accept { to, from: ME, accept });
             let undone = server.recv();
             assert!(
-                matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session == theirs)
+                matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session.number == theirs)
             );
         }
         let session = request.session;
@@ -124,14 +125,18 @@ fn unsolicited_answers_are_disconnected_and_ignored() {
         server.send(&ControlMsg::EndpointGone { from: EndpointRef { index: 5, id: 99 } });
         server.send(&ControlMsg::EndpointGone { from: to });
         for session in [session, 77] {
-            server.send(&ControlMsg::Disconnect { from: ME, to, session });
+            let not_mine = RemoteSession { number: session, first_req_num: request.first_req_num };
+            server.send(&ControlMsg::Disconnect { from: ME, to, session: not_mine });
             server.send(&ControlMsg::Idle { from: ME, to, session, done: vec![0; 32] });
         }
         server.send(&ControlMsg::Accept { to, from: ME, accept: honest.clone() });
         // Again: the request was answered already.
         let accept = ConnectAccept { session: 13, ..honest };
         server.send(&ControlMsg::Accept { to, from: ME, accept });
-        assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 13, .. })));
+        let undone = server.recv();
+        assert!(
+            matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session.number == 13)
+        );
         server.send(&ControlMsg::EndpointGone { from: ME });
         // The client's own endpoint closes at the end of the test.
         assert!(matches!(server.recv(), Some(ControlMsg::EndpointGone { from }) if from == to));
@@ -155,7 +160,10 @@ fn a_server_that_grants_more_credits_than_requested_is_refused() {
         let (to, request) = server.recv_connect();
         let accept = ConnectAccept { credits: request.credits + 1, ..answer(&request) };
         server.send(&ControlMsg::Accept { to, from: ME, accept });
-        assert!(matches!(server.recv(), Some(ControlMsg::Disconnect { session: 3, .. })));
+        let undone = server.recv();
+        assert!(
+            matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session.number == 3)
+        );
         server.recv();
     });
     let mut client = client(Config::default());

@@ -29,6 +29,16 @@ pub struct EndpointRef {
     pub id: u64,
 }
 
+/// Names one session of a server. Its number alone does not: after an eviction the server can use it
+/// again, for the same client too, before a message about the earlier session arrives.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RemoteSession {
+    /// The server's number for it.
+    pub number: u32,
+    /// The first request number, which the client chose at random.
+    pub first_req_num: u32,
+}
+
 /// A client's request for a session. [`crate::Endpoint::accept`] checks every field.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ConnectRequest {
@@ -52,7 +62,7 @@ pub struct ConnectRequest {
     pub slots: u8,
     /// Largest message the client accepts.
     pub max_msg_size: u32,
-    /// The first request numbers are this plus the slot number.
+    /// The first request numbers are this plus the slot number. Random: see [`RemoteSession`].
     pub first_req_num: u32,
     /// The client's loss recovery scheme.
     pub recovery: Recovery,
@@ -74,6 +84,8 @@ pub struct ConnectAccept {
     /// Echo of the cookie in the request: distinguishes the answer from that to an earlier connect
     /// with the same session number.
     pub client_cookie: u32,
+    /// Echo of the request's first request number: see [`RemoteSession`].
+    pub first_req_num: u32,
     /// The client's peer that the session belongs to: the one proposed, or an earlier one.
     pub client_peer: u32,
     /// The server's number for the session.
@@ -97,6 +109,13 @@ pub struct ConnectAccept {
     pub schemes: Schemes,
     /// Room that packets take in the pool: at most the client's proposal.
     pub room: Room,
+}
+
+impl ConnectAccept {
+    /// The name of the session, for a disconnect.
+    pub fn remote_session(&self) -> RemoteSession {
+        RemoteSession { number: self.session, first_req_num: self.first_req_num }
+    }
 }
 
 /// The schemes that two endpoints have agreed on.

@@ -8,7 +8,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::connect::{ConnectAccept, ConnectRefuseReason, ConnectRequest, EndpointRef};
+use super::connect::{
+    ConnectAccept, ConnectRefuseReason, ConnectRequest, EndpointRef, RemoteSession,
+};
 
 /// Longest control message, bytes.
 pub const CONTROL_MAX: usize = 1024;
@@ -61,8 +63,8 @@ pub enum ControlMsg {
         from: EndpointRef,
         /// The server endpoint.
         to: EndpointRef,
-        /// The server's session number.
-        session: u32,
+        /// The session.
+        session: RemoteSession,
     },
     /// A client session is idle: the server may free its state (ADR 6).
     Idle {

@@ -213,6 +213,7 @@ impl<C> Endpoint<C> {
             port: offer.local_port,
             client_session: r.session,
             client_cookie: r.cookie,
+            first_req_num: r.first_req_num,
             client_peer,
             session: session.index,
             peer: peer_no,

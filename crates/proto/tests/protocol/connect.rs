@@ -85,7 +85,7 @@ fn an_answer_to_an_earlier_connect_is_ignored() {
     let e = w.ep(0).established(&late, addr(1), PathId(1)).unwrap_err();
     assert_eq!(e, ConnectError::Closed);
     assert_eq!(w.ep(0).session_state(second.session), SessionState::Connecting, "untouched");
-    w.ep(1).disconnected(late.session, first.request.endpoint_id, 7);
+    w.ep(1).disconnected(late.remote_session(), first.request.endpoint_id, 7);
     let a = w.accept(1, 0, &second.request).unwrap();
     w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
     w.call(0, second.session, 1, 10);
@@ -113,7 +113,7 @@ fn a_connect_after_a_cancelled_one_does_not_get_its_cookie() {
     assert_eq!(e, ConnectError::Closed);
     w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
     let id = w.ep(0).id();
-    assert!(w.ep(1).disconnected(late.session, id, 7).is_some(), "the path of the first");
+    assert!(w.ep(1).disconnected(late.remote_session(), id, 7).is_some(), "the path of the first");
     assert!(w.ep(1).knows_endpoint(id));
     w.sessions.push((0, second.session));
     w.call(0, second.session, 1, 10);

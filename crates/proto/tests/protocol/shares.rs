@@ -99,7 +99,7 @@ fn endpoints_of_one_process_are_limited_and_counted_until_they_leave() {
     assert_eq!(connect(&mut w, (1, 9, 7)).unwrap_err(), limit);
     connect(&mut w, (1, 9, 8)).unwrap();
     connect(&mut w, (1, 9, 7)).unwrap(); // the path of the other connection
-    assert!(w.ep(1).disconnected(first.session, 0, 7).is_some());
+    assert!(w.ep(1).disconnected(first.remote_session(), 0, 7).is_some());
     connect(&mut w, (1, 8, 7)).unwrap();
     assert_eq!(connect(&mut w, (1, 10, 7)).unwrap_err(), limit);
     let mut paths = Vec::new();
@@ -167,6 +167,28 @@ fn clients_that_use_none_of_their_sessions_end_where_connections_are_scarce() {
     assert_eq!(w.ep(1).live_sessions(), 3);
     w.call(0, used, 2, 32);
     assert!(w.finish(0, 1)[0].result.is_ok());
+}
+
+/// The client closes a session that the server has evicted; its number belongs to another session of
+/// that client.
+#[test]
+fn a_disconnect_of_an_evicted_session_does_not_end_the_next_of_its_number() {
+    let mut w = world(Config { max_sessions: 1, ..config() });
+    let (first, accept) = w.try_connect(0, 1, 0x1000_0000_0009).unwrap();
+    w.ep(1).advance(2 * SECOND);
+    let other = connect(&mut w, (9, 1, 99)).unwrap();
+    assert_eq!(w.ep(1).poll_evicted().unwrap().own, accept.session);
+    assert!(w.ep(1).disconnected(other.remote_session(), 1, 99).is_some());
+    let (second, accept) = w.try_connect(0, 1, 0x2000_0000_0008).unwrap();
+    let (late, _) = w.ep(0).close(first).unwrap();
+    assert_eq!(late.number, accept.session, "the same number, endpoint and connection");
+    assert_eq!(w.ep(1).disconnected(late, 0xe0, 7), None);
+    assert_eq!(w.ep(1).live_sessions(), 1);
+    w.call(0, second, 1, 32);
+    assert_eq!(w.finish(0, 1)[0].result, Ok(pattern(1, 32)));
+    let (remote, _) = w.ep(0).close(second).unwrap();
+    assert!(w.ep(1).disconnected(remote, 0xe0, 7).is_some());
+    w.ep(1).check();
 }
 
 #[test]

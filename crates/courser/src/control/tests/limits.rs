@@ -159,7 +159,7 @@ fn an_unused_connection_is_closed_by_the_side_that_dialed_it() {
     other.msg();
     server.send(back, accept(c.me(), s.me(), 7));
     c.msg();
-    client.send(dialed.control, ControlMsg::Disconnect { from: c.me(), to: s.me(), session: 5 });
+    client.send(dialed.control, disconnect(c.me(), s.me(), 5));
     s.msg();
     quiet();
     client.control.send(Command::Unregister { index: 1 });
@@ -230,7 +230,7 @@ fn connections_with_sessions_are_not_closed_for_others() {
     assert!(matches!(e.next(), Mail::Scarce { host: None }));
     assert!(!e.mailbox.has_mail(), "asked once in the time");
     let [mut first, second] = peers;
-    first.send(&ControlMsg::Disconnect { from: PEER_ENDPOINT, to: e.me(), session: 0 });
+    first.send(&disconnect(PEER_ENDPOINT, e.me(), 0));
     e.msg();
     std::thread::sleep(Duration::from_millis(100));
     Peer::connect(node.port).greet();
