@@ -271,7 +271,8 @@ fn a_connection_without_its_evicted_sessions_is_closed_at_once_where_they_are_sc
     }
     assert_eq!(single.1.recv(), None, "closed");
     assert_eq!((node.tables().conns, node.control.stats().evicted_connections), (2, 1));
-    Peer::connect_from(one, node.port).greet();
+    let mut next = Peer::connect_from(one, node.port);
+    next.greet();
     assert_eq!(node.tables().conns, 3);
 }
 
