@@ -6,7 +6,7 @@ use std::rc::Rc;
 use courser_proto::wire::{EcnCounts, FRAME_HEADER, Holes, Packet, parse_packet};
 use courser_proto::{
     CONTROL_PREAMBLE, ConnectAccept, ConnectRefuseReason, ConnectRequest, ControlMsg, EndpointRef,
-    Integrity, Recovery, Room, Schemes,
+    Integrity, Recovery, RemoteSession, Room, Schemes,
 };
 
 use crate::program::{Forged, Op, Setup, encode};
@@ -139,9 +139,8 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         port: 4001,
         client_session: 0,
         client_cookie: 0xdead_beef,
-        first_req_num: request.first_req_num,
         client_peer: 0,
-        session: 3,
+        session: RemoteSession { number: 3, first_req_num: request.first_req_num },
         peer: 2,
         cookie: 7,
         data_per_packet: 1424,
@@ -153,7 +152,7 @@ fn messages() -> Vec<(&'static str, ControlMsg)> {
         room: Room { small_data: 196, units_per_packet: 16 },
     };
     let reason = ConnectRefuseReason::TooManySessions { limit: 64 };
-    let session = accept.remote_session();
+    let session = accept.session;
     vec![
         ("connect", ControlMsg::Connect { from, to: None, request: request.clone() }),
         ("connect_to", ControlMsg::Connect { from, to: Some(0), request }),

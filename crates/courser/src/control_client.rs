@@ -430,7 +430,7 @@ impl<T: Transport> Rpc<T> {
     fn on_accept(&mut self, control: u64, from: EndpointRef, accept: &ConnectAccept) {
         let Some(at) = self.dialing(control, accept.client_session, accept.client_cookie) else {
             // Closed or timed out in the meantime: the server must free the session.
-            self.disconnect(control, from, accept.remote_session());
+            self.disconnect(control, from, accept.session);
             return;
         };
         let Some((_, remote, local)) = self.connections.dialing[at].control else { return };
@@ -438,7 +438,7 @@ impl<T: Transport> Rpc<T> {
         let path = match self.transport.path_open(server, Some(addr(local, 0))) {
             Ok(path) => path,
             Err(e) => {
-                self.disconnect(control, from, accept.remote_session());
+                self.disconnect(control, from, accept.session);
                 return self.dial_failed(at, SessionError::Path(e.to_string()));
             }
         };
@@ -461,7 +461,7 @@ impl<T: Transport> Rpc<T> {
             }
             Err(e) => {
                 self.transport.path_close(path.id);
-                self.disconnect(control, from, accept.remote_session());
+                self.disconnect(control, from, accept.session);
                 // `Closed`: the answer belongs to an earlier connect with that session number.
                 if e != ConnectError::Closed {
                     self.dial_failed(at, e.into());

@@ -188,7 +188,7 @@ fn a_number_that_is_used_again_is_another(seed: u64) {
         assert_eq!(w.take_done(0).len(), 1);
         old.append(&mut w.nodes[1].requests);
         w.ep(0).close(s).expect("it stood");
-        w.ep(1).disconnected(accept.remote_session(), 0xe0, 7);
+        w.ep(1).disconnected(accept.session, 0xe0, 7);
         w.sessions.retain(|&(_, at)| at != s);
     }
     assert_eq!(w.ep(1).live_sessions(), 1, "{others:?}");
@@ -360,7 +360,7 @@ fn rests(w: &mut World) {
 fn the_door_is_shut(w: &mut World, mut forge: Forge) {
     let mut header = forge.header(1);
     header.cookie ^= 1;
-    let (session, before) = (forge.accept.session, w.ep(1).stats().rx_frames_accepted);
+    let (session, before) = (forge.accept.session.number, w.ep(1).stats().rx_frames_accepted);
     w.inject(0, 1, &frame(&header, &[Packet::Ack { session, req_num: 0 }]));
     assert_eq!(w.ep(1).stats().rx_frames_accepted, before, "a stale cookie was accepted");
 }

@@ -98,7 +98,7 @@ impl<N: Network> Driver<N> {
             ControlMsg::EndpointGone { .. } => self.route_to_all(n, msg),
             ControlMsg::Accept { to, from, accept } => {
                 // The client is gone, so the server must free the session.
-                let (from, to, session) = (*to, *from, accept.remote_session());
+                let (from, to, session) = (*to, *from, accept.session);
                 let undo = ControlMsg::Disconnect { from, to, session };
                 if !self.route_to(n, from, msg) {
                     self.send(n, &undo);

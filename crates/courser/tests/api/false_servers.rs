@@ -84,9 +84,8 @@ fn answer(request: &ConnectRequest) -> ConnectAccept {
         port: 9,
         client_session: request.session,
         client_cookie: request.cookie,
-        first_req_num: request.first_req_num,
         client_peer: request.peer,
-        session: 3,
+        session: RemoteSession { number: 3, first_req_num: request.first_req_num },
         peer: 0,
         cookie: 1,
         data_per_packet: 1024,
@@ -104,17 +103,22 @@ fn unsolicited_answers_are_disconnected_and_ignored() {
     let (uri, thread) = FalseServer::start(|mut server| {
         let (to, request) = server.recv_connect();
         let honest = answer(&request);
+        let numbered = |number| RemoteSession { number, ..honest.session };
         let wrong = [
-            ConnectAccept { client_cookie: request.cookie ^ 1, session: 10, ..honest.clone() },
-            ConnectAccept { client_session: 77, session: 11, ..honest.clone() },
-            ConnectAccept { client_session: u32::MAX, session: 12, ..honest.clone() },
+            ConnectAccept {
+                client_cookie: request.cookie ^ 1,
+                session: numbered(10),
+                ..honest.clone()
+            },
+            ConnectAccept { client_session: 77, session: numbered(11), ..honest.clone() },
+            ConnectAccept { client_session: u32::MAX, session: numbered(12), ..honest.clone() },
         ];
         for accept in wrong {
             let theirs = accept.session;
             server.send(&ControlMsg::Accept { to, from: ME, accept });
             let undone = server.recv();
             assert!(
-                matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session.number == theirs)
+                matches!(undone, Some(ControlMsg::Disconnect { session, .. }) if session == theirs)
             );
         }
         let session = request.session;
@@ -131,7 +135,8 @@ fn unsolicited_answers_are_disconnected_and_ignored() {
         }
         server.send(&ControlMsg::Accept { to, from: ME, accept: honest.clone() });
         // Again: the request was answered already.
-        let accept = ConnectAccept { session: 13, ..honest };
+        let accept =
+            ConnectAccept { session: RemoteSession { number: 13, ..honest.session }, ..honest };
         server.send(&ControlMsg::Accept { to, from: ME, accept });
         let undone = server.recv();
         assert!(

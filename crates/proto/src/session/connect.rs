@@ -84,12 +84,10 @@ pub struct ConnectAccept {
     /// Echo of the cookie in the request: distinguishes the answer from that to an earlier connect
     /// with the same session number.
     pub client_cookie: u32,
-    /// Echo of the request's first request number: see [`RemoteSession`].
-    pub first_req_num: u32,
     /// The client's peer that the session belongs to: the one proposed, or an earlier one.
     pub client_peer: u32,
-    /// The server's number for the session.
-    pub session: u32,
+    /// The session, with an echo of the request's first request number.
+    pub session: RemoteSession,
     /// The server's number for the peer.
     pub peer: u32,
     /// The cookie that the server requires in frames.
@@ -109,13 +107,6 @@ pub struct ConnectAccept {
     pub schemes: Schemes,
     /// Room that packets take in the pool: at most the client's proposal.
     pub room: Room,
-}
-
-impl ConnectAccept {
-    /// The name of the session, for a disconnect.
-    pub fn remote_session(&self) -> RemoteSession {
-        RemoteSession { number: self.session, first_req_num: self.first_req_num }
-    }
 }
 
 /// The schemes that two endpoints have agreed on.

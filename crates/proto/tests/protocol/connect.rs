@@ -55,7 +55,7 @@ fn a_bad_answer_ends_the_session() {
         |a| a.pool = 0,
         |a| a.credits = 0,
         |a| a.credits += 1,
-        |a| a.session = 1 << 24,
+        |a| a.session.number = 1 << 24,
         |a| a.data_per_packet = 255,
         |a| a.data_per_packet = DPP as u16 + 1, // larger than any frame here
         |a| a.client_peer = 1234,
@@ -85,7 +85,7 @@ fn an_answer_to_an_earlier_connect_is_ignored() {
     let e = w.ep(0).established(&late, addr(1), PathId(1)).unwrap_err();
     assert_eq!(e, ConnectError::Closed);
     assert_eq!(w.ep(0).session_state(second.session), SessionState::Connecting, "untouched");
-    w.ep(1).disconnected(late.remote_session(), first.request.endpoint_id, 7);
+    w.ep(1).disconnected(late.session, first.request.endpoint_id, 7);
     let a = w.accept(1, 0, &second.request).unwrap();
     w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
     w.call(0, second.session, 1, 10);
@@ -113,7 +113,7 @@ fn a_connect_after_a_cancelled_one_does_not_get_its_cookie() {
     assert_eq!(e, ConnectError::Closed);
     w.ep(0).established(&a, addr(1), PathId(1)).unwrap();
     let id = w.ep(0).id();
-    assert!(w.ep(1).disconnected(late.remote_session(), id, 7).is_some(), "the path of the first");
+    assert!(w.ep(1).disconnected(late.session, id, 7).is_some(), "the path of the first");
     assert!(w.ep(1).knows_endpoint(id));
     w.sessions.push((0, second.session));
     w.call(0, second.session, 1, 10);
@@ -167,7 +167,7 @@ fn numbers_are_reused_and_nothing_grows() {
         w.ep(0).refused(gone.session.index(), SessionEnd::Unanswered);
     }
     let (s, f) = w.connect_forge(0, 1);
-    assert!(s.index() < 2 && f.accept.session < 2 && f.accept.peer < 2);
+    assert!(s.index() < 2 && f.accept.session.number < 2 && f.accept.peer < 2);
     assert_eq!((w.ep(0).live_sessions(), w.ep(1).live_sessions()), (1, 1));
 }
 

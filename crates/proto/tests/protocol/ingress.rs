@@ -24,7 +24,7 @@ fn invalid_frames_change_nothing() {
     let good = f.header(1);
     let data = [0u8; 4];
     let packet = Packet::Request {
-        session: f.accept.session,
+        session: f.accept.session.number,
         req_num: 8,
         req_type: 1,
         msg_size: 4,

@@ -114,7 +114,7 @@ fn idle_reports_are_accepted_only_from_the_sessions_connection() {
 fn only_the_connection_of_a_session_can_end_it() {
     let mut w = pair();
     let (_, accept) = w.try_connect(0, 1, 9).unwrap();
-    let session = accept.remote_session();
+    let session = accept.session;
     assert!(w.ep(1).disconnected(session, 0xe0, 8).is_none(), "another connection");
     let mut paths = Vec::new();
     w.ep(1).peer_lost(8, &mut paths);

@@ -99,7 +99,7 @@ fn endpoints_of_one_process_are_limited_and_counted_until_they_leave() {
     assert_eq!(connect(&mut w, (1, 9, 7)).unwrap_err(), limit);
     connect(&mut w, (1, 9, 8)).unwrap();
     connect(&mut w, (1, 9, 7)).unwrap(); // the path of the other connection
-    assert!(w.ep(1).disconnected(first.remote_session(), 0, 7).is_some());
+    assert!(w.ep(1).disconnected(first.session, 0, 7).is_some());
     connect(&mut w, (1, 8, 7)).unwrap();
     assert_eq!(connect(&mut w, (1, 10, 7)).unwrap_err(), limit);
     let mut paths = Vec::new();
@@ -119,12 +119,12 @@ fn the_oldest_unused_session_of_another_client_makes_room() {
     connect(&mut w, (1, 5, 15)).unwrap();
     let e = w.ep(1).poll_evicted().unwrap();
     assert_eq!((e.control, e.client.id, e.client.index), (10, 0, 3));
-    assert_eq!((e.session, e.own), (firsts[0].client_session, firsts[0].session));
+    assert_eq!((e.session, e.own), (firsts[0].client_session, firsts[0].session.number));
     assert!(w.ep(1).poll_evicted().is_none() && w.ep(1).poll_unused_path().is_some());
     // The table is full with the fourth: the oldest of any address ends for the fifth.
     connect(&mut w, (2, 6, 16)).unwrap();
     connect(&mut w, (3, 7, 17)).unwrap();
-    assert_eq!(w.ep(1).poll_evicted().unwrap().own, firsts[1].session);
+    assert_eq!(w.ep(1).poll_evicted().unwrap().own, firsts[1].session.number);
     assert_eq!(w.ep(1).live_sessions(), 4);
     w.ep(1).check();
 }
@@ -143,7 +143,7 @@ fn clients_that_use_none_of_their_sessions_end_where_connections_are_scarce() {
         w.ep(1).advance(start + n);
         let young = connect(&mut w, (host, 20 + n, 20 + n)).unwrap();
         connect(&mut w, (host, 20 + n, 20 + n)).unwrap();
-        assert!(young.session > 0);
+        assert!(young.session.number > 0);
     }
     connect(&mut w, (host + 1, 50, 50)).unwrap();
     let evicted = |w: &mut World, of| {
@@ -177,11 +177,11 @@ fn a_disconnect_of_an_evicted_session_does_not_end_the_next_of_its_number() {
     let (first, accept) = w.try_connect(0, 1, 0x1000_0000_0009).unwrap();
     w.ep(1).advance(2 * SECOND);
     let other = connect(&mut w, (9, 1, 99)).unwrap();
-    assert_eq!(w.ep(1).poll_evicted().unwrap().own, accept.session);
-    assert!(w.ep(1).disconnected(other.remote_session(), 1, 99).is_some());
+    assert_eq!(w.ep(1).poll_evicted().unwrap().own, accept.session.number);
+    assert!(w.ep(1).disconnected(other.session, 1, 99).is_some());
     let (second, accept) = w.try_connect(0, 1, 0x2000_0000_0008).unwrap();
     let (late, _) = w.ep(0).close(first).unwrap();
-    assert_eq!(late.number, accept.session, "the same number, endpoint and connection");
+    assert_eq!(late.number, accept.session.number, "the same number, endpoint and connection");
     assert_eq!(w.ep(1).disconnected(late, 0xe0, 7), None);
     assert_eq!(w.ep(1).live_sessions(), 1);
     w.call(0, second, 1, 32);
@@ -203,7 +203,7 @@ fn used_sessions_are_not_evicted_and_clients_of_evicted_ones_are_told() {
     w.ep(1).advance(later);
     connect(&mut w, (9, 1, 99)).unwrap();
     let e = w.ep(1).poll_evicted().unwrap();
-    assert_eq!((e.session, e.own), (unused.index(), accept.session));
+    assert_eq!((e.session, e.own), (unused.index(), accept.session.number));
     let full = ConnectRefuseReason::TooManySessions { limit: 2 };
     assert_eq!(connect(&mut w, (10, 1, 100)).unwrap_err(), full, "one is used, one is young");
 
