@@ -17,7 +17,7 @@ pub const CONTROL_MAX: usize = 1024;
 /// Most slots of a session.
 const MAX_SLOTS: usize = 32;
 /// The control version of this build.
-const VERSION: u16 = 9;
+const VERSION: u16 = 10;
 /// The greeting of this build.
 pub const CONTROL_PREAMBLE: [u8; 8] = {
     let [a, b] = VERSION.to_le_bytes();
